@@ -1,0 +1,31 @@
+# terrace_module(NAME SOURCES... [PUBLIC targets...] [PRIVATE targets...]): a static library with the project's
+# warnings, sanitizers and failpoints. terrace_program does the same for an executable.
+add_library(terrace_options INTERFACE)
+target_compile_options(terrace_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+                       -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual -Werror)
+target_include_directories(terrace_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_definitions(terrace_options INTERFACE TERRACE_VERSION="${PROJECT_VERSION}")
+if(TERRACE_FAILPOINTS)
+  target_compile_definitions(terrace_options INTERFACE TERRACE_FAILPOINTS_ENABLED)
+endif()
+if(TERRACE_SANITIZE)
+  target_compile_options(terrace_options INTERFACE -fsanitize=${TERRACE_SANITIZE} -fno-omit-frame-pointer
+                         -fno-sanitize-recover=all)
+  target_link_options(terrace_options INTERFACE -fsanitize=${TERRACE_SANITIZE})
+endif()
+if(TERRACE_FUZZ)
+  target_compile_options(terrace_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+function(terrace_module name)
+  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE terrace_options ${arg_PRIVATE})
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+endfunction()
+
+function(terrace_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE terrace_options ${arg_LINK})
+endfunction()

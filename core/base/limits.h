@@ -1,0 +1,46 @@
+// Every fixed bound of the service in one place, each with its reason and what it costs.
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/units.h"
+
+namespace terrace::limits {
+
+// The smallest unit placed, leased or moved. 2 MiB is the dax default alignment and a huge page: one
+// page-table entry switches a granule between tiers.
+inline constexpr uint64_t granule_bytes = 2 * mib;
+
+// A device alignment beyond 1 GiB does not exist on x86-64.
+inline constexpr uint64_t granule_bytes_max = 1 * gib;
+
+// Extents of one lease. A row stays within one SQLite page or two (24 bytes an extent); a request that
+// would need more is told that the pool is too fragmented.
+inline constexpr uint64_t lease_extents_max = 256;
+
+// Leases alive at once in one manager. Sized for 100 racks of 1,000; about 1 KiB of daemon memory each.
+inline constexpr uint64_t leases_max = 1'000'000;
+
+inline constexpr uint64_t devices_max = 4096;  // memdevs a manager can adopt; a 16-way fabric has far fewer
+inline constexpr uint64_t pools_max = 1024;
+
+// Names appear in tables, file names and SQL rows: short, printable, no '/'.
+inline constexpr uint64_t name_bytes_max = 63;
+inline constexpr uint64_t label_bytes_max = 127;
+inline constexpr uint64_t reason_bytes_max = 255;
+
+// Lease times. Below one second renewal traffic would swamp the store; above 30 days a lost client keeps
+// memory from everybody: then the lease should be persistent (no expiry) and owned by an operator.
+inline constexpr uint64_t ttl_ns_min = 1 * ns_per_s;
+inline constexpr uint64_t ttl_ns_max = 30ull * 86400 * ns_per_s;
+inline constexpr uint64_t ttl_ns_default = 60 * ns_per_s;
+inline constexpr uint64_t grace_ns_max = 3600 * ns_per_s;
+
+// One RPC message: a list of 10,000 leases is 2 MiB; anything larger is an attack or a defect.
+inline constexpr uint64_t rpc_message_bytes_max = 16 * mib;
+inline constexpr uint32_t rpc_fds_per_message_max = 4;
+inline constexpr uint32_t rpc_calls_outstanding_max = 1024;  // per connection; further calls are refused
+inline constexpr uint32_t rpc_connections_max = 4096;        // per daemon; further ones are closed
+inline constexpr uint32_t leases_per_page_max = 10'000;      // one answer to a list call
+
+}  // namespace terrace::limits

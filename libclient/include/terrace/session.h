@@ -1,0 +1,145 @@
+// The way in: a Session is one tenant's connection to a pool manager, and a Lease its right to memory.
+//
+// A Session owns one background thread. It renews every lease that this process holds (at a third of its
+// TTL), reconnects with back-off when the manager restarts, re-attaches leases by id, and passes on
+// revocations before the fence. Mapped memory never depends on the connection: a manager that is away
+// disturbs nobody until a lease's expiry.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/ids.h"
+#include "core/base/result.h"
+
+namespace terrace {
+
+enum class LeaseMode : uint8_t { exclusive, shared_read_only, shared_coherent };
+enum class LeaseAccess : uint8_t { read_only, read_write };
+
+// live      usable
+// revoking  an operator wants it back: stop using it and release() before the grace ends
+// lost      fenced, expired or released: touching its mapping gives SIGBUS
+enum class LeaseState : uint8_t { live, revoking, lost };
+
+struct SessionOptions {
+  std::string socket_path;                      // empty: default_socket_path()
+  std::string tenant;                           // empty: the one that this uid maps to
+  std::string host;                             // empty: this machine's host name
+  std::string client_name;                      // shown to operators; empty: the program's name
+  uint64_t connect_timeout_ns = 5'000'000'000;  // for connect() itself
+  uint64_t call_timeout_ns = 30'000'000'000;    // for one call, waiting for a reconnect included
+};
+
+struct LeaseRequest {
+  std::string pool;    // empty: the only pool there is
+  uint64_t bytes = 0;  // rounded up to granules
+  LeaseMode mode = LeaseMode::exclusive;
+  uint64_t ttl_ns = 0;      // 0: the manager's default
+  bool persistent = false;  // no expiry; stays until released or revoked
+  std::string label;        // unique within the tenant when not empty
+};
+
+struct ExtentInfo {
+  std::string device;  // serial
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+};
+
+struct UsageReport {
+  uint64_t ddr_bytes = 0;   // resident in local DDR under the same arena
+  uint64_t cxl_bytes = 0;   // resident in this lease's memory
+  uint64_t live_bytes = 0;  // occupied by the holder's allocations in this lease
+  std::string holder;       // "redis-server[1234]"
+};
+
+struct LeaseInfo {
+  LeaseId id;
+  LeaseEpoch epoch;
+  std::string pool, tenant, host, label, object, reason;
+  std::string phase;  // active, revoking, fencing, scrubbing, quarantined
+  std::string tier, isolation;
+  uint64_t bytes = 0;
+  uint64_t ttl_ns = 0;         // 0: persistent
+  uint64_t expires_in_ns = 0;  // when the reply was made
+  uint64_t granule_bytes = 0;
+  uint64_t object_bytes = 0;
+  bool huge_pages = false;
+  LeaseMode mode = LeaseMode::exclusive;
+  std::vector<ExtentInfo> extents;
+  UsageReport usage;
+  uint64_t usage_age_ns = 0;  // 0 with usage.holder empty: never reported
+};
+
+struct PoolInfo {
+  std::string name;
+  std::vector<std::string> devices;
+  uint64_t capacity_bytes = 0, free_bytes = 0, leased_bytes = 0, scrubbing_bytes = 0, quarantined_bytes = 0;
+  uint64_t largest_free_bytes = 0, granule_bytes = 0;
+  uint32_t leases = 0;
+};
+
+// What happened to a lease; called on the Session's thread, which must not call back into the Session.
+struct LeaseNotice {
+  LeaseId lease;
+  LeaseState state = LeaseState::live;
+  uint64_t grace_ns = 0;  // time left before the fence, for `revoking`
+  std::string reason;
+};
+using LeaseNoticeHandler = std::function<void(const LeaseNotice&)>;
+
+// One lease held by this process.
+//
+// Ownership  Shared by the Session (which renews it) and the caller. Destroying the last handle does not
+//            release the lease: that is an explicit act. It then lives until its expiry.
+// Threads    All methods from any thread.
+class Lease {
+ public:
+  virtual ~Lease() = default;
+
+  virtual LeaseId id() const = 0;
+  virtual LeaseEpoch epoch() const = 0;
+  virtual uint64_t bytes() const = 0;
+  virtual LeaseAccess access() const = 0;
+  virtual LeaseState state() const = 0;
+  // The memory's descriptor, owned by the Lease; dup() it to keep it longer. Never a path to more.
+  virtual int fd() const = 0;
+
+  // Fresh from the manager. Errors: lease_expired, lease_revoked, unavailable.
+  virtual Result<LeaseInfo> info() = 0;
+  virtual Status renew(uint64_t ttl_ns = 0) = 0;
+  // Gives the memory back: it is fenced, so unmap it first. Errors: unavailable; then it lapses by expiry.
+  virtual Status release() = 0;
+  virtual Status report_usage(const UsageReport& usage) = 0;
+};
+
+class Session {
+ public:
+  // Errors    unavailable        nobody listens at the socket; names it and how to start a manager
+  //           permission_denied  this uid has no tenant there
+  //           version_mismatch   no common protocol version
+  static Result<std::unique_ptr<Session>> connect(SessionOptions options = {});
+  virtual ~Session() = default;
+
+  // Blocks until the grant is durable. Retries over a reconnect with the same key, so that a reply lost
+  // with the manager never costs a second lease.
+  // Errors    capacity_exhausted (says what is free), limit_exceeded, already_exists (label), not_found
+  //           (pool), unavailable (the call timeout passed).
+  virtual Result<std::shared_ptr<Lease>> grant(const LeaseRequest& request) = 0;
+  // By id, or by label when the id is 0. A read-only one cannot be mapped writable.
+  virtual Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access) = 0;
+  virtual Result<std::vector<LeaseInfo>> leases() = 0;
+  virtual Result<std::vector<PoolInfo>> pools() = 0;
+  virtual std::string tenant() const = 0;
+  virtual bool connected() const = 0;
+  virtual void on_notice(LeaseNoticeHandler handler) = 0;
+};
+
+// $TERRACE_SOCKET; else /run/terrace/terraced.sock when it exists or the caller is root; else
+// $XDG_RUNTIME_DIR/terrace/terraced.sock.
+std::string default_socket_path();
+
+}  // namespace terrace
