@@ -1,0 +1,66 @@
+"""`build` and `test`: CMake presets, Ninja, ctest."""
+
+import re
+import subprocess
+import time
+
+from devlib.commands import (PRESETS, ROOT, build_dir, build_environment, describe_exit, job_count, need,
+                             run, run_ninja)
+from devlib.output import Failure, duration, say
+
+
+def configure(preset: str) -> None:
+    need("ninja")
+    command = [need("cmake"), "--preset", preset]
+    result = subprocess.run(command, cwd=ROOT, env=build_environment(), stdin=subprocess.DEVNULL,
+                            capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise Failure(f"configuring the {preset} preset failed. Missing packages are installed by `scripts/dev "
+                      f"setup`; a stale cache goes away with `scripts/dev clean`.\n{result.stdout}{result.stderr}")
+
+
+def build(preset: str, targets: list = ()) -> None:
+    """Configures and builds a preset, or some targets of it."""
+    if preset not in PRESETS:
+        raise Failure(f"no preset '{preset}'; there are {', '.join(PRESETS)}", 2)
+    begin = time.monotonic()
+    say(f"build {preset}{': ' + ' '.join(targets) if targets else ''} ({job_count()} jobs)")
+    configure(preset)
+    run_ninja([need("ninja"), "-C", str(build_dir(preset)), f"-j{job_count()}", *targets], build_environment())
+    say(f"build {preset}: done in {duration(time.monotonic() - begin)}")
+
+
+_CLOSING = re.compile(r"^\d+% tests passed, .*out of \d+")
+_SKIPPED = re.compile(r"^\s*\d+ - (\S+) \((Skipped|Not Run|Disabled)\)")
+
+
+def test(pattern: str = "", preset: str = "dev") -> None:
+    """Builds a preset and runs its tests; the last line is ctest's own summary."""
+    build(preset)
+    command = [need("ctest"), "--test-dir", str(build_dir(preset)), "-j2", "--output-on-failure", "--no-tests=error"]
+    if pattern:
+        command += ["-R", pattern]
+    say(f"test {preset}{' ' + pattern if pattern else ''}")
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, text=True, errors="replace",
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    closing, skipped = "", []
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        if _CLOSING.match(line):
+            closing = line.strip()
+        found = _SKIPPED.match(line)
+        if found:
+            skipped.append(f"{found.group(1)} ({found.group(2).lower()})")
+    code = process.wait()
+    if skipped:
+        print(f"skipped, not passed: {', '.join(skipped)}")
+    if closing:
+        print(closing, flush=True)
+    if code != 0:
+        raise Failure(f"tests: ctest {describe_exit(code)}")
+
+
+def clean() -> None:
+    """Removes the build folder; ccache keeps what it has."""
+    say(f"clean: removing {build_dir('').relative_to(ROOT)}")
+    run([need("cmake"), "-E", "rm", "-rf", str(ROOT / "build")])

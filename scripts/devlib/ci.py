@@ -1,0 +1,64 @@
+"""`ci`: everything that must hold before a change goes in, one stage after the other, at a size for two cores."""
+
+import sys
+import time
+import traceback
+
+from devlib import lint, runs
+from devlib.build import build, test
+from devlib.output import Failure, duration, say, table
+
+SIM_SEEDS = 200
+SOAK_SECONDS = 20
+FUZZ_SECONDS = 5
+
+
+def _demo() -> None:
+    from demo.main import demo  # the demo's modules are not needed by any other verb
+
+    demo()
+
+
+# name, what it needs to have passed, what it does. A stage whose need failed is not run; all others are.
+STAGES = (
+    ("check", (), lint.check),
+    ("build dev", (), lambda: build("dev")),
+    ("test", ("build dev",), test),
+    ("build release", (), lambda: build("release")),
+    ("demo", ("build release",), _demo),
+    ("crash", (), lambda: runs.crash([], "ci", SOAK_SECONDS, None)),
+    ("sim", (), lambda: runs.sim(SIM_SEEDS, None)),
+    ("bench smoke", ("build release",), lambda: runs.bench("", "", True)),
+    ("fuzz", (), lambda: runs.fuzz("", FUZZ_SECONDS)),
+)
+
+
+def ci() -> None:
+    """Runs the stages, none beside another (some measure time); prints a table, and fails if any stage did."""
+    rows, results = [], {}
+    begin = time.monotonic()
+    for name, needs, action in STAGES:
+        lacking = [need for need in needs if not results.get(need)]
+        if lacking:
+            results[name] = False
+            rows.append((name, "not run", "-", f"needs {', '.join(lacking)}"))
+            continue
+        say(f"ci: {name}")
+        stage_begin = time.monotonic()
+        reason = ""
+        try:
+            action()
+        except Failure as failure:
+            reason = str(failure).splitlines()[0]
+            print(failure, flush=True)
+        except Exception as defect:  # a defect in the script must not hide the other stages' results
+            reason = f"{type(defect).__name__}: {defect}"
+            traceback.print_exc(file=sys.stdout)
+        results[name] = not reason
+        rows.append((name, "failed" if reason else "passed", duration(time.monotonic() - stage_begin), reason))
+    say(f"ci: {duration(time.monotonic() - begin)} in all")
+    table(["stage", "result", "wall time", ""], rows)
+    failed = [name for name, passed in results.items() if not passed]
+    print(f"{len(results) - len(failed)} passed, {len(failed)} failed", flush=True)
+    if failed:
+        raise Failure(f"ci: {', '.join(failed)}")

@@ -1,0 +1,90 @@
+"""Running programs: where the tree is, how many jobs fit, and a build output that stays readable."""
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from devlib.output import Failure, note
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PRESETS = ("dev", "tsan", "sim", "fuzz", "release")
+
+
+def build_dir(preset: str) -> pathlib.Path:
+    return ROOT / "build" / preset
+
+
+def job_count() -> int:
+    """Cores, but no more than memory allows: one optimised translation unit with sanitizers takes about 1 GiB."""
+    cores = len(os.sched_getaffinity(0))
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return max(1, min(cores, int(gib / 1.2)))
+
+
+def need(program: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise Failure(f"'{program}' is not installed; run `scripts/dev setup` first", 3)
+    return found
+
+
+def build_environment() -> dict:
+    """Lets ccache share objects between clones of the tree: paths relative, working directory not hashed."""
+    environment = dict(os.environ)
+    environment["CCACHE_NOHASHDIR"] = "1"
+    environment["CCACHE_BASEDIR"] = str(ROOT)
+    if "CCACHE_DIR" not in environment:
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        environment["CCACHE_DIR"] = os.path.join(cache, "ccache")
+    environment["NINJA_STATUS"] = "[%f/%t] "
+    return environment
+
+
+def run(command: list, *, what: str = "", **options) -> None:
+    """Runs a command whose output goes straight through; a failure becomes a Failure that names it."""
+    options.setdefault("cwd", ROOT)
+    options.setdefault("stdin", subprocess.DEVNULL)
+    try:
+        code = subprocess.run([str(part) for part in command], check=False, **options).returncode
+    except FileNotFoundError as error:
+        raise Failure(f"{error.filename} is not there; run `scripts/dev setup`, then build") from None
+    if code != 0:
+        raise Failure(f"{what or shlex.join(str(part) for part in command)}: {describe_exit(code)}")
+
+
+def describe_exit(code: int) -> str:
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    return f"failed with exit code {code}"
+
+
+_STEP = re.compile(r"^\[(\d+)/(\d+)\] ")
+
+
+def run_ninja(command: list, environment: dict) -> None:
+    """Ninja as it is on a terminal; elsewhere a step line every two seconds and everything that is no step
+    (warnings, errors)."""
+    if sys.stdout.isatty():
+        run(command, what="the build", env=environment)
+        return
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, text=True,
+                               errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    shown = time.monotonic()
+    try:
+        for line in process.stdout:
+            step = _STEP.match(line)
+            last = step and step.group(1) == step.group(2)
+            if not step or last or time.monotonic() - shown > 2:
+                shown = time.monotonic()
+                note(line.rstrip())
+    finally:
+        process.stdout.close()
+        code = process.wait()
+    if code != 0:
+        raise Failure(f"the build: {describe_exit(code)}")

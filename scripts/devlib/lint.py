@@ -1,0 +1,137 @@
+"""`check`, `format` and `layers`: what a machine can say about the sources without running them."""
+
+import re
+import subprocess
+
+from devlib import layers as layer_rules
+from devlib.commands import ROOT, need
+from devlib.output import Failure, Heartbeat, note, say
+
+CXX = (".h", ".cc", ".cpp", ".hpp")
+
+
+def tree_files() -> list:
+    """Files of the tree, tracked or new, but not ignored; relative to the root."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if found.returncode == 0:
+        names = [name for name in found.stdout.split("\0") if name]
+    else:  # an unpacked archive
+        names = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file()]
+        names = [name for name in names if not name.startswith(("build/", ".git/", ".cache/"))]
+    return [name for name in names if (ROOT / name).is_file() and not (ROOT / name).is_symlink()]
+
+
+def _cxx_files() -> list:
+    return [name for name in tree_files() if name.endswith(CXX)]
+
+
+def _clang_format(arguments: list) -> subprocess.CompletedProcess:
+    # One version decides: others format a few constructs differently.
+    program = need("clang-format-14")
+    with Heartbeat("clang-format"):
+        return subprocess.run([program, *arguments, *_cxx_files()], cwd=ROOT, capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, check=False)
+
+
+def format_tree() -> None:
+    """Rewrites every C++ file as .clang-format says."""
+    say(f"format: {len(_cxx_files())} files")
+    result = _clang_format(["-i"])
+    if result.returncode != 0:
+        raise Failure(f"clang-format failed:\n{result.stderr}")
+
+
+def layers() -> None:
+    try:
+        rules = layer_rules.Rules((ROOT / "scripts/layers.txt").read_text(encoding="utf-8"), "scripts/layers.txt")
+    except layer_rules.RulesError as error:
+        raise Failure(str(error)) from None
+    problems = layer_rules.check_tree(rules, ROOT, tree_files())
+    _report("layers", problems, "edges that scripts/layers.txt does not allow")
+
+
+def check() -> None:
+    """Runs every check, also after one failed, and fails if any did."""
+    failed = []
+    for verb in (check_format, layers, check_paths, check_unfinished, check_python, check_failpoints):
+        try:
+            verb()
+        except Failure as error:
+            note(str(error))
+            failed.append(verb.__name__.removeprefix("check_"))
+    if failed:
+        raise Failure(f"check: {', '.join(failed)} failed")
+
+
+def _report(name: str, problems: list, what: str) -> None:
+    if not problems:
+        say(f"{name}: nothing wrong")
+        return
+    for problem in problems:
+        print(problem)
+    raise Failure(f"{name}: {len(problems)} {what}")
+
+
+def check_format() -> None:
+    result = _clang_format(["--dry-run", "-Werror"])
+    if result.returncode != 0:
+        print(result.stderr, end="")
+        raise Failure("format: run `scripts/dev format`")
+    say(f"format: nothing wrong in {len(_cxx_files())} files")
+
+
+def _grep(pattern: re.Pattern, names: list) -> list:
+    found = []
+    for name in names:
+        try:
+            text = (ROOT / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # a binary sample
+        for number, line in enumerate(text.splitlines(), 1):
+            if pattern.search(line):
+                found.append(f"{name}:{number}: {line.strip()[:120]}")
+    return found
+
+
+def check_paths() -> None:
+    """A path of one machine in the tree works for one person only: home folders, and this checkout's own place."""
+    places = [re.escape(str(ROOT)) + r"\b"] if len(ROOT.parts) > 2 else []
+    pattern = re.compile("|".join(places + [r"(?<![\w.])/(home|root|Users)/\w"]))
+    _report("paths", _grep(pattern, tree_files()), "absolute paths of one machine")
+
+
+def check_unfinished() -> None:
+    marks = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
+    names = [name for name in tree_files() if name.endswith((*CXX, ".c", ".py", ".capnp", ".cmake", ".txt", ".md"))]
+    _report("unfinished", _grep(marks, names), "marks of unfinished work")
+
+
+def check_python() -> None:
+    problems = []
+    for name in tree_files():
+        path = ROOT / name
+        if name.endswith(".py"):
+            try:
+                compile(path.read_text(encoding="utf-8"), name, "exec")
+            except SyntaxError as error:
+                problems.append(f"{name}:{error.lineno}: {error.msg}")
+    _report("python", problems, "files that Python cannot read")
+
+
+def declared_failpoints() -> list:
+    """(name, process) of each failpoint in core/base/failpoint.h, in order."""
+    text = (ROOT / "core/base/failpoint.h").read_text(encoding="utf-8")
+    return re.findall(r"^\s*X\((\w+), (\w+),", text, re.MULTILINE)
+
+
+def check_failpoints() -> None:
+    """A declared point that no code passes protects nothing; tests/crash shows that each is also reached."""
+    used = set()
+    for name in _cxx_files():
+        if not name.startswith(("tests/", "core/base/failpoint.")):
+            used.update(re.findall(r"TERRACE_FAILPOINT\((\w+)\)", (ROOT / name).read_text(encoding="utf-8")))
+    declared = [name for name, _ in declared_failpoints()]
+    problems = [f"core/base/failpoint.h: {name} is declared and used nowhere" for name in declared
+                if name not in used]
+    _report("failpoints", problems, "failpoints without a place in the code")

@@ -1,0 +1,102 @@
+"""The command line of scripts/dev."""
+
+import argparse
+import os
+import pathlib
+import signal
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from devlib import ci, lint, packages, runs  # noqa: E402
+from devlib.build import build, clean, test  # noqa: E402
+from devlib.commands import PRESETS  # noqa: E402
+from devlib.output import Failure, complain  # noqa: E402
+
+
+def _demo(arguments: argparse.Namespace) -> None:
+    if not arguments.no_setup:
+        packages.setup()
+    build("release")
+    from demo.main import demo
+
+    demo(keep=arguments.keep)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="scripts/dev", description="Builds, tests, checks and shows Terrace.")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+
+    def add(name: str, action, text: str) -> argparse.ArgumentParser:
+        verb = verbs.add_parser(name, help=text, description=text)
+        verb.set_defaults(action=action)
+        return verb
+
+    add("setup", lambda a: packages.setup(), "Install the missing Debian packages of scripts/packages.txt "
+        "(root, or sudo when not root).")
+
+    verb = add("build", lambda a: build(a.preset, a.targets), "Configure and build a preset into build/PRESET.")
+    verb.add_argument("preset", nargs="?", default="dev", choices=PRESETS, help="default: dev (ASan, UBSan, "
+                      "failpoints)")
+    verb.add_argument("targets", nargs="*", help="only these targets; default: all")
+
+    verb = add("test", lambda a: test(a.pattern), "Build the dev preset and run every test that needs no special "
+               "hardware.")
+    verb.add_argument("pattern", nargs="?", default="", help="only tests whose name matches this expression")
+
+    add("check", lambda a: lint.check(), "Format, layers and the other checks of the sources.")
+    add("format", lambda a: lint.format_tree(), "Rewrite the C++ files as .clang-format says.")
+    add("layers", lambda a: lint.layers(), "Check every #include against scripts/layers.txt.")
+
+    verb = add("sim", lambda a: runs.sim(a.seeds, a.seed), "Run the seeded simulation of manager, store and faults.")
+    verb.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many seeds (default 1000)")
+    verb.add_argument("--seed", type=int, metavar="S", help="replay this one")
+
+    verb = add("crash", lambda a: runs.crash(a.points, "full", a.soak_seconds, a.seed), "Kill the daemon and its "
+               "clients at every failpoint, then at random moments, and check what is left.")
+    verb.add_argument("points", nargs="*", help="only these failpoints ('soak' for the random kills); default: all")
+    verb.add_argument("--soak-seconds", type=float, default=60, metavar="S", help="random kills (default 60)")
+    verb.add_argument("--seed", type=int, metavar="S", help="of the soak's schedule")
+
+    verb = add("fuzz", lambda a: runs.fuzz(a.target, a.seconds), "Build the fuzz targets (clang), replay the corpus "
+               "and search.")
+    verb.add_argument("target", nargs="?", default="", help="one target; default: all")
+    verb.add_argument("--seconds", type=int, default=60, metavar="N", help="per target (default 60; 0 replays only)")
+
+    verb = add("tsan", lambda a: runs.tsan(a.pattern), "Build the tsan preset and run its tests.")
+    verb.add_argument("pattern", nargs="?", default="", help="only tests whose name matches this expression")
+
+    verb = add("bench", lambda a: runs.bench(a.name, a.json, a.smoke), "Run the benches of the release build.")
+    verb.add_argument("name", nargs="?", default="", help="one bench; default: all")
+    verb.add_argument("--json", default="", metavar="FILE", help="write the results here")
+    verb.add_argument("--smoke", action="store_true", help="small and quick: shows that it runs, measures nothing")
+
+    verb = add("demo", _demo, "Install what is missing, build the release preset and show the main job.")
+    verb.add_argument("--no-setup", action="store_true", help="do not look at the packages")
+    verb.add_argument("--keep", action="store_true", help="keep the demo's folder (logs, model) and say where it is")
+
+    add("ci", lambda a: ci.ci(), "All stages that a change must pass, with a table of their times.")
+    add("clean", lambda a: clean(), "Remove the build folder.")
+    return top
+
+
+def main() -> int:
+    # A terminated verb unwinds like an interrupted one, so that the programs it started end too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    arguments = parser().parse_args()
+    try:
+        arguments.action(arguments)
+    except Failure as failure:
+        complain(str(failure))
+        return failure.exit_code
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return 130
+    except BrokenPipeError:  # somebody read only the first lines: scripts/dev ... | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
