@@ -28,6 +28,9 @@ class ExtentMap {
   uint64_t total_granules() const { return total_; }
   uint64_t largest_run() const;
 
+  // Length of the run that take_best_fit would cut from.
+  std::optional<uint64_t> best_fit_length(uint64_t granules) const;
+
   // The shortest run that holds `granules`, the lowest of equal ones, so that long runs stay whole; taken
   // from its low end. nullopt: no single run is long enough.
   std::optional<GranuleRun> take_best_fit(uint64_t granules);

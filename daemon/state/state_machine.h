@@ -21,6 +21,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -129,6 +130,7 @@ class StateMachine {
   std::map<LeaseId, LeaseRow> leases_;
   std::unordered_map<DeviceId, ExtentMap> free_;
   std::set<DueEntry> due_;
+  std::set<DeviceId> absent_;  // adopted, but not seen at start: nothing is placed there
   std::map<std::pair<std::string, std::string>, LeaseId> by_label_;            // tenant, label
   std::map<std::tuple<std::string, uint64_t, uint64_t>, LeaseId> by_request_;  // tenant, key
 };

@@ -1,0 +1,106 @@
+// check_all: every invariant again, from the rows alone, by other means than the code that keeps them.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "daemon/state/state_machine.h"
+
+namespace terrace::daemon {
+namespace {
+
+std::string name_of(const LeaseRow& lease) {
+  return "lease " + std::to_string(lease.id.value);
+}
+
+bool reachable(const LeaseRow& lease) {
+  return lease.phase == LeasePhase::pending || lease.phase == LeasePhase::active ||
+         lease.phase == LeasePhase::revoking;
+}
+
+}  // namespace
+
+std::vector<std::string> StateMachine::check_all() const {
+  std::vector<std::string> problems;
+  const auto require = [&](bool holds, const std::string& what) {
+    if (!holds) problems.push_back(what);
+  };
+
+  struct Piece {
+    uint64_t first, end;
+    LeaseId lease;
+  };
+  std::map<DeviceId, std::vector<Piece>> pieces;
+  std::set<LeaseEpoch> epochs;
+  std::set<std::pair<std::string, std::string>> labels;
+  std::set<DueEntry> due;
+  size_t keyed = 0;
+
+  for (const auto& [id, lease] : leases_) {
+    const std::string name = name_of(lease);
+    require(id == lease.id && id.value < meta_.next_lease, "I5: " + name + " has a wrong id");
+    require(epochs.insert(lease.epoch).second && lease.epoch.value < meta_.next_epoch,
+            "I5: " + name + " has an epoch that is repeated or was never given");
+    uint64_t bytes = 0;
+    for (const Extent& extent : lease.extents) {
+      const DeviceRow* device = find_device(extent.device);
+      if (device == nullptr || device->pool != lease.pool) {
+        problems.push_back("I1: " + name + " has an extent outside its pool");
+        continue;
+      }
+      require(extent.granules > 0 && extent.end() <= device->capacity_bytes / device->granule_bytes,
+              "I1: " + name + " has an extent outside its device");
+      bytes += extent.granules * device->granule_bytes;
+      pieces[extent.device].push_back({extent.first_granule, extent.end(), id});
+    }
+    require(bytes == lease.bytes, "I4: " + name + " has extents that do not add up to its bytes");
+    const bool usable = lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking;
+    require((lease.expiry_ns != 0) == (usable && lease.ttl_ns != 0), "I7: " + name + " has a wrong expiry");
+    require((lease.deadline_ns != 0) == (lease.phase == LeasePhase::revoking),
+            "I7: " + name + " has a wrong deadline");
+    if (lease.expiry_ns != 0) due.insert({lease.expiry_ns, id});
+    if (lease.deadline_ns != 0) due.insert({lease.deadline_ns, id});
+    if (!reachable(lease)) continue;
+    if (!lease.label.empty()) {
+      require(labels.insert({lease.tenant, lease.label}).second, "I6: " + name + " repeats a label");
+      const auto at = by_label_.find({lease.tenant, lease.label});
+      require(at != by_label_.end() && at->second == id, "I6: " + name + " is not found by its label");
+    }
+    if (lease.request_high != 0 || lease.request_low != 0) {
+      ++keyed;
+      const auto at = by_request_.find({lease.tenant, lease.request_high, lease.request_low});
+      require(at != by_request_.end() && at->second == id, "I6: " + name + " is not found by its key");
+    }
+  }
+  require(due == due_, "I7: the due index differs from the leases' expiries and deadlines");
+  require(labels.size() == by_label_.size(), "I6: the label index names leases that have no label");
+  require(keyed == by_request_.size(), "I6: the key index names leases that have no key");
+
+  for (const auto& [id, device] : devices_) {
+    require(!device.pool.valid() || pools_.contains(device.pool),
+            "I8: device " + device.serial + " is in a pool that does not exist");
+    std::vector<Piece>& taken = pieces[id];
+    std::sort(taken.begin(), taken.end(), [](const Piece& a, const Piece& b) { return a.first < b.first; });
+    std::map<uint64_t, uint64_t> gaps;  // first -> count
+    uint64_t at = 0;
+    uint64_t taken_granules = 0;
+    for (const Piece& piece : taken) {
+      require(piece.first >= at, "I2: " + std::to_string(piece.lease.value) + " shares a granule of device " +
+                                     device.serial + " with another lease");
+      if (piece.first > at) gaps[at] = piece.first - at;
+      at = std::max(at, piece.end);
+      taken_granules += piece.end - piece.first;
+    }
+    const uint64_t total = device.capacity_bytes / device.granule_bytes;
+    if (at < total) gaps[at] = total - at;
+    const ExtentMap& free = free_.at(id);
+    require(gaps == free.runs() && free.consistent(),
+            "I9: the free index of device " + device.serial + " is not the complement of its leases");
+    require(free.free_granules() + taken_granules == total,
+            "I3: free and taken granules of device " + device.serial + " do not add up to its capacity");
+  }
+  require(free_.size() == devices_.size(), "I9: there are free indexes without a device");
+  return problems;
+}
+
+}  // namespace terrace::daemon

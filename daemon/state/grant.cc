@@ -1,0 +1,177 @@
+// Granting: check, place, carve, then one durable commit.
+#include <algorithm>
+
+#include "core/base/limits.h"
+#include "daemon/state/names.h"
+#include "daemon/state/state_machine.h"
+
+namespace terrace::daemon {
+namespace {
+
+Error refused(ErrorCode code, std::string detail) {
+  return Error{.code = code, .where = "Grant", .detail = std::move(detail)};
+}
+
+}  // namespace
+
+Status StateMachine::check_grant(const Grant& command, const PoolRow* pool) const {
+  if (pool == nullptr) {
+    return refused(ErrorCode::not_found,
+                   "there is no pool '" + command.pool + "'; `terrace pool list` shows those there are");
+  }
+  if (!valid_name(command.tenant) || !valid_name(command.host))
+    return refused(ErrorCode::invalid_argument, "tenant and host need plain names of at most 63 characters");
+  if (!valid_text(command.label, limits::label_bytes_max))
+    return refused(ErrorCode::invalid_argument, "a label is printable text of at most 127 bytes");
+  if (command.bytes == 0) return refused(ErrorCode::invalid_argument, "a lease of 0 bytes cannot be granted");
+  if (command.persistent && command.ttl_ns != 0)
+    return refused(ErrorCode::invalid_argument, "a persistent lease has no TTL; give one or the other");
+  if (command.ttl_ns != 0 && (command.ttl_ns < limits::ttl_ns_min || command.ttl_ns > limits::ttl_ns_max)) {
+    return refused(ErrorCode::invalid_argument, "a TTL of " + format_duration(command.ttl_ns) + " is outside " +
+                                                    format_duration(limits::ttl_ns_min) + " to " +
+                                                    format_duration(limits::ttl_ns_max));
+  }
+  if (!command.label.empty()) {
+    if (const LeaseRow* holder = find_lease_by_label(command.tenant, command.label)) {
+      return refused(ErrorCode::already_exists, "lease " + std::to_string(holder->id.value) + " of tenant " +
+                                                    command.tenant + " has the label '" + command.label + "'");
+    }
+  }
+  if (leases_.size() >= limits::leases_max)
+    return refused(ErrorCode::limit_exceeded, "this manager holds its limit of 1,000,000 leases");
+  return {};
+}
+
+// One run on one device where any has room for it, the shortest such run over all devices; otherwise the
+// longest runs, device after device.
+Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules) {
+  std::vector<DeviceId> members;
+  uint64_t free = 0;
+  for (const auto& [id, device] : devices_) {
+    if (device.pool != pool || absent_.contains(id)) continue;
+    members.push_back(id);
+    free += free_.at(id).free_granules();
+  }
+  const uint64_t granule_bytes = pool_granule_bytes(pool);
+  if (free < granules) {
+    const PoolUse use = pool_use(pool);
+    return refused(ErrorCode::capacity_exhausted,
+                   "pool " + find_pool(pool)->name + " has " + format_size(free * granule_bytes) + " free, " +
+                       format_size((granules - free) * granule_bytes) + " short of the " +
+                       format_size(granules * granule_bytes) + " asked for (capacity " +
+                       format_size(use.capacity_bytes) + ", being scrubbed " +
+                       format_size(use.scrubbing_bytes) + ", quarantined " +
+                       format_size(use.quarantined_bytes) + ")");
+  }
+
+  ExtentMap* best = nullptr;
+  DeviceId best_id;
+  uint64_t best_run = UINT64_MAX;
+  for (const DeviceId id : members) {
+    const std::optional<uint64_t> run = free_.at(id).best_fit_length(granules);
+    if (!run.has_value() || *run >= best_run) continue;
+    best = &free_.at(id);
+    best_id = id;
+    best_run = *run;
+  }
+  if (best != nullptr) {
+    const GranuleRun run = *best->take_best_fit(granules);
+    return std::vector<Extent>{{best_id, run.first, run.count}};
+  }
+
+  std::vector<Extent> extents;
+  uint64_t left = granules;
+  while (left > 0 && extents.size() < limits::lease_extents_max) {
+    DeviceId longest_id;
+    uint64_t longest = 0;
+    for (const DeviceId id : members) {
+      if (free_.at(id).largest_run() <= longest) continue;
+      longest = free_.at(id).largest_run();
+      longest_id = id;
+    }
+    const GranuleRun run = *free_.at(longest_id).take_longest(left);
+    extents.push_back({longest_id, run.first, run.count});
+    left -= run.count;
+  }
+  if (left == 0) return extents;
+  for (const Extent& extent : extents) free_.at(extent.device).give({extent.first_granule, extent.granules});
+  return refused(ErrorCode::capacity_exhausted,
+                 "pool " + find_pool(pool)->name +
+                     " is too fragmented: " + format_size(granules * granule_bytes) + " would need more than " +
+                     std::to_string(limits::lease_extents_max) + " pieces; ask for less, or release leases");
+}
+
+Step StateMachine::on(const Grant& command) {
+  Step step;
+  const bool keyed = command.request_high != 0 || command.request_low != 0;
+  if (keyed) {
+    const auto known = by_request_.find({command.tenant, command.request_high, command.request_low});
+    if (known != by_request_.end()) {
+      const LeaseRow& lease = leases_.at(known->second);
+      if (lease.phase == LeasePhase::pending) {
+        step.reply = Reply{GrantPending{lease.id}};
+      } else {
+        step.reply = Reply{LeaseReply{lease}};
+      }
+      return step;
+    }
+  }
+  const PoolRow* pool = find_pool(command.pool);
+  if (Status status = check_grant(command, pool); !status.ok()) {
+    step.reply = std::move(status).error();
+    return step;
+  }
+  const uint64_t granule_bytes = pool_granule_bytes(pool->id);
+  const uint64_t granules = (command.bytes - 1) / granule_bytes + 1;
+  auto extents = place(pool->id, granules);
+  if (!extents.ok()) {
+    step.reply = std::move(extents).error();
+    return step;
+  }
+
+  LeaseRow lease;
+  lease.id = LeaseId{meta_.next_lease++};
+  lease.epoch = LeaseEpoch{meta_.next_epoch++};
+  lease.pool = pool->id;
+  lease.tenant = command.tenant;
+  lease.host = command.host;
+  lease.label = command.label;
+  lease.object = "lease-" + std::to_string(lease.id.value);
+  lease.extents = std::move(extents).value();
+  lease.mode = command.mode;
+  lease.phase = LeasePhase::pending;
+  lease.bytes = granules * granule_bytes;
+  lease.ttl_ns = command.persistent ? 0 : (command.ttl_ns != 0 ? command.ttl_ns : limits::ttl_ns_default);
+  lease.request_high = command.request_high;
+  lease.request_low = command.request_low;
+  index_lease(lease);
+  step.reply = Reply{GrantPending{lease.id}};
+  step.effects.push_back(CarveObject{lease.id, lease.object, lease.bytes, lease.extents});
+  leases_.emplace(lease.id, std::move(lease));
+  return step;
+}
+
+Step StateMachine::on(const CarveFinished& command) {
+  Step step;
+  const auto at = leases_.find(command.lease);
+  if (at == leases_.end() || at->second.phase != LeasePhase::pending) {
+    step.reply =
+        Error{.code = ErrorCode::not_found, .where = "CarveFinished", .detail = "no such pending lease"};
+    return step;
+  }
+  if (!command.status.ok()) {
+    step.reply = command.status.error();
+    forget(command.lease);
+    return step;
+  }
+  LeaseRow& lease = at->second;
+  lease.phase = LeasePhase::active;
+  if (lease.ttl_ns != 0) lease.expiry_ns = command.now_ns + lease.ttl_ns;
+  set_due(lease);
+  step.delta.leases[lease.id] = lease;
+  step.delta.meta = meta_;
+  step.reply = Reply{LeaseReply{lease}};
+  return step;
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,184 @@
+// Start-up: rows from a store, which nobody trusts yet, against what exists outside.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/base/limits.h"
+#include "daemon/state/names.h"
+#include "daemon/state/state_machine.h"
+
+namespace terrace::daemon {
+namespace {
+
+Error corrupt(std::string detail) {
+  return Error{.code = ErrorCode::corrupt,
+               .where = "StateMachine::recover",
+               .detail = "the store contradicts itself: " + detail +
+                         "; nothing is served from it. Restore a copy, or move it away to begin anew"};
+}
+
+std::string lease_name(const LeaseRow& lease) {
+  return "lease " + std::to_string(lease.id.value);
+}
+
+// What can be checked of a lease row without looking at other rows.
+Status check_lease_row(const LeaseRow& lease, const MetaRow& meta) {
+  const std::string name = lease_name(lease);
+  if (!lease.id.valid() || lease.id.value >= meta.next_lease) return corrupt(name + " has an id never given");
+  if (!lease.epoch.valid() || lease.epoch.value >= meta.next_epoch)
+    return corrupt(name + " has an epoch never given");
+  if (!valid_name(lease.tenant) || !valid_name(lease.host) || !valid_name(lease.object) ||
+      !valid_text(lease.label, limits::label_bytes_max) || !valid_text(lease.reason, limits::reason_bytes_max))
+    return corrupt(name + " has an impossible name or text");
+  if (lease.mode > LeaseMode::shared_coherent) return corrupt(name + " has an unknown mode");
+  if (lease.phase == LeasePhase::pending || lease.phase > LeasePhase::quarantined)
+    return corrupt(name + " has an impossible phase");
+  if (lease.ttl_ns != 0 && (lease.ttl_ns < limits::ttl_ns_min || lease.ttl_ns > limits::ttl_ns_max))
+    return corrupt(name + " has an impossible TTL");
+  const bool usable = lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking;
+  if (usable != (lease.expiry_ns != 0) && lease.ttl_ns != 0) return corrupt(name + " has a wrong expiry");
+  if (lease.ttl_ns == 0 && lease.expiry_ns != 0) return corrupt(name + " is persistent and has an expiry");
+  if ((lease.phase == LeasePhase::revoking) != (lease.deadline_ns != 0))
+    return corrupt(name + " has a wrong revocation deadline");
+  if (lease.extents.empty() || lease.extents.size() > limits::lease_extents_max)
+    return corrupt(name + " has an impossible number of extents");
+  return {};
+}
+
+}  // namespace
+
+Status StateMachine::reserve_row_extents(const LeaseRow& lease) {
+  uint64_t bytes = 0;
+  for (const Extent& extent : lease.extents) {
+    const DeviceRow* device = find_device(extent.device);
+    if (device == nullptr || device->pool != lease.pool)
+      return corrupt(lease_name(lease) + " has an extent on a device outside its pool");
+    if (!free_.at(device->id).take_exact({extent.first_granule, extent.granules})) {
+      return corrupt(lease_name(lease) + " has granules " + std::to_string(extent.first_granule) + "+" +
+                     std::to_string(extent.granules) + " of device " + device->serial +
+                     " that another lease has, or that the device does not have");
+    }
+    bytes += extent.granules * device->granule_bytes;
+  }
+  if (bytes != lease.bytes) return corrupt(lease_name(lease) + " has extents that do not add up to its bytes");
+  return {};
+}
+
+Status StateMachine::load_rows(Image image) {
+  meta_ = image.meta;
+  if (meta_.next_device == 0 || meta_.next_pool == 0 || meta_.next_lease == 0 || meta_.next_epoch == 0)
+    return corrupt("its counters begin at 0");
+  std::set<std::string> names;
+  for (PoolRow& pool : image.pools) {
+    if (!pool.id.valid() || pool.id.value >= meta_.next_pool || !valid_name(pool.name) ||
+        !names.insert(pool.name).second || !pools_.emplace(pool.id, pool).second)
+      return corrupt("pool " + std::to_string(pool.id.value) + " has an impossible or repeated id or name");
+  }
+  names.clear();
+  for (DeviceRow& device : image.devices) {
+    const std::string name = "device " + std::to_string(device.id.value);
+    if (!device.id.valid() || device.id.value >= meta_.next_device || !valid_name(device.serial) ||
+        !names.insert(device.serial).second || devices_.contains(device.id))
+      return corrupt(name + " has an impossible or repeated id or serial");
+    if (!is_power_of_two(device.granule_bytes) || device.granule_bytes < limits::granule_bytes ||
+        device.granule_bytes > limits::granule_bytes_max || device.capacity_bytes == 0 ||
+        device.capacity_bytes % device.granule_bytes != 0)
+      return corrupt(name + " has an impossible size or granule");
+    if (device.pool.valid() && !pools_.contains(device.pool)) return corrupt(name + " is in an unknown pool");
+    free_.emplace(device.id, ExtentMap(device.capacity_bytes / device.granule_bytes));
+    devices_.emplace(device.id, std::move(device));
+  }
+  std::set<LeaseEpoch> epochs;
+  for (LeaseRow& lease : image.leases) {
+    TERRACE_RETURN_IF_ERROR(check_lease_row(lease, meta_));
+    if (!epochs.insert(lease.epoch).second || leases_.contains(lease.id))
+      return corrupt(lease_name(lease) + " repeats an id or an epoch");
+    if (!pools_.contains(lease.pool)) return corrupt(lease_name(lease) + " is in an unknown pool");
+    TERRACE_RETURN_IF_ERROR(reserve_row_extents(lease));
+    if (lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking) {
+      if (!lease.label.empty() && by_label_.contains({lease.tenant, lease.label}))
+        return corrupt(lease_name(lease) + " repeats the label '" + lease.label + "'");
+      index_lease(lease);
+    }
+    leases_.emplace(lease.id, std::move(lease));
+  }
+  return {};
+}
+
+void StateMachine::recover_lease(LeaseRow& lease, const Observation& observed, bool same_boot, uint64_t now_ns,
+                                 Recovery& recovery) {
+  const auto object = std::find_if(observed.objects.begin(), observed.objects.end(),
+                                   [&](const auto& entry) { return entry.first == lease.object; });
+  const bool exists = object != observed.objects.end();
+  switch (lease.phase) {
+    case LeasePhase::active:
+    case LeasePhase::revoking: {
+      if (!exists || object->second != lease.bytes) {
+        Step step;
+        begin_fence(lease,
+                    exists ? "its memory object changed its size while the manager was down"
+                           : "its memory object was gone when the manager started",
+                    step);
+        recovery.findings.push_back(lease_name(lease) + " (" + lease.tenant + "): " + lease.reason);
+        recovery.delta.merge(std::move(step.delta));
+        recovery.effects.insert(recovery.effects.end(), step.effects.begin(), step.effects.end());
+        return;
+      }
+      if (!same_boot) {  // times of another boot mean nothing: a full TTL from now
+        if (lease.ttl_ns != 0) lease.expiry_ns = now_ns + lease.ttl_ns;
+        if (lease.phase == LeasePhase::revoking) lease.deadline_ns = now_ns;
+        recovery.delta.leases[lease.id] = lease;
+      }
+      set_due(lease);
+      if (lease.phase == LeasePhase::revoking) {
+        const uint64_t left_ns = lease.deadline_ns > now_ns ? lease.deadline_ns - now_ns : 0;
+        recovery.effects.push_back(NotifyHolders{lease.id, lease.reason, left_ns, false});
+      }
+      return;
+    }
+    case LeasePhase::fencing:
+    case LeasePhase::scrubbing:
+      lease.phase = LeasePhase::fencing;
+      recovery.effects.push_back(FenceObject{lease.id, lease.object});
+      recovery.findings.push_back(lease_name(lease) + " was being taken back (" + lease.reason + "); goes on");
+      return;
+    case LeasePhase::quarantined:
+      recovery.findings.push_back(lease_name(lease) + " stays quarantined: " + lease.reason);
+      return;
+    case LeasePhase::pending: return;
+  }
+}
+
+Result<Recovery> StateMachine::recover(Image image, const Observation& observed, const std::string& boot_id,
+                                       uint64_t now_ns) {
+  Recovery recovery;
+  TERRACE_RETURN_IF_ERROR(load_rows(std::move(image)));
+  const bool same_boot = meta_.boot_id == boot_id;
+  if (!same_boot) {
+    if (!meta_.boot_id.empty()) recovery.findings.push_back("the machine was restarted since the last run");
+    meta_.boot_id = boot_id;
+    recovery.delta.meta = meta_;
+  }
+  for (const auto& [id, device] : devices_) {
+    const auto& seen = observed.device_serials;
+    if (std::find(seen.begin(), seen.end(), device.serial) != seen.end()) continue;
+    absent_.insert(id);
+    recovery.findings.push_back("device " + device.serial +
+                                " is adopted but not seen; nothing is granted on it until it is back");
+  }
+  std::set<std::string> known;
+  for (auto& [id, lease] : leases_) {
+    known.insert(lease.object);
+    recover_lease(lease, observed, same_boot, now_ns, recovery);
+  }
+  for (const auto& [name, bytes] : observed.objects) {
+    if (known.contains(name)) continue;
+    recovery.orphans.push_back(name);
+    recovery.findings.push_back("object " + name + " (" + format_size(bytes) +
+                                ") belongs to no lease: a grant that was never acknowledged; destroyed");
+  }
+  if (const auto problems = check_all(); !problems.empty()) return corrupt(problems.front());
+  return recovery;
+}
+
+}  // namespace terrace::daemon
