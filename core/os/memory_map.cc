@@ -23,17 +23,17 @@ int protection_flags(Protection protection) {
   return PROT_NONE;
 }
 
-Status check_part(const MemoryMap& range, uint64_t offset_bytes, uint64_t length_bytes, const char* where) {
+Status check_part(std::span<std::byte> range, uint64_t offset_bytes, uint64_t length_bytes, const char* where) {
   const uint64_t page = page_bytes();
-  const bool inside = length_bytes != 0 && offset_bytes <= range.size_bytes() &&
-                      length_bytes <= range.size_bytes() - offset_bytes;
+  const bool inside =
+      length_bytes != 0 && offset_bytes <= range.size() && length_bytes <= range.size() - offset_bytes;
   if (inside && offset_bytes % page == 0 && length_bytes % page == 0) return {};
   return Error{ErrorCode::invalid_argument, 0, where,
                std::to_string(length_bytes) + " bytes at offset " + std::to_string(offset_bytes) +
-                   " are not whole pages inside a range of " + format_size(range.size_bytes())};
+                   " are not whole pages inside a range of " + format_size(range.size())};
 }
 
-Status map_fixed(const MemoryMap& range, uint64_t offset_bytes, uint64_t length_bytes, int protection,
+Status map_fixed(std::span<std::byte> range, uint64_t offset_bytes, uint64_t length_bytes, int protection,
                  int flags, int fd, uint64_t file_offset_bytes, const char* where) {
   TERRACE_RETURN_IF_ERROR(check_part(range, offset_bytes, length_bytes, where));
   if (file_offset_bytes > static_cast<uint64_t>(std::numeric_limits<off_t>::max()))
@@ -89,18 +89,18 @@ Result<MemoryMap> MemoryMap::anonymous(uint64_t bytes, uint64_t alignment_bytes)
   return map(bytes, alignment_bytes, Protection::read_write, "os::MemoryMap::anonymous");
 }
 
-Status map_anonymous_at(const MemoryMap& range, uint64_t offset_bytes, uint64_t length_bytes) {
+Status map_anonymous_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t length_bytes) {
   return map_fixed(range, offset_bytes, length_bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0, "os::map_anonymous_at");
 }
 
-Status map_file_at(const MemoryMap& range, uint64_t offset_bytes, uint64_t length_bytes, int fd,
+Status map_file_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t length_bytes, int fd,
                    uint64_t file_offset_bytes, Protection protection) {
   return map_fixed(range, offset_bytes, length_bytes, protection_flags(protection), MAP_SHARED, fd,
                    file_offset_bytes, "os::map_file_at");
 }
 
-Status unmap_at(const MemoryMap& range, uint64_t offset_bytes, uint64_t length_bytes) {
+Status unmap_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t length_bytes) {
   return map_fixed(range, offset_bytes, length_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0, "os::unmap_at");
 }

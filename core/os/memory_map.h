@@ -61,14 +61,14 @@ class MemoryMap {
 //            io_error and others as os_error says
 
 // With zeroed memory of this process, private to it (a fork copies it).
-Status map_anonymous_at(const MemoryMap& range, uint64_t offset_bytes, uint64_t length_bytes);
+Status map_anonymous_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t length_bytes);
 
 // With `fd` from `file_offset_bytes` on, MAP_SHARED.
-Status map_file_at(const MemoryMap& range, uint64_t offset_bytes, uint64_t length_bytes, int fd,
+Status map_file_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t length_bytes, int fd,
                    uint64_t file_offset_bytes, Protection protection);
 
 // With nothing again: PROT_NONE; memory behind it is given back to the system.
-Status unmap_at(const MemoryMap& range, uint64_t offset_bytes, uint64_t length_bytes);
+Status unmap_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t length_bytes);
 
 // A memory file of this process (memfd_create), close-on-exec, of `bytes`, sealed against shrinking.
 // Errors     out_of_memory, limit_exceeded  no memory, no descriptor left
