@@ -49,6 +49,7 @@ struct Usage {         # what the holder said of its use, and when; a report, no
   liveBytes @2 :UInt64; # bytes the holder's allocations occupy in this lease
   reportedNs @3 :UInt64; # 0 = never reported
   holder @4 :Text;     # "redis-server[1234]"
+  ageNs @5 :UInt64;    # how long ago it was reported, when the reply was made
 }
 
 struct LeaseInfo {
