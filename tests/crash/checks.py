@@ -1,0 +1,123 @@
+"""What must hold after any crash, checked from outside: through the CLI and through new clients."""
+
+import time
+
+from terrace_harness import wait_until
+
+
+class Broken(Exception):
+    """A promise was broken. The text says which, and what was seen."""
+
+
+ENDING = ("revoking", "fencing", "scrubbing")
+HELD = ("active", "revoking")
+
+
+def extents_of(lease):
+    return tuple((extent["device"], extent["offset_bytes"], extent["length_bytes"]) for extent in lease["extents"])
+
+
+def check_disjoint(leases):
+    """No byte of a device is in two leases, whatever their phases."""
+    by_device = {}
+    for lease in leases.values():
+        for device, offset, length in extents_of(lease):
+            by_device.setdefault(device, []).append((offset, offset + length, lease["id"]))
+    for device, ranges in by_device.items():
+        ranges.sort()
+        for (_, end, first), (begin, _, second) in zip(ranges, ranges[1:]):
+            if begin < end:
+                raise Broken(f"{device}: bytes {begin}..{end} are in lease {first} and in lease {second}")
+
+
+def check_accounting(pool, leases):
+    """free + leased + scrubbing + quarantined = capacity, and the list of leases gives the same sums."""
+    parts = {key: pool[f"{key}_bytes"] for key in ("free", "leased", "scrubbing", "quarantined")}
+    if sum(parts.values()) != pool["capacity_bytes"]:
+        raise Broken(f"the pool's parts {parts} do not add up to {pool['capacity_bytes']}")
+    if parts["quarantined"] != 0:
+        raise Broken(f"{parts['quarantined']} bytes are quarantined although nothing failed")
+    listed = sum(lease["bytes"] for lease in leases.values())
+    if listed != pool["capacity_bytes"] - parts["free"]:
+        raise Broken(f"leases add up to {listed}, the pool has {pool['capacity_bytes'] - parts['free']} in use")
+
+
+def check_acknowledged(journal, leases):
+    """Everything that was acknowledged is there, as it was acknowledged; nothing else is."""
+    if journal.broken:
+        raise Broken("; ".join(journal.broken))
+    causes = journal.releasing | journal.revoking
+    for lease_id in sorted(journal.lost - causes):
+        raise Broken(f"lease {lease_id} was lost although nobody took it back")
+    held = {lease_id: lease for lease_id, lease in leases.items() if lease["phase"] in HELD}
+    for lease_id, granted in journal.granted.items():
+        lease = held.get(lease_id)
+        if lease is None:
+            if lease_id not in causes:
+                raise Broken(f"lease {lease_id} was acknowledged and is not there")
+            continue
+        if lease_id in journal.released:
+            raise Broken(f"the release of lease {lease_id} was acknowledged, and it is still {lease['phase']}")
+        if lease_id in journal.revoked and lease["phase"] == "active":
+            raise Broken(f"the revocation of lease {lease_id} was acknowledged, and it is still active")
+        seen = (lease["epoch"], lease["bytes"], extents_of(lease))
+        told = (granted.epoch, granted.bytes, granted.extents if granted.extents is not None else seen[2])
+        if seen != told:
+            raise Broken(f"lease {lease_id} was acknowledged as {told} and is now {seen}")
+    epochs = [granted.epoch for granted in journal.granted.values()]
+    if len(set(epochs)) != len(epochs):
+        raise Broken("two grants carry the same LeaseEpoch")
+    unknown = sorted(set(held) - set(journal.granted))
+    if len(unknown) > journal.open_grants:
+        raise Broken(f"leases {unknown} exist, but only {journal.open_grants} grants were left open")
+
+
+def check_live(harness):
+    """What can be checked while clients work: the daemon's own invariants and disjoint extents."""
+    harness.check_invariants()
+    check_disjoint(harness.leases())
+
+
+def check_all(harness, journal, holder):
+    """Every promise, with no client running. Ends with an empty pool. `holder` is tests/support/stubborn_holder."""
+    wait_until(lambda: not any(lease["phase"] in ENDING for lease in harness.leases().values()), 30,
+               "the end of every fence and scrub", interval=0.1)
+    harness.check_invariants()
+    leases = harness.leases()
+    check_disjoint(leases)
+    check_acknowledged(journal, leases)
+    check_accounting(harness.cli("pool", "show", "p").json["pool"], leases)
+
+    newest = max([granted.epoch for granted in journal.granted.values()], default=0)
+    fresh = zeros_of_new_lease(harness, holder, "8M")
+    if fresh <= newest:
+        raise Broken(f"a new lease got LeaseEpoch {fresh}, not above {newest}")
+
+    for lease_id, lease in leases.items():
+        if lease["phase"] == "active":
+            harness.cli("lease", "release", lease_id)
+    capacity = harness.wait_free("p")["capacity_bytes"]
+    zeros_of_new_lease(harness, holder, str(capacity))
+    harness.wait_free("p")
+    harness.check_invariants()
+
+
+def zeros_of_new_lease(harness, holder, size):
+    """Grants a lease, reads all of it as zeros, releases it. Returns its LeaseEpoch."""
+    result = harness.run(holder, "--pool", "p", "--size", size, "--expect-zeros", check=False)
+    if result.code != 0:
+        raise Broken(f"a new lease of {size} does not read as zeros, or was not granted: {result}")
+    return int(result.out.split()[2])
+
+
+def stop_and_join(process, timeout=60.0):
+    """SIGTERM, then waits. Returns the exit code."""
+    if process.poll() is None:
+        process.terminate()
+    begin = time.monotonic()
+    try:
+        return process.wait(timeout)
+    except Exception as error:
+        process.kill()
+        process.wait()
+        raise Broken(f"a client did not stop within {time.monotonic() - begin:.0f} s") from error

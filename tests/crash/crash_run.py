@@ -1,0 +1,114 @@
+"""Crash runs: every declared failpoint, and kill -9 at random moments. `scripts/dev crash` starts this.
+
+    crash_run.py --build-dir build/sim [--size smoke|ci|full] [--soak-seconds S] [--seed S] [POINT...|soak]
+
+The list of points comes from `terraced --list-failpoints`. A run over all of them fails unless each declared
+point was hit and every promise held afterwards.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+
+from checks import Broken  # noqa: E402
+from scenarios import Programs, scenario_of  # noqa: E402
+from soak import soak  # noqa: E402
+from terrace_harness import HarnessError, find_binary  # noqa: E402
+
+# At which passes of a point the process dies, by size. Points in recovery and in clients are passed once a run.
+HITS = {"smoke": (1,), "ci": (1, 4), "full": (1, 2, 3, 7)}
+SMOKE_POINTS = ("carve_after_reserve", "store_before_commit", "store_after_commit", "reply_before_send",
+                "scrub_before_unlink", "recover_after_orphans")
+
+
+def declared_points(build_dir):
+    """(name, process) of every failpoint, as the daemon of this build declares them."""
+    listed = subprocess.run([find_binary("terraced", build_dir), "--list-failpoints"], capture_output=True, text=True,
+                            stdin=subprocess.DEVNULL, check=True, timeout=30)
+    return [tuple(line.split("\t")[:2]) for line in listed.stdout.splitlines()]
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def run_one(what, action):
+    """Runs one scenario; returns (result text or None, seconds)."""
+    begin = time.monotonic()
+    try:
+        action()
+        problem = None
+    except (Broken, HarnessError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    seconds = time.monotonic() - begin
+    say(f"  {what:<34} {'ok' if problem is None else 'FAILED'}  {seconds:5.1f} s")
+    if problem is not None:
+        say("    " + problem.replace("\n", "\n    "))
+    return problem, seconds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("points", nargs="*", help="only these; 'soak' for the random kills. Default: all")
+    parser.add_argument("--build-dir", required=True)
+    parser.add_argument("--size", choices=tuple(HITS), default="full")
+    parser.add_argument("--soak-seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=None, help="of the clients and of the soak; default: random")
+    arguments = parser.parse_args()
+
+    programs = Programs(arguments.build_dir)
+    declared = declared_points(arguments.build_dir)
+    unknown = set(arguments.points) - {name for name, _ in declared} - {"soak"}
+    if unknown:
+        parser.error(f"no failpoint {', '.join(sorted(unknown))}; declared are: "
+                     f"{' '.join(name for name, _ in declared)}")
+    everything = not arguments.points and arguments.size != "smoke"
+    chosen = arguments.points or (SMOKE_POINTS if arguments.size == "smoke" else [name for name, _ in declared])
+    seed = arguments.seed if arguments.seed is not None else time.time_ns() % 1_000_000
+    say(f"crash run, size {arguments.size}, seed {seed}")
+
+    rows = []
+    for name, process in declared:
+        if name not in chosen:
+            continue
+        scenario = scenario_of(name, process)
+        once = process == "client" or name.startswith("recover_")
+        hits = (1,) if once else HITS[arguments.size]
+        results = [run_one(f"{name} @{hit}", lambda hit=hit: scenario(programs, name, hit, seed + hit)) for hit in hits]
+        failures = sum(1 for problem, _ in results if problem is not None)
+        rows.append((name, process, ",".join(map(str, hits)), "FAILED" if failures else "ok",
+                     f"{sum(seconds for _, seconds in results):.1f} s"))
+
+    soaked = []
+    if everything or "soak" in arguments.points:
+        problem, seconds = run_one(f"soak of {arguments.soak_seconds:g} s", lambda: soaked.extend(
+            soak(programs, arguments.soak_seconds, seed, lambda text: say(f"    {text}"))))
+        measured = f"{soaked[0]} kills, {soaked[1]} operations acknowledged" if soaked else "-"
+        rows.append(("soak", "daemon", measured, "FAILED" if problem else "ok", f"{seconds:.1f} s"))
+    return conclude(rows, declared, everything, seed)
+
+
+def conclude(rows, declared, everything, seed):
+    """Prints the table and says whether everything declared was covered. Returns the exit code."""
+    titles = ("point", "process", "died at pass", "result", "time")
+    widths = [max(len(row[column]) for row in [titles, *rows]) for column in range(len(titles))]
+    for row in [titles, tuple("-" * width for width in widths), *rows]:
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    failed = [row[0] for row in rows if row[3] != "ok"]
+    covered = [row[0] for row in rows if row[0] != "soak" and row[3] == "ok"]
+    say(f"failpoints declared {len(declared)}, covered {len(covered)}")
+    if failed:
+        say(f"FAILED: {', '.join(failed)} (seed {seed})")
+        return 1
+    if everything and len(covered) != len(declared):
+        say("a declared failpoint was not reached")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""kill -9 at random moments while several clients work, again and again, on one store."""
+
+import contextlib
+import random
+import time
+
+from checks import check_all, check_live
+from scenarios import prepare, service
+from terrace_harness import wait_until
+from workload import Clients
+
+
+def soak(programs, seconds, seed, report):
+    """Kills and restarts the daemon for `seconds`; every third restart is killed again while it recovers. Returns
+    (kills, acknowledged operations)."""
+    chance = random.Random(seed)
+    kills = 0
+    with service(programs, "soak") as harness:
+        journal = prepare(harness)
+        with contextlib.closing(Clients(harness, programs.lease_load, seed, loads=3)) as clients:
+            clients.start()
+            end = time.monotonic() + seconds
+            spoken = time.monotonic()
+            while time.monotonic() < end:
+                time.sleep(chance.uniform(0.05, 1.5))
+                clients.check_running()
+                harness.kill()
+                kills += 1
+                if chance.random() < 0.34:
+                    harness.start(wait=False)
+                    time.sleep(chance.uniform(0.0, 0.15))
+                    harness.kill()
+                    kills += 1
+                harness.start()
+                check_live(harness)
+                if time.monotonic() - spoken > 5:
+                    spoken = time.monotonic()
+                    report(f"soak: {kills} kills, {clients.acknowledged()} operations acknowledged")
+            before = clients.acknowledged()
+            wait_until(lambda: clients.check_running() or clients.acknowledged() > before, 60,
+                       "clients going on after the last restart")
+            journal.merge(clients.stop())
+        check_all(harness, journal, programs.stubborn_holder)
+        return kills, journal.acknowledged

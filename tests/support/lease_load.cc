@@ -1,0 +1,239 @@
+// A tenant that never rests: grants, stamps, checks, renews and releases leases in a loop and says what the
+// manager acknowledged, so that a driver can kill the manager at any moment and compare afterwards.
+//
+// One line an event, written before the next step:
+//   granting                       a grant was asked for; until the next line its outcome is open
+//   granted ID EPOCH BYTES         acknowledged; its memory read as zeros and now carries this lease's stamp
+//   extents ID DEVICE:OFFSET:LENGTH,...
+//   renewed ID · releasing ID · released ID
+//   notice ID revoking|lost        the manager took it back
+//   lost ID                        dropped without a release of ours
+//   refused OPERATION CODE         an error that changed nothing
+//   unknown OPERATION [ID]         the manager did not answer within the call timeout
+//   broken WHAT                    a promise was broken (memory not zero, a stamp gone); exit code 3
+//   stopped OPERATIONS             the end, after SIGTERM or the asked number of operations
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "core/base/prng.h"
+#include "core/base/units.h"
+#include "terrace/mapping.h"
+#include "terrace/session.h"
+#include "tests/support/holder.h"
+
+namespace terrace::test {
+namespace {
+
+std::atomic<bool> stop_asked{false};
+
+struct Options {
+  std::string socket, pool, tenant, label;
+  std::string size_max = "8M", ttl = "120s";
+  uint64_t seed = 1, leases_max = 6, operations = 0, pause_ms = 0;
+  bool release_at_end = false;
+};
+
+class Load {
+ public:
+  Load(const Options& options, std::unique_ptr<Session> session, uint64_t size_max, uint64_t ttl_ns)
+      : options_(options),
+        session_(std::move(session)),
+        prng_(options.seed),
+        size_max_(size_max),
+        ttl_ns_(ttl_ns) {}
+
+  int run() {
+    session_->on_notice([this](const LeaseNotice& notice) {
+      say("notice " + std::to_string(notice.lease.value) +
+          (notice.state == LeaseState::revoking ? " revoking" : " lost"));
+      const std::lock_guard<std::mutex> lock(mutex_);
+      wanted_back_.insert(notice.lease);
+    });
+    uint64_t operations = 0;
+    while (!stop_asked && !broken_ && (options_.operations == 0 || operations < options_.operations)) {
+      give_back_wanted();
+      step();
+      ++operations;
+      if (options_.pause_ms != 0) std::this_thread::sleep_for(std::chrono::milliseconds(options_.pause_ms));
+    }
+    while (options_.release_at_end && !broken_ && !held_.empty()) release(held_.begin()->first);
+    say("stopped " + std::to_string(operations));
+    return broken_ ? 3 : 0;
+  }
+
+ private:
+  struct Held {
+    std::shared_ptr<Lease> lease;
+    std::unique_ptr<Mapping> mapping;
+  };
+
+  void step() {
+    const uint64_t dice = prng_.below(10);
+    if (held_.empty() || (held_.size() < options_.leases_max && dice < 5)) return grant();
+    auto at = held_.begin();
+    std::advance(at, static_cast<std::ptrdiff_t>(prng_.below(held_.size())));
+    if (dice < 7) return verify(at->first);
+    if (dice < 8) return renew(at->first);
+    release(at->first);
+  }
+
+  void grant() {
+    LeaseRequest request;
+    request.pool = options_.pool;
+    request.bytes = prng_.between(1, size_max_);
+    request.ttl_ns = ttl_ns_;
+    if (!options_.label.empty()) request.label = options_.label + '-' + std::to_string(++labels_);
+    say("granting");
+    Result<std::shared_ptr<Lease>> granted = session_->grant(request);
+    if (!granted.ok()) return report("grant", {}, granted.error());
+    const std::shared_ptr<Lease> lease = std::move(granted).value();
+    say("granted " + std::to_string(lease->id().value) + ' ' + std::to_string(lease->epoch().value) + ' ' +
+        std::to_string(lease->bytes()));
+    if (Result<LeaseInfo> info = lease->info(); info.ok())
+      say("extents " + std::to_string(lease->id().value) + ' ' + extents_text(*info));
+    Result<std::unique_ptr<Mapping>> mapping = Mapping::map(lease);
+    if (!mapping.ok()) {  // it may have been revoked already; otherwise the driver sees a lease it expects
+      report("map", lease->id(), mapping.error());
+      held_[lease->id()] = Held{lease, nullptr};
+      return;
+    }
+    Held& held = held_[lease->id()] = Held{lease, std::move(mapping).value()};
+    const std::span<std::byte> bytes = held.mapping->bytes();
+    const uint64_t owner = owner_of(*lease);
+    size_t dirty = bytes.size();
+    const bool survived = touch([&] {
+      dirty = first_nonzero(bytes);
+      stamp(bytes, owner);
+    });
+    if (survived && dirty != bytes.size())
+      break_off("lease " + text(lease->id()) + " is not zero at " + text(dirty));
+  }
+
+  void verify(LeaseId id) {
+    const Held& held = held_.at(id);
+    if (held.mapping == nullptr) return;
+    const std::span<std::byte> bytes = held.mapping->bytes();
+    const uint64_t owner = owner_of(*held.lease);
+    size_t wrong = bytes.size();
+    const bool survived = touch([&] { wrong = first_unstamped(bytes, owner); });
+    if (survived && wrong != bytes.size()) break_off("lease " + text(id) + " lost its stamp at " + text(wrong));
+    if (!survived) {
+      say("lost " + text(id));
+      held_.erase(id);
+    }
+  }
+
+  void renew(LeaseId id) {
+    const Status status = held_.at(id).lease->renew(ttl_ns_);
+    if (status.ok()) return say("renewed " + text(id));
+    report("renew", id, status.error());
+  }
+
+  void release(LeaseId id) {
+    verify(id);
+    if (broken_ || !held_.contains(id)) return;
+    const std::shared_ptr<Lease> lease = held_.at(id).lease;
+    held_.erase(id);  // unmapped first, as the interface asks
+    say("releasing " + text(id));
+    const Status status = lease->release();
+    if (status.ok()) return say("released " + text(id));
+    report("release", id, status.error());
+  }
+
+  void give_back_wanted() {
+    std::set<LeaseId> wanted;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      wanted.swap(wanted_back_);
+    }
+    for (const LeaseId id : wanted)
+      if (held_.contains(id)) release(id);
+  }
+
+  void report(const char* operation, LeaseId id, const Error& error) {
+    const std::string suffix = id.valid() ? ' ' + text(id) : std::string();
+    switch (error.code) {
+      case ErrorCode::unavailable:
+      case ErrorCode::cancelled: say("unknown " + std::string(operation) + suffix); break;
+      case ErrorCode::lease_expired:
+      case ErrorCode::lease_revoked:
+      case ErrorCode::not_found:
+        say("lost" + suffix);
+        held_.erase(id);
+        break;
+      default:
+        say("refused " + std::string(operation) + ' ' + std::string(error_code_name(error.code)) + suffix +
+            ' ' + error.to_string());
+    }
+  }
+
+  void break_off(const std::string& what) {
+    say("broken " + what);
+    broken_ = true;
+  }
+
+  static uint64_t owner_of(const Lease& lease) { return lease.id().value * 1'000'003 + lease.epoch().value; }
+  static std::string text(LeaseId id) { return std::to_string(id.value); }
+  static std::string text(size_t number) { return std::to_string(number); }
+
+  const Options& options_;
+  std::map<LeaseId, Held> held_;
+  std::unique_ptr<Session> session_;  // goes before held_: its thread holds leases too
+  Prng prng_;
+  uint64_t size_max_;
+  uint64_t ttl_ns_;
+  uint64_t labels_ = 0;
+  bool broken_ = false;
+  std::mutex mutex_;  // guards wanted_back_
+  std::set<LeaseId> wanted_back_;
+};
+
+int start(const Options& options) {
+  const Result<uint64_t> size_max = parse_size(options.size_max);
+  const Result<uint64_t> ttl_ns = parse_duration(options.ttl);
+  if (!size_max.ok() || !ttl_ns.ok()) {
+    say("refused options " + (size_max.ok() ? ttl_ns.error() : size_max.error()).to_string());
+    return 2;
+  }
+  ::signal(SIGTERM, [](int) { stop_asked = true; });
+  ::signal(SIGINT, [](int) { stop_asked = true; });
+  install_sigbus_guard();
+  SessionOptions session_options;
+  session_options.socket_path = options.socket;
+  session_options.tenant = options.tenant;
+  session_options.client_name = "lease_load";
+  Result<std::unique_ptr<Session>> session = Session::connect(session_options);
+  if (!session.ok()) {
+    say("refused connect " + session.error().to_string());
+    return 5;
+  }
+  return Load(options, std::move(session).value(), *size_max, *ttl_ns).run();
+}
+
+}  // namespace
+}  // namespace terrace::test
+
+int main(int argc, char** argv) {
+  terrace::test::Options options;
+  CLI::App app{"Grants, checks, renews and releases leases in a loop, and says what was acknowledged."};
+  app.add_option("--socket", options.socket, "the manager's socket (default: as for terrace)");
+  app.add_option("--pool", options.pool, "default: the only one");
+  app.add_option("--tenant", options.tenant);
+  app.add_option("--label", options.label, "label leases LABEL-1, LABEL-2, ...");
+  app.add_option("--size-max", options.size_max, "of one lease");
+  app.add_option("--ttl", options.ttl, "of each lease");
+  app.add_option("--seed", options.seed);
+  app.add_option("--leases-max", options.leases_max, "held at once");
+  app.add_option("--operations", options.operations, "stop after this many; 0: at SIGTERM");
+  app.add_option("--pause-ms", options.pause_ms, "rest between two operations");
+  app.add_flag("--release-at-end", options.release_at_end);
+  CLI11_PARSE(app, argc, argv);
+  return terrace::test::start(options);
+}

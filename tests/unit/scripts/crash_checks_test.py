@@ -1,0 +1,111 @@
+"""The checks of the crash runs notice each kind of broken promise."""
+
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "tests/crash"), str(ROOT / "tests/support")]
+
+from checks import Broken, check_accounting, check_acknowledged, check_disjoint  # noqa: E402
+from journal import Granted, Journal, read_load  # noqa: E402
+
+MIB = 1 << 20
+
+
+def lease(lease_id, offset, length=2 * MIB, phase="active", epoch=None, device="emu:a"):
+    return {"id": lease_id, "epoch": epoch or lease_id, "bytes": length, "phase": phase,
+            "extents": [{"device": device, "offset_bytes": offset, "length_bytes": length}]}
+
+
+def by_id(*leases):
+    return {row["id"]: row for row in leases}
+
+
+def told(*rows):
+    """A Journal in which these leases were acknowledged as they are."""
+    journal = Journal()
+    for row in rows:
+        extents = tuple((e["device"], e["offset_bytes"], e["length_bytes"]) for e in row["extents"])
+        journal.grant_asked()
+        journal.grant_acknowledged(row["id"], Granted(row["epoch"], row["bytes"], extents))
+    return journal
+
+
+class ChecksTest(unittest.TestCase):
+    def test_overlap_is_found_across_phases(self):
+        check_disjoint(by_id(lease(1, 0), lease(2, 2 * MIB), lease(3, 0, device="emu:b")))
+        with self.assertRaises(Broken):
+            check_disjoint(by_id(lease(1, 0, 4 * MIB), lease(2, 2 * MIB, phase="scrubbing")))
+
+    def test_what_was_told_is_there(self):
+        check_acknowledged(told(lease(1, 0)), by_id(lease(1, 0)))
+
+    def test_a_lease_that_vanished_is_found(self):
+        with self.assertRaisesRegex(Broken, "is not there"):
+            check_acknowledged(told(lease(1, 0)), {})
+
+    def test_a_lease_that_changed_is_found(self):
+        for changed in (lease(1, 2 * MIB), lease(1, 0, 4 * MIB), lease(1, 0, epoch=9)):
+            with self.subTest(changed=changed), self.assertRaisesRegex(Broken, "was acknowledged as"):
+                check_acknowledged(told(lease(1, 0)), by_id(changed))
+
+    def test_a_release_that_came_undone_is_found(self):
+        journal = told(lease(1, 0))
+        journal.add("releasing", 1)
+        check_acknowledged(journal, by_id(lease(1, 0)))  # asked for, not acknowledged: both outcomes are right
+        journal.add("released", 1)
+        with self.assertRaisesRegex(Broken, "the release of lease 1"):
+            check_acknowledged(journal, by_id(lease(1, 0)))
+        check_acknowledged(journal, by_id(lease(1, 0, phase="scrubbing")))
+
+    def test_a_revocation_that_came_undone_is_found(self):
+        journal = told(lease(1, 0))
+        journal.add("revoking", 1)
+        journal.add("revoked", 1)
+        with self.assertRaisesRegex(Broken, "the revocation of lease 1"):
+            check_acknowledged(journal, by_id(lease(1, 0)))
+
+    def test_a_lease_nobody_was_told_of_is_allowed_once_for_each_open_grant(self):
+        journal = told(lease(1, 0))
+        with self.assertRaisesRegex(Broken, "grants were left open"):
+            check_acknowledged(journal, by_id(lease(1, 0), lease(2, 2 * MIB)))
+        journal.grant_asked()
+        check_acknowledged(journal, by_id(lease(1, 0), lease(2, 2 * MIB)))
+
+    def test_memory_lost_without_a_cause_is_found(self):
+        journal = told(lease(1, 0))
+        journal.add("lost", 1)
+        with self.assertRaisesRegex(Broken, "nobody took it back"):
+            check_acknowledged(journal, {})
+
+    def test_one_epoch_twice_is_found(self):
+        rows = lease(1, 0, epoch=5), lease(2, 2 * MIB, epoch=5)
+        with self.assertRaisesRegex(Broken, "same LeaseEpoch"):
+            check_acknowledged(told(*rows), by_id(*rows))
+
+    def test_bytes_that_do_not_add_up_are_found(self):
+        pool = {"capacity_bytes": 8 * MIB, "free_bytes": 6 * MIB, "leased_bytes": 2 * MIB, "scrubbing_bytes": 0,
+                "quarantined_bytes": 0}
+        check_accounting(pool, by_id(lease(1, 0)))
+        for wrong in ({"free_bytes": 5 * MIB}, {"leased_bytes": 0, "quarantined_bytes": 2 * MIB}):
+            with self.subTest(wrong=wrong), self.assertRaises(Broken):
+                check_accounting({**pool, **wrong}, by_id(lease(1, 0)))
+        with self.assertRaises(Broken):
+            check_accounting(pool, {})
+
+    def test_a_clients_lines_are_read_up_to_the_last_whole_one(self):
+        text = ("granting\ngranted 7 3 2097152\nextents 7 emu:a:0:2097152\nreleasing 7\nreleased 7\n"
+                "granting\nunknown grant\ngranting\nrefused grant capacity_exhausted full\ngranting\ngranted 8 4 20")
+        with tempfile.TemporaryDirectory(prefix="terrace-journal-") as folder:
+            path = pathlib.Path(folder, "out")
+            path.write_text(text, encoding="utf-8")
+            journal = read_load(path)
+        self.assertEqual({7: Granted(3, 2 * MIB, (("emu:a", 0, 2 * MIB),))}, journal.granted)
+        self.assertEqual(({7}, {7}), (journal.releasing, journal.released))
+        self.assertEqual(2, journal.open_grants)  # one unknown, one cut off
+
+
+if __name__ == "__main__":
+    unittest.main()
