@@ -76,8 +76,15 @@ def _report(name: str, problems: list, what: str) -> None:
 def check_format() -> None:
     result = _clang_format(["--dry-run", "-Werror"])
     if result.returncode != 0:
-        print(result.stderr, end="")
-        raise Failure("format: run `scripts/dev format`")
+        places = re.findall(r"^(\S+?):(\d+):\d+: error:", result.stderr, re.MULTILINE)
+        lines = {}
+        for name, line in places:
+            lines.setdefault(name, set()).add(int(line))
+        for name, numbers in lines.items():
+            print(f"{name}:{min(numbers)}: first of {len(numbers)} lines that .clang-format would write differently")
+        if not places:
+            print(result.stderr, end="")
+        raise Failure(f"format: {len(lines)} files; run `scripts/dev format`")
     say(f"format: nothing wrong in {len(_cxx_files())} files")
 
 

@@ -99,7 +99,7 @@ class Clients:
             journal.grant_refused()
 
     def _cli_renew(self):
-        self._cli("lease", "renew", self._random.choice(self.cli_journal.live()))
+        self._cli("lease", "renew", self._random.choice(self.cli_journal.live()), "--ttl", "600s")
 
     def _cli_release(self):
         lease_id = self._random.choice(self.cli_journal.live())

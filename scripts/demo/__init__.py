@@ -1,0 +1,1 @@
+"""`scripts/dev demo`: the main job, with real programs and real files on an emulated pool."""
