@@ -3,10 +3,12 @@
 import json
 import os
 import pathlib
+import re
+import subprocess
 import tempfile
 
-from devlib.build import build, test
-from devlib.commands import ROOT, build_dir, run
+from devlib.build import build, configure, test
+from devlib.commands import ROOT, build_dir, need, run
 from devlib.output import Failure, note, say
 
 
@@ -31,21 +33,15 @@ def crash(points: list, size: str, soak_seconds: float, seed) -> None:
 
 def fuzz(target: str, seconds: int) -> None:
     """Replays the corpus of each fuzz target, then searches for `seconds` (0: replay only)."""
-    build("fuzz", ["fuzz_targets"])
-    programs = sorted(path for path in build_dir("fuzz").rglob("fuzz_*") if path.is_file()
-                      and os.access(path, os.X_OK) and path.suffix == "")
-    if target:
-        programs = [path for path in programs if path.name in (target, f"fuzz_{target}")]
-    if not programs:
-        raise Failure(f"no fuzz target {target or 'was built'}; tests/fuzz has them", 2)
-    for program in programs:
-        corpus = ROOT / "tests/fuzz/corpus" / program.name.removeprefix("fuzz_")
+    for program in _build_programs("fuzz", "fuzz", target):
+        name = program.name.removeprefix("fuzz_").removesuffix("_fuzz")
+        corpus = ROOT / "tests/fuzz/corpus" / name
         seeds = [str(corpus)] if corpus.is_dir() else []
         if seeds:
-            note(f"{program.name}: replaying {sum(1 for _ in corpus.iterdir())} inputs")
+            say(f"fuzz {name}: replaying {sum(1 for _ in corpus.iterdir())} inputs")
             run([program, "-runs=0", *seeds], what=program.name)
         if seconds > 0:
-            note(f"{program.name}: searching for {seconds} s")
+            say(f"fuzz {name}: searching for {seconds} s")
             # New inputs go to a folder of their own: the corpus in the tree changes by decision only.
             with tempfile.TemporaryDirectory(prefix="terrace-fuzz-") as found:
                 artifacts = build_dir("fuzz") / f"{program.name}-"
@@ -60,23 +56,31 @@ def tsan(pattern: str) -> None:
 
 def bench(name: str, json_file: str, smoke: bool) -> None:
     """Runs benches of the release build, one after the other."""
-    build("release", ["benches"])
-    programs = sorted(path for path in (build_dir("release") / "bench").glob("bench_*") if path.is_file()
-                      and os.access(path, os.X_OK))
-    if name:
-        programs = [path for path in programs if path.name in (name, f"bench_{name}")]
-    if not programs:
-        raise Failure(f"no bench {name or 'was built'}; bench/ has them", 2)
+    programs = _build_programs("release", "bench", name)
     results = {}
     for program in programs:
-        say(f"bench {program.name.removeprefix('bench_')}{' (smoke size)' if smoke else ''}")
+        say(f"{program.name}{' (smoke size)' if smoke else ''}")
         with tempfile.NamedTemporaryFile(prefix="terrace-bench-", suffix=".json") as out:
             run([program, *(["--smoke"] if smoke else []), "--json", out.name], what=program.name)
             if json_file:
-                results[program.name.removeprefix("bench_")] = json.loads(pathlib.Path(out.name).read_text("utf-8"))
+                results[program.name] = json.loads(pathlib.Path(out.name).read_text("utf-8"))
     if json_file:
         pathlib.Path(json_file).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         note(f"results in {json_file}")
+
+
+def _build_programs(preset: str, kind: str, wanted: str) -> list:
+    """Builds the programs of a preset named KIND_* or *_KIND (or the one that is wanted) and returns their paths."""
+    configure(preset)
+    listed = subprocess.run([need("ninja"), "-C", str(build_dir(preset)), "-t", "targets", "all"], cwd=ROOT,
+                            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
+    names = sorted(set(re.findall(rf"^({kind}_\w+|\w+_{kind}): phony", listed, re.MULTILINE)))
+    if wanted:
+        names = [name for name in names if wanted in (name, name.removeprefix(f"{kind}_"), name.removesuffix(f"_{kind}"))]
+    if not names:
+        raise Failure(f"no {kind} target {wanted or 'in the tree'}", 2)
+    build(preset, names)
+    return [find_program(preset, name) for name in names]
 
 
 def find_program(preset: str, name: str) -> pathlib.Path:
