@@ -2,7 +2,7 @@
 # warnings, sanitizers and failpoints. terrace_program does the same for an executable.
 add_library(terrace_options INTERFACE)
 target_compile_options(terrace_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
-                       -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-qual -Werror)
+                       -Woverloaded-virtual -Wcast-qual -Werror)
 target_include_directories(terrace_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_definitions(terrace_options INTERFACE TERRACE_VERSION="${PROJECT_VERSION}")
 if(TERRACE_FAILPOINTS)

@@ -1,0 +1,117 @@
+// The first capability of a connection: settles the protocol version, then hands out what the peer may have.
+#include <spdlog/spdlog.h>
+
+#include "daemon/rpc/connection.h"
+#include "daemon/state/names.h"
+
+namespace terrace::daemon {
+namespace {
+
+class GatewayServer final : public rpc::Gateway::Server {
+ public:
+  explicit GatewayServer(kj::Own<Connection> connection) : connection_(kj::mv(connection)) {}
+
+  kj::Promise<void> hello(HelloContext context) override {
+    const auto params = context.getParams();
+    auto results = context.getResults();
+    if (params.getOldest() > rpc::PROTOCOL_VERSION || params.getNewest() < rpc::PROTOCOL_VERSION_OLDEST) {
+      write_error(results.initError(),
+                  Error{.code = ErrorCode::version_mismatch,
+                        .where = "hello",
+                        .detail = "this terraced speaks protocol " +
+                                  std::to_string(static_cast<uint32_t>(rpc::PROTOCOL_VERSION_OLDEST)) + " to " +
+                                  std::to_string(static_cast<uint32_t>(rpc::PROTOCOL_VERSION)) +
+                                  ", the client " + std::to_string(params.getOldest()) + " to " +
+                                  std::to_string(params.getNewest()) + "; install matching versions"});
+      return kj::READY_NOW;
+    }
+    const std::string name = read_text(params.getClient());
+    if (valid_text(name, limits::label_bytes_max)) connection_->client_name = name;
+    greeted_ = true;
+    results.setVersion(std::min<uint32_t>(params.getNewest(), rpc::PROTOCOL_VERSION));
+    results.setServer(TERRACE_VERSION);
+    results.setAdmin(service().is_admin(connection_->peer));
+    results.setTenant(service().tenant_of(connection_->peer).value_or(""));
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> openSession(OpenSessionContext context) override {
+    const auto params = context.getParams();
+    auto results = context.getResults();
+    if (Status status = greeted("openSession"); !status.ok()) {
+      write_error(results.initError(), status.error());
+      return kj::READY_NOW;
+    }
+    const auto own_tenant = service().tenant_of(connection_->peer);
+    std::string tenant = read_text(params.getTenant());
+    if (tenant.empty()) tenant = own_tenant.value_or("");
+    std::string host = read_text(params.getHost());
+    if (host.empty()) host = service().options().host;
+    if (Status status = check_identity(tenant, host, own_tenant); !status.ok()) {
+      write_error(results.initError(), status.error());
+      return kj::READY_NOW;
+    }
+    results.setTenant(tenant);
+    results.setSession(make_tenant_session(kj::addRef(*connection_), tenant, host, params.getListener()));
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> openAdmin(OpenAdminContext context) override {
+    auto results = context.getResults();
+    Status status = greeted("openAdmin");
+    if (status.ok() && !service().is_admin(connection_->peer)) {
+      status =
+          Error{.code = ErrorCode::permission_denied,
+                .where = "openAdmin",
+                .detail = "uid " + std::to_string(connection_->peer.uid) +
+                          " is no administrator here; list it under admin_uids in the daemon's configuration"};
+    }
+    if (!status.ok()) {
+      write_error(results.initError(), status.error());
+    } else {
+      results.setAdmin(make_admin(kj::addRef(*connection_)));
+    }
+    return kj::READY_NOW;
+  }
+
+ private:
+  Service& service() { return connection_->service; }
+
+  Status greeted(const char* where) const {
+    if (greeted_) return {};
+    return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = "say hello first"};
+  }
+
+  Status check_identity(const std::string& tenant, const std::string& host,
+                        const std::optional<std::string>& own_tenant) {
+    const uint32_t uid = connection_->peer.uid;
+    if (!own_tenant.has_value() && !service().is_admin(connection_->peer)) {
+      return Error{.code = ErrorCode::permission_denied,
+                   .where = "openSession",
+                   .detail = "uid " + std::to_string(uid) +
+                             " has no tenant here; map it under [tenants] in the daemon's configuration"};
+    }
+    if (!valid_name(tenant) || !valid_name(host)) {
+      return Error{.code = ErrorCode::invalid_argument,
+                   .where = "openSession",
+                   .detail = "tenant '" + tenant + "' and host '" + host + "' must be plain names"};
+    }
+    if (own_tenant != tenant && !service().is_admin(connection_->peer)) {
+      return Error{.code = ErrorCode::permission_denied,
+                   .where = "openSession",
+                   .detail = "uid " + std::to_string(uid) + " is tenant " + *own_tenant + ", not " + tenant};
+    }
+    return {};
+  }
+
+  kj::Own<Connection> connection_;
+  bool greeted_ = false;
+};
+
+}  // namespace
+
+rpc::Gateway::Client make_gateway(kj::Own<Connection> connection) {
+  return kj::heap<GatewayServer>(kj::mv(connection));
+}
+
+}  // namespace terrace::daemon
