@@ -1,0 +1,76 @@
+// The simulation finds what it is there to find: with each planted defect some of the first seeds fails, and
+// without one none of them does. A run is a function of its seed.
+#include <doctest/doctest.h>
+
+#include <iterator>
+#include <string>
+
+#include "tests/sim/world.h"
+
+using namespace terrace::sim;
+
+namespace {
+
+struct Expectation {
+  Plant plant;
+  std::string verdict;  // of the checker that has to see it, on some seed
+};
+
+const Expectation expectations[] = {
+    {Plant::reply_before_commit, "L1: acknowledged lease"},
+    {Plant::early_retry_reply, "L1: "},
+    {Plant::effects_before_commit, "is fenced before that is durable"},
+    {Plant::ignore_commit_error, "before that is durable"},
+    {Plant::torn_commit, "recovery refused what the store holds"},
+    {Plant::forget_meta, "recovery refused what the store holds"},
+    {Plant::reuse_epochs, "L4: "},
+    {Plant::lose_renewals, "L1: "},
+    {Plant::lose_releases, "L2: "},
+    {Plant::lose_keys, "L3: "},
+    {Plant::forget_quarantine, "L5: "},
+    {Plant::skip_fence, "two writers"},
+    {Plant::lying_fence, "stale bytes"},
+    {Plant::skip_scrub, "stale bytes"},
+    {Plant::lazy_scrub, "double grant"},
+    {Plant::keep_orphans, "double grant"},
+    {Plant::skip_redo, "liveness"},
+    {Plant::no_tick, "liveness"},
+};
+
+}  // namespace
+
+TEST_CASE("sim: each planted defect is found, by the checker made for it") {
+  constexpr uint64_t seeds_max = 3000;
+  CHECK(std::size(expectations) == static_cast<size_t>(Plant::count) - 1);
+  for (const Expectation& expected : expectations) {
+    Options options;
+    options.plant = expected.plant;
+    bool found = false;
+    for (options.seed = 1; options.seed <= seeds_max && !found; ++options.seed) {
+      found = World(options).run().failure.find(expected.verdict) != std::string::npos;
+    }
+    const std::string name(plant_name(expected.plant));
+    CHECK_MESSAGE(found, name << " was never seen as '" << expected.verdict << "'");
+    if (found) MESSAGE(name << " is seen as '" << expected.verdict << "' by seed " << options.seed - 1);
+  }
+}
+
+TEST_CASE("sim: nothing is found where nothing is planted") {
+  Options options;
+  for (options.seed = 1; options.seed <= 100; ++options.seed) {
+    const Outcome outcome = World(options).run();
+    CAPTURE(options.seed);
+    CHECK_MESSAGE(outcome.passed, outcome.failure);
+  }
+}
+
+TEST_CASE("sim: the same seed gives the same run, event by event") {
+  Options options;
+  options.seed = 7;
+  options.trace = true;
+  const Outcome first = World(options).run();
+  const Outcome second = World(options).run();
+  CHECK(first.lines == second.lines);
+  CHECK(first.step == second.step);
+  CHECK(first.grants > 0);
+}
