@@ -1,0 +1,113 @@
+#include "daemon/store/mark_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <span>
+
+#include "core/base/crc32c.h"
+
+namespace terrace::daemon {
+namespace {
+
+// Two slots in sectors of their own, written in turn: a torn write costs one of them, never both.
+constexpr size_t slot_stride = 512;
+constexpr size_t file_bytes = 2 * slot_stride;
+
+struct Slot {
+  char magic[8];
+  uint64_t store_id;
+  uint64_t sequence;
+  uint32_t crc;  // crc32c of the 24 bytes before it
+  uint32_t zero;
+};
+static_assert(sizeof(Slot) == 32);
+
+constexpr char slot_magic[8] = {'T', 'R', 'C', 'M', 'A', 'R', 'K', '1'};
+
+uint32_t slot_crc(const Slot& slot) {
+  return crc32c({reinterpret_cast<const std::byte*>(&slot), offsetof(Slot, crc)});
+}
+
+bool slot_valid(const Slot& slot) {
+  return std::memcmp(slot.magic, slot_magic, sizeof(slot_magic)) == 0 && slot.crc == slot_crc(slot);
+}
+
+Error corrupt(const std::string& path, const char* what) {
+  return Error{.code = ErrorCode::corrupt, .where = "MarkFile::open", .detail = path + " " + what};
+}
+
+}  // namespace
+
+Result<MarkFile> MarkFile::open(const std::string& path, const std::string& store_path) {
+  constexpr const char* where = "MarkFile::open";
+  MarkFile mark;
+  mark.file_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!mark.file_.valid()) return os_error(errno, where, "cannot open " + path);
+  if (::flock(mark.file_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return os_error(errno, where, "cannot lock " + path);
+    return Error{.code = ErrorCode::busy,
+                 .where = where,
+                 .detail = "another terraced has the store " + store_path +
+                           " open; stop it, or give this one a state path of its own"};
+  }
+  TERRACE_RETURN_IF_ERROR(mark.read(path));
+  return mark;
+}
+
+Status MarkFile::read(const std::string& path) {
+  constexpr const char* where = "MarkFile::open";
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) return os_error(errno, where, "cannot stat " + path);
+  if (!S_ISREG(status.st_mode)) return corrupt(path, "is no regular file");
+  if (status.st_size > static_cast<off_t>(file_bytes)) return corrupt(path, "is no mark of a Terrace store");
+  std::array<char, file_bytes> bytes{};
+  const ssize_t n = ::pread(file_.get(), bytes.data(), bytes.size(), 0);
+  if (n < 0) return os_error(errno, where, "cannot read " + path);
+
+  for (size_t i = 0; i < 2; ++i) {
+    Slot slot;
+    std::memcpy(&slot, bytes.data() + i * slot_stride, sizeof(slot));
+    if (!slot_valid(slot)) continue;
+    if (mark_.has_value() && mark_->store_id != slot.store_id)
+      return corrupt(path, "holds marks of two different stores");
+    mark_ = Mark{slot.store_id, std::max(slot.sequence, mark_.value_or(Mark{}).sequence)};
+  }
+  if (mark_.has_value()) return {};
+  if (std::any_of(bytes.begin(), bytes.end(), [](char c) { return c != 0; }))
+    return corrupt(path, "holds no mark that can be read");
+  // Room for both slots now, so that recording never needs space on a full disk.
+  std::array<char, file_bytes> zeros{};
+  if (::pwrite(file_.get(), zeros.data(), zeros.size(), 0) != static_cast<ssize_t>(zeros.size()))
+    return os_error(errno == 0 ? ENOSPC : errno, where, "cannot write " + path);
+  return {};
+}
+
+Status MarkFile::record(Mark mark) {
+  Slot slot{};
+  std::memcpy(slot.magic, slot_magic, sizeof(slot_magic));
+  slot.store_id = mark.store_id;
+  slot.sequence = mark.sequence;
+  slot.crc = slot_crc(slot);
+  const auto at = static_cast<off_t>((mark.sequence % 2) * slot_stride);
+  if (::pwrite(file_.get(), &slot, sizeof(slot), at) != static_cast<ssize_t>(sizeof(slot)))
+    return Error{.code = ErrorCode::io_error,
+                 .os_errno = errno,
+                 .where = "MarkFile::record",
+                 .detail = "cannot record the newest commit"};
+  mark_ = mark;
+  return {};
+}
+
+Status MarkFile::sync() {
+  if (::fdatasync(file_.get()) != 0) return os_error(errno, "MarkFile::sync", "cannot sync the mark");
+  return {};
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,52 @@
+// The mark: a small file beside the database that holds the number of the newest acknowledged commit and
+// the lock that keeps a second daemon out.
+//
+// Why it exists: a write-ahead log ends at its first frame that does not check out. After a crash that is
+// right, the tail was never acknowledged; after damage it silently drops commits that were. A database
+// that vanished looks like a fresh one. The mark says from outside how much must be there.
+//
+// The mark is written after each commit without a sync of its own, so it is never ahead of the log. It
+// survives the death of the process; after a loss of power it may lag by what the kernel had not written
+// back, and is then a weaker lower bound. It is synced at open and with each checkpoint.
+//
+// Threads   One at a time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/base/result.h"
+#include "core/base/unique_fd.h"
+
+namespace terrace::daemon {
+
+class MarkFile {
+ public:
+  struct Mark {
+    uint64_t store_id = 0;
+    uint64_t sequence = 0;
+  };
+
+  MarkFile() = default;
+
+  // Opens or creates `path` (0600) and takes its lock until destruction or the process's end.
+  // Errors    busy      another process has the lock; names `store_path`
+  //           corrupt   it holds something else than marks
+  static Result<MarkFile> open(const std::string& path, const std::string& store_path);
+
+  // What was recorded last; nullopt when nothing was yet.
+  const std::optional<Mark>& mark() const { return mark_; }
+
+  // Records that every commit up to mark.sequence is durable. No sync.
+  Status record(Mark mark);
+  Status sync();
+
+ private:
+  Status read(const std::string& path);
+
+  UniqueFd file_;
+  std::optional<Mark> mark_;
+};
+
+}  // namespace terrace::daemon

@@ -1,0 +1,166 @@
+#include "daemon/store/row_codec.h"
+
+#include <bit>
+#include <cstring>
+#include <string_view>
+
+#include "core/base/crc32c.h"
+#include "core/base/limits.h"
+
+namespace terrace::daemon {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the codec copies integers as they lie in memory");
+
+// Feeds fields to the crc in order; a text's length comes first, so that two rows never share their bytes.
+class Crc {
+ public:
+  explicit Crc(char table) { add_bytes(&table, 1); }
+  Crc& add(uint64_t value) {
+    add_bytes(&value, sizeof(value));
+    return *this;
+  }
+  Crc& add(std::string_view text) {
+    add(static_cast<uint64_t>(text.size()));
+    add_bytes(text.data(), text.size());
+    return *this;
+  }
+  uint32_t value() const { return crc_; }
+
+ private:
+  void add_bytes(const void* data, size_t size) {
+    crc_ = crc32c({static_cast<const std::byte*>(data), size}, crc_);
+  }
+  uint32_t crc_ = 0;
+};
+
+Error impossible(std::string row, const char* what) {
+  return Error{.code = ErrorCode::corrupt,
+               .where = "store row",
+               .detail = std::move(row) + " has an impossible " + what};
+}
+
+bool name_fits(const std::string& name) {
+  return !name.empty() && name.size() <= limits::name_bytes_max;
+}
+
+}  // namespace
+
+Status validate(const DeviceRow& row) {
+  const std::string name = "device " + std::to_string(row.id.value);
+  if (!row.id.valid()) return impossible(name, "id");
+  if (!name_fits(row.serial)) return impossible(name, "serial");
+  if (!name_fits(row.backend)) return impossible(name, "backend name");
+  if (row.capacity_bytes == 0) return impossible(name, "capacity");
+  if (!is_power_of_two(row.granule_bytes) || row.granule_bytes > limits::granule_bytes_max)
+    return impossible(name, "granule size");
+  return {};
+}
+
+Status validate(const PoolRow& row) {
+  const std::string name = "pool " + std::to_string(row.id.value);
+  if (!row.id.valid()) return impossible(name, "id");
+  if (!name_fits(row.name)) return impossible(name, "name");
+  return {};
+}
+
+Status validate(const LeaseRow& row) {
+  const std::string name = "lease " + std::to_string(row.id.value);
+  if (!row.id.valid()) return impossible(name, "id");
+  if (!row.pool.valid()) return impossible(name, "pool");
+  if (!name_fits(row.tenant)) return impossible(name, "tenant");
+  if (!name_fits(row.host)) return impossible(name, "host");
+  if (!name_fits(row.object)) return impossible(name, "object name");
+  if (row.label.size() > limits::label_bytes_max) return impossible(name, "label");
+  if (row.reason.size() > limits::reason_bytes_max) return impossible(name, "reason");
+  if (!row.epoch.valid()) return impossible(name, "epoch");
+  if (row.mode > LeaseMode::shared_coherent) return impossible(name, "mode");
+  if (row.phase == LeasePhase::pending || row.phase > LeasePhase::quarantined) return impossible(name, "phase");
+  if (row.bytes == 0) return impossible(name, "size");
+  if (row.extents.empty() || row.extents.size() > limits::lease_extents_max)
+    return impossible(name, "number of extents");
+  for (const Extent& extent : row.extents) {
+    if (!extent.device.valid() || extent.granules == 0 || extent.end() < extent.first_granule)
+      return impossible(name, "extent");
+  }
+  return {};
+}
+
+Status validate(const MetaRow& row) {
+  if (row.next_device == 0 || row.next_pool == 0 || row.next_lease == 0 || row.next_epoch == 0)
+    return impossible("the meta row", "counter");
+  if (row.boot_id.size() > limits::name_bytes_max) return impossible("the meta row", "boot id");
+  return {};
+}
+
+uint32_t row_crc(const DeviceRow& row) {
+  return Crc('D')
+      .add(row.id.value)
+      .add(row.serial)
+      .add(row.backend)
+      .add(row.capacity_bytes)
+      .add(row.granule_bytes)
+      .add(row.pool.value)
+      .value();
+}
+
+uint32_t row_crc(const PoolRow& row) {
+  return Crc('P').add(row.id.value).add(row.name).value();
+}
+
+uint32_t row_crc(const LeaseRow& row) {
+  Crc crc('L');
+  crc.add(row.id.value).add(row.pool.value).add(row.tenant).add(row.host).add(row.label).add(row.object);
+  crc.add(row.reason).add(static_cast<uint64_t>(row.extents.size()));
+  for (const Extent& extent : row.extents)
+    crc.add(extent.device.value).add(extent.first_granule).add(extent.granules);
+  crc.add(row.epoch.value).add(static_cast<uint64_t>(row.mode)).add(static_cast<uint64_t>(row.phase));
+  crc.add(row.bytes).add(row.ttl_ns).add(row.expiry_ns).add(row.deadline_ns);
+  return crc.add(row.request_high).add(row.request_low).value();
+}
+
+uint32_t row_crc(const MetaRow& row, const StoreSeal& seal) {
+  Crc crc('M');
+  crc.add(seal.store_id).add(seal.sequence).add(seal.rows).add(seal.digest);
+  return crc.add(row.next_device)
+      .add(row.next_pool)
+      .add(row.next_lease)
+      .add(row.next_epoch)
+      .add(row.boot_id)
+      .value();
+}
+
+uint64_t row_share(uint64_t id, uint32_t crc) {
+  uint64_t z = id * 0x9e3779b97f4a7c15ull + crc;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+void encode_extents(const std::vector<Extent>& extents, std::vector<std::byte>& bytes) {
+  bytes.resize(extents.size() * extent_bytes);
+  std::byte* at = bytes.data();
+  for (const Extent& extent : extents) {
+    const uint64_t fields[3] = {extent.device.value, extent.first_granule, extent.granules};
+    static_assert(sizeof(fields) == extent_bytes);
+    std::memcpy(at, fields, extent_bytes);
+    at += extent_bytes;
+  }
+}
+
+Result<std::vector<Extent>> decode_extents(std::span<const std::byte> bytes) {
+  if (bytes.size() % extent_bytes != 0 || bytes.size() / extent_bytes > limits::lease_extents_max) {
+    return Error{.code = ErrorCode::corrupt,
+                 .where = "decode_extents",
+                 .detail = "an extent list of " + std::to_string(bytes.size()) + " bytes is impossible"};
+  }
+  std::vector<Extent> extents(bytes.size() / extent_bytes);
+  for (size_t i = 0; i < extents.size(); ++i) {
+    uint64_t fields[3];
+    std::memcpy(fields, bytes.data() + i * extent_bytes, extent_bytes);
+    extents[i] = {DeviceId{fields[0]}, fields[1], fields[2]};
+  }
+  return extents;
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,39 @@
+// The tables of the SQLite store and how they came to be: an ordered list of migrations, of which a fresh
+// store runs all and an older one the rest.
+//
+// Place     daemon/store; docs/formats/store.md describes the columns.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "core/base/result.h"
+#include "daemon/store/sqlite_handle.h"
+
+namespace terrace::daemon {
+
+// PRAGMA application_id of a Terrace store: "TRCS".
+inline constexpr int64_t store_application_id = 0x54524353;
+
+// One step of the schema. `apply` runs inside the transaction that also sets user_version and verifies the
+// result, so that a migration happens whole or not at all.
+struct Migration {
+  int64_t version = 0;  // user_version afterwards; the list counts 1, 2, 3, ...
+  const char* summary = "";
+  Status (*apply)(Connection& connection) = nullptr;
+};
+
+// This build's list. Entries are never changed once released: a new one is appended.
+std::span<const Migration> store_migrations();
+
+// Runs what lies after version `from`, within the caller's transaction, and sets user_version.
+Status migrate(Connection& connection, std::span<const Migration> migrations, int64_t from);
+
+// Every CREATE statement of the database, in order of name: equal for two databases of one version.
+Result<std::string> schema_text(Connection& connection);
+
+// The schema_text that `migrations` up to `version` give, made by running them in memory.
+Result<std::string> expected_schema_text(std::span<const Migration> migrations, int64_t version);
+
+}  // namespace terrace::daemon

@@ -1,0 +1,27 @@
+// The store's files before SQLite opens them: whether this is a store at all, a fresh place, or the ruins
+// of one; and the creation of a fresh one, whole or not at all.
+//
+// Files     <path> the database · <path>-wal its log · <path>-mark (mark_file.h) · <path>-new while creating
+// Threads   One at a time, under the mark's lock.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "core/base/result.h"
+#include "daemon/store/mark_file.h"
+#include "daemon/store/schema.h"
+
+namespace terrace::daemon {
+
+// Makes the folder of `path` (0700) and its parents, if they are missing.
+Status make_parent_folder(const std::string& path);
+
+// Creates the store when there is none, after checking that there never was one.
+// Errors    corrupt           a mark or a log says that a store existed, but it is gone, empty or damaged
+//           invalid_argument  the file is something else than a Terrace store; it is not touched
+Status create_if_fresh(const std::string& path, const MarkFile& mark, std::span<const Migration> migrations);
+
+Status sync_folder_of(const std::string& path);
+
+}  // namespace terrace::daemon
