@@ -22,9 +22,9 @@
 namespace terrace {
 
 struct TensorSpec {
-  std::string name;
+  std::string name = {};
   DType dtype = DType::f32;
-  Shape shape;
+  Shape shape = {};
   TensorHint hint = TensorHint::none;
   uint8_t flags = 0;  // TensorFlags
 };
@@ -65,9 +65,9 @@ class CatalogPlan {
 };
 
 struct CatalogWriterOptions {
-  PersistCallback persist;
-  LeaseEpoch lease_epoch;  // of the lease that the memory belongs to
-  uint32_t threads = 0;    // for checksums; 0: one a processor, at most 8
+  PersistCallback persist = {};
+  LeaseEpoch lease_epoch = {};  // of the lease that the memory belongs to
+  uint32_t threads = 0;         // for checksums; 0: one a processor, at most 8
 };
 
 // Writes one catalog. From begin() until publish() readers refuse the memory, whatever was there before; a
@@ -93,6 +93,7 @@ class CatalogWriter {
   // Checksums what has none, persists everything, then flips the state.
   // Errors    invalid_argument  a tensor was neither added nor filled; names it
   Status publish();
+  uint64_t generation() const { return generation_; }
 
  private:
   CatalogWriter(std::span<std::byte> memory, CatalogPlan plan, CatalogWriterOptions options);

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "core/os/block_io.h"
+#include "core/base/units.h"
 #include "terrace/catalog.h"
 #include "terrace/tensor.h"
 
@@ -20,9 +20,9 @@ namespace terrace {
 inline constexpr uint64_t safetensors_header_bytes_max = 100'000'000;  // the format's own bound
 
 struct SafetensorsEntry {
-  std::string name;
+  std::string name = {};
   DType dtype = DType::f32;
-  Shape shape;
+  Shape shape = {};
   uint64_t file_offset = 0;  // from the file's first byte
   uint64_t bytes = 0;
 };
@@ -48,28 +48,40 @@ Result<SafetensorsIndex> parse_safetensors_header(std::span<const std::byte> hea
 Result<SafetensorsIndex> read_safetensors_index(const std::string& path);
 
 struct TransferOptions {
-  BlockIoOptions io;  // its progress and cancelled are called too
-  PersistCallback persist;
-  LeaseEpoch lease_epoch;
-  uint32_t threads = 0;  // for checksums; 0: one a processor, at most 8
+  uint32_t queue_depth = 16;       // requests in flight, 1 to 1024
+  uint64_t block_bytes = 1 * mib;  // bytes a request at most: a multiple of 4 KiB, up to 64 MiB
+  bool direct = true;              // try O_DIRECT
+  bool io_uring = true;            // false: pread and pwrite
+  uint32_t threads = 0;            // for checksums; 0: one a processor, at most 8
+  // Called on the calling thread: the first `done` of `total` bytes are complete.
+  std::function<void(uint64_t done, uint64_t total)> progress;
+  // Asked between requests on the calling thread; true gives the transfer up.
+  std::function<bool()> cancelled;
 };
 
 struct ImportOptions : TransferOptions {
   TensorHint hint = TensorHint::weights;
   uint8_t flags = TensorFlags::read_mostly;
   bool verify = false;  // read the file a second time and compare, before publishing
+  PersistCallback persist = {};
+  LeaseEpoch lease_epoch = {};
 };
 
 struct ExportOptions : TransferOptions {
-  std::vector<std::string> tensors;  // names; empty: all
+  std::vector<std::string> tensors = {};  // names; empty: all
+  bool replace = true;                    // false: refuse when the file exists
 };
 
 struct TransferReport {
   size_t tensors = 0;
   uint64_t tensor_bytes = 0;
-  uint64_t total_bytes = 0;  // of the catalog, or of the file
-  uint64_t generation = 0;   // of the catalog
-  BlockIoReport io;
+  uint64_t total_bytes = 0;     // of the catalog, or of the file
+  uint64_t generation = 0;      // of the catalog
+  uint64_t straight_bytes = 0;  // between device and tensor memory, without a copy
+  uint64_t staged_bytes = 0;    // O_DIRECT through an aligned buffer
+  uint64_t buffered_bytes = 0;  // through the page cache
+  bool io_uring = false;
+  std::string note = {};  // why not io_uring or O_DIRECT, where they were not used; else empty
 };
 
 // How large a span import_safetensors needs for this file, as it is now.
@@ -92,8 +104,10 @@ Result<TransferReport> import_safetensors(const std::string& path, std::span<std
 //           unsupported       a tensor is not row-major
 //           corrupt           a tensor's bytes no longer have the recorded checksum
 //           invalid_argument  the header would pass 100 MB
+//           already_exists    there is such a file, and options.replace is false
 //           capacity_exhausted, permission_denied, io_error, cancelled; the old file stands
-// Crash     Before the rename: the old file, and a temporary `.NAME.*.tmp` beside it to delete. After it: the new file.
+// Crash     Before the rename: the old file, and a temporary `.NAME.*.tmp` beside it to delete. After it: the
+// new file.
 Result<TransferReport> export_safetensors(const CatalogReader& catalog, const std::string& path,
                                           const ExportOptions& options = {});
 
@@ -109,14 +123,14 @@ struct VerifyOptions {
 };
 
 struct TensorMismatch {
-  std::string name;
+  std::string name = {};
   std::string reason;
 };
 
 struct VerifyReport {
   size_t tensors = 0;
   uint64_t tensor_bytes = 0;
-  std::vector<TensorMismatch> mismatches;  // empty: all equal
+  std::vector<TensorMismatch> mismatches = {};  // empty: all equal
 
   bool equal() const { return mismatches.empty(); }
 };

@@ -1,0 +1,98 @@
+#include "libclient/io/safetensors_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace terrace {
+namespace {
+
+Error refuse(ErrorCode code, std::string detail) {
+  return Error{.code = code, .where = "SafetensorsFile::open", .detail = std::move(detail)};
+}
+
+bool same_time(const timespec& a, const timespec& b) {
+  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+}  // namespace
+
+Status read_exactly(int fd, const std::string& path, uint64_t offset, std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      return os_error(errno, "read_exactly", path + ": reading failed at byte " + std::to_string(offset));
+    }
+    if (count == 0) {
+      return Error{
+          .code = ErrorCode::io_error,
+          .where = "read_exactly",
+          .detail = path + ": the file ended at byte " + std::to_string(offset) + "; somebody is changing it"};
+    }
+    bytes = bytes.subspan(static_cast<size_t>(count));
+    offset += static_cast<uint64_t>(count);
+  }
+  return {};
+}
+
+Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) try {
+  SafetensorsFile file;
+  // O_NONBLOCK: opening a FIFO must not wait; regular files ignore it.
+  file.fd.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.fd.valid()) return os_error(errno, "SafetensorsFile::open", path + ": cannot be opened");
+  if (::fstat(file.fd.get(), &file.status) != 0) {
+    return os_error(errno, "SafetensorsFile::open", path + ": cannot be examined");
+  }
+  if (!S_ISREG(file.status.st_mode)) {
+    return refuse(ErrorCode::invalid_argument, path + ": not a regular file; copy it to one first");
+  }
+  const auto file_bytes = static_cast<uint64_t>(file.status.st_size);
+  if (file_bytes < 8) {
+    return refuse(ErrorCode::corrupt,
+                  path + ": " + std::to_string(file_bytes) + " bytes are too few for a safetensors file");
+  }
+  uint64_t header_bytes = 0;  // little-endian in the file, as on every machine that Terrace runs on
+  TERRACE_RETURN_IF_ERROR(
+      read_exactly(file.fd.get(), path, 0, std::as_writable_bytes(std::span(&header_bytes, 1))));
+  if (header_bytes > safetensors_header_bytes_max) {
+    return refuse(ErrorCode::corrupt, path + ": its first 8 bytes announce a header of " +
+                                          std::to_string(header_bytes) +
+                                          " bytes, the format allows 100000000; is it a safetensors file?");
+  }
+  if (header_bytes > file_bytes - 8) {
+    return refuse(ErrorCode::corrupt, path + ": its header of " + std::to_string(header_bytes) +
+                                          " bytes is longer than the file; it was cut short, copy it again");
+  }
+  std::vector<std::byte> header(header_bytes);
+  TERRACE_RETURN_IF_ERROR(read_exactly(file.fd.get(), path, 8, header));
+  TERRACE_ASSIGN_OR_RETURN(file.index, parse_safetensors_header(header, file_bytes, path));
+  return file;
+} catch (const std::bad_alloc&) {
+  return refuse(ErrorCode::out_of_memory, path + ": no local memory for its header");
+}
+
+Status SafetensorsFile::check_unchanged(const std::string& path) const {
+  struct stat now {};
+  if (::fstat(fd.get(), &now) != 0) return os_error(errno, "SafetensorsFile", path + ": cannot be examined");
+  if (now.st_size == status.st_size && same_time(now.st_mtim, status.st_mtim) &&
+      same_time(now.st_ctim, status.st_ctim)) {
+    return {};
+  }
+  // A rename or chmod changes ctime alone; it does no harm, but it cannot be told from a write with a forged
+  // mtime.
+  return Error{
+      .code = ErrorCode::busy,
+      .where = "SafetensorsFile::check_unchanged",
+      .detail = path + ": the file was changed while it was read; wait for its writer, then try again"};
+}
+
+Result<SafetensorsIndex> read_safetensors_index(const std::string& path) {
+  TERRACE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
+  return std::move(file.index);
+}
+
+}  // namespace terrace

@@ -1,0 +1,28 @@
+// An opened and checked safetensors file, for import and verify.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <string>
+
+#include "core/base/unique_fd.h"
+#include "terrace/safetensors.h"
+
+namespace terrace {
+
+struct SafetensorsFile {
+  UniqueFd fd;
+  SafetensorsIndex index;
+  struct stat status {};
+
+  // Errors as for read_safetensors_index.
+  static Result<SafetensorsFile> open(const std::string& path);
+
+  // Refuses a file that was written to since open(), as far as its size and times tell.
+  Status check_unchanged(const std::string& path) const;
+};
+
+// Reads exactly `bytes.size()` bytes at `offset`. Errors: io_error; `path` is for the text.
+Status read_exactly(int fd, const std::string& path, uint64_t offset, std::span<std::byte> bytes);
+
+}  // namespace terrace

@@ -1,0 +1,18 @@
+// What import, export and verify share.
+#pragma once
+
+#include <string>
+
+#include "core/os/block_io.h"
+#include "terrace/safetensors.h"
+
+namespace terrace {
+
+// The block I/O options that the caller's transfer options stand for.
+BlockIoOptions block_io_options(const TransferOptions& options);
+
+void fill_in(TransferReport& report, const BlockIoReport& io);
+
+Error cancelled_error(const char* where, const std::string& path);
+
+}  // namespace terrace

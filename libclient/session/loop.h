@@ -1,0 +1,155 @@
+// What runs on a Session's thread: one kj event loop that keeps the connection, performs the calls that
+// arrive in the Mailbox, renews what is held and receives the manager's notices.
+//
+//   program threads -> Mailbox -> Loop -> Connection -> terraced
+//                         ^         |
+//                         +- Answer-+--> LeaseHandle::change, notice handler
+//
+// Place     libclient/session. loop.cc: mail and connection; loop_calls.cc: calls; loop_leases.cc: renewal and
+//           notices.
+// Threads   The Session's own, except what SessionState guards.
+// Invariants
+//   S3  A call that met a broken connection is sent again on the next one until its deadline. All calls are
+//       safe to repeat: a grant carries its key, a second release is no error.
+//   S4  A grant that arrives after its caller gave up is released, so that a time-out leaks no memory.
+//   S5  No kj object is destroyed from inside one of its own callbacks: calls only mark a connection as
+//       broken; stay_connected() closes it.
+#pragma once
+
+#include <kj/async-unix.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/prng.h"
+#include "libclient/session/connection.h"
+#include "libclient/session/lease_handle.h"
+#include "libclient/session/mailbox.h"
+
+namespace terrace::client {
+
+// What callers read without asking the loop.
+struct SessionState {
+  std::atomic<bool> connected{false};
+  std::mutex mutex;
+  std::string tenant;          // under mutex
+  LeaseNoticeHandler handler;  // under handler_mutex, held while it runs
+  std::mutex handler_mutex;
+};
+
+struct RequestKey {
+  uint64_t high = 0;
+  uint64_t low = 0;
+};
+
+class Loop final : private kj::TaskSet::ErrorHandler {
+ public:
+  Loop(kj::AsyncIoContext& io, SessionOptions options, std::shared_ptr<Mailbox> mailbox,
+       std::shared_ptr<SessionState> state);
+  ~Loop() noexcept(false);
+
+  // Performs jobs until the mailbox is closed.
+  void run();
+
+  // The jobs. Each delivers its answer once, within the call timeout.
+  void connect(std::shared_ptr<Answer<std::string>> answer);
+  void grant(LeaseRequest request, RequestKey key, std::shared_ptr<Answer<std::shared_ptr<Lease>>> answer);
+  void attach(LeaseId id, std::string label, LeaseAccess access,
+              std::shared_ptr<Answer<std::shared_ptr<Lease>>> answer);
+  void list(std::shared_ptr<Answer<std::vector<LeaseInfo>>> answer);
+  void pools(std::shared_ptr<Answer<std::vector<PoolInfo>>> answer);
+  void info(uint64_t handle, std::shared_ptr<Answer<LeaseInfo>> answer);
+  void renew(uint64_t handle, uint64_t ttl_ns, std::shared_ptr<Answer<void>> answer);
+  void release(uint64_t handle, std::shared_ptr<Answer<void>> answer);
+  void report_usage(uint64_t handle, UsageReport usage, std::shared_ptr<Answer<void>> answer);
+  void forget(uint64_t handle);  // the last caller let go of it: no more renewals
+
+  // From the manager, through the LeaseListener.
+  void on_revoking(LeaseId id, uint64_t grace_ns, std::string reason);
+  void on_fenced(LeaseId id, std::string reason);
+
+ private:
+  struct Held {
+    std::weak_ptr<LeaseHandle> handle;
+    LeaseFacts facts;
+    std::optional<rpc::Lease::Client> capability;  // of the present connection
+    uint64_t ttl_ns = 0;                           // 0: persistent, never renewed
+    kj::TimePoint renew_at = kj::origin<kj::TimePoint>();
+    bool releasing = false;  // by us: the fence that follows is no news
+  };
+  template <typename T>
+  using Call = std::function<kj::Promise<Result<T>>()>;
+
+  // --- loop.cc
+  void taskFailed(kj::Exception&& exception) override;
+  kj::Promise<void> read_mail();
+  kj::Promise<Status> open();
+  kj::Promise<void> stay_connected();  // from an open connection, for ever
+  kj::Promise<void> reconnect();
+  kj::Promise<void> back_off();
+  void become_ready();
+  void close_connection();
+  void mark_broken(uint64_t generation);
+  kj::Promise<void> ready();  // resolves once connected and re-attached
+
+  // --- loop_calls.cc
+  template <typename T>
+  kj::Promise<Result<T>> repeating(const char* where, Call<T> call);
+  template <typename T>
+  kj::Promise<Result<T>> bounded(const char* where, uint64_t timeout_ns, kj::Promise<Result<T>> promise);
+  template <typename T>
+  void perform(const char* where, std::shared_ptr<Answer<T>> answer, Call<T> call);
+  template <typename T>
+  void perform_on_lease(const char* where, uint64_t handle, std::shared_ptr<Answer<T>> answer,
+                        std::function<kj::Promise<Result<T>>(rpc::Lease::Client)> call);
+  kj::Promise<Result<std::shared_ptr<Lease>>> hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client capability,
+                                                   LeaseAccess access, const char* where);
+  kj::Promise<Result<std::shared_ptr<Lease>>> send_grant(const LeaseRequest& request, RequestKey key);
+  kj::Promise<Result<std::vector<LeaseInfo>>> list_after(uint64_t after,
+                                                         std::shared_ptr<std::vector<LeaseInfo>> so_far);
+  Error timeout_error(const char* where) const;
+
+  // --- loop_leases.cc
+  // The lease's capability on this connection, attached again when it has none yet.
+  kj::Promise<Result<rpc::Lease::Client>> capability_of(uint64_t handle, const char* where);
+  kj::Promise<Status> attach_again(uint64_t handle);
+  kj::Promise<void> attach_all_again(std::shared_ptr<std::vector<uint64_t>> handles, size_t next);
+  kj::Promise<void> keep_renewing();
+  kj::Promise<void> wait_for_renewal();
+  kj::Promise<void> renew_held();
+  void finish_renewal(const std::vector<uint64_t>& ids, Result<std::vector<std::pair<uint64_t, Error>>> result);
+  void wake_renewal();
+  void note_error(LeaseId id, const Error& error);  // what a failed call tells about its lease
+  void lose(LeaseId id, Error why, bool tell = true);
+  void notify(const LeaseNotice& notice) noexcept;
+  std::vector<uint64_t> handles_of(LeaseId id) const;
+
+  kj::AsyncIoContext& io_;
+  kj::Timer& timer_;
+  const SessionOptions options_;
+  const std::shared_ptr<Mailbox> mailbox_;
+  const std::shared_ptr<SessionState> state_;
+  Prng jitter_;
+  std::map<uint64_t, Held> held_;  // by handle
+  uint64_t next_handle_ = 1;
+  uint64_t generation_ = 0;  // of the connection; grows with each
+  bool ready_ = false;
+  uint32_t failures_ = 0;  // connections that failed or were short-lived, in a row
+  kj::TimePoint opened_at_ = kj::origin<kj::TimePoint>();
+  Error last_error_;  // of the last attempt to connect
+  std::vector<kj::Own<kj::PromiseFulfiller<void>>> waiting_for_ready_;
+  kj::Own<kj::PromiseFulfiller<void>> broken_;   // fulfilled: close this connection
+  kj::ForkedPromise<void> ended_ = nullptr;      // resolves when this connection is over
+  kj::Own<kj::PromiseFulfiller<void>> renewal_;  // fulfilled: look again when to renew
+  kj::Own<Connection> connection_;
+  kj::TaskSet tasks_;  // last: its promises use all of the above
+};
+
+}  // namespace terrace::client

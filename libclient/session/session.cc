@@ -1,0 +1,174 @@
+// Session: starts and stops the thread that Loop runs on, and hands calls over to it.
+#include "terrace/session.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "core/base/prng.h"
+#include "core/base/units.h"
+#include "libclient/session/loop.h"
+#include "libclient/session/mailbox.h"
+
+namespace terrace {
+namespace client {
+namespace {
+
+// kj counts nanoseconds in 63 bits and callers may mean "for ever" by a large number.
+constexpr uint64_t timeout_ns_max = 365ull * 86400 * ns_per_s;
+
+// While it lives the calling thread gets no signals, and its children start without them.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// kj sets SIGPIPE to "ignore" for the whole process; a library may not. Writes of this thread raise none
+// that anybody would see, since it has all signals blocked.
+kj::AsyncIoContext set_up_event_loop() {
+  struct sigaction before {};
+  ::sigaction(SIGPIPE, nullptr, &before);
+  auto io = kj::setupAsyncIo();
+  ::sigaction(SIGPIPE, &before, nullptr);
+  return io;
+}
+
+void run_loop(const SessionOptions& options, const std::shared_ptr<Mailbox>& mailbox,
+              const std::shared_ptr<SessionState>& state) noexcept {
+  ::pthread_setname_np(::pthread_self(), "terrace-session");
+  mailbox->set_owner_thread();
+  try {
+    auto io = set_up_event_loop();
+    Loop loop(io, options, mailbox, state);
+    loop.run();
+  } catch (const kj::Exception&) {
+    // No descriptors or memory for an event loop, or a defect in it. Callers learn `cancelled` below, and
+    // `unavailable` from then on.
+  } catch (const std::exception&) {
+  }
+  mailbox->close();
+  mailbox->take();  // drops what was never begun: each Answer says `cancelled` (S1)
+  state->connected.store(false, std::memory_order_release);
+}
+
+class ClientSession final : public Session {
+ public:
+  static Result<std::unique_ptr<Session>> start(SessionOptions options);
+  ~ClientSession() override;
+
+  Result<std::shared_ptr<Lease>> grant(const LeaseRequest& request) override {
+    const RequestKey key{secure_random_u64(), secure_random_u64()};
+    return ask<std::shared_ptr<Lease>>(*mailbox_, "Session::grant", [request, key](Loop& loop, auto answer) {
+      loop.grant(request, key, std::move(answer));
+    });
+  }
+  Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access) override {
+    return ask<std::shared_ptr<Lease>>(
+        *mailbox_, "Session::attach",
+        [id, label, access](Loop& loop, auto answer) { loop.attach(id, label, access, std::move(answer)); });
+  }
+  Result<std::vector<LeaseInfo>> leases() override {
+    return ask<std::vector<LeaseInfo>>(*mailbox_, "Session::leases",
+                                       [](Loop& loop, auto answer) { loop.list(std::move(answer)); });
+  }
+  Result<std::vector<PoolInfo>> pools() override {
+    return ask<std::vector<PoolInfo>>(*mailbox_, "Session::pools",
+                                      [](Loop& loop, auto answer) { loop.pools(std::move(answer)); });
+  }
+  std::string tenant() const override {
+    const std::lock_guard lock(state_->mutex);
+    return state_->tenant;
+  }
+  bool connected() const override { return state_->connected.load(std::memory_order_acquire); }
+  void on_notice(LeaseNoticeHandler handler) override {
+    const std::lock_guard lock(state_->handler_mutex);
+    state_->handler = std::move(handler);
+  }
+
+ private:
+  ClientSession(std::shared_ptr<Mailbox> mailbox, std::shared_ptr<SessionState> state)
+      : mailbox_(std::move(mailbox)), state_(std::move(state)) {}
+
+  const std::shared_ptr<Mailbox> mailbox_;
+  const std::shared_ptr<SessionState> state_;
+  std::thread thread_;
+};
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return "unknown";
+  return name;
+}
+
+Result<std::unique_ptr<Session>> ClientSession::start(SessionOptions options) {
+  if (options.socket_path.empty()) options.socket_path = default_socket_path();
+  if (options.host.empty()) options.host = host_name();
+  if (options.client_name.empty()) options.client_name = ::program_invocation_short_name;
+  options.connect_timeout_ns = std::min(options.connect_timeout_ns, timeout_ns_max);
+  options.call_timeout_ns = std::min(options.call_timeout_ns, timeout_ns_max);
+
+  TERRACE_ASSIGN_OR_RETURN(auto mailbox, Mailbox::make());
+  std::unique_ptr<ClientSession> session(
+      new ClientSession(std::move(mailbox), std::make_shared<SessionState>()));
+  try {
+    const SignalsBlocked blocked;
+    session->thread_ = std::thread(run_loop, options, session->mailbox_, session->state_);
+  } catch (const std::system_error& error) {
+    return os_error(error.code().value(), "Session::connect", "cannot start the session's thread");
+  }
+  auto connected = ask<std::string>(*session->mailbox_, "Session::connect",
+                                    [](Loop& loop, auto answer) { loop.connect(std::move(answer)); });
+  if (!connected.ok()) {
+    if (connected.error().code != ErrorCode::cancelled) return std::move(connected).error();
+    return Error{ErrorCode::unavailable, 0, "Session::connect",
+                 "the session's event loop could not start: no descriptors or memory left in this process"};
+  }
+  return std::unique_ptr<Session>(std::move(session));
+}
+
+ClientSession::~ClientSession() {
+  if (!thread_.joinable()) return;
+  if (!mailbox_->own_process()) {
+    thread_.detach();  // in the child of a fork there is no such thread
+    return;
+  }
+  TERRACE_CHECK(!mailbox_->on_owner_thread(), "a session was destroyed by its own notice handler");
+  mailbox_->close();
+  thread_.join();
+}
+
+}  // namespace
+}  // namespace client
+
+Result<std::unique_ptr<Session>> Session::connect(SessionOptions options) {
+  return client::ClientSession::start(std::move(options));
+}
+
+std::string default_socket_path() {
+  constexpr const char* system_path = "/run/terrace/terraced.sock";
+  if (const char* chosen = std::getenv("TERRACE_SOCKET"); chosen != nullptr && *chosen != '\0') return chosen;
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  const bool own_directory = runtime != nullptr && *runtime != '\0';
+  if (!own_directory || ::geteuid() == 0 || ::access(system_path, F_OK) == 0) return system_path;
+  return std::string(runtime) + "/terrace/terraced.sock";
+}
+
+}  // namespace terrace
