@@ -23,6 +23,8 @@ Status StateMachine::check_grant(const Grant& command, const PoolRow* pool) cons
     return refused(ErrorCode::invalid_argument, "tenant and host need plain names of at most 63 characters");
   if (!valid_text(command.label, limits::label_bytes_max))
     return refused(ErrorCode::invalid_argument, "a label is printable text of at most 127 bytes");
+  if (command.mode > LeaseMode::shared_coherent)
+    return refused(ErrorCode::invalid_argument, "a lease of an unknown mode cannot be granted");
   if (command.bytes == 0) return refused(ErrorCode::invalid_argument, "a lease of 0 bytes cannot be granted");
   if (command.persistent && command.ttl_ns != 0)
     return refused(ErrorCode::invalid_argument, "a persistent lease has no TTL; give one or the other");

@@ -1,4 +1,6 @@
 // A lease after its grant: renewed, released, revoked, expired; then fenced, scrubbed and free again.
+#include <algorithm>
+
 #include "core/base/check.h"
 #include "core/base/limits.h"
 #include "daemon/state/names.h"
@@ -162,6 +164,8 @@ Step StateMachine::on(const Revoke& command) {
     if (sooner) lease->deadline_ns = deadline_ns;
     lease->phase = LeasePhase::revoking;
     lease->reason = reason;
+    // It cannot be renewed any more, and its holder was told of the grace: it does not lapse within it.
+    if (lease->ttl_ns != 0) lease->expiry_ns = std::max(lease->expiry_ns, lease->deadline_ns);
     set_due(*lease);
     step.delta.leases[lease->id] = *lease;
     const uint64_t left_ns = lease->deadline_ns > command.now_ns ? lease->deadline_ns - command.now_ns : 0;

@@ -89,11 +89,14 @@ Status StateMachine::load_rows(Image image) {
     devices_.emplace(device.id, std::move(device));
   }
   std::set<LeaseEpoch> epochs;
+  names.clear();
   for (LeaseRow& lease : image.leases) {
     TERRACE_RETURN_IF_ERROR(check_lease_row(lease, meta_));
     if (!epochs.insert(lease.epoch).second || leases_.contains(lease.id))
       return corrupt(lease_name(lease) + " repeats an id or an epoch");
     if (!pools_.contains(lease.pool)) return corrupt(lease_name(lease) + " is in an unknown pool");
+    if (!names.insert(lease.object).second)
+      return corrupt(lease_name(lease) + " names the memory object of another lease, " + lease.object);
     TERRACE_RETURN_IF_ERROR(reserve_row_extents(lease));
     if (lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking) {
       if (!lease.label.empty() && by_label_.contains({lease.tenant, lease.label}))
@@ -105,11 +108,10 @@ Status StateMachine::load_rows(Image image) {
   return {};
 }
 
-void StateMachine::recover_lease(LeaseRow& lease, const Observation& observed, bool same_boot, uint64_t now_ns,
-                                 Recovery& recovery) {
-  const auto object = std::find_if(observed.objects.begin(), observed.objects.end(),
-                                   [&](const auto& entry) { return entry.first == lease.object; });
-  const bool exists = object != observed.objects.end();
+void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, uint64_t>& objects,
+                                 bool same_boot, uint64_t now_ns, Recovery& recovery) {
+  const auto object = objects.find(lease.object);
+  const bool exists = object != objects.end();
   switch (lease.phase) {
     case LeasePhase::active:
     case LeasePhase::revoking: {
@@ -166,10 +168,11 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
     recovery.findings.push_back("device " + device.serial +
                                 " is adopted but not seen; nothing is granted on it until it is back");
   }
+  const std::map<std::string, uint64_t> objects(observed.objects.begin(), observed.objects.end());
   std::set<std::string> known;
   for (auto& [id, lease] : leases_) {
     known.insert(lease.object);
-    recover_lease(lease, observed, same_boot, now_ns, recovery);
+    recover_lease(lease, objects, same_boot, now_ns, recovery);
   }
   for (const auto& [name, bytes] : observed.objects) {
     if (known.contains(name)) continue;

@@ -41,6 +41,7 @@ Step StateMachine::on(const AdoptDevice& command) {
                     "device " + command.serial + " was adopted with " + format_size(known->capacity_bytes) +
                         " and now shows " + format_size(usable) + "; restore its size");
     }
+    absent_.erase(known->id);  // it was not seen at start, and is back
     Step step;
     step.reply = Reply{DeviceReply{*known}};
     return step;

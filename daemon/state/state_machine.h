@@ -121,8 +121,8 @@ class StateMachine {
   void unindex_lease(const LeaseRow& lease);
   Status load_rows(Image image);
   Status reserve_row_extents(const LeaseRow& lease);
-  void recover_lease(LeaseRow& lease, const Observation& observed, bool same_boot, uint64_t now_ns,
-                     Recovery& recovery);
+  void recover_lease(LeaseRow& lease, const std::map<std::string, uint64_t>& objects, bool same_boot,
+                     uint64_t now_ns, Recovery& recovery);
 
   MetaRow meta_;
   std::map<DeviceId, DeviceRow> devices_;

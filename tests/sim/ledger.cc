@@ -63,6 +63,32 @@ void Ledger::renewal_acknowledged(const LeaseRow& lease) {
   if (at != promises_.end()) at->second.expiry_ns = std::max(at->second.expiry_ns, lease.expiry_ns);
 }
 
+void Ledger::release_asked(LeaseId id) {
+  ending_.insert(id);
+  release_asked_.insert(id);
+  graces_.erase(id);
+}
+
+void Ledger::revocation_asked(LeaseId id) {
+  ending_.insert(id);
+  graces_.erase(id);  // a second one may be sooner
+  ++revocations_[id];
+}
+
+void Ledger::grace_announced(const daemon::StateMachine& machine, LeaseId id, uint64_t grace_ns) {
+  const LeaseRow* lease = machine.find_lease(id);
+  if (revocations_[id] != 1 || release_asked_.contains(id) || lease == nullptr ||
+      lease->phase != LeasePhase::revoking)
+    return;
+  // The grace counts from the decision; the notice leaves when that is durable.
+  graces_[id] = std::min(environment_.now_ns() + grace_ns, lease->deadline_ns);
+}
+
+void Ledger::rebooted() {
+  promises_.clear();
+  graces_.clear();
+}
+
 bool Ledger::promised(LeaseId id) const {
   const auto at = promises_.find(id);
   if (at == promises_.end() || ending_.contains(id)) return false;
@@ -104,6 +130,18 @@ void Ledger::check(const daemon::StateMachine& machine) {
     if (lease.phase == LeasePhase::active && revoked_.contains(id)) {
       environment_.fail("L2: lease %llu is active after its revocation was acknowledged", number(id));
     }
+  }
+  for (auto at = graces_.begin(); at != graces_.end();) {
+    if (environment_.now_ns() >= at->second) {
+      at = graces_.erase(at);
+      continue;
+    }
+    const LeaseRow* lease = machine.find_lease(at->first);
+    if (lease == nullptr || lease->phase != LeasePhase::revoking) {
+      environment_.fail("L6: lease %llu is taken %.6f s before the end of its grace", number(at->first),
+                        static_cast<double>(at->second - environment_.now_ns()) / 1e9);
+    }
+    ++at;
   }
   for (const LeaseId id : quarantined_) {
     const LeaseRow* lease = machine.find_lease(id);

@@ -7,6 +7,7 @@
 //   L3  A retried key never leads to a second lease while the first is promised.
 //   L4  Epochs are never repeated, and on each granule they only grow.
 //   L5  A quarantined lease stays quarantined, and its granules with it.
+//   L6  A holder that was told of a revocation has the grace it was told, whatever the lease's expiry.
 //
 // Place     tests/sim; knows the state machine's queries, none of its decisions.
 #pragma once
@@ -28,12 +29,13 @@ class Ledger {
   // A renewal may also shorten a lease: from here no more than `ttl_ns` is promised; 0 asks for no change.
   void renewal_asked(LeaseId id, uint64_t ttl_ns);
   void renewal_acknowledged(const daemon::LeaseRow& lease);
-  void release_asked(LeaseId id) { ending_.insert(id); }
+  void release_asked(LeaseId id);
   void release_acknowledged(LeaseId id) { released_.insert(id); }
-  void revocation_asked(LeaseId id) { ending_.insert(id); }
+  void revocation_asked(LeaseId id);
   void revocation_acknowledged(LeaseId id) { revoked_.insert(id); }
   void quarantine_durable(LeaseId id) { quarantined_.insert(id); }
-  void rebooted() { promises_.clear(); }
+  void grace_announced(const daemon::StateMachine& machine, LeaseId id, uint64_t grace_ns);
+  void rebooted();
 
   // Whether the holder may still rely on this lease's memory.
   bool promised(LeaseId id) const;
@@ -53,6 +55,9 @@ class Ledger {
   Environment& environment_;
   std::map<LeaseId, Promise> promises_;  // until they end
   std::set<LeaseId> ending_;             // release or revocation asked for
+  std::set<LeaseId> release_asked_;
+  std::map<LeaseId, uint64_t> revocations_;  // how often it was asked for
+  std::map<LeaseId, uint64_t> graces_;       // until when, of those revoked once
   std::set<LeaseId> released_;
   std::set<LeaseId> revoked_;
   std::set<LeaseId> quarantined_;

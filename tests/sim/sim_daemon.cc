@@ -278,6 +278,7 @@ void SimDaemon::check_decided(const daemon::Effect& effect) {
 
 void SimDaemon::perform(const daemon::Effect& effect) {
   if (const auto* notice = std::get_if<daemon::NotifyHolders>(&effect)) {
+    if (!notice->fenced) ledger_.grace_announced(machine_, notice->lease, notice->grace_ns);
     if (notice_) notice_(*notice);
     return;
   }
