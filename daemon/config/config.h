@@ -1,0 +1,66 @@
+// The daemon's configuration: defaults, a TOML file over them, flags over both; then validated as a whole.
+//
+// Place     daemon/main builds one DaemonConfig and hands pieces of it on; nothing else reads files or flags.
+// Threads   Plain values; the functions are called once at start.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/limits.h"
+#include "core/base/result.h"
+#include "daemon/backend/emulated.h"
+
+namespace terrace::daemon {
+
+enum class LogFormat : uint8_t { text, json };
+
+struct DaemonConfig {
+  std::string runtime_directory;  // the socket and, by default, the objects live below it
+  std::string socket_path;        // empty: <runtime_directory>/terraced.sock
+  std::string state_path;         // the SQLite store
+  uint32_t socket_mode = 0666;    // peers are known by uid; the mode only hides the socket
+  std::string host;               // empty: the machine's host name
+
+  std::vector<EmulatedDevice> emulated;
+  std::string object_directory;  // empty: chosen by the emulated backend
+  bool mount = true;             // mount a tmpfs of our own when root
+  HugePages huge_pages = HugePages::always;  // of that mount
+
+  std::map<uint32_t, std::string> tenants;  // uid -> tenant
+  std::set<uint32_t> admin_uids;
+  bool allow_unmapped_uids = false;  // other uids become tenant "uid-N"
+
+  std::string log_level = "info";  // trace, debug, info, warning, error, critical, off
+  LogFormat log_format = LogFormat::text;
+  std::string log_file;  // empty: standard error
+
+  uint64_t ttl_ns_max = limits::ttl_ns_max;
+  uint32_t connections_max = limits::rpc_connections_max;
+  uint32_t calls_outstanding_max = limits::rpc_calls_outstanding_max;
+};
+
+// What an installed daemon uses without a file: /run/terrace and /var/lib/terrace for root, the XDG
+// directories for others; administrators are root and the daemon's own uid.
+DaemonConfig default_config();
+
+// `base` with what the file at `path` says. All of it is read before anything is refused.
+// Errors    not_found, permission_denied   the file
+//           invalid_argument   one line for each mistake: "FILE:LINE: what is wrong; how to mend it"
+Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base);
+
+// Every contradiction in a finished configuration, in words; none when it can be used.
+std::vector<std::string> validate(const DaemonConfig& config);
+
+// "cxl0=2G" -> {"cxl0", 2 GiB}.
+// Errors    invalid_argument   names the text and what is wrong with it
+Result<EmulatedDevice> parse_emulated_device(std::string_view text);
+
+// The socket, once the configuration is final.
+std::string socket_path_of(const DaemonConfig& config);
+
+}  // namespace terrace::daemon

@@ -1,0 +1,232 @@
+// The TOML file. Everything is read, and every mistake collected with its line, before anything is refused.
+#include <toml++/toml.h>
+
+#include <cerrno>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "daemon/config/config.h"
+
+namespace terrace::daemon {
+namespace {
+
+// One table of the file: known keys are taken out of it, whatever is left over is a mistake.
+class Section {
+ public:
+  Section(const std::string& path, const toml::table& table, std::string name,
+          std::vector<std::string>& problems)
+      : path_(path), table_(table), name_(std::move(name)), problems_(problems) {}
+
+  void text(const char* key, std::string& out) {
+    if (const toml::node* node = take(key)) {
+      if (const auto value = node->value_exact<std::string>()) {
+        out = *value;
+      } else {
+        problem(*node, key, "must be a text in quotes");
+      }
+    }
+  }
+  void boolean(const char* key, bool& out) {
+    if (const toml::node* node = take(key)) {
+      if (const auto value = node->value_exact<bool>()) {
+        out = *value;
+      } else {
+        problem(*node, key, "must be true or false");
+      }
+    }
+  }
+  void number(const char* key, uint32_t& out) {
+    if (const toml::node* node = take(key)) {
+      const auto value = node->value_exact<int64_t>();
+      if (value.has_value() && *value >= 0 && *value <= UINT32_MAX) {
+        out = static_cast<uint32_t>(*value);
+      } else {
+        problem(*node, key, "must be a whole number from 0 to 4294967295");
+      }
+    }
+  }
+  void duration(const char* key, uint64_t& out) {
+    if (const toml::node* node = take(key)) {
+      const auto value = node->value_exact<std::string>();
+      const auto parsed = parse_duration(value.value_or(""));
+      if (value.has_value() && parsed.ok()) {
+        out = *parsed;
+      } else {
+        problem(*node, key, "must be a duration in quotes, as \"30s\", \"10m\" or \"7d\"");
+      }
+    }
+  }
+  const toml::table* table(const char* key) {
+    const toml::node* node = take(key);
+    if (node == nullptr) return nullptr;
+    if (const toml::table* found = node->as_table()) return found;
+    problem(*node, key, "must be a table: write it as [" + std::string(key) + "]");
+    return nullptr;
+  }
+  const toml::array* array(const char* key) {
+    const toml::node* node = take(key);
+    if (node == nullptr) return nullptr;
+    if (const toml::array* found = node->as_array()) return found;
+    problem(*node, key, "must be a list in [ ]");
+    return nullptr;
+  }
+
+  void problem(const toml::node& at, const std::string& key, const std::string& what) {
+    problems_.push_back(path_ + ":" + std::to_string(at.source().begin.line) + ": " +
+                        (name_.empty() ? "" : name_ + ".") + key + " " + what);
+  }
+  // Every key that nothing asked for.
+  void finish() {
+    for (const auto& [key, node] : table_) {
+      if (known_.contains(std::string(key.str()))) continue;
+      std::string names;
+      for (const std::string& name : known_) names += (names.empty() ? "" : ", ") + name;
+      problems_.push_back(path_ + ":" + std::to_string(key.source().begin.line) + ": unknown key '" +
+                          std::string(key.str()) + "'" + (name_.empty() ? "" : " in [" + name_ + "]") +
+                          "; known are " + names);
+    }
+  }
+
+ private:
+  const toml::node* take(const char* key) {
+    known_.insert(key);
+    return table_.get(key);
+  }
+
+  const std::string& path_;
+  const toml::table& table_;
+  std::string name_;
+  std::vector<std::string>& problems_;
+  std::set<std::string> known_;
+};
+
+void read_huge_pages(Section& section, const toml::table& table, DaemonConfig& config) {
+  std::string word = huge_pages_word(config.huge_pages);
+  section.text("huge_pages", word);
+  for (const HugePages known :
+       {HugePages::always, HugePages::within_size, HugePages::advise, HugePages::never}) {
+    if (word != huge_pages_word(known)) continue;
+    config.huge_pages = known;
+    return;
+  }
+  section.problem(*table.get("huge_pages"), "huge_pages",
+                  "must be \"always\", \"within_size\", \"advise\" or \"never\"");
+}
+
+void read_devices(Section& top, const std::string& path, std::vector<std::string>& problems,
+                  DaemonConfig& config) {
+  const toml::table* emulated = top.table("emulated");
+  if (emulated == nullptr) return;
+  Section section(path, *emulated, "emulated", problems);
+  section.text("object_directory", config.object_directory);
+  section.boolean("mount", config.mount);
+  read_huge_pages(section, *emulated, config);
+  if (const toml::table* devices = section.table("devices")) {
+    config.emulated.clear();
+    for (const auto& [name, node] : *devices) {
+      const auto size = node.value_exact<std::string>();
+      const auto device = parse_emulated_device(std::string(name.str()) + "=" + size.value_or(""));
+      if (size.has_value() && device.ok()) {
+        config.emulated.push_back(*device);
+      } else {
+        section.problem(node, "devices." + std::string(name.str()), "must be a size in quotes, as \"2G\"");
+      }
+    }
+  }
+  section.finish();
+}
+
+void read_identities(Section& top, const std::string& path, std::vector<std::string>& problems,
+                     DaemonConfig& config) {
+  if (const toml::array* admins = top.array("admin_uids")) {
+    for (const toml::node& node : *admins) {
+      const auto uid = node.value_exact<int64_t>();
+      if (uid.has_value() && *uid >= 0 && *uid <= UINT32_MAX) {
+        config.admin_uids.insert(static_cast<uint32_t>(*uid));
+      } else {
+        top.problem(node, "admin_uids", "must hold user ids, as [0, 1000]");
+      }
+    }
+  }
+  const toml::table* tenants = top.table("tenants");
+  if (tenants == nullptr) return;
+  Section section(path, *tenants, "tenants", problems);
+  section.boolean("allow_unmapped_uids", config.allow_unmapped_uids);
+  if (const toml::table* uids = section.table("uids")) {
+    for (const auto& [key, node] : *uids) {
+      const std::string uid(key.str());
+      const auto tenant = node.value_exact<std::string>();
+      const bool digits =
+          !uid.empty() && uid.size() < 10 && uid.find_first_not_of("0123456789") == std::string::npos;
+      if (digits && tenant.has_value()) {
+        config.tenants[static_cast<uint32_t>(std::stoul(uid))] = *tenant;
+      } else {
+        section.problem(node, "uids." + uid, "must map a user id to a tenant, as 1000 = \"training\"");
+      }
+    }
+  }
+  section.finish();
+}
+
+void read_log(Section& top, const std::string& path, std::vector<std::string>& problems, DaemonConfig& config) {
+  const toml::table* log = top.table("log");
+  if (log == nullptr) return;
+  Section section(path, *log, "log", problems);
+  section.text("level", config.log_level);
+  section.text("file", config.log_file);
+  std::string format = config.log_format == LogFormat::json ? "json" : "text";
+  section.text("format", format);
+  if (format != "text" && format != "json")
+    section.problem(*log->get("format"), "format", "must be \"text\" or \"json\"");
+  config.log_format = format == "json" ? LogFormat::json : LogFormat::text;
+  section.finish();
+}
+
+void read_limits(Section& top, const std::string& path, std::vector<std::string>& problems,
+                 DaemonConfig& config) {
+  const toml::table* limits_table = top.table("limits");
+  if (limits_table == nullptr) return;
+  Section section(path, *limits_table, "limits", problems);
+  section.duration("ttl_max", config.ttl_ns_max);
+  section.number("connections_max", config.connections_max);
+  section.number("calls_outstanding_max", config.calls_outstanding_max);
+  section.finish();
+}
+
+}  // namespace
+
+Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base) {
+  constexpr const char* where = "load_config_file";
+  std::ifstream file(path);
+  if (!file) return os_error(errno, where, "the configuration file " + path + " cannot be read");
+  std::stringstream content;
+  content << file.rdbuf();
+  toml::table parsed;
+  try {
+    parsed = toml::parse(content.str(), path);
+  } catch (const toml::parse_error& error) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = where,
+                 .detail = path + ":" + std::to_string(error.source().begin.line) + ": " +
+                           std::string(error.description())};
+  }
+  std::vector<std::string> problems;
+  Section top(path, parsed, "", problems);
+  top.text("runtime_directory", base.runtime_directory);
+  top.text("socket", base.socket_path);
+  top.number("socket_mode", base.socket_mode);
+  top.text("state", base.state_path);
+  top.text("host", base.host);
+  read_devices(top, path, problems, base);
+  read_identities(top, path, problems, base);
+  read_log(top, path, problems, base);
+  read_limits(top, path, problems, base);
+  top.finish();
+  if (problems.empty()) return base;
+  std::string detail;
+  for (const std::string& problem : problems) detail += (detail.empty() ? "" : "\n") + problem;
+  return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = detail};
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,129 @@
+// The daemon's configuration: every mistake is found at once, with its line and how to mend it.
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "daemon/config/config.h"
+#include "daemon/config/log.h"
+
+using namespace terrace;
+using namespace terrace::daemon;
+
+namespace {
+
+struct File {
+  explicit File(const std::string& content) {
+    char name[] = "/tmp/terrace-config-XXXXXX";
+    const int fd = ::mkstemp(name);
+    ::close(fd);
+    path = name;
+    std::ofstream(path) << content;
+  }
+  ~File() { ::unlink(path.c_str()); }
+  std::string path;
+};
+
+}  // namespace
+
+TEST_CASE("config: a full file is taken") {
+  const File file(R"(runtime_directory = "/run/x"
+state = "/var/lib/x/state.db"
+socket_mode = 0o660
+host = "node-7"
+admin_uids = [7]
+[emulated]
+object_directory = "/dev/shm/x"
+mount = false
+huge_pages = "within_size"
+[emulated.devices]
+cxl0 = "2G"
+cxl1 = "512M"
+[tenants]
+allow_unmapped_uids = true
+[tenants.uids]
+1000 = "training"
+[log]
+level = "debug"
+format = "json"
+[limits]
+ttl_max = "7d"
+connections_max = 10
+)");
+  const auto config = load_config_file(file.path, default_config());
+  REQUIRE_MESSAGE(config.ok(), (config.ok() ? "" : config.error().detail));
+  CHECK(config->runtime_directory == "/run/x");
+  CHECK(config->socket_mode == 0660);
+  CHECK(config->emulated == std::vector<EmulatedDevice>{{"cxl0", 2 * gib}, {"cxl1", 512 * mib}});
+  CHECK_FALSE(config->mount);
+  CHECK(config->huge_pages == HugePages::within_size);
+  CHECK(config->tenants.at(1000) == "training");
+  CHECK(config->allow_unmapped_uids);
+  CHECK(config->admin_uids.contains(7));
+  CHECK(config->log_format == LogFormat::json);
+  CHECK(config->ttl_ns_max == 7ull * 86400 * ns_per_s);
+  CHECK(config->connections_max == 10);
+  CHECK(validate(*config).empty());
+}
+
+TEST_CASE("config: all mistakes are reported together, each with its line") {
+  const File file(R"(runtime_directory = 7
+nonsense = true
+[emulated.devices]
+cxl0 = "two gigabytes"
+[log]
+format = "xml"
+[limits]
+ttl_max = "10"
+[tenants.uids]
+root = "x"
+)");
+  const auto config = load_config_file(file.path, default_config());
+  REQUIRE_FALSE(config.ok());
+  CHECK(config.error().code == ErrorCode::invalid_argument);
+  const std::string& detail = config.error().detail;
+  for (const char* part : {":1: runtime_directory must be a text", ":2: unknown key 'nonsense'",
+                           ":4: emulated.devices.cxl0 must be a size", ":6: log.format must be",
+                           ":8: limits.ttl_max must be a duration", ":10: tenants.uids.root must map"}) {
+    CHECK_MESSAGE(detail.find(part) != std::string::npos, "missing '" << part << "' in\n" << detail);
+  }
+}
+
+TEST_CASE("config: a file that is no TOML names the line") {
+  const File file("runtime_directory = \"/x\"\nthis is not toml\n");
+  const auto config = load_config_file(file.path, default_config());
+  REQUIRE_FALSE(config.ok());
+  CHECK(config.error().detail.find(":2: ") != std::string::npos);
+}
+
+TEST_CASE("config: a missing file is not an empty one") {
+  const auto config = load_config_file("/nonexistent/terraced.toml", default_config());
+  REQUIRE_FALSE(config.ok());
+  CHECK(config.error().code == ErrorCode::not_found);
+}
+
+TEST_CASE("config: contradictions of a finished configuration are all named") {
+  DaemonConfig config = default_config();
+  config.runtime_directory = "relative";
+  config.emulated = {{"a", 1}, {"a", 4 * mib}, {"b/c", 4 * mib}};
+  config.log_level = "loud";
+  config.socket_path = "/" + std::string(200, 'x');
+  const auto problems = validate(config);
+  CHECK(problems.size() == 6);
+}
+
+TEST_CASE("config: the default can be used as it is") {
+  CHECK(validate(default_config()).empty());
+}
+
+TEST_CASE("config: emulated devices are NAME=SIZE") {
+  CHECK(*parse_emulated_device("cxl0=2G") == EmulatedDevice{"cxl0", 2 * gib});
+  for (const char* text : {"cxl0", "=2G", "a b=2G", "cxl0=", "cxl0=big"})
+    CHECK_FALSE(parse_emulated_device(text).ok());
+}
+
+TEST_CASE("log: a message becomes the inside of a JSON string") {
+  CHECK(json_escape("say \"hi\"\\\n") == "say \\\"hi\\\"\\\\\\u000a");
+}
