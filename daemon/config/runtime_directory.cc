@@ -13,17 +13,18 @@ namespace {
 constexpr const char* where = "prepare_runtime_directory";
 
 Error refused(const std::string& folder, const std::string& why) {
-  return Error{.code = ErrorCode::permission_denied,
-               .where = where,
-               .detail = folder + " " + why +
-                         ", so that somebody else could put a socket of their own into its place; mend that, or "
-                         "choose another runtime_directory"};
+  return Error{
+      .code = ErrorCode::permission_denied,
+      .where = where,
+      .detail = folder + " " + why +
+                ", so that somebody else could put a socket of their own into its place; mend that, or "
+                "choose another runtime_directory"};
 }
 
 // A folder in which this user's entries are safe from others: root's or our own, and closed to other writers
 // unless it is sticky, as /tmp is (there only an entry's owner can rename it).
 Status check_folder(const std::string& folder, bool last) {
-  struct stat status{};
+  struct stat status {};
   if (::stat(folder.c_str(), &status) != 0) return os_error(errno, where, "cannot look at " + folder);
   if (!S_ISDIR(status.st_mode)) {
     return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = folder + " is no directory"};
@@ -51,10 +52,13 @@ Status prepare_runtime_directory(const std::string& path) {
     const bool last = end == std::string::npos || end + 1 == text.size();
     const bool made = ::mkdir(folder.c_str(), mode) == 0;
     if (!made && errno != EEXIST) return os_error(errno, where, "cannot make " + folder);
-    if (made && ::chmod(folder.c_str(), mode) != 0) return os_error(errno, where, "cannot set the mode of " + folder);
-    struct stat status{};
-    if (last && ::lstat(folder.c_str(), &status) == 0 && S_ISLNK(status.st_mode))
-      return refused(folder, "is a symbolic link");
+    if (made && ::chmod(folder.c_str(), mode) != 0)
+      return os_error(errno, where, "cannot set the mode of " + folder);
+    struct stat status {};
+    const bool link = ::lstat(folder.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+    // Links on the way, as /var/run, are followed only where nobody else can turn them elsewhere.
+    if (link && (last || (status.st_uid != 0 && status.st_uid != ::geteuid())))
+      return refused(folder, "is a symbolic link of uid " + std::to_string(status.st_uid));
     TERRACE_RETURN_IF_ERROR(check_folder(folder, last));
     if (last) return {};
   }
