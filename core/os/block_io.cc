@@ -273,7 +273,7 @@ class Transfer {
       abandon(request, write_ ? os_error(EIO, where(), name_ + ": the kernel wrote nothing")
                               : Error{.code = ErrorCode::io_error,
                                       .where = where(),
-                                      .detail = name_ + ": the file ended at byte " +
+                                      .detail = name_ + ": the file ended before byte " +
                                                 std::to_string(chunk.io_offset + request.done_bytes) +
                                                 ", it was longer before; somebody is changing it"});
       return;
@@ -285,8 +285,8 @@ class Transfer {
   }
 
   void retry_or_fail(Request& request, int os_errno) {
-    if (os_errno == EINVAL && request.direct) {
-      report_.direct_reason = "the file system refused an O_DIRECT request (EINVAL)";
+    if ((os_errno == EINVAL || os_errno == EFAULT) && request.direct) {  // EFAULT: memory that cannot be pinned
+      report_.direct_reason = std::string("an O_DIRECT request was refused: ") + std::strerror(os_errno);
       planner_.give_up_direct();
       request.direct = false;
       again(request);
@@ -371,6 +371,10 @@ Result<BlockIoReport> transfer(int fd, std::string_view name, bool write, uint64
                  .detail = "queue depth must be 1 to 1024, block size a multiple of 4 KiB up to 64 MiB"};
   }
   uint64_t end = offset;
+  if (end > static_cast<uint64_t>(INT64_MAX)) {
+    return Error{
+        .code = ErrorCode::invalid_argument, .where = where, .detail = "file offset beyond 2^63 bytes"};
+  }
   for (const Segment& segment : segments) {
     if (__builtin_add_overflow(end, segment.bytes, &end) || end > static_cast<uint64_t>(INT64_MAX)) {
       return Error{

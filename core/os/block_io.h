@@ -24,9 +24,9 @@ struct BlockIoOptions {
   bool direct = true;              // try O_DIRECT
   bool io_uring = true;            // false: pread and pwrite, one request at a time
   // Called on the calling thread as data arrives: the first `done` of `total` bytes are complete.
-  std::function<void(uint64_t done, uint64_t total)> progress;
+  std::function<void(uint64_t done, uint64_t total)> progress = {};
   // Asked between requests; true gives the transfer up. What is in flight is waited for first.
-  std::function<bool()> cancelled;
+  std::function<bool()> cancelled = {};
 };
 
 struct BlockIoReport {

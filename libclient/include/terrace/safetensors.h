@@ -54,9 +54,9 @@ struct TransferOptions {
   bool io_uring = true;            // false: pread and pwrite
   uint32_t threads = 0;            // for checksums; 0: one a processor, at most 8
   // Called on the calling thread: the first `done` of `total` bytes are complete.
-  std::function<void(uint64_t done, uint64_t total)> progress;
+  std::function<void(uint64_t done, uint64_t total)> progress = {};
   // Asked between requests on the calling thread; true gives the transfer up.
-  std::function<bool()> cancelled;
+  std::function<bool()> cancelled = {};
 };
 
 struct ImportOptions : TransferOptions {
@@ -118,8 +118,8 @@ Result<std::string> safetensors_header(std::span<const TensorView> tensors, cons
 
 struct VerifyOptions {
   uint32_t threads = 0;
-  std::function<void(uint64_t done, uint64_t total)> progress;  // on the calling thread
-  std::function<bool()> cancelled;
+  std::function<void(uint64_t done, uint64_t total)> progress = {};  // on the calling thread
+  std::function<bool()> cancelled = {};
 };
 
 struct TensorMismatch {
