@@ -13,9 +13,9 @@ namespace terrace::inventory {
 
 // A CXL Type 3 device. `memN` names change between boots; the serial does not.
 struct Memdev {
-  std::string serial;  // "0x1234abcd", or "mem0@HOST" for a device without one
-  std::string name;    // "mem0", for this boot only
-  std::string host;    // the PCI function, "0000:35:00.0"
+  std::string serial;     // "0x1234abcd", or "mem0@HOST" for a device without one
+  std::string name = {};  // "mem0", for this boot only
+  std::string host = {};  // the PCI function, "0000:35:00.0"
   uint64_t ram_bytes = 0;
   uint64_t pmem_bytes = 0;
   int numa_node = -1;  // -1: none

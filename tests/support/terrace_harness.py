@@ -2,7 +2,7 @@
 
     with Harness(devices={"a": "64M", "b": "64M"}) as t:
         t.start()
-        t.cli("pool", "create", "p", "--device", "emu:a", "--device", "emu:b")
+        t.create_pool("p")
         lease = t.cli("lease", "grant", "--pool", "p", "--size", "8M").json["lease"]
         t.kill()          # SIGKILL
         t.start()         # same runtime directory, same state file
@@ -275,10 +275,10 @@ class Harness:
     # -- short cuts
 
     def create_pool(self, name="p", devices=None):
-        """One pool of all (or the named) emulated devices."""
+        """One pool of all (or the named) emulated devices, adopted first."""
         serials = [f"emu:{device}" for device in (devices or self.devices)]
         arguments = [part for serial in serials for part in ("--device", serial)]
-        return self.cli("pool", "create", name, *arguments).json["pool"]
+        return self.cli("pool", "create", name, "--adopt", *arguments).json["pool"]
 
     def grant(self, size, pool="p", *arguments, check=True):
         """A lease, as its JSON object."""

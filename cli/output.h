@@ -1,0 +1,86 @@
+// How `terrace` speaks: tables for people, one JSON document for programs, errors as text and exit code.
+//
+// Place     Below the verbs; knows neither the parser nor the RPC.
+// Threads   The main thread, except Progress::update, which one thread at a time may call.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/base/units.h"
+
+namespace terrace::cli {
+
+// Exit codes, documented in `terrace --help` and docs/operations/cli.md.
+enum ExitCode : int {
+  exit_ok = 0,
+  exit_failed = 1,       // anything not listed below
+  exit_usage = 2,        // the command line is wrong
+  exit_not_found = 3,    // no such pool, lease, device, tensor, file
+  exit_capacity = 4,     // not enough memory, or a limit
+  exit_unavailable = 5,  // no daemon answers
+  exit_denied = 6,       // this user may not
+  exit_conflict = 7,     // exists already, or busy
+  exit_mismatch = 8,     // verify found a difference, or bytes are corrupt
+};
+
+struct Context {
+  std::string socket_path;                   // --socket; empty: default_socket_path()
+  bool json = false;                         // --json
+  int exit_code = exit_ok;                   // set by the verb that ran
+  uint64_t call_timeout_ns = 60 * ns_per_s;  // --timeout: for one answer of the daemon
+};
+
+// The exit code that stands for an error.
+ExitCode exit_code_of(ErrorCode code);
+
+// Prints `error` to stderr, as "terrace: <text>" or as {"error": {...}} on stdout with --json, and sets the
+// exit code. One JSON document a run: call it once, and print nothing else on stdout with --json.
+void fail(Context& context, const Error& error);
+
+// {"error": {"code", "exit_code", "message", "os_errno", "where"}}, what fail() prints with --json.
+nlohmann::json error_json(const Error& error);
+
+// Writes to stdout. When the reader has gone (`| head`) the process ends here, quietly and by SIGPIPE as other
+// programs do; when the output cannot be written (disk full) it ends with exit_failed and a message.
+void print_text(std::string_view text);
+
+// Prints JSON (one document, newline at the end).
+void print_json(const nlohmann::json& document);
+
+// A table for people: column titles, then rows; columns are padded, numbers right-aligned when every
+// cell of the column looks like a number or a size. Control characters in cells become '?', so that a label
+// cannot move an operator's cursor. No trailing blanks.
+std::string format_table(const std::vector<std::string>& titles,
+                         const std::vector<std::vector<std::string>>& rows);
+void print_table(const std::vector<std::string>& titles, const std::vector<std::vector<std::string>>& rows);
+
+// "  name          value" lines under a heading, for blocks such as `lease show`.
+std::string format_block(const std::vector<std::pair<std::string, std::string>>& fields);
+
+// Replaces control characters by '?', leaving UTF-8 alone. For names and labels of strangers.
+std::string printable(std::string_view text);
+
+// One line of progress on a terminal ("import  128 MiB of 475 MiB"), at most ten a second, or a line every two
+// seconds where stderr is no terminal. Nothing with --json.
+class Progress {
+ public:
+  Progress(const Context& context, std::string what);
+  ~Progress();  // ends the line on a terminal
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void update(uint64_t done, uint64_t total);  // bytes
+
+ private:
+  std::string what_;
+  bool enabled_ = true;
+  bool terminal_ = false;
+  bool drawn_ = false;
+  uint64_t last_ns_ = 0;
+};
+
+}  // namespace terrace::cli

@@ -1,0 +1,192 @@
+// The whole command line: global options, help, and what to say about a mistyped word.
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "cli/cli.h"
+
+namespace terrace::cli {
+namespace {
+
+constexpr const char* footer =
+    "Sizes are written 4096, 64M, 2GiB or 1.5G, durations 250ms, 30s, 10m, 2h or 1d.\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found (or expired, revoked), 4 not enough "
+    "memory\n"
+    "or a limit, 5 no daemon answers, 6 not allowed, 7 exists already or busy, 8 bytes or invariants do not "
+    "match.";
+
+template <typename Parse>
+CLI::Option* add_parsed_option(CLI::App& app, const std::string& name, uint64_t& target,
+                               const std::string& help, const char* type, Parse parse) {
+  return app
+      .add_option_function<std::string>(
+          name,
+          [&target, name, parse](const std::string& text) {
+            const Result<uint64_t> value = parse(text);
+            if (!value.ok()) throw CLI::ValidationError(name, value.error().detail);
+            target = *value;
+          },
+          help)
+      ->type_name(type);
+}
+
+// Changes (insert, delete, replace, swap of neighbours) that turn one word into the other.
+size_t edit_distance(const std::string& from, const std::string& to) {
+  std::vector<std::vector<size_t>> cost(from.size() + 1, std::vector<size_t>(to.size() + 1));
+  for (size_t row = 0; row <= from.size(); ++row) cost[row][0] = row;
+  std::iota(cost[0].begin(), cost[0].end(), size_t{0});
+  for (size_t row = 1; row <= from.size(); ++row) {
+    for (size_t column = 1; column <= to.size(); ++column) {
+      const size_t replace = cost[row - 1][column - 1] + (from[row - 1] == to[column - 1] ? 0 : 1);
+      cost[row][column] = std::min({cost[row - 1][column] + 1, cost[row][column - 1] + 1, replace});
+      const bool swapped =
+          row > 1 && column > 1 && from[row - 1] == to[column - 2] && from[row - 2] == to[column - 1];
+      if (swapped) cost[row][column] = std::min(cost[row][column], cost[row - 2][column - 2] + 1);
+    }
+  }
+  return cost[from.size()][to.size()];
+}
+
+std::vector<std::string> verb_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(verb->get_name());
+  }
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* at = &app; at != nullptr; at = at->get_parent()) {
+    for (const CLI::Option* option : at->get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+      for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    }
+  }
+  return names;
+}
+
+const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
+  for (const CLI::App* at = &app; at != nullptr; at = at->get_parent()) {
+    if (const CLI::Option* option = at->get_option_no_throw(name); option != nullptr) return option;
+  }
+  return nullptr;
+}
+
+std::string unknown(const std::string& what, const std::string& word, const std::vector<std::string>& known,
+                    const std::string& help) {
+  std::string text = what + " '" + word + "'";
+  if (const std::string near = did_you_mean(word, known); !near.empty()) {
+    text += "; did you mean '" + near + "'?";
+  } else {
+    text += "; see '" + help + " --help'";
+  }
+  return text;
+}
+
+}  // namespace
+
+CLI::Option* add_size_option(CLI::App& app, const std::string& name, uint64_t& bytes, const std::string& help) {
+  return add_parsed_option(app, name, bytes, help, "SIZE",
+                           [](const std::string& text) { return parse_size(text); });
+}
+
+CLI::Option* add_duration_option(CLI::App& app, const std::string& name, uint64_t& ns,
+                                 const std::string& help) {
+  return add_parsed_option(app, name, ns, help, "DURATION",
+                           [](const std::string& text) { return parse_duration(text); });
+}
+
+CLI::Option* add_id_argument(CLI::App& app, uint64_t& id, const std::string& help) {
+  const auto parse = [](const std::string& text) -> Result<uint64_t> {
+    uint64_t value = 0;
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (failed != std::errc() || end != text.data() + text.size() || value == 0) {
+      return Error{.code = ErrorCode::invalid_argument,
+                   .where = "add_id_argument",
+                   .detail = "'" + text + "' is not a lease's id; 'terrace lease list' shows them"};
+    }
+    return value;
+  };
+  return add_parsed_option(app, "id", id, help, "ID", parse);
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
+  constexpr size_t word_bytes_max = 64;  // longer ones are no typing mistakes, and cost quadratic time
+  if (word.size() > word_bytes_max) return "";
+  std::string best;
+  size_t best_distance = std::max<size_t>(word.size() / 3, 1) + 1;
+  for (const std::string& candidate : known) {
+    const size_t distance = edit_distance(word, candidate);
+    const bool prefix = word.size() >= 3 && candidate.rfind(word, 0) == 0;
+    if (distance < best_distance || (prefix && best.empty())) {
+      best = candidate;
+      best_distance = std::min(distance, best_distance);
+    }
+  }
+  return best;
+}
+
+std::string explain_unknown_word(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const CLI::App* at = &app;
+  std::string path = app.get_name();
+  for (size_t index = 0; index < arguments.size(); ++index) {
+    const std::string& word = arguments[index];
+    if (word == "--" || at->get_prefix_command()) return "";
+    if (word.size() > 1 && word[0] == '-') {
+      const std::string name = word.substr(0, word.find('='));
+      const CLI::Option* option = find_option(*at, name);
+      if (option == nullptr) {
+        // Short options may be grouped or carry their value; only CLI11 can tell.
+        if (word[1] != '-') return "";
+        return unknown("unknown option", name, option_names(*at), path);
+      }
+      const bool takes_value = option->get_items_expected_max() > 0;
+      if (takes_value && name.size() == word.size()) ++index;
+      continue;
+    }
+    const std::vector<std::string> verbs = verb_names(*at);
+    if (verbs.empty()) {
+      // Positionals of a verb. What follows a program's name on `run` belongs to that program.
+      if (at->get_allow_extras()) return "";
+      continue;
+    }
+    const auto next = at->get_subcommands([&word](const CLI::App* verb) { return verb->get_name() == word; });
+    if (next.empty()) return unknown("unknown verb", word, verbs, path);
+    at = next.front();
+    path += " " + word;
+  }
+  return "";
+}
+
+void build_parser(CLI::App& app, Context& context) {
+  app.description("Terrace: pools of CXL memory, leased to programs");
+  app.name("terrace");
+  app.footer(footer);
+  app.set_help_flag("-h,--help", "What can be said here");
+  app.set_version_flag("--version", "terrace " TERRACE_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough();  // global options may also follow the verb
+  app.add_option("--socket", context.socket_path,
+                 "The daemon's socket (default: $TERRACE_SOCKET, else its usual place)")
+      ->type_name("PATH");
+  app.add_flag("--json", context.json, "One JSON document on stdout, errors too");
+  add_duration_option(app, "--timeout", context.call_timeout_ns,
+                      "How long to wait for an answer (default 60s)");
+
+  add_status_verbs(app, context);
+  add_doctor_verb(app, context);
+  add_daemon_verbs(app, context);
+  add_device_verbs(app, context);
+  add_pool_verbs(app, context);
+  add_lease_verbs(app, context);
+#if defined(TERRACE_CLI_TENSOR)
+  add_tensor_verbs(app, context);
+#endif
+#if defined(TERRACE_CLI_RUN)
+  add_run_verb(app, context);
+#endif
+  add_completion_verb(app, context);
+}
+
+}  // namespace terrace::cli

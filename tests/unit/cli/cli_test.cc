@@ -1,0 +1,296 @@
+// CLI without a daemon: tables, exit codes, JSON forms, the words around a mistyped command, the doctor's
+// checks.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "cli/cli.h"
+#include "cli/daemon_process.h"
+#include "cli/describe.h"
+#include "cli/doctor.h"
+
+using namespace terrace;
+using namespace terrace::cli;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string explain(const std::vector<std::string>& words) {
+  Context context;
+  CLI::App app;
+  build_parser(app, context);
+  return explain_unknown_word(app, words);
+}
+
+LeaseInfo some_lease() {
+  LeaseInfo lease;
+  lease.id = LeaseId{7};
+  lease.epoch = LeaseEpoch{12};
+  lease.pool = "main";
+  lease.tenant = "uid-0";
+  lease.host = "box";
+  lease.label = "redis";
+  lease.phase = "active";
+  lease.tier = "cxl";
+  lease.isolation = "kernel";
+  lease.bytes = 64 * mib;
+  lease.granule_bytes = 2 * mib;
+  lease.ttl_ns = 60 * ns_per_s;
+  lease.expires_in_ns = 59'700'000'000;
+  lease.object = "lease-7";
+  lease.object_bytes = 64 * mib;
+  lease.extents = {{"emu:a", 0, 32 * mib}, {"emu:b", 4 * mib, 32 * mib}};
+  return lease;
+}
+
+}  // namespace
+
+TEST_CASE("Table: words are left-aligned, columns of sizes and numbers right-aligned, nothing trails") {
+  const std::string text =
+      format_table({"NAME", "SIZE", "N"}, {{"a", "1.5 GiB", "3"}, {"longer", "64 MiB", "12"}});
+  CHECK(text ==
+        "NAME       SIZE   N\n"
+        "a       1.5 GiB   3\n"
+        "longer   64 MiB  12\n");
+}
+
+TEST_CASE("Table: one word among the numbers keeps the column left-aligned") {
+  const std::string text = format_table({"X"}, {{"12"}, {"none"}});
+  CHECK(text == "X\n12\nnone\n");
+}
+
+TEST_CASE("Table: short rows and no rows are no error") {
+  CHECK(format_table({"A", "B"}, {}) == "A  B\n");
+  CHECK(format_table({"A", "B"}, {{"x"}}) == "A  B\nx\n");
+}
+
+TEST_CASE("Table: a label cannot move the cursor, UTF-8 is kept and counted by characters") {
+  const std::string text = format_table({"L", "X"}, {{"\x1b[2J", "a"},
+                                                     {"gr\xc3\xbc\xc3\x9f"
+                                                      "e",
+                                                      "b"},
+                                                     {"\xc2\x9b"
+                                                      "31m",
+                                                      "c"}});
+  CHECK(text ==
+        "L      X\n?[2J   a\ngr\xc3\xbc\xc3\x9f"
+        "e  b\n?31m   c\n");
+}
+
+TEST_CASE("Exit codes: every error code has the documented one") {
+  CHECK(exit_code_of(ErrorCode::ok) == 0);
+  CHECK(exit_code_of(ErrorCode::invalid_argument) == 2);
+  CHECK(exit_code_of(ErrorCode::not_found) == 3);
+  CHECK(exit_code_of(ErrorCode::lease_expired) == 3);
+  CHECK(exit_code_of(ErrorCode::lease_revoked) == 3);
+  CHECK(exit_code_of(ErrorCode::capacity_exhausted) == 4);
+  CHECK(exit_code_of(ErrorCode::limit_exceeded) == 4);
+  CHECK(exit_code_of(ErrorCode::unavailable) == 5);
+  CHECK(exit_code_of(ErrorCode::permission_denied) == 6);
+  CHECK(exit_code_of(ErrorCode::already_exists) == 7);
+  CHECK(exit_code_of(ErrorCode::busy) == 7);
+  CHECK(exit_code_of(ErrorCode::corrupt) == 8);
+  for (uint16_t number = 1; number <= static_cast<uint16_t>(ErrorCode::internal); ++number) {
+    CAPTURE(number);
+    CHECK(exit_code_of(static_cast<ErrorCode>(number)) != exit_ok);
+  }
+}
+
+TEST_CASE("Error: its JSON form carries code, exit code, message and errno") {
+  const auto document =
+      error_json(Error{.code = ErrorCode::not_found, .os_errno = 2, .where = "here", .detail = "no such pool"});
+  CHECK(document["error"]["code"] == "not_found");
+  CHECK(document["error"]["exit_code"] == 3);
+  CHECK(document["error"]["message"] == "no such pool");
+  CHECK(document["error"]["os_errno"] == 2);
+  CHECK(document["error"]["where"] == "here");
+}
+
+TEST_CASE("Lease: its JSON form has stable keys, and null where there is nothing to say") {
+  LeaseInfo lease = some_lease();
+  auto document = to_json(lease);
+  CHECK(document["id"] == 7);
+  CHECK(document["mode"] == "exclusive");
+  CHECK(document["bytes"] == 64 * mib);
+  CHECK(document["expires_in_ns"] == 59'700'000'000);
+  CHECK(document["extents"].size() == 2);
+  CHECK(document["extents"][1]["offset_bytes"] == 4 * mib);
+  CHECK(document["usage"].is_null());
+  CHECK(document["persistent"] == false);
+
+  lease.ttl_ns = 0;
+  lease.usage = {.ddr_bytes = 1, .cxl_bytes = 2, .live_bytes = 3, .holder = "x[1]"};
+  lease.usage_age_ns = 5;
+  document = to_json(lease);
+  CHECK(document["persistent"] == true);
+  CHECK(document["expires_in_ns"].is_null());
+  CHECK(document["usage"]["cxl_bytes"] == 2);
+  CHECK(document["usage"]["age_ns"] == 5);
+}
+
+TEST_CASE("Lease: its block shows where the bytes are, and since when that is known") {
+  LeaseInfo lease = some_lease();
+  CHECK(contains(lease_block(lease), "has not reported"));
+  CHECK(contains(lease_block(lease), "emu:b at 4 MiB, 32 MiB"));
+  CHECK(contains(lease_block(lease), "in 59 s, ttl 1 min"));
+  lease.usage = {.ddr_bytes = 128 * mib, .cxl_bytes = 48 * mib, .live_bytes = 3, .holder = "redis-server[9]"};
+  lease.usage_age_ns = 2 * ns_per_s;
+  const std::string text = lease_block(lease);
+  CHECK(contains(text, "redis-server[9], reported 2 s ago"));
+  CHECK(contains(text, "in DDR    128 MiB"));
+  CHECK(contains(text, "in CXL    48 MiB"));
+}
+
+TEST_CASE("Expiry: persistent, lapsed and running leases are told apart") {
+  LeaseInfo lease = some_lease();
+  CHECK(describe_expiry(lease) == "in 59 s");
+  lease.expires_in_ns = 0;
+  CHECK(describe_expiry(lease) == "lapsed");
+  lease.ttl_ns = 0;
+  CHECK(describe_expiry(lease) == "persistent");
+}
+
+TEST_CASE("Mode: names go both ways and others are refused with the list") {
+  for (const LeaseMode mode : {LeaseMode::exclusive, LeaseMode::shared_read_only, LeaseMode::shared_coherent}) {
+    const auto parsed = parse_mode(mode_name(mode));
+    REQUIRE(parsed.ok());
+    CHECK(*parsed == mode);
+  }
+  const auto refused = parse_mode("shared");
+  REQUIRE(!refused.ok());
+  CHECK(contains(refused.error().detail, "shared-ro"));
+}
+
+TEST_CASE("Mistyped words: the nearest verb or option is named") {
+  CHECK(contains(explain({"leese", "list"}), "did you mean 'lease'"));
+  CHECK(contains(explain({"lease", "gramt"}), "did you mean 'grant'"));
+  CHECK(contains(explain({"stauts"}), "did you mean 'status'"));
+  CHECK(contains(explain({"lease", "grant", "--sise", "4M"}), "did you mean '--size'"));
+  CHECK(contains(explain({"lease", "list", "--jsno"}), "did you mean '--json'"));
+  CHECK(contains(explain({"frobnicate"}), "see 'terrace --help'"));
+  CHECK(contains(explain({"lease", "frobnicate"}), "see 'terrace lease --help'"));
+  CHECK(contains(explain({"--socket", "lease", "--jsom"}), "--json"));
+}
+
+TEST_CASE("Mistyped words: what is right is let through") {
+  CHECK(explain({"status"}).empty());
+  CHECK(explain({"--json", "--socket", "leese", "lease", "list"}).empty());
+  CHECK(explain({"--socket=/x", "lease", "show", "anything", "at-all"}).empty());
+  CHECK(explain({"lease", "revoke", "7", "--reason", "--odd", "--grace=1s"}).empty());
+  CHECK(explain({"daemon", "run", "--", "--whatever"}).empty());
+  CHECK(explain({}).empty());
+}
+
+TEST_CASE("did_you_mean: nothing near is nothing meant") {
+  CHECK(did_you_mean("grnat", {"grant", "list"}) == "grant");
+  CHECK(did_you_mean("zzz", {"grant", "list"}).empty());
+  CHECK(did_you_mean("", {"grant"}).empty());
+  CHECK(did_you_mean("g", {}).empty());
+  CHECK(did_you_mean(std::string(100'000, 'a'), {"grant"}).empty());
+}
+
+TEST_CASE("Sizes and durations: a wrong one is a usage error with the text of parse_size") {
+  Context context;
+  CLI::App app;
+  build_parser(app, context);
+  try {
+    app.parse("lease grant --size 12Q", false);
+    FAIL("accepted");
+  } catch (const CLI::ParseError& error) {
+    CHECK(contains(error.what(), "'12Q' is not a size"));
+  }
+  CLI::App again;
+  build_parser(again, context);
+  try {
+    again.parse("lease grant --size 12M --ttl 5", false);
+    FAIL("accepted");
+  } catch (const CLI::ParseError& error) {
+    CHECK(contains(error.what(), "'5' is not a duration"));
+  }
+}
+
+TEST_CASE("Doctor: every check runs here, says something, and mends what is not ok") {
+  std::set<std::string> names;
+  const std::vector<Check> checks = run_checks("/nonexistent/terraced.sock");
+  for (const Check& check : checks) {
+    CAPTURE(check.name);
+    CHECK(names.insert(check.name).second);
+    CHECK(!check.found.empty());
+    CHECK(!check.meaning.empty());
+    CHECK(check.mend.empty() == (check.state == CheckState::ok));
+  }
+  CHECK(names.contains("userfaultfd"));
+  CHECK(names.contains("socket"));
+  // This test runs on machines that build Terrace: the emulated service works there.
+  CHECK(basic_service_possible(checks));
+}
+
+TEST_CASE("Doctor: only a missing essential makes the basic service impossible") {
+  CHECK(basic_service_possible({{.name = "a", .state = CheckState::missing}}));
+  CHECK(basic_service_possible({{.name = "a", .state = CheckState::limited, .essential = true}}));
+  CHECK(
+      !basic_service_possible({{.name = "a"}, {.name = "b", .state = CheckState::missing, .essential = true}}));
+}
+
+TEST_CASE("Doctor: made-up hardware in the wrong mode is limited, with the mending command") {
+  inventory::Inventory machine;
+  machine.cxl_bus = machine.dax_bus = true;
+  machine.memdevs.push_back({.serial = "0x1", .name = "mem0", .ram_bytes = gib, .enabled = true});
+  CHECK(check_cxl(machine).state == CheckState::ok);
+  CHECK(contains(check_cxl(machine).found, "0x1"));
+  CHECK(check_dax(machine).state == CheckState::missing);
+  machine.dax_devices.push_back(
+      {.name = "dax0.0", .mode = inventory::DaxMode::system_ram, .size_bytes = gib, .align_bytes = 2 * mib});
+  const Check dax = check_dax(machine);
+  CHECK(dax.state == CheckState::limited);
+  CHECK(contains(dax.mend, "reconfigure-device"));
+  machine.numa_nodes.push_back({.id = 1, .has_cpus = false, .total_bytes = gib});
+  CHECK(check_numa(machine).state == CheckState::ok);
+}
+
+TEST_CASE("Doctor: the chosen word of a sysfs line") {
+  CHECK(selected_word("always within_size [never] deny") == "never");
+  CHECK(selected_word("plain") == "plain");
+  CHECK(selected_word("").empty());
+  CHECK(selected_word("]odd[").size() > 0);
+}
+
+TEST_CASE("Daemon process: this test is not terraced, and no such process has no socket") {
+  CHECK(!is_daemon_process(getpid()));
+  CHECK(!is_daemon_process(0x3ffffff));
+  CHECK(listening_socket_of(0x3ffffff).empty());
+  CHECK(!open_process(0x3ffffff).ok());
+}
+
+TEST_CASE("Daemon start: a program that dies is reported with its last words") {
+  char directory[] = "/tmp/terrace-cli-XXXXXX";
+  REQUIRE(mkdtemp(directory) != nullptr);
+  const std::string log = std::string(directory) + "/log";
+  auto started = start_daemon({.program = "/bin/sh",
+                               .arguments = {"-c", "echo state is locked; exit 3"},
+                               .log_path = log,
+                               .wait_ns = 10 * ns_per_s});
+  REQUIRE(!started.ok());
+  CHECK(started.error().code == ErrorCode::unavailable);
+  CHECK(contains(started.error().detail, "exit status 3"));
+  CHECK(contains(started.error().detail, "state is locked"));
+
+  started =
+      start_daemon({.program = "/bin/sleep", .arguments = {"60"}, .log_path = log, .wait_ns = 200 * ns_per_ms});
+  REQUIRE(!started.ok());
+  CHECK(contains(started.error().detail, "did not listen within"));
+
+  started =
+      start_daemon({.program = "/nonexistent/terraced", .arguments = {}, .log_path = log, .wait_ns = ns_per_s});
+  REQUIRE(!started.ok());
+  CHECK(started.error().code == ErrorCode::not_found);
+
+  started =
+      start_daemon({.program = "/bin/true", .arguments = {}, .log_path = "/nonexistent/log", .wait_ns = 1});
+  REQUIRE(!started.ok());
+  unlink(log.c_str());
+  rmdir(directory);
+}
