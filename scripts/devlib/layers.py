@@ -125,8 +125,10 @@ def check_include(rules: Rules, root: pathlib.Path, path: str, header: str, quot
     ours = (root / header).is_file() or (root / header.removesuffix(".h")).is_file()  # x.capnp.h is generated
     if ours:
         return _check_project_edge(rules, module, header)
-    if (root / path).with_name(header).is_file():
+    if ((root / path).parent / header).is_file():
         return f'write includes from the repository root, not "{header}"'
+    if rules.module_of(header):
+        return "no such file"
     return _check_library(rules, module, header)
 
 

@@ -80,6 +80,9 @@ class LayersTest(unittest.TestCase):
     def test_includes_are_written_from_the_root(self):
         self.assertIn("from the repository root", self.problems("daemon/state/a.cc", '#include "rows.h"\n')[0])
 
+    def test_a_project_header_that_does_not_exist_is_an_error(self):
+        self.assertIn("no such file", self.problems("daemon/rpc/a.cc", '#include "daemon/state/gone.h"\n')[0])
+
     def test_a_folder_that_is_not_listed_is_an_error(self):
         self.assertEqual(1, len(self.problems("elsewhere/a.cc", "#include <vector>\n")))
         self.assertEqual(1, len(self.problems("tests/a.cc", '#include "elsewhere/x.h"\n')))
