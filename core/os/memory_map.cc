@@ -105,6 +105,16 @@ Status unmap_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t leng
                    -1, 0, "os::unmap_at");
 }
 
+Status discard_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t length_bytes) {
+  constexpr const char* where = "os::discard_at";
+  TERRACE_RETURN_IF_ERROR(check_part(range, offset_bytes, length_bytes, where));
+  std::byte* start = range.data() + offset_bytes;
+  // Shared pages live in their file, which only MADV_REMOVE empties; it refuses private ones.
+  if (::madvise(start, length_bytes, MADV_REMOVE) == 0) return {};
+  if (errno == EINVAL && ::madvise(start, length_bytes, MADV_DONTNEED) == 0) return {};
+  return os_error(errno, where, "cannot give back " + format_size(length_bytes));
+}
+
 Result<UniqueFd> make_memory_file(const char* name, uint64_t bytes) {
   constexpr const char* where = "os::make_memory_file";
   UniqueFd file(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));

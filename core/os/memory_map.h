@@ -70,6 +70,10 @@ Status map_file_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t l
 // With nothing again: PROT_NONE; memory behind it is given back to the system.
 Status unmap_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t length_bytes);
 
+// Gives the memory behind private or shared pages of this process back to the system; they stay mapped and
+// read as zeros afterwards.
+Status discard_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t length_bytes);
+
 // A memory file of this process (memfd_create), close-on-exec, of `bytes`, sealed against shrinking.
 // Errors     out_of_memory, limit_exceeded  no memory, no descriptor left
 Result<UniqueFd> make_memory_file(const char* name, uint64_t bytes);

@@ -158,6 +158,7 @@ void Loop::close_connection() {
   state_->connected.store(false, std::memory_order_release);
   if (timer_.now() - opened_at_ >= good_connection) failures_ = 0;
   for (auto& [handle, held] : held_) held.capability.reset();
+  early_grace_ns_.clear();
   connection_ = nullptr;
 }
 

@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -124,7 +125,7 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> keep_renewing();
   kj::Promise<void> wait_for_renewal();
   kj::Promise<void> renew_held();
-  void finish_renewal(const std::vector<uint64_t>& ids, Result<std::vector<std::pair<uint64_t, Error>>> result);
+  void finish_renewal(const std::set<uint64_t>& ids, Result<std::vector<std::pair<uint64_t, Error>>> result);
   void wake_renewal();
   void note_error(LeaseId id, const Error& error);  // what a failed call tells about its lease
   void lose(LeaseId id, Error why, bool tell = true);
@@ -137,7 +138,8 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   const std::shared_ptr<Mailbox> mailbox_;
   const std::shared_ptr<SessionState> state_;
   Prng jitter_;
-  std::map<uint64_t, Held> held_;  // by handle
+  std::map<uint64_t, Held> held_;               // by handle
+  std::map<LeaseId, uint64_t> early_grace_ns_;  // revocations heard of before the lease was handed over
   uint64_t next_handle_ = 1;
   uint64_t generation_ = 0;  // of the connection; grows with each
   bool ready_ = false;

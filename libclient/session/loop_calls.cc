@@ -48,7 +48,8 @@ kj::Promise<Leased> Loop::hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client c
     held.capability = kj::mv(capability);
     held.ttl_ns = facts.ttl_ns;
     held.renew_at = timer_.now() + (facts.ttl_ns / 3) * kj::NANOSECONDS;
-    if (revoking) on_revoking(facts.id, 0, reason);
+    if (const auto early = early_grace_ns_.extract(facts.id); revoking)
+      on_revoking(facts.id, early ? early.mapped() : 0, reason);
     wake_renewal();
     return std::shared_ptr<Lease>(std::move(lease));
   });

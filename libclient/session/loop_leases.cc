@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/limits.h"
 #include "core/base/units.h"
 #include "libclient/session/loop.h"
 #include "libclient/session/loop_templates.h"
@@ -15,6 +16,7 @@ using Failures = std::vector<std::pair<uint64_t, Error>>;
 constexpr const char* renew_where = "Session: renewing leases";
 constexpr uint64_t renewal_retry_ns = 1 * ns_per_s;
 constexpr uint64_t renewal_timeout_ns_min = 1 * ns_per_s;
+constexpr size_t early_notices_max = 1024;  // attaches on their way at once; more are told without a grace
 
 }  // namespace
 
@@ -56,7 +58,7 @@ kj::Promise<Status> Loop::attach_again(uint64_t handle) {
       return {};
     }
     const bool gone = error.code == ErrorCode::not_found || error.code == ErrorCode::lease_expired ||
-                      error.code == ErrorCode::lease_revoked || error.code == ErrorCode::permission_denied;
+                      error.code == ErrorCode::lease_revoked;
     if (gone) lose(facts.id, error);
     return error;
   });
@@ -107,22 +109,27 @@ kj::Promise<void> Loop::wait_for_renewal() {
   return timer_.atTime(*due).exclusiveJoin(kj::mv(changed.promise));
 }
 
-// When one lease is due all are renewed, in one call and one commit of the manager.
+// When one lease is due all are renewed, in one call and one commit of the manager; of more leases than a call
+// may name, those that are due first. The others stay due, so that the next turn takes them.
 kj::Promise<void> Loop::renew_held() {
-  std::vector<uint64_t> ids;
+  std::set<std::pair<kj::TimePoint, uint64_t>> by_time;
   uint64_t ttl_ns_min = options_.call_timeout_ns * 3;
-  bool due = false;
   for (const auto& [handle, held] : held_) {
     if (held.ttl_ns == 0 || held.releasing) continue;
-    due = due || held.renew_at <= timer_.now();
     ttl_ns_min = std::min(ttl_ns_min, held.ttl_ns);
-    if (std::find(ids.begin(), ids.end(), held.facts.id.value) == ids.end()) ids.push_back(held.facts.id.value);
+    by_time.emplace(held.renew_at, held.facts.id.value);
   }
-  if (!due || !ready_) return kj::READY_NOW;
+  if (by_time.empty() || by_time.begin()->first > timer_.now() || !ready_) return kj::READY_NOW;
+  std::set<uint64_t> ids;
+  for (const auto& [renew_at, id] : by_time) {
+    ids.insert(id);
+    if (ids.size() == limits::leases_per_page_max) break;
+  }
   const uint64_t generation = generation_;
   auto call = connection_->session.renewManyRequest();
   auto list = call.initLeases(static_cast<unsigned>(ids.size()));
-  for (unsigned i = 0; i < ids.size(); ++i) list.set(i, ids[i]);
+  unsigned position = 0;
+  for (const uint64_t id : ids) list.set(position++, id);
   auto sent =
       call.send().then([](capnp::Response<rpc::TenantSession::RenewManyResults>&& reply) -> Result<Failures> {
         TERRACE_RETURN_IF_ERROR(status_from_wire(reply.getError(), renew_where));
@@ -141,9 +148,9 @@ kj::Promise<void> Loop::renew_held() {
             });
 }
 
-void Loop::finish_renewal(const std::vector<uint64_t>& ids, Result<Failures> result) {
+void Loop::finish_renewal(const std::set<uint64_t>& ids, Result<Failures> result) {
   for (auto& [handle, held] : held_) {
-    if (held.ttl_ns == 0 || std::find(ids.begin(), ids.end(), held.facts.id.value) == ids.end()) continue;
+    if (held.ttl_ns == 0 || ids.count(held.facts.id.value) == 0) continue;
     const uint64_t wait_ns = result.ok() ? held.ttl_ns / 3 : std::min(renewal_retry_ns, held.ttl_ns / 10);
     held.renew_at = timer_.now() + wait_ns * kj::NANOSECONDS;
   }
@@ -166,7 +173,10 @@ void Loop::note_error(LeaseId id, const Error& error) {
 
 void Loop::on_revoking(LeaseId id, uint64_t grace_ns, std::string reason) {
   bool news = false;
-  for (const uint64_t handle : handles_of(id)) {
+  const auto handles = handles_of(id);
+  // The manager tells while an attach is still on its way here; hold() asks for what it said.
+  if (handles.empty() && early_grace_ns_.size() < early_notices_max) early_grace_ns_[id] = grace_ns;
+  for (const uint64_t handle : handles) {
     const Held& held = held_.at(handle);
     const auto lease = held.handle.lock();
     if (lease == nullptr || held.releasing) continue;
@@ -177,6 +187,7 @@ void Loop::on_revoking(LeaseId id, uint64_t grace_ns, std::string reason) {
 }
 
 void Loop::on_fenced(LeaseId id, std::string reason) {
+  early_grace_ns_.erase(id);
   bool revoked = false;
   for (const uint64_t handle : handles_of(id)) {
     const auto lease = held_.at(handle).handle.lock();

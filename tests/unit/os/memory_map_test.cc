@@ -100,3 +100,21 @@ TEST_CASE("memory_map: a memory file mapped twice is one memory, and it cannot s
   CHECK(permissions_at(range->data() + 2 * mib) == "r--s");
   CHECK(::ftruncate(file->get(), 0) == -1);
 }
+
+TEST_CASE("memory_map: discarded pages read as zeros, private and shared") {
+  auto file = terrace::os::make_memory_file("unit_os", 2 * mib);
+  REQUIRE(file.ok());
+  auto range = MemoryMap::reserve(4 * mib, 2 * mib);
+  REQUIRE(range.ok());
+  REQUIRE(terrace::os::map_anonymous_at(range->bytes(), 0, 2 * mib).ok());
+  REQUIRE(terrace::os::map_file_at(range->bytes(), 2 * mib, 2 * mib, file->get(), 0,
+                                   terrace::os::Protection::read_write)
+              .ok());
+  std::memset(range->data(), 0x33, 4 * mib);
+  for (const uint64_t offset : {uint64_t{0}, 2 * mib}) {
+    REQUIRE(terrace::os::discard_at(range->bytes(), offset + mib, 4096).ok());
+    CHECK(range->data()[offset + mib] == std::byte{0});
+    CHECK(range->data()[offset + mib - 1] == std::byte{0x33});
+    CHECK(range->data()[offset + mib + 4096] == std::byte{0x33});
+  }
+}
