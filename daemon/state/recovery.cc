@@ -75,6 +75,7 @@ Status StateMachine::load_rows(Image image) {
       return corrupt("pool " + std::to_string(pool.id.value) + " has an impossible or repeated id or name");
   }
   names.clear();
+  std::map<PoolId, DeviceRow> kinds;  // a device of each pool
   for (DeviceRow& device : image.devices) {
     const std::string name = "device " + std::to_string(device.id.value);
     if (!device.id.valid() || device.id.value >= meta_.next_device || !valid_name(device.serial) ||
@@ -85,6 +86,9 @@ Status StateMachine::load_rows(Image image) {
         device.capacity_bytes % device.granule_bytes != 0)
       return corrupt(name + " has an impossible size or granule");
     if (device.pool.valid() && !pools_.contains(device.pool)) return corrupt(name + " is in an unknown pool");
+    const DeviceRow& kind = kinds.emplace(device.pool, device).first->second;
+    if (device.pool.valid() && (device.granule_bytes != kind.granule_bytes || device.backend != kind.backend))
+      return corrupt(name + " has another kind or granule than device " + kind.serial + " of its pool");
     free_.emplace(device.id, ExtentMap(device.capacity_bytes / device.granule_bytes));
     devices_.emplace(device.id, std::move(device));
   }
