@@ -8,10 +8,10 @@
 #include <functional>
 #include <thread>
 
-#include "core/base/crc32c.h"
 #include "core/base/prng.h"
 #include "core/layout/tensor_catalog.h"
 #include "terrace/catalog.h"
+#include "tests/support/mend_catalog.h"
 #include "tests/unit/tensor/aligned_memory.h"
 
 using namespace terrace;
@@ -38,24 +38,7 @@ struct Tampered {
                                             index * sizeof(TensorRecord));
   }
 
-  // What a hostile writer would do after its change: all checksums are right again.
-  void mend() {
-    const std::span<const std::byte> bytes = memory.span();
-    uint32_t records = 0;
-    for (size_t index = 0; index < 3; ++index) {
-      const auto line = std::as_bytes(std::span(&record(index), 1));
-      record(index).line_checksum = crc32c(line.first(layout::tensor_line_checked_bytes));
-      records = crc32c(line.subspan(layout::tensor_record_cold_offset), records);
-    }
-    header().records_checksum = records;
-    const auto sum = [&](uint64_t offset, uint64_t length) -> uint32_t {
-      return offset <= bytes.size() && length <= bytes.size() - offset ? crc32c(bytes.subspan(offset, length))
-                                                                       : 0;
-    };
-    header().names_checksum = sum(header().names_offset, header().names_bytes);
-    header().metadata_checksum = sum(header().metadata_offset, header().metadata_bytes);
-    header().header_checksum = crc32c(bytes.first(layout::catalog_header_checked_bytes));
-  }
+  void mend() { mend_catalog(memory.span()); }
 
   AlignedMemory memory;
 };
