@@ -4,18 +4,17 @@
 #include <kj/async-unix.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <filesystem>
 
 #include "core/base/clock.h"
 #include "core/base/failpoint.h"
 #include "daemon/backend/emulated.h"
 #include "daemon/config/config.h"
 #include "daemon/config/log.h"
+#include "daemon/config/runtime_directory.h"
 #include "daemon/event_loop/engine.h"
 #include "daemon/rpc/server.h"
 #include "daemon/store/store.h"
@@ -95,17 +94,6 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// A directory that exists keeps its mode: it may be shared with others on purpose.
-Status make_directory(const std::string& path, mode_t mode) {
-  std::error_code failure;
-  if (std::filesystem::is_directory(path, failure)) return {};
-  std::filesystem::create_directories(path, failure);
-  if (failure) return os_error(failure.value(), "make_directory", "cannot make the directory " + path);
-  if (::chmod(path.c_str(), mode) != 0)
-    return os_error(errno, "make_directory", "cannot set the mode of " + path);
-  return {};
-}
-
 ServiceOptions service_options(const DaemonConfig& config, const std::string& objects) {
   ServiceOptions options;
   char name[256] = "localhost";
@@ -134,9 +122,7 @@ ObjectDirectoryOptions object_directory_options(const DaemonConfig& config) {
 }
 
 Status serve(const DaemonConfig& config) {
-  TERRACE_RETURN_IF_ERROR(make_directory(config.runtime_directory, 0755));
-  const auto state_directory = std::filesystem::path(config.state_path).parent_path();
-  if (!state_directory.empty()) TERRACE_RETURN_IF_ERROR(make_directory(state_directory, 0700));
+  TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
   // The store's lock comes first: a second daemon must touch nothing.
   TERRACE_ASSIGN_OR_RETURN(const auto store, open_sqlite_store(config.state_path));
   TERRACE_ASSIGN_OR_RETURN(ObjectDirectory objects, ObjectDirectory::prepare(object_directory_options(config)));

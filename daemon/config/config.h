@@ -27,8 +27,8 @@ struct DaemonConfig {
   std::string host;               // empty: the machine's host name
 
   std::vector<EmulatedDevice> emulated;
-  std::string object_directory;  // empty: chosen by the emulated backend
-  bool mount = true;             // mount a tmpfs of our own when root
+  std::string object_directory;              // empty: chosen by the emulated backend
+  bool mount = true;                         // mount a tmpfs of our own when root
   HugePages huge_pages = HugePages::always;  // of that mount
 
   std::map<uint32_t, std::string> tenants;  // uid -> tenant
@@ -49,11 +49,20 @@ struct DaemonConfig {
 DaemonConfig default_config();
 
 // `base` with what the file at `path` says. All of it is read before anything is refused.
-// Errors    not_found, permission_denied   the file
+// What it says is also checked as find_problems does; what `base` had wrong before is left to the caller.
+// Errors    not_found, permission_denied, io_error   the file
 //           invalid_argument   one line for each mistake: "FILE:LINE: what is wrong; how to mend it"
 Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base);
 
-// Every contradiction in a finished configuration, in words; none when it can be used.
+// Something that makes a configuration unusable: the keys that lead to it in a file, and what to do.
+struct ConfigProblem {
+  std::vector<std::string> key;
+  std::string text;
+};
+
+// Every contradiction in a finished configuration; none when it can be used.
+std::vector<ConfigProblem> find_problems(const DaemonConfig& config);
+// The same, in words only.
 std::vector<std::string> validate(const DaemonConfig& config);
 
 // "cxl0=2G" -> {"cxl0", 2 GiB}.

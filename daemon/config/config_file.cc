@@ -1,11 +1,12 @@
 // The TOML file. Everything is read, and every mistake collected with its line, before anything is refused.
+#include <fcntl.h>
 #include <toml++/toml.h>
+#include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
-#include <functional>
-#include <sstream>
+#include <charconv>
 
+#include "core/base/unique_fd.h"
 #include "daemon/config/config.h"
 
 namespace terrace::daemon {
@@ -157,10 +158,12 @@ void read_identities(Section& top, const std::string& path, std::vector<std::str
     for (const auto& [key, node] : *uids) {
       const std::string uid(key.str());
       const auto tenant = node.value_exact<std::string>();
-      const bool digits =
-          !uid.empty() && uid.size() < 10 && uid.find_first_not_of("0123456789") == std::string::npos;
-      if (digits && tenant.has_value()) {
-        config.tenants[static_cast<uint32_t>(std::stoul(uid))] = *tenant;
+      uint32_t number = 0;
+      const std::from_chars_result parsed = std::from_chars(uid.data(), uid.data() + uid.size(), number);
+      // Leading zeros are refused: two keys must not mean one user.
+      const bool is_uid = parsed.ec == std::errc{} && std::to_string(number) == uid;
+      if (is_uid && tenant.has_value()) {
+        config.tenants[number] = *tenant;
       } else {
         section.problem(node, "uids." + uid, "must map a user id to a tenant, as 1000 = \"training\"");
       }
@@ -194,17 +197,51 @@ void read_limits(Section& top, const std::string& path, std::vector<std::string>
   section.finish();
 }
 
+// A configuration is a page or two; a mebibyte is some other file.
+constexpr size_t file_bytes_max = 1 << 20;
+
+Result<std::string> read_whole(const std::string& path) {
+  constexpr const char* where = "load_config_file";
+  const std::string what = "the configuration file " + path;
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return os_error(errno, where, what + " cannot be read");
+  std::string content(file_bytes_max + 1, '\0');
+  size_t bytes = 0;
+  while (bytes < content.size()) {
+    const ssize_t n = ::read(file.get(), content.data() + bytes, content.size() - bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return os_error(errno, where, what + " cannot be read");
+    if (n == 0) break;
+    bytes += static_cast<size_t>(n);
+  }
+  if (bytes > file_bytes_max)
+    return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = what + " is larger than 1 MiB"};
+  content.resize(bytes);
+  return content;
+}
+
+// Where the file says what `key` leads to: the innermost of its keys that is there. nullopt: it says nothing of
+// it.
+std::optional<uint32_t> line_of(const toml::table& table, const std::vector<std::string>& key) {
+  std::optional<uint32_t> line;
+  const toml::table* at = &table;
+  for (const std::string& part : key) {
+    const toml::node* node = at == nullptr ? nullptr : at->get(part);
+    if (node == nullptr) break;
+    line = node->source().begin.line;
+    at = node->as_table();
+  }
+  return line;
+}
+
 }  // namespace
 
 Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base) {
   constexpr const char* where = "load_config_file";
-  std::ifstream file(path);
-  if (!file) return os_error(errno, where, "the configuration file " + path + " cannot be read");
-  std::stringstream content;
-  content << file.rdbuf();
+  TERRACE_ASSIGN_OR_RETURN(const std::string content, read_whole(path));
   toml::table parsed;
   try {
-    parsed = toml::parse(content.str(), path);
+    parsed = toml::parse(content, path);
   } catch (const toml::parse_error& error) {
     return Error{.code = ErrorCode::invalid_argument,
                  .where = where,
@@ -223,6 +260,10 @@ Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base
   read_log(top, path, problems, base);
   read_limits(top, path, problems, base);
   top.finish();
+  for (const ConfigProblem& problem : find_problems(base)) {
+    if (const auto line = line_of(parsed, problem.key); line.has_value())
+      problems.push_back(path + ":" + std::to_string(*line) + ": " + problem.text);
+  }
   if (problems.empty()) return base;
   std::string detail;
   for (const std::string& problem : problems) detail += (detail.empty() ? "" : "\n") + problem;

@@ -56,46 +56,121 @@ Result<EmulatedDevice> parse_emulated_device(std::string_view text) {
   return device;
 }
 
-std::vector<std::string> validate(const DaemonConfig& config) {
-  std::vector<std::string> problems;
-  if (config.runtime_directory.empty() || config.runtime_directory[0] != '/')
-    problems.push_back("runtime_directory '" + config.runtime_directory + "' must be an absolute path");
-  if (config.state_path.empty() || config.state_path[0] != '/')
-    problems.push_back("state '" + config.state_path + "' must be an absolute path");
-  if (socket_path_of(config).size() >= sizeof(sockaddr_un{}.sun_path)) {
-    problems.push_back("socket '" + socket_path_of(config) + "' is longer than the " +
-                       std::to_string(sizeof(sockaddr_un{}.sun_path) - 1) +
-                       " bytes of a unix socket's name; choose a shorter runtime_directory or socket");
+namespace {
+
+using Problems = std::vector<ConfigProblem>;
+
+// All emulated devices together; far above any machine, far below where sums of sizes overflow.
+constexpr uint64_t emulated_bytes_max = uint64_t{1} << 50;
+
+constexpr const char* name_rule =
+    "needs letters, digits and -_.:@, at most 63, and must not begin with '-' or '.'";
+
+void check_paths(const DaemonConfig& config, Problems& problems) {
+  const auto absolute = [&](const char* key, const std::string& path) {
+    if (path.empty() || path[0] != '/')
+      problems.push_back({{key}, std::string(key) + " '" + path + "' must be an absolute path"});
+  };
+  absolute("runtime_directory", config.runtime_directory);
+  absolute("state", config.state_path);
+  if (!config.socket_path.empty()) absolute("socket", config.socket_path);
+  if (!config.object_directory.empty() && config.object_directory[0] != '/') {
+    problems.push_back({{"emulated", "object_directory"},
+                        "object_directory '" + config.object_directory + "' must be an absolute path"});
   }
-  if (config.socket_mode > 0777) problems.push_back("socket_mode must be at most 0777 (octal)");
-  if (!config.host.empty() && !valid_name(config.host))
-    problems.push_back("host '" + config.host + "' needs letters, digits and -_.:@, at most 63");
+  constexpr size_t socket_bytes_max = sizeof(sockaddr_un{}.sun_path) - 1;
+  if (const std::string socket = socket_path_of(config); socket.size() > socket_bytes_max) {
+    problems.push_back({{config.socket_path.empty() ? "runtime_directory" : "socket"},
+                        "socket '" + socket + "' is longer than the " + std::to_string(socket_bytes_max) +
+                            " bytes of a unix socket's name; choose a shorter runtime_directory or socket"});
+  }
+  if (config.socket_mode > 0777)
+    problems.push_back({{"socket_mode"}, "socket_mode must be at most 0777 (octal)"});
+}
+
+void check_devices(const DaemonConfig& config, Problems& problems) {
   std::set<std::string> names;
+  uint64_t together = 0;
   for (const EmulatedDevice& device : config.emulated) {
+    const auto problem = [&](const std::string& what) {
+      problems.push_back(
+          {{"emulated", "devices", device.name}, "emulated device '" + device.name + "' " + what});
+    };
     if (!valid_name(device.name) || !valid_name("emu:" + device.name))
-      problems.push_back("emulated device '" + device.name + "' needs a plain name of at most 59 characters");
-    if (!names.insert(device.name).second)
-      problems.push_back("emulated device '" + device.name + "' is named twice");
-    if (device.size_bytes < limits::granule_bytes) {
-      problems.push_back("emulated device '" + device.name + "' has " + format_size(device.size_bytes) +
-                         "; the smallest is one granule, " + format_size(limits::granule_bytes));
+      problem("needs a plain name of at most 59 characters: letters, digits and -_.:@");
+    if (!names.insert(device.name).second) problem("is named twice");
+    if (device.size_bytes < limits::granule_bytes || device.size_bytes % limits::granule_bytes != 0) {
+      problem("has " + std::to_string(device.size_bytes) + " bytes; it needs a whole number of granules of " +
+              format_size(limits::granule_bytes));
+    }
+    if (device.size_bytes > emulated_bytes_max - together) {
+      problem("makes all devices together larger than " + format_size(emulated_bytes_max));
+      break;
+    }
+    together += device.size_bytes;
+  }
+  if (config.emulated.size() > limits::devices_max) {
+    problems.push_back({{"emulated", "devices"},
+                        std::to_string(config.emulated.size()) + " emulated devices; a manager takes at most " +
+                            std::to_string(limits::devices_max)});
+  }
+}
+
+void check_identities(const DaemonConfig& config, Problems& problems) {
+  if (!config.host.empty() && !valid_name(config.host))
+    problems.push_back({{"host"}, "host '" + config.host + "' " + name_rule});
+  for (const auto& [uid, tenant] : config.tenants) {
+    const std::string id = std::to_string(uid);
+    const std::vector<std::string> key{"tenants", "uids", id};
+    if (!valid_name(tenant))
+      problems.push_back({key, "tenant '" + tenant + "' of uid " + id + " " + name_rule});
+    // An unmapped uid is tenant "uid-N": another uid under that name could take its leases.
+    if (tenant.starts_with("uid-") && tenant != "uid-" + id) {
+      problems.push_back(
+          {key, "tenant '" + tenant + "' of uid " + id +
+                    " has a name kept for users without one; choose one that does not begin with uid-"});
     }
   }
-  for (const auto& [uid, tenant] : config.tenants)
-    if (!valid_name(tenant))
-      problems.push_back("tenant '" + tenant + "' of uid " + std::to_string(uid) +
-                         " needs letters, digits and -_.:@, at most 63");
+}
+
+void check_limits(const DaemonConfig& config, Problems& problems) {
   const std::set<std::string> levels{"trace", "debug", "info", "warning", "error", "critical", "off"};
-  if (!levels.contains(config.log_level))
-    problems.push_back("log level '" + config.log_level +
-                       "' is none of trace, debug, info, warning, error, critical, off");
-  if (config.ttl_ns_max < limits::ttl_ns_min || config.ttl_ns_max > limits::ttl_ns_max) {
-    problems.push_back("ttl_max of " + format_duration(config.ttl_ns_max) + " is outside " +
-                       format_duration(limits::ttl_ns_min) + " to " + format_duration(limits::ttl_ns_max));
+  if (!levels.contains(config.log_level)) {
+    problems.push_back(
+        {{"log", "level"},
+         "log level '" + config.log_level + "' is none of trace, debug, info, warning, error, critical, off"});
   }
-  if (config.connections_max == 0 || config.calls_outstanding_max == 0)
-    problems.push_back("connections_max and calls_outstanding_max must be at least 1");
+  if (config.ttl_ns_max < limits::ttl_ns_min || config.ttl_ns_max > limits::ttl_ns_max) {
+    problems.push_back({{"limits", "ttl_max"},
+                        "ttl_max of " + format_duration(config.ttl_ns_max) + " is outside " +
+                            format_duration(limits::ttl_ns_min) + " to " +
+                            format_duration(limits::ttl_ns_max)});
+  }
+  const auto within = [&](const char* key, uint32_t value, uint32_t max) {
+    if (value >= 1 && value <= max) return;
+    problems.push_back(
+        {{"limits", key},
+         std::string(key) + " of " + std::to_string(value) + " is outside 1 to " + std::to_string(max)});
+  };
+  within("connections_max", config.connections_max, limits::rpc_connections_max);
+  within("calls_outstanding_max", config.calls_outstanding_max, limits::rpc_calls_outstanding_max);
+}
+
+}  // namespace
+
+std::vector<ConfigProblem> find_problems(const DaemonConfig& config) {
+  Problems problems;
+  check_paths(config, problems);
+  check_devices(config, problems);
+  check_identities(config, problems);
+  check_limits(config, problems);
   return problems;
+}
+
+std::vector<std::string> validate(const DaemonConfig& config) {
+  std::vector<std::string> texts;
+  for (ConfigProblem& problem : find_problems(config)) texts.push_back(std::move(problem.text));
+  return texts;
 }
 
 }  // namespace terrace::daemon

@@ -111,7 +111,61 @@ TEST_CASE("config: contradictions of a finished configuration are all named") {
   config.log_level = "loud";
   config.socket_path = "/" + std::string(200, 'x');
   const auto problems = validate(config);
-  CHECK(problems.size() == 6);
+  CHECK(problems.size() == 6);  // b/c, the second a, 1 byte, level, socket, runtime
+}
+
+TEST_CASE("config: contradictions in a file name their line as well") {
+  const File file(R"(socket = "/run/terraced.sock"
+state = "relative.db"
+[emulated.devices]
+good = "2M"
+odd = "3M"
+vast = "8000000T"
+[tenants.uids]
+1000 = "uid-1001"
+4294967295 = "fine"
+[limits]
+ttl_max = "31d"
+connections_max = 100000
+[log]
+level = "loud"
+)");
+  const auto config = load_config_file(file.path, default_config());
+  REQUIRE_FALSE(config.ok());
+  const std::string& detail = config.error().detail;
+  for (const char* part : {":2: state 'relative.db'", ":5: emulated device 'odd'", ":6: emulated device 'vast'",
+                           ":8: tenant 'uid-1001'", ":11: ttl_max", ":12: connections_max", ":14: log level"}) {
+    CHECK_MESSAGE(detail.find(part) != std::string::npos, "missing '" << part << "' in\n" << detail);
+  }
+  CHECK(detail.find(":9:") == std::string::npos);
+}
+
+TEST_CASE("config: what was wrong before the file is not blamed on the file") {
+  const File file("host = \"node-7\"\n");
+  DaemonConfig base = default_config();
+  base.state_path = "relative";
+  CHECK(load_config_file(file.path, base).ok());
+  CHECK(validate(*load_config_file(file.path, base)).size() == 1);
+}
+
+TEST_CASE("config: what is no file of a sensible size is refused") {
+  CHECK(load_config_file("/tmp", default_config()).error().code == ErrorCode::io_error);
+  CHECK(load_config_file("/dev/zero", default_config()).error().code == ErrorCode::invalid_argument);
+}
+
+TEST_CASE("config: malformed text of any kind is refused, never taken and never a crash") {
+  for (const char* text :
+       {"[", "a =", "= 1", "\"", "[emulated\n", "state = \"\\q\"", "\xff\xfe", "a = 1\na = 2",
+        "[tenants.uids]\n01000 = \"x\"", "[tenants.uids]\n-1 = \"x\"", "admin_uids = [-1]",
+        "admin_uids = [4294967296]", "socket_mode = 1024", "emulated = 1", "admin_uids = 0",
+        "[emulated.devices]\nx = 5", "[[emulated]]\n", "[limits]\nconnections_max = 0"}) {
+    const File file(text);
+    const auto config = load_config_file(file.path, default_config());
+    CHECK_MESSAGE(!config.ok(), text);
+    if (config.ok()) continue;
+    CHECK(config.error().code == ErrorCode::invalid_argument);
+    CHECK_MESSAGE(config.error().detail.starts_with(file.path + ":"), config.error().detail);
+  }
 }
 
 TEST_CASE("config: the default can be used as it is") {
@@ -126,4 +180,25 @@ TEST_CASE("config: emulated devices are NAME=SIZE") {
 
 TEST_CASE("log: a message becomes the inside of a JSON string") {
   CHECK(json_escape("say \"hi\"\\\n") == "say \\\"hi\\\"\\\\\\u000a");
+}
+
+TEST_CASE("config: the example in the manual is taken") {
+  std::ifstream manual(TERRACE_SOURCE_FOLDER "/docs/operations/configuration.md");
+  REQUIRE(manual.good());
+  std::string example;
+  bool inside = false;
+  for (std::string line; std::getline(manual, line);) {
+    if (line.starts_with("```")) {
+      inside = line == "```toml";
+    } else if (inside) {
+      example += line + "\n";
+    }
+  }
+  REQUIRE(example.size() > 100);
+  const File file(example);
+  const auto config = load_config_file(file.path, default_config());
+  REQUIRE_MESSAGE(config.ok(), config.error().detail);
+  CHECK(validate(*config).empty());
+  CHECK(config->emulated.size() == 2);
+  CHECK(config->tenants.size() == 2);
 }
