@@ -96,7 +96,8 @@ Step StateMachine::on(const Renew& command) {
   if (lease->phase == LeasePhase::revoking)
     return refuse(ErrorCode::lease_revoked, where, name + " is being taken back: " + lease->reason);
   if (lease->phase != LeasePhase::active) {
-    return refuse(lease->reason == "expired" ? ErrorCode::lease_expired : ErrorCode::lease_revoked, where,
+    const bool expired = lease->reason == "expired" || lease->reason.starts_with("expired; quarantined");
+    return refuse(expired ? ErrorCode::lease_expired : ErrorCode::lease_revoked, where,
                   name + " has ended: " + lease->reason);
   }
   if (lease->expiry_ns != 0 && lease->expiry_ns <= command.now_ns) {

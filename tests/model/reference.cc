@@ -1,0 +1,316 @@
+#include "tests/model/reference.h"
+
+#include <algorithm>
+
+#include "core/base/limits.h"
+
+namespace terrace::model {
+namespace {
+
+using daemon::DeviceRow;
+using daemon::LeaseRow;
+
+Expected refused(ErrorCode code) {
+  Expected expected;
+  expected.code = code;
+  return expected;
+}
+
+std::string effect(const char* kind, LeaseId id) {
+  return std::string(kind) + " " + std::to_string(id.value);
+}
+
+bool usable(const LeaseRow& lease) {
+  return lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking;
+}
+
+// Pending leases have their label and key already.
+bool named(const LeaseRow& lease) {
+  return usable(lease) || lease.phase == LeasePhase::pending;
+}
+
+bool wrong_ttl(uint64_t ttl_ns) {
+  return ttl_ns != 0 && (ttl_ns < limits::ttl_ns_min || ttl_ns > limits::ttl_ns_max);
+}
+
+}  // namespace
+
+Expected Reference::apply(const daemon::Command& command) {
+  return std::visit([this](const auto& c) { return on(c); }, command);
+}
+
+const DeviceRow* Reference::device(const std::string& serial) const {
+  for (const DeviceRow& row : devices_) {
+    if (row.serial == serial) return &row;
+  }
+  return nullptr;
+}
+
+bool Reference::has_pool(const std::string& name) const {
+  return std::find(pools_.begin(), pools_.end(), name) != pools_.end();
+}
+
+LeaseRow* Reference::lease(LeaseId id, const std::string& tenant) {
+  for (LeaseRow& row : leases_) {
+    if (row.id == id && (tenant.empty() || row.tenant == tenant)) return &row;
+  }
+  return nullptr;
+}
+
+bool Reference::taken(DeviceId id, uint64_t granule) const {
+  for (const LeaseRow& row : leases_) {
+    for (const daemon::Extent& extent : row.extents) {
+      if (extent.device == id && granule >= extent.first_granule && granule < extent.end()) return true;
+    }
+  }
+  return false;
+}
+
+uint64_t Reference::free_granules(const std::string& pool) const {
+  uint64_t free = 0;
+  for (const DeviceRow& row : devices_) {
+    if (pool_of_device_.at(row.serial) != pool) continue;
+    for (uint64_t i = 0; i < row.capacity_bytes / row.granule_bytes; ++i) free += taken(row.id, i) ? 0 : 1;
+  }
+  return free;
+}
+
+std::optional<uint64_t> Reference::next_due_ns() const {
+  std::optional<uint64_t> next;
+  for (const LeaseRow& row : leases_) {
+    for (const uint64_t at_ns : {row.expiry_ns, row.deadline_ns}) {
+      if (at_ns != 0 && (!next.has_value() || at_ns < *next)) next = at_ns;
+    }
+  }
+  return next;
+}
+
+// --- devices and pools ------------------------------------------------------------------------------
+
+Expected Reference::on(const daemon::AdoptDevice& c) {
+  if (const DeviceRow* known = device(c.serial)) {
+    const bool same = known->capacity_bytes == c.capacity_bytes && known->granule_bytes == c.granule_bytes;
+    return same ? Expected{} : refused(ErrorCode::already_exists);
+  }
+  DeviceRow row;
+  row.id = DeviceId{devices_.size() + 1};
+  row.serial = c.serial;
+  row.backend = c.backend;
+  row.capacity_bytes = c.capacity_bytes;
+  row.granule_bytes = c.granule_bytes;
+  devices_.push_back(row);
+  pool_of_device_[c.serial] = "";
+  return {};
+}
+
+Expected Reference::on(const daemon::CreatePool& c) {
+  if (has_pool(c.name)) return refused(ErrorCode::already_exists);
+  if (c.device_serials.empty()) return refused(ErrorCode::invalid_argument);
+  std::vector<std::string> before;
+  for (const std::string& serial : c.device_serials) {
+    const DeviceRow* row = device(serial);
+    if (row == nullptr) return refused(ErrorCode::not_found);
+    if (!pool_of_device_[serial].empty()) return refused(ErrorCode::busy);
+    const DeviceRow* head = device(c.device_serials[0]);
+    if (row->granule_bytes != head->granule_bytes || row->backend != head->backend)
+      return refused(ErrorCode::invalid_argument);
+    if (std::find(before.begin(), before.end(), serial) != before.end())
+      return refused(ErrorCode::invalid_argument);
+    before.push_back(serial);
+  }
+  pools_.push_back(c.name);
+  for (const std::string& serial : c.device_serials) pool_of_device_[serial] = c.name;
+  return {};
+}
+
+Expected Reference::on(const daemon::DeletePool& c) {
+  if (!has_pool(c.name)) return refused(ErrorCode::not_found);
+  for (const LeaseRow& row : leases_) {
+    if (pool_of_lease_.at(row.id) == c.name) return refused(ErrorCode::busy);
+  }
+  pools_.erase(std::find(pools_.begin(), pools_.end(), c.name));
+  for (auto& [serial, pool] : pool_of_device_) {
+    if (pool == c.name) pool.clear();
+  }
+  return {};
+}
+
+// --- grants -----------------------------------------------------------------------------------------
+
+Expected Reference::on(const daemon::Grant& c) {
+  for (const LeaseRow& row : leases_) {
+    const bool keyed = c.request_high != 0 || c.request_low != 0;
+    if (!keyed || !named(row) || row.tenant != c.tenant || row.request_high != c.request_high ||
+        row.request_low != c.request_low)
+      continue;
+    Expected expected;
+    expected.same_lease = row.id;
+    return expected;
+  }
+  if (!has_pool(c.pool)) return refused(ErrorCode::not_found);
+  if (c.bytes == 0 || (c.persistent && c.ttl_ns != 0) || wrong_ttl(c.ttl_ns))
+    return refused(ErrorCode::invalid_argument);
+  for (const LeaseRow& row : leases_) {
+    if (!c.label.empty() && named(row) && row.tenant == c.tenant && row.label == c.label)
+      return refused(ErrorCode::already_exists);
+  }
+  uint64_t granule_bytes = 0;
+  for (const DeviceRow& row : devices_) {
+    if (pool_of_device_[row.serial] == c.pool) granule_bytes = row.granule_bytes;
+  }
+  const uint64_t free = free_granules(c.pool);
+  const uint64_t most = free * granule_bytes;
+  if (c.bytes > most) return refused(ErrorCode::capacity_exhausted);
+  return {};
+}
+
+std::string Reference::placed(const daemon::Grant& grant, const LeaseRow& row) {
+  uint64_t bytes = 0;
+  uint64_t granule_bytes = 0;
+  for (const daemon::Extent& extent : row.extents) {
+    const auto at = std::find_if(devices_.begin(), devices_.end(),
+                                 [&](const DeviceRow& d) { return d.id == extent.device; });
+    if (at == devices_.end() || pool_of_device_.at(at->serial) != grant.pool) return "a device of another pool";
+    granule_bytes = at->granule_bytes;
+    for (uint64_t i = extent.first_granule; i < extent.end(); ++i) {
+      if (i >= at->capacity_bytes / at->granule_bytes) return "a granule beyond the device";
+      if (taken(extent.device, i)) return "a granule of another lease";
+    }
+    bytes += extent.granules * granule_bytes;
+  }
+  if (bytes != row.bytes || bytes < grant.bytes || bytes - grant.bytes >= granule_bytes) return "wrong bytes";
+  if (row.id.value <= last_id_ || row.epoch.value <= last_epoch_) return "an old id or epoch";
+  for (const LeaseRow& other : leases_) {
+    if (other.id == row.id || other.epoch == row.epoch || other.object == row.object) return "a used identity";
+  }
+  if (row.phase != LeasePhase::pending || row.expiry_ns != 0 || row.tenant != grant.tenant ||
+      row.label != grant.label || row.mode != grant.mode)
+    return "a row that is not what was asked for";
+  const uint64_t ttl_ns = grant.persistent ? 0 : (grant.ttl_ns == 0 ? limits::ttl_ns_default : grant.ttl_ns);
+  if (row.ttl_ns != ttl_ns) return "a wrong TTL";
+  leases_.push_back(row);
+  pool_of_lease_[row.id] = grant.pool;
+  return {};
+}
+
+Expected Reference::on(const daemon::CarveFinished& c) {
+  LeaseRow* row = lease(c.lease, "");
+  if (row == nullptr || row->phase != LeasePhase::pending) return refused(ErrorCode::not_found);
+  if (!c.status.ok()) {
+    std::erase_if(leases_, [&](const LeaseRow& other) { return other.id == c.lease; });
+    return refused(c.status.error().code);
+  }
+  row->phase = LeasePhase::active;
+  if (row->ttl_ns != 0) row->expiry_ns = c.now_ns + row->ttl_ns;
+  last_id_ = std::max(last_id_, row->id.value);
+  last_epoch_ = std::max(last_epoch_, row->epoch.value);
+  return {};
+}
+
+// --- the life of a lease ----------------------------------------------------------------------------
+
+Expected Reference::on(const daemon::Renew& c) {
+  LeaseRow* row = lease(c.lease, c.tenant);
+  if (row == nullptr || row->phase == LeasePhase::pending) return refused(ErrorCode::not_found);
+  if (row->phase == LeasePhase::revoking) return refused(ErrorCode::lease_revoked);
+  if (row->phase != LeasePhase::active)
+    return refused(row->reason == "expired" ? ErrorCode::lease_expired : ErrorCode::lease_revoked);
+  if (row->ttl_ns != 0 && c.now_ns >= row->expiry_ns) return refused(ErrorCode::lease_expired);
+  if (row->ttl_ns == 0) return c.ttl_ns == 0 ? Expected{} : refused(ErrorCode::invalid_argument);
+  if (wrong_ttl(c.ttl_ns)) return refused(ErrorCode::invalid_argument);
+  if (c.ttl_ns != 0) row->ttl_ns = c.ttl_ns;
+  row->expiry_ns = c.now_ns + row->ttl_ns;
+  return {};
+}
+
+void Reference::fence(LeaseRow& lease, Expected& expected) {
+  lease.phase = LeasePhase::fencing;
+  lease.expiry_ns = lease.deadline_ns = 0;
+  expected.effects.insert(effect("fence", lease.id));
+}
+
+Expected Reference::on(const daemon::Release& c) {
+  LeaseRow* row = lease(c.lease, c.tenant);
+  if (row == nullptr || row->phase == LeasePhase::pending) return refused(ErrorCode::not_found);
+  Expected expected;
+  if (!usable(*row)) return expected;
+  row->reason = "released";
+  fence(*row, expected);
+  return expected;
+}
+
+Expected Reference::on(const daemon::Revoke& c) {
+  LeaseRow* row = lease(c.lease, "");
+  if (row == nullptr || row->phase == LeasePhase::pending) return refused(ErrorCode::not_found);
+  if (!usable(*row)) return refused(ErrorCode::lease_revoked);
+  if (c.grace_ns > limits::grace_ns_max) return refused(ErrorCode::invalid_argument);
+  Expected expected;
+  row->reason = c.reason;
+  if (c.grace_ns == 0) {
+    fence(*row, expected);
+    return expected;
+  }
+  const uint64_t deadline_ns = c.now_ns + c.grace_ns;
+  row->deadline_ns = row->phase == LeasePhase::revoking ? std::min(row->deadline_ns, deadline_ns) : deadline_ns;
+  if (row->ttl_ns != 0) row->expiry_ns = std::max(row->expiry_ns, row->deadline_ns);
+  row->phase = LeasePhase::revoking;
+  expected.effects.insert(effect("notice", row->id));
+  return expected;
+}
+
+Expected Reference::on(const daemon::Tick& c) {
+  Expected expected;
+  for (LeaseRow& row : leases_) {
+    const bool lapsed = row.expiry_ns != 0 && row.expiry_ns <= c.now_ns;
+    const bool over = row.deadline_ns != 0 && row.deadline_ns <= c.now_ns;
+    if (!lapsed && !over) continue;
+    if (!over) row.reason = "expired";
+    fence(row, expected);
+  }
+  return expected;
+}
+
+Expected Reference::on(const daemon::FenceFinished& c) {
+  LeaseRow* row = lease(c.lease, "");
+  if (row == nullptr || row->phase != LeasePhase::fencing) return refused(ErrorCode::not_found);
+  row->phase = c.status.ok() ? LeasePhase::scrubbing : LeasePhase::quarantined;
+  Expected expected;
+  if (c.status.ok()) expected.effects = {effect("fenced", c.lease), effect("scrub", c.lease)};
+  return expected;
+}
+
+Expected Reference::on(const daemon::ScrubFinished& c) {
+  LeaseRow* row = lease(c.lease, "");
+  if (row == nullptr || row->phase != LeasePhase::scrubbing) return refused(ErrorCode::not_found);
+  if (!c.status.ok()) {
+    row->phase = LeasePhase::quarantined;
+  } else {
+    std::erase_if(leases_, [&](const LeaseRow& other) { return other.id == c.lease; });
+  }
+  return {};
+}
+
+// --- restart ----------------------------------------------------------------------------------------
+
+Expected Reference::restart(const std::map<std::string, uint64_t>& objects, bool same_boot, uint64_t now_ns) {
+  Expected expected;
+  std::erase_if(leases_, [](const LeaseRow& row) { return row.phase == LeasePhase::pending; });
+  for (LeaseRow& row : leases_) {
+    if (row.phase == LeasePhase::fencing || row.phase == LeasePhase::scrubbing) fence(row, expected);
+    if (!usable(row)) continue;
+    const auto object = objects.find(row.object);
+    if (object == objects.end() || object->second != row.bytes) {
+      row.reason = "its memory is lost";
+      fence(row, expected);
+      continue;
+    }
+    if (!same_boot && row.ttl_ns != 0) row.expiry_ns = now_ns + row.ttl_ns;
+    if (row.phase == LeasePhase::revoking) {
+      if (!same_boot) row.deadline_ns = now_ns;
+      expected.effects.insert(effect("notice", row.id));
+    }
+  }
+  return expected;
+}
+
+}  // namespace terrace::model

@@ -1,0 +1,210 @@
+// Random commands, applied to the state machine and to the reference: replies and effects agree in kind,
+// states agree after each command, and what the Deltas made of a store recovers to the same state.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "core/base/limits.h"
+#include "daemon/state/state_machine.h"
+#include "tests/model/commands.h"
+
+using namespace terrace;
+using namespace terrace::model;
+
+namespace {
+
+constexpr uint64_t commands_per_seed = 4000;
+
+uint64_t number_from(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+std::string describe(const daemon::Effect& effect) {
+  struct Words {
+    std::string operator()(const daemon::CarveObject& e) { return "carve " + std::to_string(e.lease.value); }
+    std::string operator()(const daemon::FenceObject& e) { return "fence " + std::to_string(e.lease.value); }
+    std::string operator()(const daemon::ScrubObject& e) { return "scrub " + std::to_string(e.lease.value); }
+    std::string operator()(const daemon::NotifyHolders& e) {
+      return (e.fenced ? "fenced " : "notice ") + std::to_string(e.lease.value);
+    }
+  };
+  return std::visit(Words{}, effect);
+}
+
+std::multiset<std::string> describe(const std::vector<daemon::Effect>& effects) {
+  std::multiset<std::string> words;
+  for (const daemon::Effect& effect : effects) words.insert(describe(effect));
+  return words;
+}
+
+// The rows that the Deltas left behind, as a store would.
+class Rows {
+ public:
+  void apply(const daemon::Delta& delta) {
+    apply(devices_, delta.devices);
+    apply(pools_, delta.pools);
+    apply(leases_, delta.leases);
+    if (delta.meta.has_value()) meta_ = *delta.meta;
+  }
+  daemon::Image image() const {
+    daemon::Image image;
+    image.meta = meta_;
+    for (const auto& [id, row] : devices_) image.devices.push_back(row);
+    for (const auto& [id, row] : pools_) image.pools.push_back(row);
+    for (const auto& [id, row] : leases_) image.leases.push_back(row);
+    return image;
+  }
+
+ private:
+  template <typename Id, typename Row>
+  static void apply(std::map<Id, Row>& rows, const std::map<Id, std::optional<Row>>& changes) {
+    for (const auto& [id, row] : changes) {
+      if (row.has_value()) {
+        rows[id] = *row;
+      } else {
+        rows.erase(id);
+      }
+    }
+  }
+
+  daemon::MetaRow meta_;
+  std::map<DeviceId, daemon::DeviceRow> devices_;
+  std::map<PoolId, daemon::PoolRow> pools_;
+  std::map<LeaseId, daemon::LeaseRow> leases_;
+};
+
+class Run {
+ public:
+  explicit Run(uint64_t seed) : prng_(seed) {
+    const auto recovery = machine_.recover({}, {}, "boot-0", now_ns_);
+    REQUIRE(recovery.ok());
+    rows_.apply(recovery->delta);
+  }
+
+  void step() {
+    now_ns_ += prng_.chance(1, 3) ? prng_.below(5 * ns_per_s) : 0;
+    if (prng_.chance(1, 100)) {
+      restart();
+    } else {
+      command();
+    }
+    compare();
+  }
+  uint64_t accepted() const { return accepted_; }
+
+ private:
+  void command() {
+    const daemon::Command command = random_command(prng_, reference_, now_ns_);
+    INFO("command " << std::string(command_name(command)));
+    const Expected expected = reference_.apply(command);
+    const daemon::Step step = machine_.apply(command);
+    const ErrorCode code = step.reply.ok() ? ErrorCode::ok : step.reply.error().code;
+    REQUIRE(std::string(error_code_name(code)) == std::string(error_code_name(expected.code)));
+    if (!step.reply.ok()) REQUIRE(step.delta.empty());
+    rows_.apply(step.delta);
+    if (step.reply.ok()) ++accepted_;
+
+    const auto* grant = std::get_if<daemon::Grant>(&command);
+    if (grant != nullptr && step.reply.ok() && !expected.same_lease.has_value()) {
+      const LeaseId id = std::get<daemon::GrantPending>(*step.reply).lease;
+      REQUIRE(describe(step.effects) == std::multiset<std::string>{"carve " + std::to_string(id.value)});
+      REQUIRE(step.delta.empty());
+      REQUIRE(reference_.placed(*grant, *machine_.find_lease(id)) == "");
+      return;
+    }
+    REQUIRE(describe(step.effects) == expected.effects);
+    if (!expected.same_lease.has_value()) return;
+    const auto* active = std::get_if<daemon::LeaseReply>(&*step.reply);
+    const LeaseId id = active != nullptr ? active->lease.id : std::get<daemon::GrantPending>(*step.reply).lease;
+    REQUIRE(id == *expected.same_lease);
+  }
+
+  void restart() {
+    INFO("restart");
+    const bool same_boot = prng_.chance(2, 3);
+    if (!same_boot) ++boot_;
+    daemon::Observation observed;
+    for (const auto& device : reference_.devices()) observed.device_serials.push_back(device.serial);
+    std::map<std::string, uint64_t> objects;
+    for (const auto& lease : reference_.leases()) {
+      if (prng_.chance(1, 20)) continue;
+      objects[lease.object] = prng_.chance(1, 20) ? 0 : lease.bytes;
+    }
+    observed.objects.assign(objects.begin(), objects.end());
+    const std::string boot = "boot-" + std::to_string(boot_);
+    machine_ = daemon::StateMachine();
+    const auto recovery = machine_.recover(rows_.image(), observed, boot, now_ns_);
+    REQUIRE(recovery.ok());
+    REQUIRE(describe(recovery->effects) == reference_.restart(objects, same_boot, now_ns_).effects);
+    rows_.apply(recovery->delta);
+
+    daemon::StateMachine again;
+    const auto repeated = again.recover(rows_.image(), observed, boot, now_ns_);
+    REQUIRE(repeated.ok());
+    REQUIRE(repeated->delta.empty());
+  }
+
+  void compare() {
+    for (const std::string& problem : machine_.check_all()) FAIL(problem);
+    REQUIRE(machine_.devices().size() == reference_.devices().size());
+    for (const auto& device : reference_.devices()) {
+      const auto* row = machine_.find_device(device.serial);
+      REQUIRE(row != nullptr);
+      REQUIRE(row->capacity_bytes == device.capacity_bytes);
+      const std::string& pool = reference_.pool_of(device.serial);
+      REQUIRE((row->pool.valid() ? machine_.find_pool(row->pool)->name : "") == pool);
+    }
+    REQUIRE(machine_.pools().size() == reference_.pools().size());
+    for (const std::string& name : reference_.pools()) {
+      REQUIRE(machine_.find_pool(name) != nullptr);
+      const PoolId id = machine_.find_pool(name)->id;
+      REQUIRE(machine_.pool_use(id).free_bytes ==
+              reference_.free_granules(name) * machine_.pool_granule_bytes(id));
+    }
+    REQUIRE(machine_.leases().size() == reference_.leases().size());
+    for (const auto& expected : reference_.leases()) {
+      const auto* lease = machine_.find_lease(expected.id);
+      REQUIRE(lease != nullptr);
+      REQUIRE(lease->phase == expected.phase);
+      REQUIRE(lease->extents == expected.extents);
+      REQUIRE(lease->epoch == expected.epoch);
+      REQUIRE(lease->ttl_ns == expected.ttl_ns);
+      REQUIRE(lease->expiry_ns == expected.expiry_ns);
+      REQUIRE(lease->deadline_ns == expected.deadline_ns);
+      REQUIRE(lease->tenant == expected.tenant);
+      REQUIRE(lease->label == expected.label);
+    }
+    REQUIRE(machine_.next_due_ns() == reference_.next_due_ns());
+  }
+
+  Prng prng_;
+  daemon::StateMachine machine_;
+  Reference reference_;
+  Rows rows_;
+  uint64_t now_ns_ = 100 * ns_per_s;
+  uint64_t boot_ = 0;
+  uint64_t accepted_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("StateMachine: agrees with the reference model over random commands and restarts") {
+  const uint64_t first = number_from("TERRACE_MODEL_SEED", 1);
+  const uint64_t seeds = number_from("TERRACE_MODEL_SEEDS", 10);
+  uint64_t accepted = 0;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    INFO("TERRACE_MODEL_SEED=" << seed);
+    Run run(seed);
+    for (uint64_t i = 0; i < commands_per_seed; ++i) {
+      INFO("step " << i);
+      run.step();
+    }
+    accepted += run.accepted();
+  }
+  // Refusals are tested too, but a run of nothing else would test little.
+  CHECK(accepted > seeds * commands_per_seed / 4);
+  MESSAGE(seeds << " seeds of " << commands_per_seed << " commands, " << accepted << " accepted");
+}
