@@ -2,6 +2,7 @@
 #include <exception>
 
 #include "cli/cli.h"
+#include "core/base/failpoint.h"
 
 namespace terrace::cli {
 namespace {
@@ -42,6 +43,10 @@ int run(int argc, char** argv) {
     return exit_usage;
   }
   context.json = asks_for_json(arguments);
+  if (const Status status = arm_failpoints_from_environment(); !status.ok()) {
+    fail(context, status.error());
+    return context.exit_code;
+  }
   if (std::string text = explain_unknown_word(app, arguments); !text.empty()) {
     fail_usage(context, std::move(text));
     return context.exit_code;

@@ -120,11 +120,11 @@ def check_include(rules: Rules, root: pathlib.Path, path: str, header: str, quot
     forbidden = rules.forbids(module, header)
     if forbidden is not None:
         return f"[pure] {module} must not include {forbidden}"
+    generated = (header.removesuffix(".h"), header + ".in")  # from x.capnp, from x.h.in
+    if any((root / name).is_file() for name in (header, *generated)):
+        return _check_project_edge(rules, module, header)
     if not quoted:
         return _check_library(rules, module, header)
-    ours = (root / header).is_file() or (root / header.removesuffix(".h")).is_file()  # x.capnp.h is generated
-    if ours:
-        return _check_project_edge(rules, module, header)
     if ((root / path).parent / header).is_file():
         return f'write includes from the repository root, not "{header}"'
     if rules.module_of(header):
