@@ -81,6 +81,13 @@ void Statement::reset() {
   sqlite3_reset(statement_);
 }
 
+Status Statement::run(const char* where) {
+  const Result<bool> row = step(where);
+  reset();
+  if (!row.ok()) return row.error();
+  return {};
+}
+
 bool Statement::read(int column, uint64_t& value) const {
   if (sqlite3_column_type(statement_, column) != SQLITE_INTEGER) return false;
   value = static_cast<uint64_t>(sqlite3_column_int64(statement_, column));

@@ -34,6 +34,8 @@ class Statement {
   // true: a row is there; false: done. The Error names `where`.
   Result<bool> step(const char* where);
   void reset();
+  // One step of a statement that gives no rows, and the reset.
+  Status run(const char* where);
 
   // Columns of the current row. Each says whether the stored type and length are what they should be.
   bool read(int column, uint64_t& value) const;

@@ -3,10 +3,8 @@
 #include <sqlite3.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -14,7 +12,7 @@
 #include "core/base/limits.h"
 #include "daemon/store/image_reader.h"
 #include "daemon/store/mark_file.h"
-#include "daemon/store/row_codec.h"
+#include "daemon/store/row_writer.h"
 #include "daemon/store/store_files.h"
 
 namespace terrace::daemon {
@@ -37,25 +35,9 @@ class SqliteStore final : public Store {
   Status commit(const Delta& delta) override;
 
  private:
-  // A row's new share of the digest, known to the maps only once its transaction is durable.
-  struct Change {
-    Table table;
-    uint64_t id;
-    std::optional<uint64_t> share;
-  };
-
   void detach();
   Status attach_unexplained();
   Status verify_or_migrate();
-  Status prepare();
-  Status check_delta(const Delta& delta) const;
-  Status write(const Delta& delta, StoreSeal& seal, std::vector<Change>& changes);
-  Status put(Statement& statement, Table table, uint64_t id, uint32_t crc, StoreSeal& seal,
-             std::vector<Change>& changes);
-  Status erase(Table table, uint64_t id, StoreSeal& seal, std::vector<Change>& changes);
-  Status run(Statement& statement);
-  void replace_share(Table table, uint64_t id, std::optional<uint64_t> share, StoreSeal& seal,
-                     std::vector<Change>& changes);
   // Undoes the open transaction. Only a full disk leaves the store usable.
   Error give_up(Error cause);
   void checkpoint_when_due();
@@ -64,13 +46,12 @@ class SqliteStore final : public Store {
   SqliteStoreOptions options_;
   MarkFile mark_;
   Connection connection_;
-  Statement begin_, commit_, put_meta_;
-  std::array<Statement, table_count> put_, erase_;
+  Statement begin_, commit_;
+  RowWriter writer_;
   MetaRow meta_;
   StoreSeal seal_;
   RowShares shares_;
   std::optional<Image> verified_;
-  std::vector<std::byte> extents_;
   int log_frames_ = 0;
   bool failed_ = true;  // until attached, and after an outcome that nobody knows
 };
@@ -117,7 +98,9 @@ Status SqliteStore::attach_unexplained() {
   TERRACE_RETURN_IF_ERROR(mark_.sync());
   TERRACE_RETURN_IF_ERROR(sync_folder_of(path_));
   sqlite3_wal_hook(connection_.raw(), count_log_frames, &log_frames_);
-  TERRACE_RETURN_IF_ERROR(prepare());
+  TERRACE_ASSIGN_OR_RETURN(begin_, connection_.prepare("BEGIN IMMEDIATE", where));
+  TERRACE_ASSIGN_OR_RETURN(commit_, connection_.prepare("COMMIT", where));
+  TERRACE_RETURN_IF_ERROR(writer_.prepare(connection_));
   failed_ = false;
   return {};
 }
@@ -170,44 +153,10 @@ Status SqliteStore::verify_or_migrate() {
   return {};
 }
 
-Status SqliteStore::prepare() {
-  constexpr const char* where = "SqliteStore::prepare";
-  TERRACE_ASSIGN_OR_RETURN(begin_, connection_.prepare("BEGIN IMMEDIATE", where));
-  TERRACE_ASSIGN_OR_RETURN(commit_, connection_.prepare("COMMIT", where));
-  TERRACE_ASSIGN_OR_RETURN(
-      put_meta_, connection_.prepare("UPDATE meta SET store_id=?, sequence=?, rows=?, digest=?, next_device=?, "
-                                     "next_pool=?, next_lease=?, next_epoch=?, boot_id=?, crc=? WHERE id=1",
-                                     where));
-  struct Sql {
-    Table table;
-    const char* put;
-    const char* erase;
-  };
-  constexpr Sql statements[] = {
-      {Table::device,
-       "INSERT OR REPLACE INTO device (serial, backend, capacity_bytes, granule_bytes, pool, id, crc) "
-       "VALUES (?,?,?,?,?,?,?)",
-       "DELETE FROM device WHERE id=?"},
-      {Table::pool, "INSERT OR REPLACE INTO pool (name, id, crc) VALUES (?,?,?)",
-       "DELETE FROM pool WHERE id=?"},
-      {Table::lease,
-       "INSERT OR REPLACE INTO lease (pool, tenant, host, label, object, reason, extents, epoch, mode, phase, "
-       "bytes, ttl_ns, expiry_ns, deadline_ns, request_high, request_low, id, crc) "
-       "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-       "DELETE FROM lease WHERE id=?"},
-  };
-  for (const Sql& sql : statements) {
-    const auto index = static_cast<size_t>(sql.table);
-    TERRACE_ASSIGN_OR_RETURN(put_[index], connection_.prepare(sql.put, where));
-    TERRACE_ASSIGN_OR_RETURN(erase_[index], connection_.prepare(sql.erase, where));
-  }
-  return {};
-}
-
 void SqliteStore::detach() {
-  for (Statement* statement : {&begin_, &commit_, &put_meta_}) *statement = Statement();
-  for (Statement& statement : put_) statement = Statement();
-  for (Statement& statement : erase_) statement = Statement();
+  begin_ = Statement();
+  commit_ = Statement();
+  writer_ = RowWriter();
   // A healthy store leaves one whole file; a doubtful one leaves everything as it was found.
   if (!failed_) {
     if (connection_.exec("PRAGMA wal_checkpoint(TRUNCATE)", "SqliteStore::detach").ok())
@@ -235,35 +184,30 @@ Result<Image> SqliteStore::load() {
 }
 
 Status SqliteStore::commit(const Delta& delta) {
+  constexpr const char* where = "SqliteStore::commit";
   if (delta.empty()) return {};
   if (failed_)
     return error_of(ErrorCode::io_error, "store " + path_ + ": an earlier commit ended in doubt; load first");
-  TERRACE_RETURN_IF_ERROR(check_delta(delta));
+  TERRACE_RETURN_IF_ERROR(RowWriter::check(delta));
   if (const int code = TERRACE_FAILPOINT(store_before_begin); code != 0)
     return give_up(os_error(code, "store_before_begin", "store " + path_ + ": cannot begin"));
 
   verified_.reset();
   StoreSeal seal = seal_;
   ++seal.sequence;
-  std::vector<Change> changes;
-  Status written = write(delta, seal, changes);
+  std::vector<ShareChange> changes;
+  Status written = begin_.run(where);
+  if (written.ok()) written = writer_.write(delta, meta_, shares_, seal, changes);
   if (!written.ok()) return give_up(written.error());
   if (const int code = TERRACE_FAILPOINT(store_before_commit); code != 0)
     return give_up(os_error(code, "store_before_commit", "store " + path_ + ": cannot commit"));
-  Status committed = run(commit_);
+  Status committed = commit_.run(where);
   if (!committed.ok()) return give_up(committed.error());
 
   // Durable from here: whatever still fails, the caller must read back rather than try again.
   seal_ = seal;
   if (delta.meta.has_value()) meta_ = *delta.meta;
-  for (const Change& change : changes) {
-    auto& shares = shares_[static_cast<size_t>(change.table)];
-    if (change.share.has_value()) {
-      shares[change.id] = *change.share;
-    } else {
-      shares.erase(change.id);
-    }
-  }
+  apply_changes(changes, shares_);
   Status marked = mark_.record({seal_.store_id, seal_.sequence});
   const int code = TERRACE_FAILPOINT(store_after_commit);
   if (code != 0 || !marked.ok()) {
@@ -275,115 +219,6 @@ Status SqliteStore::commit(const Delta& delta) {
   }
   checkpoint_when_due();
   return {};
-}
-
-Status SqliteStore::check_delta(const Delta& delta) const {
-  // A row that load() would refuse must not get in: that would be a defect of the caller's.
-  Status status;
-  const auto check = [&status](uint64_t key, const auto& row) {
-    if (!status.ok() || !row.has_value()) return;
-    status = validate(*row);
-    if (status.ok() && row->id.value != key) status = error_of(ErrorCode::corrupt, "a row under another's id");
-  };
-  for (const auto& [id, row] : delta.devices) check(id.value, row);
-  for (const auto& [id, row] : delta.pools) check(id.value, row);
-  for (const auto& [id, row] : delta.leases) check(id.value, row);
-  if (status.ok() && delta.meta.has_value()) status = validate(*delta.meta);
-  if (status.ok()) return status;
-  return error_of(ErrorCode::internal, "refused to store a row: " + status.error().detail);
-}
-
-Status SqliteStore::write(const Delta& delta, StoreSeal& seal, std::vector<Change>& changes) {
-  TERRACE_RETURN_IF_ERROR(run(begin_));
-  for (const auto& [id, row] : delta.devices) {
-    if (!row.has_value()) {
-      TERRACE_RETURN_IF_ERROR(erase(Table::device, id.value, seal, changes));
-      continue;
-    }
-    Statement& statement = put_[static_cast<size_t>(Table::device)];
-    statement.bind_start();
-    statement.bind(row->serial);
-    statement.bind(row->backend);
-    statement.bind(row->capacity_bytes);
-    statement.bind(row->granule_bytes);
-    statement.bind(row->pool.value);
-    TERRACE_RETURN_IF_ERROR(put(statement, Table::device, id.value, row_crc(*row), seal, changes));
-  }
-  for (const auto& [id, row] : delta.pools) {
-    if (!row.has_value()) {
-      TERRACE_RETURN_IF_ERROR(erase(Table::pool, id.value, seal, changes));
-      continue;
-    }
-    Statement& statement = put_[static_cast<size_t>(Table::pool)];
-    statement.bind_start();
-    statement.bind(row->name);
-    TERRACE_RETURN_IF_ERROR(put(statement, Table::pool, id.value, row_crc(*row), seal, changes));
-  }
-  for (const auto& [id, row] : delta.leases) {
-    if (!row.has_value()) {
-      TERRACE_RETURN_IF_ERROR(erase(Table::lease, id.value, seal, changes));
-      continue;
-    }
-    encode_extents(row->extents, extents_);
-    Statement& statement = put_[static_cast<size_t>(Table::lease)];
-    statement.bind_start();
-    statement.bind(row->pool.value);
-    for (const std::string* text : {&row->tenant, &row->host, &row->label, &row->object, &row->reason})
-      statement.bind(*text);
-    statement.bind(std::span<const std::byte>(extents_));
-    for (const uint64_t value :
-         {row->epoch.value, static_cast<uint64_t>(row->mode), static_cast<uint64_t>(row->phase), row->bytes,
-          row->ttl_ns, row->expiry_ns, row->deadline_ns, row->request_high, row->request_low})
-      statement.bind(value);
-    TERRACE_RETURN_IF_ERROR(put(statement, Table::lease, id.value, row_crc(*row), seal, changes));
-  }
-  const MetaRow& meta = delta.meta.has_value() ? *delta.meta : meta_;
-  put_meta_.bind_start();
-  for (const uint64_t value : {seal.store_id, seal.sequence, seal.rows, seal.digest, meta.next_device,
-                               meta.next_pool, meta.next_lease, meta.next_epoch})
-    put_meta_.bind(value);
-  put_meta_.bind(meta.boot_id);
-  put_meta_.bind(uint64_t{row_crc(meta, seal)});
-  return run(put_meta_);
-}
-
-Status SqliteStore::put(Statement& statement, Table table, uint64_t id, uint32_t crc, StoreSeal& seal,
-                        std::vector<Change>& changes) {
-  statement.bind(id);
-  statement.bind(uint64_t{crc});
-  TERRACE_RETURN_IF_ERROR(run(statement));
-  replace_share(table, id, row_share(id, crc), seal, changes);
-  return {};
-}
-
-Status SqliteStore::erase(Table table, uint64_t id, StoreSeal& seal, std::vector<Change>& changes) {
-  Statement& statement = erase_[static_cast<size_t>(table)];
-  statement.bind_start();
-  statement.bind(id);
-  TERRACE_RETURN_IF_ERROR(run(statement));
-  replace_share(table, id, std::nullopt, seal, changes);
-  return {};
-}
-
-Status SqliteStore::run(Statement& statement) {
-  Result<bool> row = statement.step("SqliteStore::commit");
-  statement.reset();
-  if (!row.ok()) return row.error();
-  return {};
-}
-
-void SqliteStore::replace_share(Table table, uint64_t id, std::optional<uint64_t> share, StoreSeal& seal,
-                                std::vector<Change>& changes) {
-  const auto& shares = shares_[static_cast<size_t>(table)];
-  if (const auto old = shares.find(id); old != shares.end()) {
-    seal.digest -= old->second;
-    --seal.rows;
-  }
-  if (share.has_value()) {
-    seal.digest += *share;
-    ++seal.rows;
-  }
-  changes.push_back({table, id, share});
 }
 
 Error SqliteStore::give_up(Error cause) {
