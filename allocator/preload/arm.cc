@@ -1,0 +1,266 @@
+// Start-up, the first large request, and new segments.
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "allocator/preload/link.h"
+#include "allocator/preload/message.h"
+#include "allocator/preload/next.h"
+#include "allocator/preload/window.h"
+
+namespace terrace::preload {
+
+Window window;
+std::atomic<size_t> large_from{SIZE_MAX};
+std::atomic<size_t> window_span{0};
+std::atomic<uintptr_t> window_base{0};
+
+namespace {
+
+constexpr size_t window_alignment = 2u << 20;  // huge pages for the DDR part, granules of the leases
+constexpr uint64_t retry_exhausted_ns = 100'000'000;
+constexpr uint64_t retry_unavailable_ns = 1'000'000'000;
+constexpr uint64_t free_dirty_bytes_max = 64u << 20;
+
+std::atomic<bool> armed{false};
+
+uint64_t now_ns() {
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// Environment only: everything else waits for the first large request. A set-uid program never gets here
+// with these variables (the loader drops LD_PRELOAD), secure_getenv makes sure.
+__attribute__((constructor)) void start_up() {
+  if (!ready()) return;
+  remember_stderr();
+  const char* path = secure_getenv(supply::socket_variable);
+  if (path == nullptr || *path == 0) return;
+  if (!set_supply_path(path)) return say("the supervisor's socket path is too long; running on plain malloc");
+  uint64_t min_size = supply::min_size_default;
+  if (const char* text = secure_getenv(supply::min_size_variable); text != nullptr && *text != 0)
+    min_size = strtoull(text, nullptr, 10);
+  // Below a page each request would cost a page.
+  large_from.store(min_size < page_bytes ? page_bytes : min_size, std::memory_order_relaxed);
+}
+
+// At most 4 TiB a part: page numbers have 32 bits.
+size_t round_to_window(uint64_t bytes) {
+  constexpr uint64_t part_max = uint64_t{4} << 40;
+  return ((bytes < part_max ? bytes : part_max) + window_alignment - 1) & ~(window_alignment - 1);
+}
+
+bool give_up(const char* why) {
+  large_from.store(SIZE_MAX, std::memory_order_relaxed);
+  say(why);
+  return false;
+}
+
+// Reserves the window, or as much of it as the address-space limit (ulimit -v) lets it have; at most half of
+// that limit, since the program's own mappings need the rest.
+bool reserve(size_t ddr_bytes, size_t cxl_bytes) {
+  size_t wanted = ddr_bytes + cxl_bytes;
+  size_t bytes = wanted;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur / 2)
+    bytes = limit.rlim_cur / 2;
+  for (; bytes >= window_alignment; bytes = bytes / 2) {
+    bytes &= ~(window_alignment - 1);
+    void* at = ::mmap(nullptr, bytes + window_alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                      -1, 0);
+    if (at == MAP_FAILED) continue;
+    uintptr_t start = reinterpret_cast<uintptr_t>(at);
+    uintptr_t aligned = (start + window_alignment - 1) & ~(window_alignment - 1);
+    if (aligned > start) ::munmap(at, aligned - start);
+    if (size_t tail = start + window_alignment - aligned; tail > 0)
+      ::munmap(reinterpret_cast<void*>(aligned + bytes), tail);
+    // The DDR part shrinks last: it needs nobody's grant.
+    size_t ddr = ddr_bytes < bytes ? ddr_bytes : bytes;
+    uint32_t pages = static_cast<uint32_t>(bytes / page_bytes);
+    void* table = ::mmap(nullptr, heap::PageHeap::table_bytes(pages), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    bool usable = table != MAP_FAILED &&
+                  (ddr == 0 || ::mprotect(reinterpret_cast<void*>(aligned), ddr, PROT_READ | PROT_WRITE) == 0);
+    if (!usable) {
+      if (table != MAP_FAILED) ::munmap(table, heap::PageHeap::table_bytes(pages));
+      ::munmap(reinterpret_cast<void*>(aligned), bytes);
+      continue;
+    }
+    window.base = reinterpret_cast<char*>(aligned);
+    window.ddr_pages = static_cast<uint32_t>(ddr / page_bytes);
+    window.total_pages = pages;
+    window.mapped_pages = window.ddr_pages;
+    window.heap.init(table, pages, aligned / page_bytes);
+    if (window.ddr_pages > 0) window.heap.add({0, window.ddr_pages}, ddr_arena, false);
+    if (bytes < wanted) say("the address-space limit (ulimit -v) leaves a window of %u MiB only", bytes >> 20);
+    return true;
+  }
+  return false;
+}
+
+void describe_window_in_slot() {
+  window.slot->window_base = reinterpret_cast<uintptr_t>(window.base);
+  window.slot->window_bytes = size_t{window.total_pages} * page_bytes;
+  window.slot->ddr_window_bytes = size_t{window.ddr_pages} * page_bytes;
+}
+
+// Under supply_lock.
+bool arm_locked() {
+  if (armed.load(std::memory_order_relaxed)) return true;
+  if (large_from.load(std::memory_order_relaxed) == SIZE_MAX) return false;  // gave up meanwhile
+  Link link;
+  if (!link.open()) return give_up("no supervisor at TERRACE_SUPPLY; running on plain malloc");
+  supply::Request request{};
+  request.magic = supply::magic;
+  request.version = supply::version;
+  request.kind = static_cast<uint16_t>(supply::RequestKind::hello);
+  supply::Reply reply{};
+  int fd = -1;
+  if (!link.ask(request, &reply, &fd))
+    return give_up("the supervisor does not answer; running on plain malloc");
+  if (reply.status != static_cast<uint16_t>(supply::ReplyStatus::ok) || reply.slot >= supply::slots_max ||
+      fd < 0) {
+    close_raw(fd);
+    return give_up("the supervisor refused this process (too many at once); running on plain malloc");
+  }
+  void* control = ::mmap(nullptr, supply::control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close_raw(fd);
+  if (control == MAP_FAILED) return give_up("no address space for the control page; running on plain malloc");
+  window.control = static_cast<supply::ControlHeader*>(control);
+  window.slot = &supply::slots_of(window.control)[reply.slot];
+  window.fallback = window.control->fallback != 0;
+  // Rounded up, so that segments begin at whole granules; the budget itself is kept by charge().
+  size_t ddr_bytes = round_to_window(window.control->ddr_budget);
+  size_t cxl_bytes = round_to_window(window.control->cxl_budget);
+  if (window.control->magic != supply::magic || !reserve(ddr_bytes, cxl_bytes)) {
+    ::munmap(control, supply::control_bytes);
+    window.control = nullptr;
+    window.slot = nullptr;
+    return give_up("no address space for the window; running on plain malloc");
+  }
+  uint64_t dirty_max = ddr_bytes / 8 < free_dirty_bytes_max ? ddr_bytes / 8 : free_dirty_bytes_max;
+  window.free_dirty_pages_max = dirty_max / page_bytes;
+  describe_window_in_slot();
+  window_base.store(reinterpret_cast<uintptr_t>(window.base), std::memory_order_relaxed);
+  window_span.store(size_t{window.total_pages} * page_bytes, std::memory_order_release);
+  armed.store(true, std::memory_order_release);  // pairs with is_armed()
+  return true;
+}
+
+}  // namespace
+
+bool is_armed() {
+  return armed.load(std::memory_order_acquire);
+}
+
+bool arm() {
+  if (!window.supply_lock.enter()) return false;
+  bool result = arm_locked();
+  window.supply_lock.leave();
+  return result;
+}
+
+bool add_segment(size_t bytes, size_t alignment) {
+  if (window.supply_gone.load(std::memory_order_relaxed)) return false;
+  size_t left = size_t{window.total_pages - window.mapped_pages} * page_bytes;
+  size_t needed = bytes + (alignment > window_alignment ? alignment : 0);
+  if (window.segment_count == supply::segments_max || needed > left || now_ns() < window.segment_retry_ns)
+    return false;
+
+  supply::Request request{};
+  request.magic = supply::magic;
+  request.version = supply::version;
+  request.kind = static_cast<uint16_t>(supply::RequestKind::segment);
+  request.segment_index = window.segment_count;
+  request.bytes = needed;
+  supply::Reply reply{};
+  int fd = -1;
+  // The link stays open until the segment is mapped: until then the supervisor keeps the lease without
+  // looking for somebody who maps it.
+  Link link;
+  if (!link.open() || !link.ask(request, &reply, &fd)) {
+    if (!window.supply_gone.exchange(true))
+      say("the supervisor cannot be reached (ended, chroot or change of uid); new memory comes from plain "
+          "malloc");
+    return false;
+  }
+  auto status = static_cast<supply::ReplyStatus>(reply.status);
+  if (status != supply::ReplyStatus::ok || fd < 0 || reply.bytes < needed) {
+    close_raw(fd);
+    window.segment_retry_ns =
+        now_ns() + (status == supply::ReplyStatus::unavailable ? retry_unavailable_ns : retry_exhausted_ns);
+    return false;
+  }
+  size_t mapped = (reply.bytes < left ? reply.bytes : left) & ~(page_bytes - 1);
+  heap::PageSpan span{window.mapped_pages, static_cast<uint32_t>(mapped / page_bytes)};
+  char* at = window.address(span.first);
+  bool ok = ::mmap(at, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == at;
+  close_raw(fd);
+  // W1: a child made behind this library's back gets no shared page to corrupt; it gets SIGSEGV.
+  if (!ok || next.madvise(at, mapped, MADV_DONTFORK) != 0) {
+    // Back to a reservation; if even that fails the range stays unused, which mapped_pages ensures.
+    if (ok &&
+        ::mmap(at, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != at)
+      window.mapped_pages += span.pages;
+    window.segment_retry_ns = now_ns() + retry_unavailable_ns;
+    return false;
+  }
+  // Never refused: a fork would hold supply_lock, and this thread does not hold heap_lock.
+  if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
+  window.segments[window.segment_count] = {reply.segment_key, span};
+  window.heap.add(span, shared_arena(window.segment_count), false);
+  window.mapped_pages += span.pages;
+  ++window.segment_count;
+  window.heap_lock.leave();
+  return true;
+}
+
+bool claim_slot(uint32_t parent_slot) {
+  supply::Slot* slots = supply::slots_of(window.control);
+  auto pid = static_cast<uint32_t>(::getpid());
+  uint32_t start = pid % supply::slots_max;
+  for (uint32_t i = 0; i < supply::slots_max; ++i) {
+    supply::Slot& slot = slots[(start + i) % supply::slots_max];
+    uint32_t expected = 0;
+    // acquire pairs with the supervisor's release when it clears a slot's counters and then its pid.
+    if (!std::atomic_ref<uint32_t>(slot.pid).compare_exchange_strong(expected, pid, std::memory_order_acquire))
+      continue;
+    window.slot = &slot;
+    slot.parent_slot = parent_slot;
+    describe_window_in_slot();
+    return true;
+  }
+  window.slot = nullptr;
+  return false;
+}
+
+void count(uint64_t supply::Slot::*counter, uint64_t more) {
+  if (window.slot == nullptr) return;
+  std::atomic_ref<uint64_t> cell(window.slot->*counter);
+  cell.store(cell.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+}
+
+void count_live(uint8_t arena, int64_t bytes) {
+  if (window.slot == nullptr) return;
+  auto more = static_cast<uint64_t>(bytes);  // modulo 2^64: subtracts when negative
+  if (arena == ddr_arena) {
+    count(&supply::Slot::live_ddr, more);
+  } else if (is_shared(arena)) {
+    count(&supply::Slot::live_cxl, more);
+    std::atomic_ref<uint64_t> cell(window.slot->segment_live[segment_of(arena)]);
+    cell.store(cell.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  } else {
+    count(&supply::Slot::live_detached, more);
+  }
+  if (bytes > 0) {
+    const supply::Slot& slot = *window.slot;
+    uint64_t live = slot.live_ddr + slot.live_cxl + slot.live_detached;
+    if (live > slot.peak_live)
+      std::atomic_ref<uint64_t>(window.slot->peak_live).store(live, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace terrace::preload

@@ -1,0 +1,77 @@
+#include "allocator/preload/link.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace terrace::preload {
+namespace {
+
+sockaddr_un supply_address;
+constexpr time_t reply_timeout_s = 40;  // above the 30 s that the supervisor waits for a pool manager's restart
+
+template <typename Call>
+long retry(Call call) {
+  long result;
+  do result = call();
+  while (result < 0 && errno == EINTR);
+  return result;
+}
+
+}  // namespace
+
+void close_raw(int fd) {
+  if (fd >= 0) ::syscall(SYS_close, fd);
+}
+
+bool set_supply_path(const char* path) {
+  if (strlen(path) >= sizeof(supply_address.sun_path)) return false;
+  supply_address.sun_family = AF_UNIX;
+  strcpy(supply_address.sun_path, path);
+  return true;
+}
+
+Link::~Link() {
+  close_raw(socket_);
+}
+
+bool Link::open() {
+  socket_ = static_cast<int>(::syscall(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (socket_ < 0) return false;
+  timeval timeout{.tv_sec = reply_timeout_s, .tv_usec = 0};
+  ::syscall(SYS_setsockopt, socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  ::syscall(SYS_setsockopt, socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+  return retry([&] { return ::syscall(SYS_connect, socket_, &supply_address, sizeof(supply_address)); }) == 0;
+}
+
+bool Link::ask(const supply::Request& request, supply::Reply* reply, int* fd) {
+  *fd = -1;
+  if (retry([&] {
+        return ::syscall(SYS_sendto, socket_, &request, sizeof(request), MSG_NOSIGNAL, nullptr, 0);
+      }) != sizeof(request))
+    return false;
+  iovec part{.iov_base = reply, .iov_len = sizeof(*reply)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  long received = retry([&] { return ::syscall(SYS_recvmsg, socket_, &message, MSG_CMSG_CLOEXEC); });
+  if (received < 0) return false;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header))
+    if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
+      memcpy(fd, CMSG_DATA(header), sizeof(*fd));
+  if (received == sizeof(*reply) && reply->magic == supply::magic && reply->version == supply::version &&
+      (message.msg_flags & MSG_CTRUNC) == 0)
+    return true;
+  close_raw(*fd);
+  *fd = -1;
+  return false;
+}
+
+}  // namespace terrace::preload

@@ -1,0 +1,106 @@
+// A lock that a fork may be taken under without a deadlock, whatever other libraries lock in their own
+// fork handlers.
+//
+// While one thread forks, the heap's records must not change, or the child would get half of a change. Other
+// threads are not made to wait for that: one of them may hold a library's mutex which the forking thread's
+// handlers are about to take. Instead enter() fails at once, and the caller does without the heap: it
+// allocates from the next malloc and queues what it frees. The same answer is given to a signal handler that
+// interrupted this very lock's holder.
+//
+// Threads   Any. Raw futex calls: no cancellation point, nothing allocated.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace terrace::preload {
+
+// A number for the calling thread, never 0. Kept by the main thread of a forked child.
+inline uint32_t thread_number() {
+  static constinit std::atomic<uint32_t> last{0};
+  static thread_local constinit uint32_t mine __attribute__((tls_model("initial-exec"))) = 0;
+  while (mine == 0) mine = (last.fetch_add(1, std::memory_order_relaxed) + 1) & 0x7fffffffu;
+  return mine;
+}
+
+class ForkLock {
+ public:
+  constexpr ForkLock() = default;
+
+  // False: a fork is under way, or this thread holds the lock already; the caller must do without.
+  bool enter() {
+    if (forking_.load(std::memory_order_relaxed)) return false;
+    return try_enter() || enter_slowly(true);
+  }
+
+  void leave() {
+    if ((state_.exchange(0, std::memory_order_release) & contended) != 0) wake(1);
+  }
+
+  // Takes the lock for a fork. False: this thread holds it already (a signal handler that forks).
+  bool begin_fork() {
+    if (!try_enter() && !enter_slowly(false)) return false;
+    forking_.store(true, std::memory_order_seq_cst);
+    wake(INT32_MAX);  // those who wait see forking_ and give up
+    return true;
+  }
+
+  void end_fork() {
+    forking_.store(false, std::memory_order_seq_cst);
+    leave();
+  }
+
+  // In the child: nobody else exists.
+  void reset_in_child() {
+    state_.store(0, std::memory_order_relaxed);
+    forking_.store(false, std::memory_order_seq_cst);
+  }
+
+ private:
+  // The word holds the owner's number above the lowest bit, in one store with the locking itself: a signal
+  // handler finds either a lock that it can take, or its own thread's number.
+  static constexpr uint32_t contended = 1;
+
+  bool try_enter() {
+    uint32_t expected = 0;
+    // acquire pairs with the release in leave(): what the last holder wrote is seen.
+    return state_.compare_exchange_strong(expected, thread_number() << 1, std::memory_order_acquire,
+                                          std::memory_order_relaxed);
+  }
+
+  bool enter_slowly(bool give_up_for_fork) {
+    const uint32_t mine = thread_number() << 1;
+    for (;;) {
+      uint32_t now = state_.load(std::memory_order_relaxed);
+      if ((now & ~contended) == mine) return false;
+      // begin_fork() stores forking_ and then wakes: either it is seen here, or the wait below is woken.
+      if (give_up_for_fork && forking_.load(std::memory_order_seq_cst)) return false;
+      if (now == 0) {
+        // Others may wait still: whoever takes the lock after a wait leaves it marked.
+        if (state_.compare_exchange_weak(now, mine | contended, std::memory_order_acquire,
+                                         std::memory_order_relaxed))
+          return true;
+        continue;
+      }
+      if ((now & contended) == 0 &&
+          !state_.compare_exchange_weak(now, now | contended, std::memory_order_relaxed))
+        continue;
+      ::syscall(SYS_futex, &state_, FUTEX_WAIT_PRIVATE, now | contended, &brief, nullptr, 0);
+    }
+  }
+
+  void wake(int count) { ::syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0); }
+
+  // A wait that began between begin_fork()'s store and its wake ends by itself.
+  static constexpr timespec brief = {0, 2'000'000};
+
+  std::atomic<uint32_t> state_{0};
+  std::atomic<bool> forking_{false};
+};
+
+}  // namespace terrace::preload

@@ -1,0 +1,19 @@
+// Lines to stderr without stdio or allocation.
+//
+// Threads   Any.
+#pragma once
+
+#include <cstdint>
+
+namespace terrace::preload {
+
+// Remembers what stderr is at start-up. Later lines are written only while descriptor 2 is still that file:
+// a daemon that closed it may have a data file there.
+void remember_stderr();
+
+// "terrace: <name>[pid]: <text>", cut at 400 bytes. `%u` in `text` stands for `number`.
+void say(const char* text, uint64_t number = 0);
+
+[[noreturn]] void fatal(const char* text, uint64_t number = 0);
+
+}  // namespace terrace::preload

@@ -1,0 +1,53 @@
+// The next malloc: the allocator that the program would have without this library (glibc's, or one that it
+// links). Small requests go there.
+//
+// Threads   ready() is called by the first allocation, when the process has one thread; after that all
+//           pointers are constant.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+struct termios;
+struct winsize;
+
+namespace terrace::preload {
+
+struct Next {
+  void* (*malloc)(size_t);
+  void* (*calloc)(size_t, size_t);
+  void* (*realloc)(void*, size_t);
+  void (*free)(void*);
+  void* (*memalign)(size_t, size_t);
+  void* (*aligned_alloc)(size_t, size_t);
+  int (*posix_memalign)(void**, size_t, size_t);
+  void* (*valloc)(size_t);
+  void* (*pvalloc)(size_t);
+  size_t (*malloc_usable_size)(void*);
+  int (*malloc_trim)(size_t);
+  pid_t (*fork)();
+  pid_t (*bare_fork)();  // _Fork
+  int (*madvise)(void*, size_t, int);
+};
+
+extern Next next;
+
+// True once `next` can be used. False while it is being looked up by this thread: dlsym allocates; such
+// requests are served by early_allocate.
+bool resolve_next();
+inline bool ready() {
+  return next.malloc != nullptr || resolve_next();
+}
+
+// A small static area for requests made while dlsym runs. Never given back.
+void* early_allocate(size_t bytes, size_t alignment);
+extern char early_area[];
+inline constexpr size_t early_area_bytes = 64 * 1024;
+inline bool is_early(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) - reinterpret_cast<uintptr_t>(early_area) < early_area_bytes;
+}
+size_t early_usable_size(const void* pointer);
+
+}  // namespace terrace::preload

@@ -1,0 +1,290 @@
+#include "allocator/preload/tiers.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "allocator/preload/message.h"
+#include "allocator/preload/next.h"
+#include "allocator/preload/window.h"
+
+namespace terrace::preload {
+namespace {
+
+// A freed DDR run of at least this many pages goes back to the kernel at once; shorter ones stay resident for
+// the next request, until there are free_dirty_pages_max of them.
+constexpr uint32_t purge_now_pages = 2048;
+// A freed detached run of at least this many pages is replaced by fresh private memory, which frees its copies.
+constexpr uint32_t replace_pages = 256;
+
+struct Taken {
+  char* address = nullptr;
+  char* dirty = nullptr;  // the part that may hold old bytes
+  size_t dirty_bytes = 0;
+};
+
+uint32_t pages_for(size_t bytes) {
+  return static_cast<uint32_t>((bytes + page_bytes - 1) / page_bytes);
+}
+
+// heap_lock is held.
+bool take_from(uint8_t arena, uint32_t pages, uint32_t align_pages, uint64_t supply::Slot::*counter,
+               Taken* taken) {
+  uint32_t first = window.heap.allocate(arena, pages, align_pages, window.generation);
+  if (first == heap::no_page) return false;
+  heap::PageSpan run{first, pages};
+  heap::PageSpan dirty = window.heap.dirty_stretch(run);
+  if (arena == ddr_arena) window.free_dirty_pages -= window.heap.count_dirty(run);
+  window.heap.set_dirty(run, true);
+  *taken = {window.address(first), window.address(dirty.first), size_t{dirty.pages} * page_bytes};
+  count(counter);
+  count_live(arena, static_cast<int64_t>(size_t{pages} * page_bytes));
+  return true;
+}
+
+bool take_in_budget(uint32_t pages, uint32_t align_pages, Taken* taken) {
+  size_t bytes = size_t{pages} * page_bytes;
+  if (window.heap.free_pages(ddr_arena) >= pages && charge(bytes)) {
+    if (take_from(ddr_arena, pages, align_pages, &supply::Slot::allocations_ddr, taken)) return true;
+    uncharge(bytes);
+  }
+  for (uint32_t i = 0; i < window.segment_count; ++i)
+    if (take_from(shared_arena(i), pages, align_pages, &supply::Slot::allocations_cxl, taken)) return true;
+  return false;
+}
+
+bool take_detached(uint32_t pages, uint32_t align_pages, Taken* taken) {
+  for (uint32_t i = 0; i < window.segment_count; ++i)
+    if (take_from(detached_arena(i), pages, align_pages, &supply::Slot::allocations_detached, taken))
+      return true;
+  return false;
+}
+
+// use_next from a lock that refused: a fork is under way.
+void* bypass(Refusal* refusal) {
+  window.during_fork.fetch_add(1, std::memory_order_relaxed);
+  *refusal = Refusal::use_next;
+  return nullptr;
+}
+
+void* hand_out(const Taken& taken, bool zero) {
+  if (zero && taken.dirty_bytes > 0) memset(taken.dirty, 0, taken.dirty_bytes);
+  return taken.address;
+}
+
+uint32_t checked_page(const void* pointer, const char* message) {
+  uint32_t page = window.page_of(pointer);
+  if (reinterpret_cast<uintptr_t>(pointer) % page_bytes != 0 || !window.heap.is_used(page)) fatal(message);
+  return page;
+}
+
+// Gives free resident DDR pages back. heap_lock is held.
+void purge() {
+  uint64_t kept = 0;
+  window.heap.for_each_run({0, window.ddr_pages}, [&](heap::PageSpan run, heap::RunRecord& record) {
+    if (record.state != heap::RunState::free) return;
+    heap::PageSpan dirty = window.heap.dirty_stretch(run);
+    if (dirty.pages == 0) return;
+    if (next.madvise(window.address(dirty.first), size_t{dirty.pages} * page_bytes, MADV_DONTNEED) == 0)
+      window.heap.set_dirty(dirty, false);
+    else
+      kept += window.heap.count_dirty(dirty);  // locked by the program (mlock)
+  });
+  window.free_dirty_pages = kept;
+}
+
+// A run of an ancestor's making: its charge, if any, was moved here when that ancestor ended.
+void uncharge_inherited(size_t bytes) {
+  if (window.slot == nullptr) return;
+  std::atomic_ref<uint64_t> held(window.slot->inherited_charge);
+  uint64_t now = held.load(std::memory_order_relaxed);
+  uint64_t less = 0;
+  do less = now < bytes ? now : bytes;
+  while (!held.compare_exchange_weak(now, now - less, std::memory_order_relaxed));
+  std::atomic_ref<uint64_t>(window.control->ddr_used).fetch_sub(less, std::memory_order_relaxed);
+}
+
+// heap_lock is held. `clean`: the pages are known to read as zeros now.
+void free_locked(uint32_t page, bool clean) {
+  const heap::RunRecord record = window.heap.run(page);
+  heap::PageSpan run{page, record.pages};
+  size_t bytes = size_t{run.pages} * page_bytes;
+  if (clean)
+    window.heap.set_dirty(run, false);
+  else if (record.arena == ddr_arena)
+    window.free_dirty_pages += run.pages;
+  window.heap.free(page);
+  count_live(record.arena, -static_cast<int64_t>(bytes));
+  if (record.arena != ddr_arena) return;
+  if (record.tag == window.generation)
+    uncharge(bytes);
+  else
+    uncharge_inherited(bytes);
+  if (window.free_dirty_pages > window.free_dirty_pages_max) purge();
+}
+
+// Gives the pages of a block that is being freed back to the kernel, if that pays. True: they read as zeros
+// now. Before the lock is taken: the block is still its owner's, nobody reads it any more, and a fork that
+// runs meanwhile copies either state.
+bool give_pages_back(uint32_t page) {
+  const heap::RunRecord& record = window.heap.run(page);
+  // A fork may be moving the run from shared to detached: either answer is right, shared does nothing.
+  uint8_t arena = __atomic_load_n(&record.arena, __ATOMIC_RELAXED);
+  char* at = window.address(page);
+  size_t bytes = size_t{record.pages} * page_bytes;
+  if (arena == ddr_arena) return record.pages >= purge_now_pages && next.madvise(at, bytes, MADV_DONTNEED) == 0;
+  // Leased pages stay: punching them would give up the space that the lease has reserved.
+  if (is_shared(arena) || record.pages < replace_pages) return false;
+  return ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                0) == at;
+}
+
+}  // namespace
+
+bool charge(size_t bytes) {
+  if (window.slot == nullptr) return false;
+  std::atomic_ref<uint64_t> used(window.control->ddr_used);
+  uint64_t now = used.load(std::memory_order_relaxed);
+  do
+    if (bytes > window.control->ddr_budget || now > window.control->ddr_budget - bytes) return false;
+  while (!used.compare_exchange_weak(now, now + bytes, std::memory_order_relaxed));
+  // After the common counter: a process that dies in between leaves too much there, never too little.
+  count(&supply::Slot::ddr_charged, bytes);
+  return true;
+}
+
+void uncharge(size_t bytes) {
+  if (window.slot == nullptr) return;
+  count(&supply::Slot::ddr_charged, -uint64_t{bytes});
+  std::atomic_ref<uint64_t>(window.control->ddr_used).fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal) {
+  *refusal = Refusal::use_next;
+  if (!is_armed() && !arm()) return nullptr;
+  uint32_t align_pages = alignment > page_bytes ? static_cast<uint32_t>(alignment / page_bytes) : 1;
+  size_t window_bytes = size_t{window.total_pages} * page_bytes;
+  bool fits = bytes <= window_bytes && alignment <= window_bytes;
+  uint32_t pages = fits ? pages_for(bytes) : 0;
+  Taken taken;
+
+  if (fits) {
+    if (!window.heap_lock.enter()) return bypass(refusal);
+    if (window.deferred.load(std::memory_order_relaxed) != 0) free_deferred();
+    bool found = take_in_budget(pages, align_pages, &taken);
+    window.heap_lock.leave();
+    if (found) return hand_out(taken, zero);
+
+    if (!window.supply_lock.enter()) return bypass(refusal);
+    // Again: another thread may have brought a segment while this one waited.
+    for (int round = 0; !found && round < 2; ++round) {
+      if (round == 1 && !add_segment(bytes, alignment)) break;
+      if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
+      found = take_in_budget(pages, align_pages, &taken);
+      window.heap_lock.leave();
+    }
+    window.supply_lock.leave();
+    if (found) return hand_out(taken, zero);
+  }
+
+  if (!window.heap_lock.enter()) return bypass(refusal);
+  bool found = fits && take_detached(pages, align_pages, &taken);
+  bool next_malloc = window.fallback || window.supply_gone.load(std::memory_order_relaxed);
+  if (!found) count(next_malloc ? &supply::Slot::fallbacks : &supply::Slot::refused);
+  window.heap_lock.leave();
+  if (found) return hand_out(taken, zero);
+  *refusal = next_malloc ? Refusal::use_next : Refusal::exhausted;
+  return nullptr;
+}
+
+void free_large(void* pointer) {
+  int saved = errno;
+  uint32_t page = checked_page(pointer, "free(): invalid pointer");
+  bool clean = give_pages_back(page);
+  if (window.heap_lock.enter()) {
+    free_locked(page, clean);
+    if (window.deferred.load(std::memory_order_relaxed) != 0) free_deferred();
+    window.heap_lock.leave();
+  } else {
+    // Treiber stack, push only; free_deferred() takes it whole, so no node can come back in between.
+    heap::RunRecord& record = window.heap.run(page);
+    uint32_t head = window.deferred.load(std::memory_order_relaxed);
+    do std::atomic_ref<uint32_t>(record.left).store(head, std::memory_order_relaxed);
+    while (!window.deferred.compare_exchange_weak(head, page + 1, std::memory_order_release));
+  }
+  errno = saved;
+}
+
+void free_deferred() {
+  // acquire pairs with the push's release: the links are seen.
+  uint32_t link = window.deferred.exchange(0, std::memory_order_acquire);
+  while (link != 0) {
+    uint32_t page = link - 1;
+    link = window.heap.run(page).left;
+    free_locked(page, false);
+  }
+  count(&supply::Slot::during_fork, window.during_fork.exchange(0, std::memory_order_relaxed));
+}
+
+bool resize_large(void* pointer, size_t bytes) {
+  uint32_t page = checked_page(pointer, "realloc(): invalid pointer");
+  size_t had = size_t{window.heap.run(page).pages} * page_bytes;
+  if (bytes > size_t{window.total_pages} * page_bytes) return false;
+  uint32_t pages = bytes == 0 ? 1 : pages_for(bytes);
+  if (pages * page_bytes == had) return true;
+  // During a fork a shorter block keeps its pages; a longer one moves.
+  if (!window.heap_lock.enter()) return pages * page_bytes < had;
+  const heap::RunRecord before = window.heap.run(page);
+  size_t now = size_t{pages} * page_bytes;
+  bool ddr = before.arena == ddr_arena;
+  bool done = false;
+  if (now < had) {
+    heap::PageSpan tail{page + pages, before.pages - pages};
+    if (ddr) window.free_dirty_pages += tail.pages;
+    done = window.heap.resize(page, pages);
+    if (ddr && before.tag == window.generation) uncharge(had - now);
+    if (ddr && before.tag != window.generation) uncharge_inherited(had - now);
+  } else if (!ddr || (before.tag == window.generation && charge(now - had))) {
+    heap::PageSpan more{page + before.pages, pages - before.pages};
+    bool inside = more.first + more.pages <= window.heap.page_count();
+    uint32_t dirty = ddr && inside ? window.heap.count_dirty(more) : 0;
+    done = window.heap.resize(page, pages);
+    if (done) {
+      window.heap.set_dirty(more, true);
+      if (ddr) window.free_dirty_pages -= dirty;
+    } else if (ddr) {
+      uncharge(now - had);
+    }
+  }
+  if (done) count_live(before.arena, static_cast<int64_t>(now) - static_cast<int64_t>(had));
+  if (window.free_dirty_pages > window.free_dirty_pages_max) purge();
+  window.heap_lock.leave();
+  return done;
+}
+
+size_t usable_large(const void* pointer) {
+  return size_t{window.heap.run(checked_page(pointer, "malloc_usable_size(): invalid pointer")).pages} *
+         page_bytes;
+}
+
+bool trim_large() {
+  if (!is_armed() || !window.heap_lock.enter()) return false;
+  bool any = window.free_dirty_pages > 0;
+  purge();
+  window.heap_lock.leave();
+  return any;
+}
+
+bool madvise_large(void* address, size_t bytes, int advice) {
+  if (advice != MADV_DONTNEED && advice != MADV_FREE && advice != MADV_REMOVE) return false;
+  if (!in_window(address) || bytes == 0 || reinterpret_cast<uintptr_t>(address) % page_bytes != 0) return false;
+  uint32_t page = window.page_of(address);
+  uint32_t pages = pages_for(bytes);
+  if (page < window.ddr_pages || pages > window.mapped_pages - page) return false;
+  // MADV_FREE allows the bytes to stay; the others promise zeros. The lease keeps its pages (see
+  // give_pages_back), so zeros are written.
+  if (advice != MADV_FREE) memset(address, 0, size_t{pages} * page_bytes);
+  return true;
+}
+
+}  // namespace terrace::preload

@@ -1,0 +1,37 @@
+// Large requests: DDR up to the run's budget, then leased CXL memory, then what was stated for a full window.
+//
+// Threads   Any. Never waits for a fork (see lock.h).
+#pragma once
+
+#include <cstddef>
+
+namespace terrace::preload {
+
+// How a large request ended when the window did not serve it.
+enum class Refusal { none, use_next, exhausted };
+
+// `alignment`: power of two. `zero`: the memory must read as zeros. nullptr with `*refusal` set: use_next (ask
+// the next malloc) or exhausted (ENOMEM). Leaves errno alone.
+void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal);
+
+// The following take pointers for which in_window() holds; any that is not the start of a block ends the
+// process, as glibc's free does.
+void free_large(void* pointer);
+bool resize_large(void* pointer, size_t bytes);  // in place or not at all
+size_t usable_large(const void* pointer);
+
+// Gives free DDR pages back to the kernel. True: there were some.
+bool trim_large();
+
+// The program's madvise(DONTNEED | FREE | REMOVE) on leased memory, where the kernel's own would keep the
+// bytes. False: not such a range, the kernel's madvise is right.
+bool madvise_large(void* address, size_t bytes, int advice);
+
+// Frees what was queued while a fork was under way. heap_lock is held.
+void free_deferred();
+
+// DDR budget. heap_lock is held.
+bool charge(size_t bytes);
+void uncharge(size_t bytes);
+
+}  // namespace terrace::preload

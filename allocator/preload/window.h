@@ -1,0 +1,109 @@
+// The window: one reserved address range, a DDR part of anonymous private memory in front, then the leases
+// (segments) that this process was granted, one behind the other as they come.
+//
+//   base          base + ddr_pages        mapped_pages              total_pages
+//    | DDR: anonymous | segment 0 | segment 1 | ... | reserved, PROT_NONE |
+//
+// Place     exports.cc → tiers.cc (allocate, free, resize) → this; arm.cc fills it; fork.cc switches it.
+// Threads   All fields below `heap` belong to the holder of heap_lock, except where noted. Lock order:
+//           supply_lock, then heap_lock. A fork takes both.
+//
+// Invariants
+//   W1  A page of arena `shared(i)` is mapped MAP_SHARED from segment i's lease and not inherited by fork.
+//   W2  A page of arena `detached(i)` is private memory of this process. The lease's own page below it is
+//       never written or punched again by this process or its children: one of them may still read it.
+//   W3  While a fork is under way neither the heap nor the mapping of the window changes but by the fork.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "allocator/heap/page_heap.h"
+#include "allocator/preload/lock.h"
+#include "allocator/supply/protocol.h"
+
+namespace terrace::preload {
+
+using heap::page_bytes;
+
+inline constexpr uint8_t ddr_arena = 0;
+constexpr uint8_t shared_arena(uint32_t segment) {
+  return static_cast<uint8_t>(1 + segment);
+}
+constexpr uint8_t detached_arena(uint32_t segment) {
+  return static_cast<uint8_t>(1 + supply::segments_max + segment);
+}
+constexpr bool is_shared(uint8_t arena) {
+  return arena >= 1 && arena <= supply::segments_max;
+}
+constexpr uint32_t segment_of(uint8_t arena) {
+  return is_shared(arena) ? arena - 1u : arena - 1u - supply::segments_max;
+}
+static_assert(detached_arena(supply::segments_max - 1) < heap::arenas_max);
+
+struct Segment {
+  uint64_t key;         // names the lease to the supervisor
+  heap::PageSpan span;  // in the window
+};
+
+struct Window {
+  ForkLock supply_lock;  // arming and new segments: held over a conversation with the supervisor
+  ForkLock heap_lock;
+
+  heap::PageHeap heap;
+  uint32_t ddr_pages = 0;
+  uint32_t total_pages = 0;
+  uint32_t mapped_pages = 0;  // DDR part and segments; written under both locks
+  uint32_t segment_count = 0;
+  Segment segments[supply::segments_max] = {};
+  uint16_t generation = 0;        // forks between this process and the one that armed: the tag of its runs
+  uint64_t free_dirty_pages = 0;  // DDR pages that are free and still resident
+  uint64_t free_dirty_pages_max = 0;
+
+  supply::ControlHeader* control = nullptr;
+  supply::Slot* slot = nullptr;  // nullptr in a child that found no free slot: no DDR budget then
+  bool fallback = false;         // go to the next malloc when the window is full
+
+  // Under supply_lock.
+  uint64_t segment_retry_ns = 0;  // no new request for a segment before this time
+
+  std::atomic<uint32_t> deferred{0};  // freed while a fork was under way: page + 1, linked by RunRecord::left
+  std::atomic<uint64_t> during_fork{0};  // allocations then
+  std::atomic<bool> supply_gone{false};  // the supervisor cannot be reached any more: plain malloc from here on
+
+  char* address(uint32_t page) const { return base + size_t{page} * page_bytes; }
+  uint32_t page_of(const void* pointer) const {
+    return static_cast<uint32_t>((static_cast<const char*>(pointer) - base) / page_bytes);
+  }
+  char* base = nullptr;
+};
+
+extern Window window;
+
+// What the exported functions test on every call. Set once the window is armed.
+extern std::atomic<size_t> large_from;   // requests of at least this many bytes are large; SIZE_MAX: none are
+extern std::atomic<size_t> window_span;  // bytes; 0 before
+extern std::atomic<uintptr_t> window_base;
+
+inline bool in_window(const void* pointer) {
+  // The span is published after the base: who sees the span, sees the base (acquire pairs with arm()'s
+  // release).
+  size_t span = window_span.load(std::memory_order_acquire);
+  return reinterpret_cast<uintptr_t>(pointer) - window_base.load(std::memory_order_relaxed) < span;
+}
+
+// arm.cc
+bool is_armed();
+// First large request: asks the supervisor for the run's budgets and reserves the window. False: this process
+// goes on with the next malloc. Takes supply_lock.
+bool arm();
+// Asks for a lease that holds `bytes` at `alignment` and maps it. supply_lock is held, heap_lock is not.
+bool add_segment(size_t bytes, size_t alignment);
+bool claim_slot(uint32_t parent_slot);
+
+// Counters in the slot, which only the holder of heap_lock writes and the supervisor reads.
+void count(uint64_t supply::Slot::*counter, uint64_t more = 1);
+void count_live(uint8_t arena, int64_t bytes);
+
+}  // namespace terrace::preload

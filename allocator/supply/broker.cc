@@ -1,0 +1,342 @@
+// Life of the broker, and its conversation with programs. Watching processes is in watch.cc.
+#include "allocator/supply/broker.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/base/clock.h"
+#include "core/base/limits.h"
+
+namespace terrace::supply {
+namespace {
+
+constexpr uint64_t segment_bytes_min = 64 * mib;
+constexpr uint64_t segment_bytes_max = 4 * gib;
+constexpr size_t connections_max = 256;  // further programs wait in the listen queue
+constexpr int label_tries = 8;
+
+uint64_t now_ns() {
+  return SystemClock().now_ns();
+}
+
+// Sends the reply with at most one descriptor.
+bool send_reply(int socket, const Reply& reply, int fd) {
+  iovec part{.iov_base = const_cast<Reply*>(&reply), .iov_len = sizeof(reply)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  }
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof(reply);
+}
+
+// A private place for the socket: $XDG_RUNTIME_DIR or /tmp.
+Result<std::string> make_private_directory() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  for (const char* base : {runtime, "/tmp"}) {
+    if (base == nullptr || *base == 0) continue;
+    std::string name = std::string(base) + "/terrace-run-XXXXXX";
+    if (name.size() + 16 >= sizeof(sockaddr_un::sun_path)) continue;
+    if (::mkdtemp(name.data()) != nullptr) return name;  // 0700
+  }
+  return os_error(errno, "Broker::listen", "cannot make a directory for the supervisor's socket");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Broker>> Broker::start(Session& session, BrokerOptions options) {
+  std::unique_ptr<Broker> broker(new Broker(session, std::move(options)));
+  TERRACE_ASSIGN_OR_RETURN(broker->control_, ControlPage::create({.ddr_bytes = broker->options_.ddr_bytes,
+                                                                  .cxl_bytes = broker->options_.cxl_bytes,
+                                                                  .fallback = broker->options_.fallback}));
+  TERRACE_RETURN_IF_ERROR(broker->listen());
+  Broker* self = broker.get();
+  session.on_notice([self](const LeaseNotice& notice) {
+    std::string who;
+    {
+      std::lock_guard lock(self->mutex_);
+      for (const Segment& segment : self->segments_)
+        if (segment.lease->id() == notice.lease)
+          who = segment.owner_name + "[" + std::to_string(segment.owner) + "]: lease " +
+                std::to_string(notice.lease.value) + (segment.label.empty() ? "" : " (" + segment.label + ")");
+    }
+    if (who.empty()) return;  // given back already
+    std::string why = notice.reason.empty() ? "" : ": " + notice.reason;
+    if (notice.state == LeaseState::revoking)
+      self->warn(who + " is being taken back in " + format_duration(notice.grace_ns) + why +
+                 "; a program that still uses it then gets SIGBUS");
+    else if (notice.state == LeaseState::lost)
+      self->warn(who + " is lost" + why + "; the program gets SIGBUS where it touches that memory");
+  });
+  broker->accept_thread_ = std::thread([self] { self->accept_loop(); });
+  broker->watch_thread_ = std::thread([self] { self->watch_loop(); });
+  return broker;
+}
+
+Status Broker::listen() {
+  TERRACE_ASSIGN_OR_RETURN(directory_, make_private_directory());
+  socket_path_ = directory_ + "/supply";
+  listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, socket_path_.c_str(), sizeof(address.sun_path) - 1);
+  if (!listener_.valid() || !wake_.valid() || !stop_.valid() ||
+      ::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+      ::listen(listener_.get(), SOMAXCONN) != 0)
+    return os_error(errno, "Broker::listen", "cannot listen at " + socket_path_);
+  return {};
+}
+
+Broker::~Broker() {
+  stopping_ = true;
+  session_.on_notice({});
+  uint64_t one = 1;
+  if (stop_.valid() && ::write(stop_.get(), &one, sizeof(one)) != sizeof(one))
+    warn("cannot stop the broker's threads");
+  if (accept_thread_.joinable()) accept_thread_.join();
+  if (watch_thread_.joinable()) watch_thread_.join();
+  for (Connection& connection : connections_) {
+    ::shutdown(connection.socket.get(), SHUT_RDWR);
+    connection.thread.join();
+  }
+  if (control_ != nullptr)
+    for (int round = 0; round < 2; ++round) scan();
+  if (!segments_.empty())
+    warn(std::to_string(segments_.size()) + " lease(s) could not be given back now; they end with their TTL");
+  if (!socket_path_.empty()) ::unlink(socket_path_.c_str());
+  if (!directory_.empty()) ::rmdir(directory_.c_str());
+}
+
+void Broker::warn(const std::string& text) {
+  if (options_.warn) options_.warn(text);
+}
+
+void Broker::wake_watcher() {
+  uint64_t one = 1;
+  // Full already: it is about to wake.
+  if (::write(wake_.get(), &one, sizeof(one)) != sizeof(one)) return;
+}
+
+void Broker::accept_loop() {
+  pollfd waits[2] = {{.fd = listener_.get(), .events = POLLIN, .revents = 0},
+                     {.fd = stop_.get(), .events = POLLIN, .revents = 0}};
+  while (!stopping_) {
+    if (::poll(waits, 2, -1) < 0 && errno != EINTR)
+      return warn("the broker's socket failed; no more memory is handed out");
+    if (waits[1].revents != 0) return;
+    {
+      std::lock_guard lock(mutex_);
+      for (auto at = connections_.begin(); at != connections_.end();) {
+        if (!at->done) {
+          ++at;
+          continue;
+        }
+        at->thread.join();
+        at = connections_.erase(at);
+      }
+      if (connections_.size() < connections_max) {
+        UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (socket.valid()) {
+          Connection& connection = connections_.emplace_back();
+          connection.id = next_connection_++;
+          connection.socket = std::move(socket);
+          connection.thread = std::thread([this, &connection] { serve(connection); });
+          continue;
+        }
+      }
+    }
+    // Out of descriptors, or connections: those that are open end soon.
+    if (waits[0].revents != 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+void Broker::serve(Connection& connection) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  bool same_user = ::getsockopt(connection.socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+                   peer.uid == ::geteuid();
+  while (same_user) {
+    Request request{};
+    ssize_t got = ::recv(connection.socket.get(), &request, sizeof(request), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got != sizeof(request) || request.magic != magic || request.version != version) break;
+    Reply reply{.magic = magic,
+                .version = version,
+                .status = 0,
+                .slot = no_slot,
+                .reserved = 0,
+                .bytes = 0,
+                .segment_key = 0};
+    int fd = -1;
+    answer(connection, request, peer.pid, &reply, &fd);
+    if (!send_reply(connection.socket.get(), reply, fd)) break;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    for (Segment& segment : segments_)
+      if (segment.connection == connection.id) segment.connection = 0;
+    greeting_.erase(peer.pid);
+  }
+  // The other side sees the end now, not when the next connection comes and this one is cleared away.
+  ::shutdown(connection.socket.get(), SHUT_RDWR);
+  connection.done = true;
+}
+
+void Broker::answer(Connection& connection, const Request& request, pid_t peer, Reply* reply, int* fd) {
+  auto status = ReplyStatus::refused;
+  switch (static_cast<RequestKind>(request.kind)) {
+    case RequestKind::hello: {
+      std::lock_guard lock(mutex_);
+      reply->slot = control_->claim(peer);
+      if (reply->slot == no_slot) break;
+      slot_misses_.erase(reply->slot);
+      greeting_.insert(peer);
+      *fd = control_->fd();
+      status = ReplyStatus::ok;
+      // Another image of the same process: what it had is nobody's now.
+      for (Segment& segment : segments_)
+        if (segment.owner == peer) segment.index = segments_max;
+      break;
+    }
+    case RequestKind::segment: return grant(connection, request, peer, reply, fd);
+    case RequestKind::reopen: {
+      std::lock_guard lock(mutex_);
+      for (const Segment& segment : segments_) {
+        if (segment.key != request.segment_key || segment.owner != peer) continue;
+        *fd = segment.lease->fd();
+        status = *fd >= 0 ? ReplyStatus::ok : ReplyStatus::unavailable;
+      }
+      break;
+    }
+  }
+  reply->status = static_cast<uint16_t>(status);
+  if (status == ReplyStatus::ok && request.kind == static_cast<uint16_t>(RequestKind::hello)) wake_watcher();
+}
+
+void Broker::grant(Connection& connection, const Request& request, pid_t peer, Reply* reply, int* fd) {
+  reply->status = static_cast<uint16_t>(ReplyStatus::refused);
+  if (request.bytes == 0 || request.bytes > options_.cxl_bytes || request.segment_index >= segments_max) return;
+  std::string label;
+  auto granted = grant_lease(round_up(request.bytes, limits::granule_bytes), &label);
+  if (!granted.ok()) {
+    bool full = granted.error().code == ErrorCode::capacity_exhausted;
+    reply->status = static_cast<uint16_t>(full ? ReplyStatus::exhausted : ReplyStatus::unavailable);
+    if (!full) warn("no lease for " + process_name(peer) + ": " + granted.error().to_string());
+    return;
+  }
+  std::shared_ptr<Lease> lease = *granted;
+  struct stat status {};
+  bool usable = lease->fd() >= 0 && ::fstat(lease->fd(), &status) == 0;
+  std::unique_lock lock(mutex_);
+  if (!usable) {
+    leased_bytes_ -= lease->bytes();
+    lock.unlock();  // a notice handler may want it while the session works
+    reply->status = static_cast<uint16_t>(ReplyStatus::unavailable);
+    if (!lease->release().ok()) warn("an unusable lease could not be given back; it ends with its TTL");
+    return;
+  }
+  Segment segment{.key = next_key_++,
+                  .lease = lease,
+                  .label = label,
+                  .device = status.st_dev,
+                  .inode = status.st_ino,
+                  .owner = peer,
+                  .owner_name = process_name(peer),
+                  .index = request.segment_index,
+                  .connection = connection.id,
+                  .scans_unmapped = 0};
+  reply->status = static_cast<uint16_t>(ReplyStatus::ok);
+  reply->bytes = lease->bytes();
+  reply->segment_key = segment.key;
+  *fd = lease->fd();
+  segments_.push_back(std::move(segment));
+  ++stats_.leases_granted;
+  stats_.leased_bytes_peak = std::max(stats_.leased_bytes_peak, leased_bytes_);
+}
+
+std::string Broker::next_label() {
+  std::lock_guard lock(mutex_);
+  uint64_t serial = ++label_serial_;
+  if (options_.label.empty()) return {};
+  return serial == 1 ? options_.label : options_.label + "#" + std::to_string(serial);
+}
+
+// Asks for a quarter of the budget, or less where less is left, but for `needed` at least. On success the
+// lease's bytes are in leased_bytes_.
+Result<std::shared_ptr<Lease>> Broker::grant_lease(uint64_t needed, std::string* label) {
+  uint64_t budget = options_.cxl_bytes;
+  uint64_t preferred = std::clamp(budget / 4, segment_bytes_min, segment_bytes_max);
+  preferred = round_up(std::max({preferred, budget / 32, needed}), limits::granule_bytes);
+  uint64_t patience_end_ns = now_ns() + options_.grant_patience_ns;
+  int label_tries_left = label_tries;
+  for (;;) {
+    uint64_t size = 0;
+    {
+      std::lock_guard lock(mutex_);
+      uint64_t left = budget - std::min(budget, leased_bytes_);
+      size = std::max(needed, std::min(preferred, left) & ~(limits::granule_bytes - 1));
+      if (size <= left)
+        leased_bytes_ += size;
+      else
+        size = 0;
+    }
+    bool own_budget_full = size == 0;
+    if (!own_budget_full) {
+      *label = next_label();
+      LeaseRequest request{.pool = options_.pool,
+                           .bytes = size,
+                           .mode = LeaseMode::exclusive,
+                           .ttl_ns = options_.ttl_ns,
+                           .persistent = false,
+                           .label = *label};
+      auto granted = session_.grant(request);
+      std::lock_guard lock(mutex_);
+      leased_bytes_ -= size;
+      if (granted.ok()) {
+        leased_bytes_ += (*granted)->bytes();
+        return granted;
+      }
+      if (granted.error().code == ErrorCode::already_exists && label_tries_left-- > 0) continue;
+      if (granted.error().code != ErrorCode::capacity_exhausted) return granted;
+      if (size > needed) {
+        preferred = std::max(needed, round_up(size / 2, limits::granule_bytes));
+        continue;
+      }
+    }
+    // Full. What ended processes held comes back when they are looked at and the manager has scrubbed it.
+    scan();
+    bool coming_back = false;
+    {
+      std::lock_guard lock(mutex_);
+      for (const Segment& segment : segments_) coming_back = coming_back || segment.scans_unmapped > 0;
+      coming_back = coming_back || (released_ns_ != 0 && now_ns() - released_ns_ < options_.grant_patience_ns);
+    }
+    if (!coming_back || stopping_ || now_ns() > patience_end_ns)
+      return Error{.code = ErrorCode::capacity_exhausted,
+                   .where = "Broker::grant_lease",
+                   .detail = own_budget_full ? "the run's CXL budget is used up" : "the pool is full"};
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+}  // namespace terrace::supply

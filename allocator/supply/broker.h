@@ -1,0 +1,148 @@
+// The supervisor's broker: turns one run's budgets into leases of a pool manager, and hands their descriptors
+// to the processes of the run.
+//
+// Place     cli/run.cc owns one, above libclient's Session. Programs talk to it through allocator/preload.
+// Threads   start, stats, in_use and processes from any thread. Inside: one thread accepts, one serves each
+//           connection (a grant may wait for the pool manager), one watches processes and reports usage.
+//
+// A lease is granted when a process needs it, belongs to that process, and is released once nobody maps it: the
+// owner or a forked child, whoever is the last. Invariants:
+//   B1  A lease is released only after two scans of all processes found no mapping of it, and never while a
+//       connection over which its descriptor went is open.
+//   B2  The sum of leases held or being asked for never passes cxl_bytes, but by the rounding of the last grant
+//       to the pool's granules.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "allocator/supply/control.h"
+#include "allocator/supply/proc.h"
+#include "core/base/result.h"
+#include "core/base/units.h"
+#include "terrace/session.h"
+
+namespace terrace::supply {
+
+struct BrokerOptions {
+  uint64_t ddr_bytes = 0;
+  uint64_t cxl_bytes = 0;
+  bool fallback = false;  // tells programs to use the next malloc when the window is full
+  std::string pool;       // empty: the only one
+  uint64_t ttl_ns = 0;    // 0: the manager's default
+  std::string label;      // of the leases: "<label>", "<label>#2", ...; empty: no labels
+  uint64_t tick_ns = ns_per_s;
+  uint64_t grant_patience_ns = 2 * ns_per_s;  // how long a full pool is asked again while memory comes back
+  // A line for the person who runs the program. Any thread; must not call back.
+  std::function<void(const std::string&)> warn;
+};
+
+struct RunStats {
+  Totals totals;
+  uint64_t peak_live_bytes = 0;  // all processes together, as seen each tick; at least any process's own peak
+  uint64_t leases_granted = 0, leases_released = 0;
+  uint64_t leased_bytes = 0, leased_bytes_peak = 0;
+};
+
+class Broker {
+ public:
+  // `session` outlives the Broker.
+  // Errors    those of making a directory, a socket and a memfd; no lease is asked for yet.
+  static Result<std::unique_ptr<Broker>> start(Session& session, BrokerOptions options);
+  // Releases the leases that nobody maps. Others lapse when their TTL ends.
+  ~Broker();
+  Broker(const Broker&) = delete;
+  Broker& operator=(const Broker&) = delete;
+
+  // For the program's environment (TERRACE_SUPPLY). In a directory that only this uid can enter.
+  const std::string& socket_path() const { return socket_path_; }
+
+  // Looks now instead of at the next tick: what ended, what is mapped, what can be released.
+  void scan();
+  // A process of the run uses the window, or a lease is held.
+  bool in_use();
+  std::vector<pid_t> processes();  // that use the window
+  RunStats stats();
+
+ private:
+  struct Segment {
+    uint64_t key = 0;
+    std::shared_ptr<Lease> lease;
+    std::string label;
+    uint64_t device = 0, inode = 0;
+    pid_t owner = 0;
+    std::string owner_name;
+    uint32_t index = 0;       // in its owner
+    uint64_t connection = 0;  // not 0: its descriptor is on the way over this connection
+    int scans_unmapped = 0;
+  };
+  struct Connection {
+    uint64_t id = 0;
+    UniqueFd socket;
+    std::atomic<bool> done{false};
+    std::thread thread;
+  };
+  // What one process maps of this run, from its (s)maps.
+  struct View {
+    pid_t pid = 0;
+    bool control = false;
+    uint64_t ddr_bytes = 0;
+    std::map<uint64_t, uint64_t> cxl_bytes;  // by segment key
+  };
+
+  Broker(Session& session, BrokerOptions options) : session_(session), options_(std::move(options)) {}
+  Status listen();
+  void accept_loop();
+  void serve(Connection& connection);
+  void answer(Connection& connection, const Request& request, pid_t peer, Reply* reply, int* fd);
+  void grant(Connection& connection, const Request& request, pid_t peer, Reply* reply, int* fd);
+  Result<std::shared_ptr<Lease>> grant_lease(uint64_t needed, std::string* label);
+  std::string next_label();
+
+  void watch_loop();
+  void scan_locked();
+  View look_at(pid_t pid, const Slot* slot);
+  void note_mappings(const std::vector<View>& views);
+  bool anyone_maps(const Segment& segment);
+  void release_unmapped();
+  void report_usage(const std::vector<View>& views);
+  void warn(const std::string& text);
+  void wake_watcher();
+
+  Session& session_;
+  BrokerOptions options_;
+  std::string directory_, socket_path_;
+  std::unique_ptr<ControlPage> control_;
+  UniqueFd listener_, wake_, stop_;
+  std::thread accept_thread_, watch_thread_;
+  std::atomic<bool> stopping_{false};
+
+  std::mutex scan_mutex_;  // one scan at a time; taken before mutex_
+  std::mutex mutex_;       // everything below, and the control page
+  std::list<Connection> connections_;
+  uint64_t next_connection_ = 1;
+  std::vector<Segment> segments_;
+  uint64_t next_key_ = 1;
+  uint64_t label_serial_ = 0;
+  uint64_t leased_bytes_ = 0;  // held, asked for and not yet refused
+  std::map<pid_t, UniqueFd> pidfds_;
+  std::map<uint32_t, int>
+      slot_misses_;           // scans in a row in which a slot's process did not map the control page
+  std::set<pid_t> greeting_;  // got a slot over a connection that is still open
+  uint64_t released_ns_ = 0;  // when a lease was last given back
+  RunStats stats_;
+};
+
+}  // namespace terrace::supply

@@ -1,0 +1,150 @@
+#include "allocator/supply/control.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace terrace::supply {
+namespace {
+
+uint64_t load(uint64_t& cell) {
+  return std::atomic_ref<uint64_t>(cell).load(std::memory_order_relaxed);
+}
+
+void add(const Slot& slot, Totals* totals) {
+  totals->peak_live_process = std::max(totals->peak_live_process, slot.peak_live);
+  totals->allocations_ddr += slot.allocations_ddr;
+  totals->allocations_cxl += slot.allocations_cxl;
+  totals->allocations_detached += slot.allocations_detached;
+  totals->fallbacks += slot.fallbacks;
+  totals->refused += slot.refused;
+  totals->during_fork += slot.during_fork;
+  totals->forks_switched += slot.forks_switched;
+  totals->switched_bytes += slot.switched_bytes;
+  totals->forks_failed += slot.forks_failed;
+  ++totals->processes;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ControlPage>> ControlPage::create(Budgets budgets) {
+  std::unique_ptr<ControlPage> page(new ControlPage());
+  page->fd_.reset(::memfd_create("terrace-control", MFD_CLOEXEC));
+  struct stat status {};
+  if (!page->fd_.valid() || ::ftruncate(page->fd_.get(), control_bytes) != 0 ||
+      ::fstat(page->fd_.get(), &status) != 0)
+    return os_error(errno, "ControlPage::create", "cannot make the control page");
+  void* at = ::mmap(nullptr, control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, page->fd_.get(), 0);
+  if (at == MAP_FAILED) return os_error(errno, "ControlPage::create", "cannot map the control page");
+  page->device_ = status.st_dev;
+  page->inode_ = status.st_ino;
+  page->header_ = static_cast<ControlHeader*>(at);
+  page->header_->magic = magic;
+  page->header_->version = version;
+  page->header_->fallback = budgets.fallback ? 1 : 0;
+  page->header_->slots = slots_max;
+  page->header_->ddr_budget = budgets.ddr_bytes;
+  page->header_->cxl_budget = budgets.cxl_bytes;
+  for (uint32_t i = 0; i < slots_max; ++i) page->slot(i).parent_slot = no_slot;
+  return page;
+}
+
+ControlPage::~ControlPage() {
+  if (header_ != nullptr) ::munmap(header_, control_bytes);
+}
+
+uint32_t ControlPage::claim(pid_t pid) {
+  auto wanted = static_cast<uint32_t>(pid);
+  for (uint32_t i = 0; i < slots_max; ++i)
+    if (std::atomic_ref<uint32_t>(slot(i).pid).load(std::memory_order_relaxed) == wanted) reclaim(i);
+  for (uint32_t i = 0; i < slots_max; ++i) {
+    uint32_t expected = 0;
+    if (std::atomic_ref<uint32_t>(slot(i).pid)
+            .compare_exchange_strong(expected, wanted, std::memory_order_acquire))
+      return i;
+  }
+  return no_slot;
+}
+
+Slot ControlPage::read(uint32_t index) const {
+  Slot copy{};
+  Slot& source = slot(index);
+  // acquire pairs with the claimer's compare-and-swap; the rest are counters, each whole in itself.
+  copy.pid = std::atomic_ref<uint32_t>(source.pid).load(std::memory_order_acquire);
+  copy.parent_slot = std::atomic_ref<uint32_t>(source.parent_slot).load(std::memory_order_relaxed);
+  constexpr size_t cells = (sizeof(Slot) - offsetof(Slot, window_base)) / sizeof(uint64_t);
+  auto* from = reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(&source) + offsetof(Slot, window_base));
+  auto* into = reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(&copy) + offsetof(Slot, window_base));
+  for (size_t i = 0; i < cells; ++i) into[i] = load(from[i]);
+  return copy;
+}
+
+void ControlPage::give_back(uint64_t bytes) {
+  std::atomic_ref<uint64_t> used(header_->ddr_used);
+  uint64_t now = used.load(std::memory_order_relaxed);
+  while (!used.compare_exchange_weak(now, now - std::min(now, bytes), std::memory_order_relaxed)) {
+  }
+}
+
+void ControlPage::reclaim(uint32_t index) {
+  Slot& gone = slot(index);
+  Slot counters = read(index);
+  if (counters.pid == 0) return;
+  add(counters, &ended_);
+  uint64_t held = counters.ddr_charged + counters.inherited_charge;
+  for (uint32_t i = 0; i < slots_max; ++i) {
+    Slot& child = slot(i);
+    if (i == index || std::atomic_ref<uint32_t>(child.pid).load(std::memory_order_acquire) == 0 ||
+        std::atomic_ref<uint32_t>(child.parent_slot).load(std::memory_order_relaxed) != index)
+      continue;
+    uint64_t room =
+        load(child.inherited_bytes) - std::min(load(child.inherited_bytes), load(child.inherited_charge));
+    uint64_t moved = std::min(held, room);
+    std::atomic_ref<uint64_t>(child.inherited_charge).fetch_add(moved, std::memory_order_relaxed);
+    std::atomic_ref<uint32_t>(child.parent_slot).store(no_slot, std::memory_order_relaxed);
+    held -= moved;
+  }
+  give_back(held);
+  std::memset(reinterpret_cast<char*>(&gone) + offsetof(Slot, window_base), 0,
+              sizeof(Slot) - offsetof(Slot, window_base));
+  std::atomic_ref<uint32_t>(gone.parent_slot).store(no_slot, std::memory_order_relaxed);
+  // release pairs with the next claimer's acquire: it finds zeros.
+  std::atomic_ref<uint32_t>(gone.pid).store(0, std::memory_order_release);
+}
+
+void ControlPage::reconcile() {
+  uint64_t accounted = 0;
+  uint64_t used = ddr_used();
+  for (uint32_t i = 0; i < slots_max; ++i) {
+    Slot one = read(i);
+    if (one.pid != 0) accounted += one.ddr_charged + one.inherited_charge;
+  }
+  surplus_min_ = std::min(surplus_min_, used - std::min(used, accounted));
+  if (++surplus_rounds_ < reconcile_rounds) return;
+  give_back(surplus_min_);
+  surplus_min_ = UINT64_MAX;
+  surplus_rounds_ = 0;
+}
+
+Totals ControlPage::totals() const {
+  Totals sum = ended_;
+  for (uint32_t i = 0; i < slots_max; ++i) {
+    Slot one = read(i);
+    if (one.pid == 0) continue;
+    add(one, &sum);
+    sum.live_ddr += one.live_ddr;
+    sum.live_cxl += one.live_cxl;
+    sum.live_detached += one.live_detached;
+  }
+  return sum;
+}
+
+uint64_t ControlPage::ddr_used() const {
+  return load(header_->ddr_used);
+}
+
+}  // namespace terrace::supply

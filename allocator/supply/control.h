@@ -1,0 +1,75 @@
+// The supervisor's side of the control page: the run's DDR budget and one slot a process.
+//
+// Threads   One at a time: the caller's lock. Programs write their slots meanwhile.
+// Trust     Slots are untrusted numbers; sums saturate and never go below zero.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "allocator/supply/protocol.h"
+#include "core/base/result.h"
+#include "core/base/unique_fd.h"
+
+namespace terrace::supply {
+
+// Sums over processes: those that ended, and those that still run.
+struct Totals {
+  uint64_t live_ddr = 0, live_cxl = 0, live_detached = 0;  // running processes only
+  uint64_t peak_live_process = 0;                          // the largest that any one process had
+  uint64_t allocations_ddr = 0, allocations_cxl = 0, allocations_detached = 0;
+  uint64_t fallbacks = 0, refused = 0, during_fork = 0;
+  uint64_t forks_switched = 0, switched_bytes = 0, forks_failed = 0;
+  uint64_t processes = 0;
+};
+
+class ControlPage {
+ public:
+  struct Budgets {
+    uint64_t ddr_bytes = 0;
+    uint64_t cxl_bytes = 0;
+    bool fallback = false;
+  };
+  static Result<std::unique_ptr<ControlPage>> create(Budgets budgets);
+  ~ControlPage();
+  ControlPage(const ControlPage&) = delete;
+  ControlPage& operator=(const ControlPage&) = delete;
+
+  int fd() const { return fd_.get(); }
+  uint64_t device() const { return device_; }
+  uint64_t inode() const { return inode_; }
+
+  // A fresh slot for `pid`; one that it had as another program image is given back first. no_slot: all taken.
+  uint32_t claim(pid_t pid);
+  // A copy of the slot's numbers as they are now; pid 0 when it is free.
+  Slot read(uint32_t slot) const;
+  // The process is gone (or is another program now): adds up its counters and returns its DDR charge, or moves
+  // the part that its forked children still hold to them.
+  void reclaim(uint32_t slot);
+  // Gives back charges that no slot accounts for: those of processes killed between two steps. Call it about
+  // once a second; only what was missing in `reconcile_rounds` calls in a row counts.
+  void reconcile();
+
+  Totals totals() const;
+  uint64_t ddr_used() const;
+
+ private:
+  static constexpr int reconcile_rounds = 5;
+
+  ControlPage() = default;
+  Slot& slot(uint32_t index) const { return slots_of(header_)[index]; }
+  void give_back(uint64_t bytes);
+
+  UniqueFd fd_;
+  ControlHeader* header_ = nullptr;
+  uint64_t device_ = 0;
+  uint64_t inode_ = 0;
+  Totals ended_;
+  uint64_t surplus_min_ = UINT64_MAX;
+  int surplus_rounds_ = 0;
+};
+
+}  // namespace terrace::supply

@@ -1,0 +1,114 @@
+// What the preload library in a program and the supervisor (`terrace run`) say to each other, byte for byte:
+// requests and replies on a local socket, and the control page that both map.
+//
+// Place     allocator/preload speaks it, allocator/supply (Broker) answers. Same machine, same build of
+//           Terrace, same uid: the version is checked and nothing else is negotiated.
+// Format    Fixed-width integers in the machine's order; no pointers. The control page's domain is one
+//           machine's coherent memory. Counters are accessed with std::atomic_ref only.
+// Trust     The supervisor takes everything in the control page as a statement of the program about itself:
+//           wrong numbers give wrong reports and a wrong budget within that run, nothing else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace terrace::supply {
+
+inline constexpr uint32_t magic = 0x31535254;  // "TRS1"
+inline constexpr uint16_t version = 1;
+
+// Environment of a supervised program.
+inline constexpr char socket_variable[] = "TERRACE_SUPPLY";
+inline constexpr char min_size_variable[] = "TERRACE_MIN_SIZE";
+inline constexpr char fallback_variable[] = "TERRACE_FALLBACK";
+inline constexpr char library_variable[] = "TERRACE_MALLOC_LIBRARY";
+
+inline constexpr uint64_t min_size_default = 32 * 1024;
+
+// Leases one process can map. Segments are at least a 32nd of the budget, so that this is never the limit.
+inline constexpr uint32_t segments_max = 64;
+// Processes of one run that use the window at once; a further one runs on the next malloc.
+inline constexpr uint32_t slots_max = 1024;
+inline constexpr uint32_t no_slot = UINT32_MAX;
+
+enum class RequestKind : uint16_t {
+  hello = 1,    // once a process: reply carries the control page's descriptor and the process's slot
+  segment = 2,  // a lease of at least `bytes`: reply carries its descriptor, `bytes`, `segment_key`
+  reopen = 3,   // the descriptor of `segment_key` once more (to switch it at fork)
+};
+
+enum class ReplyStatus : uint16_t {
+  ok = 0,
+  exhausted = 1,    // the run's CXL budget or the pool is used up now
+  unavailable = 2,  // the pool manager does not answer
+  refused = 3,      // malformed, unknown key, or no slot left
+};
+
+struct Request {
+  uint32_t magic;
+  uint16_t version;
+  uint16_t kind;           // RequestKind
+  uint32_t segment_index;  // segment: its number in the asking process
+  uint32_t reserved;
+  uint64_t bytes;
+  uint64_t segment_key;
+};
+static_assert(sizeof(Request) == 32);
+
+struct Reply {
+  uint32_t magic;
+  uint16_t version;
+  uint16_t status;  // ReplyStatus
+  uint32_t slot;
+  uint32_t reserved;
+  uint64_t bytes;
+  uint64_t segment_key;
+};
+static_assert(sizeof(Reply) == 32);
+
+// One process's part of the control page. Written by that process under its heap lock, except where noted.
+struct alignas(64) Slot {
+  uint32_t pid;          // 0: free. Claimed by compare-and-swap, cleared by the supervisor
+  uint32_t parent_slot;  // of a forked child: its parent's slot, else no_slot
+  uint64_t window_base;  // addresses of the window in this process, for reading its smaps
+  uint64_t window_bytes;
+  uint64_t ddr_window_bytes;  // the part at the front
+  uint64_t ddr_charged;       // allocated by this process, in ControlHeader::ddr_used
+  uint64_t inherited_bytes;   // DDR runs alive at the fork that made it
+  uint64_t inherited_charge;  // of those, what the supervisor moved here when the parent died
+  uint64_t live_ddr;
+  uint64_t live_cxl;       // in leases
+  uint64_t live_detached;  // in private pages that were in leases before a fork
+  uint64_t peak_live;
+  uint64_t allocations_ddr;
+  uint64_t allocations_cxl;
+  uint64_t allocations_detached;
+  uint64_t fallbacks;       // large requests that the next malloc served: the window was full
+  uint64_t refused;         // large requests that failed: the window was full
+  uint64_t during_fork;     // large requests that the next malloc served because a fork was under way
+  uint64_t forks_switched;  // forks that made CXL pages private
+  uint64_t switched_bytes;  // bytes of CXL ranges made private
+  uint64_t forks_failed;
+  uint64_t segment_live[segments_max];
+};
+static_assert(sizeof(Slot) == 704 && offsetof(Slot, window_base) == 8 && offsetof(Slot, segment_live) == 160);
+
+struct alignas(64) ControlHeader {
+  uint32_t magic;
+  uint16_t version;
+  uint16_t fallback;  // 1: large requests go to the next malloc when the window is full
+  uint32_t slots;
+  uint32_t reserved;
+  uint64_t ddr_budget;
+  uint64_t cxl_budget;
+  uint64_t ddr_used;  // charged by all processes; raised before a slot's own count, lowered after it
+};
+static_assert(sizeof(ControlHeader) == 64);
+
+inline constexpr size_t control_bytes = sizeof(ControlHeader) + slots_max * sizeof(Slot);
+
+inline Slot* slots_of(ControlHeader* control) {
+  return reinterpret_cast<Slot*>(reinterpret_cast<char*>(control) + sizeof(ControlHeader));
+}
+
+}  // namespace terrace::supply

@@ -1,0 +1,258 @@
+// The broker's eyes: which processes of the run live, what they map, what can go back, what is reported.
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "allocator/supply/broker.h"
+#include "core/base/clock.h"
+
+namespace terrace::supply {
+namespace {
+
+constexpr int scans_before_release = 2;
+// A scan walks page tables; it gets at most this share of one processor's time.
+constexpr uint64_t scan_time_share = 20;
+
+uint64_t now_ns() {
+  return SystemClock().now_ns();
+}
+
+bool has_ended(int pidfd) {
+  pollfd wait{.fd = pidfd, .events = POLLIN, .revents = 0};
+  return ::poll(&wait, 1, 0) == 1;
+}
+
+}  // namespace
+
+void Broker::watch_loop() {
+  uint64_t pause_ns = options_.tick_ns;
+  while (!stopping_) {
+    std::vector<pollfd> waits = {{.fd = stop_.get(), .events = POLLIN, .revents = 0},
+                                 {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+    {
+      std::lock_guard lock(mutex_);
+      for (const auto& entry : pidfds_)
+        waits.push_back({.fd = entry.second.get(), .events = POLLIN, .revents = 0});
+    }
+    // Descriptors only leave pidfds_ in scan_locked: on this thread, or on one that closes them under a poll,
+    // which then ends at the pause.
+    timespec pause{.tv_sec = static_cast<time_t>(pause_ns / ns_per_s),
+                   .tv_nsec = static_cast<long>(pause_ns % ns_per_s)};
+    if (::ppoll(waits.data(), waits.size(), &pause, nullptr) < 0 && errno != EINTR && errno != EBADF)
+      return warn("cannot watch processes any more; leases are kept until the end");
+    if (waits[0].revents != 0) return;
+    uint64_t drained = 0;
+    bool woken = ::read(wake_.get(), &drained, sizeof(drained)) == sizeof(drained);
+    bool ended =
+        std::any_of(waits.begin() + 2, waits.end(), [](const pollfd& one) { return one.revents != 0; });
+    uint64_t begin_ns = now_ns();
+    scan();
+    pause_ns = std::max(options_.tick_ns, (now_ns() - begin_ns) * scan_time_share);
+    // A process ended or came: look again soon, to release what it leaves or to watch it.
+    if (ended || woken) pause_ns = std::min<uint64_t>(pause_ns, 20 * ns_per_ms);
+  }
+}
+
+void Broker::scan() {
+  std::lock_guard lock(scan_mutex_);
+  scan_locked();
+}
+
+// scan_mutex_ is held. /proc is read without mutex_, so that programs are served meanwhile.
+void Broker::scan_locked() {
+  std::vector<std::pair<uint32_t, Slot>> slots;
+  {
+    std::lock_guard lock(mutex_);
+    for (uint32_t i = 0; i < slots_max; ++i) {
+      Slot slot = control_->read(i);
+      if (slot.pid == 0) continue;
+      auto pid = static_cast<pid_t>(slot.pid);
+      UniqueFd& pidfd = pidfds_[pid];
+      if (!pidfd.valid()) pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+      slots.emplace_back(i, slot);
+    }
+  }
+
+  std::vector<View> views;
+  std::set<pid_t> seen;
+  for (const auto& [index, slot] : slots) {
+    views.push_back(look_at(static_cast<pid_t>(slot.pid), &slot));
+    seen.insert(static_cast<pid_t>(slot.pid));
+  }
+  for (pid_t pid : descendants(::getpid()))
+    if (!seen.contains(pid)) views.push_back(look_at(pid, nullptr));
+
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      auto pid = static_cast<pid_t>(slots[i].second.pid);
+      uint32_t index = slots[i].first;
+      const UniqueFd& pidfd = pidfds_[pid];
+      bool ended = !pidfd.valid() || has_ended(pidfd.get());
+      // Alive without the control page: it became another program, which has not come here.
+      int& misses = slot_misses_[index];
+      misses = views[i].control || greeting_.contains(pid) ? 0 : misses + 1;
+      if (!ended && misses < scans_before_release) continue;
+      if (control_->read(index).pid == slots[i].second.pid) control_->reclaim(index);
+      slot_misses_.erase(index);
+      if (ended) pidfds_.erase(pid);
+    }
+    control_->reconcile();
+    Totals totals = control_->totals();
+    stats_.peak_live_bytes = std::max({stats_.peak_live_bytes, totals.peak_live_process,
+                                       totals.live_ddr + totals.live_cxl + totals.live_detached});
+    for (auto at = pidfds_.begin(); at != pidfds_.end();)
+      at = seen.contains(at->first) ? std::next(at) : pidfds_.erase(at);
+  }
+  note_mappings(views);
+  release_unmapped();
+  report_usage(views);
+}
+
+Broker::View Broker::look_at(pid_t pid, const Slot* slot) {
+  View view{.pid = pid, .control = false, .ddr_bytes = 0, .cxl_bytes = {}};
+  std::vector<MappedRange> ranges = slot != nullptr ? read_smaps(pid) : read_maps(pid);
+  std::lock_guard lock(mutex_);
+  for (const MappedRange& range : ranges) {
+    if (range.inode != 0 && range.inode == control_->inode() && range.device == control_->device()) {
+      view.control = true;
+      continue;
+    }
+    bool leased = false;
+    if (range.inode != 0)
+      for (const Segment& segment : segments_) {
+        if (segment.inode != range.inode || segment.device != range.device) continue;
+        leased = true;
+        // Private copies of leased pages are in DDR.
+        view.cxl_bytes[segment.key] += range.rss_bytes - std::min(range.rss_bytes, range.anonymous_bytes);
+        view.ddr_bytes += range.anonymous_bytes;
+      }
+    bool in_window = slot != nullptr && range.begin >= slot->window_base &&
+                     range.end <= slot->window_base + slot->window_bytes;
+    if (!leased && in_window) view.ddr_bytes += range.rss_bytes;
+  }
+  return view;
+}
+
+void Broker::note_mappings(const std::vector<View>& views) {
+  std::lock_guard lock(mutex_);
+  for (Segment& segment : segments_) {
+    bool mapped = segment.connection != 0 || std::any_of(views.begin(), views.end(), [&](const View& view) {
+                    return view.cxl_bytes.contains(segment.key);
+                  });
+    segment.scans_unmapped = mapped ? 0 : segment.scans_unmapped + 1;
+  }
+}
+
+// The last look before a release: every process that may be read, not only this one's descendants.
+bool Broker::anyone_maps(const Segment& segment) {
+  for (pid_t pid : all_processes()) {
+    if (pid == ::getpid()) continue;  // the supervisor itself never maps a lease
+    for (const MappedRange& range : read_maps(pid))
+      if (range.inode == segment.inode && range.device == segment.device) return true;
+  }
+  return false;
+}
+
+void Broker::release_unmapped() {
+  // While the manager is away nothing can be given back; asking would only hold up those who wait for a scan.
+  if (!session_.connected()) return;
+  std::vector<Segment> candidates;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Segment& segment : segments_)
+      if (segment.scans_unmapped >= scans_before_release) candidates.push_back(segment);
+  }
+  for (const Segment& segment : candidates) {
+    bool mapped = anyone_maps(segment);
+    {
+      std::lock_guard lock(mutex_);
+      auto at = std::find_if(segments_.begin(), segments_.end(),
+                             [&](const Segment& one) { return one.key == segment.key; });
+      if (mapped) {
+        at->scans_unmapped = 0;
+        continue;
+      }
+      leased_bytes_ -= std::min(leased_bytes_, segment.lease->bytes());
+      segments_.erase(at);
+      ++stats_.leases_released;
+      released_ns_ = now_ns();
+    }
+    Status released = segment.lease->release();
+    if (!released.ok() && segment.lease->state() == LeaseState::live)
+      warn("lease " + std::to_string(segment.lease->id().value) +
+           " could not be given back now, it ends with its TTL: " + released.error().to_string());
+  }
+}
+
+void Broker::report_usage(const std::vector<View>& views) {
+  if (!session_.connected()) return;  // the next scan reports again
+  struct Report {
+    std::shared_ptr<Lease> lease;
+    UsageReport usage;
+  };
+  std::map<uint64_t, Report> reports;
+  {
+    std::lock_guard lock(mutex_);
+    std::map<pid_t, Slot> slots;
+    for (uint32_t i = 0; i < slots_max; ++i)
+      if (Slot slot = control_->read(i); slot.pid != 0) slots[static_cast<pid_t>(slot.pid)] = slot;
+    for (const Segment& segment : segments_) {
+      Report& report = reports[segment.key];
+      report.lease = segment.lease;
+      report.usage.holder = segment.owner_name + "[" + std::to_string(segment.owner) + "]";
+      auto slot = slots.find(segment.owner);
+      if (slot != slots.end() && segment.index < segments_max)
+        report.usage.live_bytes = std::min(slot->second.segment_live[segment.index], segment.lease->bytes());
+    }
+    for (const View& view : views) {
+      // A process's DDR goes with its first lease, or with the first that it maps when it has none of its own.
+      const Segment* first = nullptr;
+      for (const Segment& segment : segments_) {
+        if (!view.cxl_bytes.contains(segment.key)) continue;
+        if (first == nullptr || (segment.owner == view.pid && first->owner != view.pid)) first = &segment;
+        UsageReport& usage = reports[segment.key].usage;
+        usage.cxl_bytes = std::min(usage.cxl_bytes + view.cxl_bytes.at(segment.key), segment.lease->bytes());
+      }
+      if (first != nullptr) reports[first->key].usage.ddr_bytes += view.ddr_bytes;
+    }
+  }
+  for (auto& entry : reports)
+    if (entry.second.lease->state() == LeaseState::live) {
+      Status reported = entry.second.lease->report_usage(entry.second.usage);
+      if (!reported.ok()) break;
+    }
+}
+
+bool Broker::in_use() {
+  std::lock_guard lock(mutex_);
+  if (!greeting_.empty()) return true;
+  for (const Segment& segment : segments_)
+    // Unmapped for good, but the manager is away: it lapses, nobody needs to wait for that.
+    if (segment.scans_unmapped < scans_before_release || session_.connected()) return true;
+  for (uint32_t i = 0; i < slots_max; ++i)
+    if (control_->read(i).pid != 0) return true;
+  return false;
+}
+
+std::vector<pid_t> Broker::processes() {
+  std::lock_guard lock(mutex_);
+  std::vector<pid_t> found;
+  for (uint32_t i = 0; i < slots_max; ++i)
+    if (Slot slot = control_->read(i); slot.pid != 0) found.push_back(static_cast<pid_t>(slot.pid));
+  return found;
+}
+
+RunStats Broker::stats() {
+  std::lock_guard lock(mutex_);
+  RunStats stats = stats_;
+  stats.totals = control_->totals();
+  stats.peak_live_bytes = std::max(stats.peak_live_bytes, stats.totals.peak_live_process);
+  stats.leased_bytes = leased_bytes_;
+  return stats;
+}
+
+}  // namespace terrace::supply
