@@ -1,0 +1,245 @@
+// `terrace run`: starts an unmodified program under libterrace_malloc.so and stays as its supervisor. This
+// process is the tenant's client: it holds the session and the leases, so that the program needs no RPC, no
+// helper thread and no descriptor.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+
+#include "allocator/supply/broker.h"
+#include "cli/cli.h"
+#include "cli/run_inspect.h"
+#include "cli/run_supervise.h"
+#include "terrace/session.h"
+
+namespace terrace::cli {
+namespace {
+
+struct RunArguments {
+  uint64_t ddr_bytes = gib;
+  uint64_t cxl_bytes = 0;
+  uint64_t min_size = supply::min_size_default;
+  uint64_t ttl_ns = 0;
+  std::string pool, label, stats_file;
+  bool fallback = false;
+  std::vector<std::string> command;
+};
+
+// In the place of a manager that cannot be reached, with --fallback: no lease is ever granted.
+class NoSession final : public Session {
+ public:
+  explicit NoSession(Error why) : why_(std::move(why)) {}
+  Result<std::shared_ptr<Lease>> grant(const LeaseRequest&) override {
+    return Error{.code = ErrorCode::capacity_exhausted, .where = "terrace run", .detail = why_.detail};
+  }
+  Result<std::shared_ptr<Lease>> attach(LeaseId, const std::string&, LeaseAccess) override { return why_; }
+  Result<std::vector<LeaseInfo>> leases() override { return why_; }
+  Result<std::vector<PoolInfo>> pools() override { return why_; }
+  std::string tenant() const override { return {}; }
+  bool connected() const override { return false; }
+  void on_notice(LeaseNoticeHandler) override {}
+
+ private:
+  Error why_;
+};
+
+void say(const std::string& text) {
+  std::string line = "terrace: " + text + "\n";
+  std::fputs(line.c_str(), stderr);
+}
+
+// A pool that does not exist, or none that could be meant, is said before the program starts.
+Status check_pool(Session& session, const RunArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(std::vector<PoolInfo> pools, session.pools());
+  std::string names;
+  for (const PoolInfo& pool : pools) {
+    if (pool.name == arguments.pool) return {};
+    names += (names.empty() ? "" : ", ") + pool.name;
+  }
+  if (!arguments.pool.empty())
+    return Error{
+        .code = ErrorCode::not_found,
+        .where = "terrace run",
+        .detail = "there is no pool '" + arguments.pool + "'" + (names.empty() ? "" : "; there is " + names)};
+  if (pools.empty())
+    return Error{.code = ErrorCode::not_found,
+                 .where = "terrace run",
+                 .detail = "there is no pool yet; make one with 'terrace pool create'"};
+  if (pools.size() > 1)
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "terrace run",
+                 .detail = "there are several pools (" + names + "); choose one with --pool"};
+  return {};
+}
+
+Result<std::unique_ptr<Session>> connect(const Context& context, const RunArguments& arguments) {
+  if (arguments.cxl_bytes == 0)
+    return std::unique_ptr<Session>(new NoSession(
+        Error{.code = ErrorCode::unavailable, .where = "terrace run", .detail = "no CXL budget"}));
+  SessionOptions options;
+  options.socket_path = context.socket_path;
+  options.client_name = "terrace run " + arguments.command.front();
+  Error why;
+  auto session = Session::connect(options);
+  if (session.ok()) {
+    Status pool = check_pool(**session, arguments);
+    if (pool.ok()) return session;
+    why = pool.error();
+  } else {
+    why = session.error();
+  }
+  if (!arguments.fallback) return why;
+  say("no CXL memory for this run, large requests beyond the DDR budget go to plain malloc: " + why.detail);
+  return std::unique_ptr<Session>(new NoSession(why));
+}
+
+nlohmann::json to_json(const RunArguments& arguments, const supply::RunStats& stats, int exit_code) {
+  const supply::Totals& totals = stats.totals;
+  return {{"program", arguments.command.front()},
+          {"supervised", true},
+          {"exit_code", exit_code},
+          {"processes", totals.processes},
+          {"peak_live_bytes", stats.peak_live_bytes},
+          {"live_bytes", totals.live_ddr + totals.live_cxl + totals.live_detached},
+          {"ddr",
+           {{"budget_bytes", arguments.ddr_bytes},
+            {"allocations", totals.allocations_ddr},
+            {"live_bytes", totals.live_ddr}}},
+          {"cxl",
+           {{"budget_bytes", arguments.cxl_bytes},
+            {"allocations", totals.allocations_cxl},
+            {"live_bytes", totals.live_cxl},
+            {"leases_granted", stats.leases_granted},
+            {"leases_released", stats.leases_released},
+            {"leased_bytes_peak", stats.leased_bytes_peak}}},
+          {"detached", {{"allocations", totals.allocations_detached}, {"live_bytes", totals.live_detached}}},
+          {"forks",
+           {{"switched_private", totals.forks_switched},
+            {"switched_bytes", totals.switched_bytes},
+            {"refused", totals.forks_failed},
+            {"allocations_meanwhile", totals.during_fork}}},
+          {"fallbacks", totals.fallbacks},
+          {"refused", totals.refused}};
+}
+
+Status write_stats(const std::string& path, const nlohmann::json& document) {
+  std::ofstream file(path, std::ios::trunc);
+  file << document.dump(2) << "\n";
+  file.close();
+  if (!file) return os_error(errno, "terrace run", "cannot write " + path);
+  return {};
+}
+
+std::vector<std::string> environment_for(const std::string& library, const std::string& socket_path,
+                                         uint64_t min_size) {
+  std::vector<std::string> environment;
+  std::string preload = "LD_PRELOAD=" + library;
+  for (char** at = environ; *at != nullptr; ++at) {
+    std::string_view entry = *at;
+    if (entry.rfind("LD_PRELOAD=", 0) == 0) {
+      if (entry.size() > 11) preload += ":" + std::string(entry.substr(11));
+    } else if (entry.rfind(std::string(supply::socket_variable) + "=", 0) != 0 &&
+               entry.rfind(std::string(supply::min_size_variable) + "=", 0) != 0) {
+      environment.emplace_back(entry);
+    }
+  }
+  environment.push_back(preload);
+  environment.push_back(std::string(supply::socket_variable) + "=" + socket_path);
+  environment.push_back(std::string(supply::min_size_variable) + "=" + std::to_string(min_size));
+  return environment;
+}
+
+// The program cannot be served: it becomes this process. Returns only when that fails.
+Status run_plainly(const RunArguments& arguments, const ProgramFacts& facts) {
+  say(arguments.command.front() + " runs without Terrace: " + facts.obstacle);
+  if (!arguments.stats_file.empty())
+    TERRACE_RETURN_IF_ERROR(write_stats(
+        arguments.stats_file,
+        {{"program", arguments.command.front()}, {"supervised", false}, {"reason", facts.obstacle}}));
+  std::vector<char*> words;
+  for (const std::string& word : arguments.command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  ::execv(facts.path.c_str(), words.data());
+  return os_error(errno, "terrace run", "cannot start " + facts.path);
+}
+
+Status run(Context& context, const RunArguments& arguments) {
+  if (arguments.cxl_bytes == 0 && arguments.ddr_bytes == 0)
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "terrace run",
+                 .detail = "both budgets are 0; give --cxl SIZE"};
+  TERRACE_ASSIGN_OR_RETURN(ProgramFacts facts, inspect_program(arguments.command.front()));
+  if (!facts.obstacle.empty()) return run_plainly(arguments, facts);
+  TERRACE_ASSIGN_OR_RETURN(std::string library, find_malloc_library());
+
+  Supervisor supervisor;  // blocks signals before any thread exists
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, connect(context, arguments));
+  std::string name = arguments.command.front().substr(arguments.command.front().rfind('/') + 1);
+  supply::BrokerOptions options;
+  options.ddr_bytes = arguments.ddr_bytes;
+  options.cxl_bytes = arguments.cxl_bytes;
+  options.fallback = arguments.fallback;
+  options.pool = arguments.pool;
+  options.ttl_ns = arguments.ttl_ns;
+  options.label = !arguments.label.empty()
+                      ? arguments.label
+                      : "run:" + name.substr(0, 64) + "[" + std::to_string(::getpid()) + "]";
+  options.warn = say;
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<supply::Broker> broker, supply::Broker::start(*session, options));
+
+  TERRACE_RETURN_IF_ERROR(supervisor.start(
+      facts.path, arguments.command, environment_for(library, broker->socket_path(), arguments.min_size)));
+  context.exit_code = supervisor.wait(*broker);
+  nlohmann::json stats = to_json(arguments, broker->stats(), context.exit_code);
+  broker.reset();
+  if (!arguments.stats_file.empty()) {
+    // The program's own status is what the caller waits for; a lost file is said, not returned.
+    Status written = write_stats(arguments.stats_file, stats);
+    if (!written.ok()) say(written.error().to_string());
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_run_verb(CLI::App& app, Context& context) {
+  auto arguments = std::make_shared<RunArguments>();
+  CLI::App* verb =
+      app.add_subcommand("run", "Start a program whose large allocations live in DDR and leased CXL memory");
+  verb->footer(
+      "Exits as the program did: its status, or 128 + the signal that ended it. Stays until the last process\n"
+      "that uses its memory has ended, also one that went to the background. If this command is killed, the\n"
+      "program gets SIGTERM: its leases would end with their TTL.");
+  add_size_option(*verb, "--ddr", arguments->ddr_bytes,
+                  "DDR budget of all its processes, used first (default 1G)");
+  add_size_option(*verb, "--cxl", arguments->cxl_bytes,
+                  "CXL budget, leased as it is needed (default 0: DDR only)");
+  add_size_option(*verb, "--min-size", arguments->min_size,
+                  "Requests below this stay with the program's own malloc (default 32K, at least 4K)");
+  add_duration_option(*verb, "--ttl", arguments->ttl_ns, "TTL of the leases (default: the manager's)");
+  verb->add_option("--pool", arguments->pool, "Pool to lease from (default: the only one)")->type_name("NAME");
+  verb->add_option("--label", arguments->label, "Label of the leases (default run:PROGRAM[PID])")
+      ->type_name("TEXT");
+  verb->add_option("--stats", arguments->stats_file, "Write numbers about the run, as JSON, at its end")
+      ->type_name("FILE");
+  verb->add_flag("--fallback", arguments->fallback,
+                 "When both budgets are used up, or there is no manager, use plain malloc instead of failing");
+  verb->add_option("program", arguments->command, "The program and its arguments, after --")
+      ->required()
+      ->type_name("-- PROGRAM ARGUMENT");
+  verb->callback([arguments, &context] {
+    Status status = run(context, *arguments);
+    if (!status.ok()) fail(context, status.error());
+  });
+}
+
+}  // namespace terrace::cli

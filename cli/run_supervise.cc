@@ -1,0 +1,132 @@
+#include "cli/run_supervise.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "core/base/clock.h"
+
+namespace terrace::cli {
+namespace {
+
+constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
+// How long what the program left behind may take to go before it is said that this process waits for it.
+constexpr uint64_t quiet_wait_ns = 3 * ns_per_s;
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> list;
+  for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+}  // namespace
+
+Supervisor::Supervisor() {
+  sigset_t handled;
+  ::sigemptyset(&handled);
+  for (int number : passed_on) ::sigaddset(&handled, number);
+  ::sigaddset(&handled, SIGCHLD);
+  sigset_t blocked = handled;
+  // Stopped, this process could not renew leases: Ctrl-Z stops the program only.
+  ::sigaddset(&blocked, SIGTSTP);
+  ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
+  signals_.reset(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+}
+
+Supervisor::~Supervisor() {
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+Status Supervisor::start(const std::string& path, const std::vector<std::string>& command,
+                         const std::vector<std::string>& environment) {
+  std::vector<char*> words = pointers(command);
+  std::vector<char*> variables = pointers(environment);
+  int report[2];
+  if (!signals_.valid() || ::pipe2(report, O_CLOEXEC) != 0)
+    return os_error(errno, "Supervisor::start", "cannot start " + path);
+  UniqueFd report_read(report[0]), report_write(report[1]);
+  pid_t supervisor = ::getpid();
+  child_ = ::fork();
+  if (child_ == 0) {
+    // Only async-signal-safe calls here. If the supervisor is killed, the leases end with their TTL and the
+    // program would die of SIGBUS: it is told to end while its memory is still there.
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
+    if (::getppid() != supervisor) ::_exit(1);
+    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+    ::execve(path.c_str(), words.data(), variables.data());
+    int failed = errno;
+    if (::write(report_write.get(), &failed, sizeof(failed)) < 0) ::_exit(126);
+    ::_exit(126);
+  }
+  if (child_ < 0) return os_error(errno, "Supervisor::start", "cannot start " + path);
+  report_write.reset();
+  int failed = 0;
+  ssize_t got;
+  do got = ::read(report_read.get(), &failed, sizeof(failed));
+  while (got < 0 && errno == EINTR);
+  if (got != sizeof(failed)) return {};
+  ::waitpid(child_, nullptr, 0);
+  return os_error(failed, "Supervisor::start", "cannot start " + path);
+}
+
+void Supervisor::reap(supply::Broker& broker) {
+  int status = 0;
+  bool any = false;
+  for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
+    if (WIFSTOPPED(status)) {
+      if (pid == child_)
+        std::fprintf(stderr,
+                     "terrace: the program is stopped; terrace stays, to keep its leases (kill -CONT %d)\n",
+                     static_cast<int>(pid));
+      continue;
+    }
+    any = true;
+    if (pid != child_) continue;  // an orphan of the program's
+    ended_ = true;
+    exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+  if (any && ended_) broker.scan();
+}
+
+void Supervisor::pass_on(const signalfd_siginfo& info, supply::Broker& broker) {
+  // What the terminal sends goes to the whole foreground group: the program has it already.
+  if (info.ssi_code == SI_KERNEL) return;
+  auto number = static_cast<int>(info.ssi_signo);
+  if (!ended_) {
+    ::kill(child_, number);
+    return;
+  }
+  for (pid_t pid : broker.processes()) ::kill(pid, number);
+}
+
+int Supervisor::wait(supply::Broker& broker) {
+  uint64_t ended_ns = 0;
+  bool said = false;
+  for (;;) {
+    pollfd wait{.fd = signals_.get(), .events = POLLIN, .revents = 0};
+    if (::poll(&wait, 1, ended_ ? 20 : 1000) < 0 && errno != EINTR) return 1;
+    signalfd_siginfo info;
+    while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info))
+      if (info.ssi_signo != SIGCHLD) pass_on(info, broker);
+    reap(broker);
+    if (!ended_) continue;
+    uint64_t now_ns = SystemClock().now_ns();
+    if (ended_ns == 0) ended_ns = now_ns;
+    if (!broker.in_use()) return exit_code_;
+    if (!said && now_ns - ended_ns > quiet_wait_ns) {
+      said = true;
+      std::fprintf(stderr,
+                   "terrace: the program ended, %zu processes of it still use its memory; waiting for them\n",
+                   broker.processes().size());
+    }
+  }
+}
+
+}  // namespace terrace::cli
