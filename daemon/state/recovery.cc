@@ -159,7 +159,7 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
                                        uint64_t now_ns) {
   Recovery recovery;
   TERRACE_RETURN_IF_ERROR(load_rows(std::move(image)));
-  const bool same_boot = meta_.boot_id == boot_id;
+  const bool same_boot = !boot_id.empty() && meta_.boot_id == boot_id;  // an unreadable id proves nothing
   if (!same_boot) {
     if (!meta_.boot_id.empty()) recovery.findings.push_back("the machine was restarted since the last run");
     meta_.boot_id = boot_id;

@@ -112,6 +112,15 @@ TEST_CASE("recovery: after another boot a lease whose object survived has a full
   CHECK(r.recovery.delta.meta->boot_id == "boot-2");
 }
 
+// Found by review: two unreadable boot ids were equal, so that times of one boot were used in another.
+TEST_CASE("recovery: where the boot id cannot be read, every start counts as another boot") {
+  Stored s = stored(LeasePhase::active);
+  s.image.meta.boot_id.clear();
+  StateMachine machine;
+  REQUIRE(machine.recover(s.image, seen(s.lease, Object::whole), "", 3 * second).ok());
+  CHECK(machine.find_lease(s.lease.id)->expiry_ns == 13 * second);
+}
+
 TEST_CASE("recovery: a lease without its whole object is fenced, and its memory reclaimed") {
   for (const LeasePhase phase : {LeasePhase::active, LeasePhase::revoking}) {
     for (const Object object : {Object::missing, Object::fenced}) {
