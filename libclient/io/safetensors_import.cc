@@ -139,6 +139,7 @@ Result<TransferReport> import_safetensors(const std::string& path, std::span<std
   if (const int failure = TERRACE_FAILPOINT(import_before_publish); failure != 0) {
     return os_error(failure, "import_safetensors", path + ": failpoint before publishing");
   }
+  if (options.cancelled && options.cancelled()) return cancelled_error("import_safetensors", path);
   TERRACE_RETURN_IF_ERROR(writer.publish());
   if (const int failure = TERRACE_FAILPOINT(import_after_publish); failure != 0) {
     return os_error(failure, "import_safetensors", path + ": failpoint after publishing");

@@ -106,6 +106,17 @@ TEST_CASE("import: a refused, cancelled or too large file leaves no catalog") {
   CHECK(CatalogReader::open(untouched.span()).error().code == ErrorCode::not_found);
 }
 
+TEST_CASE("import: an interrupt after the last byte and before the publication still counts") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("m.safetensors", safetensors_text({{"t", ""}}));
+  AlignedMemory memory(*required_bytes(path));
+  int asked = 0;
+  ImportOptions options;
+  options.cancelled = [&] { return ++asked > 1; };  // first by the read, which has nothing to do
+  CHECK(import_safetensors(path, memory.span(), options).error().code == ErrorCode::cancelled);
+  CHECK(CatalogReader::open(memory.span()).error().code == ErrorCode::busy);
+}
+
 TEST_CASE("import: a file that is written to meanwhile is refused") {
   const TemporaryDirectory directory;
   const std::string path =
