@@ -24,16 +24,24 @@ struct DaemonArguments {
   uint64_t wait_ns = 60 * ns_per_s;
 };
 
-// terraced's own arguments. It runs in the same directory as we do, so relative paths keep their meaning.
+// terraced wants absolute paths, so that it means the same files after a restart from elsewhere.
+std::string absolute(const std::string& path) {
+  if (path.empty()) return path;
+  std::error_code failed;
+  const fs::path whole = fs::absolute(path, failed).lexically_normal();
+  return failed ? path : whole.string();
+}
+
+// terraced's own arguments.
 std::vector<std::string> daemon_arguments(const DaemonArguments& arguments,
                                           const std::string& runtime_directory) {
   std::vector<std::string> list;
   const auto add = [&list](const char* name, const std::string& value) {
     if (!value.empty()) list.insert(list.end(), {name, value});
   };
-  add("--config", arguments.config_file);
+  add("--config", absolute(arguments.config_file));
   add("--runtime-dir", runtime_directory);
-  add("--state", arguments.state_file);
+  add("--state", absolute(arguments.state_file));
   for (const std::string& device : arguments.emulated) add("--emulate", device);
   list.insert(list.end(), arguments.others.begin(), arguments.others.end());
   return list;
@@ -42,17 +50,18 @@ std::vector<std::string> daemon_arguments(const DaemonArguments& arguments,
 // --runtime-dir; else, where --socket or TERRACE_SOCKET says DIR/terraced.sock, that DIR; else "" (terraced's
 // own default, or what its configuration says).
 std::string runtime_directory_of(const Context& context, const DaemonArguments& arguments) {
-  if (!arguments.runtime_directory.empty()) return arguments.runtime_directory;
+  if (!arguments.runtime_directory.empty()) return absolute(arguments.runtime_directory);
   const bool named = !context.socket_path.empty() || std::getenv("TERRACE_SOCKET") != nullptr;
   if (!named && !arguments.config_file.empty()) return "";
   const fs::path socket = socket_path_of(context);
-  return socket.filename() == "terraced.sock" ? socket.parent_path().string() : "";
+  return socket.filename() == "terraced.sock" ? absolute(socket.parent_path()) : "";
 }
 
 // Where the daemon of these arguments is reached.
 Context context_of(const Context& context, const DaemonArguments& arguments) {
   Context other = context;
-  if (!arguments.runtime_directory.empty()) other.socket_path = arguments.runtime_directory + "/terraced.sock";
+  if (!arguments.runtime_directory.empty())
+    other.socket_path = absolute(arguments.runtime_directory) + "/terraced.sock";
   return other;
 }
 
@@ -76,8 +85,8 @@ Result<std::string> prepare_log(const DaemonArguments& arguments, const std::str
   }
   std::error_code failed;
   fs::create_directories(fs::path(runtime_directory).parent_path(), failed);
-  // Others must be able to reach the socket; what is private below has its own mode.
-  if (::mkdir(runtime_directory.c_str(), 0755) != 0 && errno != EEXIST)
+  // As terraced itself makes it: root serves every user, others serve themselves.
+  if (::mkdir(runtime_directory.c_str(), ::geteuid() == 0 ? 0755 : 0700) != 0 && errno != EEXIST)
     return os_error(errno, "daemon start", "cannot make the runtime directory " + runtime_directory);
   return runtime_directory + "/terraced.log";
 }

@@ -1,6 +1,8 @@
 #include "cli/describe.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace terrace::cli {
 
@@ -42,7 +44,7 @@ Result<LeaseMode> parse_mode(const std::string& text) {
                .detail = "'" + text + "' is not a lease mode; use exclusive, shared-ro or shared-coherent"};
 }
 
-json to_json(const LeaseInfo& lease) {
+json to_json(const LeaseInfo& lease, Measured measured) {
   json extents = json::array();
   for (const ExtentInfo& extent : lease.extents) {
     extents.push_back({{"device", extent.device},
@@ -75,7 +77,7 @@ json to_json(const LeaseInfo& lease) {
           {"tier", lease.tier},
           {"isolation", lease.isolation},
           {"object", lease.object},
-          {"object_bytes", lease.object_bytes},
+          {"object_bytes", measured == Measured::yes ? json(lease.object_bytes) : json(nullptr)},
           {"huge_pages", lease.huge_pages},
           {"extents", extents},
           {"usage", usage}};
@@ -122,15 +124,23 @@ json to_json(const ServerStatus& server) {
           {"failpoints", server.failpoints}};
 }
 
-template <typename T>
-json to_json_list(const std::vector<T>& items) {
+json to_json_list(const std::vector<LeaseInfo>& leases) {
   json list = json::array();
-  for (const T& item : items) list.push_back(to_json(item));
+  for (const LeaseInfo& lease : leases) list.push_back(to_json(lease, Measured::no));
   return list;
 }
-template json to_json_list(const std::vector<LeaseInfo>&);
-template json to_json_list(const std::vector<PoolInfo>&);
-template json to_json_list(const std::vector<DeviceStatus>&);
+
+json to_json_list(const std::vector<PoolInfo>& pools) {
+  json list = json::array();
+  for (const PoolInfo& pool : pools) list.push_back(to_json(pool));
+  return list;
+}
+
+json to_json_list(const std::vector<DeviceStatus>& devices) {
+  json list = json::array();
+  for (const DeviceStatus& device : devices) list.push_back(to_json(device));
+  return list;
+}
 
 std::string describe_expiry(const LeaseInfo& lease) {
   if (lease.ttl_ns == 0) return "persistent";
@@ -215,7 +225,8 @@ std::string server_block(const ServerStatus& server, const std::string& socket_p
       {"work", std::to_string(server.commands_applied) + " commands in " +
                    std::to_string(server.store_commits) + " store commits, " +
                    std::to_string(server.connections) + " connections"}};
-  if (!server.recovered.empty()) fields.emplace_back("last start", server.recovered);
+  std::istringstream findings(server.recovered);
+  for (std::string finding; std::getline(findings, finding);) fields.emplace_back("last start", finding);
   if (server.failpoints) fields.emplace_back("build", "has failpoints: for tests, not for use");
   return "terraced " + printable(server.version) + ", pid " + std::to_string(server.pid) + ", up " +
          format_duration(server.uptime_ns) + "\n" + format_block(fields);

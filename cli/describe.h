@@ -12,13 +12,18 @@
 
 namespace terrace::cli {
 
-nlohmann::json to_json(const LeaseInfo& lease);
+// Whether the daemon was asked how many bytes a lease's object occupies: it is in `lease show` and a grant,
+// not in lists. Not measured is null, never 0.
+enum class Measured : bool { no, yes };
+
+nlohmann::json to_json(const LeaseInfo& lease, Measured measured = Measured::yes);
 nlohmann::json to_json(const PoolInfo& pool);
 nlohmann::json to_json(const DeviceStatus& device);
 nlohmann::json to_json(const ServerStatus& server);
 
-template <typename T>
-nlohmann::json to_json_list(const std::vector<T>& items);
+nlohmann::json to_json_list(const std::vector<LeaseInfo>& leases);  // not measured
+nlohmann::json to_json_list(const std::vector<PoolInfo>& pools);
+nlohmann::json to_json_list(const std::vector<DeviceStatus>& devices);
 
 const char* mode_name(LeaseMode mode);                  // "exclusive", "shared-ro", "shared-coherent"
 Result<LeaseMode> parse_mode(const std::string& text);  // Errors: invalid_argument, lists the three

@@ -14,6 +14,7 @@ struct GrantArguments {
   LeaseRequest request;
   std::string mode = "exclusive";
   std::string tenant;
+  bool ttl_given = false;
 };
 
 struct LeaseArguments {
@@ -23,6 +24,14 @@ struct LeaseArguments {
   uint64_t ttl_ns = 0;
   RevokeOptions revoke{.grace_ns = 10 * ns_per_s, .reason = {}};
 };
+
+// On the wire 0 would mean the default, or the lease's own.
+Error zero_ttl(const char* where) {
+  return Error{
+      .code = ErrorCode::invalid_argument,
+      .where = where,
+      .detail = "a ttl of 0 is no time at all; 'lease grant --persistent' makes a lease without expiry"};
+}
 
 // All digits: an id; anything else: a label.
 Result<LeaseInfo> find_lease(AdminClient& client, const std::string& name) {
@@ -44,8 +53,13 @@ Result<LeaseInfo> find_lease(AdminClient& client, const std::string& name) {
 
 Status grant_lease(const Context& context, GrantArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(arguments.request.mode, parse_mode(arguments.mode));
+  if (arguments.ttl_given && arguments.request.ttl_ns == 0) return zero_ttl("lease grant");
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const LeaseInfo lease, client->grant(arguments.tenant, arguments.request));
+  TERRACE_ASSIGN_OR_RETURN(LeaseInfo lease, client->grant(arguments.tenant, arguments.request));
+  // The grant's reply does not measure the object; a second look does. The lease stands whether it works or
+  // not.
+  if (Result<LeaseInfo> measured = client->lease(lease.id, ""); measured.ok())
+    lease = std::move(measured).value();
   if (context.json) {
     print_json({{"lease", to_json(lease)}});
     return {};
@@ -91,7 +105,9 @@ Status show_leases(const Context& context, const LeaseArguments& arguments) {
     }
   }
   if (context.json) {
-    if (missing.ok()) print_json({{"leases", to_json_list(leases)}});
+    nlohmann::json list = nlohmann::json::array();
+    for (const LeaseInfo& lease : leases) list.push_back(to_json(lease));
+    if (missing.ok()) print_json({{"leases", list}});
     return missing;
   }
   std::string text;
@@ -101,10 +117,11 @@ Status show_leases(const Context& context, const LeaseArguments& arguments) {
 }
 
 Status renew_lease(const Context& context, const LeaseArguments& arguments) {
+  if (arguments.ttl_ns == 0) return zero_ttl("lease renew");
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const LeaseInfo lease, client->renew(LeaseId{arguments.id}, arguments.ttl_ns));
   if (context.json) {
-    print_json({{"lease", to_json(lease)}});
+    print_json({{"lease", to_json(lease, Measured::no)}});
   } else {
     print_text("renewed lease " + std::to_string(arguments.id) + ", expires " + describe_expiry(lease) + "\n");
   }
@@ -115,7 +132,7 @@ Status revoke_lease(const Context& context, const LeaseArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const LeaseInfo lease, client->revoke(LeaseId{arguments.id}, arguments.revoke));
   if (context.json) {
-    print_json({{"lease", to_json(lease)}});
+    print_json({{"lease", to_json(lease, Measured::no)}});
   } else if (lease.phase == "revoking") {
     print_text("told the holder of lease " + std::to_string(arguments.id) + "; it is fenced within " +
                format_duration(arguments.revoke.grace_ns) + ", sooner if the holder lets go\n");
@@ -154,7 +171,8 @@ void add_grant(CLI::App& lease, Context& context) {
       ->type_name("LABEL");
   grant->add_option("--tenant", arguments->tenant, "Grant to another tenant than this user's")
       ->type_name("TENANT");
-  grant->callback([&context, arguments] {
+  grant->callback([&context, arguments, ttl] {
+    arguments->ttl_given = ttl->count() > 0;
     if (const Status done = grant_lease(context, *arguments); !done.ok()) fail(context, done.error());
   });
 }

@@ -54,7 +54,8 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    print_text(deepest_verb(app)->help());
+    const CLI::App* verb = deepest_verb(app);
+    print_text(verb->help(verb->get_parent() == nullptr ? "" : path_of(*verb->get_parent())));
     return exit_ok;
   } catch (const CLI::CallForVersion& version) {
     print_text(std::string(version.what()) + "\n");
