@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t back_off_ns_min = 10 * ns_per_ms;
 constexpr uint64_t back_off_ns_max = 1 * ns_per_s;
 // A connection that lived as long was a good one: the next attempt starts from the shortest back-off.
-constexpr auto good_connection = 1 * kj::SECONDS;
+constexpr auto good_connection = 250 * kj::MILLISECONDS;
 
 class Listener final : public rpc::LeaseListener::Server {
  public:

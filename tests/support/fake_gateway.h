@@ -52,6 +52,7 @@ class FakeGateway {
   // Methods by the schema's name: "hello", "openSession", "grant", "attach", "list", "pools", "renewMany",
   // "info", "renew", "release", "reportUsage".
   void fail_next(const std::string& method, Fault fault, int times = 1);
+  bool faults_pending() const;  // of fail_next
   void fail_always(const std::string& method, Fault fault);
   void refuse_with(ErrorCode code, const std::string& detail);
   void clear_faults();
