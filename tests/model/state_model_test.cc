@@ -85,7 +85,12 @@ class Run {
   }
 
   void step() {
-    now_ns_ += prng_.chance(1, 3) ? prng_.below(5 * ns_per_s) : 0;
+    const auto due_ns = reference_.next_due_ns();
+    if (due_ns.has_value() && *due_ns > now_ns_ && prng_.chance(1, 20)) {
+      now_ns_ = *due_ns - prng_.below(2);  // the very moment, or just before it
+    } else if (prng_.chance(1, 3)) {
+      now_ns_ += prng_.below(5 * ns_per_s);
+    }
     if (prng_.chance(1, 100)) {
       restart();
     } else {
@@ -133,12 +138,21 @@ class Run {
       if (prng_.chance(1, 20)) continue;
       objects[lease.object] = prng_.chance(1, 20) ? 0 : lease.bytes;
     }
+    // Objects of grants that were never acknowledged, and one that nobody knows.
+    std::vector<std::string> orphans;
+    for (const auto& lease : reference_.leases()) {
+      if (lease.phase == LeasePhase::pending && objects.contains(lease.object)) orphans.push_back(lease.object);
+    }
+    if (prng_.chance(1, 3)) orphans.push_back("stray");
     observed.objects.assign(objects.begin(), objects.end());
+    if (!orphans.empty() && orphans.back() == "stray") observed.objects.emplace_back("stray", 0);
     const std::string boot = "boot-" + std::to_string(boot_);
     machine_ = daemon::StateMachine();
     const auto recovery = machine_.recover(rows_.image(), observed, boot, now_ns_);
     REQUIRE(recovery.ok());
     REQUIRE(describe(recovery->effects) == reference_.restart(objects, same_boot, now_ns_).effects);
+    REQUIRE(std::set<std::string>(recovery->orphans.begin(), recovery->orphans.end()) ==
+            std::set<std::string>(orphans.begin(), orphans.end()));
     rows_.apply(recovery->delta);
 
     daemon::StateMachine again;

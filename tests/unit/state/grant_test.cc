@@ -78,6 +78,15 @@ TEST_CASE("StateMachine: a lease of scattered runs has at most limits::lease_ext
   CHECK(m.grant(pieces - 1).extents.size() == limits::lease_extents_max);
 }
 
+TEST_CASE("StateMachine: a lease stays within its pool, however full that is") {
+  Manager m({4});
+  REQUIRE(m.adopt("emu:9", 8).reply.ok());
+  REQUIRE(m.apply(CreatePool{"q", {"emu:9"}}).reply.ok());
+  REQUIRE(m.adopt("emu:8", 8).reply.ok());  // in no pool
+  CHECK(code_of(m.apply(m.request(5 * granule))) == ErrorCode::capacity_exhausted);
+  CHECK(m.grant(4).extents[0].device == m.machine.find_device("emu:0")->id);
+}
+
 TEST_CASE("StateMachine: no granule is granted twice while its lease lives, in whatever phase") {
   Manager m({8});
   std::set<uint64_t> taken;
