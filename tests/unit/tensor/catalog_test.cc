@@ -8,6 +8,7 @@
 
 #include "core/base/crc32c.h"
 #include "core/layout/tensor_catalog.h"
+#include "tests/support/mend_catalog.h"
 #include "tests/unit/tensor/aligned_memory.h"
 
 using namespace terrace;
@@ -171,4 +172,27 @@ TEST_CASE("Catalog: empty ones, empty tensors and many tensors") {
   const CatalogReader reader = *CatalogReader::open(memory.span());
   CHECK(reader.size() == 3000);
   CHECK(reader.find("t2999")->bytes.size() == 2999 % 7);
+}
+
+TEST_CASE("Catalog: the documented example, byte for byte") {
+  // docs/formats/tensor_catalog.md shows these bytes. If this fails the format changed: give it another
+  // version.
+  CatalogPlan plan = *CatalogPlan::make({{.name = "w",
+                                          .dtype = DType::f32,
+                                          .shape = {2, 2},
+                                          .hint = TensorHint::weights,
+                                          .flags = TensorFlags::read_mostly},
+                                         {.name = "b", .dtype = DType::u8, .shape = {3}}},
+                                        {{"format", "pt"}});
+  AlignedMemory memory(plan.required_bytes());
+  CatalogWriter writer = *CatalogWriter::begin(memory.span(), plan, {.lease_epoch = {5}});
+  const float w[] = {1, 2, 3, 4};
+  const uint8_t b[] = {7, 8, 9};
+  REQUIRE(writer.add("w", std::as_bytes(std::span(w))).ok());
+  REQUIRE(writer.add("b", std::as_bytes(std::span(b))).ok());
+  REQUIRE(writer.publish().ok());
+  reinterpret_cast<layout::CatalogHeader*>(memory.span().data())->created_unix_s = 1735689600;
+  mend_catalog(memory.span());
+  CHECK(memory.span().size() == 4224);
+  CHECK(crc32c(memory.span()) == 0xda2a2fee);
 }
