@@ -130,9 +130,12 @@ Broker::View Broker::look_at(pid_t pid, const Slot* slot) {
         view.cxl_bytes[segment.key] += range.rss_bytes - std::min(range.rss_bytes, range.anonymous_bytes);
         view.ddr_bytes += range.anonymous_bytes;
       }
-    bool in_window = slot != nullptr && range.begin >= slot->window_base &&
-                     range.end <= slot->window_base + slot->window_bytes;
-    if (!leased && in_window) view.ddr_bytes += range.rss_bytes;
+    if (leased || slot == nullptr) continue;
+    // The kernel may have merged the window's first or last pages with a neighbouring anonymous mapping: count
+    // no more than what lies within.
+    uint64_t begin = std::max<uint64_t>(range.begin, slot->window_base);
+    uint64_t end = std::min<uint64_t>(range.end, slot->window_base + slot->window_bytes);
+    if (begin < end) view.ddr_bytes += std::min<uint64_t>(range.rss_bytes, end - begin);
   }
   return view;
 }

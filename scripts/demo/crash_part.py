@@ -8,6 +8,7 @@ import time
 from checks import Broken, check_acknowledged, check_disjoint, extents_of, stop_and_join
 from demo.redis_part import LEASE_TTL_S, BackgroundReader, Redis
 from demo.report import Report
+from demo.tensor_part import LABEL as TENSOR_LABEL
 from journal import Granted, read_load
 from terrace_harness import HarnessError, wait_until
 
@@ -18,21 +19,17 @@ def show_crash(service, redis: Redis, report: Report, stack) -> None:
     report.part("d. SIGKILL of terraced while redis serves and a lease is being granted")
     output = service.directory / "lease_load.out"
     with open(output, "wb") as out, open(f"{output}.err", "wb") as errors:
-        load = service.popen(service.build_dir / "tests/crash/lease_load", "--pool", "main", "--leases-max", 40,
-                             "--size-max", "8M", "--ttl", "60s", "--release-at-end", stdin=subprocess.DEVNULL,
+        load = service.popen(service.build_dir / "tests/crash/lease_load", "--pool", "main", "--leases-max", 16,
+                             "--size-max", "64M", "--ttl", "60s", "--release-at-end", stdin=subprocess.DEVNULL,
                              stdout=out, stderr=errors)
     stack.callback(lambda: load.poll() is None and (load.kill(), load.wait()))
     wait_until(lambda: len(read_load(output).granted) >= LEASES_BEFORE, 60, f"{LEASES_BEFORE} granted leases")
-    others = [lease for lease in service.leases().values() if lease["label"] or lease["id"] == redis.lease()["id"]]
+    others = redis.leases() + [lease for lease in service.leases().values() if lease["label"] == TENSOR_LABEL]
 
     with BackgroundReader(redis) as reader:
         time.sleep(0.5)
-        # The loop asks for its next lease right after the last: wait for an open question, then kill.
-        with contextlib.suppress(HarnessError):
-            wait_until(lambda: output.read_bytes().endswith(b"granting\n"), 10, "a grant under way", interval=0)
-        service.kill()
-        load.send_signal(signal.SIGSTOP)  # a still picture: the loop goes on only after we compared
-        told, down = read_load(output), time.monotonic()
+        told = _kill_within_a_grant(service, load, output)
+        down = time.monotonic()
         report.note(f"killed: {len(told.live())} leases acknowledged and held, {told.open_grants} grant open")
         time.sleep(1.0)  # long enough that a dependence of redis on the daemon would show
         service.start()
@@ -47,6 +44,22 @@ def show_crash(service, redis: Redis, report: Report, stack) -> None:
                  f"{reader.longest_gap_s * 1e3:.0f} ms", reader.reads > 100 and not reader.errors)
     wrong = redis.wrong_values()
     report.check("crash: redis' values afterwards", f"{len(redis.values)} compared, {wrong} wrong", wrong == 0)
+
+
+def _kill_within_a_grant(service, load, output):
+    """Kills terraced while the loop waits for a lease, and stops the loop as it is: it goes on only after we
+    compared. Returns what the loop was told until then."""
+    for last in (False, False, True):
+        with contextlib.suppress(HarnessError):
+            wait_until(lambda: output.read_bytes().endswith(b"granting\n"), 10, "a grant under way", interval=0)
+        service.kill()
+        load.send_signal(signal.SIGSTOP)
+        told = read_load(output)
+        if told.open_grants == 1 or last:
+            return told
+        service.start()  # the reply had just gone out: again
+        load.send_signal(signal.SIGCONT)
+    raise AssertionError("unreachable")
 
 
 def _compare(service, report: Report, told, others: list) -> None:
@@ -70,19 +83,20 @@ def _compare(service, report: Report, told, others: list) -> None:
 
 
 def _check_renewal(redis: Redis, report: Report) -> None:
-    """redis' lease lives on: its expiry moves past what was left when terraced came back."""
-    first, begin = redis.lease(), time.monotonic()
+    """redis' leases live on: each one's expiry moves past what was left when terraced came back."""
+    first, begin = {lease["id"]: lease["expires_in_ns"] / 1e9 for lease in redis.leases()}, time.monotonic()
 
     def renewed():
-        left = redis.lease()["expires_in_ns"] / 1e9
-        expected = first["expires_in_ns"] / 1e9 - (time.monotonic() - begin)
-        return left - expected if left > expected + 0.5 else None
+        passed = time.monotonic() - begin
+        gained = [lease["expires_in_ns"] / 1e9 - (first[lease["id"]] - passed) for lease in redis.leases()]
+        return min(gained) if min(gained) > 0.5 else None
 
+    what = f"crash: redis' {len(first)} leases are renewed after the restart"
     try:
         gained = wait_until(renewed, LEASE_TTL_S, "a renewal after the restart", interval=0.2)
-        report.check("crash: redis' lease is renewed after the restart", f"expiry moved by {gained:.1f} s", True)
+        report.check(what, f"expiry moved by {gained:.1f} s or more", True)
     except HarnessError as error:
-        report.check("crash: redis' lease is renewed after the restart", error, False)
+        report.check(what, error, False)
 
 
 def _finish_load(report: Report, load, output, told) -> None:

@@ -12,7 +12,7 @@ LABEL = "gpt2"
 def show_tensors(service, report: Report) -> None:
     report.part("c. a GPT-2-small-shaped model: safetensors file to shared tensors")
     model = service.directory / "gpt2.safetensors"
-    make, mapper = (service.build_dir / "tests/support/tensors" / name for name in ("make_safetensors", "map_tensors"))
+    make, mapper = (service.build_dir / "tests/support" / name for name in ("make_safetensors", "map_tensors"))
     begin = time.monotonic()
     checksums = service.directory / "gpt2.crc32c.json"
     service.run(make, model, "--checksums", checksums)
