@@ -1,6 +1,7 @@
 // Pieces that the catalog's writer and reader must agree on.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +12,14 @@
 #include "core/layout/tensor_catalog.h"
 
 namespace terrace::catalog_bytes {
+
+// A barrier for this processor's loads and stores. g++ refuses it under ThreadSanitizer, which does not model
+// it.
+inline void barrier([[maybe_unused]] std::memory_order order) {
+#if !defined(__SANITIZE_THREAD__)
+  std::atomic_thread_fence(order);
+#endif
+}
 
 inline uint64_t name_hash(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a

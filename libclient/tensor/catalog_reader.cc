@@ -282,7 +282,7 @@ Result<CatalogReader> CatalogReader::open(std::span<const std::byte> memory) try
   TERRACE_ASSIGN_OR_RETURN(contents->metadata, parse_metadata(metadata, header.metadata_entries));
 
   // The copies above must not sink below the second look at the state.
-  std::atomic_thread_fence(std::memory_order_acquire);
+  catalog_bytes::barrier(std::memory_order_acquire);
   uint64_t generation = 0;
   std::memcpy(&generation, &shared.generation, sizeof generation);
   if (load_state(shared) != static_cast<uint32_t>(CatalogState::published) || generation != header.generation) {

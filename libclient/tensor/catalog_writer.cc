@@ -50,7 +50,7 @@ Result<CatalogWriter> CatalogWriter::begin(std::span<std::byte> memory, CatalogP
   if (header.magic == layout::catalog_magic) writer.generation_ = header.generation + 1;
   // First of all nobody may take what was here for complete, even if this process dies at the next instruction.
   store_state(header, CatalogState::building);
-  std::atomic_thread_fence(std::memory_order_release);  // the stores below stay below
+  catalog_bytes::barrier(std::memory_order_release);  // the stores below stay below
   writer.persist(0, sizeof header);
 
   const CatalogPlan& p = writer.plan_;
