@@ -64,12 +64,14 @@ def _lines_of(process) -> queue.Queue:
 def _next(lines: queue.Queue, start: str, timeout: float = 60.0) -> str:
     """The next line that begins with `start`."""
     deadline = time.monotonic() + timeout
+    others = []
     while True:
         try:
             line = lines.get(timeout=max(0.01, deadline - time.monotonic()))
         except queue.Empty:
             raise HarnessError(f"the holder did not say '{start}' within {timeout:g} s") from None
         if line is None:
-            raise HarnessError(f"the holder ended before it said '{start}'")
+            raise HarnessError(f"the holder ended before it said '{start}'; it said {others}")
         if line.startswith(start):
             return line
+        others.append(line)

@@ -47,7 +47,6 @@ int expect_zeros(const std::shared_ptr<Lease>& lease, std::unique_ptr<Mapping> m
 
 // Reads and writes all of it, over and over, until the kernel says no.
 int hold(std::span<std::byte> bytes) {
-  std::memset(bytes.data(), static_cast<int>(fill), bytes.size());
   std::atomic<size_t> at{0};
   std::atomic<uint64_t> passes{0};
   std::atomic<bool> changed{false};
@@ -108,6 +107,10 @@ int start(const Options& options) {
   if (!info.ok() || !mapping.ok()) {
     say("refused map " + (info.ok() ? mapping.error() : info.error()).to_string());
     return 1;
+  }
+  if (!options.expect_zeros) {
+    const std::span<std::byte> memory = (*mapping)->bytes();
+    std::memset(memory.data(), static_cast<int>(fill), memory.size());
   }
   say("holding " + std::to_string(lease->id().value) + ' ' + std::to_string(lease->epoch().value) + ' ' +
       std::to_string(lease->bytes()) + ' ' + extents_text(*info));
