@@ -1,0 +1,495 @@
+"""The preload library under programs: a torture program and fork cases of our own, and real programs whose
+results must be those of a plain run.
+
+Most runs go through shim_fake_run (the supervisor over a pool that lives in this process), with a DDR budget so
+small that leased memory is really used; the numbers of each run are checked for that. Run by ctest; by hand:
+    TERRACE_BUILD_DIR=build/dev tests/integration/shim/shim_test.py [Class[.test]]
+A program that this machine lacks is reported as a skip; exit code 77 when all of them are missing.
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BUILD = pathlib.Path(os.environ.get("TERRACE_BUILD_DIR") or pathlib.Path(__file__).resolve().parents[3] / "build/dev")
+HERE = BUILD / "tests/integration/shim"
+LIBRARY = BUILD / "allocator/libterrace_malloc.so"
+REAL_PROGRAMS = ("/usr/bin/python3", "git", "gcc", "sqlite3", "redis-server")
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+
+
+def needs(*programs):
+    missing = [program for program in programs if shutil.which(program) is None]
+    return unittest.skipIf(missing, f"not on this machine: {', '.join(missing)}")
+
+
+class Run:
+    """One supervised run: code, out, err, and its numbers by name."""
+
+    def __init__(self, code, out, err, stats):
+        self.code, self.out, self.err, self.stats = code, out, err, stats
+
+
+class ShimTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="terrace-shim-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.environment = dict(os.environ, TERRACE_MALLOC_LIBRARY=str(LIBRARY), LC_ALL="C", HOME=str(self.folder),
+                                PYTHONHASHSEED="1", PYTHONDONTWRITEBYTECODE="1")
+        for name in ("LD_PRELOAD", "TERRACE_SUPPLY", "TERRACE_MIN_SIZE", "ASAN_OPTIONS"):
+            self.environment.pop(name, None)
+
+    def shim_command(self, command, *options):
+        program = shutil.which(str(command[0]))
+        return [str(HERE / "shim_fake_run"), "--stats", str(self.folder / "stats.json"), *map(str, options), "--",
+                program, *map(str, command[1:])]
+
+    def shim(self, command, *options, code=0, timeout=90, **popen):
+        """Runs `command` under the shim, expecting `code`."""
+        popen.setdefault("cwd", self.folder)
+        done = subprocess.run(self.shim_command(command, *options), capture_output=True, text=True, errors="replace",
+                              timeout=timeout, env=self.environment, check=False, preexec_fn=die_with_parent, **popen)
+        self.assertEqual(done.returncode, code, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        stats = json.loads((self.folder / "stats.json").read_text())
+        return Run(done.returncode, done.stdout, done.stderr, stats)
+
+    def plain(self, command, **popen):
+        popen.setdefault("cwd", self.folder)
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, errors="replace",
+                              timeout=90, env=self.environment, check=True, **popen)
+        return done
+
+    def assert_used_cxl(self, run, least=1):
+        self.assertGreaterEqual(run.stats["allocations_cxl"], least, run.stats)
+        self.assertGreaterEqual(run.stats["leases_granted"], 1, run.stats)
+        self.assertEqual(run.stats["leases_granted"], run.stats["leases_released"], run.stats)
+        self.assertEqual(run.stats["refused"], 0, run.stats)
+        self.assertEqual(run.stats["forks_failed"], 0, run.stats)
+
+
+class Library(ShimTest):
+    def test_needs_nothing_but_libc(self):
+        needed = self.plain(["readelf", "-d", str(LIBRARY)]).stdout
+        libraries = [line.split("[")[1].rstrip("]\n ") for line in needed.splitlines() if "(NEEDED)" in line]
+        for library in libraries:
+            self.assertRegex(library, r"^(libc\.so\.6|ld-linux-x86-64\.so\.2)$")
+        undefined = self.plain(["nm", "-D", "--undefined-only", str(LIBRARY)]).stdout
+        for foreign in ("_ZSt", "__cxa_throw", "__gxx_personality", "__asan", "__ubsan", "__tsan", "_Unwind"):
+            self.assertNotIn(foreign, undefined)
+
+    def test_exports_the_malloc_family_and_nothing_else(self):
+        symbols = self.plain(["nm", "-D", "--defined-only", str(LIBRARY)]).stdout
+        exported = {line.split()[-1] for line in symbols.splitlines()}
+        family = {"malloc", "calloc", "realloc", "reallocarray", "free", "free_sized", "free_aligned_sized",
+                  "aligned_alloc", "posix_memalign", "memalign", "valloc", "pvalloc", "malloc_usable_size",
+                  "malloc_trim", "madvise", "fork", "__fork", "_Fork", "daemon", "forkpty"}
+        operators = {name for name in exported if name.startswith(("_Zn", "_Zd"))}
+        self.assertEqual(exported - operators, family)
+        self.assertEqual(len(operators), 20)
+
+    def test_without_a_supervisor_it_is_plain_malloc(self):
+        for supply in (None, "/nonexistent/supply", "x" * 300):
+            environment = dict(self.environment, LD_PRELOAD=str(LIBRARY))
+            if supply:
+                environment["TERRACE_SUPPLY"] = supply
+            done = subprocess.run(["/usr/bin/python3", "-c", "print(len(bytes(50_000_000)), len([0] * 10_000_000))"],
+                                  capture_output=True, text=True, env=environment, check=True, timeout=30)
+            self.assertEqual(done.stdout, "50000000 10000000\n")
+            self.assertEqual(len(done.stderr.splitlines()), 1 if supply else 0, done.stderr)
+
+
+class Torture(ShimTest):
+    def test_one_thread(self):
+        self.assert_used_cxl(self.shim([HERE / "shim_torture", 1, 4000, 1], "--ddr", "2M"))
+
+    def test_threads_over_both_tiers(self):
+        run = self.shim([HERE / "shim_torture", 6, 2500, 2], "--ddr", "8M")
+        self.assert_used_cxl(run, 100)
+        self.assertGreater(run.stats["allocations_ddr"], 100)
+        self.assertEqual(run.stats["live_bytes"], 0, "something stayed in use: glibc keeps nothing this large")
+
+    def test_default_min_size(self):
+        self.assert_used_cxl(self.shim([HERE / "shim_torture", 3, 2500, 3], "--ddr", "2M", "--min-size", 32768))
+
+    def test_no_ddr_at_all(self):
+        run = self.shim([HERE / "shim_torture", 2, 1500, 4], "--ddr", "0")
+        self.assert_used_cxl(run)
+        self.assertEqual(run.stats["allocations_ddr"], 0)
+
+    def test_full_window_falls_back(self):
+        run = self.shim([HERE / "shim_torture", 4, 2000, 5], "--ddr", "2M", "--cxl", "4M", "--fallback")
+        self.assertGreater(run.stats["fallbacks"], 10)
+        self.assertGreater(run.stats["allocations_cxl"], 10)
+
+    def test_full_window_is_out_of_memory(self):
+        script = ("import sys\nblocks = []\ntry:\n  while True: blocks.append(bytearray(1 << 20))\n"
+                  "except MemoryError: print(len(blocks))\n"
+                  "blocks.clear()\nprint(len(bytearray(20 << 20)))")
+        run = self.shim(["/usr/bin/python3", "-c", script], "--ddr", "8M", "--cxl", "64M")
+        blocks, again = map(int, run.out.split())
+        self.assertTrue(50 <= blocks <= 72, blocks)
+        self.assertEqual(again, 20 << 20)
+        self.assertGreater(run.stats["refused"], 0)
+
+    def test_pool_shorter_than_the_budget(self):
+        run = self.shim(["/usr/bin/python3", "-c", "print(len(bytearray(30 << 20)))"], "--ddr", "0", "--cxl", "8G",
+                        "--pool-size", "40M")
+        self.assertEqual(run.out, f"{30 << 20}\n")
+        self.assertLessEqual(run.stats["leased_bytes_peak"], 40 << 20)
+
+    def test_manager_goes_away(self):
+        script = ("import time\na = bytearray(b'x') * (20 << 20)\ntime.sleep(0.8)\nb = [bytearray(1 << 20) for _ in range(60)]\n"
+                  "print(a.count(b'x'), len(b))")
+        run = self.shim(["/usr/bin/python3", "-c", script], "--ddr", "0", "--cxl", "1G", "--away-after", "400",
+                        "--fallback")
+        self.assertEqual(run.out, f"{20 << 20} 60\n")
+
+    def test_address_space_limit(self):
+        command = ["/bin/sh", "-c", "ulimit -v 1000000; exec /usr/bin/python3 -c 'a=[bytearray(1<<20) for _ in range(200)];"
+                   "print(len(a))'"]
+        run = self.shim(command, "--ddr", "8M", "--cxl", "64G", "--pool-size", "2G")
+        self.assertEqual(run.out, "200\n")
+        self.assertIn("ulimit -v", run.err)
+        self.assert_used_cxl(run, 100)
+
+    def test_usage_is_reported(self):
+        script = "a = bytearray(b'y') * (100 << 20)\nimport time; time.sleep(1.2)"
+        run = self.shim(["/usr/bin/python3", "-c", script], "--ddr", "16M", "--cxl", "1G", "--min-size", "4096")
+        self.assertGreater(run.stats["reported_cxl_max"], 100 << 20)
+        self.assertLess(run.stats["reported_cxl_max"], 140 << 20)
+        self.assertGreaterEqual(run.stats["reported_live_max"], 100 << 20)
+        self.assertRegex(run.stats["reported_holder"], r"^python3.*\[\d+\]$")
+
+    def test_ddr_budget_is_shared_by_processes(self):
+        # Four children at once, each with 6 MiB: together more than the 16 MiB of DDR.
+        script = ("import os,time\n"
+                  "pids=[]\n"
+                  "for i in range(4):\n"
+                  "  pid=os.posix_spawn('/usr/bin/python3',['python3','-c',"
+                  "'import time;a=[bytearray(1<<20) for _ in range(6)];time.sleep(1)'],os.environ)\n"
+                  "  pids.append(pid)\n"
+                  "print(sum(os.waitpid(p,0)[1] for p in pids))")
+        run = self.shim(["/usr/bin/python3", "-c", script], "--ddr", "16M", "--cxl", "1G", "--min-size", "1000000")
+        self.assertEqual(run.out, "0\n")
+        self.assertLessEqual(run.stats["allocations_ddr"], 16)
+        self.assertGreaterEqual(run.stats["allocations_cxl"], 8)
+
+    def test_exec_starts_afresh(self):
+        # The same process, four images one after the other; a budget that holds one of them only.
+        script = ("import os,sys\nn=int(sys.argv[1])\na=[bytearray(b'z')*(1<<20) for _ in range(50)]\n"
+                  "if n: os.execv(sys.executable,[sys.executable,'-c',sys.argv[2],str(n-1),sys.argv[2]])\n"
+                  "print(sum(x.count(b'z') for x in a))")
+        run = self.shim(["/usr/bin/python3", "-c", script, "3", script], "--ddr", "8M", "--cxl", "96M",
+                        "--pool-size", "96M")
+        self.assertEqual(run.out, f"{50 << 20}\n")
+        self.assertGreaterEqual(run.stats["leases_granted"], 4)
+
+    def test_killed_program_leaves_nothing(self):
+        script = "import os,signal\na=bytearray(b'k')*(60<<20)\nos.kill(os.getpid(),signal.SIGKILL)"
+        run = self.shim(["/usr/bin/python3", "-c", script], code=128 + 9)
+        self.assert_used_cxl(run)
+
+    def test_signals_are_passed_on(self):
+        script = ("import signal,sys,time\na=bytearray(b'k')*(60<<20)\n"
+                  "signal.signal(signal.SIGUSR1,lambda *_:sys.exit(a.count(b'k')>>20))\nprint('ready',flush=True)\ntime.sleep(60)")
+        process = subprocess.Popen(self.shim_command(["/usr/bin/python3", "-c", script]), stdout=subprocess.PIPE,
+                                   text=True, env=self.environment, preexec_fn=die_with_parent)
+        self.addCleanup(process.stdout.close)
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.wait(30), 60)
+
+
+class Fork(ShimTest):
+    """Each case of fork_cases.cc; those that store in leased memory must have switched it."""
+
+    def check(self, name, *options, switched=True):
+        run = self.shim([HERE / "shim_fork_cases", name], "--ddr", "4M", *options)
+        self.assertEqual(run.stats["forks_failed"], 0)
+        if switched:
+            self.assert_used_cxl(run)
+            self.assertGreater(run.stats["forks_switched"], 0)
+        return run
+
+    def test_both_sides(self):
+        self.check("both_sides")
+
+    def test_untouched_pages(self):
+        self.check("untouched_pages")
+
+    def test_grandchildren(self):
+        self.assertGreaterEqual(self.check("grandchildren").stats["forks_switched"], 2)
+
+    def test_parent_first(self):
+        self.assertEqual(self.check("parent_first").out, "orphan is well\n")
+
+    def test_daemonised(self):
+        self.assertEqual(self.check("daemonised").out, "daemon is well\n")
+
+    def test_on_terminal(self):
+        self.check("on_terminal")
+
+    def test_repeatedly(self):
+        self.check("repeatedly")
+
+    def test_with_threads(self):
+        self.assertGreater(self.check("with_threads").stats["during_fork"], 0)
+
+    def test_handlers_of_other_libraries(self):
+        self.check("handlers")
+
+    def test_storing_while_forking(self):
+        self.assertGreaterEqual(self.check("storing_while_forking").stats["forks_switched"], 2)
+
+    def test_bare_fork(self):
+        self.check("bare_fork")
+
+    def test_advice(self):
+        self.check("advice")
+
+    def test_in_signals(self):
+        self.shim([HERE / "shim_fork_cases", "in_signals"], "--ddr", "4M")
+
+    def test_behind_our_back(self):
+        self.check("behind_our_back", switched=False)
+
+    def test_no_descriptors(self):
+        self.check("no_descriptors")
+
+    def test_after_chroot(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root for chroot")
+        self.assertEqual(self.check("after_chroot").out, "copied\n")
+
+    def test_supervisor_refused(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root for chroot")
+        run = self.shim([HERE / "shim_fork_cases", "refused_with_threads"], "--ddr", "4M")
+        self.assertEqual(run.stats["forks_failed"], 1)
+        self.assertIn("EAGAIN", run.err)
+
+
+class Python(ShimTest):
+    def compare(self, script, *options, least_cxl=1):
+        path = self.folder / "script.py"
+        path.write_text(script)
+        plain = self.plain(["/usr/bin/python3", path]).stdout
+        run = self.shim(["/usr/bin/python3", path], "--ddr", "8M", *options)
+        self.assertEqual(run.out, plain)
+        self.assert_used_cxl(run, least_cxl)
+        return run
+
+    def test_compute(self):
+        self.compare("import random, hashlib, json\nrandom.seed(3)\n"
+                     "rows=[{'k':random.random(),'v':list(range(random.randrange(40)))} for _ in range(60000)]\n"
+                     "rows.sort(key=lambda r:r['k'])\ntext=json.dumps(rows)\n"
+                     "print(hashlib.sha256(text.encode()).hexdigest(), len(json.loads(text)))\n"
+                     "n=1\nfor i in range(1,4000): n*=i\nprint(hash(n))\n"
+                     "b=bytearray(random.randbytes(30_000_000)); b.sort if 0 else None\n"
+                     "print(hashlib.sha256(bytes(reversed(b))).hexdigest())\n")
+
+    def test_multiprocessing_fork_pool(self):
+        run = self.compare("import multiprocessing as mp, hashlib, random\nrandom.seed(5)\n"
+                           "data=[bytearray(random.randbytes(1<<20)) for _ in range(40)]\n"
+                           "def work(i):\n"
+                           "  data[i][:]=bytes([i])*(1<<20)\n"  # the child's own copy
+                           "  return hashlib.sha256(b''.join(data)).hexdigest()\n"
+                           "if __name__=='__main__':\n"
+                           "  with mp.get_context('fork').Pool(3, maxtasksperchild=2) as pool:\n"
+                           "    results=pool.map(work, range(12), chunksize=1)\n"
+                           "  print(len(set(results)) >= 3, [len(r) for r in results])\n"
+                           "  print(hashlib.sha256(b''.join(data)).hexdigest())\n")
+        self.assertGreater(run.stats["forks_switched"], 0)
+
+    def test_subprocess(self):
+        self.compare("import subprocess, os\nblob=os.urandom(1)*20_000_000\n"
+                     "for _ in range(10):\n"
+                     "  out=subprocess.run(['/usr/bin/sha256sum'],input=blob,capture_output=True,check=True).stdout\n"
+                     "  assert len(out)>=64\n"
+                     "print(subprocess.run('cat; exit 3', shell=True, input=b'hello', capture_output=True, close_fds=True,"
+                     "preexec_fn=lambda: None))\n")
+
+
+@needs("git")
+class Git(ShimTest):
+    def test_a_repository_has_the_same_objects(self):
+        heads = {}
+        for name, run in (("plain", lambda *command: self.plain(command, cwd=self.folder / "plain")),
+                          ("shim", lambda *command: self.shim(command, "--ddr", "2M", cwd=self.folder / "shim"))):
+            work = self.folder / name
+            work.mkdir()
+            used = 0
+            self.environment.update(GIT_AUTHOR_DATE="2020-01-01T00:00:00Z", GIT_COMMITTER_DATE="2020-01-01T00:00:00Z",
+                                    GIT_CONFIG_NOSYSTEM="1")
+
+            def git(*arguments):
+                nonlocal used
+                done = run("git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "gc.auto=0", *arguments)
+                if isinstance(done, Run):
+                    self.assertEqual(done.stats["refused"], 0)
+                    used += done.stats["allocations_cxl"]
+                    return done.out
+                return done.stdout
+            git("init", "-q", "-b", "main", ".")
+            generator = random.Random(11)
+            for commit in range(3):
+                for i in range(120):
+                    body = "".join(generator.choice("abc \n") for _ in range(generator.randrange(3000)))
+                    (work / f"file{i}.txt").write_text(body * (1 + i % 5))
+                (work / "large.bin").write_bytes(generator.randbytes(6_000_000))
+                git("add", "-A")
+                git("commit", "-q", "-m", f"commit {commit}")
+            git("gc", "-q", "--aggressive")
+            git("fsck", "--strict", "--full")
+            git("clone", "-q", "--no-local", ".", "copy")
+            heads[name] = (git("rev-parse", "HEAD"), git("-C", "copy", "rev-parse", "HEAD"),
+                           git("-C", "copy", "status", "--porcelain"), git("log", "--stat", "--format=%H"))
+        self.assertEqual(heads["plain"], heads["shim"])
+        self.assertGreater(used, 0)
+
+
+@needs("gcc", "g++")
+class Gcc(ShimTest):
+    def test_a_cpp_file_gives_the_same_object(self):
+        (self.folder / "x.cc").write_text(
+            "#include <map>\n#include <string>\n#include <vector>\n#include <regex>\n#include <functional>\n"
+            "std::map<std::string, std::vector<std::function<int(int)>>> table;\n"
+            "bool match(const std::string& s) { return std::regex_match(s, std::regex(\"a.*b+\")); }\n")
+        self.plain(["g++", "-O1", "-c", "x.cc", "-o", "plain.o"])
+        run = self.shim(["g++", "-O1", "-c", "x.cc", "-o", "shim.o"], "--ddr", "1M", "--cxl", "1G")
+        self.assertEqual((self.folder / "plain.o").read_bytes(), (self.folder / "shim.o").read_bytes())
+        self.assert_used_cxl(run)
+        self.assertGreaterEqual(run.stats["processes"], 2)
+
+
+@needs("sqlite3")
+class Sqlite(ShimTest):
+    def test_rows_are_those_of_a_plain_run(self):
+        script = ("PRAGMA cache_size=-60000; PRAGMA page_size=65536; PRAGMA temp_store=memory;\n"
+                  "CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT, c REAL);\n"
+                  "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<200000)\n"
+                  "INSERT INTO t SELECT i, printf('row %d %d', i, (i*7919)%100003), i*0.5 FROM n;\n"
+                  "CREATE INDEX ti ON t(b);\nDELETE FROM t WHERE a%7=3;\nUPDATE t SET b=b||'x' WHERE a%5=1;\n"
+                  "SELECT count(*), sum(a), max(b), total(c) FROM t;\n"
+                  "SELECT group_concat(b) FROM (SELECT b FROM t ORDER BY b LIMIT 20000);\n"
+                  "PRAGMA integrity_check;\nVACUUM;\nSELECT count(*) FROM t WHERE b LIKE 'row 1%';\n")
+        plain = self.plain(["sqlite3", "plain.db"], input=script)
+        run = self.shim(["sqlite3", "shim.db"], "--ddr", "8M", "--min-size", "4096", input=script)
+        self.assertEqual(plain.stdout, run.out)
+        self.assertIn("\nok\n", run.out)
+        self.assertEqual((self.folder / "plain.db").read_bytes(), (self.folder / "shim.db").read_bytes())
+        self.assert_used_cxl(run, 50)
+
+
+@needs("redis-server")
+class Redis(ShimTest):
+    def command(self, *words):
+        data = b"*%d\r\n" % len(words)
+        for word in words:
+            word = word if isinstance(word, bytes) else str(word).encode()
+            data += b"$%d\r\n%s\r\n" % (len(word), word)
+        self.link.sendall(data)
+        return self.reply()
+
+    def reply(self):
+        line = self.stream.readline()[:-2]
+        kind, rest = line[:1], line[1:]
+        if kind == b"-":
+            raise AssertionError(rest.decode())
+        if kind == b"$":
+            length = int(rest)
+            return None if length < 0 else self.stream.read(length + 2)[:-2]
+        if kind == b"*":
+            return [self.reply() for _ in range(int(rest))]
+        return int(rest) if kind == b":" else rest
+
+    def start(self, *options):
+        path = str(self.folder / "redis.sock")
+        command = ["redis-server", "--port", "0", "--unixsocket", path, "--dir", str(self.folder), "--save", "",
+                   "--enable-debug-command", "yes", "--daemonize", "no"]
+        process = subprocess.Popen(self.shim_command(command, *options), env=self.environment, cwd=self.folder,
+                                   stdout=open(self.folder / "log", "ab"), stderr=subprocess.STDOUT,
+                                   preexec_fn=die_with_parent)
+        self.addCleanup(lambda: process.poll() is None and process.terminate())
+        self.link = socket.socket(socket.AF_UNIX)
+        self.addCleanup(self.link.close)
+        for _ in range(400):
+            try:
+                self.link.connect(path)
+                break
+            except OSError:
+                self.assertIsNone(process.poll(), (self.folder / "log").read_text())
+                time.sleep(0.02)
+        self.stream = self.link.makefile("rb")
+        self.addCleanup(self.stream.close)
+        return process
+
+    def stop(self, process):
+        process.terminate()
+        self.assertEqual(process.wait(60), 0, (self.folder / "log").read_text()[-3000:])
+        return json.loads((self.folder / "stats.json").read_text())
+
+    def value(self, key, version):
+        return hashlib.sha256(f"{key} {version}".encode()).digest() * (1 + key % 3000)
+
+    def test_bgsave_under_writes_is_a_snapshot(self):
+        keys = 1200  # some 55 MiB
+        server = self.start("--ddr", "8M", "--cxl", "512M")
+        for key in range(keys):
+            self.assertEqual(self.command("SET", f"k{key}", self.value(key, 0)), b"OK")
+        # All versions below are written after the fork of the save: none of them may be in the file.
+        self.command("CONFIG", "SET", "rdb-key-save-delay", "300")
+        self.assertIn(b"started", self.command("BGSAVE"))
+        for key in range(0, keys, 2):
+            self.command("SET", f"k{key}", self.value(key, 1))
+            self.command("SETRANGE", f"k{key + 1}", 0, b"overwritten in place")
+        self.assertIn(b"rdb_bgsave_in_progress:1", self.command("INFO", "persistence"), "the save was over too soon")
+        self.command("CONFIG", "SET", "rdb-key-save-delay", "0")
+        for _ in range(600):
+            if b"rdb_bgsave_in_progress:0" in self.command("INFO", "persistence"):
+                break
+            time.sleep(0.05)
+        self.assertIn(b"rdb_last_bgsave_status:ok", self.command("INFO", "persistence"))
+        for key in range(keys):
+            expected = self.value(key, 1) if key % 2 == 0 else b"overwritten in place" + self.value(key, 0)[20:]
+            self.assertEqual(self.command("GET", f"k{key}"), expected, key)
+        stats = self.stop(server)
+        self.assertGreater(stats["allocations_cxl"], 200)
+        self.assertGreater(stats["forks_switched"], 0)
+        self.assertEqual((stats["refused"], stats["forks_failed"]), (0, 0))
+
+        server = self.start("--ddr", "8M", "--cxl", "512M")
+        self.assertEqual(self.command("DBSIZE"), keys)
+        torn = [key for key in range(keys) if self.command("GET", f"k{key}") != self.value(key, 0)]
+        self.assertEqual(torn, [], "the snapshot has values of after the fork")
+        self.stop(server)
+
+
+def main():
+    for name in ("shim_fake_run", "shim_torture", "shim_fork_cases"):
+        if not (HERE / name).is_file():
+            sys.exit(f"{HERE / name} was not built")
+    program = unittest.main(exit=False, verbosity=2)
+    if not program.result.wasSuccessful():
+        sys.exit(1)
+    if all(shutil.which(name) is None for name in REAL_PROGRAMS) and len(sys.argv) == 1:
+        sys.exit(77)
+
+
+if __name__ == "__main__":
+    main()

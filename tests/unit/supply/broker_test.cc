@@ -1,0 +1,268 @@
+#include "allocator/supply/broker.h"
+
+#include <doctest/doctest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "tests/support/fake_session.h"
+
+namespace terrace::supply {
+namespace {
+
+using test::FakeSession;
+
+// What the preload library does, step by step.
+class Client {
+ public:
+  explicit Client(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+    REQUIRE(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  }
+  bool send(const void* bytes, size_t length) { return ::send(socket_.get(), bytes, length, MSG_NOSIGNAL) > 0; }
+  // False: the connection ended.
+  bool receive(Reply* reply) {
+    iovec part{.iov_base = reply, .iov_len = sizeof(*reply)};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    if (::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC) != sizeof(*reply)) return false;
+    if (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+      fd_.reset(fd);
+    }
+    return true;
+  }
+  Reply ask(RequestKind kind, uint64_t bytes = 0, uint64_t key = 0) {
+    Request request{.magic = magic,
+                    .version = version,
+                    .kind = static_cast<uint16_t>(kind),
+                    .segment_index = 0,
+                    .reserved = 0,
+                    .bytes = bytes,
+                    .segment_key = key};
+    REQUIRE(send(&request, sizeof(request)));
+    Reply reply{};
+    REQUIRE(receive(&reply));
+    return reply;
+  }
+  int fd() const { return fd_.get(); }
+  void drop_fd() { fd_.reset(); }
+
+ private:
+  UniqueFd socket_, fd_;
+};
+
+bool eventually(const std::function<bool()>& condition) {
+  for (int i = 0; i < 500; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+struct Fixture {
+  explicit Fixture(uint64_t pool_bytes, uint64_t cxl_bytes) : session(pool_bytes) {
+    BrokerOptions options;
+    options.ddr_bytes = 16 * mib;
+    options.cxl_bytes = cxl_bytes;
+    options.label = "run:test";
+    options.tick_ns = 20 * ns_per_ms;
+    options.grant_patience_ns = 300 * ns_per_ms;
+    options.warn = [this](const std::string& text) {
+      std::lock_guard lock(mutex);
+      warnings += text + "\n";
+    };
+    auto started = Broker::start(session, options);
+    REQUIRE(started.ok());
+    broker = std::move(*started);
+  }
+  std::mutex mutex;
+  std::string warnings;
+  FakeSession session;
+  std::unique_ptr<Broker> broker;
+};
+
+constexpr auto ok = static_cast<uint16_t>(ReplyStatus::ok);
+constexpr auto exhausted = static_cast<uint16_t>(ReplyStatus::exhausted);
+constexpr auto refused = static_cast<uint16_t>(ReplyStatus::refused);
+
+TEST_CASE("Broker: its socket is in a directory that nobody else can enter, and goes with it") {
+  std::string path;
+  {
+    Fixture f(gib, gib);
+    path = f.broker->socket_path();
+    struct stat status {};
+    REQUIRE(::stat(path.substr(0, path.rfind('/')).c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == 0700);
+  }
+  struct stat status {};
+  CHECK(::stat(path.substr(0, path.rfind('/')).c_str(), &status) != 0);
+}
+
+TEST_CASE("Broker: a segment is a quarter of the budget, at least the request, never more than is left") {
+  Fixture f(8 * gib, 512 * mib);
+  Client client(f.broker->socket_path());
+  Reply reply = client.ask(RequestKind::segment, 5 * mib);
+  CHECK(reply.status == ok);
+  CHECK(reply.bytes == 128 * mib);
+  CHECK(client.ask(RequestKind::segment, 300 * mib).bytes == 300 * mib);
+  CHECK(client.ask(RequestKind::segment, 1).bytes == 84 * mib);
+  CHECK(client.ask(RequestKind::segment, 1).status == exhausted);
+  CHECK(f.session.grants() == std::vector<uint64_t>{128 * mib, 300 * mib, 84 * mib});
+}
+
+TEST_CASE("Broker: asks for less when the pool is short, down to what is needed") {
+  Fixture f(90 * mib, 4 * gib);
+  Client client(f.broker->socket_path());
+  CHECK(client.ask(RequestKind::segment, 4 * mib).bytes == 64 * mib);
+  CHECK(client.ask(RequestKind::segment, 20 * mib).bytes == 20 * mib);
+  CHECK(client.ask(RequestKind::segment, 8 * mib).status == exhausted);
+}
+
+TEST_CASE("Broker: wild requests are refused, and the next one is served") {
+  Fixture f(gib, 256 * mib);
+  {
+    Client client(f.broker->socket_path());
+    CHECK(client.ask(RequestKind::segment, 0).status == refused);
+    CHECK(client.ask(RequestKind::segment, UINT64_MAX).status == refused);
+    CHECK(client.ask(RequestKind::segment, 300 * mib).status == refused);
+    CHECK(client.ask(RequestKind::reopen, 0, 12345).status == refused);
+    CHECK(client.ask(static_cast<RequestKind>(99)).status == refused);
+  }
+  for (size_t length : {size_t{1}, size_t{31}, size_t{33}, size_t{4000}}) {
+    Client client(f.broker->socket_path());
+    std::string bytes(length, 'x');
+    client.send(bytes.data(), bytes.size());
+    Reply reply{};
+    CHECK_FALSE(client.receive(&reply));
+  }
+  Client other_version(f.broker->socket_path());
+  Request request{};
+  request.magic = magic;
+  request.version = version + 1;
+  other_version.send(&request, sizeof(request));
+  Reply reply{};
+  CHECK_FALSE(other_version.receive(&reply));
+  CHECK(Client(f.broker->socket_path()).ask(RequestKind::hello).status == ok);
+}
+
+TEST_CASE("Broker: a lease stays while its descriptor is on the way, and goes when nobody maps it") {
+  Fixture f(gib, gib);
+  auto client = std::make_unique<Client>(f.broker->socket_path());
+  CHECK(client->ask(RequestKind::segment, mib).status == ok);
+  for (int i = 0; i < 10; ++i) f.broker->scan();
+  CHECK(f.broker->stats().leases_released == 0);
+  CHECK(f.broker->in_use());
+  client.reset();
+  CHECK(eventually([&] { return f.broker->stats().leases_released == 1; }));
+  CHECK(f.session.free_bytes() == gib);
+  CHECK(eventually([&] { return !f.broker->in_use(); }));
+}
+
+TEST_CASE("Broker: a lease stays while any process maps it, whoever asked for it") {
+  Fixture f(gib, gib);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  // The process that asks ends at once; one that it forked keeps the mapping until told.
+  pid_t asker = ::fork();
+  if (asker == 0) {
+    Client client(f.broker->socket_path());
+    Reply reply = client.ask(RequestKind::segment, mib);
+    void* at = ::mmap(nullptr, reply.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, client.fd(), 0);
+    pid_t keeper = ::fork();
+    if (keeper == 0) {
+      char byte;
+      ::close(ends[1]);
+      std::memset(at, 7, 4 * mib);
+      if (::read(ends[0], &byte, 1) < 0) ::_exit(1);
+      ::_exit(0);
+    }
+    ::_exit(0);
+  }
+  ::close(ends[0]);
+  ::waitpid(asker, nullptr, 0);
+  for (int i = 0; i < 10; ++i) {
+    f.broker->scan();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  CHECK(f.broker->stats().leases_granted == 1);
+  CHECK(f.broker->stats().leases_released == 0);
+  ::close(ends[1]);
+  CHECK(eventually([&] { return f.broker->stats().leases_released == 1; }));
+}
+
+TEST_CASE("Broker: a budget in use by an ended process is waited for, not refused") {
+  Fixture f(64 * mib, 64 * mib);
+  auto first = std::make_unique<Client>(f.broker->socket_path());
+  CHECK(first->ask(RequestKind::segment, 60 * mib).status == ok);
+  Client second(f.broker->socket_path());
+  CHECK(second.ask(RequestKind::segment, 60 * mib).status == exhausted);  // still held
+  first.reset();
+  CHECK(second.ask(RequestKind::segment, 60 * mib).status == ok);
+}
+
+TEST_CASE("Broker: a manager that is away is told apart from a full one, and its leases are not given up") {
+  Fixture f(gib, gib);
+  auto client = std::make_unique<Client>(f.broker->socket_path());
+  CHECK(client->ask(RequestKind::segment, mib).status == ok);
+  f.session.go_away(true);
+  CHECK(client->ask(RequestKind::segment, mib).status == static_cast<uint16_t>(ReplyStatus::unavailable));
+  client.reset();
+  for (int i = 0; i < 5; ++i) f.broker->scan();
+  CHECK(f.broker->stats().leases_released == 0);
+  CHECK(eventually([&] { return !f.broker->in_use(); }));  // nobody has to wait for the manager
+  f.session.go_away(false);
+  CHECK(eventually([&] { return f.broker->stats().leases_released == 1; }));
+}
+
+TEST_CASE("Broker: a notice names program and lease, one for a lease given back says nothing") {
+  Fixture f(gib, gib);
+  Client client(f.broker->socket_path());
+  CHECK(client.ask(RequestKind::segment, mib).status == ok);
+  f.session.notify({.lease = LeaseId{99}, .state = LeaseState::lost, .grace_ns = 0, .reason = ""});
+  CHECK(f.warnings.empty());
+  f.session.notify(
+      {.lease = LeaseId{1}, .state = LeaseState::revoking, .grace_ns = 5 * ns_per_s, .reason = "drain"});
+  CHECK(f.warnings.find("lease 1 (run:test)") != std::string::npos);
+  CHECK(f.warnings.find("[" + std::to_string(::getpid()) + "]") != std::string::npos);
+  CHECK(f.warnings.find("5 s") != std::string::npos);
+  CHECK(f.warnings.find("drain") != std::string::npos);
+}
+
+TEST_CASE("Broker: many clients at once get different slots and leases") {
+  Fixture f(4 * gib, 4 * gib);
+  std::mutex mutex;
+  std::set<uint64_t> keys;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 24; ++i)
+    threads.emplace_back([&] {
+      Client client(f.broker->socket_path());
+      Reply reply = client.ask(RequestKind::segment, 100 * mib);
+      std::lock_guard lock(mutex);
+      if (reply.status == ok) keys.insert(reply.segment_key);
+      CHECK(f.broker->stats().leased_bytes <= 4 * gib);
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(keys.size() >= 4);
+  CHECK(f.broker->stats().leased_bytes_peak <= 4 * gib);
+  CHECK(eventually([&] { return f.session.free_bytes() == 4 * gib; }));
+}
+
+}  // namespace
+}  // namespace terrace::supply
