@@ -29,8 +29,12 @@ class LeaseMapping final : public Mapping {
 Result<std::unique_ptr<Mapping>> Mapping::map(std::shared_ptr<Lease> lease) {
   constexpr const char* where = "Mapping::map";
   const std::string name = "lease " + std::to_string(lease->id().value);
-  if (lease->state() == LeaseState::lost)
-    return Error{ErrorCode::lease_expired, 0, where, name + " is lost: its memory is gone"};
+  if (lease->state() == LeaseState::lost) {
+    // A lost lease answers without asking the manager, with the reason why it was lost.
+    const auto info = lease->info();
+    const ErrorCode code = info.ok() ? ErrorCode::lease_expired : info.error().code;
+    return Error{code, 0, where, name + " is lost: its memory is gone"};
+  }
   auto map = os::FileMap::map(lease->fd());
   if (!map.ok()) {
     Error error = std::move(map).error();

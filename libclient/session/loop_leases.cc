@@ -186,14 +186,12 @@ void Loop::on_revoking(LeaseId id, uint64_t grace_ns, std::string reason) {
     notify({.lease = id, .state = LeaseState::revoking, .grace_ns = grace_ns, .reason = std::move(reason)});
 }
 
+// The manager's reason for a lapse is the one word "expired"; any other is an operator's, or another process's
+// that released the lease.
 void Loop::on_fenced(LeaseId id, std::string reason) {
   early_grace_ns_.erase(id);
-  bool revoked = false;
-  for (const uint64_t handle : handles_of(id)) {
-    const auto lease = held_.at(handle).handle.lock();
-    revoked = revoked || (lease != nullptr && lease->state() == LeaseState::revoking);
-  }
-  lose(id, {revoked ? ErrorCode::lease_revoked : ErrorCode::lease_expired, 0, "Lease", std::move(reason)});
+  const ErrorCode code = reason == "expired" ? ErrorCode::lease_expired : ErrorCode::lease_revoked;
+  lose(id, {code, 0, "Lease", std::move(reason)});
 }
 
 void Loop::lose(LeaseId id, Error why, bool tell) {

@@ -62,6 +62,12 @@ class Mailbox {
 // One call's result on its way back to the waiting thread.
 template <typename T>
 class Answer {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable delivered;
+    std::optional<Result<T>> result;
+  };
+
  public:
   // What the waiting thread holds.
   class Receiver {
@@ -74,8 +80,8 @@ class Answer {
 
    private:
     friend class Answer;
-    explicit Receiver(std::shared_ptr<typename Answer::State> state) : state_(std::move(state)) {}
-    std::shared_ptr<typename Answer::State> state_;
+    explicit Receiver(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    std::shared_ptr<State> state_;
   };
 
   Answer() : state_(std::make_shared<State>()) {}
@@ -94,11 +100,6 @@ class Answer {
   }
 
  private:
-  struct State {
-    std::mutex mutex;
-    std::condition_variable delivered;
-    std::optional<Result<T>> result;
-  };
   std::shared_ptr<State> state_;
 };
 

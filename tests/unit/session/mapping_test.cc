@@ -81,4 +81,9 @@ TEST_CASE("Mapping: a lease that is gone cannot be mapped, whether that was hear
     gateway.lose_silently((*lease)->id().value);
     CHECK(Mapping::map(*lease).error().code == ErrorCode::lease_revoked);
   }
+  SUBCASE("fenced") {
+    gateway.fence((*lease)->id().value, "test");
+    REQUIRE(test::eventually([&] { return (*lease)->state() == LeaseState::lost; }));
+    CHECK(Mapping::map(*lease).error().code == ErrorCode::lease_revoked);
+  }
 }

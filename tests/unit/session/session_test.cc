@@ -255,6 +255,21 @@ TEST_CASE("Lease: a revocation is announced with its grace, then the fence") {
   CHECK(gateway.calls("release") == 0);
 }
 
+TEST_CASE("Lease: a fence without a warning says whether the lease lapsed or was taken") {
+  FakeGateway gateway;
+  gateway.start();
+  auto session = connect(gateway);
+  auto lapsed = grant(*session, 2 * mib);
+  auto taken = grant(*session, 2 * mib);
+  gateway.fence(lapsed->id().value, "expired");
+  gateway.fence(taken->id().value, "rack 4 is drained");
+  REQUIRE(
+      eventually([&] { return lapsed->state() == LeaseState::lost && taken->state() == LeaseState::lost; }));
+  CHECK(lapsed->info().error().code == ErrorCode::lease_expired);
+  CHECK(taken->info().error().code == ErrorCode::lease_revoked);
+  CHECK(taken->info().error().detail == "rack 4 is drained");
+}
+
 TEST_CASE("Session: a notice handler that calls back is told so instead of waiting for itself") {
   FakeGateway gateway;
   gateway.start();

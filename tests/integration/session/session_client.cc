@@ -1,0 +1,147 @@
+// A tenant for session_test.py: one Session, one lease, one Mapping and one Arena. Reads a command a line from
+// stdin, answers each with one line; notices are printed as they come.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <mutex>
+#include <sstream>
+#include <string>
+
+#include "core/base/units.h"
+#include "terrace/arena.h"
+#include "terrace/mapping.h"
+#include "terrace/session.h"
+
+using namespace terrace;
+
+namespace {
+
+void say(const std::string& line) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::cout << line << std::endl;
+}
+
+std::string named(const Error& error) {
+  return std::string("error ") + std::string(error_code_name(error.code));
+}
+std::string outcome(const Status& status) {
+  return status.ok() ? "ok" : named(status.error());
+}
+
+const char* state_name(LeaseState state) {
+  switch (state) {
+    case LeaseState::live: return "live";
+    case LeaseState::revoking: return "revoking";
+    case LeaseState::lost: return "lost";
+  }
+  return "?";
+}
+
+class Tenant {
+ public:
+  explicit Tenant(std::unique_ptr<Session> session) : session_(std::move(session)) {
+    session_->on_notice([](const LeaseNotice& notice) {
+      say(std::string("notice ") + state_name(notice.state) + " " +
+          std::to_string(notice.grace_ns / ns_per_ms) + " " + notice.reason);
+    });
+  }
+
+  std::string perform(const std::string& line) {
+    std::istringstream words(line);
+    std::string verb;
+    words >> verb;
+    if (verb == "grant") return grant(words);
+    if (verb == "attach") return attach(words);
+    if (verb == "arena") return use_arena();
+    if (verb == "connected") return session_->connected() ? "yes" : "no";
+    if (verb == "tenant") return session_->tenant();
+    if (lease_ == nullptr) return "error no lease";
+    if (verb == "state") return state_name(lease_->state());
+    if (verb == "renew") return outcome(lease_->renew());
+    if (verb == "release") return outcome(lease_->release());
+    if (verb == "usage")
+      return outcome(
+          lease_->report_usage({.ddr_bytes = 1, .cxl_bytes = 2, .live_bytes = 3, .holder = "tenant[1]"}));
+    if (verb == "info") {
+      const auto info = lease_->info();
+      return info.ok() ? info->phase + " " + std::to_string(info->epoch.value) : named(info.error());
+    }
+    if (verb == "fill" || verb == "check") return bytes(words, verb == "fill");
+    return "error unknown command";
+  }
+
+ private:
+  std::string hold(Result<std::shared_ptr<Lease>> lease) {
+    if (!lease.ok()) return named(lease.error());
+    lease_ = std::move(*lease);
+    auto mapping = Mapping::map(lease_);
+    if (!mapping.ok()) return named(mapping.error());
+    mapping_ = std::move(*mapping);
+    return std::to_string(lease_->id().value) + " " + std::to_string(lease_->bytes());
+  }
+  std::string grant(std::istringstream& words) {
+    LeaseRequest request;
+    words >> request.bytes >> request.ttl_ns >> request.label;
+    return hold(session_->grant(request));
+  }
+  std::string attach(std::istringstream& words) {
+    std::string label, access;
+    words >> label >> access;
+    return hold(
+        session_->attach(LeaseId{}, label, access == "ro" ? LeaseAccess::read_only : LeaseAccess::read_write));
+  }
+  std::string bytes(std::istringstream& words, bool fill) {
+    int value = 0;
+    words >> value;
+    if (fill) {
+      std::memset(mapping_->bytes().data(), value, mapping_->bytes().size());
+      mapping_->persist(mapping_->const_bytes());
+      return "ok";
+    }
+    for (const std::byte byte : mapping_->const_bytes())
+      if (byte != static_cast<std::byte>(value)) return "differs";
+    return "same";
+  }
+  std::string use_arena() {
+    LeaseRequest request;
+    request.bytes = 8 * mib;
+    auto lease = session_->grant(request);
+    if (!lease.ok()) return named(lease.error());
+    ArenaOptions options;
+    options.ddr_bytes = 2 * mib;
+    auto arena = Arena::make(options);
+    if (!arena.ok()) return named(arena.error());
+    if (const Status added = (*arena)->add_lease(*lease); !added.ok()) return named(added.error());
+    auto first = (*arena)->allocate(2 * mib, 1, TierPreference::ddr_first);
+    auto second = (*arena)->allocate(8 * mib, 1, TierPreference::ddr_first);
+    if (!first.ok() || !second.ok()) return "error allocate";
+    std::memset(*first, 1, 2 * mib);
+    std::memset(*second, 2, 8 * mib);
+    std::string tiers = std::string(tier_name(*(*arena)->tier_of(*first))) + " " +
+                        std::string(tier_name(*(*arena)->tier_of(*second)));
+    arena->reset();
+    const Status released = (*lease)->release();
+    return released.ok() ? tiers : named(released.error());
+  }
+
+  std::unique_ptr<Session> session_;
+  std::shared_ptr<Lease> lease_;
+  std::unique_ptr<Mapping> mapping_;
+};
+
+}  // namespace
+
+int main() {
+  auto session = Session::connect();
+  if (!session.ok()) {
+    say(named(session.error()));
+    return 1;
+  }
+  Tenant tenant(std::move(*session));
+  say("ready");
+  for (std::string line; std::getline(std::cin, line);) say("= " + tenant.perform(line));
+  return 0;
+}

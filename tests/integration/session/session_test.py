@@ -1,0 +1,163 @@
+"""The client library against a real daemon: restarts, renewals, revocations, memory.
+
+    TERRACE_BUILD_DIR=build/dev python3 tests/integration/session/session_test.py [TestClass[.test]]
+"""
+
+import pathlib
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import terrace_harness as harness  # noqa: E402
+from terrace_harness import Harness, wait_until  # noqa: E402
+
+MIB = 1 << 20
+S = 10**9
+
+
+class Tenant:
+    """session_client as a process: ask() sends a command and returns its answer, notices gather in .notices."""
+
+    def __init__(self, service):
+        program = harness.find_binary("tests/integration/session/session_client", service.build_dir)
+        self.process = service.popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.notices = []
+        self.answers = queue.Queue()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        self.first = self.answers.get(timeout=60)
+
+    def _read(self):
+        for line in self.process.stdout:
+            line = line.rstrip("\n")
+            if line.startswith("notice "):
+                self.notices.append(line.removeprefix("notice "))
+            else:
+                self.answers.put(line.removeprefix("= "))
+
+    def send(self, *words):
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, *words, timeout=60):
+        self.send(*words)
+        return self.answers.get(timeout=timeout)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.stdin.close()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        self.process.stdout.close()
+        if not self.process.stdin.closed:
+            self.process.stdin.close()
+        return self.process.returncode
+
+
+class SessionTest(unittest.TestCase):
+    def setUp(self):
+        self.t = Harness(devices={"a": "64M"}, name="session")
+        self.addCleanup(self.t.close)
+        self.t.start()
+        self.t.create_pool("p")
+        self.tenant = self.new_tenant()
+
+    def new_tenant(self):
+        tenant = Tenant(self.t)
+        self.addCleanup(tenant.close)
+        self.assertEqual(tenant.first, "ready")
+        return tenant
+
+    def test_a_killed_daemon_is_survived_and_renewal_goes_on(self):
+        lease, size = map(int, self.tenant.ask("grant", 6 * MIB, 3 * S).split())
+        self.assertEqual(size, 6 * MIB)
+        self.assertEqual(self.tenant.ask("fill", 17), "ok")
+        epoch = self.tenant.ask("info").split()[1]
+        for _ in range(3):
+            self.t.kill()
+            self.assertEqual(self.tenant.ask("check", 17), "same")
+            self.t.start()
+            wait_until(lambda: self.tenant.ask("connected") == "yes", what="the session's return")
+            self.assertEqual(self.tenant.ask("info"), f"active {epoch}")
+        time.sleep(4)  # longer than the TTL: only renewals keep it
+        self.assertEqual(self.tenant.ask("state"), "live")
+        self.assertEqual(self.t.leases()[lease]["phase"], "active")
+        self.assertEqual(self.tenant.ask("check", 17), "same")
+        self.assertEqual(self.tenant.notices, [])
+        self.assertEqual(self.tenant.ask("release"), "ok")
+        self.t.wait_free()
+        self.t.check_invariants()
+
+    def test_calls_wait_for_a_daemon_that_is_away(self):
+        self.tenant.ask("grant", 2 * MIB, 60 * S)
+        self.t.kill()
+        self.tenant.send("renew")
+        time.sleep(0.5)
+        self.assertTrue(self.tenant.answers.empty())
+        self.t.start()
+        self.assertEqual(self.tenant.answers.get(timeout=30), "ok")
+
+    def test_a_lease_lapses_once_its_holder_is_gone(self):
+        self.tenant.ask("grant", 2 * MIB, 2 * S)
+        self.tenant.process.kill()
+        self.tenant.process.wait()
+        self.assertEqual(len(self.t.leases()), 1)
+        self.t.wait_free(timeout=20)
+
+    def test_a_revocation_is_announced_and_release_ends_it_early(self):
+        lease = int(self.tenant.ask("grant", 2 * MIB, 60 * S).split()[0])
+        revoke = self.t.popen(self.t.terrace, "lease", "revoke", str(lease), "--grace", "30s", "--reason", "drain",
+                              stdout=subprocess.DEVNULL)
+        wait_until(lambda: self.tenant.notices, what="the notice")
+        state, grace, reason = self.tenant.notices[0].split()
+        self.assertEqual((state, reason), ("revoking", "drain"))
+        self.assertGreater(int(grace), 20_000)
+        self.assertEqual(self.tenant.ask("state"), "revoking")
+        self.assertEqual(self.tenant.ask("release"), "ok")
+        self.t.wait_free(timeout=20)
+        revoke.wait(30)
+        self.assertEqual(len(self.tenant.notices), 1)
+
+    def test_a_holder_that_ignores_a_revocation_is_fenced_by_the_kernel(self):
+        lease = int(self.tenant.ask("grant", 4 * MIB, 60 * S, "weights").split()[0])
+        self.assertEqual(self.tenant.ask("fill", 99), "ok")
+        self.t.cli("lease", "revoke", lease, "--grace", "0s", "--reason", "now")
+        wait_until(lambda: self.tenant.ask("state") == "lost", what="the fence")
+        self.assertEqual(self.tenant.ask("renew"), "error lease_revoked")
+        self.assertTrue(any(notice.startswith("lost") for notice in self.tenant.notices), self.tenant.notices)
+        self.tenant.send("check", 99)
+        self.tenant.process.wait(30)
+        self.assertNotEqual(self.tenant.process.returncode, 0)
+        if self.tenant.process.returncode > 0:  # a sanitizer's handler turned the signal into an exit code
+            return
+        self.assertEqual(self.tenant.process.returncode, -signal.SIGBUS)
+
+    def test_a_second_process_reads_what_the_first_one_wrote(self):
+        answer = self.tenant.ask("grant", 2 * MIB, 60 * S, "shared")
+        self.assertEqual(self.tenant.ask("fill", 5), "ok")
+        other = self.new_tenant()
+        self.assertEqual(other.ask("attach", "shared", "ro"), "error busy")  # exclusive
+        self.assertEqual(self.tenant.close(), 0)
+        wait_until(lambda: other.ask("attach", "shared", "ro") == answer, what="the holder's connection to end")
+        self.assertEqual(other.ask("check", 5), "same")
+
+    def test_usage_and_arena(self):
+        self.assertEqual(self.tenant.ask("arena"), "ddr cxl")
+        lease = int(self.tenant.ask("grant", 2 * MIB, 60 * S).split()[0])
+        self.assertEqual(self.tenant.ask("usage"), "ok")
+        shown = self.t.cli("lease", "show", lease)
+        self.assertIn("tenant[1]", shown.out)
+        self.assertEqual(self.tenant.ask("grant", 1 << 30, 60 * S), "error capacity_exhausted")
+
+
+if __name__ == "__main__":
+    harness.main()
