@@ -22,7 +22,7 @@
 namespace terrace::cli {
 namespace {
 
-constexpr uint32_t leases_per_call = 1000;  // about 300 KiB of reply; keeps one call short for the daemon
+constexpr uint32_t leases_per_call = 256;  // about 80 KiB of reply; keeps one call short for the daemon
 
 Error no_daemon(const std::string& path, int os_errno) {
   return Error{
@@ -146,16 +146,17 @@ struct AdminClient::Impl {
       return read(response);
     } catch (const kj::Exception& exception) {
       if (timed_out) {
-        return Error{.code = ErrorCode::unavailable,
-                     .where = where,
-                     .detail = "the daemon at " + path + " did not answer within " +
-                               format_duration(call_timeout_ns) +
-                               "; a change may still happen (--timeout gives it longer)"};
+        return Error{
+            .code = ErrorCode::unavailable,
+            .where = where,
+            .detail = "the daemon at " + path + " did not answer within " + format_duration(call_timeout_ns) +
+                      "; if it was asked for a change, that may still happen (--timeout gives it longer)"};
       }
       Error error = client::error_from_kj(exception, where);
       if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
         error.detail = "the daemon at " + path +
-                       " closed the connection before it answered; a change may or may not have happened";
+                       " closed the connection before it answered; if it was asked for a change, that may have "
+                       "happened or not";
       }
       return error;
     }

@@ -217,11 +217,12 @@ std::string lease_block(const LeaseInfo& lease) {
 }
 
 std::string server_block(const ServerStatus& server, const std::string& socket_path) {
+  const bool says_where = server.huge_pages.find(server.object_directory) != std::string::npos;
   std::vector<std::pair<std::string, std::string>> fields = {
       {"socket", socket_path},
       {"runtime", server.runtime_directory},
       {"state", server.state_file},
-      {"memory", server.object_directory + (server.huge_pages.empty() ? "" : " (" + server.huge_pages + ")")},
+      {"memory", says_where ? server.huge_pages : server.object_directory + " (" + server.huge_pages + ")"},
       {"work", std::to_string(server.commands_applied) + " commands in " +
                    std::to_string(server.store_commits) + " store commits, " +
                    std::to_string(server.connections) + " connections"}};

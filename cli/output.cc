@@ -137,13 +137,15 @@ std::string format_table(const std::vector<std::string>& titles,
                          const std::vector<std::vector<std::string>>& rows) {
   const size_t columns = titles.size();
   std::vector<size_t> width(columns);
-  std::vector<bool> right(columns, !rows.empty());
+  std::vector<bool> right(columns, true);
+  std::vector<bool> empty(columns, true);  // a column of dashes says nothing about its kind
   for (size_t column = 0; column < columns; ++column) width[column] = display_width(titles[column]);
   for (const auto& row : rows) {
     for (size_t column = 0; column < columns; ++column) {
       const std::string_view cell = column < row.size() ? std::string_view(row[column]) : std::string_view();
       width[column] = std::max(width[column], display_width(cell));
       if (!looks_numeric(cell)) right[column] = false;
+      if (!cell.empty() && cell != "-") empty[column] = false;
     }
   }
 
@@ -154,7 +156,7 @@ std::string format_table(const std::vector<std::string>& titles,
       const std::string cell = column < cells.size() ? printable(cells[column]) : std::string();
       const std::string padding(width[column] - display_width(cell), ' ');
       if (column > 0) line += "  ";
-      line += right[column] ? padding + cell : cell + padding;
+      line += right[column] && !empty[column] ? padding + cell : cell + padding;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";

@@ -180,12 +180,8 @@ void build_parser(CLI::App& app, Context& context) {
   add_device_verbs(app, context);
   add_pool_verbs(app, context);
   add_lease_verbs(app, context);
-#if defined(TERRACE_CLI_TENSOR)
   add_tensor_verbs(app, context);
-#endif
-#if defined(TERRACE_CLI_RUN)
   add_run_verb(app, context);
-#endif
   add_completion_verb(app, context);
 }
 

@@ -62,6 +62,11 @@ TEST_CASE("Table: one word among the numbers keeps the column left-aligned") {
   CHECK(text == "X\n12\nnone\n");
 }
 
+TEST_CASE("Table: a column of dashes is left-aligned, dashes among numbers are right-aligned") {
+  CHECK(format_table({"HOLDER", "SIZE"}, {{"-", "-"}, {"-", "2 MiB"}}) ==
+        "HOLDER   SIZE\n-           -\n-       2 MiB\n");
+}
+
 TEST_CASE("Table: short rows and no rows are no error") {
   CHECK(format_table({"A", "B"}, {}) == "A  B\n");
   CHECK(format_table({"A", "B"}, {{"x"}}) == "A  B\nx\n");

@@ -62,7 +62,8 @@ using Words = std::set<std::string>;
 TEST_CASE("Completion: verbs, and the verbs below them") {
   const Completer complete;
   const Words first = complete.after({""});
-  for (const char* verb : {"status", "doctor", "daemon", "device", "pool", "lease", "check", "completion"}) {
+  for (const char* verb :
+       {"status", "doctor", "daemon", "device", "pool", "lease", "tensor", "run", "check", "completion"}) {
     CAPTURE(verb);
     CHECK(first.contains(verb));
   }
