@@ -8,6 +8,7 @@
 #include "core/base/crc32c.h"
 #include "core/base/failpoint.h"
 #include "core/os/block_io.h"
+#include "libclient/io/prefault.h"
 #include "libclient/io/safetensors_file.h"
 #include "libclient/io/transfer.h"
 #include "terrace/safetensors.h"
@@ -123,6 +124,7 @@ Result<TransferReport> import_safetensors(const std::string& path, std::span<std
     report.tensor_bytes += segments.back().size();
   }
   {
+    const Prefault prefault(destination.first(report.total_bytes));
     FollowingChecksums checksums(writer);
     BlockIoOptions io = block_io_options(options);
     io.progress = [&](uint64_t done, uint64_t total) {
