@@ -111,7 +111,8 @@ class TemporaryFile {
       return os_error(failure, where, path + ": failpoint before the rename");
     }
     if (!rename_to(path, replace)) {
-      return os_error(errno, where, path + (replace ? ": cannot be replaced" : ": cannot be made; does it exist?"));
+      return os_error(errno, where,
+                      path + (replace ? ": cannot be replaced" : ": cannot be made; does it exist?"));
     }
     path_.clear();
     if (const int failure = TERRACE_FAILPOINT(export_after_rename); failure != 0) {
