@@ -82,7 +82,9 @@ struct PoolInfo {
   uint32_t leases = 0;
 };
 
-// What happened to a lease; called on the Session's thread, which must not call back into the Session.
+// What happened to a lease. The handler is called on the Session's thread: it must not throw, and calls into
+// the Session or its Leases from there are refused with invalid_argument (Lease::state() and the like are
+// fine).
 struct LeaseNotice {
   LeaseId lease;
   LeaseState state = LeaseState::live;
@@ -93,8 +95,10 @@ using LeaseNoticeHandler = std::function<void(const LeaseNotice&)>;
 
 // One lease held by this process.
 //
-// Ownership  Shared by the Session (which renews it) and the caller. Destroying the last handle does not
-//            release the lease: that is an explicit act. It then lives until its expiry.
+// Ownership  The caller's; the Session renews it while a handle exists. Destroying the last handle does not
+//            release the lease: that is an explicit act. It then lives until its expiry. A handle that outlives
+//            its Session keeps its descriptor and answers calls with `unavailable`, as do a Session and its
+//            Leases in the child of a fork.
 // Threads    All methods from any thread.
 class Lease {
  public:
