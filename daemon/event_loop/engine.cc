@@ -91,6 +91,7 @@ void Engine::commit_finished(Status status) {
     return;
   }
   ++counters_.commits;
+  recovery_pause_ns_ = recovery_pause_ns_min;
   release_batch(std::move(batch));
   begin_commit();
 }
@@ -274,20 +275,24 @@ void Engine::begin_recovery(const Error& cause) {
   tasks_.add(recover_until_done());
 }
 
+// A disk that stays full fails the first commit after each recovery: the pauses between them grow.
 kj::Promise<void> Engine::recover_until_done() {
-  return timer_.afterDelay(200 * kj::MILLISECONDS).then([this]() -> kj::Promise<void> {
-    if (backend_jobs_ > 0) return recover_until_done();  // what was begun under the lost state must end first
-    return recover().then([this](Status status) -> kj::Promise<void> {
-      if (status.ok()) {
-        spdlog::warn("recovered; serving again");
-        refusing_ = false;
-        arm_timer();
-        return kj::READY_NOW;
-      }
-      spdlog::critical("recovery failed, trying again: {}", status.error().to_string());
-      return recover_until_done();
-    });
-  });
+  return timer_.afterDelay(static_cast<int64_t>(recovery_pause_ns_) * kj::NANOSECONDS)
+      .then([this]() -> kj::Promise<void> {
+        if (backend_jobs_ > 0)
+          return recover_until_done();  // what was begun under the lost state must end first
+        return recover().then([this](Status status) -> kj::Promise<void> {
+          recovery_pause_ns_ = std::min(recovery_pause_ns_ * 2, recovery_pause_ns_max);
+          if (status.ok()) {
+            spdlog::warn("recovered; serving again");
+            refusing_ = false;
+            arm_timer();
+            return kj::READY_NOW;
+          }
+          spdlog::critical("recovery failed, trying again: {}", status.error().to_string());
+          return recover_until_done();
+        });
+      });
 }
 
 kj::Promise<void> Engine::drain() {

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/units.h"
 #include "daemon/backend/backend.h"
 #include "daemon/event_loop/worker.h"
 #include "daemon/state/state_machine.h"
@@ -115,6 +116,9 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
   uint64_t armed_for_ns_ = UINT64_MAX;
   uint64_t timer_generation_ = 0;
+  static constexpr uint64_t recovery_pause_ns_min = 200 * ns_per_ms;
+  static constexpr uint64_t recovery_pause_ns_max = 5 * ns_per_s;
+  uint64_t recovery_pause_ns_ = recovery_pause_ns_min;
   EngineCounters counters_;
   std::vector<std::string> findings_;
 
