@@ -113,6 +113,48 @@ void both_sides() {
   churn(120);
 }
 
+void without_leases() {
+  // Run with a budget of one lease, which the parent has: the child lives on the window's free ranges, the same
+  // addresses that the parent goes on using as leased memory.
+  Blocks blocks = make_blocks(1);
+  Blocks parents, childs;
+  Pipe to_child, to_parent;
+  pid_t pid = fork();
+  if (pid < 0) wrong("fork failed");
+  if (pid == 0) {
+    for (int round = 0; round < 3; ++round) {
+      for (int i = 0; i < 30; ++i) {
+        childs.push_back(static_cast<unsigned char*>(calloc(1, block_bytes)));
+        if (childs.back() == nullptr) wrong("the child has no memory");
+        for (size_t at = 0; at < block_bytes; at += 64)
+          if (childs.back()[at] != 0) wrong("calloc is not zero");
+      }
+      store_all(childs, 60);
+      to_parent.tell();
+      to_child.hear();
+      check_blocks(childs, 60, "the child's new blocks hold the parent's stores");
+      for (unsigned char* block : childs) free(block);
+      childs.clear();
+    }
+    check_blocks(blocks, 1, "the child lost its inheritance");
+    _exit(0);
+  }
+  for (int round = 0; round < 3; ++round) {
+    to_parent.hear();
+    for (int i = 0; i < 30; ++i) {
+      parents.push_back(static_cast<unsigned char*>(malloc(block_bytes)));
+      if (parents.back() == nullptr) wrong("the parent has no memory");
+    }
+    store_all(parents, 120);
+    to_child.tell();
+    check_blocks(parents, 120, "the parent's new blocks hold the child's stores");
+    for (unsigned char* block : parents) free(block);
+    parents.clear();
+  }
+  reap(pid);
+  check_blocks(blocks, 1, "the parent sees the child's stores");
+}
+
 void untouched_pages() {
   // Pages that only one side ever writes, in both directions, and blocks freed by the parent meanwhile.
   Blocks blocks = make_blocks(3);
@@ -505,6 +547,7 @@ int main(int argc, char** argv) {
     void (*run)();
   };
   constexpr Case cases[] = {{"both_sides", both_sides},
+                            {"without_leases", without_leases},
                             {"untouched_pages", untouched_pages},
                             {"grandchildren", grandchildren},
                             {"parent_first", parent_first},

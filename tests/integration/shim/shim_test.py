@@ -25,7 +25,7 @@ import unittest
 
 BUILD = pathlib.Path(os.environ.get("TERRACE_BUILD_DIR") or pathlib.Path(__file__).resolve().parents[3] / "build/dev")
 HERE = BUILD / "tests/integration/shim"
-LIBRARY = BUILD / "allocator/libterrace_malloc.so"
+LIBRARY = pathlib.Path(os.environ.get("TERRACE_MALLOC") or BUILD / "allocator/libterrace_malloc.so")
 REAL_PROGRAMS = ("/usr/bin/python3", "git", "gcc", "sqlite3", "redis-server")
 
 
@@ -228,6 +228,11 @@ class Fork(ShimTest):
 
     def test_both_sides(self):
         self.check("both_sides")
+
+    def test_without_leases(self):
+        run = self.check("without_leases", "--cxl", "64M")
+        self.assertEqual(run.stats["leases_granted"], 1)
+        self.assertGreater(run.stats["allocations_detached"], 20)
 
     def test_untouched_pages(self):
         self.check("untouched_pages")
