@@ -58,9 +58,7 @@ def crash_under_load(programs, point, hit, seed):
             clients.start()
             wait_for_crash(harness, point)
             harness.start()
-            before = clients.acknowledged()
-            wait_until(lambda: clients.check_running() or clients.acknowledged() >= before + 3, 60,
-                       "clients going on after the restart")
+            clients.wait_going_on(3)
             journal.merge(clients.stop())
         check_all(harness, journal, programs.stubborn_holder)
 

@@ -6,7 +6,6 @@ import time
 
 from checks import check_all, check_live
 from scenarios import prepare, service
-from terrace_harness import wait_until
 from workload import Clients
 
 
@@ -36,9 +35,7 @@ def soak(programs, seconds, seed, report):
                 if time.monotonic() - spoken > 5:
                     spoken = time.monotonic()
                     report(f"soak: {kills} kills, {clients.acknowledged()} operations acknowledged")
-            before = clients.acknowledged()
-            wait_until(lambda: clients.check_running() or clients.acknowledged() > before, 60,
-                       "clients going on after the last restart")
+            clients.wait_going_on(1)
             journal.merge(clients.stop())
         check_all(harness, journal, programs.stubborn_holder)
         return kills, journal.acknowledged

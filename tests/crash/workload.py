@@ -6,6 +6,7 @@ import threading
 
 from checks import Broken, extents_of, stop_and_join
 from journal import Granted, Journal, read_load
+from terrace_harness import HarnessError, wait_until
 
 
 class Clients:
@@ -47,6 +48,16 @@ class Clients:
                 errors = path.with_name(path.name + ".err").read_text(errors="replace")[-2000:]
                 last = path.read_text(errors="replace").splitlines()[-3:]
                 raise Broken(f"{path.name}: a client ended with {process.returncode}: {last} {errors}")
+
+    def wait_going_on(self, operations, timeout=60):
+        """Until the load clients had that many more operations acknowledged: nothing hangs after a restart."""
+        before = self.acknowledged()
+        try:
+            wait_until(lambda: self.check_running() or self.acknowledged() >= before + operations, timeout,
+                       "clients going on after the restart")
+        except HarnessError as error:
+            last = {path.name: path.read_text(errors="replace").splitlines()[-4:] for path in self._outputs}
+            raise Broken(f"{error}; they said last {last}\n{self._harness.log_tail()}") from None
 
     def stop(self):
         """Ends all clients; the daemon must be running, so that open operations can finish. Returns the Journal of
