@@ -17,9 +17,9 @@ from devlib.output import Failure, complain  # noqa: E402
 def _demo(arguments: argparse.Namespace) -> None:
     if not arguments.no_setup:
         packages.setup()
-    build("release")
-    from demo.main import demo
+    from demo.main import TARGETS, demo  # the demo's modules are not needed by any other verb
 
+    build("release", TARGETS)
     demo(keep=arguments.keep)
 
 
@@ -71,7 +71,8 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--json", default="", metavar="FILE", help="write the results here")
     verb.add_argument("--smoke", action="store_true", help="small and quick: shows that it runs, measures nothing")
 
-    verb = add("demo", _demo, "Install what is missing, build the release preset and show the main job.")
+    verb = add("demo", _demo, "Install what is missing, build the programs in the "
+               "release preset and show the main job.")
     verb.add_argument("--no-setup", action="store_true", help="do not look at the packages")
     verb.add_argument("--keep", action="store_true", help="keep the demo's folder (logs, model) and say where it is")
 

@@ -22,7 +22,7 @@ def sim(seeds: int, seed) -> None:
 
 def crash(points: list, size: str, soak_seconds: float, seed) -> None:
     """Kills the daemon and clients at every failpoint and at random moments, and checks what is left."""
-    build("sim", ["terraced", "terrace", "lease_load"])
+    build("sim", ["terraced", "terrace", "lease_load", "stubborn_holder"])
     say("crash: " + (" ".join(points) if points else f"every declared failpoint, and a soak of {soak_seconds:g} s"))
     command = ["/usr/bin/python3", "-B", str(ROOT / "tests/crash/crash_run.py"), "--build-dir", str(build_dir("sim")),
                "--size", size, "--soak-seconds", f"{soak_seconds:g}"]
