@@ -22,9 +22,10 @@ Step no_such_lease(const char* where, LeaseId id) {
 // A reason stays within its bound whatever an error's text adds to it: the store checks it when loading.
 void append_reason(std::string& reason, const std::string& more) {
   reason += more;
-  if (reason.size() > limits::reason_bytes_max) reason.resize(limits::reason_bytes_max);
   for (char& c : reason)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  if (reason.size() > limits::reason_bytes_max) reason.resize(limits::reason_bytes_max);
+  while (!valid_utf8(reason)) reason.pop_back();  // the cut went through a character
 }
 
 bool usable(const LeaseRow& lease) {
