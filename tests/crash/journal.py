@@ -26,6 +26,7 @@ class Journal:
         self.open_grants = 0       # grants whose outcome the client never learned
         self.broken = []           # promises that a client itself saw broken
         self.acknowledged = 0      # operations of any kind
+        self.answers = 0           # of the manager, refusals included (load clients only)
 
     def grant_asked(self):
         with self._lock:
@@ -64,6 +65,7 @@ class Journal:
         self.open_grants += other.open_grants
         self.broken += other.broken
         self.acknowledged += other.acknowledged
+        self.answers += other.answers
 
 
 def parse_extents(text):
@@ -80,6 +82,7 @@ def read_load(path):
     journal = Journal()
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:  # an unfinished line has not happened
         word, *rest = line.split(" ")
+        journal.answers += word in ("granted", "renewed", "released", "refused", "lost")
         if word == "granting":
             journal.grant_asked()
         elif word == "granted":

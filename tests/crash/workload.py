@@ -18,6 +18,7 @@ class Clients:
         self._revoke = revoke
         self._over = threading.Event()
         self.cli_journal = Journal()
+        self._grants, self._unanswered = 0, []  # labels of CLI grants, and of those whose answer was lost
         self._outputs, self._processes = [], []
         for number in range(loads):
             path = harness.directory / f"load-{number}.out"
@@ -49,11 +50,11 @@ class Clients:
                 last = path.read_text(errors="replace").splitlines()[-3:]
                 raise Broken(f"{path.name}: a client ended with {process.returncode}: {last} {errors}")
 
-    def wait_going_on(self, operations, timeout=60):
-        """Until the load clients had that many more operations acknowledged: nothing hangs after a restart."""
-        before = self.acknowledged()
+    def wait_going_on(self, answers, timeout=60):
+        """Until the load clients had that many more answers: nothing hangs after a restart."""
+        before = self.loads_journal().answers
         try:
-            wait_until(lambda: self.check_running() or self.acknowledged() >= before + operations, timeout,
+            wait_until(lambda: self.check_running() or self.loads_journal().answers >= before + answers, timeout,
                        "clients going on after the restart")
         except HarnessError as error:
             last = {path.name: path.read_text(errors="replace").splitlines()[-4:] for path in self._outputs}
@@ -90,6 +91,7 @@ class Clients:
 
     def _use_cli(self):
         while not self._over.is_set():
+            self._settle()
             with contextlib.suppress(IndexError):  # nothing there to act on yet
                 self._random.choice((self._cli_grant, self._cli_grant, self._cli_renew, self._cli_release,
                                      self._cli_revoke))()
@@ -101,13 +103,32 @@ class Clients:
         journal = self.cli_journal
         if len(journal.live()) > 6:
             return
+        self._grants += 1
+        label = f"cli-{self._grants}"
         journal.grant_asked()
-        result = self._cli("lease", "grant", "--pool", "p", "--size", f"{self._random.randint(1, 8)}M", "--ttl", "600s")
+        result = self._cli("lease", "grant", "--pool", "p", "--size", f"{self._random.randint(1, 8)}M", "--ttl", "600s",
+                           "--label", label)
         if result.code == 0:
-            lease = result.json["lease"]
-            journal.grant_acknowledged(lease["id"], Granted(lease["epoch"], lease["bytes"], extents_of(lease)))
+            self._granted(result.json["lease"])
         elif result.code == 4:  # no capacity: nothing was granted
             journal.grant_refused()
+        else:
+            self._unanswered.append(label)
+
+    def _granted(self, lease):
+        self.cli_journal.grant_acknowledged(lease["id"], Granted(lease["epoch"], lease["bytes"], extents_of(lease)))
+
+    def _settle(self):
+        """Looks whether grants without an answer took place: otherwise lost replies would fill the pool."""
+        for label in list(self._unanswered):
+            result = self._cli("lease", "show", label)
+            if result.code == 0:
+                self._granted(result.json["leases"][0])
+            elif result.code == 3:  # no such lease
+                self.cli_journal.grant_refused()
+            else:
+                return
+            self._unanswered.remove(label)
 
     def _cli_renew(self):
         self._cli("lease", "renew", self._random.choice(self.cli_journal.live()), "--ttl", "600s")
