@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import re
 import subprocess
 import tempfile
 
@@ -34,7 +33,7 @@ def crash(points: list, size: str, soak_seconds: float, seed) -> None:
 def fuzz(target: str, seconds: int) -> None:
     """Replays the corpus of each fuzz target, then searches for `seconds` (0: replay only)."""
     for program in _build_programs("fuzz", "fuzz", target):
-        name = program.name.removeprefix("fuzz_").removesuffix("_fuzz")
+        name = program.name.removeprefix("fuzz_")
         corpus = ROOT / "tests/fuzz/corpus" / name
         seeds = [str(corpus)] if corpus.is_dir() else []
         if seeds:
@@ -70,13 +69,13 @@ def bench(name: str, json_file: str, smoke: bool) -> None:
 
 
 def _build_programs(preset: str, kind: str, wanted: str) -> list:
-    """Builds the programs of a preset named KIND_* or *_KIND (or the one that is wanted) and returns their paths."""
+    """Builds the programs that a preset registers as KIND_* tests (or the one that is wanted); returns their paths."""
     configure(preset)
-    listed = subprocess.run([need("ninja"), "-C", str(build_dir(preset)), "-t", "targets", "all"], cwd=ROOT,
-                            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
-    names = sorted(set(re.findall(rf"^({kind}_\w+|\w+_{kind}): phony", listed, re.MULTILINE)))
+    listed = subprocess.run([need("ctest"), "--test-dir", str(build_dir(preset)), "--show-only=json-v1", "-L", f"^{kind}$"],
+                            cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
+    names = sorted(test["name"] for test in json.loads(listed)["tests"])
     if wanted:
-        names = [name for name in names if wanted in (name, name.removeprefix(f"{kind}_"), name.removesuffix(f"_{kind}"))]
+        names = [name for name in names if wanted in (name, name.removeprefix(f"{kind}_"))]
     if not names:
         raise Failure(f"no {kind} target {wanted or 'in the tree'}", 2)
     build(preset, names)
