@@ -224,7 +224,8 @@ void add_run_verb(CLI::App& app, Context& context) {
   add_size_option(*verb, "--cxl", arguments->cxl_bytes,
                   "CXL budget, leased as it is needed (default 0: DDR only)");
   add_size_option(*verb, "--min-size", arguments->min_size,
-                  "Requests below this stay with the program's own malloc (default 32K, at least 4K)");
+                  "Requests below this stay with the program's own malloc (default 32K, at least 4K)")
+      ->envname(supply::min_size_variable);
   add_duration_option(*verb, "--ttl", arguments->ttl_ns, "TTL of the leases (default: the manager's)");
   verb->add_option("--pool", arguments->pool, "Pool to lease from (default: the only one)")->type_name("NAME");
   verb->add_option("--label", arguments->label, "Label of the leases (default run:PROGRAM[PID])")
@@ -232,7 +233,8 @@ void add_run_verb(CLI::App& app, Context& context) {
   verb->add_option("--stats", arguments->stats_file, "Write numbers about the run, as JSON, at its end")
       ->type_name("FILE");
   verb->add_flag("--fallback", arguments->fallback,
-                 "When both budgets are used up, or there is no manager, use plain malloc instead of failing");
+                 "When both budgets are used up, or there is no manager, use plain malloc instead of failing")
+      ->envname(supply::fallback_variable);
   verb->add_option("program", arguments->command, "The program and its arguments, after --")
       ->required()
       ->type_name("-- PROGRAM ARGUMENT");

@@ -96,13 +96,13 @@ void Supervisor::reap(supply::Broker& broker) {
 }
 
 void Supervisor::pass_on(const signalfd_siginfo& info, supply::Broker& broker) {
-  // What the terminal sends goes to the whole foreground group: the program has it already.
-  if (info.ssi_code == SI_KERNEL) return;
   auto number = static_cast<int>(info.ssi_signo);
   if (!ended_) {
-    ::kill(child_, number);
+    // What the terminal sends goes to the whole foreground group: the program has it already.
+    if (info.ssi_code != SI_KERNEL) ::kill(child_, number);
     return;
   }
+  // What it left behind may have left the terminal's group too: then this is the only way to reach it.
   for (pid_t pid : broker.processes()) ::kill(pid, number);
 }
 
