@@ -7,9 +7,9 @@
 //
 // A lease is granted when a process needs it, belongs to that process, and is released once nobody maps it: the
 // owner or a forked child, whoever is the last. Invariants:
-//   B1  A lease is released only after two scans of all processes found no mapping of it, and never while a
+//   S5  A lease is released only after two scans of all processes found no mapping of it, and never while a
 //       connection over which its descriptor went is open.
-//   B2  The sum of leases held or being asked for never passes cxl_bytes, but by the rounding of the last grant
+//   S6  The sum of leases held or being asked for never passes cxl_bytes, but by the rounding of the last grant
 //       to the pool's granules.
 #pragma once
 

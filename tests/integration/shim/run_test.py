@@ -27,6 +27,7 @@ class RunTest(unittest.TestCase):
         cls.t = Harness(devices={"a": "256M", "b": "256M"}, name="run",
                         env={"TERRACE_MALLOC_LIBRARY": find_binary("libterrace_malloc.so")})
         cls.addClassCleanup(cls.t.close)
+        cls.t.env["XDG_RUNTIME_DIR"] = str(cls.t.directory)  # a supervisor that is killed leaves its socket there
         cls.t.start()
         cls.t.create_pool("p")
 

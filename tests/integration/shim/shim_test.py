@@ -50,7 +50,7 @@ class ShimTest(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="terrace-shim-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.environment = dict(os.environ, TERRACE_MALLOC_LIBRARY=str(LIBRARY), LC_ALL="C", HOME=str(self.folder),
-                                PYTHONHASHSEED="1", PYTHONDONTWRITEBYTECODE="1")
+                                PYTHONHASHSEED="1", PYTHONDONTWRITEBYTECODE="1", XDG_RUNTIME_DIR=str(self.folder))
         for name in ("LD_PRELOAD", "TERRACE_SUPPLY", "TERRACE_MIN_SIZE", "ASAN_OPTIONS"):
             self.environment.pop(name, None)
 

@@ -210,8 +210,7 @@ void check_errors() {
   if (posix_memalign(&none, 64, huge) != ENOMEM) wrong("posix_memalign of nearly everything", nullptr, 0);
   errno = 0;
   volatile size_t wild = SIZE_MAX / 2 + 2;
-  if (memalign(wild, 100000) != nullptr || errno != EINVAL)
-    wrong("memalign, wild alignment", nullptr, 0);
+  if (memalign(wild, 100000) != nullptr || errno != EINVAL) wrong("memalign, wild alignment", nullptr, 0);
   if (realloc(kept, 0) != nullptr) wrong("realloc to 0 must free and return NULL", kept, 0);
   void* empty = malloc(0);
   if (empty == nullptr) wrong("malloc(0)", nullptr, 0);
