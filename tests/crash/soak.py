@@ -9,6 +9,11 @@ from scenarios import prepare, service
 from workload import Clients
 
 
+# A pause at one of these makes it likely that a kill lands between two steps that are otherwise microseconds apart.
+SLOW_POINTS = ("carve_after_reserve", "store_before_commit", "store_after_commit", "reply_before_send",
+               "fence_after_truncate", "scrub_before_unlink")
+
+
 def soak(programs, seconds, seed, report):
     """Kills and restarts the daemon for `seconds`; every third restart is killed again while it recovers. Returns
     (kills, acknowledged operations)."""
@@ -30,7 +35,8 @@ def soak(programs, seconds, seed, report):
                     time.sleep(chance.uniform(0.0, 0.15))
                     harness.kill()
                     kills += 1
-                harness.start()
+                slow = chance.choice(SLOW_POINTS) if chance.random() < 0.5 else ""
+                harness.start(failpoints=slow and f"{slow}=delay:10")
                 check_live(harness)
                 if time.monotonic() - spoken > 5:
                     spoken = time.monotonic()
