@@ -237,7 +237,7 @@ void Broker::grant(Connection& connection, const Request& request, pid_t peer, R
   reply->status = static_cast<uint16_t>(ReplyStatus::refused);
   if (request.bytes == 0 || request.bytes > options_.cxl_bytes || request.segment_index >= segments_max) return;
   std::string label;
-  auto granted = grant_lease(round_up(request.bytes, limits::granule_bytes), &label);
+  auto granted = grant_lease(peer, round_up(request.bytes, limits::granule_bytes), &label);
   if (!granted.ok()) {
     bool full = granted.error().code == ErrorCode::capacity_exhausted;
     reply->status = static_cast<uint16_t>(full ? ReplyStatus::exhausted : ReplyStatus::unavailable);
@@ -281,12 +281,24 @@ std::string Broker::next_label() {
   return serial == 1 ? options_.label : options_.label + "#" + std::to_string(serial);
 }
 
-// Asks for a quarter of the budget, or less where less is left, but for `needed` at least. On success the
-// lease's bytes are in leased_bytes_.
-Result<std::shared_ptr<Lease>> Broker::grant_lease(uint64_t needed, std::string* label) {
+// 64 MiB for a process's first lease, twice that for its second, ... up to a quarter of the budget. Programs of
+// many processes shall not find the budget gone with the first four, nor those of one process hold many small
+// leases.
+uint64_t Broker::preferred_bytes(pid_t peer) {
+  std::lock_guard lock(mutex_);
+  uint64_t largest = std::clamp(options_.cxl_bytes / 4, segment_bytes_min, segment_bytes_max);
+  // With a budget in the terabytes: a process can map segments_max of them.
+  uint64_t bytes = std::max(segment_bytes_min, options_.cxl_bytes / 64);
+  for (const Segment& segment : segments_)
+    if (segment.owner == peer && segment.index < segments_max && bytes < largest) bytes *= 2;
+  return round_up(std::max(std::min(bytes, largest), options_.cxl_bytes / 32), limits::granule_bytes);
+}
+
+// Asks for what is preferred, or less where less is left, but for `needed` at least. On success the lease's
+// bytes are in leased_bytes_.
+Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, std::string* label) {
   uint64_t budget = options_.cxl_bytes;
-  uint64_t preferred = std::clamp(budget / 4, segment_bytes_min, segment_bytes_max);
-  preferred = round_up(std::max({preferred, budget / 32, needed}), limits::granule_bytes);
+  uint64_t preferred = std::max(needed, preferred_bytes(peer));
   uint64_t patience_end_ns = now_ns() + options_.grant_patience_ns;
   int label_tries_left = label_tries;
   for (;;) {
@@ -294,7 +306,9 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(uint64_t needed, std::string*
     {
       std::lock_guard lock(mutex_);
       uint64_t left = budget - std::min(budget, leased_bytes_);
-      size = std::max(needed, std::min(preferred, left) & ~(limits::granule_bytes - 1));
+      // Where others may want some too, the last lease of the budget is not handed out whole.
+      uint64_t share = control_->processes() > 1 ? left / 2 : left;
+      size = std::max(needed, std::min(preferred, share) & ~(limits::granule_bytes - 1));
       if (size <= left)
         leased_bytes_ += size;
       else

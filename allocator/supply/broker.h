@@ -108,7 +108,8 @@ class Broker {
   void serve(Connection& connection);
   void answer(Connection& connection, const Request& request, pid_t peer, Reply* reply, int* fd);
   void grant(Connection& connection, const Request& request, pid_t peer, Reply* reply, int* fd);
-  Result<std::shared_ptr<Lease>> grant_lease(uint64_t needed, std::string* label);
+  uint64_t preferred_bytes(pid_t peer);
+  Result<std::shared_ptr<Lease>> grant_lease(pid_t peer, uint64_t needed, std::string* label);
   std::string next_label();
 
   void watch_loop();

@@ -143,6 +143,13 @@ Totals ControlPage::totals() const {
   return sum;
 }
 
+uint32_t ControlPage::processes() const {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < slots_max; ++i)
+    count += std::atomic_ref<uint32_t>(slot(i).pid).load(std::memory_order_relaxed) != 0 ? 1 : 0;
+  return count;
+}
+
 uint64_t ControlPage::ddr_used() const {
   return load(header_->ddr_used);
 }

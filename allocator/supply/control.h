@@ -55,6 +55,7 @@ class ControlPage {
 
   Totals totals() const;
   uint64_t ddr_used() const;
+  uint32_t processes() const;  // slots in use
 
  private:
   static constexpr int reconcile_rounds = 5;

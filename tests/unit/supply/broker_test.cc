@@ -115,16 +115,44 @@ TEST_CASE("Broker: its socket is in a directory that nobody else can enter, and 
   CHECK(::stat(path.substr(0, path.rfind('/')).c_str(), &status) != 0);
 }
 
-TEST_CASE("Broker: a segment is a quarter of the budget, at least the request, never more than is left") {
-  Fixture f(8 * gib, 512 * mib);
+TEST_CASE("Broker: leases grow with the process, are at least the request, and never more than is left") {
+  Fixture f(8 * gib, 768 * mib);
   Client client(f.broker->socket_path());
-  Reply reply = client.ask(RequestKind::segment, 5 * mib);
-  CHECK(reply.status == ok);
-  CHECK(reply.bytes == 128 * mib);
+  CHECK(client.ask(RequestKind::segment, 5 * mib).bytes == 64 * mib);
+  CHECK(client.ask(RequestKind::segment, 5 * mib).bytes == 128 * mib);
   CHECK(client.ask(RequestKind::segment, 300 * mib).bytes == 300 * mib);
+  CHECK(client.ask(RequestKind::segment, 1).bytes == 192 * mib);  // a quarter of the budget is the most
   CHECK(client.ask(RequestKind::segment, 1).bytes == 84 * mib);
   CHECK(client.ask(RequestKind::segment, 1).status == exhausted);
-  CHECK(f.session.grants() == std::vector<uint64_t>{128 * mib, 300 * mib, 84 * mib});
+  CHECK(f.session.grants() == std::vector<uint64_t>{64 * mib, 128 * mib, 300 * mib, 192 * mib, 84 * mib});
+}
+
+TEST_CASE("Broker: where several processes run, each finds some of the budget left") {
+  Fixture f(gib, 96 * mib);
+  // Two slots: this process's, and a child's that stays until told.
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  Client client(f.broker->socket_path());
+  CHECK(client.ask(RequestKind::hello).status == ok);
+  pid_t other = ::fork();
+  if (other == 0) {
+    ::close(ends[1]);
+    Client second(f.broker->socket_path());
+    bool served = second.ask(RequestKind::hello).status == ok;
+    char byte;
+    ::_exit(served && ::read(ends[0], &byte, 1) == 1 ? 0 : 1);
+  }
+  ::close(ends[0]);
+  REQUIRE(eventually([&] { return f.broker->processes().size() == 2; }));
+  CHECK(client.ask(RequestKind::segment, 1).bytes == 48 * mib);
+  CHECK(client.ask(RequestKind::segment, 1).bytes == 24 * mib);
+  CHECK(client.ask(RequestKind::segment, 20 * mib).bytes == 20 * mib);  // what is needed is given all the same
+  CHECK(client.ask(RequestKind::segment, 1).bytes == 2 * mib);
+  CHECK(::write(ends[1], "x", 1) == 1);
+  int status = -1;
+  ::waitpid(other, &status, 0);
+  CHECK(status == 0);
+  ::close(ends[1]);
 }
 
 TEST_CASE("Broker: asks for less when the pool is short, down to what is needed") {
