@@ -245,7 +245,8 @@ class AdminServer final : public rpc::Admin::Server {
       seen.push_back({hardware.serial, hardware.backend, hardware.capacity_bytes, hardware.granule_bytes,
                       hardware.detail});
     std::vector<const DeviceRow*> unseen;
-    for (const auto& [id, device] : state().devices()) {
+    for (const auto& row : state().devices()) {
+      const DeviceRow& device = row.second;
       const bool present = std::any_of(seen.begin(), seen.end(),
                                        [&](const SeenDevice& other) { return other.serial == device.serial; });
       if (!present) unseen.push_back(&device);
