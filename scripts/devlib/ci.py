@@ -8,7 +8,7 @@ from devlib import lint, runs
 from devlib.build import build, test
 from devlib.output import Failure, duration, say, table
 
-SIM_SEEDS = 200
+SIM_SEEDS = 5000
 SOAK_SECONDS = 20
 FUZZ_SECONDS = 5
 

@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     add("layers", lambda a: lint.layers(), "Check every #include against scripts/layers.txt.")
 
     verb = add("sim", lambda a: runs.sim(a.seeds, a.seed), "Run the seeded simulation of manager, store and faults.")
-    verb.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many seeds (default 1000)")
+    verb.add_argument("--seeds", type=int, default=20000, metavar="N", help="how many seeds (default 20000)")
     verb.add_argument("--seed", type=int, metavar="S", help="replay this one")
 
     verb = add("crash", lambda a: runs.crash(a.points, "full", a.soak_seconds, a.seed), "Kill the daemon and its "

@@ -8,7 +8,7 @@ import tempfile
 
 from devlib.build import build, configure, test
 from devlib.commands import ROOT, build_dir, need, run
-from devlib.output import Failure, note, say
+from devlib.output import Failure, Heartbeat, note, say
 
 
 def sim(seeds: int, seed) -> None:
@@ -16,7 +16,8 @@ def sim(seeds: int, seed) -> None:
     build("sim", ["terrace_sim"])
     say(f"sim: seed {seed}" if seed is not None else f"sim: {seeds} seeds")
     arguments = ["--seed", str(seed)] if seed is not None else ["--seeds", str(seeds)]
-    run([find_program("sim", "terrace_sim"), *arguments], what="the simulation")
+    with Heartbeat("simulating"):
+        run([find_program("sim", "terrace_sim"), *arguments], what="the simulation")
 
 
 def crash(points: list, size: str, soak_seconds: float, seed) -> None:

@@ -8,7 +8,7 @@ import struct
 from checks import Broken, check_all
 from journal import Granted, Journal
 from checks import extents_of
-from terrace_harness import Harness, wait_until
+from terrace_harness import Harness, HarnessError, wait_until
 from workload import Clients
 
 DEVICES = {"a": "64M", "b": "64M"}
@@ -21,6 +21,9 @@ class Programs:
         self.build_dir = pathlib.Path(build_dir)
         self.lease_load = self.build_dir / "tests/crash/lease_load"
         self.stubborn_holder = self.build_dir / "tests/crash/stubborn_holder"
+        for program in (self.lease_load, self.stubborn_holder):
+            if not program.is_file():
+                raise HarnessError(f"{program} was not built")
 
 
 def service(programs, name):
