@@ -5,9 +5,8 @@ import json
 import pathlib
 import struct
 
-from checks import Broken, check_all
+from checks import Broken, check_all, extents_of
 from journal import Granted, Journal
-from checks import extents_of
 from terrace_harness import Harness, HarnessError, wait_until
 from workload import Clients
 
