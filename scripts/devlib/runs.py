@@ -39,15 +39,16 @@ def fuzz(target: str, seconds: int) -> None:
         seeds = [str(corpus)] if corpus.is_dir() else []
         if seeds:
             say(f"fuzz {name}: replaying {sum(1 for _ in corpus.iterdir())} inputs")
-            run([program, "-runs=0", *seeds], what=program.name)
+            run([program, "-runs=0", "-verbosity=0", *seeds], what=program.name)
         if seconds > 0:
             say(f"fuzz {name}: searching for {seconds} s")
             # New inputs go to a folder of their own: the corpus in the tree changes by decision only.
             with tempfile.TemporaryDirectory(prefix="terrace-fuzz-") as found:
                 artifacts = build_dir("fuzz") / f"{program.name}-"
-                run([program, found, *seeds, f"-max_total_time={seconds}", "-max_len=65536", "-timeout=10",
-                     "-rss_limit_mb=2048", "-print_final_stats=1", f"-artifact_prefix={artifacts}"],
-                    what=f"{program.name} (the input is kept beside {artifacts})")
+                with Heartbeat("searching"):
+                    run([program, found, *seeds, f"-max_total_time={seconds}", "-max_len=65536", "-timeout=10",
+                         "-rss_limit_mb=2048", "-verbosity=0", "-print_final_stats=1",
+                         f"-artifact_prefix={artifacts}"], what=f"{program.name} (the input is kept beside {artifacts})")
 
 
 def tsan(pattern: str) -> None:
