@@ -3,11 +3,12 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 
 from devlib.build import build, configure, test
-from devlib.commands import ROOT, build_dir, need, run
+from devlib.commands import ROOT, build_dir, describe_exit, need, run
 from devlib.output import Failure, Heartbeat, note, say
 
 
@@ -39,16 +40,28 @@ def fuzz(target: str, seconds: int) -> None:
         seeds = [str(corpus)] if corpus.is_dir() else []
         if seeds:
             say(f"fuzz {name}: replaying {sum(1 for _ in corpus.iterdir())} inputs")
-            run([program, "-runs=0", "-verbosity=0", *seeds], what=program.name)
+            _fuzzer(program, "-runs=0", *seeds)
         if seconds > 0:
             say(f"fuzz {name}: searching for {seconds} s")
             # New inputs go to a folder of their own: the corpus in the tree changes by decision only.
             with tempfile.TemporaryDirectory(prefix="terrace-fuzz-") as found:
-                artifacts = build_dir("fuzz") / f"{program.name}-"
-                with Heartbeat("searching"):
-                    run([program, found, *seeds, f"-max_total_time={seconds}", "-max_len=65536", "-timeout=10",
-                         "-rss_limit_mb=2048", "-verbosity=0", "-print_final_stats=1",
-                         f"-artifact_prefix={artifacts}"], what=f"{program.name} (the input is kept beside {artifacts})")
+                told = _fuzzer(program, found, *seeds, f"-max_total_time={seconds}", "-max_len=65536", "-timeout=10",
+                               "-rss_limit_mb=2048")
+            figures = dict(re.findall(r"^stat::(\w+):\s+(\d+)", told, re.MULTILINE))
+            note(f"{figures.get('number_of_executed_units', '?')} inputs, "
+                 f"{figures.get('new_units_added', '?')} reached something new")
+
+
+def _fuzzer(program: pathlib.Path, *arguments: str) -> str:
+    """Runs a libFuzzer program and returns what it said; when it fails, shows the end of that, and keeps the input."""
+    command = [str(program), *arguments, "-print_final_stats=1", f"-artifact_prefix={program}-"]
+    with Heartbeat(program.name):
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        print(done.stdout[-20000:], flush=True)
+        raise Failure(f"{program.name} {describe_exit(done.returncode)}; the input is kept as {program}-*")
+    return done.stdout
 
 
 def tsan(pattern: str) -> None:
