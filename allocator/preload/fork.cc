@@ -31,37 +31,26 @@ namespace {
 // mapping, of which a process has some 65,000.
 constexpr uint32_t gap_pages_max = 512;
 
-constexpr size_t copy_chunk_bytes = 64u << 20;
+// mmap and mremap to a fixed place may fail after they took away what was there.
+bool still_mapped(char* at, size_t bytes) {
+  return ::msync(at, bytes, MS_ASYNC) == 0;
+}
 
+// On failure the range is the lease's own memory, as it was.
 bool map_private(char* at, size_t bytes, int fd, size_t offset) {
-  return ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd,
-                static_cast<off_t>(offset)) == at;
+  if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd,
+             static_cast<off_t>(offset)) == at)
+    return true;
+  if (!still_mapped(at, bytes) && (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+                                          static_cast<off_t>(offset)) != at ||
+                                   next.madvise(at, bytes, MADV_DONTFORK) != 0))
+    fatal("fork: the kernel took leased memory away and does not give it back");
+  return false;
 }
 
 bool map_fresh(char* at, size_t bytes) {
   return ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                 0) == at;
-}
-
-// Without a descriptor (chroot, change of uid, supervisor gone): copies into fresh memory and puts that in
-// place. Right only while no other thread can store meanwhile.
-bool replace_by_copy(char* at, size_t bytes) {
-  if (__libc_single_threaded == 0) return false;
-  sigset_t all, before;
-  sigfillset(&all);
-  bool done = true;
-  for (size_t offset = 0; done && offset < bytes; offset += copy_chunk_bytes) {
-    size_t chunk = bytes - offset < copy_chunk_bytes ? bytes - offset : copy_chunk_bytes;
-    void* copy =
-        ::mmap(nullptr, chunk, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (copy == MAP_FAILED) return false;
-    ::sigprocmask(SIG_BLOCK, &all, &before);  // a handler could store into what is being copied
-    memcpy(copy, at + offset, chunk);
-    done = ::mremap(copy, chunk, chunk, MREMAP_MAYMOVE | MREMAP_FIXED, at + offset) == at + offset;
-    ::sigprocmask(SIG_SETMASK, &before, nullptr);
-    if (!done) ::munmap(copy, chunk);
-  }
-  return done;
 }
 
 // The next range to switch at or behind `from`, in segment `i`: used runs, with short gaps between them.
@@ -101,21 +90,75 @@ int reopen(uint32_t i) {
   return fd;
 }
 
-// Both locks are held for the fork. On failure some ranges may be private already; that is harmless.
-bool detach_segment(uint32_t i, uint64_t* bytes_switched) {
+template <typename Visit>
+bool for_each_used_range(uint32_t i, Visit visit) {
   const Segment& segment = window.segments[i];
+  for (heap::PageSpan range = next_used_range(i, segment.span.first); range.pages > 0;
+       range = next_used_range(i, range.first + range.pages))
+    if (!visit(range, window.address(range.first), size_t{range.pages} * page_bytes)) return false;
+  return true;
+}
+
+// Puts `copy` in the place of a range. False: nothing changed.
+bool move_into_place(char* copy, char* at, size_t bytes) {
+  if (::mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at) return true;
+  if (still_mapped(at, bytes)) return false;
+  if (!map_fresh(at, bytes)) fatal("fork: the kernel took leased memory away and does not give it back");
+  memcpy(at, copy, bytes);
+  return true;
+}
+
+// Without a descriptor (chroot, change of uid, no descriptor left, supervisor gone): copies into spare memory
+// and puts that in place. All memory is there and filled before the first range changes, and each range changes
+// whole: a range is shared or detached, never half of each. Right only while no other thread can store
+// meanwhile.
+bool detach_by_copy(uint32_t i, uint64_t* bytes_switched) {
+  if (__libc_single_threaded == 0) return false;
+  sigset_t all, before;
+  sigfillset(&all);
+  ::sigprocmask(SIG_BLOCK, &all, &before);  // a handler could store into what is being copied
+  size_t total = 0;
+  for_each_used_range(i, [&](heap::PageSpan, char*, size_t bytes) {
+    total += bytes;
+    return true;
+  });
+  void* spare =
+      ::mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  bool ok = spare != MAP_FAILED;
+  if (ok) {
+    auto* const copies = static_cast<char*>(spare);
+    size_t done = 0;
+    for_each_used_range(i, [&](heap::PageSpan, char* at, size_t bytes) {
+      memcpy(copies + done, at, bytes);
+      done += bytes;
+      return true;
+    });
+    done = 0;
+    ok = for_each_used_range(i, [&](heap::PageSpan range, char* at, size_t bytes) {
+      if (!move_into_place(copies + done, at, bytes)) return false;
+      window.heap.move(range, detached_arena(i));
+      *bytes_switched += bytes;
+      done += bytes;
+      return true;
+    });
+    // What was moved is gone from here; what was copied a second time, or not used, is not.
+    ::munmap(spare, total);
+  }
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  return ok;
+}
+
+// Both locks are held for the fork. On failure some ranges may be private already, and are "detached" then.
+bool detach_segment(uint32_t i, uint64_t* bytes_switched) {
   int fd = reopen(i);
-  bool ok = true;
-  for (heap::PageSpan range = next_used_range(i, segment.span.first); ok && range.pages > 0;
-       range = next_used_range(i, range.first + range.pages)) {
-    char* at = window.address(range.first);
-    size_t bytes = size_t{range.pages} * page_bytes;
-    size_t offset = size_t{range.first - segment.span.first} * page_bytes;
-    ok = fd >= 0 ? map_private(at, bytes, fd, offset) : replace_by_copy(at, bytes);
-    if (!ok) break;
+  if (fd < 0) return detach_by_copy(i, bytes_switched);
+  uint32_t first = window.segments[i].span.first;
+  bool ok = for_each_used_range(i, [&](heap::PageSpan range, char* at, size_t bytes) {
+    if (!map_private(at, bytes, fd, size_t{range.first - first} * page_bytes)) return false;
     window.heap.move(range, detached_arena(i));
     *bytes_switched += bytes;
-  }
+    return true;
+  });
   close_raw(fd);
   return ok;
 }
@@ -234,7 +277,8 @@ pid_t fork_safely(pid_t (*real)()) {
     if (is_armed()) advise_shared_ranges(MADV_DONTFORK);
   } else {
     count(&supply::Slot::forks_failed);
-    say("fork refused (EAGAIN): leased memory cannot be made private (supervisor gone, or too many mappings)");
+    say("fork refused (EAGAIN): leased memory cannot be made private (supervisor gone, no memory for a copy, "
+        "or too many mappings)");
     saved = EAGAIN;
   }
   if (is_armed()) free_deferred();

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -519,6 +520,68 @@ void refused_with_threads() {
   other.join();
 }
 
+rlimit limit_to(int resource, rlim_t value) {
+  rlimit before{}, now{};
+  if (getrlimit(static_cast<__rlimit_resource>(resource), &before) != 0) wrong("getrlimit");
+  now = before;
+  now.rlim_cur = value;
+  if (setrlimit(static_cast<__rlimit_resource>(resource), &now) != 0) wrong("setrlimit");
+  return before;
+}
+
+rlim_t data_bytes_now() {
+  FILE* file = fopen("/proc/self/status", "r");
+  char line[256];
+  unsigned long kib = 0;
+  while (file != nullptr && fgets(line, sizeof(line), file) != nullptr)
+    if (sscanf(line, "VmData: %lu kB", &kib) == 1) break;
+  if (file != nullptr) fclose(file);
+  if (kib == 0) wrong("no VmData");
+  return rlim_t{kib} << 10;
+}
+
+void refused_half_way() {
+  // Neither a descriptor for the switch nor memory for the whole copy: the fork is refused, and what is stored
+  // afterwards must outlive the next forks, by copy and by mapping.
+  constexpr size_t large = 192u << 20;
+  auto* block = static_cast<unsigned char*>(malloc(large));
+  if (block == nullptr) wrong("no memory");
+  auto fork_once = [&](unsigned char value, const char* what) {
+    memset(block, value, large);
+    pid_t pid = fork();
+    if (pid < 0) wrong("fork failed");
+    if (pid == 0) {
+      for (size_t at = 0; at < large; at += 4096)
+        if (block[at] != value) wrong(what);
+      _exit(0);
+    }
+    reap(pid);
+    for (size_t at = 0; at < large; at += 4096)
+      if (block[at] != value) wrong(what);
+  };
+  memset(block, 1, large);
+  rlimit data = limit_to(RLIMIT_DATA, data_bytes_now() + (100u << 20));
+  rlimit files = limit_to(RLIMIT_NOFILE, 0);
+  errno = 0;
+  pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  if (pid > 0 || errno != EAGAIN) wrong("fork must fail with EAGAIN");
+  memset(block, 2, large);
+  setrlimit(RLIMIT_NOFILE, &files);
+  fork_once(2, "stores after a refused fork were lost (mapped)");
+
+  auto* second = static_cast<unsigned char*>(malloc(large));
+  if (second == nullptr) wrong("no memory");
+  block = second;
+  memset(block, 3, large);
+  limit_to(RLIMIT_NOFILE, 0);
+  if (fork() >= 0) wrong("fork must fail");
+  setrlimit(RLIMIT_DATA, &data);
+  fork_once(4, "stores after a refused fork were lost (copied)");
+  setrlimit(RLIMIT_NOFILE, &files);
+  fork_once(5, "stores after a copy were lost");
+}
+
 void no_descriptors() {
   // Everything is closed before the first large request, and again after it: nothing of ours breaks.
   for (int fd = 3; fd < 256; ++fd) close(fd);
@@ -563,6 +626,7 @@ int main(int argc, char** argv) {
                             {"behind_our_back", behind_our_back},
                             {"after_chroot", after_chroot},
                             {"refused_with_threads", refused_with_threads},
+                            {"refused_half_way", refused_half_way},
                             {"no_descriptors", no_descriptors}};
   for (const Case& one : cases)
     if (argc == 2 && strcmp(argv[1], one.name) == 0) {

@@ -288,6 +288,11 @@ class Fork(ShimTest):
         self.assertEqual(run.stats["forks_failed"], 1)
         self.assertIn("EAGAIN", run.err)
 
+    def test_refused_half_way(self):
+        run = self.shim([HERE / "shim_fork_cases", "refused_half_way"], "--ddr", "0", "--cxl", "1G")
+        self.assertEqual(run.stats["forks_failed"], 2)
+        self.assertGreaterEqual(run.stats["forks_switched"], 2)
+
 
 class Python(ShimTest):
     def compare(self, script, *options, least_cxl=1):
