@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 
 #include "core/base/clock.h"
 #include "core/base/limits.h"
@@ -24,6 +25,7 @@ constexpr uint64_t segment_bytes_min = 64 * mib;
 constexpr uint64_t segment_bytes_max = 4 * gib;
 constexpr size_t connections_max = 256;  // further programs wait in the listen queue
 constexpr int label_tries = 8;
+constexpr const char* still_away = "Broker: still away";
 
 uint64_t now_ns() {
   return SystemClock().now_ns();
@@ -86,8 +88,12 @@ Result<std::unique_ptr<Broker>> Broker::start(Session& session, BrokerOptions op
     else if (notice.state == LeaseState::lost)
       self->warn(who + " is lost" + why + "; the program gets SIGBUS where it touches that memory");
   });
-  broker->accept_thread_ = std::thread([self] { self->accept_loop(); });
-  broker->watch_thread_ = std::thread([self] { self->watch_loop(); });
+  try {
+    broker->accept_thread_ = std::thread([self] { self->accept_loop(); });
+    broker->watch_thread_ = std::thread([self] { self->watch_loop(); });
+  } catch (const std::system_error& failed) {
+    return os_error(failed.code().value(), "Broker::start", "cannot start a thread (ulimit -u?)");
+  }
   return broker;
 }
 
@@ -160,8 +166,14 @@ void Broker::accept_loop() {
           Connection& connection = connections_.emplace_back();
           connection.id = next_connection_++;
           connection.socket = std::move(socket);
-          connection.thread = std::thread([this, &connection] { serve(connection); });
-          continue;
+          try {
+            connection.thread = std::thread([this, &connection] { serve(connection); });
+            continue;
+          } catch (const std::system_error& failed) {
+            connections_.pop_back();  // closes it: that program goes on with plain malloc
+            warn(std::string("a program cannot be served, no thread can be started (ulimit -u?): ") +
+                 failed.what());
+          }
         }
       }
     }
@@ -241,7 +253,9 @@ void Broker::grant(Connection& connection, const Request& request, pid_t peer, R
   if (!granted.ok()) {
     bool full = granted.error().code == ErrorCode::capacity_exhausted;
     reply->status = static_cast<uint16_t>(full ? ReplyStatus::exhausted : ReplyStatus::unavailable);
-    if (!full) warn("no lease for " + process_name(peer) + ": " + granted.error().to_string());
+    // Once in an outage, not for each request.
+    if (!full && granted.error().where != still_away)
+      warn("no lease for " + process_name(peer) + ": " + granted.error().to_string());
     return;
   }
   std::shared_ptr<Lease> lease = *granted;
@@ -272,6 +286,15 @@ void Broker::grant(Connection& connection, const Request& request, pid_t peer, R
   segments_.push_back(std::move(segment));
   ++stats_.leases_granted;
   stats_.leased_bytes_peak = std::max(stats_.leased_bytes_peak, leased_bytes_);
+}
+
+// The session waits for a manager that is away. Once in an outage that is worth its time: most restarts are
+// short. After that, programs that need more memory are told at once.
+bool Broker::manager_stays_away() {
+  bool connected = session_.connected();
+  std::lock_guard lock(mutex_);
+  if (connected) outage_waited_ = false;
+  return outage_waited_;
 }
 
 std::string Broker::next_label() {
@@ -315,6 +338,11 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, 
         size = 0;
     }
     bool own_budget_full = size == 0;
+    if (!own_budget_full && manager_stays_away()) {
+      std::lock_guard lock(mutex_);
+      leased_bytes_ -= size;
+      return Error{.code = ErrorCode::unavailable, .where = still_away, .detail = "the pool manager is away"};
+    }
     if (!own_budget_full) {
       *label = next_label();
       LeaseRequest request{.pool = options_.pool,
@@ -330,6 +358,7 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, 
         leased_bytes_ += (*granted)->bytes();
         return granted;
       }
+      if (granted.error().code == ErrorCode::unavailable) outage_waited_ = true;
       if (granted.error().code == ErrorCode::already_exists && label_tries_left-- > 0) continue;
       if (granted.error().code != ErrorCode::capacity_exhausted) return granted;
       if (size > needed) {

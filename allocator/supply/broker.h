@@ -8,7 +8,8 @@
 // A lease is granted when a process needs it, belongs to that process, and is released once nobody maps it: the
 // owner or a forked child, whoever is the last. Invariants:
 //   S5  A lease is released only after two scans of all processes found no mapping of it, and never while a
-//       connection over which its descriptor went is open.
+//       connection over which its descriptor went is open, or while a process of the run lives whose mappings
+//       cannot be read.
 //   S6  The sum of leases held or being asked for never passes cxl_bytes, but by the rounding of the last grant
 //       to the pool's granules.
 #pragma once
@@ -97,6 +98,8 @@ class Broker {
   // What one process maps of this run, from its (s)maps.
   struct View {
     pid_t pid = 0;
+    bool known = false;   // they could be read
+    bool hidden = false;  // they could not, of a process that uses the window: it may map any lease of the run
     bool control = false;
     uint64_t ddr_bytes = 0;
     std::map<uint64_t, uint64_t> cxl_bytes;  // by segment key
@@ -110,6 +113,7 @@ class Broker {
   void grant(Connection& connection, const Request& request, pid_t peer, Reply* reply, int* fd);
   uint64_t preferred_bytes(pid_t peer);
   Result<std::shared_ptr<Lease>> grant_lease(pid_t peer, uint64_t needed, std::string* label);
+  bool manager_stays_away();
   std::string next_label();
 
   void watch_loop();
@@ -140,9 +144,10 @@ class Broker {
   uint64_t leased_bytes_ = 0;  // held, asked for and not yet refused
   std::map<pid_t, UniqueFd> pidfds_;
   std::map<uint32_t, int>
-      slot_misses_;           // scans in a row in which a slot's process did not map the control page
-  std::set<pid_t> greeting_;  // got a slot over a connection that is still open
-  uint64_t released_ns_ = 0;  // when a lease was last given back
+      slot_misses_;             // scans in a row in which a slot's process did not map the control page
+  std::set<pid_t> greeting_;    // got a slot over a connection that is still open
+  uint64_t released_ns_ = 0;    // when a lease was last given back
+  bool outage_waited_ = false;  // somebody has waited for the manager in vain since it went away
   RunStats stats_;
 };
 

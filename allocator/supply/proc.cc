@@ -2,9 +2,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -17,15 +19,48 @@
 namespace terrace::supply {
 namespace {
 
-std::string read_whole(pid_t pid, const char* file) {
-  char path[64];
-  std::snprintf(path, sizeof(path), "/proc/%d/%s", static_cast<int>(pid), file);
+std::string read_file(const char* path) {
   UniqueFd fd(::open(path, O_RDONLY | O_CLOEXEC));
   std::string text;
   if (!fd.valid()) return text;
   char buffer[64 * 1024];
   for (ssize_t got; (got = ::read(fd.get(), buffer, sizeof(buffer))) > 0;)
     text.append(buffer, static_cast<size_t>(got));
+  return text;
+}
+
+std::string read_whole(pid_t pid, const char* file) {
+  char path[64];
+  std::snprintf(path, sizeof(path), "/proc/%d/%s", static_cast<int>(pid), file);
+  return read_file(path);
+}
+
+std::vector<pid_t> numbers_in(const char* folder_path) {
+  std::vector<pid_t> numbers;
+  DIR* folder = ::opendir(folder_path);
+  if (folder == nullptr) return numbers;
+  while (const dirent* entry = ::readdir(folder)) {
+    char* rest = nullptr;
+    long number = std::strtol(entry->d_name, &rest, 10);
+    if (number > 0 && *rest == 0) numbers.push_back(static_cast<pid_t>(number));
+  }
+  ::closedir(folder);
+  return numbers;
+}
+
+// The first thread's file is empty once that thread has ended, the others' are not.
+std::string read_of_any_thread(pid_t pid, const char* file) {
+  std::string text = read_whole(pid, file);
+  if (!text.empty()) return text;
+  char path[80];
+  std::snprintf(path, sizeof(path), "/proc/%d/task", static_cast<int>(pid));
+  for (pid_t thread : numbers_in(path)) {
+    if (thread == pid) continue;
+    std::snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", static_cast<int>(pid), static_cast<int>(thread),
+                  file);
+    text = read_file(path);
+    if (!text.empty()) break;
+  }
   return text;
 }
 
@@ -68,24 +103,30 @@ pid_t parent_of(pid_t pid) {
 }  // namespace
 
 std::vector<MappedRange> read_maps(pid_t pid) {
-  return parse(read_whole(pid, "maps"));
+  return parse(read_of_any_thread(pid, "maps"));
 }
 
 std::vector<MappedRange> read_smaps(pid_t pid) {
-  return parse(read_whole(pid, "smaps"));
+  return parse(read_of_any_thread(pid, "smaps"));
+}
+
+bool has_ended(pid_t pid) {
+  if (::kill(pid, 0) != 0 && errno == ESRCH) return true;
+  std::string text = read_whole(pid, "stat");
+  size_t name_end = text.rfind(')');
+  char state = 0;
+  long threads = 0;
+  // state, then 16 numbers between it and the number of threads
+  if (name_end == std::string::npos ||
+      std::sscanf(text.c_str() + name_end + 1,
+                  " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld", &state,
+                  &threads) != 2)
+    return false;  // unreadable: it is there, as far as kill can tell
+  return state == 'X' || (state == 'Z' && threads <= 1);
 }
 
 std::vector<pid_t> all_processes() {
-  std::vector<pid_t> processes;
-  DIR* folder = ::opendir("/proc");
-  if (folder == nullptr) return processes;
-  while (const dirent* entry = ::readdir(folder)) {
-    char* rest = nullptr;
-    long pid = std::strtol(entry->d_name, &rest, 10);
-    if (pid > 0 && *rest == 0) processes.push_back(static_cast<pid_t>(pid));
-  }
-  ::closedir(folder);
-  return processes;
+  return numbers_in("/proc");
 }
 
 std::vector<pid_t> descendants(pid_t root) {

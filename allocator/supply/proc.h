@@ -1,6 +1,8 @@
 // What /proc says about processes and their mappings.
 //
-// Errors    A process that ends meanwhile, or one that may not be read, has no mappings.
+// Errors    A process that has ended, or may not be read (PR_SET_DUMPABLE, a program that is executable only),
+// has
+//           no mappings here: "unknown", never "maps nothing". A living process always has some.
 // Threads   Any.
 #pragma once
 
@@ -21,10 +23,14 @@ struct MappedRange {
   uint64_t anonymous_bytes = 0;
 };
 
-// From /proc/PID/maps (rss_bytes and anonymous_bytes stay 0).
+// From /proc/PID/maps (rss_bytes and anonymous_bytes stay 0). Where the first thread has ended and others go
+// on, from one of those.
 std::vector<MappedRange> read_maps(pid_t pid);
 // From /proc/PID/smaps: walks the page tables of the process, some 10 ms per GiB of small pages.
 std::vector<MappedRange> read_smaps(pid_t pid);
+
+// No thread of the process runs any more. Without a pidfd, so only for want of one: `pid` may have been reused.
+bool has_ended(pid_t pid);
 
 std::vector<pid_t> all_processes();
 // Children, grandchildren, ... of `root`, without it.

@@ -20,8 +20,10 @@ uint64_t now_ns() {
   return SystemClock().now_ns();
 }
 
-bool has_ended(int pidfd) {
-  pollfd wait{.fd = pidfd, .events = POLLIN, .revents = 0};
+// A pidfd can be had for a living process only, but also not for want of descriptors: that is no end.
+bool is_over(const UniqueFd& pidfd, pid_t pid) {
+  if (!pidfd.valid()) return has_ended(pid);
+  pollfd wait{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
   return ::poll(&wait, 1, 0) == 1;
 }
 
@@ -90,11 +92,11 @@ void Broker::scan_locked() {
     for (size_t i = 0; i < slots.size(); ++i) {
       auto pid = static_cast<pid_t>(slots[i].second.pid);
       uint32_t index = slots[i].first;
-      const UniqueFd& pidfd = pidfds_[pid];
-      bool ended = !pidfd.valid() || has_ended(pidfd.get());
+      bool ended = is_over(pidfds_[pid], pid);
+      views[i].hidden = !views[i].known && !ended;
       // Alive without the control page: it became another program, which has not come here.
       int& misses = slot_misses_[index];
-      misses = views[i].control || greeting_.contains(pid) ? 0 : misses + 1;
+      misses = views[i].control || views[i].hidden || greeting_.contains(pid) ? 0 : misses + 1;
       if (!ended && misses < scans_before_release) continue;
       if (control_->read(index).pid == slots[i].second.pid) control_->reclaim(index);
       slot_misses_.erase(index);
@@ -113,8 +115,9 @@ void Broker::scan_locked() {
 }
 
 Broker::View Broker::look_at(pid_t pid, const Slot* slot) {
-  View view{.pid = pid, .control = false, .ddr_bytes = 0, .cxl_bytes = {}};
+  View view{.pid = pid, .known = false, .hidden = false, .control = false, .ddr_bytes = 0, .cxl_bytes = {}};
   std::vector<MappedRange> ranges = slot != nullptr ? read_smaps(pid) : read_maps(pid);
+  view.known = !ranges.empty();
   std::lock_guard lock(mutex_);
   for (const MappedRange& range : ranges) {
     if (range.inode != 0 && range.inode == control_->inode() && range.device == control_->device()) {
@@ -144,7 +147,7 @@ void Broker::note_mappings(const std::vector<View>& views) {
   std::lock_guard lock(mutex_);
   for (Segment& segment : segments_) {
     bool mapped = segment.connection != 0 || std::any_of(views.begin(), views.end(), [&](const View& view) {
-                    return view.cxl_bytes.contains(segment.key);
+                    return view.hidden || view.cxl_bytes.contains(segment.key);
                   });
     segment.scans_unmapped = mapped ? 0 : segment.scans_unmapped + 1;
   }
@@ -157,7 +160,7 @@ bool Broker::anyone_maps(const Segment& segment) {
     for (const MappedRange& range : read_maps(pid))
       if (range.inode == segment.inode && range.device == segment.device) return true;
   }
-  return false;
+  return read_maps(::getpid()).empty();  // out of descriptors: nothing was seen at all
 }
 
 void Broker::release_unmapped() {
