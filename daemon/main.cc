@@ -29,7 +29,8 @@ struct Flags {
   std::string config, runtime_directory, socket, state, object_directory, log_level, log_format, log_file, host;
   std::vector<std::string> emulate;
   std::vector<uint32_t> admin_uids;
-  bool no_mount = false, list_failpoints = false, check_config = false, allow_unmapped = false;
+  bool no_mount = false, accept_lost_objects = false, list_failpoints = false, check_config = false,
+       allow_unmapped = false;
 };
 
 void add_flags(CLI::App& app, Flags& flags) {
@@ -40,6 +41,8 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--emulate", flags.emulate, "NAME=SIZE: an emulated CXL device; repeatable");
   app.add_option("--object-dir", flags.object_directory, "where leases of emulated devices live (a tmpfs)");
   app.add_flag("--no-mount", flags.no_mount, "do not mount a tmpfs for them, use the directory as it is");
+  app.add_flag("--accept-lost-objects", flags.accept_lost_objects,
+               "end every lease whose memory is gone, even when all of it is");
   app.add_option("--host", flags.host, "this machine's name among hosts (default: its host name)");
   app.add_option("--admin-uid", flags.admin_uids, "a further uid that may administer; repeatable");
   app.add_flag("--allow-unmapped-uids", flags.allow_unmapped, "uids without a tenant become tenant uid-N");
@@ -121,7 +124,7 @@ ObjectDirectoryOptions object_directory_options(const DaemonConfig& config) {
   return options;
 }
 
-Status serve(const DaemonConfig& config) {
+Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
   // The store's lock comes first: a second daemon must touch nothing.
   TERRACE_ASSIGN_OR_RETURN(const auto store, open_sqlite_store(config.state_path));
@@ -135,6 +138,7 @@ Status serve(const DaemonConfig& config) {
   auto io = kj::setupAsyncIo();
   const SystemClock clock;
   Engine engine(*store, backend, clock, io.provider->getTimer());
+  if (accept_lost_objects) engine.accept_lost_objects();
   TERRACE_RETURN_IF_ERROR(engine.start().wait(io.waitScope));
   Service service(engine, service_options(config, object_path));
 
@@ -192,7 +196,7 @@ int run(int argc, char** argv) {
   raise_descriptor_limit();
   try {
     set_up_log(*config);
-    const Status status = serve(*config);
+    const Status status = serve(*config, flags.accept_lost_objects);
     if (status.ok()) return 0;
     spdlog::critical("{}", status.error().to_string());
   } catch (const kj::Exception& exception) {

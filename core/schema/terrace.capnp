@@ -22,7 +22,7 @@ struct Error {
 
 enum LeaseMode {
   exclusive @0;        # one holder, mapped writable
-  sharedReadOnly @1;   # the granting session writes, all others get a read-only descriptor
+  sharedReadOnly @1;   # one session writes (the granting one, or whoever attaches so first); others read
   sharedCoherent @2;   # several holders; tensors in it follow the coherence protocol
 }
 
@@ -32,7 +32,7 @@ enum LeasePhase {
   revoking @2;         # holder told; fenced at `deadlineNs` or when it releases
   fencing @3;          # holder is being shut out
   scrubbing @4;        # no holder; bytes being erased
-  quarantined @5;      # could not be fenced or scrubbed; never granted again until an operator decides
+  quarantined @5;      # could not be fenced or scrubbed; not granted until an administrator's release succeeds
 }
 
 enum Access { readOnly @0; readWrite @1; }

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "core/base/failpoint.h"
 #include "core/base/units.h"
@@ -86,8 +87,8 @@ void Engine::commit_finished(Status status) {
   committing_ = false;
   Batch batch = std::exchange(in_flight_, Batch{});
   if (!status.ok()) {
-    fail_batch(std::move(batch), status.error());
     begin_recovery(status.error());
+    fail_batch(std::move(batch), refusal_);
     return;
   }
   ++counters_.commits;
@@ -138,30 +139,59 @@ void Engine::carve(const CarveObject& effect) {
                  }));
 }
 
+namespace {
+
+// Failures of this process or machine that pass: the memory behind the lease is not at fault.
+bool passing_failure(const Status& status) {
+  if (status.ok()) return false;
+  const int os_errno = status.error().os_errno;
+  return os_errno == EMFILE || os_errno == ENFILE || os_errno == ENOMEM || os_errno == EINTR ||
+         os_errno == EAGAIN;
+}
+
+}  // namespace
+
+// A fence or scrub that lacks descriptors or memory is tried again until it does not: the lease stays as it is.
+template <typename Work, typename Finished>
+void Engine::run_backend(Work work, Finished finished, bool urgent) {
+  ++backend_jobs_;
+  tasks_.add(backend_worker_.run(work, urgent).then([this, work, finished](Status status) mutable {
+    --backend_jobs_;
+    if (refusing_) return;  // recovery looks at every lease again
+    if (!passing_failure(status)) {
+      finished(std::move(status));
+      return;
+    }
+    spdlog::warn("trying again in a second: {}", status.error().to_string());
+    tasks_.add(timer_.afterDelay(1 * kj::SECONDS).then([this, work, finished] {
+      if (!refusing_) run_backend(work, finished, true);
+    }));
+  }));
+}
+
 void Engine::perform(Effect effect) {
   if (auto* fence = std::get_if<FenceObject>(&effect)) {
-    ++backend_jobs_;
-    tasks_.add(
-        backend_worker_.run([this, object = fence->object]() -> Status { return backend_.fence(object); })
-            .then([this, lease = fence->lease](Status status) {
-              --backend_jobs_;
-              if (!refusing_) apply(FenceFinished{lease, std::move(status), clock_.now_ns()}, nullptr);
-            }));
+    // Before anything that waits: others' carves must not give a fenced holder more time.
+    run_backend([this, object = fence->object]() -> Status { return backend_.fence(object); },
+                [this, lease = fence->lease](Status status) {
+                  if (!status.ok())
+                    spdlog::error("lease {} could not be fenced: {}", lease.value, status.error().to_string());
+                  apply(FenceFinished{lease, std::move(status), clock_.now_ns()}, nullptr);
+                },
+                true);
   } else if (auto* scrub = std::get_if<ScrubObject>(&effect)) {
-    ++backend_jobs_;
-    tasks_.add(backend_worker_
-                   .run([this, object = scrub->object]() -> Status {
-                     const auto scrubbed = backend_.scrub(object);
-                     if (!scrubbed.ok()) return scrubbed.error();
-                     return {};
-                   })
-                   .then([this, lease = scrub->lease](Status status) {
-                     --backend_jobs_;
-                     if (!status.ok())
-                       spdlog::error("lease {} could not be scrubbed: {}", lease.value,
-                                     status.error().to_string());
-                     if (!refusing_) apply(ScrubFinished{lease, std::move(status), clock_.now_ns()}, nullptr);
-                   }));
+    run_backend(
+        [this, object = scrub->object]() -> Status {
+          const auto scrubbed = backend_.scrub(object);
+          if (!scrubbed.ok()) return scrubbed.error();
+          return {};
+        },
+        [this, lease = scrub->lease](Status status) {
+          if (!status.ok())
+            spdlog::error("lease {} could not be scrubbed: {}", lease.value, status.error().to_string());
+          apply(ScrubFinished{lease, std::move(status), clock_.now_ns()}, nullptr);
+        },
+        false);
   } else if (auto* notify = std::get_if<NotifyHolders>(&effect)) {
     if (TERRACE_FAILPOINT(notify_before_send) != 0 || notifier_ == nullptr) return;
     if (notify->fenced) {
@@ -224,6 +254,7 @@ kj::Promise<Status> Engine::recover() {
         for (const ObservedObject& object : loaded->objects)
           observed.objects.emplace_back(object.name, object.bytes);
         for (const SeenDevice& device : backend_.discover()) observed.device_serials.push_back(device.serial);
+        if (Status status = check_directory(loaded->image, observed); !status.ok()) return status;
         auto next = std::make_unique<StateMachine>();
         auto recovered = next->recover(std::move(loaded->image), observed, read_boot_id(), clock_.now_ns());
         if (!recovered.ok()) return Status(std::move(recovered).error());
@@ -235,9 +266,12 @@ kj::Promise<Status> Engine::recover() {
             .run([this, recovery]() -> Status {
               if (TERRACE_FAILPOINT(recover_before_orphans) != 0) return {};
               for (const std::string& orphan : recovery->orphans) {
-                TERRACE_RETURN_IF_ERROR(backend_.fence(orphan));
+                // One that stays is in nobody's way: no lease will have its name, and the next start tries
+                // again.
+                Status status = backend_.fence(orphan);
                 const auto scrubbed = backend_.scrub(orphan);
-                if (!scrubbed.ok()) return scrubbed.error();
+                if (status.ok() && !scrubbed.ok()) status = scrubbed.error();
+                if (!status.ok()) spdlog::error("object {} stays: {}", orphan, status.error().to_string());
               }
               [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_after_orphans);
               return {};
@@ -257,6 +291,27 @@ kj::Promise<Status> Engine::recover() {
       });
 }
 
+// Memory that is gone as a whole, within one boot, is most likely memory that was looked for elsewhere: going
+// on would give up every lease while its holder still has it.
+Status Engine::check_directory(const Image& image, const Observation& observed) const {
+  if (accept_lost_objects_ || image.meta.boot_id.empty() || image.meta.boot_id != read_boot_id()) return {};
+  size_t live = 0;
+  for (const LeaseRow& lease : image.leases) {
+    if (lease.phase != LeasePhase::active && lease.phase != LeasePhase::revoking) continue;
+    ++live;
+    for (const auto& [name, bytes] : observed.objects)
+      if (name == lease.object) return {};
+  }
+  if (live == 0) return {};
+  return Error{
+      .code = ErrorCode::invalid_argument,
+      .where = "Engine::recover",
+      .detail = "none of the " + std::to_string(live) + " live leases has its memory in " +
+                backend_.describe_memory() +
+                ". Start with the --runtime-dir, --object-dir and --no-mount of the last run; or, if that "
+                "memory really is gone, with --accept-lost-objects, which ends these leases"};
+}
+
 void Engine::begin_recovery(const Error& cause) {
   if (refusing_) return;
   spdlog::critical("the store could not be written: {}; recovering", cause.to_string());
@@ -266,9 +321,9 @@ void Engine::begin_recovery(const Error& cause) {
                    .where = "Engine",
                    .detail = "the manager cannot write its store (" + cause.detail +
                              ") and is recovering; leases go on, nothing new is granted. Mend the disk"};
-  fail_batch(std::exchange(open_, Batch{}), cause);
+  fail_batch(std::exchange(open_, Batch{}), refusal_);
   for (auto& [lease, waiting] : carving_)
-    for (ReplyFulfiller& fulfiller : waiting) fulfiller->fulfill(Result<Reply>(cause));
+    for (ReplyFulfiller& fulfiller : waiting) fulfiller->fulfill(Result<Reply>(refusal_));
   carving_.clear();
   armed_for_ns_ = UINT64_MAX;
   ++timer_generation_;

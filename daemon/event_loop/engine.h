@@ -59,7 +59,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   // Applies `command`; resolves when its outcome is durable (for a grant: carved and durable).
   kj::Promise<Result<Reply>> submit(Command command);
 
-  // Resolves when everything applied so far is durable, so that a query may be answered.
+  // Resolves when everything applied so far is durable. A query takes its answer from state() first and sends
+  // it after this: what was applied meanwhile is not in it.
   kj::Promise<Status> settled();
 
   // Finishes the commits and effects under way; what is not finished is recovered at the next start.
@@ -70,6 +71,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   uint64_t now_ns() const { return clock_.now_ns(); }
   const EngineCounters& counters() const { return counters_; }
   const std::vector<std::string>& findings() const { return findings_; }
+  // Goes on although every live lease's memory is gone (start() refuses otherwise).
+  void accept_lost_objects() { accept_lost_objects_ = true; }
   void set_notifier(HolderNotifier* notifier) { notifier_ = notifier; }
 
  private:
@@ -93,9 +96,12 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void release_batch(Batch batch);
   void fail_batch(Batch batch, const Error& error);
   void perform(Effect effect);
+  template <typename Work, typename Finished>
+  void run_backend(Work work, Finished finished, bool urgent);
   void carve(const CarveObject& effect);
   void arm_timer();
   kj::Promise<Status> recover();
+  Status check_directory(const Image& image, const Observation& observed) const;
   void begin_recovery(const Error& cause);
   kj::Promise<void> recover_until_done();
   void taskFailed(kj::Exception&& exception) override;
@@ -113,6 +119,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   bool refusing_ = true;  // until start() is done, and during a recovery
   Error refusal_;
   size_t backend_jobs_ = 0;
+  bool accept_lost_objects_ = false;
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
   uint64_t armed_for_ns_ = UINT64_MAX;
   uint64_t timer_generation_ = 0;

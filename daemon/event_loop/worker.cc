@@ -13,10 +13,14 @@ Worker::~Worker() {
   thread_.join();
 }
 
-void Worker::enqueue(std::function<void()> job) {
+void Worker::enqueue(std::function<void()> job, bool urgent) {
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
+    if (urgent) {
+      jobs_.push_front(std::move(job));
+    } else {
+      jobs_.push_back(std::move(job));
+    }
   }
   wake_.notify_one();
 }

@@ -1,5 +1,5 @@
 // One background thread that does blocking work (a store commit, a carve, a scrub) for the event loop, in
-// the order asked.
+// the order asked; urgent work goes before what waits.
 //
 // Threads   run() from the event loop's thread; the work runs on the worker's. Destruction finishes what
 //           was asked and joins.
@@ -24,17 +24,17 @@ class Worker {
 
   // Resolves on the caller's event loop with what `work` returned. Dropping the promise does not stop it.
   template <typename Work>
-  auto run(Work work) -> kj::Promise<decltype(work())> {
+  auto run(Work work, bool urgent = false) -> kj::Promise<decltype(work())> {
     using Value = decltype(work());
     auto pair = kj::newPromiseAndCrossThreadFulfiller<Value>();
     // std::function needs something copyable; the fulfiller is shared with the queue entry only.
     auto fulfiller = std::make_shared<kj::Own<kj::CrossThreadPromiseFulfiller<Value>>>(kj::mv(pair.fulfiller));
-    enqueue([fulfiller, work = std::move(work)]() mutable { (*fulfiller)->fulfill(work()); });
+    enqueue([fulfiller, work = std::move(work)]() mutable { (*fulfiller)->fulfill(work()); }, urgent);
     return kj::mv(pair.promise);
   }
 
  private:
-  void enqueue(std::function<void()> job);
+  void enqueue(std::function<void()> job, bool urgent);
   void loop();
 
   std::mutex mutex_;

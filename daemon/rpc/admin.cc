@@ -163,18 +163,15 @@ class AdminServer final : public rpc::Admin::Server {
   Engine& engine() { return connection_->service.engine(); }
   const StateMachine& state() { return connection_->service.engine().state(); }
 
-  // Answers from what is durable.
+  // Takes the answer now and sends it once all that it shows is durable.
   template <typename Context, typename Answer>
   kj::Promise<void> query(Context context, Answer answer) {
     KJ_IF_MAYBE (slot, admit(*connection_, context)) {
+      answer(context);
       return engine()
           .settled()
-          .then([context, answer](Status settled) mutable {
-            if (!settled.ok()) {
-              write_error(context.getResults().initError(), settled.error());
-            } else {
-              answer(context);
-            }
+          .then([context](Status settled) mutable {
+            if (!settled.ok()) write_error(context.getResults().initError(), settled.error());
           })
           .attach(kj::mv(*slot));
     }

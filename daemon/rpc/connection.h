@@ -5,23 +5,39 @@
 
 #include <kj/refcount.h>
 
+#include <set>
+#include <utility>
+
 #include "core/schema/terrace.capnp.h"
 #include "daemon/rpc/service.h"
 #include "daemon/rpc/wire.h"
 
 namespace terrace::daemon {
 
+// Something of a connection that refers back to its peer, and has to let go when the connection ends: a peer
+// could otherwise keep both alive by handing us a capability of our own as its listener.
+class EndsWithConnection {
+ public:
+  virtual ~EndsWithConnection() noexcept(false) = default;
+  virtual void connection_ended() = 0;
+};
+
 class Connection final : public kj::Refcounted {
  public:
-  Connection(Service& service_in, PeerCredentials peer_in) : service(service_in), peer(peer_in) {
-    service.connection_opened();
+  Connection(Service& service_in, PeerCredentials peer_in) : service(service_in), peer(peer_in) {}
+
+  // Called once, when the stream is gone. Capabilities may outlive it for a moment.
+  void end() {
+    for (EndsWithConnection* part : std::exchange(parts, {})) part->connection_ended();
   }
-  ~Connection() noexcept(false) { service.connection_closed(); }
 
   Service& service;
   const PeerCredentials peer;
   std::string client_name;
+  bool greeted = false;
   uint32_t calls = 0;
+  uint32_t leases = 0;  // capabilities alive
+  std::set<EndsWithConnection*> parts;
 };
 
 // Counts one call for as long as it lives.
@@ -56,8 +72,8 @@ rpc::Gateway::Client make_gateway(kj::Own<Connection> connection);
 rpc::TenantSession::Client make_tenant_session(kj::Own<Connection> connection, std::string tenant,
                                                std::string host, rpc::LeaseListener::Client listener);
 rpc::Admin::Client make_admin(kj::Own<Connection> connection);
-// Owns `memory`, which getFd() hands over.
+// getFd() hands `memory` over.
 rpc::Lease::Client make_lease(kj::Own<Connection> connection, LeaseId lease, std::string tenant,
-                              UniqueFd memory);
+                              SharedFd memory);
 
 }  // namespace terrace::daemon

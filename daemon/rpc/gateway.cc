@@ -12,6 +12,8 @@ class GatewayServer final : public rpc::Gateway::Server {
   explicit GatewayServer(kj::Own<Connection> connection) : connection_(kj::mv(connection)) {}
 
   kj::Promise<void> hello(HelloContext context) override {
+    const auto slot = admit(*connection_, context);
+    if (slot == nullptr) return kj::READY_NOW;
     const auto params = context.getParams();
     auto results = context.getResults();
     if (params.getOldest() > rpc::PROTOCOL_VERSION || params.getNewest() < rpc::PROTOCOL_VERSION_OLDEST) {
@@ -27,7 +29,7 @@ class GatewayServer final : public rpc::Gateway::Server {
     }
     const std::string name = read_text(params.getClient());
     if (valid_text(name, limits::label_bytes_max)) connection_->client_name = name;
-    greeted_ = true;
+    connection_->greeted = true;
     results.setVersion(std::min<uint32_t>(params.getNewest(), rpc::PROTOCOL_VERSION));
     results.setServer(TERRACE_VERSION);
     results.setAdmin(service().is_admin(connection_->peer));
@@ -36,6 +38,8 @@ class GatewayServer final : public rpc::Gateway::Server {
   }
 
   kj::Promise<void> openSession(OpenSessionContext context) override {
+    const auto slot = admit(*connection_, context);
+    if (slot == nullptr) return kj::READY_NOW;
     const auto params = context.getParams();
     auto results = context.getResults();
     if (Status status = greeted("openSession"); !status.ok()) {
@@ -47,7 +51,14 @@ class GatewayServer final : public rpc::Gateway::Server {
     if (tenant.empty()) tenant = own_tenant.value_or("");
     std::string host = read_text(params.getHost());
     if (host.empty()) host = service().options().host;
-    if (Status status = check_identity(tenant, host, own_tenant); !status.ok()) {
+    Status status = check_identity(tenant, host, own_tenant);
+    if (status.ok() && connection_->parts.size() >= limits::rpc_sessions_max) {
+      status = Error{.code = ErrorCode::limit_exceeded,
+                     .where = "openSession",
+                     .detail = "this connection has " + std::to_string(limits::rpc_sessions_max) +
+                               " sessions open already; use one of them"};
+    }
+    if (!status.ok()) {
       write_error(results.initError(), status.error());
       return kj::READY_NOW;
     }
@@ -57,6 +68,8 @@ class GatewayServer final : public rpc::Gateway::Server {
   }
 
   kj::Promise<void> openAdmin(OpenAdminContext context) override {
+    const auto slot = admit(*connection_, context);
+    if (slot == nullptr) return kj::READY_NOW;
     auto results = context.getResults();
     Status status = greeted("openAdmin");
     if (status.ok() && !service().is_admin(connection_->peer)) {
@@ -78,7 +91,7 @@ class GatewayServer final : public rpc::Gateway::Server {
   Service& service() { return connection_->service; }
 
   Status greeted(const char* where) const {
-    if (greeted_) return {};
+    if (connection_->greeted) return {};
     return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = "say hello first"};
   }
 
@@ -105,7 +118,6 @@ class GatewayServer final : public rpc::Gateway::Server {
   }
 
   kj::Own<Connection> connection_;
-  bool greeted_ = false;
 };
 
 }  // namespace

@@ -8,31 +8,30 @@ namespace {
 
 class LeaseServer final : public rpc::Lease::Server {
  public:
-  LeaseServer(kj::Own<Connection> connection, LeaseId lease, std::string tenant, UniqueFd memory)
-      : connection_(kj::mv(connection)),
-        lease_(lease),
-        tenant_(std::move(tenant)),
-        memory_(std::move(memory)) {}
+  LeaseServer(kj::Own<Connection> connection, LeaseId lease, std::string tenant, SharedFd memory)
+      : connection_(kj::mv(connection)), lease_(lease), tenant_(std::move(tenant)), memory_(std::move(memory)) {
+    ++connection_->leases;
+  }
+  ~LeaseServer() noexcept(false) { --connection_->leases; }
 
-  kj::Maybe<int> getFd() override { return memory_.get(); }
+  kj::Maybe<int> getFd() override { return memory_->get(); }
 
   kj::Promise<void> info(InfoContext context) override {
     KJ_IF_MAYBE (slot, admit(*connection_, context)) {
+      const LeaseRow* lease = service().engine().state().find_lease(lease_);
+      if (lease == nullptr || lease->tenant != tenant_) {
+        write_error(context.getResults().initError(),
+                    Error{.code = ErrorCode::not_found,
+                          .where = "info",
+                          .detail = "lease " + std::to_string(lease_.value) + " has ended"});
+        return kj::READY_NOW;
+      }
+      write_lease(context.getResults().initInfo(), *lease, service(), true);
       return service()
           .engine()
           .settled()
-          .then([this, context](Status status) mutable {
-            const LeaseRow* lease = service().engine().state().find_lease(lease_);
-            if (status.ok() && (lease == nullptr || lease->tenant != tenant_)) {
-              status = Error{.code = ErrorCode::not_found,
-                             .where = "info",
-                             .detail = "lease " + std::to_string(lease_.value) + " has ended"};
-            }
-            if (!status.ok()) {
-              write_error(context.getResults().initError(), status.error());
-            } else {
-              write_lease(context.getResults().initInfo(), *lease, service(), true);
-            }
+          .then([context](Status settled) mutable {
+            if (!settled.ok()) write_error(context.getResults().initError(), settled.error());
           })
           .attach(kj::mv(*slot));
     }
@@ -78,12 +77,12 @@ class LeaseServer final : public rpc::Lease::Server {
       const auto usage = context.getParams().getUsage();
       const std::string holder = read_text(usage.getHolder());
       const LeaseRow* lease = service().engine().state().find_lease(lease_);
-      if (lease == nullptr || lease->tenant != tenant_ || !valid_text(holder, limits::label_bytes_max)) {
-        write_error(
-            context.getResults().initError(),
-            Error{.code = lease == nullptr ? ErrorCode::not_found : ErrorCode::invalid_argument,
-                  .where = "reportUsage",
-                  .detail = lease == nullptr ? "the lease has ended" : "the holder's name is not printable"});
+      const bool ended = lease == nullptr || lease->tenant != tenant_ || lease->phase > LeasePhase::revoking;
+      if (ended || !valid_text(holder, limits::label_bytes_max)) {
+        write_error(context.getResults().initError(),
+                    Error{.code = ended ? ErrorCode::not_found : ErrorCode::invalid_argument,
+                          .where = "reportUsage",
+                          .detail = ended ? "the lease has ended" : "the holder's name is not printable"});
         return kj::READY_NOW;
       }
       service().report_usage(lease_, ReportedUsage{.ddr_bytes = usage.getDdrBytes(),
@@ -101,13 +100,13 @@ class LeaseServer final : public rpc::Lease::Server {
   kj::Own<Connection> connection_;
   LeaseId lease_;
   std::string tenant_;
-  UniqueFd memory_;
+  SharedFd memory_;
 };
 
 }  // namespace
 
 rpc::Lease::Client make_lease(kj::Own<Connection> connection, LeaseId lease, std::string tenant,
-                              UniqueFd memory) {
+                              SharedFd memory) {
   return kj::heap<LeaseServer>(kj::mv(connection), lease, std::move(tenant), std::move(memory));
 }
 

@@ -28,10 +28,14 @@ class RpcServer final : private kj::TaskSet::ErrorHandler {
 
  private:
   kj::Promise<void> accept_loop();
+  void take(kj::AuthenticatedStream accepted);
+  kj::Promise<void> run(kj::Own<kj::AsyncCapabilityStream> stream, PeerCredentials peer);
   void taskFailed(kj::Exception&& exception) override;
 
   Service& service_;
   kj::Timer& timer_;
+  UniqueFd spare_;
+  uint64_t refusal_logged_ns_ = 0;
   kj::Own<kj::ConnectionReceiver> receiver_;
   kj::TaskSet tasks_;
 };

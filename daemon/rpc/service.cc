@@ -1,5 +1,6 @@
 #include "daemon/rpc/service.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace terrace::daemon {
@@ -24,7 +25,8 @@ Status Service::may_hold(const LeaseRow& lease, ObjectAccess access, const Holde
   const auto [begin, end] = holders_.equal_range(lease.id);
   for (auto at = begin; at != end; ++at) {
     const Holder& other = at->second;
-    if (other.listener == &listener || other.listener->pid() == listener.pid()) continue;
+    if (other.listener == &listener || (other.listener->pid() == listener.pid() && listener.pid() != 0))
+      continue;  // 0: of another pid namespace
     const bool both_write = access == ObjectAccess::read_write && other.access == ObjectAccess::read_write;
     if (lease.mode == LeaseMode::shared_read_only && !both_write) continue;
     return Error{.code = ErrorCode::busy,
@@ -64,8 +66,39 @@ void Service::fenced(LeaseId lease, const std::string& reason) {
   std::vector<HolderListener*> listeners;
   for (auto at = begin; at != end; ++at) listeners.push_back(at->second.listener);
   holders_.erase(lease);
+  memory_.erase({lease, ObjectAccess::read_only});
+  memory_.erase({lease, ObjectAccess::read_write});
   usage_.erase(lease.value);
   for (HolderListener* listener : listeners) listener->fenced(lease, reason);
+}
+
+Result<SharedFd> Service::open_memory(const LeaseRow& lease, ObjectAccess access) {
+  std::weak_ptr<const UniqueFd>& known = memory_[{lease.id, access}];
+  if (SharedFd shared = known.lock()) return shared;
+  TERRACE_ASSIGN_OR_RETURN(UniqueFd opened, engine_.backend().open(lease.object, access));
+  SharedFd shared = std::make_shared<const UniqueFd>(std::move(opened));
+  known = shared;
+  return shared;
+}
+
+bool Service::connection_opened(const PeerCredentials& peer) {
+  uint32_t& of_uid = connections_of_uid_[peer.uid];
+  if (!is_admin(peer)) {
+    const uint32_t reserved = std::min(limits::rpc_connections_reserved, options_.connections_max / 2);
+    const uint32_t share = std::max(1u, options_.connections_max / limits::rpc_connections_uid_share);
+    if (of_uid >= share || connections_ + reserved >= options_.connections_max) return false;
+  } else if (connections_ >= options_.connections_max) {
+    return false;
+  }
+  ++of_uid;
+  ++connections_;
+  return true;
+}
+
+void Service::connection_closed(const PeerCredentials& peer) {
+  --connections_;
+  const auto at = connections_of_uid_.find(peer.uid);
+  if (at != connections_of_uid_.end() && --at->second == 0) connections_of_uid_.erase(at);
 }
 
 void Service::report_usage(LeaseId lease, ReportedUsage usage) {

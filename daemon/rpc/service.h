@@ -6,10 +6,12 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "core/base/limits.h"
 #include "daemon/event_loop/engine.h"
@@ -33,6 +35,9 @@ struct ServiceOptions {
   uint32_t connections_max = limits::rpc_connections_max;
   uint32_t calls_outstanding_max = limits::rpc_calls_outstanding_max;
 };
+
+// A descriptor of a lease's memory, one for all capabilities of the same access.
+using SharedFd = std::shared_ptr<const UniqueFd>;
 
 // What a holder said of its use of a lease. Volatile: after a restart holders report again.
 struct ReportedUsage {
@@ -74,18 +79,25 @@ class Service final : public HolderNotifier {
   void revoking(LeaseId lease, uint64_t grace_ns, const std::string& reason) override;
   void fenced(LeaseId lease, const std::string& reason) override;
 
+  // Opens the lease's memory, or shares the descriptor that others have of it.
+  Result<SharedFd> open_memory(const LeaseRow& lease, ObjectAccess access);
+
   void report_usage(LeaseId lease, ReportedUsage usage);
   const ReportedUsage* usage_of(LeaseId lease) const;
 
   uint32_t connections() const { return connections_; }
-  void connection_opened() { ++connections_; }
-  void connection_closed() { --connections_; }
+  // Counts a connection in. Refused: as many as there may be, of this uid or of all that are no
+  // administrator's.
+  bool connection_opened(const PeerCredentials& peer);
+  void connection_closed(const PeerCredentials& peer);
 
  private:
   Engine& engine_;
   ServiceOptions options_;
   uint64_t started_ns_;
   uint32_t connections_ = 0;
+  std::unordered_map<uint32_t, uint32_t> connections_of_uid_;
+  std::map<std::pair<LeaseId, ObjectAccess>, std::weak_ptr<const UniqueFd>> memory_;
   struct Holder {
     HolderListener* listener;
     ObjectAccess access;

@@ -9,6 +9,7 @@ namespace {
 
 class TenantSessionServer final : public rpc::TenantSession::Server,
                                   private HolderListener,
+                                  private EndsWithConnection,
                                   private kj::TaskSet::ErrorHandler {
  public:
   TenantSessionServer(kj::Own<Connection> connection, std::string tenant, std::string host,
@@ -17,8 +18,13 @@ class TenantSessionServer final : public rpc::TenantSession::Server,
         tenant_(std::move(tenant)),
         host_(std::move(host)),
         listener_(kj::mv(listener)),
-        tasks_(*this) {}
-  ~TenantSessionServer() noexcept(false) { service().remove_listener(*this); }
+        tasks_(kj::heap<kj::TaskSet>(static_cast<kj::TaskSet::ErrorHandler&>(*this))) {
+    connection_->parts.insert(this);
+  }
+  ~TenantSessionServer() noexcept(false) {
+    service().remove_listener(*this);
+    connection_->parts.erase(this);
+  }
 
   kj::Promise<void> grant(GrantContext context) override {
     KJ_IF_MAYBE (slot, admit(*connection_, context)) {
@@ -58,31 +64,32 @@ class TenantSessionServer final : public rpc::TenantSession::Server,
 
   kj::Promise<void> attach(AttachContext context) override {
     KJ_IF_MAYBE (slot, admit(*connection_, context)) {
+      const auto params = context.getParams();
+      const StateMachine& state = service().engine().state();
+      const std::string label = read_text(params.getLabel());
+      const LeaseRow* lease = params.getLease() != 0 ? state.find_lease(LeaseId{params.getLease()})
+                                                     : state.find_lease_by_label(tenant_, label);
+      if (lease == nullptr || lease->tenant != tenant_ || lease->phase == LeasePhase::pending) {
+        const std::string what =
+            params.getLease() != 0 ? std::to_string(params.getLease()) : "labelled '" + label + "'";
+        write_error(context.getResults().initError(),
+                    Error{.code = ErrorCode::not_found,
+                          .where = "attach",
+                          .detail = "tenant " + tenant_ + " has no lease " + what});
+        return kj::READY_NOW;
+      }
+      const auto access =
+          params.getAccess() == rpc::Access::READ_WRITE ? ObjectAccess::read_write : ObjectAccess::read_only;
+      // The lease that was found is durable after this; only then is its descriptor handed over.
       return service()
           .engine()
           .settled()
-          .then([this, context](Status status) mutable {
-            if (!status.ok()) {
+          .then([this, context, id = lease->id, access](Status status) mutable {
+            if (status.ok()) {
+              answer(context, id, access);
+            } else {
               write_error(context.getResults().initError(), status.error());
-              return;
             }
-            const auto params = context.getParams();
-            const StateMachine& state = service().engine().state();
-            const std::string label = read_text(params.getLabel());
-            const LeaseRow* lease = params.getLease() != 0 ? state.find_lease(LeaseId{params.getLease()})
-                                                           : state.find_lease_by_label(tenant_, label);
-            if (lease == nullptr || lease->tenant != tenant_ || lease->phase == LeasePhase::pending) {
-              const std::string what =
-                  params.getLease() != 0 ? std::to_string(params.getLease()) : "labelled '" + label + "'";
-              write_error(context.getResults().initError(),
-                          Error{.code = ErrorCode::not_found,
-                                .where = "attach",
-                                .detail = "tenant " + tenant_ + " has no lease " + what});
-              return;
-            }
-            answer(context, lease->id,
-                   params.getAccess() == rpc::Access::READ_WRITE ? ObjectAccess::read_write
-                                                                 : ObjectAccess::read_only);
           })
           .attach(kj::mv(*slot));
     }
@@ -91,48 +98,29 @@ class TenantSessionServer final : public rpc::TenantSession::Server,
 
   kj::Promise<void> list(ListContext context) override {
     KJ_IF_MAYBE (slot, admit(*connection_, context)) {
-      return service()
-          .engine()
-          .settled()
-          .then([this, context](Status status) mutable {
-            if (!status.ok()) {
-              write_error(context.getResults().initError(), status.error());
-              return;
-            }
-            const auto params = context.getParams();
-            const uint32_t most =
-                std::min(params.getLimit() == 0 ? limits::leases_per_page_max : params.getLimit(),
-                         limits::leases_per_page_max);
-            std::vector<const LeaseRow*> found;
-            const auto& leases = service().engine().state().leases();
-            for (auto at = leases.upper_bound(LeaseId{params.getAfter()});
-                 at != leases.end() && found.size() < most; ++at)
-              if (at->second.tenant == tenant_ && at->second.phase != LeasePhase::pending)
-                found.push_back(&at->second);
-            auto out = context.getResults().initLeases(static_cast<uint32_t>(found.size()));
-            for (uint32_t i = 0; i < found.size(); ++i) write_lease(out[i], *found[i], service(), false);
-          })
-          .attach(kj::mv(*slot));
+      const auto params = context.getParams();
+      const uint32_t most = std::min(params.getLimit() == 0 ? limits::leases_per_page_max : params.getLimit(),
+                                     limits::leases_per_page_max);
+      std::vector<const LeaseRow*> found;
+      const auto& leases = service().engine().state().leases();
+      for (auto at = leases.upper_bound(LeaseId{params.getAfter()}); at != leases.end() && found.size() < most;
+           ++at)
+        if (at->second.tenant == tenant_ && at->second.phase != LeasePhase::pending)
+          found.push_back(&at->second);
+      auto out = context.getResults().initLeases(static_cast<uint32_t>(found.size()));
+      for (uint32_t i = 0; i < found.size(); ++i) write_lease(out[i], *found[i], service(), false);
+      return send_when_durable(context).attach(kj::mv(*slot));
     }
     return kj::READY_NOW;
   }
 
   kj::Promise<void> pools(PoolsContext context) override {
     KJ_IF_MAYBE (slot, admit(*connection_, context)) {
-      return service()
-          .engine()
-          .settled()
-          .then([this, context](Status status) mutable {
-            if (!status.ok()) {
-              write_error(context.getResults().initError(), status.error());
-              return;
-            }
-            const StateMachine& state = service().engine().state();
-            auto out = context.getResults().initPools(static_cast<uint32_t>(state.pools().size()));
-            uint32_t i = 0;
-            for (const auto& [id, pool] : state.pools()) write_pool(out[i++], pool, state);
-          })
-          .attach(kj::mv(*slot));
+      const StateMachine& state = service().engine().state();
+      auto out = context.getResults().initPools(static_cast<uint32_t>(state.pools().size()));
+      uint32_t i = 0;
+      for (const auto& [id, pool] : state.pools()) write_pool(out[i++], pool, state);
+      return send_when_durable(context).attach(kj::mv(*slot));
     }
     return kj::READY_NOW;
   }
@@ -169,7 +157,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server,
               write_error(out[i].initError(), (*failed)[i].second);
             }
           })
-          .attach(kj::mv(*slot));
+          .attach(kj::mv(*slot), kj::defer([this] { renewing_ = false; }));
     }
     return kj::READY_NOW;
   }
@@ -190,6 +178,13 @@ class TenantSessionServer final : public rpc::TenantSession::Server,
                            format_duration(service().options().ttl_ns_max)};
   }
 
+  template <typename Context>
+  kj::Promise<void> send_when_durable(Context context) {
+    return service().engine().settled().then([context](Status settled) mutable {
+      if (!settled.ok()) write_error(context.getResults().initError(), settled.error());
+    });
+  }
+
   // Hands the lease over: descriptor, capability, and this session as one to be told.
   template <typename Context>
   void answer(Context& context, LeaseId id, ObjectAccess access) {
@@ -200,6 +195,11 @@ class TenantSessionServer final : public rpc::TenantSession::Server,
       status = Error{.code = reason == "expired" ? ErrorCode::lease_expired : ErrorCode::lease_revoked,
                      .where = "attach",
                      .detail = "lease " + std::to_string(id.value) + " has ended: " + reason};
+    } else if (connection_->leases >= limits::rpc_leases_max) {
+      status = Error{.code = ErrorCode::limit_exceeded,
+                     .where = "attach",
+                     .detail = "this connection holds " + std::to_string(limits::rpc_leases_max) +
+                               " lease capabilities; drop some first"};
     } else {
       status = service().may_hold(*lease, access, *this);
     }
@@ -207,7 +207,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server,
       write_error(context.getResults().initError(), status.error());
       return;
     }
-    auto memory = service().engine().backend().open(lease->object, access);
+    auto memory = service().open_memory(*lease, access);
     if (!memory.ok()) {
       write_error(context.getResults().initError(), memory.error());
       return;
@@ -221,6 +221,13 @@ class TenantSessionServer final : public rpc::TenantSession::Server,
     }
   }
 
+  // The peer is gone: nobody can be told any more, and a listener that is our own capability must not keep us.
+  void connection_ended() override {
+    service().remove_listener(*this);
+    listener_ = nullptr;
+    tasks_ = kj::heap<kj::TaskSet>(static_cast<kj::TaskSet::ErrorHandler&>(*this));
+  }
+
   int32_t pid() const override { return connection_->peer.pid; }
 
   void revoking(LeaseId lease, uint64_t grace_ns, const std::string& reason) override {
@@ -228,14 +235,14 @@ class TenantSessionServer final : public rpc::TenantSession::Server,
     request.setLease(lease.value);
     request.setGraceNs(grace_ns);
     request.setReason(reason);
-    tasks_.add(request.send().ignoreResult());
+    tasks_->add(request.send().ignoreResult());
   }
 
   void fenced(LeaseId lease, const std::string& reason) override {
     auto request = listener_.fencedRequest();
     request.setLease(lease.value);
     request.setReason(reason);
-    tasks_.add(request.send().ignoreResult());
+    tasks_->add(request.send().ignoreResult());
   }
 
   // A holder that cannot be told is fenced all the same when its grace ends.
@@ -247,8 +254,9 @@ class TenantSessionServer final : public rpc::TenantSession::Server,
   kj::Own<Connection> connection_;
   std::string tenant_;
   std::string host_;
+  bool renewing_ = false;
   rpc::LeaseListener::Client listener_;
-  kj::TaskSet tasks_;
+  kj::Own<kj::TaskSet> tasks_;  // notices under way
 };
 
 }  // namespace

@@ -130,12 +130,17 @@ Step StateMachine::on(const Renew& command) {
   return step;
 }
 
-// Released twice is no error: the first reply may have been lost.
+// Released twice is no error while the memory is being erased: the first reply may have been lost.
 Step StateMachine::on(const Release& command) {
   LeaseRow* lease = mutable_lease(command.lease, command.tenant);
   if (lease == nullptr || lease->phase == LeasePhase::pending) return no_such_lease("Release", command.lease);
   Step step;
-  if (usable(*lease)) begin_fence(*lease, "released", step);
+  if (usable(*lease)) {
+    begin_fence(*lease, "released", step);
+  } else if (lease->phase == LeasePhase::quarantined && command.tenant.empty()) {
+    // The way out of quarantine: an administrator, having mended the cause, has it fenced and scrubbed again.
+    begin_fence(*lease, "released from quarantine", step);
+  }
   return step;
 }
 

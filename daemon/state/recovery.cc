@@ -134,6 +134,13 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, ui
         if (lease.ttl_ns != 0) lease.expiry_ns = now_ns + lease.ttl_ns;
         if (lease.phase == LeasePhase::revoking) lease.deadline_ns = now_ns;
         recovery.delta.leases[lease.id] = lease;
+      } else if (lease.phase == LeasePhase::active && lease.ttl_ns != 0) {
+        // Nobody could renew while the manager was away: its holder gets time to reconnect.
+        const uint64_t earliest_ns = now_ns + std::min(lease.ttl_ns, limits::reconnect_ns);
+        if (lease.expiry_ns < earliest_ns) {
+          lease.expiry_ns = earliest_ns;
+          recovery.delta.leases[lease.id] = lease;
+        }
       }
       set_due(lease);
       if (lease.phase == LeasePhase::revoking) {

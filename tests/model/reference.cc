@@ -233,8 +233,9 @@ Expected Reference::on(const daemon::Release& c) {
   LeaseRow* row = lease(c.lease, c.tenant);
   if (row == nullptr || row->phase == LeasePhase::pending) return refused(ErrorCode::not_found);
   Expected expected;
-  if (!usable(*row)) return expected;
-  row->reason = "released";
+  const bool from_quarantine = row->phase == LeasePhase::quarantined && c.tenant.empty();
+  if (!usable(*row) && !from_quarantine) return expected;
+  row->reason = from_quarantine ? "released from quarantine" : "released";
   fence(*row, expected);
   return expected;
 }
@@ -305,6 +306,8 @@ Expected Reference::restart(const std::map<std::string, uint64_t>& objects, bool
       continue;
     }
     if (!same_boot && row.ttl_ns != 0) row.expiry_ns = now_ns + row.ttl_ns;
+    if (same_boot && row.ttl_ns != 0 && row.phase == LeasePhase::active)
+      row.expiry_ns = std::max(row.expiry_ns, now_ns + std::min(row.ttl_ns, limits::reconnect_ns));
     if (row.phase == LeasePhase::revoking) {
       if (!same_boot) row.deadline_ns = now_ns;
       expected.effects.insert(effect("notice", row.id));

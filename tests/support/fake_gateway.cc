@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -405,6 +406,12 @@ class FakeGateway::Server final : private kj::TaskSet::ErrorHandler {
     return observer.whenBecomesReadable().then([this, &observer] { return work(observer); });
   }
   void run() {
+    // kj ignores SIGPIPE for the process, and a Session that starts at that moment restores what it found:
+    // this thread must not die of a client that went away.
+    sigset_t pipe_signal;
+    ::sigemptyset(&pipe_signal);
+    ::sigaddset(&pipe_signal, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe_signal, nullptr);
     auto io = kj::setupAsyncIo();
     kj::UnixEventPort::FdObserver observer(io.unixEventPort, wake_.get(),
                                            kj::UnixEventPort::FdObserver::OBSERVE_READ);

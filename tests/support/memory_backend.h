@@ -47,7 +47,7 @@ class MemoryBackend final : public daemon::Backend {
     return fd;
   }
   Status fence(const std::string& name) override {
-    if (fail_fence) return os_error(EIO, "fence", "planted");
+    if (fence_errno != 0) return os_error(fence_errno, "fence", "planted");
     const std::lock_guard lock(mutex_);
     const auto at = objects_.find(name);
     if (at != objects_.end() && ::ftruncate(at->second.get(), 0) != 0) return os_error(errno, "fence", name);
@@ -75,7 +75,8 @@ class MemoryBackend final : public daemon::Backend {
   bool huge_pages() const override { return false; }
 
   uint64_t device_bytes = 64 * mib;
-  std::atomic<bool> fail_carve{false}, fail_fence{false}, fail_scrub{false};
+  std::atomic<bool> fail_carve{false}, fail_scrub{false};
+  std::atomic<int> fence_errno{0};
 
  private:
   static daemon::ObservedObject observe(const std::string& name, int fd) {

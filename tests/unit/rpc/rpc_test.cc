@@ -226,7 +226,7 @@ TEST_CASE("Store: a commit that fails refuses the grant, and the manager recover
   auto tenant = t.session(client);
   const uint64_t kept = t.grant(tenant, mib).getInfo().getId();
   t.store.fail_commit = true;
-  CHECK(t.grant(tenant, mib).getError().getCode() == code(ErrorCode::capacity_exhausted));
+  CHECK(t.grant(tenant, mib).getError().getCode() == code(ErrorCode::unavailable));
   CHECK(t.grant(tenant, mib).getError().getCode() == code(ErrorCode::unavailable));
   t.store.fail_commit = false;
   t.pump(600);

@@ -236,6 +236,21 @@ TEST_CASE("StateMachine: what cannot be fenced or scrubbed is quarantined and ne
   }
 }
 
+TEST_CASE("StateMachine: an administrator's release lets a quarantined lease be fenced and scrubbed again") {
+  Manager m({4});
+  const LeaseRow lease = m.grant(1);
+  REQUIRE(m.apply(Release{lease.id, "alice", m.now_ns}).reply.ok());
+  REQUIRE(m.apply(FenceFinished{lease.id, failure(), m.now_ns}).reply.ok());
+  CHECK(m.apply(Release{lease.id, "alice", m.now_ns}).effects.empty());  // not its tenant's to decide
+  CHECK(m.phase(lease.id) == LeasePhase::quarantined);
+  const Step again = m.apply(Release{lease.id, "", m.now_ns});
+  CHECK(std::get<FenceObject>(again.effects.at(0)).lease == lease.id);
+  REQUIRE(m.apply(FenceFinished{lease.id, {}, m.now_ns}).reply.ok());
+  REQUIRE(m.apply(ScrubFinished{lease.id, {}, m.now_ns}).reply.ok());
+  CHECK(m.use().quarantined_bytes == 0);
+  CHECK(m.machine.find_lease(lease.id) == nullptr);
+}
+
 // Found by tests/model, TERRACE_MODEL_SEED=1 step 994: the quarantine's words hid that the lease had expired.
 TEST_CASE("StateMachine: a lapsed lease says so to its holder, also once it is quarantined") {
   Manager m({4});

@@ -1,5 +1,8 @@
 // Start-up: what a store held against what exists. Each phase with each state of its object, in the boot it
 // belongs to and in another one.
+#include <algorithm>
+
+#include "core/base/limits.h"
 #include "tests/unit/state/manager_fixture.h"
 
 using namespace terrace;
@@ -95,11 +98,17 @@ TEST_CASE("recovery: a request key is still known after a restart") {
   CHECK(std::get<LeaseReply>(*step.reply).lease.id == s.lease.id);
 }
 
-TEST_CASE("recovery: a lease that lapsed while the manager was down falls due at the first Tick") {
+TEST_CASE("recovery: a lease that lapsed while the manager was down has time to be renewed, then falls due") {
   const Stored s = stored(LeasePhase::active);
-  Recovered r = recover(s.image, seen(s.lease, Object::whole), "boot-1", s.lease.expiry_ns + second);
-  CHECK(*r.machine.next_due_ns() == s.lease.expiry_ns);
-  const Step step = r.machine.apply(Tick{s.lease.expiry_ns + second});
+  const uint64_t start_ns = s.lease.expiry_ns + second;
+  Recovered r = recover(s.image, seen(s.lease, Object::whole), "boot-1", start_ns);
+  const uint64_t due_ns = start_ns + std::min(s.lease.ttl_ns, limits::reconnect_ns);
+  CHECK(*r.machine.next_due_ns() == due_ns);
+  CHECK(r.recovery.delta.leases.at(s.lease.id)->expiry_ns == due_ns);
+  CHECK(r.machine.apply(Tick{due_ns - 1}).effects.empty());
+  Recovered renewed = recover(s.image, seen(s.lease, Object::whole), "boot-1", start_ns);
+  CHECK(renewed.machine.apply(Renew{s.lease.id, "", 0, due_ns - 1}).reply.ok());
+  const Step step = r.machine.apply(Tick{due_ns});
   CHECK(std::get<FenceObject>(step.effects.at(0)).lease == s.lease.id);
 }
 

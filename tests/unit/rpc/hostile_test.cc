@@ -1,0 +1,213 @@
+// Peers that take without giving: each case was found by attacking a running daemon.
+#include <doctest/doctest.h>
+
+#include <dirent.h>
+
+#include "tests/support/manager_fixture.h"
+
+using namespace terrace;
+using namespace terrace::test;
+
+namespace {
+
+uint16_t code(ErrorCode value) {
+  return static_cast<uint16_t>(value);
+}
+
+size_t open_descriptors() {
+  size_t count = 0;
+  DIR* folder = ::opendir("/proc/self/fd");
+  while (::readdir(folder) != nullptr) ++count;
+  ::closedir(folder);
+  return count;
+}
+
+void hello(FixtureClient& client, kj::WaitScope& scope) {
+  auto request = client.gateway.helloRequest();
+  request.setOldest(1);
+  request.setNewest(1);
+  REQUIRE(request.send().wait(scope).getError().getCode() == 0);
+}
+
+rpc::TenantSession::Client session_with_lease(ManagerFixture& fixture, FixtureClient& client, uint64_t& lease,
+                                              std::vector<CollectingListener::Notice>& notices) {
+  auto& scope = fixture.io.waitScope;
+  hello(client, scope);
+  auto admin = client.gateway.openAdminRequest().send().wait(scope).getAdmin();
+  auto adopt = admin.adoptRequest();
+  adopt.setSerial("emu:a");
+  adopt.send().wait(scope);
+  auto create = admin.createPoolRequest();
+  create.setName("p");
+  create.initDevices(1).set(0, "emu:a");
+  create.send().wait(scope);
+  auto open = client.gateway.openSessionRequest();
+  open.setListener(kj::heap<CollectingListener>(notices));
+  auto session = open.send().wait(scope).getSession();
+  auto grant = session.grantRequest();
+  grant.getRequest().setPool("p");
+  grant.getRequest().setBytes(2 * mib);
+  auto granted = grant.send().wait(scope);
+  REQUIRE(granted.getError().getCode() == 0);
+  lease = granted.getInfo().getId();
+  return session;
+}
+
+}  // namespace
+
+TEST_CASE("Hostile: attaching one lease a thousand times costs one descriptor") {
+  ManagerFixture fixture;
+  fixture.start();
+  FixtureClient client(fixture, 0, 1);
+  std::vector<CollectingListener::Notice> notices;
+  uint64_t lease = 0;
+  auto session = session_with_lease(fixture, client, lease, notices);
+  // The client's copies would count too: it does not take descriptors here.
+  const size_t before = open_descriptors();
+  std::vector<daemon::SharedFd> held;
+  for (int i = 0; i < 1000; ++i) {
+    auto memory = fixture.service->open_memory(*fixture.engine->state().find_lease(LeaseId{lease}),
+                                               daemon::ObjectAccess::read_only);
+    REQUIRE(memory.ok());
+    held.push_back(*memory);
+  }
+  CHECK(open_descriptors() <= before + 1);
+}
+
+TEST_CASE("Hostile: one that asks and never reads is not listened to any longer") {
+  ManagerFixture fixture;
+  fixture.start();
+  auto pipe = fixture.io.provider->newCapabilityPipe();
+  auto served = fixture.server->serve(kj::mv(pipe.ends[0]), {0, 1}).eagerlyEvaluate([](kj::Exception&&) {});
+  // A real client of which only the sending half works: what the manager answers is never taken from the pipe.
+  struct Deaf final : public kj::AsyncIoStream {
+    explicit Deaf(kj::AsyncCapabilityStream& to_in) : to(to_in) {}
+    kj::Promise<size_t> tryRead(void*, size_t, size_t) override { return kj::NEVER_DONE; }
+    kj::Promise<void> write(const void* bytes, size_t size) override {
+      sent += size;
+      return to.write(bytes, size);
+    }
+    kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
+      for (const auto piece : pieces) sent += piece.size();
+      return to.write(pieces);
+    }
+    kj::Promise<void> whenWriteDisconnected() override { return kj::NEVER_DONE; }
+    void shutdownWrite() override {}
+    kj::AsyncCapabilityStream& to;
+    size_t sent = 0;
+  } deaf(*pipe.ends[1]);
+  capnp::TwoPartyClient client(deaf);
+  auto gateway = client.bootstrap().castAs<rpc::Gateway>();
+  const uint64_t commands_before = fixture.engine->counters().commands;
+  auto hello_request = gateway.helloRequest();
+  hello_request.setOldest(1);
+  hello_request.setNewest(1);
+  std::vector<kj::Promise<void>> calls;
+  calls.push_back(hello_request.send().ignoreResult().eagerlyEvaluate([](kj::Exception&&) {}));
+  auto admin = gateway.openAdminRequest().send().getAdmin();  // pipelined: needs no answer
+  for (int i = 0; i < 2000; ++i) {
+    auto adopt = admin.adoptRequest();
+    adopt.setSerial("emu:a");
+    calls.push_back(adopt.send().ignoreResult().eagerlyEvaluate([](kj::Exception&&) {}));
+  }
+  fixture.io.provider->getTimer().afterDelay(200 * kj::MILLISECONDS).wait(fixture.io.waitScope);
+  // Only what was taken in before the first answer had to wait: later nothing more.
+  const uint64_t taken = fixture.engine->counters().commands - commands_before;
+  CHECK(taken < 2000);
+  fixture.io.provider->getTimer().afterDelay(200 * kj::MILLISECONDS).wait(fixture.io.waitScope);
+  CHECK(fixture.engine->counters().commands - commands_before == taken);
+  // Others are served as ever.
+  FixtureClient other(fixture, 0, 2);
+  hello(other, fixture.io.waitScope);
+}
+
+TEST_CASE("Hostile: a listener that is the session itself does not keep the connection alive") {
+  ManagerFixture fixture;
+  fixture.options.connections_max = 8;
+  fixture.start();
+  auto& scope = fixture.io.waitScope;
+  for (int i = 0; i < 20; ++i) {
+    auto client = std::make_unique<FixtureClient>(fixture, 0, 1);
+    hello(*client, scope);
+    auto promised = kj::newPromiseAndFulfiller<rpc::LeaseListener::Client>();
+    auto open = client->gateway.openSessionRequest();
+    open.setListener(kj::mv(promised.promise));
+    auto session = open.send().wait(scope).getSession();
+    promised.fulfiller->fulfill(session.castAs<rpc::LeaseListener>());
+    fixture.io.provider->getTimer().afterDelay(1 * kj::MILLISECONDS).wait(scope);
+    client.reset();
+    fixture.io.provider->getTimer().afterDelay(1 * kj::MILLISECONDS).wait(scope);
+  }
+  CHECK(fixture.service->connections() == 0);
+}
+
+TEST_CASE("Hostile: one uid gets a share of the connections, administrators always find room") {
+  ManagerFixture fixture;
+  fixture.options.connections_max = 16;
+  fixture.start();
+  std::vector<std::unique_ptr<FixtureClient>> flood;
+  for (uint32_t uid = 1000; uid < 1010; ++uid)
+    for (int i = 0; i < 6; ++i) flood.push_back(std::make_unique<FixtureClient>(fixture, uid, 1));
+  CHECK(fixture.service->connections() < 16);
+  FixtureClient admin(fixture, 0, 2);
+  hello(admin, fixture.io.waitScope);
+  CHECK(admin.gateway.openAdminRequest().send().wait(fixture.io.waitScope).getError().getCode() == 0);
+}
+
+TEST_CASE("Hostile: sessions of one connection are bounded") {
+  ManagerFixture fixture;
+  fixture.start();
+  FixtureClient client(fixture, 0, 1);
+  hello(client, fixture.io.waitScope);
+  std::vector<CollectingListener::Notice> notices;
+  std::vector<rpc::TenantSession::Client> sessions;
+  uint16_t refused = 0;
+  for (int i = 0; i < 20 && refused == 0; ++i) {
+    auto open = client.gateway.openSessionRequest();
+    open.setListener(kj::heap<CollectingListener>(notices));
+    auto reply = open.send().wait(fixture.io.waitScope);
+    refused = reply.getError().getCode();
+    if (refused == 0) sessions.push_back(reply.getSession());
+  }
+  CHECK(refused == code(ErrorCode::limit_exceeded));
+  CHECK(sessions.size() == limits::rpc_sessions_max);
+}
+
+TEST_CASE("Reads: an answer shows nothing that was applied after it was asked for") {
+  ManagerFixture fixture;
+  fixture.start();
+  FixtureClient client(fixture, 0, 1);
+  std::vector<CollectingListener::Notice> notices;
+  uint64_t lease = 0;
+  auto session = session_with_lease(fixture, client, lease, notices);
+  // Asked for while nothing is under way, then a release is sent at once behind it.
+  auto listed = session.listRequest().send();
+  auto attach = session.attachRequest();
+  attach.setLease(lease);
+  auto released =
+      attach.send().then([](auto&& reply) { return reply.getLease().releaseRequest().send().ignoreResult(); });
+  const auto leases = listed.wait(fixture.io.waitScope);
+  REQUIRE(leases.getLeases().size() == 1);
+  CHECK(leases.getLeases()[0].getPhase() == rpc::LeasePhase::ACTIVE);
+  released.wait(fixture.io.waitScope);
+}
+
+TEST_CASE("Fence: one that lacks descriptors is tried again, not quarantined") {
+  ManagerFixture fixture;
+  fixture.start();
+  FixtureClient client(fixture, 0, 1);
+  std::vector<CollectingListener::Notice> notices;
+  uint64_t lease = 0;
+  auto session = session_with_lease(fixture, client, lease, notices);
+  fixture.backend.fence_errno = EMFILE;
+  auto attach = session.attachRequest();
+  attach.setLease(lease);
+  auto handle = attach.send().wait(fixture.io.waitScope).getLease();
+  handle.releaseRequest().send().wait(fixture.io.waitScope);
+  fixture.io.provider->getTimer().afterDelay(50 * kj::MILLISECONDS).wait(fixture.io.waitScope);
+  REQUIRE(fixture.engine->state().find_lease(LeaseId{lease}) != nullptr);
+  CHECK(fixture.engine->state().find_lease(LeaseId{lease})->phase == daemon::LeasePhase::fencing);
+  fixture.backend.fence_errno = 0;
+  fixture.io.provider->getTimer().afterDelay(1200 * kj::MILLISECONDS).wait(fixture.io.waitScope);
+  CHECK(fixture.engine->state().find_lease(LeaseId{lease}) == nullptr);
+}
