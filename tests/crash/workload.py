@@ -46,9 +46,13 @@ class Clients:
         """A load client that ended by itself saw a broken promise, or crashed."""
         for process, path in zip(self._processes, self._outputs):
             if process.poll() is not None:
-                errors = path.with_name(path.name + ".err").read_text(errors="replace")[-2000:]
-                last = path.read_text(errors="replace").splitlines()[-3:]
-                raise Broken(f"{path.name}: a client ended with {process.returncode}: {last} {errors}")
+                raise Broken(self._last_words(process.returncode, path))
+
+    @staticmethod
+    def _last_words(code, path):
+        last = path.read_text(errors="replace").splitlines()[-3:]
+        errors = path.with_name(path.name + ".err").read_text(errors="replace")[:4000]
+        return f"{path.name}: a client ended with {code}: {last}\n{errors}"
 
     def wait_going_on(self, answers, timeout=60):
         """Until the load clients had that many more answers: nothing hangs after a restart."""
@@ -68,7 +72,7 @@ class Clients:
         for process, path in zip(self._processes, self._outputs):
             code = stop_and_join(process)
             if code != 0:
-                raise Broken(f"{path.name}: a client ended with {code}: {path.read_text().splitlines()[-3:]}")
+                raise Broken(self._last_words(code, path))
         if self._thread.is_alive():
             self._thread.join(90)
         if self._thread.is_alive():

@@ -44,10 +44,10 @@ class Load {
  public:
   Load(const Options& options, std::unique_ptr<Session> session, uint64_t size_max, uint64_t ttl_ns)
       : options_(options),
-        session_(std::move(session)),
         prng_(options.seed),
         size_max_(size_max),
-        ttl_ns_(ttl_ns) {}
+        ttl_ns_(ttl_ns),
+        session_(std::move(session)) {}
 
   int run() {
     session_->on_notice([this](const LeaseNotice& notice) {
@@ -185,7 +185,6 @@ class Load {
 
   const Options& options_;
   std::map<LeaseId, Held> held_;
-  std::unique_ptr<Session> session_;  // goes before held_: its thread holds leases too
   Prng prng_;
   uint64_t size_max_;
   uint64_t ttl_ns_;
@@ -193,6 +192,7 @@ class Load {
   bool broken_ = false;
   std::mutex mutex_;  // guards wanted_back_
   std::set<LeaseId> wanted_back_;
+  std::unique_ptr<Session> session_;  // last, so that it goes first: its thread calls the handler until then
 };
 
 int start(const Options& options) {
