@@ -19,6 +19,7 @@
 #include "cli/cli.h"
 #include "cli/run_inspect.h"
 #include "cli/run_supervise.h"
+#include "core/base/limits.h"
 #include "terrace/session.h"
 
 namespace terrace::cli {
@@ -52,9 +53,40 @@ class NoSession final : public Session {
   Error why_;
 };
 
+// What env, nice and timeout exit with, so that these can be told from the program's own codes.
+constexpr int exit_run_failed = 125;
+constexpr int exit_not_executable = 126;
+constexpr int exit_no_program = 127;
+// How long a program's request for a lease waits when the manager goes away. Later ones in the same outage are
+// answered at once.
+constexpr uint64_t first_wait_ns = 10 * ns_per_s;
+// What the manager accepts, less the "#123" of further leases.
+constexpr size_t label_bytes_max = limits::label_bytes_max - 7;
+
 void say(const std::string& text) {
   std::string line = "terrace: " + text + "\n";
   std::fputs(line.c_str(), stderr);
+}
+
+// No control characters (C0, DEL, C1), no overlong or broken sequences.
+bool is_printable_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    auto first = static_cast<unsigned char>(text[at]);
+    size_t length = first < 0x80 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+    if (first < 0x20 || first == 0x7f || (first >= 0x80 && first < 0xc2) || first > 0xf4 ||
+        length > text.size() - at)
+      return false;
+    uint32_t point = length == 1 ? first : first & (0x7fu >> length);
+    for (size_t i = 1; i < length; ++i) {
+      auto next = static_cast<unsigned char>(text[at + i]);
+      if ((next & 0xc0) != 0x80) return false;
+      point = point << 6 | (next & 0x3fu);
+    }
+    constexpr uint32_t least[] = {0, 0, 0xa0, 0x800, 0x10000};
+    if (point < least[length] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) return false;
+    at += length;
+  }
+  return true;
 }
 
 // A pool that does not exist, or none that could be meant, is said before the program starts.
@@ -87,6 +119,7 @@ Result<std::unique_ptr<Session>> connect(const Context& context, const RunArgume
         Error{.code = ErrorCode::unavailable, .where = "terrace run", .detail = "no CXL budget"}));
   SessionOptions options;
   options.socket_path = context.socket_path;
+  options.call_timeout_ns = first_wait_ns;
   options.client_name = "terrace run " + arguments.command.front();
   Error why;
   auto session = Session::connect(options);
@@ -148,13 +181,16 @@ std::vector<std::string> environment_for(const std::string& library, const std::
     if (entry.rfind("LD_PRELOAD=", 0) == 0) {
       if (entry.size() > 11) preload += ":" + std::string(entry.substr(11));
     } else if (entry.rfind(std::string(supply::socket_variable) + "=", 0) != 0 &&
-               entry.rfind(std::string(supply::min_size_variable) + "=", 0) != 0) {
+               entry.rfind(std::string(supply::min_size_variable) + "=", 0) != 0 &&
+               entry.rfind(std::string(supply::seccomp_variable) + "=", 0) != 0) {
       environment.emplace_back(entry);
     }
   }
   environment.push_back(preload);
   environment.push_back(std::string(supply::socket_variable) + "=" + socket_path);
   environment.push_back(std::string(supply::min_size_variable) + "=" + std::to_string(min_size));
+  environment.push_back(std::string(supply::seccomp_variable) + "=" +
+                        std::to_string(supply::seccomp_filters()));
   return environment;
 }
 
@@ -172,32 +208,60 @@ Status run_plainly(const RunArguments& arguments, const ProgramFacts& facts) {
   return os_error(errno, "terrace run", "cannot start " + facts.path);
 }
 
-Status run(Context& context, const RunArguments& arguments) {
+Status check(const RunArguments& arguments) {
   if (arguments.cxl_bytes == 0 && arguments.ddr_bytes == 0)
     return Error{.code = ErrorCode::invalid_argument,
                  .where = "terrace run",
                  .detail = "both budgets are 0; give --cxl SIZE"};
-  TERRACE_ASSIGN_OR_RETURN(ProgramFacts facts, inspect_program(arguments.command.front()));
+  if (arguments.label.size() > label_bytes_max || !is_printable_utf8(arguments.label))
+    return Error{
+        .code = ErrorCode::invalid_argument,
+        .where = "terrace run",
+        .detail = "--label must be printable UTF-8 of at most " + std::to_string(label_bytes_max) + " bytes"};
+  return {};
+}
+
+std::string default_label(const std::string& program) {
+  std::string name = program.substr(program.rfind('/') + 1).substr(0, 64);
+  for (char& byte : name)
+    if (static_cast<unsigned char>(byte) < 0x20 || static_cast<unsigned char>(byte) > 0x7e) byte = '?';
+  return "run:" + name + "[" + std::to_string(::getpid()) + "]";
+}
+
+// `failure` is what to exit with when this returns an error.
+Status run(Context& context, const RunArguments& arguments, int* failure) {
+  *failure = exit_usage;
+  TERRACE_RETURN_IF_ERROR(check(arguments));
+  auto inspected = inspect_program(arguments.command.front());
+  if (!inspected.ok()) {
+    *failure = inspected.error().code == ErrorCode::not_found ? exit_no_program : exit_not_executable;
+    return inspected.error();
+  }
+  const ProgramFacts& facts = *inspected;
+  *failure = exit_not_executable;
   if (!facts.obstacle.empty()) return run_plainly(arguments, facts);
+  *failure = exit_run_failed;
   TERRACE_ASSIGN_OR_RETURN(std::string library, find_malloc_library());
 
   Supervisor supervisor;  // blocks signals before any thread exists
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, connect(context, arguments));
-  std::string name = arguments.command.front().substr(arguments.command.front().rfind('/') + 1);
   supply::BrokerOptions options;
   options.ddr_bytes = arguments.ddr_bytes;
   options.cxl_bytes = arguments.cxl_bytes;
   options.fallback = arguments.fallback;
   options.pool = arguments.pool;
   options.ttl_ns = arguments.ttl_ns;
-  options.label = !arguments.label.empty()
-                      ? arguments.label
-                      : "run:" + name.substr(0, 64) + "[" + std::to_string(::getpid()) + "]";
+  options.label = arguments.label.empty() ? default_label(arguments.command.front()) : arguments.label;
   options.warn = say;
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<supply::Broker> broker, supply::Broker::start(*session, options));
 
-  TERRACE_RETURN_IF_ERROR(supervisor.start(
-      facts.path, arguments.command, environment_for(library, broker->socket_path(), arguments.min_size)));
+  Status started = supervisor.start(facts.path, arguments.command,
+                                    environment_for(library, broker->socket_path(), arguments.min_size));
+  if (!started.ok()) {
+    if (supervisor.exec_errno() != 0)
+      *failure = supervisor.exec_errno() == ENOENT ? exit_no_program : exit_not_executable;
+    return started;
+  }
   context.exit_code = supervisor.wait(*broker);
   nlohmann::json stats = to_json(arguments, broker->stats(), context.exit_code);
   broker.reset();
@@ -217,8 +281,17 @@ void add_run_verb(CLI::App& app, Context& context) {
       app.add_subcommand("run", "Start a program whose large allocations live in DDR and leased CXL memory");
   verb->footer(
       "Exits as the program did: its status, or 128 + the signal that ended it. Stays until the last process\n"
-      "that uses its memory has ended, also one that went to the background. If this command is killed, the\n"
-      "program gets SIGTERM: its leases would end with their TTL.");
+      "that uses its memory has ended, also one that went to the background.\n"
+      "Its own failures: 127 there is no such program, 126 it cannot be executed (also a script without a #! "
+      "line),\n"
+      "125 no memory manager, pool or library, 2 the command line is wrong. With --json those are one document "
+      "on\n"
+      "stdout; a program that ran has stdout to itself, its numbers go to --stats FILE.\n"
+      "If this command is killed with SIGKILL, the program that it started gets SIGTERM, since the leases end "
+      "with\n"
+      "their TTL. Processes that this program started get nothing (with sh -c 'prog; ...' only sh does): they "
+      "get\n"
+      "SIGBUS when the leases end. End a run with SIGTERM, which is passed on.");
   add_size_option(*verb, "--ddr", arguments->ddr_bytes,
                   "DDR budget of all its processes, used first (default 1G)");
   add_size_option(*verb, "--cxl", arguments->cxl_bytes,
@@ -239,8 +312,17 @@ void add_run_verb(CLI::App& app, Context& context) {
       ->required()
       ->type_name("-- PROGRAM ARGUMENT");
   verb->callback([arguments, &context] {
-    Status status = run(context, *arguments);
-    if (!status.ok()) fail(context, status.error());
+    int failure = exit_run_failed;
+    Status status = run(context, *arguments, &failure);
+    if (status.ok()) return;
+    if (context.json) {
+      nlohmann::json document = error_json(status.error());
+      document["error"]["exit_code"] = failure;
+      print_json(document);
+    } else {
+      fail(context, status.error());
+    }
+    context.exit_code = failure;
   });
 }
 

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -38,6 +39,12 @@ Supervisor::Supervisor() {
   ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
   signals_.reset(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  // A descriptor for each process and lease of the run; the program gets its own limit back.
+  if (::getrlimit(RLIMIT_NOFILE, &files_before_) == 0) {
+    rlimit most = files_before_;
+    most.rlim_cur = most.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &most);
+  }
 }
 
 Supervisor::~Supervisor() {
@@ -60,6 +67,7 @@ Status Supervisor::start(const std::string& path, const std::vector<std::string>
     ::prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
     if (::getppid() != supervisor) ::_exit(1);
     ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+    if (files_before_.rlim_max != 0) ::setrlimit(RLIMIT_NOFILE, &files_before_);
     ::execve(path.c_str(), words.data(), variables.data());
     int failed = errno;
     if (::write(report_write.get(), &failed, sizeof(failed)) < 0) ::_exit(126);
@@ -73,18 +81,25 @@ Status Supervisor::start(const std::string& path, const std::vector<std::string>
   while (got < 0 && errno == EINTR);
   if (got != sizeof(failed)) return {};
   ::waitpid(child_, nullptr, 0);
+  exec_errno_ = failed;
   return os_error(failed, "Supervisor::start", "cannot start " + path);
 }
 
 void Supervisor::reap(supply::Broker& broker) {
   int status = 0;
   bool any = false;
-  for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
+  for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0;) {
+    if (WIFCONTINUED(status)) {
+      if (pid == child_) stopped_ = false;
+      continue;
+    }
     if (WIFSTOPPED(status)) {
-      if (pid == child_)
-        std::fprintf(stderr,
-                     "terrace: the program is stopped; terrace stays, to keep its leases (kill -CONT %d)\n",
-                     static_cast<int>(pid));
+      if (pid != child_) continue;
+      stopped_ = true;
+      std::fprintf(stderr,
+                   "terrace: the program is stopped; terrace stays, to keep its leases (kill -CONT %d goes on, "
+                   "Ctrl-C ends it)\n",
+                   static_cast<int>(pid));
       continue;
     }
     any = true;
@@ -98,12 +113,19 @@ void Supervisor::reap(supply::Broker& broker) {
 void Supervisor::pass_on(const signalfd_siginfo& info, supply::Broker& broker) {
   auto number = static_cast<int>(info.ssi_signo);
   if (!ended_) {
-    // What the terminal sends goes to the whole foreground group: the program has it already.
-    if (info.ssi_code != SI_KERNEL) ::kill(child_, number);
+    // What the terminal sends goes to the whole foreground group: the program has it already, unless it made
+    // its own group or session.
+    if (info.ssi_code != SI_KERNEL || ::getpgid(child_) != ::getpgrp()) ::kill(child_, number);
+    // Stopped it would not see it, and this process holds the terminal meanwhile.
+    bool ends = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
+    if (stopped_ && ends) ::kill(child_, SIGCONT);
     return;
   }
-  // What it left behind may have left the terminal's group too: then this is the only way to reach it.
-  for (pid_t pid : broker.processes()) ::kill(pid, number);
+  // What it left behind may have left the terminal's group too: then this is the only way to reach it. The
+  // program itself wrote the numbers in the control page, so only processes that it started get anything.
+  std::vector<pid_t> own = supply::descendants(::getpid());
+  for (pid_t pid : broker.processes())
+    if (pid > 1 && std::find(own.begin(), own.end(), pid) != own.end()) ::kill(pid, number);
 }
 
 int Supervisor::wait(supply::Broker& broker) {
@@ -112,10 +134,10 @@ int Supervisor::wait(supply::Broker& broker) {
   for (;;) {
     pollfd wait{.fd = signals_.get(), .events = POLLIN, .revents = 0};
     if (::poll(&wait, 1, ended_ ? 20 : 1000) < 0 && errno != EINTR) return 1;
+    reap(broker);  // whether it is stopped is known before a signal is passed on
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info))
       if (info.ssi_signo != SIGCHLD) pass_on(info, broker);
-    reap(broker);
     if (!ended_) continue;
     uint64_t now_ns = SystemClock().now_ns();
     if (ended_ns == 0) ended_ns = now_ns;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/types.h>
 
@@ -26,6 +27,8 @@ class Supervisor {
   // Errors    those of fork and exec, with the program's path.
   Status start(const std::string& path, const std::vector<std::string>& command,
                const std::vector<std::string>& environment);
+  // After start() failed: why execve did; 0 when it was something before.
+  int exec_errno() const { return exec_errno_; }
   // Until the program and every process that uses the broker's memory have ended. The program's exit code.
   int wait(supply::Broker& broker);
 
@@ -37,6 +40,9 @@ class Supervisor {
   UniqueFd signals_;
   pid_t child_ = -1;
   bool ended_ = false;
+  bool stopped_ = false;
+  int exec_errno_ = 0;
+  rlimit files_before_ = {};
   int exit_code_ = 0;
 };
 

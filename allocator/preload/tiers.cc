@@ -191,7 +191,16 @@ void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal
   bool found = fits && take_detached(pages, align_pages, &taken);
   bool next_malloc = window.fallback || window.supply_gone.load(std::memory_order_relaxed);
   if (!found) count(next_malloc ? &supply::Slot::fallbacks : &supply::Slot::refused);
+  bool first_refusal = !found && !next_malloc && !window.refusal_said;
+  if (first_refusal) window.refusal_said = true;
   window.heap_lock.leave();
+  if (first_refusal)
+    say(window.manager_away.load(std::memory_order_relaxed)
+            ? "out of memory: no lease for %u KiB, the pool manager does not answer (said once)"
+            : "out of memory: the budgets of this run (--ddr, --cxl) or the pool are used up, no room for %u "
+              "KiB "
+              "(said once)",
+        bytes >> 10);
   if (found) return hand_out(taken, zero);
   *refusal = next_malloc ? Refusal::use_next : Refusal::exhausted;
   return nullptr;

@@ -65,6 +65,9 @@ struct Window {
   supply::Slot* slot = nullptr;  // nullptr in a child that found no free slot: no DDR budget then
   bool fallback = false;         // go to the next malloc when the window is full
 
+  bool refusal_said = false;              // the first large request that failed was said; under heap_lock
+  std::atomic<bool> manager_away{false};  // the last request for a lease had that answer
+
   // Under supply_lock.
   uint64_t segment_retry_ns = 0;  // no new request for a segment before this time
 

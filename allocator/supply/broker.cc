@@ -1,6 +1,7 @@
 // Life of the broker, and its conversation with programs. Watching processes is in watch.cc.
 #include "allocator/supply/broker.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <system_error>
 
 #include "core/base/clock.h"
@@ -50,6 +52,32 @@ bool send_reply(int socket, const Reply& reply, int fd) {
   return ::sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof(reply);
 }
 
+// A supervisor that was killed leaves its directory. Nobody listens there any more; one that is just being made
+// is younger than a minute.
+void sweep_dead(const std::string& base) {
+  DIR* folder = ::opendir(base.c_str());
+  if (folder == nullptr) return;
+  while (const dirent* entry = ::readdir(folder)) {
+    if (std::strncmp(entry->d_name, "terrace-run-", 12) != 0) continue;
+    std::string directory = base + "/" + entry->d_name;
+    std::string path = directory + "/supply";
+    struct stat status {};
+    sockaddr_un address{};
+    if (::lstat(directory.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() ||
+        ::time(nullptr) - status.st_mtime < 60 || path.size() >= sizeof(address.sun_path))
+      continue;
+    UniqueFd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+    if (!probe.valid() || ::connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 ||
+        errno != ECONNREFUSED)
+      continue;
+    ::unlink(path.c_str());
+    ::rmdir(directory.c_str());
+  }
+  ::closedir(folder);
+}
+
 // A private place for the socket: $XDG_RUNTIME_DIR or /tmp.
 Result<std::string> make_private_directory() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
@@ -57,6 +85,7 @@ Result<std::string> make_private_directory() {
     if (base == nullptr || *base == 0) continue;
     std::string name = std::string(base) + "/terrace-run-XXXXXX";
     if (name.size() + 16 >= sizeof(sockaddr_un::sun_path)) continue;
+    sweep_dead(base);
     if (::mkdtemp(name.data()) != nullptr) return name;  // 0700
   }
   return os_error(errno, "Broker::listen", "cannot make a directory for the supervisor's socket");

@@ -36,7 +36,11 @@ std::vector<pid_t> all_processes();
 // Children, grandchildren, ... of `root`, without it.
 std::vector<pid_t> descendants(pid_t root);
 
-// The kernel's name of the process (15 bytes), "?" when it is gone.
+// Of this process: how many filters (before Linux 5.9: 2 when there are any).
+uint64_t seccomp_filters();
+
+// The kernel's name of the process (15 bytes), "?" when it is gone and in the place of what is not printable
+// ASCII.
 std::string process_name(pid_t pid);
 
 }  // namespace terrace::supply

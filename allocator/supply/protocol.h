@@ -21,6 +21,8 @@ inline constexpr uint16_t version = 1;
 inline constexpr char socket_variable[] = "TERRACE_SUPPLY";
 inline constexpr char min_size_variable[] = "TERRACE_MIN_SIZE";
 inline constexpr char fallback_variable[] = "TERRACE_FALLBACK";
+// seccomp filters that the supervisor has itself: a process with more of them is in a sandbox of the program's.
+inline constexpr char seccomp_variable[] = "TERRACE_SECCOMP_FILTERS";
 inline constexpr char library_variable[] = "TERRACE_MALLOC_LIBRARY";
 
 inline constexpr uint64_t min_size_default = 32 * 1024;

@@ -84,7 +84,9 @@ void Broker::scan_locked() {
     views.push_back(look_at(static_cast<pid_t>(slot.pid), &slot));
     seen.insert(static_cast<pid_t>(slot.pid));
   }
-  for (pid_t pid : descendants(::getpid()))
+  const std::vector<pid_t> started = descendants(::getpid());
+  const bool blind = read_maps(::getpid()).empty();  // out of descriptors
+  for (pid_t pid : started)
     if (!seen.contains(pid)) views.push_back(look_at(pid, nullptr));
 
   {
@@ -93,7 +95,9 @@ void Broker::scan_locked() {
       auto pid = static_cast<pid_t>(slots[i].second.pid);
       uint32_t index = slots[i].first;
       bool ended = is_over(pidfds_[pid], pid);
-      views[i].hidden = !views[i].known && !ended;
+      // A stranger's number in a slot shall not keep the run from ending.
+      bool ours = blind || std::find(started.begin(), started.end(), pid) != started.end();
+      views[i].hidden = !views[i].known && !ended && ours;
       // Alive without the control page: it became another program, which has not come here.
       int& misses = slot_misses_[index];
       misses = views[i].control || views[i].hidden || greeting_.contains(pid) ? 0 : misses + 1;

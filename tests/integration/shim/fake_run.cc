@@ -49,6 +49,7 @@ int supervise(const std::vector<std::string>& command, BrokerOptions options, ui
   environment.emplace_back(std::string("LD_PRELOAD=") + std::getenv("TERRACE_MALLOC_LIBRARY"));
   environment.emplace_back("TERRACE_SUPPLY=" + (*broker)->socket_path());
   environment.emplace_back("TERRACE_MIN_SIZE=" + min_size);
+  environment.emplace_back("TERRACE_SECCOMP_FILTERS=" + std::to_string(terrace::supply::seccomp_filters()));
   auto started = supervisor.start(command[0], command, environment);
   if (!started.ok()) {
     std::fprintf(stderr, "fake_run: %s\n", started.error().to_string().c_str());

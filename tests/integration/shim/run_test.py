@@ -68,10 +68,16 @@ class RunTest(unittest.TestCase):
     # -- what is refused, and how it is said
 
     def test_mistakes_are_said_before_anything_starts(self):
+        plain_script = self.t.directory / "script"
+        plain_script.write_text("echo hello\n")
+        plain_script.chmod(0o755)
         for command, options, code, text in (
-                (("/nonexistent/program",), ("--cxl", "64M"), 3, "no program"),
-                (("/etc/passwd",), ("--cxl", "64M"), 6, "not an executable"),
-                (("true",), ("--cxl", "64M", "--pool", "zz"), 3, "no pool 'zz'; there is p"),
+                (("/nonexistent/program",), ("--cxl", "64M"), 127, "no program"),
+                (("/etc/passwd",), ("--cxl", "64M"), 126, "not an executable"),
+                ((plain_script,), ("--cxl", "64M"), 126, "#! line"),
+                (("true",), ("--cxl", "64M", "--label", "a\nb"), 2, "printable UTF-8"),
+                (("true",), ("--cxl", "64M", "--label", "x" * 121), 2, "printable UTF-8"),
+                (("true",), ("--cxl", "64M", "--pool", "zz"), 125, "no pool 'zz'; there is p"),
                 (("true",), ("--cxl", "0", "--ddr", "0"), 2, "budgets are 0"),
                 (("true",), ("--cxl", "12 apples"), 2, "apples")):
             with self.subTest(command=command, options=options):
@@ -100,9 +106,21 @@ class RunTest(unittest.TestCase):
         result = self.run_program(program, options=("--cxl", "64M"))
         self.assertIn("brings its own allocator inside (jemalloc)", result.err)
 
+    def test_terrace_itself_has_no_allocator_inside(self):
+        result = self.run_program(self.t.terrace, "--version", options=("--cxl", "64M"),
+                                  env={"ASAN_OPTIONS": "verify_asan_link_order=0"})
+        self.assertNotIn("brings its own allocator", result.err)
+        self.assertTrue(result.stats["supervised"])
+
+    def test_a_program_with_a_strange_name_gets_its_memory(self):
+        strange = self.t.directory / "na\nme\x7f"
+        strange.symlink_to(PYTHON)
+        result = self.run_program(strange, "-c", "print(len(bytearray(20<<20)))", options=("--ddr", "0", "--cxl", "64M"))
+        self.assertEqual(result.out, f"{20 << 20}\n")
+
     def test_without_a_daemon(self):
         nowhere = {"TERRACE_SOCKET": str(self.t.directory / "nowhere.sock")}
-        result = self.run_program("true", options=("--cxl", "64M"), check=5, env=nowhere)
+        result = self.run_program("true", options=("--cxl", "64M"), check=125, env=nowhere)
         self.assertIn("no manager", result.err)
         result = self.run_program(PYTHON, "-c", "print(len(bytearray(200<<20)))", env=nowhere,
                                   options=("--cxl", "64M", "--ddr", "16M", "--fallback"))

@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import shutil
 import signal
 import socket
@@ -63,7 +64,7 @@ class ShimTest(unittest.TestCase):
         """Runs `command` under the shim, expecting `code`."""
         popen.setdefault("cwd", self.folder)
         done = subprocess.run(self.shim_command(command, *options), capture_output=True, text=True, errors="replace",
-                              timeout=timeout, env=self.environment, check=False, preexec_fn=die_with_parent, **popen)
+                              timeout=timeout, env=self.environment, check=False, preexec_fn=popen.pop("preexec_fn", die_with_parent), **popen)
         self.assertEqual(done.returncode, code, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
         stats = json.loads((self.folder / "stats.json").read_text())
         return Run(done.returncode, done.stdout, done.stderr, stats)
@@ -145,6 +146,20 @@ class Torture(ShimTest):
         self.assertTrue(50 <= blocks <= 72, blocks)
         self.assertEqual(again, 20 << 20)
         self.assertGreater(run.stats["refused"], 0)
+        self.assertEqual(run.err.count("out of memory: the budgets of this run"), 1, run.err)
+
+    def test_a_sandbox_that_kills_for_a_socket(self):
+        # A seccomp filter, entered by the program itself: socket() kills, all else is allowed.
+        script = ("import ctypes,struct\n"
+                  "lines=[(0x20,0,0,0),(0x15,0,1,41),(0x06,0,0,0x80000000),(0x06,0,0,0x7fff0000)]\n"
+                  "code=ctypes.create_string_buffer(b''.join(struct.pack('HBBI',*l) for l in lines))\n"
+                  "program=ctypes.create_string_buffer(struct.pack('HxxxxxxP',4,ctypes.addressof(code)))\n"
+                  "libc=ctypes.CDLL(None,use_errno=True)\n"
+                  "assert libc.prctl(38,1,0,0,0)==0 and libc.prctl(22,2,ctypes.c_void_p(ctypes.addressof(program)),0,0)==0\n"
+                  "print(len(bytearray(60<<20)))")
+        run = self.shim(["/usr/bin/python3", "-c", script], "--min-size", 16 << 20)
+        self.assertEqual(run.out, f"{60 << 20}\n")
+        self.assertIn("seccomp", run.err)
 
     def test_pool_shorter_than_the_budget(self):
         run = self.shim(["/usr/bin/python3", "-c", "print(len(bytearray(30 << 20)))"], "--ddr", "0", "--cxl", "8G",
@@ -213,6 +228,50 @@ class Torture(ShimTest):
         self.assertEqual(process.stdout.readline(), "ready\n")
         process.send_signal(signal.SIGUSR1)
         self.assertEqual(process.wait(30), 60)
+
+
+    def test_ctrl_c_ends_a_stopped_program(self):
+        script = ("import os,signal,sys,time\na=bytearray(b'k')*(60<<20)\nprint(os.getpid(),flush=True)\n"
+                  "os.kill(os.getpid(),signal.SIGSTOP)\ntime.sleep(60)")
+        process = subprocess.Popen(self.shim_command(["/usr/bin/python3", "-c", script]), stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=self.environment, preexec_fn=die_with_parent)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        process.stdout.readline()
+        self.assertIn("is stopped", process.stderr.readline())
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(30), 128 + signal.SIGTERM)
+
+    def test_descriptor_limit_is_the_programs_own(self):
+        run = self.shim(["/bin/sh", "-c", "ulimit -n"], preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+        self.assertEqual(run.out, "100\n")
+
+    def test_numbers_of_strangers_in_the_control_page_get_no_signal(self):
+        # The program ends while a child of it goes on and writes other pids into slots; SIGTERM to the supervisor
+        # must reach that child only.
+        stranger = subprocess.Popen(["/bin/sleep", "60"], preexec_fn=die_with_parent)
+        self.addCleanup(stranger.wait)
+        self.addCleanup(stranger.kill)
+        script = ("import ctypes,os,struct,sys,time\na=bytearray(b'k')*(60<<20)\npid=os.fork()\n"
+                  "if pid: os._exit(0)\n"
+                  "b=next(int(l.split('-')[0],16) for l in open('/proc/self/maps') if 'terrace-control' in l)\n"
+                  "print('ready',flush=True)\nwhile True:\n"
+                  "  for slot,pid in ((900,%d),(901,0xffffffff),(902,1)):\n"
+                  "    ctypes.memmove(b+64+slot*704,struct.pack('I',pid),4)\n"
+                  "  time.sleep(0.002)" % stranger.pid)
+        process = subprocess.Popen(self.shim_command(["/usr/bin/python3", "-c", script]), stdout=subprocess.PIPE,
+                                   text=True, env=self.environment, preexec_fn=die_with_parent)
+        self.addCleanup(process.stdout.close)
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        self.assertIsNone(stranger.poll())
 
 
 class Fork(ShimTest):
