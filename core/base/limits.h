@@ -43,13 +43,14 @@ inline constexpr uint64_t grace_ns_max = 3600 * ns_per_s;
 inline constexpr uint64_t rpc_message_bytes_max = 16 * mib;
 inline constexpr uint32_t rpc_fds_per_message_max = 4;
 inline constexpr uint32_t rpc_calls_outstanding_max = 1024;  // per connection; further calls are refused
-inline constexpr uint32_t rpc_sessions_max = 8;             // per connection; a client needs one
-inline constexpr uint32_t rpc_leases_max = 65'536;          // lease capabilities per connection
-inline constexpr uint64_t rpc_hello_ns_max = 10 * ns_per_s;  // a connection that has not said hello by then is closed
+inline constexpr uint32_t rpc_sessions_max = 8;              // per connection; a client needs one
+inline constexpr uint32_t rpc_leases_max = 65'536;           // lease capabilities per connection
+inline constexpr uint64_t rpc_hello_ns_max =
+    10 * ns_per_s;  // a connection that has not said hello by then is closed
 // Of the connections: what one uid that is no administrator may have, and what is kept for administrators.
-inline constexpr uint32_t rpc_connections_uid_share = 4;     // a quarter of all
+inline constexpr uint32_t rpc_connections_uid_share = 4;  // a quarter of all
 inline constexpr uint32_t rpc_connections_reserved = 16;
-inline constexpr uint32_t rpc_connections_max = 4096;        // per daemon; further ones are closed
-inline constexpr uint32_t leases_per_page_max = 10'000;      // one answer to a list call
+inline constexpr uint32_t rpc_connections_max = 4096;    // per daemon; further ones are closed
+inline constexpr uint32_t leases_per_page_max = 10'000;  // one answer to a list call
 
 }  // namespace terrace::limits
