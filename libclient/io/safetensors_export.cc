@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -69,6 +70,30 @@ Result<std::vector<TensorView>> choose(const CatalogReader& catalog, const std::
   return chosen;
 }
 
+// The name that a replacement really goes to: symbolic links stay, what they lead to is replaced. Only a
+// regular file, or nothing, may be replaced: never a device, a fifo, a socket or a directory.
+Result<std::string> replacement_target(const std::string& path) {
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) != 0) {
+    if (errno == ENOENT) return path;
+    return os_error(errno, where, path + ": cannot be looked at");
+  }
+  std::string target = path;
+  if (S_ISLNK(found.st_mode)) {
+    char* resolved = ::realpath(path.c_str(), nullptr);
+    if (resolved == nullptr) return os_error(errno, where, path + ": is a symbolic link that leads nowhere");
+    target = resolved;
+    std::free(resolved);
+    if (::lstat(target.c_str(), &found) != 0) return os_error(errno, where, target + ": cannot be looked at");
+  }
+  if (!S_ISREG(found.st_mode)) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = where,
+                 .detail = path + ": is not a regular file, so it is not replaced"};
+  }
+  return target;
+}
+
 // A file that is deleted again unless it was given its final name.
 class TemporaryFile {
  public:
@@ -110,6 +135,8 @@ class TemporaryFile {
     if (const int failure = TERRACE_FAILPOINT(export_before_rename); failure != 0) {
       return os_error(failure, where, path + ": failpoint before the rename");
     }
+    // Looked at again: it may have become something else while the bytes were written.
+    if (replace) TERRACE_RETURN_IF_ERROR(replacement_target(path));
     if (!rename_to(path, replace)) {
       return os_error(errno, where,
                       path + (replace ? ": cannot be replaced" : ": cannot be made; does it exist?"));
@@ -228,7 +255,11 @@ Result<TransferReport> export_safetensors(const CatalogReader& catalog, const st
   if (!options.replace && ::access(path.c_str(), F_OK) == 0) {  // decided at the rename; here to fail early
     return os_error(EEXIST, where, path + ": exists already");
   }
-  TERRACE_ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(path));
+  std::string target = path;
+  if (options.replace) {
+    TERRACE_ASSIGN_OR_RETURN(target, replacement_target(path));
+  }
+  TERRACE_ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(target));
   // Space for all of it now, rather than a failure at the end; not every file system can say.
   if (::fallocate(file.fd(), 0, 0, static_cast<off_t>(report.total_bytes)) != 0 && errno == ENOSPC) {
     return os_error(ENOSPC, where, path + ": " + format_size(report.total_bytes) + " do not fit");
@@ -238,7 +269,8 @@ Result<TransferReport> export_safetensors(const CatalogReader& catalog, const st
                            write_blocks(file.fd(), path, 0, segments, block_io_options(options)));
   fill_in(report, io);
   TERRACE_RETURN_IF_ERROR(check.finish(tensors));
-  TERRACE_RETURN_IF_ERROR(file.commit(path, options.replace));
+  if (options.cancelled && options.cancelled()) return cancelled_error(where, path);
+  TERRACE_RETURN_IF_ERROR(file.commit(target, options.replace));
   return report;
 } catch (const std::bad_alloc&) {
   return Error{.code = ErrorCode::out_of_memory, .where = where, .detail = path + ": no local memory"};

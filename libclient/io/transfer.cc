@@ -16,8 +16,9 @@ void fill_in(TransferReport& report, const BlockIoReport& io) {
   report.staged_bytes = io.staged_bytes;
   report.buffered_bytes = io.buffered_bytes;
   report.io_uring = io.io_uring;
-  if (!io.io_uring_reason.empty()) report.note = "no io_uring: " + io.io_uring_reason;
-  if (!io.direct_reason.empty()) {
+  const bool moved = io.straight_bytes + io.staged_bytes + io.buffered_bytes > 0;  // else no reason matters
+  if (moved && !io.io_uring_reason.empty()) report.note = "no io_uring: " + io.io_uring_reason;
+  if (moved && !io.direct_reason.empty()) {
     report.note += (report.note.empty() ? "no O_DIRECT: " : "; no O_DIRECT: ") + io.direct_reason;
   }
 }

@@ -226,6 +226,42 @@ TEST_CASE("export: chosen tensors, and refusals that leave the older file") {
   CHECK(directory.entries() == 2);
 }
 
+TEST_CASE("export: replaces regular files only, and what a symbolic link leads to, never the link") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("m", safetensors_text({{"a", random_bytes(1, 1000)}}));
+  AlignedMemory memory(*required_bytes(path));
+  REQUIRE(import_safetensors(path, memory.span()).ok());
+  const CatalogReader reader = *CatalogReader::open(memory.span());
+  ExportOptions options;
+  options.replace = true;
+
+  const std::string fifo = directory.file("fifo");
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  const std::string to_fifo = directory.file("to_fifo");
+  REQUIRE(::symlink("fifo", to_fifo.c_str()) == 0);
+  const std::string nowhere = directory.file("nowhere");
+  REQUIRE(::symlink("missing", nowhere.c_str()) == 0);
+  const std::string folder = directory.file("folder");
+  REQUIRE(::mkdir(folder.c_str(), 0700) == 0);
+  const size_t entries = directory.entries();
+  CHECK(export_safetensors(reader, fifo, options).error().code == ErrorCode::invalid_argument);
+  CHECK(export_safetensors(reader, to_fifo, options).error().code == ErrorCode::invalid_argument);
+  CHECK(export_safetensors(reader, folder, options).error().code == ErrorCode::invalid_argument);
+  CHECK(export_safetensors(reader, nowhere, options).error().code == ErrorCode::not_found);
+  struct stat found {};
+  REQUIRE(::lstat(fifo.c_str(), &found) == 0);
+  CHECK(S_ISFIFO(found.st_mode));
+  CHECK(directory.entries() == entries);
+
+  const std::string old = directory.write("old", "older");
+  const std::string link = directory.file("link");
+  REQUIRE(::symlink("old", link.c_str()) == 0);
+  REQUIRE(export_safetensors(reader, link, options).ok());
+  REQUIRE(::lstat(link.c_str(), &found) == 0);
+  CHECK(S_ISLNK(found.st_mode));
+  CHECK(read_file(old).size() > 1000);
+}
+
 TEST_CASE("verify: one changed bit, in memory or in the file, is found and named") {
   const TemporaryDirectory directory;
   const std::string text = safetensors_text({{"a", random_bytes(1, 3'000'000)}, {"b", random_bytes(2, 5000)}});
