@@ -32,8 +32,11 @@ void build_parser(CLI::App& app, Context& context);
 CLI::Option* add_size_option(CLI::App& app, const std::string& name, uint64_t& bytes, const std::string& help);
 CLI::Option* add_duration_option(CLI::App& app, const std::string& name, uint64_t& ns, const std::string& help);
 
-// A positional lease id: digits, not 0.
-CLI::Option* add_id_argument(CLI::App& app, uint64_t& id, const std::string& help);
+// Whether `text` is a lease's id where an id or a label is taken: digits and nothing else.
+bool only_digits(const std::string& text);
+
+// Refuses a label that could never be found again, because it reads as an id.
+Status check_label(const std::string& label);
 
 // The closest of `known` to a mistyped `word`, or "" when none is near enough to be meant.
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known);

@@ -57,7 +57,7 @@ void add_device_verbs(CLI::App& app, Context& context) {
       "adopt",
       "Allow Terrace to use devices: only adopted ones are ever written to, and their contents are lost");
   const auto serials = std::make_shared<std::vector<std::string>>();
-  adopt->add_option("serial", *serials, "Serials, as `terrace device list` shows them")->required();
+  adopt->add_option("serial", *serials, "Serials, as 'terrace device list' shows them")->required();
   adopt->callback([&context, serials] {
     if (const Status done = adopt_devices(context, *serials); !done.ok()) fail(context, done.error());
   });

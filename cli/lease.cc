@@ -20,7 +20,7 @@ struct GrantArguments {
 struct LeaseArguments {
   std::string pool, tenant;
   std::vector<std::string> names;
-  uint64_t id = 0;
+  std::string name;  // id or label
   uint64_t ttl_ns = 0;
   RevokeOptions revoke{.grace_ns = 10 * ns_per_s, .reason = {}};
 };
@@ -33,26 +33,39 @@ Error zero_ttl(const char* where) {
       .detail = "a ttl of 0 is no time at all; 'lease grant --persistent' makes a lease without expiry"};
 }
 
-// All digits: an id; anything else: a label.
-Result<LeaseInfo> find_lease(AdminClient& client, const std::string& name) {
-  uint64_t id = 0;
-  const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), id);
-  if (failed == std::errc() && end == name.data() + name.size()) {
-    if (id == 0) {
-      return Error{
-          .code = ErrorCode::not_found, .where = "lease show", .detail = "there is no lease 0; ids begin at 1"};
-    }
-    return client.lease(LeaseId{id}, "");
-  }
+// All digits: an id; anything else: a label, for which the id of the result is 0.
+Result<LeaseId> parse_id(const std::string& name) {
   if (name.empty()) {
-    return Error{
-        .code = ErrorCode::invalid_argument, .where = "lease show", .detail = "an empty text names no lease"};
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "terrace lease",
+                 .detail = "an empty text names no lease"};
   }
-  return client.lease(LeaseId{}, name);
+  if (!only_digits(name)) return LeaseId{};
+  uint64_t id = 0;
+  if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc() || id == 0) {
+    return Error{.code = ErrorCode::not_found,
+                 .where = "terrace lease",
+                 .detail = "there is no lease " + name + "; ids begin at 1"};
+  }
+  return LeaseId{id};
+}
+
+Result<LeaseInfo> find_lease(AdminClient& client, const std::string& name) {
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, parse_id(name));
+  return client.lease(id, id.value == 0 ? name : "");
+}
+
+// The id that `name` stands for; the daemon is asked only for labels.
+Result<LeaseId> find_id(AdminClient& client, const std::string& name) {
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, parse_id(name));
+  if (id.value != 0) return id;
+  TERRACE_ASSIGN_OR_RETURN(const LeaseInfo lease, client.lease(LeaseId{}, name));
+  return lease.id;
 }
 
 Status grant_lease(const Context& context, GrantArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(arguments.request.mode, parse_mode(arguments.mode));
+  TERRACE_RETURN_IF_ERROR(check_label(arguments.request.label));
   if (arguments.ttl_given && arguments.request.ttl_ns == 0) return zero_ttl("lease grant");
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(LeaseInfo lease, client->grant(arguments.tenant, arguments.request));
@@ -119,36 +132,39 @@ Status show_leases(const Context& context, const LeaseArguments& arguments) {
 Status renew_lease(const Context& context, const LeaseArguments& arguments) {
   if (arguments.ttl_ns == 0) return zero_ttl("lease renew");
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const LeaseInfo lease, client->renew(LeaseId{arguments.id}, arguments.ttl_ns));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, find_id(*client, arguments.name));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseInfo lease, client->renew(id, arguments.ttl_ns));
   if (context.json) {
     print_json({{"lease", to_json(lease, Measured::no)}});
   } else {
-    print_text("renewed lease " + std::to_string(arguments.id) + ", expires " + describe_expiry(lease) + "\n");
+    print_text("renewed lease " + std::to_string(id.value) + ", expires " + describe_expiry(lease) + "\n");
   }
   return {};
 }
 
 Status revoke_lease(const Context& context, const LeaseArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const LeaseInfo lease, client->revoke(LeaseId{arguments.id}, arguments.revoke));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, find_id(*client, arguments.name));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseInfo lease, client->revoke(id, arguments.revoke));
   if (context.json) {
     print_json({{"lease", to_json(lease, Measured::no)}});
   } else if (lease.phase == "revoking") {
-    print_text("told the holder of lease " + std::to_string(arguments.id) + "; it is fenced within " +
+    print_text("told the holder of lease " + std::to_string(id.value) + "; it is fenced within " +
                format_duration(arguments.revoke.grace_ns) + ", sooner if the holder lets go\n");
   } else {
-    print_text("lease " + std::to_string(arguments.id) + " is " + lease.phase + "\n");
+    print_text("lease " + std::to_string(id.value) + " is " + lease.phase + "\n");
   }
   return {};
 }
 
 Status release_lease(const Context& context, const LeaseArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_RETURN_IF_ERROR(client->release(LeaseId{arguments.id}));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, find_id(*client, arguments.name));
+  TERRACE_RETURN_IF_ERROR(client->release(id));
   if (context.json) {
-    print_json({{"released", arguments.id}});
+    print_json({{"released", id.value}});
   } else {
-    print_text("released lease " + std::to_string(arguments.id) +
+    print_text("released lease " + std::to_string(id.value) +
                "; its memory is scrubbed before it is free again\n");
   }
   return {};
@@ -177,6 +193,10 @@ void add_grant(CLI::App& lease, Context& context) {
   });
 }
 
+void add_lease_argument(CLI::App& verb, std::string& name) {
+  verb.add_option("lease", name, "Id or label (all digits: an id)")->required()->type_name("ID|LABEL");
+}
+
 }  // namespace
 
 void add_lease_verbs(CLI::App& app, Context& context) {
@@ -201,7 +221,7 @@ void add_lease_verbs(CLI::App& app, Context& context) {
   });
 
   CLI::App* renew = lease->add_subcommand("renew", "Put a lease's expiry off");
-  add_id_argument(*renew, arguments->id, "The lease's id")->required();
+  add_lease_argument(*renew, arguments->name);
   add_duration_option(*renew, "--ttl", arguments->ttl_ns, "How long from now")->required();
   renew->callback([&context, arguments] {
     if (const Status done = renew_lease(context, *arguments); !done.ok()) fail(context, done.error());
@@ -209,7 +229,7 @@ void add_lease_verbs(CLI::App& app, Context& context) {
 
   CLI::App* revoke =
       lease->add_subcommand("revoke", "Take a lease back: tell the holder, wait, fence it, scrub it");
-  add_id_argument(*revoke, arguments->id, "The lease's id")->required();
+  add_lease_argument(*revoke, arguments->name);
   add_duration_option(*revoke, "--grace", arguments->revoke.grace_ns,
                       "How long the holder has to let go (default 10s; 0s: fence now)");
   revoke->add_option("--reason", arguments->revoke.reason, "Shown to the holder and in lists")
@@ -220,7 +240,7 @@ void add_lease_verbs(CLI::App& app, Context& context) {
 
   CLI::App* release =
       lease->add_subcommand("release", "Give a lease back in its holder's name: it is fenced at once");
-  add_id_argument(*release, arguments->id, "The lease's id")->required();
+  add_lease_argument(*release, arguments->name);
   release->callback([&context, arguments] {
     if (const Status done = release_lease(context, *arguments); !done.ok()) fail(context, done.error());
   });

@@ -102,7 +102,7 @@ void fail(Context& context, const Error& error) {
   if (error.code == ErrorCode::internal && error.where != nullptr && *error.where != '\0')
     (text += ", in ") += error.where;
   text += ']';
-  std::fprintf(stderr, "terrace: %s\n", text.c_str());
+  std::fprintf(stderr, "terrace: %s\n", escaped(text).c_str());
 }
 
 void print_text(std::string_view text) {
@@ -131,6 +131,33 @@ std::string printable(std::string_view text) {
     if (c1) result.replace(at, 2, "?");
   }
   return result;
+}
+
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const bool c1 = byte == 0xc2 && at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) >= 0x80 &&
+                    static_cast<unsigned char>(text[at + 1]) < 0xa0;
+    if (byte == '\n' && text.substr(at + 1, 2) == "  ") {
+      result += '\n';
+    } else if (byte == '\n') {
+      result += "\\n";
+    } else if (byte == '\t') {
+      result += "\\t";
+    } else if (byte < 0x20 || byte == 0x7f || c1) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\x%02x", c1 ? static_cast<unsigned char>(text[++at]) : byte);
+      result += code;
+    } else {
+      result += text[at];
+    }
+  }
+  return result;
+}
+
+std::string count_text(uint64_t count, const std::string& one) {
+  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
 }
 
 std::string format_table(const std::vector<std::string>& titles,

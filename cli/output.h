@@ -65,6 +65,13 @@ std::string format_block(const std::vector<std::pair<std::string, std::string>>&
 // Replaces control characters by '?', leaving UTF-8 alone. For names and labels of strangers.
 std::string printable(std::string_view text);
 
+// An error's text: control characters become \n, \t or \x1b, so that a name echoed in it cannot forge lines. A
+// line break before two blanks stays: so are quoted logs set.
+std::string escaped(std::string_view text);
+
+// "1 tensor", "2 tensors".
+std::string count_text(uint64_t count, const std::string& one);
+
 // One line of progress on a terminal ("import  128 MiB of 475 MiB"), at most ten a second, or a line every two
 // seconds where stderr is no terminal. Nothing with --json.
 class Progress {

@@ -1,6 +1,5 @@
 // The whole command line: global options, help, and what to say about a mistyped word.
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "cli/cli.h"
@@ -97,18 +96,16 @@ CLI::Option* add_duration_option(CLI::App& app, const std::string& name, uint64_
                            [](const std::string& text) { return parse_duration(text); });
 }
 
-CLI::Option* add_id_argument(CLI::App& app, uint64_t& id, const std::string& help) {
-  const auto parse = [](const std::string& text) -> Result<uint64_t> {
-    uint64_t value = 0;
-    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failed != std::errc() || end != text.data() + text.size() || value == 0) {
-      return Error{.code = ErrorCode::invalid_argument,
-                   .where = "add_id_argument",
-                   .detail = "'" + text + "' is not a lease's id; 'terrace lease list' shows them"};
-    }
-    return value;
-  };
-  return add_parsed_option(app, "id", id, help, "ID", parse);
+bool only_digits(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+Status check_label(const std::string& label) {
+  if (!only_digits(label)) return {};
+  return Error{
+      .code = ErrorCode::invalid_argument,
+      .where = "check_label",
+      .detail = "the label '" + label + "' would be taken for a lease's id; use one with a letter in it"};
 }
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/cli.h"
+#include "cli/fence_guard.h"
 #include "terrace/catalog.h"
 #include "terrace/mapping.h"
 #include "terrace/safetensors.h"
@@ -74,6 +75,7 @@ Result<std::unique_ptr<Session>> connect(const Context& context) {
 struct OpenCatalog {
   std::unique_ptr<Session> session;
   std::unique_ptr<Mapping> mapping;
+  std::unique_ptr<FenceGuard> guard;
   CatalogReader reader;
 };
 
@@ -90,13 +92,15 @@ Result<OpenCatalog> open_catalog(const Context& context, const std::string& name
   TERRACE_ASSIGN_OR_RETURN(auto lease, session->attach(LeaseId{is_id ? id : 0}, is_id ? std::string() : name,
                                                        LeaseAccess::read_only));
   TERRACE_ASSIGN_OR_RETURN(auto mapping, Mapping::map(std::move(lease)));
+  auto guard = std::make_unique<FenceGuard>(mapping->const_bytes());
   Result<CatalogReader> reader = CatalogReader::open(mapping->const_bytes());
+  TERRACE_RETURN_IF_ERROR(fence_status(*mapping->lease(), reader.ok() ? nullptr : &reader.error()));
   if (!reader.ok()) {
     Error error = std::move(reader).error();
     error.detail = "lease " + quoted_name(name) + ": " + error.detail;
     return error;
   }
-  return OpenCatalog{std::move(session), std::move(mapping), std::move(reader).value()};
+  return OpenCatalog{std::move(session), std::move(mapping), std::move(guard), std::move(reader).value()};
 }
 
 nlohmann::json report_json(const TransferReport& report, double seconds) {
@@ -140,13 +144,17 @@ Result<TransferReport> import_into(const Context& context, const std::shared_ptr
   options.lease_epoch = lease->epoch();
   options.persist = [&](std::span<const std::byte> range) { mapping->persist(range); };
   options.progress = [&](uint64_t done, uint64_t total) { progress.update(done, total); };
-  options.cancelled = [] { return interrupted != 0; };
-  return import_safetensors(arguments.file, mapping->bytes(), options);
+  options.cancelled = [] { return interrupted != 0 || FenceGuard::fenced(); };
+  const FenceGuard guard(mapping->const_bytes());
+  Result<TransferReport> report = import_safetensors(arguments.file, mapping->bytes(), options);
+  TERRACE_RETURN_IF_ERROR(fence_status(*lease, report.ok() ? nullptr : &report.error()));
+  return report;
 }
 
 Status import_tensors(const Context& context, const TensorArguments& arguments) {
   const InterruptGuard guard;
   // The file first: a file that is refused costs no lease.
+  TERRACE_RETURN_IF_ERROR(check_label(arguments.label));
   TERRACE_ASSIGN_OR_RETURN(const uint64_t bytes, required_bytes(arguments.file));
   TERRACE_ASSIGN_OR_RETURN(const auto session, connect(context));
   LeaseRequest request;
@@ -162,6 +170,7 @@ Status import_tensors(const Context& context, const TensorArguments& arguments) 
   Result<TransferReport> report = import_into(context, lease, arguments);
   if (!report.ok()) {
     Error error = std::move(report).error();
+    if (error.code == ErrorCode::lease_revoked || error.code == ErrorCode::lease_expired) return error;
     const Status released = lease->release();
     error.detail += released.ok() ? "; the lease was released"
                                   : "; releasing lease " + std::to_string(lease->id().value) +
@@ -179,7 +188,7 @@ Status import_tensors(const Context& context, const TensorArguments& arguments) 
     print_json(document);
     return {};
   }
-  std::string text = "imported " + std::to_string(report->tensors) + " tensors, " +
+  std::string text = "imported " + count_text(report->tensors, "tensor") + ", " +
                      format_size(report->tensor_bytes) + speed_text(report->tensor_bytes, seconds) + "\n";
   text += "lease " + std::to_string(lease->id().value);
   if (!arguments.label.empty()) text += " (" + arguments.label + ")";
@@ -225,7 +234,7 @@ Status list_tensors(const Context& context, const TensorArguments& arguments) {
                     crc_text(tensor.crc32c)});
   }
   print_table({"NAME", "DTYPE", "SHAPE", "SIZE", "HINT", "CRC32C"}, rows);
-  print_text(std::to_string(catalog.reader.size()) + " tensors, " + format_size(catalog.reader.data_bytes()) +
+  print_text(count_text(catalog.reader.size(), "tensor") + ", " + format_size(catalog.reader.data_bytes()) +
              "\n");
   return {};
 }
@@ -235,9 +244,12 @@ Status verify_tensors(Context& context, const TensorArguments& arguments) {
   Progress progress(context, "verify");
   VerifyOptions options;
   options.progress = [&](uint64_t done, uint64_t total) { progress.update(done, total); };
-  TERRACE_ASSIGN_OR_RETURN(const VerifyReport report, arguments.file.empty()
-                                                          ? verify(catalog.reader, options)
-                                                          : verify(catalog.reader, arguments.file, options));
+  options.cancelled = [] { return FenceGuard::fenced(); };
+  const Result<VerifyReport> done = arguments.file.empty() ? verify(catalog.reader, options)
+                                                           : verify(catalog.reader, arguments.file, options);
+  TERRACE_RETURN_IF_ERROR(fence_status(*catalog.mapping->lease(), done.ok() ? nullptr : &done.error()));
+  if (!done.ok()) return done.error();
+  const VerifyReport& report = *done;
   if (!report.equal()) context.exit_code = exit_mismatch;
   if (context.json) {
     nlohmann::json mismatches = nlohmann::json::array();
@@ -257,7 +269,7 @@ Status verify_tensors(Context& context, const TensorArguments& arguments) {
     text += "tensor " + quoted_name(mismatch.name) + " " + mismatch.reason + "\n";
   }
   const std::string against = arguments.file.empty() ? "their recorded checksums" : "the file";
-  text += report.equal() ? std::to_string(report.tensors) + " tensors, " + format_size(report.tensor_bytes) +
+  text += report.equal() ? count_text(report.tensors, "tensor") + ", " + format_size(report.tensor_bytes) +
                                ", equal to " + against + "\n"
                          : std::to_string(report.mismatches.size()) + " of " + std::to_string(report.tensors) +
                                " tensors differ from " + against + "\n";
@@ -274,9 +286,13 @@ Status export_tensors(const Context& context, const TensorArguments& arguments) 
   options.tensors = arguments.tensors;
   options.replace = arguments.force;
   options.progress = [&](uint64_t done, uint64_t total) { progress.update(done, total); };
-  options.cancelled = [] { return interrupted != 0; };
-  TERRACE_ASSIGN_OR_RETURN(const TransferReport report,
-                           export_safetensors(catalog.reader, arguments.file, options));
+  options.cancelled = [] { return interrupted != 0 || FenceGuard::fenced(); };
+  const Result<TransferReport> done = export_safetensors(catalog.reader, arguments.file, options);
+  if (!done.ok()) {
+    TERRACE_RETURN_IF_ERROR(fence_status(*catalog.mapping->lease(), &done.error()));
+    return done.error();
+  }
+  const TransferReport& report = *done;
   const double seconds = stopwatch.seconds();
   if (context.json) {
     nlohmann::json document = report_json(report, seconds);
@@ -285,7 +301,7 @@ Status export_tensors(const Context& context, const TensorArguments& arguments) 
     print_json(document);
     return {};
   }
-  std::string text = "exported " + std::to_string(report.tensors) + " tensors, " +
+  std::string text = "exported " + count_text(report.tensors, "tensor") + ", " +
                      format_size(report.total_bytes) + speed_text(report.total_bytes, seconds) + " to " +
                      arguments.file + "\n";
   if (!report.note.empty()) text += "note: " + report.note + "\n";

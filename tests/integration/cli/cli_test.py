@@ -270,8 +270,23 @@ class Leases(WithDaemon):
         self.error("lease", "release", lease["id"], code=NOT_FOUND)
         other = self.t.grant("2M")
         self.assertIn("scrubbed", self.text("lease", "release", str(other["id"])))
-        for wrong in ("x", "0", "-1", "1.5", "99999999999999999999999", ""):
-            self.error("lease", "release", wrong, code=USAGE)
+        self.error("lease", "release", "", code=USAGE)
+        for missing in ("x", "0", "-1", "1.5", "99999999999999999999999"):
+            self.error("lease", "release", missing, code=NOT_FOUND)
+
+    def test_a_label_is_taken_wherever_an_id_is(self):
+        lease = self.t.grant("2M", "p", "--label", "scratch")
+        renewed = self.t.cli("lease", "renew", "scratch", "--ttl", "1h").json["lease"]
+        self.assertEqual((renewed["id"], renewed["ttl_ns"]), (lease["id"], 3600 * S))
+        self.assertEqual(self.t.cli("lease", "revoke", "scratch", "--grace", "0s").json["lease"]["id"], lease["id"])
+        other = self.t.grant("2M", "p", "--label", "other")
+        self.assertEqual(self.t.cli("lease", "release", "other").json, {"released": other["id"]})
+        self.error("lease", "grant", "--size", "2M", "--label", "123", code=USAGE, contains="lease's id")
+
+    def test_names_in_errors_cannot_forge_lines(self):
+        result = self.t.cli("pool", "create", "x\ny", "--device", "emu:a", json=False, check=USAGE)
+        self.assertIn("x\\ny", result.err)
+        self.assertEqual(result.err.count("\n"), 1)
 
     def test_revoke(self):
         lease = self.t.grant("2M", "p", "--persistent")
