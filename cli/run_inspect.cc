@@ -93,8 +93,8 @@ const char* allocator_inside(std::string_view bytes) {
     const char* before;
     const char* behind;
   };
-  constexpr std::array<Mark, 3> marks = {
-      Mark{"jemalloc", "<", ">: "}, Mark{"tcmalloc", "", ": large alloc"}, Mark{"mimalloc", "", ": error: "}};
+  constexpr std::array<Mark, 3> marks = {Mark{"jemalloc", "<", ">: "}, Mark{"tcmalloc", "", ": large alloc"},
+                                         Mark{"mimalloc", "", ": error: "}};
   for (const Mark& mark : marks)
     if (bytes.find(std::string(mark.before) + mark.name + mark.behind) != std::string_view::npos)
       return mark.name;
@@ -202,7 +202,7 @@ Result<std::string> find_malloc_library() {
   }
   return Error{.code = ErrorCode::not_found,
                .where = "terrace run",
-               .detail = std::string(name) + " is not at" + tried + "\nset " + supply::library_variable +
+               .detail = std::string(name) + " is not at" + tried + "\n  set " + supply::library_variable +
                          " to its place"};
 }
 
