@@ -221,7 +221,8 @@ class Torture(ShimTest):
 
     def test_signals_are_passed_on(self):
         script = ("import signal,sys,time\na=bytearray(b'k')*(60<<20)\n"
-                  "signal.signal(signal.SIGUSR1,lambda *_:sys.exit(a.count(b'k')>>20))\nprint('ready',flush=True)\ntime.sleep(60)")
+                  "signal.signal(signal.SIGUSR1,lambda *_:sys.exit(a.count(b'k')>>20))\nprint('ready',flush=True)\n"
+                  "for _ in range(600): time.sleep(0.1)")  # a signal that comes right before a sleep is seen after it
         process = subprocess.Popen(self.shim_command(["/usr/bin/python3", "-c", script]), stdout=subprocess.PIPE,
                                    text=True, env=self.environment, preexec_fn=die_with_parent)
         self.addCleanup(process.stdout.close)
