@@ -35,6 +35,18 @@
   X(scrub_before_verify, daemon, "a scrubbing lease; scrubbed again at start")                          \
   X(scrub_before_unlink, daemon, "a scrubbed object; scrubbed again")                                   \
   X(scrub_after_unlink, daemon, "a scrubbing lease without object; recorded free at start")             \
+  X(resize_before_apply, daemon, "the old size; a shrink that was begun goes on at start")              \
+  X(resize_after_apply, daemon, "a grown object of an old row, cut at start; or a shrink that goes on") \
+  X(rebind_before_copy, daemon, "a transferring lease; the hand-over goes on at start")                 \
+  X(rebind_during_copy, daemon, "bytes in both objects, each piece whole in one; goes on at start")     \
+  X(rebind_after_copy, daemon, "all bytes in the new object; recorded at start")                        \
+  X(move_before_copy, daemon, "an orphan target, destroyed at start; the lease stays where it is")      \
+  X(move_after_copy, daemon, "an orphan target, destroyed at start; the lease stays where it is")       \
+  X(journal_before_append, daemon, "the previous state; nothing of this batch was acknowledged")        \
+  X(journal_after_append, daemon, "one of both states, unacknowledged: the record is there or torn")    \
+  X(journal_after_sync, daemon, "the new state, unacknowledged: a retry with the same key finds it")    \
+  X(fold_before_commit, daemon, "the journal as it was; folded into the database at start")             \
+  X(fold_after_commit, daemon, "a folded database with a journal of old records, skipped at start")     \
   X(recover_before_orphans, daemon, "recovery that did nothing yet; runs again")                        \
   X(recover_after_orphans, daemon, "orphans destroyed; recovery runs again")                            \
   X(recover_before_serve, daemon, "a recovered daemon that served nobody yet")                          \

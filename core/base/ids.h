@@ -17,9 +17,10 @@ struct StrongId {
   constexpr auto operator<=>(const StrongId&) const = default;
 };
 
-using DeviceId = StrongId<struct DeviceIdTag>;  // an adopted device, within one store
-using PoolId = StrongId<struct PoolIdTag>;      // extents under one policy
-using LeaseId = StrongId<struct LeaseIdTag>;    // a tenant's right to extents
+using DeviceId = StrongId<struct DeviceIdTag>;            // an adopted device, within one store
+using PoolId = StrongId<struct PoolIdTag>;                // extents under one policy
+using LeaseId = StrongId<struct LeaseIdTag>;              // a tenant's right to extents
+using ReservationId = StrongId<struct ReservationIdTag>;  // room kept free for a tenant
 
 // The fencing token: grows by at least one with every grant, over the whole life of a store. A holder
 // with a smaller LeaseEpoch for the same bytes has been fenced.

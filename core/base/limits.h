@@ -39,6 +39,28 @@ inline constexpr uint64_t ttl_ns_default = 60 * ns_per_s;
 inline constexpr uint64_t reconnect_ns = 5 * ns_per_s;
 inline constexpr uint64_t grace_ns_max = 3600 * ns_per_s;
 
+// The queue of a full pool. A request waits in the daemon's memory (about 1 KiB) and blocks smaller ones behind
+// it, so neither how many nor how long is unbounded; one tenant cannot fill the queue.
+inline constexpr uint64_t wait_ns_max = 3600 * ns_per_s;
+inline constexpr uint64_t waiting_max = 4096;
+inline constexpr uint64_t waiting_per_tenant_max = 256;
+
+// A holder that began a move and neither finished nor gave it up loses the target after this.
+inline constexpr uint64_t move_ns_max = 600 * ns_per_s;
+inline constexpr uint64_t compaction_ns_max = 3600 * ns_per_s;
+
+inline constexpr uint64_t quotas_max = 65'536;
+inline constexpr uint64_t reservations_max = 4096;
+
+// The audit log is a ring of about 20 MiB in the store; one text of it is a line on a screen.
+inline constexpr uint64_t audit_rows_max = 100'000;
+inline constexpr uint64_t audit_text_bytes_max = 255;
+inline constexpr uint32_t audit_rows_per_page_max = 10'000;
+
+// Erased in pieces, so that a grant that waits for a little gets it before a large lease is all erased, and the
+// bandwidth bound is kept to within one piece.
+inline constexpr uint64_t scrub_piece_bytes = 256 * mib;
+
 // One RPC message: a list of 10,000 leases is 2 MiB; anything larger is an attack or a defect.
 inline constexpr uint64_t rpc_message_bytes_max = 16 * mib;
 inline constexpr uint32_t rpc_fds_per_message_max = 4;

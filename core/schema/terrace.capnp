@@ -33,7 +33,22 @@ enum LeasePhase {
   fencing @3;          # holder is being shut out
   scrubbing @4;        # no holder; bytes being erased
   quarantined @5;      # could not be fenced or scrubbed; not granted until an administrator's release succeeds
+  transferring @6;     # handed to another tenant; nobody holds it until that is done
+  waiting @7;          # a grant in the queue of a full pool; never shown as granted
 }
+
+enum LeaseCause {      # why a lease was or is being taken from its holder
+  none @0;
+  released @1;
+  expired @2;
+  revoked @3;
+  objectLost @4;
+  deviceLost @5;
+  moved @6;
+}
+
+enum DeviceState { inService @0; draining @1; failed @2; }
+enum Placement { linear @0; striped @1; spread @2; }
 
 enum Access { readOnly @0; readWrite @1; }
 
@@ -73,6 +88,9 @@ struct LeaseInfo {
   granuleBytes @17 :UInt64;
   tier @18 :Text;      # "cxl"
   isolation @19 :Text; # "kernel" or "cooperative"
+  cause @20 :LeaseCause;
+  movable @21 :Bool;
+  holders @22 :UInt32; # sessions that have it attached now
 }
 
 struct DeviceInfo {
@@ -85,6 +103,16 @@ struct DeviceInfo {
   present @6 :Bool;    # false: adopted once, not seen now
   detail @7 :Text;     # how it is reached, what is wrong with it
   freeBytes @8 :UInt64;
+  state @9 :DeviceState;
+  largestFreeBytes @10 :UInt64;
+  leases @11 :UInt32;  # with extents on it, whatever their phases
+  usedBytes @12 :UInt64; # of those leases, on this device
+}
+
+struct FreeClass {     # free runs of one power-of-two class of sizes
+  runBytesMin @0 :UInt64; # the class holds runs of at least this and less than twice this
+  runs @1 :UInt64;
+  bytes @2 :UInt64;
 }
 
 struct PoolInfo {
@@ -98,6 +126,82 @@ struct PoolInfo {
   leases @7 :UInt32;
   largestFreeBytes @8 :UInt64; # the longest free run
   granuleBytes @9 :UInt64;
+  placement @10 :Placement;
+  stripeBytes @11 :UInt64;
+  freeClasses @12 :List(FreeClass); # ascending, empty classes left out
+  reservedBytes @13 :UInt64;   # of the free bytes, kept for tenants with reservations
+  waiting @14 :UInt32;         # grants in the queue
+  waitingBytes @15 :UInt64;
+  grantableBytes @16 :UInt64;  # free on devices in service that are present
+}
+
+struct Move {          # a lease that should leave its place, for a drain or a compaction
+  lease @0 :UInt64;
+  tenant @1 :Text;
+  label @2 :Text;
+  bytes @3 :UInt64;    # of the lease; all of it moves
+  state @4 :Text;      # "asked", "moving", "waits for room", "not movable", "held by several", ...
+  blocked @5 :Bool;    # it will not go by itself; `state` says why and what to do
+}
+
+struct DeviceProgress { # of a drain
+  device @0 :DeviceInfo;
+  leftBytes @1 :UInt64;
+  moves @2 :List(Move);
+}
+
+struct Compaction {
+  active @0 :Bool;     # false: the run is there, or the plan was ended
+  device @1 :Text;     # empty: a run of that length is free already
+  offset @2 :UInt64;
+  length @3 :UInt64;
+  leftBytes @4 :UInt64;
+  moves @5 :List(Move);
+}
+
+struct Quota {
+  tenant @0 :Text;     # "*": those without a quota of their own
+  bytesMax @1 :UInt64; # 0: no bound
+  leasesMax @2 :UInt64;
+  bytes @3 :UInt64;    # in use now; 0 for "*"
+  leases @4 :UInt64;
+}
+
+struct Reservation {
+  id @0 :UInt64;
+  pool @1 :Text;
+  tenant @2 :Text;
+  bytes @3 :UInt64;
+  ttlNs @4 :UInt64;    # 0: until it is removed
+  expiresInNs @5 :UInt64;
+  usedBytes @6 :UInt64; # of the tenant's leases in that pool, over all its reservations there
+}
+
+struct AuditQuery {
+  after @0 :UInt64;    # sequence; entries that are newer
+  limit @1 :UInt32;    # 0: limits::audit_rows_per_page_max
+  tenant @2 :Text;     # empty filters match all
+  verb @3 :Text;       # a prefix
+  subject @4 :Text;
+  sinceNs @5 :UInt64;  # CLOCK_REALTIME
+  newestFirst @6 :Bool;
+}
+
+struct AuditEntry {
+  sequence @0 :UInt64;
+  wallNs @1 :UInt64;   # CLOCK_REALTIME
+  actor @2 :Text;
+  tenant @3 :Text;
+  verb @4 :Text;
+  subject @5 :Text;
+  detail @6 :Text;
+}
+
+struct Finding {       # of a consistency check
+  severity @0 :Text;   # "error", "warning", "note"
+  subject @1 :Text;
+  what @2 :Text;
+  repair @3 :Text;     # what would mend it, and who does that
 }
 
 struct ServerInfo {
@@ -114,6 +218,10 @@ struct ServerInfo {
   connections @10 :UInt32;
   recovered @11 :Text;         # what the last start found and did
   failpoints @12 :Bool;
+  scrubbedBytes @13 :UInt64;     # since the start
+  scrubQueuedBytes @14 :UInt64;
+  scrubBytesPerS @15 :UInt64;    # the bound in the background; 0: none
+  waiting @16 :UInt32;           # grants in queues
 }
 
 interface Gateway {
@@ -131,7 +239,10 @@ interface LeaseListener {
   # Called by the daemon, at least once for each revocation of a lease that this session granted or
   # attached. The receiver should stop using the memory and release before `graceNs` has passed.
   revoking @0 (lease :UInt64, graceNs :UInt64, reason :Text);
-  fenced @1 (lease :UInt64, reason :Text);   # the descriptor is dead from now on
+  fenced @1 (lease :UInt64, reason :Text, cause :LeaseCause);   # the descriptor is dead from now on
+  moveRequested @2 (lease :UInt64, reason :Text);
+  # Sent, and now and then repeated, to the one holder of a movable lease: it should call Lease.beginMove when
+  # it can. Nothing happens to one that does not; operators see it named.
 }
 
 struct GrantRequest {
@@ -143,6 +254,9 @@ struct GrantRequest {
   label @5 :Text;          # shown to operators; unique within the tenant when not empty
   requestHigh @6 :UInt64;  # a 128-bit key chosen at random; a retry with the same key returns the same
   requestLow @7 :UInt64;   # lease instead of a second one. Both 0: no protection
+  movable @8 :Bool;        # may be asked to move, and be moved while no session has it attached: a holder
+                           # that keeps it mapped must then stay connected
+  waitNs @9 :UInt64;       # how long to wait in the queue of a full pool; 0: not at all
 }
 
 interface TenantSession {
@@ -168,13 +282,27 @@ interface Lease {
   renew @1 (ttlNs :UInt64) -> (error :Error, expiresInNs :UInt64);
   release @2 () -> (error :Error);
   reportUsage @3 (usage :Usage) -> (error :Error);
+  resize @4 (bytes :UInt64) -> (error :Error, info :LeaseInfo, lease :Lease);
+  # Rounded up to granules. Use the new capability, and its descriptor, from then on. Shrinking cuts the end off.
+  transfer @5 (tenant :Text, host :Text) -> (error :Error, info :LeaseInfo);
+  # The bytes stay, every holder is fenced, the LeaseEpoch steps; empty host: the same.
+  beginMove @6 () -> (error :Error, move :LeaseMove, bytes :UInt64);
+}
+
+interface LeaseMove {
+  # A move under way; its getFd() is the new memory, of the lease's size. Stop writing, copy, commit, map the
+  # new descriptor, unmap the old one. Dropping it gives the move up.
+  commit @0 () -> (error :Error, info :LeaseInfo, lease :Lease);
+  # The old memory is fenced soon after: touch it no more. Repeated by the same holder it answers the same.
+  abandon @1 () -> (error :Error);
 }
 
 interface Admin {
   status @0 () -> (error :Error, server :ServerInfo, pools :List(PoolInfo), leases :UInt32);
   devices @1 () -> (error :Error, devices :List(DeviceInfo));
   adopt @2 (serial :Text) -> (error :Error, device :DeviceInfo);
-  createPool @3 (name :Text, devices :List(Text)) -> (error :Error, pool :PoolInfo);
+  createPool @3 (name :Text, devices :List(Text), placement :Placement, stripeBytes :UInt64)
+             -> (error :Error, pool :PoolInfo);
   pools @4 () -> (error :Error, pools :List(PoolInfo));
   deletePool @5 (name :Text) -> (error :Error);
   leases @6 (pool :Text, tenant :Text, after :UInt64, limit :UInt32) -> (error :Error, leases :List(LeaseInfo));
@@ -185,4 +313,26 @@ interface Admin {
   release @10 (lease :UInt64) -> (error :Error);
   check @11 () -> (error :Error, problems :List(Text));
   # Re-derives every invariant of the state machine and compares it with the objects that exist.
+  addDevice @12 (pool :Text, serial :Text) -> (error :Error, pool :PoolInfo);
+  drain @13 (serial :Text) -> (error :Error, progress :DeviceProgress);
+  # Begins a drain; called again it reports where it stands.
+  progress @14 (serial :Text) -> (error :Error, progress :DeviceProgress);
+  undrain @15 (serial :Text) -> (error :Error, device :DeviceInfo);
+  failDevice @16 (serial :Text) -> (error :Error, device :DeviceInfo);
+  removeDevice @17 (serial :Text, forgetQuarantined :Bool) -> (error :Error);
+  compact @18 (pool :Text, runBytes :UInt64, timeoutNs :UInt64) -> (error :Error, compaction :Compaction);
+  # Begins a compaction for a free run of `runBytes`; 0 reports on the one under way; timeoutNs 0: an hour.
+  endCompaction @19 (pool :Text) -> (error :Error);
+  resize @20 (lease :UInt64, bytes :UInt64) -> (error :Error, info :LeaseInfo);
+  transfer @21 (lease :UInt64, tenant :Text, host :Text) -> (error :Error, info :LeaseInfo);
+  setQuota @22 (quota :Quota) -> (error :Error);   # both bounds 0: removed
+  quotas @23 () -> (error :Error, quotas :List(Quota));
+  reserve @24 (pool :Text, tenant :Text, bytes :UInt64, ttlNs :UInt64) -> (error :Error, reservation :Reservation);
+  reservations @25 () -> (error :Error, reservations :List(Reservation));
+  unreserve @26 (reservation :UInt64) -> (error :Error);
+  audit @27 (query :AuditQuery) -> (error :Error, entries :List(AuditEntry), oldest :UInt64, newest :UInt64);
+  fsck @28 () -> (error :Error, findings :List(Finding));
+  # The store's rows against each other, against the devices and objects, and against what processes have
+  # mapped (/proc). Changes nothing.
+  quarantined @29 () -> (error :Error, leases :List(LeaseInfo));
 }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/result.h"
@@ -59,6 +60,51 @@ class Backend {
   // Errors    io_error    still holds memory, or cannot be removed: the extents must be quarantined
   virtual Result<uint64_t> scrub(const std::string& name) = 0;
 
+  // Whether erasing is work of its own: then the manager calls erase() for all of a fenced lease, piece by
+  // piece from its end and within its bandwidth, before scrub(). false: the fence gave the memory back to a
+  // kernel that hands it out zeroed.
+  virtual bool erases_in_place() const { return false; }
+  // Erases `length` bytes from `offset` of a fenced lease's memory, counted along its extents, and reads a
+  // sample of them back.
+  // Errors    io_error   not erased: the extents must be quarantined
+  virtual Status erase(const std::string& name, const std::vector<Extent>& extents, uint64_t offset,
+                       uint64_t length) {
+    (void)name, (void)extents, (void)offset, (void)length;
+    return {};
+  }
+
+  // Makes an object that is `from_bytes` long `to_bytes` long; where it grew it reads as zeros and its memory
+  // is reserved. One of `to_bytes` already is done. Errors    capacity_exhausted  as carve; the object is as it
+  // was
+  //           busy                it is neither that long nor that long: fenced, or changed by its holder
+  virtual Status resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
+                        const std::vector<Extent>& extents) {
+    (void)name, (void)from_bytes, (void)to_bytes, (void)extents;
+    return cannot("resize");
+  }
+
+  // Shuts every holder of `from` out and gives its bytes to the new object `to` on the same extents, with no
+  // more memory than one object needs. `from` is gone afterwards. Done again it goes on where a crash cut it
+  // off. Errors    corrupt   neither object holds the bytes any more
+  virtual Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
+                        const std::vector<Extent>& extents) {
+    (void)from, (void)to, (void)bytes, (void)extents;
+    return cannot("rebind");
+  }
+
+  // Copies all `bytes` of one object to another of that size: a move of a lease that nobody holds.
+  virtual Status copy(const std::string& from, const std::string& to, uint64_t bytes) {
+    (void)from, (void)to, (void)bytes;
+    return cannot("copy");
+  }
+
+  // Whether carving, fencing or scrubbing that much takes only microseconds now, so that the event loop may do
+  // it itself instead of handing it to its worker.
+  virtual bool quick(uint64_t bytes) const {
+    (void)bytes;
+    return false;
+  }
+
   // Every object there is, for recovery and checks.
   virtual Result<std::vector<ObservedObject>> list() = 0;
   virtual Result<ObservedObject> usage(const std::string& name) = 0;
@@ -66,6 +112,13 @@ class Backend {
   // In words, what the memory is: "tmpfs at ... huge=always" or why there are no huge pages.
   virtual std::string describe_memory() const = 0;
   virtual bool huge_pages() const = 0;
+
+ protected:
+  Error cannot(const char* what) const {
+    return Error{.code = ErrorCode::unsupported,
+                 .where = what,
+                 .detail = "memory of the kind '" + std::string(kind()) + "' cannot do that"};
+  }
 };
 
 }  // namespace terrace::daemon

@@ -25,9 +25,67 @@ struct AdoptDevice {
 struct CreatePool {
   std::string name;
   std::vector<std::string> device_serials;
+  Placement placement = Placement::linear;
+  uint64_t stripe_bytes = 0;  // striped: 0 means one granule
 };
 struct DeletePool {
   std::string name;
+};
+// Adds an adopted device that is in no pool to a live pool of the same kind and granule.
+struct AddDevice {
+  std::string pool;
+  std::string serial;
+};
+// From now on nothing is placed on the device; moves_wanted() names the leases that may leave it.
+struct DrainDevice {
+  std::string serial;
+};
+// Ends a drain, or puts a failed device back into service.
+struct UndrainDevice {
+  std::string serial;
+  uint64_t now_ns = 0;
+};
+// Gives a device up on an operator's word: its leases are fenced, nothing is placed there.
+struct FailDevice {
+  std::string serial;
+  uint64_t now_ns = 0;
+};
+// The device vanished, or is there again (what discovery saw). Neither is durable: each start looks anew.
+struct DeviceLost {
+  std::string serial;
+  uint64_t now_ns = 0;
+};
+struct DeviceBack {
+  std::string serial;
+  uint64_t now_ns = 0;
+};
+// Forgets a device that no lease is on, and takes it from its pool. `forget_quarantined`: also one that is
+// absent or failed and still has quarantined extents, which are given up with it.
+struct RemoveDevice {
+  std::string serial;
+  bool forget_quarantined = false;
+};
+struct SetQuota {
+  QuotaRow quota;  // both bounds 0: removes the row
+};
+struct CreateReservation {
+  std::string pool;
+  std::string tenant;
+  uint64_t bytes = 0;
+  uint64_t ttl_ns = 0;  // 0: until it is removed
+  uint64_t now_ns = 0;
+};
+struct RemoveReservation {
+  ReservationId reservation;
+  uint64_t now_ns = 0;
+};
+// Plans which movable leases must leave which window so that a free run of `run_bytes` comes about; the window
+// is kept clear until then or `deadline_ns`. 0 bytes ends the pool's compaction.
+struct CompactPool {
+  std::string pool;
+  uint64_t run_bytes = 0;
+  uint64_t deadline_ns = 0;
+  uint64_t now_ns = 0;
 };
 struct Grant {
   std::string pool;
@@ -41,6 +99,12 @@ struct Grant {
   uint64_t request_high = 0;
   uint64_t request_low = 0;
   uint64_t now_ns = 0;
+  bool movable = false;
+  uint64_t wait_ns = 0;  // how long to queue for a full pool; 0: not at all
+};
+// Nobody waits for this grant any more: a waiting one leaves the queue, others are left alone.
+struct CancelGrant {
+  LeaseId lease;
 };
 struct CarveFinished {
   LeaseId lease;
@@ -65,6 +129,46 @@ struct Revoke {
   uint64_t grace_ns = 0;
   uint64_t now_ns = 0;
 };
+// Grows or shrinks a lease at its end, in granules. A shrink's holder must not use the tail any more.
+struct Resize {
+  LeaseId lease;
+  std::string tenant;
+  uint64_t bytes = 0;
+  uint64_t now_ns = 0;
+};
+struct ResizeFinished {
+  LeaseId lease;
+  Status status;
+  uint64_t now_ns = 0;
+};
+// Gives a lease, its bytes kept, to another tenant or host under a new LeaseEpoch. Whoever holds it is fenced.
+struct Transfer {
+  LeaseId lease;
+  std::string tenant;  // who asks, as in Renew
+  std::string to_tenant;
+  std::string to_host;  // empty: the same host
+  uint64_t now_ns = 0;
+};
+struct RebindFinished {
+  LeaseId lease;
+  Status status;
+  uint64_t now_ns = 0;
+};
+// Moving, by the holder or by the manager for a lease that nobody holds: BeginMove places and carves a target
+// (a pending lease of its own id, answered with MoveReady once carved), the bytes are copied, FinishMove swaps
+// objects, extents and LeaseEpoch in one step and leaves the old ones to be fenced under the target's id.
+struct BeginMove {
+  LeaseId lease;
+  std::string tenant;
+  uint64_t now_ns = 0;
+};
+struct FinishMove {
+  LeaseId lease;
+  LeaseId target;
+  std::string tenant;
+  bool commit = true;  // false: the move is given up, the target is destroyed
+  uint64_t now_ns = 0;
+};
 // Applies everything that is due at `now_ns`: expiries, and revocations whose grace is over.
 struct Tick {
   uint64_t now_ns = 0;
@@ -79,12 +183,23 @@ struct ScrubFinished {
   Status status;
   uint64_t now_ns = 0;
 };
+// The last `granules` granules of a lease that is being scrubbed are erased; they become free now, before
+// the rest.
+struct ScrubAdvanced {
+  LeaseId lease;
+  uint64_t granules = 0;
+  uint64_t now_ns = 0;
+};
 
-using Command = std::variant<AdoptDevice, CreatePool, DeletePool, Grant, CarveFinished, Renew, Release, Revoke,
-                             Tick, FenceFinished, ScrubFinished>;
+using Command = std::variant<AdoptDevice, CreatePool, DeletePool, AddDevice, DrainDevice, UndrainDevice,
+                             FailDevice, DeviceLost, DeviceBack, RemoveDevice, SetQuota, CreateReservation,
+                             RemoveReservation, CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release,
+                             Revoke, Resize, ResizeFinished, Transfer, RebindFinished, BeginMove, FinishMove,
+                             Tick, FenceFinished, ScrubFinished, ScrubAdvanced>;
 
 // --- effects: what the shell does once the step's Delta is durable ---------------------------------
-// CarveObject is the one exception: its step has no Delta and it runs at once, before the grant is durable.
+// CarveObject, RefuseGrant and a growing ResizeObject are the exceptions: they run at once. What they build is
+// made durable by the step that hears of its end, and a crash before that leaves only what recovery undoes.
 
 struct CarveObject {
   LeaseId lease;
@@ -99,6 +214,31 @@ struct FenceObject {
 struct ScrubObject {
   LeaseId lease;
   std::string object;
+  uint64_t bytes = 0;
+  std::vector<Extent> extents;
+  PoolId pool;
+};
+// A waiting grant that will not be served: its clients get `error`.
+struct RefuseGrant {
+  LeaseId lease;
+  Error error;
+};
+// Makes the object `to_bytes` long if it is `from_bytes` now; extents are those of the new size.
+struct ResizeObject {
+  LeaseId lease;
+  std::string object;
+  uint64_t from_bytes = 0;
+  uint64_t to_bytes = 0;
+  std::vector<Extent> extents;
+};
+// Fences `from` and gives its bytes, unchanged and on the same extents, to the new object `to`. Done again
+// after a crash it goes on.
+struct RebindObject {
+  LeaseId lease;
+  std::string from;
+  std::string to;
+  uint64_t bytes = 0;
+  std::vector<Extent> extents;
 };
 // Tell the holders: sent when a revocation begins. `fenced` notices follow a finished fence.
 struct NotifyHolders {
@@ -106,15 +246,26 @@ struct NotifyHolders {
   std::string reason;
   uint64_t grace_ns = 0;
   bool fenced = false;
+  LeaseCause cause = LeaseCause::none;
 };
 
-using Effect = std::variant<CarveObject, FenceObject, ScrubObject, NotifyHolders>;
+using Effect =
+    std::variant<CarveObject, FenceObject, ScrubObject, RefuseGrant, ResizeObject, RebindObject, NotifyHolders>;
 
 // --- replies --------------------------------------------------------------------------------------
 
 struct Done {};        // nothing more to say
 struct GrantPending {  // reply to the client when CarveFinished for this lease was applied
+  LeaseId lease;       // (MoveReady for BeginMove: then it is the target's id), or at RefuseGrant
+};
+struct ChangePending {  // reply when ResizeFinished or RebindFinished for this lease was applied
   LeaseId lease;
+};
+struct MoveReady {  // the target is carved: copy, then FinishMove
+  LeaseId lease;
+  LeaseId target;
+  std::string object;  // of the target
+  uint64_t bytes = 0;
 };
 struct LeaseReply {  // an active (or retried) lease
   LeaseRow lease;
@@ -125,8 +276,19 @@ struct DeviceReply {
 struct PoolReply {
   PoolRow pool;
 };
+struct ReservationReply {
+  ReservationRow reservation;
+};
+struct CompactionReply {
+  DeviceId device;  // invalid: a run of that length is free already
+  uint64_t first_granule = 0;
+  uint64_t granules = 0;
+  std::vector<LeaseId> leases;  // that must move
+  uint64_t bytes_to_move = 0;
+};
 
-using Reply = std::variant<Done, GrantPending, LeaseReply, DeviceReply, PoolReply>;
+using Reply = std::variant<Done, GrantPending, ChangePending, MoveReady, LeaseReply, DeviceReply, PoolReply,
+                           ReservationReply, CompactionReply>;
 
 struct Step {
   Result<Reply> reply = Reply{Done{}};

@@ -96,7 +96,7 @@ Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules) 
     left -= run.count;
   }
   if (left == 0) return extents;
-  for (const Extent& extent : extents) free_.at(extent.device).give({extent.first_granule, extent.granules});
+  give_back(extents);
   return refused(ErrorCode::capacity_exhausted,
                  "pool " + find_pool(pool)->name +
                      " is too fragmented: " + format_size(granules * granule_bytes) + " would need more than " +
@@ -167,9 +167,10 @@ Step StateMachine::on(const CarveFinished& command) {
     return step;
   }
   LeaseRow& lease = at->second;
+  unindex_lease(lease);
   lease.phase = LeasePhase::active;
   if (lease.ttl_ns != 0) lease.expiry_ns = command.now_ns + lease.ttl_ns;
-  set_due(lease);
+  index_lease(lease);
   step.delta.leases[lease.id] = lease;
   step.delta.meta = meta_;
   step.reply = Reply{LeaseReply{lease}};

@@ -41,52 +41,39 @@ LeaseRow* StateMachine::mutable_lease(LeaseId id, const std::string& tenant) {
   return &at->second;
 }
 
-void StateMachine::set_due(const LeaseRow& lease) {
-  if (lease.expiry_ns != 0) due_.insert({lease.expiry_ns, lease.id});
-  if (lease.deadline_ns != 0) due_.insert({lease.deadline_ns, lease.id});
-}
-
-void StateMachine::clear_due(const LeaseRow& lease) {
-  if (lease.expiry_ns != 0) due_.erase({lease.expiry_ns, lease.id});
-  if (lease.deadline_ns != 0) due_.erase({lease.deadline_ns, lease.id});
-}
-
-void StateMachine::index_lease(const LeaseRow& lease) {
-  if (!lease.label.empty()) by_label_[{lease.tenant, lease.label}] = lease.id;
-  if (lease.request_high != 0 || lease.request_low != 0)
-    by_request_[{lease.tenant, lease.request_high, lease.request_low}] = lease.id;
-}
-
-void StateMachine::unindex_lease(const LeaseRow& lease) {
-  if (const auto at = by_label_.find({lease.tenant, lease.label});
-      at != by_label_.end() && at->second == lease.id)
-    by_label_.erase(at);
-  if (const auto at = by_request_.find({lease.tenant, lease.request_high, lease.request_low});
-      at != by_request_.end() && at->second == lease.id)
-    by_request_.erase(at);
-}
-
-void StateMachine::begin_fence(LeaseRow& lease, std::string reason, Step& step) {
-  clear_due(lease);
+void StateMachine::begin_fence(LeaseRow& lease, LeaseCause cause, std::string reason, Step& step) {
   unindex_lease(lease);
   lease.phase = LeasePhase::fencing;
   lease.expiry_ns = 0;
   lease.deadline_ns = 0;
+  lease.cause = cause;
   lease.reason = std::move(reason);
+  index_lease(lease);
   step.delta.leases[lease.id] = lease;
   step.effects.push_back(FenceObject{lease.id, lease.object});
+}
+
+void StateMachine::quarantine(LeaseRow& lease, const std::string& more, Step& step) {
+  unindex_lease(lease);
+  lease.phase = LeasePhase::quarantined;
+  append_reason(lease.reason, more);
+  index_lease(lease);
+  step.delta.leases[lease.id] = lease;
 }
 
 void StateMachine::forget(LeaseId id) {
   const auto at = leases_.find(id);
   const LeaseRow& lease = at->second;
-  clear_due(lease);
   unindex_lease(lease);
-  for (const Extent& extent : lease.extents) {
+  give_back(lease.extents);
+  leases_.erase(at);
+}
+
+void StateMachine::give_back(const std::vector<Extent>& extents) {
+  for (const Extent& extent : extents) {
     const bool given = free_.at(extent.device).give({extent.first_granule, extent.granules});
     TERRACE_CHECK(given, "I2: an extent that is given back was free already");
   }
-  leases_.erase(at);
 }
 
 Step StateMachine::on(const Renew& command) {
@@ -97,9 +84,8 @@ Step StateMachine::on(const Renew& command) {
   if (lease->phase == LeasePhase::revoking)
     return refuse(ErrorCode::lease_revoked, where, name + " is being taken back: " + lease->reason);
   if (lease->phase != LeasePhase::active) {
-    const bool expired = lease->reason == "expired" || lease->reason.starts_with("expired; quarantined");
-    return refuse(expired ? ErrorCode::lease_expired : ErrorCode::lease_revoked, where,
-                  name + " has ended: " + lease->reason);
+    return refuse(lease->cause == LeaseCause::expired ? ErrorCode::lease_expired : ErrorCode::lease_revoked,
+                  where, name + " has ended: " + lease->reason);
   }
   if (lease->expiry_ns != 0 && lease->expiry_ns <= command.now_ns) {
     return refuse(ErrorCode::lease_expired, where,
@@ -122,9 +108,9 @@ Step StateMachine::on(const Renew& command) {
     }
     lease->ttl_ns = command.ttl_ns;
   }
-  clear_due(*lease);
+  due_.erase({lease->expiry_ns, lease->id});  // the other indexes do not depend on the expiry
   lease->expiry_ns = command.now_ns + lease->ttl_ns;
-  set_due(*lease);
+  due_.insert({lease->expiry_ns, lease->id});
   step.delta.leases[lease->id] = *lease;
   step.reply = Reply{LeaseReply{*lease}};
   return step;
@@ -136,10 +122,10 @@ Step StateMachine::on(const Release& command) {
   if (lease == nullptr || lease->phase == LeasePhase::pending) return no_such_lease("Release", command.lease);
   Step step;
   if (usable(*lease)) {
-    begin_fence(*lease, "released", step);
+    begin_fence(*lease, LeaseCause::released, "released", step);
   } else if (lease->phase == LeasePhase::quarantined && command.tenant.empty()) {
     // The way out of quarantine: an administrator, having mended the cause, has it fenced and scrubbed again.
-    begin_fence(*lease, "released from quarantine", step);
+    begin_fence(*lease, LeaseCause::released, "released from quarantine", step);
   }
   return step;
 }
@@ -163,20 +149,21 @@ Step StateMachine::on(const Revoke& command) {
   Step step;
   const uint64_t deadline_ns = command.now_ns + command.grace_ns;
   if (command.grace_ns == 0) {
-    begin_fence(*lease, reason, step);
+    begin_fence(*lease, LeaseCause::revoked, reason, step);
   } else {
-    clear_due(*lease);
+    unindex_lease(*lease);
     // A second revocation may shorten the grace, never lengthen it.
     const bool sooner = lease->phase == LeasePhase::active || deadline_ns < lease->deadline_ns;
     if (sooner) lease->deadline_ns = deadline_ns;
     lease->phase = LeasePhase::revoking;
+    lease->cause = LeaseCause::revoked;
     lease->reason = reason;
     // It cannot be renewed any more, and its holder was told of the grace: it does not lapse within it.
     if (lease->ttl_ns != 0) lease->expiry_ns = std::max(lease->expiry_ns, lease->deadline_ns);
-    set_due(*lease);
+    index_lease(*lease);
     step.delta.leases[lease->id] = *lease;
     const uint64_t left_ns = lease->deadline_ns > command.now_ns ? lease->deadline_ns - command.now_ns : 0;
-    step.effects.push_back(NotifyHolders{lease->id, reason, left_ns, false});
+    step.effects.push_back(NotifyHolders{lease->id, reason, left_ns, false, lease->cause});
   }
   step.reply = Reply{LeaseReply{*lease}};
   return step;
@@ -187,7 +174,7 @@ Step StateMachine::on(const Tick& command) {
   while (!due_.empty() && due_.begin()->at_ns <= command.now_ns) {
     LeaseRow& lease = leases_.at(due_.begin()->lease);
     const bool deadline = lease.deadline_ns != 0 && lease.deadline_ns <= command.now_ns;
-    begin_fence(lease, deadline ? lease.reason : "expired", step);
+    begin_fence(lease, deadline ? lease.cause : LeaseCause::expired, deadline ? lease.reason : "expired", step);
   }
   return step;
 }
@@ -199,13 +186,11 @@ Step StateMachine::on(const FenceFinished& command) {
     return no_such_lease("FenceFinished", command.lease);
   Step step;
   if (command.status.ok()) {
-    lease->phase = LeasePhase::scrubbing;
-    step.effects.push_back(NotifyHolders{lease->id, lease->reason, 0, true});
-    step.effects.push_back(ScrubObject{lease->id, lease->object});
+    lease->phase = LeasePhase::scrubbing;  // the same to every index
+    step.effects.push_back(NotifyHolders{lease->id, lease->reason, 0, true, lease->cause});
+    step.effects.push_back(ScrubObject{lease->id, lease->object, lease->bytes, lease->extents, lease->pool});
   } else {
-    lease->phase = LeasePhase::quarantined;
-    append_reason(lease->reason, "; quarantined, could not be fenced: " + command.status.error().to_string());
-    step.delta.leases[lease->id] = *lease;
+    quarantine(*lease, "; quarantined, could not be fenced: " + command.status.error().to_string(), step);
   }
   return step;
 }
@@ -216,12 +201,12 @@ Step StateMachine::on(const ScrubFinished& command) {
     return no_such_lease("ScrubFinished", command.lease);
   Step step;
   if (command.status.ok()) {
+    const PoolId pool = lease->pool;
     step.delta.leases[command.lease] = std::nullopt;
     forget(command.lease);
+    serve_waiting(pool, step);
   } else {
-    lease->phase = LeasePhase::quarantined;
-    append_reason(lease->reason, "; quarantined, could not be scrubbed: " + command.status.error().to_string());
-    step.delta.leases[lease->id] = *lease;
+    quarantine(*lease, "; quarantined, could not be scrubbed: " + command.status.error().to_string(), step);
   }
   return step;
 }

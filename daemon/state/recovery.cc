@@ -31,7 +31,7 @@ Status check_lease_row(const LeaseRow& lease, const MetaRow& meta) {
       !valid_text(lease.label, limits::label_bytes_max) || !valid_text(lease.reason, limits::reason_bytes_max))
     return corrupt(name + " has an impossible name or text");
   if (lease.mode > LeaseMode::shared_coherent) return corrupt(name + " has an unknown mode");
-  if (lease.phase == LeasePhase::pending || lease.phase > LeasePhase::quarantined)
+  if (lease.phase == LeasePhase::pending || lease.phase > LeasePhase::transferring)
     return corrupt(name + " has an impossible phase");
   if (lease.ttl_ns != 0 && (lease.ttl_ns < limits::ttl_ns_min || lease.ttl_ns > limits::ttl_ns_max))
     return corrupt(name + " has an impossible TTL");
@@ -105,8 +105,8 @@ Status StateMachine::load_rows(Image image) {
     if (lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking) {
       if (!lease.label.empty() && by_label_.contains({lease.tenant, lease.label}))
         return corrupt(lease_name(lease) + " repeats the label '" + lease.label + "'");
-      index_lease(lease);
     }
+    index_lease(lease);
     leases_.emplace(lease.id, std::move(lease));
   }
   return {};
@@ -121,7 +121,7 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, ui
     case LeasePhase::revoking: {
       if (!exists || object->second != lease.bytes) {
         Step step;
-        begin_fence(lease,
+        begin_fence(lease, LeaseCause::object_lost,
                     exists ? "its memory object changed its size while the manager was down"
                            : "its memory object was gone when the manager started",
                     step);
@@ -130,6 +130,7 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, ui
         recovery.effects.insert(recovery.effects.end(), step.effects.begin(), step.effects.end());
         return;
       }
+      unindex_lease(lease);
       if (!same_boot) {  // times of another boot mean nothing: a full TTL from now
         if (lease.ttl_ns != 0) lease.expiry_ns = now_ns + lease.ttl_ns;
         if (lease.phase == LeasePhase::revoking) lease.deadline_ns = now_ns;
@@ -142,23 +143,30 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, ui
           recovery.delta.leases[lease.id] = lease;
         }
       }
-      set_due(lease);
+      index_lease(lease);
       if (lease.phase == LeasePhase::revoking) {
         const uint64_t left_ns = lease.deadline_ns > now_ns ? lease.deadline_ns - now_ns : 0;
-        recovery.effects.push_back(NotifyHolders{lease.id, lease.reason, left_ns, false});
+        recovery.effects.push_back(NotifyHolders{lease.id, lease.reason, left_ns, false, lease.cause});
       }
       return;
     }
     case LeasePhase::fencing:
     case LeasePhase::scrubbing:
-      lease.phase = LeasePhase::fencing;
+      lease.phase = LeasePhase::fencing;  // the same to every index
       recovery.effects.push_back(FenceObject{lease.id, lease.object});
       recovery.findings.push_back(lease_name(lease) + " was being taken back (" + lease.reason + "); goes on");
       return;
     case LeasePhase::quarantined:
       recovery.findings.push_back(lease_name(lease) + " stays quarantined: " + lease.reason);
       return;
-    case LeasePhase::pending: return;
+    case LeasePhase::transferring:
+      recovery.effects.push_back(
+          RebindObject{lease.id, lease.object, lease.next_object, lease.bytes, lease.extents});
+      recovery.findings.push_back(lease_name(lease) + " was being handed to tenant " + lease.tenant +
+                                  "; goes on");
+      return;
+    case LeasePhase::pending:
+    case LeasePhase::waiting: return;
   }
 }
 

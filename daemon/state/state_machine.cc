@@ -172,30 +172,6 @@ const DeviceRow* StateMachine::find_device(const std::string& serial) const {
   return nullptr;
 }
 
-PoolUse StateMachine::pool_use(PoolId id) const {
-  PoolUse use;
-  for (const auto& [device_id, device] : devices_) {
-    if (device.pool != id) continue;
-    const ExtentMap& free = free_.at(device_id);
-    use.capacity_bytes += device.capacity_bytes;
-    use.free_bytes += free.free_granules() * device.granule_bytes;
-    use.largest_free_bytes = std::max(use.largest_free_bytes, free.largest_run() * device.granule_bytes);
-  }
-  for (const auto& [lease_id, lease] : leases_) {
-    if (lease.pool != id) continue;
-    ++use.leases;
-    switch (lease.phase) {
-      case LeasePhase::pending:
-      case LeasePhase::active:
-      case LeasePhase::revoking: use.leased_bytes += lease.bytes; break;
-      case LeasePhase::fencing:
-      case LeasePhase::scrubbing: use.scrubbing_bytes += lease.bytes; break;
-      case LeasePhase::quarantined: use.quarantined_bytes += lease.bytes; break;
-    }
-  }
-  return use;
-}
-
 uint64_t StateMachine::device_free_bytes(DeviceId id) const {
   const DeviceRow* device = find_device(id);
   return device == nullptr ? 0 : free_.at(id).free_granules() * device->granule_bytes;
@@ -218,7 +194,9 @@ Image StateMachine::image() const {
   for (const auto& [id, row] : devices_) image.devices.push_back(row);
   for (const auto& [id, row] : pools_) image.pools.push_back(row);
   for (const auto& [id, row] : leases_)
-    if (row.phase != LeasePhase::pending) image.leases.push_back(row);
+    if (row.phase != LeasePhase::pending && row.phase != LeasePhase::waiting) image.leases.push_back(row);
+  for (const auto& [tenant, row] : quotas_) image.quotas.push_back(row);
+  for (const auto& [id, row] : reservations_) image.reservations.push_back(row);
   return image;
 }
 

@@ -14,6 +14,10 @@
 //   I7  A persistent lease has no expiry; every other active lease has one, and the due index holds it.
 //   I8  A pool's devices exist and belong to no other pool.
 //   I9  The free index of a device equals the complement of its leases' extents.
+//   I10 The counters of use (by pool and phase, by tenant, by pool and tenant) equal what the rows add up to.
+//   I11 A grant leaves free, or on its way to being free, what other tenants' reservations do not yet have.
+//   I12 A waiting grant has no extents and is in its pool's queue once; a move's target is pending and
+//   unlabelled.
 #pragma once
 
 #include <map>
@@ -52,7 +56,25 @@ struct PoolUse {
   uint64_t scrubbing_bytes = 0;
   uint64_t quarantined_bytes = 0;
   uint64_t largest_free_bytes = 0;
+  uint64_t leases = 0;           // whatever their phase; waiting ones are counted apart
+  uint64_t grantable_bytes = 0;  // free on devices that are present and in service
+  uint64_t reserved_bytes = 0;   // of those, kept for tenants with reservations
+  uint64_t waiting = 0;
+  uint64_t waiting_bytes = 0;
+};
+
+// Leases that count against a tenant's quota: pending, active, revoking, transferring; no move's target.
+struct TenantUse {
+  uint64_t bytes = 0;
   uint64_t leases = 0;
+};
+
+// A lease that should leave its place, for a drain or a compaction.
+struct WantedMove {
+  LeaseId lease;
+  LeaseId target;        // of a move under way; invalid otherwise
+  bool movable = false;  // and in a phase that can move
+  bool for_drain = false;
 };
 
 class StateMachine {
@@ -80,7 +102,28 @@ class StateMachine {
   const std::map<LeaseId, LeaseRow>& leases() const { return leases_; }
   const std::map<PoolId, PoolRow>& pools() const { return pools_; }
   const std::map<DeviceId, DeviceRow>& devices() const { return devices_; }
+  const std::map<std::string, QuotaRow>& quotas() const { return quotas_; }
+  const std::map<ReservationId, ReservationRow>& reservations() const { return reservations_; }
+  // Of devices and leases, O(devices of the pool).
   PoolUse pool_use(PoolId id) const;
+  TenantUse tenant_use(const std::string& tenant) const;
+  uint64_t tenant_bytes_in(PoolId pool, const std::string& tenant) const;
+  // The bounds that hold for a tenant: its own row, else that of "*", else none.
+  QuotaRow quota_of(const std::string& tenant) const;
+  const ExtentMap& free_of(DeviceId id) const { return free_.at(id); }
+  bool absent(DeviceId id) const { return absent_.contains(id); }
+  // Whether new extents may be placed there: present and in service.
+  bool placeable(const DeviceRow& device) const;
+  // Whether grants wait for `pool`: then its scrubs are urgent.
+  bool has_waiting(PoolId pool) const;
+  // Leases that drains and compactions want elsewhere, movable or not, by id. O(leases).
+  std::vector<WantedMove> moves_wanted() const;
+  struct CompactionPlan {
+    DeviceId device;
+    GranuleRun window;
+    uint64_t deadline_ns = 0;
+  };
+  const CompactionPlan* compaction_of(PoolId pool) const;
   uint64_t device_free_bytes(DeviceId id) const;
   uint64_t pool_granule_bytes(PoolId id) const;
 
@@ -94,14 +137,33 @@ class StateMachine {
   Step on(const AdoptDevice& command);
   Step on(const CreatePool& command);
   Step on(const DeletePool& command);
+  Step on(const AddDevice& command);
+  Step on(const DrainDevice& command);
+  Step on(const UndrainDevice& command);
+  Step on(const FailDevice& command);
+  Step on(const DeviceLost& command);
+  Step on(const DeviceBack& command);
+  Step on(const RemoveDevice& command);
+  Step on(const SetQuota& command);
+  Step on(const CreateReservation& command);
+  Step on(const RemoveReservation& command);
+  Step on(const CompactPool& command);
   Step on(const Grant& command);
+  Step on(const CancelGrant& command);
   Step on(const CarveFinished& command);
   Step on(const Renew& command);
   Step on(const Release& command);
   Step on(const Revoke& command);
+  Step on(const Resize& command);
+  Step on(const ResizeFinished& command);
+  Step on(const Transfer& command);
+  Step on(const RebindFinished& command);
+  Step on(const BeginMove& command);
+  Step on(const FinishMove& command);
   Step on(const Tick& command);
   Step on(const FenceFinished& command);
   Step on(const ScrubFinished& command);
+  Step on(const ScrubAdvanced& command);
 
   struct DueEntry {
     uint64_t at_ns;
@@ -109,20 +171,64 @@ class StateMachine {
     auto operator<=>(const DueEntry&) const = default;
   };
 
+  // grant.cc, placement.cc
   Status check_grant(const Grant& command, const PoolRow* pool) const;
+  // Takes `granules` out of the free indexes as the pool's placement says, on placeable devices only, outside
+  // the windows of compactions unless nothing else is left. Errors: capacity_exhausted, nothing taken.
   Result<std::vector<Extent>> place(PoolId pool, uint64_t granules);
+  void give_back(const std::vector<Extent>& extents);
+
+  // quota.cc
+  // Whether the tenant's quota allows that much more. Errors: limit_exceeded, names the bound and the use.
+  Status check_quota(const std::string& tenant, uint64_t more_bytes, uint64_t more_leases) const;
+  // Whether a grant of `bytes` leaves other tenants' reservations their room. Errors: capacity_exhausted.
+  Status check_reservations(PoolId pool, const std::string& tenant, uint64_t bytes) const;
+  // What `tenant`'s reservations in `pool` keep free beyond what it has there.
+  uint64_t unfilled_reservation(PoolId pool, const std::string& tenant) const;
+
+  // queue.cc: the waiting grants of a pool, in turn by tenant, none overtaking the one whose turn it is.
+  // Serves those that fit now; called whenever something may have become free.
+  void serve_waiting(PoolId pool, Step& step);
+  void serve_all_waiting(Step& step);
+
   LeaseRow* mutable_lease(LeaseId id, const std::string& tenant);
-  void set_due(const LeaseRow& lease);
-  void clear_due(const LeaseRow& lease);
   // Moves a lease to `fencing`: from here it holds no label and no idempotency key.
-  void begin_fence(LeaseRow& lease, std::string reason, Step& step);
-  void forget(LeaseId id);  // extents become free
+  void begin_fence(LeaseRow& lease, LeaseCause cause, std::string reason, Step& step);
+  void quarantine(LeaseRow& lease, const std::string& more, Step& step);  // `more` is added to its reason
+  void forget(LeaseId id);                                                // extents become free
+
+  // Every index (due, labels, keys, counters of use) takes a row in and out as a whole: take it out, change the
+  // row, take it in. lease_index.cc
   void index_lease(const LeaseRow& lease);
   void unindex_lease(const LeaseRow& lease);
+  void count_lease(const LeaseRow& lease, bool in);
+  bool is_move_target(LeaseId id) const { return moves_.contains(id); }
+
   Status load_rows(Image image);
   Status reserve_row_extents(const LeaseRow& lease);
   void recover_lease(LeaseRow& lease, const std::map<std::string, uint64_t>& objects, bool same_boot,
                      uint64_t now_ns, Recovery& recovery);
+
+  struct PoolCounters {
+    uint64_t leased_bytes = 0, scrubbing_bytes = 0, quarantined_bytes = 0, leases = 0;
+    uint64_t waiting = 0, waiting_bytes = 0;
+    bool operator==(const PoolCounters&) const = default;
+  };
+  // A growth whose object is being made longer; its extents are taken but not in the row yet.
+  struct Growth {
+    std::vector<Extent> extents;
+    uint64_t bytes = 0;  // of the lease afterwards
+  };
+  struct MoveUnderWay {
+    LeaseId lease;
+    bool carved = false;
+  };
+  struct WaitingQueue {
+    std::vector<LeaseId> waiting;                 // in the order of arrival
+    LeaseId turn;                                 // whose turn it is; invalid: to be chosen
+    std::map<std::string, uint64_t> last_served;  // tenant -> when, in services of this pool
+    uint64_t services = 0;
+  };
 
   MetaRow meta_;
   std::map<DeviceId, DeviceRow> devices_;
@@ -133,6 +239,16 @@ class StateMachine {
   std::set<DeviceId> absent_;  // adopted, but not seen at start: nothing is placed there
   std::map<std::pair<std::string, std::string>, LeaseId> by_label_;            // tenant, label
   std::map<std::tuple<std::string, uint64_t, uint64_t>, LeaseId> by_request_;  // tenant, key
+  std::map<std::string, QuotaRow> quotas_;
+  std::map<ReservationId, ReservationRow> reservations_;
+  std::unordered_map<PoolId, PoolCounters> pool_counters_;
+  std::map<std::string, TenantUse> tenant_use_;
+  std::map<std::pair<PoolId, std::string>, uint64_t> tenant_bytes_;  // in a pool; no entry when 0
+  std::unordered_map<LeaseId, Growth> growths_;
+  std::map<LeaseId, MoveUnderWay> moves_;            // by target
+  std::unordered_map<LeaseId, LeaseId> move_of_;     // lease -> target
+  std::unordered_map<PoolId, WaitingQueue> queues_;  // no entry when nobody waits
+  std::map<PoolId, CompactionPlan> compactions_;
 };
 
 }  // namespace terrace::daemon

@@ -9,11 +9,28 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/base/result.h"
 #include "daemon/state/rows.h"
 
 namespace terrace::daemon {
+
+// Which entries of the audit log; empty texts match all.
+struct AuditQuery {
+  uint64_t after = 0;     // sequence; newer ones
+  uint64_t since_ns = 0;  // wall clock
+  uint32_t limit = 0;     // 0: limits::audit_rows_per_page_max
+  std::string tenant;
+  std::string verb;  // a prefix
+  std::string subject;
+  bool newest_first = false;
+};
+struct AuditPage {
+  std::vector<AuditRow> rows;
+  uint64_t oldest = 0;  // of the whole log; 0: it is empty
+  uint64_t newest = 0;
+};
 
 class Store {
  public:
@@ -29,6 +46,17 @@ class Store {
   // Errors    capacity_exhausted  the disk is full; nothing of the delta is there
   //           io_error            nothing is known: the caller must stop and recover by loading again
   virtual Status commit(const Delta& delta) = 0;
+
+  // Durable entries of the audit log, ascending unless asked otherwise. The log keeps the newest
+  // limits::audit_rows_max.
+  virtual Result<AuditPage> audit(const AuditQuery& query) {
+    (void)query;
+    return AuditPage{};
+  }
+
+  // Whether a commit takes only microseconds now (state on a memory file system), so that the event loop may do
+  // it itself instead of handing it to the store's worker.
+  virtual bool quick() const { return false; }
 };
 
 // Opens or creates the SQLite store at `path` (WAL, synchronous=FULL: one fdatasync a commit). An

@@ -103,9 +103,12 @@ daemon::Command random_command(Prng& prng, const Reference& reference, uint64_t 
 }
 
 const char* command_name(const daemon::Command& command) {
-  static const char* const names[] = {"AdoptDevice",   "CreatePool",    "DeletePool",   "Grant",
-                                      "CarveFinished", "Renew",         "Release",      "Revoke",
-                                      "Tick",          "FenceFinished", "ScrubFinished"};
+  static const char* const names[] = {
+      "AdoptDevice",       "CreatePool",  "DeletePool", "AddDevice",      "DrainDevice",   "UndrainDevice",
+      "FailDevice",        "DeviceLost",  "DeviceBack", "RemoveDevice",   "SetQuota",      "CreateReservation",
+      "RemoveReservation", "CompactPool", "Grant",      "CancelGrant",    "CarveFinished", "Renew",
+      "Release",           "Revoke",      "Resize",     "ResizeFinished", "Transfer",      "RebindFinished",
+      "BeginMove",         "FinishMove",  "Tick",       "FenceFinished",  "ScrubFinished", "ScrubAdvanced"};
   static_assert(std::size(names) == std::variant_size_v<daemon::Command>);
   return names[command.index()];
 }

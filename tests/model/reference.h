@@ -42,6 +42,10 @@ class Reference {
   const std::string& pool_of(const std::string& serial) const { return pool_of_device_.at(serial); }
 
  private:
+  template <typename Other>
+  Expected on(const Other&) {
+    return {};  // not modelled yet, and not drawn
+  }
   Expected on(const daemon::AdoptDevice& c);
   Expected on(const daemon::CreatePool& c);
   Expected on(const daemon::DeletePool& c);

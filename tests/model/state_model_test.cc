@@ -27,6 +27,9 @@ std::string describe(const daemon::Effect& effect) {
     std::string operator()(const daemon::CarveObject& e) { return "carve " + std::to_string(e.lease.value); }
     std::string operator()(const daemon::FenceObject& e) { return "fence " + std::to_string(e.lease.value); }
     std::string operator()(const daemon::ScrubObject& e) { return "scrub " + std::to_string(e.lease.value); }
+    std::string operator()(const daemon::RefuseGrant& e) { return "refuse " + std::to_string(e.lease.value); }
+    std::string operator()(const daemon::ResizeObject& e) { return "resize " + std::to_string(e.lease.value); }
+    std::string operator()(const daemon::RebindObject& e) { return "rebind " + std::to_string(e.lease.value); }
     std::string operator()(const daemon::NotifyHolders& e) {
       return (e.fenced ? "fenced " : "notice ") + std::to_string(e.lease.value);
     }

@@ -1,0 +1,114 @@
+// The indexes over leases: what is due when, who has which label or key, how much everybody uses.
+#include <algorithm>
+
+#include "core/base/check.h"
+#include "daemon/state/state_machine.h"
+
+namespace terrace::daemon {
+namespace {
+
+// Whether a lease answers to its label and its idempotency key.
+bool named(LeasePhase phase) {
+  return phase == LeasePhase::pending || phase == LeasePhase::waiting || phase == LeasePhase::active ||
+         phase == LeasePhase::revoking || phase == LeasePhase::transferring;
+}
+
+}  // namespace
+
+void StateMachine::index_lease(const LeaseRow& lease) {
+  if (lease.expiry_ns != 0) due_.insert({lease.expiry_ns, lease.id});
+  if (lease.deadline_ns != 0) due_.insert({lease.deadline_ns, lease.id});
+  if (named(lease.phase)) {
+    if (!lease.label.empty()) by_label_[{lease.tenant, lease.label}] = lease.id;
+    if (lease.request_high != 0 || lease.request_low != 0)
+      by_request_[{lease.tenant, lease.request_high, lease.request_low}] = lease.id;
+  }
+  count_lease(lease, true);
+}
+
+void StateMachine::unindex_lease(const LeaseRow& lease) {
+  if (lease.expiry_ns != 0) due_.erase({lease.expiry_ns, lease.id});
+  if (lease.deadline_ns != 0) due_.erase({lease.deadline_ns, lease.id});
+  if (named(lease.phase)) {
+    if (!lease.label.empty()) by_label_.erase({lease.tenant, lease.label});
+    if (lease.request_high != 0 || lease.request_low != 0)
+      by_request_.erase({lease.tenant, lease.request_high, lease.request_low});
+  }
+  count_lease(lease, false);
+}
+
+void StateMachine::count_lease(const LeaseRow& lease, bool in) {
+  const auto count = [in](uint64_t& counter, uint64_t by) {
+    TERRACE_CHECK(in || counter >= by, "I10: a counter of use would fall below zero");
+    counter = in ? counter + by : counter - by;
+  };
+  PoolCounters& pool = pool_counters_[lease.pool];
+  if (lease.phase == LeasePhase::waiting) {
+    count(pool.waiting, 1);
+    count(pool.waiting_bytes, lease.bytes);
+    return;
+  }
+  count(pool.leases, 1);
+  switch (lease.phase) {
+    case LeasePhase::fencing:
+    case LeasePhase::scrubbing: count(pool.scrubbing_bytes, lease.bytes); return;
+    case LeasePhase::quarantined: count(pool.quarantined_bytes, lease.bytes); return;
+    default: count(pool.leased_bytes, lease.bytes);
+  }
+  if (is_move_target(lease.id)) return;
+  TenantUse& use = tenant_use_[lease.tenant];
+  count(use.bytes, lease.bytes);
+  count(use.leases, 1);
+  if (use.leases == 0) tenant_use_.erase(lease.tenant);
+  uint64_t& there = tenant_bytes_[{lease.pool, lease.tenant}];
+  count(there, lease.bytes);
+  if (there == 0) tenant_bytes_.erase({lease.pool, lease.tenant});
+}
+
+PoolUse StateMachine::pool_use(PoolId id) const {
+  PoolUse use;
+  for (const auto& [device_id, device] : devices_) {
+    if (device.pool != id) continue;
+    const ExtentMap& free = free_.at(device_id);
+    const uint64_t free_bytes = free.free_granules() * device.granule_bytes;
+    use.capacity_bytes += device.capacity_bytes;
+    use.free_bytes += free_bytes;
+    if (placeable(device)) use.grantable_bytes += free_bytes;
+    use.largest_free_bytes = std::max(use.largest_free_bytes, free.largest_run() * device.granule_bytes);
+  }
+  if (const auto at = pool_counters_.find(id); at != pool_counters_.end()) {
+    use.leased_bytes = at->second.leased_bytes;
+    use.scrubbing_bytes = at->second.scrubbing_bytes;
+    use.quarantined_bytes = at->second.quarantined_bytes;
+    use.leases = at->second.leases;
+    use.waiting = at->second.waiting;
+    use.waiting_bytes = at->second.waiting_bytes;
+  }
+  for (const auto& [growth_lease, growth] : growths_) {
+    const LeaseRow& lease = leases_.at(growth_lease);
+    if (lease.pool == id) use.leased_bytes += growth.bytes - lease.bytes;
+  }
+  std::set<std::string> tenants;
+  for (const auto& [reservation_id, reservation] : reservations_)
+    if (reservation.pool == id) tenants.insert(reservation.tenant);
+  for (const std::string& tenant : tenants) use.reserved_bytes += unfilled_reservation(id, tenant);
+  use.reserved_bytes = std::min(use.reserved_bytes, use.grantable_bytes);
+  return use;
+}
+
+TenantUse StateMachine::tenant_use(const std::string& tenant) const {
+  const auto at = tenant_use_.find(tenant);
+  TenantUse use = at == tenant_use_.end() ? TenantUse{} : at->second;
+  for (const auto& [id, growth] : growths_) {
+    const LeaseRow& lease = leases_.at(id);
+    if (lease.tenant == tenant) use.bytes += growth.bytes - lease.bytes;
+  }
+  return use;
+}
+
+uint64_t StateMachine::tenant_bytes_in(PoolId pool, const std::string& tenant) const {
+  const auto at = tenant_bytes_.find({pool, tenant});
+  return at == tenant_bytes_.end() ? 0 : at->second;
+}
+
+}  // namespace terrace::daemon
