@@ -37,9 +37,6 @@ Step StateMachine::on(const RemoveDevice&) {
 Step StateMachine::on(const CompactPool&) {
   return unsupported("CompactPool");
 }
-bool StateMachine::placeable(const DeviceRow& device) const {
-  return device.state == DeviceState::in_service && !absent_.contains(device.id);
-}
 std::vector<WantedMove> StateMachine::moves_wanted() const {
   return {};
 }

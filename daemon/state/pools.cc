@@ -1,0 +1,93 @@
+// Pools: made of adopted devices under one placement, and deleted when empty.
+#include <algorithm>
+
+#include "core/base/limits.h"
+#include "daemon/state/names.h"
+#include "daemon/state/state_machine.h"
+
+namespace terrace::daemon {
+namespace {
+
+Step refuse(ErrorCode code, const char* where, std::string detail) {
+  Step step;
+  step.reply = Error{.code = code, .where = where, .detail = std::move(detail)};
+  return step;
+}
+
+}  // namespace
+
+Step StateMachine::on(const CreatePool& command) {
+  constexpr const char* where = "CreatePool";
+  if (!valid_name(command.name)) {
+    return refuse(ErrorCode::invalid_argument, where,
+                  "'" + command.name + "' is no pool name; use letters, digits and -_.:@, at most 63");
+  }
+  if (find_pool(command.name) != nullptr)
+    return refuse(ErrorCode::already_exists, where, "pool " + command.name + " exists already");
+  if (pools_.size() >= limits::pools_max)
+    return refuse(ErrorCode::limit_exceeded, where, "no more than 1024 pools can be made");
+  if (command.device_serials.empty())
+    return refuse(ErrorCode::invalid_argument, where, "a pool needs at least one device");
+
+  std::vector<DeviceId> members;
+  for (const std::string& serial : command.device_serials) {
+    const DeviceRow* device = find_device(serial);
+    if (device == nullptr) {
+      return refuse(ErrorCode::not_found, where,
+                    "device '" + serial +
+                        "' is not adopted; see `terrace device list`, then `terrace device adopt " + serial +
+                        "`");
+    }
+    if (device->pool.valid()) {
+      return refuse(ErrorCode::busy, where,
+                    "device " + serial + " belongs to pool " + find_pool(device->pool)->name);
+    }
+    const DeviceRow& first = *find_device(command.device_serials.front());
+    if (device->granule_bytes != first.granule_bytes || device->backend != first.backend) {
+      return refuse(ErrorCode::invalid_argument, where,
+                    "devices of one pool need the same kind and granule; " + serial + " is " + device->backend +
+                        " with " + format_size(device->granule_bytes) + ", " + first.serial + " is " +
+                        first.backend + " with " + format_size(first.granule_bytes));
+    }
+    if (std::find(members.begin(), members.end(), device->id) != members.end())
+      return refuse(ErrorCode::invalid_argument, where, "device " + serial + " is named twice");
+    members.push_back(device->id);
+  }
+
+  PoolRow row{.id = PoolId{meta_.next_pool++}, .name = command.name};
+  pools_.emplace(row.id, row);
+  Step step;
+  for (const DeviceId id : members) {
+    devices_[id].pool = row.id;
+    step.delta.devices[id] = devices_[id];
+  }
+  step.delta.pools[row.id] = row;
+  step.delta.meta = meta_;
+  step.reply = Reply{PoolReply{std::move(row)}};
+  return step;
+}
+
+Step StateMachine::on(const DeletePool& command) {
+  constexpr const char* where = "DeletePool";
+  const PoolRow* pool = find_pool(command.name);
+  if (pool == nullptr) return refuse(ErrorCode::not_found, where, "there is no pool '" + command.name + "'");
+  const uint64_t count = pool_use(pool->id).leases;
+  if (count > 0) {
+    return refuse(ErrorCode::busy, where,
+                  "pool " + command.name + " still has " + std::to_string(count) +
+                      (count == 1 ? " lease" : " leases") +
+                      "; release or revoke them first (`terrace lease list --pool " + command.name + "`)");
+  }
+  const PoolId id = pool->id;
+  Step step;
+  for (auto& [device_id, device] : devices_) {
+    if (device.pool != id) continue;
+    device.pool = PoolId{};
+    step.delta.devices[device_id] = device;
+  }
+  pools_.erase(id);
+  step.delta.pools[id] = std::nullopt;
+  return step;
+}
+
+}  // namespace terrace::daemon
