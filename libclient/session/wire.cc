@@ -64,8 +64,41 @@ const char* phase_from_wire(rpc::LeasePhase wire) {
     case rpc::LeasePhase::FENCING: return "fencing";
     case rpc::LeasePhase::SCRUBBING: return "scrubbing";
     case rpc::LeasePhase::QUARANTINED: return "quarantined";
+    case rpc::LeasePhase::TRANSFERRING: return "transferring";
+    case rpc::LeasePhase::WAITING: return "waiting";
   }
   return "unknown";
+}
+
+LeaseCause cause_from_wire(rpc::LeaseCause wire) {
+  switch (wire) {
+    case rpc::LeaseCause::NONE: return LeaseCause::none;
+    case rpc::LeaseCause::RELEASED: return LeaseCause::released;
+    case rpc::LeaseCause::EXPIRED: return LeaseCause::expired;
+    case rpc::LeaseCause::REVOKED: return LeaseCause::revoked;
+    case rpc::LeaseCause::OBJECT_LOST: return LeaseCause::object_lost;
+    case rpc::LeaseCause::DEVICE_LOST: return LeaseCause::device_lost;
+    case rpc::LeaseCause::MOVED: return LeaseCause::moved;
+  }
+  return LeaseCause::revoked;  // a newer peer's cause: it was taken, and nothing says that it lapsed
+}
+
+PoolPlacement placement_from_wire(rpc::Placement wire) {
+  switch (wire) {
+    case rpc::Placement::LINEAR: return PoolPlacement::linear;
+    case rpc::Placement::STRIPED: return PoolPlacement::striped;
+    case rpc::Placement::SPREAD: return PoolPlacement::spread;
+  }
+  return PoolPlacement::linear;
+}
+
+rpc::Placement placement_to_wire(PoolPlacement placement) {
+  switch (placement) {
+    case PoolPlacement::linear: return rpc::Placement::LINEAR;
+    case PoolPlacement::striped: return rpc::Placement::STRIPED;
+    case PoolPlacement::spread: return rpc::Placement::SPREAD;
+  }
+  return rpc::Placement::LINEAR;
 }
 
 LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire, uint64_t now_ns) {
@@ -97,6 +130,9 @@ LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire, uint64_t now_ns) {
                 .holder = text_from_wire(usage.getHolder())};
   const uint64_t reported_ns = usage.getReportedNs();
   info.usage_age_ns = reported_ns != 0 && reported_ns < now_ns ? now_ns - reported_ns : 0;
+  info.cause = cause_from_wire(wire.getCause());
+  info.movable = wire.getMovable();
+  info.holders = wire.getHolders();
   return info;
 }
 
@@ -119,6 +155,15 @@ PoolInfo pool_info_from_wire(rpc::PoolInfo::Reader wire) {
   info.largest_free_bytes = wire.getLargestFreeBytes();
   info.granule_bytes = wire.getGranuleBytes();
   info.leases = wire.getLeases();
+  info.placement = placement_from_wire(wire.getPlacement());
+  info.stripe_bytes = wire.getStripeBytes();
+  for (const rpc::FreeClass::Reader runs : wire.getFreeClasses())
+    info.free_runs.push_back(
+        {.run_bytes_min = runs.getRunBytesMin(), .runs = runs.getRuns(), .bytes = runs.getBytes()});
+  info.reserved_bytes = wire.getReservedBytes();
+  info.grantable_bytes = wire.getGrantableBytes();
+  info.waiting = wire.getWaiting();
+  info.waiting_bytes = wire.getWaitingBytes();
   return info;
 }
 
@@ -143,6 +188,8 @@ void grant_to_wire(const LeaseRequest& request, rpc::GrantRequest::Builder wire)
   wire.setTtlNs(request.ttl_ns);
   wire.setPersistent(request.persistent);
   wire.setLabel(request.label);
+  wire.setMovable(request.movable);
+  wire.setWaitNs(request.wait_ns);
 }
 
 }  // namespace terrace::client

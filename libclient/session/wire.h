@@ -35,6 +35,9 @@ LeaseMode mode_from_wire(rpc::LeaseMode wire);
 rpc::LeaseMode mode_to_wire(LeaseMode mode);
 rpc::Access access_to_wire(LeaseAccess access);
 const char* phase_from_wire(rpc::LeasePhase wire);  // "active", ...; "unknown" for a newer peer's
+LeaseCause cause_from_wire(rpc::LeaseCause wire);
+PoolPlacement placement_from_wire(rpc::Placement wire);
+rpc::Placement placement_to_wire(PoolPlacement placement);
 void usage_to_wire(const UsageReport& usage, rpc::Usage::Builder wire);
 // A grant's fields without its request key.
 void grant_to_wire(const LeaseRequest& request, rpc::GrantRequest::Builder wire);

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/ids.h"
@@ -25,13 +26,28 @@ enum class LeaseAccess : uint8_t { read_only, read_write };
 // lost      fenced, expired or released: touching its mapping gives SIGBUS
 enum class LeaseState : uint8_t { live, revoking, lost };
 
+// Why a lease was taken from its holder, or is being taken. `none`: it is not, or the manager does not say.
+enum class LeaseCause : uint8_t {
+  none,
+  released,     // given back by a holder
+  expired,      // not renewed in time
+  revoked,      // an operator wanted it
+  object_lost,  // its kernel object vanished
+  device_lost,  // the device it lay on failed or vanished
+  moved,        // its bytes are elsewhere now
+};
+std::string_view lease_cause_name(LeaseCause cause);  // "expired", "device_lost", ...; empty for none
+
+enum class PoolPlacement : uint8_t { linear, striped, spread };
+
 struct SessionOptions {
   std::string socket_path;                      // empty: default_socket_path()
   std::string tenant;                           // empty: the one that this uid maps to
   std::string host;                             // empty: this machine's host name
   std::string client_name;                      // shown to operators; empty: the program's name
   uint64_t connect_timeout_ns = 5'000'000'000;  // for connect() itself
-  uint64_t call_timeout_ns = 30'000'000'000;    // for one call, waiting for a reconnect included
+  uint64_t call_timeout_ns = 30'000'000'000;    // for one call, waiting for a reconnect included; a grant
+                                                // that may wait in a queue has its wait_ns in addition
 };
 
 struct LeaseRequest {
@@ -41,6 +57,11 @@ struct LeaseRequest {
   uint64_t ttl_ns = 0;      // 0: the manager's default
   bool persistent = false;  // no expiry; stays until released or revoked
   std::string label;        // unique within the tenant when not empty
+  // The manager may ask for a move (LeaseNotice::move_requested), and may move the lease by itself while no
+  // session has it attached: what was mapped before is then dead, so a holder that maps it stays connected.
+  bool movable = false;
+  // How long to wait for room in a full pool; 0: be refused at once. First come, first served.
+  uint64_t wait_ns = 0;
 };
 
 struct ExtentInfo {
@@ -60,7 +81,7 @@ struct LeaseInfo {
   LeaseId id;
   LeaseEpoch epoch;
   std::string pool, tenant, host, label, object, reason;
-  std::string phase;  // active, revoking, fencing, scrubbing, quarantined
+  std::string phase;  // active, revoking, fencing, scrubbing, quarantined, transferring, waiting
   std::string tier, isolation;
   uint64_t bytes = 0;
   uint64_t ttl_ns = 0;         // 0: persistent
@@ -72,6 +93,16 @@ struct LeaseInfo {
   std::vector<ExtentInfo> extents;
   UsageReport usage;
   uint64_t usage_age_ns = 0;  // 0 with usage.holder empty: never reported
+  LeaseCause cause = LeaseCause::none;
+  bool movable = false;
+  uint32_t holders = 0;  // sessions that have it attached; 0 from a manager that does not say
+};
+
+// Free runs of one class of lengths: at least run_bytes_min and less than twice that.
+struct FreeRuns {
+  uint64_t run_bytes_min = 0;
+  uint64_t runs = 0;
+  uint64_t bytes = 0;
 };
 
 struct PoolInfo {
@@ -80,6 +111,13 @@ struct PoolInfo {
   uint64_t capacity_bytes = 0, free_bytes = 0, leased_bytes = 0, scrubbing_bytes = 0, quarantined_bytes = 0;
   uint64_t largest_free_bytes = 0, granule_bytes = 0;
   uint32_t leases = 0;
+  PoolPlacement placement = PoolPlacement::linear;
+  uint64_t stripe_bytes = 0;
+  std::vector<FreeRuns> free_runs;  // ascending, empty classes left out
+  uint64_t reserved_bytes = 0;      // of the free ones, kept for tenants with reservations
+  uint64_t grantable_bytes = 0;     // free on devices that are present and in service
+  uint32_t waiting = 0;             // grants in the queue
+  uint64_t waiting_bytes = 0;
 };
 
 // What happened to a lease. The handler is called on the Session's thread: it must not throw, and calls into
@@ -90,6 +128,10 @@ struct LeaseNotice {
   LeaseState state = LeaseState::live;
   uint64_t grace_ns = 0;  // time left before the fence, for `revoking`
   std::string reason;
+  LeaseCause cause = LeaseCause::none;  // for `lost`
+  // With state `live`: the manager would like the lease to leave its place (a drain, a compaction) and repeats
+  // that now and then. Nothing happens to a holder that does not; operators see it named.
+  bool move_requested = false;
 };
 using LeaseNoticeHandler = std::function<void(const LeaseNotice&)>;
 
@@ -105,8 +147,8 @@ class Lease {
   virtual ~Lease() = default;
 
   virtual LeaseId id() const = 0;
-  virtual LeaseEpoch epoch() const = 0;
-  virtual uint64_t bytes() const = 0;
+  virtual LeaseEpoch epoch() const = 0;  // steps with a move
+  virtual uint64_t bytes() const = 0;    // changes with a resize
   virtual LeaseAccess access() const = 0;
   virtual LeaseState state() const = 0;
   // The memory's descriptor, owned by the Lease; dup() it to keep it longer. Never a path to more.
@@ -130,8 +172,10 @@ class Session {
 
   // Blocks until the grant is durable. Retries over a reconnect with the same key, so that a reply lost
   // with the manager never costs a second lease.
-  // Errors    capacity_exhausted (says what is free), limit_exceeded, already_exists (label), not_found
-  //           (pool), unavailable (the call timeout passed).
+  // A grant that waits keeps its place in the queue only while the manager lives; one that restarts is asked
+  // again, with the same key and what is left of wait_ns. Closing the Session ends the wait with `cancelled`.
+  // Errors    capacity_exhausted (says what is free, or that wait_ns passed), limit_exceeded, already_exists
+  //           (label), not_found (pool), unavailable (the call timeout passed).
   virtual Result<std::shared_ptr<Lease>> grant(const LeaseRequest& request) = 0;
   // By id, or by label when the id is 0. A read-only one cannot be mapped writable.
   virtual Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access) = 0;
