@@ -20,8 +20,10 @@ std::string read_boot_id() {
   return id;
 }
 
-uint64_t wall_clock_s() {
-  return static_cast<uint64_t>(::time(nullptr));
+uint64_t wall_clock_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
 }
 
 }  // namespace terrace

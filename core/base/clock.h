@@ -34,7 +34,7 @@ class ManualClock final : public Clock {
 // Identifies this boot of the kernel (/proc/sys/kernel/random/boot_id); empty when unreadable.
 std::string read_boot_id();
 
-// Wall-clock seconds since 1970, for logs and records that people read; never for decisions.
-uint64_t wall_clock_s();
+// Wall-clock nanoseconds since 1970, for logs and records that people read; never for decisions.
+uint64_t wall_clock_ns();
 
 }  // namespace terrace

@@ -12,7 +12,12 @@
 // and the engine recovers as at start: it loads the store and compares it with what exists. Until that is
 // done commands are refused as `unavailable`; holders of leases notice nothing.
 //
-// Threads   The event loop's thread only. Store and Backend are called on their own Worker each.
+// What is quick (Store::quick, Backend::quick: memory, no disk) is done on the event loop's own thread: handing
+// it over would cost more than the work. Commits wait for the end of the loop's turn, so that commands that
+// arrived together share one all the same.
+//
+// Threads   The event loop's thread only. What is not quick runs on a Worker: the store's; the backend's urgent
+//           one (fences, small carves) and its bulk one (large carves, copies, erasing).
 #pragma once
 
 #include <kj/async.h>
@@ -21,6 +26,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -28,6 +34,8 @@
 #include "core/base/clock.h"
 #include "core/base/units.h"
 #include "daemon/backend/backend.h"
+#include "daemon/event_loop/audit.h"
+#include "daemon/event_loop/scrubber.h"
 #include "daemon/event_loop/worker.h"
 #include "daemon/state/state_machine.h"
 #include "daemon/store/store.h"
@@ -39,25 +47,48 @@ class HolderNotifier {
  public:
   virtual ~HolderNotifier() = default;
   virtual void revoking(LeaseId lease, uint64_t grace_ns, const std::string& reason) = 0;
-  virtual void fenced(LeaseId lease, const std::string& reason) = 0;
+  virtual void fenced(LeaseId lease, const std::string& reason, LeaseCause cause) = 0;
+  // Sessions that have the lease attached now.
+  virtual size_t holders(LeaseId lease) const = 0;
+  // Asks the one session that has a movable lease attached to move it; false: there is not just one.
+  virtual bool move_requested(LeaseId lease, const std::string& reason) = 0;
 };
 
 struct EngineCounters {
   uint64_t commands = 0;
   uint64_t commits = 0;
   uint64_t recoveries = 0;
+  uint64_t moves = 0;  // finished by the manager itself
+};
+
+struct EngineOptions {
+  uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
+  // How often devices are looked for and moves are driven; 0: never.
+  uint64_t housekeeping_ns = 1 * ns_per_s;
+  // A lease whose record of being scrubbed waits for the next commit gets one of its own after this.
+  uint64_t deferred_commit_ns = 20 * ns_per_ms;
 };
 
 class Engine final : private kj::TaskSet::ErrorHandler {
  public:
-  Engine(Store& store, Backend& backend, const Clock& clock, kj::Timer& timer);
+  Engine(Store& store, Backend& backend, const Clock& clock, kj::Timer& timer, EngineOptions options = {});
   ~Engine() noexcept;
 
   // Loads, compares with what exists, destroys orphans, makes the findings durable. Call once, first.
   kj::Promise<Status> start();
 
-  // Applies `command`; resolves when its outcome is durable (for a grant: carved and durable).
-  kj::Promise<Result<Reply>> submit(Command command);
+  // Applies `command`; resolves when its outcome is durable (for a grant: carved and durable; for a resize or a
+  // transfer: done). Dropping the promise of a waiting grant takes it out of the queue when its turn comes.
+  kj::Promise<Result<Reply>> submit(Command command, Actor actor = {});
+
+  // Durable entries of the audit log.
+  kj::Promise<Result<AuditPage>> audit(AuditQuery query);
+
+  // Runs blocking `work` (a scan, a comparison) on the bulk worker, behind what waits there.
+  template <typename Work>
+  auto run_blocking(Work work) {
+    return bulk_worker_.run(std::move(work));
+  }
 
   // Resolves when everything applied so far is durable. A query takes its answer from state() first and sends
   // it after this: what was applied meanwhile is not in it.
@@ -70,6 +101,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   Backend& backend() { return backend_; }
   uint64_t now_ns() const { return clock_.now_ns(); }
   const EngineCounters& counters() const { return counters_; }
+  const ScrubCounters& scrub_counters() const { return scrubber_.counters(); }
+  const EngineOptions& options() const { return options_; }
   const std::vector<std::string>& findings() const { return findings_; }
   // Goes on although every live lease's memory is gone (start() refuses otherwise).
   void accept_lost_objects() { accept_lost_objects_ = true; }
@@ -89,38 +122,73 @@ class Engine final : private kj::TaskSet::ErrorHandler {
     bool empty() const { return delta.empty() && waiters.empty() && effects.empty(); }
   };
 
-  void apply(const Command& command, ReplyFulfiller* fulfiller);
+  // engine.cc: commands and commits
+  void apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor = {});
   void hold(Step step, ReplyFulfiller* fulfiller);
+  void request_commit();
   void begin_commit();
   void commit_finished(Status status);
   void release_batch(Batch batch);
   void fail_batch(Batch batch, const Error& error);
-  void perform(Effect effect);
-  template <typename Work, typename Finished>
-  void run_backend(Work work, Finished finished, bool urgent);
-  void carve(const CarveObject& effect);
   void arm_timer();
+  void taskFailed(kj::Exception&& exception) override;
+
+  // effects.cc: what is done outside once a step is durable, or at once
+  static bool is_immediate(const Effect& effect);
+  void perform(Effect effect);
+  void perform_immediate(const Effect& effect);
+  void carve(const CarveObject& effect);
+  void carved(const CarveObject& effect, Status status);
+  void refuse(const RefuseGrant& effect);
+  void finish_change(LeaseId lease, Command finished);
+  void notify(const NotifyHolders& effect);
+  void fence(const FenceObject& effect);
+  // Runs `work` where it is cheapest: here when it is quick, else on a worker; then `finished(status)` here.
+  // One that lacks descriptors or memory is tried again until it does not.
+  template <typename Work, typename Finished>
+  void run_backend(Work work, Finished finished, uint64_t bytes, bool urgent);
+  template <typename Work, typename Finished>
+  void settle_backend(Work work, Finished finished, uint64_t bytes, bool urgent, Status status);
+
+  // housekeeping.cc: devices that come and go, leases that drains and compactions want elsewhere
+  kj::Promise<void> keep_house();
+  void watch_devices();
+  void drive_moves();
+  void move_unheld(LeaseId lease);
+  void copy_and_finish(const MoveReady& move);
+
+  // recovery.cc
+  struct Loaded;
   kj::Promise<Status> recover();
+  kj::Promise<Result<Loaded>> load();
+  kj::Promise<Status> take_over(Loaded loaded);
+  void destroy_orphans(const std::vector<std::string>& orphans);
   Status check_directory(const Image& image, const Observation& observed) const;
   void begin_recovery(const Error& cause);
   kj::Promise<void> recover_until_done();
-  void taskFailed(kj::Exception&& exception) override;
 
   Store& store_;
   Backend& backend_;
   const Clock& clock_;
   kj::Timer& timer_;
+  const EngineOptions options_;
   HolderNotifier* notifier_ = nullptr;
   std::unique_ptr<StateMachine> state_;
 
   Batch open_;
   Batch in_flight_;
   bool committing_ = false;
-  bool refusing_ = true;  // until start() is done, and during a recovery
+  bool commit_requested_ = false;
+  bool deferring_ = false;  // a timer will commit what open_ holds
+  bool refusing_ = true;    // until start() is done, and during a recovery
   Error refusal_;
   size_t backend_jobs_ = 0;
   bool accept_lost_objects_ = false;
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
+  std::unordered_map<uint64_t, Actor> actors_;                         // of those grants, for the audit log
+  std::unordered_map<uint64_t, ReplyFulfiller> changing_;              // lease -> who resizes or transfers it
+  std::unordered_map<uint64_t, uint64_t> asked_to_move_ns_;            // lease -> when its holder was asked
+  std::set<LeaseId> moving_;                                           // by the manager itself
   uint64_t armed_for_ns_ = UINT64_MAX;
   uint64_t timer_generation_ = 0;
   static constexpr uint64_t recovery_pause_ns_min = 200 * ns_per_ms;
@@ -131,7 +199,9 @@ class Engine final : private kj::TaskSet::ErrorHandler {
 
   kj::TaskSet tasks_;
   Worker store_worker_;
-  Worker backend_worker_;
+  Worker urgent_worker_;
+  Worker bulk_worker_;
+  Scrubber scrubber_;
 };
 
 }  // namespace terrace::daemon

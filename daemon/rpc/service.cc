@@ -61,7 +61,11 @@ void Service::revoking(LeaseId lease, uint64_t grace_ns, const std::string& reas
   for (HolderListener* listener : listeners) listener->revoking(lease, grace_ns, reason);
 }
 
-void Service::fenced(LeaseId lease, const std::string& reason) {
+bool Service::move_requested(LeaseId, const std::string&) {
+  return false;
+}
+
+void Service::fenced(LeaseId lease, const std::string& reason, LeaseCause) {
   const auto [begin, end] = holders_.equal_range(lease);
   std::vector<HolderListener*> listeners;
   for (auto at = begin; at != end; ++at) listeners.push_back(at->second.listener);

@@ -77,7 +77,9 @@ class Service final : public HolderNotifier {
   void add_holder(LeaseId lease, ObjectAccess access, HolderListener& listener);
   void remove_listener(HolderListener& listener);
   void revoking(LeaseId lease, uint64_t grace_ns, const std::string& reason) override;
-  void fenced(LeaseId lease, const std::string& reason) override;
+  void fenced(LeaseId lease, const std::string& reason, LeaseCause cause) override;
+  size_t holders(LeaseId lease) const override { return holders_.count(lease); }
+  bool move_requested(LeaseId lease, const std::string& reason) override;
 
   // Opens the lease's memory, or shares the descriptor that others have of it.
   Result<SharedFd> open_memory(const LeaseRow& lease, ObjectAccess access);

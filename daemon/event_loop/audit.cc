@@ -1,0 +1,156 @@
+#include "daemon/event_loop/audit.h"
+
+#include <utility>
+
+#include "core/base/limits.h"
+#include "core/base/units.h"
+#include "daemon/state/names.h"
+
+namespace terrace::daemon {
+namespace {
+
+// One printable line within its bound, whatever a name or a reason brings in.
+std::string line(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  if (text.size() > limits::audit_text_bytes_max) text.resize(limits::audit_text_bytes_max);
+  while (!valid_utf8(text)) text.pop_back();
+  return text;
+}
+
+std::string lease_subject(LeaseId id) {
+  return "lease " + std::to_string(id.value);
+}
+
+struct Writer {
+  const Step& step;
+  const StateMachine& state;
+  std::string actor;
+  uint64_t wall_ns;
+  std::vector<AuditRow> rows;
+
+  void add(const char* verb, std::string subject, std::string tenant, std::string detail) {
+    rows.push_back(AuditRow{.sequence = 0,
+                            .wall_ns = wall_ns,
+                            .actor = actor,
+                            .tenant = std::move(tenant),
+                            .verb = verb,
+                            .subject = line(std::move(subject)),
+                            .detail = line(std::move(detail))});
+  }
+  void add_lease(const char* verb, const LeaseRow& lease, std::string detail) {
+    add(verb, lease_subject(lease.id), lease.tenant, std::move(detail));
+  }
+
+  // What the step did to leases beside the one it names, and what it began without being asked by name.
+  void fences(const char* verb) {
+    for (const auto& change : step.delta.leases) {
+      const std::optional<LeaseRow>& row = change.second;
+      if (row.has_value() && row->phase == LeasePhase::fencing) add_lease(verb, *row, row->reason);
+    }
+  }
+
+  void operator()(const AdoptDevice& c) {
+    add("device adopt", "device " + c.serial, "",
+        c.backend + ", " + format_size(c.capacity_bytes) + " in granules of " + format_size(c.granule_bytes));
+  }
+  void operator()(const CreatePool& c) {
+    std::string devices;
+    for (const std::string& serial : c.device_serials) devices += (devices.empty() ? "" : ", ") + serial;
+    add("pool create", "pool " + c.name, "", devices);
+  }
+  void operator()(const DeletePool& c) { add("pool delete", "pool " + c.name, "", ""); }
+  void operator()(const AddDevice& c) { add("pool add-device", "pool " + c.pool, "", c.serial); }
+  void operator()(const DrainDevice& c) { add("device drain", "device " + c.serial, "", ""); }
+  void operator()(const UndrainDevice& c) { add("device undrain", "device " + c.serial, "", ""); }
+  void operator()(const FailDevice& c) {
+    add("device fail", "device " + c.serial, "", "");
+    fences("fence");
+  }
+  void operator()(const DeviceLost& c) {
+    add("device lost", "device " + c.serial, "", "");
+    fences("fence");
+  }
+  void operator()(const DeviceBack& c) { add("device back", "device " + c.serial, "", ""); }
+  void operator()(const RemoveDevice& c) { add("device remove", "device " + c.serial, "", ""); }
+  void operator()(const SetQuota& c) {
+    const bool removed = c.quota.bytes_max == 0 && c.quota.leases_max == 0;
+    add(removed ? "quota remove" : "quota set", "tenant " + c.quota.tenant, c.quota.tenant,
+        removed ? "" : format_size(c.quota.bytes_max) + ", " + std::to_string(c.quota.leases_max) + " leases");
+  }
+  void operator()(const CreateReservation& c) {
+    add("reserve", "pool " + c.pool, c.tenant, format_size(c.bytes));
+  }
+  void operator()(const RemoveReservation& c) {
+    add("unreserve", "reservation " + std::to_string(c.reservation.value), "", "");
+  }
+  void operator()(const CompactPool& c) {
+    add(c.run_bytes == 0 ? "pool compact end" : "pool compact", "pool " + c.pool, "",
+        c.run_bytes == 0 ? "" : "for a free run of " + format_size(c.run_bytes));
+  }
+  void operator()(const CarveFinished& c) {
+    const LeaseRow* lease = state.find_lease(c.lease);
+    if (lease == nullptr || lease->phase != LeasePhase::active) return;
+    const PoolRow* pool = state.find_pool(lease->pool);
+    std::string detail = format_size(lease->bytes);
+    if (pool != nullptr) detail += " of pool " + pool->name;
+    if (!lease->label.empty()) detail += ", '" + lease->label + "'";
+    add_lease("grant", *lease, std::move(detail));
+  }
+  void operator()(const Release& c) {
+    if (const LeaseRow* lease = state.find_lease(c.lease)) add_lease("release", *lease, lease->reason);
+  }
+  void operator()(const Revoke& c) {
+    const LeaseRow* lease = state.find_lease(c.lease);
+    if (lease != nullptr) add_lease("revoke", *lease, lease->reason + ", grace " + format_duration(c.grace_ns));
+  }
+  void operator()(const ResizeFinished& c) {
+    if (const LeaseRow* lease = state.find_lease(c.lease))
+      add_lease("resize", *lease, "now " + format_size(lease->bytes));
+  }
+  void operator()(const Transfer& c) {
+    const LeaseRow* lease = state.find_lease(c.lease);
+    if (lease == nullptr) return;
+    add_lease("transfer", *lease,
+              (c.tenant.empty() ? "" : "from tenant " + c.tenant + " ") + "to tenant " + lease->tenant +
+                  " on host " + lease->host);
+  }
+  void operator()(const FinishMove& c) {
+    const LeaseRow* lease = state.find_lease(c.lease);
+    if (c.commit && lease != nullptr) add_lease("move", *lease, format_size(lease->bytes));
+  }
+  void operator()(const Tick&) {
+    for (const auto& change : step.delta.leases) {
+      const std::optional<LeaseRow>& row = change.second;
+      if (!row.has_value() || row->phase != LeasePhase::fencing) continue;
+      add_lease(row->cause == LeaseCause::expired ? "expire" : "fence", *row, row->reason);
+    }
+  }
+  void operator()(const FenceFinished& c) { quarantined(c.lease); }
+  void operator()(const ScrubFinished& c) { quarantined(c.lease); }
+  void operator()(const RebindFinished& c) { quarantined(c.lease); }
+  void quarantined(LeaseId id) {
+    const LeaseRow* lease = state.find_lease(id);
+    if (lease != nullptr && lease->phase == LeasePhase::quarantined)
+      add_lease("quarantine", *lease, lease->reason);
+  }
+  template <typename Other>
+  void operator()(const Other&) {}
+};
+
+}  // namespace
+
+std::vector<AuditRow> audit_rows(const Command& command, const Step& step, const StateMachine& state,
+                                 const Actor& actor, uint64_t wall_ns) {
+  // DeviceLost and DeviceBack are worth a line even when no row changed; elsewhere no change means a
+  // repetition.
+  const bool device = std::holds_alternative<DeviceLost>(command) ||
+                      std::holds_alternative<DeviceBack>(command) ||
+                      std::holds_alternative<CompactPool>(command);
+  if (!step.reply.ok() || (step.delta.empty() && !device)) return {};
+  Writer writer{step, state, actor.text.empty() ? "manager" : line(actor.text), wall_ns, {}};
+  std::visit([&writer](const auto& c) { writer(c); }, command);
+  return std::move(writer.rows);
+}
+
+}  // namespace terrace::daemon

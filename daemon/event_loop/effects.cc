@@ -1,0 +1,177 @@
+// What the engine does outside: objects carved, resized, handed over, fenced and erased, holders told.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "core/base/failpoint.h"
+#include "daemon/event_loop/engine.h"
+
+namespace terrace::daemon {
+
+// At once, before anything is durable: what they make is recorded by the step that hears of its end.
+bool Engine::is_immediate(const Effect& effect) {
+  if (const auto* resize = std::get_if<ResizeObject>(&effect)) return resize->to_bytes > resize->from_bytes;
+  return std::holds_alternative<CarveObject>(effect) || std::holds_alternative<RefuseGrant>(effect);
+}
+
+void Engine::perform_immediate(const Effect& effect) {
+  if (const auto* object = std::get_if<CarveObject>(&effect)) {
+    carve(*object);
+  } else if (const auto* refused = std::get_if<RefuseGrant>(&effect)) {
+    refuse(*refused);
+  } else {
+    perform(effect);
+  }
+}
+
+void Engine::perform(Effect effect) {
+  if (auto* fence_effect = std::get_if<FenceObject>(&effect)) {
+    fence(*fence_effect);
+  } else if (auto* scrub = std::get_if<ScrubObject>(&effect)) {
+    const uint64_t granule_bytes = state_->pool_granule_bytes(scrub->pool);
+    scrubber_.add(std::move(*scrub), granule_bytes);
+  } else if (auto* told = std::get_if<NotifyHolders>(&effect)) {
+    notify(*told);
+  } else if (auto* resize = std::get_if<ResizeObject>(&effect)) {
+    run_backend([this, e = *resize] { return backend_.resize(e.object, e.from_bytes, e.to_bytes, e.extents); },
+                [this, lease = resize->lease](Status status) {
+                  finish_change(lease, ResizeFinished{lease, std::move(status), clock_.now_ns()});
+                },
+                std::max(resize->from_bytes, resize->to_bytes), false);
+  } else if (auto* rebind = std::get_if<RebindObject>(&effect)) {
+    run_backend([this, e = *rebind] { return backend_.rebind(e.from, e.to, e.bytes, e.extents); },
+                [this, lease = rebind->lease](Status status) {
+                  if (!status.ok())
+                    spdlog::error("lease {} could not be handed over: {}", lease.value,
+                                  status.error().to_string());
+                  finish_change(lease, RebindFinished{lease, std::move(status), clock_.now_ns()});
+                },
+                UINT64_MAX, false);
+  } else {
+    perform_immediate(effect);  // recovery's
+  }
+}
+
+// A fence or scrub that lacks descriptors or memory is tried again until it does not: the lease stays as it is.
+template <typename Work, typename Finished>
+void Engine::run_backend(Work work, Finished finished, uint64_t bytes, bool urgent) {
+  if (backend_.quick(bytes)) {
+    settle_backend(work, finished, bytes, urgent, work());
+    return;
+  }
+  ++backend_jobs_;
+  Worker& worker = urgent ? urgent_worker_ : bulk_worker_;
+  tasks_.add(worker.run(work, urgent).then([this, work, finished, bytes, urgent](Status status) mutable {
+    --backend_jobs_;
+    settle_backend(std::move(work), std::move(finished), bytes, urgent, std::move(status));
+  }));
+}
+
+template <typename Work, typename Finished>
+void Engine::settle_backend(Work work, Finished finished, uint64_t bytes, bool urgent, Status status) {
+  if (refusing_) return;  // recovery looks at every lease again
+  if (!passing_failure(status)) {
+    finished(std::move(status));
+    return;
+  }
+  spdlog::warn("trying again in a second: {}", status.error().to_string());
+  tasks_.add(timer_.afterDelay(1 * kj::SECONDS).then([this, work, finished, bytes, urgent] {
+    if (!refusing_) run_backend(work, finished, bytes, urgent);
+  }));
+}
+
+// --- grants -----------------------------------------------------------------------------------------
+
+void Engine::carve(const CarveObject& effect) {
+  auto& waiting = carving_[effect.lease.value];
+  const bool wanted =
+      std::any_of(waiting.begin(), waiting.end(), [](ReplyFulfiller& one) { return one->isWaiting(); });
+  if (!wanted) {  // it was served from the queue and its client is gone
+    carved(effect, Error{.code = ErrorCode::cancelled, .where = "Grant", .detail = "its client is gone"});
+    return;
+  }
+  if (backend_.quick(effect.bytes)) {
+    carved(effect, backend_.carve(effect.object, effect.bytes, effect.extents));
+    return;
+  }
+  ++backend_jobs_;
+  tasks_.add(bulk_worker_
+                 .run([this, effect]() -> Status {
+                   return backend_.carve(effect.object, effect.bytes, effect.extents);
+                 })
+                 .then([this, effect](Status status) {
+                   --backend_jobs_;
+                   carved(effect, std::move(status));
+                 }));
+}
+
+void Engine::carved(const CarveObject& effect, Status status) {
+  if (refusing_) return;  // the state this grant belonged to is gone; recovery destroys the object
+  auto waiting = std::move(carving_[effect.lease.value]);
+  carving_.erase(effect.lease.value);
+  ++counters_.commands;
+  const CarveFinished finished{effect.lease, std::move(status), clock_.now_ns()};
+  Step step = state_->apply(finished);
+  for (AuditRow& row : audit_rows(finished, step, *state_, actors_[effect.lease.value], wall_clock_ns()))
+    step.delta.audit.push_back(std::move(row));
+  actors_.erase(effect.lease.value);
+  std::vector<Effect> immediate;  // a failed carve may let the next one in the queue have the room
+  std::erase_if(step.effects, [&immediate](Effect& one) {
+    if (!is_immediate(one)) return false;
+    immediate.push_back(std::move(one));
+    return true;
+  });
+  for (size_t i = 1; i < waiting.size(); ++i) {
+    Step again;
+    again.reply = step.reply;
+    hold(std::move(again), &waiting[i]);
+  }
+  hold(std::move(step), waiting.empty() ? nullptr : &waiting[0]);
+  for (const Effect& one : immediate) perform_immediate(one);
+  arm_timer();
+}
+
+void Engine::refuse(const RefuseGrant& effect) {
+  auto waiting = std::move(carving_[effect.lease.value]);
+  carving_.erase(effect.lease.value);
+  actors_.erase(effect.lease.value);
+  for (ReplyFulfiller& one : waiting) {
+    Step step;
+    step.reply = effect.error;
+    hold(std::move(step), &one);
+  }
+}
+
+// --- changes ----------------------------------------------------------------------------------------
+
+void Engine::finish_change(LeaseId lease, Command finished) {
+  ReplyFulfiller waiting;
+  if (const auto at = changing_.find(lease.value); at != changing_.end()) {
+    waiting = kj::mv(at->second);
+    changing_.erase(at);
+  }
+  apply(finished, waiting.get() == nullptr ? nullptr : &waiting);
+}
+
+void Engine::fence(const FenceObject& effect) {
+  // Before anything that waits: others' carves must not give a fenced holder more time.
+  const LeaseRow* lease = state_->find_lease(effect.lease);
+  run_backend([this, object = effect.object]() -> Status { return backend_.fence(object); },
+              [this, id = effect.lease](Status status) {
+                if (!status.ok())
+                  spdlog::error("lease {} could not be fenced: {}", id.value, status.error().to_string());
+                apply(FenceFinished{id, std::move(status), clock_.now_ns()}, nullptr);
+              },
+              lease == nullptr ? UINT64_MAX : lease->bytes, true);
+}
+
+void Engine::notify(const NotifyHolders& told) {
+  if (TERRACE_FAILPOINT(notify_before_send) != 0 || notifier_ == nullptr) return;
+  if (told.fenced) {
+    notifier_->fenced(told.lease, told.reason, told.cause);
+  } else {
+    notifier_->revoking(told.lease, told.grace_ns, told.reason);
+  }
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,163 @@
+// The engine's start, and its way back after a commit that failed: load, compare with what exists, repair,
+// serve.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "core/base/failpoint.h"
+#include "daemon/event_loop/engine.h"
+
+namespace terrace::daemon {
+
+kj::Promise<Status> Engine::start() {
+  return recover().then([this](Status status) -> Status {
+    if (status.ok()) {
+      refusing_ = false;
+      arm_timer();
+      if (options_.housekeeping_ns != 0) tasks_.add(keep_house());
+    }
+    return status;
+  });
+}
+
+struct Engine::Loaded {
+  Image image;
+  std::vector<ObservedObject> objects;
+};
+
+kj::Promise<Status> Engine::recover() {
+  return load().then([this](Result<Loaded> loaded) -> kj::Promise<Status> {
+    if (!loaded.ok()) return Status(std::move(loaded).error());
+    return take_over(std::move(loaded).value());
+  });
+}
+
+kj::Promise<Result<Engine::Loaded>> Engine::load() {
+  return bulk_worker_.run([this]() { return backend_.list(); })
+      .then([this](Result<std::vector<ObservedObject>> listed) -> kj::Promise<Result<Loaded>> {
+        if (!listed.ok()) return Result<Loaded>(std::move(listed).error());
+        auto objects = std::make_shared<std::vector<ObservedObject>>(std::move(listed).value());
+        return store_worker_.run([this, objects]() -> Result<Loaded> {
+          auto image = store_.load();
+          if (!image.ok()) return std::move(image).error();
+          return Loaded{std::move(image).value(), std::move(*objects)};
+        });
+      });
+}
+
+// Builds the state, destroys orphans, makes the findings durable; only then are its effects performed.
+kj::Promise<Status> Engine::take_over(Loaded loaded) {
+  Observation observed;
+  for (const ObservedObject& object : loaded.objects) observed.objects.emplace_back(object.name, object.bytes);
+  for (const SeenDevice& device : backend_.discover()) observed.device_serials.push_back(device.serial);
+  if (Status status = check_directory(loaded.image, observed); !status.ok()) return status;
+  auto next = std::make_unique<StateMachine>();
+  auto recovered = next->recover(std::move(loaded.image), observed, read_boot_id(), clock_.now_ns());
+  if (!recovered.ok()) return Status(std::move(recovered).error());
+  state_ = std::move(next);
+  auto recovery = std::make_shared<Recovery>(std::move(recovered).value());
+  findings_ = recovery->findings;
+  for (const std::string& finding : findings_) spdlog::warn("recovery: {}", finding);
+  return bulk_worker_
+      .run([this, recovery]() -> Status {
+        destroy_orphans(recovery->orphans);
+        return {};
+      })
+      .then([this, recovery](Status status) -> kj::Promise<Status> {
+        if (!status.ok() || recovery->delta.empty()) return status;
+        return store_worker_.run([this, recovery]() -> Status { return store_.commit(recovery->delta); });
+      })
+      .then([this, recovery](Status status) -> Status {
+        if (!status.ok()) return status;
+        ++counters_.recoveries;
+        refusing_ = false;
+        for (Effect& effect : recovery->effects) perform(std::move(effect));
+        [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_before_serve);
+        return status;
+      });
+}
+
+// On the bulk worker. An orphan that stays is in nobody's way: no lease will have its name, and the next start
+// tries again.
+void Engine::destroy_orphans(const std::vector<std::string>& orphans) {
+  if (TERRACE_FAILPOINT(recover_before_orphans) != 0) return;
+  for (const std::string& orphan : orphans) {
+    Status status = backend_.fence(orphan);
+    const auto scrubbed = backend_.scrub(orphan);
+    if (status.ok() && !scrubbed.ok()) status = scrubbed.error();
+    if (!status.ok()) spdlog::error("object {} stays: {}", orphan, status.error().to_string());
+  }
+  [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_after_orphans);
+}
+
+// Memory that is gone as a whole, within one boot, is most likely memory that was looked for elsewhere: going
+// on would give up every lease while its holder still has it.
+Status Engine::check_directory(const Image& image, const Observation& observed) const {
+  if (accept_lost_objects_ || image.meta.boot_id.empty() || image.meta.boot_id != read_boot_id()) return {};
+  size_t live = 0;
+  for (const LeaseRow& lease : image.leases) {
+    if (lease.phase != LeasePhase::active && lease.phase != LeasePhase::revoking) continue;
+    ++live;
+    for (const auto& [name, bytes] : observed.objects)
+      if (name == lease.object) return {};
+  }
+  if (live == 0) return {};
+  return Error{
+      .code = ErrorCode::invalid_argument,
+      .where = "Engine::recover",
+      .detail = "none of the " + std::to_string(live) + " live leases has its memory in " +
+                backend_.describe_memory() +
+                ". Start with the --runtime-dir, --object-dir and --no-mount of the last run; or, if that "
+                "memory really is gone, with --accept-lost-objects, which ends these leases"};
+}
+
+void Engine::begin_recovery(const Error& cause) {
+  if (refusing_) return;
+  spdlog::critical("the store could not be written: {}; recovering", cause.to_string());
+  refusing_ = true;
+  refusal_ = Error{.code = ErrorCode::unavailable,
+                   .os_errno = cause.os_errno,
+                   .where = "Engine",
+                   .detail = "the manager cannot write its store (" + cause.detail +
+                             ") and is recovering; leases go on, nothing new is granted. Mend the disk"};
+  fail_batch(std::exchange(open_, Batch{}), refusal_);
+  for (auto& [lease, waiting] : carving_)
+    for (ReplyFulfiller& fulfiller : waiting) fulfiller->fulfill(Result<Reply>(refusal_));
+  carving_.clear();
+  for (auto& change : changing_) change.second->fulfill(Result<Reply>(refusal_));
+  changing_.clear();
+  actors_.clear();
+  asked_to_move_ns_.clear();
+  scrubber_.clear();
+  armed_for_ns_ = UINT64_MAX;
+  ++timer_generation_;
+  tasks_.add(recover_until_done());
+}
+
+// A disk that stays full fails the first commit after each recovery: the pauses between them grow.
+kj::Promise<void> Engine::recover_until_done() {
+  return timer_.afterDelay(static_cast<int64_t>(recovery_pause_ns_) * kj::NANOSECONDS)
+      .then([this]() -> kj::Promise<void> {
+        if (backend_jobs_ > 0)
+          return recover_until_done();  // what was begun under the lost state must end first
+        return recover().then([this](Status status) -> kj::Promise<void> {
+          recovery_pause_ns_ = std::min(recovery_pause_ns_ * 2, recovery_pause_ns_max);
+          if (status.ok()) {
+            spdlog::warn("recovered; serving again");
+            refusing_ = false;
+            arm_timer();
+            return kj::READY_NOW;
+          }
+          spdlog::critical("recovery failed, trying again: {}", status.error().to_string());
+          return recover_until_done();
+        });
+      });
+}
+
+kj::Promise<void> Engine::drain() {
+  if (!committing_ && open_.empty() && backend_jobs_ == 0 && scrubber_.idle()) return kj::READY_NOW;
+  request_commit();
+  return timer_.afterDelay(5 * kj::MILLISECONDS).then([this] { return drain(); });
+}
+
+}  // namespace terrace::daemon
