@@ -70,7 +70,7 @@ Result<CatalogWriter> CatalogWriter::begin(std::span<std::byte> memory, CatalogP
   fresh.metadata_offset = p.metadata_offset_;
   fresh.metadata_bytes = p.metadata_bytes_;
   fresh.metadata_entries = static_cast<uint32_t>(p.metadata_.size());
-  fresh.created_unix_s = wall_clock_s();
+  fresh.created_unix_s = wall_clock_ns() / ns_per_s;
   fresh.owner_lease_epoch = writer.options_.lease_epoch.value;
   fresh.generation = writer.generation_;
   std::memcpy(memory.data(), &fresh, offsetof(CatalogHeader, state));
