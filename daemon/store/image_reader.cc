@@ -41,6 +41,11 @@ class Columns {
     sound_ &= value <= UINT8_MAX;
     return static_cast<uint8_t>(value);
   }
+  bool truth() {
+    const uint64_t value = integer();
+    sound_ &= value <= 1;
+    return value == 1;
+  }
   bool sound() const { return sound_; }
 
  private:
@@ -49,84 +54,167 @@ class Columns {
   bool sound_ = true;
 };
 
-DeviceRow read_device(Columns& columns) {
-  DeviceRow row;
-  row.id = DeviceId{columns.integer()};
-  row.serial = columns.text(limits::name_bytes_max);
-  row.backend = columns.text(limits::name_bytes_max);
-  row.capacity_bytes = columns.integer();
-  row.granule_bytes = columns.integer();
-  row.pool = PoolId{columns.integer()};
-  return row;
+// A number of an enumeration that is kept in one byte.
+template <typename Enum>
+Enum enumeration(Columns& columns) {
+  return static_cast<Enum>(columns.small());
 }
 
-PoolRow read_pool(Columns& columns) {
-  PoolRow row;
-  row.id = PoolId{columns.integer()};
-  row.name = columns.text(limits::name_bytes_max);
-  return row;
+std::string key_text(uint64_t id) {
+  return std::to_string(id);
+}
+std::string key_text(const std::string& tenant) {
+  return "'" + tenant + "'";
 }
 
-LeaseRow read_lease(Columns& columns) {
-  LeaseRow row;
-  row.id = LeaseId{columns.integer()};
-  row.pool = PoolId{columns.integer()};
-  row.tenant = columns.text(limits::name_bytes_max);
-  row.host = columns.text(limits::name_bytes_max);
-  row.label = columns.text(limits::label_bytes_max);
-  row.object = columns.text(limits::name_bytes_max);
-  row.reason = columns.text(limits::reason_bytes_max);
-  row.extents = columns.extents();
-  row.epoch = LeaseEpoch{columns.integer()};
-  row.mode = static_cast<LeaseMode>(columns.small());
-  row.phase = static_cast<LeasePhase>(columns.small());
-  row.bytes = columns.integer();
-  row.ttl_ns = columns.integer();
-  row.expiry_ns = columns.integer();
-  row.deadline_ns = columns.integer();
-  row.request_high = columns.integer();
-  row.request_low = columns.integer();
-  return row;
-}
-
-struct TableQuery {
-  Table table;
-  const char* name;
-  const char* sql;
-  uint64_t rows_max;
+// How each table is read: its columns, and where a row goes. A column of version 2 keeps its default in a
+// store of version 1.
+struct Devices {
+  static constexpr const char* name = "device";
+  static constexpr const char* columns = "id, serial, backend, capacity_bytes, granule_bytes, pool";
+  static constexpr const char* columns_2 = ", state";
+  static constexpr uint64_t rows_max = limits::devices_max;
+  static uint64_t key(const DeviceRow& row) { return row.id.value; }
+  static DeviceRow read(Columns& from, RowFormat format) {
+    DeviceRow row;
+    row.id = DeviceId{from.integer()};
+    row.serial = from.text(limits::name_bytes_max);
+    row.backend = from.text(limits::name_bytes_max);
+    row.capacity_bytes = from.integer();
+    row.granule_bytes = from.integer();
+    row.pool = PoolId{from.integer()};
+    if (format != RowFormat::version_1) row.state = enumeration<DeviceState>(from);
+    return row;
+  }
 };
 
-template <typename Row>
-Status read_table(Connection& connection, const TableQuery& query, Row (*read_row)(Columns&),
-                  std::vector<Row>& rows, RowShares& all_shares) {
-  auto& shares = all_shares[static_cast<size_t>(query.table)];
-  Result<Statement> select = connection.prepare(query.sql, where);
+struct Pools {
+  static constexpr const char* name = "pool";
+  static constexpr const char* columns = "id, name";
+  static constexpr const char* columns_2 = ", placement, stripe_bytes";
+  static constexpr uint64_t rows_max = limits::pools_max;
+  static uint64_t key(const PoolRow& row) { return row.id.value; }
+  static PoolRow read(Columns& from, RowFormat format) {
+    PoolRow row;
+    row.id = PoolId{from.integer()};
+    row.name = from.text(limits::name_bytes_max);
+    if (format != RowFormat::version_1) {
+      row.placement = enumeration<Placement>(from);
+      row.stripe_bytes = from.integer();
+    }
+    return row;
+  }
+};
+
+struct Leases {
+  static constexpr const char* name = "lease";
+  static constexpr const char* columns =
+      "id, pool, tenant, host, label, object, reason, extents, epoch, mode, phase, bytes, ttl_ns, expiry_ns, "
+      "deadline_ns, request_high, request_low";
+  static constexpr const char* columns_2 = ", cause, movable, target_bytes, next_object";
+  static constexpr uint64_t rows_max = limits::leases_max;
+  static uint64_t key(const LeaseRow& row) { return row.id.value; }
+  static LeaseRow read(Columns& from, RowFormat format) {
+    LeaseRow row;
+    row.id = LeaseId{from.integer()};
+    row.pool = PoolId{from.integer()};
+    row.tenant = from.text(limits::name_bytes_max);
+    row.host = from.text(limits::name_bytes_max);
+    row.label = from.text(limits::label_bytes_max);
+    row.object = from.text(limits::name_bytes_max);
+    row.reason = from.text(limits::reason_bytes_max);
+    row.extents = from.extents();
+    row.epoch = LeaseEpoch{from.integer()};
+    row.mode = enumeration<LeaseMode>(from);
+    row.phase = enumeration<LeasePhase>(from);
+    row.bytes = from.integer();
+    row.ttl_ns = from.integer();
+    row.expiry_ns = from.integer();
+    row.deadline_ns = from.integer();
+    row.request_high = from.integer();
+    row.request_low = from.integer();
+    if (format != RowFormat::version_1) {
+      row.cause = enumeration<LeaseCause>(from);
+      row.movable = from.truth();
+      row.target_bytes = from.integer();
+      row.next_object = from.text(limits::name_bytes_max);
+    }
+    return row;
+  }
+};
+
+struct Quotas {
+  static constexpr const char* name = "quota";
+  static constexpr const char* columns = "tenant, bytes_max, leases_max";
+  static constexpr const char* columns_2 = "";
+  static constexpr uint64_t rows_max = limits::quotas_max;
+  static const std::string& key(const QuotaRow& row) { return row.tenant; }
+  static QuotaRow read(Columns& from, RowFormat) {
+    QuotaRow row;
+    row.tenant = from.text(limits::name_bytes_max);
+    row.bytes_max = from.integer();
+    row.leases_max = from.integer();
+    return row;
+  }
+};
+
+struct Reservations {
+  static constexpr const char* name = "reservation";
+  static constexpr const char* columns = "id, pool, tenant, bytes, ttl_ns, expiry_ns";
+  static constexpr const char* columns_2 = "";
+  static constexpr uint64_t rows_max = limits::reservations_max;
+  static uint64_t key(const ReservationRow& row) { return row.id.value; }
+  static ReservationRow read(Columns& from, RowFormat) {
+    ReservationRow row;
+    row.id = ReservationId{from.integer()};
+    row.pool = PoolId{from.integer()};
+    row.tenant = from.text(limits::name_bytes_max);
+    row.bytes = from.integer();
+    row.ttl_ns = from.integer();
+    row.expiry_ns = from.integer();
+    return row;
+  }
+};
+
+std::string select_sql(const char* columns, const char* columns_2, const char* table, RowFormat format) {
+  std::string sql = std::string("SELECT ") + columns;
+  if (format != RowFormat::version_1) sql += columns_2;
+  return sql + ", crc FROM " + table;
+}
+
+template <typename Kind, typename Row>
+Status read_table(Connection& connection, RowFormat format, std::vector<Row>& rows, StoreSeal& found) {
+  const std::string sql = select_sql(Kind::columns, Kind::columns_2, Kind::name, format) + " ORDER BY 1";
+  Result<Statement> select = connection.prepare(sql.c_str(), where);
   if (!select.ok()) return query_failed(select.error());
   for (;;) {
     Result<bool> more = select->step(where);
     if (!more.ok()) return query_failed(more.error());
     if (!*more) return {};
     Columns columns(*select);
-    Row row = read_row(columns);
+    Row row = Kind::read(columns, format);
     const uint64_t stored_crc = columns.integer();
-    const std::string name = std::string(query.name) + " row " + std::to_string(row.id.value);
-    if (!columns.sound()) return corrupt(name + " has a column of a wrong type or length");
-    const uint32_t crc = row_crc(row);
-    if (crc != stored_crc) return corrupt(name + " does not match its checksum");
+    const auto name = [&row] { return std::string(Kind::name) + " row " + key_text(Kind::key(row)); };
+    if (!columns.sound()) return corrupt(name() + " has a column of a wrong type or length");
+    const uint32_t crc = row_crc(row, format);
+    if (crc != stored_crc) return corrupt(name() + " does not match its checksum");
     TERRACE_RETURN_IF_ERROR(validate(row));
-    if (rows.size() >= query.rows_max)
-      return corrupt(std::string(query.name) + " holds more rows than a manager can have");
-    if (!shares.emplace(row.id.value, row_share(row.id.value, crc)).second)
-      return corrupt(name + " is there twice");
+    if (rows.size() >= Kind::rows_max)
+      return corrupt(std::string(Kind::name) + " holds more rows than a manager can have");
+    // SQLite orders by the signed value; ids beyond that range do not come up in a lifetime.
+    if (!rows.empty() && !(Kind::key(rows.back()) < Kind::key(row)))
+      return corrupt(name() + " is there twice or out of order");
+    ++found.rows;
+    found.digest += row_share(row_key(Kind::key(row)), crc);
     rows.push_back(std::move(row));
   }
 }
 
-Status read_meta(Connection& connection, MetaRow& meta, StoreSeal& seal) {
-  Result<Statement> select = connection.prepare(
-      "SELECT store_id, sequence, rows, digest, next_device, next_pool, next_lease, next_epoch, boot_id, crc "
-      "FROM meta",
-      where);
+Status read_meta(Connection& connection, RowFormat format, MetaRow& meta, StoreSeal& seal) {
+  const std::string sql =
+      select_sql("store_id, sequence, rows, digest, next_device, next_pool, next_lease, next_epoch, boot_id",
+                 ", journal, next_reservation", "meta", format);
+  Result<Statement> select = connection.prepare(sql.c_str(), where);
   if (!select.ok()) return query_failed(select.error());
   Result<bool> found = select->step(where);
   if (!found.ok()) return query_failed(found.error());
@@ -141,9 +229,13 @@ Status read_meta(Connection& connection, MetaRow& meta, StoreSeal& seal) {
   meta.next_lease = columns.integer();
   meta.next_epoch = columns.integer();
   meta.boot_id = columns.text(limits::name_bytes_max);
+  if (format != RowFormat::version_1) {
+    seal.journal = columns.truth();
+    meta.next_reservation = columns.integer();
+  }
   const uint64_t stored_crc = columns.integer();
   if (!columns.sound()) return corrupt("the meta row has a column of a wrong type or length");
-  if (stored_crc != row_crc(meta, seal)) return corrupt("the meta row does not match its checksum");
+  if (stored_crc != row_crc(meta, seal, format)) return corrupt("the meta row does not match its checksum");
   TERRACE_RETURN_IF_ERROR(validate(meta));
   Result<bool> second = select->step(where);
   if (!second.ok()) return query_failed(second.error());
@@ -157,37 +249,23 @@ Error query_failed(Error error) {
   return error;
 }
 
-Result<StoredImage> read_image(Connection& connection) {
+Result<StoredImage> read_image(Connection& connection, RowFormat format) {
   StoredImage stored;
-  TERRACE_RETURN_IF_ERROR(read_meta(connection, stored.image.meta, stored.seal));
-  TERRACE_RETURN_IF_ERROR(read_table<DeviceRow>(
-      connection,
-      {Table::device, "device",
-       "SELECT id, serial, backend, capacity_bytes, granule_bytes, pool, crc FROM device ORDER BY id",
-       limits::devices_max},
-      read_device, stored.image.devices, stored.shares));
-  TERRACE_RETURN_IF_ERROR(read_table<PoolRow>(
-      connection, {Table::pool, "pool", "SELECT id, name, crc FROM pool ORDER BY id", limits::pools_max},
-      read_pool, stored.image.pools, stored.shares));
-  TERRACE_RETURN_IF_ERROR(read_table<LeaseRow>(
-      connection,
-      {Table::lease, "lease",
-       "SELECT id, pool, tenant, host, label, object, reason, extents, epoch, mode, phase, bytes, ttl_ns, "
-       "expiry_ns, deadline_ns, request_high, request_low, crc FROM lease ORDER BY id",
-       limits::leases_max},
-      read_lease, stored.image.leases, stored.shares));
-
-  uint64_t rows = 0;
-  uint64_t digest = 0;
-  for (const auto& shares : stored.shares) {
-    rows += shares.size();
-    for (const auto& [id, share] : shares) digest += share;
+  Image& image = stored.image;
+  StoreSeal found;
+  TERRACE_RETURN_IF_ERROR(read_meta(connection, format, image.meta, stored.seal));
+  TERRACE_RETURN_IF_ERROR(read_table<Devices>(connection, format, image.devices, found));
+  TERRACE_RETURN_IF_ERROR(read_table<Pools>(connection, format, image.pools, found));
+  TERRACE_RETURN_IF_ERROR(read_table<Leases>(connection, format, image.leases, found));
+  if (format != RowFormat::version_1) {
+    TERRACE_RETURN_IF_ERROR(read_table<Quotas>(connection, format, image.quotas, found));
+    TERRACE_RETURN_IF_ERROR(read_table<Reservations>(connection, format, image.reservations, found));
   }
-  if (rows != stored.seal.rows) {
-    return corrupt("it holds " + std::to_string(rows) + " rows, but " + std::to_string(stored.seal.rows) +
+  if (found.rows != stored.seal.rows) {
+    return corrupt("it holds " + std::to_string(found.rows) + " rows, but " + std::to_string(stored.seal.rows) +
                    " were written");
   }
-  if (digest != stored.seal.digest) return corrupt("its rows are not those that were written last");
+  if (found.digest != stored.seal.digest) return corrupt("its rows are not those that were written last");
   return stored;
 }
 

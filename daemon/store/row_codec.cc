@@ -54,6 +54,7 @@ Status validate(const DeviceRow& row) {
   if (row.capacity_bytes == 0) return impossible(name, "capacity");
   if (!is_power_of_two(row.granule_bytes) || row.granule_bytes > limits::granule_bytes_max)
     return impossible(name, "granule size");
+  if (row.state > DeviceState::failed) return impossible(name, "state");
   return {};
 }
 
@@ -61,6 +62,8 @@ Status validate(const PoolRow& row) {
   const std::string name = "pool " + std::to_string(row.id.value);
   if (!row.id.valid()) return impossible(name, "id");
   if (!name_fits(row.name)) return impossible(name, "name");
+  if (row.placement > Placement::spread) return impossible(name, "placement");
+  if ((row.stripe_bytes != 0) != (row.placement == Placement::striped)) return impossible(name, "stripe");
   return {};
 }
 
@@ -75,7 +78,9 @@ Status validate(const LeaseRow& row) {
   if (row.reason.size() > limits::reason_bytes_max) return impossible(name, "reason");
   if (!row.epoch.valid()) return impossible(name, "epoch");
   if (row.mode > LeaseMode::shared_coherent) return impossible(name, "mode");
-  if (row.phase == LeasePhase::pending || row.phase > LeasePhase::quarantined) return impossible(name, "phase");
+  if (row.phase == LeasePhase::pending || row.phase >= LeasePhase::waiting) return impossible(name, "phase");
+  if (row.cause > LeaseCause::moved) return impossible(name, "cause");
+  if (row.next_object.size() > limits::name_bytes_max) return impossible(name, "next object name");
   if (row.bytes == 0) return impossible(name, "size");
   if (row.extents.empty() || row.extents.size() > limits::lease_extents_max)
     return impossible(name, "number of extents");
@@ -86,29 +91,50 @@ Status validate(const LeaseRow& row) {
   return {};
 }
 
+Status validate(const QuotaRow& row) {
+  if (!name_fits(row.tenant)) return impossible("a quota", "tenant");
+  return {};
+}
+
+Status validate(const ReservationRow& row) {
+  const std::string name = "reservation " + std::to_string(row.id.value);
+  if (!row.id.valid()) return impossible(name, "id");
+  if (!row.pool.valid()) return impossible(name, "pool");
+  if (!name_fits(row.tenant)) return impossible(name, "tenant");
+  if (row.bytes == 0) return impossible(name, "size");
+  return {};
+}
+
+Status validate(const AuditRow& row) {
+  for (const std::string* text : {&row.actor, &row.tenant, &row.verb, &row.subject, &row.detail})
+    if (text->size() > limits::audit_text_bytes_max) return impossible("an audit row", "text");
+  return {};
+}
+
 Status validate(const MetaRow& row) {
-  if (row.next_device == 0 || row.next_pool == 0 || row.next_lease == 0 || row.next_epoch == 0)
+  if (row.next_device == 0 || row.next_pool == 0 || row.next_lease == 0 || row.next_epoch == 0 ||
+      row.next_reservation == 0)
     return impossible("the meta row", "counter");
   if (row.boot_id.size() > limits::name_bytes_max) return impossible("the meta row", "boot id");
   return {};
 }
 
-uint32_t row_crc(const DeviceRow& row) {
-  return Crc('D')
-      .add(row.id.value)
-      .add(row.serial)
-      .add(row.backend)
-      .add(row.capacity_bytes)
-      .add(row.granule_bytes)
-      .add(row.pool.value)
-      .value();
+uint32_t row_crc(const DeviceRow& row, RowFormat format) {
+  Crc crc('D');
+  crc.add(row.id.value).add(row.serial).add(row.backend).add(row.capacity_bytes).add(row.granule_bytes);
+  crc.add(row.pool.value);
+  if (format != RowFormat::version_1) crc.add(static_cast<uint64_t>(row.state));
+  return crc.value();
 }
 
-uint32_t row_crc(const PoolRow& row) {
-  return Crc('P').add(row.id.value).add(row.name).value();
+uint32_t row_crc(const PoolRow& row, RowFormat format) {
+  Crc crc('P');
+  crc.add(row.id.value).add(row.name);
+  if (format != RowFormat::version_1) crc.add(static_cast<uint64_t>(row.placement)).add(row.stripe_bytes);
+  return crc.value();
 }
 
-uint32_t row_crc(const LeaseRow& row) {
+uint32_t row_crc(const LeaseRow& row, RowFormat format) {
   Crc crc('L');
   crc.add(row.id.value).add(row.pool.value).add(row.tenant).add(row.host).add(row.label).add(row.object);
   crc.add(row.reason).add(static_cast<uint64_t>(row.extents.size()));
@@ -116,25 +142,62 @@ uint32_t row_crc(const LeaseRow& row) {
     crc.add(extent.device.value).add(extent.first_granule).add(extent.granules);
   crc.add(row.epoch.value).add(static_cast<uint64_t>(row.mode)).add(static_cast<uint64_t>(row.phase));
   crc.add(row.bytes).add(row.ttl_ns).add(row.expiry_ns).add(row.deadline_ns);
-  return crc.add(row.request_high).add(row.request_low).value();
+  crc.add(row.request_high).add(row.request_low);
+  if (format != RowFormat::version_1) {
+    crc.add(static_cast<uint64_t>(row.cause)).add(static_cast<uint64_t>(row.movable));
+    crc.add(row.target_bytes).add(row.next_object);
+  }
+  return crc.value();
 }
 
-uint32_t row_crc(const MetaRow& row, const StoreSeal& seal) {
+uint32_t row_crc(const QuotaRow& row, RowFormat) {
+  return Crc('Q').add(row.tenant).add(row.bytes_max).add(row.leases_max).value();
+}
+
+uint32_t row_crc(const ReservationRow& row, RowFormat) {
+  Crc crc('R');
+  crc.add(row.id.value).add(row.pool.value).add(row.tenant).add(row.bytes);
+  return crc.add(row.ttl_ns).add(row.expiry_ns).value();
+}
+
+uint32_t row_crc(const MetaRow& row, const StoreSeal& seal, RowFormat format) {
   Crc crc('M');
   crc.add(seal.store_id).add(seal.sequence).add(seal.rows).add(seal.digest);
-  return crc.add(row.next_device)
-      .add(row.next_pool)
-      .add(row.next_lease)
-      .add(row.next_epoch)
-      .add(row.boot_id)
-      .value();
+  if (format != RowFormat::version_1) crc.add(static_cast<uint64_t>(seal.journal));
+  crc.add(row.next_device).add(row.next_pool).add(row.next_lease).add(row.next_epoch);
+  if (format != RowFormat::version_1) crc.add(row.next_reservation);
+  return crc.add(row.boot_id).value();
 }
 
-uint64_t row_share(uint64_t id, uint32_t crc) {
-  uint64_t z = id * 0x9e3779b97f4a7c15ull + crc;
+uint32_t row_crc(const AuditRow& row) {
+  Crc crc('A');
+  crc.add(row.sequence).add(row.wall_ns).add(row.actor).add(row.tenant).add(row.verb);
+  return crc.add(row.subject).add(row.detail).value();
+}
+
+uint64_t row_key(uint64_t id) {
+  return id;
+}
+
+// FNV-1a. Two tenants of one hash are no matter: their checksums differ.
+uint64_t row_key(const std::string& tenant) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : tenant) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+uint64_t row_share(uint64_t key, uint32_t crc) {
+  uint64_t z = key * 0x9e3779b97f4a7c15ull + crc;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   return z ^ (z >> 31);
+}
+
+std::string_view clip_audit_text(std::string_view text) {
+  if (text.size() <= limits::audit_text_bytes_max) return text;
+  size_t size = limits::audit_text_bytes_max;
+  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) --size;
+  return text.substr(0, size);
 }
 
 void encode_extents(const std::vector<Extent>& extents, std::vector<std::byte>& bytes) {

@@ -5,25 +5,18 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/base/result.h"
 #include "daemon/state/rows.h"
-#include "daemon/store/image_reader.h"
 #include "daemon/store/row_codec.h"
 #include "daemon/store/sqlite_handle.h"
 
 namespace terrace::daemon {
 
-// A row's new share of the digest; nullopt: the row is gone. Kept apart until its transaction is durable.
-struct ShareChange {
-  Table table;
-  uint64_t id;
-  std::optional<uint64_t> share;
-};
-
-void apply_changes(const std::vector<ShareChange>& changes, RowShares& shares);
+enum class Table : uint8_t { device = 0, pool = 1, lease = 2, quota = 3, reservation = 4 };
+inline constexpr size_t table_count = 5;
 
 class RowWriter {
  public:
@@ -32,25 +25,33 @@ class RowWriter {
   // Errors    internal   a row that load() would refuse: a defect of the caller's
   static Status check(const Delta& delta);
 
-  // Writes the rows, and the meta row (`meta` unless the delta has one) with the seal that follows from
-  // `shares` and the rows. The caller begins and ends the transaction.
-  Status write(const Delta& delta, const MetaRow& meta, const RowShares& shares, StoreSeal& seal,
-               std::vector<ShareChange>& changes);
+  // Writes the rows, and the meta row (`meta` unless the delta has one) with the seal that follows from the
+  // rows. Appends to the audit log and cuts it to its bound. The caller begins and ends the transaction.
+  Status write(const Delta& delta, const MetaRow& meta, StoreSeal& seal);
 
  private:
-  Status put(const DeviceRow& row);
-  Status put(const PoolRow& row);
-  Status put(const LeaseRow& row);
-  Status put(const MetaRow& row, const StoreSeal& seal);
-  Status finish(Table table, uint64_t id, uint32_t crc);
-  Status erase(Table table, uint64_t id);
-  Statement& start_put(Table table);
-  template <typename Rows>
-  Status write_table(Table table, const Rows& rows, const RowShares& shares, StoreSeal& seal,
-                     std::vector<ShareChange>& changes);
+  // The same statements for every table: the old row's checksum, its replacement, its removal.
+  struct Statements {
+    Statement old_crc, put, erase;
+  };
 
-  Statement put_meta_;
-  std::array<Statement, table_count> put_, erase_;
+  Status put(const DeviceRow& row, uint32_t crc);
+  Status put(const PoolRow& row, uint32_t crc);
+  Status put(const LeaseRow& row, uint32_t crc);
+  Status put(const QuotaRow& row, uint32_t crc);
+  Status put(const ReservationRow& row, uint32_t crc);
+  Status put(const MetaRow& row, const StoreSeal& seal);
+  Status append_audit(const std::vector<AuditRow>& rows);
+  Statement& start_put(Table table);
+  Status finish(Table table, uint32_t crc);
+  // Whether a row is stored under `key`; takes its share out of the seal.
+  template <typename Key>
+  Result<bool> take_out(Table table, const Key& key, StoreSeal& seal);
+  template <typename Rows>
+  Status write_table(Table table, const Rows& rows, StoreSeal& seal);
+
+  std::array<Statements, table_count> tables_;
+  Statement put_meta_, newest_audit_, put_audit_, cut_audit_;
   std::vector<std::byte> extents_;
 };
 

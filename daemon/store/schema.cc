@@ -1,6 +1,7 @@
 #include "daemon/store/schema.h"
 
 #include "core/base/check.h"
+#include "daemon/store/schema_version_2.h"
 
 namespace terrace::daemon {
 namespace {
@@ -62,6 +63,7 @@ CREATE TABLE lease (
 
 constexpr Migration all_migrations[] = {
     {1, "devices, pools, leases and the counters", create_tables},
+    {2, "composition, quotas, reservations, the audit log", migrate_to_version_2},
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "core/base/failpoint.h"
 #include "core/base/limits.h"
+#include "daemon/store/audit_reader.h"
 #include "daemon/store/image_reader.h"
 #include "daemon/store/mark_file.h"
 #include "daemon/store/row_writer.h"
@@ -33,6 +34,7 @@ class SqliteStore final : public Store {
 
   Result<Image> load() override;
   Status commit(const Delta& delta) override;
+  Result<AuditPage> audit(const AuditQuery& query) override;
 
  private:
   void detach();
@@ -50,7 +52,6 @@ class SqliteStore final : public Store {
   RowWriter writer_;
   MetaRow meta_;
   StoreSeal seal_;
-  RowShares shares_;
   std::optional<Image> verified_;
   int log_frames_ = 0;
   bool failed_ = true;  // until attached, and after an outcome that nobody knows
@@ -147,7 +148,6 @@ Status SqliteStore::verify_or_migrate() {
   }
   TERRACE_RETURN_IF_ERROR(connection_.exec(version == newest ? "ROLLBACK" : "COMMIT", where));
   seal_ = stored->seal;
-  shares_ = std::move(stored->shares);
   meta_ = stored->image.meta;
   verified_ = std::move(stored->image);
   return {};
@@ -195,9 +195,8 @@ Status SqliteStore::commit(const Delta& delta) {
   verified_.reset();
   StoreSeal seal = seal_;
   ++seal.sequence;
-  std::vector<ShareChange> changes;
   Status written = begin_.run(where);
-  if (written.ok()) written = writer_.write(delta, meta_, shares_, seal, changes);
+  if (written.ok()) written = writer_.write(delta, meta_, seal);
   if (!written.ok()) return give_up(written.error());
   if (const int code = TERRACE_FAILPOINT(store_before_commit); code != 0)
     return give_up(os_error(code, "store_before_commit", "store " + path_ + ": cannot commit"));
@@ -207,7 +206,6 @@ Status SqliteStore::commit(const Delta& delta) {
   // Durable from here: whatever still fails, the caller must read back rather than try again.
   seal_ = seal;
   if (delta.meta.has_value()) meta_ = *delta.meta;
-  apply_changes(changes, shares_);
   Status marked = mark_.record({seal_.store_id, seal_.sequence});
   const int code = TERRACE_FAILPOINT(store_after_commit);
   if (code != 0 || !marked.ok()) {
@@ -219,6 +217,11 @@ Status SqliteStore::commit(const Delta& delta) {
   }
   checkpoint_when_due();
   return {};
+}
+
+Result<AuditPage> SqliteStore::audit(const AuditQuery& query) {
+  if (failed_) return error_of(ErrorCode::io_error, "store " + path_ + ": a commit ended in doubt; load first");
+  return read_audit(connection_, query);
 }
 
 Error SqliteStore::give_up(Error cause) {

@@ -21,9 +21,9 @@ struct AuditQuery {
   uint64_t after = 0;     // sequence; newer ones
   uint64_t since_ns = 0;  // wall clock
   uint32_t limit = 0;     // 0: limits::audit_rows_per_page_max
-  std::string tenant;
-  std::string verb;  // a prefix
-  std::string subject;
+  std::string tenant = {};
+  std::string verb = {};  // a prefix
+  std::string subject = {};
   bool newest_first = false;
 };
 struct AuditPage {

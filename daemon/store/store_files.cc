@@ -9,12 +9,13 @@
 #include <filesystem>
 
 #include "core/base/prng.h"
-#include "daemon/store/row_codec.h"
+#include "daemon/store/row_writer.h"
 
 namespace terrace::daemon {
 namespace {
 
 constexpr const char* where_open = "open_sqlite_store";
+constexpr int64_t page_bytes = 4096;
 
 Error corrupt(std::string detail) {
   return Error{.code = ErrorCode::corrupt, .where = where_open, .detail = std::move(detail)};
@@ -62,16 +63,11 @@ Status fill_fresh(const std::string& path, std::span<const Migration> migrations
   TERRACE_RETURN_IF_ERROR(connection.exec(set_id.c_str(), where_open));
   TERRACE_RETURN_IF_ERROR(migrate(connection, migrations, 0));
   const MetaRow meta;
-  const StoreSeal seal{.store_id = secure_random_u64()};
+  StoreSeal seal{.store_id = secure_random_u64()};
   {
-    TERRACE_ASSIGN_OR_RETURN(
-        Statement insert,
-        connection.prepare("INSERT INTO meta (id, store_id, sequence, rows, digest, next_device, next_pool, "
-                           "next_lease, next_epoch, boot_id, crc) VALUES (1, ?, 0, 0, 0, 1, 1, 1, 1, '', ?)",
-                           where_open));
-    insert.bind(seal.store_id);
-    insert.bind(uint64_t{row_crc(meta, seal)});
-    TERRACE_RETURN_IF_ERROR(insert.step(where_open));
+    RowWriter writer;
+    TERRACE_RETURN_IF_ERROR(writer.prepare(connection));
+    TERRACE_RETURN_IF_ERROR(writer.write(Delta{}, meta, seal));
   }
   TERRACE_RETURN_IF_ERROR(connection.exec("COMMIT", where_open));
   TERRACE_ASSIGN_OR_RETURN(const std::string mode,
@@ -131,6 +127,8 @@ Status create_if_fresh(const std::string& path, const MarkFile& mark, std::span<
                    .where = where_open,
                    .detail = path + " is not a Terrace store and was not touched; choose another state path"};
     }
+    // SQLite takes a last page that ends early for zeros. While there is a log, that page may be in it.
+    if (log_bytes <= 0 && bytes % page_bytes != 0) return corrupt(path + " ends within a page");
     if (!existed && log_bytes > 0) {
       return corrupt(path + "-mark is missing, so that nobody can tell whether the log " + path +
                      "-wal is whole. Put the mark back; or accept what the log still holds with: sqlite3 '" +

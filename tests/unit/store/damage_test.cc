@@ -202,7 +202,16 @@ TEST_CASE("Store damage: rows that someone else changed are refused") {
       "UPDATE lease SET id=77 WHERE id=2",
       "INSERT INTO lease SELECT 99, pool, tenant, host, label, object, reason, extents, epoch, mode, phase, "
       "bytes, "
-      "ttl_ns, expiry_ns, deadline_ns, request_high, request_low, crc FROM lease WHERE id=1",
+      "ttl_ns, expiry_ns, deadline_ns, request_high, request_low, cause, movable, target_bytes, next_object, "
+      "crc "
+      "FROM lease WHERE id=1",
+      "UPDATE lease SET movable=2 WHERE id=1",
+      "UPDATE device SET state=1 WHERE id=1",
+      "UPDATE pool SET placement=2",
+      "INSERT INTO quota VALUES ('alice', 1, 1, 0)",
+      "INSERT INTO reservation VALUES (1, 1, 'alice', 1, 0, 0, 0)",
+      "UPDATE meta SET next_reservation=9",
+      "UPDATE meta SET journal=1-journal",
       "CREATE TRIGGER t AFTER INSERT ON lease BEGIN DELETE FROM lease; END",
       "CREATE TABLE other (x)",
       "PRAGMA user_version=0",

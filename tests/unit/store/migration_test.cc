@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/unit/store/store_fixture.h"
+#include "tests/unit/store/version_1_store.h"
 
 using namespace terrace;
 using namespace terrace::daemon;
@@ -45,33 +46,102 @@ std::string query(const std::string& path, const char* sql) {
   return *text;
 }
 
+// Plants a closed store of version 1.
+void make_version_1_store(const std::string& path) {
+  auto connection = Connection::open(path, true);
+  REQUIRE(connection.ok());
+  REQUIRE(connection->exec("PRAGMA application_id=0x54524353; BEGIN", "test").ok());
+  REQUIRE(migrate(*connection, store_migrations().first(1), 0).ok());
+  const Status filled = connection->exec(version_1_rows, "test");
+  REQUIRE_MESSAGE(filled.ok(), filled.error().to_string());
+  REQUIRE(connection->exec("COMMIT; PRAGMA journal_mode=WAL", "test").ok());
+  connection->keep_log(false);
+}
+
+Image version_1_image() {
+  LeaseRow odd = make_lease(9, 1);
+  odd.label.clear();
+  odd.reason = "taken back";
+  odd.ttl_ns = odd.expiry_ns = 0;
+  odd.deadline_ns = ~uint64_t{0};
+  odd.phase = LeasePhase::quarantined;
+  odd.mode = LeaseMode::exclusive;
+  Image image;
+  image.meta = {.next_device = 3, .next_pool = 2, .next_lease = 6, .next_epoch = 6, .boot_id = "boot"};
+  image.devices = {make_device(1), make_device(2)};
+  image.pools = {PoolRow{.id = PoolId{1}, .name = "pool-1"}};
+  image.leases = {make_lease(1), make_lease(2), make_lease(5, 3), odd};
+  return image;
+}
+
 }  // namespace
+
+TEST_CASE("Store migration: a store of version 1 keeps every row, and is sealed anew") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  make_version_1_store(path);
+  for (int round = 0; round < 2; ++round) {
+    const Result<Image> image = load_store(path);
+    REQUIRE_MESSAGE(image.ok(), image.error().to_string());
+    CHECK(same(*image, version_1_image()));
+  }
+  CHECK(query(path, "PRAGMA user_version") == "2");
+  CHECK(query(path, "SELECT sequence FROM meta") == "4");  // its mark is still a bound
+  auto store = open_sqlite_store(path);
+  REQUIRE(store.ok());
+  Delta delta = make_grant(10);
+  delta.leases[LeaseId{1}] = std::nullopt;
+  CHECK((*store)->commit(delta).ok());
+  store->reset();
+  CHECK(load_store(path)->leases.size() == 4);
+}
+
+TEST_CASE("Store migration: damage to a store of version 1 is refused, not sealed in") {
+  for (const char* attack : {"UPDATE lease SET tenant='mallory' WHERE id=2", "DELETE FROM lease WHERE id=2",
+                             "DELETE FROM meta", "UPDATE pool SET name='other'",
+                             "UPDATE device SET capacity_bytes=1 WHERE id=1", "UPDATE meta SET next_lease=1"}) {
+    CAPTURE(attack);
+    TemporaryFolder folder;
+    const std::string path = folder.file("state.db");
+    make_version_1_store(path);
+    {
+      auto connection = Connection::open(path, false);
+      REQUIRE(connection.ok());
+      REQUIRE(connection->exec(attack, "test").ok());
+      connection->keep_log(false);
+    }
+    const Result<Image> image = load_store(path);
+    REQUIRE(!image.ok());
+    CHECK_MESSAGE(image.error().code == ErrorCode::corrupt, image.error().to_string());
+    CHECK(query(path, "PRAGMA user_version") == "1");
+  }
+}
 
 TEST_CASE("Store migration: an older store moves forward through every step, rows unchanged") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
   const Result<Image> before = load_store(path);
-  const auto newer = with({{2, "notes", add_table}, {3, "notes from labels", fill_table}});
+  const auto newer = with({{3, "notes", add_table}, {4, "notes from labels", fill_table}});
   for (int round = 0; round < 2; ++round) {
     const Result<Image> after = load_with(path, newer);
     REQUIRE_MESSAGE(after.ok(), after.error().to_string());
     CHECK(same(*after, *before));
   }
-  CHECK(query(path, "PRAGMA user_version") == "3");
+  CHECK(query(path, "PRAGMA user_version") == "4");
   CHECK(query(path, "SELECT count(*) FROM note") == "3");
 }
 
 TEST_CASE("Store migration: a fresh store runs all steps") {
   TemporaryFolder folder;
-  REQUIRE(load_with(folder.file("state.db"), with({{2, "notes", add_table}})).ok());
-  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "2");
+  REQUIRE(load_with(folder.file("state.db"), with({{3, "notes", add_table}})).ok());
+  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "3");
 }
 
 TEST_CASE("Store migration: a newer store is a version mismatch, and stays as it is") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
-  REQUIRE(load_with(path, with({{2, "notes", add_table}})).ok());
+  REQUIRE(load_with(path, with({{3, "notes", add_table}})).ok());
   const std::string before = read_bytes(path);
   const Result<Image> image = load_store(path);
   REQUIRE(!image.ok());
@@ -83,12 +153,12 @@ TEST_CASE("Store migration: a step that fails, or loses a row, leaves the old ve
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
-  CHECK(!load_with(path, with({{2, "notes", add_table}, {3, "fails", fail_half_way}})).ok());
-  const Result<Image> lossy = load_with(path, with({{2, "loses a lease", lose_a_row}}));
+  CHECK(!load_with(path, with({{3, "notes", add_table}, {4, "fails", fail_half_way}})).ok());
+  const Result<Image> lossy = load_with(path, with({{3, "loses a lease", lose_a_row}}));
   REQUIRE(!lossy.ok());
   CHECK(lossy.error().code == ErrorCode::corrupt);
   const Result<Image> image = load_store(path);
   REQUIRE_MESSAGE(image.ok(), image.error().to_string());
   CHECK(image->leases.size() == 3);
-  CHECK(query(path, "PRAGMA user_version") == "1");
+  CHECK(query(path, "PRAGMA user_version") == "2");
 }

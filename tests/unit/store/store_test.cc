@@ -49,11 +49,36 @@ TEST_CASE("Store: every field of every row comes back") {
     odd.phase = LeasePhase::quarantined;
     odd.mode = LeaseMode::exclusive;
     delta.leases[odd.id] = odd;
+    LeaseRow moving = make_lease(9, 2);
+    moving.phase = LeasePhase::transferring;
+    moving.cause = LeaseCause::device_lost;
+    moving.movable = true;
+    moving.target_bytes = 12345;
+    moving.next_object = "lease-9-next";
+    delta.leases[moving.id] = moving;
+    DeviceRow failed = make_device(1);
+    failed.state = DeviceState::failed;
+    delta.devices[failed.id] = failed;
+    delta.pools[PoolId{2}] = PoolRow{.id = PoolId{2},
+                                     .name = "wide",
+                                     .placement = Placement::striped,
+                                     .stripe_bytes = 4 * limits::granule_bytes};
+    delta.quotas["alice"] = QuotaRow{.tenant = "alice", .bytes_max = ~uint64_t{0}, .leases_max = 3};
+    delta.quotas["*"] = QuotaRow{.tenant = "*", .bytes_max = 0, .leases_max = 100};
+    delta.reservations[ReservationId{4}] = ReservationRow{.id = ReservationId{4},
+                                                          .pool = PoolId{2},
+                                                          .tenant = "bob",
+                                                          .bytes = 7 * gib,
+                                                          .ttl_ns = 5,
+                                                          .expiry_ns = 6};
+    delta.meta->next_reservation = 5;
     REQUIRE((*store)->commit(delta).ok());
-    expected = {*delta.meta,
-                {make_device(1), make_device(2)},
-                {{PoolId{1}, "pool-1"}},
-                {*delta.leases[LeaseId{7}], odd}};
+    expected.meta = *delta.meta;
+    expected.devices = {*delta.devices[DeviceId{1}], make_device(2)};
+    expected.pools = {PoolRow{.id = PoolId{1}, .name = "pool-1"}, *delta.pools[PoolId{2}]};
+    expected.leases = {*delta.leases[LeaseId{7}], odd, *delta.leases[LeaseId{9}]};
+    expected.quotas = {*delta.quotas["*"], *delta.quotas["alice"]};
+    expected.reservations = {*delta.reservations[ReservationId{4}]};
     const Result<Image> now = (*store)->load();
     REQUIRE(now.ok());
     CHECK(same(*now, expected));
@@ -112,7 +137,7 @@ TEST_CASE("Store: a row that could not be loaded again is refused and changes no
   auto store = open_sqlite_store(folder.file("state.db"));
   REQUIRE(store.ok());
   REQUIRE((*store)->commit(make_grant(1)).ok());
-  std::vector<LeaseRow> bad(7, make_lease(2));
+  std::vector<LeaseRow> bad(10, make_lease(2));
   bad[0].phase = LeasePhase::pending;
   bad[1].tenant = std::string(limits::name_bytes_max + 1, 'x');
   bad[2].label = std::string(limits::label_bytes_max + 1, 'x');
@@ -120,6 +145,9 @@ TEST_CASE("Store: a row that could not be loaded again is refused and changes no
   bad[4].extents.resize(limits::lease_extents_max + 1, {DeviceId{1}, 0, 1});
   bad[5].mode = static_cast<LeaseMode>(3);
   bad[6].id = LeaseId{3};
+  bad[7].phase = LeasePhase::waiting;
+  bad[8].cause = static_cast<LeaseCause>(99);
+  bad[9].next_object = std::string(limits::name_bytes_max + 1, 'x');
   for (const LeaseRow& row : bad) {
     Delta delta;
     delta.leases[LeaseId{2}] = row;
