@@ -3,7 +3,7 @@
 // pmem namespace and numa deepen this).
 //
 // Place     Called by daemon/event_loop on its worker thread with what the state machine decided.
-// Threads   One worker thread; usage() and open() also from the event loop's thread.
+// Threads   One worker thread; what is quick(), usage(), open() and discover() also on the event loop's.
 // Crash     carve, fence and scrub can each be cut off anywhere and be done again.
 #pragma once
 

@@ -7,33 +7,25 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
+#include <memory>
 
 #include "core/base/failpoint.h"
+#include "core/base/units.h"
+#include "daemon/backend/object_file.h"
 
 namespace terrace::daemon {
 namespace {
 
 constexpr std::string_view suffix = ".obj";
+constexpr std::string_view unplugged_suffix = ".unplugged";
 
 // How often scrub() truncates a file that its holder grows again before it gives up.
 constexpr int scrub_attempts = 64;
 
-std::string file_of(const std::string& name) {
-  return name + std::string(suffix);
-}
-
-Error bad_name(const std::string& name, const char* where) {
-  return Error{.code = ErrorCode::invalid_argument,
-               .where = where,
-               .detail = "'" + name + "' cannot name a memory object"};
-}
-
-// A missing piece of memory means the same to the caller whether the mount or the machine is short of it.
-Error memory_error(int os_errno, const char* where, std::string detail) {
-  Error error = os_error(os_errno, where, std::move(detail));
-  if (error.code == ErrorCode::out_of_memory) error.code = ErrorCode::capacity_exhausted;
-  return error;
-}
+// Measured: carving 2 MiB takes 10 us and fencing it 7 us as one huge page, 507 us and 205 us in 4 KiB pages.
+constexpr uint64_t quick_bytes_huge = 32 * mib;
+constexpr uint64_t quick_bytes_small = 256 * kib;
 
 ObservedObject observed(const std::string& name, const struct stat& status) {
   return {.name = name,
@@ -41,7 +33,38 @@ ObservedObject observed(const std::string& name, const struct stat& status) {
           .allocated = static_cast<uint64_t>(status.st_blocks) * 512};
 }
 
+Error busy_size(const std::string& name, uint64_t now, uint64_t from_bytes, uint64_t to_bytes) {
+  return Error{.code = ErrorCode::busy,
+               .where = "EmulatedBackend::resize",
+               .detail = "object " + name + " has " + std::to_string(now) + " bytes, neither the " +
+                         std::to_string(from_bytes) + " it should have nor the " + std::to_string(to_bytes) +
+                         " it should get: " + (now == 0 ? "it was fenced" : "its holder cut it")};
+}
+
+// Whether this process makes files without part of mode 0600. Only a read of the umask.
+bool umask_takes_from_owner() {
+  const mode_t mask = ::umask(0077);
+  ::umask(mask);
+  return (mask & 0600) != 0;
+}
+
 }  // namespace
+
+std::string object_file(const std::string& name) {
+  return name + std::string(suffix);
+}
+
+Error bad_object_name(const std::string& name, const char* where) {
+  return Error{.code = ErrorCode::invalid_argument,
+               .where = where,
+               .detail = "'" + name + "' cannot name a memory object"};
+}
+
+Error memory_error(int os_errno, const char* where, std::string detail) {
+  Error error = os_error(os_errno, where, std::move(detail));
+  if (error.code == ErrorCode::out_of_memory) error.code = ErrorCode::capacity_exhausted;
+  return error;
+}
 
 bool valid_object_name(std::string_view name) {
   if (name.empty() || name.size() > limits::name_bytes_max || name[0] == '.' || name[0] == '-') return false;
@@ -52,37 +75,58 @@ bool valid_object_name(std::string_view name) {
 }
 
 EmulatedBackend::EmulatedBackend(ObjectDirectory directory, EmulatedOptions options)
-    : directory_(std::move(directory)), options_(std::move(options)) {}
+    : directory_(std::move(directory)), options_(std::move(options)), umask_hinders_(umask_takes_from_owner()) {
+  for (const EmulatedDevice& device : options_.devices) {
+    devices_.push_back({.serial = "emu:" + device.name,
+                        .backend = std::string(kind()),
+                        .capacity_bytes = device.size_bytes,
+                        .granule_bytes = options_.granule_bytes,
+                        .detail = "emulated: " + directory_.description()});
+  }
+}
 
 std::vector<SeenDevice> EmulatedBackend::discover() {
   std::vector<SeenDevice> seen;
-  for (const EmulatedDevice& device : options_.devices) {
-    seen.push_back({.serial = "emu:" + device.name,
-                    .backend = std::string(kind()),
-                    .capacity_bytes = device.size_bytes,
-                    .granule_bytes = options_.granule_bytes,
-                    .detail = "emulated: " + directory_.description()});
+  seen.reserve(devices_.size());
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const std::string mark = options_.devices[i].name + std::string(unplugged_suffix);
+    if (::faccessat(directory_.fd(), mark.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) seen.push_back(devices_[i]);
   }
   return seen;
 }
 
-Status EmulatedBackend::carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) {
-  constexpr const char* where = "EmulatedBackend::carve";
-  if (!valid_object_name(name)) return bad_name(name, where);
+bool EmulatedBackend::quick(uint64_t bytes) const {
+  return bytes <= (directory_.huge_pages() ? quick_bytes_huge : quick_bytes_small);
+}
+
+std::mutex& EmulatedBackend::size_lock(const std::string& name) {
+  return size_locks_[std::hash<std::string>()(name) % size_locks_.size()];
+}
+
+Status EmulatedBackend::check_bytes(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents,
+                                    const char* where) const {
+  if (!valid_object_name(name)) return bad_object_name(name, where);
   uint64_t granules = 0;
   for (const Extent& extent : extents) granules += extent.granules;
-  // INT64_MAX is the kernel's bound on a file; the quotient avoids an overflow of the product.
-  if (bytes == 0 || bytes > INT64_MAX || bytes % options_.granule_bytes != 0 ||
+  // INT64_MAX is the kernel's bound on a file, half of it rebind's; the quotient avoids an overflow of the
+  // product.
+  if (bytes == 0 || bytes > INT64_MAX / 2 || bytes % options_.granule_bytes != 0 ||
       bytes / options_.granule_bytes != granules) {
     return Error{.code = ErrorCode::invalid_argument,
                  .where = where,
                  .detail = name + ": " + std::to_string(bytes) + " bytes are not the " +
                            std::to_string(granules) + " granules of its extents"};
   }
+  return {};
+}
+
+Status EmulatedBackend::carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) {
+  constexpr const char* where = "EmulatedBackend::carve";
+  TERRACE_RETURN_IF_ERROR(check_bytes(name, bytes, extents, where));
   if (const int code = TERRACE_FAILPOINT(carve_before_create); code != 0)
     return memory_error(code, where, "cannot create object " + name);
-  const std::string file = file_of(name);
-  const UniqueFd fd(
+  const std::string file = object_file(name);
+  UniqueFd fd(
       ::openat(directory_.fd(), file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd.valid()) return memory_error(errno, where, "cannot create object " + name);
   Status reserved = reserve(fd.get(), name, bytes);
@@ -90,7 +134,7 @@ Status EmulatedBackend::carve(const std::string& name, uint64_t bytes, const std
     ::unlinkat(directory_.fd(), file.c_str(), 0);
     return reserved;
   }
-  remember_size(name, bytes);
+  descriptors_.put(name, {std::move(fd), bytes});
   return {};
 }
 
@@ -100,7 +144,8 @@ Status EmulatedBackend::reserve(int fd, const std::string& name, uint64_t bytes)
     return memory_error(code, where, "cannot reserve " + format_size(bytes) + " for object " + name);
   };
   if (const int code = TERRACE_FAILPOINT(carve_after_create); code != 0) return cannot(code);
-  if (::fchmod(fd, 0600) != 0) return cannot(errno);  // whatever the umask took away
+  if (umask_hinders_ && ::fchmod(fd, 0600) != 0) return cannot(errno);
+  // The size comes first: the kernel puts huge pages beyond it on a list of those it may split.
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return cannot(errno);
   // tmpfs gives back everything when a signal interrupts it, so that starting over is right.
   while (::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0)
@@ -109,12 +154,12 @@ Status EmulatedBackend::reserve(int fd, const std::string& name, uint64_t bytes)
   return {};
 }
 
-Result<UniqueFd> EmulatedBackend::open_object(const std::string& name, int flags) const {
+Result<UniqueFd> EmulatedBackend::open_object(const std::string& name, int flags, struct stat& status) const {
   constexpr const char* where = "EmulatedBackend::open";
-  if (!valid_object_name(name)) return bad_name(name, where);
-  UniqueFd fd(::openat(directory_.fd(), file_of(name).c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (!valid_object_name(name)) return bad_object_name(name, where);
+  UniqueFd fd(
+      ::openat(directory_.fd(), object_file(name).c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return os_error(errno, where, "cannot open object " + name);
-  struct stat status {};
   if (::fstat(fd.get(), &status) != 0) return os_error(errno, where, "cannot look at object " + name);
   if (!S_ISREG(status.st_mode)) {
     return Error{
@@ -124,18 +169,28 @@ Result<UniqueFd> EmulatedBackend::open_object(const std::string& name, int flags
 }
 
 Result<UniqueFd> EmulatedBackend::open(const std::string& name, ObjectAccess access) {
-  return open_object(name, access == ObjectAccess::read_write ? O_RDWR : O_RDONLY);
+  if (access == ObjectAccess::read_write)
+    if (UniqueFd kept = descriptors_.share(name); kept.valid()) return kept;
+  struct stat status {};
+  return open_object(name, access == ObjectAccess::read_write ? O_RDWR : O_RDONLY, status);
 }
 
 Status EmulatedBackend::fence(const std::string& name) {
   constexpr const char* where = "EmulatedBackend::fence";
   if (const int code = TERRACE_FAILPOINT(fence_before_truncate); code != 0)
     return os_error(code, where, "cannot fence object " + name);
-  const Result<UniqueFd> fd = open_object(name, O_RDWR);
-  if (!fd.ok()) return fd.error().code == ErrorCode::not_found ? Status() : Status(fd.error());
-  struct stat status {};
-  if (::fstat(fd->get(), &status) == 0) remember_size(name, static_cast<uint64_t>(status.st_size));
-  if (::ftruncate(fd->get(), 0) != 0) return os_error(errno, where, "cannot fence object " + name);
+  DescriptorCache::Entry entry = descriptors_.take(name);
+  if (!entry.fd.valid()) {
+    struct stat status {};
+    Result<UniqueFd> fd = open_object(name, O_RDWR, status);
+    if (!fd.ok()) return fd.error().code == ErrorCode::not_found ? Status() : Status(fd.error());
+    entry = {std::move(fd).value(), static_cast<uint64_t>(status.st_size)};
+  }
+  {
+    const std::lock_guard lock(size_lock(name));
+    if (::ftruncate(entry.fd.get(), 0) != 0) return os_error(errno, where, "cannot fence object " + name);
+  }
+  descriptors_.put(name, std::move(entry));
   if (const int code = TERRACE_FAILPOINT(fence_after_truncate); code != 0)
     return os_error(code, where, "cannot confirm the fence of object " + name);
   return {};
@@ -143,22 +198,28 @@ Status EmulatedBackend::fence(const std::string& name) {
 
 Result<uint64_t> EmulatedBackend::scrub(const std::string& name) {
   constexpr const char* where = "EmulatedBackend::scrub";
-  const Result<UniqueFd> fd = open_object(name, O_RDWR);
-  if (!fd.ok()) {
-    if (fd.error().code == ErrorCode::not_found) return forget_size(name);
-    Error error = fd.error();
-    if (error.code != ErrorCode::invalid_argument) error.code = ErrorCode::io_error;
-    return error;
+  DescriptorCache::Entry entry = descriptors_.take(name);
+  if (!entry.fd.valid()) {
+    struct stat status {};
+    Result<UniqueFd> fd = open_object(name, O_RDWR, status);
+    if (!fd.ok()) {
+      if (fd.error().code == ErrorCode::not_found) return uint64_t{0};
+      Error error = fd.error();
+      if (error.code != ErrorCode::invalid_argument) error.code = ErrorCode::io_error;
+      return error;
+    }
+    entry = {std::move(fd).value(), static_cast<uint64_t>(status.st_size)};
   }
-  struct stat status {};
-  if (::fstat(fd->get(), &status) == 0) remember_size(name, static_cast<uint64_t>(status.st_size));
   for (int attempt = 0; attempt < scrub_attempts; ++attempt) {
-    TERRACE_ASSIGN_OR_RETURN(const bool removed, truncate_and_unlink(fd->get(), name));
-    if (!removed) continue;
-    const uint64_t bytes = forget_size(name);
+    TERRACE_ASSIGN_OR_RETURN(const bool removed, unlink_if_empty(entry.fd.get(), name));
+    if (!removed) {
+      if (::ftruncate(entry.fd.get(), 0) != 0)
+        return Error{ErrorCode::io_error, errno, where, "cannot truncate object " + name};
+      continue;
+    }
     if (const int code = TERRACE_FAILPOINT(scrub_after_unlink); code != 0)
       return Error{ErrorCode::io_error, code, where, "cannot confirm the scrub of object " + name};
-    return bytes;
+    return entry.bytes;
   }
   return Error{.code = ErrorCode::io_error,
                .where = where,
@@ -166,26 +227,72 @@ Result<uint64_t> EmulatedBackend::scrub(const std::string& name) {
                          " keeps growing it, so that it still holds memory; end that process"};
 }
 
-// One attempt. Returns whether the object was seen without memory and is gone.
-Result<bool> EmulatedBackend::truncate_and_unlink(int fd, const std::string& name) const {
+// Removes the object if it is seen without memory; what its holder does between the look and the removal stays
+// its own pages. false: it holds memory.
+Result<bool> EmulatedBackend::unlink_if_empty(int fd, const std::string& name) const {
   constexpr const char* where = "EmulatedBackend::scrub";
   const auto cannot = [&](const char* what, int code) {
     return Error{ErrorCode::io_error, code, where, std::string("cannot ") + what + " object " + name};
   };
-  const auto holds_memory = [fd] {
-    struct stat status {};
-    return ::fstat(fd, &status) != 0 || status.st_size != 0 || status.st_blocks != 0;
-  };
-  if (::ftruncate(fd, 0) != 0) return cannot("truncate", errno);
   if (const int code = TERRACE_FAILPOINT(scrub_before_verify); code != 0) return cannot("verify", code);
-  if (holds_memory()) return false;
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return cannot("verify", errno);
+  if (status.st_size != 0 || status.st_blocks != 0) return false;
   if (const int code = TERRACE_FAILPOINT(scrub_before_unlink); code != 0) return cannot("remove", code);
-  // A holder may have grown it since; what it does between here and the unlink stays its own pages.
-  if (::ftruncate(fd, 0) != 0) return cannot("truncate", errno);
-  if (holds_memory()) return false;
-  if (::unlinkat(directory_.fd(), file_of(name).c_str(), 0) != 0 && errno != ENOENT)
+  if (::unlinkat(directory_.fd(), object_file(name).c_str(), 0) != 0 && errno != ENOENT)
     return cannot("remove", errno);
   return true;
+}
+
+Status EmulatedBackend::resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
+                               const std::vector<Extent>& extents) {
+  constexpr const char* where = "EmulatedBackend::resize";
+  TERRACE_RETURN_IF_ERROR(check_bytes(name, to_bytes, extents, where));
+  if (const int code = TERRACE_FAILPOINT(resize_before_apply); code != 0)
+    return memory_error(code, where, "cannot resize object " + name);
+  struct stat status {};
+  TERRACE_ASSIGN_OR_RETURN(UniqueFd fd, open_object(name, O_RDWR, status));
+  const uint64_t before = static_cast<uint64_t>(status.st_size);
+  if (before < std::min(from_bytes, to_bytes) || before == 0)
+    return busy_size(name, before, from_bytes, to_bytes);
+  // Beyond the end first: a failure leaves the object as it was, and a fence meanwhile finds no larger one.
+  if (to_bytes > from_bytes) {
+    while (::fallocate(fd.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(from_bytes),
+                       static_cast<off_t>(to_bytes - from_bytes)) != 0) {
+      if (errno != EINTR)
+        return memory_error(
+            errno, where, "cannot reserve " + format_size(to_bytes - from_bytes) + " more for object " + name);
+    }
+  }
+  TERRACE_RETURN_IF_ERROR(set_size(fd.get(), name, from_bytes, to_bytes));
+  if (const int code = TERRACE_FAILPOINT(resize_after_apply); code != 0) {
+    if (to_bytes > from_bytes) (void)set_size(fd.get(), name, to_bytes, from_bytes);
+    return memory_error(code, where, "cannot confirm the new size of object " + name);
+  }
+  descriptors_.put(name, {std::move(fd), to_bytes});
+  return {};
+}
+
+// Gives an object that still has its bytes the new size, or keeps a fenced one without memory.
+Status EmulatedBackend::set_size(int fd, const std::string& name, uint64_t from_bytes, uint64_t to_bytes) {
+  const std::lock_guard lock(size_lock(name));
+  struct stat status {};
+  if (::fstat(fd, &status) != 0)
+    return os_error(errno, "EmulatedBackend::resize", "cannot look at object " + name);
+  const uint64_t now = static_cast<uint64_t>(status.st_size);
+  if (now == 0 || now < std::min(from_bytes, to_bytes)) {
+    // Gives back what was reserved beyond its end.
+    (void)!::ftruncate(fd, static_cast<off_t>(now));
+    return busy_size(name, now, from_bytes, to_bytes);
+  }
+  if (now != to_bytes && ::ftruncate(fd, static_cast<off_t>(to_bytes)) != 0)
+    return memory_error(errno, "EmulatedBackend::resize", "cannot change the size of object " + name);
+  return {};
+}
+
+Status EmulatedBackend::remove_directory() {
+  descriptors_.clear();
+  return directory_.remove();
 }
 
 Result<std::vector<ObservedObject>> EmulatedBackend::list() {
@@ -213,7 +320,6 @@ Result<std::vector<ObservedObject>> EmulatedBackend::list() {
       return os_error(errno, where, "cannot look at object " + name);
     }
     if (!S_ISREG(status.st_mode) || !valid_object_name(name)) continue;  // none of ours
-    remember_size(name, static_cast<uint64_t>(status.st_size));
     objects.push_back(observed(name, status));
   }
   std::sort(objects.begin(), objects.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
@@ -222,26 +328,11 @@ Result<std::vector<ObservedObject>> EmulatedBackend::list() {
 
 Result<ObservedObject> EmulatedBackend::usage(const std::string& name) {
   constexpr const char* where = "EmulatedBackend::usage";
-  if (!valid_object_name(name)) return bad_name(name, where);
+  if (!valid_object_name(name)) return bad_object_name(name, where);
   struct stat status {};
-  if (::fstatat(directory_.fd(), file_of(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+  if (::fstatat(directory_.fd(), object_file(name).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
     return os_error(errno, where, "cannot look at object " + name);
   return observed(name, status);
-}
-
-void EmulatedBackend::remember_size(const std::string& name, uint64_t bytes) {
-  const std::lock_guard lock(sizes_mutex_);
-  uint64_t& size = sizes_[name];
-  size = std::max(size, bytes);
-}
-
-uint64_t EmulatedBackend::forget_size(const std::string& name) {
-  const std::lock_guard lock(sizes_mutex_);
-  const auto found = sizes_.find(name);
-  if (found == sizes_.end()) return 0;
-  const uint64_t bytes = found->second;
-  sizes_.erase(found);
-  return bytes;
 }
 
 }  // namespace terrace::daemon

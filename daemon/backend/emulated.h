@@ -14,11 +14,29 @@
 // resized. A holder with the daemon's own uid, or root, can open the file again through /proc/self/fd: keep
 // tenants on other uids when isolation matters.
 //
-// Threads   One worker thread for carve, fence, scrub and list; open() and usage() from any.
+// The hand-over (rebind) copies from the end of `from` to its beginning, a piece at a time, and cuts `from` off
+// behind each piece: extra memory is one piece, and a holder's access to what was copied gives SIGBUS at once
+// instead of zeros. `to` is as long as the lease plus what is still to come, so that its size says exactly what
+// it has: the cut is recorded there (one ftruncate) before it is made. Hence, with a crash anywhere,
+//   - each piece is whole in `to` when that says so, and else whole in `from`
+//   - `from`'s holder cannot change the record: it reaches only `from`. Growing that again, during the
+//   hand-over
+//     or between a crash and the redo, shows it pages of its own, which nobody copies
+//   - what it writes to a part that was not copied yet may arrive; what it writes later goes nowhere
+//   - shrinking `from` early destroys its own bytes: they arrive as zeros, or the rebind ends as `corrupt`
+// On return `from` has neither size nor name, and `to`, a file of its own, exactly the lease's size.
+//
+// Hot-unplug without hardware: while a file `<name>.unplugged` lies in the object directory, discover() does
+// not show the device `<name>`. Its objects stay as they are.
+//
+// Threads   carve, fence, scrub and open on one object follow each other, on different objects they may run on
+//           any threads at once. resize may meet a fence of the same object: that stays fenced. rebind, copy
+//           and list run on the worker thread.
 #pragma once
 
-#include <map>
-#include <memory>
+#include <sys/stat.h>
+
+#include <array>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -26,6 +44,7 @@
 
 #include "core/base/limits.h"
 #include "daemon/backend/backend.h"
+#include "daemon/backend/descriptor_cache.h"
 #include "daemon/backend/object_directory.h"
 
 namespace terrace::daemon {
@@ -56,28 +75,46 @@ class EmulatedBackend final : public Backend {
   Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) override;
   Result<UniqueFd> open(const std::string& name, ObjectAccess access) override;
   Status fence(const std::string& name) override;
-  // Returns the largest size seen of the object by this process (at carve, list, fence or here); 0 when a
-  // fenced object of an earlier process is scrubbed.
+  // Returns the size that the object was carved, resized or fenced with; 0 where that was forgotten since.
   Result<uint64_t> scrub(const std::string& name) override;
+  // A holder that grew its object is no hindrance: it is cut or filled up to `to_bytes`. One that shrank it
+  // below both sizes, and a fence, are `busy`.
+  Status resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
+                const std::vector<Extent>& extents) override;
+  // list() and usage() show an unfinished `to` longer than its lease.
+  // Errors    capacity_exhausted   not one page of the mount is free; both stay as they are, do it again later
+  Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
+                const std::vector<Extent>& extents) override;
+  Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
+  bool quick(uint64_t bytes) const override;
   Result<std::vector<ObservedObject>> list() override;
   Result<ObservedObject> usage(const std::string& name) override;
   std::string describe_memory() const override { return directory_.description(); }
   bool huge_pages() const override { return directory_.huge_pages(); }
 
   // The clean end, when no lease is left: ObjectDirectory::remove().
-  Status remove_directory() { return directory_.remove(); }
+  Status remove_directory();
 
  private:
-  Result<UniqueFd> open_object(const std::string& name, int flags) const;
+  Status check_bytes(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents,
+                     const char* where) const;
+  Result<UniqueFd> open_object(const std::string& name, int flags, struct stat& status) const;
   Status reserve(int fd, const std::string& name, uint64_t bytes) const;
-  Result<bool> truncate_and_unlink(int fd, const std::string& name) const;
-  void remember_size(const std::string& name, uint64_t bytes);
-  uint64_t forget_size(const std::string& name);
+  Status set_size(int fd, const std::string& name, uint64_t from_bytes, uint64_t to_bytes);
+  Result<bool> unlink_if_empty(int fd, const std::string& name) const;
+  Result<UniqueFd> open_target(const std::string& to, uint64_t bytes, uint64_t& missing) const;
+  Status hand_over(const UniqueFd& from, const UniqueFd& to, const std::string& from_name, uint64_t bytes,
+                   uint64_t missing);
+  Status cut(int fd, const std::string& name, uint64_t bytes);
+  std::mutex& size_lock(const std::string& name);
 
   ObjectDirectory directory_;
   EmulatedOptions options_;
-  std::mutex sizes_mutex_;
-  std::map<std::string, uint64_t> sizes_;  // largest size seen, by object
+  std::vector<SeenDevice> devices_;
+  bool umask_hinders_ = false;  // files are not made with all of mode 0600
+  DescriptorCache descriptors_;
+  // Between looking at an object's size and changing it: nothing may grow what another thread just fenced.
+  std::array<std::mutex, 64> size_locks_;
 };
 
 }  // namespace terrace::daemon

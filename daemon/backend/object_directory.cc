@@ -251,7 +251,9 @@ Status ObjectDirectory::remove() {
   const bool empty = is_empty(fd_.get());
   fd_.reset();  // the lock goes with it, and an open directory would keep the mount busy
   if (!empty)
-    return failed(ErrorCode::busy, path_ + " still holds objects; it stays for the next start of terraced");
+    return failed(
+        ErrorCode::busy,
+        path_ + " still holds objects, or marks of unplugged devices; it stays for the next start of terraced");
   if (own_mount_ && ::umount2(path_.c_str(), UMOUNT_NOFOLLOW) != 0) {
     const int error = errno;
     if (error == EBUSY)

@@ -10,8 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <doctest/doctest.h>
+
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "core/base/units.h"
@@ -76,6 +80,28 @@ inline bool exited_with(int status, int code) {
 inline std::byte* map(int fd, uint64_t bytes, int protection = PROT_READ | PROT_WRITE) {
   void* at = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
   return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
+}
+
+// A backend over two devices of 32 MiB, removed with its directory.
+struct Pool {
+  RuntimeFolder folder;
+  std::optional<EmulatedBackend> backend;
+
+  Pool() {
+    auto directory = ObjectDirectory::prepare(folder.options());
+    REQUIRE_MESSAGE(directory.ok(), directory.error().to_string());
+    backend.emplace(std::move(directory).value(),
+                    EmulatedOptions{.devices = {{"cxl0", 32 * mib}, {"cxl1", 32 * mib}}});
+  }
+  std::string file(const std::string& name) const {
+    const std::string mounted = folder.objects() + "/" + name;
+    return std::filesystem::exists(folder.objects()) ? mounted
+                                                     : shared_memory_directory(folder.path()) + "/" + name;
+  }
+};
+
+inline bool all_zero(const std::byte* at, uint64_t bytes) {
+  return std::all_of(at, at + bytes, [](std::byte b) { return b == std::byte{0}; });
 }
 
 }  // namespace terrace::daemon::test

@@ -4,11 +4,9 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <fstream>
-#include <optional>
 #include <thread>
 
 #include "core/base/failpoint.h"
@@ -20,32 +18,10 @@ using namespace terrace::daemon::test;
 
 namespace {
 
-// A backend over two devices of 32 MiB, removed with its directory.
-struct Pool {
-  RuntimeFolder folder;
-  std::optional<EmulatedBackend> backend;
-
-  Pool() {
-    auto directory = ObjectDirectory::prepare(folder.options());
-    REQUIRE_MESSAGE(directory.ok(), directory.error().to_string());
-    backend.emplace(std::move(directory).value(),
-                    EmulatedOptions{.devices = {{"cxl0", 32 * mib}, {"cxl1", 32 * mib}}});
-  }
-  std::string file(const std::string& name) const {
-    const std::string mounted = folder.objects() + "/" + name;
-    return std::filesystem::exists(folder.objects()) ? mounted
-                                                     : shared_memory_directory(folder.path()) + "/" + name;
-  }
-};
-
 struct stat stat_of(const std::string& path) {
   struct stat status {};
   REQUIRE(::stat(path.c_str(), &status) == 0);
   return status;
-}
-
-bool all_zero(const std::byte* at, uint64_t bytes) {
-  return std::all_of(at, at + bytes, [](std::byte b) { return b == std::byte{0}; });
 }
 
 }  // namespace
@@ -59,6 +35,74 @@ TEST_CASE("EmulatedBackend: devices are seen with serial, size and a description
   CHECK(devices[0].capacity_bytes == 32 * mib);
   CHECK(devices[0].granule_bytes == granule);
   CHECK(devices[0].detail.find("tmpfs at ") != std::string::npos);
+}
+
+TEST_CASE("EmulatedBackend: a device is not seen while the mark of its unplugging lies there") {
+  Pool pool;
+  std::ofstream(pool.file("cxl0.unplugged")) << "";
+  REQUIRE(pool.backend->discover().size() == 1);
+  CHECK(pool.backend->discover()[0].serial == "emu:cxl1");
+  CHECK(pool.backend->list()->empty());
+  std::filesystem::remove(pool.file("cxl0.unplugged"));
+  CHECK(pool.backend->discover().size() == 2);
+}
+
+TEST_CASE("EmulatedBackend: only what takes microseconds is quick") {
+  Pool pool;
+  CHECK(pool.backend->quick(256 * kib));
+  CHECK(pool.backend->quick(granule) == pool.backend->huge_pages());
+  CHECK(!pool.backend->quick(64 * mib));
+}
+
+TEST_CASE("EmulatedBackend: an object that others hold is found with and without a kept descriptor") {
+  // More objects than descriptors are kept of; the early ones are opened again.
+  constexpr int objects = 2 * int(DescriptorCache::slots);
+  RuntimeFolder many;
+  ObjectDirectoryOptions options = many.options();
+  options.bytes = objects * 4 * kib;
+  auto prepared = ObjectDirectory::prepare(options);
+  REQUIRE(prepared.ok());
+  EmulatedBackend backend(std::move(prepared).value(),
+                          EmulatedOptions{.devices = {}, .granule_bytes = 4 * kib});
+  std::vector<UniqueFd> held;
+  for (int i = 0; i < objects; ++i) {
+    const std::string name = "lease-" + std::to_string(i);
+    REQUIRE(backend.carve(name, 4 * kib, granules(1)).ok());
+    auto fd = backend.open(name, ObjectAccess::read_write);
+    REQUIRE(fd.ok());
+    held.push_back(std::move(fd).value());
+    REQUIRE(::pwrite(held.back().get(), &i, sizeof(i), 0) == sizeof(i));
+  }
+  for (int i = 0; i < objects; ++i) {
+    const std::string name = "lease-" + std::to_string(i);
+    auto again = backend.open(name, ObjectAccess::read_write);
+    REQUIRE(again.ok());
+    int read = -1;
+    CHECK(::pread(again->get(), &read, sizeof(read), 0) == sizeof(read));
+    CHECK(read == i);
+    REQUIRE(backend.fence(name).ok());
+    struct stat status {};
+    REQUIRE(::fstat(held[size_t(i)].get(), &status) == 0);
+    CHECK(status.st_size == 0);
+    REQUIRE(backend.scrub(name).ok());
+  }
+  CHECK(backend.list()->empty());
+}
+
+TEST_CASE("EmulatedBackend: what a holder does to its descriptor changes nothing for the manager") {
+  Pool pool;
+  REQUIRE(pool.backend->carve("lease-1", granule, granules(1)).ok());
+  auto held = pool.backend->open("lease-1", ObjectAccess::read_write);
+  REQUIRE(held.ok());
+  REQUIRE(::fcntl(held->get(), F_SETFL, O_APPEND | O_NONBLOCK) == 0);
+  REQUIRE(::lseek(held->get(), 12345, SEEK_SET) == 12345);
+  auto next = pool.backend->open("lease-1", ObjectAccess::read_write);
+  REQUIRE(next.ok());
+  CHECK((::fcntl(next->get(), F_GETFD) & FD_CLOEXEC) != 0);
+  CHECK(pool.backend->resize("lease-1", granule, 2 * granule, granules(2)).ok());
+  CHECK(pool.backend->fence("lease-1").ok());
+  CHECK(pool.backend->usage("lease-1")->bytes == 0);
+  CHECK(pool.backend->scrub("lease-1").ok());
 }
 
 TEST_CASE("EmulatedBackend: a carved object is private, whole, reserved and zero") {
