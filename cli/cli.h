@@ -23,6 +23,7 @@ void add_pool_verbs(CLI::App& app, Context& context);
 void add_lease_verbs(CLI::App& app, Context& context);
 void add_tensor_verbs(CLI::App& app, Context& context);
 void add_run_verb(CLI::App& app, Context& context);
+void add_plan_verb(CLI::App& app, Context& context);
 
 // All of the above, global options and help text: the whole command line, for main() and for completion.
 void build_parser(CLI::App& app, Context& context);

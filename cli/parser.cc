@@ -179,6 +179,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_lease_verbs(app, context);
   add_tensor_verbs(app, context);
   add_run_verb(app, context);
+  add_plan_verb(app, context);
   add_completion_verb(app, context);
 }
 
