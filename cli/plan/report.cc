@@ -50,9 +50,9 @@ std::string refusals_text(const Outcome& outcome) {
 }
 
 std::string hosts_text(const Setup& setup) {
-  std::string text = count_text(setup.hosts, "host") + " of " + format_size(setup.local_bytes);
-  if (setup.host_cpu_milli != 0) text += ", " + count_text(setup.host_cpu_milli / 1000, "core");
-  if (setup.host_gpu_milli != 0) text += ", " + count_text(setup.host_gpu_milli / 1000, "GPU");
+  std::string text = cli::count_text(setup.hosts, "host") + " of " + format_size(setup.local_bytes);
+  if (setup.host_cpu_milli != 0) text += ", " + cli::count_text(setup.host_cpu_milli / 1000, "core");
+  if (setup.host_gpu_milli != 0) text += ", " + cli::count_text(setup.host_gpu_milli / 1000, "GPU");
   return text;
 }
 
@@ -75,9 +75,9 @@ std::string assumptions(const Plan& plan, const Trace& trace) {
     chosen +=
         std::string(chosen.empty() ? " (" : "; ") + "the smallest usual size that 99.9% of requests fit in";
   if (!chosen.empty()) chosen += ")";
-  std::string rows = count_text(trace.requests.size(), "request") + " in " +
+  std::string rows = cli::count_text(trace.requests.size(), "request") + " in " +
                      format_duration((trace.end_s - trace.begin_s) * ns_per_s) + "; together at most " +
-                     format_size(trace.peak_bytes) + " (" + count_text(trace.peak_requests, "request") +
+                     format_size(trace.peak_bytes) + " (" + cli::count_text(trace.peak_requests, "request") +
                      " alive), one at most " + format_size(trace.largest_bytes);
   if (trace.without_end > 0) rows += "; " + std::to_string(trace.without_end) + " live to the end";
   if (trace.without_memory > 0) rows += "; " + std::to_string(trace.without_memory) + " ask for no memory";
@@ -87,7 +87,7 @@ std::string assumptions(const Plan& plan, const Trace& trace) {
   return cli::format_block({{"trace", rows},
                             {"baseline", hosts_text(setup) + chosen},
                             {"placement", policy_text(setup)},
-                            {"pool", count_text(setup.pool_devices, "device") + ", granules of " +
+                            {"pool", cli::count_text(setup.pool_devices, "device") + ", granules of " +
                                          format_size(setup.granule_bytes) + "; erased at once when given back"},
                             {"may reject", allowed + "; a rejected request does not come again"}});
 }
@@ -208,7 +208,7 @@ std::string conclusion(const Plan& plan) {
   if (best == nullptr || beyond <= 0) {
     std::string text = "Pooling saves nothing here";
     if (right_sized != nullptr && right_sized->saving > 0) {
-      text += ": " + count_text(right_sized->setup.hosts, "host") + " of " +
+      text += ": " + cli::count_text(right_sized->setup.hosts, "host") + " of " +
               format_size(right_sized->setup.local_bytes) + " without a pool serve as many requests with " +
               percent(right_sized->saving) +
               " less memory, and no arrangement that was tried needs less than that";
