@@ -11,11 +11,22 @@
 namespace terrace::plan {
 namespace {
 
-// "36.7%": one decimal, two below one percent, where rejections are compared.
-std::string percent(double share) {
+// "36.7%"
+std::string percent(double share, int decimals = 1) {
   char text[32];
-  std::snprintf(text, sizeof text, std::abs(share) < 0.01 ? "%.2f%%" : "%.1f%%", share * 100);
+  std::snprintf(text, sizeof text, "%.*f%%", decimals, share * 100);
   return text;
+}
+
+// Rejections are compared near one percent.
+std::string rejected_percent(const Outcome& outcome) {
+  return percent(outcome.rejected_share(), 2);
+}
+
+// A share that somebody chose: "50%", "33.3%".
+std::string chosen_percent(double share) {
+  const bool whole = std::abs(share * 100 - std::round(share * 100)) < 0.05;
+  return percent(share, whole ? 0 : 1);
 }
 
 std::string size(double bytes) {
@@ -61,7 +72,7 @@ std::string policy_text(const Setup& setup) {
                                                             : "the emptiest host (worst-fit)";
   text += setup.spill == Spill::when_full ? "; the pool only when no host has room for all of it"
                                           : "; the pool's share of all memory comes from the pool";
-  return text + ", at most " + percent(setup.pool_fraction_max) + " of a request";
+  return text + ", at most " + chosen_percent(setup.pool_fraction_max) + " of a request";
 }
 
 std::string assumptions(const Plan& plan, const Trace& trace) {
@@ -82,8 +93,9 @@ std::string assumptions(const Plan& plan, const Trace& trace) {
   if (trace.without_end > 0) rows += "; " + std::to_string(trace.without_end) + " live to the end";
   if (trace.without_memory > 0) rows += "; " + std::to_string(trace.without_memory) + " ask for no memory";
   const std::string allowed =
-      std::to_string(plan.rejected_max) + " (" + percent(share_of(plan.rejected_max, plan.baseline.requests)) +
-      ")" + (plan.rate_reached ? "" : ", as many as the baseline: the wanted rate is below that");
+      std::to_string(plan.rejected_max) + " (" +
+      percent(share_of(plan.rejected_max, plan.baseline.requests), 2) + ")" +
+      (plan.rate_reached ? "" : ", as many as the baseline: the wanted rate is below that");
   return cli::format_block({{"trace", rows},
                             {"baseline", hosts_text(setup) + chosen},
                             {"placement", policy_text(setup)},
@@ -97,17 +109,18 @@ std::vector<std::string> cells(const std::string& kind, double fraction, const S
                                bool acceptable) {
   const bool pooled = setup.pool_bytes > 0;
   return {kind,
-          percent(fraction),
+          chosen_percent(fraction),
           format_size(setup.local_bytes),
           pooled ? format_size(setup.pool_bytes) : "-",
           format_size(total_bytes),
           saving,
-          percent(outcome.rejected_share()) + (acceptable ? "" : " !"),
+          rejected_percent(outcome),
           pooled ? percent(share_of(outcome.spilled, outcome.requests)) : "-",
           size(outcome.stranded_mean_bytes),
           format_size(outcome.stranded_peak_bytes),
           pooled ? percent(outcome.fragmentation_p50) : "-",
-          pooled ? percent(outcome.fragmentation_p99) : "-"};
+          pooled ? percent(outcome.fragmentation_p99) : "-",
+          acceptable ? "" : "rejects too many"};
 }
 
 std::vector<std::string> cells(const std::string& kind, const Point& point) {
@@ -118,19 +131,20 @@ std::vector<std::string> cells(const std::string& kind, const Point& point) {
 std::string table(const Plan& plan) {
   std::vector<std::vector<std::string>> rows;
   rows.push_back(cells("baseline", 1, plan.baseline_setup, plan.baseline, plan.baseline_bytes, "-", true));
-  if (plan.without_pool.has_value()) rows.push_back(cells("no pool", *plan.without_pool));
+  if (plan.without_pool.has_value()) rows.push_back(cells("no pool, least", *plan.without_pool));
   for (const Row& row : plan.rows) {
     if (row.point.has_value()) {
       const bool best = plan.best() == &*row.point;
-      rows.push_back(cells(best ? "pooled, best" : "pooled", *row.point));
+      const std::string kind = row.point->setup.pool_bytes > 0 ? "pooled" : "no pool";
+      rows.push_back(cells(best ? kind + ", best" : kind, *row.point));
       continue;
     }
-    rows.push_back({"pooled", percent(row.local_fraction), "-", "none will do", "-", "-",
-                    "at least " + percent(share_of(row.least_rejected, plan.baseline.requests)) + " !", "-",
-                    "-", "-", "-", "-"});
+    rows.push_back({"pooled", chosen_percent(row.local_fraction), "-", "-", "-", "-",
+                    percent(share_of(row.least_rejected, plan.baseline.requests), 2), "-", "-", "-", "-", "-",
+                    "with any pool"});
   }
   return cli::format_table({"", "LOCAL", "PER HOST", "POOL", "TOTAL", "SAVING", "REJECTED", "SPILLED",
-                            "STRANDED", "PEAK", "FRAG P50", "P99"},
+                            "STRANDED", "PEAK", "FRAG P50", "P99", ""},
                            rows);
 }
 
@@ -144,10 +158,10 @@ std::string sweep_table(const Plan& plan) {
   std::vector<std::vector<std::string>> rows;
   for (const Point& point : row->sweep) {
     rows.push_back({format_size(point.setup.pool_bytes), format_size(point.total_bytes), percent(point.saving),
-                    percent(point.outcome.rejected_share()) + (point.acceptable ? "" : " !")});
+                    rejected_percent(point.outcome), point.acceptable ? "" : "too many"});
   }
-  return "\nWith " + percent(row->local_fraction) + " local, other pool sizes:\n" +
-         cli::format_table({"POOL", "TOTAL", "SAVING", "REJECTED"}, rows);
+  return "\nWith " + chosen_percent(row->local_fraction) + " local, other pool sizes:\n" +
+         cli::format_table({"POOL", "TOTAL", "SAVING", "REJECTED", ""}, rows);
 }
 
 nlohmann::json json_of(const Setup& setup) {
@@ -220,7 +234,7 @@ std::string conclusion(const Plan& plan) {
   }
   std::string text = percent(best->saving) + " less memory serves these requests (" +
                      format_size(best->total_bytes) + " instead of " + format_size(plan.baseline_bytes) + ", " +
-                     percent(best->outcome.rejected_share()) + " rejected): hosts of " +
+                     rejected_percent(best->outcome) + " rejected): hosts of " +
                      format_size(best->setup.local_bytes) + " and ";
   if (best->setup.pool_bytes == 0) return text + "no pool.";
   text += "a shared pool of " + format_size(best->setup.pool_bytes) + ".";
@@ -234,11 +248,11 @@ std::string conclusion(const Plan& plan) {
 std::string report_text(const Plan& plan, const Trace& trace) {
   std::string text = "Assumed\n" + assumptions(plan, trace) + "\n" + table(plan);
   text +=
-      "SAVING is against the baseline; 'no pool' is the smallest hosts that will do without one. STRANDED: "
-      "local\n"
-      "memory free on hosts that could not take one more request of the median size, on average and at its "
-      "peak.\n"
-      "FRAG: free pool memory outside each device's longest free run. '!': rejects more than allowed.\n";
+      "SAVING: against the baseline; 'no pool, least' are the smallest hosts that will do without one.\n"
+      "STRANDED: local memory free on hosts that could not take one more request of the median size, on "
+      "average\n"
+      "over time and at its peak. FRAG: the pool's free memory outside each device's longest free run, over "
+      "time.\n";
   text += sweep_table(plan);
   text += "\nRejected\n";
   std::vector<std::pair<std::string, std::string>> rejected{{"baseline", refusals_text(plan.baseline)}};
