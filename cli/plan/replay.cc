@@ -273,6 +273,7 @@ void Replay::look(uint64_t time_s) {
 void Replay::weigh_samples() {
   std::vector<std::pair<double, uint64_t>> fragmentation;  // value, seconds
   double seconds = 0;
+  double seconds_pool_used = 0;
   double stranded = 0;
   for (size_t index = 0; index < outcome_.samples.size(); ++index) {
     const Sample& sample = outcome_.samples[index];
@@ -281,14 +282,16 @@ void Replay::weigh_samples() {
     const uint64_t lasted_s = outcome_.samples[index + 1].time_s - sample.time_s;
     seconds += static_cast<double>(lasted_s);
     stranded += static_cast<double>(lasted_s) * static_cast<double>(sample.stranded_bytes);
+    if (sample.pool_used_bytes == 0) continue;
     fragmentation.emplace_back(sample.fragmentation, lasted_s);
+    seconds_pool_used += static_cast<double>(lasted_s);
   }
   if (seconds > 0) outcome_.stranded_mean_bytes = stranded / seconds;
   std::sort(fragmentation.begin(), fragmentation.end());
   double passed = 0;
   for (const auto& [value, lasted_s] : fragmentation) {
-    if (passed < 0.5 * seconds) outcome_.fragmentation_p50 = value;
-    if (passed < 0.99 * seconds) outcome_.fragmentation_p99 = value;
+    if (passed < 0.5 * seconds_pool_used) outcome_.fragmentation_p50 = value;
+    if (passed < 0.99 * seconds_pool_used) outcome_.fragmentation_p99 = value;
     passed += static_cast<double>(lasted_s);
   }
 }

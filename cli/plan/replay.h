@@ -81,7 +81,7 @@ struct Outcome {
   uint64_t stranded_peak_bytes = 0;
   // Local memory that was free somewhere when a request was rejected, on average over the rejections.
   double free_at_refusal_bytes = 0;
-  double fragmentation_p50 = 0;
+  double fragmentation_p50 = 0;  // over the time in which somebody had pool memory
   double fragmentation_p99 = 0;
   std::vector<Sample> samples;
 

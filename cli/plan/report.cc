@@ -248,11 +248,10 @@ std::string conclusion(const Plan& plan) {
 std::string report_text(const Plan& plan, const Trace& trace) {
   std::string text = "Assumed\n" + assumptions(plan, trace) + "\n" + table(plan);
   text +=
-      "SAVING: against the baseline; 'no pool, least' are the smallest hosts that will do without one.\n"
-      "STRANDED: local memory free on hosts that could not take one more request of the median size, on "
-      "average\n"
-      "over time and at its peak. FRAG: the pool's free memory outside each device's longest free run, over "
-      "time.\n";
+      "SAVING: against the baseline; 'no pool, least': the smallest hosts that will do without one.\n"
+      "STRANDED: local memory free on hosts that could not take one more request of the median\n"
+      "size, on average over time and at its peak. FRAG: the pool's free memory outside each\n"
+      "device's longest free run, while it is used.\n";
   text += sweep_table(plan);
   text += "\nRejected\n";
   std::vector<std::pair<std::string, std::string>> rejected{{"baseline", refusals_text(plan.baseline)}};

@@ -112,6 +112,16 @@ TEST_CASE("Replay: a pool with holes counts as fragmented, and serves a lease in
   CHECK(holes->pool_largest_free_bytes == 2 * gib);
   CHECK(outcome.fragmentation_p50 == 0);
   CHECK(outcome.fragmentation_p99 == doctest::Approx(0.5));
+
+  // A long time in which nobody has pool memory dilutes neither.
+  Trace idle_first = trace;
+  for (Request& request : idle_first.requests) {
+    request.start_s += 1'000'000;
+    request.end_s += 1'000'000;
+  }
+  idle_first.end_s += 1'000'000;
+  idle_first.requests.insert(idle_first.requests.begin(), Request{.bytes = 0, .start_s = 0, .end_s = 1});
+  CHECK(run(idle_first, setup).fragmentation_p99 == doctest::Approx(0.5));
 }
 
 TEST_CASE("Replay: an even spill takes the pool's share of every request") {

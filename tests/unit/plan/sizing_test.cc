@@ -11,6 +11,7 @@ namespace {
 Question question_of(uint64_t hosts, uint64_t host_gib) {
   Question question;
   question.setup = setup_of(1, 1, 0);
+  question.setup.placement = Placement::worst_fit;
   question.hosts = hosts;
   question.host_memory_bytes = host_gib * gib;
   question.rejection_rate = 0;
