@@ -38,8 +38,8 @@ inline Setup setup_of(uint64_t hosts, uint64_t local_gib, uint64_t pool_gib) {
 }
 
 // Two hosts whose peaks never meet: each always runs 4 GiB, and takes 8 GiB more in its own half of the time.
-// Alone each needs 12 GiB (24 in all); with the second part in a shared pool, 4 + 4 + 8 = 16 GiB serve the
-// same.
+// Spread over the hosts (worst-fit) each needs 12 GiB alone, 24 in all; with the second part in a shared pool,
+// 4 + 4 + 8 = 16 GiB serve the same.
 inline Trace opposite_peaks() {
   return trace_of({{4, 0, 100}, {4, 0, 100}, {8, 10, 40}, {8, 50, 90}});
 }
