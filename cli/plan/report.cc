@@ -14,7 +14,8 @@ namespace {
 // "36.7%"
 std::string percent(double share, int decimals = 1) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.*f%%", decimals, share * 100);
+  const double shown = std::abs(share) * 100 * std::pow(10, decimals) < 0.5 ? 0 : share * 100;  // no "-0.0%"
+  std::snprintf(text, sizeof text, "%.*f%%", decimals, shown);
   return text;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/limits.h"
 #include "core/base/units.h"
 
 namespace terrace::plan {
@@ -61,6 +62,10 @@ Status Planner::check_question() const {
   if (!(question_.setup.pool_fraction_max >= 0 && question_.setup.pool_fraction_max <= 1))
     return bad(
         "--pool-fraction-max is a share between 0 and 1 (0.5: at least half of each request stays local)");
+  const uint64_t granule_bytes = question_.setup.granule_bytes;
+  if (!is_power_of_two(granule_bytes) || granule_bytes < limits::granule_bytes ||
+      granule_bytes > limits::granule_bytes_max)
+    return bad("--granule is a power of two from 2M to 1G, not " + format_size(granule_bytes));
   if (question_.host_memory_bytes.has_value() && *question_.host_memory_bytes < question_.setup.granule_bytes) {
     return bad("--host-memory " + format_size(*question_.host_memory_bytes) + " is less than one granule of " +
                format_size(question_.setup.granule_bytes));

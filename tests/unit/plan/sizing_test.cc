@@ -132,6 +132,9 @@ TEST_CASE("Plan: questions that cannot be answered name the option") {
   question.setup.pool_fraction_max = 2;
   CHECK(make_plan(trace, question).error().detail.find("--pool-fraction-max") != std::string::npos);
   question = question_of(2, 12);
+  question.setup.granule_bytes = 3 * mib;
+  CHECK(make_plan(trace, question).error().detail.find("--granule") != std::string::npos);
+  question = question_of(2, 12);
   question.host_memory_bytes = 1 * mib;
   CHECK(make_plan(trace, question).error().detail.find("--host-memory") != std::string::npos);
 }
