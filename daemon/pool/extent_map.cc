@@ -1,6 +1,7 @@
 #include "daemon/pool/extent_map.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "core/base/check.h"
 
@@ -26,17 +27,24 @@ uint64_t ExtentMap::largest_run() const {
   return by_count_.empty() ? 0 : by_count_.rbegin()->first;
 }
 
-std::optional<uint64_t> ExtentMap::best_fit_length(uint64_t granules) const {
-  const auto fit = by_count_.lower_bound({granules, 0});
-  if (granules == 0 || fit == by_count_.end()) return std::nullopt;
-  return fit->first;
+std::optional<GranuleRun> ExtentMap::find_fit(uint64_t granules) const {
+  constexpr int lengths_max = 64;
+  if (granules == 0) return std::nullopt;
+  std::optional<GranuleRun> lowest;
+  auto at = by_count_.lower_bound({granules, 0});
+  for (int lengths = 0; at != by_count_.end() && lengths < lengths_max; ++lengths) {
+    const auto [count, first] = *at;  // the lowest run of this length
+    if (lowest.has_value() && lowest->count / 2 < granules && count / 2 >= granules) break;
+    if (!lowest.has_value() || first < lowest->first) lowest = GranuleRun{first, count};
+    at = by_count_.lower_bound({count + 1, 0});
+  }
+  return lowest;
 }
 
-std::optional<GranuleRun> ExtentMap::take_best_fit(uint64_t granules) {
-  if (granules == 0) return std::nullopt;
-  const auto fit = by_count_.lower_bound({granules, 0});
-  if (fit == by_count_.end()) return std::nullopt;
-  const GranuleRun run{fit->second, granules};
+std::optional<GranuleRun> ExtentMap::take_fit(uint64_t granules) {
+  const auto fit = find_fit(granules);
+  if (!fit.has_value()) return std::nullopt;
+  const GranuleRun run{fit->first, granules};
   TERRACE_CHECK(take_exact(run), "the indexes of an ExtentMap hold the same runs");
   return run;
 }
@@ -83,6 +91,42 @@ bool ExtentMap::give(GranuleRun run) {
   }
   insert(run.first, run.count);
   return true;
+}
+
+std::vector<GranuleRun> ExtentMap::runs_within(GranuleRun run) const {
+  const uint64_t end = run.first + std::min(run.count, UINT64_MAX - run.first);
+  std::vector<GranuleRun> within;
+  auto at = by_first_.upper_bound(run.first);
+  if (at != by_first_.begin()) --at;
+  for (; at != by_first_.end() && at->first < end; ++at) {
+    const uint64_t from = std::max(at->first, run.first);
+    const uint64_t to = std::min(at->first + at->second, end);
+    if (to > from) within.push_back({from, to - from});
+  }
+  return within;
+}
+
+bool ExtentMap::all_free(GranuleRun run) const {
+  const std::vector<GranuleRun> within = runs_within(run);
+  return within.size() == 1 && within.front() == run;
+}
+
+std::vector<SizeClass> ExtentMap::size_classes() const {
+  std::vector<SizeClass> classes;
+  for (const auto& [count, first] : by_count_) {  // ascending by count
+    const uint64_t granules_min = std::bit_floor(count);
+    if (classes.empty() || classes.back().granules_min != granules_min) classes.push_back({granules_min, 0, 0});
+    ++classes.back().runs;
+    classes.back().granules += count;
+  }
+  return classes;
+}
+
+void ExtentMap::grow(uint64_t granules) {
+  if (granules == 0) return;
+  const uint64_t first = total_;
+  total_ += granules;
+  TERRACE_CHECK(give({first, granules}), "granules beyond a device's end were free");
 }
 
 bool ExtentMap::consistent() const {

@@ -72,6 +72,9 @@ std::vector<std::string> StateMachine::check_all() const {
       require(at != by_request_.end() && at->second == id, "I6: " + name + " is not found by its key");
     }
   }
+  for (const auto& [id, growth] : growths_)
+    for (const Extent& extent : growth.extents)
+      pieces[extent.device].push_back({extent.first_granule, extent.end(), id});
   require(due == due_, "I7: the due index differs from the leases' expiries and deadlines");
   require(labels.size() == by_label_.size(), "I6: the label index names leases that have no label");
   require(keyed == by_request_.size(), "I6: the key index names leases that have no key");
@@ -100,6 +103,7 @@ std::vector<std::string> StateMachine::check_all() const {
             "I3: free and taken granules of device " + device.serial + " do not add up to its capacity");
   }
   require(free_.size() == devices_.size(), "I9: there are free indexes without a device");
+  for (std::string& problem : check_use()) problems.push_back(std::move(problem));
   return problems;
 }
 

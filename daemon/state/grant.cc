@@ -108,6 +108,14 @@ Step StateMachine::on(const CarveFinished& command) {
     return step;
   }
   LeaseRow& lease = at->second;
+  if (const DeviceRow* lost = lost_device_of(lease.extents)) {
+    const std::string what =
+        "device " + lost->serial + (absent(lost->id) ? " vanished" : " was given up") + " meanwhile";
+    step.reply = Error{.code = ErrorCode::unavailable, .where = "Grant", .detail = what};
+    begin_fence(lease, LeaseCause::device_lost, what, step);
+    step.delta.meta = meta_;
+    return step;
+  }
   unindex_lease(lease);
   lease.phase = LeasePhase::active;
   if (lease.ttl_ns != 0) lease.expiry_ns = command.now_ns + lease.ttl_ns;

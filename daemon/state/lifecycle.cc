@@ -56,6 +56,8 @@ void StateMachine::begin_fence(LeaseRow& lease, LeaseCause cause, std::string re
 void StateMachine::quarantine(LeaseRow& lease, const std::string& more, Step& step) {
   unindex_lease(lease);
   lease.phase = LeasePhase::quarantined;
+  // It is tried again when the device is there again.
+  if (lost_device_of(lease.extents) != nullptr) lease.cause = LeaseCause::device_lost;
   append_reason(lease.reason, more);
   index_lease(lease);
   step.delta.leases[lease.id] = lease;
@@ -185,7 +187,10 @@ Step StateMachine::on(const FenceFinished& command) {
   if (lease == nullptr || lease->phase != LeasePhase::fencing)
     return no_such_lease("FenceFinished", command.lease);
   Step step;
-  if (command.status.ok()) {
+  if (const DeviceRow* absent = absent_device_of(lease->extents); command.status.ok() && absent != nullptr) {
+    step.effects.push_back(NotifyHolders{lease->id, lease->reason, 0, true, lease->cause});
+    quarantine(*lease, "; quarantined, device " + absent->serial + " is gone", step);
+  } else if (command.status.ok()) {
     lease->phase = LeasePhase::scrubbing;  // the same to every index
     step.effects.push_back(NotifyHolders{lease->id, lease->reason, 0, true, lease->cause});
     step.effects.push_back(ScrubObject{lease->id, lease->object, lease->bytes, lease->extents, lease->pool});

@@ -1,14 +1,28 @@
-// Where a lease goes: which granules of which devices of its pool.
+// Where a lease goes: which granules of which devices of its pool. daemon/pool/placement.h has the policies.
+#include "daemon/pool/placement.h"
+
 #include <algorithm>
 
+#include "core/base/check.h"
 #include "core/base/limits.h"
 #include "daemon/state/state_machine.h"
 
 namespace terrace::daemon {
 namespace {
 
-Error refused(ErrorCode code, std::string detail) {
-  return Error{.code = code, .where = "Grant", .detail = std::move(detail)};
+Error exhausted(std::string detail) {
+  return Error{.code = ErrorCode::capacity_exhausted, .where = "Grant", .detail = std::move(detail)};
+}
+
+Pieces place_as(const PoolRow& pool, const Devices& devices, uint64_t granules, uint64_t granule_bytes) {
+  constexpr size_t pieces_max = limits::lease_extents_max;
+  switch (pool.placement) {
+    case Placement::striped:
+      return place_striped(devices, granules, pool.stripe_bytes / granule_bytes, pieces_max);
+    case Placement::spread: return place_spread(devices, granules, pieces_max);
+    case Placement::linear: break;
+  }
+  return place_linear(devices, granules, pieces_max);
 }
 
 }  // namespace
@@ -17,63 +31,57 @@ bool StateMachine::placeable(const DeviceRow& device) const {
   return device.state == DeviceState::in_service && !absent_.contains(device.id);
 }
 
-// One run on one device where any has room for it, the shortest such run over all devices; otherwise the
-// longest runs, device after device.
-Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules) {
-  std::vector<DeviceId> members;
+std::vector<Extent> StateMachine::hold_window(PoolId pool) {
+  std::vector<Extent> held;
+  const auto plan = compactions_.find(pool);
+  if (plan == compactions_.end()) return held;
+  const GranuleRun window = plan->second.window;
+  ExtentMap& free = free_.at(plan->second.device);
+  for (const GranuleRun run : free.runs_within(window)) {
+    TERRACE_CHECK(free.take_exact(run), "a free run of a window can be taken");
+    held.push_back({plan->second.device, run.first, run.count});
+  }
+  return held;
+}
+
+Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules, Windows windows) {
+  std::vector<DeviceId> ids;
+  Devices devices;
   uint64_t free = 0;
   for (const auto& [id, device] : devices_) {
     if (device.pool != pool || !placeable(device)) continue;
-    members.push_back(id);
-    free += free_.at(id).free_granules();
+    ids.push_back(id);
+    devices.push_back(&free_.at(id));
+    free += devices.back()->free_granules();
   }
+  const PoolRow& row = *find_pool(pool);
   const uint64_t granule_bytes = pool_granule_bytes(pool);
+  const auto size_of = [granule_bytes](uint64_t count) {
+    return format_size(count > UINT64_MAX / granule_bytes ? UINT64_MAX : count * granule_bytes);
+  };
   if (free < granules) {
     const PoolUse use = pool_use(pool);
-    return refused(ErrorCode::capacity_exhausted,
-                   "pool " + find_pool(pool)->name + " has " + format_size(free * granule_bytes) + " free, " +
-                       format_size((granules - free) * granule_bytes) + " short of the " +
-                       format_size(granules * granule_bytes) + " asked for (capacity " +
-                       format_size(use.capacity_bytes) + ", being scrubbed " +
-                       format_size(use.scrubbing_bytes) + ", quarantined " +
-                       format_size(use.quarantined_bytes) + ")");
+    const uint64_t elsewhere = use.free_bytes - use.grantable_bytes;
+    return exhausted(
+        "pool " + row.name + " has " + size_of(free) + " free, " + size_of(granules - free) + " short of the " +
+        size_of(granules) + " asked for (capacity " + format_size(use.capacity_bytes) + ", being scrubbed " +
+        format_size(use.scrubbing_bytes) + ", quarantined " + format_size(use.quarantined_bytes) +
+        (elsewhere == 0 ? ")" : ", free on devices that take no leases now " + format_size(elsewhere) + ")"));
   }
 
-  ExtentMap* best = nullptr;
-  DeviceId best_id;
-  uint64_t best_run = UINT64_MAX;
-  for (const DeviceId id : members) {
-    const std::optional<uint64_t> run = free_.at(id).best_fit_length(granules);
-    if (!run.has_value() || *run >= best_run) continue;
-    best = &free_.at(id);
-    best_id = id;
-    best_run = *run;
+  const std::vector<Extent> held = hold_window(pool);
+  Pieces pieces = place_as(row, devices, granules, granule_bytes);
+  give_back(held);
+  if (!pieces.has_value() && !held.empty() && windows == Windows::if_needed)
+    pieces = place_as(row, devices, granules, granule_bytes);
+  if (!pieces.has_value()) {
+    return exhausted("pool " + row.name + " is too fragmented: " + size_of(granules) +
+                     " would need more than " + std::to_string(limits::lease_extents_max) +
+                     " pieces; ask for less, release leases, or compact it");
   }
-  if (best != nullptr) {
-    const GranuleRun run = *best->take_best_fit(granules);
-    return std::vector<Extent>{{best_id, run.first, run.count}};
-  }
-
   std::vector<Extent> extents;
-  uint64_t left = granules;
-  while (left > 0 && extents.size() < limits::lease_extents_max) {
-    DeviceId longest_id;
-    uint64_t longest = 0;
-    for (const DeviceId id : members) {
-      if (free_.at(id).largest_run() <= longest) continue;
-      longest = free_.at(id).largest_run();
-      longest_id = id;
-    }
-    const GranuleRun run = *free_.at(longest_id).take_longest(left);
-    extents.push_back({longest_id, run.first, run.count});
-    left -= run.count;
-  }
-  if (left == 0) return extents;
-  give_back(extents);
-  return refused(ErrorCode::capacity_exhausted,
-                 "pool " + find_pool(pool)->name +
-                     " is too fragmented: " + format_size(granules * granule_bytes) + " would need more than " +
-                     std::to_string(limits::lease_extents_max) + " pieces; ask for less, or release leases");
+  for (const Piece& piece : *pieces) extents.push_back({ids[piece.device], piece.run.first, piece.run.count});
+  return extents;
 }
 
 }  // namespace terrace::daemon

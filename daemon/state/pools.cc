@@ -29,6 +29,9 @@ Step StateMachine::on(const CreatePool& command) {
   if (command.device_serials.empty())
     return refuse(ErrorCode::invalid_argument, where, "a pool needs at least one device");
 
+  if (command.placement > Placement::spread)
+    return refuse(ErrorCode::invalid_argument, where, "a pool of an unknown placement cannot be made");
+
   std::vector<DeviceId> members;
   for (const std::string& serial : command.device_serials) {
     const DeviceRow* device = find_device(serial);
@@ -54,7 +57,21 @@ Step StateMachine::on(const CreatePool& command) {
     members.push_back(device->id);
   }
 
-  PoolRow row{.id = PoolId{meta_.next_pool++}, .name = command.name};
+  const uint64_t granule_bytes = devices_.at(members.front()).granule_bytes;
+  uint64_t stripe_bytes = command.stripe_bytes;
+  if (command.placement == Placement::striped && stripe_bytes == 0) stripe_bytes = granule_bytes;
+  if (command.placement != Placement::striped && stripe_bytes != 0)
+    return refuse(ErrorCode::invalid_argument, where, "only a striped pool has a stripe; leave it out");
+  if (stripe_bytes % granule_bytes != 0) {
+    return refuse(ErrorCode::invalid_argument, where,
+                  "a stripe of " + format_size(stripe_bytes) + " is no multiple of the devices' granule, " +
+                      format_size(granule_bytes));
+  }
+
+  PoolRow row{.id = PoolId{meta_.next_pool++},
+              .name = command.name,
+              .placement = command.placement,
+              .stripe_bytes = stripe_bytes};
   pools_.emplace(row.id, row);
   Step step;
   for (const DeviceId id : members) {
@@ -64,6 +81,43 @@ Step StateMachine::on(const CreatePool& command) {
   step.delta.pools[row.id] = row;
   step.delta.meta = meta_;
   step.reply = Reply{PoolReply{std::move(row)}};
+  return step;
+}
+
+Step StateMachine::on(const AddDevice& command) {
+  constexpr const char* where = "AddDevice";
+  const PoolRow* pool = find_pool(command.pool);
+  if (pool == nullptr) return refuse(ErrorCode::not_found, where, "there is no pool '" + command.pool + "'");
+  DeviceRow* device = mutable_device(command.serial);
+  if (device == nullptr) {
+    return refuse(ErrorCode::not_found, where,
+                  "device '" + command.serial + "' is not adopted; see `terrace device list`, then " +
+                      "`terrace device adopt " + command.serial + "`");
+  }
+  Step step;
+  step.reply = Reply{PoolReply{*pool}};
+  if (device->pool == pool->id) return step;
+  if (device->pool.valid()) {
+    return refuse(ErrorCode::busy, where,
+                  "device " + command.serial + " belongs to pool " + find_pool(device->pool)->name);
+  }
+  for (const auto& [id, member] : devices_) {
+    if (member.pool != pool->id) continue;
+    if (member.granule_bytes == device->granule_bytes && member.backend == device->backend) continue;
+    return refuse(ErrorCode::invalid_argument, where,
+                  "devices of one pool need the same kind and granule; " + command.serial + " is " +
+                      device->backend + " with " + format_size(device->granule_bytes) + ", " + member.serial +
+                      " is " + member.backend + " with " + format_size(member.granule_bytes));
+  }
+  if (pool->stripe_bytes % device->granule_bytes != 0) {  // a pool whose devices were all removed
+    return refuse(ErrorCode::invalid_argument, where,
+                  "the stripe of pool " + pool->name + ", " + format_size(pool->stripe_bytes) +
+                      ", is no multiple of the granule of " + command.serial + ", " +
+                      format_size(device->granule_bytes));
+  }
+  device->pool = pool->id;
+  step.delta.devices[device->id] = *device;
+  serve_waiting(pool->id, step);
   return step;
 }
 
@@ -86,6 +140,7 @@ Step StateMachine::on(const DeletePool& command) {
     step.delta.devices[device_id] = device;
   }
   pools_.erase(id);
+  pool_counters_.erase(id);
   step.delta.pools[id] = std::nullopt;
   return step;
 }

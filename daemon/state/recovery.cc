@@ -73,9 +73,13 @@ Status StateMachine::load_rows(Image image) {
     if (!pool.id.valid() || pool.id.value >= meta_.next_pool || !valid_name(pool.name) ||
         !names.insert(pool.name).second || !pools_.emplace(pool.id, pool).second)
       return corrupt("pool " + std::to_string(pool.id.value) + " has an impossible or repeated id or name");
+    if (pool.placement > Placement::spread ||
+        (pool.placement == Placement::striped) != (pool.stripe_bytes != 0))
+      return corrupt("pool " + pool.name + " has an impossible placement or stripe");
   }
   names.clear();
   std::map<PoolId, DeviceRow> kinds;  // a device of each pool
+  uint64_t adopted = 0;               // bytes
   for (DeviceRow& device : image.devices) {
     const std::string name = "device " + std::to_string(device.id.value);
     if (!device.id.valid() || device.id.value >= meta_.next_device || !valid_name(device.serial) ||
@@ -83,12 +87,18 @@ Status StateMachine::load_rows(Image image) {
       return corrupt(name + " has an impossible or repeated id or serial");
     if (!is_power_of_two(device.granule_bytes) || device.granule_bytes < limits::granule_bytes ||
         device.granule_bytes > limits::granule_bytes_max || device.capacity_bytes == 0 ||
-        device.capacity_bytes % device.granule_bytes != 0)
+        device.capacity_bytes % device.granule_bytes != 0 ||
+        device.capacity_bytes / device.granule_bytes > device_granules_max ||
+        device.capacity_bytes > adopted_bytes_max - adopted)
       return corrupt(name + " has an impossible size or granule");
+    adopted += device.capacity_bytes;
+    if (device.state > DeviceState::failed) return corrupt(name + " has an unknown state");
     if (device.pool.valid() && !pools_.contains(device.pool)) return corrupt(name + " is in an unknown pool");
     const DeviceRow& kind = kinds.emplace(device.pool, device).first->second;
     if (device.pool.valid() && (device.granule_bytes != kind.granule_bytes || device.backend != kind.backend))
       return corrupt(name + " has another kind or granule than device " + kind.serial + " of its pool");
+    if (device.pool.valid() && pools_.at(device.pool).stripe_bytes % device.granule_bytes != 0)
+      return corrupt(name + " has another granule than the stripe of its pool is made of");
     free_.emplace(device.id, ExtentMap(device.capacity_bytes / device.granule_bytes));
     devices_.emplace(device.id, std::move(device));
   }
@@ -121,14 +131,21 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, ui
     case LeasePhase::revoking: {
       if (!exists || object->second != lease.bytes) {
         Step step;
-        begin_fence(lease, LeaseCause::object_lost,
-                    exists ? "its memory object changed its size while the manager was down"
-                           : "its memory object was gone when the manager started",
+        const DeviceRow* absent = exists ? nullptr : absent_device_of(lease.extents);
+        begin_fence(lease, absent != nullptr ? LeaseCause::device_lost : LeaseCause::object_lost,
+                    absent != nullptr ? "device " + absent->serial + " vanished while the manager was down"
+                    : exists          ? "its memory object changed its size while the manager was down"
+                                      : "its memory object was gone when the manager started",
                     step);
         recovery.findings.push_back(lease_name(lease) + " (" + lease.tenant + "): " + lease.reason);
         recovery.delta.merge(std::move(step.delta));
         recovery.effects.insert(recovery.effects.end(), step.effects.begin(), step.effects.end());
         return;
+      }
+      if (const DeviceRow* absent = absent_device_of(lease.extents)) {
+        recovery.findings.push_back(lease_name(lease) + " (" + lease.tenant +
+                                    ") goes on, as its object is there: " + "device " + absent->serial +
+                                    " below it is not seen");
       }
       unindex_lease(lease);
       if (!same_boot) {  // times of another boot mean nothing: a full TTL from now
@@ -157,6 +174,14 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, ui
       recovery.findings.push_back(lease_name(lease) + " was being taken back (" + lease.reason + "); goes on");
       return;
     case LeasePhase::quarantined:
+      if (lease.cause == LeaseCause::device_lost && lost_device_of(lease.extents) == nullptr) {
+        Step step;
+        begin_fence(lease, LeaseCause::device_lost, "its devices were lost, and are back", step);
+        recovery.findings.push_back(lease_name(lease) + " leaves quarantine: " + lease.reason);
+        recovery.delta.merge(std::move(step.delta));
+        recovery.effects.insert(recovery.effects.end(), step.effects.begin(), step.effects.end());
+        return;
+      }
       recovery.findings.push_back(lease_name(lease) + " stays quarantined: " + lease.reason);
       return;
     case LeasePhase::transferring:

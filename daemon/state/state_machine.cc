@@ -1,5 +1,6 @@
 #include "daemon/state/state_machine.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "core/base/limits.h"
@@ -7,7 +8,12 @@
 namespace terrace::daemon {
 
 Step StateMachine::apply(const Command& command) {
-  return std::visit([this](const auto& c) { return on(c); }, command);
+  Step step = std::visit([this](const auto& c) { return on(c); }, command);
+  if (!compactions_.empty()) {
+    const Tick* tick = std::get_if<Tick>(&command);
+    end_compactions(tick == nullptr ? 0 : tick->now_ns);
+  }
+  return step;
 }
 
 // --- queries ----------------------------------------------------------------------------------------
@@ -56,8 +62,11 @@ uint64_t StateMachine::pool_granule_bytes(PoolId id) const {
 }
 
 std::optional<uint64_t> StateMachine::next_due_ns() const {
-  if (due_.empty()) return std::nullopt;
-  return due_.begin()->at_ns;
+  std::optional<uint64_t> next_ns;
+  if (!due_.empty()) next_ns = due_.begin()->at_ns;
+  for (const auto& [pool, plan] : compactions_)
+    next_ns = std::min(next_ns.value_or(plan.deadline_ns), plan.deadline_ns);
+  return next_ns;
 }
 
 Image StateMachine::image() const {

@@ -69,6 +69,10 @@ struct TenantUse {
   uint64_t leases = 0;
 };
 
+// Bounds that no machine reaches and that keep every sum of bytes within 64 bits.
+inline constexpr uint64_t device_granules_max = uint64_t{1} << 40;
+inline constexpr uint64_t adopted_bytes_max = uint64_t{1} << 62;  // of all devices together
+
 // A lease that should leave its place, for a drain or a compaction.
 struct WantedMove {
   LeaseId lease;
@@ -125,6 +129,13 @@ class StateMachine {
   };
   const CompactionPlan* compaction_of(PoolId pool) const;
   uint64_t device_free_bytes(DeviceId id) const;
+  // Leases with extents on a device, whatever their phases, and their bytes there. For all devices in one walk
+  // over the leases; devices without any are left out.
+  struct DeviceUse {
+    uint64_t leases = 0;
+    uint64_t bytes = 0;
+  };
+  std::map<DeviceId, DeviceUse> device_uses() const;
   uint64_t pool_granule_bytes(PoolId id) const;
 
   // Re-derives every invariant; one sentence for each breach, none when all hold.
@@ -174,9 +185,30 @@ class StateMachine {
   // grant.cc, placement.cc
   Status check_grant(const Grant& command, const PoolRow* pool) const;
   // Takes `granules` out of the free indexes as the pool's placement says, on placeable devices only, outside
-  // the windows of compactions unless nothing else is left. Errors: capacity_exhausted, nothing taken.
-  Result<std::vector<Extent>> place(PoolId pool, uint64_t granules);
+  // the window of a compaction unless nothing else is left (what leaves a window must never come back to it).
+  // Errors: capacity_exhausted, nothing taken.
+  enum class Windows { if_needed, never };
+  Result<std::vector<Extent>> place(PoolId pool, uint64_t granules, Windows windows = Windows::if_needed);
+  std::vector<Extent> hold_window(PoolId pool);  // takes what is free in the pool's window
   void give_back(const std::vector<Extent>& extents);
+
+  // devices.cc
+  DeviceRow* mutable_device(const std::string& serial);
+  // Of the devices below `extents` the first that is absent, or absent or failed; null when all are there.
+  const DeviceRow* absent_device_of(const std::vector<Extent>& extents) const;
+  const DeviceRow* lost_device_of(const std::vector<Extent>& extents) const;
+  void fence_leases_on(DeviceId device, const std::string& reason, Step& step);
+  // Fences again what was quarantined for the want of a device and has all of them now, so that it is scrubbed.
+  void retry_quarantined(DeviceId device, bool failed_too, const std::string& reason, Step& step);
+  void come_back(const DeviceRow& device, Step& step);
+  Status check_leaves(const DeviceRow& device, bool forget_quarantined) const;
+  void forget_extents_on(DeviceId device, Step& step);
+
+  // compaction.cc
+  struct CompactionSearch;
+  bool can_move(const LeaseRow& lease) const;
+  Step refuse_compaction(const CompactionSearch& search, const PoolRow& pool, uint64_t granule_bytes);
+  void end_compactions(uint64_t now_ns);  // those that are done, due, or cannot be done any more
 
   // quota.cc
   // Whether the tenant's quota allows that much more. Errors: limit_exceeded, names the bound and the use.
@@ -203,6 +235,8 @@ class StateMachine {
   void unindex_lease(const LeaseRow& lease);
   void count_lease(const LeaseRow& lease, bool in);
   bool is_move_target(LeaseId id) const { return moves_.contains(id); }
+
+  std::vector<std::string> check_use() const;  // I10, and where compactions are
 
   Status load_rows(Image image);
   Status reserve_row_extents(const LeaseRow& lease);
@@ -236,7 +270,7 @@ class StateMachine {
   std::map<LeaseId, LeaseRow> leases_;
   std::unordered_map<DeviceId, ExtentMap> free_;
   std::set<DueEntry> due_;
-  std::set<DeviceId> absent_;  // adopted, but not seen at start: nothing is placed there
+  std::set<DeviceId> absent_;  // adopted, but not seen: nothing is placed there
   std::map<std::pair<std::string, std::string>, LeaseId> by_label_;            // tenant, label
   std::map<std::tuple<std::string, uint64_t, uint64_t>, LeaseId> by_request_;  // tenant, key
   std::map<std::string, QuotaRow> quotas_;

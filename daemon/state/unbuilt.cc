@@ -12,38 +12,6 @@ Step unsupported(const char* where) {
 
 }  // namespace
 
-// composition
-Step StateMachine::on(const AddDevice&) {
-  return unsupported("AddDevice");
-}
-Step StateMachine::on(const DrainDevice&) {
-  return unsupported("DrainDevice");
-}
-Step StateMachine::on(const UndrainDevice&) {
-  return unsupported("UndrainDevice");
-}
-Step StateMachine::on(const FailDevice&) {
-  return unsupported("FailDevice");
-}
-Step StateMachine::on(const DeviceLost&) {
-  return unsupported("DeviceLost");
-}
-Step StateMachine::on(const DeviceBack&) {
-  return unsupported("DeviceBack");
-}
-Step StateMachine::on(const RemoveDevice&) {
-  return unsupported("RemoveDevice");
-}
-Step StateMachine::on(const CompactPool&) {
-  return unsupported("CompactPool");
-}
-std::vector<WantedMove> StateMachine::moves_wanted() const {
-  return {};
-}
-const StateMachine::CompactionPlan* StateMachine::compaction_of(PoolId) const {
-  return nullptr;
-}
-
 // leases
 Step StateMachine::on(const SetQuota&) {
   return unsupported("SetQuota");

@@ -88,9 +88,13 @@ std::optional<uint64_t> Reference::next_due_ns() const {
 // --- devices and pools ------------------------------------------------------------------------------
 
 Expected Reference::on(const daemon::AdoptDevice& c) {
-  if (const DeviceRow* known = device(c.serial)) {
-    const bool same = known->capacity_bytes == c.capacity_bytes && known->granule_bytes == c.granule_bytes;
-    return same ? Expected{} : refused(ErrorCode::already_exists);
+  for (DeviceRow& known : devices_) {
+    if (known.serial != c.serial) continue;
+    const bool grown = known.backend == c.backend && known.granule_bytes == c.granule_bytes &&
+                       known.capacity_bytes <= c.capacity_bytes;
+    if (!grown) return refused(ErrorCode::already_exists);
+    known.capacity_bytes = c.capacity_bytes;
+    return {};
   }
   DeviceRow row;
   row.id = DeviceId{devices_.size() + 1};

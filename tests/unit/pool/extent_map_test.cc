@@ -42,15 +42,15 @@ class Bitmap {
   void set(GranuleRun run, bool value) {
     for (uint64_t i = run.first; i < run.first + run.count; ++i) free_[i] = value;
   }
-  std::optional<GranuleRun> best_fit(uint64_t granules) const {
-    std::optional<GranuleRun> best;
-    uint64_t best_length = UINT64_MAX;
+  // The lowest run shorter than twice `granules`, else the lowest that holds them.
+  std::optional<GranuleRun> fit(uint64_t granules) const {
+    std::optional<GranuleRun> any;
     for (const auto& [first, count] : runs()) {
-      if (granules == 0 || count < granules || count >= best_length) continue;
-      best = GranuleRun{first, granules};
-      best_length = count;
+      if (granules == 0 || count < granules) continue;
+      if (count < 2 * granules) return GranuleRun{first, count};
+      if (!any.has_value()) any = GranuleRun{first, count};
     }
-    return best;
+    return any;
   }
   uint64_t longest() const {
     uint64_t length = 0;
@@ -76,22 +76,47 @@ TEST_CASE("ExtentMap: all of a new device is one free run") {
 TEST_CASE("ExtentMap: a device without granules gives nothing and takes nothing") {
   ExtentMap map(0);
   CHECK(map.largest_run() == 0);
-  CHECK_FALSE(map.take_best_fit(1).has_value());
+  CHECK_FALSE(map.take_fit(1).has_value());
   CHECK_FALSE(map.take_longest(1).has_value());
   CHECK_FALSE(map.take_exact({0, 1}));
   CHECK_FALSE(map.give({0, 1}));
   CHECK(map.consistent());
 }
 
-TEST_CASE("ExtentMap: best fit takes the shortest run that is long enough, the lowest of equal ones") {
-  ExtentMap map(20);
-  REQUIRE(map.take_exact({4, 1}));   // 0-3 free
-  REQUIRE(map.take_exact({8, 1}));   // 5-7 free
-  REQUIRE(map.take_exact({12, 1}));  // 9-11 free, 13-19 free
-  CHECK(*map.take_best_fit(3) == GranuleRun{5, 3});
-  CHECK(*map.take_best_fit(2) == GranuleRun{9, 2});
-  CHECK(*map.take_best_fit(5) == GranuleRun{13, 5});
-  CHECK_FALSE(map.take_best_fit(5).has_value());
+TEST_CASE("ExtentMap: the lowest run shorter than twice as long is cut, else the lowest that fits") {
+  ExtentMap map(30);
+  REQUIRE(map.take_exact({9, 1}));   // 0-8 free
+  REQUIRE(map.take_exact({14, 1}));  // 10-13 free
+  REQUIRE(map.take_exact({18, 1}));  // 15-17 free, 19-29 free
+  CHECK(*map.find_fit(3) == GranuleRun{10, 4});
+  CHECK(*map.take_fit(3) == GranuleRun{10, 3});
+  CHECK(*map.take_fit(3) == GranuleRun{15, 3});
+  CHECK(*map.take_fit(3) == GranuleRun{0, 3});  // nothing close is left: 13, 3-8, 19-29
+  CHECK(*map.take_fit(10) == GranuleRun{19, 10});
+  CHECK_FALSE(map.take_fit(7).has_value());
+  CHECK(map.consistent());
+}
+
+TEST_CASE("ExtentMap: free runs are counted by powers of two, and found within a window") {
+  ExtentMap map(32);
+  for (const uint64_t taken : {1, 3, 7, 15}) REQUIRE(map.take_exact({taken, 1}));  // 0, 2, 4-6, 8-14, 16-31
+  CHECK(map.size_classes() == std::vector<SizeClass>{{1, 2, 2}, {2, 1, 3}, {4, 1, 7}, {16, 1, 16}});
+  CHECK(map.runs_within({2, 8}) == std::vector<GranuleRun>{{2, 1}, {4, 3}, {8, 2}});
+  CHECK(map.runs_within({7, 1}).empty());
+  CHECK(map.all_free({9, 4}));
+  CHECK_FALSE(map.all_free({6, 3}));
+  CHECK_FALSE(map.all_free({30, 3}));
+  CHECK(ExtentMap(0).size_classes().empty());
+}
+
+TEST_CASE("ExtentMap: a device that grew has its new granules free, merged with those before") {
+  ExtentMap map(4);
+  map.grow(3);
+  CHECK(map.runs() == Runs{{0, 7}});
+  REQUIRE(map.take_exact({5, 2}));
+  map.grow(2);
+  CHECK(map.runs() == Runs{{0, 5}, {7, 2}});
+  CHECK(map.total_granules() == 9);
   CHECK(map.consistent());
 }
 
@@ -107,7 +132,7 @@ TEST_CASE("ExtentMap: the longest run is taken up to what is asked for") {
 
 TEST_CASE("ExtentMap: zero granules are never taken or given") {
   ExtentMap map(10);
-  CHECK_FALSE(map.take_best_fit(0).has_value());
+  CHECK_FALSE(map.take_fit(0).has_value());
   CHECK_FALSE(map.take_longest(0).has_value());
   CHECK_FALSE(map.take_exact({3, 0}));
   CHECK_FALSE(map.give({3, 0}));
@@ -154,10 +179,12 @@ TEST_CASE("ExtentMap: agrees with a bitmap over random takes and gives") {
       const GranuleRun run{prng.below(total + 2), prng.below(total / 4 + 3)};
       switch (prng.below(5)) {
         case 0: {
-          const auto expected = bitmap.best_fit(run.count);
-          const auto taken = map.take_best_fit(run.count);
-          REQUIRE(taken == expected);
-          if (taken.has_value()) bitmap.set(*taken, false);
+          const auto expected = bitmap.fit(run.count);
+          const auto taken = map.take_fit(run.count);
+          REQUIRE(taken.has_value() == expected.has_value());
+          if (!taken.has_value()) break;
+          REQUIRE(*taken == GranuleRun{expected->first, run.count});
+          bitmap.set(*taken, false);
           break;
         }
         case 1: {
@@ -187,10 +214,7 @@ TEST_CASE("ExtentMap: agrees with a bitmap over random takes and gives") {
       REQUIRE(map.runs() == bitmap.runs());
       REQUIRE(map.free_granules() == bitmap.count());
       REQUIRE(map.largest_run() == bitmap.longest());
-      const auto fit = bitmap.best_fit(run.count);
-      const auto length = map.best_fit_length(run.count);
-      REQUIRE(length.has_value() == fit.has_value());
-      if (fit.has_value()) REQUIRE(*length == bitmap.runs().at(fit->first));
+      REQUIRE(map.find_fit(run.count) == bitmap.fit(run.count));
     }
   }
 }
