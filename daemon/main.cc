@@ -30,7 +30,7 @@ struct Flags {
   std::vector<std::string> emulate;
   std::vector<uint32_t> admin_uids;
   bool no_mount = false, accept_lost_objects = false, list_failpoints = false, check_config = false,
-       allow_unmapped = false;
+       allow_unmapped = false, overcommit = false;
 };
 
 void add_flags(CLI::App& app, Flags& flags) {
@@ -40,6 +40,8 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--state", flags.state, "the store's file (SQLite)");
   app.add_option("--emulate", flags.emulate, "NAME=SIZE: an emulated CXL device; repeatable");
   app.add_option("--object-dir", flags.object_directory, "where leases of emulated devices live (a tmpfs)");
+  app.add_flag("--emulate-overcommit", flags.overcommit,
+               "take the memory of emulated devices when it is touched, not when it is granted");
   app.add_flag("--no-mount", flags.no_mount, "do not mount a tmpfs for them, use the directory as it is");
   app.add_flag("--accept-lost-objects", flags.accept_lost_objects,
                "end every lease whose memory is gone, even when all of it is");
@@ -67,6 +69,7 @@ Result<DaemonConfig> configure(const Flags& flags) {
   if (!flags.log_level.empty()) config.log_level = flags.log_level;
   if (!flags.log_file.empty()) config.log_file = flags.log_file;
   if (flags.no_mount) config.mount = false;
+  if (flags.overcommit) config.overcommit = true;
   if (flags.allow_unmapped) config.allow_unmapped_uids = true;
   config.admin_uids.insert(flags.admin_uids.begin(), flags.admin_uids.end());
   if (!flags.emulate.empty()) config.emulated.clear();
@@ -130,14 +133,16 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   TERRACE_ASSIGN_OR_RETURN(const auto store, open_sqlite_store(config.state_path));
   TERRACE_ASSIGN_OR_RETURN(ObjectDirectory objects, ObjectDirectory::prepare(object_directory_options(config)));
   const std::string object_path = objects.path();
-  EmulatedBackend backend(std::move(objects), EmulatedOptions{.devices = config.emulated});
+  EmulatedBackend backend(std::move(objects),
+                          EmulatedOptions{.devices = config.emulated, .reserve = !config.overcommit});
   spdlog::info("memory: {}", backend.describe_memory());
 
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
   auto io = kj::setupAsyncIo();
   const SystemClock clock;
-  Engine engine(*store, backend, clock, io.provider->getTimer());
+  Engine engine(*store, backend, clock, io.provider->getTimer(),
+                EngineOptions{.scrub_bytes_per_s = config.scrub_bytes_per_s});
   if (accept_lost_objects) engine.accept_lost_objects();
   TERRACE_RETURN_IF_ERROR(engine.start().wait(io.waitScope));
   Service service(engine, service_options(config, object_path));

@@ -33,8 +33,8 @@ class Client {
     uint64_t id = 0;
     rpc::Lease::Client lease = nullptr;
   };
-  // A lease of 2 MiB (or `bytes`), its descriptor received; mapped and unmapped again when asked. An error of the
-  // manager ends the program.
+  // A lease of 2 MiB (or `bytes`), its descriptor received; mapped and unmapped again when asked. An error of
+  // the manager ends the program.
   kj::Promise<Granted> grant(uint64_t ttl_ns, bool map, bool touch = false, uint64_t bytes = 2 << 20);
   kj::Promise<void> release(Granted granted);
   // Renews all in one call.

@@ -1,13 +1,13 @@
-// What the pool manager costs: grants and releases with state on a disk and in memory, latency over an empty RPC,
-// a hundred thousand live leases, renewals, a restart, scrubbing.
+// What the pool manager costs: grants and releases with state on a disk and in memory, latency over an empty
+// RPC, a hundred thousand live leases, renewals, a restart, scrubbing.
 //
 //   bench_lease [--smoke] [--json FILE] [--dir DIRECTORY] [--memory-dir DIRECTORY] [--seconds S] [--only GROUP]
 //
-// A pair is a grant of 2 MiB, its descriptor received and mapped, and the release: two commits, each one fdatasync
-// when nobody else commits at the same moment. `fdatasync_per_s` is measured in the same rounds on the same disk
-// into a file of the kind that the manager's journal is (written before, not growing), so that
-// `..._1_over_allowed` is pairs over half of it. Clients are connections of one process with one event loop; each
-// does one thing at a time.
+// A pair is a grant of 2 MiB, its descriptor received and mapped, and the release: two commits, each one
+// fdatasync when nobody else commits at the same moment. `fdatasync_per_s` is measured in the same rounds on
+// the same disk into a file of the kind that the manager's journal is (written before, not growing), so that
+// `..._1_over_allowed` is pairs over half of it. Clients are connections of one process with one event loop;
+// each does one thing at a time.
 #include <fcntl.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -66,7 +66,8 @@ double fdatasyncs_per_s(const std::string& directory, double seconds) {
   uint64_t count = 0;
   while (seconds_since(begin) < seconds) {
     const auto at = static_cast<off_t>(count * 512 % file_bytes);
-    if (::pwrite(file.get(), zeros.data(), 512, at) < 0 || ::fdatasync(file.get()) != 0) die("fdatasync failed");
+    if (::pwrite(file.get(), zeros.data(), 512, at) < 0 || ::fdatasync(file.get()) != 0)
+      die("fdatasync failed");
     ++count;
   }
   ::unlink(path.c_str());
@@ -99,7 +100,7 @@ double pairs_per_s(const std::string& socket, int clients, double seconds, bool 
     all.push_back(std::make_unique<Client>(loop, socket));
     all.back()->open_session();
   }
-  PairRun run{Clock::now(), seconds, touch};
+  PairRun run{Clock::now(), seconds, touch, 0};
   kj::Vector<kj::Promise<void>> promises;
   for (const auto& client : all) promises.add(pair_after_pair(*client, run));
   kj::joinPromises(promises.releaseAsArray()).wait(loop.io.waitScope);
@@ -222,7 +223,8 @@ void measure_scale(const Settings& settings, nlohmann::json& figures) {
   figures["grant_us_p50_at_1k"] = median(at_few);
   figures["grant_us_p50_at_100k"] = median(at_many);
   figures["grant_us_p50_at_100k_over_1k"] = median(at_many) / median(at_few);
-  figures["rss_bytes_per_lease_at_100k"] = static_cast<double>(rss_full - rss_empty) / static_cast<double>(many);
+  figures["rss_bytes_per_lease_at_100k"] =
+      static_cast<double>(rss_full - rss_empty) / static_cast<double>(many);
   figures["rss_after_restart_bytes_per_lease"] =
       (static_cast<double>(manager.rss_bytes()) - static_cast<double>(rss_empty)) / static_cast<double>(many);
   figures["restart_s_at_100k"] = median(restarts);
@@ -253,7 +255,7 @@ kj::Promise<void> renew_again(Renewer& renewer, RenewRun& run) {
 }
 
 RenewRun renewals(Loop& loop, std::vector<Renewer>& renewers, double seconds) {
-  RenewRun run{Clock::now(), seconds};
+  RenewRun run{Clock::now(), seconds, 0, {}};
   kj::Vector<kj::Promise<void>> promises;
   for (Renewer& renewer : renewers) promises.add(renew_again(renewer, run));
   kj::joinPromises(promises.releaseAsArray()).wait(loop.io.waitScope);

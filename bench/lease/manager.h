@@ -39,8 +39,8 @@ class Manager {
   Manager& operator=(const Manager&) = delete;
 
   const std::string& socket() const { return socket_; }
-  // Kills it with SIGKILL and starts it again; returns the seconds from the new process's start until it answered
-  // a call.
+  // Kills it with SIGKILL and starts it again; returns the seconds from the new process's start until it
+  // answered a call.
   double restart();
   uint64_t rss_bytes() const;
   double cpu_seconds() const;  // user and system, of all its threads

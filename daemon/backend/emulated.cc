@@ -148,7 +148,7 @@ Status EmulatedBackend::reserve(int fd, const std::string& name, uint64_t bytes)
   // The size comes first: the kernel puts huge pages beyond it on a list of those it may split.
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return cannot(errno);
   // tmpfs gives back everything when a signal interrupts it, so that starting over is right.
-  while (::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0)
+  while (options_.reserve && ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0)
     if (errno != EINTR) return cannot(errno);
   if (const int code = TERRACE_FAILPOINT(carve_after_reserve); code != 0) return cannot(code);
   return {};
@@ -256,7 +256,7 @@ Status EmulatedBackend::resize(const std::string& name, uint64_t from_bytes, uin
   if (before < std::min(from_bytes, to_bytes) || before == 0)
     return busy_size(name, before, from_bytes, to_bytes);
   // Beyond the end first: a failure leaves the object as it was, and a fence meanwhile finds no larger one.
-  if (to_bytes > from_bytes) {
+  if (to_bytes > from_bytes && options_.reserve) {
     while (::fallocate(fd.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(from_bytes),
                        static_cast<off_t>(to_bytes - from_bytes)) != 0) {
       if (errno != EINTR)

@@ -30,6 +30,7 @@ struct DaemonConfig {
   std::string object_directory;              // empty: chosen by the emulated backend
   bool mount = true;                         // mount a tmpfs of our own when root
   HugePages huge_pages = HugePages::always;  // of that mount
+  bool overcommit = false;                   // memory is taken when touched, not when granted
 
   std::map<uint32_t, std::string> tenants;  // uid -> tenant
   std::set<uint32_t> admin_uids;
@@ -38,6 +39,8 @@ struct DaemonConfig {
   std::string log_level = "info";  // trace, debug, info, warning, error, critical, off
   LogFormat log_format = LogFormat::text;
   std::string log_file;  // empty: standard error
+
+  uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
 
   uint64_t ttl_ns_max = limits::ttl_ns_max;
   uint32_t connections_max = limits::rpc_connections_max;

@@ -58,6 +58,17 @@ class Section {
       }
     }
   }
+  void size(const char* key, uint64_t& out) {
+    if (const toml::node* node = take(key)) {
+      const auto value = node->value_exact<std::string>();
+      const auto parsed = parse_size(value.value_or(""));
+      if (value.has_value() && parsed.ok()) {
+        out = *parsed;
+      } else {
+        problem(*node, key, "must be a size in quotes, as \"512M\" or \"2G\"");
+      }
+    }
+  }
   const toml::table* table(const char* key) {
     const toml::node* node = take(key);
     if (node == nullptr) return nullptr;
@@ -122,6 +133,7 @@ void read_devices(Section& top, const std::string& path, std::vector<std::string
   Section section(path, *emulated, "emulated", problems);
   section.text("object_directory", config.object_directory);
   section.boolean("mount", config.mount);
+  section.boolean("overcommit", config.overcommit);
   read_huge_pages(section, *emulated, config);
   if (const toml::table* devices = section.table("devices")) {
     config.emulated.clear();
@@ -197,6 +209,15 @@ void read_limits(Section& top, const std::string& path, std::vector<std::string>
   section.finish();
 }
 
+void read_scrub(Section& top, const std::string& path, std::vector<std::string>& problems,
+                DaemonConfig& config) {
+  const toml::table* scrub = top.table("scrub");
+  if (scrub == nullptr) return;
+  Section section(path, *scrub, "scrub", problems);
+  section.size("bytes_per_s", config.scrub_bytes_per_s);
+  section.finish();
+}
+
 // A configuration is a page or two; a mebibyte is some other file.
 constexpr size_t file_bytes_max = 1 << 20;
 
@@ -258,6 +279,7 @@ Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base
   read_devices(top, path, problems, base);
   read_identities(top, path, problems, base);
   read_log(top, path, problems, base);
+  read_scrub(top, path, problems, base);
   read_limits(top, path, problems, base);
   top.finish();
   for (const ConfigProblem& problem : find_problems(base)) {
