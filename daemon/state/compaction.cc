@@ -29,8 +29,8 @@ bool becomes_free_by_itself(const LeaseRow& lease) {
 
 }  // namespace
 
-// One sweep over the pieces of each device. Sliding a window down until its lower edge meets the end of a piece
-// (or the device's start) never adds a piece, so only windows that begin there are looked at.
+// One sweep over the pieces of each device. What must move out of a window and how much of it is free change
+// their course only where one of its edges meets one of a piece's, so only such windows are looked at.
 struct StateMachine::CompactionSearch {
   struct Occupied {
     uint64_t first, end;
@@ -60,6 +60,20 @@ struct StateMachine::CompactionSearch {
     }
   }
 
+  // Where windows begin, ascending.
+  std::vector<uint64_t> edges(const std::vector<Occupied>& pieces, uint64_t total) const {
+    std::vector<uint64_t> starts{0, total - length};
+    for (const Occupied& piece : pieces) {
+      for (const uint64_t edge : {piece.first, piece.end}) {
+        if (edge <= total - length) starts.push_back(edge);
+        if (edge >= length) starts.push_back(edge - length);
+      }
+    }
+    std::sort(starts.begin(), starts.end());
+    starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
+    return starts;
+  }
+
   void sweep(DeviceId device, uint64_t total) {
     if (length > total) return;
     std::vector<Occupied>& pieces = occupied.at(device);
@@ -67,26 +81,26 @@ struct StateMachine::CompactionSearch {
     std::unordered_map<LeaseId, size_t> inside;  // pieces of each lease in the window
     uint64_t to_move = 0, staying = 0, taken = 0;
     size_t low = 0, high = 0;  // pieces [low, high) are in the window
-    for (size_t edge = 0; edge <= pieces.size(); ++edge) {
-      const uint64_t start = edge == 0 ? 0 : pieces[edge - 1].end;
-      if (start > total - length) break;
-      for (; high < pieces.size() && pieces[high].first < start + length; ++high) {
+    for (const uint64_t start : edges(pieces, total)) {
+      const uint64_t end = start + length;
+      for (; high < pieces.size() && pieces[high].first < end; ++high) {
         const auto& [kind, granules] = leases.at(pieces[high].lease);
         const bool entered = inside[pieces[high].lease]++ == 0;
         if (kind == Kind::moves && entered) to_move += granules;
         if (kind == Kind::stays) staying += pieces[high].end - pieces[high].first;
         taken += pieces[high].end - pieces[high].first;
       }
-      for (; low < edge; ++low) {
+      for (; low < high && pieces[low].end <= start; ++low) {
         const auto& [kind, granules] = leases.at(pieces[low].lease);
         const bool left = --inside[pieces[low].lease] == 0;
         if (kind == Kind::moves && left) to_move -= granules;
         if (kind == Kind::stays) staying -= pieces[low].end - pieces[low].first;
         taken -= pieces[low].end - pieces[low].first;
       }
-      uint64_t beyond = 0;  // of the last piece, what sticks out
-      if (high > low && pieces[high - 1].end > start + length) beyond = pieces[high - 1].end - start - length;
-      consider({device, {start, length}, 0}, to_move, staying, length - (taken - beyond));
+      uint64_t sticks_out = 0;  // of the first and the last piece
+      if (high > low && pieces[low].first < start) sticks_out += start - pieces[low].first;
+      if (high > low && pieces[high - 1].end > end) sticks_out += pieces[high - 1].end - end;
+      consider({device, {start, length}, 0}, to_move, staying, length - (taken - sticks_out));
     }
   }
 

@@ -82,6 +82,7 @@ Step StateMachine::on(const Grant& command) {
   lease.object = "lease-" + std::to_string(lease.id.value);
   lease.extents = std::move(extents).value();
   lease.mode = command.mode;
+  lease.movable = command.movable;
   lease.phase = LeasePhase::pending;
   lease.bytes = granules * granule_bytes;
   lease.ttl_ns = command.persistent ? 0 : (command.ttl_ns != 0 ? command.ttl_ns : limits::ttl_ns_default);
