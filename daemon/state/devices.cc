@@ -174,9 +174,18 @@ void StateMachine::fence_leases_on(DeviceId device, const std::string& reason, S
   for (const auto& [id, lease] : leases_) {
     const bool has_holder = lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking ||
                             lease.phase == LeasePhase::transferring;
-    if (has_holder && lies_on(lease.extents, device)) held.push_back(id);
+    const auto move = moves_.find(id);
+    const bool carved_target = move != moves_.end() && move->second.carved;
+    const auto growth = growths_.find(id);
+    const bool there =
+        lies_on(lease.extents, device) || (growth != growths_.end() && lies_on(growth->second.extents, device));
+    if ((has_holder || carved_target) && there) held.push_back(id);
   }
-  for (const LeaseId id : held) begin_fence(leases_.at(id), LeaseCause::device_lost, reason, step);
+  for (const LeaseId id : held) {
+    const auto lease = leases_.find(id);
+    if (lease == leases_.end() || lease->second.phase == LeasePhase::fencing) continue;  // went with another
+    begin_fence(lease->second, LeaseCause::device_lost, reason, step);
+  }
 }
 
 void StateMachine::retry_quarantined(DeviceId device, bool failed_too, const std::string& reason, Step& step) {
