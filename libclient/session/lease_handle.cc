@@ -1,5 +1,9 @@
 #include "libclient/session/lease_handle.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <utility>
 
 #include "libclient/session/loop.h"
@@ -8,7 +12,13 @@ namespace terrace::client {
 
 LeaseHandle::LeaseHandle(const LeaseFacts& facts, uint64_t handle, UniqueFd fd,
                          std::shared_ptr<Mailbox> mailbox)
-    : facts_(facts), handle_(handle), fd_(std::move(fd)), mailbox_(std::move(mailbox)) {}
+    : id_(facts.id),
+      access_(facts.access),
+      handle_(handle),
+      fd_(std::move(fd)),
+      mailbox_(std::move(mailbox)),
+      epoch_(facts.epoch.value),
+      bytes_(facts.bytes) {}
 
 LeaseHandle::~LeaseHandle() {
   // Refused once the session is closed: then nothing is remembered there any more.
@@ -23,6 +33,16 @@ bool LeaseHandle::change(LeaseState state, Error why) {
   return true;
 }
 
+Status LeaseHandle::adopt(int fd, LeaseEpoch epoch, uint64_t bytes) {
+  // EBUSY: another thread is in the middle of an open() that got this number in the kernel's table.
+  while (::dup3(fd, fd_.get(), O_CLOEXEC) < 0)
+    if (errno != EINTR && errno != EBUSY)
+      return os_error(errno, "Lease", "cannot take over the new descriptor of a lease");
+  bytes_.store(bytes, std::memory_order_release);
+  epoch_.store(epoch.value, std::memory_order_release);
+  return {};
+}
+
 Status LeaseHandle::check_not_lost(const char* where) const {
   if (state() != LeaseState::lost) return {};
   const std::lock_guard lock(mutex_);
@@ -30,6 +50,13 @@ Status LeaseHandle::check_not_lost(const char* where) const {
   error.where = where;
   if (error.code != ErrorCode::lease_revoked) error.code = ErrorCode::lease_expired;
   return error;
+}
+
+Status LeaseHandle::check_writable(const char* where) const {
+  TERRACE_RETURN_IF_ERROR(check_not_lost(where));
+  if (access_ == LeaseAccess::read_write) return {};
+  return Error{ErrorCode::permission_denied, 0, where,
+               "lease " + std::to_string(id_.value) + " is attached read-only here; only a writer may do this"};
 }
 
 Result<LeaseInfo> LeaseHandle::info() {
@@ -56,6 +83,27 @@ Status LeaseHandle::report_usage(const UsageReport& usage) {
   return ask<void>(*mailbox_, "Lease::report_usage", [handle = handle_, usage](Loop& loop, auto answer) {
     loop.report_usage(handle, usage, std::move(answer));
   });
+}
+
+Result<LeaseInfo> LeaseHandle::resize(uint64_t bytes) {
+  TERRACE_RETURN_IF_ERROR(check_writable("Lease::resize"));
+  return ask<LeaseInfo>(*mailbox_, "Lease::resize", [handle = handle_, bytes](Loop& loop, auto answer) {
+    loop.resize(handle, bytes, std::move(answer));
+  });
+}
+
+Status LeaseHandle::transfer(const std::string& tenant, const std::string& host) {
+  TERRACE_RETURN_IF_ERROR(check_writable("Lease::transfer"));
+  return ask<void>(*mailbox_, "Lease::transfer", [handle = handle_, tenant, host](Loop& loop, auto answer) {
+    loop.transfer(handle, tenant, host, std::move(answer));
+  });
+}
+
+Result<std::unique_ptr<LeaseMove>> LeaseHandle::begin_move() {
+  TERRACE_RETURN_IF_ERROR(check_writable("Lease::begin_move"));
+  return ask<std::unique_ptr<LeaseMove>>(
+      *mailbox_, "Lease::begin_move",
+      [handle = handle_](Loop& loop, auto answer) { loop.begin_move(handle, std::move(answer)); });
 }
 
 }  // namespace terrace::client

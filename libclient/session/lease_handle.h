@@ -2,7 +2,7 @@
 // changes. Calls travel through the Mailbox; nothing here touches kj.
 //
 // Place     libclient/session.
-// Threads   Any, as Lease promises; change() only on the Session's thread.
+// Threads   Any, as Lease promises; change() and adopt() only on the Session's thread.
 #pragma once
 
 #include <atomic>
@@ -24,36 +24,44 @@ struct LeaseFacts {
   LeaseAccess access = LeaseAccess::read_write;
 };
 
-class LeaseHandle final : public Lease {
+class LeaseHandle final : public Lease, public std::enable_shared_from_this<LeaseHandle> {
  public:
   // `handle` is the Loop's number for this object: two attaches of one lease are two handles.
   LeaseHandle(const LeaseFacts& facts, uint64_t handle, UniqueFd fd, std::shared_ptr<Mailbox> mailbox);
   ~LeaseHandle() override;
 
-  LeaseId id() const override { return facts_.id; }
-  LeaseEpoch epoch() const override { return facts_.epoch; }
-  uint64_t bytes() const override { return facts_.bytes; }
-  LeaseAccess access() const override { return facts_.access; }
+  LeaseId id() const override { return id_; }
+  LeaseEpoch epoch() const override { return LeaseEpoch{epoch_.load(std::memory_order_acquire)}; }
+  uint64_t bytes() const override { return bytes_.load(std::memory_order_acquire); }
+  LeaseAccess access() const override { return access_; }
   LeaseState state() const override { return state_.load(std::memory_order_acquire); }
   int fd() const override { return fd_.get(); }
   Result<LeaseInfo> info() override;
   Status renew(uint64_t ttl_ns) override;
   Status release() override;
   Status report_usage(const UsageReport& usage) override;
+  Result<LeaseInfo> resize(uint64_t bytes) override;
+  Status transfer(const std::string& tenant, const std::string& host) override;
+  Result<std::unique_ptr<LeaseMove>> begin_move() override;
 
-  const LeaseFacts& facts() const { return facts_; }
-  // Moves live -> revoking -> lost, never back; `why` is what calls answer once it is
-  // lost.
+  // Moves live -> revoking -> lost, never back; `why` is what calls answer once it is lost.
   // Returns   false when the state was that already, or further on.
   bool change(LeaseState state, Error why);
+  // Puts the memory behind `fd` where the old one was, under the same number, and then the facts.
+  // Errors    what dup3 says; nothing changed then
+  Status adopt(int fd, LeaseEpoch epoch, uint64_t bytes);
 
  private:
   Status check_not_lost(const char* where) const;
+  Status check_writable(const char* where) const;
 
-  const LeaseFacts facts_;
+  const LeaseId id_;
+  const LeaseAccess access_;
   const uint64_t handle_;
-  const UniqueFd fd_;
+  const UniqueFd fd_;  // the number; what it leads to changes by dup3
   const std::shared_ptr<Mailbox> mailbox_;
+  std::atomic<uint64_t> epoch_;
+  std::atomic<uint64_t> bytes_;
   std::atomic<LeaseState> state_{LeaseState::live};
   mutable std::mutex mutex_;
   Error why_;  // of the last change, under mutex_

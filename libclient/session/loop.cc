@@ -28,7 +28,13 @@ class Listener final : public rpc::LeaseListener::Server {
   }
   kj::Promise<void> fenced(FencedContext context) override {
     const auto params = context.getParams();
-    loop_.on_fenced(LeaseId{params.getLease()}, text_from_wire(params.getReason()));
+    loop_.on_fenced(LeaseId{params.getLease()}, text_from_wire(params.getReason()),
+                    cause_from_wire(params.getCause()));
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> moveRequested(MoveRequestedContext context) override {
+    const auto params = context.getParams();
+    loop_.on_move_requested(LeaseId{params.getLease()}, text_from_wire(params.getReason()));
     return kj::READY_NOW;
   }
 
@@ -124,8 +130,7 @@ kj::Promise<void> Loop::stay_connected() {
 kj::Promise<void> Loop::reconnect() {
   return back_off().then([this] { return open(); }).then([this](Status status) -> kj::Promise<void> {
     if (!status.ok()) return reconnect();
-    auto handles = std::make_shared<std::vector<uint64_t>>();
-    for (const auto& [handle, held] : held_) handles->push_back(handle);
+    auto handles = std::make_shared<std::vector<uint64_t>>(held_.all());
     const uint64_t generation = generation_;
     return attach_all_again(handles, 0)
         .then([this] { become_ready(); },
@@ -149,7 +154,7 @@ void Loop::become_ready() {
   state_->connected.store(true, std::memory_order_release);
   for (auto& fulfiller : std::exchange(waiting_for_ready_, {})) fulfiller->fulfill();
   // The manager may have been away for long: renew everything now rather than when it is due.
-  for (auto& [handle, held] : held_) held.renew_at = timer_.now();
+  for (const uint64_t handle : held_.all()) held_.renew_at(handle, timer_.now());
   wake_renewal();
 }
 
@@ -157,7 +162,8 @@ void Loop::close_connection() {
   ready_ = false;
   state_->connected.store(false, std::memory_order_release);
   if (timer_.now() - opened_at_ >= good_connection) failures_ = 0;
-  for (auto& [handle, held] : held_) held.capability.reset();
+  for (const uint64_t handle : held_.all()) held_.find(handle)->capability.reset();
+  end_moves_of_connection();
   early_grace_ns_.clear();
   connection_ = nullptr;
 }

@@ -6,12 +6,15 @@
 //                         +- Answer-+--> LeaseHandle::change, notice handler
 //
 // Place     libclient/session. loop.cc: mail and connection; loop_calls.cc: calls; loop_leases.cc: renewal and
-//           notices.
+//           notices; loop_changes.cc: resize, transfer; loop_moves.cc: moves.
 // Threads   The Session's own, except what SessionState guards.
 // Invariants
 //   S3  A call that met a broken connection is sent again on the next one until its deadline. All calls are
 //       safe to repeat: a grant carries its key, a second release is no error.
 //   S4  A grant that arrives after its caller gave up is released, so that a time-out leaks no memory.
+//   S7  A move whose commit was sent is `unknown` until the manager answered, or until its lease was attached
+//       again and the object behind it is the old one or the new one. "The old one" counts only once no other
+//       session holds the lease: the broken connection might still bring the commit.
 //   S5  No kj object is destroyed from inside one of its own callbacks: calls only mark a connection as
 //       broken; stay_connected() closes it.
 #pragma once
@@ -30,11 +33,17 @@
 #include <vector>
 
 #include "core/base/prng.h"
+#include "core/base/units.h"
 #include "libclient/session/connection.h"
+#include "libclient/session/held_leases.h"
 #include "libclient/session/lease_handle.h"
 #include "libclient/session/mailbox.h"
+#include "libclient/session/move_handle.h"
 
 namespace terrace::client {
+
+// kj counts nanoseconds in 63 bits and callers may mean "for ever" by a large number.
+inline constexpr uint64_t timeout_ns_max = 365ull * 86400 * ns_per_s;
 
 // What callers read without asking the loop.
 struct SessionState {
@@ -71,19 +80,31 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   void release(uint64_t handle, std::shared_ptr<Answer<void>> answer);
   void report_usage(uint64_t handle, UsageReport usage, std::shared_ptr<Answer<void>> answer);
   void forget(uint64_t handle);  // the last caller let go of it: no more renewals
+  void resize(uint64_t handle, uint64_t bytes, std::shared_ptr<Answer<LeaseInfo>> answer);
+  void transfer(uint64_t handle, std::string tenant, std::string host, std::shared_ptr<Answer<void>> answer);
+  void begin_move(uint64_t handle, std::shared_ptr<Answer<std::unique_ptr<LeaseMove>>> answer);
+  void commit_move(uint64_t number, std::shared_ptr<Answer<void>> answer);
+  void abandon_move(uint64_t number, std::shared_ptr<Answer<void>> answer);
+  void forget_move(uint64_t number);
 
   // From the manager, through the LeaseListener.
   void on_revoking(LeaseId id, uint64_t grace_ns, std::string reason);
-  void on_fenced(LeaseId id, std::string reason);
+  void on_fenced(LeaseId id, std::string reason, LeaseCause cause);
+  void on_move_requested(LeaseId id, std::string reason);
 
  private:
-  struct Held {
-    std::weak_ptr<LeaseHandle> handle;
-    LeaseFacts facts;
-    std::optional<rpc::Lease::Client> capability;  // of the present connection
-    uint64_t ttl_ns = 0;                           // 0: persistent, never renewed
-    kj::TimePoint renew_at = kj::origin<kj::TimePoint>();
-    bool releasing = false;  // by us: the fence that follows is no news
+  struct Move {
+    uint64_t handle = 0;  // of the lease
+    LeaseId lease;
+    std::shared_ptr<MoveOutcome> outcome;
+    std::optional<rpc::LeaseMove::Client> capability;  // until it is decided, or its connection is gone
+    UniqueFd target;
+    std::optional<kj::TimePoint> doubtful_until;  // S7: how long other holders make "the old one" doubtful
+    Error refusal;                                // what the manager answered the commit with, if it did
+    bool in_flight = false;                       // the commit may still be answered on the present connection
+    bool asking = false;                          // ask_later() is under way
+    bool forgotten = false;                       // its handle is gone
+    std::vector<std::shared_ptr<Answer<void>>> waiting;
   };
   template <typename T>
   using Call = std::function<kj::Promise<Result<T>>()>;
@@ -112,7 +133,9 @@ class Loop final : private kj::TaskSet::ErrorHandler {
                         std::function<kj::Promise<Result<T>>(rpc::Lease::Client)> call);
   kj::Promise<Result<std::shared_ptr<Lease>>> hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client capability,
                                                    LeaseAccess access, const char* where);
-  kj::Promise<Result<std::shared_ptr<Lease>>> send_grant(const LeaseRequest& request, RequestKey key);
+  // `wait_until`: when a grant that waits in the queue of a full pool should give up.
+  kj::Promise<Result<std::shared_ptr<Lease>>> send_grant(LeaseRequest request, RequestKey key,
+                                                         kj::TimePoint wait_until);
   kj::Promise<Result<std::vector<LeaseInfo>>> list_after(uint64_t after,
                                                          std::shared_ptr<std::vector<LeaseInfo>> so_far);
   Error timeout_error(const char* where) const;
@@ -128,9 +151,28 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   void finish_renewal(const std::set<uint64_t>& ids, Result<std::vector<std::pair<uint64_t, Error>>> result);
   void wake_renewal();
   void note_error(LeaseId id, const Error& error);  // what a failed call tells about its lease
-  void lose(LeaseId id, Error why, bool tell = true);
+  void lose(LeaseId id, Error why, bool tell = true, LeaseCause cause = LeaseCause::none);
   void notify(const LeaseNotice& notice) noexcept;
-  std::vector<uint64_t> handles_of(LeaseId id) const;
+  void set_ttl(LeaseId id, uint64_t ttl_ns);
+
+  // --- loop_changes.cc
+  kj::Promise<Status> confirm(uint64_t handle, rpc::LeaseInfo::Reader info, rpc::Lease::Client capability);
+  kj::Promise<Status> take_over(uint64_t handle, rpc::LeaseInfo::Reader info, rpc::Lease::Client capability);
+  Status put_behind(uint64_t handle, int fd, LeaseEpoch epoch, uint64_t bytes);
+  kj::Promise<void> refresh_others(LeaseId id, uint64_t handle);
+  void check_again(LeaseId id);
+
+  // --- loop_moves.cc
+  Move* unsettled_move(LeaseId id);
+  kj::Promise<Status> settle_by_attach(uint64_t handle, rpc::LeaseInfo::Reader info,
+                                       rpc::Lease::Client capability);
+  void send_commit(uint64_t number, Move& move);
+  void answer_commit(uint64_t number, LeaseEpoch epoch, uint64_t bytes,
+                     std::optional<rpc::Lease::Client> capability);
+  void ask_later(uint64_t number);
+  void decide(uint64_t number, LeaseMoveState state, Status status);
+  void end_moves(LeaseId id, const Error& why);
+  void end_moves_of_connection();
 
   kj::AsyncIoContext& io_;
   kj::Timer& timer_;
@@ -138,9 +180,11 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   const std::shared_ptr<Mailbox> mailbox_;
   const std::shared_ptr<SessionState> state_;
   Prng jitter_;
-  std::map<uint64_t, Held> held_;               // by handle
+  HeldLeases held_;
+  std::map<uint64_t, Move> moves_;              // by number
   std::map<LeaseId, uint64_t> early_grace_ns_;  // revocations heard of before the lease was handed over
   uint64_t next_handle_ = 1;
+  uint64_t next_move_ = 1;
   uint64_t generation_ = 0;  // of the connection; grows with each
   bool ready_ = false;
   uint32_t failures_ = 0;  // connections that failed or were short-lived, in a row

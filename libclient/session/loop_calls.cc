@@ -1,6 +1,8 @@
 // Loop: calls that arrive from callers, sent until they are answered or their time is over.
 #include <fcntl.h>
 
+#include <algorithm>
+
 #include "core/base/clock.h"
 #include "core/base/limits.h"
 #include "core/base/units.h"
@@ -42,12 +44,12 @@ kj::Promise<Leased> Loop::hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client c
     if (!fd.valid()) return os_error(errno, where, "cannot keep the descriptor of a lease");
     const uint64_t handle = next_handle_++;
     auto lease = std::make_shared<LeaseHandle>(facts, handle, std::move(fd), mailbox_);
-    Held& held = held_[handle];
+    Held held;
     held.handle = lease;
     held.facts = facts;
     held.capability = kj::mv(capability);
-    held.ttl_ns = facts.ttl_ns;
-    held.renew_at = timer_.now() + (facts.ttl_ns / 3) * kj::NANOSECONDS;
+    held_.add(handle, std::move(held));
+    held_.renew_after_third(handle, timer_.now());
     if (const auto early = early_grace_ns_.extract(facts.id); revoking)
       on_revoking(facts.id, early ? early.mapped() : 0, reason);
     wake_renewal();
@@ -55,7 +57,9 @@ kj::Promise<Leased> Loop::hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client c
   });
 }
 
-kj::Promise<Leased> Loop::send_grant(const LeaseRequest& request, RequestKey key) {
+kj::Promise<Leased> Loop::send_grant(LeaseRequest request, RequestKey key, kj::TimePoint wait_until) {
+  const auto now = timer_.now();
+  request.wait_ns = wait_until > now ? static_cast<uint64_t>((wait_until - now) / kj::NANOSECONDS) : 0;
   auto call = connection_->session.grantRequest();
   auto wire = call.initRequest();
   grant_to_wire(request, wire);
@@ -73,19 +77,23 @@ kj::Promise<Leased> Loop::send_grant(const LeaseRequest& request, RequestKey key
 // The grant goes on after the caller's time is over, for as long again: whatever it brings then is released.
 void Loop::grant(LeaseRequest request, RequestKey key, std::shared_ptr<Answer<std::shared_ptr<Lease>>> answer) {
   constexpr const char* where = "Session::grant";
+  const uint64_t wait_ns = std::min(request.wait_ns, timeout_ns_max);
+  const auto wait_until = timer_.now() + wait_ns * kj::NANOSECONDS;
   auto outcome = kj::newPromiseAndFulfiller<Leased>();
-  auto sent = repeating<std::shared_ptr<Lease>>(
-      where, [this, request = std::move(request), key] { return send_grant(request, key); });
-  auto whole = bounded<std::shared_ptr<Lease>>(where, 2 * options_.call_timeout_ns, kj::mv(sent));
+  auto sent = repeating<std::shared_ptr<Lease>>(where, [this, request = std::move(request), key, wait_until] {
+    return send_grant(request, key, wait_until);
+  });
+  auto whole = bounded<std::shared_ptr<Lease>>(where, wait_ns + 2 * options_.call_timeout_ns, kj::mv(sent));
   tasks_.add(whole.then([this, fulfiller = kj::mv(outcome.fulfiller)](Leased result) mutable {
     if (fulfiller->isWaiting()) {
       fulfiller->fulfill(std::move(result));
     } else if (result.ok()) {  // S4
-      for (const uint64_t handle : handles_of(result.value()->id()))
+      for (const uint64_t handle : held_.of(result.value()->id()))
         release(handle, std::make_shared<Answer<void>>());
     }
   }));
-  auto waited = bounded<std::shared_ptr<Lease>>(where, options_.call_timeout_ns, kj::mv(outcome.promise));
+  auto waited =
+      bounded<std::shared_ptr<Lease>>(where, wait_ns + options_.call_timeout_ns, kj::mv(outcome.promise));
   tasks_.add(waited.then([answer](Leased result) { answer->deliver(std::move(result)); }));
 }
 
@@ -147,10 +155,14 @@ void Loop::pools(std::shared_ptr<Answer<std::vector<PoolInfo>>> answer) {
 
 void Loop::info(uint64_t handle, std::shared_ptr<Answer<LeaseInfo>> answer) {
   constexpr const char* where = "Lease::info";
-  perform_on_lease<LeaseInfo>(where, handle, answer, [](rpc::Lease::Client lease) {
+  perform_on_lease<LeaseInfo>(where, handle, answer, [this, handle](rpc::Lease::Client lease) {
     return lease.infoRequest().send().then(
-        [](capnp::Response<rpc::Lease::InfoResults>&& reply) -> Result<LeaseInfo> {
+        [this, handle](capnp::Response<rpc::Lease::InfoResults>&& reply) -> Result<LeaseInfo> {
           TERRACE_RETURN_IF_ERROR(status_from_wire(reply.getError(), where));
+          // An operator resized it: nobody tells holders of that.
+          if (const Held* held = held_.find(handle);
+              held != nullptr && held->facts.bytes != reply.getInfo().getBytes())
+            check_again(LeaseId{held->facts.id});
           return lease_info_from_wire(reply.getInfo(), boottime_ns());
         });
   });
@@ -161,33 +173,25 @@ void Loop::renew(uint64_t handle, uint64_t ttl_ns, std::shared_ptr<Answer<void>>
   perform_on_lease<void>(where, handle, answer, [this, handle, ttl_ns](rpc::Lease::Client lease) {
     auto call = lease.renewRequest();
     call.setTtlNs(ttl_ns);
-    return call.send().then([this, handle,
-                             ttl_ns](capnp::Response<rpc::Lease::RenewResults>&& reply) -> Status {
-      TERRACE_RETURN_IF_ERROR(status_from_wire(reply.getError(), where));
-      const auto held = held_.find(handle);
-      if (held == held_.end()) return {};
-      const LeaseId id = held->second.facts.id;
-      for (auto& [other, lease_held] : held_) {  // the TTL belongs to the lease, whichever handle changed it
-        if (lease_held.facts.id != id || lease_held.ttl_ns == 0) continue;
-        if (ttl_ns != 0) lease_held.ttl_ns = ttl_ns;
-        lease_held.renew_at = timer_.now() + (lease_held.ttl_ns / 3) * kj::NANOSECONDS;
-      }
-      wake_renewal();
-      return {};
-    });
+    return call.send().then(
+        [this, handle, ttl_ns](capnp::Response<rpc::Lease::RenewResults>&& reply) -> Status {
+          TERRACE_RETURN_IF_ERROR(status_from_wire(reply.getError(), where));
+          if (const Held* held = held_.find(handle); held != nullptr) set_ttl(LeaseId{held->facts.id}, ttl_ns);
+          return {};
+        });
   });
 }
 
 void Loop::release(uint64_t handle, std::shared_ptr<Answer<void>> answer) {
   constexpr const char* where = "Lease::release";
-  const auto found = held_.find(handle);
-  if (found == held_.end()) {
+  const Held* found = held_.find(handle);
+  if (found == nullptr) {
     answer->deliver(Status{});  // lost or released already: the memory is back
     return;
   }
-  const LeaseId id = found->second.facts.id;
-  const auto keep = found->second.handle.lock();  // or it would be forgotten while the call is on its way
-  for (const uint64_t other : handles_of(id)) held_.at(other).releasing = true;
+  const LeaseId id = found->facts.id;
+  const auto keep = found->handle.lock();  // or it would be forgotten while the call is on its way
+  held_.give_up(id, true, timer_.now());
   auto sent = repeating<void>(where, [this, handle]() {
     return capability_of(handle, where).then([](Result<rpc::Lease::Client> lease) -> kj::Promise<Status> {
       if (!lease.ok()) return Status(std::move(lease).error());
@@ -198,15 +202,13 @@ void Loop::release(uint64_t handle, std::shared_ptr<Answer<void>> answer) {
   });
   auto whole = bounded<void>(where, options_.call_timeout_ns, kj::mv(sent));
   tasks_.add(whole.then([this, id, answer, keep](Status status) {
-    const bool gone = !status.ok() && (status.error().code == ErrorCode::not_found ||
-                                       status.error().code == ErrorCode::lease_expired ||
-                                       status.error().code == ErrorCode::lease_revoked);
-    if (status.ok() || gone) {
+    if (status.ok() || says_gone(status.error())) {
       lose(id, Error{ErrorCode::lease_expired, 0, where, "the lease was released"}, false);
       answer->deliver(Status{});
       return;
     }
-    for (const uint64_t other : handles_of(id)) held_.at(other).releasing = false;
+    held_.give_up(id, false, timer_.now());
+    wake_renewal();
     answer->deliver(std::move(status));
   }));
 }

@@ -26,42 +26,24 @@ Error Loop::timeout_error(const char* where) const {
   return {ErrorCode::unavailable, 0, where, std::move(detail)};
 }
 
-std::vector<uint64_t> Loop::handles_of(LeaseId id) const {
-  std::vector<uint64_t> handles;
-  for (const auto& [handle, held] : held_)
-    if (held.facts.id == id) handles.push_back(handle);
-  return handles;
-}
-
 // Resolves with what the manager says of this lease. Rejects only when the connection breaks.
 kj::Promise<Status> Loop::attach_again(uint64_t handle) {
   constexpr const char* where = "Session: attaching a lease again";
-  const auto found = held_.find(handle);
-  if (found == held_.end()) return Status{};
+  const Held* found = held_.find(handle);
+  if (found == nullptr) return Status{};
   auto call = connection_->session.attachRequest();
-  call.setLease(found->second.facts.id.value);
-  call.setAccess(access_to_wire(found->second.facts.access));
-  return call.send().then([this, handle](capnp::Response<rpc::TenantSession::AttachResults>&& reply) -> Status {
-    const auto held = held_.find(handle);
-    if (held == held_.end()) return {};  // its last caller let go meanwhile
-    const LeaseFacts facts = held->second.facts;
-    Error error = error_from_wire(reply.getError(), where);
-    const auto info = reply.getInfo();
-    if (error.code == ErrorCode::ok && info.getEpoch() != facts.epoch.value) {
-      error = {ErrorCode::lease_expired, 0, where,
-               "lease " + std::to_string(facts.id.value) + " was granted anew under another epoch"};
-    }
-    if (error.code == ErrorCode::ok) {
-      held->second.capability = reply.getLease();
-      if (info.getPhase() == rpc::LeasePhase::REVOKING)
-        on_revoking(facts.id, 0, text_from_wire(info.getReason()));
-      return {};
-    }
-    const bool gone = error.code == ErrorCode::not_found || error.code == ErrorCode::lease_expired ||
-                      error.code == ErrorCode::lease_revoked;
-    if (gone) lose(facts.id, error);
-    return error;
-  });
+  call.setLease(found->facts.id.value);
+  call.setAccess(access_to_wire(found->facts.access));
+  return call.send().then(
+      [this, handle](capnp::Response<rpc::TenantSession::AttachResults>&& reply) -> kj::Promise<Status> {
+        const Held* held = held_.find(handle);
+        if (held == nullptr) return Status{};  // its last caller let go meanwhile
+        if (Error error = error_from_wire(reply.getError(), where); error.code != ErrorCode::ok) {
+          if (says_gone(error)) lose(LeaseId{held->facts.id}, error);
+          return Status(std::move(error));
+        }
+        return confirm(handle, reply.getInfo(), reply.getLease());
+      });
 }
 
 // One after the other: a process with thousands of leases stays far below the manager's bound on outstanding
@@ -75,16 +57,15 @@ kj::Promise<void> Loop::attach_all_again(std::shared_ptr<std::vector<uint64_t>> 
 
 kj::Promise<Result<rpc::Lease::Client>> Loop::capability_of(uint64_t handle, const char* where) {
   using Found = Result<rpc::Lease::Client>;
-  const auto held = held_.find(handle);
-  if (held == held_.end())
-    return Found(Error{ErrorCode::lease_expired, 0, where, "the lease is no longer held"});
-  if (held->second.capability.has_value()) return Found(*held->second.capability);
+  Held* held = held_.find(handle);
+  if (held == nullptr) return Found(Error{ErrorCode::lease_expired, 0, where, "the lease is no longer held"});
+  if (held->capability.has_value()) return Found(*held->capability);
   return attach_again(handle).then([this, handle, where](Status status) -> Found {
     if (!status.ok()) return std::move(status).error();
-    const auto again = held_.find(handle);
-    if (again == held_.end() || !again->second.capability.has_value())
+    Held* again = held_.find(handle);
+    if (again == nullptr || !again->capability.has_value())
       return Error{ErrorCode::lease_expired, 0, where, "the lease is no longer held"};
-    return *again->second.capability;
+    return *again->capability;
   });
 }
 
@@ -102,28 +83,21 @@ kj::Promise<void> Loop::keep_renewing() {
 kj::Promise<void> Loop::wait_for_renewal() {
   auto changed = kj::newPromiseAndFulfiller<void>();
   renewal_ = kj::mv(changed.fulfiller);
-  std::optional<kj::TimePoint> due;
-  for (const auto& [handle, held] : held_)
-    if (held.ttl_ns != 0 && (!due.has_value() || held.renew_at < *due)) due = held.renew_at;
-  if (!ready_ || !due.has_value()) return kj::mv(changed.promise);
-  return timer_.atTime(*due).exclusiveJoin(kj::mv(changed.promise));
+  if (!ready_ || held_.due().empty()) return kj::mv(changed.promise);
+  return timer_.atTime(held_.due().begin()->first).exclusiveJoin(kj::mv(changed.promise));
 }
 
 // When one lease is due all are renewed, in one call and one commit of the manager; of more leases than a call
 // may name, those that are due first. The others stay due, so that the next turn takes them.
 kj::Promise<void> Loop::renew_held() {
-  std::set<std::pair<kj::TimePoint, uint64_t>> by_time;
-  uint64_t ttl_ns_min = options_.call_timeout_ns * 3;
-  for (const auto& [handle, held] : held_) {
-    if (held.ttl_ns == 0 || held.releasing) continue;
-    ttl_ns_min = std::min(ttl_ns_min, held.ttl_ns);
-    by_time.emplace(held.renew_at, held.facts.id.value);
-  }
-  if (by_time.empty() || by_time.begin()->first > timer_.now() || !ready_) return kj::READY_NOW;
+  const auto& due = held_.due();
+  if (!ready_ || due.empty() || due.begin()->first > timer_.now()) return kj::READY_NOW;
   std::set<uint64_t> ids;
-  for (const auto& [renew_at, id] : by_time) {
-    ids.insert(id);
-    if (ids.size() == limits::leases_per_page_max) break;
+  uint64_t ttl_ns_min = options_.call_timeout_ns * 3;
+  for (auto at = due.begin(); at != due.end() && ids.size() < limits::leases_per_page_max; ++at) {
+    const LeaseFacts& facts = held_.find(at->second)->facts;
+    ids.insert(facts.id.value);
+    ttl_ns_min = std::min(ttl_ns_min, facts.ttl_ns);
   }
   const uint64_t generation = generation_;
   auto call = connection_->session.renewManyRequest();
@@ -149,16 +123,28 @@ kj::Promise<void> Loop::renew_held() {
 }
 
 void Loop::finish_renewal(const std::set<uint64_t>& ids, Result<Failures> result) {
-  for (auto& [handle, held] : held_) {
-    if (held.ttl_ns == 0 || ids.count(held.facts.id.value) == 0) continue;
-    const uint64_t wait_ns = result.ok() ? held.ttl_ns / 3 : std::min(renewal_retry_ns, held.ttl_ns / 10);
-    held.renew_at = timer_.now() + wait_ns * kj::NANOSECONDS;
+  for (const uint64_t id : ids) {
+    for (const uint64_t handle : held_.of(LeaseId{id})) {
+      const uint64_t ttl_ns = held_.find(handle)->facts.ttl_ns;
+      const uint64_t wait_ns = result.ok() ? ttl_ns / 3 : std::min(renewal_retry_ns, ttl_ns / 10);
+      held_.renew_at(handle, timer_.now() + wait_ns * kj::NANOSECONDS);
+    }
   }
   if (!result.ok()) {
     last_error_ = result.error();
     return;
   }
   for (const auto& [id, error] : *result) note_error(LeaseId{id}, error);
+}
+
+// The TTL belongs to the lease, whichever handle changed it. 0: unchanged.
+void Loop::set_ttl(LeaseId id, uint64_t ttl_ns) {
+  for (const uint64_t handle : held_.of(id)) {
+    LeaseFacts& facts = held_.find(handle)->facts;
+    if (ttl_ns != 0 && facts.ttl_ns != 0) facts.ttl_ns = ttl_ns;
+    held_.renew_after_third(handle, timer_.now());
+  }
+  wake_renewal();
 }
 
 // --- news -----------------------------------------------------------------------------------------------
@@ -173,39 +159,73 @@ void Loop::note_error(LeaseId id, const Error& error) {
 
 void Loop::on_revoking(LeaseId id, uint64_t grace_ns, std::string reason) {
   bool news = false;
-  const auto handles = handles_of(id);
+  const auto handles = held_.of(id);
   // The manager tells while an attach is still on its way here; hold() asks for what it said.
   if (handles.empty() && early_grace_ns_.size() < early_notices_max) early_grace_ns_[id] = grace_ns;
   for (const uint64_t handle : handles) {
-    const Held& held = held_.at(handle);
+    const Held& held = *held_.find(handle);
     const auto lease = held.handle.lock();
-    if (lease == nullptr || held.releasing) continue;
+    if (lease == nullptr || held.giving_up) continue;
     news = lease->change(LeaseState::revoking, {ErrorCode::lease_revoked, 0, "Lease", reason}) || news;
   }
-  if (news)
-    notify({.lease = id, .state = LeaseState::revoking, .grace_ns = grace_ns, .reason = std::move(reason)});
+  if (news) {
+    notify({.lease = id,
+            .state = LeaseState::revoking,
+            .grace_ns = grace_ns,
+            .reason = std::move(reason),
+            .cause = LeaseCause::none,
+            .move_requested = false});
+  }
 }
 
-// The manager's reason for a lapse is the one word "expired"; any other is an operator's, or another process's
-// that released the lease.
-void Loop::on_fenced(LeaseId id, std::string reason) {
+// A manager that names no cause is an older one: its reason for a lapse is the one word "expired"; any other is
+// an operator's, or another process's that released the lease.
+void Loop::on_fenced(LeaseId id, std::string reason, LeaseCause cause) {
   early_grace_ns_.erase(id);
-  const ErrorCode code = reason == "expired" ? ErrorCode::lease_expired : ErrorCode::lease_revoked;
-  lose(id, {code, 0, "Lease", std::move(reason)});
+  if (cause == LeaseCause::moved) {  // what it occupied before, or all that we have: the manager knows
+    check_again(id);
+    return;
+  }
+  const bool expired = cause == LeaseCause::none ? reason == "expired" : cause == LeaseCause::expired;
+  lose(id, {expired ? ErrorCode::lease_expired : ErrorCode::lease_revoked, 0, "Lease", std::move(reason)}, true,
+       cause);
 }
 
-void Loop::lose(LeaseId id, Error why, bool tell) {
-  bool news = false;
-  for (const uint64_t handle : handles_of(id)) {
-    const Held& held = held_.at(handle);
+void Loop::on_move_requested(LeaseId id, std::string reason) {
+  if (unsettled_move(id) != nullptr) return;  // under way
+  for (const uint64_t handle : held_.of(id)) {
+    const Held& held = *held_.find(handle);
     const auto lease = held.handle.lock();
-    const bool releasing = held.releasing;
+    if (lease == nullptr || held.giving_up || lease->state() != LeaseState::live) continue;
+    notify({.lease = id,
+            .state = LeaseState::live,
+            .grace_ns = 0,
+            .reason = std::move(reason),
+            .cause = LeaseCause::none,
+            .move_requested = true});
+    return;
+  }
+}
+
+void Loop::lose(LeaseId id, Error why, bool tell, LeaseCause cause) {
+  bool news = false;
+  for (const uint64_t handle : held_.of(id)) {
+    const Held& held = *held_.find(handle);
+    const auto lease = held.handle.lock();
+    const bool giving_up = held.giving_up;
     held_.erase(handle);
     if (lease == nullptr) continue;
-    news = (lease->change(LeaseState::lost, why) && !releasing) || news;
+    news = (lease->change(LeaseState::lost, why) && !giving_up) || news;
   }
-  if (news && tell)
-    notify({.lease = id, .state = LeaseState::lost, .grace_ns = 0, .reason = std::move(why.detail)});
+  end_moves(id, why);
+  if (news && tell) {
+    notify({.lease = id,
+            .state = LeaseState::lost,
+            .grace_ns = 0,
+            .reason = std::move(why.detail),
+            .cause = cause,
+            .move_requested = false});
+  }
 }
 
 void Loop::notify(const LeaseNotice& notice) noexcept {

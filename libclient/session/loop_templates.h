@@ -7,6 +7,12 @@
 
 namespace terrace::client {
 
+// Whether the manager's answer means that the lease is not there any more.
+inline bool says_gone(const Error& error) {
+  return error.code == ErrorCode::not_found || error.code == ErrorCode::lease_expired ||
+         error.code == ErrorCode::lease_revoked;
+}
+
 // Sends `call` on the present connection, and again on the next one when that breaks (S3). Unbounded.
 template <typename T>
 kj::Promise<Result<T>> Loop::repeating(const char* where, Call<T> call) {
@@ -55,11 +61,8 @@ void Loop::perform_on_lease(const char* where, uint64_t handle, std::shared_ptr<
   });
   auto whole = bounded<T>(where, options_.call_timeout_ns, kj::mv(sent));
   tasks_.add(whole.then([this, handle, answer](Result<T> result) {
-    const auto held = held_.find(handle);
-    if (!result.ok() && held != held_.end()) {
-      const LeaseId id = held->second.facts.id;
-      note_error(id, result.error());
-    }
+    if (const Held* held = held_.find(handle); !result.ok() && held != nullptr)
+      note_error(LeaseId{held->facts.id}, result.error());
     answer->deliver(std::move(result));
   }));
 }

@@ -22,9 +22,6 @@ namespace terrace {
 namespace client {
 namespace {
 
-// kj counts nanoseconds in 63 bits and callers may mean "for ever" by a large number.
-constexpr uint64_t timeout_ns_max = 365ull * 86400 * ns_per_s;
-
 // While it lives the calling thread gets no signals, and its children start without them.
 class SignalsBlocked {
  public:

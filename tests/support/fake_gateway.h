@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
+#include "terrace/session.h"
 
 namespace terrace::test {
 
@@ -29,6 +30,10 @@ struct FakeLease {
   std::string label, phase = "active", reason, holder;
   uint64_t ddr_bytes = 0;
   uint64_t renewals = 0;
+  std::string tenant = "tester", host;
+  bool movable = false;
+  uint32_t holders = 1;
+  uint64_t moves = 0, moves_given_up = 0;
 };
 
 class FakeGateway {
@@ -50,7 +55,7 @@ class FakeGateway {
   void drop_connections();
 
   // Methods by the schema's name: "hello", "openSession", "grant", "attach", "list", "pools", "renewMany",
-  // "info", "renew", "release", "reportUsage".
+  // "info", "renew", "release", "reportUsage", "resize", "transfer", "beginMove", "commit", "abandon".
   void fail_next(const std::string& method, Fault fault, int times = 1);
   bool faults_pending() const;  // of fail_next
   void fail_always(const std::string& method, Fault fault);
@@ -67,9 +72,18 @@ class FakeGateway {
 
   // Takes a lease back: tells the holders and truncates its file on fence().
   void revoke(uint64_t id, uint64_t grace_ns, const std::string& reason);
-  void fence(uint64_t id, const std::string& reason);
+  void fence(uint64_t id, const std::string& reason, LeaseCause cause = LeaseCause::none);
+  void tell_fenced(uint64_t id, const std::string& reason, LeaseCause cause);  // and fences nothing
+  void request_move(uint64_t id, const std::string& reason);
   void lose_silently(uint64_t id);  // as an expiry while the client was away
   void change_epoch(uint64_t id);   // as if the id had been granted again
+
+  // A full pool makes grants wait, or refuses those that do not want to.
+  void set_full(bool full);
+  std::vector<uint64_t> waits_ns() const;  // wait_ns of each grant asked for
+  void use_new_file_on_resize();           // from now on a resize changes the object, as some backends do
+  void resize_as_operator(uint64_t id, uint64_t bytes);  // no holder is told
+  void set_holders(uint64_t id, uint32_t holders);       // what the lease's description says
 
   struct State;
   class Server;

@@ -133,8 +133,15 @@ class FakeSession final : public Session {
       manager_->usage[id_.value] = usage;
       return {};
     }
+    Result<LeaseInfo> resize(uint64_t) override { return unsupported(); }
+    Status transfer(const std::string&, const std::string&) override { return unsupported(); }
+    Result<std::unique_ptr<LeaseMove>> begin_move() override { return unsupported(); }
 
    private:
+    static Error unsupported() {
+      return {.code = ErrorCode::unsupported, .where = "FakeLease", .detail = "fakes do not change leases"};
+    }
+
     std::shared_ptr<State> manager_;
     LeaseId id_;
     uint64_t bytes_;

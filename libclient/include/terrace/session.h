@@ -3,7 +3,7 @@
 // A Session owns one background thread. It renews every lease that this process holds (at a third of its
 // TTL), reconnects with back-off when the manager restarts, re-attaches leases by id, and passes on
 // revocations before the fence. Mapped memory never depends on the connection: a manager that is away
-// disturbs nobody until a lease's expiry.
+// disturbs nobody until a lease's expiry. The one exception is a move under way: see LeaseMove.
 #pragma once
 
 #include <cstdint>
@@ -130,10 +130,53 @@ struct LeaseNotice {
   std::string reason;
   LeaseCause cause = LeaseCause::none;  // for `lost`
   // With state `live`: the manager would like the lease to leave its place (a drain, a compaction) and repeats
-  // that now and then. Nothing happens to a holder that does not; operators see it named.
+  // that now and then. Lease::begin_move() or Mapping::move() does it, from another thread. Nothing happens to
+  // a holder that does not; operators see it named.
   bool move_requested = false;
 };
 using LeaseNoticeHandler = std::function<void(const LeaseNotice&)>;
+
+// open       nothing is decided: copy, then commit() or abandon()
+// committed  the lease is the new memory
+// ended      the lease is what it was; the new memory is dead
+// unknown    the commit was sent and is not answered yet
+enum class LeaseMoveState : uint8_t { open, committed, ended, unknown };
+
+// A move under way: new memory of the lease's size for the bytes of the old one. Stop writing, copy, map the
+// new memory where the old one was, commit. Mapping::move() does all of it.
+//
+// The manager gives a move up when the connection breaks, when it restarts, and after ten minutes. The new
+// memory is fenced then, at any moment from begin_move() to commit(): stores to a mapping of it give SIGBUS.
+// Copy with calls that return EFAULT instead, such as pread() of the old descriptor into the new mapping.
+//
+// Ownership  The caller's. Destroying an open one abandons the move without waiting. An unknown one is settled
+//            by the Session when it meets the manager again, whether this object lives or not.
+// Threads    All methods from any thread.
+class LeaseMove {
+ public:
+  virtual ~LeaseMove() = default;
+
+  virtual int fd() const = 0;  // of the new memory; this object's until it dies, whatever became of the move
+  virtual uint64_t bytes() const = 0;
+  virtual LeaseMoveState state() const = 0;
+
+  // Makes the new memory the lease's: Lease::fd() leads to it and Lease::epoch() has stepped when this returns.
+  // The old memory is fenced soon after; while the answer is on its way it may be fenced already. So map the
+  // new memory over the old one *before* this call, and the old one back when it fails with the move ended.
+  //
+  // Waits over a reconnect. What the manager then has behind the lease, the old object or the new one, says how
+  // it ended. Repeating it is safe and answers the same.
+  // Errors    cancelled      with state `ended`: the manager gave the move up first; begin again. With another
+  //                          state: the Session was closed; with `unknown` nobody can find out any more
+  //           unavailable    state `unknown`: the call timeout passed without the manager. One of both memories
+  //           is
+  //                          fenced as soon as it is back: write to neither, call commit() again
+  //           lease_expired, lease_revoked  state `ended`: the lease is lost altogether, with both memories
+  //           others         as the manager says; state `ended`
+  virtual Status commit() = 0;
+  // Errors    invalid_argument after a commit() that succeeded or is open; none when the move has ended
+  virtual Status abandon() = 0;
+};
 
 // One lease held by this process.
 //
@@ -151,7 +194,9 @@ class Lease {
   virtual uint64_t bytes() const = 0;    // changes with a resize
   virtual LeaseAccess access() const = 0;
   virtual LeaseState state() const = 0;
-  // The memory's descriptor, owned by the Lease; dup() it to keep it longer. Never a path to more.
+  // The memory's descriptor, owned by the Lease; dup() it to keep it longer. Never a path to more. The number
+  // stays the same for the Lease's life: a resize or a move puts the new memory behind it in one step (dup3).
+  // Mappings made before keep what they mapped.
   virtual int fd() const = 0;
 
   // Fresh from the manager. Errors: lease_expired, lease_revoked, unavailable.
@@ -160,6 +205,26 @@ class Lease {
   // Gives the memory back: it is fenced, so unmap it first. Errors: unavailable; then it lapses by expiry.
   virtual Status release() = 0;
   virtual Status report_usage(const UsageReport& usage) = 0;
+
+  // Grows or shrinks the lease at its end to `bytes`, rounded up to granules; what stays keeps its bytes, what
+  // is new reads as zeros. Stop using the end before shrinking. Safe to repeat, which it does over a reconnect.
+  // Mapping::resize() brings a mapping up to the new size.
+  // Errors    capacity_exhausted, limit_exceeded (quota)  nothing changed
+  //           busy  another change of this lease is under way
+  //           lease_expired, lease_revoked, permission_denied (read-only access), unavailable
+  virtual Result<LeaseInfo> resize(uint64_t bytes) = 0;
+  // Gives the lease, its bytes kept, to another tenant; an empty host means the same host. Every holder is
+  // fenced: unmap first. Afterwards this Lease is lost without a notice. When the answer was lost with the
+  // connection and this tenant then has no such lease any more, that counts as done. Errors    not_found,
+  // permission_denied, limit_exceeded (the other's quota), busy  nothing changed
+  //           lease_expired, lease_revoked, unavailable
+  virtual Status transfer(const std::string& tenant, const std::string& host = "") = 0;
+  // Asks for a new place. At most one move of a lease at a time, by its only holder.
+  // Errors    busy                another move or a resize is under way, or others hold the lease too
+  //           capacity_exhausted  no room to move to; the lease stands
+  //           unsupported         the lease is not movable
+  //           lease_expired, lease_revoked, permission_denied (read-only access), unavailable
+  virtual Result<std::unique_ptr<LeaseMove>> begin_move() = 0;
 };
 
 class Session {

@@ -38,6 +38,9 @@ class FileLease final : public Lease {
   Status renew(uint64_t) override { return {}; }
   Status release() override { return {}; }
   Status report_usage(const UsageReport&) override { return {}; }
+  Result<LeaseInfo> resize(uint64_t) override { return unsupported(); }
+  Status transfer(const std::string&, const std::string&) override { return unsupported(); }
+  Result<std::unique_ptr<LeaseMove>> begin_move() override { return unsupported(); }
 
   void set_state(LeaseState state) { state_ = state; }
   void truncate(uint64_t bytes) const { REQUIRE(::ftruncate(file_.get(), static_cast<off_t>(bytes)) == 0); }
@@ -48,6 +51,8 @@ class FileLease final : public Lease {
   }
 
  private:
+  static Error unsupported() { return {ErrorCode::unsupported, 0, "FileLease", "not in this test"}; }
+
   uint64_t id_, bytes_;
   LeaseAccess access_;
   std::atomic<LeaseState> state_{LeaseState::live};

@@ -1,0 +1,24 @@
+// Copies memory that may be fenced while it is copied: what would be SIGBUS in a memcpy is an error here,
+// because the kernel does the copying.
+//
+// Place     libclient; Mapping::move uses it.
+// Threads   Any.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "core/base/result.h"
+
+namespace terrace {
+
+// Copies the first bytes of `from_fd` into `to`, all of which is a mapping; `from` is a mapping of the same
+// bytes for descriptors that cannot be read (dax devices). Errors    cancelled      `to` was fenced
+//           lease_expired  the source was fenced
+//           others         as os_error says
+Status copy_guarded(int from_fd, std::span<const std::byte> from, std::span<std::byte> to);
+
+// From mapping to mapping, through a pipe: two copies, for any kind of memory. As copy_guarded otherwise.
+Status copy_through_pipe(std::span<const std::byte> from, std::span<std::byte> to);
+
+}  // namespace terrace
