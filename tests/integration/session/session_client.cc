@@ -44,7 +44,7 @@ class Tenant {
  public:
   explicit Tenant(std::unique_ptr<Session> session) : session_(std::move(session)) {
     session_->on_notice([](const LeaseNotice& notice) {
-      say(std::string("notice ") + state_name(notice.state) + " " +
+      say(std::string("notice ") + (notice.move_requested ? "move" : state_name(notice.state)) + " " +
           std::to_string(notice.grace_ns / ns_per_ms) + " " + notice.reason);
     });
   }
@@ -62,6 +62,13 @@ class Tenant {
     if (verb == "state") return state_name(lease_->state());
     if (verb == "renew") return outcome(lease_->renew());
     if (verb == "release") return outcome(lease_->release());
+    if (verb == "resize") return resize(words);
+    if (verb == "move") return outcome(mapping_->move([](const auto& body) { body(); }));
+    if (verb == "transfer") {
+      std::string tenant, host;
+      words >> tenant >> host;
+      return outcome(lease_->transfer(tenant, host));
+    }
     if (verb == "usage")
       return outcome(
           lease_->report_usage({.ddr_bytes = 1, .cxl_bytes = 2, .live_bytes = 3, .holder = "tenant[1]"}));
@@ -84,7 +91,7 @@ class Tenant {
   }
   std::string grant(std::istringstream& words) {
     LeaseRequest request;
-    words >> request.bytes >> request.ttl_ns >> request.label;
+    words >> request.bytes >> request.ttl_ns >> request.label >> request.wait_ns >> request.movable;
     return hold(session_->grant(request));
   }
   std::string attach(std::istringstream& words) {
@@ -92,6 +99,14 @@ class Tenant {
     words >> label >> access;
     return hold(
         session_->attach(LeaseId{}, label, access == "ro" ? LeaseAccess::read_only : LeaseAccess::read_write));
+  }
+  std::string resize(std::istringstream& words) {
+    uint64_t bytes = 0;
+    words >> bytes;
+    const auto info = lease_->resize(bytes);
+    if (!info.ok()) return named(info.error());
+    const auto mapped = mapping_->resize();
+    return mapped.ok() ? std::to_string(mapping_->const_bytes().size()) : named(mapped.error());
   }
   std::string bytes(std::istringstream& words, bool fill) {
     int value = 0;
