@@ -74,6 +74,10 @@ Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules, 
   give_back(held);
   if (!pieces.has_value() && !held.empty() && windows == Windows::if_needed)
     pieces = place_as(row, devices, granules, granule_bytes);
+  if (!pieces.has_value() && !held.empty() && windows == Windows::never) {
+    return exhausted("pool " + row.name + " has no room for " + size_of(granules) +
+                     " outside the window that a compaction keeps clear; retry when it has ended");
+  }
   if (!pieces.has_value()) {
     return exhausted("pool " + row.name + " is too fragmented: " + size_of(granules) +
                      " would need more than " + std::to_string(limits::lease_extents_max) +
