@@ -9,10 +9,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "daemon/backend/backend.h"
 
@@ -50,12 +52,17 @@ class MemoryBackend final : public daemon::Backend {
     if (fence_errno != 0) return os_error(fence_errno, "fence", "planted");
     const std::lock_guard lock(mutex_);
     const auto at = objects_.find(name);
-    if (at != objects_.end() && ::ftruncate(at->second.get(), 0) != 0) return os_error(errno, "fence", name);
+    if (at == objects_.end()) return {};
+    if (in_place && !kept_.contains(name)) kept_[name] = observe(name, at->second.get()).bytes;
+    if (::ftruncate(at->second.get(), 0) != 0) return os_error(errno, "fence", name);
     return {};
   }
   Result<uint64_t> scrub(const std::string& name) override {
     if (fail_scrub) return os_error(EIO, "scrub", "planted");
     const std::lock_guard lock(mutex_);
+    if (in_place && kept_.contains(name) && kept_[name] != 0)
+      return Error{.code = ErrorCode::io_error, .where = "scrub", .detail = "bytes were left"};
+    kept_.erase(name);
     objects_.erase(name);
     return uint64_t{0};
   }
@@ -71,11 +78,74 @@ class MemoryBackend final : public daemon::Backend {
     if (at == objects_.end()) return Error{.code = ErrorCode::not_found, .where = "usage", .detail = name};
     return observe(name, at->second.get());
   }
+  // With `in_place`, a fence leaves the bytes (as dax memory would) until erase() was called for all of them;
+  // scrub() then refuses what was not erased.
+  bool erases_in_place() const override { return in_place; }
+  Status erase(const std::string& name, const std::vector<daemon::Extent>&, uint64_t offset,
+               uint64_t length) override {
+    if (fail_erase) return os_error(EIO, "erase", "planted");
+    const std::lock_guard lock(mutex_);
+    const auto at = objects_.find(name);
+    if (at == objects_.end()) return {};
+    uint64_t& left = kept_[name];
+    if (offset + length < left)
+      return Error{
+          .code = ErrorCode::internal, .where = "erase", .detail = "bytes after it are not erased yet"};
+    left = std::min(left, offset);
+    ++erasures;
+    return {};
+  }
+  Status resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
+                const std::vector<daemon::Extent>&) override {
+    if (fail_resize) return os_error(ENOSPC, "resize", "no room");
+    const std::lock_guard lock(mutex_);
+    const auto at = objects_.find(name);
+    if (at == objects_.end()) return Error{.code = ErrorCode::not_found, .where = "resize", .detail = name};
+    const uint64_t now = observe(name, at->second.get()).bytes;
+    if (now == 0 || now < std::min(from_bytes, to_bytes))
+      return Error{.code = ErrorCode::busy, .where = "resize", .detail = name};
+    if (::ftruncate(at->second.get(), static_cast<off_t>(to_bytes)) != 0)
+      return os_error(errno, "resize", name);
+    return {};
+  }
+  Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
+                const std::vector<daemon::Extent>& extents) override {
+    if (fail_rebind) return os_error(EIO, "rebind", "planted");
+    if (!usage(from).ok()) {
+      const auto done = usage(to);
+      if (done.ok() && done->bytes == bytes) return {};
+      return Error{.code = ErrorCode::corrupt, .where = "rebind", .detail = from};
+    }
+    if (!usage(to).ok()) TERRACE_RETURN_IF_ERROR(carve(to, bytes, extents));
+    TERRACE_RETURN_IF_ERROR(copy(from, to, bytes));
+    const std::lock_guard lock(mutex_);
+    if (::ftruncate(objects_[from].get(), 0) != 0) return os_error(errno, "rebind", from);
+    objects_.erase(from);
+    return {};
+  }
+  Status copy(const std::string& from, const std::string& to, uint64_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    const auto source = objects_.find(from);
+    const auto target = objects_.find(to);
+    if (source == objects_.end() || target == objects_.end())
+      return Error{.code = ErrorCode::not_found, .where = "copy", .detail = from};
+    std::vector<char> buffer(bytes);
+    const auto size = static_cast<ssize_t>(bytes);
+    if (::pread(source->second.get(), buffer.data(), bytes, 0) != size ||
+        ::pwrite(target->second.get(), buffer.data(), bytes, 0) != size)
+      return Error{.code = ErrorCode::corrupt, .where = "copy", .detail = from};
+    return {};
+  }
+  bool quick(uint64_t bytes) const override { return bytes <= quick_bytes; }
   std::string describe_memory() const override { return "memfd"; }
   bool huge_pages() const override { return false; }
 
   uint64_t device_bytes = 64 * mib;
-  std::atomic<bool> fail_carve{false}, fail_scrub{false};
+  std::atomic<bool> fail_carve{false}, fail_scrub{false}, fail_erase{false};
+  std::atomic<bool> fail_resize{false}, fail_rebind{false};
+  std::atomic<uint64_t> quick_bytes{0};
+  bool in_place = false;  // set before any lease is granted
+  std::atomic<int> erasures{0};
   std::atomic<int> fence_errno{0};
 
  private:
@@ -87,6 +157,7 @@ class MemoryBackend final : public daemon::Backend {
 
   std::mutex mutex_;
   std::map<std::string, UniqueFd> objects_;
+  std::map<std::string, uint64_t> kept_;  // of fenced objects: bytes from the start that were not erased yet
 };
 
 }  // namespace terrace::test
