@@ -1,6 +1,7 @@
 // terraced: reads the configuration, builds every part, connects them and runs the event loop.
 //
 // Exit codes: 0 ended by SIGTERM or SIGINT; 1 could not start or recover; 2 wrong flags or configuration.
+// With --fsck: 0 nothing is wrong; 1 something is; 2 wrong flags, or a terraced is running.
 #include <kj/async-unix.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -16,6 +17,7 @@
 #include "daemon/config/log.h"
 #include "daemon/config/runtime_directory.h"
 #include "daemon/event_loop/engine.h"
+#include "daemon/fsck/command.h"
 #include "daemon/rpc/server.h"
 #include "daemon/store/store.h"
 
@@ -30,7 +32,7 @@ struct Flags {
   std::vector<std::string> emulate;
   std::vector<uint32_t> admin_uids;
   bool no_mount = false, accept_lost_objects = false, list_failpoints = false, check_config = false,
-       allow_unmapped = false, overcommit = false;
+       allow_unmapped = false, overcommit = false, fsck = false, json = false;
 };
 
 void add_flags(CLI::App& app, Flags& flags) {
@@ -52,6 +54,8 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--log-format", flags.log_format, "text or json (one object a line)");
   app.add_option("--log-file", flags.log_file, "append the log there instead of writing to standard error");
   app.add_flag("--check-config", flags.check_config, "check flags and configuration, then end");
+  app.add_flag("--fsck", flags.fsck, "compare the state with memory, devices and processes, then end");
+  app.add_flag("--json", flags.json, "with --fsck: print JSON")->needs("--fsck");
   app.add_flag("--list-failpoints", flags.list_failpoints, "print name, process and what a crash there leaves");
   app.set_version_flag("--version", TERRACE_VERSION);
 }
@@ -198,6 +202,7 @@ int run(int argc, char** argv) {
     std::printf("the configuration can be used\n");
     return 0;
   }
+  if (flags.fsck) return run_fsck(*config, flags.json);
   raise_descriptor_limit();
   try {
     set_up_log(*config);

@@ -85,13 +85,16 @@ EmulatedBackend::EmulatedBackend(ObjectDirectory directory, EmulatedOptions opti
   }
 }
 
+bool unplugged(int directory, const std::string& device) {
+  const std::string mark = device + std::string(unplugged_suffix);
+  return ::faccessat(directory, mark.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 std::vector<SeenDevice> EmulatedBackend::discover() {
   std::vector<SeenDevice> seen;
   seen.reserve(devices_.size());
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    const std::string mark = options_.devices[i].name + std::string(unplugged_suffix);
-    if (::faccessat(directory_.fd(), mark.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) != 0) seen.push_back(devices_[i]);
-  }
+  for (size_t i = 0; i < devices_.size(); ++i)
+    if (!unplugged(directory_.fd(), options_.devices[i].name)) seen.push_back(devices_[i]);
   return seen;
 }
 
@@ -295,27 +298,27 @@ Status EmulatedBackend::remove_directory() {
   return directory_.remove();
 }
 
-Result<std::vector<ObservedObject>> EmulatedBackend::list() {
-  constexpr const char* where = "EmulatedBackend::list";
-  const int copy = ::openat(directory_.fd(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (copy < 0) return os_error(errno, where, "cannot open " + directory_.path());
+Result<std::vector<ObservedObject>> list_objects(int directory, const std::string& path) {
+  constexpr const char* where = "list_objects";
+  const int copy = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (copy < 0) return os_error(errno, where, "cannot open " + path);
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(copy), ::closedir);
   if (stream == nullptr) {
     const int code = errno;
     ::close(copy);
-    return os_error(code, where, "cannot list " + directory_.path());
+    return os_error(code, where, "cannot list " + path);
   }
   std::vector<ObservedObject> objects;
   for (;;) {
     errno = 0;
     const dirent* entry = ::readdir(stream.get());
-    if (entry == nullptr && errno != 0) return os_error(errno, where, "cannot list " + directory_.path());
+    if (entry == nullptr && errno != 0) return os_error(errno, where, "cannot list " + path);
     if (entry == nullptr) break;
     const std::string_view file = entry->d_name;
     if (!file.ends_with(suffix)) continue;
     const std::string name(file.substr(0, file.size() - suffix.size()));
     struct stat status {};
-    if (::fstatat(directory_.fd(), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (::fstatat(directory, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
       if (errno == ENOENT) continue;  // removed meanwhile
       return os_error(errno, where, "cannot look at object " + name);
     }
@@ -324,6 +327,10 @@ Result<std::vector<ObservedObject>> EmulatedBackend::list() {
   }
   std::sort(objects.begin(), objects.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return objects;
+}
+
+Result<std::vector<ObservedObject>> EmulatedBackend::list() {
+  return list_objects(directory_.fd(), directory_.path());
 }
 
 Result<ObservedObject> EmulatedBackend::usage(const std::string& name) {

@@ -1,0 +1,175 @@
+#include "daemon/fsck/command.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "core/base/clock.h"
+#include "core/base/unique_fd.h"
+#include "daemon/backend/object_file.h"
+#include "daemon/fsck/fsck.h"
+#include "daemon/fsck/store_copy.h"
+
+namespace terrace::daemon {
+namespace {
+
+constexpr int exit_clean = 0;
+constexpr int exit_errors = 1;
+constexpr int exit_cannot_check = 2;
+
+struct Report {
+  std::string object_directory;
+  size_t leases = 0, devices = 0, objects = 0;
+  ProcessScan scan;
+  std::vector<Finding> findings;
+
+  size_t count(Severity severity) const {
+    size_t n = 0;
+    for (const Finding& finding : findings) n += finding.severity == severity;
+    return n;
+  }
+};
+
+// Where ObjectDirectory::prepare would have put the objects, without making anything.
+std::string object_directory_of(const DaemonConfig& config) {
+  if (!config.object_directory.empty()) return config.object_directory;
+  std::string mounted = config.runtime_directory + "/objects";
+  struct stat status {};
+  if (::stat(mounted.c_str(), &status) == 0) return mounted;
+  return shared_memory_directory(config.runtime_directory);
+}
+
+struct Outside {
+  std::vector<ObservedObject> objects;
+  std::vector<SeenDevice> devices;
+};
+
+Result<Outside> look_outside(const DaemonConfig& config, const std::string& path) {
+  Outside outside;
+  const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!directory.valid() && errno != ENOENT)
+    return os_error(errno, "fsck", "cannot open the object directory " + path);
+  if (directory.valid()) {
+    TERRACE_ASSIGN_OR_RETURN(outside.objects, list_objects(directory.get(), path));
+  }
+  for (const EmulatedDevice& device : config.emulated) {
+    if (directory.valid() && unplugged(directory.get(), device.name)) continue;
+    outside.devices.push_back({.serial = "emu:" + device.name,
+                               .backend = "emulated",
+                               .capacity_bytes = device.size_bytes,
+                               .granule_bytes = limits::granule_bytes,
+                               .detail = {}});
+  }
+  return outside;
+}
+
+void add_circumstances(const ProcessScan& scan, std::vector<Finding>& findings) {
+  if (scan.unreadable > 0) {
+    findings.push_back(
+        {Severity::note, "processes",
+         std::to_string(scan.unreadable) + " of " + std::to_string(scan.processes) + " could not be looked at",
+         "run it as root to see who maps what"});
+  }
+  if (!scan.complete) {
+    findings.push_back({Severity::note, "processes", "there are more than could be looked at in time",
+                        "run it again when the machine is less busy"});
+  }
+}
+
+Finding store_finding(const Error& error) {
+  std::string repair =
+      error.code == ErrorCode::version_mismatch
+          ? "run the terraced that wrote it, or a newer one"
+          : "nothing is granted from such a store. Restore a copy of the state's files, or move them away to "
+            "begin anew";
+  if (error.code == ErrorCode::not_found) repair = "name the right one with --state or --config";
+  if (error.code == ErrorCode::permission_denied) repair = "run it as the user that terraced runs as";
+  return {Severity::error, "store", error.to_string(), std::move(repair)};
+}
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    char escape[8];
+    if (c == '"' || c == '\\') {
+      out += {'\\', c};
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(c));
+      out += escape;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+void print_json(const DaemonConfig& config, const Report& report) {
+  std::string out = "{\"state\": " + quoted(config.state_path) +
+                    ", \"object_directory\": " + quoted(report.object_directory) +
+                    ", \"leases\": " + std::to_string(report.leases) +
+                    ", \"devices\": " + std::to_string(report.devices) +
+                    ", \"objects\": " + std::to_string(report.objects) +
+                    ", \"processes\": " + std::to_string(report.scan.processes) +
+                    ", \"errors\": " + std::to_string(report.count(Severity::error)) +
+                    ", \"warnings\": " + std::to_string(report.count(Severity::warning)) +
+                    ", \"notes\": " + std::to_string(report.count(Severity::note)) + ", \"findings\": [";
+  const char* comma = "";
+  for (const Finding& finding : report.findings) {
+    out += comma;
+    out += "\n  {\"severity\": " + quoted(std::string(severity_name(finding.severity))) +
+           ", \"subject\": " + quoted(finding.subject) + ", \"what\": " + quoted(finding.what) +
+           ", \"repair\": " + quoted(finding.repair) + "}";
+    comma = ",";
+  }
+  out += report.findings.empty() ? "]}\n" : "\n]}\n";
+  std::fputs(out.c_str(), stdout);
+}
+
+void print_text(const DaemonConfig& config, const Report& report) {
+  for (const Finding& finding : report.findings) {
+    std::printf("%-8s %s: %s\n         mend: %s\n", std::string(severity_name(finding.severity)).c_str(),
+                finding.subject.c_str(), finding.what.c_str(), finding.repair.c_str());
+  }
+  if (!report.findings.empty()) std::printf("\n");
+  std::printf("%s: %zu leases, %zu devices; %zu objects in %s; %llu processes\n", config.state_path.c_str(),
+              report.leases, report.devices, report.objects, report.object_directory.c_str(),
+              static_cast<unsigned long long>(report.scan.processes));
+  std::printf("%zu errors, %zu warnings, %zu notes; nothing was changed\n", report.count(Severity::error),
+              report.count(Severity::warning), report.count(Severity::note));
+}
+
+}  // namespace
+
+int run_fsck(const DaemonConfig& config, bool json) {
+  Report report;
+  report.object_directory = object_directory_of(config);
+  const auto image = read_store(config.state_path);
+  if (!image.ok() &&
+      (image.error().code == ErrorCode::busy || image.error().code == ErrorCode::capacity_exhausted)) {
+    std::fprintf(stderr, "terraced: %s\n", image.error().to_string().c_str());
+    return exit_cannot_check;
+  }
+  const auto outside = look_outside(config, report.object_directory);
+  if (!outside.ok()) {
+    std::fprintf(stderr, "terraced: %s\n", outside.error().to_string().c_str());
+    return exit_cannot_check;
+  }
+  if (auto scanned = scan_processes(report.object_directory); scanned.ok()) report.scan = std::move(*scanned);
+  report.objects = outside->objects.size();
+  if (image.ok()) {
+    report.leases = image->leases.size();
+    report.devices = image->devices.size();
+    report.findings = check_consistency(*image, outside->objects, outside->devices, report.scan.mappings,
+                                        {.boot_id = read_boot_id()});
+  } else {
+    report.findings.push_back(store_finding(image.error()));
+  }
+  add_circumstances(report.scan, report.findings);
+  json ? print_json(config, report) : print_text(config, report);
+  return report.count(Severity::error) > 0 ? exit_errors : exit_clean;
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,22 @@
+// A private copy of a store's files, so that opening it (which takes its lock, folds its logs and migrates its
+// schema) changes nothing of the original.
+//
+// Threads   One.
+#pragma once
+
+#include <string>
+
+#include "core/base/result.h"
+#include "daemon/state/rows.h"
+
+namespace terrace::daemon {
+
+// What the store at `state_path` holds, without a change to any file there. The copy is made below $TMPDIR or
+// /tmp, readable by this user alone, and removed again. A terraced that starts meanwhile is refused as busy.
+//
+// Errors    busy        a terraced serves from it
+//           not_found   there is no store, nor a trace of one
+//           corrupt, version_mismatch, io_error, permission_denied   as for Store::load
+Result<Image> read_store(const std::string& state_path);
+
+}  // namespace terrace::daemon
