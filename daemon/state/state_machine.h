@@ -10,14 +10,16 @@
 //   I3  free + leased + scrubbing + quarantined = capacity, per device.
 //   I4  bytes of a lease = sum of its extents.
 //   I5  LeaseEpoch and LeaseId are unique and below the meta row's next.
-//   I6  A non-empty label is unique among a tenant's leases that are pending, active or revoking.
-//   I7  A persistent lease has no expiry; every other active lease has one, and the due index holds it.
+//   I6  A non-empty label is unique among a tenant's leases that are pending, waiting, active, revoking or
+//       transferring.
+//   I7  A persistent lease has no expiry, every other active lease has one; what is revoking, waiting or a
+//       move's target has a deadline; the due indexes hold exactly these and the reservations' expiries.
 //   I8  A pool's devices exist and belong to no other pool.
-//   I9  The free index of a device equals the complement of its leases' extents.
+//   I9  The free index of a device equals the complement of its leases' extents and their growths'.
 //   I10 The counters of use (by pool and phase, by tenant, by pool and tenant) equal what the rows add up to.
 //   I11 A grant leaves free, or on its way to being free, what other tenants' reservations do not yet have.
 //   I12 A waiting grant has no extents and is in its pool's queue once; a move's target is pending and
-//   unlabelled.
+//       unlabelled.
 #pragma once
 
 #include <map>
@@ -184,6 +186,9 @@ class StateMachine {
 
   // grant.cc, placement.cc
   Status check_grant(const Grant& command, const PoolRow* pool) const;
+  // Room for a new lease or a growth of `tenant`: nobody who waits is overtaken, reservations are kept.
+  // Errors: capacity_exhausted, nothing taken.
+  Result<std::vector<Extent>> take_room(PoolId pool, const std::string& tenant, uint64_t granules);
   // Takes `granules` out of the free indexes as the pool's placement says, on placeable devices only, outside
   // the window of a compaction unless nothing else is left (what leaves a window must never come back to it).
   // Errors: capacity_exhausted, nothing taken.
@@ -217,15 +222,43 @@ class StateMachine {
   Status check_reservations(PoolId pool, const std::string& tenant, uint64_t bytes) const;
   // What `tenant`'s reservations in `pool` keep free beyond what it has there.
   uint64_t unfilled_reservation(PoolId pool, const std::string& tenant) const;
+  // The same, summed over all tenants but one; for one that had `less_bytes` less than it has, `lessened`.
+  uint64_t unfilled_of_others(PoolId pool, const std::string& but, const std::string& lessened = {},
+                              uint64_t less_bytes = 0) const;
+  uint64_t grantable_bytes(PoolId pool) const;
+  // Whether nobody has a claim on the pool's future room. Errors: busy, names reservations or waiting grants.
+  Status check_unclaimed(const PoolRow& pool) const;
+  void index_reservation(const ReservationRow& row, bool in);
+  void remove_reservation(ReservationId id, Step& step);
 
   // queue.cc: the waiting grants of a pool, in turn by tenant, none overtaking the one whose turn it is.
   // Serves those that fit now; called whenever something may have become free.
   void serve_waiting(PoolId pool, Step& step);
   void serve_all_waiting(Step& step);
+  // Errors: capacity_exhausted, others wait and the tenant's own reservation does not cover `bytes`.
+  Status check_turn(PoolId pool, const std::string& tenant, uint64_t bytes) const;
+  Step enqueue(LeaseRow lease, const Grant& command);
+  bool try_serve(LeaseRow& lease, Step& step);
+  void leave_queue(const LeaseRow& lease);
+  void time_out(LeaseId id, uint64_t now_ns, Step& step);
+
+  // resize.cc, move.cc
+  // Whether a resize, transfer or move may begin now. Errors: not_found, lease_expired, lease_revoked, busy.
+  Status check_changeable(LeaseId id, const std::string& tenant, const char* where, uint64_t now_ns) const;
+  Step grow(LeaseRow& lease, uint64_t granules);
+  Step shrink(LeaseRow& lease, uint64_t granules);
+  Step finish_growth(LeaseRow& lease, const Status& status);
+  Step finish_shrink(LeaseRow& lease, const Status& status);
+  // The target of a move that will not be finished: destroyed now, or once its carve has ended.
+  void give_up_move(LeaseId target, Step& step);
+  void unlink_move(LeaseId target);  // not known as a move any more; its row is taken out of the indexes
+  Step finish_target_carve(LeaseRow& target, const CarveFinished& command);
 
   LeaseRow* mutable_lease(LeaseId id, const std::string& tenant);
   // Moves a lease to `fencing`: from here it holds no label and no idempotency key.
+  // A growth under way ends with it, a move's target is given up.
   void begin_fence(LeaseRow& lease, LeaseCause cause, std::string reason, Step& step);
+  void fence_due(LeaseRow& lease, uint64_t now_ns, Step& step);  // its expiry or deadline has come
   void quarantine(LeaseRow& lease, const std::string& more, Step& step);  // `more` is added to its reason
   void forget(LeaseId id);                                                // extents become free
 
@@ -239,7 +272,9 @@ class StateMachine {
   std::vector<std::string> check_use() const;  // I10, and where compactions are
 
   Status load_rows(Image image);
+  Status load_claims(Image& image);  // quotas, reservations
   Status reserve_row_extents(const LeaseRow& lease);
+  void recover_usable(LeaseRow& lease, bool same_boot, uint64_t now_ns, Recovery& recovery);
   void recover_lease(LeaseRow& lease, const std::map<std::string, uint64_t>& objects, bool same_boot,
                      uint64_t now_ns, Recovery& recovery);
 
@@ -248,17 +283,22 @@ class StateMachine {
     uint64_t waiting = 0, waiting_bytes = 0;
     bool operator==(const PoolCounters&) const = default;
   };
-  // A growth whose object is being made longer; its extents are taken but not in the row yet.
+  // A growth whose object is being made longer; its extents are taken but not in the row yet. Without extents:
+  // an object that recovery found too long is being cut back to its row.
   struct Growth {
     std::vector<Extent> extents;
     uint64_t bytes = 0;  // of the lease afterwards
   };
   struct MoveUnderWay {
-    LeaseId lease;
+    LeaseId lease;  // invalid: given up while the target was still being carved
     bool carved = false;
   };
+  struct Waiting {
+    LeaseId lease;
+    uint64_t since_ns = 0;
+  };
   struct WaitingQueue {
-    std::vector<LeaseId> waiting;                 // in the order of arrival
+    std::vector<Waiting> waiting;                 // in the order of arrival
     LeaseId turn;                                 // whose turn it is; invalid: to be chosen
     std::map<std::string, uint64_t> last_served;  // tenant -> when, in services of this pool
     uint64_t services = 0;
@@ -275,13 +315,16 @@ class StateMachine {
   std::map<std::tuple<std::string, uint64_t, uint64_t>, LeaseId> by_request_;  // tenant, key
   std::map<std::string, QuotaRow> quotas_;
   std::map<ReservationId, ReservationRow> reservations_;
+  std::set<std::pair<uint64_t, ReservationId>> due_reservations_;
+  std::map<std::pair<PoolId, std::string>, uint64_t> reserved_bytes_;  // by pool and tenant; no entry when 0
   std::unordered_map<PoolId, PoolCounters> pool_counters_;
   std::map<std::string, TenantUse> tenant_use_;
   std::map<std::pair<PoolId, std::string>, uint64_t> tenant_bytes_;  // in a pool; no entry when 0
   std::unordered_map<LeaseId, Growth> growths_;
   std::map<LeaseId, MoveUnderWay> moves_;            // by target
   std::unordered_map<LeaseId, LeaseId> move_of_;     // lease -> target
-  std::unordered_map<PoolId, WaitingQueue> queues_;  // no entry when nobody waits
+  std::unordered_map<PoolId, WaitingQueue> queues_;    // no entry when nobody waits
+  std::map<std::string, uint64_t> waiting_of_tenant_;  // grants in queues; no entry when 0
   std::map<PoolId, CompactionPlan> compactions_;
 };
 
