@@ -14,8 +14,9 @@ std::string name_of(const LeaseRow& lease) {
 }
 
 bool reachable(const LeaseRow& lease) {
-  return lease.phase == LeasePhase::pending || lease.phase == LeasePhase::active ||
-         lease.phase == LeasePhase::revoking;
+  return lease.phase == LeasePhase::pending || lease.phase == LeasePhase::waiting ||
+         lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking ||
+         lease.phase == LeasePhase::transferring;
 }
 
 }  // namespace
@@ -53,10 +54,14 @@ std::vector<std::string> StateMachine::check_all() const {
       bytes += extent.granules * device->granule_bytes;
       pieces[extent.device].push_back({extent.first_granule, extent.end(), id});
     }
-    require(bytes == lease.bytes, "I4: " + name + " has extents that do not add up to its bytes");
+    require(bytes == lease.bytes || lease.phase == LeasePhase::waiting,
+            "I4: " + name + " has extents that do not add up to its bytes");
     const bool usable = lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking;
     require((lease.expiry_ns != 0) == (usable && lease.ttl_ns != 0), "I7: " + name + " has a wrong expiry");
-    require((lease.deadline_ns != 0) == (lease.phase == LeasePhase::revoking),
+    const auto move = moves_.find(id);
+    const bool target = move != moves_.end() && move->second.lease.valid();
+    require((lease.deadline_ns != 0) ==
+                (lease.phase == LeasePhase::revoking || lease.phase == LeasePhase::waiting || target),
             "I7: " + name + " has a wrong deadline");
     if (lease.expiry_ns != 0) due.insert({lease.expiry_ns, id});
     if (lease.deadline_ns != 0) due.insert({lease.deadline_ns, id});
@@ -72,9 +77,24 @@ std::vector<std::string> StateMachine::check_all() const {
       require(at != by_request_.end() && at->second == id, "I6: " + name + " is not found by its key");
     }
   }
-  for (const auto& [id, growth] : growths_)
-    for (const Extent& extent : growth.extents)
+  for (const auto& [id, growth] : growths_) {
+    const LeaseRow* lease = find_lease(id);
+    if (lease == nullptr || (lease->phase != LeasePhase::active && lease->phase != LeasePhase::revoking)) {
+      problems.push_back("I4: lease " + std::to_string(id.value) + " cannot be growing");
+      continue;
+    }
+    uint64_t bytes = lease->bytes;
+    for (const Extent& extent : growth.extents) {
+      const DeviceRow* device = find_device(extent.device);
+      if (device == nullptr || device->pool != lease->pool) {
+        problems.push_back("I1: " + name_of(*lease) + " grows outside its pool");
+        continue;
+      }
+      bytes += extent.granules * device->granule_bytes;
       pieces[extent.device].push_back({extent.first_granule, extent.end(), id});
+    }
+    require(bytes == growth.bytes, "I4: " + name_of(*lease) + " grows by other than its new extents");
+  }
   require(due == due_, "I7: the due index differs from the leases' expiries and deadlines");
   require(labels.size() == by_label_.size(), "I6: the label index names leases that have no label");
   require(keyed == by_request_.size(), "I6: the key index names leases that have no key");
@@ -104,6 +124,7 @@ std::vector<std::string> StateMachine::check_all() const {
   }
   require(free_.size() == devices_.size(), "I9: there are free indexes without a device");
   for (std::string& problem : check_use()) problems.push_back(std::move(problem));
+  check_claims(problems);
   return problems;
 }
 

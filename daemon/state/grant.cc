@@ -3,13 +3,14 @@
 
 #include "core/base/limits.h"
 #include "daemon/state/names.h"
+#include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"
 
 namespace terrace::daemon {
 namespace {
 
 Error refused(ErrorCode code, std::string detail) {
-  return Error{.code = code, .where = "Grant", .detail = std::move(detail)};
+  return refusal(code, "Grant", std::move(detail));
 }
 
 }  // namespace
@@ -33,6 +34,10 @@ Status StateMachine::check_grant(const Grant& command, const PoolRow* pool) cons
                                                     format_duration(limits::ttl_ns_min) + " to " +
                                                     format_duration(limits::ttl_ns_max));
   }
+  if (command.wait_ns > limits::wait_ns_max) {
+    return refused(ErrorCode::invalid_argument, "waiting " + format_duration(command.wait_ns) + " is beyond " +
+                                                    format_duration(limits::wait_ns_max));
+  }
   if (!command.label.empty()) {
     if (const LeaseRow* holder = find_lease_by_label(command.tenant, command.label)) {
       return refused(ErrorCode::already_exists, "lease " + std::to_string(holder->id.value) + " of tenant " +
@@ -51,7 +56,7 @@ Step StateMachine::on(const Grant& command) {
     const auto known = by_request_.find({command.tenant, command.request_high, command.request_low});
     if (known != by_request_.end()) {
       const LeaseRow& lease = leases_.at(known->second);
-      if (lease.phase == LeasePhase::pending) {
+      if (ungranted(lease)) {
         step.reply = Reply{GrantPending{lease.id}};
       } else {
         step.reply = Reply{LeaseReply{lease}};
@@ -60,39 +65,50 @@ Step StateMachine::on(const Grant& command) {
     }
   }
   const PoolRow* pool = find_pool(command.pool);
-  if (Status status = check_grant(command, pool); !status.ok()) {
-    step.reply = std::move(status).error();
-    return step;
-  }
+  if (Status status = check_grant(command, pool); !status.ok()) return refuse(std::move(status).error());
   const uint64_t granule_bytes = pool_granule_bytes(pool->id);
   const uint64_t granules = (command.bytes - 1) / granule_bytes + 1;
-  auto extents = place(pool->id, granules);
-  if (!extents.ok()) {
-    step.reply = std::move(extents).error();
-    return step;
+  if (const uint64_t capacity = pool_use(pool->id).capacity_bytes; granules > capacity / granule_bytes) {
+    return refuse(refused(ErrorCode::capacity_exhausted, "pool " + pool->name + " has only " +
+                                                             format_size(capacity) + " in all, less than the " +
+                                                             format_size(command.bytes) + " asked for"));
   }
-
   LeaseRow lease;
-  lease.id = LeaseId{meta_.next_lease++};
-  lease.epoch = LeaseEpoch{meta_.next_epoch++};
   lease.pool = pool->id;
   lease.tenant = command.tenant;
   lease.host = command.host;
   lease.label = command.label;
-  lease.object = "lease-" + std::to_string(lease.id.value);
-  lease.extents = std::move(extents).value();
   lease.mode = command.mode;
-  lease.movable = command.movable;
-  lease.phase = LeasePhase::pending;
   lease.bytes = granules * granule_bytes;
   lease.ttl_ns = command.persistent ? 0 : (command.ttl_ns != 0 ? command.ttl_ns : limits::ttl_ns_default);
   lease.request_high = command.request_high;
   lease.request_low = command.request_low;
+  lease.movable = command.movable;
+  if (Status status = check_quota(lease.tenant, lease.bytes, 1); !status.ok())
+    return refuse(std::move(status).error());
+  auto extents = take_room(lease.pool, lease.tenant, granules);
+  if (!extents.ok()) {
+    if (command.wait_ns > 0 && extents.error().code == ErrorCode::capacity_exhausted)
+      return enqueue(std::move(lease), command);
+    return refuse(std::move(extents).error());
+  }
+  lease.id = LeaseId{meta_.next_lease++};
+  lease.epoch = LeaseEpoch{meta_.next_epoch++};
+  lease.object = "lease-" + std::to_string(lease.id.value);
+  lease.extents = std::move(extents).value();
+  lease.phase = LeasePhase::pending;
   index_lease(lease);
   step.reply = Reply{GrantPending{lease.id}};
   step.effects.push_back(CarveObject{lease.id, lease.object, lease.bytes, lease.extents});
   leases_.emplace(lease.id, std::move(lease));
   return step;
+}
+
+Result<std::vector<Extent>> StateMachine::take_room(PoolId pool, const std::string& tenant, uint64_t granules) {
+  const uint64_t bytes = granules * pool_granule_bytes(pool);
+  TERRACE_RETURN_IF_ERROR(check_turn(pool, tenant, bytes));
+  TERRACE_RETURN_IF_ERROR(check_reservations(pool, tenant, bytes));
+  return place(pool, granules);
 }
 
 Step StateMachine::on(const CarveFinished& command) {
@@ -104,19 +120,22 @@ Step StateMachine::on(const CarveFinished& command) {
     return step;
   }
   if (!command.status.ok()) {
+    const PoolId pool = at->second.pool;
     step.reply = command.status.error();
     forget(command.lease);
+    serve_waiting(pool, step);
     return step;
   }
   LeaseRow& lease = at->second;
   if (const DeviceRow* lost = lost_device_of(lease.extents)) {
     const std::string what =
         "device " + lost->serial + (absent(lost->id) ? " vanished" : " was given up") + " meanwhile";
-    step.reply = Error{.code = ErrorCode::unavailable, .where = "Grant", .detail = what};
+    step.reply = refused(ErrorCode::unavailable, what);
     begin_fence(lease, LeaseCause::device_lost, what, step);
     step.delta.meta = meta_;
     return step;
   }
+  if (is_move_target(lease.id)) return finish_target_carve(lease);
   unindex_lease(lease);
   lease.phase = LeasePhase::active;
   if (lease.ttl_ns != 0) lease.expiry_ns = command.now_ns + lease.ttl_ns;

@@ -46,6 +46,9 @@ void StateMachine::count_lease(const LeaseRow& lease, bool in) {
   if (lease.phase == LeasePhase::waiting) {
     count(pool.waiting, 1);
     count(pool.waiting_bytes, lease.bytes);
+    uint64_t& own = waiting_of_tenant_[lease.tenant];
+    count(own, 1);
+    if (own == 0) waiting_of_tenant_.erase(lease.tenant);
     return;
   }
   count(pool.leases, 1);
@@ -88,10 +91,7 @@ PoolUse StateMachine::pool_use(PoolId id) const {
     const LeaseRow& lease = leases_.at(growth_lease);
     if (lease.pool == id) use.leased_bytes += growth.bytes - lease.bytes;
   }
-  std::set<std::string> tenants;
-  for (const auto& [reservation_id, reservation] : reservations_)
-    if (reservation.pool == id) tenants.insert(reservation.tenant);
-  for (const std::string& tenant : tenants) use.reserved_bytes += unfilled_reservation(id, tenant);
+  use.reserved_bytes = unfilled_of_others(id, "");
   use.reserved_bytes = std::min(use.reserved_bytes, use.grantable_bytes);
   return use;
 }

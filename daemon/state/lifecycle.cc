@@ -4,36 +4,10 @@
 #include "core/base/check.h"
 #include "core/base/limits.h"
 #include "daemon/state/names.h"
+#include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"
 
 namespace terrace::daemon {
-namespace {
-
-Step refuse(ErrorCode code, const char* where, std::string detail) {
-  Step step;
-  step.reply = Error{.code = code, .where = where, .detail = std::move(detail)};
-  return step;
-}
-
-Step no_such_lease(const char* where, LeaseId id) {
-  return refuse(ErrorCode::not_found, where, "there is no lease " + std::to_string(id.value));
-}
-
-// A reason stays within its bound whatever an error's text adds to it: the store checks it when loading.
-void append_reason(std::string& reason, const std::string& more) {
-  reason += more;
-  for (char& c : reason)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  if (reason.size() > limits::reason_bytes_max) reason.resize(limits::reason_bytes_max);
-  while (!valid_utf8(reason)) reason.pop_back();  // the cut went through a character
-}
-
-bool usable(const LeaseRow& lease) {
-  return lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking;
-}
-
-}  // namespace
-
 LeaseRow* StateMachine::mutable_lease(LeaseId id, const std::string& tenant) {
   const auto at = leases_.find(id);
   if (at == leases_.end()) return nullptr;
@@ -42,15 +16,32 @@ LeaseRow* StateMachine::mutable_lease(LeaseId id, const std::string& tenant) {
 }
 
 void StateMachine::begin_fence(LeaseRow& lease, LeaseCause cause, std::string reason, Step& step) {
+  if (const auto move = move_of_.find(lease.id); move != move_of_.end()) give_up_move(move->second, step);
   unindex_lease(lease);
+  if (is_move_target(lease.id)) {
+    unlink_move(lease.id);
+    step.delta.meta = meta_;  // its id and epoch were in memory only
+  }
+  if (const auto growth = growths_.find(lease.id); growth != growths_.end()) {
+    // The object may be of either size: what it grew by is fenced and erased with it.
+    lease.extents = joined(std::move(lease.extents), growth->second.extents);
+    lease.bytes = growth->second.bytes;
+    growths_.erase(growth);
+  }
   lease.phase = LeasePhase::fencing;
   lease.expiry_ns = 0;
   lease.deadline_ns = 0;
+  lease.target_bytes = 0;
   lease.cause = cause;
   lease.reason = std::move(reason);
   index_lease(lease);
   step.delta.leases[lease.id] = lease;
   step.effects.push_back(FenceObject{lease.id, lease.object});
+}
+
+void StateMachine::fence_due(LeaseRow& lease, uint64_t now_ns, Step& step) {
+  const bool deadline = lease.deadline_ns != 0 && lease.deadline_ns <= now_ns;
+  begin_fence(lease, deadline ? lease.cause : LeaseCause::expired, deadline ? lease.reason : "expired", step);
 }
 
 void StateMachine::quarantine(LeaseRow& lease, const std::string& more, Step& step) {
@@ -67,6 +58,7 @@ void StateMachine::forget(LeaseId id) {
   const auto at = leases_.find(id);
   const LeaseRow& lease = at->second;
   unindex_lease(lease);
+  unlink_move(id);
   give_back(lease.extents);
   leases_.erase(at);
 }
@@ -81,23 +73,14 @@ void StateMachine::give_back(const std::vector<Extent>& extents) {
 Step StateMachine::on(const Renew& command) {
   constexpr const char* where = "Renew";
   LeaseRow* lease = mutable_lease(command.lease, command.tenant);
-  if (lease == nullptr || lease->phase == LeasePhase::pending) return no_such_lease(where, command.lease);
-  const std::string name = "lease " + std::to_string(command.lease.value);
-  if (lease->phase == LeasePhase::revoking)
-    return refuse(ErrorCode::lease_revoked, where, name + " is being taken back: " + lease->reason);
-  if (lease->phase != LeasePhase::active) {
-    return refuse(lease->cause == LeaseCause::expired ? ErrorCode::lease_expired : ErrorCode::lease_revoked,
-                  where, name + " has ended: " + lease->reason);
-  }
-  if (lease->expiry_ns != 0 && lease->expiry_ns <= command.now_ns) {
-    return refuse(ErrorCode::lease_expired, where,
-                  name + " lapsed " + format_duration(command.now_ns - lease->expiry_ns) + " ago");
-  }
+  if (lease == nullptr || ungranted(*lease)) return no_such_lease(where, command.lease);
+  if (Status status = check_live(*lease, where, command.now_ns); !status.ok())
+    return refuse(std::move(status).error());
   Step step;
   if (lease->ttl_ns == 0) {
     if (command.ttl_ns != 0) {
       return refuse(ErrorCode::invalid_argument, where,
-                    name + " is persistent and has no expiry to renew; leave the TTL out");
+                    lease_name(lease->id) + " is persistent and has no expiry to renew; leave the TTL out");
     }
     step.reply = Reply{LeaseReply{*lease}};
     return step;
@@ -121,7 +104,9 @@ Step StateMachine::on(const Renew& command) {
 // Released twice is no error while the memory is being erased: the first reply may have been lost.
 Step StateMachine::on(const Release& command) {
   LeaseRow* lease = mutable_lease(command.lease, command.tenant);
-  if (lease == nullptr || lease->phase == LeasePhase::pending) return no_such_lease("Release", command.lease);
+  if (lease == nullptr || ungranted(*lease)) return no_such_lease("Release", command.lease);
+  if (lease->phase == LeasePhase::transferring)
+    return refuse(check_live(*lease, "Release", command.now_ns).error());
   Step step;
   if (usable(*lease)) {
     begin_fence(*lease, LeaseCause::released, "released", step);
@@ -135,10 +120,12 @@ Step StateMachine::on(const Release& command) {
 Step StateMachine::on(const Revoke& command) {
   constexpr const char* where = "Revoke";
   LeaseRow* lease = mutable_lease(command.lease, "");
-  if (lease == nullptr || lease->phase == LeasePhase::pending) return no_such_lease(where, command.lease);
+  if (lease == nullptr || ungranted(*lease)) return no_such_lease(where, command.lease);
+  if (lease->phase == LeasePhase::transferring)
+    return refuse(check_live(*lease, where, command.now_ns).error());
   if (!usable(*lease)) {
     return refuse(ErrorCode::lease_revoked, where,
-                  "lease " + std::to_string(command.lease.value) + " has ended already: " + lease->reason);
+                  lease_name(command.lease) + " has ended already: " + lease->reason);
   }
   if (!valid_text(command.reason, limits::reason_bytes_max))
     return refuse(ErrorCode::invalid_argument, where, "a reason is printable text of at most 255 bytes");
@@ -150,7 +137,9 @@ Step StateMachine::on(const Revoke& command) {
   const std::string reason = command.reason.empty() ? "revoked by an operator" : command.reason;
   Step step;
   const uint64_t deadline_ns = command.now_ns + command.grace_ns;
-  if (command.grace_ns == 0) {
+  if (lease->expiry_ns != 0 && lease->expiry_ns <= command.now_ns) {
+    fence_due(*lease, command.now_ns, step);  // it has lapsed, only the Tick is late: no grace revives it
+  } else if (command.grace_ns == 0) {
     begin_fence(*lease, LeaseCause::revoked, reason, step);
   } else {
     unindex_lease(*lease);
@@ -173,11 +162,21 @@ Step StateMachine::on(const Revoke& command) {
 
 Step StateMachine::on(const Tick& command) {
   Step step;
+  std::set<PoolId> left;  // pools that somebody stopped waiting for
   while (!due_.empty() && due_.begin()->at_ns <= command.now_ns) {
     LeaseRow& lease = leases_.at(due_.begin()->lease);
-    const bool deadline = lease.deadline_ns != 0 && lease.deadline_ns <= command.now_ns;
-    begin_fence(lease, deadline ? lease.cause : LeaseCause::expired, deadline ? lease.reason : "expired", step);
+    if (lease.phase == LeasePhase::waiting) {
+      left.insert(lease.pool);
+      time_out(lease.id, command.now_ns, step);
+    } else if (is_move_target(lease.id)) {
+      give_up_move(lease.id, step);
+    } else {
+      fence_due(lease, command.now_ns, step);
+    }
   }
+  while (!due_reservations_.empty() && due_reservations_.begin()->first <= command.now_ns)
+    remove_reservation(due_reservations_.begin()->second, step);
+  for (const PoolId pool : left) serve_waiting(pool, step);
   return step;
 }
 
@@ -205,7 +204,14 @@ Step StateMachine::on(const ScrubFinished& command) {
   if (lease == nullptr || lease->phase != LeasePhase::scrubbing)
     return no_such_lease("ScrubFinished", command.lease);
   Step step;
-  if (command.status.ok()) {
+  if (command.status.ok() && !lease->next_object.empty()) {
+    // A transfer that failed: its bytes may be in the other object, on the same extents.
+    lease->object = std::move(lease->next_object);
+    lease->next_object.clear();
+    lease->phase = LeasePhase::fencing;  // the same to every index
+    step.delta.leases[lease->id] = *lease;
+    step.effects.push_back(FenceObject{lease->id, lease->object});
+  } else if (command.status.ok()) {
     const PoolId pool = lease->pool;
     step.delta.leases[command.lease] = std::nullopt;
     forget(command.lease);
@@ -213,6 +219,31 @@ Step StateMachine::on(const ScrubFinished& command) {
   } else {
     quarantine(*lease, "; quarantined, could not be scrubbed: " + command.status.error().to_string(), step);
   }
+  return step;
+}
+
+// At least one granule stays until the scrub has ended: the row is what shows that it has not.
+Step StateMachine::on(const ScrubAdvanced& command) {
+  LeaseRow* lease = mutable_lease(command.lease, "");
+  if (lease == nullptr || lease->phase != LeasePhase::scrubbing)
+    return no_such_lease("ScrubAdvanced", command.lease);
+  Step step;
+  const uint64_t granule_bytes = pool_granule_bytes(lease->pool);
+  uint64_t left = std::min(command.granules, lease->bytes / granule_bytes - 1);
+  if (left == 0 || !lease->next_object.empty()) return step;  // another object may still show these granules
+  unindex_lease(*lease);
+  lease->bytes -= left * granule_bytes;
+  while (left > 0) {
+    Extent& last = lease->extents.back();
+    const uint64_t count = std::min(left, last.granules);
+    give_back({{last.device, last.end() - count, count}});
+    last.granules -= count;
+    if (last.granules == 0) lease->extents.pop_back();
+    left -= count;
+  }
+  index_lease(*lease);
+  step.delta.leases[lease->id] = *lease;
+  serve_waiting(lease->pool, step);
   return step;
 }
 

@@ -132,6 +132,11 @@ Step StateMachine::on(const DeletePool& command) {
                       (count == 1 ? " lease" : " leases") +
                       "; release or revoke them first (`terrace lease list --pool " + command.name + "`)");
   }
+  if (Status status = check_unclaimed(*pool); !status.ok()) {
+    Step refused;
+    refused.reply = std::move(status).error();
+    return refused;
+  }
   const PoolId id = pool->id;
   Step step;
   for (auto& [device_id, device] : devices_) {

@@ -5,6 +5,7 @@
 
 #include "core/base/limits.h"
 #include "daemon/state/names.h"
+#include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"
 
 namespace terrace::daemon {
@@ -18,7 +19,11 @@ Error corrupt(std::string detail) {
 }
 
 std::string lease_name(const LeaseRow& lease) {
-  return "lease " + std::to_string(lease.id.value);
+  return daemon::lease_name(lease.id);
+}
+
+bool possible_ttl(uint64_t ttl_ns) {
+  return ttl_ns == 0 || (ttl_ns >= limits::ttl_ns_min && ttl_ns <= limits::ttl_ns_max);
 }
 
 // What can be checked of a lease row without looking at other rows.
@@ -33,10 +38,15 @@ Status check_lease_row(const LeaseRow& lease, const MetaRow& meta) {
   if (lease.mode > LeaseMode::shared_coherent) return corrupt(name + " has an unknown mode");
   if (lease.phase == LeasePhase::pending || lease.phase > LeasePhase::transferring)
     return corrupt(name + " has an impossible phase");
-  if (lease.ttl_ns != 0 && (lease.ttl_ns < limits::ttl_ns_min || lease.ttl_ns > limits::ttl_ns_max))
-    return corrupt(name + " has an impossible TTL");
-  const bool usable = lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking;
-  if (usable != (lease.expiry_ns != 0) && lease.ttl_ns != 0) return corrupt(name + " has a wrong expiry");
+  if (!possible_ttl(lease.ttl_ns)) return corrupt(name + " has an impossible TTL");
+  if (lease.cause > LeaseCause::moved) return corrupt(name + " has an unknown cause");
+  if (lease.target_bytes != 0 && (!usable(lease) || lease.target_bytes >= lease.bytes))
+    return corrupt(name + " is being cut to an impossible size");
+  if (lease.next_object.empty() ? lease.phase == LeasePhase::transferring
+                                : !valid_name(lease.next_object) || usable(lease))
+    return corrupt(name + " has an impossible second memory object");
+  if (usable(lease) != (lease.expiry_ns != 0) && lease.ttl_ns != 0)
+    return corrupt(name + " has a wrong expiry");
   if (lease.ttl_ns == 0 && lease.expiry_ns != 0) return corrupt(name + " is persistent and has an expiry");
   if ((lease.phase == LeasePhase::revoking) != (lease.deadline_ns != 0))
     return corrupt(name + " has a wrong revocation deadline");
@@ -66,7 +76,8 @@ Status StateMachine::reserve_row_extents(const LeaseRow& lease) {
 
 Status StateMachine::load_rows(Image image) {
   meta_ = image.meta;
-  if (meta_.next_device == 0 || meta_.next_pool == 0 || meta_.next_lease == 0 || meta_.next_epoch == 0)
+  if (meta_.next_device == 0 || meta_.next_pool == 0 || meta_.next_lease == 0 || meta_.next_epoch == 0 ||
+      meta_.next_reservation == 0)
     return corrupt("its counters begin at 0");
   std::set<std::string> names;
   for (PoolRow& pool : image.pools) {
@@ -109,64 +120,118 @@ Status StateMachine::load_rows(Image image) {
     if (!epochs.insert(lease.epoch).second || leases_.contains(lease.id))
       return corrupt(lease_name(lease) + " repeats an id or an epoch");
     if (!pools_.contains(lease.pool)) return corrupt(lease_name(lease) + " is in an unknown pool");
-    if (!names.insert(lease.object).second)
-      return corrupt(lease_name(lease) + " names the memory object of another lease, " + lease.object);
+    for (const std::string& object : {lease.object, lease.next_object}) {
+      if (!object.empty() && !names.insert(object).second)
+        return corrupt(lease_name(lease) + " names the memory object of another lease, " + object);
+    }
     TERRACE_RETURN_IF_ERROR(reserve_row_extents(lease));
-    if (lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking) {
+    if (lease.target_bytes % pool_granule_bytes(lease.pool) != 0)
+      return corrupt(lease_name(lease) + " is being cut within a granule");
+    if (usable(lease) || lease.phase == LeasePhase::transferring) {
       if (!lease.label.empty() && by_label_.contains({lease.tenant, lease.label}))
         return corrupt(lease_name(lease) + " repeats the label '" + lease.label + "'");
     }
     index_lease(lease);
     leases_.emplace(lease.id, std::move(lease));
   }
+  return load_claims(image);
+}
+
+Status StateMachine::load_claims(Image& image) {
+  for (QuotaRow& row : image.quotas) {
+    const std::string name = "the quota of tenant '" + row.tenant + "'";
+    if (row.tenant != "*" && !valid_name(row.tenant)) return corrupt(name + " has an impossible name");
+    if (row.bytes_max == 0 && row.leases_max == 0) return corrupt(name + " bounds nothing");
+    if (!quotas_.emplace(row.tenant, row).second) return corrupt(name + " is there twice");
+  }
+  for (ReservationRow& row : image.reservations) {
+    const std::string name = "reservation " + std::to_string(row.id.value);
+    if (!row.id.valid() || row.id.value >= meta_.next_reservation || reservations_.contains(row.id))
+      return corrupt(name + " has an id never given, or repeated");
+    if (!pools_.contains(row.pool)) return corrupt(name + " is in an unknown pool");
+    if (!valid_name(row.tenant)) return corrupt(name + " has an impossible tenant");
+    if (row.bytes == 0 || row.bytes > adopted_bytes_max) return corrupt(name + " has an impossible size");
+    if (!possible_ttl(row.ttl_ns) || (row.ttl_ns == 0) != (row.expiry_ns == 0))
+      return corrupt(name + " has an impossible TTL or expiry");
+    index_reservation(row, true);
+    reservations_.emplace(row.id, row);
+  }
   return {};
+}
+
+// A lease that is its holder's and whose object is whole: what its times mean now, and what was under way.
+void StateMachine::recover_usable(LeaseRow& lease, uint64_t object_bytes, bool same_boot, uint64_t now_ns,
+                                  Recovery& recovery) {
+  if (const DeviceRow* absent = absent_device_of(lease.extents)) {
+    recovery.findings.push_back(lease_name(lease) + " (" + lease.tenant +
+                                ") goes on, as its object is there: " + "device " + absent->serial +
+                                " below it is not seen");
+  }
+  unindex_lease(lease);
+  if (!same_boot) {  // times of another boot mean nothing: a full TTL from now
+    if (lease.ttl_ns != 0) lease.expiry_ns = now_ns + lease.ttl_ns;
+    if (lease.phase == LeasePhase::revoking) lease.deadline_ns = now_ns;
+    recovery.delta.leases[lease.id] = lease;
+  } else if (lease.phase == LeasePhase::active && lease.ttl_ns != 0) {
+    // Nobody could renew while the manager was away: its holder gets time to reconnect.
+    const uint64_t earliest_ns = now_ns + std::min(lease.ttl_ns, limits::reconnect_ns);
+    if (lease.expiry_ns < earliest_ns) {
+      lease.expiry_ns = earliest_ns;
+      recovery.delta.leases[lease.id] = lease;
+    }
+  }
+  index_lease(lease);
+  if (lease.phase == LeasePhase::revoking) {
+    const uint64_t left_ns = lease.deadline_ns > now_ns ? lease.deadline_ns - now_ns : 0;
+    recovery.effects.push_back(NotifyHolders{lease.id, lease.reason, left_ns, false, lease.cause});
+  }
+  if (lease.target_bytes != 0) {
+    std::vector<Extent> kept = lease.extents;
+    cut(kept, lease.target_bytes / pool_granule_bytes(lease.pool));
+    recovery.effects.push_back(
+        ResizeObject{lease.id, lease.object, object_bytes, lease.target_bytes, std::move(kept)});
+    recovery.findings.push_back(lease_name(lease) + " was being cut to " + format_size(lease.target_bytes) +
+                                "; goes on");
+  } else if (object_bytes > lease.bytes) {  // a growth that was never acknowledged, or its holder's doing
+    growths_[lease.id] = {{}, lease.bytes};
+    recovery.effects.push_back(ResizeObject{lease.id, lease.object, object_bytes, lease.bytes, lease.extents});
+    recovery.findings.push_back("the object of " + lease_name(lease) + " has " + format_size(object_bytes) +
+                                " instead of " + format_size(lease.bytes) + "; cut back");
+  }
 }
 
 void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, uint64_t>& objects,
                                  bool same_boot, uint64_t now_ns, Recovery& recovery) {
   const auto object = objects.find(lease.object);
   const bool exists = object != objects.end();
+  const auto fence = [&](LeaseCause cause, std::string reason, const char* what) {
+    Step step;
+    begin_fence(lease, cause, std::move(reason), step);
+    recovery.findings.push_back(lease_name(lease) + what + lease.reason);
+    recovery.delta.merge(std::move(step.delta));
+    recovery.effects.insert(recovery.effects.end(), step.effects.begin(), step.effects.end());
+  };
+  const auto gone = [&] {
+    if (const DeviceRow* absent = absent_device_of(lease.extents)) {
+      fence(LeaseCause::device_lost, "device " + absent->serial + " vanished while the manager was down",
+            " is lost: ");
+    } else {
+      fence(LeaseCause::object_lost, "its memory object was gone when the manager started", " is lost: ");
+    }
+  };
   switch (lease.phase) {
     case LeasePhase::active:
-    case LeasePhase::revoking: {
-      if (!exists || object->second != lease.bytes) {
-        Step step;
-        const DeviceRow* absent = exists ? nullptr : absent_device_of(lease.extents);
-        begin_fence(lease, absent != nullptr ? LeaseCause::device_lost : LeaseCause::object_lost,
-                    absent != nullptr ? "device " + absent->serial + " vanished while the manager was down"
-                    : exists          ? "its memory object changed its size while the manager was down"
-                                      : "its memory object was gone when the manager started",
-                    step);
-        recovery.findings.push_back(lease_name(lease) + " (" + lease.tenant + "): " + lease.reason);
-        recovery.delta.merge(std::move(step.delta));
-        recovery.effects.insert(recovery.effects.end(), step.effects.begin(), step.effects.end());
-        return;
-      }
-      if (const DeviceRow* absent = absent_device_of(lease.extents)) {
-        recovery.findings.push_back(lease_name(lease) + " (" + lease.tenant +
-                                    ") goes on, as its object is there: " + "device " + absent->serial +
-                                    " below it is not seen");
-      }
-      unindex_lease(lease);
-      if (!same_boot) {  // times of another boot mean nothing: a full TTL from now
-        if (lease.ttl_ns != 0) lease.expiry_ns = now_ns + lease.ttl_ns;
-        if (lease.phase == LeasePhase::revoking) lease.deadline_ns = now_ns;
-        recovery.delta.leases[lease.id] = lease;
-      } else if (lease.phase == LeasePhase::active && lease.ttl_ns != 0) {
-        // Nobody could renew while the manager was away: its holder gets time to reconnect.
-        const uint64_t earliest_ns = now_ns + std::min(lease.ttl_ns, limits::reconnect_ns);
-        if (lease.expiry_ns < earliest_ns) {
-          lease.expiry_ns = earliest_ns;
-          recovery.delta.leases[lease.id] = lease;
-        }
-      }
-      index_lease(lease);
-      if (lease.phase == LeasePhase::revoking) {
-        const uint64_t left_ns = lease.deadline_ns > now_ns ? lease.deadline_ns - now_ns : 0;
-        recovery.effects.push_back(NotifyHolders{lease.id, lease.reason, left_ns, false, lease.cause});
+    case LeasePhase::revoking:
+      if (!exists) {
+        gone();
+      } else if (object->second < lease.bytes &&
+                 (lease.target_bytes == 0 || object->second != lease.target_bytes)) {
+        fence(LeaseCause::object_lost, "its memory object changed its size while the manager was down",
+              " is lost: ");
+      } else {
+        recover_usable(lease, object->second, same_boot, now_ns, recovery);
       }
       return;
-    }
     case LeasePhase::fencing:
     case LeasePhase::scrubbing:
       lease.phase = LeasePhase::fencing;  // the same to every index
@@ -175,16 +240,16 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, ui
       return;
     case LeasePhase::quarantined:
       if (lease.cause == LeaseCause::device_lost && lost_device_of(lease.extents) == nullptr) {
-        Step step;
-        begin_fence(lease, LeaseCause::device_lost, "its devices were lost, and are back", step);
-        recovery.findings.push_back(lease_name(lease) + " leaves quarantine: " + lease.reason);
-        recovery.delta.merge(std::move(step.delta));
-        recovery.effects.insert(recovery.effects.end(), step.effects.begin(), step.effects.end());
+        fence(LeaseCause::device_lost, "its devices were lost, and are back", " leaves quarantine: ");
         return;
       }
       recovery.findings.push_back(lease_name(lease) + " stays quarantined: " + lease.reason);
       return;
     case LeasePhase::transferring:
+      if (!exists && !objects.contains(lease.next_object)) {
+        gone();
+        return;
+      }
       recovery.effects.push_back(
           RebindObject{lease.id, lease.object, lease.next_object, lease.bytes, lease.extents});
       recovery.findings.push_back(lease_name(lease) + " was being handed to tenant " + lease.tenant +
@@ -216,7 +281,17 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
   std::set<std::string> known;
   for (auto& [id, lease] : leases_) {
     known.insert(lease.object);
+    known.insert(lease.next_object);
     recover_lease(lease, objects, same_boot, now_ns, recovery);
+  }
+  if (!same_boot) {  // a full TTL again, as for leases
+    for (auto& [id, row] : reservations_) {
+      if (row.ttl_ns == 0) continue;
+      index_reservation(row, false);
+      row.expiry_ns = now_ns + row.ttl_ns;
+      index_reservation(row, true);
+      recovery.delta.reservations[id] = row;
+    }
   }
   for (const auto& [name, bytes] : observed.objects) {
     if (known.contains(name)) continue;

@@ -8,6 +8,7 @@
 
 #include "core/base/units.h"
 #include "daemon/state/command.h"
+#include "daemon/state/names.h"
 
 namespace terrace::daemon {
 
@@ -35,6 +36,15 @@ inline Error no_such_lease_error(const char* where, LeaseId id) {
 
 inline Step no_such_lease(const char* where, LeaseId id) {
   return refuse(no_such_lease_error(where, id));
+}
+
+// A reason stays within its bound whatever an error's text adds to it: the store checks it when loading.
+inline void append_reason(std::string& reason, const std::string& more) {
+  reason += more;
+  for (char& c : reason)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  if (reason.size() > limits::reason_bytes_max) reason.resize(limits::reason_bytes_max);
+  while (!valid_utf8(reason)) reason.pop_back();  // the cut went through a character
 }
 
 // Whether the lease is its holder's at this moment.

@@ -64,6 +64,10 @@ uint64_t StateMachine::pool_granule_bytes(PoolId id) const {
 std::optional<uint64_t> StateMachine::next_due_ns() const {
   std::optional<uint64_t> next_ns;
   if (!due_.empty()) next_ns = due_.begin()->at_ns;
+  if (!due_reservations_.empty()) {
+    const uint64_t reservation_ns = due_reservations_.begin()->first;
+    next_ns = std::min(next_ns.value_or(reservation_ns), reservation_ns);
+  }
   for (const auto& [pool, plan] : compactions_)
     next_ns = std::min(next_ns.value_or(plan.deadline_ns), plan.deadline_ns);
   return next_ns;

@@ -226,6 +226,8 @@ class StateMachine {
   uint64_t unfilled_of_others(PoolId pool, const std::string& but, const std::string& lessened = {},
                               uint64_t less_bytes = 0) const;
   uint64_t grantable_bytes(PoolId pool) const;
+  uint64_t filling_bytes(PoolId pool,
+                         const std::string& tenant) const;  // tenant_bytes_in, and growths under way
   // Whether nobody has a claim on the pool's future room. Errors: busy, names reservations or waiting grants.
   Status check_unclaimed(const PoolRow& pool) const;
   void index_reservation(const ReservationRow& row, bool in);
@@ -245,6 +247,10 @@ class StateMachine {
   // resize.cc, move.cc
   // Whether a resize, transfer or move may begin now. Errors: not_found, lease_expired, lease_revoked, busy.
   Status check_changeable(LeaseId id, const std::string& tenant, const char* where, uint64_t now_ns) const;
+  // `extents` and `more` after it, merged where it continues the last one.
+  static std::vector<Extent> joined(std::vector<Extent> extents, const std::vector<Extent>& more);
+  // Cuts `extents` after `granules`. Returns  the rest.
+  static std::vector<Extent> cut(std::vector<Extent>& extents, uint64_t granules);
   Step grow(LeaseRow& lease, uint64_t granules);
   Step shrink(LeaseRow& lease, uint64_t granules);
   Step finish_growth(LeaseRow& lease, const Status& status);
@@ -252,13 +258,13 @@ class StateMachine {
   // The target of a move that will not be finished: destroyed now, or once its carve has ended.
   void give_up_move(LeaseId target, Step& step);
   void unlink_move(LeaseId target);  // not known as a move any more; its row is taken out of the indexes
-  Step finish_target_carve(LeaseRow& target, const CarveFinished& command);
+  Step finish_target_carve(LeaseRow& target);
 
   LeaseRow* mutable_lease(LeaseId id, const std::string& tenant);
   // Moves a lease to `fencing`: from here it holds no label and no idempotency key.
   // A growth under way ends with it, a move's target is given up.
   void begin_fence(LeaseRow& lease, LeaseCause cause, std::string reason, Step& step);
-  void fence_due(LeaseRow& lease, uint64_t now_ns, Step& step);  // its expiry or deadline has come
+  void fence_due(LeaseRow& lease, uint64_t now_ns, Step& step);           // its expiry or deadline has come
   void quarantine(LeaseRow& lease, const std::string& more, Step& step);  // `more` is added to its reason
   void forget(LeaseId id);                                                // extents become free
 
@@ -269,12 +275,14 @@ class StateMachine {
   void count_lease(const LeaseRow& lease, bool in);
   bool is_move_target(LeaseId id) const { return moves_.contains(id); }
 
-  std::vector<std::string> check_use() const;  // I10, and where compactions are
+  std::vector<std::string> check_use() const;                   // I10, and where compactions are
+  void check_claims(std::vector<std::string>& problems) const;  // I11, I12
 
   Status load_rows(Image image);
   Status load_claims(Image& image);  // quotas, reservations
   Status reserve_row_extents(const LeaseRow& lease);
-  void recover_usable(LeaseRow& lease, bool same_boot, uint64_t now_ns, Recovery& recovery);
+  void recover_usable(LeaseRow& lease, uint64_t object_bytes, bool same_boot, uint64_t now_ns,
+                      Recovery& recovery);
   void recover_lease(LeaseRow& lease, const std::map<std::string, uint64_t>& objects, bool same_boot,
                      uint64_t now_ns, Recovery& recovery);
 
@@ -321,8 +329,8 @@ class StateMachine {
   std::map<std::string, TenantUse> tenant_use_;
   std::map<std::pair<PoolId, std::string>, uint64_t> tenant_bytes_;  // in a pool; no entry when 0
   std::unordered_map<LeaseId, Growth> growths_;
-  std::map<LeaseId, MoveUnderWay> moves_;            // by target
-  std::unordered_map<LeaseId, LeaseId> move_of_;     // lease -> target
+  std::map<LeaseId, MoveUnderWay> moves_;              // by target
+  std::unordered_map<LeaseId, LeaseId> move_of_;       // lease -> target
   std::unordered_map<PoolId, WaitingQueue> queues_;    // no entry when nobody waits
   std::map<std::string, uint64_t> waiting_of_tenant_;  // grants in queues; no entry when 0
   std::map<PoolId, CompactionPlan> compactions_;

@@ -250,8 +250,13 @@ Expected Reference::on(const daemon::Revoke& c) {
   if (!usable(*row)) return refused(ErrorCode::lease_revoked);
   if (c.grace_ns > limits::grace_ns_max) return refused(ErrorCode::invalid_argument);
   Expected expected;
-  row->reason = c.reason;
-  if (c.grace_ns == 0) {
+  const bool lapsed = row->expiry_ns != 0 && row->expiry_ns <= c.now_ns;  // a Tick is late: no grace revives it
+  if (!lapsed) {
+    row->reason = c.reason;
+  } else if (row->deadline_ns == 0 || row->deadline_ns > c.now_ns) {
+    row->reason = "expired";
+  }
+  if (lapsed || c.grace_ns == 0) {
     fence(*row, expected);
     return expected;
   }

@@ -93,7 +93,8 @@ TEST_CASE("corrupt image: leases with ids, epochs or names that cannot be") {
 
 TEST_CASE("corrupt image: leases in impossible phases or with impossible times") {
   check_corrupt("pending", [](Image& i) { first(i).phase = LeasePhase::pending; });
-  check_corrupt("unknown phase", [](Image& i) { first(i).phase = static_cast<LeasePhase>(6); });
+  check_corrupt("waiting", [](Image& i) { first(i).phase = LeasePhase::waiting; });
+  check_corrupt("unknown phase", [](Image& i) { first(i).phase = static_cast<LeasePhase>(8); });
   check_corrupt("unknown mode", [](Image& i) { first(i).mode = static_cast<LeaseMode>(3); });
   check_corrupt("no expiry", [](Image& i) { first(i).expiry_ns = 0; });
   check_corrupt("persistent with expiry", [](Image& i) { first(i).ttl_ns = 0; });

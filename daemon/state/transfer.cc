@@ -1,0 +1,89 @@
+// Handing a lease, its bytes kept, to another tenant or host.
+//
+// Crash     The row is the new tenant's from the first step (`transferring`), under a new LeaseEpoch, and names
+// both
+//           objects; recovery rebinds again. A rebind that fails leaves the bytes in either object: the lease
+//           is fenced under the old object's name, scrubbed, then fenced and scrubbed under the new one's
+//           (ScrubFinished), and only then are its extents free.
+#include "core/base/limits.h"
+#include "daemon/state/names.h"
+#include "daemon/state/refuse.h"
+#include "daemon/state/state_machine.h"
+
+namespace terrace::daemon {
+
+Step StateMachine::on(const Transfer& command) {
+  constexpr const char* where = "Transfer";
+  if (Status status = check_changeable(command.lease, command.tenant, where, command.now_ns); !status.ok())
+    return refuse(std::move(status).error());
+  LeaseRow& lease = leases_.at(command.lease);
+  const std::string host = command.to_host.empty() ? lease.host : command.to_host;
+  if (!valid_name(command.to_tenant) || !valid_name(host))
+    return refuse(ErrorCode::invalid_argument, where,
+                  "tenant and host need plain names of at most 63 characters");
+  if (command.to_tenant != lease.tenant) {
+    if (Status status = check_quota(command.to_tenant, lease.bytes, 1); !status.ok())
+      return refuse(std::move(status).error());
+    if (!lease.label.empty()) {
+      if (const LeaseRow* holder = find_lease_by_label(command.to_tenant, lease.label)) {
+        return refuse(ErrorCode::already_exists, where,
+                      lease_name(holder->id) + " of tenant " + command.to_tenant + " has the label '" +
+                          lease.label + "'");
+      }
+    }
+    // What filled the giver's reservation leaves it open again: that needs room, unless others' is not touched.
+    const uint64_t before = unfilled_of_others(lease.pool, command.to_tenant);
+    const uint64_t after = unfilled_of_others(lease.pool, command.to_tenant, lease.tenant, lease.bytes);
+    if (after > before && grantable_bytes(lease.pool) < after) {
+      return refuse(ErrorCode::capacity_exhausted, where,
+                    lease_name(lease.id) + " fills a reservation of tenant " + lease.tenant + " in pool " +
+                        find_pool(lease.pool)->name + ", and what would have to be kept free instead, " +
+                        format_size(after) + ", is not free; remove the reservation first");
+    }
+  }
+  unindex_lease(lease);
+  lease.phase = LeasePhase::transferring;
+  lease.tenant = command.to_tenant;
+  lease.host = host;
+  lease.epoch = LeaseEpoch{meta_.next_epoch++};
+  lease.next_object = "lease-" + std::to_string(lease.id.value) + "-" + std::to_string(lease.epoch.value);
+  lease.expiry_ns = 0;
+  lease.request_high = lease.request_low = 0;  // the key was the giver's
+  index_lease(lease);
+  Step step;
+  step.delta.leases[lease.id] = lease;
+  step.delta.meta = meta_;
+  step.effects.push_back(
+      NotifyHolders{lease.id, "handed to tenant " + lease.tenant, 0, true, LeaseCause::revoked});
+  step.effects.push_back(RebindObject{lease.id, lease.object, lease.next_object, lease.bytes, lease.extents});
+  step.reply = Reply{ChangePending{lease.id}};
+  return step;
+}
+
+Step StateMachine::on(const RebindFinished& command) {
+  constexpr const char* where = "RebindFinished";
+  const auto at = leases_.find(command.lease);
+  if (at == leases_.end() || ungranted(at->second)) return no_such_lease(where, command.lease);
+  LeaseRow& lease = at->second;
+  if (lease.phase != LeasePhase::transferring)
+    return refuse(ErrorCode::not_found, where, lease_name(lease.id) + " is not being handed over");
+  Step step;
+  if (!command.status.ok()) {
+    std::string reason = "could not be handed over";
+    append_reason(reason, ": " + command.status.error().to_string());
+    begin_fence(lease, LeaseCause::object_lost, std::move(reason), step);
+    step.reply = command.status.error();
+    return step;
+  }
+  unindex_lease(lease);
+  lease.phase = LeasePhase::active;
+  lease.object = std::move(lease.next_object);
+  lease.next_object.clear();
+  if (lease.ttl_ns != 0) lease.expiry_ns = command.now_ns + lease.ttl_ns;
+  index_lease(lease);
+  step.delta.leases[lease.id] = lease;
+  step.reply = Reply{LeaseReply{lease}};
+  return step;
+}
+
+}  // namespace terrace::daemon
