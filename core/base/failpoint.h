@@ -2,7 +2,7 @@
 // after every persist, kernel step, reply and switch. The list is typed, so that a misspelt name does
 // not compile and a test can go through all of them (tests/crash does; declared must equal covered).
 //
-// Armed by the environment: TERRACE_FAILPOINTS="store_before_commit=crash@3,carve_after_create=error:EIO"
+// Armed by the environment: TERRACE_FAILPOINTS="journal_before_append=crash@3,carve_after_create=error:EIO"
 //   name=crash[@N]          the process kills itself with SIGKILL at the N-th hit (default 1)
 //   name=error:ERRNO[@N]    the place reports that errno, from the N-th hit on
 //   name=delay:MS[@N]       the place waits that many milliseconds, from the N-th hit on
@@ -24,9 +24,6 @@
   X(carve_before_create, daemon, "nothing: the grant was never acknowledged")                           \
   X(carve_after_create, daemon, "an empty orphan object, destroyed at start")                           \
   X(carve_after_reserve, daemon, "a full orphan object, destroyed at start")                            \
-  X(store_before_begin, daemon, "the previous state; nothing of this batch was acknowledged")           \
-  X(store_before_commit, daemon, "the previous state; SQLite rolls the batch back")                     \
-  X(store_after_commit, daemon, "the new state, unacknowledged: a retry with the same key finds it")    \
   X(reply_before_send, daemon, "the new state, unacknowledged")                                         \
   X(reply_after_send, daemon, "the new state, acknowledged")                                            \
   X(notify_before_send, daemon, "a revoking lease whose holder was not told; told again after start")   \

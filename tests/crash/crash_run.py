@@ -21,7 +21,7 @@ from terrace_harness import HarnessError, find_binary  # noqa: E402
 
 # At which passes of a point the process dies, by size. Points in recovery and in clients are passed once a run.
 HITS = {"smoke": (1,), "ci": (1, 4), "full": (1, 2, 3, 7)}
-SMOKE_POINTS = ("carve_after_reserve", "store_before_commit", "store_after_commit", "reply_before_send",
+SMOKE_POINTS = ("carve_after_reserve", "journal_before_append", "journal_after_sync", "reply_before_send",
                 "scrub_before_unlink", "recover_after_orphans")
 
 

@@ -10,7 +10,7 @@ from workload import Clients
 
 
 # A pause at one of these makes it likely that a kill lands between two steps that are otherwise microseconds apart.
-SLOW_POINTS = ("carve_after_reserve", "store_before_commit", "store_after_commit", "reply_before_send",
+SLOW_POINTS = ("carve_after_reserve", "journal_before_append", "journal_after_sync", "reply_before_send",
                "fence_after_truncate", "scrub_before_unlink")
 
 

@@ -25,8 +25,8 @@ TEST_CASE("failpoint: names are unique and every one says what it leaves behind"
 TEST_CASE("failpoint: a wrong specification is refused with what is wrong") {
   if (!failpoints_enabled()) return;
   CHECK(arm_failpoints("").ok());
-  for (const char* text : {"nonsense", "no_such_point=crash", "store_before_commit=explode",
-                           "store_before_commit=error:EWHAT", "store_before_commit=crash@0"}) {
+  for (const char* text : {"nonsense", "no_such_point=crash", "journal_after_sync=explode",
+                           "journal_after_sync=error:EWHAT", "journal_after_sync=crash@0"}) {
     const Status status = arm_failpoints(text);
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().code == ErrorCode::invalid_argument);
