@@ -134,7 +134,7 @@ ObjectDirectoryOptions object_directory_options(const DaemonConfig& config) {
 Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
   // The store's lock comes first: a second daemon must touch nothing.
-  TERRACE_ASSIGN_OR_RETURN(const auto store, open_sqlite_store(config.state_path));
+  TERRACE_ASSIGN_OR_RETURN(const auto store, open_store(config.state_path));
   TERRACE_ASSIGN_OR_RETURN(ObjectDirectory objects, ObjectDirectory::prepare(object_directory_options(config)));
   const std::string object_path = objects.path();
   EmulatedBackend backend(std::move(objects),

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -58,6 +59,7 @@ Result<MarkFile> MarkFile::open(const std::string& path, const std::string& stor
                            " open; stop it, or give this one a state path of its own"};
   }
   TERRACE_RETURN_IF_ERROR(mark.read(path));
+  TERRACE_RETURN_IF_ERROR(mark.map(path));
   return mark;
 }
 
@@ -82,27 +84,38 @@ Status MarkFile::read(const std::string& path) {
   if (mark_.has_value()) return {};
   if (std::any_of(bytes.begin(), bytes.end(), [](char c) { return c != 0; }))
     return corrupt(path, "holds no mark that can be read");
-  // Room for both slots now, so that recording never needs space on a full disk.
-  std::array<char, file_bytes> zeros{};
-  if (::pwrite(file_.get(), zeros.data(), zeros.size(), 0) != static_cast<ssize_t>(zeros.size()))
-    return os_error(errno == 0 ? ENOSPC : errno, where, "cannot write " + path);
   return {};
 }
 
-Status MarkFile::record(Mark mark) {
+void MarkFile::Unmap::operator()(char* memory) const {
+  ::munmap(memory, file_bytes);
+}
+
+// Room for both slots first, so that recording never needs space on a full disk.
+Status MarkFile::map(const std::string& path) {
+  constexpr const char* where = "MarkFile::open";
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) return os_error(errno, where, "cannot stat " + path);
+  const std::array<char, file_bytes> zeros{};
+  const auto missing = file_bytes - static_cast<size_t>(status.st_size);
+  if (missing > 0 &&
+      ::pwrite(file_.get(), zeros.data(), missing, status.st_size) != static_cast<ssize_t>(missing))
+    return os_error(errno == 0 ? ENOSPC : errno, where, "cannot write " + path);
+  void* memory = ::mmap(nullptr, file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+  if (memory == MAP_FAILED) return os_error(errno, where, "cannot map " + path);
+  memory_.reset(static_cast<char*>(memory));
+  return {};
+}
+
+void MarkFile::record(Mark mark) {
   Slot slot{};
   std::memcpy(slot.magic, slot_magic, sizeof(slot_magic));
   slot.store_id = mark.store_id;
   slot.sequence = mark.sequence;
   slot.crc = slot_crc(slot);
-  const auto at = static_cast<off_t>((mark.sequence % 2) * slot_stride);
-  if (::pwrite(file_.get(), &slot, sizeof(slot), at) != static_cast<ssize_t>(sizeof(slot)))
-    return Error{.code = ErrorCode::io_error,
-                 .os_errno = errno,
-                 .where = "MarkFile::record",
-                 .detail = "cannot record the newest commit"};
+  // The process may end between any two of these stores: then this slot is not valid, and the other one is.
+  std::memcpy(memory_.get() + (mark.sequence % 2) * slot_stride, &slot, sizeof(slot));
   mark_ = mark;
-  return {};
 }
 
 Status MarkFile::sync() {

@@ -2,17 +2,18 @@
 // the lock that keeps a second daemon out.
 //
 // Why it exists: a write-ahead log ends at its first frame that does not check out. After a crash that is
-// right, the tail was never acknowledged; after damage it silently drops commits that were. A database
+// right, the tail was never acknowledged; after damage that silently drops commits that were. A database
 // that vanished looks like a fresh one. The mark says from outside how much must be there.
 //
 // The mark is written after each commit without a sync of its own, so it is never ahead of the log. It
 // survives the death of the process; after a loss of power it may lag by what the kernel had not written
-// back, and is then a weaker lower bound. It is synced at open and with each checkpoint.
+// back, and is then a weaker lower bound. It is synced at open, with each fold and at a clean end.
 //
 // Threads   One at a time.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -38,14 +39,20 @@ class MarkFile {
   // What was recorded last; nullopt when nothing was yet.
   const std::optional<Mark>& mark() const { return mark_; }
 
-  // Records that every commit up to mark.sequence is durable. No sync.
-  Status record(Mark mark);
+  // Records that every commit up to mark.sequence is durable. No sync: a few stores into the file's mapping. If
+  // someone cuts the file short meanwhile, that ends the process, as any lost state would.
+  void record(Mark mark);
   Status sync();
 
  private:
+  struct Unmap {
+    void operator()(char* memory) const;
+  };
   Status read(const std::string& path);
+  Status map(const std::string& path);
 
   UniqueFd file_;
+  std::unique_ptr<char, Unmap> memory_;
   std::optional<Mark> mark_;
 };
 

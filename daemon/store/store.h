@@ -39,11 +39,12 @@ class Store {
   // Reads everything. An empty store gives a default Image.
   // Errors    corrupt           a row or page contradicts itself; names the row. Never an empty Image instead
   //           version_mismatch  written by a newer Terrace
-  //           io_error          the file cannot be read
+  //           io_error          a file cannot be read or written
+  //           capacity_exhausted  what the journal holds cannot be folded: the disk is full
   virtual Result<Image> load() = 0;
 
   // Makes `delta` durable.
-  // Errors    capacity_exhausted  the disk is full; nothing of the delta is there
+  // Errors    capacity_exhausted  the disk is full, and so is the journal; nothing of the delta is there
   //           io_error            nothing is known: the caller must stop and recover by loading again
   virtual Status commit(const Delta& delta) = 0;
 
@@ -59,10 +60,11 @@ class Store {
   virtual bool quick() const { return false; }
 };
 
-// Opens or creates the SQLite store at `path` (WAL, synchronous=FULL: one fdatasync a commit). An
-// exclusive lock keeps a second daemon out. Schema versions older than this build's are migrated.
+// Opens or creates the store at `path`: an SQLite database, and in front of it a journal that takes the commits
+// (one write and one fdatasync each). An exclusive lock keeps a second daemon out. Schema versions older than
+// this build's are migrated. Destruction folds the journal and leaves one whole SQLite file.
 // Errors    busy              another daemon has it open; names the file
 //           corrupt, version_mismatch, io_error, permission_denied   as for load()
-Result<std::unique_ptr<Store>> open_sqlite_store(const std::string& path);
+Result<std::unique_ptr<Store>> open_store(const std::string& path);
 
 }  // namespace terrace::daemon

@@ -14,7 +14,7 @@
 namespace terrace::daemon {
 namespace {
 
-constexpr const char* where_open = "open_sqlite_store";
+constexpr const char* where_open = "open_store";
 constexpr int64_t page_bytes = 4096;
 
 Error corrupt(std::string detail) {

@@ -1,7 +1,8 @@
 // The store's files before SQLite opens them: whether this is a store at all, a fresh place, or the ruins
 // of one; and the creation of a fresh one, whole or not at all.
 //
-// Files     <path> the database · <path>-wal its log · <path>-mark (mark_file.h) · <path>-new while creating
+// Files     <path> the database · <path>-wal its log · <path>-mark (mark_file.h)
+//           <path>-journal-a, -b (journal_segment.h) · ...-new of the first and the last two while creating
 // Threads   One at a time, under the mark's lock.
 #pragma once
 

@@ -45,7 +45,7 @@ using Sequences = std::vector<uint64_t>;
 
 TEST_CASE("Store audit: lines come back numbered, filtered, paged, and newest first") {
   TemporaryFolder folder;
-  auto store = open_sqlite_store(folder.file("state.db"));
+  auto store = open_small_store(folder.file("state.db"));
   REQUIRE(store.ok());
   CHECK((*store)->audit({})->newest == 0);
   REQUIRE((*store)->commit(lines(1, 4)).ok());
@@ -65,14 +65,14 @@ TEST_CASE("Store audit: lines come back numbered, filtered, paged, and newest fi
     CHECK((*store)->audit({.limit = 1})->oldest == 1);
     CHECK((*store)->audit({.limit = 1})->newest == 10);
     store->reset();  // and again from the file
-    store = open_sqlite_store(folder.file("state.db"));
+    store = open_small_store(folder.file("state.db"));
     REQUIRE(store.ok());
   }
 }
 
 TEST_CASE("Store audit: a filter is data, not SQL") {
   TemporaryFolder folder;
-  auto store = open_sqlite_store(folder.file("state.db"));
+  auto store = open_small_store(folder.file("state.db"));
   REQUIRE(store.ok());
   REQUIRE((*store)->commit(lines(1, 3)).ok());
   CHECK(sequences(**store, {.tenant = "' OR 1=1 --"}).empty());
@@ -83,7 +83,7 @@ TEST_CASE("Store audit: a filter is data, not SQL") {
 TEST_CASE("Store audit: only the newest lines are kept, and numbers are never used again") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
-  auto store = open_sqlite_store(path);
+  auto store = open_small_store(path);
   REQUIRE(store.ok());
   const uint64_t most = limits::audit_rows_max;
   REQUIRE((*store)->commit(lines(1, most)).ok());
@@ -93,7 +93,7 @@ TEST_CASE("Store audit: only the newest lines are kept, and numbers are never us
   CHECK((*store)->audit({.limit = 1})->newest == most + 70);
   CHECK(sequences(**store, {.limit = 1}) == Sequences{71});
   store->reset();
-  store = open_sqlite_store(path);
+  store = open_small_store(path);
   REQUIRE(store.ok());
   REQUIRE((*store)->commit(lines(most + 71, 2 * most + 80)).ok());  // more than the log keeps, in one commit
   CHECK((*store)->audit({.limit = 1})->oldest == most + 81);
@@ -103,7 +103,7 @@ TEST_CASE("Store audit: only the newest lines are kept, and numbers are never us
 
 TEST_CASE("Store audit: a text that is too long is cut between characters") {
   TemporaryFolder folder;
-  auto store = open_sqlite_store(folder.file("state.db"));
+  auto store = open_small_store(folder.file("state.db"));
   REQUIRE(store.ok());
   Delta delta;
   AuditRow& row = delta.audit.emplace_back();
@@ -118,7 +118,7 @@ TEST_CASE("Store audit: a line that was changed is reported, and costs nothing e
   const std::string path = folder.file("state.db");
   make_closed_store(path, 2);
   {
-    auto store = open_sqlite_store(path);
+    auto store = open_small_store(path);
     REQUIRE(store.ok());
     REQUIRE((*store)->commit(lines(1, 5)).ok());
   }
@@ -128,7 +128,7 @@ TEST_CASE("Store audit: a line that was changed is reported, and costs nothing e
     REQUIRE(connection->exec("UPDATE audit SET actor='nobody' WHERE sequence=3", "test").ok());
     connection->keep_log(false);
   }
-  auto store = open_sqlite_store(path);
+  auto store = open_small_store(path);
   REQUIRE_MESSAGE(store.ok(), store.error().to_string());
   CHECK((*store)->load()->leases.size() == 2);
   const Result<AuditPage> page = (*store)->audit({});

@@ -81,16 +81,15 @@ TEST_CASE("Store damage: a flipped byte of a closed store is refused or without 
   flip_everywhere(path, snapshot, "-mark", *expected);
 }
 
-TEST_CASE("Store damage: a flipped byte of a crashed store's log never drops a commit") {
+TEST_CASE("Store damage: a flipped byte of a crashed store's journal never drops a commit") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
   make_crashed_store(path, 6);
   const Snapshot snapshot(path);
-  REQUIRE(snapshot.bytes("-wal").size() > 6 * 4096);
   const Result<Image> expected = load_store(path);
   REQUIRE_MESSAGE(expected.ok(), expected.error().to_string());
   REQUIRE(expected->leases.size() == 6);
-  flip_everywhere(path, snapshot, "-wal", *expected);
+  flip_everywhere(path, snapshot, "-journal-a", *expected);
   flip_everywhere(path, snapshot, "", *expected);
 }
 
@@ -99,11 +98,13 @@ TEST_CASE("Store damage: a shortened file is corrupt at every length") {
   const std::string path = folder.file("state.db");
   make_crashed_store(path, 6);
   const Snapshot crashed(path);
-  for (size_t bytes = 0; bytes < crashed.bytes("-wal").size(); bytes += 1031) {
-    CAPTURE(bytes);
-    crashed.restore();
-    std::filesystem::resize_file(path + "-wal", bytes);
-    expect_corrupt(path);
+  for (const std::string suffix : {"-journal-a", "-journal-b"}) {
+    for (size_t bytes = 0; bytes < crashed.bytes(suffix).size(); bytes += 1031) {
+      CAPTURE(bytes);
+      crashed.restore();
+      std::filesystem::resize_file(path + suffix, bytes);
+      expect_corrupt(path);
+    }
   }
   crashed.restore();
   REQUIRE(load_store(path).ok());
@@ -121,21 +122,23 @@ TEST_CASE("Store damage: a file that is gone never becomes a fresh store") {
   const std::string path = folder.file("state.db");
   make_crashed_store(path, 3);
   const Snapshot snapshot(path);
-  SUBCASE("the database, with log and mark left") {
+  SUBCASE("the database, with journal and mark left") {
     std::filesystem::remove(path);
   }
-  SUBCASE("the database and the log") {
-    std::filesystem::remove(path);
-    std::filesystem::remove(path + "-wal");
+  SUBCASE("the database and the journal") {
+    for (const char* suffix : {"", "-wal", "-journal-a", "-journal-b"}) std::filesystem::remove(path + suffix);
   }
   SUBCASE("the database and the mark") {
     std::filesystem::remove(path);
     std::filesystem::remove(path + "-mark");
   }
-  SUBCASE("the log") {
-    std::filesystem::remove(path + "-wal");
+  SUBCASE("the journal's first file") {
+    std::filesystem::remove(path + "-journal-a");
   }
-  SUBCASE("the mark, while there is a log") {
+  SUBCASE("the journal's second file, although it is empty") {
+    std::filesystem::remove(path + "-journal-b");
+  }
+  SUBCASE("the mark, while there is a journal") {
     std::filesystem::remove(path + "-mark");
   }
   SUBCASE("the bytes of the database") {
@@ -153,17 +156,58 @@ TEST_CASE("Store damage: a file that is gone never becomes a fresh store") {
   CHECK(image->leases.size() == 3);
 }
 
-TEST_CASE("Store damage: an older copy of the database is refused") {
+TEST_CASE("Store damage: an older copy of one file is refused, or loses nothing") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
   make_closed_store(path, 2);
-  const std::string older = read_bytes(path);
+  const Snapshot older(path);
   {
-    auto store = open_sqlite_store(path);
+    auto store = open_small_store(path);
     REQUIRE(store.ok());
     REQUIRE((*store)->commit(make_grant(3)).ok());
+    REQUIRE((*store)->audit({}).ok());  // folds, so that the next one goes into the other segment
+    REQUIRE((*store)->commit(make_grant(4)).ok());
+    store->reset();
   }
-  write_bytes(path, older);
+  const Snapshot newer(path);
+  const Result<Image> expected = load_store(path);
+  REQUIRE(expected->leases.size() == 4);
+  newer.restore();
+
+  // Everything but the mark.
+  for (const char* suffix : {"", "-journal-a", "-journal-b"}) write_bytes(path + suffix, older.bytes(suffix));
+  expect_corrupt(path);
+  // The database, with a journal that is gone, or that has the new commits.
+  newer.restore();
+  write_bytes(path, older.bytes(""));
+  for (const char* suffix : {"-journal-a", "-journal-b"}) std::filesystem::remove(path + suffix);
+  expect_corrupt(path);
+  Outcome outcome;
+  newer.restore();
+  write_bytes(path, older.bytes(""));
+  judge(path, *expected, outcome);
+  for (const char* suffix : {"-journal-a", "-journal-b"}) {
+    newer.restore();
+    write_bytes(path + suffix, older.bytes(suffix));
+    judge(path, *expected, outcome);  // all of it is in the database
+    newer.restore();
+    write_bytes(path, older.bytes(""));
+    write_bytes(path + suffix, older.bytes(suffix));
+    expect_corrupt(path);
+  }
+  CHECK(outcome.same == 3);
+}
+
+TEST_CASE("Store damage: an older copy of a crashed store's journal is refused") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  make_crashed_store(path, 3);
+  const std::string older = read_bytes(path + "-journal-a");
+  make_crashed_store(path, 5);  // opens, so folds the first three; then goes on
+  const Snapshot newer(path);
+  REQUIRE(load_store(path)->leases.size() == 5);
+  newer.restore();
+  write_bytes(path + "-journal-a", older);
   expect_corrupt(path);
 }
 

@@ -31,9 +31,9 @@ std::vector<Migration> with(std::initializer_list<Migration> more) {
 }
 
 Result<Image> load_with(const std::string& path, const std::vector<Migration>& migrations) {
-  SqliteStoreOptions options;
+  StoreOptions options;
   options.migrations = migrations;
-  auto store = open_sqlite_store(path, options);
+  auto store = open_small_store(path, options);
   if (!store.ok()) return store.error();
   return (*store)->load();
 }
@@ -87,7 +87,7 @@ TEST_CASE("Store migration: a store of version 1 keeps every row, and is sealed 
   }
   CHECK(query(path, "PRAGMA user_version") == "2");
   CHECK(query(path, "SELECT sequence FROM meta") == "4");  // its mark is still a bound
-  auto store = open_sqlite_store(path);
+  auto store = open_small_store(path);
   REQUIRE(store.ok());
   Delta delta = make_grant(10);
   delta.leases[LeaseId{1}] = std::nullopt;

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/base/limits.h"
-#include "daemon/store/sqlite_store.h"
+#include "daemon/store/store_options.h"
 
 namespace terrace::daemon::test {
 
@@ -124,10 +124,18 @@ class Snapshot {
   bool has(const std::string& suffix) const { return files_.count(suffix) != 0; }
 
  private:
-  static constexpr const char* suffixes[] = {"", "-wal", "-mark", "-journal", "-shm"};
+  static constexpr const char* suffixes[] = {"",           "-wal",     "-mark", "-journal-a",
+                                             "-journal-b", "-journal", "-shm"};
   std::string store_;
   std::map<std::string, std::string> files_;
 };
+
+// A store with a small journal, folded only when full: tests copy its files thousands of times.
+inline Result<std::unique_ptr<Store>> open_small_store(const std::string& path, StoreOptions options = {}) {
+  if (options.segment_bytes == StoreOptions{}.segment_bytes) options.segment_bytes = 64 * kib;
+  if (options.idle_fold_ns == StoreOptions{}.idle_fold_ns) options.idle_fold_ns = 3600 * ns_per_s;
+  return open_store(path, options);
+}
 
 // Runs `work` in a child; returns its wait status.
 template <typename Work>
@@ -145,7 +153,7 @@ int run_in_child(const Work& work) {
 // A store with two devices, a pool and `leases` leases, left behind by a process that was killed.
 inline void make_crashed_store(const std::string& path, uint64_t leases) {
   run_in_child([&] {
-    auto store = open_sqlite_store(path);
+    auto store = open_small_store(path);
     if (!store.ok() || !(*store)->commit(make_pool()).ok()) ::_exit(1);
     for (uint64_t id = 1; id <= leases; ++id)
       if (!(*store)->commit(make_grant(id)).ok()) ::_exit(1);
@@ -154,7 +162,7 @@ inline void make_crashed_store(const std::string& path, uint64_t leases) {
 }
 
 inline void make_closed_store(const std::string& path, uint64_t leases) {
-  auto store = open_sqlite_store(path);
+  auto store = open_small_store(path);
   if (!store.ok() || !(*store)->commit(make_pool()).ok()) std::abort();
   for (uint64_t id = 1; id <= leases; ++id)
     if (!(*store)->commit(make_grant(id)).ok()) std::abort();
@@ -162,7 +170,7 @@ inline void make_closed_store(const std::string& path, uint64_t leases) {
 
 // Opens and loads in one go.
 inline Result<Image> load_store(const std::string& path) {
-  auto store = open_sqlite_store(path);
+  auto store = open_small_store(path);
   if (!store.ok()) return store.error();
   return (*store)->load();
 }

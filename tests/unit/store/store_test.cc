@@ -37,7 +37,7 @@ TEST_CASE("Store: every field of every row comes back") {
   const std::string path = folder.file("state.db");
   Image expected;
   {
-    auto store = open_sqlite_store(path);
+    auto store = open_small_store(path);
     REQUIRE(store.ok());
     REQUIRE((*store)->commit(make_pool()).ok());
     Delta delta = make_grant(7, limits::lease_extents_max);
@@ -91,11 +91,11 @@ TEST_CASE("Store: every field of every row comes back") {
 TEST_CASE("Store: random deltas give what a map of rows gives, across reopenings and crashes") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
-  SqliteStoreOptions options;
+  StoreOptions options;
   options.checkpoint_frames = 8;
   Prng prng(20240607);
   std::map<LeaseId, LeaseRow> model;
-  auto store = open_sqlite_store(path, options);
+  auto store = open_small_store(path, options);
   REQUIRE(store.ok());
   for (int step = 0; step < 600; ++step) {
     Delta delta;
@@ -121,7 +121,7 @@ TEST_CASE("Store: random deltas give what a map of rows gives, across reopenings
     if (!prng.chance(1, 25)) continue;
     if (prng.chance(1, 2)) {
       store->reset();
-      store = open_sqlite_store(path, options);
+      store = open_small_store(path, options);
       REQUIRE_MESSAGE(store.ok(), store.error().to_string());
     }
     const Result<Image> image = (*store)->load();
@@ -134,7 +134,7 @@ TEST_CASE("Store: random deltas give what a map of rows gives, across reopenings
 
 TEST_CASE("Store: a row that could not be loaded again is refused and changes nothing") {
   TemporaryFolder folder;
-  auto store = open_sqlite_store(folder.file("state.db"));
+  auto store = open_small_store(folder.file("state.db"));
   REQUIRE(store.ok());
   REQUIRE((*store)->commit(make_grant(1)).ok());
   std::vector<LeaseRow> bad(10, make_lease(2));
@@ -162,12 +162,12 @@ TEST_CASE("Store: a row that could not be loaded again is refused and changes no
 TEST_CASE("Store: a second opener is refused as busy, naming the file") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
-  auto first = open_sqlite_store(path);
+  auto first = open_small_store(path);
   REQUIRE(first.ok());
   REQUIRE((*first)->commit(make_grant(1)).ok());
 
   SUBCASE("in the same process") {
-    auto second = open_sqlite_store(path);
+    auto second = open_small_store(path);
     REQUIRE(!second.ok());
     CHECK(second.error().code == ErrorCode::busy);
     CHECK(second.error().detail.find(path) != std::string::npos);
@@ -178,7 +178,7 @@ TEST_CASE("Store: a second opener is refused as busy, naming the file") {
     int codes[2];
     REQUIRE(::pipe(codes) == 0);
     run_in_child([&] {
-      auto second = open_sqlite_store(path);
+      auto second = open_small_store(path);
       const auto code = static_cast<unsigned char>(second.ok() ? ErrorCode::ok : second.error().code);
       [[maybe_unused]] const ssize_t n = ::write(codes[1], &code, 1);
     });
@@ -206,9 +206,9 @@ TEST_CASE("Store: kill -9 in the middle of commits leaves exactly the acknowledg
     REQUIRE(child >= 0);
     if (child == 0) {
       ::close(acknowledged[0]);
-      SqliteStoreOptions options;
+      StoreOptions options;
       options.checkpoint_frames = 16;
-      auto store = open_sqlite_store(path, options);
+      auto store = open_small_store(path, options);
       if (!store.ok()) ::_exit(1);
       for (uint64_t id = 1;; ++id) {
         if (!(*store)->commit(make_grant(id)).ok()) ::_exit(1);
@@ -250,9 +250,9 @@ TEST_CASE("Store: a full disk refuses the commit whole, and the store goes on") 
   }
   {
     const std::string path = mount_point + "/state.db";
-    SqliteStoreOptions options;
+    StoreOptions options;
     options.checkpoint_frames = 40;
-    auto store = open_sqlite_store(path, options);
+    auto store = open_small_store(path, options);
     REQUIRE(store.ok());
     uint64_t id = 1;
     Status status;
@@ -289,6 +289,12 @@ TEST_CASE("Store: a disk that is full at the first start leaves nothing half-mad
   REQUIRE(!refused.ok());
   CHECK_MESSAGE(refused.error().code == ErrorCode::capacity_exhausted, refused.error().to_string());
   CHECK(!std::filesystem::exists(mount_point + "/state.db"));
+  // Room for the database, not for the journal: refused too, and nothing is lost by it.
+  REQUIRE(::mount("terrace-test", mount_point.c_str(), "tmpfs", MS_REMOUNT, "size=160k") == 0);
+  const Result<Image> again = load_store(mount_point + "/state.db");
+  REQUIRE(!again.ok());
+  CHECK_MESSAGE(again.error().code == ErrorCode::capacity_exhausted, again.error().to_string());
+  CHECK(again.error().detail.find("journal") != std::string::npos);
   REQUIRE(::mount("terrace-test", mount_point.c_str(), "tmpfs", MS_REMOUNT, "size=1m") == 0);
   CHECK(load_store(mount_point + "/state.db").ok());
   CHECK(::umount(mount_point.c_str()) == 0);
@@ -306,21 +312,21 @@ TEST_CASE("Store: each failpoint reports its errno with the promised outcome") {
     bool goes_on;
   };
   const Expectation expectations[] = {
-      {"store_before_begin=error:ENOSPC@2", ErrorCode::capacity_exhausted, 1, true},
-      {"store_before_begin=error:EIO@2", ErrorCode::io_error, 1, false},
-      {"store_before_commit=error:ENOSPC@2", ErrorCode::capacity_exhausted, 1, true},
-      {"store_before_commit=error:EIO@2", ErrorCode::io_error, 1, false},
-      {"store_after_commit=error:EIO@2", ErrorCode::io_error, 2, false},
-      {"store_after_commit=error:ENOSPC@2", ErrorCode::io_error, 2, false},
+      {"journal_before_append=error:ENOSPC@2", ErrorCode::capacity_exhausted, 1, true},
+      {"journal_before_append=error:EIO@2", ErrorCode::io_error, 1, false},
+      {"journal_after_append=error:EIO@2", ErrorCode::io_error, 2, false},
+      {"journal_after_append=error:ENOSPC@2", ErrorCode::io_error, 2, false},
+      {"journal_after_sync=error:EIO@2", ErrorCode::io_error, 2, false},
+      {"journal_after_sync=error:ENOSPC@2", ErrorCode::io_error, 2, false},
   };
   for (const Expectation& expected : expectations) {
-    CAPTURE(expected.specification);
+    CAPTURE(std::string(expected.specification));
     TemporaryFolder folder;
     const std::string path = folder.file("state.db");
     // In a child: failpoints stay armed for the life of a process.
     const pid_t child = ::fork();
     if (child == 0) {
-      auto store = open_sqlite_store(path);
+      auto store = open_small_store(path);
       if (!store.ok() || !arm_failpoints(expected.specification).ok()) ::_exit(10);
       if (!(*store)->commit(make_grant(1)).ok()) ::_exit(11);
       const Status refused = (*store)->commit(make_grant(2));
