@@ -111,7 +111,7 @@ Result<Image> read_store(const std::string& state_path) {
       error.detail.replace(at, folder.path().size() + 1, fs::path(state_path).parent_path().string() + "/");
     return error;
   };
-  auto store = open_sqlite_store(copy);
+  auto store = open_store(copy);
   if (!store.ok()) return in_words(store.error());
   auto image = (*store)->load();
   if (!image.ok()) return in_words(image.error());

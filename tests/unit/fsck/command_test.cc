@@ -42,7 +42,7 @@ class Stopped {
     config.object_directory = path_ + "/objects";
     config.emulated = {{"a", 64 * mib}, {"b", 64 * mib}};
     world.image.meta.boot_id = read_boot_id();
-    auto store = open_sqlite_store(config.state_path);
+    auto store = open_store(config.state_path);
     REQUIRE_MESSAGE(store.ok(), store.error().to_string());
     Delta delta;
     delta.meta = world.image.meta;
@@ -144,7 +144,7 @@ TEST_CASE("terraced --fsck: an unplugged device is absent") {
 
 TEST_CASE("terraced --fsck: a running manager is left alone") {
   const Stopped manager;
-  auto store = open_sqlite_store(manager.config.state_path);
+  auto store = open_store(manager.config.state_path);
   REQUIRE(store.ok());
   const auto text = manager.fsck();
   CHECK(text.code == 2);
