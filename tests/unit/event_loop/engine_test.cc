@@ -1,0 +1,111 @@
+#include <doctest/doctest.h>
+
+#include "tests/unit/event_loop/engine_fixture.h"
+
+using namespace terrace;
+using namespace terrace::daemon;
+using terrace::test::EngineFixture;
+
+TEST_CASE("Engine: a grant and its release are two commits, the record of the scrub goes with the next one") {
+  EngineFixture fixture;
+  fixture.backend.quick_bytes = 1 * gib;
+  fixture.start({.housekeeping_ns = 0, .deferred_commit_ns = 60 * ns_per_s});
+  fixture.compose();
+  const uint64_t before = fixture.store.commits;
+  for (int i = 0; i < 10; ++i) {
+    const LeaseRow lease = fixture.grant(fixture.grant_of(2 * mib));
+    REQUIRE(fixture.submit(Release{lease.id, "t", fixture.clock.now_ns()}).ok());
+  }
+  CHECK(fixture.store.commits - before == 20);
+  CHECK(fixture.eventually([&] { return fixture.engine->state().leases().empty(); }));
+  // A query shows nothing that a crash could undo: it makes the last record durable first.
+  REQUIRE(fixture.engine->settled().wait(fixture.io.waitScope).ok());
+  CHECK(fixture.store.load()->leases.empty());
+}
+
+TEST_CASE("Engine: the record of a scrub that nothing follows is durable soon by itself") {
+  EngineFixture fixture;
+  fixture.backend.quick_bytes = 1 * gib;
+  fixture.start();
+  fixture.compose();
+  const LeaseRow lease = fixture.grant(fixture.grant_of(2 * mib));
+  REQUIRE(fixture.submit(Release{lease.id, "t", fixture.clock.now_ns()}).ok());
+  CHECK(fixture.eventually([&] { return fixture.store.load()->leases.empty(); }));
+}
+
+TEST_CASE("Engine: commands that arrive in one turn of the loop share one commit") {
+  EngineFixture fixture;
+  fixture.backend.quick_bytes = 1 * gib;
+  fixture.start();
+  fixture.compose();
+  const uint64_t before = fixture.store.commits;
+  kj::Vector<kj::Promise<Result<Reply>>> replies;
+  for (int i = 0; i < 16; ++i) replies.add(fixture.engine->submit(fixture.grant_of(2 * mib)));
+  for (auto& reply : replies) CHECK(reply.wait(fixture.io.waitScope).ok());
+  CHECK(fixture.store.commits - before == 1);
+}
+
+TEST_CASE("Engine: slow carves run on a worker and are granted all the same") {
+  EngineFixture fixture;  // quick_bytes is 0
+  fixture.start();
+  fixture.compose();
+  const LeaseRow lease = fixture.grant(fixture.grant_of(4 * mib));
+  CHECK(lease.phase == LeasePhase::active);
+  REQUIRE(fixture.submit(Release{lease.id, "t", fixture.clock.now_ns()}).ok());
+  CHECK(fixture.eventually([&] { return fixture.free_bytes() == fixture.backend.device_bytes; }));
+}
+
+TEST_CASE("Engine: who did what is in the audit log with the change itself") {
+  EngineFixture fixture;
+  fixture.start();
+  fixture.compose();
+  const LeaseRow lease = fixture.grant(fixture.grant_of(2 * mib));
+  CHECK_FALSE(fixture.submit(DeletePool{"p"}).ok());  // refused: no line
+  REQUIRE(fixture.submit(Revoke{lease.id, "needed elsewhere", 0, fixture.clock.now_ns()}).ok());
+  std::vector<std::string> verbs;
+  for (const AuditRow& row : fixture.store.audit_rows()) {
+    CHECK(row.wall_ns > 0);
+    CHECK(row.actor == "tester");
+    verbs.push_back(row.verb);
+  }
+  CHECK(verbs == std::vector<std::string>{"device adopt", "pool create", "grant", "revoke"});
+}
+
+TEST_CASE("Engine: a vanished device takes its own leases with it, and their holders are told") {
+  EngineFixture fixture;
+  fixture.backend.quick_bytes = 1 * gib;
+  fixture.start({.housekeeping_ns = 10 * ns_per_ms});
+  fixture.compose(true);
+  Grant large = fixture.grant_of(fixture.backend.device_bytes);
+  const LeaseRow one = fixture.grant(large);
+  const LeaseRow other = fixture.grant(large);
+  const DeviceRow* lost = fixture.engine->state().find_device(one.extents.front().device);
+  fixture.backend.unplug(lost->serial);
+  CHECK(fixture.eventually([&] { return !fixture.notifier.fenced_leases.empty(); }));
+  CHECK(fixture.notifier.fenced_leases.front() == std::pair{one.id, LeaseCause::device_lost});
+  CHECK(fixture.eventually([&] {
+    const LeaseRow* row = fixture.engine->state().find_lease(one.id);
+    return row != nullptr && row->phase == LeasePhase::quarantined;
+  }));
+  CHECK(fixture.engine->state().find_lease(other.id)->phase == LeasePhase::active);
+
+  fixture.backend.plug(lost->serial);
+  CHECK(fixture.eventually([&] { return fixture.engine->state().find_lease(one.id) == nullptr; }));
+  CHECK(fixture.free_bytes() == fixture.backend.device_bytes);
+}
+
+TEST_CASE("Engine: a failed commit fails all that waited, a resize among them, and the engine recovers") {
+  EngineFixture fixture;
+  fixture.backend.quick_bytes = 1 * gib;
+  fixture.start();
+  fixture.compose();
+  const LeaseRow lease = fixture.grant(fixture.grant_of(4 * mib));
+  fixture.store.fail_commit = true;
+  auto reply = fixture.submit(Resize{lease.id, "t", 2 * mib, fixture.clock.now_ns()});
+  REQUIRE_FALSE(reply.ok());
+  CHECK(reply.error().code == ErrorCode::unavailable);
+  fixture.store.fail_commit = false;
+  CHECK(fixture.eventually([&] { return fixture.engine->counters().recoveries == 2; }));
+  CHECK(fixture.engine->state().find_lease(lease.id)->bytes == 4 * mib);
+  CHECK(fixture.submit(Resize{lease.id, "t", 2 * mib, fixture.clock.now_ns()}).ok());
+}
