@@ -11,6 +11,7 @@
 #include "bench/lease/client.h"
 #include "bench/lease/manager.h"
 #include "core/base/units.h"
+#include "core/os/erase.h"
 
 namespace terrace::bench {
 namespace {
@@ -67,9 +68,33 @@ void measure_lease(int rounds, uint64_t bytes, const std::string& memory_directo
   figures["scrub_tmpfs_gib_per_s_over_memset"] = median(ratios);
 }
 
+// Memory of this process stands in for a mapped dax device.
+void measure_erase(int rounds, uint64_t bytes, nlohmann::json& figures) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) die("no memory to erase");
+  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  std::memset(memory, 0x5a, bytes);
+  std::vector<double> erases, memsets, ratios;
+  for (int round = 0; round < rounds; ++round) {
+    const auto begin = Clock::now();
+    std::memset(memory, round, bytes);
+    memsets.push_back(gib_per_s(bytes, seconds_since(begin)));
+    const os::EraseOptions options{.threads = 2, .bytes_per_s = 0, .seed = static_cast<uint64_t>(round)};
+    const auto erased = os::erase({static_cast<std::byte*>(memory), bytes}, options);
+    if (!erased.ok()) die(erased.error().to_string());
+    erases.push_back(erased->bytes_per_s / static_cast<double>(gib));
+    ratios.push_back(erases.back() / memsets.back());
+  }
+  ::munmap(memory, bytes);
+  figures["memset_gib_per_s"] = median(memsets);
+  figures["scrub_gib_per_s"] = median(erases);
+  figures["scrub_gib_per_s_over_memset"] = median(ratios);
+}
+
 }  // namespace
 
 void measure_scrub(bool smoke, const std::string& memory_directory, nlohmann::json& figures) {
+  measure_erase(smoke ? 3 : 9, smoke ? 64 * mib : gib, figures);
   measure_lease(smoke ? 1 : 5, smoke ? 64 * mib : gib, memory_directory, figures);
 }
 

@@ -12,8 +12,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "daemon/backend/backend.h"
@@ -24,8 +26,19 @@ class MemoryBackend final : public daemon::Backend {
  public:
   std::string_view kind() const override { return "emulated"; }
   std::vector<daemon::SeenDevice> discover() override {
-    return {{"emu:a", "emulated", device_bytes, 2 * mib, "test"},
-            {"emu:b", "emulated", device_bytes, 2 * mib, "test"}};
+    std::vector<daemon::SeenDevice> seen;
+    const std::lock_guard lock(mutex_);
+    for (const char* serial : {"emu:a", "emu:b"})
+      if (!unplugged_.contains(serial)) seen.push_back({serial, "emulated", device_bytes, 2 * mib, "test"});
+    return seen;
+  }
+  void unplug(const std::string& serial) {
+    const std::lock_guard lock(mutex_);
+    unplugged_.insert(serial);
+  }
+  void plug(const std::string& serial) {
+    const std::lock_guard lock(mutex_);
+    unplugged_.erase(serial);
   }
 
   Status carve(const std::string& name, uint64_t bytes, const std::vector<daemon::Extent>&) override {
@@ -124,6 +137,7 @@ class MemoryBackend final : public daemon::Backend {
     return {};
   }
   Status copy(const std::string& from, const std::string& to, uint64_t bytes) override {
+    if (during_copy) during_copy();
     const std::lock_guard lock(mutex_);
     const auto source = objects_.find(from);
     const auto target = objects_.find(to);
@@ -144,7 +158,8 @@ class MemoryBackend final : public daemon::Backend {
   std::atomic<bool> fail_carve{false}, fail_scrub{false}, fail_erase{false};
   std::atomic<bool> fail_resize{false}, fail_rebind{false};
   std::atomic<uint64_t> quick_bytes{0};
-  bool in_place = false;  // set before any lease is granted
+  bool in_place = false;              // set before any lease is granted
+  std::function<void()> during_copy;  // on the worker's thread; set before any move begins
   std::atomic<int> erasures{0};
   std::atomic<int> fence_errno{0};
 
@@ -156,6 +171,7 @@ class MemoryBackend final : public daemon::Backend {
   }
 
   std::mutex mutex_;
+  std::set<std::string> unplugged_;
   std::map<std::string, UniqueFd> objects_;
   std::map<std::string, uint64_t> kept_;  // of fenced objects: bytes from the start that were not erased yet
 };
