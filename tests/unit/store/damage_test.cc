@@ -17,7 +17,7 @@ namespace {
 size_t flip_stride() {
   const char* text = std::getenv("TERRACE_STORE_FLIP_STRIDE");
   const size_t stride = text == nullptr ? 0 : std::strtoul(text, nullptr, 10);
-  return stride == 0 ? 37 : stride;
+  return stride == 0 ? 97 : stride;
 }
 
 struct Outcome {

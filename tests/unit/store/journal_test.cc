@@ -78,7 +78,8 @@ TEST_CASE("Store journal: a record torn at any byte is the previous state, unles
     const Crashed crashed(folder, 5);
     const Snapshot snapshot(crashed.path);
     const std::string& whole = snapshot.bytes("-journal-a");
-    REQUIRE(places(whole).size() >= 4);  // the fourth is the last commit; behind it an earlier life's may be left
+    REQUIRE(places(whole).size() >=
+            4);  // the fourth is the last commit; behind it an earlier life's may be left
     const Place last = places(whole)[3];
     for (size_t kept = 0; kept < last.bytes; kept += under == std::string("/tmp") ? 31 : 1) {
       CAPTURE(kept);
