@@ -1,6 +1,6 @@
 // One lease as a capability. Its descriptor travels with it; the lease itself lives by its expiry.
 #include "core/base/limits.h"
-#include "daemon/rpc/connection.h"
+#include "daemon/rpc/client_session.h"
 #include "daemon/state/names.h"
 
 namespace terrace::daemon {
@@ -8,81 +8,52 @@ namespace {
 
 class LeaseServer final : public rpc::Lease::Server {
  public:
-  LeaseServer(kj::Own<Connection> connection, LeaseId lease, std::string tenant, SharedFd memory)
-      : connection_(kj::mv(connection)), lease_(lease), tenant_(std::move(tenant)), memory_(std::move(memory)) {
-    ++connection_->leases;
+  LeaseServer(kj::Own<ClientSession> session, LeaseId lease, ObjectAccess access, SharedFd memory)
+      : session_(kj::mv(session)), lease_(lease), access_(access), memory_(std::move(memory)) {
+    ++connection().leases;
   }
-  ~LeaseServer() noexcept(false) { --connection_->leases; }
+  ~LeaseServer() noexcept(false) { --connection().leases; }
 
   kj::Maybe<int> getFd() override { return memory_->get(); }
 
   kj::Promise<void> info(InfoContext context) override {
-    KJ_IF_MAYBE (slot, admit(*connection_, context)) {
-      const LeaseRow* lease = service().engine().state().find_lease(lease_);
-      if (lease == nullptr || lease->tenant != tenant_) {
-        write_error(context.getResults().initError(),
-                    Error{.code = ErrorCode::not_found,
-                          .where = "info",
-                          .detail = "lease " + std::to_string(lease_.value) + " has ended"});
-        return kj::READY_NOW;
+    return answer_query(connection(), context, [this](InfoContext& c) {
+      const LeaseRow* lease = session_->find(lease_);
+      if (lease != nullptr) {
+        write_lease(c.getResults().initInfo(), *lease, service(), true);
+      } else {
+        refuse(
+            c,
+            Error{.code = ErrorCode::not_found, .where = "info", .detail = "lease " + name() + " has ended"});
       }
-      write_lease(context.getResults().initInfo(), *lease, service(), true);
-      return service()
-          .engine()
-          .settled()
-          .then([context](Status settled) mutable {
-            if (!settled.ok()) write_error(context.getResults().initError(), settled.error());
-          })
-          .attach(kj::mv(*slot));
-    }
-    return kj::READY_NOW;
+    });
   }
 
   kj::Promise<void> renew(RenewContext context) override {
-    KJ_IF_MAYBE (slot, admit(*connection_, context)) {
-      const uint64_t now_ns = service().engine().now_ns();
-      return service()
-          .engine()
-          .submit(Renew{lease_, tenant_, context.getParams().getTtlNs(), now_ns})
-          .then([this, context](Result<Reply> reply) mutable {
-            if (!reply.ok()) {
-              write_error(context.getResults().initError(), reply.error());
-              return;
-            }
-            const uint64_t expiry_ns = std::get<LeaseReply>(*reply).lease.expiry_ns;
-            const uint64_t now = service().engine().now_ns();
-            context.getResults().setExpiresInNs(expiry_ns > now ? expiry_ns - now : 0);
-          })
-          .attach(kj::mv(*slot));
-    }
-    return kj::READY_NOW;
+    const Renew request{lease_, session_->tenant(), context.getParams().getTtlNs(), now_ns()};
+    return answer_command(connection(), context, request, [this](RenewContext& c, Reply& reply) {
+      const uint64_t expiry_ns = std::get<LeaseReply>(reply).lease.expiry_ns;
+      const uint64_t now = now_ns();
+      c.getResults().setExpiresInNs(expiry_ns > now ? expiry_ns - now : 0);
+    });
   }
 
   kj::Promise<void> release(ReleaseContext context) override {
-    KJ_IF_MAYBE (slot, admit(*connection_, context)) {
-      return service()
-          .engine()
-          .submit(Release{lease_, tenant_, service().engine().now_ns()})
-          .then([context](Result<Reply> reply) mutable {
-            if (!reply.ok()) write_error(context.getResults().initError(), reply.error());
-          })
-          .attach(kj::mv(*slot));
-    }
-    return kj::READY_NOW;
+    return answer_command(connection(), context, Release{lease_, session_->tenant(), now_ns()},
+                          [](ReleaseContext&, Reply&) {});
   }
 
   kj::Promise<void> reportUsage(ReportUsageContext context) override {
-    KJ_IF_MAYBE (slot, admit(*connection_, context)) {
+    KJ_IF_MAYBE (slot, admit(connection(), context)) {
       const CallSlot held = kj::mv(*slot);
       const auto usage = context.getParams().getUsage();
       const std::string holder = read_text(usage.getHolder());
-      const LeaseRow* lease = service().engine().state().find_lease(lease_);
-      const bool ended = lease == nullptr || lease->tenant != tenant_ || lease->phase > LeasePhase::revoking;
+      const LeaseRow* lease = session_->find(lease_);
+      const bool ended = lease == nullptr || lease->phase > LeasePhase::revoking;
       if (ended || !valid_text(holder, limits::label_bytes_max)) {
-        write_error(context.getResults().initError(),
-                    Error{.code = ended ? ErrorCode::not_found : ErrorCode::invalid_argument,
-                          .where = "reportUsage",
-                          .detail = ended ? "the lease has ended" : "the holder's name is not printable"});
+        refuse(context, Error{.code = ended ? ErrorCode::not_found : ErrorCode::invalid_argument,
+                              .where = "reportUsage",
+                              .detail = ended ? "the lease has ended" : "the holder's name is not printable"});
         return kj::READY_NOW;
       }
       service().report_usage(lease_, ReportedUsage{.ddr_bytes = usage.getDdrBytes(),
@@ -94,20 +65,100 @@ class LeaseServer final : public rpc::Lease::Server {
     return kj::READY_NOW;
   }
 
- private:
-  Service& service() { return connection_->service; }
+  kj::Promise<void> resize(ResizeContext context) override {
+    if (Status status = may_change("resize"); !status.ok()) {
+      refuse(context, status.error());
+      return kj::READY_NOW;
+    }
+    const Resize request{lease_, session_->tenant(), context.getParams().getBytes(), now_ns()};
+    return answer_command(connection(), context, request, [this](ResizeContext& c, Reply&) {
+      session_->hand_over(c, lease_, ObjectAccess::read_write);
+    });
+  }
 
-  kj::Own<Connection> connection_;
-  LeaseId lease_;
-  std::string tenant_;
-  SharedFd memory_;
+  // To another tenant or host: its own lease only, as the state machine checks by the asking tenant.
+  kj::Promise<void> transfer(TransferContext context) override {
+    if (Status status = may_change("transfer"); !status.ok()) {
+      refuse(context, status.error());
+      return kj::READY_NOW;
+    }
+    Transfer request{lease_, session_->tenant(), read_text(context.getParams().getTenant()),
+                     read_text(context.getParams().getHost()), now_ns()};
+    if (request.to_tenant.empty() && !request.to_host.empty()) request.to_tenant = session_->tenant();
+    return answer_command(connection(), context, std::move(request), [this](TransferContext& c, Reply& reply) {
+      const LeaseRow& lease = std::get<LeaseReply>(reply).lease;
+      service().epoch_stepped(lease, "handed to " + lease.tenant + " on " + lease.host, LeaseCause::revoked,
+                              nullptr);
+      write_lease(c.getResults().initInfo(), lease, service(), false);
+    });
+  }
+
+  kj::Promise<void> beginMove(BeginMoveContext context) override {
+    Status status = may_change("beginMove");
+    if (status.ok()) status = may_move();
+    if (!status.ok()) {
+      refuse(context, status.error());
+      return kj::READY_NOW;
+    }
+    const auto mark = std::make_shared<MoveMark>(kj::addRef(*session_), lease_);
+    return answer_command(connection(), context, BeginMove{lease_, session_->tenant(), now_ns()},
+                          [this, mark](BeginMoveContext& c, Reply& reply) {
+                            begin_move(c, std::get<MoveReady>(reply), std::move(*mark));
+                          });
+  }
+
+ private:
+  Connection& connection() { return session_->connection(); }
+  Service& service() { return session_->service(); }
+  uint64_t now_ns() { return service().engine().now_ns(); }
+  std::string name() const { return std::to_string(lease_.value); }
+
+  Status may_change(const char* where) {
+    if (access_ == ObjectAccess::read_write) return session_->may_take_one_more();
+    return Error{.code = ErrorCode::permission_denied,
+                 .where = where,
+                 .detail = "lease " + name() + " is attached read-only here; attach it writable first"};
+  }
+
+  // Bytes that another session writes meanwhile would be lost.
+  Status may_move() {
+    const size_t holders = service().holders(lease_);
+    const bool moving = service().move_under_way(lease_);
+    if (holders <= 1 && !moving) return {};
+    return Error{.code = ErrorCode::busy,
+                 .where = "beginMove",
+                 .detail = "lease " + name() +
+                           (moving ? " is being moved already"
+                                   : " is held by " + std::to_string(holders) +
+                                         " sessions; all but the one that moves it have to end first")};
+  }
+
+  void begin_move(BeginMoveContext& context, const MoveReady& move, MoveMark mark) {
+    auto memory = service().open_object(move.object, ObjectAccess::read_write);
+    Status status = session_->may_take_one_more();
+    if (status.ok() && !memory.ok()) status = memory.error();
+    if (!status.ok()) {
+      refuse(context, status.error());
+      service().submit_unasked(FinishMove{lease_, move.target, session_->tenant(), false, now_ns()},
+                               connection().actor());
+      return;
+    }
+    context.getResults().setBytes(move.bytes);
+    context.getResults().setMove(
+        make_lease_move(kj::addRef(*session_), move, std::move(mark), std::move(*memory)));
+  }
+
+  kj::Own<ClientSession> session_;
+  const LeaseId lease_;
+  const ObjectAccess access_;
+  const SharedFd memory_;
 };
 
 }  // namespace
 
-rpc::Lease::Client make_lease(kj::Own<Connection> connection, LeaseId lease, std::string tenant,
+rpc::Lease::Client make_lease(kj::Own<ClientSession> session, LeaseId lease, ObjectAccess access,
                               SharedFd memory) {
-  return kj::heap<LeaseServer>(kj::mv(connection), lease, std::move(tenant), std::move(memory));
+  return kj::heap<LeaseServer>(kj::mv(session), lease, access, std::move(memory));
 }
 
 }  // namespace terrace::daemon

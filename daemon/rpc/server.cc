@@ -3,7 +3,6 @@
 #include <capnp/rpc-twoparty.h>
 #include <capnp/serialize-async.h>
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -17,12 +16,19 @@
 namespace terrace::daemon {
 namespace {
 
+// One request: the largest, a renewal of a page of leases, has 80 KiB. What a client sent of a request is kept
+// until all of it is there, so this times the connections bounds that memory.
+constexpr uint64_t request_bytes_max = 256 * kib;
+
 // The words of calls in progress for one client; beyond it no further call of it is taken in.
-constexpr size_t flow_limit_words = 8 * mib / sizeof(capnp::word);
+constexpr size_t flow_limit_words = 1 * mib / sizeof(capnp::word);
+
+// A peer that takes nothing is found by this many looks at it, evenly over write_stall_ns_max.
+constexpr uint64_t sweeps_a_stall = 4;
 
 capnp::ReaderOptions reader_options() {
   capnp::ReaderOptions options;
-  options.traversalLimitInWords = limits::rpc_message_bytes_max / sizeof(capnp::word);
+  options.traversalLimitInWords = request_bytes_max / sizeof(capnp::word);
   options.nestingLimit = 32;
   return options;
 }
@@ -34,68 +40,95 @@ bool answers(const sockaddr_un& address) {
 }
 
 // A message stream that takes nothing in while the peer does not take what was sent: otherwise one that asks
-// and never reads makes the answers pile up here, without bound.
+// and never reads makes the answers pile up here, without bound. Counts what is on its way for the peer's uid.
 class BackPressureStream final : public capnp::MessageStream {
  public:
-  explicit BackPressureStream(kj::AsyncCapabilityStream& stream) : inner_(stream) {}
+  BackPressureStream(kj::AsyncCapabilityStream& stream, Service& service, uint32_t uid)
+      : inner_(stream), service_(service), uid_(uid) {}
 
+  // `fds` stays unused: descriptors that a peer sends are closed by the kernel, before they take a place here.
   kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> tryReadMessage(
       kj::ArrayPtr<kj::AutoCloseFd> fds, capnp::ReaderOptions options,
       kj::ArrayPtr<capnp::word> scratch) override {
-    if (writing_ == 0) return inner_.tryReadMessage(fds, options, scratch);
+    if (writing_ == 0) return inner_.tryReadMessage(nullptr, options, scratch);
     auto pair = kj::newPromiseAndFulfiller<void>();
     written_ = kj::mv(pair.fulfiller);
     return pair.promise.then([this, fds, options, scratch] { return tryReadMessage(fds, options, scratch); });
   }
   kj::Promise<void> writeMessage(kj::ArrayPtr<const int> fds,
                                  kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) override {
-    return counted(inner_.writeMessage(fds, segments));
+    return counted(inner_.writeMessage(fds, segments), bytes_of(segments));
   }
   kj::Promise<void> writeMessages(
       kj::ArrayPtr<kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>>> messages) override {
-    return counted(inner_.writeMessages(messages));
+    uint64_t bytes = 0;
+    for (const auto segments : messages) bytes += bytes_of(segments);
+    return counted(inner_.writeMessages(messages), bytes);
   }
   kj::Maybe<int> getSendBufferSize() override { return inner_.getSendBufferSize(); }
   kj::Promise<void> end() override { return inner_.end(); }
 
+  // To be called now and then. Whether the peer took nothing since `sweeps` calls ago, although it should.
+  bool stalled(uint64_t sweeps) {
+    if (writing_ == 0) sweeps_without_progress_ = 0;
+    return sweeps_without_progress_++ >= sweeps;
+  }
+
  private:
-  kj::Promise<void> counted(kj::Promise<void> write) {
+  static uint64_t bytes_of(kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) {
+    uint64_t words = 0;
+    for (const auto segment : segments) words += segment.size();
+    return words * sizeof(capnp::word);
+  }
+
+  kj::Promise<void> counted(kj::Promise<void> write, uint64_t bytes) {
     ++writing_;
-    return write.attach(kj::defer([this] {
+    service_.answer_made(uid_, bytes);
+    return write.attach(kj::defer([this, bytes] {
+      sweeps_without_progress_ = 0;
+      service_.answer_taken(uid_, bytes);
       if (--writing_ == 0 && written_.get() != nullptr) kj::mv(written_)->fulfill();
     }));
   }
 
   capnp::AsyncCapabilityMessageStream inner_;
+  Service& service_;
+  const uint32_t uid_;
   uint32_t writing_ = 0;
+  uint64_t sweeps_without_progress_ = 0;
   kj::Own<kj::PromiseFulfiller<void>> written_;  // the read that waits
 };
 
+}  // namespace
+
 struct ServedConnection {
-  ServedConnection(Service& service_in, kj::Own<kj::AsyncCapabilityStream> stream_in, PeerCredentials peer)
+  ServedConnection(Service& service_in, std::set<ServedConnection*>& all_in,
+                   kj::Own<kj::AsyncCapabilityStream> stream_in, PeerCredentials peer)
       : service(service_in),
+        all(all_in),
         connection(kj::refcounted<Connection>(service_in, peer)),
         stream(kj::mv(stream_in)),
-        messages(*stream),
+        messages(*stream, service_in, peer.uid),
         network(messages, limits::rpc_fds_per_message_max, capnp::rpc::twoparty::Side::SERVER,
                 reader_options()),
         system(capnp::makeRpcServer(network, make_gateway(kj::addRef(*connection)))) {
     system.setFlowLimit(flow_limit_words);
+    all.insert(this);
   }
   ~ServedConnection() noexcept(false) {
+    all.erase(this);
     connection->end();
     service.connection_closed(connection->peer);
   }
 
   Service& service;
+  std::set<ServedConnection*>& all;
   kj::Own<Connection> connection;
   kj::Own<kj::AsyncCapabilityStream> stream;
   BackPressureStream messages;
   capnp::TwoPartyVatNetwork network;
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> system;
 };
-
-}  // namespace
 
 Result<UniqueFd> listen_unix(const std::string& path, uint32_t mode) {
   constexpr const char* where = "listen_unix";
@@ -132,6 +165,7 @@ Result<UniqueFd> listen_unix(const std::string& path, uint32_t mode) {
 
 RpcServer::RpcServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer, UniqueFd listener)
     : service_(service), timer_(timer), spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)), tasks_(*this) {
+  tasks_.add(sweep_loop());
   if (!listener.valid()) return;
   // The daemon decides itself who may connect; kj's filter is for outgoing addresses.
   receiver_ = io.wrapListenSocketFd(listener.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
@@ -140,8 +174,22 @@ RpcServer::RpcServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Time
   tasks_.add(accept_loop());
 }
 
+void RpcServer::log(const std::string& line) {
+  service_.peer_log().warn(service_.engine().now_ns(), line);
+}
+
 void RpcServer::taskFailed(kj::Exception&& exception) {
-  spdlog::info("a connection ended: {}", exception.getDescription().cStr());
+  log(std::string("a connection ended: ") + exception.getDescription().cStr());
+}
+
+// Closes the connections of peers that take nothing: what was made for them takes memory.
+kj::Promise<void> RpcServer::sweep_loop() {
+  const auto pause = static_cast<int64_t>(service_.options().write_stall_ns_max / sweeps_a_stall);
+  return timer_.afterDelay(pause * kj::NANOSECONDS).then([this] {
+    for (ServedConnection* served : served_)
+      if (served->messages.stalled(sweeps_a_stall)) served->connection->close("it takes no answers");
+    return sweep_loop();
+  });
 }
 
 // Never ends: whatever fails, accepting is tried again. `spare_` is a descriptor kept for the moment when there
@@ -150,7 +198,7 @@ kj::Promise<void> RpcServer::accept_loop() {
   return kj::evalNow([this] { return receiver_->acceptAuthenticated(); })
       .then([this](kj::AuthenticatedStream accepted) { take(kj::mv(accepted)); })
       .catch_([this](kj::Exception&& exception) -> kj::Promise<void> {
-        spdlog::error("accepting failed: {}", exception.getDescription().cStr());
+        log(std::string("accepting failed: ") + exception.getDescription().cStr());
         spare_.reset();
         return kj::evalNow([this] { return receiver_->accept(); })
             .then([](kj::Own<kj::AsyncIoStream>) {})
@@ -173,19 +221,15 @@ void RpcServer::take(kj::AuthenticatedStream accepted) {
   KJ_IF_MAYBE (uid, credentials.uid) {
     peer.uid = *uid;
   } else {
-    spdlog::warn("a connection without peer credentials was closed");
+    log("a connection without peer credentials was closed");
     return;
   }
   KJ_IF_MAYBE (pid, credentials.pid) {
     peer.pid = *pid;
   }
   if (!service_.connection_opened(peer)) {
-    const uint64_t now_ns = service_.engine().now_ns();
-    if (now_ns - refusal_logged_ns_ >= ns_per_s) {  // a flood of them must not flood the log
-      spdlog::warn("uid {} pid {}: connection closed, too many are open ({} in all)", peer.uid, peer.pid,
-                   service_.connections());
-      refusal_logged_ns_ = now_ns;
-    }
+    log("uid " + std::to_string(peer.uid) + " pid " + std::to_string(peer.pid) +
+        ": connection closed, too many are open (" + std::to_string(service_.connections()) + " in all)");
     return;
   }
   tasks_.add(run(
@@ -199,14 +243,15 @@ kj::Promise<void> RpcServer::serve(kj::Own<kj::AsyncCapabilityStream> stream, Pe
 }
 
 kj::Promise<void> RpcServer::run(kj::Own<kj::AsyncCapabilityStream> stream, PeerCredentials peer) {
-  auto served = kj::heap<ServedConnection>(service_, kj::mv(stream), peer);
+  auto served = kj::heap<ServedConnection>(service_, served_, kj::mv(stream), peer);
   auto& connection = *served->connection;
   auto silent = timer_.afterDelay(static_cast<int64_t>(limits::rpc_hello_ns_max) * kj::NANOSECONDS)
                     .then([&connection]() -> kj::Promise<void> {
                       if (connection.greeted) return kj::NEVER_DONE;
                       return kj::READY_NOW;  // who says nothing only takes a place
                     });
-  return served->network.onDisconnect().exclusiveJoin(kj::mv(silent)).attach(kj::mv(served));
+  auto over = served->network.onDisconnect().exclusiveJoin(kj::mv(silent)).exclusiveJoin(connection.on_close());
+  return over.attach(kj::mv(served));
 }
 
 }  // namespace terrace::daemon

@@ -1,5 +1,6 @@
 // Accepts connections on the unix socket: authenticates each by the kernel (SO_PEERCRED), bounds what it may
-// send, and serves it until it goes away. A bad message costs its own connection only.
+// send, and serves it until it goes away. A bad message costs its own connection only, and so does not taking
+// what was asked for. Descriptors that a peer sends along are dropped by the kernel: nothing here wants any.
 //
 // Threads   The event loop's thread only.
 #pragma once
@@ -7,6 +8,7 @@
 #include <kj/async-io.h>
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "core/base/result.h"
@@ -19,6 +21,8 @@ namespace terrace::daemon {
 //           invalid_argument   the path is longer than a unix socket's name can be
 Result<UniqueFd> listen_unix(const std::string& path, uint32_t mode);
 
+struct ServedConnection;
+
 class RpcServer final : private kj::TaskSet::ErrorHandler {
  public:
   RpcServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer, UniqueFd listener);
@@ -28,14 +32,16 @@ class RpcServer final : private kj::TaskSet::ErrorHandler {
 
  private:
   kj::Promise<void> accept_loop();
+  kj::Promise<void> sweep_loop();
   void take(kj::AuthenticatedStream accepted);
   kj::Promise<void> run(kj::Own<kj::AsyncCapabilityStream> stream, PeerCredentials peer);
+  void log(const std::string& line);
   void taskFailed(kj::Exception&& exception) override;
 
   Service& service_;
   kj::Timer& timer_;
   UniqueFd spare_;
-  uint64_t refusal_logged_ns_ = 0;
+  std::set<ServedConnection*> served_;
   kj::Own<kj::ConnectionReceiver> receiver_;
   kj::TaskSet tasks_;
 };

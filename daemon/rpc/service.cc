@@ -1,17 +1,27 @@
 #include "daemon/rpc/service.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
-#include <vector>
+#include <bit>
 
 namespace terrace::daemon {
 
 Service::Service(Engine& engine, ServiceOptions options)
-    : engine_(engine), options_(std::move(options)), started_ns_(engine.now_ns()) {
+    : engine_(engine),
+      options_(std::move(options)),
+      started_ns_(engine.now_ns()),
+      waiting_grants_(engine),
+      tasks_(*this) {
   engine_.set_notifier(this);
 }
 
-Service::~Service() {
+Service::~Service() noexcept {
   engine_.set_notifier(nullptr);
+}
+
+void Service::taskFailed(kj::Exception&& exception) {
+  spdlog::error("a command of the RPC layer failed: {}", exception.getDescription().cStr());
 }
 
 std::optional<std::string> Service::tenant_of(const PeerCredentials& peer) const {
@@ -20,89 +30,76 @@ std::optional<std::string> Service::tenant_of(const PeerCredentials& peer) const
   return std::nullopt;
 }
 
+// --- who holds what -----------------------------------------------------------------------------------
+
+namespace {
+
+// Whether a drain or a compaction wants the lease elsewhere and its move is under way. Asked for movable leases
+// of such devices and pools only: it looks at every lease.
+bool moved_by_the_manager(const StateMachine& state, const LeaseRow& lease) {
+  if (!lease.movable) return false;
+  const bool draining = std::any_of(lease.extents.begin(), lease.extents.end(), [&state](const Extent& extent) {
+    const DeviceRow* device = state.find_device(extent.device);
+    return device != nullptr && device->state == DeviceState::draining;
+  });
+  if (!draining && state.compaction_of(lease.pool) == nullptr) return false;
+  const std::vector<WantedMove> wanted = state.moves_wanted();
+  return std::any_of(wanted.begin(), wanted.end(), [&lease](const WantedMove& move) {
+    return move.lease == lease.id && move.target.valid();
+  });
+}
+
+}  // namespace
+
 Status Service::may_hold(const LeaseRow& lease, ObjectAccess access, const HolderListener& listener) const {
-  if (lease.mode == LeaseMode::shared_coherent) return {};
-  const auto [begin, end] = holders_.equal_range(lease.id);
-  for (auto at = begin; at != end; ++at) {
-    const Holder& other = at->second;
-    if (other.listener == &listener || (other.listener->pid() == listener.pid() && listener.pid() != 0))
-      continue;  // 0: of another pid namespace
-    const bool both_write = access == ObjectAccess::read_write && other.access == ObjectAccess::read_write;
-    if (lease.mode == LeaseMode::shared_read_only && !both_write) continue;
-    return Error{.code = ErrorCode::busy,
-                 .where = "attach",
-                 .detail = "lease " + std::to_string(lease.id.value) + " is held by process " +
-                           std::to_string(other.listener->pid()) +
-                           (lease.mode == LeaseMode::exclusive
-                                ? " and exclusive; grant it in a shared mode to hold it more than once"
-                                : ", which writes it; attach it read-only")};
+  const auto moving = moving_.find(lease.id);
+  if (moving != moving_.end() ? moving->second != &listener : moved_by_the_manager(engine_.state(), lease)) {
+    return Error{
+        .code = ErrorCode::busy,
+        .where = "attach",
+        .detail = "lease " + std::to_string(lease.id.value) + " is being moved; try again in a moment"};
   }
-  return {};
-}
-
-void Service::add_holder(LeaseId lease, ObjectAccess access, HolderListener& listener) {
-  const auto [begin, end] = holders_.equal_range(lease);
-  for (auto at = begin; at != end; ++at) {
-    if (at->second.listener != &listener) continue;
-    if (access == ObjectAccess::read_write) at->second.access = access;
-    return;
-  }
-  holders_.emplace(lease, Holder{&listener, access});
-}
-
-void Service::remove_listener(HolderListener& listener) {
-  std::erase_if(holders_, [&](const auto& entry) { return entry.second.listener == &listener; });
+  return holders_.may_hold(lease, access, listener);
 }
 
 void Service::revoking(LeaseId lease, uint64_t grace_ns, const std::string& reason) {
-  const auto [begin, end] = holders_.equal_range(lease);
-  std::vector<HolderListener*> listeners;
-  for (auto at = begin; at != end; ++at) listeners.push_back(at->second.listener);
-  for (HolderListener* listener : listeners) listener->revoking(lease, grace_ns, reason);
+  for (HolderListener* listener : holders_.of(lease)) listener->revoking(lease, grace_ns, reason);
 }
 
-bool Service::move_requested(LeaseId, const std::string&) {
-  return false;
-}
-
-void Service::fenced(LeaseId lease, const std::string& reason, LeaseCause) {
-  const auto [begin, end] = holders_.equal_range(lease);
-  std::vector<HolderListener*> listeners;
-  for (auto at = begin; at != end; ++at) listeners.push_back(at->second.listener);
-  holders_.erase(lease);
-  memory_.erase({lease, ObjectAccess::read_only});
-  memory_.erase({lease, ObjectAccess::read_write});
+void Service::fenced(LeaseId lease, const std::string& reason, LeaseCause cause) {
   usage_.erase(lease.value);
-  for (HolderListener* listener : listeners) listener->fenced(lease, reason);
+  for (HolderListener* listener : holders_.take_all(lease)) listener->fenced(lease, reason, cause);
+}
+
+void Service::epoch_stepped(const LeaseRow& lease, const std::string& reason, LeaseCause cause,
+                            HolderListener* keeper) {
+  for (HolderListener* listener : holders_.take_outdated(lease, keeper))
+    listener->fenced(lease.id, reason, cause);
 }
 
 Result<SharedFd> Service::open_memory(const LeaseRow& lease, ObjectAccess access) {
-  std::weak_ptr<const UniqueFd>& known = memory_[{lease.id, access}];
-  if (SharedFd shared = known.lock()) return shared;
-  TERRACE_ASSIGN_OR_RETURN(UniqueFd opened, engine_.backend().open(lease.object, access));
-  SharedFd shared = std::make_shared<const UniqueFd>(std::move(opened));
-  known = shared;
+  return open_object(lease.object, access);
+}
+
+Result<SharedFd> Service::open_object(const std::string& object, ObjectAccess access) {
+  const MemoryCache::key_type key{object, access};
+  if (const auto known = memory_->find(key); known != memory_->end())
+    if (SharedFd shared = known->second.lock()) return shared;
+  TERRACE_ASSIGN_OR_RETURN(UniqueFd opened, engine_.backend().open(object, access));
+  const std::weak_ptr<MemoryCache> cache = memory_;
+  SharedFd shared(new UniqueFd(std::move(opened)), [cache, key](const UniqueFd* fd) {
+    if (const auto entries = cache.lock()) {
+      const auto at = entries->find(key);
+      if (at != entries->end() && at->second.expired()) entries->erase(at);
+    }
+    delete fd;
+  });
+  (*memory_)[key] = shared;
   return shared;
 }
 
-bool Service::connection_opened(const PeerCredentials& peer) {
-  uint32_t& of_uid = connections_of_uid_[peer.uid];
-  if (!is_admin(peer)) {
-    const uint32_t reserved = std::min(limits::rpc_connections_reserved, options_.connections_max / 2);
-    const uint32_t share = std::max(1u, options_.connections_max / limits::rpc_connections_uid_share);
-    if (of_uid >= share || connections_ + reserved >= options_.connections_max) return false;
-  } else if (connections_ >= options_.connections_max) {
-    return false;
-  }
-  ++of_uid;
-  ++connections_;
-  return true;
-}
-
-void Service::connection_closed(const PeerCredentials& peer) {
-  --connections_;
-  const auto at = connections_of_uid_.find(peer.uid);
-  if (at != connections_of_uid_.end() && --at->second == 0) connections_of_uid_.erase(at);
+void Service::submit_unasked(Command command, Actor actor) {
+  tasks_.add(engine_.submit(std::move(command), std::move(actor)).ignoreResult());
 }
 
 void Service::report_usage(LeaseId lease, ReportedUsage usage) {
@@ -113,6 +110,67 @@ void Service::report_usage(LeaseId lease, ReportedUsage usage) {
 const ReportedUsage* Service::usage_of(LeaseId lease) const {
   const auto at = usage_.find(lease.value);
   return at == usage_.end() ? nullptr : &at->second;
+}
+
+const std::vector<FreeClass>& Service::free_classes(PoolId pool) {
+  constexpr size_t runs_always_fresh = 4096;
+  constexpr uint64_t stale_ns = 200 * ns_per_ms;
+  const StateMachine& state = engine_.state();
+  size_t runs = 0;
+  for (const auto& [id, device] : state.devices())
+    if (device.pool == pool) runs += state.free_of(id).runs().size();
+  FreeClasses& known = free_classes_[pool];
+  const uint64_t now_ns = engine_.now_ns();
+  if (runs > runs_always_fresh && known.made_ns != 0 && now_ns - known.made_ns < stale_ns) return known.classes;
+  std::map<uint64_t, FreeClass> by_min;
+  for (const auto& [id, device] : state.devices()) {
+    if (device.pool != pool) continue;
+    for (const auto& [first, count] : state.free_of(id).runs()) {
+      const uint64_t bytes = count * device.granule_bytes;
+      FreeClass& found = by_min[std::bit_floor(bytes)];
+      found.run_bytes_min = std::bit_floor(bytes);
+      ++found.runs;
+      found.bytes += bytes;
+    }
+  }
+  known.classes.clear();
+  for (const auto& [min, found] : by_min) known.classes.push_back(found);
+  known.made_ns = now_ns;
+  return known.classes;
+}
+
+// --- how much each uid takes --------------------------------------------------------------------------
+
+bool Service::connection_opened(const PeerCredentials& peer) {
+  const auto at = connections_of_uid_.find(peer.uid);
+  const uint32_t of_uid = at == connections_of_uid_.end() ? 0 : at->second;
+  if (!is_admin(peer)) {
+    const uint32_t reserved = std::min(limits::rpc_connections_reserved, options_.connections_max / 2);
+    const uint32_t share = std::max(1u, options_.connections_max / limits::rpc_connections_uid_share);
+    if (of_uid >= share || connections_ + reserved >= options_.connections_max) return false;
+  } else if (connections_ >= options_.connections_max) {
+    return false;
+  }
+  ++connections_of_uid_[peer.uid];
+  ++connections_;
+  return true;
+}
+
+void Service::connection_closed(const PeerCredentials& peer) {
+  --connections_;
+  const auto at = connections_of_uid_.find(peer.uid);
+  if (at != connections_of_uid_.end() && --at->second == 0) connections_of_uid_.erase(at);
+}
+
+void Service::answer_taken(uint32_t uid, uint64_t bytes) {
+  const auto at = unwritten_bytes_.find(uid);
+  if (at != unwritten_bytes_.end() && (at->second -= std::min(at->second, bytes)) == 0)
+    unwritten_bytes_.erase(at);
+}
+
+uint64_t Service::unwritten_bytes(uint32_t uid) const {
+  const auto at = unwritten_bytes_.find(uid);
+  return at == unwritten_bytes_.end() ? 0 : at->second;
 }
 
 }  // namespace terrace::daemon

@@ -1,5 +1,9 @@
 #include "daemon/rpc/wire.h"
 
+#include <algorithm>
+
+#include "daemon/state/names.h"
+
 namespace terrace::daemon {
 
 void write_error(rpc::Error::Builder out, const Error& error) {
@@ -18,7 +22,28 @@ LeaseMode read_mode(rpc::LeaseMode mode) {
   return LeaseMode::exclusive;
 }
 
+Placement read_placement(rpc::Placement placement) {
+  switch (placement) {
+    case rpc::Placement::STRIPED: return Placement::striped;
+    case rpc::Placement::SPREAD: return Placement::spread;
+    case rpc::Placement::LINEAR: break;
+  }
+  return Placement::linear;
+}
+
+uint32_t page_size(uint32_t asked) {
+  return asked == 0 ? limits::leases_per_page_max : std::min(asked, limits::leases_per_page_max);
+}
+
+std::string shown(const std::string& text) {
+  if (valid_text(text, limits::label_bytes_max)) return text;
+  return "(" + std::to_string(text.size()) + " bytes, not a name)";
+}
+
 namespace {
+
+// Extents of one page of leases: 24 bytes each and a serial, some megabytes.
+constexpr uint64_t extents_per_page_max = 100'000;
 
 uint64_t from_now(uint64_t at_ns, uint64_t now_ns) {
   return at_ns > now_ns ? at_ns - now_ns : 0;
@@ -35,9 +60,7 @@ void write_extents(capnp::List<rpc::Extent>::Builder out, const LeaseRow& lease,
   }
 }
 
-}  // namespace
-
-void write_lease(rpc::LeaseInfo::Builder out, const LeaseRow& lease, Service& service, bool with_object) {
+void write_all_but_extents(rpc::LeaseInfo::Builder out, const LeaseRow& lease, Service& service) {
   const StateMachine& state = service.engine().state();
   const uint64_t now_ns = service.engine().now_ns();
   const PoolRow* pool = state.find_pool(lease.pool);
@@ -54,11 +77,13 @@ void write_lease(rpc::LeaseInfo::Builder out, const LeaseRow& lease, Service& se
   out.setExpiresInNs(from_now(lease.expiry_ns, now_ns));
   out.setObject(lease.object);
   out.setReason(lease.reason);
+  out.setCause(static_cast<rpc::LeaseCause>(lease.cause));
+  out.setMovable(lease.movable);
+  out.setHolders(static_cast<uint32_t>(service.holders(lease.id)));
   out.setGranuleBytes(state.pool_granule_bytes(lease.pool));
   out.setTier("cxl");
   out.setIsolation("kernel");
   out.setHugePages(service.engine().backend().huge_pages());
-  write_extents(out.initExtents(static_cast<uint32_t>(lease.extents.size())), lease, state);
   if (const ReportedUsage* usage = service.usage_of(lease.id)) {
     auto report = out.initUsage();
     report.setDdrBytes(usage->ddr_bytes);
@@ -68,13 +93,33 @@ void write_lease(rpc::LeaseInfo::Builder out, const LeaseRow& lease, Service& se
     report.setAgeNs(now_ns - usage->reported_ns);
     report.setHolder(usage->holder);
   }
-  if (with_object) {
+}
+
+}  // namespace
+
+void write_lease(rpc::LeaseInfo::Builder out, const LeaseRow& lease, Service& service, bool with_object) {
+  write_all_but_extents(out, lease, service);
+  write_extents(out.initExtents(static_cast<uint32_t>(lease.extents.size())), lease, service.engine().state());
+  if (with_object && !lease.object.empty()) {
     const auto object = service.engine().backend().usage(lease.object);
     if (object.ok()) out.setObjectBytes(object->allocated);
   }
 }
 
-void write_pool(rpc::PoolInfo::Builder out, const PoolRow& pool, const StateMachine& state) {
+void write_leases(capnp::List<rpc::LeaseInfo>::Builder out, const std::vector<const LeaseRow*>& leases,
+                  Service& service) {
+  uint64_t extents = 0;
+  for (uint32_t i = 0; i < leases.size(); ++i) {
+    write_all_but_extents(out[i], *leases[i], service);
+    extents += leases[i]->extents.size();
+    if (extents > extents_per_page_max) continue;
+    write_extents(out[i].initExtents(static_cast<uint32_t>(leases[i]->extents.size())), *leases[i],
+                  service.engine().state());
+  }
+}
+
+void write_pool(rpc::PoolInfo::Builder out, const PoolRow& pool, Service& service) {
+  const StateMachine& state = service.engine().state();
   const PoolUse use = state.pool_use(pool.id);
   out.setName(pool.name);
   out.setCapacityBytes(use.capacity_bytes);
@@ -85,11 +130,69 @@ void write_pool(rpc::PoolInfo::Builder out, const PoolRow& pool, const StateMach
   out.setLargestFreeBytes(use.largest_free_bytes);
   out.setGranuleBytes(state.pool_granule_bytes(pool.id));
   out.setLeases(static_cast<uint32_t>(use.leases));
+  out.setPlacement(static_cast<rpc::Placement>(pool.placement));
+  out.setStripeBytes(pool.stripe_bytes);
+  out.setReservedBytes(use.reserved_bytes);
+  out.setWaiting(static_cast<uint32_t>(use.waiting));
+  out.setWaitingBytes(use.waiting_bytes);
+  out.setGrantableBytes(use.grantable_bytes);
+  const std::vector<FreeClass>& free_classes = service.free_classes(pool.id);
+  auto classes = out.initFreeClasses(static_cast<uint32_t>(free_classes.size()));
+  for (uint32_t i = 0; i < free_classes.size(); ++i) {
+    classes[i].setRunBytesMin(free_classes[i].run_bytes_min);
+    classes[i].setRuns(free_classes[i].runs);
+    classes[i].setBytes(free_classes[i].bytes);
+  }
   std::vector<const DeviceRow*> members;
   for (const auto& [id, device] : state.devices())
     if (device.pool == pool.id) members.push_back(&device);
   auto devices = out.initDevices(static_cast<uint32_t>(members.size()));
   for (uint32_t i = 0; i < members.size(); ++i) devices.set(i, members[i]->serial);
+}
+
+void write_pools(capnp::List<rpc::PoolInfo>::Builder out, Service& service) {
+  uint32_t i = 0;
+  for (const auto& [id, pool] : service.engine().state().pools()) write_pool(out[i++], pool, service);
+}
+
+std::unordered_map<DeviceId, DeviceUse> device_uses(const StateMachine& state) {
+  std::unordered_map<DeviceId, DeviceUse> uses;
+  std::vector<DeviceId> counted;
+  for (const auto& [id, lease] : state.leases()) {
+    counted.clear();
+    for (const Extent& extent : lease.extents) {
+      const DeviceRow* device = state.find_device(extent.device);
+      if (device == nullptr) continue;
+      DeviceUse& use = uses[extent.device];
+      use.bytes += extent.granules * device->granule_bytes;
+      if (std::find(counted.begin(), counted.end(), extent.device) != counted.end()) continue;
+      counted.push_back(extent.device);
+      ++use.leases;
+    }
+  }
+  return uses;
+}
+
+DeviceUse device_use(const StateMachine& state, const DeviceRow& device) {
+  return device_uses(state)[device.id];
+}
+
+void write_device(rpc::DeviceInfo::Builder out, const DeviceRow& device, const DeviceUse& use,
+                  const std::string& detail, const StateMachine& state) {
+  out.setSerial(device.serial);
+  out.setBackend(device.backend);
+  out.setCapacityBytes(device.capacity_bytes);
+  out.setGranuleBytes(device.granule_bytes);
+  out.setAdopted(true);
+  const PoolRow* pool = state.find_pool(device.pool);
+  out.setPool(pool == nullptr ? "" : pool->name);
+  out.setPresent(!state.absent(device.id));
+  out.setFreeBytes(state.device_free_bytes(device.id));
+  out.setLargestFreeBytes(state.free_of(device.id).largest_run() * device.granule_bytes);
+  out.setState(static_cast<rpc::DeviceState>(device.state));
+  out.setLeases(static_cast<uint32_t>(use.leases));
+  out.setUsedBytes(use.bytes);
+  out.setDetail(detail);
 }
 
 }  // namespace terrace::daemon

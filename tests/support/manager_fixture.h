@@ -47,6 +47,8 @@ class CollectingListener final : public rpc::LeaseListener::Server {
     uint64_t lease;
     bool fenced;
     std::string reason;
+    rpc::LeaseCause cause = rpc::LeaseCause::NONE;
+    bool move_requested = false;
   };
   explicit CollectingListener(std::vector<Notice>& notices) : notices_(notices) {}
   kj::Promise<void> revoking(RevokingContext context) override {
@@ -54,7 +56,13 @@ class CollectingListener final : public rpc::LeaseListener::Server {
     return kj::READY_NOW;
   }
   kj::Promise<void> fenced(FencedContext context) override {
-    notices_.push_back({context.getParams().getLease(), true, context.getParams().getReason().cStr()});
+    notices_.push_back({context.getParams().getLease(), true, context.getParams().getReason().cStr(),
+                        context.getParams().getCause()});
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> moveRequested(MoveRequestedContext context) override {
+    notices_.push_back({context.getParams().getLease(), false, context.getParams().getReason().cStr(),
+                        rpc::LeaseCause::NONE, true});
     return kj::READY_NOW;
   }
 

@@ -1,0 +1,93 @@
+// The operator's interface: devices, pools, every tenant's leases, quotas and reservations, the audit log,
+// checks. Whoever has this capability is an administrator: Gateway.openAdmin decides that once.
+//
+// Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
+//           checks, admin_devices.cc, admin_pools.cc, admin_leases.cc and admin_policy.cc the rest.
+// Threads   The event loop's thread only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/rpc/calls.h"
+
+namespace terrace::daemon {
+
+class AdminServer final : public rpc::Admin::Server {
+ public:
+  explicit AdminServer(kj::Own<Connection> connection) : connection_(kj::mv(connection)) {}
+
+  kj::Promise<void> status(StatusContext context) override;
+  kj::Promise<void> check(CheckContext context) override;
+  kj::Promise<void> fsck(FsckContext context) override;
+  kj::Promise<void> audit(AuditContext context) override;
+
+  kj::Promise<void> devices(DevicesContext context) override;
+  kj::Promise<void> adopt(AdoptContext context) override;
+  kj::Promise<void> drain(DrainContext context) override;
+  kj::Promise<void> progress(ProgressContext context) override;
+  kj::Promise<void> undrain(UndrainContext context) override;
+  kj::Promise<void> failDevice(FailDeviceContext context) override;
+  kj::Promise<void> removeDevice(RemoveDeviceContext context) override;
+
+  kj::Promise<void> createPool(CreatePoolContext context) override;
+  kj::Promise<void> addDevice(AddDeviceContext context) override;
+  kj::Promise<void> pools(PoolsContext context) override;
+  kj::Promise<void> deletePool(DeletePoolContext context) override;
+  kj::Promise<void> compact(CompactContext context) override;
+  kj::Promise<void> endCompaction(EndCompactionContext context) override;
+
+  kj::Promise<void> leases(LeasesContext context) override;
+  kj::Promise<void> quarantined(QuarantinedContext context) override;
+  kj::Promise<void> lease(LeaseContext context) override;
+  kj::Promise<void> revoke(RevokeContext context) override;
+  kj::Promise<void> renew(RenewContext context) override;
+  kj::Promise<void> release(ReleaseContext context) override;
+  kj::Promise<void> resize(ResizeContext context) override;
+  kj::Promise<void> transfer(TransferContext context) override;
+
+  kj::Promise<void> setQuota(SetQuotaContext context) override;
+  kj::Promise<void> quotas(QuotasContext context) override;
+  kj::Promise<void> reserve(ReserveContext context) override;
+  kj::Promise<void> reservations(ReservationsContext context) override;
+  kj::Promise<void> unreserve(UnreserveContext context) override;
+
+ private:
+  Service& service() { return connection_->service; }
+  Engine& engine() { return connection_->service.engine(); }
+  const StateMachine& state() { return connection_->service.engine().state(); }
+  uint64_t now_ns() { return engine().now_ns(); }
+
+  template <typename Context, typename Answer>
+  kj::Promise<void> query(Context context, Answer answer) {
+    return answer_query(*connection_, context, std::move(answer));
+  }
+  template <typename Context, typename Answer>
+  kj::Promise<void> command(Context context, Command request, Answer answer) {
+    return answer_command(*connection_, context, std::move(request), std::move(answer));
+  }
+  // A command whose reply is the lease's row.
+  template <typename Context>
+  kj::Promise<void> lease_command(Context context, Command request) {
+    return command(context, std::move(request), [this](Context& c, Reply& reply) {
+      write_lease(c.getResults().initInfo(), std::get<LeaseReply>(reply).lease, service(), false);
+    });
+  }
+  // A command whose reply is the device's row.
+  template <typename Context>
+  kj::Promise<void> device_command(Context context, Command request) {
+    return command(context, std::move(request), [this](Context& c, Reply& reply) {
+      const DeviceRow& device = std::get<DeviceReply>(reply).device;
+      write_device(c.getResults().initDevice(), device, device_use(state(), device), "", state());
+    });
+  }
+
+  void write_status(rpc::ServerInfo::Builder out);
+  void write_devices(DevicesContext& context);
+  Error unknown_device(const std::string& serial);
+  void check_objects(std::vector<std::string>& problems);
+
+  kj::Own<Connection> connection_;
+};
+
+}  // namespace terrace::daemon

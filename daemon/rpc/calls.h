@@ -1,0 +1,96 @@
+// How every method answers: admitted within the connection's bounds, then a query's answer once all that it
+// shows is durable, or a command's once its outcome is.
+//
+// Threads   The event loop's thread only.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "daemon/rpc/connection.h"
+
+namespace terrace::daemon {
+
+// Calls of one connection whose answers take megabytes (pages of leases, of the audit log).
+inline constexpr uint32_t pages_outstanding_max = 4;
+
+template <typename Context>
+void refuse(Context& context, const Error& error) {
+  write_error(context.getResults().initError(), error);
+}
+
+// Admits a call, or answers it with limit_exceeded. Every method of every capability begins with this.
+template <typename Context>
+kj::Maybe<CallSlot> admit(Connection& connection, Context& context) {
+  const uint32_t most = connection.service.options().calls_outstanding_max;
+  if (connection.calls < most) return CallSlot(connection);
+  refuse(context, Error{.code = ErrorCode::limit_exceeded,
+                        .where = "admit",
+                        .detail = "this connection has " + std::to_string(most) +
+                                  " calls under way already; wait for answers before sending more"});
+  return nullptr;
+}
+
+// Takes the answer now and sends it once all that it shows is durable.
+template <typename Context, typename Answer>
+kj::Promise<void> answer_query(Connection& connection, Context context, Answer answer) {
+  KJ_IF_MAYBE (slot, admit(connection, context)) {
+    answer(context);
+    return connection.service.engine()
+        .settled()
+        .then([context](Status settled) mutable {
+          if (!settled.ok()) refuse(context, settled.error());
+        })
+        .attach(kj::mv(*slot));
+  }
+  return kj::READY_NOW;
+}
+
+// As answer_query, for an answer that may take megabytes: few at once, and none for a uid whose peers do not
+// take what they asked for.
+template <typename Context, typename Answer>
+kj::Promise<void> answer_page(Connection& connection, Context context, Answer answer) {
+  Service& service = connection.service;
+  const uint64_t unwritten = service.unwritten_bytes(connection.peer.uid);
+  if (connection.pages >= pages_outstanding_max || unwritten > service.options().unwritten_bytes_uid_max) {
+    refuse(context, Error{.code = ErrorCode::limit_exceeded,
+                          .where = "answer_page",
+                          .detail = connection.pages >= pages_outstanding_max
+                                        ? "this connection has " + std::to_string(pages_outstanding_max) +
+                                              " lists under way already; wait for them"
+                                        : "uid " + std::to_string(connection.peer.uid) + " has not taken " +
+                                              format_size(unwritten) + " of answers; read them first"});
+    return kj::READY_NOW;
+  }
+  Counted<&Connection::pages> page(connection);
+  return answer_query(connection, context, answer).attach(kj::mv(page));
+}
+
+// Submits `request`; `answer(context, reply)` writes the outcome.
+template <typename Context, typename Answer>
+kj::Promise<void> answer_command(Connection& connection, Context context, Command request, Answer answer) {
+  KJ_IF_MAYBE (slot, admit(connection, context)) {
+    return connection.submit(std::move(request))
+        .then([context, answer](Result<Reply> reply) mutable {
+          if (!reply.ok()) {
+            refuse(context, reply.error());
+          } else {
+            answer(context, *reply);
+          }
+        })
+        .attach(kj::mv(*slot));
+  }
+  return kj::READY_NOW;
+}
+
+// What a reply holds, or an error: an answer of another kind is a defect of the manager, and costs one call.
+template <typename Kind>
+Result<Kind> reply_as(Result<Reply> reply) {
+  if (!reply.ok()) return std::move(reply).error();
+  if (auto* found = std::get_if<Kind>(&*reply)) return std::move(*found);
+  return Error{.code = ErrorCode::unavailable,
+               .where = "reply_as",
+               .detail = "the manager answered in an unexpected way; please report it"};
+}
+
+}  // namespace terrace::daemon

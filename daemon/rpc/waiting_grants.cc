@@ -1,0 +1,55 @@
+#include "daemon/rpc/waiting_grants.h"
+
+#include <spdlog/spdlog.h>
+
+namespace terrace::daemon {
+
+WaitingGrants::Submitted WaitingGrants::submit(Grant command, const Actor& actor) {
+  const Key key{command.tenant, command.request_high, command.request_low};
+  // The engine keeps a note of each call that joins: only the first one is passed on, so that retrying and
+  // giving up in turns costs nothing there.
+  if (const auto known = waiting_.find(key); known != waiting_.end()) return join(key, known->second);
+  const bool may_wait = command.wait_ns != 0;
+  auto answer = engine_.submit(std::move(command), actor);
+  const auto& leases = engine_.state().leases();
+  if (!may_wait || leases.empty()) return {kj::mv(answer), false};
+  const LeaseRow& newest = leases.rbegin()->second;  // ids ascend
+  const bool waits =
+      newest.phase == LeasePhase::waiting && key == Key{newest.tenant, newest.request_high, newest.request_low};
+  if (!waits) return {kj::mv(answer), false};
+  auto shared = answer
+                    .then([this, key, lease = newest.id](Result<Reply> reply) {
+                      answered(key, lease);
+                      return reply;
+                    })
+                    .fork();
+  const auto entry = waiting_.emplace(key, Waiting{newest.id, actor, 0, kj::mv(shared)}).first;
+  return join(key, entry->second);
+}
+
+WaitingGrants::Submitted WaitingGrants::join(const Key& key, Waiting& waiting) {
+  ++waiting.calls;
+  return {
+      waiting.answer.addBranch().attach(kj::defer([this, key, lease = waiting.lease] { leave(key, lease); })),
+      true};
+}
+
+// The branches of those who wait keep the fork alive through this.
+void WaitingGrants::answered(const Key& key, LeaseId lease) {
+  const auto at = waiting_.find(key);
+  if (at != waiting_.end() && at->second.lease == lease) waiting_.erase(at);
+}
+
+void WaitingGrants::leave(const Key& key, LeaseId lease) {
+  const auto at = waiting_.find(key);
+  if (at == waiting_.end() || at->second.lease != lease || --at->second.calls > 0) return;
+  const Actor actor = at->second.actor;
+  waiting_.erase(at);
+  tasks_.add(engine_.submit(CancelGrant{lease}, actor).ignoreResult());
+}
+
+void WaitingGrants::taskFailed(kj::Exception&& exception) {
+  spdlog::error("a waiting grant could not be cancelled: {}", exception.getDescription().cStr());
+}
+
+}  // namespace terrace::daemon

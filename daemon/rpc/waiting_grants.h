@@ -1,0 +1,51 @@
+// Grants that wait in the queue of a full pool, and which calls wait for them. A retry of a request that waits
+// joins it; when the last call that waits is given up, the request leaves the queue.
+//
+// Place     TenantSession.grant -> here -> Engine::submit.
+// Threads   The event loop's thread only.
+#pragma once
+
+#include <kj/async.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "daemon/event_loop/engine.h"
+
+namespace terrace::daemon {
+
+class WaitingGrants final : private kj::TaskSet::ErrorHandler {
+ public:
+  explicit WaitingGrants(Engine& engine) : engine_(engine), tasks_(*this) {}
+
+  struct Submitted {
+    kj::Promise<Result<Reply>> answer;  // dropping it gives the request up
+    bool waits = false;                 // in the queue: the answer may take as long as the request may wait
+  };
+  // `command` has a request key if it may wait.
+  Submitted submit(Grant command, const Actor& actor);
+
+  size_t size() const { return waiting_.size(); }
+
+ private:
+  using Key = std::tuple<std::string, uint64_t, uint64_t>;  // tenant, request key
+  struct Waiting {
+    LeaseId lease;
+    Actor actor;
+    uint64_t calls = 0;
+    kj::ForkedPromise<Result<Reply>> answer;
+  };
+
+  Submitted join(const Key& key, Waiting& waiting);
+  void leave(const Key& key, LeaseId lease);
+  void answered(const Key& key, LeaseId lease);
+  void taskFailed(kj::Exception&& exception) override;
+
+  Engine& engine_;
+  std::map<Key, Waiting> waiting_;
+  kj::TaskSet tasks_;  // requests on their way out of the queue
+};
+
+}  // namespace terrace::daemon
