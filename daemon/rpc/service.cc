@@ -168,6 +168,28 @@ void Service::answer_taken(uint32_t uid, uint64_t bytes) {
     unwritten_bytes_.erase(at);
 }
 
+Status Service::may_look(const PeerCredentials& peer) {
+  const auto at = looks_.find(peer.uid);
+  if (at == looks_.end()) return {};
+  const uint64_t now_ns = engine_.now_ns();
+  if (at->second.paid_until_ns <= now_ns) {
+    looks_.erase(at);
+    return {};
+  }
+  if (at->second.paid_until_ns - now_ns <= ns_per_s) return {};
+  return Error{.code = ErrorCode::limit_exceeded,
+               .where = "may_look",
+               .detail = "uid " + std::to_string(peer.uid) + " has had more leases looked through than " +
+                         std::to_string(options_.rows_looked_at_per_s) +
+                         " a second; ask less often, and for several leases at once"};
+}
+
+void Service::looked_at(const PeerCredentials& peer, uint64_t rows) {
+  if (is_admin(peer)) return;
+  uint64_t& paid_until_ns = looks_[peer.uid].paid_until_ns;
+  paid_until_ns = std::max(paid_until_ns, engine_.now_ns()) + rows * ns_per_s / options_.rows_looked_at_per_s;
+}
+
 uint64_t Service::unwritten_bytes(uint32_t uid) const {
   const auto at = unwritten_bytes_.find(uid);
   return at == unwritten_bytes_.end() ? 0 : at->second;

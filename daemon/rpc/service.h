@@ -44,6 +44,7 @@ struct ServiceOptions {
   uint32_t leases_max = limits::rpc_leases_max;   // lease and move capabilities of one connection
   uint32_t notices_max = limits::rpc_leases_max;  // not taken yet by one connection; then it is closed
   uint64_t write_stall_ns_max = 30 * ns_per_s;    // a peer that takes nothing for so long is closed
+  uint64_t rows_looked_at_per_s = 2'000'000;      // leases that one uid's lists go through
   uint64_t unwritten_bytes_uid_max = 64 * mib;    // answers that one uid has not taken; then no more pages
 };
 
@@ -126,10 +127,18 @@ class Service final : public HolderNotifier, private kj::TaskSet::ErrorHandler {
   void answer_made(uint32_t uid, uint64_t bytes) { unwritten_bytes_[uid] += bytes; }
   void answer_taken(uint32_t uid, uint64_t bytes);
   uint64_t unwritten_bytes(uint32_t uid) const;
+  // Leases that calls of a uid have the manager look at: a list looks at all of them, however few are its
+  // tenant's. One that is no administrator gets `rows_looked_at_per_s`, and may run up a second's debt at once.
+  // Errors    limit_exceeded   it has no more for now
+  Status may_look(const PeerCredentials& peer);
+  void looked_at(const PeerCredentials& peer, uint64_t rows);
 
  private:
   void taskFailed(kj::Exception&& exception) override;
 
+  struct Looks {
+    uint64_t paid_until_ns = 0;  // by which moment all that was looked at will have been allowed
+  };
   struct FreeClasses {
     std::vector<FreeClass> classes;
     uint64_t made_ns = 0;
@@ -143,6 +152,7 @@ class Service final : public HolderNotifier, private kj::TaskSet::ErrorHandler {
   uint32_t connections_ = 0;
   std::unordered_map<uint32_t, uint32_t> connections_of_uid_;
   std::unordered_map<uint32_t, uint64_t> unwritten_bytes_;  // by uid
+  std::unordered_map<uint32_t, Looks> looks_;               // by uid
   std::shared_ptr<MemoryCache> memory_ = std::make_shared<MemoryCache>();
   Holders holders_;
   std::unordered_map<LeaseId, const HolderListener*> moving_;

@@ -75,12 +75,18 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
   kj::Promise<void> list(ListContext context) override {
     return answer_page(connection(), context, [this](ListContext& c) {
       const auto params = c.getParams();
+      if (Status status = service().may_look(connection().peer); !status.ok()) {
+        refuse(c, status.error());
+        return;
+      }
       const uint32_t most = page_size(params.getLimit());
+      uint64_t looked_at = 0;
       std::vector<const LeaseRow*> found;
       const auto& leases = session_->state().leases();
       for (auto at = leases.upper_bound(LeaseId{params.getAfter()}); at != leases.end() && found.size() < most;
-           ++at)
+           ++at, ++looked_at)
         if (session_->find(at->first) != nullptr) found.push_back(&at->second);
+      service().looked_at(connection().peer, looked_at);
       write_leases(c.getResults().initLeases(static_cast<uint32_t>(found.size())), found, service());
     });
   }
@@ -95,6 +101,10 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
   kj::Promise<void> renewMany(RenewManyContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
       const auto ids = context.getParams().getLeases();
+      if (Status status = service().may_look(connection().peer); !status.ok()) {
+        refuse(context, status.error());
+        return kj::READY_NOW;
+      }
       if (ids.size() > limits::leases_per_page_max) {
         refuse(context,
                Error{.code = ErrorCode::limit_exceeded,
@@ -105,6 +115,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
       const uint64_t now_ns = service().engine().now_ns();
       const uint64_t ttl_ns = context.getParams().getTtlNs();
       auto failed = std::make_shared<std::vector<std::pair<uint64_t, Error>>>();
+      service().looked_at(connection().peer, ids.size());
       kj::Vector<kj::Promise<void>> renewals;
       const Actor actor = connection().actor();
       for (const uint64_t id : ids) {

@@ -53,6 +53,24 @@ rpc::TenantSession::Client session_with_lease(ManagerFixture& fixture, FixtureCl
   return session;
 }
 
+// A real client of which only the sending half works: what the manager answers is never taken from the pipe.
+struct Deaf final : public kj::AsyncIoStream {
+  explicit Deaf(kj::AsyncCapabilityStream& to_in) : to(to_in) {}
+  kj::Promise<size_t> tryRead(void*, size_t, size_t) override { return kj::NEVER_DONE; }
+  kj::Promise<void> write(const void* bytes, size_t size) override {
+    sent += size;
+    return to.write(bytes, size);
+  }
+  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
+    for (const auto piece : pieces) sent += piece.size();
+    return to.write(pieces);
+  }
+  kj::Promise<void> whenWriteDisconnected() override { return kj::NEVER_DONE; }
+  void shutdownWrite() override {}
+  kj::AsyncCapabilityStream& to;
+  size_t sent = 0;
+};
+
 }  // namespace
 
 TEST_CASE("Hostile: attaching one lease a thousand times costs one descriptor") {
@@ -79,23 +97,7 @@ TEST_CASE("Hostile: one that asks and never reads is not listened to any longer"
   fixture.start();
   auto pipe = fixture.io.provider->newCapabilityPipe();
   auto served = fixture.server->serve(kj::mv(pipe.ends[0]), {0, 1}).eagerlyEvaluate([](kj::Exception&&) {});
-  // A real client of which only the sending half works: what the manager answers is never taken from the pipe.
-  struct Deaf final : public kj::AsyncIoStream {
-    explicit Deaf(kj::AsyncCapabilityStream& to_in) : to(to_in) {}
-    kj::Promise<size_t> tryRead(void*, size_t, size_t) override { return kj::NEVER_DONE; }
-    kj::Promise<void> write(const void* bytes, size_t size) override {
-      sent += size;
-      return to.write(bytes, size);
-    }
-    kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
-      for (const auto piece : pieces) sent += piece.size();
-      return to.write(pieces);
-    }
-    kj::Promise<void> whenWriteDisconnected() override { return kj::NEVER_DONE; }
-    void shutdownWrite() override {}
-    kj::AsyncCapabilityStream& to;
-    size_t sent = 0;
-  } deaf(*pipe.ends[1]);
+  Deaf deaf(*pipe.ends[1]);
   capnp::TwoPartyClient client(deaf);
   auto gateway = client.bootstrap().castAs<rpc::Gateway>();
   const uint64_t commands_before = fixture.engine->counters().commands;
@@ -119,6 +121,173 @@ TEST_CASE("Hostile: one that asks and never reads is not listened to any longer"
   // Others are served as ever.
   FixtureClient other(fixture, 0, 2);
   hello(other, fixture.io.waitScope);
+}
+
+TEST_CASE("Hostile: one that takes no answers is closed after a while") {
+  ManagerFixture fixture;
+  fixture.options.write_stall_ns_max = 200 * ns_per_ms;
+  fixture.start();
+  auto& scope = fixture.io.waitScope;
+  auto pump = [&](int milliseconds) {
+    fixture.io.provider->getTimer().afterDelay(milliseconds * kj::MILLISECONDS).wait(scope);
+  };
+  FixtureClient idle(fixture, 0, 2);  // says nothing either, but owes nothing
+  hello(idle, scope);
+  auto pipe = fixture.io.provider->newCapabilityPipe();
+  auto served = fixture.server->serve(kj::mv(pipe.ends[0]), {0, 3}).eagerlyEvaluate([](kj::Exception&&) {});
+  Deaf deaf(*pipe.ends[1]);
+  capnp::TwoPartyClient asker(deaf);
+  auto its = asker.bootstrap().castAs<rpc::Gateway>();
+  std::vector<kj::Promise<void>> calls;
+  auto first = its.helloRequest();
+  first.setOldest(1);
+  first.setNewest(1);
+  calls.push_back(first.send().ignoreResult().eagerlyEvaluate([](kj::Exception&&) {}));
+  auto admin = its.openAdminRequest().send().getAdmin();
+  for (int i = 0; i < 4000; ++i)
+    calls.push_back(admin.statusRequest().send().ignoreResult().eagerlyEvaluate([](kj::Exception&&) {}));
+  pump(50);
+  CHECK(fixture.service->connections() == 2);
+  CHECK(fixture.service->unwritten_bytes(0) > 0);
+  pump(600);
+  CHECK(fixture.service->connections() == 1);
+  CHECK(fixture.service->unwritten_bytes(0) == 0);
+  auto still = idle.gateway.openAdminRequest().send().wait(scope);
+  CHECK(still.getError().getCode() == 0);
+}
+
+TEST_CASE("Hostile: descriptors that a peer sends along take no place") {
+  ManagerFixture fixture;
+  fixture.start();
+  auto& scope = fixture.io.waitScope;
+  FixtureClient client(fixture, 0, 1);
+  hello(client, scope);
+  // A listener that carries a descriptor, as a lease's capability does.
+  struct Carrier final : public rpc::LeaseListener::Server {
+    kj::Maybe<int> getFd() override { return 0; }
+  };
+  const size_t before = open_descriptors();
+  std::vector<rpc::TenantSession::Client> sessions;
+  for (int i = 0; i < 4; ++i) {
+    auto open = client.gateway.openSessionRequest();
+    open.setListener(kj::heap<Carrier>());
+    auto reply = open.send().wait(scope);
+    REQUIRE(reply.getError().getCode() == 0);
+    sessions.push_back(reply.getSession());
+  }
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("Hostile: a request of megabytes costs its own connection") {
+  ManagerFixture fixture;
+  fixture.start();
+  auto& scope = fixture.io.waitScope;
+  FixtureClient other(fixture, 0, 2);
+  hello(other, scope);
+  {
+    FixtureClient client(fixture, 0, 1);
+    auto request = client.gateway.helloRequest();
+    request.setOldest(1);
+    request.setNewest(1);
+    request.setClient(std::string(4 * mib, 'x'));
+    CHECK_THROWS(request.send().wait(scope));
+  }
+  auto open = other.gateway.openAdminRequest();
+  CHECK(open.send().wait(scope).getError().getCode() == 0);
+}
+
+TEST_CASE("Hostile: garbage costs its own connection") {
+  ManagerFixture fixture;
+  fixture.start();
+  auto& scope = fixture.io.waitScope;
+  for (int i = 0; i < 50; ++i) {
+    auto pipe = fixture.io.provider->newCapabilityPipe();
+    auto served = fixture.server->serve(kj::mv(pipe.ends[0]), {1000, 1});
+    std::string bytes(256, static_cast<char>(i * 37));
+    for (size_t at = 0; at < bytes.size(); ++at) bytes[at] = static_cast<char>(bytes[at] ^ (at * 31 + at / 7));
+    pipe.ends[1]->write(bytes.data(), bytes.size()).wait(scope);
+    pipe.ends[1]->shutdownWrite();
+    served.catch_([](kj::Exception&&) {}).wait(scope);
+  }
+  CHECK(fixture.service->connections() == 0);
+  FixtureClient other(fixture, 0, 2);
+  hello(other, scope);
+}
+
+TEST_CASE("Hostile: lists of one connection are few at a time") {
+  ManagerFixture fixture;
+  fixture.start();
+  auto& scope = fixture.io.waitScope;
+  FixtureClient client(fixture, 0, 1);
+  std::vector<CollectingListener::Notice> notices;
+  uint64_t lease = 0;
+  auto session = session_with_lease(fixture, client, lease, notices);
+  // Behind a change that is being made durable every one of them waits.
+  auto grant = session.grantRequest();
+  grant.getRequest().setPool("p");
+  grant.getRequest().setBytes(2 * mib);
+  auto granted = grant.send();
+  std::vector<kj::Promise<uint16_t>> lists;
+  for (int i = 0; i < 50; ++i)
+    lists.push_back(
+        session.listRequest().send().then([](auto&& reply) -> uint16_t { return reply.getError().getCode(); }));
+  int answered = 0;
+  for (auto& list : lists) {
+    const uint16_t outcome = list.wait(scope);
+    answered += outcome == 0;
+    if (outcome != 0) CHECK(outcome == code(ErrorCode::limit_exceeded));
+  }
+  CHECK(answered > 0);
+  CHECK(granted.wait(scope).getError().getCode() == 0);
+  CHECK(session.listRequest().send().wait(scope).getError().getCode() == 0);
+}
+
+TEST_CASE(
+    "Hostile: one uid has so many leases looked through a second, others and administrators are not held up") {
+  ManagerFixture fixture;
+  fixture.options.rows_looked_at_per_s = 10;
+  fixture.start();
+  auto& scope = fixture.io.waitScope;
+  FixtureClient root(fixture, 0, 1), user(fixture, 1000, 2), other(fixture, 1001, 3);
+  std::vector<CollectingListener::Notice> notices;
+  uint64_t lease = 0;
+  auto owner = session_with_lease(fixture, root, lease, notices);
+  auto session_of = [&](FixtureClient& client) {
+    hello(client, scope);
+    auto open = client.gateway.openSessionRequest();
+    open.setListener(kj::heap<CollectingListener>(notices));
+    return open.send().wait(scope).getSession();
+  };
+  auto flooding = session_of(user);
+  auto quiet = session_of(other);
+  int answered = 0;
+  while (answered < 100 && flooding.listRequest().send().wait(scope).getError().getCode() == 0) ++answered;
+  CHECK(answered >= 10);
+  CHECK(answered < 100);
+  CHECK(quiet.listRequest().send().wait(scope).getError().getCode() == 0);
+  for (int i = 0; i < 50; ++i) CHECK(owner.listRequest().send().wait(scope).getError().getCode() == 0);
+  fixture.io.provider->getTimer().afterDelay(300 * kj::MILLISECONDS).wait(scope);
+  CHECK(flooding.listRequest().send().wait(scope).getError().getCode() == 0);
+}
+
+TEST_CASE("Hostile: a tenant's own tenant name is the only one it can have, and never none") {
+  ManagerFixture fixture;
+  fixture.options.tenants[1001] = "";
+  fixture.start();
+  auto& scope = fixture.io.waitScope;
+  FixtureClient nameless(fixture, 1001, 1), liar(fixture, 1000, 2);
+  std::vector<CollectingListener::Notice> notices;
+  hello(nameless, scope);
+  hello(liar, scope);
+  auto open = nameless.gateway.openSessionRequest();
+  open.setListener(kj::heap<CollectingListener>(notices));
+  CHECK(open.send().wait(scope).getError().getCode() == code(ErrorCode::invalid_argument));
+  for (const char* name : {"uid-0", "*", "uid-1000 ", "../uid-0"}) {
+    auto lie = liar.gateway.openSessionRequest();
+    lie.setTenant(name);
+    lie.setListener(kj::heap<CollectingListener>(notices));
+    CHECK(lie.send().wait(scope).getError().getCode() != 0);
+  }
 }
 
 TEST_CASE("Hostile: a listener that is the session itself does not keep the connection alive") {

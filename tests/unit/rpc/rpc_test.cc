@@ -3,80 +3,10 @@
 
 #include <sys/mman.h>
 
-#include "tests/support/manager_fixture.h"
+#include "tests/unit/rpc/rpc_fixture.h"
 
 using namespace terrace;
 using namespace terrace::test;
-
-namespace {
-
-uint16_t code(ErrorCode value) {
-  return static_cast<uint16_t>(value);
-}
-
-struct Rpc : ManagerFixture {
-  Rpc() { start(); }
-
-  template <typename Request>
-  auto call(Request&& request) {
-    return request.send().wait(io.waitScope);
-  }
-  void hello(FixtureClient& client) {
-    auto request = client.gateway.helloRequest();
-    request.setOldest(1);
-    request.setNewest(1);
-    request.setClient("test");
-    REQUIRE(call(request).getError().getCode() == 0);
-  }
-  terrace::rpc::Admin::Client admin(FixtureClient& client) {
-    hello(client);
-    auto reply = call(client.gateway.openAdminRequest());
-    REQUIRE(reply.getError().getCode() == 0);
-    return reply.getAdmin();
-  }
-  void make_pool(terrace::rpc::Admin::Client& operator_) {
-    for (const char* serial : {"emu:a", "emu:b"}) {
-      auto adopt = operator_.adoptRequest();
-      adopt.setSerial(serial);
-      REQUIRE(call(adopt).getError().getCode() == 0);
-    }
-    auto create = operator_.createPoolRequest();
-    create.setName("p");
-    auto devices = create.initDevices(2);
-    devices.set(0, "emu:a");
-    devices.set(1, "emu:b");
-    REQUIRE(call(create).getError().getCode() == 0);
-  }
-  terrace::rpc::TenantSession::Client session(FixtureClient& client) {
-    hello(client);
-    auto open = client.gateway.openSessionRequest();
-    open.setListener(kj::heap<CollectingListener>(notices));
-    auto reply = call(open);
-    REQUIRE(reply.getError().getCode() == 0);
-    return reply.getSession();
-  }
-  auto grant(terrace::rpc::TenantSession::Client& tenant, uint64_t bytes,
-             terrace::rpc::LeaseMode mode = terrace::rpc::LeaseMode::EXCLUSIVE) {
-    auto request = tenant.grantRequest();
-    request.getRequest().setPool("p");
-    request.getRequest().setBytes(bytes);
-    request.getRequest().setMode(mode);
-    return call(request);
-  }
-  auto attach(terrace::rpc::TenantSession::Client& tenant, uint64_t lease, terrace::rpc::Access access) {
-    auto request = tenant.attachRequest();
-    request.setLease(lease);
-    request.setAccess(access);
-    return call(request);
-  }
-  void pump(int milliseconds) {
-    io.provider->getTimer().afterDelay(milliseconds * kj::MILLISECONDS).wait(io.waitScope);
-  }
-
-  std::vector<CollectingListener::Notice> notices;
-};
-
-}  // namespace
 
 TEST_CASE("Gateway: a peer of another protocol is told both ranges") {
   Rpc t;
