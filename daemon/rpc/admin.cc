@@ -121,11 +121,4 @@ void AdminServer::check_objects(std::vector<std::string>& problems) {
   for (const auto& [name, bytes] : sizes) problems.push_back("object " + name + " belongs to no lease");
 }
 
-kj::Promise<void> AdminServer::fsck(FsckContext context) {
-  refuse(context, Error{.code = ErrorCode::unsupported,
-                        .where = "fsck",
-                        .detail = "this daemon cannot check its store against the devices"});
-  return kj::READY_NOW;
-}
-
 }  // namespace terrace::daemon

@@ -112,11 +112,15 @@ TEST_CASE("Hostile: one that asks and never reads is not listened to any longer"
     adopt.setSerial("emu:a");
     calls.push_back(adopt.send().ignoreResult().eagerlyEvaluate([](kj::Exception&&) {}));
   }
-  fixture.io.provider->getTimer().afterDelay(200 * kj::MILLISECONDS).wait(fixture.io.waitScope);
   // Only what was taken in before the first answer had to wait: later nothing more.
-  const uint64_t taken = fixture.engine->counters().commands - commands_before;
+  uint64_t taken = 0;
+  for (int i = 0; i < 50; ++i) {
+    fixture.io.provider->getTimer().afterDelay(200 * kj::MILLISECONDS).wait(fixture.io.waitScope);
+    const uint64_t now = fixture.engine->counters().commands - commands_before;
+    if (now == std::exchange(taken, now)) break;
+  }
   CHECK(taken < 2000);
-  fixture.io.provider->getTimer().afterDelay(200 * kj::MILLISECONDS).wait(fixture.io.waitScope);
+  fixture.io.provider->getTimer().afterDelay(400 * kj::MILLISECONDS).wait(fixture.io.waitScope);
   CHECK(fixture.engine->counters().commands - commands_before == taken);
   // Others are served as ever.
   FixtureClient other(fixture, 0, 2);
@@ -146,10 +150,13 @@ TEST_CASE("Hostile: one that takes no answers is closed after a while") {
   auto admin = its.openAdminRequest().send().getAdmin();
   for (int i = 0; i < 4000; ++i)
     calls.push_back(admin.statusRequest().send().ignoreResult().eagerlyEvaluate([](kj::Exception&&) {}));
-  pump(50);
   CHECK(fixture.service->connections() == 2);
-  CHECK(fixture.service->unwritten_bytes(0) > 0);
-  pump(600);
+  uint64_t most_unwritten = 0;
+  for (int i = 0; i < 500 && fixture.service->connections() == 2; ++i) {
+    pump(20);
+    most_unwritten = std::max(most_unwritten, fixture.service->unwritten_bytes(0));
+  }
+  CHECK(most_unwritten > 0);
   CHECK(fixture.service->connections() == 1);
   CHECK(fixture.service->unwritten_bytes(0) == 0);
   auto still = idle.gateway.openAdminRequest().send().wait(scope);
