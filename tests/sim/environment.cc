@@ -8,7 +8,7 @@
 namespace terrace::sim {
 namespace {
 
-constexpr size_t lines_kept = 80;
+constexpr size_t lines_kept = 120;
 
 struct PlantInfo {
   std::string name;
@@ -64,6 +64,11 @@ Faults Faults::draw(Prng& prng) {
     faults.commit_full_percent = prng.chance(1, 3) ? static_cast<uint32_t>(prng.between(1, 30)) : 0;
     faults.commit_error_per_mille = prng.chance(1, 3) ? static_cast<uint32_t>(prng.between(1, 30)) : 0;
     faults.message_loss_percent = maybe(static_cast<uint32_t>(prng.between(1, 25)));
+    faults.device_loss_interval_ns = prng.chance(1, 3) ? prng.between(3 * ns_per_s, 30 * ns_per_s) : 0;
+    faults.device_blank_percent = prng.chance(1, 2) ? 0 : 40;
+    faults.full_interval_ns = prng.chance(1, 6) ? prng.between(5 * ns_per_s, 40 * ns_per_s) : 0;
+    faults.change_failure_percent = prng.chance(1, 3) ? static_cast<uint32_t>(prng.between(1, 25)) : 0;
+    faults.passing_failure_percent = prng.chance(1, 4) ? static_cast<uint32_t>(prng.between(1, 15)) : 0;
   }
   faults.commit_ns_max = prng.between(ns_per_us, 100 * ns_per_ms);
   faults.effect_ns_max = prng.between(ns_per_us, 2 * ns_per_s);

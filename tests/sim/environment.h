@@ -39,7 +39,25 @@ namespace terrace::sim {
   X(lazy_scrub, "a scrub is reported as done and does nothing")                                \
   X(keep_orphans, "objects without a lease are left in place at start")                        \
   X(skip_redo, "fences and scrubs that recovery asks for are not done")                        \
-  X(no_tick, "time passes without a Tick")
+  X(no_tick, "time passes without a Tick")                                                     \
+  X(skip_resize_redo, "a shrink that recovery asks for is not done")                           \
+  X(lose_transfer, "a transferred lease is stored under its old tenant")                       \
+  X(lose_tail, "what a shrink cuts off is not stored")                                         \
+  X(lose_quota, "a quota is dropped on its way to the store")                                  \
+  X(lose_reservation, "a reservation is dropped on its way to the store")                      \
+  X(forget_drain, "a device's state is dropped on its way to the store")                       \
+  X(ignore_quota, "the state machine is told of twice the quota")                              \
+  X(ignore_reservation, "the state machine is told of a granule instead of the reservation")   \
+  X(overtake_queue, "a grant that should queue is let in before those that wait")              \
+  X(drop_refusals, "a waiting client is not told that its time is over")                       \
+  X(stall_queue, "a grant that is served from the queue is not carved")                        \
+  X(early_free_on_advance, "a piece of a scrub is reported before it is erased")               \
+  X(move_without_fence, "what a lease moved from is not fenced")                               \
+  X(skip_copy, "the manager moves a lease without its bytes")                                  \
+  X(ignore_holders, "the manager moves a lease that somebody attached meanwhile")              \
+  X(ignore_moves, "nothing is moved for a drain")                                              \
+  X(soft_rebind, "a hand-over leaves the old holder its mapping")                              \
+  X(keep_lost_device, "a device that vanished is not reported")
 
 enum class Plant : uint8_t {
 #define TERRACE_SIM_PLANT_ENUM(name, text) name,
@@ -64,6 +82,11 @@ struct Faults {
   uint32_t commit_full_percent = 0;
   uint32_t commit_error_per_mille = 0;
   uint32_t message_loss_percent = 0;
+  uint64_t device_loss_interval_ns = 0;  // a device vanishes for a while
+  uint32_t device_blank_percent = 0;     // of those, come back without what was on them
+  uint64_t full_interval_ns = 0;         // the disk is full for a while
+  uint32_t change_failure_percent = 0;   // of resizes, hand-overs and copies
+  uint32_t passing_failure_percent = 0;  // of all backend work: to be tried again
   uint64_t commit_ns_max = 5 * ns_per_ms;
   uint64_t effect_ns_max = 200 * ns_per_ms;
 
@@ -85,6 +108,8 @@ class Environment {
   explicit Environment(const Options& options);
 
   uint64_t now_ns() const { return now_ns_; }
+  // The same without the jumps: how long everybody had to act.
+  uint64_t steady_ns() const { return now_ns_ - jumped_ns_; }
   uint64_t step() const { return step_; }
   Prng& prng() { return prng_; }
   const Faults& faults() const { return faults_; }
@@ -97,7 +122,7 @@ class Environment {
   // Runs the earliest event; false when there is none.
   bool run_one();
   // Time passes at once; events that fell into the gap run now, in their order.
-  void jump(uint64_t ns) { now_ns_ += ns; }
+  void jump(uint64_t ns) { now_ns_ += ns, jumped_ns_ += ns; }
 
   // One line of the trace; nothing unless Options::trace.
   void note(const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -123,6 +148,7 @@ class Environment {
   Prng prng_;
   Faults faults_;
   uint64_t now_ns_ = 1'000 * ns_per_s;  // a machine that has been up for a while
+  uint64_t jumped_ns_ = 0;
   uint64_t step_ = 0;
   uint64_t next_serial_ = 1;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

@@ -88,6 +88,7 @@ int main(int argc, char** argv) {
     sum.commits += outcome.commits;
     sum.crashes += outcome.crashes;
     sum.recoveries += outcome.recoveries;
+    sum.moves += outcome.moves;
     if (outcome.passed) continue;
     if (!options.echo) {
       for (const std::string& line : outcome.lines) std::printf("%s\n", line.c_str());
@@ -100,7 +101,7 @@ int main(int argc, char** argv) {
     return arguments.expect_failure ? 0 : 1;
   }
   std::printf("%" PRIu64 " seeds passed: %" PRIu64 " events, %" PRIu64 " acknowledged grants, %" PRIu64
-              " commits, %" PRIu64 " crashes, %" PRIu64 " recoveries\n",
-              arguments.seeds, sum.step, sum.grants, sum.commits, sum.crashes, sum.recoveries);
+              " commits, %" PRIu64 " crashes, %" PRIu64 " recoveries, %" PRIu64 " moves by the manager\n",
+              arguments.seeds, sum.step, sum.grants, sum.commits, sum.crashes, sum.recoveries, sum.moves);
   return arguments.expect_failure ? 1 : 0;
 }

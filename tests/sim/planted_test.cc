@@ -28,13 +28,31 @@ const Expectation expectations[] = {
     {Plant::lose_releases, "L2: "},
     {Plant::lose_keys, "L3: "},
     {Plant::forget_quarantine, "L5: "},
-    {Plant::skip_fence, "two writers"},
-    {Plant::lying_fence, "stale bytes"},
-    {Plant::skip_scrub, "stale bytes"},
+    {Plant::skip_fence, "fenced writer"},
+    {Plant::lying_fence, "fenced writer"},
+    {Plant::skip_scrub, "scrub: "},
     {Plant::lazy_scrub, "double grant"},
     {Plant::keep_orphans, "double grant"},
-    {Plant::skip_redo, "liveness"},
+    {Plant::skip_redo, "is being taken back"},
     {Plant::no_tick, "liveness"},
+    {Plant::skip_resize_redo, "is being resized"},
+    {Plant::lose_transfer, "changed its tenant"},
+    {Plant::lose_tail, "scrub: "},
+    {Plant::lose_quota, "L7: lost acknowledgement: quota"},
+    {Plant::lose_reservation, "L7: lost acknowledgement: reservation"},
+    {Plant::forget_drain, "L7: lost acknowledgement: device"},
+    {Plant::ignore_quota, "quota: "},
+    {Plant::ignore_reservation, "reservation: "},
+    {Plant::overtake_queue, "was let into pool"},
+    {Plant::drop_refusals, "queue: nobody answers"},
+    {Plant::stall_queue, "is being carved"},
+    {Plant::early_free_on_advance, "scrub: "},
+    {Plant::move_without_fence, "fenced writer"},
+    {Plant::skip_copy, "lost bytes"},
+    {Plant::ignore_holders, "although it is granted"},
+    {Plant::ignore_moves, "still on a device that is drained"},
+    {Plant::soft_rebind, "fenced writer"},
+    {Plant::keep_lost_device, "device: "},
 };
 
 }  // namespace
@@ -53,6 +71,18 @@ TEST_CASE("sim: each planted defect is found, by the checker made for it") {
     CHECK_MESSAGE(found, name << " was never seen as '" << expected.verdict << "'");
     if (found) MESSAGE(name << " is seen as '" << expected.verdict << "' by seed " << options.seed - 1);
   }
+}
+
+TEST_CASE("sim: sums that do not add up are reported") {
+  terrace::daemon::PoolUse use;
+  use.capacity_bytes = 10;
+  use.free_bytes = 4;
+  use.leased_bytes = 3;
+  use.scrubbing_bytes = 2;
+  use.quarantined_bytes = 1;
+  CHECK(accounting_problem(use).empty());
+  use.scrubbing_bytes = 1;
+  CHECK(!accounting_problem(use).empty());
 }
 
 TEST_CASE("sim: nothing is found where nothing is planted") {

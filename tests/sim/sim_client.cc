@@ -8,52 +8,23 @@
 namespace terrace::sim {
 namespace {
 
-constexpr uint64_t patience_ns = 1 * ns_per_s;  // before a request is sent again
-constexpr uint64_t tries_max = 6;               // before it is given up
-constexpr size_t leases_held_max = 4;
-
-void stamp(daemon::Command& command, uint64_t now_ns) {
-  std::visit(
-      [now_ns](auto& c) {
-        if constexpr (requires { c.now_ns; }) c.now_ns = now_ns;
-      },
-      command);
-}
-
 unsigned long long number(LeaseId id) {
   return id.value;
 }
 
 }  // namespace
 
-uint64_t Connection::delay_ns(uint64_t& last_ns) {
-  const uint64_t now_ns = environment_.now_ns();
-  last_ns = std::max(last_ns, now_ns + environment_.prng().below(2 * ns_per_ms)) + 1;
-  return last_ns - now_ns;
-}
-
-void Connection::send(const daemon::Command& command, ReplyAction received) {
-  if (lost()) return;
-  environment_.after(delay_ns(last_request_ns_), [this, life = life_, command, received = std::move(received)] {
-    if (life != life_) return;
-    daemon::Command stamped = command;
-    stamp(stamped, environment_.now_ns());
-    daemon_.submit(std::move(stamped), [this, life, received](const Result<daemon::Reply>& result) {
-      if (lost()) return;
-      environment_.after(delay_ns(last_reply_ns_), [this, life, received, result] {
-        if (life == life_) received(result);
-      });
-    });
-  });
-}
-
 SimClient::SimClient(Environment& environment, SimDaemon& daemon, SimBackend& backend, Ledger& ledger,
-                     uint64_t index)
+                     Contents& contents, uint64_t index,
+                     std::function<void(LeaseId, const std::string& host)> hand_over)
     : environment_(environment),
+      daemon_(daemon),
       backend_(backend),
       ledger_(ledger),
-      connection_(environment, daemon),
+      contents_(contents),
+      connection_(environment, daemon, index),
       index_(index),
+      hand_over_(std::move(hand_over)),
       tenant_("tenant-" + std::to_string(index % 3)),
       hostile_(environment.prng().chance(1, 3)),
       lazy_(environment.prng().chance(1, 3)) {}
@@ -62,25 +33,32 @@ void SimClient::act() {
   if (environment_.now_ns() < frozen_until_ns_) return;
   touch_all();
   if (silent_) return;
-  if (environment_.prng().chance(1, 60)) {
+  bool movable = false;
+  for (const Held& held : held_) {
+    if (held.mapped && !held.over && daemon_.serving()) daemon_.hold(held.lease.id, index_);
+    movable = movable || held.lease.movable;
+  }
+  // A process that lets its leases be moved keeps its session alive.
+  if (!settled_ && !movable && asking_ == Asking::nothing && environment_.prng().chance(1, 60)) {
     frozen_until_ns_ = environment_.now_ns() + environment_.prng().below(40 * ns_per_s);
     environment_.note("client %llu: freezes", static_cast<unsigned long long>(index_));
     return;
   }
   if (asking_ == Asking::nothing) {
     ask_something();
-  } else if (environment_.now_ns() - sent_ns_ > patience_ns) {
-    if (++tries_ > tries_max) {
-      asking_ = Asking::nothing;
-    } else {
-      send();
-    }
+  } else if (environment_.now_ns() - sent_ns_ > patience_ns()) {
+    give_up();
+  } else if (asking_ == Asking::grant && !settled_ && environment_.prng().chance(1, 200)) {
+    daemon_.cancel(std::get<daemon::Grant>(asked_));  // it does not want to wait any more
+    ++attempt_;
+    asking_ = Asking::nothing;
   }
 }
 
 void SimClient::end() {
   connection_.cut();
   held_.clear();
+  given_.clear();
   last_grant_.reset();
   asking_ = Asking::nothing;
 }
@@ -90,176 +68,124 @@ void SimClient::notice(const daemon::NotifyHolders& notice) {
   if (held != nullptr && !notice.fenced && !hostile_) held->leaving = true;
 }
 
+void SimClient::move_requested(LeaseId lease) {
+  if (Held* held = find(lease); held != nullptr && held->mapped && !held->over) {
+    held->move_wanted = true;
+  } else {
+    daemon_.let_go(lease, index_);
+  }
+}
+
 SimClient::Held* SimClient::find(LeaseId id) {
   for (Held& held : held_) {
-    if (held.lease.id == id) return &held;
+    if (held.lease.id == id && !held.over) return &held;
   }
   return nullptr;
 }
 
+// The lease is not this client's any more. A hostile one keeps the mapping.
+void SimClient::drop(Held* held) {
+  if (held == nullptr) return;
+  daemon_.let_go(held->lease.id, index_);
+  held->over = true;
+  if (!hostile_ || !held->mapped) held_.erase(held_.begin() + (held - held_.data()));
+}
+
 // --- memory -----------------------------------------------------------------------------------------
 
-bool SimClient::touch(const Held& held, uint64_t granule, bool write) {
-  uint64_t tag = 0;
-  if (backend_.read(held.mapping, granule, &tag) == Access::sigbus) {
-    if (ledger_.promised(held.lease.id)) {
-      environment_.fail("the memory of lease %llu died although it is granted", number(held.lease.id));
-    }
+bool SimClient::touch(Held& held, uint64_t granule, bool write) {
+  const LeaseId id = held.lease.id;
+  const bool relied_on = !held.over && !held.doubtful && ledger_.promised(id);
+  uint64_t stamp = 0;
+  if (backend_.read(held.mapping, granule, &stamp) == Access::sigbus) {
+    if (relied_on) environment_.fail("the memory of lease %llu died although it is granted", number(id));
     return false;
   }
-  if (tag != 0 && tag != held.lease.epoch.value) {
-    environment_.fail("stale bytes: lease %llu (epoch %llu) reads what epoch %llu wrote", number(held.lease.id),
-                      static_cast<unsigned long long>(held.lease.epoch.value),
-                      static_cast<unsigned long long>(tag));
+  if (stamp != 0 && stamp >> 32 != id.value) {
+    environment_.fail("stale bytes: lease %llu reads what lease %llu wrote", number(id),
+                      number(LeaseId{stamp >> 32}));
+    return true;
   }
-  if (write) (void)backend_.write(held.mapping, granule, held.lease.epoch.value);
+  std::vector<uint64_t>& stamps = contents_.stamps[id];
+  const bool current = !held.over && !held.doubtful && !held.target.valid();
+  if (relied_on && granule < stamps.size() && stamps[granule] != Contents::unknown &&
+      stamps[granule] != stamp) {
+    environment_.fail("lost bytes: granule %llu of lease %llu reads %llx, and %llx was written",
+                      static_cast<unsigned long long>(granule), number(id),
+                      static_cast<unsigned long long>(stamp), static_cast<unsigned long long>(stamps[granule]));
+  }
+  if (!write || !(current || (hostile_ && held.over))) return true;
+  const uint64_t next = id.value << 32 | (++contents_.last_stamp & 0xffffffff);
+  if (backend_.write(held.mapping, granule, next) == Access::sigbus) return false;
+  if (current && granule < stamps.size()) stamps[granule] = next;
   return true;
+}
+
+bool SimClient::verify(Held& held) {
+  const uint64_t granules = backend_.granules_of(held.mapping);
+  for (uint64_t i = 0; i < granules; ++i)
+    if (!touch(held, i, false)) return false;
+  return granules > 0;
 }
 
 void SimClient::touch_all() {
   for (size_t i = 0; i < held_.size();) {
-    const uint64_t granules = backend_.granules_of(held_[i].mapping);
-    const bool alive = granules != 0 && touch(held_[i], environment_.prng().below(granules), true);
-    if (alive) {
+    Held& held = held_[i];
+    if (!held.mapped) {
       ++i;
-    } else {
-      held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+      continue;
     }
-  }
-}
-
-// --- requests ---------------------------------------------------------------------------------------
-
-void SimClient::ask_something() {
-  Prng& prng = environment_.prng();
-  for (const Held& held : held_) {
-    if (held.over) continue;
-    if (held.leaving) {
-      ask(Asking::release, held.lease.id, daemon::Release{held.lease.id, tenant_, 0});
-      return;
+    const uint64_t granules = held.over || held.doubtful ? backend_.granules_of(held.mapping)
+                                                         : held.lease.bytes / limits::granule_bytes;
+    const bool alive = granules != 0 && touch(held, environment_.prng().below(granules), true);
+    if (alive || held.doubtful) {
+      ++i;
+      continue;
     }
-    const uint64_t now_ns = environment_.now_ns();
-    const uint64_t expiry_ns = held.lease.expiry_ns;
-    if (!lazy_ && expiry_ns != 0 && now_ns + 2 * held.lease.ttl_ns / 3 > expiry_ns) {
-      ask(Asking::renew, held.lease.id, daemon::Renew{held.lease.id, tenant_, 0, 0});
-      return;
-    }
-  }
-  if (held_.size() < leases_held_max && prng.chance(1, 2)) {
-    if (last_grant_.has_value() && prng.chance(1, 8)) {  // as if the reply had been lost on the last metres
-      ask(Asking::grant, {}, *last_grant_);
-    } else {
-      ask_grant();
-    }
-    return;
-  }
-  if (held_.empty() || !prng.chance(1, 3)) return;
-  Held& held = held_[prng.below(held_.size())];
-  if (held.over) return;
-  if (prng.chance(1, 2)) {
-    const uint64_t ttl_ns = held.lease.ttl_ns != 0 && prng.chance(1, 3) ? prng.between(1, 20) * ns_per_s : 0;
-    ask(Asking::renew, held.lease.id, daemon::Renew{held.lease.id, tenant_, ttl_ns, 0});
-  } else {
-    held.leaving = true;
-    ask(Asking::release, held.lease.id, daemon::Release{held.lease.id, tenant_, 0});
+    daemon_.let_go(held.lease.id, index_);
+    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
 
-void SimClient::ask_grant() {
-  Prng& prng = environment_.prng();
-  daemon::Grant grant;
-  grant.pool = prng.chance(2, 3) ? "a" : "b";
-  grant.tenant = tenant_;
-  grant.host = "host-" + std::to_string(index_);
-  if (prng.chance(1, 4)) grant.label = "label-" + std::to_string(prng.below(4));
-  grant.bytes = prng.between(1, 6 * limits::granule_bytes);
-  grant.persistent = prng.chance(1, 8);
-  if (!grant.persistent) grant.ttl_ns = prng.between(1, 20) * ns_per_s;
-  grant.request_high = prng.next();
-  grant.request_low = prng.next();
-  ask(Asking::grant, {}, grant);
-}
-
-void SimClient::ask(Asking kind, LeaseId lease, daemon::Command command) {
-  asking_ = kind;
-  asked_lease_ = lease;
-  asked_ = std::move(command);
-  tries_ = 0;
-  send();
-}
-
-void SimClient::send() {
-  sent_ns_ = environment_.now_ns();
-  const uint64_t attempt = ++attempt_;
-  if (asking_ == Asking::release) ledger_.release_asked(asked_lease_);
-  if (asking_ == Asking::renew) ledger_.renewal_asked(asked_lease_, std::get<daemon::Renew>(asked_).ttl_ns);
-  environment_.note("client %llu: asks for %s of lease %llu", static_cast<unsigned long long>(index_),
-                    asking_ == Asking::grant ? "a grant" : (asking_ == Asking::renew ? "renewal" : "release"),
-                    number(asked_lease_));
-  connection_.send(asked_, [this, attempt](const Result<daemon::Reply>& result) {
-    if (attempt == attempt_ && asking_ != Asking::nothing) received(result);
-  });
-}
-
-void SimClient::received(const Result<daemon::Reply>& result) {
-  if (!result.ok()) {
-    refused(result.error());
-    return;
-  }
-  const Asking asked = std::exchange(asking_, Asking::nothing);
-  const auto* answer = std::get_if<daemon::LeaseReply>(&*result);
-  if (asked == Asking::release) {
-    ledger_.release_acknowledged(asked_lease_);
-    environment_.note("client %llu: lease %llu is released", static_cast<unsigned long long>(index_),
-                      number(asked_lease_));
-    if (Held* held = find(asked_lease_)) {
-      held->over = true;
-      if (!hostile_) held_.erase(held_.begin() + (held - held_.data()));
-    }
-  } else if (answer == nullptr) {
-    environment_.fail("a grant or renewal was answered without the lease");
-  } else if (asked == Asking::renew) {
-    ledger_.renewal_acknowledged(answer->lease);
-    if (Held* held = find(asked_lease_)) held->lease = answer->lease;
-  } else {
-    granted(answer->lease);
-  }
-}
-
-void SimClient::granted(const daemon::LeaseRow& lease) {
-  environment_.note("client %llu: has lease %llu, epoch %llu, %llu granules",
-                    static_cast<unsigned long long>(index_), number(lease.id),
-                    static_cast<unsigned long long>(lease.epoch.value),
-                    static_cast<unsigned long long>(lease.bytes / limits::granule_bytes));
-  const auto& asked = std::get<daemon::Grant>(asked_);
-  if (lease.tenant != tenant_ || lease.bytes < asked.bytes || lease.request_high != asked.request_high) {
-    environment_.fail("lease %llu is not what was asked for", number(lease.id));
-  }
-  last_grant_ = asked;
-  ledger_.grant_acknowledged(lease);
-  if (find(lease.id) != nullptr) return;  // asked for once more, and held already
+// The lease as it was answered is the truth now: its object is mapped, and has what was written.
+void SimClient::map_again(Held& held, const daemon::LeaseRow& lease) {
   const auto mapping = backend_.open(lease.object);
-  if (!mapping.has_value()) {
-    if (ledger_.promised(lease.id))
-      environment_.fail("lease %llu was granted without memory", number(lease.id));
+  if (hostile_ && held.mapped && mapping != held.mapping) {  // it goes on with the old one as well
+    Held old = held;
+    old.over = true;
+    held_.push_back(old);
+    Held* again = find(lease.id);
+    if (again == nullptr) return;
+    again->mapping = mapping.value_or(0);
+    again->lease = lease;
+    again->doubtful = false;
+    (void)verify(*again);
     return;
   }
-  const Held held{lease, *mapping};
-  for (uint64_t i = 0; i < backend_.granules_of(*mapping); ++i) {
-    if (!touch(held, i, false)) return;
-  }
-  held_.push_back(held);
+  held.lease = lease;
+  held.mapping = mapping.value_or(0);
+  held.mapped = true;
+  held.doubtful = false;
+  (void)verify(held);
 }
 
-void SimClient::refused(const Error& error) {
-  if (error.code == ErrorCode::io_error && environment_.prng().chance(1, 2))
-    return;  // unknown: asks again later
-  const Asking asked = std::exchange(asking_, Asking::nothing);
-  const bool ended = error.code == ErrorCode::not_found || error.code == ErrorCode::lease_expired ||
-                     error.code == ErrorCode::lease_revoked;
-  if (asked == Asking::renew && ended && ledger_.promised(asked_lease_)) {
-    environment_.fail("the renewal of lease %llu was refused although it is granted: %s", number(asked_lease_),
-                      error.detail.c_str());
+void SimClient::detach(Held& held) {
+  environment_.note("client %llu: detaches lease %llu", static_cast<unsigned long long>(index_),
+                    number(held.lease.id));
+  held.mapped = false;
+  daemon_.let_go(held.lease.id, index_);
+}
+
+// From here to the end of the move the holder writes nothing.
+void SimClient::copy_to_target(Held& held, const daemon::MoveReady& ready) {
+  held.target = ready.target;
+  held.target_object = ready.object;
+  const auto target = backend_.open(ready.object);
+  if (!target.has_value()) return;
+  for (uint64_t i = 0; i < held.lease.bytes / limits::granule_bytes; ++i) {
+    uint64_t stamp = 0;
+    if (backend_.read(held.mapping, i, &stamp) == Access::sigbus) return;
+    if (stamp != 0) (void)backend_.write(*target, i, stamp);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "tests/sim/sim_daemon.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace terrace::sim {
@@ -7,14 +8,26 @@ namespace {
 
 using daemon::LeasePhase;
 
-unsigned long long number(LeaseId id) {
-  return id.value;
+constexpr uint64_t deferred_ns = 20 * ns_per_ms;
+
+bool immediate(const daemon::Effect& effect) {
+  if (const auto* resize = std::get_if<daemon::ResizeObject>(&effect))
+    return resize->to_bytes > resize->from_bytes;
+  return std::holds_alternative<daemon::CarveObject>(effect) ||
+         std::holds_alternative<daemon::RefuseGrant>(effect);
+}
+
+// What the shell reports to the state machine, not what somebody asks for.
+bool report(const daemon::Command& command) {
+  return std::holds_alternative<daemon::CarveFinished>(command) ||
+         std::holds_alternative<daemon::ResizeFinished>(command) ||
+         std::holds_alternative<daemon::RebindFinished>(command);
 }
 
 }  // namespace
 
 SimDaemon::SimDaemon(Environment& environment, SimStore& store, SimBackend& backend, Ledger& ledger)
-    : environment_(environment), store_(store), backend_(backend), ledger_(ledger) {}
+    : environment_(environment), store_(store), backend_(backend), ledger_(ledger), claims_(environment) {}
 
 void SimDaemon::later(uint64_t delay_ns, std::function<void()> action) {
   environment_.after(delay_ns, [this, generation = generation_, action = std::move(action)] {
@@ -34,170 +47,146 @@ bool SimDaemon::crash_here(const char* where) {
 }
 
 bool SimDaemon::idle() const {
-  return serving_ && !committing_ && open_.empty() && waiting_.empty() && jobs_.empty() && carving_.empty();
+  return serving_ && !committing_ && open_.empty() && waiting_.empty() && jobs_.empty() && carving_.empty() &&
+         changing_.empty() && moving_.empty();
 }
 
-// --- death ------------------------------------------------------------------------------------------
-
-void SimDaemon::stop() {
-  ++generation_;
-  serving_ = false;
-  committing_ = false;
-  open_ = {};
-  waiting_.clear();
-  carving_.clear();
-  jobs_.clear();
-  applied_ = in_flight_ = durable_ = 0;
-}
-
-void SimDaemon::crash(const char* where) {
-  environment_.note("daemon: crash (%s)", where);
-  ++crashes_;
-  store_.crash();
-  for (const auto& [job, effect] : jobs_) backend_.cut_off(effect);
-  stop();
-  later(some_ns(300 * ns_per_ms), [this] { start(); });
-}
-
-void SimDaemon::reboot() {
-  crash("reboot");
-  environment_.note("machine: rebooted");
-  ++boot_;
-  backend_.reboot();
-  ledger_.rebooted();
-}
-
-// The state in memory is ahead of the store. As in daemon/event_loop every waiting reply gets the error,
-// jobs at the backend run to their end, and then the store is loaded again.
-void SimDaemon::restart_after_commit_failure(const char* what) {
-  environment_.note("daemon: commit failed (%s), recovers", what);
-  const Result<daemon::Reply> failed = Error{.code = ErrorCode::io_error, .where = "SimStore", .detail = what};
-  std::vector<ReplyAction> told;
-  for (Waiting& waiting : waiting_) {
-    if (waiting.reply) told.push_back(std::move(waiting.reply));
-  }
-  for (auto& [lease, replies] : carving_) {
-    for (ReplyAction& reply : replies) told.push_back(std::move(reply));
-  }
-  while (!jobs_.empty()) {
-    const daemon::Effect effect = jobs_.begin()->second;
-    jobs_.erase(jobs_.begin());
-    if (const auto* carving = std::get_if<daemon::CarveObject>(&effect)) (void)backend_.carve(*carving);
-    if (const auto* fencing = std::get_if<daemon::FenceObject>(&effect)) (void)backend_.fence(fencing->object);
-    if (const auto* scrubbing = std::get_if<daemon::ScrubObject>(&effect)) {
-      (void)backend_.scrub(scrubbing->object);
-    }
-  }
-  stop();
-  for (const ReplyAction& reply : told) reply(failed);
-  later(some_ns(300 * ns_per_ms), [this] { start(); });
-}
-
-// --- start ------------------------------------------------------------------------------------------
-
-void SimDaemon::start() {
-  later(some_ns(20 * ns_per_ms), [this] { recover(); });
-}
-
-void SimDaemon::recover() {
-  daemon::Observation observed;
-  observed.objects = backend_.list();
-  for (const auto& device : store_.load().devices) observed.device_serials.push_back(device.serial);
-  const std::string boot_id = "boot-" + std::to_string(boot_);
-  machine_ = daemon::StateMachine();
-  auto recovered = machine_.recover(store_.load(), observed, boot_id, environment_.now_ns());
-  if (!recovered.ok()) {
-    environment_.fail("recovery refused what the store holds: %s", recovered.error().to_string().c_str());
-    return;
-  }
-  ++recoveries_;
-  const daemon::Recovery recovery = std::move(recovered).value();
-  environment_.note("daemon: recovered, %zu effects, %zu orphans", recovery.effects.size(),
-                    recovery.orphans.size());
-  ledger_.check(machine_);
-
-  daemon::StateMachine again;
-  const auto repeated = again.recover(machine_.image(), observed, boot_id, environment_.now_ns());
-  if (!repeated.ok() || !repeated->delta.empty() || repeated->effects.size() != recovery.effects.size()) {
-    environment_.fail("recovery is not idempotent: done again it changes rows or effects");
-  }
-  if (crash_here("before orphans")) return;
-  for (const std::string& orphan : recovery.orphans) {
-    if (environment_.planted(Plant::keep_orphans)) break;
-    if (!backend_.fence(orphan).ok() || !backend_.scrub(orphan).ok()) {
-      crash("an orphan could not be destroyed");  // stands for trying again later
-      return;
-    }
-  }
-  if (crash_here("after orphans")) return;
-  if (recovery.delta.empty()) {
-    finish_recovery(recovery);
-    return;
-  }
-  store_.begin(recovery.delta);
-  later(some_ns(environment_.faults().commit_ns_max), [this, recovery] {
-    if (store_.finish() != CommitOutcome::done && !environment_.planted(Plant::ignore_commit_error)) {
-      restart_after_commit_failure("during recovery");
-      return;
-    }
-    finish_recovery(recovery);
-  });
-}
-
-void SimDaemon::finish_recovery(const daemon::Recovery& recovery) {
-  serving_ = true;
-  for (const daemon::Effect& effect : recovery.effects) {
-    if (!environment_.planted(Plant::skip_redo)) perform(effect);
-  }
-  arm_timer();
-}
-
-// --- commands ---------------------------------------------------------------------------------------
+// --- requests ---------------------------------------------------------------------------------------
 
 void SimDaemon::submit(daemon::Command command, ReplyAction reply) {
   if (!serving_) return;
   apply(command, std::move(reply));
 }
 
+void SimDaemon::attach(LeaseId id, const std::string& tenant, uint64_t client, ReplyAction reply) {
+  if (!serving_) return;
+  const daemon::LeaseRow* lease = machine_.find_lease(id);
+  Result<daemon::Reply> result =
+      Error{.code = ErrorCode::not_found, .where = "attach", .detail = "no such lease, or not now"};
+  const bool whole = lease != nullptr && lease->target_bytes == 0 && !claims_.growing(id);
+  if (whole && lease->tenant == tenant && lease->phase == LeasePhase::active) {
+    hold(id, client);
+    result = daemon::Reply{daemon::LeaseReply{*lease}};
+  } else if (lease != nullptr && lease->tenant == tenant &&
+             (!whole || lease->phase == LeasePhase::transferring)) {
+    result = Error{.code = ErrorCode::busy, .where = "attach", .detail = "it is being resized or handed over"};
+  }
+  hold_back(
+      false, [reply, result] { reply(result); }, reply);
+  request_commit();
+}
+
+void SimDaemon::hold(LeaseId lease, uint64_t client) {
+  holders_[lease].insert(client);
+  if (const auto move = moving_.find(lease); move != moving_.end()) move->second = true;
+}
+
+void SimDaemon::let_go(LeaseId lease, uint64_t client) {
+  const auto at = holders_.find(lease);
+  if (at == holders_.end()) return;
+  at->second.erase(client);
+  if (at->second.empty()) holders_.erase(at);
+}
+
+void SimDaemon::cancel(const daemon::Grant& grant) {
+  if (!serving_) return;
+  for (const auto& [id, lease] : machine_.leases()) {
+    if (lease.phase != LeasePhase::waiting || lease.tenant != grant.tenant ||
+        lease.request_high != grant.request_high || lease.request_low != grant.request_low)
+      continue;
+    carving_.erase(id);
+    apply(daemon::CancelGrant{id}, nullptr);
+    return;
+  }
+}
+
+// --- commands ---------------------------------------------------------------------------------------
+
 void SimDaemon::apply(const daemon::Command& command, ReplyAction reply) {
-  daemon::Step step = machine_.apply(command);
-  ledger_.check(machine_);
+  daemon::Step step = decide(command);
+  check_applied(command, step);
   const bool own_delta = !step.delta.empty();
-  if (!step.reply.ok() && own_delta) environment_.fail("a refused command changed rows");
   if (own_delta) {
     ++applied_;
     open_.merge(std::move(step.delta));
   }
-  if (const auto* carved = std::get_if<daemon::CarveFinished>(&command)) {
-    std::vector<ReplyAction> waiting = std::move(carving_[carved->lease]);
-    carving_.erase(carved->lease);
-    for (ReplyAction& waiter : waiting) {
-      hold(
-          own_delta, [waiter, result = step.reply] { waiter(result); }, waiter);
-    }
-  } else if (step.reply.ok() && std::holds_alternative<daemon::GrantPending>(*step.reply)) {
-    carving_[std::get<daemon::GrantPending>(*step.reply).lease].push_back(std::move(reply));
-  } else if (reply) {
-    hold(
-        own_delta, [reply, result = step.reply] { reply(result); }, reply);
+  std::vector<daemon::Effect> at_once;
+  std::erase_if(step.effects, [&](daemon::Effect& effect) {
+    if (!immediate(effect) && !environment_.planted(Plant::effects_before_commit)) return false;
+    at_once.push_back(std::move(effect));
+    return true;
+  });
+  const std::vector<ReplyAction> told = take_replies(command, step, std::move(reply));
+  const uint64_t generation = generation_;
+  for (const ReplyAction& one : told) {
+    hold_back(
+        own_delta, [one, result = step.reply] { one(result); }, one);
   }
   for (const daemon::Effect& effect : step.effects) {
-    if (std::holds_alternative<daemon::CarveObject>(effect) ||
-        environment_.planted(Plant::effects_before_commit)) {
-      perform(effect);
-    } else {
-      hold(
-          own_delta, [this, effect] { perform(effect); }, nullptr);
-    }
+    hold_back(
+        own_delta, [this, effect] { perform(effect); }, nullptr);
+  }
+  if (!told.empty() || !step.effects.empty()) {
+    request_commit();
+  } else if (own_delta) {
+    defer_commit();
+  }
+  for (const daemon::Effect& effect : at_once) {
+    perform_at_once(effect, command);
+    if (generation != generation_) return;
+  }
+  for (const auto& [lease, waiting] : carving_) {
+    if (machine_.find_lease(lease) == nullptr)
+      environment_.fail("queue: nobody answers the client that waited for lease %llu",
+                        static_cast<unsigned long long>(lease.value));
   }
   if (crash_here("after a command")) return;
   arm_timer();
-  begin_commit();
-  flush();
 }
 
+void SimDaemon::check_applied(const daemon::Command& command, const daemon::Step& step) {
+  backend_.know(machine_);
+  ledger_.check(machine_);
+  claims_.after(command, step, machine_);
+  if (!step.reply.ok() && !step.delta.empty() && !report(command))
+    environment_.fail("a refused command changed rows");
+}
+
+// Who is answered by this step; who has to wait is kept until the carve or change has ended.
+std::vector<ReplyAction> SimDaemon::take_replies(const daemon::Command& command, const daemon::Step& step,
+                                                 ReplyAction reply) {
+  std::vector<ReplyAction> told;
+  const auto changed = [&](LeaseId lease) {
+    if (const auto at = changing_.find(lease); at != changing_.end()) {
+      told.push_back(std::move(at->second));
+      changing_.erase(at);
+    }
+  };
+  if (const auto* carved = std::get_if<daemon::CarveFinished>(&command)) {
+    if (const auto at = carving_.find(carved->lease); at != carving_.end()) {
+      told = std::move(at->second);
+      carving_.erase(at);
+    }
+  } else if (const auto* resized = std::get_if<daemon::ResizeFinished>(&command)) {
+    changed(resized->lease);
+  } else if (const auto* rebound = std::get_if<daemon::RebindFinished>(&command)) {
+    changed(rebound->lease);
+  }
+  if (!reply) return told;
+  if (step.reply.ok() && std::holds_alternative<daemon::GrantPending>(*step.reply)) {
+    carving_[std::get<daemon::GrantPending>(*step.reply).lease].push_back(std::move(reply));
+  } else if (step.reply.ok() && std::holds_alternative<daemon::ChangePending>(*step.reply)) {
+    changing_[std::get<daemon::ChangePending>(*step.reply).lease] = std::move(reply);
+  } else {
+    told.push_back(std::move(reply));
+  }
+  return told;
+}
+
+// --- commits ----------------------------------------------------------------------------------------
+
 // Everything applied so far must be durable before `act`, be it this step's own delta or an earlier one.
-void SimDaemon::hold(bool own_delta, std::function<void()> act, ReplyAction reply) {
+void SimDaemon::hold_back(bool own_delta, std::function<void()> act, ReplyAction reply) {
   const bool early = reply && (environment_.planted(Plant::reply_before_commit) ||
                                (environment_.planted(Plant::early_retry_reply) && !own_delta));
   if (early) {
@@ -212,18 +201,42 @@ void SimDaemon::flush() {
     const std::function<void()> act = std::move(waiting_.front().act);
     waiting_.pop_front();
     if (crash_here("before a reply or effect")) return;
+    const uint64_t generation = generation_;
     act();
-    if (crash_here("after a reply or effect")) return;
+    if (generation != generation_ || crash_here("after a reply or effect")) return;
   }
 }
 
+// At the end of the loop's turn, so that what arrived together is committed together.
+void SimDaemon::request_commit() {
+  if (commit_requested_ || committing_) return;
+  commit_requested_ = true;
+  later(0, [this] {
+    commit_requested_ = false;
+    begin_commit();
+  });
+}
+
+void SimDaemon::defer_commit() {
+  if (commit_requested_ || deferring_) return;
+  deferring_ = true;
+  later(deferred_ns, [this] {
+    deferring_ = false;
+    request_commit();
+  });
+}
+
 void SimDaemon::begin_commit() {
-  if (committing_ || open_.empty()) return;
+  if (committing_) return;
+  if (open_.empty()) {
+    flush();
+    return;
+  }
   committing_ = true;
   in_flight_ = applied_;
   quarantining_.clear();
   for (const auto& [id, row] : open_.leases) {
-    if (row.has_value() && row->phase == LeasePhase::quarantined) quarantining_.push_back(id);
+    if (row.has_value() && row->phase == LeasePhase::quarantined) quarantining_.push_back(*row);
   }
   store_.begin(std::exchange(open_, {}));
   later(some_ns(environment_.faults().commit_ns_max), [this] { finish_commit(); });
@@ -237,87 +250,33 @@ void SimDaemon::finish_commit() {
   }
   committing_ = false;
   durable_ = in_flight_;
-  for (const LeaseId id : quarantining_) ledger_.quarantine_durable(id);
+  for (const daemon::LeaseRow& row : quarantining_) {
+    const daemon::LeaseRow* now = machine_.find_lease(row.id);
+    if (now != nullptr && now->phase == LeasePhase::quarantined) ledger_.quarantine_durable(row);
+  }
   if (crash_here("after a commit")) return;
   check_stored();
-  begin_commit();
+  const uint64_t generation = generation_;
   flush();
+  if (generation == generation_ && (!open_.empty() || !waiting_.empty())) request_commit();
 }
 
 // Rows in memory and in the store agree whenever nothing is on its way: no change was left out of a Delta.
 void SimDaemon::check_stored() {
   if (!open_.empty() || environment_.planted_anything()) return;
   daemon::Image image = machine_.image();
-  const daemon::Image stored = store_.load();
-  for (auto& lease : image.leases) {  // reaching `scrubbing` is not recorded
-    if (lease.phase == LeasePhase::scrubbing) lease.phase = LeasePhase::fencing;
+  daemon::Image stored = store_.load();
+  for (auto* leases : {&image.leases, &stored.leases}) {
+    for (auto& lease : *leases) {  // reaching `scrubbing` is not recorded
+      if (lease.phase == LeasePhase::scrubbing) lease.phase = LeasePhase::fencing;
+    }
   }
   if (image.leases != stored.leases) environment_.fail("the store misses a change of a lease");
   if (image.pools != stored.pools) environment_.fail("the store misses a change of a pool");
   if (image.devices != stored.devices) environment_.fail("the store misses a change of a device");
-}
-
-// --- effects ----------------------------------------------------------------------------------------
-
-// Nobody is shut out, and nothing erased, by a decision that a crash could undo.
-void SimDaemon::check_decided(const daemon::Effect& effect) {
-  const auto undecided = [&](const std::string& object) {
-    const daemon::LeaseRow* row = store_.find_by_object(object);
-    return row != nullptr && row->phase != LeasePhase::fencing && row->phase != LeasePhase::scrubbing;
-  };
-  if (const auto* fencing = std::get_if<daemon::FenceObject>(&effect)) {
-    if (undecided(fencing->object)) {
-      environment_.fail("lease %llu is fenced before that is durable", number(fencing->lease));
-    }
-  } else if (const auto* scrubbing = std::get_if<daemon::ScrubObject>(&effect)) {
-    if (undecided(scrubbing->object)) {
-      environment_.fail("lease %llu is scrubbed before that is durable", number(scrubbing->lease));
-    }
-  }
-}
-
-void SimDaemon::perform(const daemon::Effect& effect) {
-  if (const auto* notice = std::get_if<daemon::NotifyHolders>(&effect)) {
-    if (!notice->fenced) ledger_.grace_announced(machine_, notice->lease, notice->grace_ns);
-    if (notice_) notice_(*notice);
-    return;
-  }
-  const uint64_t job = next_job_++;
-  jobs_[job] = effect;
-  later(some_ns(environment_.faults().effect_ns_max), [this, job] { finish_effect(job); });
-}
-
-void SimDaemon::finish_effect(uint64_t job) {
-  const daemon::Effect effect = jobs_.at(job);
-  if (crash_here("in the middle of an effect")) return;
-  jobs_.erase(job);
-  check_decided(effect);
-  const uint64_t now_ns = environment_.now_ns();
-  daemon::Command finished;
-  if (const auto* carving = std::get_if<daemon::CarveObject>(&effect)) {
-    finished = daemon::CarveFinished{carving->lease, backend_.carve(*carving), now_ns};
-  } else if (const auto* fencing = std::get_if<daemon::FenceObject>(&effect)) {
-    finished = daemon::FenceFinished{fencing->lease, backend_.fence(fencing->object), now_ns};
-  } else if (const auto* scrubbing = std::get_if<daemon::ScrubObject>(&effect)) {
-    finished = daemon::ScrubFinished{scrubbing->lease, backend_.scrub(scrubbing->object), now_ns};
-  }
-  environment_.note("backend: %s", std::visit(
-                                       [](const auto& e) {
-                                         using E = std::decay_t<decltype(e)>;
-                                         if constexpr (std::is_same_v<E, daemon::CarveObject>) {
-                                           return "carved " + e.object;
-                                         } else if constexpr (std::is_same_v<E, daemon::FenceObject>) {
-                                           return "fenced " + e.object;
-                                         } else if constexpr (std::is_same_v<E, daemon::ScrubObject>) {
-                                           return "scrubbed " + e.object;
-                                         } else {
-                                           return std::string("told holders");
-                                         }
-                                       },
-                                       effect)
-                                       .c_str());
-  if (crash_here("after an effect")) return;
-  apply(finished, nullptr);
+  if (image.quotas != stored.quotas) environment_.fail("the store misses a change of a quota");
+  if (image.reservations != stored.reservations)
+    environment_.fail("the store misses a change of a reservation");
 }
 
 // --- time -------------------------------------------------------------------------------------------

@@ -43,7 +43,8 @@ void SimStore::begin(daemon::Delta batch) {
 CommitOutcome SimStore::finish() {
   TERRACE_CHECK(in_flight_.has_value(), "a commit is on its way");
   Prng& prng = environment_.prng();
-  if (environment_.chance_percent(environment_.faults().commit_full_percent)) {
+  if (environment_.now_ns() < full_until_ns_ ||
+      environment_.chance_percent(environment_.faults().commit_full_percent)) {
     in_flight_.reset();
     return CommitOutcome::full;
   }
@@ -77,6 +78,16 @@ void SimStore::crash() {
 // The planted defects of a store that loses parts of rows.
 void SimStore::spoil(daemon::Delta& batch) const {
   using daemon::LeasePhase;
+  if (environment_.planted(Plant::lose_quota)) batch.quotas.clear();
+  if (environment_.planted(Plant::lose_reservation)) batch.reservations.clear();
+  if (environment_.planted(Plant::forget_drain)) {
+    for (auto& [id, row] : batch.devices)
+      if (row.has_value()) row->state = daemon::DeviceState::in_service;
+  }
+  if (environment_.planted(Plant::lose_tail))
+    std::erase_if(batch.leases, [](const auto& entry) {
+      return entry.second.has_value() && entry.second->object.ends_with("-tail");
+    });
   for (auto& [id, row] : batch.leases) {
     if (!row.has_value()) continue;
     if (environment_.planted(Plant::lose_keys)) row->request_high = row->request_low = 0;
@@ -87,6 +98,7 @@ void SimStore::spoil(daemon::Delta& batch) const {
     if (environment_.planted(Plant::lose_renewals) && row->phase == LeasePhase::active)
       row->expiry_ns = old->second.expiry_ns;
     if (environment_.planted(Plant::lose_releases) && row->phase == LeasePhase::fencing) row = old->second;
+    if (environment_.planted(Plant::lose_transfer)) row->tenant = old->second.tenant;
   }
 }
 
@@ -95,6 +107,8 @@ void SimStore::land(daemon::Delta batch) {
   apply_rows(devices_, batch.devices);
   apply_rows(pools_, batch.pools);
   apply_rows(leases_, batch.leases);
+  apply_rows(quotas_, batch.quotas);
+  apply_rows(reservations_, batch.reservations);
   if (batch.meta.has_value() && !(environment_.planted(Plant::forget_meta) && meta_stored_)) {
     meta_ = *batch.meta;
     meta_stored_ = true;
@@ -108,6 +122,8 @@ daemon::Image SimStore::load() const {
   image.devices = values(devices_);
   image.pools = values(pools_);
   image.leases = values(leases_);
+  image.quotas = values(quotas_);
+  image.reservations = values(reservations_);
   if (environment_.planted(Plant::reuse_epochs)) {
     image.meta.next_epoch = 1;
     for (const auto& lease : image.leases)

@@ -28,6 +28,9 @@ class SimStore {
   // The daemon died: what was on its way lands or is lost.
   void crash();
 
+  // The disk has no room for a while.
+  void fill_up(uint64_t ns) { full_until_ns_ = environment_.now_ns() + ns; }
+
   daemon::Image load() const;
   const daemon::LeaseRow* find_by_object(const std::string& object) const;
   uint64_t commits() const { return commits_; }
@@ -43,6 +46,9 @@ class SimStore {
   std::map<DeviceId, daemon::DeviceRow> devices_;
   std::map<PoolId, daemon::PoolRow> pools_;
   std::map<LeaseId, daemon::LeaseRow> leases_;
+  std::map<std::string, daemon::QuotaRow> quotas_;
+  std::map<ReservationId, daemon::ReservationRow> reservations_;
+  uint64_t full_until_ns_ = 0;
   uint64_t commits_ = 0;
 };
 

@@ -23,6 +23,7 @@ struct Outcome {
   uint64_t commits = 0;
   uint64_t crashes = 0;
   uint64_t recoveries = 0;
+  uint64_t moves = 0;  // by the manager
 };
 
 class World {
@@ -32,15 +33,24 @@ class World {
   Outcome run();
 
  private:
+  // world.cc: turns and nemeses
   void turn_of_client(size_t index);
   void turn_of_operator();
-  void schedule_crash();
-  void schedule_reboot();
-  void schedule_jump();
+  void schedule(uint64_t interval_ns, std::function<void()> nemesis);
+  void schedule_nemeses();
+  void lose_a_device();
+  void watch();
   void run_for(uint64_t ns);
+
+  // world_rest.cc: what must be so while and after everything comes to rest
+  void check_lost_devices();
+  void check_progress();
+  bool should_move(const daemon::WantedMove& move) const;
   void drain();
   void check_rest();
+  void check_objects();
   void check_fitting_grant();
+  void grant_all_of(const daemon::PoolRow& pool, uint64_t bytes);
 
   Options options_;
   Environment environment_;
@@ -48,9 +58,13 @@ class World {
   SimBackend backend_;
   Ledger ledger_;
   SimDaemon daemon_;
+  Contents contents_;
   std::vector<std::unique_ptr<SimClient>> clients_;
   SimOperator operator_;
   bool calm_ = false;
+  bool silent_ = false;                                            // clients answer nothing any more
+  uint64_t calm_since_ns_ = 0;                                     // steady
+  std::map<LeaseId, std::pair<std::string, uint64_t>> under_way_;  // what, since when (steady)
 };
 
 // Runs `options.seed`; a failing seed is run again with its trace.
