@@ -14,76 +14,68 @@
 #include <string>
 #include <vector>
 
-#include "cli/output.h"
-#include "core/base/result.h"
-#include "terrace/session.h"
+#include "cli/admin_types.h"
+#include "cli/lease_client.h"
 
 namespace terrace::cli {
 
-struct ServerStatus {
-  std::string version, boot_id, runtime_directory, state_file, object_directory;
-  std::string huge_pages;  // what the object directory's mount allows, in words
-  std::string recovered;   // what the last start found and did
-  uint32_t pid = 0;
-  uint64_t uptime_ns = 0;
-  uint64_t store_commits = 0;
-  uint64_t commands_applied = 0;
-  uint32_t connections = 0;
-  bool failpoints = false;
-};
-
-struct StatusReply {
-  ServerStatus server;
-  std::vector<PoolInfo> pools;
-  uint32_t leases = 0;
-};
-
-struct DeviceStatus {
-  std::string serial, backend, pool, detail;
-  uint64_t capacity_bytes = 0;
-  uint64_t granule_bytes = 0;
-  uint64_t free_bytes = 0;
-  bool adopted = false;
-  bool present = false;
-};
-
-struct RevokeOptions {
-  uint64_t grace_ns = 0;
-  std::string reason;
-};
+struct Connection;
 
 // The socket that `context` means: --socket, else default_socket_path().
 std::string socket_path_of(const Context& context);
 
-class AdminClient {
+class AdminClient final : public LeaseClient {
  public:
   // Connects, settles the protocol version and asks for the operator's interface.
   // Errors    unavailable        nobody listens; names the socket and how to start a daemon
   //           permission_denied  the socket or the daemon refuses this user
   //           version_mismatch   no protocol version in common
   static Result<std::unique_ptr<AdminClient>> connect(const Context& context);
-  ~AdminClient();
+  static Result<std::unique_ptr<AdminClient>> open(std::unique_ptr<Connection> connection);
+  ~AdminClient() override;
   AdminClient(const AdminClient&) = delete;
   AdminClient& operator=(const AdminClient&) = delete;
 
   Result<StatusReply> status();
-  Result<std::vector<DeviceStatus>> devices();
-  Result<DeviceStatus> adopt(const std::string& serial);
-  Result<PoolInfo> create_pool(const std::string& name, const std::vector<std::string>& devices);
-  Result<std::vector<PoolInfo>> pools();
-  Status delete_pool(const std::string& name);
-  // All leases that match, ascending by id, fetched in pages; empty filters match all.
-  Result<std::vector<LeaseInfo>> leases(const std::string& pool, const std::string& tenant);
-  // By id, or by label when the id is 0.
-  Result<LeaseInfo> lease(LeaseId id, const std::string& label);
-  Result<LeaseInfo> revoke(LeaseId id, const RevokeOptions& options);
-  Result<LeaseInfo> renew(LeaseId id, uint64_t ttl_ns);
-  Status release(LeaseId id);
   Result<std::vector<std::string>> check();  // broken invariants in words; empty when all hold
 
-  // Grants as a tenant (empty: the one that this uid maps to). The lease does not depend on this
-  // connection: it lives by its ttl.
-  Result<LeaseInfo> grant(const std::string& tenant, const LeaseRequest& request);
+  // admin_pool_calls.cc: devices and pools
+  Result<std::vector<DeviceStatus>> devices();
+  Result<DeviceStatus> adopt(const std::string& serial);
+  Result<DrainProgress> drain(const std::string& serial);  // again: where it stands
+  Result<DrainProgress> progress(const std::string& serial);
+  Result<DeviceStatus> undrain(const std::string& serial);
+  Result<DeviceStatus> fail_device(const std::string& serial);
+  Status remove_device(const std::string& serial, bool forget_quarantined);
+  Result<PoolInfo> create_pool(const PoolOptions& options);
+  Result<PoolInfo> add_device(const std::string& pool, const std::string& serial);
+  Result<std::vector<PoolInfo>> pools();
+  Status delete_pool(const std::string& name);
+  // Begins a compaction for a free run of `run_bytes`; 0 bytes: reports. timeout_ns 0: the daemon's hour.
+  Result<CompactionStatus> compact(const std::string& pool, uint64_t run_bytes, uint64_t timeout_ns);
+  Status end_compaction(const std::string& pool);
+
+  Result<std::vector<LeaseStatus>> leases(const std::string& pool, const std::string& tenant) override;
+  Result<LeaseStatus> lease(LeaseId id, const std::string& label) override;
+  Result<LeaseStatus> grant(const GrantOptions& options, const WaitReport& waiting) override;
+  Result<LeaseStatus> renew(LeaseId id, uint64_t ttl_ns) override;
+  Status release(LeaseId id) override;
+  Result<LeaseStatus> resize(LeaseId id, uint64_t bytes) override;
+  Result<LeaseStatus> transfer(LeaseId id, const std::string& tenant, const std::string& host) override;
+  Result<LeaseStatus> revoke(LeaseId id, const RevokeOptions& options);
+  Result<std::vector<LeaseStatus>> quarantined();
+
+  // admin_policy_calls.cc: quotas, reservations, audit, consistency
+  Result<std::vector<QuotaStatus>> quotas();
+  Status set_quota(const QuotaStatus& quota);  // both bounds 0: removed
+  Result<ReservationStatus> reserve(const ReservationStatus& wanted);
+  Result<std::vector<ReservationStatus>> reservations();
+  Status unreserve(uint64_t id);
+  // The newest `limit` entries that match, oldest of them first; 0: all there are.
+  Result<std::vector<AuditRecord>> audit_newest(const AuditFilter& filter, uint64_t limit);
+  // Entries with a sequence above `after`, ascending; at most one page of the daemon's.
+  Result<std::vector<AuditRecord>> audit_after(const AuditFilter& filter, uint64_t after);
+  Result<std::vector<FindingStatus>> fsck();
 
  private:
   struct Impl;

@@ -21,6 +21,10 @@ void add_completion_verb(CLI::App& app, Context& context);
 void add_device_verbs(CLI::App& app, Context& context);
 void add_pool_verbs(CLI::App& app, Context& context);
 void add_lease_verbs(CLI::App& app, Context& context);
+void add_quota_verbs(CLI::App& app, Context& context);
+void add_reserve_verbs(CLI::App& app, Context& context);
+void add_audit_verb(CLI::App& app, Context& context);
+void add_fsck_verb(CLI::App& app, Context& context);
 void add_tensor_verbs(CLI::App& app, Context& context);
 void add_run_verb(CLI::App& app, Context& context);
 void add_plan_verb(CLI::App& app, Context& context);
@@ -32,6 +36,14 @@ void build_parser(CLI::App& app, Context& context);
 // core/base/units.h.
 CLI::Option* add_size_option(CLI::App& app, const std::string& name, uint64_t& bytes, const std::string& help);
 CLI::Option* add_duration_option(CLI::App& app, const std::string& name, uint64_t& ns, const std::string& help);
+
+// What `verb` does when it was chosen: `work` gives a Status, which becomes text and exit code.
+template <typename Work>
+void on_verb(CLI::App& verb, Context& context, Work work) {
+  verb.callback([&context, work] {
+    if (const Status done = work(); !done.ok()) fail(context, done.error());
+  });
+}
 
 // Whether `text` is a lease's id where an id or a label is taken: digits and nothing else.
 bool only_digits(const std::string& text);

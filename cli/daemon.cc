@@ -9,6 +9,7 @@
 
 #include "cli/admin_client.h"
 #include "cli/cli.h"
+#include "cli/daemon_arguments.h"
 #include "cli/daemon_process.h"
 #include "cli/describe.h"
 
@@ -16,54 +17,6 @@ namespace terrace::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct DaemonArguments {
-  std::string runtime_directory, state_file, config_file, log_file;
-  std::vector<std::string> emulated;
-  std::vector<std::string> others;  // passed on as they are
-  uint64_t wait_ns = 60 * ns_per_s;
-};
-
-// terraced wants absolute paths, so that it means the same files after a restart from elsewhere.
-std::string absolute(const std::string& path) {
-  if (path.empty()) return path;
-  std::error_code failed;
-  const fs::path whole = fs::absolute(path, failed).lexically_normal();
-  return failed ? path : whole.string();
-}
-
-// terraced's own arguments.
-std::vector<std::string> daemon_arguments(const DaemonArguments& arguments,
-                                          const std::string& runtime_directory) {
-  std::vector<std::string> list;
-  const auto add = [&list](const char* name, const std::string& value) {
-    if (!value.empty()) list.insert(list.end(), {name, value});
-  };
-  add("--config", absolute(arguments.config_file));
-  add("--runtime-dir", runtime_directory);
-  add("--state", absolute(arguments.state_file));
-  for (const std::string& device : arguments.emulated) add("--emulate", device);
-  list.insert(list.end(), arguments.others.begin(), arguments.others.end());
-  return list;
-}
-
-// --runtime-dir; else, where --socket or TERRACE_SOCKET says DIR/terraced.sock, that DIR; else "" (terraced's
-// own default, or what its configuration says).
-std::string runtime_directory_of(const Context& context, const DaemonArguments& arguments) {
-  if (!arguments.runtime_directory.empty()) return absolute(arguments.runtime_directory);
-  const bool named = !context.socket_path.empty() || std::getenv("TERRACE_SOCKET") != nullptr;
-  if (!named && !arguments.config_file.empty()) return "";
-  const fs::path socket = socket_path_of(context);
-  return socket.filename() == "terraced.sock" ? absolute(socket.parent_path()) : "";
-}
-
-// Where the daemon of these arguments is reached.
-Context context_of(const Context& context, const DaemonArguments& arguments) {
-  Context other = context;
-  if (!arguments.runtime_directory.empty())
-    other.socket_path = absolute(arguments.runtime_directory) + "/terraced.sock";
-  return other;
-}
 
 Status run_daemon(const Context& context, const DaemonArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const std::string program, find_daemon_program());
@@ -182,6 +135,44 @@ CLI::App* add_verb(CLI::App& daemon, const char* name, const char* help, Context
   return verb;
 }
 
+}  // namespace
+
+std::string absolute_path(const std::string& path) {
+  if (path.empty()) return path;
+  std::error_code failed;
+  const fs::path whole = fs::absolute(path, failed).lexically_normal();
+  return failed ? path : whole.string();
+}
+
+std::vector<std::string> daemon_arguments(const DaemonArguments& arguments,
+                                          const std::string& runtime_directory) {
+  std::vector<std::string> list;
+  const auto add = [&list](const char* name, const std::string& value) {
+    if (!value.empty()) list.insert(list.end(), {name, value});
+  };
+  add("--config", absolute_path(arguments.config_file));
+  add("--runtime-dir", runtime_directory);
+  add("--state", absolute_path(arguments.state_file));
+  for (const std::string& device : arguments.emulated) add("--emulate", device);
+  list.insert(list.end(), arguments.others.begin(), arguments.others.end());
+  return list;
+}
+
+std::string runtime_directory_of(const Context& context, const DaemonArguments& arguments) {
+  if (!arguments.runtime_directory.empty()) return absolute_path(arguments.runtime_directory);
+  const bool named = !context.socket_path.empty() || std::getenv("TERRACE_SOCKET") != nullptr;
+  if (!named && !arguments.config_file.empty()) return "";
+  const fs::path socket = socket_path_of(context);
+  return socket.filename() == "terraced.sock" ? absolute_path(socket.parent_path()) : "";
+}
+
+Context context_of(const Context& context, const DaemonArguments& arguments) {
+  Context other = context;
+  if (!arguments.runtime_directory.empty())
+    other.socket_path = absolute_path(arguments.runtime_directory) + "/terraced.sock";
+  return other;
+}
+
 void add_start_options(CLI::App& verb, const std::shared_ptr<DaemonArguments>& arguments) {
   verb.add_option("--state", arguments->state_file, "The file that remembers pools and leases")
       ->type_name("FILE");
@@ -192,8 +183,6 @@ void add_start_options(CLI::App& verb, const std::shared_ptr<DaemonArguments>& a
   verb.add_option("others", arguments->others, "After --: further arguments for terraced")
       ->type_name("ARGUMENT");
 }
-
-}  // namespace
 
 void add_daemon_verbs(CLI::App& app, Context& context) {
   CLI::App* daemon = app.add_subcommand("daemon", "The pool manager's process");

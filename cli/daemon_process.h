@@ -30,10 +30,21 @@ struct StartedDaemon {
 };
 
 // Starts a daemon in the background (own session, no terminal) and waits until it listens on a unix socket.
-// Errors    unavailable  it ended, or did not listen in time (then it was ended); the detail has its last log
-// lines
-//           io_error     the log cannot be opened, or fork or exec failed
+// Errors    invalid_argument  it refused its flags or configuration (its exit status 2)
+//           busy              it could not start (1): another one has the state, or its memory cannot be had
+//           unavailable       it ended in another way, or did not listen in time (then it was ended)
+//           io_error          the log cannot be opened, or fork or exec failed
+//           The first three have its last log lines in their text.
 Result<StartedDaemon> start_daemon(const StartOptions& options);
+
+struct ProgramOutput {
+  int status = 0;  // as waitpid gives it
+  std::string out, err;
+};
+
+// Runs a program to its end and keeps what it said.
+// Errors    io_error, not_found, permission_denied  it cannot be run
+Result<ProgramOutput> run_program(const std::string& program, const std::vector<std::string>& arguments);
 
 // The path of a unix socket on which process `pid` listens; "" for none (yet).
 std::string listening_socket_of(pid_t pid);

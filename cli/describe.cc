@@ -1,13 +1,11 @@
 #include "cli/describe.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/output.h"
+
 namespace terrace::cli {
-
-using nlohmann::json;
-
 namespace {
 
 std::string or_dash(const std::string& text) {
@@ -21,7 +19,33 @@ std::string percent(uint64_t part, uint64_t whole) {
 }
 
 std::string describe_extent(const ExtentInfo& extent) {
-  return extent.device + " at " + format_size(extent.offset_bytes) + ", " + format_size(extent.length_bytes);
+  return extent.device + " at " + exact_size(extent.offset_bytes) + ", " + exact_size(extent.length_bytes);
+}
+
+// An object that occupies nothing under a lease that can be used is a lease without memory.
+std::string describe_object_size(const LeaseStatus& lease) {
+  if (!lease.measured) return "not measured";
+  const bool live = lease.phase == "active" || lease.phase == "revoking";
+  if (live && lease.object_bytes == 0)
+    return "nothing: the lease's object is missing; 'terrace fsck' says what to do";
+  std::string text = exact_size(lease.object_bytes) + " of the pool's memory";
+  if (lease.object_bytes == 0) return text;
+  return text + (lease.huge_pages ? ", in huge pages" : ", in small pages");
+}
+
+// "device lost": for people, the name's words apart.
+std::string cause_words(const LeaseStatus& lease) {
+  std::string words(lease_cause_name(lease.cause));
+  std::replace(words.begin(), words.end(), '_', ' ');
+  return words;
+}
+
+std::string describe_phase(const LeaseStatus& lease) {
+  std::string text = lease.phase;
+  const std::string cause = cause_words(lease);
+  if (!cause.empty()) text += " (" + cause + ")";
+  if (!lease.reason.empty() && lease.reason != cause) text += ": " + lease.reason;
+  return text;
 }
 
 }  // namespace
@@ -44,102 +68,38 @@ Result<LeaseMode> parse_mode(const std::string& text) {
                .detail = "'" + text + "' is not a lease mode; use exclusive, shared-ro or shared-coherent"};
 }
 
-json to_json(const LeaseInfo& lease, Measured measured) {
-  json extents = json::array();
-  for (const ExtentInfo& extent : lease.extents) {
-    extents.push_back({{"device", extent.device},
-                       {"offset_bytes", extent.offset_bytes},
-                       {"length_bytes", extent.length_bytes}});
+const char* placement_name(PoolPlacement placement) {
+  switch (placement) {
+    case PoolPlacement::linear: return "linear";
+    case PoolPlacement::striped: return "striped";
+    case PoolPlacement::spread: return "spread";
   }
-  json usage = nullptr;
-  if (!lease.usage.holder.empty()) {
-    usage = {{"holder", lease.usage.holder},
-             {"ddr_bytes", lease.usage.ddr_bytes},
-             {"cxl_bytes", lease.usage.cxl_bytes},
-             {"live_bytes", lease.usage.live_bytes},
-             {"age_ns", lease.usage_age_ns}};
+  return "linear";
+}
+
+std::string exact_size(uint64_t bytes) {
+  constexpr std::pair<uint64_t, const char*> units[] = {
+      {gib * 1024, " TiB"}, {gib, " GiB"}, {mib, " MiB"}, {kib, " KiB"}};
+  for (const auto& [unit, name] : units) {
+    if (bytes < unit) continue;
+    const uint64_t hundredths = bytes % unit * 100;  // below 2^47: no overflow
+    if (hundredths % unit != 0) continue;
+    std::string text = std::to_string(bytes / unit);
+    if (const uint64_t rest = hundredths / unit; rest != 0) {
+      text += rest < 10 ? ".0" : ".";
+      text += std::to_string(rest % 10 == 0 ? rest / 10 : rest);
+    }
+    return text + name;
   }
-  const bool persistent = lease.ttl_ns == 0;
-  return {{"id", lease.id.value},
-          {"epoch", lease.epoch.value},
-          {"pool", lease.pool},
-          {"tenant", lease.tenant},
-          {"host", lease.host},
-          {"label", lease.label},
-          {"mode", mode_name(lease.mode)},
-          {"phase", lease.phase},
-          {"reason", lease.reason},
-          {"bytes", lease.bytes},
-          {"granule_bytes", lease.granule_bytes},
-          {"persistent", persistent},
-          {"ttl_ns", lease.ttl_ns},
-          {"expires_in_ns", persistent ? json(nullptr) : json(lease.expires_in_ns)},
-          {"tier", lease.tier},
-          {"isolation", lease.isolation},
-          {"object", lease.object},
-          {"object_bytes", measured == Measured::yes ? json(lease.object_bytes) : json(nullptr)},
-          {"huge_pages", lease.huge_pages},
-          {"extents", extents},
-          {"usage", usage}};
+  return std::to_string(bytes) + " B";
 }
 
-json to_json(const PoolInfo& pool) {
-  return {{"name", pool.name},
-          {"devices", pool.devices},
-          {"capacity_bytes", pool.capacity_bytes},
-          {"free_bytes", pool.free_bytes},
-          {"leased_bytes", pool.leased_bytes},
-          {"scrubbing_bytes", pool.scrubbing_bytes},
-          {"quarantined_bytes", pool.quarantined_bytes},
-          {"largest_free_bytes", pool.largest_free_bytes},
-          {"granule_bytes", pool.granule_bytes},
-          {"leases", pool.leases}};
-}
-
-json to_json(const DeviceStatus& device) {
-  return {{"serial", device.serial},
-          {"backend", device.backend},
-          {"pool", device.pool},
-          {"adopted", device.adopted},
-          {"present", device.present},
-          {"capacity_bytes", device.capacity_bytes},
-          {"free_bytes", device.free_bytes},
-          {"granule_bytes", device.granule_bytes},
-          {"detail", device.detail}};
-}
-
-json to_json(const ServerStatus& server) {
-  return {{"version", server.version},
-          {"pid", server.pid},
-          {"uptime_ns", server.uptime_ns},
-          {"boot_id", server.boot_id},
-          {"runtime_directory", server.runtime_directory},
-          {"state_file", server.state_file},
-          {"object_directory", server.object_directory},
-          {"huge_pages", server.huge_pages},
-          {"store_commits", server.store_commits},
-          {"commands_applied", server.commands_applied},
-          {"connections", server.connections},
-          {"recovered", server.recovered},
-          {"failpoints", server.failpoints}};
-}
-
-json to_json_list(const std::vector<LeaseInfo>& leases) {
-  json list = json::array();
-  for (const LeaseInfo& lease : leases) list.push_back(to_json(lease, Measured::no));
-  return list;
-}
-
-json to_json_list(const std::vector<PoolInfo>& pools) {
-  json list = json::array();
-  for (const PoolInfo& pool : pools) list.push_back(to_json(pool));
-  return list;
-}
-
-json to_json_list(const std::vector<DeviceStatus>& devices) {
-  json list = json::array();
-  for (const DeviceStatus& device : devices) list.push_back(to_json(device));
-  return list;
+std::string shortened(const std::string& text, size_t columns) {
+  if (text.size() <= columns) return text;
+  size_t end = text.rfind(' ', columns - 3);
+  if (end == std::string::npos || end < columns / 2) end = columns - 3;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not inside a character
+  return text.substr(0, end) + "...";
 }
 
 std::string describe_expiry(const LeaseInfo& lease) {
@@ -150,15 +110,23 @@ std::string describe_expiry(const LeaseInfo& lease) {
   return "in " + format_duration(ns >= ns_per_s ? ns / ns_per_s * ns_per_s : ns);
 }
 
-std::string lease_table(const std::vector<LeaseInfo>& leases) {
+std::string device_state(const DeviceStatus& device) {
+  std::string state = "seen";
+  if (device.adopted) {
+    state = device.state != "in_service" ? device.state : device.pool.empty() ? "adopted" : "in service";
+  }
+  return device.present ? state : state + ", absent";
+}
+
+std::string lease_table(const std::vector<LeaseStatus>& leases) {
   std::vector<std::vector<std::string>> rows;
-  for (const LeaseInfo& lease : leases) {
+  for (const LeaseStatus& lease : leases) {
     rows.push_back({std::to_string(lease.id.value), or_dash(lease.label), lease.pool, lease.tenant,
-                    format_size(lease.bytes), mode_name(lease.mode), lease.phase,
+                    exact_size(lease.bytes), mode_name(lease.mode), lease.phase, or_dash(cause_words(lease)),
                     std::to_string(lease.epoch.value), describe_expiry(lease), or_dash(lease.usage.holder)});
   }
-  return format_table({"ID", "LABEL", "POOL", "TENANT", "SIZE", "MODE", "PHASE", "EPOCH", "EXPIRES", "HOLDER"},
-                      rows);
+  return format_table(
+      {"ID", "LABEL", "POOL", "TENANT", "SIZE", "MODE", "PHASE", "CAUSE", "EPOCH", "EXPIRES", "HOLDER"}, rows);
 }
 
 std::string pool_table(const std::vector<PoolInfo>& pools) {
@@ -168,41 +136,43 @@ std::string pool_table(const std::vector<PoolInfo>& pools) {
         {pool.name, format_size(pool.capacity_bytes), format_size(pool.free_bytes),
          percent(pool.capacity_bytes - std::min(pool.free_bytes, pool.capacity_bytes), pool.capacity_bytes),
          format_size(pool.largest_free_bytes), format_size(pool.scrubbing_bytes),
-         format_size(pool.quarantined_bytes), std::to_string(pool.leases),
+         format_size(pool.quarantined_bytes), std::to_string(pool.waiting), std::to_string(pool.leases),
          std::to_string(pool.devices.size())});
   }
-  return format_table(
-      {"POOL", "CAPACITY", "FREE", "USED", "LARGEST FREE", "SCRUBBING", "QUARANTINED", "LEASES", "DEVICES"},
-      rows);
+  return format_table({"POOL", "CAPACITY", "FREE", "USED", "LARGEST FREE", "SCRUBBING", "QUARANTINED",
+                       "WAITING", "LEASES", "DEVICES"},
+                      rows);
 }
 
 std::string device_table(const std::vector<DeviceStatus>& devices) {
+  constexpr size_t detail_columns = 40;  // all of it is in `device show`
   std::vector<std::vector<std::string>> rows;
   for (const DeviceStatus& device : devices) {
-    std::string state = device.adopted ? "adopted" : "seen";
-    if (!device.present) state += ", absent";
+    const bool adopted = device.adopted;
     rows.push_back({device.serial, device.backend, format_size(device.capacity_bytes),
-                    device.adopted ? format_size(device.free_bytes) : "-", format_size(device.granule_bytes),
-                    state, or_dash(device.pool), device.detail});
+                    adopted ? format_size(device.free_bytes) : "-", format_size(device.granule_bytes),
+                    device_state(device), or_dash(device.pool), adopted ? std::to_string(device.leases) : "-",
+                    shortened(device.detail, detail_columns)});
   }
-  return format_table({"SERIAL", "BACKEND", "CAPACITY", "FREE", "GRANULE", "STATE", "POOL", "DETAIL"}, rows);
+  return format_table({"SERIAL", "BACKEND", "CAPACITY", "FREE", "GRANULE", "STATE", "POOL", "LEASES", "DETAIL"},
+                      rows);
 }
 
-std::string lease_block(const LeaseInfo& lease) {
+std::string lease_block(const LeaseStatus& lease) {
   std::vector<std::pair<std::string, std::string>> fields = {
       {"label", or_dash(lease.label)},
       {"pool", lease.pool},
       {"tenant", lease.tenant + (lease.host.empty() ? "" : " on " + lease.host)},
-      {"size", format_size(lease.bytes) + " (" + std::to_string(lease.bytes) + " bytes), granule " +
-                   format_size(lease.granule_bytes)},
-      {"mode", mode_name(lease.mode)},
-      {"phase", lease.phase + (lease.reason.empty() ? "" : ": " + lease.reason)},
+      {"size", exact_size(lease.bytes) + " (" + std::to_string(lease.bytes) + " bytes), granule " +
+                   exact_size(lease.granule_bytes)},
+      {"mode", std::string(mode_name(lease.mode)) + (lease.movable ? ", movable" : "")},
+      {"phase", describe_phase(lease)},
       {"epoch", std::to_string(lease.epoch.value)},
       {"expires", describe_expiry(lease) + (lease.ttl_ns == 0 ? "" : ", ttl " + format_duration(lease.ttl_ns))},
       {"tier", lease.tier + ", isolation " + lease.isolation},
       {"object", or_dash(lease.object)},
-      {"occupied", format_size(lease.object_bytes) + " of the pool's memory" +
-                       (lease.huge_pages ? ", in huge pages" : ", in small pages")}};
+      {"occupied", describe_object_size(lease)},
+      {"attached", count_text(lease.holders, "session")}};
   for (const ExtentInfo& extent : lease.extents) fields.emplace_back("extent", describe_extent(extent));
   if (lease.usage.holder.empty()) {
     fields.emplace_back("holder", "has not reported its use");
@@ -218,6 +188,10 @@ std::string lease_block(const LeaseInfo& lease) {
 
 std::string server_block(const ServerStatus& server, const std::string& socket_path) {
   const bool says_where = server.huge_pages.find(server.object_directory) != std::string::npos;
+  std::string scrub = format_size(server.scrub_queued_bytes) + " to erase, " +
+                      format_size(server.scrubbed_bytes) + " erased since the start";
+  if (server.scrub_bytes_per_s != 0)
+    scrub += ", at most " + format_size(server.scrub_bytes_per_s) + "/s in the background";
   std::vector<std::pair<std::string, std::string>> fields = {
       {"socket", socket_path},
       {"runtime", server.runtime_directory},
@@ -225,7 +199,9 @@ std::string server_block(const ServerStatus& server, const std::string& socket_p
       {"memory", says_where ? server.huge_pages : server.object_directory + " (" + server.huge_pages + ")"},
       {"work", std::to_string(server.commands_applied) + " commands in " +
                    std::to_string(server.store_commits) + " store commits, " +
-                   std::to_string(server.connections) + " connections"}};
+                   std::to_string(server.connections) + " connections"},
+      {"scrub", scrub}};
+  if (server.waiting != 0) fields.emplace_back("waiting", count_text(server.waiting, "grant") + " for room");
   std::istringstream findings(server.recovered);
   for (std::string finding; std::getline(findings, finding);) fields.emplace_back("last start", finding);
   if (server.failpoints) fields.emplace_back("build", "has failpoints: for tests, not for use");

@@ -105,6 +105,19 @@ void fail(Context& context, const Error& error) {
   std::fprintf(stderr, "terrace: %s\n", escaped(text).c_str());
 }
 
+void fail_with(Context& context, const Error& error, const char* key, const nlohmann::json& reached,
+               std::string_view text) {
+  if (context.json) {
+    context.exit_code = exit_code_of(error.code);
+    nlohmann::json document = error_json(error);
+    document[key] = reached;
+    print_json(document);
+    return;
+  }
+  print_text(text);
+  fail(context, error);
+}
+
 void print_text(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());

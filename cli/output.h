@@ -42,6 +42,11 @@ ExitCode exit_code_of(ErrorCode code);
 // exit code. One JSON document a run: call it once, and print nothing else on stdout with --json.
 void fail(Context& context, const Error& error);
 
+// As fail(), with what was reached by then: beside "error" under `key` with --json, else `text` on stdout
+// first.
+void fail_with(Context& context, const Error& error, const char* key, const nlohmann::json& reached,
+               std::string_view text);
+
 // {"error": {"code", "exit_code", "message", "os_errno", "where"}}, what fail() prints with --json.
 nlohmann::json error_json(const Error& error);
 

@@ -177,6 +177,10 @@ void build_parser(CLI::App& app, Context& context) {
   add_device_verbs(app, context);
   add_pool_verbs(app, context);
   add_lease_verbs(app, context);
+  add_quota_verbs(app, context);
+  add_reserve_verbs(app, context);
+  add_audit_verb(app, context);
+  add_fsck_verb(app, context);
   add_tensor_verbs(app, context);
   add_run_verb(app, context);
   add_plan_verb(app, context);

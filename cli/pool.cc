@@ -1,25 +1,61 @@
-// `terrace pool create|list|show|delete`.
+// `terrace pool create|list|show|add-device|delete`.
 #include <memory>
 
 #include "cli/admin_client.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
+#include "cli/pool_verbs.h"
 
 namespace terrace::cli {
+
+Result<PoolInfo> find_pool(AdminClient& client, const std::string& name) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<PoolInfo> pools, client.pools());
+  std::vector<std::string> names;
+  for (const PoolInfo& pool : pools) {
+    if (pool.name == name) return pool;
+    names.push_back(pool.name);
+  }
+  std::string detail = "no pool is named '" + name + "'";
+  if (const std::string near = did_you_mean(name, names); !near.empty())
+    detail += "; did you mean '" + near + "'?";
+  return Error{.code = ErrorCode::not_found, .where = "terrace pool", .detail = detail};
+}
+
 namespace {
 
 struct PoolArguments {
-  std::string name;
-  std::vector<std::string> devices;
+  PoolOptions pool;
+  std::string placement = "linear";
   bool adopt = false;
+  std::string serial;
 };
 
-Status create_pool(const Context& context, const PoolArguments& arguments) {
+Status create_pool(const Context& context, PoolArguments& arguments) {
+  for (const PoolPlacement placement : {PoolPlacement::striped, PoolPlacement::spread}) {
+    if (arguments.placement == placement_name(placement)) arguments.pool.placement = placement;
+  }
+  if (arguments.pool.stripe_bytes != 0 && arguments.pool.placement != PoolPlacement::striped) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "pool create",
+                 .detail = "--stripe is for --placement striped only"};
+  }
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   if (arguments.adopt) {
-    for (const std::string& serial : arguments.devices) TERRACE_RETURN_IF_ERROR(client->adopt(serial));
+    for (const std::string& serial : arguments.pool.devices) TERRACE_RETURN_IF_ERROR(client->adopt(serial));
   }
-  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, client->create_pool(arguments.name, arguments.devices));
+  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, client->create_pool(arguments.pool));
+  if (context.json) {
+    print_json({{"pool", to_json(pool)}});
+  } else {
+    print_text(pool_table({pool}));
+  }
+  return {};
+}
+
+Status add_device(const Context& context, const PoolArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  if (arguments.adopt) TERRACE_RETURN_IF_ERROR(client->adopt(arguments.serial));
+  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, client->add_device(arguments.pool.name, arguments.serial));
   if (context.json) {
     print_json({{"pool", to_json(pool)}});
   } else {
@@ -41,24 +77,11 @@ Status list_pools(const Context& context) {
   return {};
 }
 
-Result<PoolInfo> find_pool(AdminClient& client, const std::string& name) {
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<PoolInfo> pools, client.pools());
-  std::vector<std::string> names;
-  for (const PoolInfo& pool : pools) {
-    if (pool.name == name) return pool;
-    names.push_back(pool.name);
-  }
-  std::string detail = "no pool is named '" + name + "'";
-  if (const std::string near = did_you_mean(name, names); !near.empty())
-    detail += "; did you mean '" + near + "'?";
-  return Error{.code = ErrorCode::not_found, .where = "pool show", .detail = detail};
-}
-
 Status show_pool(const Context& context, const std::string& name) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, find_pool(*client, name));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<DeviceStatus> all_devices, client->devices());
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<LeaseInfo> leases, client->leases(name, ""));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<LeaseStatus> leases, client->leases(name, ""));
   std::vector<DeviceStatus> devices;
   for (const DeviceStatus& device : all_devices) {
     if (device.pool == name) devices.push_back(device);
@@ -67,7 +90,7 @@ Status show_pool(const Context& context, const std::string& name) {
     print_json({{"pool", to_json(pool)}, {"devices", to_json_list(devices)}, {"leases", to_json_list(leases)}});
     return {};
   }
-  std::string text = pool_table({pool}) + "\n" + device_table(devices) + "\n";
+  std::string text = pool_block(pool) + "\n" + device_table(devices) + "\n";
   text += leases.empty() ? "no leases\n" : lease_table(leases);
   print_text(text);
   return {};
@@ -92,30 +115,38 @@ void add_pool_verbs(CLI::App& app, Context& context) {
   const auto arguments = std::make_shared<PoolArguments>();
 
   CLI::App* create = pool->add_subcommand("create", "Compose a pool of adopted devices");
-  create->add_option("name", arguments->name, "The pool's name")->required();
-  create->add_option("--device", arguments->devices, "A device's serial; repeat for more")
+  create->add_option("name", arguments->pool.name, "The pool's name")->required();
+  create->add_option("--device", arguments->pool.devices, "A device's serial; repeat for more")
       ->required()
       ->type_name("SERIAL");
+  create
+      ->add_option("--placement", arguments->placement,
+                   "linear: whole runs on one device; striped: over all in stripes; spread: on the emptiest")
+      ->type_name("linear|striped|spread")
+      ->check(CLI::IsMember({"linear", "striped", "spread"}).description(""));
+  add_size_option(*create, "--stripe", arguments->pool.stripe_bytes,
+                  "With striped: how much lies on one device before the next (default: one granule)");
   create->add_flag("--adopt", arguments->adopt, "Adopt those devices first; their contents are lost");
-  create->callback([&context, arguments] {
-    if (const Status done = create_pool(context, *arguments); !done.ok()) fail(context, done.error());
-  });
+  on_verb(*create, context, [&context, arguments] { return create_pool(context, *arguments); });
 
-  pool->add_subcommand("list", "All pools, and how full they are")->callback([&context] {
-    if (const Status done = list_pools(context); !done.ok()) fail(context, done.error());
-  });
+  on_verb(*pool->add_subcommand("list", "All pools, and how full they are"), context,
+          [&context] { return list_pools(context); });
 
-  CLI::App* show = pool->add_subcommand("show", "One pool with its devices and leases");
-  show->add_option("name", arguments->name, "The pool's name")->required();
-  show->callback([&context, arguments] {
-    if (const Status done = show_pool(context, arguments->name); !done.ok()) fail(context, done.error());
-  });
+  CLI::App* show = pool->add_subcommand("show", "One pool: what lies where, its devices and leases");
+  show->add_option("name", arguments->pool.name, "The pool's name")->required();
+  on_verb(*show, context, [&context, arguments] { return show_pool(context, arguments->pool.name); });
+
+  CLI::App* add = pool->add_subcommand("add-device", "Add an adopted device to a pool in use");
+  add->add_option("name", arguments->pool.name, "The pool's name")->required();
+  add->add_option("serial", arguments->serial, "The device's serial")->required();
+  add->add_flag("--adopt", arguments->adopt, "Adopt it first; its contents are lost");
+  on_verb(*add, context, [&context, arguments] { return add_device(context, *arguments); });
+
+  add_pool_compact_verb(*pool, context);
 
   CLI::App* remove = pool->add_subcommand("delete", "Take an empty pool apart; its devices stay adopted");
-  remove->add_option("name", arguments->name, "The pool's name")->required();
-  remove->callback([&context, arguments] {
-    if (const Status done = delete_pool(context, arguments->name); !done.ok()) fail(context, done.error());
-  });
+  remove->add_option("name", arguments->pool.name, "The pool's name")->required();
+  on_verb(*remove, context, [&context, arguments] { return delete_pool(context, arguments->pool.name); });
 }
 
 }  // namespace terrace::cli

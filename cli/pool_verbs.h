@@ -1,0 +1,15 @@
+// The parts of `terrace pool` that lie in more than one file.
+#pragma once
+
+#include "cli/admin_client.h"
+#include "cli/cli.h"
+
+namespace terrace::cli {
+
+// Errors    not_found  with the name that may have been meant
+Result<PoolInfo> find_pool(AdminClient& client, const std::string& name);
+
+// pool_compact.cc
+void add_pool_compact_verb(CLI::App& pool, Context& context);
+
+}  // namespace terrace::cli
