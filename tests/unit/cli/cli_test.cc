@@ -6,7 +6,6 @@
 
 #include "cli/cli.h"
 #include "cli/daemon_process.h"
-#include "cli/describe.h"
 #include "cli/doctor.h"
 
 using namespace terrace;
@@ -23,27 +22,6 @@ std::string explain(const std::vector<std::string>& words) {
   CLI::App app;
   build_parser(app, context);
   return explain_unknown_word(app, words);
-}
-
-LeaseInfo some_lease() {
-  LeaseInfo lease;
-  lease.id = LeaseId{7};
-  lease.epoch = LeaseEpoch{12};
-  lease.pool = "main";
-  lease.tenant = "uid-0";
-  lease.host = "box";
-  lease.label = "redis";
-  lease.phase = "active";
-  lease.tier = "cxl";
-  lease.isolation = "kernel";
-  lease.bytes = 64 * mib;
-  lease.granule_bytes = 2 * mib;
-  lease.ttl_ns = 60 * ns_per_s;
-  lease.expires_in_ns = 59'700'000'000;
-  lease.object = "lease-7";
-  lease.object_bytes = 64 * mib;
-  lease.extents = {{"emu:a", 0, 32 * mib}, {"emu:b", 4 * mib, 32 * mib}};
-  return lease;
 }
 
 }  // namespace
@@ -112,61 +90,6 @@ TEST_CASE("Error: its JSON form carries code, exit code, message and errno") {
   CHECK(document["error"]["message"] == "no such pool");
   CHECK(document["error"]["os_errno"] == 2);
   CHECK(document["error"]["where"] == "here");
-}
-
-TEST_CASE("Lease: its JSON form has stable keys, and null where there is nothing to say") {
-  LeaseInfo lease = some_lease();
-  auto document = to_json(lease);
-  CHECK(document["id"] == 7);
-  CHECK(document["mode"] == "exclusive");
-  CHECK(document["bytes"] == 64 * mib);
-  CHECK(document["expires_in_ns"] == 59'700'000'000);
-  CHECK(document["extents"].size() == 2);
-  CHECK(document["extents"][1]["offset_bytes"] == 4 * mib);
-  CHECK(document["usage"].is_null());
-  CHECK(document["persistent"] == false);
-
-  lease.ttl_ns = 0;
-  lease.usage = {.ddr_bytes = 1, .cxl_bytes = 2, .live_bytes = 3, .holder = "x[1]"};
-  lease.usage_age_ns = 5;
-  document = to_json(lease);
-  CHECK(document["persistent"] == true);
-  CHECK(document["expires_in_ns"].is_null());
-  CHECK(document["usage"]["cxl_bytes"] == 2);
-  CHECK(document["usage"]["age_ns"] == 5);
-}
-
-TEST_CASE("Lease: its block shows where the bytes are, and since when that is known") {
-  LeaseInfo lease = some_lease();
-  CHECK(contains(lease_block(lease), "has not reported"));
-  CHECK(contains(lease_block(lease), "emu:b at 4 MiB, 32 MiB"));
-  CHECK(contains(lease_block(lease), "in 59 s, ttl 1 min"));
-  lease.usage = {.ddr_bytes = 128 * mib, .cxl_bytes = 48 * mib, .live_bytes = 3, .holder = "redis-server[9]"};
-  lease.usage_age_ns = 2 * ns_per_s;
-  const std::string text = lease_block(lease);
-  CHECK(contains(text, "redis-server[9], reported 2 s ago"));
-  CHECK(contains(text, "in DDR    128 MiB"));
-  CHECK(contains(text, "in CXL    48 MiB"));
-}
-
-TEST_CASE("Expiry: persistent, lapsed and running leases are told apart") {
-  LeaseInfo lease = some_lease();
-  CHECK(describe_expiry(lease) == "in 59 s");
-  lease.expires_in_ns = 0;
-  CHECK(describe_expiry(lease) == "lapsed");
-  lease.ttl_ns = 0;
-  CHECK(describe_expiry(lease) == "persistent");
-}
-
-TEST_CASE("Mode: names go both ways and others are refused with the list") {
-  for (const LeaseMode mode : {LeaseMode::exclusive, LeaseMode::shared_read_only, LeaseMode::shared_coherent}) {
-    const auto parsed = parse_mode(mode_name(mode));
-    REQUIRE(parsed.ok());
-    CHECK(*parsed == mode);
-  }
-  const auto refused = parse_mode("shared");
-  REQUIRE(!refused.ok());
-  CHECK(contains(refused.error().detail, "shared-ro"));
 }
 
 TEST_CASE("Mistyped words: the nearest verb or option is named") {
@@ -282,6 +205,17 @@ TEST_CASE("Daemon start: a program that dies is reported with its last words") {
   CHECK(started.error().code == ErrorCode::unavailable);
   CHECK(contains(started.error().detail, "exit status 3"));
   CHECK(contains(started.error().detail, "state is locked"));
+
+  // terraced's own words for "wrong flags" and "cannot start".
+  const auto code_of = [&log](const char* script) {
+    const auto ended = start_daemon(
+        {.program = "/bin/sh", .arguments = {"-c", script}, .log_path = log, .wait_ns = 10 * ns_per_s});
+    REQUIRE(!ended.ok());
+    return exit_code_of(ended.error().code);
+  };
+  CHECK(code_of("exit 2") == exit_usage);
+  CHECK(code_of("exit 1") == exit_conflict);
+  CHECK(code_of("kill -9 $$") == exit_unavailable);
 
   started =
       start_daemon({.program = "/bin/sleep", .arguments = {"60"}, .log_path = log, .wait_ns = 200 * ns_per_ms});

@@ -62,14 +62,17 @@ using Words = std::set<std::string>;
 TEST_CASE("Completion: verbs, and the verbs below them") {
   const Completer complete;
   const Words first = complete.after({""});
-  for (const char* verb :
-       {"status", "doctor", "daemon", "device", "pool", "lease", "tensor", "run", "check", "completion"}) {
+  for (const char* verb : {"status", "doctor", "daemon", "device", "pool", "lease", "tensor", "run", "check",
+                           "completion", "quota", "reserve", "audit", "fsck"}) {
     CAPTURE(verb);
     CHECK(first.contains(verb));
   }
   CHECK(complete.after({"le"}) == Words{"lease"});
-  CHECK(complete.after({"lease", ""}) == Words{"grant", "list", "show", "renew", "revoke", "release"});
-  CHECK(complete.after({"lease", "re"}) == Words{"renew", "revoke", "release"});
+  CHECK(complete.after({"lease", ""}) ==
+        Words{"grant", "list", "show", "renew", "revoke", "release", "resize", "transfer", "quarantined"});
+  CHECK(complete.after({"lease", "re"}) == Words{"renew", "revoke", "release", "resize"});
+  CHECK(complete.after({"device", "dr"}) == Words{"drain"});
+  CHECK(complete.after({"pool", "c"}) == Words{"create", "compact"});
   CHECK(complete.after({"--json", "lease", "g"}) == Words{"grant"});
 }
 
@@ -89,6 +92,8 @@ TEST_CASE("Completion: values where they are known, none where they are not") {
   CHECK(complete.after({"lease", "grant", "--mode", ""}) == Words{"exclusive", "shared-ro", "shared-coherent"});
   CHECK(complete.after({"lease", "grant", "--mode", "shared-r"}) == Words{"shared-ro"});
   CHECK(complete.after({"lease", "grant", "--size", ""}).empty());
+  CHECK(complete.after({"pool", "create", "--placement", "s"}) == Words{"striped", "spread"});
+  CHECK(complete.after({"lease", "list", "--phase", "q"}) == Words{"quarantined"});
   CHECK(complete.after({"completion", ""}).contains("bash"));
   CHECK(complete.after({"status", "--socket", "/proc/self/cmdl"}) == Words{"/proc/self/cmdline"});
 }

@@ -1,0 +1,142 @@
+"""daemon start, stop, run, status; commands whose daemon goes away.
+
+    TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/daemon_test.py [TestClass[.test]]
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import unittest
+
+from cli_base import CONFLICT, NOT_FOUND, UNAVAILABLE, USAGE
+import terrace_harness as harness
+from terrace_harness import Harness, process_alive
+
+
+class DaemonVerbs(unittest.TestCase):
+    def setUp(self):
+        self.t = Harness(name="daemon")
+        self.addCleanup(self.t.close)
+
+    def start(self, *arguments, check=True):
+        result = self.t.cli("daemon", "start", "--runtime-dir", self.t.runtime, "--state", self.t.state,
+                            "--emulate", "a=32M", "--emulate", "b=32M", *arguments, check=check)
+        if result.code == 0:
+            self.t.track(result.json["pid"])
+        return result.json
+
+    def test_start_status_stop(self):
+        started = self.start()
+        self.assertTrue(process_alive(started["pid"]))
+        self.assertEqual(started["socket"], str(self.t.socket))
+        self.assertEqual(started["server"]["pid"], started["pid"])
+        self.assertTrue(pathlib.Path(started["log"]).is_file())
+        serials = [device["serial"] for device in self.t.cli("device", "list").json["devices"]]
+        self.assertLessEqual({"emu:a", "emu:b"}, set(serials))
+        shown = self.t.cli("daemon", "status", "--runtime-dir", self.t.runtime, env={"TERRACE_SOCKET": ""}).json
+        self.assertEqual(shown["server"]["pid"], started["pid"])
+        self.assertIn(f"pid {started['pid']}", self.t.cli("daemon", "status", json=False).out)
+        again = self.start(check=CONFLICT)
+        self.assertEqual(again["error"]["code"], "already_exists")
+        self.assertIn(str(started["pid"]), again["error"]["message"])
+        self.assertEqual(self.t.cli("daemon", "stop").json, {"stopped": started["pid"]})
+        self.assertFalse(process_alive(started["pid"]))
+        self.t.cli("daemon", "status", check=UNAVAILABLE)
+
+    def test_leases_survive_stop_and_start(self):
+        first = self.start()
+        self.t.create_pool("p")
+        lease = self.t.grant("4M", "p", "--ttl", "10m")
+        self.assertIn("stopped terraced", self.t.cli("daemon", "stop", json=False).out)
+        second = self.start()
+        self.assertNotEqual(first["pid"], second["pid"])
+        self.assertEqual(self.t.leases()[lease["id"]]["epoch"], lease["epoch"])
+        self.t.check_invariants()
+
+    def test_the_socket_says_where_to_start(self):
+        result = self.t.cli("daemon", "start", "--state", self.t.state, "--emulate", "a=32M")
+        self.t.track(result.json["pid"])
+        self.assertEqual(result.json["socket"], str(self.t.socket))
+
+    def test_a_daemon_that_cannot_start_says_why(self):
+        error = self.start("--emulate", "nonsense", check=USAGE)["error"]
+        self.assertIn("exit status", error["message"])
+        self.assertIn("nonsense", error["message"], "its last words are shown")
+        missing = self.t.cli("daemon", "start", env={"TERRACED": "/nonexistent/terraced"}, check=NOT_FOUND).json
+        self.assertIn("/nonexistent/terraced", missing["error"]["message"])
+
+    def test_a_state_in_use_is_a_conflict(self):
+        self.start()
+        other = self.t.directory / "other"
+        error = self.t.cli("daemon", "start", "--runtime-dir", other, "--state", self.t.state, "--emulate", "a=32M",
+                           check=CONFLICT).json["error"]
+        self.assertEqual(error["code"], "busy")
+        self.assertIn("exit status 1", error["message"])
+
+    def test_further_arguments_are_passed_on(self):
+        error = self.start("--", "--no-such-flag", check=USAGE)["error"]
+        self.assertIn("--no-such-flag", error["message"])
+
+    def test_run_becomes_the_daemon(self):
+        command = [self.t.terrace, "daemon", "run", "--runtime-dir", str(self.t.runtime), "--state", str(self.t.state),
+                   "--emulate", "a=32M"]
+        with open(self.t.log, "ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=self.t.environment())
+        self.t.track(process.pid)
+        self.t.process = process
+        self.t.wait_ready()
+        self.assertEqual(self.t.cli("status").json["server"]["pid"], process.pid, "the same process")
+        self.assertEqual(self.t.stop(), 0)
+
+    def test_stop_refuses_what_is_not_terraced(self):
+        """A daemon under another name (a wrapper, another container): its pid is not signalled."""
+        copy = self.t.directory / "elsewhere"
+        copy.write_bytes(pathlib.Path(self.t.terraced).read_bytes())
+        copy.chmod(0o755)
+        self.t.terraced = str(copy)
+        self.t.start()
+        error = self.t.cli("daemon", "stop", check=NOT_FOUND).json["error"]
+        self.assertIn("not terraced", error["message"])
+        self.assertTrue(process_alive(self.t.pid))
+
+
+class DaemonGone(unittest.TestCase):
+    def setUp(self):
+        self.t = Harness(name="gone")
+        self.addCleanup(self.t.close)
+        self.t.start()
+        self.t.create_pool("p")
+
+    def test_killed_between_commands(self):
+        lease = self.t.grant("4M", "p", "--ttl", "10m")
+        self.t.kill()
+        self.t.cli("status", check=UNAVAILABLE)
+        self.t.start()
+        self.assertIn(lease["id"], self.t.leases())
+        self.t.check_invariants()
+
+    def test_stopped_during_a_command(self):
+        """The daemon is frozen, then killed, while commands wait for it."""
+        os.kill(self.t.pid, signal.SIGSTOP)
+        result = self.t.cli("--timeout", "1s", "status", check=UNAVAILABLE)
+        self.assertIn("did not answer within 1 s", result.json["error"]["message"])
+        waiting = self.t.popen(self.t.terrace, "--json", "status", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(0.5)
+        self.t.kill()
+        out, _ = waiting.communicate(timeout=60)
+        self.assertEqual(waiting.returncode, UNAVAILABLE)
+        self.assertIn("closed the connection", json.loads(out)["error"]["message"])
+
+    def test_a_grant_that_times_out_is_said_to_be_undecided(self):
+        os.kill(self.t.pid, signal.SIGSTOP)
+        result = self.t.cli("--timeout", "1s", "lease", "grant", "--size", "2M", check=UNAVAILABLE)
+        self.assertIn("may still happen", result.json["error"]["message"])
+        os.kill(self.t.pid, signal.SIGCONT)
+        self.t.check_invariants()
+
+
+if __name__ == "__main__":
+    harness.main()
