@@ -237,7 +237,7 @@ TEST_CASE("Pool: its JSON form has a stripe only where it is striped") {
 TEST_CASE("Moves: blockers are named with lease, tenant, label, size and why, a few of many") {
   std::vector<MoveStatus> moves;
   CHECK(describe_moves(0, moves) == "0 leases left to move, 0 B");
-  moves.push_back({.lease = LeaseId{3}, .tenant = "a", .state = "moving", .bytes = 2 * mib});
+  moves.push_back({.lease = LeaseId{3}, .tenant = "a", .label = "", .state = "moving", .bytes = 2 * mib});
   CHECK(!contains(describe_moves(2 * mib, moves), "blocked"));
   for (uint64_t id = 4; id < 9; ++id)
     moves.push_back({.lease = LeaseId{id},

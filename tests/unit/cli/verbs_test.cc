@@ -68,7 +68,7 @@ TEST_CASE("Moments: durations ago, hours of today, days, and UTC") {
   CHECK(*parse_moment("2025-11-21 14:00", noon_ns) == noon_ns);
   CHECK(*parse_moment("2025-11-21T14:00:00", noon_ns) == noon_ns);
   CHECK(*parse_moment("2025-11-21T12:00:00Z", noon_ns) == noon_ns);
-  CHECK(*parse_moment("400000d", noon_ns) == 0);
+  CHECK(*parse_moment("30000d", noon_ns) == 0);
   CHECK(format_moment(noon_ns) == "2025-11-21 14:00:00");
 }
 
