@@ -54,6 +54,16 @@ void Holders::remove(HolderListener& listener) {
   by_listener_.erase(held);
 }
 
+std::optional<ObjectAccess> Holders::leave(LeaseId lease, HolderListener& listener) {
+  auto [at, end] = by_lease_.equal_range(lease);
+  while (at != end && at->second.listener != &listener) ++at;
+  if (at == end) return std::nullopt;
+  const ObjectAccess access = at->second.access;
+  by_lease_.erase(at);
+  forget(lease, &listener);
+  return access;
+}
+
 std::vector<HolderListener*> Holders::take_all(LeaseId lease) {
   std::vector<HolderListener*> taken = of(lease);
   by_lease_.erase(lease);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -39,6 +40,8 @@ class Holders {
 
   void add(const LeaseRow& lease, ObjectAccess access, HolderListener& listener);
   void remove(HolderListener& listener);
+  // Takes one holder of one lease out; returns the access it had, nullopt if it did not hold it.
+  std::optional<ObjectAccess> leave(LeaseId lease, HolderListener& listener);
   // Takes every holder of the lease out, and gives them back.
   std::vector<HolderListener*> take_all(LeaseId lease);
   // Takes out those who attached it before its present epoch, but for `keeper`, and gives them back.

@@ -39,8 +39,21 @@ class LeaseServer final : public rpc::Lease::Server {
   }
 
   kj::Promise<void> release(ReleaseContext context) override {
-    return answer_command(connection(), context, Release{lease_, session_->tenant(), now_ns()},
-                          [](ReleaseContext&, Reply&) {});
+    KJ_IF_MAYBE (slot, admit(connection(), context)) {
+      // Who gives it back need not be told that it is gone: that would be one more call for each release.
+      const auto access = service().holders().leave(lease_, *session_);
+      return connection()
+          .submit(Release{lease_, session_->tenant(), now_ns()})
+          .then([this, context, access](Result<Reply> reply) mutable {
+            if (reply.ok()) return;
+            const LeaseRow* lease = session_->find(lease_);
+            if (access.has_value() && lease != nullptr && lease->phase <= LeasePhase::revoking)
+              service().holders().add(*lease, *access, *session_);
+            refuse(context, reply.error());
+          })
+          .attach(kj::mv(*slot));
+    }
+    return kj::READY_NOW;
   }
 
   kj::Promise<void> reportUsage(ReportUsageContext context) override {

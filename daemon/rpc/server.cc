@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "core/base/limits.h"
+#include "daemon/rpc/buffered_input.h"
 #include "daemon/rpc/connection.h"
 
 namespace terrace::daemon {
@@ -44,13 +45,19 @@ bool answers(const sockaddr_un& address) {
 class BackPressureStream final : public capnp::MessageStream {
  public:
   BackPressureStream(kj::AsyncCapabilityStream& stream, Service& service, uint32_t uid)
-      : inner_(stream), service_(service), uid_(uid) {}
+      : inner_(stream), input_(stream), service_(service), uid_(uid) {}
 
   // `fds` stays unused: descriptors that a peer sends are closed by the kernel, before they take a place here.
   kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> tryReadMessage(
       kj::ArrayPtr<kj::AutoCloseFd> fds, capnp::ReaderOptions options,
       kj::ArrayPtr<capnp::word> scratch) override {
-    if (writing_ == 0) return inner_.tryReadMessage(nullptr, options, scratch);
+    if (writing_ == 0) {
+      return capnp::tryReadMessage(input_, options, scratch)
+          .then([](kj::Maybe<kj::Own<capnp::MessageReader>> read) -> kj::Maybe<capnp::MessageReaderAndFds> {
+            KJ_IF_MAYBE (message, read) return capnp::MessageReaderAndFds{kj::mv(*message), nullptr};
+            return nullptr;
+          });
+    }
     auto pair = kj::newPromiseAndFulfiller<void>();
     written_ = kj::mv(pair.fulfiller);
     return pair.promise.then([this, fds, options, scratch] { return tryReadMessage(fds, options, scratch); });
@@ -91,7 +98,8 @@ class BackPressureStream final : public capnp::MessageStream {
     }));
   }
 
-  capnp::AsyncCapabilityMessageStream inner_;
+  capnp::AsyncCapabilityMessageStream inner_;  // writes
+  BufferedInput input_;
   Service& service_;
   const uint32_t uid_;
   uint32_t writing_ = 0;
