@@ -108,25 +108,48 @@ TEST_CASE("Notices: a connection that takes none of them is closed at its bound,
   FixtureClient bad(t, 0, 2);
   auto silent = silent_session(t, bad, heard);
   CHECK(t.service->connections() == 2);
-  for (int i = 0; i < 120 && t.service->connections() == 2;
-       ++i) {  // each release is a notice that it is fenced
+  for (int i = 0; i < 120 && t.service->connections() == 2; ++i) {  // each revocation is a notice of a fence
     auto request = silent.grantRequest();
     request.getRequest().setPool("p");
     request.getRequest().setBytes(2 * mib);
-    auto released =
-        request.send()
-            .then([](auto&& reply) { return reply.getLease().releaseRequest().send().ignoreResult(); })
-            .catch_([](kj::Exception&&) {});
-    released.wait(t.io.waitScope);
+    uint64_t id = 0;
+    request.send()
+        .then([&id](auto&& reply) { id = reply.getInfo().getId(); })
+        .catch_([](kj::Exception&&) {})
+        .wait(t.io.waitScope);
+    auto revoke = operator_.revokeRequest();
+    revoke.setLease(id);
+    revoke.send().ignoreResult().wait(t.io.waitScope);
     t.pump(1);
   }
   t.pump(5);
   CHECK(t.service->connections() == 1);
   CHECK(heard.fenced == 64);
   auto granted = t.grant(polite, 2 * mib);
-  CHECK(t.call(granted.getLease().releaseRequest()).getError().getCode() == 0);
+  auto revoke = operator_.revokeRequest();
+  revoke.setLease(granted.getInfo().getId());
+  CHECK(t.call(kj::mv(revoke)).getError().getCode() == 0);
   t.pump(20);
   CHECK(t.notices.size() == 1);
+}
+
+TEST_CASE("Notices: who releases a lease is not told that it is gone, others who have it attached are") {
+  Rpc t;
+  FixtureClient one(t, 0, 1), two(t, 0, 1);
+  auto operator_ = t.admin(one);
+  t.make_pool(operator_);
+  auto session = t.session(one);
+  auto granted = t.grant(session, 2 * mib);
+  SilentListener::Heard heard;
+  auto other = silent_session(t, two, heard);
+  auto attach = other.attachRequest();
+  attach.setLease(granted.getInfo().getId());
+  attach.setAccess(rpc::Access::READ_WRITE);
+  CHECK(t.call(kj::mv(attach)).getError().getCode() == 0);
+  CHECK(t.call(granted.getLease().releaseRequest()).getError().getCode() == 0);
+  t.pump(20);
+  CHECK(t.notices.empty());
+  CHECK(heard.fenced == 1);
 }
 
 TEST_CASE("Leases: capabilities of one connection are bounded") {
