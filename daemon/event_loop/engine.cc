@@ -154,6 +154,8 @@ void Engine::commit_finished(Status status) {
   ++counters_.commits;
   recovery_pause_ns_ = recovery_pause_ns_min;
   release_batch(std::move(batch));
+  // A record that nobody waits for may have had its time while this commit was under way.
+  if (!open_.empty() && !deferring_) request_commit();
   if (!open_.waiters.empty() || !open_.effects.empty()) request_commit();
 }
 

@@ -188,6 +188,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::unordered_map<uint64_t, Actor> actors_;                         // of those grants, for the audit log
   std::unordered_map<uint64_t, ReplyFulfiller> changing_;              // lease -> who resizes or transfers it
   std::unordered_map<uint64_t, uint64_t> asked_to_move_ns_;            // lease -> when its holder was asked
+  uint64_t unheld_moves_from_ns_ = 0;                                  // sessions have come back by then
   std::set<LeaseId> moving_;                                           // by the manager itself
   uint64_t armed_for_ns_ = UINT64_MAX;
   uint64_t timer_generation_ = 0;

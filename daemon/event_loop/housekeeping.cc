@@ -58,7 +58,7 @@ void Engine::drive_moves() {
     if (!move.movable || move.target.valid() || moving_.contains(move.lease)) continue;
     const size_t holders = notifier_->holders(move.lease);
     if (holders == 0) {
-      move_unheld(move.lease);
+      if (now_ns >= unheld_moves_from_ns_) move_unheld(move.lease);
     } else if (holders == 1) {
       uint64_t& asked_ns = asked_to_move_ns_[move.lease.value];
       if (asked_ns != 0 && now_ns - asked_ns < ask_again_ns) continue;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/failpoint.h"
+#include "core/base/limits.h"
 #include "daemon/event_loop/engine.h"
 
 namespace terrace::daemon {
@@ -14,6 +15,8 @@ kj::Promise<Status> Engine::start() {
     if (status.ok()) {
       refusing_ = false;
       arm_timer();
+      // A holder whose session is not back yet still writes: what looks unheld now may not be.
+      if (!state_->leases().empty()) unheld_moves_from_ns_ = clock_.now_ns() + limits::reconnect_ns;
       if (options_.housekeeping_ns != 0) tasks_.add(keep_house());
     }
     return status;

@@ -87,3 +87,15 @@ TEST_CASE("Engine: a lease that is attached while it is copied stays where it is
   CHECK(fixture.engine->state().find_lease(lease.id)->extents == lease.extents);
   CHECK(fixture.engine->state().find_lease(lease.id)->object == lease.object);
 }
+
+TEST_CASE("Engine: after a start nothing is moved before holders had the time to say that they are there") {
+  EngineFixture fixture;
+  fixture.start();
+  fixture.compose(true);
+  const LeaseRow lease = grant_movable(fixture, 4 * mib);
+  REQUIRE(fixture.submit(DrainDevice{serial_of(fixture, lease)}).ok());
+  fixture.start(busy_house);  // another process finds the lease, and no session that holds it
+  fixture.io.provider->getTimer().afterDelay(200 * kj::MILLISECONDS).wait(fixture.io.waitScope);
+  CHECK(fixture.engine->state().find_lease(lease.id)->extents == lease.extents);
+  CHECK(fixture.engine->state().leases().size() == 1);
+}
