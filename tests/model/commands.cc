@@ -52,6 +52,7 @@ daemon::CreatePool random_pool(Prng& prng) {
   create.name = pick(prng, "pool-", 3);
   const uint64_t count = prng.chance(1, 20) ? 0 : prng.between(1, 3);
   for (uint64_t i = 0; i < count; ++i) create.device_serials.push_back(pick(prng, "dev-", 7));
+  create.placement = prng.chance(1, 2) ? daemon::Placement::linear : daemon::Placement::spread;
   return create;
 }
 
@@ -71,32 +72,116 @@ daemon::Grant random_grant(Prng& prng, uint64_t now_ns) {
   return grant;
 }
 
+// Commands on devices, and claims on the pools' room.
+daemon::Command random_composition(Prng& prng, uint64_t now_ns) {
+  const std::string serial = pick(prng, "dev-", 7);
+  switch (prng.below(16)) {
+    case 0:
+    case 1:
+    case 2: return random_device(prng);
+    case 3:
+    case 4: return random_pool(prng);
+    case 5: return daemon::DeletePool{pick(prng, "pool-", 3)};
+    case 6: return daemon::AddDevice{pick(prng, "pool-", 3), serial};
+    case 7: return daemon::DrainDevice{serial};
+    case 8:
+    case 9: return daemon::UndrainDevice{serial, now_ns};
+    case 10:
+      if (prng.chance(1, 3)) return daemon::FailDevice{serial, now_ns};
+      return daemon::UndrainDevice{serial, now_ns};
+    case 11: return daemon::DeviceLost{serial, now_ns};
+    case 12:
+    case 13: return daemon::DeviceBack{serial, now_ns};
+    case 14: return daemon::RemoveDevice{serial, prng.chance(1, 2)};
+    default: return daemon::CompactPool{pick(prng, "pool-", 4), 0, 0, now_ns};
+  }
+}
+
+daemon::Command random_claim(Prng& prng, uint64_t now_ns) {
+  const uint64_t dice = prng.below(4);
+  if (dice == 0) {
+    daemon::QuotaRow row;
+    row.tenant = prng.chance(1, 4) ? "*" : pick(prng, "tenant-", 3);
+    if (prng.chance(1, 2)) row.bytes_max = prng.between(1, 60) * limits::granule_bytes;
+    if (prng.chance(1, 2)) row.leases_max = prng.between(1, 20);
+    return daemon::SetQuota{row};
+  }
+  if (dice < 3) {
+    daemon::CreateReservation create;
+    create.pool = pick(prng, "pool-", 3);
+    create.tenant = pick(prng, "tenant-", 3);
+    create.bytes = prng.chance(1, 30) ? 0 : prng.between(1, 20 * limits::granule_bytes);
+    create.ttl_ns = pick_ttl_ns(prng);
+    create.now_ns = now_ns;
+    return create;
+  }
+  return daemon::RemoveReservation{ReservationId{prng.below(60)}, now_ns};
+}
+
+// A lease that is growing, shrinking or moving is picked more often than chance would.
+daemon::Command random_change(Prng& prng, const Reference& reference, uint64_t now_ns) {
+  const LeaseId id = pick_lease(prng, reference, LeasePhase::active);
+  const std::string tenant = pick_tenant(prng, reference, id);
+  switch (prng.below(8)) {
+    case 0:
+    case 1: {
+      const uint64_t bytes = prng.chance(1, 30) ? 0 : prng.between(1, 14 * limits::granule_bytes);
+      return daemon::Resize{id, tenant, bytes, now_ns};
+    }
+    case 2:
+    case 3: {
+      LeaseId resized = id;
+      for (const auto& row : reference.leases())
+        if ((row.target_bytes != 0 || reference.growing(row.id)) && prng.chance(1, 2)) resized = row.id;
+      return daemon::ResizeFinished{resized, pick_status(prng, 8), now_ns};
+    }
+    case 4: return daemon::Transfer{id, tenant, pick(prng, "tenant-", 3), "", now_ns};
+    case 5:
+      return daemon::RebindFinished{pick_lease(prng, reference, LeasePhase::transferring), pick_status(prng, 8),
+                                    now_ns};
+    case 6: return daemon::BeginMove{id, tenant, now_ns};
+    default: {
+      for (const auto& row : reference.leases()) {
+        const auto target = reference.target_of(row.id);
+        if (target.has_value() && prng.chance(1, 2))
+          return daemon::FinishMove{row.id, *target, "", prng.chance(3, 4), now_ns};
+      }
+      return daemon::FinishMove{id, pick_lease(prng, reference), tenant, prng.chance(3, 4), now_ns};
+    }
+  }
+}
+
 }  // namespace
 
 daemon::Command random_command(Prng& prng, const Reference& reference, uint64_t now_ns) {
   const uint64_t dice = prng.below(100);
-  if (dice < 3) return random_device(prng);
-  if (dice < 6) return random_pool(prng);
-  if (dice < 7) return daemon::DeletePool{pick(prng, "pool-", 3)};
-  if (dice < 32) return random_grant(prng, now_ns);
-  if (dice < 52)
+  if (dice < 9) return random_composition(prng, now_ns);
+  if (dice < 13) return random_claim(prng, now_ns);
+  if (dice < 30) return random_grant(prng, now_ns);
+  if (dice < 31) return daemon::CancelGrant{pick_lease(prng, reference)};
+  if (dice < 45)
     return daemon::CarveFinished{pick_lease(prng, reference, LeasePhase::pending), pick_status(prng, 8),
                                  now_ns};
-  if (dice < 62) {
+  if (dice < 64) return random_change(prng, reference, now_ns);
+  if (dice < 70) {
     const LeaseId id = pick_lease(prng, reference, LeasePhase::active);
     return daemon::Renew{id, pick_tenant(prng, reference, id), pick_ttl_ns(prng), now_ns};
   }
-  if (dice < 67) {
-    const LeaseId id = pick_lease(prng, reference, LeasePhase::active);
+  if (dice < 74) {
+    const LeaseId id =
+        pick_lease(prng, reference, prng.chance(1, 3) ? LeasePhase::quarantined : LeasePhase::active);
     return daemon::Release{id, pick_tenant(prng, reference, id), now_ns};
   }
-  if (dice < 72) {
+  if (dice < 77) {
     const uint64_t grace_ns = prng.chance(1, 20) ? limits::grace_ns_max + 1 : prng.below(20 * ns_per_s);
     return daemon::Revoke{pick_lease(prng, reference), "because", prng.chance(1, 3) ? 0 : grace_ns, now_ns};
   }
-  if (dice < 78) return daemon::Tick{now_ns};
-  if (dice < 89)
+  if (dice < 81) return daemon::Tick{now_ns};
+  if (dice < 90)
     return daemon::FenceFinished{pick_lease(prng, reference, LeasePhase::fencing), pick_status(prng, 100),
+                                 now_ns};
+  if (dice < 92)
+    return daemon::ScrubAdvanced{pick_lease(prng, reference, LeasePhase::scrubbing), prng.between(1, 5),
                                  now_ns};
   return daemon::ScrubFinished{pick_lease(prng, reference, LeasePhase::scrubbing), pick_status(prng, 100),
                                now_ns};

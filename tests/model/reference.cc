@@ -1,6 +1,7 @@
 #include "tests/model/reference.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/limits.h"
 
@@ -26,7 +27,7 @@ bool usable(const LeaseRow& lease) {
 
 // Pending leases have their label and key already.
 bool named(const LeaseRow& lease) {
-  return usable(lease) || lease.phase == LeasePhase::pending;
+  return usable(lease) || lease.phase == LeasePhase::transferring || lease.phase == LeasePhase::pending;
 }
 
 bool wrong_ttl(uint64_t ttl_ns) {
@@ -63,6 +64,10 @@ bool Reference::taken(DeviceId id, uint64_t granule) const {
       if (extent.device == id && granule >= extent.first_granule && granule < extent.end()) return true;
     }
   }
+  for (const auto& [lease, growth] : growths_) {
+    for (const daemon::Extent& extent : growth.extents)
+      if (extent.device == id && granule >= extent.first_granule && granule < extent.end()) return true;
+  }
   return false;
 }
 
@@ -82,6 +87,9 @@ std::optional<uint64_t> Reference::next_due_ns() const {
       if (at_ns != 0 && (!next.has_value() || at_ns < *next)) next = at_ns;
     }
   }
+  for (const Reservation& row : reservations_) {
+    if (row.expiry_ns != 0 && (!next.has_value() || row.expiry_ns < *next)) next = row.expiry_ns;
+  }
   return next;
 }
 
@@ -94,10 +102,12 @@ Expected Reference::on(const daemon::AdoptDevice& c) {
                        known.capacity_bytes <= c.capacity_bytes;
     if (!grown) return refused(ErrorCode::already_exists);
     known.capacity_bytes = c.capacity_bytes;
-    return {};
+    Expected expected;
+    if (absent_.contains(c.serial)) come_back(c.serial, expected);
+    return expected;
   }
   DeviceRow row;
-  row.id = DeviceId{devices_.size() + 1};
+  row.id = DeviceId{next_device_++};
   row.serial = c.serial;
   row.backend = c.backend;
   row.capacity_bytes = c.capacity_bytes;
@@ -132,6 +142,8 @@ Expected Reference::on(const daemon::DeletePool& c) {
   for (const LeaseRow& row : leases_) {
     if (pool_of_lease_.at(row.id) == c.name) return refused(ErrorCode::busy);
   }
+  for (const Reservation& row : reservations_)
+    if (row.pool == c.name) return refused(ErrorCode::busy);
   pools_.erase(std::find(pools_.begin(), pools_.end(), c.name));
   for (auto& [serial, pool] : pool_of_device_) {
     if (pool == c.name) pool.clear();
@@ -158,14 +170,16 @@ Expected Reference::on(const daemon::Grant& c) {
     if (!c.label.empty() && named(row) && row.tenant == c.tenant && row.label == c.label)
       return refused(ErrorCode::already_exists);
   }
-  uint64_t granule_bytes = 0;
-  for (const DeviceRow& row : devices_) {
-    if (pool_of_device_[row.serial] == c.pool) granule_bytes = row.granule_bytes;
-  }
-  const uint64_t free = free_granules(c.pool);
-  const uint64_t most = free * granule_bytes;
-  if (c.bytes > most) return refused(ErrorCode::capacity_exhausted);
+  const uint64_t granule = granule_bytes(c.pool);
+  const uint64_t granules = (c.bytes - 1) / granule + 1;
+  if (granules > capacity_bytes(c.pool) / granule) return refused(ErrorCode::capacity_exhausted);
+  if (!in_quota(c.tenant, granules * granule, 1)) return refused(ErrorCode::limit_exceeded);
+  if (!room(c.pool, c.tenant, granules * granule)) return refused(ErrorCode::capacity_exhausted);
   return {};
+}
+
+Expected Reference::on(const daemon::CancelGrant&) {
+  return {};  // nobody waits: that is the simulator's and queue_test's
 }
 
 std::string Reference::placed(const daemon::Grant& grant, const LeaseRow& row) {
@@ -201,8 +215,23 @@ Expected Reference::on(const daemon::CarveFinished& c) {
   LeaseRow* row = lease(c.lease, "");
   if (row == nullptr || row->phase != LeasePhase::pending) return refused(ErrorCode::not_found);
   if (!c.status.ok()) {
+    moves_.erase(c.lease);
     std::erase_if(leases_, [&](const LeaseRow& other) { return other.id == c.lease; });
     return refused(c.status.error().code);
+  }
+  if (lost(row->extents)) {
+    Expected expected = refused(ErrorCode::unavailable);
+    for (auto& [target, move] : moves_)
+      if (target == c.lease) move.carved = true;
+    fence(*row, daemon::LeaseCause::device_lost, expected);
+    return expected;
+  }
+  if (const auto move = moves_.find(c.lease); move != moves_.end()) {
+    move->second.carved = true;
+    if (move->second.lease.valid()) return {};
+    Expected expected = refused(ErrorCode::cancelled);
+    fence(*row, daemon::LeaseCause::released, expected);
+    return expected;
   }
   row->phase = LeasePhase::active;
   if (row->ttl_ns != 0) row->expiry_ns = c.now_ns + row->ttl_ns;
@@ -211,117 +240,50 @@ Expected Reference::on(const daemon::CarveFinished& c) {
   return {};
 }
 
-// --- the life of a lease ----------------------------------------------------------------------------
-
-Expected Reference::on(const daemon::Renew& c) {
-  LeaseRow* row = lease(c.lease, c.tenant);
-  if (row == nullptr || row->phase == LeasePhase::pending) return refused(ErrorCode::not_found);
-  if (row->phase == LeasePhase::revoking) return refused(ErrorCode::lease_revoked);
-  if (row->phase != LeasePhase::active)
-    return refused(row->reason == "expired" ? ErrorCode::lease_expired : ErrorCode::lease_revoked);
-  if (row->ttl_ns != 0 && c.now_ns >= row->expiry_ns) return refused(ErrorCode::lease_expired);
-  if (row->ttl_ns == 0) return c.ttl_ns == 0 ? Expected{} : refused(ErrorCode::invalid_argument);
-  if (wrong_ttl(c.ttl_ns)) return refused(ErrorCode::invalid_argument);
-  if (c.ttl_ns != 0) row->ttl_ns = c.ttl_ns;
-  row->expiry_ns = c.now_ns + row->ttl_ns;
-  return {};
-}
-
-void Reference::fence(LeaseRow& lease, Expected& expected) {
-  lease.phase = LeasePhase::fencing;
-  lease.expiry_ns = lease.deadline_ns = 0;
-  expected.effects.insert(effect("fence", lease.id));
-}
-
-Expected Reference::on(const daemon::Release& c) {
-  LeaseRow* row = lease(c.lease, c.tenant);
-  if (row == nullptr || row->phase == LeasePhase::pending) return refused(ErrorCode::not_found);
-  Expected expected;
-  const bool from_quarantine = row->phase == LeasePhase::quarantined && c.tenant.empty();
-  if (!usable(*row) && !from_quarantine) return expected;
-  row->reason = from_quarantine ? "released from quarantine" : "released";
-  fence(*row, expected);
-  return expected;
-}
-
-Expected Reference::on(const daemon::Revoke& c) {
-  LeaseRow* row = lease(c.lease, "");
-  if (row == nullptr || row->phase == LeasePhase::pending) return refused(ErrorCode::not_found);
-  if (!usable(*row)) return refused(ErrorCode::lease_revoked);
-  if (c.grace_ns > limits::grace_ns_max) return refused(ErrorCode::invalid_argument);
-  Expected expected;
-  const bool lapsed = row->expiry_ns != 0 && row->expiry_ns <= c.now_ns;  // a Tick is late: no grace revives it
-  if (!lapsed) {
-    row->reason = c.reason;
-  } else if (row->deadline_ns == 0 || row->deadline_ns > c.now_ns) {
-    row->reason = "expired";
-  }
-  if (lapsed || c.grace_ns == 0) {
-    fence(*row, expected);
-    return expected;
-  }
-  const uint64_t deadline_ns = c.now_ns + c.grace_ns;
-  row->deadline_ns = row->phase == LeasePhase::revoking ? std::min(row->deadline_ns, deadline_ns) : deadline_ns;
-  if (row->ttl_ns != 0) row->expiry_ns = std::max(row->expiry_ns, row->deadline_ns);
-  row->phase = LeasePhase::revoking;
-  expected.effects.insert(effect("notice", row->id));
-  return expected;
-}
-
-Expected Reference::on(const daemon::Tick& c) {
-  Expected expected;
-  for (LeaseRow& row : leases_) {
-    const bool lapsed = row.expiry_ns != 0 && row.expiry_ns <= c.now_ns;
-    const bool over = row.deadline_ns != 0 && row.deadline_ns <= c.now_ns;
-    if (!lapsed && !over) continue;
-    if (!over) row.reason = "expired";
-    fence(row, expected);
-  }
-  return expected;
-}
-
-Expected Reference::on(const daemon::FenceFinished& c) {
-  LeaseRow* row = lease(c.lease, "");
-  if (row == nullptr || row->phase != LeasePhase::fencing) return refused(ErrorCode::not_found);
-  row->phase = c.status.ok() ? LeasePhase::scrubbing : LeasePhase::quarantined;
-  Expected expected;
-  if (c.status.ok()) expected.effects = {effect("fenced", c.lease), effect("scrub", c.lease)};
-  return expected;
-}
-
-Expected Reference::on(const daemon::ScrubFinished& c) {
-  LeaseRow* row = lease(c.lease, "");
-  if (row == nullptr || row->phase != LeasePhase::scrubbing) return refused(ErrorCode::not_found);
-  if (!c.status.ok()) {
-    row->phase = LeasePhase::quarantined;
-  } else {
-    std::erase_if(leases_, [&](const LeaseRow& other) { return other.id == c.lease; });
-  }
-  return {};
-}
-
 // --- restart ----------------------------------------------------------------------------------------
 
-Expected Reference::restart(const std::map<std::string, uint64_t>& objects, bool same_boot, uint64_t now_ns) {
+Expected Reference::restart(const std::map<std::string, uint64_t>& objects, const std::set<std::string>& seen,
+                            bool same_boot, uint64_t now_ns) {
+  using daemon::LeaseCause;
   Expected expected;
+  growths_.clear();
+  moves_.clear();
+  absent_.clear();
+  for (const DeviceRow& row : devices_)
+    if (!seen.contains(row.serial)) absent_.insert(row.serial);
   std::erase_if(leases_, [](const LeaseRow& row) { return row.phase == LeasePhase::pending; });
   for (LeaseRow& row : leases_) {
-    if (row.phase == LeasePhase::fencing || row.phase == LeasePhase::scrubbing) fence(row, expected);
-    if (!usable(row)) continue;
     const auto object = objects.find(row.object);
-    if (object == objects.end() || object->second != row.bytes) {
-      row.reason = "its memory is lost";
-      fence(row, expected);
-      continue;
-    }
-    if (!same_boot && row.ttl_ns != 0) row.expiry_ns = now_ns + row.ttl_ns;
-    if (same_boot && row.ttl_ns != 0 && row.phase == LeasePhase::active)
-      row.expiry_ns = std::max(row.expiry_ns, now_ns + std::min(row.ttl_ns, limits::reconnect_ns));
-    if (row.phase == LeasePhase::revoking) {
-      if (!same_boot) row.deadline_ns = now_ns;
-      expected.effects.insert(effect("notice", row.id));
+    const LeaseCause gone = absent(row) ? LeaseCause::device_lost : LeaseCause::object_lost;
+    if (row.phase == LeasePhase::fencing || row.phase == LeasePhase::scrubbing) {
+      fence(row, row.cause, expected);
+    } else if (row.phase == LeasePhase::quarantined) {
+      if (row.cause == LeaseCause::device_lost && !lost(row.extents)) fence(row, row.cause, expected);
+    } else if (row.phase == LeasePhase::transferring) {
+      if (object == objects.end() && !objects.contains(row.next_object)) {
+        fence(row, gone, expected);
+      } else {
+        expected.effects.insert(effect("rebind", row.id));
+      }
+    } else if (object == objects.end()) {
+      fence(row, gone, expected);
+    } else if (object->second < row.bytes && (row.target_bytes == 0 || object->second != row.target_bytes)) {
+      fence(row, LeaseCause::object_lost, expected);
+    } else {
+      if (!same_boot && row.ttl_ns != 0) row.expiry_ns = now_ns + row.ttl_ns;
+      if (same_boot && row.ttl_ns != 0 && row.phase == LeasePhase::active)
+        row.expiry_ns = std::max(row.expiry_ns, now_ns + std::min(row.ttl_ns, limits::reconnect_ns));
+      if (row.phase == LeasePhase::revoking) {
+        if (!same_boot) row.deadline_ns = now_ns;
+        expected.effects.insert(effect("notice", row.id));
+      }
+      if (row.target_bytes != 0 || object->second > row.bytes)
+        expected.effects.insert(effect("resize", row.id));
+      if (row.target_bytes == 0 && object->second > row.bytes) growths_[row.id] = {{}, row.bytes};
     }
   }
+  for (Reservation& row : reservations_)
+    if (!same_boot && row.ttl_ns != 0) row.expiry_ns = now_ns + row.ttl_ns;
   return expected;
 }
 
