@@ -87,6 +87,9 @@ class SimClient {
   void ask(Asking kind, LeaseId lease, daemon::Command command);
   void send();
   void give_up();
+
+  // sim_client_answers.cc
+  static const char* name_of(Asking asking);
   void received(const Result<daemon::Reply>& result);
   void answered(Asking asked, const daemon::LeaseRow& lease);
   void granted(const daemon::LeaseRow& lease);
