@@ -91,9 +91,9 @@ void add_audit_verb(CLI::App& app, Context& context) {
   CLI::App* audit = app.add_subcommand("audit", "Who did what and when, newest last");
   audit->add_option("--tenant", arguments->filter.tenant, "Only what concerns this tenant")
       ->type_name("TENANT");
-  audit->add_option("--verb", arguments->filter.verb, "Only verbs that begin so, as 'lease' or 'device.drain'")
+  audit->add_option("--verb", arguments->filter.verb, "Only verbs that begin so, as 'grant' or 'device'")
       ->type_name("VERB");
-  audit->add_option("--subject", arguments->filter.subject, "Only this lease, device, pool, ...")
+  audit->add_option("--subject", arguments->filter.subject, "Only this one, as 'lease 7' or 'device emu:a'")
       ->type_name("SUBJECT");
   audit
       ->add_option("--since", arguments->since, "From then on: 2h (ago), 11:30, 2026-11-21, '2026-11-21 11:30'")

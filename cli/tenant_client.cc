@@ -80,7 +80,8 @@ class TenantClient final : public LeaseClient {
 
   Result<LeaseStatus> resize(LeaseId id, uint64_t bytes) override {
     rpc::Lease::Client held = nullptr;
-    TERRACE_RETURN_IF_ERROR(attach(id, "", &held));
+    // Only who may write may cut it, grow it or give it away.
+    TERRACE_RETURN_IF_ERROR(attach(id, "", &held, rpc::Access::READ_WRITE));
     auto request = held.resizeRequest();
     request.setBytes(bytes);
     return connection_->call(kj::mv(request), "Lease.resize",
@@ -89,7 +90,7 @@ class TenantClient final : public LeaseClient {
 
   Result<LeaseStatus> transfer(LeaseId id, const std::string& tenant, const std::string& host) override {
     rpc::Lease::Client held = nullptr;
-    TERRACE_RETURN_IF_ERROR(attach(id, "", &held));
+    TERRACE_RETURN_IF_ERROR(attach(id, "", &held, rpc::Access::READ_WRITE));
     auto request = held.transferRequest();
     request.setTenant(tenant);
     request.setHost(host);
@@ -104,11 +105,12 @@ class TenantClient final : public LeaseClient {
                  .detail = what + " is for administrators; this user acts as tenant '" + tenant_ + "'"};
   }
 
-  Result<LeaseStatus> attach(LeaseId id, const std::string& label, rpc::Lease::Client* held) {
+  Result<LeaseStatus> attach(LeaseId id, const std::string& label, rpc::Lease::Client* held,
+                             rpc::Access access = rpc::Access::READ_ONLY) {
     auto request = session_.attachRequest();
     request.setLease(id.value);
     request.setLabel(label);
-    request.setAccess(rpc::Access::READ_ONLY);
+    request.setAccess(access);
     TERRACE_ASSIGN_OR_RETURN(rpc::Lease::Client lease,
                              connection_->call(kj::mv(request), "TenantSession.attach",
                                                [](auto& reply) { return reply.getLease(); }));
