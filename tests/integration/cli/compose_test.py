@@ -71,6 +71,9 @@ class DeviceLife(WithDaemon):
         self.error("pool", "add-device", "nope", "emu:c", code=NOT_FOUND)
         pool = self.t.cli("pool", "add-device", "p", "emu:c", "--adopt").json["pool"]
         self.assertEqual((len(pool["devices"]), pool["capacity_bytes"]), (3, 192 * MIB))
+        self.assertEqual(self.t.cli("pool", "add-device", "p", "emu:c").code, 0, "adding again changes nothing")
+        self.t.cli("device", "remove", "emu:c")
+        self.t.cli("pool", "create", "other", "--adopt", "--device", "emu:c")
         self.error("pool", "add-device", "p", "emu:c", code=CONFLICT)
 
     def test_a_drain_moves_what_is_movable_and_names_what_blocks(self):

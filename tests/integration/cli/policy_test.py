@@ -93,6 +93,9 @@ class Audit(WithDaemon):
         self.assertTrue(all(entry["tenant"] == "team-a" for entry in own))
         verb = own[0]["verb"]
         self.assertTrue(self.t.cli("audit", "--verb", verb, "--since", "1h").json["entries"])
+        subject = f"lease {lease['id']}"
+        about = self.t.cli("audit", "--subject", subject).json["entries"]
+        self.assertEqual({entry["subject"] for entry in about}, {subject})
         self.assertEqual(self.t.cli("audit", "--since", "2199-01-01").json["entries"], [])
         newest = self.t.cli("audit", "--limit", "1").json["entries"]
         self.assertEqual([entry["sequence"] for entry in newest], [entries[-1]["sequence"]])
