@@ -132,6 +132,9 @@ ObjectDirectoryOptions object_directory_options(const DaemonConfig& config) {
 }
 
 Status serve(const DaemonConfig& config, bool accept_lost_objects) {
+  // Before any thread: one that is started with these signals open would take them, and end the process.
+  kj::UnixEventPort::captureSignal(SIGTERM);
+  kj::UnixEventPort::captureSignal(SIGINT);
   TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
   // The store's lock comes first: a second daemon must touch nothing.
   TERRACE_ASSIGN_OR_RETURN(const auto store, open_store(config.state_path));
@@ -141,8 +144,6 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
                           EmulatedOptions{.devices = config.emulated, .reserve = !config.overcommit});
   spdlog::info("memory: {}", backend.describe_memory());
 
-  kj::UnixEventPort::captureSignal(SIGTERM);
-  kj::UnixEventPort::captureSignal(SIGINT);
   auto io = kj::setupAsyncIo();
   const SystemClock clock;
   Engine engine(*store, backend, clock, io.provider->getTimer(),
