@@ -13,7 +13,7 @@ import unittest
 
 from cli_base import CONFLICT, NOT_FOUND, UNAVAILABLE, USAGE
 import terrace_harness as harness
-from terrace_harness import Harness, process_alive
+from terrace_harness import Harness, process_alive, wait_until
 
 
 class DaemonVerbs(unittest.TestCase):
@@ -118,13 +118,22 @@ class DaemonGone(unittest.TestCase):
         self.assertIn(lease["id"], self.t.leases())
         self.t.check_invariants()
 
+    @staticmethod
+    def has_socket(pid):
+        """Whether `pid` has a socket: its connection, which a frozen daemon's backlog accepts."""
+        try:
+            return any(os.readlink(fd).startswith("socket:") for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir())
+        except OSError:
+            return False
+
     def test_stopped_during_a_command(self):
         """The daemon is frozen, then killed, while commands wait for it."""
         os.kill(self.t.pid, signal.SIGSTOP)
         result = self.t.cli("--timeout", "1s", "status", check=UNAVAILABLE)
         self.assertIn("did not answer within 1 s", result.json["error"]["message"])
         waiting = self.t.popen(self.t.terrace, "--json", "status", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(0.5)
+        wait_until(lambda: self.has_socket(waiting.pid), 60, "the command's connection")
+        time.sleep(0.2)
         self.t.kill()
         out, _ = waiting.communicate(timeout=60)
         self.assertEqual(waiting.returncode, UNAVAILABLE)
