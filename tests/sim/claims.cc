@@ -184,10 +184,15 @@ void Claims::check_refusal(const daemon::Grant& grant, const daemon::Step& step,
 
 void Claims::check_turns(const daemon::Command& command, const daemon::Step& step, const View& now,
                          const daemon::StateMachine& machine) {
+  // Where one left the queue in this step (refused at its turn, say) the turn went on, perhaps to the newcomer.
   const auto still_waits = [&](PoolId pool) {
-    return std::any_of(last_.waiting.begin(), last_.waiting.end(), [&](const auto& entry) {
-      return entry.second.pool == pool && now.waiting.contains(entry.first);
-    });
+    bool waited = false;
+    for (const auto& [key, request] : last_.waiting) {
+      if (request.pool != pool) continue;
+      if (!now.waiting.contains(key)) return false;
+      waited = true;
+    }
+    return waited;
   };
   const auto overtakes = [&](PoolId pool, const std::string& tenant, uint64_t bytes) {
     if (!still_waits(pool) || unfilled(last_, pool, tenant) >= bytes) return;

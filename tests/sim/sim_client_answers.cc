@@ -156,7 +156,7 @@ void SimClient::refused(const Error& error) {
     drop(held);
   } else if (held != nullptr && asked == Asking::finish_move) {
     held->target = LeaseId{};
-  } else if (held != nullptr && ended && (asked == Asking::attach || asked == Asking::renew)) {
+  } else if (ended) {  // it is gone
     drop(held);
   }
 }
