@@ -59,8 +59,8 @@ struct EmulatedDevice {
 struct EmulatedOptions {
   std::vector<EmulatedDevice> devices;
   uint64_t granule_bytes = limits::granule_bytes;
-  // Whether memory is taken from the machine when it is granted. false lets a pool be larger than the machine, for
-  // trials of scale: memory is taken when it is touched, and a holder gets SIGBUS where none is left.
+  // Whether memory is taken from the machine when it is granted. false lets a pool be larger than the machine,
+  // for trials of scale: memory is taken when it is touched, and a holder gets SIGBUS where none is left.
   bool reserve = true;
 };
 
