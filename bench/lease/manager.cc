@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <kj/async-io.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -107,6 +108,7 @@ void Manager::start() {
 Manager::~Manager() {
   ::kill(pid_, SIGTERM);
   ::waitpid(pid_, nullptr, 0);
+  ::umount2((options_.directory + "/run/objects").c_str(), MNT_DETACH);  // it stays while leases do
 }
 
 double Manager::restart() {

@@ -150,7 +150,12 @@ void Engine::finish_change(LeaseId lease, Command finished) {
     waiting = kj::mv(at->second);
     changing_.erase(at);
   }
-  apply(finished, waiting.get() == nullptr ? nullptr : &waiting);
+  Actor actor;
+  if (const auto at = actors_.find(lease.value); at != actors_.end()) {
+    actor = std::move(at->second);
+    actors_.erase(at);
+  }
+  apply(finished, waiting.get() == nullptr ? nullptr : &waiting, actor);
 }
 
 void Engine::fence(const FenceObject& effect) {

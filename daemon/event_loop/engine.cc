@@ -80,6 +80,7 @@ void Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const Acto
       fulfiller = nullptr;
     } else if (const auto* change = std::get_if<ChangePending>(&step.reply.value())) {
       changing_.insert_or_assign(change->lease.value, kj::mv(*fulfiller));
+      actors_.insert_or_assign(change->lease.value, actor);
       fulfiller = nullptr;
     }
   }

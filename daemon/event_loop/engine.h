@@ -185,11 +185,11 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   size_t backend_jobs_ = 0;
   bool accept_lost_objects_ = false;
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
-  std::unordered_map<uint64_t, Actor> actors_;                         // of those grants, for the audit log
-  std::unordered_map<uint64_t, ReplyFulfiller> changing_;              // lease -> who resizes or transfers it
-  std::unordered_map<uint64_t, uint64_t> asked_to_move_ns_;            // lease -> when its holder was asked
-  uint64_t unheld_moves_from_ns_ = 0;                                  // sessions have come back by then
-  std::set<LeaseId> moving_;                                           // by the manager itself
+  std::unordered_map<uint64_t, Actor> actors_;               // of those grants and changes, for the audit log
+  std::unordered_map<uint64_t, ReplyFulfiller> changing_;    // lease -> who resizes or transfers it
+  std::unordered_map<uint64_t, uint64_t> asked_to_move_ns_;  // lease -> when its holder was asked
+  uint64_t unheld_moves_from_ns_ = 0;                        // sessions have come back by then
+  std::set<LeaseId> moving_;                                 // by the manager itself
   uint64_t armed_for_ns_ = UINT64_MAX;
   uint64_t timer_generation_ = 0;
   static constexpr uint64_t recovery_pause_ns_min = 200 * ns_per_ms;

@@ -62,6 +62,7 @@ TEST_CASE("Engine: who did what is in the audit log with the change itself") {
   fixture.compose();
   const LeaseRow lease = fixture.grant(fixture.grant_of(2 * mib));
   CHECK_FALSE(fixture.submit(DeletePool{"p"}).ok());  // refused: no line
+  REQUIRE(fixture.submit(Resize{lease.id, "t", 4 * mib, fixture.clock.now_ns()}).ok());
   REQUIRE(fixture.submit(Revoke{lease.id, "needed elsewhere", 0, fixture.clock.now_ns()}).ok());
   std::vector<std::string> verbs;
   const auto page = fixture.engine->audit({}).wait(fixture.io.waitScope);
@@ -71,7 +72,7 @@ TEST_CASE("Engine: who did what is in the audit log with the change itself") {
     CHECK(row.actor == "tester");
     verbs.push_back(row.verb);
   }
-  CHECK(verbs == std::vector<std::string>{"device adopt", "pool create", "grant", "revoke"});
+  CHECK(verbs == std::vector<std::string>{"device adopt", "pool create", "grant", "resize", "revoke"});
 }
 
 TEST_CASE("Engine: a vanished device takes its own leases with it, and their holders are told") {
