@@ -103,6 +103,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   const EngineCounters& counters() const { return counters_; }
   const ScrubCounters& scrub_counters() const { return scrubber_.counters(); }
   const EngineOptions& options() const { return options_; }
+  // Whether the manager copies the lease's bytes to another place now: nobody may attach it meanwhile.
+  bool is_moving(LeaseId lease) const { return moving_.contains(lease); }
   const std::vector<std::string>& findings() const { return findings_; }
   // Goes on although every live lease's memory is gone (start() refuses otherwise).
   void accept_lost_objects() { accept_lost_objects_ = true; }
@@ -163,6 +165,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   kj::Promise<Result<Loaded>> load();
   kj::Promise<Status> take_over(Loaded loaded);
   void destroy_orphans(const std::vector<std::string>& orphans);
+  std::vector<ResizeFinished> finish_resizes(const std::vector<Effect>& effects);
   Status check_directory(const Image& image, const Observation& observed) const;
   void begin_recovery(const Error& cause);
   kj::Promise<void> recover_until_done();

@@ -61,23 +61,44 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
   auto recovery = std::make_shared<Recovery>(std::move(recovered).value());
   findings_ = recovery->findings;
   for (const std::string& finding : findings_) spdlog::warn("recovery: {}", finding);
+  const auto resized = std::make_shared<std::vector<ResizeFinished>>();
   return bulk_worker_
-      .run([this, recovery]() -> Status {
+      .run([this, recovery, resized]() -> Status {
         destroy_orphans(recovery->orphans);
+        *resized = finish_resizes(recovery->effects);
         return {};
       })
       .then([this, recovery](Status status) -> kj::Promise<Status> {
         if (!status.ok() || recovery->delta.empty()) return status;
         return store_worker_.run([this, recovery]() -> Status { return store_.commit(recovery->delta); });
       })
-      .then([this, recovery](Status status) -> Status {
+      .then([this, recovery, resized](Status status) -> Status {
         if (!status.ok()) return status;
         ++counters_.recoveries;
         refusing_ = false;
-        for (Effect& effect : recovery->effects) perform(std::move(effect));
+        for (ResizeFinished& finished : *resized) {
+          finished.now_ns = clock_.now_ns();
+          apply(finished, nullptr);
+        }
+        for (Effect& effect : recovery->effects)
+          if (!std::holds_alternative<ResizeObject>(effect)) perform(std::move(effect));
         [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_before_serve);
         return status;
       });
+}
+
+// On the bulk worker, before anything is granted: the room of a growth that a crash cut off is free in the rows
+// already, and must not be in its object any more.
+std::vector<ResizeFinished> Engine::finish_resizes(const std::vector<Effect>& effects) {
+  std::vector<ResizeFinished> finished;
+  for (const Effect& effect : effects) {
+    const auto* resize = std::get_if<ResizeObject>(&effect);
+    if (resize == nullptr) continue;
+    Status status = backend_.resize(resize->object, resize->from_bytes, resize->to_bytes, resize->extents);
+    if (!status.ok()) spdlog::error("object {} keeps its size: {}", resize->object, status.error().to_string());
+    finished.push_back({resize->lease, std::move(status), 0});
+  }
+  return finished;
 }
 
 // On the bulk worker. An orphan that stays is in nobody's way: no lease will have its name, and the next start

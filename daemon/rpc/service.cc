@@ -53,7 +53,8 @@ bool moved_by_the_manager(const StateMachine& state, const LeaseRow& lease) {
 
 Status Service::may_hold(const LeaseRow& lease, ObjectAccess access, const HolderListener& listener) const {
   const auto moving = moving_.find(lease.id);
-  if (moving != moving_.end() ? moving->second != &listener : moved_by_the_manager(engine_.state(), lease)) {
+  if (moving != moving_.end() ? moving->second != &listener
+                              : engine_.is_moving(lease.id) || moved_by_the_manager(engine_.state(), lease)) {
     return Error{
         .code = ErrorCode::busy,
         .where = "attach",

@@ -25,13 +25,14 @@ Step StateMachine::on(const SetQuota& command) {
     if (known == quotas_.end()) return step;
     quotas_.erase(known);
     step.delta.quotas[row.tenant] = std::nullopt;
-    return step;
+    return step;  // nobody waits for a quota: a request beyond it is refused
   }
   if (known != quotas_.end() && known->second == row) return step;
   if (known == quotas_.end() && quotas_.size() >= limits::quotas_max)
     return refuse(ErrorCode::limit_exceeded, where, "no more than 65536 quotas can be set; use * for the rest");
   quotas_[row.tenant] = row;
   step.delta.quotas[row.tenant] = row;
+  serve_all_waiting(step);  // a turn that the new bound forbids must not hold up the others
   return step;
 }
 
