@@ -78,7 +78,8 @@ class MoveMark {
     session_->service().move_began(lease_, session_.get());
   }
   ~MoveMark() noexcept(false) {
-    if (session_.get() != nullptr) session_->service().move_ended(lease_);
+    if (session_.get() == nullptr) return;
+    if (const auto service = session_->connection().service_handle.lock()) (*service)->move_ended(lease_);
   }
   MoveMark(MoveMark&&) = default;
   MoveMark& operator=(MoveMark&&) = delete;

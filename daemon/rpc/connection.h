@@ -26,7 +26,10 @@ class EndsWithConnection {
 class Connection final : public kj::Refcounted {
  public:
   Connection(Service& service_in, PeerCredentials peer_in)
-      : service(service_in), peer(peer_in), closing_(kj::newPromiseAndFulfiller<void>()) {}
+      : service(service_in),
+        service_handle(service_in.handle()),
+        peer(peer_in),
+        closing_(kj::newPromiseAndFulfiller<void>()) {}
 
   // Called once, when the stream is gone. Capabilities may outlive it for a moment.
   void end() {
@@ -53,6 +56,7 @@ class Connection final : public kj::Refcounted {
   }
 
   Service& service;
+  const std::weak_ptr<Service*> service_handle;
   const PeerCredentials peer;
   std::string client_name;
   bool greeted = false;

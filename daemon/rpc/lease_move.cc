@@ -15,7 +15,8 @@ class LeaseMoveServer final : public rpc::LeaseMove::Server {
   }
   ~LeaseMoveServer() noexcept(false) {
     --connection().leases;
-    if (stage_ == Stage::copying) service().submit_unasked(finish(false), connection().actor());
+    const auto alive = connection().service_handle.lock();
+    if (alive && stage_ == Stage::copying) service().submit_unasked(finish(false), connection().actor());
   }
 
   kj::Maybe<int> getFd() override { return memory_->get(); }

@@ -105,6 +105,8 @@ class Service final : public HolderNotifier, private kj::TaskSet::ErrorHandler {
   Result<SharedFd> open_memory(const LeaseRow& lease, ObjectAccess access);
   Result<SharedFd> open_object(const std::string& object, ObjectAccess access);
 
+  // Locks as long as the service lives: for destructors of what a cut-off call owns, which may run after that.
+  std::weak_ptr<Service*> handle() const { return self_; }
   WaitingGrants& waiting_grants() { return waiting_grants_; }
   // For what a peer left behind: nobody waits for the outcome.
   void submit_unasked(Command command, Actor actor);
@@ -147,6 +149,7 @@ class Service final : public HolderNotifier, private kj::TaskSet::ErrorHandler {
   using MemoryCache = std::map<std::pair<std::string, ObjectAccess>, std::weak_ptr<const UniqueFd>>;
 
   Engine& engine_;
+  std::shared_ptr<Service*> self_ = std::make_shared<Service*>(this);
   ServiceOptions options_;
   uint64_t started_ns_;
   uint32_t connections_ = 0;

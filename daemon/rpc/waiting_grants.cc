@@ -29,9 +29,11 @@ WaitingGrants::Submitted WaitingGrants::submit(Grant command, const Actor& actor
 
 WaitingGrants::Submitted WaitingGrants::join(const Key& key, Waiting& waiting) {
   ++waiting.calls;
-  return {
-      waiting.answer.addBranch().attach(kj::defer([this, key, lease = waiting.lease] { leave(key, lease); })),
-      true};
+  std::weak_ptr<WaitingGrants*> self = self_;
+  auto leaving = kj::defer([self, key, lease = waiting.lease] {
+    if (const auto alive = self.lock()) (*alive)->leave(key, lease);
+  });
+  return {waiting.answer.addBranch().attach(kj::mv(leaving)), true};
 }
 
 // The branches of those who wait keep the fork alive through this.

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 
@@ -44,6 +45,8 @@ class WaitingGrants final : private kj::TaskSet::ErrorHandler {
   void taskFailed(kj::Exception&& exception) override;
 
   Engine& engine_;
+  // A call that was cut off may be destroyed after everything else, with the event loop.
+  std::shared_ptr<WaitingGrants*> self_ = std::make_shared<WaitingGrants*>(this);
   std::map<Key, Waiting> waiting_;
   kj::TaskSet tasks_;  // requests on their way out of the queue
 };

@@ -164,6 +164,51 @@ TEST_CASE("Devices: the list shows what leases have of each") {
   CHECK(largest == 64 * mib);
 }
 
+TEST_CASE("Compaction: one is planned, shown and ended") {
+  Rpc t;
+  FixtureClient client(t, 0, 1);
+  auto operator_ = t.admin(client);
+  adopt(t, operator_, "emu:a");
+  REQUIRE(create_pool(t, operator_, {"emu:a"}).getError().getCode() == 0);
+  auto tenant = t.session(client);
+  // Sixteen leases of 4 MiB; every second one goes, so that no free run is longer than 4 MiB.
+  std::vector<terrace::rpc::Lease::Client> leases;
+  for (int i = 0; i < 16; ++i) {
+    auto request = tenant.grantRequest();
+    request.getRequest().setPool("p");
+    request.getRequest().setBytes(4 * mib);
+    request.getRequest().setMovable(true);
+    const auto granted = t.call(request);
+    REQUIRE(granted.getError().getCode() == 0);
+    CHECK(granted.getInfo().getMovable());
+    leases.push_back(granted.getLease());
+  }
+  for (size_t i = 0; i < leases.size(); i += 2) t.call(leases[i].releaseRequest());
+  t.pump(50);
+  auto show = operator_.compactRequest();
+  show.setPool("p");
+  CHECK_FALSE(t.call(show).getCompaction().getActive());
+  auto compact = operator_.compactRequest();
+  compact.setPool("p");
+  compact.setRunBytes(8 * mib);
+  const auto planned = t.call(compact);
+  REQUIRE(planned.getError().getCode() == 0);
+  CHECK(planned.getCompaction().getActive());
+  CHECK(planned.getCompaction().getLength() == 8 * mib);
+  CHECK(planned.getCompaction().getLeftBytes() == 4 * mib);
+  REQUIRE(planned.getCompaction().getMoves().size() == 1);
+  CHECK_FALSE(planned.getCompaction().getMoves()[0].getBlocked());
+  auto end = operator_.endCompactionRequest();
+  end.setPool("p");
+  CHECK(t.call(end).getError().getCode() == 0);
+  auto again = operator_.compactRequest();
+  again.setPool("p");
+  CHECK_FALSE(t.call(again).getCompaction().getActive());
+  auto nowhere = operator_.compactRequest();
+  nowhere.setPool("nowhere");
+  CHECK(t.call(nowhere).getError().getCode() == code(ErrorCode::not_found));
+}
+
 TEST_CASE("Quarantine: what could not be erased is listed, and a release that succeeds takes it off the list") {
   Rpc t;
   FixtureClient client(t, 0, 1);
