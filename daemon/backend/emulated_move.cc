@@ -93,7 +93,7 @@ uint64_t reserve_piece(int to, uint64_t end, uint64_t wanted) {
       return wanted;
     if (errno == EINTR) continue;
     if (errno != ENOSPC || wanted == piece_bytes_min) return 0;
-    wanted = std::max(wanted / 2, piece_bytes_min);
+    wanted = std::max(wanted / 2 / piece_bytes_min * piece_bytes_min, piece_bytes_min);
   }
 }
 

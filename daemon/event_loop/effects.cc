@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "core/base/failpoint.h"
 #include "daemon/event_loop/engine.h"
@@ -14,7 +15,20 @@ bool Engine::is_immediate(const Effect& effect) {
   return std::holds_alternative<CarveObject>(effect) || std::holds_alternative<RefuseGrant>(effect);
 }
 
+// In turn, not nested: each carve that fails may let the next of thousands of waiting grants try.
 void Engine::perform_immediate(const Effect& effect) {
+  immediate_.push_back(effect);
+  if (performing_) return;
+  performing_ = true;
+  while (!immediate_.empty()) {
+    const Effect next = std::move(immediate_.front());
+    immediate_.pop_front();
+    perform_one(next);
+  }
+  performing_ = false;
+}
+
+void Engine::perform_one(const Effect& effect) {
   if (const auto* object = std::get_if<CarveObject>(&effect)) {
     carve(*object);
   } else if (const auto* refused = std::get_if<RefuseGrant>(&effect)) {
@@ -33,20 +47,40 @@ void Engine::perform(Effect effect) {
   } else if (auto* told = std::get_if<NotifyHolders>(&effect)) {
     notify(*told);
   } else if (auto* resize = std::get_if<ResizeObject>(&effect)) {
-    run_backend([this, e = *resize] { return backend_.resize(e.object, e.from_bytes, e.to_bytes, e.extents); },
-                [this, lease = resize->lease](Status status) {
-                  finish_change(lease, ResizeFinished{lease, std::move(status), clock_.now_ns()});
-                },
-                std::max(resize->from_bytes, resize->to_bytes), false);
+    run_backend(
+        [this, e = *resize]() -> Status {
+          Status status = backend_.resize(e.object, e.from_bytes, e.to_bytes, e.extents);
+          // A growth that lacks memory is refused, as a grant is; it is not tried for ever.
+          if (!status.ok() && e.to_bytes > e.from_bytes && status.error().os_errno == ENOMEM) {
+            Error refused = status.error();
+            refused.os_errno = ENOSPC;
+            refused.code = ErrorCode::capacity_exhausted;
+            return refused;
+          }
+          return status;
+        },
+        [this, lease = resize->lease](Status status) {
+          finish_change(lease, ResizeFinished{lease, std::move(status), clock_.now_ns()});
+        },
+        std::max(resize->from_bytes, resize->to_bytes), false);
   } else if (auto* rebind = std::get_if<RebindObject>(&effect)) {
-    run_backend([this, e = *rebind] { return backend_.rebind(e.from, e.to, e.bytes, e.extents); },
-                [this, lease = rebind->lease](Status status) {
-                  if (!status.ok())
-                    spdlog::error("lease {} could not be handed over: {}", lease.value,
-                                  status.error().to_string());
-                  finish_change(lease, RebindFinished{lease, std::move(status), clock_.now_ns()});
-                },
-                UINT64_MAX, false);
+    run_backend(
+        [this, e = *rebind]() -> Status {
+          Status status = backend_.rebind(e.from, e.to, e.bytes, e.extents);
+          // No room for one piece more: both objects are whole, it goes on when there is.
+          if (!status.ok() && status.error().code == ErrorCode::capacity_exhausted) {
+            Error later = status.error();
+            later.os_errno = EAGAIN;
+            return later;
+          }
+          return status;
+        },
+        [this, lease = rebind->lease](Status status) {
+          if (!status.ok())
+            spdlog::error("lease {} could not be handed over: {}", lease.value, status.error().to_string());
+          finish_change(lease, RebindFinished{lease, std::move(status), clock_.now_ns()});
+        },
+        UINT64_MAX, false);
   } else {
     perform_immediate(effect);  // recovery's
   }
@@ -75,9 +109,11 @@ void Engine::settle_backend(Work work, Finished finished, uint64_t bytes, bool u
     return;
   }
   spdlog::warn("trying again in a second: {}", status.error().to_string());
-  tasks_.add(timer_.afterDelay(1 * kj::SECONDS).then([this, work, finished, bytes, urgent] {
-    if (!refusing_) run_backend(work, finished, bytes, urgent);
-  }));
+  tasks_.add(timer_.afterDelay(1 * kj::SECONDS)
+                 .then([this, work, finished, bytes, urgent, recoveries = recoveries_begun_] {
+                   if (!refusing_ && recoveries == recoveries_begun_)
+                     run_backend(work, finished, bytes, urgent);
+                 }));
 }
 
 // --- grants -----------------------------------------------------------------------------------------
@@ -167,7 +203,9 @@ void Engine::fence(const FenceObject& effect) {
                   spdlog::error("lease {} could not be fenced: {}", id.value, status.error().to_string());
                 apply(FenceFinished{id, std::move(status), clock_.now_ns()}, nullptr);
               },
-              lease == nullptr ? UINT64_MAX : lease->bytes, true);
+              // What is being handed over is fenced behind that work, on the same worker.
+              lease == nullptr || !lease->next_object.empty() ? UINT64_MAX : lease->bytes,
+              lease == nullptr || lease->next_object.empty());
 }
 
 void Engine::notify(const NotifyHolders& told) {

@@ -63,7 +63,9 @@ kj::Promise<Result<AuditPage>> Engine::audit(AuditQuery query) {
   return settled().then(
       [this, query = std::move(query)](Status status) mutable -> kj::Promise<Result<AuditPage>> {
         if (!status.ok()) return Result<AuditPage>(status.error());
-        return store_worker_.run([this, query = std::move(query)] { return store_.audit(query); });
+        ++audits_;
+        return store_worker_.run([this, query = std::move(query)] { return store_.audit(query); })
+            .attach(kj::defer([this] { --audits_; }));
       });
 }
 
@@ -135,7 +137,7 @@ void Engine::begin_commit() {
   }
   in_flight_ = std::exchange(open_, Batch{});
   committing_ = true;
-  if (store_.quick()) {
+  if (store_.quick() && audits_ == 0) {
     commit_finished(store_.commit(in_flight_.delta));
     return;
   }

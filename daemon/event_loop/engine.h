@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/limits.h"
 #include "core/base/units.h"
 #include "daemon/backend/backend.h"
 #include "daemon/event_loop/audit.h"
@@ -65,6 +66,9 @@ struct EngineOptions {
   uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
   // How often devices are looked for and moves are driven; 0: never.
   uint64_t housekeeping_ns = 1 * ns_per_s;
+  // How long a movable lease must have been without a session before the manager moves it: a holder whose
+  // connection broke, or whose manager was restarted, comes back within that.
+  uint64_t unheld_ns = limits::reconnect_ns;
   // A lease whose record of being scrubbed waits for the next commit gets one of its own after this.
   uint64_t deferred_commit_ns = 20 * ns_per_ms;
 };
@@ -139,6 +143,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   static bool is_immediate(const Effect& effect);
   void perform(Effect effect);
   void perform_immediate(const Effect& effect);
+  void perform_one(const Effect& effect);
   void carve(const CarveObject& effect);
   void carved(const CarveObject& effect, Status status);
   void refuse(const RefuseGrant& effect);
@@ -182,16 +187,20 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   Batch in_flight_;
   bool committing_ = false;
   bool commit_requested_ = false;
-  bool deferring_ = false;  // a timer will commit what open_ holds
-  bool refusing_ = true;    // until start() is done, and during a recovery
+  bool deferring_ = false;         // a timer will commit what open_ holds
+  bool refusing_ = true;           // until start() is done, and during a recovery
+  uint64_t recoveries_begun_ = 0;  // what was put off before one belongs to a state that is gone
   Error refusal_;
   size_t backend_jobs_ = 0;
+  std::deque<Effect> immediate_;
+  bool performing_ = false;
+  size_t audits_ = 0;  // under way on the store's worker
   bool accept_lost_objects_ = false;
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
   std::unordered_map<uint64_t, Actor> actors_;               // of those grants and changes, for the audit log
   std::unordered_map<uint64_t, ReplyFulfiller> changing_;    // lease -> who resizes or transfers it
   std::unordered_map<uint64_t, uint64_t> asked_to_move_ns_;  // lease -> when its holder was asked
-  uint64_t unheld_moves_from_ns_ = 0;                        // sessions have come back by then
+  std::unordered_map<uint64_t, uint64_t> unheld_since_ns_;   // leases that should move, by housekeeping's looks
   std::set<LeaseId> moving_;                                 // by the manager itself
   uint64_t armed_for_ns_ = UINT64_MAX;
   uint64_t timer_generation_ = 0;

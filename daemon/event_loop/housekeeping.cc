@@ -51,14 +51,17 @@ void Engine::drive_moves() {
   const std::vector<WantedMove> wanted = state_->moves_wanted();
   if (wanted.empty()) {
     asked_to_move_ns_.clear();
+    unheld_since_ns_.clear();
     return;
   }
   const uint64_t now_ns = clock_.now_ns();
   for (const WantedMove& move : wanted) {
     if (!move.movable || move.target.valid() || moving_.contains(move.lease)) continue;
     const size_t holders = notifier_->holders(move.lease);
+    if (holders > 0) unheld_since_ns_.erase(move.lease.value);
     if (holders == 0) {
-      if (now_ns >= unheld_moves_from_ns_) move_unheld(move.lease);
+      const uint64_t since_ns = unheld_since_ns_.try_emplace(move.lease.value, now_ns).first->second;
+      if (now_ns - since_ns >= options_.unheld_ns) move_unheld(move.lease);
     } else if (holders == 1) {
       uint64_t& asked_ns = asked_to_move_ns_[move.lease.value];
       if (asked_ns != 0 && now_ns - asked_ns < ask_again_ns) continue;

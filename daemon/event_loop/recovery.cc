@@ -16,7 +16,6 @@ kj::Promise<Status> Engine::start() {
       refusing_ = false;
       arm_timer();
       // A holder whose session is not back yet still writes: what looks unheld now may not be.
-      if (!state_->leases().empty()) unheld_moves_from_ns_ = clock_.now_ns() + limits::reconnect_ns;
       if (options_.housekeeping_ns != 0) tasks_.add(keep_house());
     }
     return status;
@@ -139,6 +138,7 @@ void Engine::begin_recovery(const Error& cause) {
   if (refusing_) return;
   spdlog::critical("the store could not be written: {}; recovering", cause.to_string());
   refusing_ = true;
+  ++recoveries_begun_;
   refusal_ = Error{.code = ErrorCode::unavailable,
                    .os_errno = cause.os_errno,
                    .where = "Engine",
@@ -152,6 +152,7 @@ void Engine::begin_recovery(const Error& cause) {
   changing_.clear();
   actors_.clear();
   asked_to_move_ns_.clear();
+  unheld_since_ns_.clear();
   scrubber_.clear();
   armed_for_ns_ = UINT64_MAX;
   ++timer_generation_;

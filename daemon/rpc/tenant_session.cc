@@ -56,18 +56,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
       }
       const auto access =
           params.getAccess() == rpc::Access::READ_WRITE ? ObjectAccess::read_write : ObjectAccess::read_only;
-      // The lease that was found is durable after this; only then is its descriptor handed over.
-      return service()
-          .engine()
-          .settled()
-          .then([this, context, found = lease->id, access](Status status) mutable {
-            if (status.ok()) {
-              session_->hand_over(context, found, access);
-            } else {
-              refuse(context, status.error());
-            }
-          })
-          .attach(kj::mv(*slot));
+      return attach_durable(context, *lease, access).attach(kj::mv(*slot));
     }
     return kj::READY_NOW;
   }
@@ -140,6 +129,23 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
   }
 
  private:
+  // Hands over the descriptor of what is durable: a lease that moved or grew meanwhile is waited for again.
+  kj::Promise<void> attach_durable(AttachContext context, const LeaseRow& lease, ObjectAccess access) {
+    return service().engine().settled().then([this, context, id = lease.id, object = lease.object,
+                                              bytes = lease.bytes,
+                                              access](Status status) mutable -> kj::Promise<void> {
+      if (!status.ok()) {
+        refuse(context, status.error());
+        return kj::READY_NOW;
+      }
+      const LeaseRow* now = session_->find(id);
+      if (now != nullptr && (now->object != object || now->bytes != bytes))
+        return attach_durable(context, *now, access);
+      session_->hand_over(context, id, access);
+      return kj::READY_NOW;
+    });
+  }
+
   Connection& connection() { return session_->connection(); }
   Service& service() { return session_->service(); }
 

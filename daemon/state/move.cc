@@ -55,6 +55,7 @@ Step StateMachine::finish_target_carve(LeaseRow& target) {
     step.reply = refusal(ErrorCode::cancelled, "BeginMove", "the move was given up while its target was made");
   } else {
     move.carved = true;
+    step.delta.meta = meta_;  // its id is shown from here on: it must never be given again
     step.reply = Reply{MoveReady{move.lease, target.id, target.object, target.bytes}};
   }
   return step;

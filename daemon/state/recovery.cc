@@ -1,5 +1,6 @@
 // Start-up: rows from a store, which nobody trusts yet, against what exists outside.
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -295,6 +296,14 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
   }
   for (const auto& [name, bytes] : observed.objects) {
     if (known.contains(name)) continue;
+    // One that cannot be destroyed keeps its name: no lease may be given it.
+    if (name.starts_with("lease-")) {
+      const uint64_t id = std::strtoull(name.c_str() + 6, nullptr, 10);
+      if (id >= meta_.next_lease && id < UINT64_MAX) {
+        meta_.next_lease = id + 1;
+        recovery.delta.meta = meta_;
+      }
+    }
     recovery.orphans.push_back(name);
     recovery.findings.push_back("object " + name + " (" + format_size(bytes) +
                                 ") belongs to no lease: a grant that was never acknowledged; destroyed");

@@ -10,7 +10,7 @@ using terrace::test::EngineFixture;
 
 namespace {
 
-constexpr EngineOptions busy_house{.housekeeping_ns = 5 * ns_per_ms};
+constexpr EngineOptions busy_house{.housekeeping_ns = 5 * ns_per_ms, .unheld_ns = 20 * ns_per_ms};
 
 LeaseRow grant_movable(EngineFixture& fixture, uint64_t bytes) {
   Grant request = fixture.grant_of(bytes);
@@ -94,7 +94,7 @@ TEST_CASE("Engine: after a start nothing is moved before holders had the time to
   fixture.compose(true);
   const LeaseRow lease = grant_movable(fixture, 4 * mib);
   REQUIRE(fixture.submit(DrainDevice{serial_of(fixture, lease)}).ok());
-  fixture.start(busy_house);  // another process finds the lease, and no session that holds it
+  fixture.start({.housekeeping_ns = 5 * ns_per_ms});  // another process finds the lease, and no session that holds it
   fixture.io.provider->getTimer().afterDelay(200 * kj::MILLISECONDS).wait(fixture.io.waitScope);
   CHECK(fixture.engine->state().find_lease(lease.id)->extents == lease.extents);
   CHECK(fixture.engine->state().leases().size() == 1);
