@@ -27,9 +27,10 @@ constexpr size_t flow_limit_words = 1 * mib / sizeof(capnp::word);
 // A peer that takes nothing is found by this many looks at it, evenly over write_stall_ns_max.
 constexpr uint64_t sweeps_a_stall = 4;
 
-capnp::ReaderOptions reader_options() {
+// What the network is told bounds answers as well as requests: for those it is narrowed where they are read.
+capnp::ReaderOptions reader_options(uint64_t bytes_max) {
   capnp::ReaderOptions options;
-  options.traversalLimitInWords = request_bytes_max / sizeof(capnp::word);
+  options.traversalLimitInWords = bytes_max / sizeof(capnp::word);
   options.nestingLimit = 32;
   return options;
 }
@@ -52,7 +53,7 @@ class BackPressureStream final : public capnp::MessageStream {
       kj::ArrayPtr<kj::AutoCloseFd> fds, capnp::ReaderOptions options,
       kj::ArrayPtr<capnp::word> scratch) override {
     if (writing_ == 0) {
-      return capnp::tryReadMessage(input_, options, scratch)
+      return capnp::tryReadMessage(input_, reader_options(request_bytes_max), scratch)
           .then([](kj::Maybe<kj::Own<capnp::MessageReader>> read) -> kj::Maybe<capnp::MessageReaderAndFds> {
             KJ_IF_MAYBE (message, read) return capnp::MessageReaderAndFds{kj::mv(*message), nullptr};
             return nullptr;
@@ -118,7 +119,7 @@ struct ServedConnection {
         stream(kj::mv(stream_in)),
         messages(*stream, service_in, peer.uid),
         network(messages, limits::rpc_fds_per_message_max, capnp::rpc::twoparty::Side::SERVER,
-                reader_options()),
+                reader_options(limits::rpc_message_bytes_max)),
         system(capnp::makeRpcServer(network, make_gateway(kj::addRef(*connection)))) {
     system.setFlowLimit(flow_limit_words);
     all.insert(this);
