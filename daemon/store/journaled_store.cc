@@ -45,6 +45,8 @@ Status JournaledStore::attach() {
   detach();
   Error error = status.error();
   if (error.detail.find(path_) == std::string::npos) error.detail = "store " + path_ + ": " + error.detail;
+  if (error.code == ErrorCode::corrupt && error.detail.find("restore") == std::string::npos)
+    error.detail += "; nothing was changed: restore the store's files together, from one copy of them";
   if (error.code == ErrorCode::busy && error.os_errno == 0 &&
       error.detail.find("terraced") == std::string::npos)
     error.detail += "; another program has the file open, close it first";
