@@ -9,7 +9,7 @@ class Broken(Exception):
     """A promise was broken. The text says which, and what was seen."""
 
 
-ENDING = ("revoking", "fencing", "scrubbing")
+ENDING = ("revoking", "fencing", "scrubbing", "transferring")
 HELD = ("active", "revoking")
 FRESH_BYTES = 8 << 20
 
@@ -62,8 +62,8 @@ def check_acknowledged(journal, leases):
         if lease_id in journal.revoked and lease["phase"] == "active":
             raise Broken(f"the revocation of lease {lease_id} was acknowledged, and it is still active")
         seen = (lease["epoch"], lease["bytes"], extents_of(lease))
-        told = (granted.epoch, granted.bytes, granted.extents if granted.extents is not None else seen[2])
-        if seen != told:
+        told = (granted.epoch, granted.bytes, granted.extents)
+        if not as_told(granted, *seen):
             raise Broken(f"lease {lease_id} was acknowledged as {told} and is now {seen}")
     epochs = [granted.epoch for granted in journal.granted.values()]
     if len(set(epochs)) != len(epochs):
@@ -71,6 +71,53 @@ def check_acknowledged(journal, leases):
     unknown = sorted(set(held) - set(journal.granted))
     if len(unknown) > journal.open_grants:
         raise Broken(f"leases {unknown} exist, but only {journal.open_grants} grants were left open")
+
+
+def as_told(granted, epoch, size, extents):
+    """Whether a lease is what its holder was told. What an open change may have made of it is right as well, and a
+    movable lease may be elsewhere, under a later LeaseEpoch."""
+    stepped = granted.movable or granted.open in ("move", "transfer")
+    if epoch < granted.epoch or (epoch != granted.epoch and not stepped):
+        return False
+    if size != granted.bytes and granted.open != "resize":
+        return False
+    return granted.extents is None or granted.open == "resize" or epoch != granted.epoch or extents == granted.extents
+
+
+def check_settings(journal, harness):
+    """Quotas and reservations are as they were acknowledged last."""
+    quotas = {quota["tenant"]: quota["bytes_max"] for quota in harness.cli("quota", "list").json["quotas"]}
+    reservations = {one["tenant"]: one["bytes"] for one in harness.cli("reserve", "list").json["reservations"]}
+    for (kind, name), right in journal.settings.items():
+        seen = (quotas if kind == "quota" else reservations).get(name)
+        if seen not in right:
+            raise Broken(f"the {kind} of {name} is {seen}; acknowledged or still open is {sorted(map(str, right))}")
+
+
+def check_audit(journal, harness):
+    """The audit log counts without a gap, and names every grant, release and revocation that was acknowledged."""
+    entries = harness.cli("audit", "--limit", "0").json["entries"]
+    sequences = [entry["sequence"] for entry in entries]
+    if sequences != list(range(1, len(sequences) + 1)):
+        gaps = [sequence for sequence, before in zip(sequences[1:], sequences) if sequence != before + 1]
+        raise Broken(f"the audit log has {len(sequences)} entries from {sequences[:1]}, with gaps before {gaps[:5]}")
+    said = {(entry["verb"], entry["subject"]) for entry in entries}
+    for verb, leases in (("grant", journal.granted), ("revoke", journal.revoked)):
+        missing = [lease_id for lease_id in leases if (verb, f"lease {lease_id}") not in said]
+        if missing:
+            raise Broken(f"the audit log has no {verb} of leases {sorted(missing)[:8]}, which were acknowledged")
+    ended = ("release", "revoke", "expire", "fence")
+    missing = [one for one in journal.released if not any((verb, f"lease {one}") in said for verb in ended)]
+    if missing:
+        raise Broken(f"the audit log has no end of leases {sorted(missing)[:8]}, whose release was acknowledged")
+
+
+def check_stamped(harness, holder, stamped):
+    """The bytes that somebody left in these leases are still theirs."""
+    for lease_id in stamped:
+        result = harness.run(holder, "--verify", lease_id, check=False)
+        if result.code != 0:
+            raise Broken(f"lease {lease_id} was left stamped, and is not intact any more: {result}")
 
 
 def check_live(harness):
@@ -81,6 +128,9 @@ def check_live(harness):
 
 def check_all(harness, journal, holder):
     """Every promise, with no client running. Ends with an empty pool. `holder` is tests/support/stubborn_holder."""
+    for device in harness.cli("device", "list").json["devices"]:
+        if device["state"] == "draining":
+            harness.cli("device", "undrain", device["serial"])
     wait_until(lambda: not any(lease["phase"] in ENDING for lease in harness.leases().values()), 30,
                "the end of every fence and scrub", interval=0.1)
     harness.check_invariants()
@@ -88,7 +138,12 @@ def check_all(harness, journal, holder):
     check_disjoint(leases)
     check_acknowledged(journal, leases)
     pool = harness.cli("pool", "show", "p").json["pool"]
-    check_accounting(pool, leases)
+    check_accounting(pool, {lease_id: lease for lease_id, lease in leases.items() if lease["pool"] == "p"})
+    check_settings(journal, harness)
+    check_audit(journal, harness)
+    check_stamped(harness, holder, [lease_id for lease_id in journal.stamped if lease_id in leases])
+    for reservation in harness.cli("reserve", "list").json["reservations"]:
+        harness.cli("reserve", "remove", reservation["id"])
 
     newest = max([granted.epoch for granted in journal.granted.values()], default=0)
     if pool["free_bytes"] >= FRESH_BYTES:  # clients may have left it full: then the lease over all of it must do

@@ -6,10 +6,12 @@ import threading
 
 @dataclasses.dataclass
 class Granted:
-    """A grant that was acknowledged; extents are (device, offset, length) or None when never asked for."""
+    """A lease as it was acknowledged last; extents are (device, offset, length) or None when never asked for."""
     epoch: int
     bytes: int
     extents: tuple = None
+    movable: bool = False  # the manager may move it by itself: the epoch steps, the extents change
+    open: str = ""         # a change that was asked for and whose outcome is not known: resize, move, transfer
 
 
 class Journal:
@@ -24,6 +26,8 @@ class Journal:
         self.revoked = set()       # ... and acknowledged
         self.lost = set()          # the client found its memory or lease gone
         self.open_grants = 0       # grants whose outcome the client never learned
+        self.stamped = set()       # tests/support/stubborn_holder --leave stamped them
+        self.settings = {}         # (kind, name) -> values that are right now: one, or two while a change is open
         self.broken = []           # promises that a client itself saw broken
         self.acknowledged = 0      # operations of any kind
         self.answers = 0           # of the manager, refusals included (load clients only)
@@ -44,6 +48,34 @@ class Journal:
             self.granted[lease_id] = granted
             self.acknowledged += 1
 
+    def change_asked(self, operation, lease_id):
+        with self._lock:
+            if lease_id in self.granted:
+                self.granted[lease_id].open = operation
+
+    def change_refused(self, lease_id):
+        with self._lock:
+            if lease_id in self.granted:
+                self.granted[lease_id].open = ""
+
+    def change_acknowledged(self, lease_id, epoch, size, extents=None):
+        with self._lock:
+            before = self.granted[lease_id]
+            if epoch < before.epoch:
+                self.broken.append(f"the LeaseEpoch of lease {lease_id} went back from {before.epoch} to {epoch}")
+            self.granted[lease_id] = Granted(epoch, size, extents, before.movable)
+            self.acknowledged += 1
+
+    def setting_asked(self, key, value):
+        """A quota, reservation or device state; None: that there is none."""
+        with self._lock:
+            self.settings[key] = self.settings.get(key, {None}) | {value}
+
+    def setting_acknowledged(self, key, value):
+        with self._lock:
+            self.settings[key] = {value}
+            self.acknowledged += 1
+
     def add(self, kind, lease_id):
         """Records `lease_id` under one of the sets above."""
         with self._lock:
@@ -60,8 +92,9 @@ class Journal:
         for lease_id in set(self.granted) & set(other.granted):
             self.broken.append(f"lease {lease_id} was granted to two clients")
         self.granted.update(other.granted)
-        for kind in ("releasing", "released", "revoking", "revoked", "lost"):
+        for kind in ("releasing", "released", "revoking", "revoked", "lost", "stamped"):
             getattr(self, kind).update(getattr(other, kind))
+        self.settings.update(other.settings)
         self.open_grants += other.open_grants
         self.broken += other.broken
         self.acknowledged += other.acknowledged
@@ -77,12 +110,15 @@ def parse_extents(text):
     return tuple(extents)
 
 
+CHANGES = {"resizing": "resize", "moving": "move", "transferring": "transfer"}
+
+
 def read_load(path):
     """The Journal of a tests/support/lease_load whose output is in `path`; it may still be running."""
     journal = Journal()
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:  # an unfinished line has not happened
         word, *rest = line.split(" ")
-        journal.answers += word in ("granted", "renewed", "released", "refused", "lost")
+        journal.answers += word in ("granted", "changed", "renewed", "released", "refused", "lost")
         if word == "granting":
             journal.grant_asked()
         elif word == "granted":
@@ -90,6 +126,12 @@ def read_load(path):
             journal.grant_acknowledged(lease_id, Granted(epoch, size))
         elif word == "extents":
             journal.granted[int(rest[0])].extents = parse_extents(rest[1])
+        elif word in CHANGES:
+            journal.change_asked(CHANGES[word], int(rest[0]))
+        elif word == "changed":
+            journal.change_acknowledged(*map(int, rest))
+        elif word == "refused" and rest[0] in CHANGES.values() and rest[1] != "busy":  # that may be this very change
+            journal.change_refused(int(rest[2]))
         elif word == "releasing":
             journal.add("releasing", int(rest[0]))
         elif word == "released":

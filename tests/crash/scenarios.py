@@ -6,11 +6,11 @@ import pathlib
 import struct
 
 from checks import Broken, check_all, extents_of
-from journal import Granted, Journal
+from journal import Granted, Journal, parse_extents
 from terrace_harness import Harness, HarnessError, wait_until
-from workload import Clients
+from workload import WORKLOADS, Clients
 
-DEVICES = {"a": "64M", "b": "64M"}
+DEVICES = {"a": "64M", "b": "64M", "c": "32M"}  # c is pool q, which loses it
 
 
 class Programs:
@@ -29,16 +29,25 @@ def service(programs, name):
     return Harness(devices=DEVICES, build_dir=programs.build_dir, name=f"crash-{name}")
 
 
-def prepare(harness):
-    """A pool and two leases that must outlive whatever comes; returns their Journal."""
+def prepare(harness, programs):
+    """Pool p and leases that must outlive whatever comes, one of them movable; returns their Journal."""
     harness.start()
-    harness.create_pool("p")
+    harness.create_pool("p", ["a", "b"])
     journal = Journal()
-    for arguments in (("--label", "kept", "--persistent"), ("--ttl", "600s")):
-        lease = harness.grant("4M", "p", *arguments)
-        journal.grant_asked()
-        journal.grant_acknowledged(lease["id"], Granted(lease["epoch"], lease["bytes"], extents_of(lease)))
+    for arguments in (("--label", "kept", "--persistent"), ("--ttl", "600s"), ("--persistent", "--movable")):
+        leave(harness, programs, journal, *arguments)
     return journal
+
+
+def leave(harness, programs, journal, *arguments, pool="p"):
+    """A stamped lease that nobody holds. Its id."""
+    journal.grant_asked()
+    said = harness.run(programs.stubborn_holder, "--leave", "--pool", pool, "--size", "4M", *arguments).out.split()
+    lease_id = int(said[1])
+    journal.grant_acknowledged(lease_id, Granted(int(said[2]), int(said[3]), parse_extents(said[4]),
+                                                 "--movable" in arguments))
+    journal.add("stamped", lease_id)
+    return lease_id
 
 
 def wait_for_crash(harness, point, timeout=60.0):
@@ -49,27 +58,27 @@ def wait_for_crash(harness, point, timeout=60.0):
         raise Broken(f"the daemon ended with {code}, last mark {marks[-1:]}, not at {point}\n{harness.log_tail()}")
 
 
-def crash_under_load(programs, point, hit, seed):
+def crash_under_load(programs, point, hit, seed, workload):
     """Kills the daemon at the `hit`-th pass of `point` while clients work, who go on after the restart."""
     with service(programs, point) as harness:
-        journal = prepare(harness)
-        with contextlib.closing(Clients(harness, programs.lease_load, seed)) as clients:
+        journal = prepare(harness, programs)
+        with contextlib.closing(Clients(harness, programs.lease_load, seed, WORKLOADS[workload])) as clients:
             wait_until(lambda: clients.acknowledged() >= 3, 30, "the first acknowledged operations")
             harness.kill()
             harness.start(failpoints=f"{point}=crash@{hit}", wait=False)
             clients.start()
-            wait_for_crash(harness, point)
+            wait_for_crash(harness, point, 120.0)
             harness.start()
             clients.wait_going_on(3)
             journal.merge(clients.stop())
         check_all(harness, journal, programs.stubborn_holder)
 
 
-def crash_in_recovery(programs, point, hit, seed):
+def crash_in_recovery(programs, point, hit, seed, _workload):
     """Kills the daemon while it recovers, with an orphan object and interrupted leases to recover."""
     with service(programs, point) as harness:
-        journal = prepare(harness)
-        with contextlib.closing(Clients(harness, programs.lease_load, seed)) as clients:
+        journal = prepare(harness, programs)
+        with contextlib.closing(Clients(harness, programs.lease_load, seed, WORKLOADS["churn"])) as clients:
             wait_until(lambda: clients.acknowledged() >= 3, 30, "the first acknowledged operations")
             harness.kill()
             harness.start(failpoints="carve_after_reserve=crash", wait=False)  # leaves a full orphan
@@ -79,6 +88,36 @@ def crash_in_recovery(programs, point, hit, seed):
             wait_for_crash(harness, point)
             harness.start()
             journal.merge(clients.stop())
+        check_all(harness, journal, programs.stubborn_holder)
+
+
+def crash_at_unplug(programs, point, hit, _seed, _workload):
+    """Kills the daemon while it takes the leases of a device that vanished, or while it erases them when the device
+    is back. The other device's leases stay."""
+    with service(programs, point) as harness:
+        journal = prepare(harness, programs)
+        harness.create_pool("q", ["c"])
+        for _ in range(3):
+            journal.add("revoking", leave(harness, programs, journal, "--persistent", pool="q"))
+        mark = pathlib.Path(harness.cli("status").json["server"]["object_directory"], "c.unplugged")
+        harness.kill()
+        harness.start()  # folds what was before, so that the passes below are of the device's end
+        harness.cli("status")
+        harness.restart(failpoints=f"{point}=crash@{hit}")
+        mark.touch()
+        with contextlib.suppress(HarnessError):  # scrub points come only when the device is back
+            wait_until(lambda: harness.pid is None, 5, "the crash")
+        if harness.pid is None:
+            wait_for_crash(harness, point)
+            harness.start()
+            wait_until(lambda: not any(lease["phase"] in ("active", "fencing") for lease in harness.leases().values()
+                                       if lease["pool"] == "q"), 30, "the end of the leases of the lost device")
+            mark.unlink()
+        else:
+            mark.unlink()
+            wait_for_crash(harness, point)
+            harness.start()
+        harness.wait_free("q")
         check_all(harness, journal, programs.stubborn_holder)
 
 
@@ -104,10 +143,10 @@ def crash_client(harness, point, hit, *arguments):
         raise Broken(f"`terrace` did not die at {point}: {result}")
 
 
-def crash_import(programs, point, hit, _seed):
+def crash_import(programs, point, hit, _seed, _workload):
     """An import that dies leaves a catalog that is whole or that readers refuse; importing again works."""
     with service(programs, point) as harness:
-        journal = prepare(harness)
+        journal = prepare(harness, programs)
         model = harness.directory / "model.safetensors"
         write_model(model)
         crash_client(harness, point, hit, "tensor", "import", model, "--pool", "p", "--label", "first")
@@ -126,10 +165,10 @@ def crash_import(programs, point, hit, _seed):
         check_all(harness, journal, programs.stubborn_holder)
 
 
-def crash_export(programs, point, hit, _seed):
+def crash_export(programs, point, hit, _seed, _workload):
     """An export that dies leaves the older file or the complete new one under the final name, never a part."""
     with service(programs, point) as harness:
-        journal = prepare(harness)
+        journal = prepare(harness, programs)
         model, out = harness.directory / "model.safetensors", harness.directory / "out.safetensors"
         write_model(model)
         harness.cli("tensor", "import", model, "--pool", "p", "--label", "m")
@@ -149,8 +188,36 @@ def crash_export(programs, point, hit, _seed):
         check_all(harness, journal, programs.stubborn_holder)
 
 
-def scenario_of(point, process):
-    """Which of the above reaches `point`."""
-    if process == "client":
-        return crash_import if point.startswith("import_") else crash_export
-    return crash_in_recovery if point.startswith("recover_") else crash_under_load
+# Where each kind of point is reached: by workload, the one that leads there first. "unplug" is crash_at_unplug.
+_BUSY = ("churn", "change", "drain", "full")
+_REACHED = (
+    ("carve_", _BUSY),
+    ("reply_", (*_BUSY, "policy")),
+    ("notify_", ("churn", "change")),
+    ("fence_", ("churn", "change", "drain", "full", "unplug")),
+    ("scrub_", ("churn", "change", "full", "unplug")),
+    ("resize_", ("change",)),
+    ("rebind_", ("change",)),
+    ("move_", ("drain",)),
+    ("journal_after_sync", (*_BUSY, "policy", "unplug")),
+    ("journal_", (*_BUSY, "policy")),  # before that a crash forgets that the device went
+    ("fold_", ("calm", "churn")),
+    ("recover_", ("recovery",)),
+    ("import_", ("import",)),
+    ("export_", ("export",)),
+)
+_SCENARIOS = {"recovery": crash_in_recovery, "unplug": crash_at_unplug, "import": crash_import, "export": crash_export}
+ONCE = ("recovery", "import", "export", "unplug")  # pass each point once, or a few times
+
+
+def workloads_of(point):
+    """The names of the workloads that reach `point`; never empty for a declared one."""
+    for beginning, names in _REACHED:
+        if point.startswith(beginning):
+            return names
+    raise Broken(f"no workload is known to reach {point}: add it in tests/crash/scenarios.py")
+
+
+def scenario_of(workload):
+    """The function (programs, point, hit, seed, workload) that runs it."""
+    return _SCENARIOS.get(workload, crash_under_load)

@@ -6,12 +6,13 @@ import time
 
 from checks import check_all, check_live
 from scenarios import prepare, service
-from workload import Clients
+from workload import WORKLOADS, Clients
 
 
 # A pause at one of these makes it likely that a kill lands between two steps that are otherwise microseconds apart.
 SLOW_POINTS = ("carve_after_reserve", "journal_before_append", "journal_after_sync", "reply_before_send",
-               "fence_after_truncate", "scrub_before_unlink")
+               "fence_after_truncate", "scrub_before_unlink", "resize_after_apply", "rebind_during_copy",
+               "move_after_copy", "fold_before_commit", "fold_after_commit")
 
 
 def soak(programs, seconds, seed, report):
@@ -20,8 +21,8 @@ def soak(programs, seconds, seed, report):
     chance = random.Random(seed)
     kills = 0
     with service(programs, "soak") as harness:
-        journal = prepare(harness)
-        with contextlib.closing(Clients(harness, programs.lease_load, seed, loads=3)) as clients:
+        journal = prepare(harness, programs)
+        with contextlib.closing(Clients(harness, programs.lease_load, seed, WORKLOADS["all"])) as clients:
             clients.start()
             end = time.monotonic() + seconds
             spoken = time.monotonic()

@@ -1,6 +1,7 @@
 """Clients for the crash runs: lease_load processes and one person at the CLI, all of them journalled."""
 
 import contextlib
+import dataclasses
 import random
 import threading
 
@@ -9,25 +10,52 @@ from journal import Granted, Journal, read_load
 from terrace_harness import HarnessError, wait_until
 
 
-class Clients:
-    """`loads` lease_load processes and a thread that uses the CLI, working against one Harness until stop()."""
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """What clients do: arguments of lease_load, and what the person at the CLI chooses from."""
+    load: tuple = ()
+    acts: tuple = ("grant", "grant", "renew", "release", "revoke")
+    pause: float = 0.0  # between two CLI commands, seconds
+    loads: int = 1
 
-    def __init__(self, harness, load_program, seed, loads=1, revoke=True, pause_ms=0):
+
+CHANGING = ("--mix", "all")
+WORKLOADS = {
+    "churn": Workload(),
+    "change": Workload(CHANGING, ("grant", "resize", "resize", "transfer", "transfer", "release", "revoke")),
+    "drain": Workload(CHANGING, ("grant", "drain", "drain", "release")),
+    "full": Workload(("--leases-max", 14, "--size-max", "24M", "--wait", "2s"), ("grant", "grant", "release", "revoke")),
+    "policy": Workload((), ("quota", "quota", "reserve", "unreserve")),
+    "calm": Workload(("--pause-ms", 1300), ("grant", "release"), 1.5),  # leaves the store time to fold its journal
+    "all": Workload((*CHANGING, "--wait", "1s"), ("grant", "grant", "renew", "release", "revoke", "resize", "transfer",
+                                                  "drain", "quota", "reserve", "unreserve"), loads=3),
+}
+
+
+class Clients:
+    """lease_load processes and a thread that uses the CLI, working against one Harness until stop()."""
+
+    def __init__(self, harness, load_program, seed, workload):
         self._harness = harness
         self._random = random.Random(seed)
-        self._revoke = revoke
+        self._workload = workload
         self._over = threading.Event()
         self.cli_journal = Journal()
-        self._grants, self._unanswered = 0, []  # labels of CLI grants, and of those whose answer was lost
+        self._grants, self._unanswered = 0, {}  # labels of CLI grants whose answer was lost -> whether movable
+        self._reservations, self._reserved = 0, {}  # id -> tenant, of those acknowledged
         self._outputs, self._processes = [], []
-        for number in range(loads):
+        for number in range(workload.loads):
             path = harness.directory / f"load-{number}.out"
             with open(path, "wb") as out:
                 self._processes.append(harness.popen(
-                    load_program, "--pool", "p", "--seed", seed * 16 + number, "--leases-max", 5, "--size-max", "6M",
-                    "--ttl", "600s", "--pause-ms", pause_ms, stdout=out, stderr=open(f"{path}.err", "wb")))
+                    load_program, "--pool", "p", "--seed", seed * 16 + number, "--ttl", "600s",
+                    "--peer-tenant", f"peer-{number}", *self._sizes(), *workload.load, stdout=out,
+                    stderr=open(f"{path}.err", "wb")))
             self._outputs.append(path)
         self._thread = threading.Thread(target=self._use_cli, daemon=True)
+
+    def _sizes(self):
+        return () if "--leases-max" in self._workload.load else ("--leases-max", 5, "--size-max", "6M")
 
     def start(self):
         self._thread.start()
@@ -97,11 +125,14 @@ class Clients:
         while not self._over.is_set():
             self._settle()
             with contextlib.suppress(IndexError):  # nothing there to act on yet
-                self._random.choice((self._cli_grant, self._cli_grant, self._cli_renew, self._cli_release,
-                                     self._cli_revoke))()
+                getattr(self, f"_cli_{self._random.choice(self._workload.acts)}")()
+            self._over.wait(self._workload.pause)
 
     def _cli(self, *arguments):
         return self._harness.cli(*arguments, check=False, timeout=80)
+
+    def _any(self):
+        return self._random.choice(self.cli_journal.live())
 
     def _cli_grant(self):
         journal = self.cli_journal
@@ -109,44 +140,96 @@ class Clients:
             return
         self._grants += 1
         label = f"cli-{self._grants}"
+        movable = self._random.random() < 0.5
         journal.grant_asked()
         result = self._cli("lease", "grant", "--pool", "p", "--size", f"{self._random.randint(1, 8)}M", "--ttl", "600s",
-                           "--label", label)
+                           "--label", label, *(("--movable",) if movable else ()))
         if result.code == 0:
-            self._granted(result.json["lease"])
+            self._granted(result.json["lease"], movable)
         elif result.code == 4:  # no capacity: nothing was granted
             journal.grant_refused()
         else:
-            self._unanswered.append(label)
+            self._unanswered[label] = movable
 
-    def _granted(self, lease):
-        self.cli_journal.grant_acknowledged(lease["id"], Granted(lease["epoch"], lease["bytes"], extents_of(lease)))
+    def _granted(self, lease, movable):
+        self.cli_journal.grant_acknowledged(
+            lease["id"], Granted(lease["epoch"], lease["bytes"], extents_of(lease), movable))
 
     def _settle(self):
         """Looks whether grants without an answer took place: otherwise lost replies would fill the pool."""
-        for label in list(self._unanswered):
+        for label, movable in list(self._unanswered.items()):
             result = self._cli("lease", "show", label)
             if result.code == 0:
-                self._granted(result.json["leases"][0])
+                self._granted(result.json["leases"][0], movable)
             elif result.code == 3:  # no such lease
                 self.cli_journal.grant_refused()
             else:
                 return
-            self._unanswered.remove(label)
+            del self._unanswered[label]
 
     def _cli_renew(self):
-        self._cli("lease", "renew", self._random.choice(self.cli_journal.live()), "--ttl", "600s")
+        self._cli("lease", "renew", self._any(), "--ttl", "600s")
 
     def _cli_release(self):
-        lease_id = self._random.choice(self.cli_journal.live())
+        lease_id = self._any()
         self.cli_journal.add("releasing", lease_id)
         if self._cli("lease", "release", lease_id).code == 0:
             self.cli_journal.add("released", lease_id)
 
     def _cli_revoke(self):
-        if not self._revoke:
-            return
         lease_id = self._random.choice(self.loads_journal().live())
         self.cli_journal.add("revoking", lease_id)
         if self._cli("lease", "revoke", lease_id, "--grace", "300ms", "--reason", "crash run").code == 0:
             self.cli_journal.add("revoked", lease_id)
+
+    def _cli_resize(self):
+        self._change("resize", self._any(), "lease", "resize", f"{self._random.randint(1, 8)}M", "--yes")
+
+    def _cli_transfer(self):
+        self._change("transfer", self._any(), "lease", "transfer", "--yes", "--to-tenant",
+                     f"crash-{self._random.randint(0, 3)}")
+
+    def _change(self, operation, lease_id, noun, verb, *arguments):
+        self.cli_journal.change_asked(operation, lease_id)
+        result = self._cli(noun, verb, lease_id, *arguments)
+        if result.code == 0:
+            lease = result.json["lease"]
+            self.cli_journal.change_acknowledged(lease_id, lease["epoch"], lease["bytes"], extents_of(lease))
+        elif result.code in (2, 4):  # refused: nothing changed; 7, busy, may be this very change, going on after a crash
+            self.cli_journal.change_refused(lease_id)
+
+    def _cli_drain(self):
+        device = self._random.choice(("emu:a", "emu:b"))
+        if self._cli("device", "drain", device).code == 0:
+            self._over.wait(self._random.uniform(0.2, 2.5))
+        self._cli("device", "undrain", device)
+
+    def _cli_quota(self):
+        tenant = f"crash-quota-{self._random.randint(0, 3)}"
+        key, size = ("quota", tenant), self._random.randint(1, 9) << 20
+        if self.cli_journal.settings.get(key, {None}) == {None} or self._random.random() < 0.5:
+            self._set(key, size, "quota", "set", tenant, "--bytes", size)
+        else:
+            self._set(key, None, "quota", "remove", tenant)
+
+    def _cli_reserve(self):
+        if len(self._reserved) >= 3:
+            return
+        self._reservations += 1
+        tenant = f"crash-reserve-{self._reservations}"
+        result = self._set(("reservation", tenant), 2 << 20, "reserve", "create", "p", tenant, "2M")
+        if result.code == 0:
+            self._reserved[result.json["reservation"]["id"]] = tenant
+
+    def _cli_unreserve(self):
+        number, tenant = self._random.choice(list(self._reserved.items()))
+        del self._reserved[number]
+        self._set(("reservation", tenant), None, "reserve", "remove", number)
+
+    def _set(self, key, value, *arguments):
+        """Carries a setting out; an answer that never came leaves both values right."""
+        self.cli_journal.setting_asked(key, value)
+        result = self._cli(*arguments)
+        if result.code == 0:
+            self.cli_journal.setting_acknowledged(key, value)
+        return result

@@ -6,15 +6,17 @@
 //   granted ID EPOCH BYTES         acknowledged; its memory read as zeros and now carries this lease's stamp
 //   extents ID DEVICE:OFFSET:LENGTH,...
 //   renewed ID · releasing ID · released ID
-//   notice ID revoking|lost        the manager took it back
-//   lost ID                        dropped without a release of ours
-//   refused OPERATION CODE         an error that changed nothing
-//   unknown OPERATION [ID]         the manager did not answer within the call timeout
-//   broken WHAT                    a promise was broken (memory not zero, a stamp gone); exit code 3
-//   stopped OPERATIONS             the end, after SIGTERM or the asked number of operations
+//   resizing ID · moving ID · transferring ID    with --mix all; until the next line about ID its outcome is
+//   open changed ID EPOCH BYTES         ... acknowledged: what the lease is now; the stamps of what stayed are
+//   intact notice ID revoking|lost|move   the manager took it back, or would like it elsewhere lost ID dropped
+//   without a release of ours refused OPERATION CODE [ID]    an error that changed nothing unknown OPERATION
+//   [ID]         the manager did not answer within the call timeout broken WHAT                    a promise
+//   was broken (memory not zero, a stamp gone); exit code 3 stopped OPERATIONS             the end, after
+//   SIGTERM or the asked number of operations
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -35,27 +37,26 @@ std::atomic<bool> stop_asked{false};
 
 struct Options {
   std::string socket, pool, tenant, label;
-  std::string size_max = "8M", ttl = "120s";
+  std::string size_max = "8M", ttl = "120s", wait = "0s", mix = "churn", peer_tenant = "load-peer";
   uint64_t seed = 1, leases_max = 6, operations = 0, pause_ms = 0;
   bool release_at_end = false;
 };
 
 class Load {
  public:
-  Load(const Options& options, std::unique_ptr<Session> session, uint64_t size_max, uint64_t ttl_ns)
+  // `peer`: of the tenant that leases are handed to and come back from; null: none are.
+  Load(const Options& options, std::unique_ptr<Session> session, std::unique_ptr<Session> peer,
+       uint64_t size_max, uint64_t ttl_ns, uint64_t wait_ns)
       : options_(options),
         prng_(options.seed),
         size_max_(size_max),
         ttl_ns_(ttl_ns),
-        session_(std::move(session)) {}
+        wait_ns_(wait_ns),
+        sessions_{std::move(session), std::move(peer)} {}
 
   int run() {
-    session_->on_notice([this](const LeaseNotice& notice) {
-      say("notice " + std::to_string(notice.lease.value) +
-          (notice.state == LeaseState::revoking ? " revoking" : " lost"));
-      const std::lock_guard<std::mutex> lock(mutex_);
-      wanted_back_.insert(notice.lease);
-    });
+    for (const std::unique_ptr<Session>& session : sessions_)
+      if (session != nullptr) session->on_notice([this](const LeaseNotice& notice) { hear(notice); });
     uint64_t operations = 0;
     while (!stop_asked && !broken_ && (options_.operations == 0 || operations < options_.operations)) {
       give_back_wanted();
@@ -72,16 +73,38 @@ class Load {
   struct Held {
     std::shared_ptr<Lease> lease;
     std::unique_ptr<Mapping> mapping;
+    uint64_t owner = 0;  // what its pages are stamped with, for as long as it lives
+    bool movable = false;
+    size_t side = 0;  // whose it is: the session's index
   };
+
+  void hear(const LeaseNotice& notice) {
+    const char* what = notice.move_requested                  ? " move"
+                       : notice.state == LeaseState::revoking ? " revoking"
+                                                              : " lost";
+    say("notice " + text(notice.lease) + what);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    (notice.move_requested ? wanted_elsewhere_ : wanted_back_).insert(notice.lease);
+  }
 
   void step() {
     const uint64_t dice = prng_.below(10);
     if (held_.empty() || (held_.size() < options_.leases_max && dice < 5)) return grant();
     auto at = held_.begin();
     std::advance(at, static_cast<std::ptrdiff_t>(prng_.below(held_.size())));
+    if (sessions_[1] != nullptr && dice >= 3 && prng_.below(2) == 0) return change(at->first);
     if (dice < 7) return verify(at->first);
     if (dice < 8) return renew(at->first);
     release(at->first);
+  }
+
+  void change(LeaseId id) {
+    const Held& held = held_.at(id);
+    if (held.mapping == nullptr) return release(id);
+    const uint64_t dice = prng_.below(held.movable ? 4 : 3);
+    if (dice == 3) return move(id);
+    if (dice == 2) return transfer(id);
+    resize(id);
   }
 
   void grant() {
@@ -89,9 +112,11 @@ class Load {
     request.pool = options_.pool;
     request.bytes = prng_.between(1, size_max_);
     request.ttl_ns = ttl_ns_;
+    request.movable = sessions_[1] != nullptr && prng_.below(2) == 0;
+    if (prng_.below(2) == 0) request.wait_ns = wait_ns_;
     if (!options_.label.empty()) request.label = options_.label + '-' + std::to_string(++labels_);
     say("granting");
-    Result<std::shared_ptr<Lease>> granted = session_->grant(request);
+    Result<std::shared_ptr<Lease>> granted = sessions_[0]->grant(request);
     if (!granted.ok()) return report("grant", {}, granted.error());
     const std::shared_ptr<Lease> lease = std::move(granted).value();
     say("granted " + std::to_string(lease->id().value) + ' ' + std::to_string(lease->epoch().value) + ' ' +
@@ -101,12 +126,12 @@ class Load {
     Result<std::unique_ptr<Mapping>> mapping = Mapping::map(lease);
     if (!mapping.ok()) {  // it may have been revoked already; otherwise the driver sees a lease it expects
       report("map", lease->id(), mapping.error());
-      held_[lease->id()] = Held{lease, nullptr};
+      held_[lease->id()] = Held{lease, nullptr, owner_of(*lease), request.movable, 0};
       return;
     }
-    Held& held = held_[lease->id()] = Held{lease, std::move(mapping).value()};
-    const std::span<std::byte> bytes = held.mapping->bytes();
     const uint64_t owner = owner_of(*lease);
+    Held& held = held_[lease->id()] = Held{lease, std::move(mapping).value(), owner, request.movable, 0};
+    const std::span<std::byte> bytes = held.mapping->bytes();
     size_t dirty = bytes.size();
     const bool survived = touch([&] {
       dirty = first_nonzero(bytes);
@@ -120,7 +145,7 @@ class Load {
     const Held& held = held_.at(id);
     if (held.mapping == nullptr) return;
     const std::span<std::byte> bytes = held.mapping->bytes();
-    const uint64_t owner = owner_of(*held.lease);
+    const uint64_t owner = held.owner;
     size_t wrong = bytes.size();
     const bool survived = touch([&] { wrong = first_unstamped(bytes, owner); });
     if (survived && wrong != bytes.size()) break_off("lease " + text(id) + " lost its stamp at " + text(wrong));
@@ -147,7 +172,110 @@ class Load {
     report("release", id, status.error());
   }
 
+  // Grows or shrinks it to anything up to the largest size.
+  void resize(LeaseId id) {
+    Held& held = held_.at(id);
+    const std::shared_ptr<Lease> lease = held.lease;
+    const uint64_t before = lease->bytes();
+    say("resizing " + text(id));
+    const Result<LeaseInfo> resized = lease->resize(prng_.between(1, size_max_));
+    if (!resized.ok()) return report_change("resize", id, resized.error());
+    changed(held, &*resized);
+    if (const Result<Remapped> mapped = held.mapping->resize(); !mapped.ok()) {
+      held.mapping.reset();
+      return report("map", id, mapped.error());
+    }
+    const std::span<std::byte> bytes = held.mapping->bytes();
+    if (bytes.size() > before && !take_over_tail(id, bytes, before)) return;
+    verify(id);
+  }
+
+  // What was added must be nobody's bytes; it gets this lease's stamps.
+  bool take_over_tail(LeaseId id, std::span<std::byte> bytes, uint64_t before) {
+    const uint64_t owner = held_.at(id).owner;
+    size_t dirty = bytes.size();
+    size_t wrong = before;
+    const bool survived = touch([&] {
+      wrong = first_unstamped(bytes.first(before), owner);
+      dirty = before + first_nonzero(bytes.subspan(before));
+      if (wrong == before) stamp(bytes, owner);
+    });
+    if (survived && wrong != before)
+      break_off("lease " + text(id) + " lost its stamp at " + text(wrong) + " when it grew");
+    if (survived && dirty != bytes.size())
+      break_off("lease " + text(id) + " grew by memory that is not zero at " + text(dirty));
+    return survived && !broken_;
+  }
+
+  void move(LeaseId id) {
+    Held& held = held_.at(id);
+    if (held.mapping == nullptr) return;
+    say("moving " + text(id));
+    const Status moved = held.mapping->move([](const std::function<void()>& body) { body(); });
+    if (!moved.ok()) return report_change("move", id, moved.error());
+    changed(held, nullptr);
+    verify(id);
+  }
+
+  // To the other tenant of this process, which attaches it and goes on.
+  void transfer(LeaseId id) {
+    Held& held = held_.at(id);
+    Session& other = *sessions_[1 - held.side];
+    held.mapping.reset();  // as the interface asks
+    say("transferring " + text(id));
+    const Status given = held.lease->transfer(other.tenant());
+    if (!given.ok()) {
+      report_change("transfer", id, given.error());
+      if (!held_.contains(id)) return;
+      return map_again(id);
+    }
+    held.side = 1 - held.side;
+    Result<std::shared_ptr<Lease>> attached = other.attach(id, "", LeaseAccess::read_write);
+    if (!attached.ok()) {
+      report("attach", id, attached.error());
+      held_.erase(id);
+      return;
+    }
+    held.lease = std::move(attached).value();
+    changed(held, nullptr);
+    map_again(id);
+  }
+
+  void map_again(LeaseId id) {
+    Held& held = held_.at(id);
+    Result<std::unique_ptr<Mapping>> mapping = Mapping::map(held.lease);
+    if (!mapping.ok()) return report("map", id, mapping.error());
+    held.mapping = std::move(mapping).value();
+    verify(id);
+  }
+
+  void changed(const Held& held, const LeaseInfo* known) {
+    const LeaseId id = held.lease->id();
+    say("changed " + text(id) + ' ' + std::to_string(held.lease->epoch().value) + ' ' +
+        std::to_string(held.lease->bytes()));
+    if (known != nullptr) return say("extents " + text(id) + ' ' + extents_text(*known));
+    if (const Result<LeaseInfo> info = held.lease->info(); info.ok() && info->epoch == held.lease->epoch())
+      say("extents " + text(id) + ' ' + extents_text(*info));
+  }
+
+  // Of a change whose outcome nobody knows the lease is given back: what it is now would be a guess.
+  void report_change(const char* operation, LeaseId id, const Error& error) {
+    if (error.code == ErrorCode::cancelled)
+      return say("refused " + std::string(operation) + " cancelled " + text(id) + " : " + error.to_string());
+    report(operation, id, error);
+    if (error.code != ErrorCode::unavailable || !held_.contains(id)) return;
+    held_.at(id).mapping.reset();
+    release(id);
+  }
+
   void give_back_wanted() {
+    std::set<LeaseId> elsewhere;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      elsewhere.swap(wanted_elsewhere_);
+    }
+    for (const LeaseId id : elsewhere)
+      if (held_.contains(id) && !broken_) move(id);
     std::set<LeaseId> wanted;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -170,7 +298,7 @@ class Load {
         break;
       default:
         say("refused " + std::string(operation) + ' ' + std::string(error_code_name(error.code)) + suffix +
-            ' ' + error.to_string());
+            " : " + error.to_string());
     }
   }
 
@@ -188,18 +316,21 @@ class Load {
   Prng prng_;
   uint64_t size_max_;
   uint64_t ttl_ns_;
+  uint64_t wait_ns_;
   uint64_t labels_ = 0;
   bool broken_ = false;
-  std::mutex mutex_;  // guards wanted_back_
-  std::set<LeaseId> wanted_back_;
-  std::unique_ptr<Session> session_;  // last, so that it goes first: its thread calls the handler until then
+  std::mutex mutex_;  // guards the two sets
+  std::set<LeaseId> wanted_back_, wanted_elsewhere_;
+  // Last, so that they go first: their threads call the handler until then.
+  std::array<std::unique_ptr<Session>, 2> sessions_;
 };
 
 int start(const Options& options) {
   const Result<uint64_t> size_max = parse_size(options.size_max);
   const Result<uint64_t> ttl_ns = parse_duration(options.ttl);
-  if (!size_max.ok() || !ttl_ns.ok()) {
-    say("refused options " + (size_max.ok() ? ttl_ns.error() : size_max.error()).to_string());
+  const Result<uint64_t> wait_ns = parse_duration(options.wait);
+  if (!size_max.ok() || !ttl_ns.ok() || !wait_ns.ok()) {
+    say("refused options: --size-max, --ttl or --wait is none");
     return 2;
   }
   ::signal(SIGTERM, [](int) { stop_asked = true; });
@@ -214,7 +345,17 @@ int start(const Options& options) {
     say("refused connect " + session.error().to_string());
     return 5;
   }
-  return Load(options, std::move(session).value(), *size_max, *ttl_ns).run();
+  std::unique_ptr<Session> peer;
+  if (options.mix == "all") {
+    session_options.tenant = options.peer_tenant;
+    Result<std::unique_ptr<Session>> second = Session::connect(session_options);
+    if (!second.ok()) {
+      say("refused connect " + second.error().to_string());
+      return 5;
+    }
+    peer = std::move(second).value();
+  }
+  return Load(options, std::move(session).value(), std::move(peer), *size_max, *ttl_ns, *wait_ns).run();
 }
 
 }  // namespace
@@ -229,6 +370,10 @@ int main(int argc, char** argv) {
   app.add_option("--label", options.label, "label leases LABEL-1, LABEL-2, ...");
   app.add_option("--size-max", options.size_max, "of one lease");
   app.add_option("--ttl", options.ttl, "of each lease");
+  app.add_option("--wait", options.wait, "how long every second grant may wait in the queue of a full pool");
+  app.add_option("--mix", options.mix, "churn: grant, renew, release; all: resize, move and transfer as well")
+      ->check(CLI::IsMember({"churn", "all"}));
+  app.add_option("--peer-tenant", options.peer_tenant, "whom leases are handed to and come back from");
   app.add_option("--seed", options.seed);
   app.add_option("--leases-max", options.leases_max, "held at once");
   app.add_option("--operations", options.operations, "stop after this many; 0: at SIGTERM");

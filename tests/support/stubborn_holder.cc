@@ -1,11 +1,13 @@
 // A tenant that ignores every notice: it takes a lease, fills it and goes on reading and writing until the
 // memory is taken from under it. With --expect-zeros it takes a lease, checks that no byte of an earlier
-// holder is left, and gives it back.
+// holder is left, and gives it back. With --leave it stamps the pages of a lease and ends, and with --verify ID
+// it looks whether they still carry those stamps.
 //
 // Lines     holding ID EPOCH BYTES DEVICE:OFFSET:LENGTH,...   the lease, filled with 0xa5
 //           notice revoking|lost REASON                       told, and ignored
 //           SIGBUS at BYTE after PASSES passes                then exit code 42
 //           zeros BYTES | nonzero at BYTE                     with --expect-zeros; exit code 0 or 3
+//           intact ID EPOCH BYTES | unstamped at BYTE         with --verify; exit code 0 or 3
 #include <signal.h>
 #include <unistd.h>
 
@@ -29,7 +31,8 @@ constexpr std::byte fill{0xa5};
 
 struct Options {
   std::string socket, pool, tenant, label, size = "64M", ttl = "60s";
-  bool expect_zeros = false;
+  bool expect_zeros = false, leave = false, persistent = false, movable = false;
+  uint64_t verify = 0;
 };
 
 int expect_zeros(const std::shared_ptr<Lease>& lease, std::unique_ptr<Mapping> mapping) {
@@ -71,6 +74,30 @@ int hold(std::span<std::byte> bytes) {
   return exit_sigbus;
 }
 
+int verify(Session& session, LeaseId id) {
+  const Result<std::shared_ptr<Lease>> lease = session.attach(id, "", LeaseAccess::read_only);
+  if (!lease.ok()) {
+    say("refused attach " + lease.error().to_string());
+    return 4;
+  }
+  const Result<std::unique_ptr<Mapping>> mapping = Mapping::map(*lease);
+  if (!mapping.ok()) {
+    say("refused map " + mapping.error().to_string());
+    return 1;
+  }
+  const std::span<const std::byte> bytes = (*mapping)->const_bytes();
+  size_t wrong = 0;
+  install_sigbus_guard();
+  const bool survived = touch([&] { wrong = first_unstamped(bytes, id.value); });
+  if (survived && wrong == bytes.size()) {
+    say("intact " + std::to_string(id.value) + ' ' + std::to_string((*lease)->epoch().value) + ' ' +
+        std::to_string(bytes.size()));
+    return 0;
+  }
+  say(survived ? "unstamped at " + std::to_string(wrong) : "the memory is gone");
+  return exit_dirty;
+}
+
 int start(const Options& options) {
   const Result<uint64_t> bytes = parse_size(options.size);
   const Result<uint64_t> ttl_ns = parse_duration(options.ttl);
@@ -91,10 +118,13 @@ int start(const Options& options) {
     say(std::string("notice ") + (notice.state == LeaseState::revoking ? "revoking " : "lost ") +
         notice.reason);
   });
+  if (options.verify != 0) return verify(**session, LeaseId{options.verify});
   LeaseRequest request;
   request.pool = options.pool;
   request.bytes = *bytes;
-  request.ttl_ns = *ttl_ns;
+  request.ttl_ns = options.persistent ? 0 : *ttl_ns;
+  request.persistent = options.persistent;
+  request.movable = options.movable;
   request.label = options.label;
   Result<std::shared_ptr<Lease>> granted = (*session)->grant(request);
   if (!granted.ok()) {
@@ -108,13 +138,16 @@ int start(const Options& options) {
     say("refused map " + (info.ok() ? mapping.error() : info.error()).to_string());
     return 1;
   }
-  if (!options.expect_zeros) {
+  if (options.leave) {
+    stamp((*mapping)->bytes(), lease->id().value);
+  } else if (!options.expect_zeros) {
     const std::span<std::byte> memory = (*mapping)->bytes();
     std::memset(memory.data(), static_cast<int>(fill), memory.size());
   }
   say("holding " + std::to_string(lease->id().value) + ' ' + std::to_string(lease->epoch().value) + ' ' +
       std::to_string(lease->bytes()) + ' ' + extents_text(*info));
   if (options.expect_zeros) return expect_zeros(lease, std::move(mapping).value());
+  if (options.leave) return 0;
   return hold((*mapping)->bytes());
 }
 
@@ -132,6 +165,11 @@ int main(int argc, char** argv) {
   app.add_option("--ttl", options.ttl);
   app.add_flag("--expect-zeros", options.expect_zeros,
                "check that the memory is all zeros, release it, and end");
+  app.add_flag("--leave", options.leave, "stamp the memory and end; the lease stays")
+      ->excludes("--expect-zeros");
+  app.add_option("--verify", options.verify, "the ID of a lease that --leave stamped");
+  app.add_flag("--persistent", options.persistent);
+  app.add_flag("--movable", options.movable);
   CLI11_PARSE(app, argc, argv);
   return terrace::test::start(options);
 }

@@ -8,7 +8,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests/crash"), str(ROOT / "tests/support")]
 
-from checks import Broken, check_accounting, check_acknowledged, check_disjoint  # noqa: E402
+from checks import (Broken, check_accounting, check_acknowledged, check_audit, check_disjoint,  # noqa: E402
+                    check_settings)
 from journal import Granted, Journal, read_load  # noqa: E402
 
 MIB = 1 << 20
@@ -33,6 +34,24 @@ def told(*rows):
     return journal
 
 
+class Answers:
+    """A harness whose CLI gives these documents, by noun."""
+
+    def __init__(self, **documents):
+        self.documents = documents
+
+    def cli(self, noun, *_):
+        return self
+
+    @property
+    def json(self):
+        return self.documents
+
+
+def entry(sequence, verb, subject):
+    return {"sequence": sequence, "verb": verb, "subject": subject}
+
+
 class ChecksTest(unittest.TestCase):
     def test_overlap_is_found_across_phases(self):
         check_disjoint(by_id(lease(1, 0), lease(2, 2 * MIB), lease(3, 0, device="emu:b")))
@@ -50,6 +69,51 @@ class ChecksTest(unittest.TestCase):
         for changed in (lease(1, 2 * MIB), lease(1, 0, 4 * MIB), lease(1, 0, epoch=9)):
             with self.subTest(changed=changed), self.assertRaisesRegex(Broken, "was acknowledged as"):
                 check_acknowledged(told(lease(1, 0)), by_id(changed))
+
+    def test_an_open_change_makes_both_outcomes_right_and_nothing_else(self):
+        journal = told(lease(1, 0))
+        journal.change_asked("resize", 1)
+        check_acknowledged(journal, by_id(lease(1, 0)))
+        check_acknowledged(journal, by_id(lease(1, 0, 4 * MIB)))
+        with self.assertRaisesRegex(Broken, "was acknowledged as"):
+            check_acknowledged(journal, by_id(lease(1, 0, 4 * MIB, epoch=9)))
+        journal.change_asked("transfer", 1)
+        check_acknowledged(journal, by_id(lease(1, 0, epoch=9)))
+        with self.assertRaisesRegex(Broken, "was acknowledged as"):
+            check_acknowledged(journal, by_id(lease(1, 0, 4 * MIB, epoch=9)))
+        journal.change_acknowledged(1, 9, 2 * MIB)
+        with self.assertRaisesRegex(Broken, "was acknowledged as"):
+            check_acknowledged(journal, by_id(lease(1, 0)))  # the acknowledged hand-over came undone
+
+    def test_a_movable_lease_may_be_elsewhere_later_only(self):
+        journal = told(lease(1, 0, epoch=5))
+        journal.granted[1].movable = True
+        check_acknowledged(journal, by_id(lease(1, 8 * MIB, epoch=7)))
+        for wrong in (lease(1, 8 * MIB, epoch=5), lease(1, 8 * MIB, epoch=4), lease(1, 8 * MIB, 4 * MIB, epoch=7)):
+            with self.subTest(wrong=wrong), self.assertRaisesRegex(Broken, "was acknowledged as"):
+                check_acknowledged(journal, by_id(wrong))
+
+    def test_a_setting_that_was_lost_or_came_back_is_found(self):
+        journal = Journal()
+        journal.setting_asked(("quota", "t"), 5)
+        seen = {value: Answers(quotas=[{"tenant": "t", "bytes_max": value}] if value else [], reservations=[])
+                for value in (None, 5, 6)}
+        check_settings(journal, seen[None])
+        check_settings(journal, seen[5])
+        journal.setting_acknowledged(("quota", "t"), 5)
+        for wrong in (None, 6):
+            with self.subTest(wrong=wrong), self.assertRaisesRegex(Broken, "the quota of t"):
+                check_settings(journal, seen[wrong])
+
+    def test_an_audit_log_with_a_gap_or_without_an_acknowledged_change_is_found(self):
+        journal = told(lease(1, 0))
+        journal.add("released", 1)
+        whole = [entry(1, "pool create", "pool p"), entry(2, "grant", "lease 1"), entry(3, "release", "lease 1")]
+        check_audit(journal, Answers(entries=whole))
+        for wrong in (whole[:2], whole[::2], [whole[0], whole[2]], whole[1:],
+                      [whole[0], entry(2, "grant", "lease 2"), whole[2]]):
+            with self.subTest(wrong=wrong), self.assertRaises(Broken):
+                check_audit(journal, Answers(entries=wrong))
 
     def test_a_release_that_came_undone_is_found(self):
         journal = told(lease(1, 0))
@@ -105,6 +169,17 @@ class ChecksTest(unittest.TestCase):
         self.assertEqual({7: Granted(3, 2 * MIB, (("emu:a", 0, 2 * MIB),))}, journal.granted)
         self.assertEqual(({7}, {7}), (journal.releasing, journal.released))
         self.assertEqual((3, 2), (journal.answers, journal.open_grants))  # one unknown, one cut off
+
+    def test_changes_are_read_with_their_outcomes(self):
+        text = ("granting\ngranted 7 3 2097152\nextents 7 emu:a:0:2097152\nresizing 7\nchanged 7 3 4194304\n"
+                "extents 7 emu:a:0:4194304\nmoving 7\nrefused move capacity_exhausted 7 : full\ntransferring 7\n"
+                "unknown transfer 7\n")
+        with tempfile.TemporaryDirectory(prefix="terrace-journal-") as folder:
+            path = pathlib.Path(folder, "out")
+            path.write_text(text, encoding="utf-8")
+            journal = read_load(path)
+        self.assertEqual({7: Granted(3, 4 * MIB, (("emu:a", 0, 4 * MIB),), open="transfer")}, journal.granted)
+        self.assertEqual((2, 3), (journal.acknowledged, journal.answers))
 
 
 if __name__ == "__main__":
