@@ -50,6 +50,7 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
 
   // Holds nothing and is told nothing from now on.
   void end();
+  bool ended() const { return ended_; }
 
   void revoking(LeaseId lease, uint64_t grace_ns, const std::string& reason) override;
   void fenced(LeaseId lease, const std::string& reason, LeaseCause cause) override;

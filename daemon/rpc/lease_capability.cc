@@ -47,7 +47,8 @@ class LeaseServer final : public rpc::Lease::Server {
           .then([this, context, access](Result<Reply> reply) mutable {
             if (reply.ok()) return;
             const LeaseRow* lease = session_->find(lease_);
-            if (access.has_value() && lease != nullptr && lease->phase <= LeasePhase::revoking)
+            if (access.has_value() && !session_->ended() && lease != nullptr &&
+                lease->phase <= LeasePhase::revoking)
               service().holders().add(*lease, *access, *session_);
             refuse(context, reply.error());
           })

@@ -226,3 +226,33 @@ TEST_CASE("Memory: a descriptor is shared while anybody has it, and its entry go
   REQUIRE(reader.ok());
   CHECK(reader->get() != first->get());
 }
+
+TEST_CASE("Release: one that fails after its client went away leaves no holder behind") {
+  Rpc t;
+  FixtureClient root(t, 0, 1);
+  auto operator_ = t.admin(root);
+  t.make_pool(operator_);
+  uint64_t id = 0;
+  {
+    FixtureClient user(t, 1000, 2);
+    auto tenant = t.session(user);
+    auto granted = t.grant(tenant, 2 * mib);
+    id = granted.getInfo().getId();
+    t.store.fail_commit = true;
+    auto released =
+        granted.getLease().releaseRequest().send().ignoreResult().eagerlyEvaluate([](kj::Exception&&) {});
+    // Until the manager has taken it in, no longer: its commit is still to fail.
+    for (int i = 0; i < 1000 && t.service->holders(LeaseId{id}) == 1; ++i)
+      t.io.provider->getTimer().afterDelay(10 * kj::MICROSECONDS).wait(t.io.waitScope);
+  }
+  t.pump(100);
+  CHECK(t.service->holders(LeaseId{id}) == 0);
+  t.store.fail_commit = false;
+  t.pump(600);
+  CHECK(t.service->holders(LeaseId{id}) == 0);
+  auto revoke = operator_.revokeRequest();
+  revoke.setLease(id);
+  revoke.setReason("nobody is there to be told");
+  CHECK(t.call(revoke).getError().getCode() == 0);
+  t.pump(20);
+}
