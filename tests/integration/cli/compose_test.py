@@ -80,7 +80,7 @@ class DeviceLife(WithDaemon):
         stays = self.place("a", "--label", "stays")
         goes = self.place("a", "--label", "goes", "--movable")
         serial = stays["extents"][0]["device"]
-        result = self.t.cli("device", "drain", serial, "--wait", "--timeout", "3s", check=CONFLICT).json
+        result = self.t.cli("device", "drain", serial, "--wait", "--timeout", "15s", check=CONFLICT).json
         self.assertEqual(result["error"]["code"], "busy")
         self.assertIn("lease %d" % stays["id"], result["error"]["message"])
         moves = {move["lease"]: move for move in result["progress"]["moves"]}

@@ -94,7 +94,8 @@ TEST_CASE("Engine: after a start nothing is moved before holders had the time to
   fixture.compose(true);
   const LeaseRow lease = grant_movable(fixture, 4 * mib);
   REQUIRE(fixture.submit(DrainDevice{serial_of(fixture, lease)}).ok());
-  fixture.start({.housekeeping_ns = 5 * ns_per_ms});  // another process finds the lease, and no session that holds it
+  fixture.start(
+      {.housekeeping_ns = 5 * ns_per_ms});  // another process finds the lease, and no session that holds it
   fixture.io.provider->getTimer().afterDelay(200 * kj::MILLISECONDS).wait(fixture.io.waitScope);
   CHECK(fixture.engine->state().find_lease(lease.id)->extents == lease.extents);
   CHECK(fixture.engine->state().leases().size() == 1);
