@@ -93,7 +93,9 @@ class LeaseMoveServer final : public rpc::LeaseMove::Server {
               })
               .fork();
     }
-    return KJ_ASSERT_NONNULL(under_way_).addBranch();
+    KJ_IF_MAYBE (commit, under_way_) return commit->addBranch();
+    return Status(
+        Error{.code = ErrorCode::internal, .where = "commit", .detail = "a move was committed by nobody"});
   }
 
   kj::Own<ClientSession> session_;

@@ -92,7 +92,10 @@ void Notices::send_ready() {
 }
 
 kj::Promise<void> Notices::send(LeaseId lease, Entry& entry) {
-  auto& listener = KJ_ASSERT_NONNULL(listener_);
+  rpc::LeaseListener::Client* known = nullptr;
+  KJ_IF_MAYBE (listener, listener_) known = listener;
+  if (known == nullptr) return kj::READY_NOW;  // stopped since
+  rpc::LeaseListener::Client& listener = *known;
   if (entry.fenced.has_value()) {
     const Fenced fenced = *std::exchange(entry.fenced, std::nullopt);
     auto request = listener.fencedRequest(size_of(fenced.reason));
