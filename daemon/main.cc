@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
 
 #include "core/base/clock.h"
@@ -18,6 +19,7 @@
 #include "daemon/config/runtime_directory.h"
 #include "daemon/event_loop/engine.h"
 #include "daemon/fsck/command.h"
+#include "daemon/fsck/fsck.h"
 #include "daemon/rpc/server.h"
 #include "daemon/store/store.h"
 
@@ -28,7 +30,8 @@ constexpr int exit_cannot_start = 1;
 constexpr int exit_usage = 2;
 
 struct Flags {
-  std::string config, runtime_directory, socket, state, object_directory, log_level, log_format, log_file, host;
+  std::string config, runtime_directory, socket, state, object_directory, log_level, log_format, log_file, host,
+      granule;
   std::vector<std::string> emulate;
   std::vector<uint32_t> admin_uids;
   bool no_mount = false, accept_lost_objects = false, list_failpoints = false, check_config = false,
@@ -42,6 +45,7 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--state", flags.state, "the store's file (SQLite)");
   app.add_option("--emulate", flags.emulate, "NAME=SIZE: an emulated CXL device; repeatable");
   app.add_option("--object-dir", flags.object_directory, "where leases of emulated devices live (a tmpfs)");
+  app.add_option("--emulate-granule", flags.granule, "smallest unit of emulated devices: 2M (default) to 1G");
   app.add_flag("--emulate-overcommit", flags.overcommit,
                "take the memory of emulated devices when it is touched, not when it is granted");
   app.add_flag("--no-mount", flags.no_mount, "do not mount a tmpfs for them, use the directory as it is");
@@ -78,6 +82,14 @@ Result<DaemonConfig> configure(const Flags& flags) {
   config.admin_uids.insert(flags.admin_uids.begin(), flags.admin_uids.end());
   if (!flags.emulate.empty()) config.emulated.clear();
   std::string problems;
+  if (!flags.granule.empty()) {
+    const auto granule = parse_size(flags.granule);
+    if (granule.ok()) {
+      config.granule_bytes = *granule;
+    } else {
+      problems += "--emulate-granule: " + granule.error().detail + "\n";
+    }
+  }
   for (const std::string& text : flags.emulate) {
     auto device = parse_emulated_device(text);
     if (device.ok()) {
@@ -131,6 +143,21 @@ ObjectDirectoryOptions object_directory_options(const DaemonConfig& config) {
   return options;
 }
 
+// Processes that still have what was taken back from them. A start waits for this look at /proc, but not for
+// long.
+Engine::StartCheck look_for_stubborn_holders(const std::string& object_path) {
+  return [object_path](const Image& image) {
+    constexpr std::chrono::milliseconds time_max{500};
+    std::vector<std::string> findings;
+    const auto scan = scan_processes(object_path, time_max);
+    if (!scan.ok()) return findings;
+    for (const Finding& finding : check_mappings(image, scan->mappings))
+      findings.push_back(finding.subject + " " + finding.what + "; " + finding.repair);
+    if (!scan->complete) findings.push_back("not every process was looked at; `terrace fsck` takes its time");
+    return findings;
+  };
+}
+
 Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   // Before any thread: one that is started with these signals open would take them, and end the process.
   kj::UnixEventPort::captureSignal(SIGTERM);
@@ -140,8 +167,9 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   TERRACE_ASSIGN_OR_RETURN(const auto store, open_store(config.state_path));
   TERRACE_ASSIGN_OR_RETURN(ObjectDirectory objects, ObjectDirectory::prepare(object_directory_options(config)));
   const std::string object_path = objects.path();
-  EmulatedBackend backend(std::move(objects),
-                          EmulatedOptions{.devices = config.emulated, .reserve = !config.overcommit});
+  EmulatedBackend backend(std::move(objects), EmulatedOptions{.devices = config.emulated,
+                                                              .granule_bytes = config.granule_bytes,
+                                                              .reserve = !config.overcommit});
   spdlog::info("memory: {}", backend.describe_memory());
 
   auto io = kj::setupAsyncIo();
@@ -149,6 +177,7 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   Engine engine(*store, backend, clock, io.provider->getTimer(),
                 EngineOptions{.scrub_bytes_per_s = config.scrub_bytes_per_s});
   if (accept_lost_objects) engine.accept_lost_objects();
+  engine.set_start_check(look_for_stubborn_holders(object_path));
   TERRACE_RETURN_IF_ERROR(engine.start().wait(io.waitScope));
   Service service(engine, service_options(config, object_path));
 

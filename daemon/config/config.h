@@ -27,10 +27,11 @@ struct DaemonConfig {
   std::string host;               // empty: the machine's host name
 
   std::vector<EmulatedDevice> emulated;
-  std::string object_directory;              // empty: chosen by the emulated backend
-  bool mount = true;                         // mount a tmpfs of our own when root
-  HugePages huge_pages = HugePages::always;  // of that mount
-  bool overcommit = false;                   // memory is taken when touched, not when granted
+  std::string object_directory;                    // empty: chosen by the emulated backend
+  bool mount = true;                               // mount a tmpfs of our own when root
+  HugePages huge_pages = HugePages::always;        // of that mount
+  uint64_t granule_bytes = limits::granule_bytes;  // of emulated devices
+  bool overcommit = false;                         // memory is taken when touched, not when granted
 
   std::map<uint32_t, std::string> tenants;  // uid -> tenant
   std::set<uint32_t> admin_uids;

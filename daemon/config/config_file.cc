@@ -133,6 +133,7 @@ void read_devices(Section& top, const std::string& path, std::vector<std::string
   Section section(path, *emulated, "emulated", problems);
   section.text("object_directory", config.object_directory);
   section.boolean("mount", config.mount);
+  section.size("granule", config.granule_bytes);
   section.boolean("overcommit", config.overcommit);
   read_huge_pages(section, *emulated, config);
   if (const toml::table* devices = section.table("devices")) {

@@ -89,6 +89,15 @@ void check_paths(const DaemonConfig& config, Problems& problems) {
 }
 
 void check_devices(const DaemonConfig& config, Problems& problems) {
+  const uint64_t granule = config.granule_bytes;
+  if (granule < limits::granule_bytes || granule > limits::granule_bytes_max ||
+      (granule & (granule - 1)) != 0) {
+    problems.push_back({{"emulated", "granule"},
+                        "a granule of " + format_size(granule) + " is none; choose a power of two from " +
+                            format_size(limits::granule_bytes) + " to " +
+                            format_size(limits::granule_bytes_max)});
+    return;
+  }
   std::set<std::string> names;
   uint64_t together = 0;
   for (const EmulatedDevice& device : config.emulated) {
@@ -99,9 +108,9 @@ void check_devices(const DaemonConfig& config, Problems& problems) {
     if (!valid_name(device.name) || !valid_name("emu:" + device.name))
       problem("needs a plain name of at most 59 characters: letters, digits and -_.:@");
     if (!names.insert(device.name).second) problem("is named twice");
-    if (device.size_bytes < limits::granule_bytes || device.size_bytes % limits::granule_bytes != 0) {
+    if (device.size_bytes < granule || device.size_bytes % granule != 0) {
       problem("has " + std::to_string(device.size_bytes) + " bytes; it needs a whole number of granules of " +
-              format_size(limits::granule_bytes));
+              format_size(granule));
     }
     if (device.size_bytes > emulated_bytes_max - together) {
       problem("makes all devices together larger than " + format_size(emulated_bytes_max));

@@ -112,6 +112,10 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   const std::vector<std::string>& findings() const { return findings_; }
   // Goes on although every live lease's memory is gone (start() refuses otherwise).
   void accept_lost_objects() { accept_lost_objects_ = true; }
+  // Looks at what the rows say nothing of (who still maps what was taken back), once, before the first start()
+  // serves; on the bulk worker. What it returns, a sentence each, is logged and kept with the findings.
+  using StartCheck = std::function<std::vector<std::string>(const Image&)>;
+  void set_start_check(StartCheck check) { start_check_ = std::move(check); }
   void set_notifier(HolderNotifier* notifier) { notifier_ = notifier; }
 
  private:
@@ -196,6 +200,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   bool performing_ = false;
   size_t audits_ = 0;  // under way on the store's worker
   bool accept_lost_objects_ = false;
+  StartCheck start_check_;
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
   std::unordered_map<uint64_t, Actor> actors_;               // of those grants and changes, for the audit log
   std::unordered_map<uint64_t, ReplyFulfiller> changing_;    // lease -> who resizes or transfers it

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/failpoint.h"
 #include "core/base/limits.h"
@@ -60,9 +61,13 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
   auto recovery = std::make_shared<Recovery>(std::move(recovered).value());
   findings_ = recovery->findings;
   for (const std::string& finding : findings_) spdlog::warn("recovery: {}", finding);
+  StartCheck check = std::exchange(start_check_, nullptr);
+  const auto image = std::make_shared<const Image>(check ? state_->image() : Image{});
+  const auto seen = std::make_shared<std::vector<std::string>>();
   const auto resized = std::make_shared<std::vector<ResizeFinished>>();
   return bulk_worker_
-      .run([this, recovery, resized]() -> Status {
+      .run([this, recovery, resized, image, seen, check = std::move(check)]() -> Status {
+        if (check) *seen = check(*image);
         destroy_orphans(recovery->orphans);
         *resized = finish_resizes(recovery->effects);
         return {};
@@ -71,8 +76,12 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
         if (!status.ok() || recovery->delta.empty()) return status;
         return store_worker_.run([this, recovery]() -> Status { return store_.commit(recovery->delta); });
       })
-      .then([this, recovery, resized](Status status) -> Status {
+      .then([this, recovery, resized, seen](Status status) -> Status {
         if (!status.ok()) return status;
+        for (std::string& finding : *seen) {
+          spdlog::warn("start: {}", finding);
+          findings_.push_back(std::move(finding));
+        }
         ++counters_.recoveries;
         refusing_ = false;
         for (ResizeFinished& finished : *resized) {

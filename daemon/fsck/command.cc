@@ -60,7 +60,7 @@ Result<Outside> look_outside(const DaemonConfig& config, const std::string& path
     outside.devices.push_back({.serial = "emu:" + device.name,
                                .backend = "emulated",
                                .capacity_bytes = device.size_bytes,
-                               .granule_bytes = limits::granule_bytes,
+                               .granule_bytes = config.granule_bytes,
                                .detail = {}});
   }
   return outside;

@@ -80,6 +80,22 @@ class DaemonVerbs(unittest.TestCase):
         error = self.start("--", "--no-such-flag", check=USAGE)["error"]
         self.assertIn("--no-such-flag", error["message"])
 
+    def test_granules_of_a_gigabyte(self):
+        """Overcommitted: no machine needs two gigabytes for this."""
+        arguments = ["daemon", "start", "--runtime-dir", self.t.runtime, "--state", self.t.state]
+        error = self.t.cli(*arguments, "--emulate", "a=3G", "--", "--emulate-granule", "3M", check=USAGE).json["error"]
+        self.assertIn("power of two from 2 MiB to 1 GiB", error["message"])
+        error = self.t.cli(*arguments, "--emulate", "a=1536M", "--", "--emulate-granule", "1G", check=USAGE).json["error"]
+        self.assertIn("whole number of granules of 1 GiB", error["message"])
+        started = self.t.cli(*arguments, "--emulate", "a=3G", "--", "--emulate-granule", "1G", "--emulate-overcommit").json
+        self.t.track(started["pid"])
+        self.t.create_pool("p", ["a"])
+        self.assertEqual(self.t.cli("pool", "show", "p").json["pool"]["granule_bytes"], 1 << 30)
+        lease = self.t.grant("1100M", "p", "--ttl", "10m")
+        self.assertEqual(lease["bytes"], 2 << 30, "rounded up to granules")
+        self.assertEqual(lease["granule_bytes"], 1 << 30)
+        self.t.check_invariants()
+
     def test_run_becomes_the_daemon(self):
         command = [self.t.terrace, "daemon", "run", "--runtime-dir", str(self.t.runtime), "--state", str(self.t.state),
                    "--emulate", "a=32M"]
@@ -117,6 +133,25 @@ class DaemonGone(unittest.TestCase):
         self.t.start()
         self.assertIn(lease["id"], self.t.leases())
         self.t.check_invariants()
+
+    def test_a_process_that_kept_what_was_taken_back_is_named_at_the_start(self):
+        lease = self.t.grant("4M", "p", "--ttl", "10m")
+        path = self.t.runtime / "objects" / f"lease-{lease['id']}.obj"
+        program = ("import mmap, os, sys\n"
+                   f"fd = os.open({str(path)!r}, os.O_RDWR)\n"
+                   "memory = mmap.mmap(fd, 4 << 20)\n"
+                   "print('mapped', flush=True)\n"
+                   "sys.stdin.read()\n")
+        stubborn = self.t.popen("/usr/bin/python3", "-c", program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.assertEqual(stubborn.stdout.readline(), b"mapped\n")
+        self.t.cli("lease", "revoke", lease["id"], "--grace", "0s")
+        wait_until(lambda: lease["id"] not in self.t.leases(), 60, "the lease to be gone")
+        self.t.kill()
+        self.t.start()
+        recovered = self.t.cli("status").json["server"]["recovered"]
+        self.assertIn(f"process {stubborn.pid} ", recovered)
+        self.assertIn(f"lease-{lease['id']};", recovered)
+        stubborn.communicate(timeout=60)
 
     @staticmethod
     def has_socket(pid):

@@ -37,6 +37,7 @@ admin_uids = [7]
 [emulated]
 object_directory = "/dev/shm/x"
 mount = false
+granule = "8M"
 huge_pages = "within_size"
 [emulated.devices]
 cxl0 = "2G"
@@ -58,6 +59,7 @@ connections_max = 10
   CHECK(config->socket_mode == 0660);
   CHECK(config->emulated == std::vector<EmulatedDevice>{{"cxl0", 2 * gib}, {"cxl1", 512 * mib}});
   CHECK_FALSE(config->mount);
+  CHECK(config->granule_bytes == 8 * mib);
   CHECK(config->huge_pages == HugePages::within_size);
   CHECK(config->tenants.at(1000) == "training");
   CHECK(config->allow_unmapped_uids);
@@ -112,6 +114,20 @@ TEST_CASE("config: contradictions of a finished configuration are all named") {
   config.socket_path = "/" + std::string(200, 'x');
   const auto problems = validate(config);
   CHECK(problems.size() == 6);  // b/c, the second a, 1 byte, level, socket, runtime
+}
+
+TEST_CASE("config: a granule is a power of two of at least 2 MiB, and devices are whole numbers of it") {
+  for (const uint64_t granule : {0 * mib, 1 * mib, 3 * mib, 2 * gib}) {
+    DaemonConfig config = default_config();
+    config.granule_bytes = granule;
+    REQUIRE(validate(config).size() == 1);
+    CHECK(validate(config)[0].find("choose a power of two from 2 MiB to 1 GiB") != std::string::npos);
+  }
+  DaemonConfig config = default_config();
+  config.granule_bytes = 1 * gib;
+  config.emulated = {{"whole", 2 * gib}, {"broken", 1536 * mib}};
+  REQUIRE(validate(config).size() == 1);
+  CHECK(validate(config)[0].find("broken") != std::string::npos);
 }
 
 TEST_CASE("config: contradictions in a file name their line as well") {

@@ -113,3 +113,27 @@ TEST_CASE("Engine: a failed commit fails all that waited, a resize among them, a
   CHECK(fixture.engine->state().find_lease(lease.id)->bytes == 4 * mib);
   CHECK(fixture.submit(Resize{lease.id, "t", 2 * mib, fixture.clock.now_ns()}).ok());
 }
+
+TEST_CASE("Engine: what the look around at the start finds is kept with the findings, and it looks once") {
+  EngineFixture fixture;
+  int looks = 0;
+  size_t leases_seen = 99;
+  fixture.engine =
+      std::make_unique<Engine>(fixture.store, fixture.backend, fixture.clock, fixture.io.provider->getTimer(),
+                               EngineOptions{.housekeeping_ns = 0});
+  fixture.engine->set_start_check([&](const Image& image) {
+    ++looks;
+    leases_seen = image.leases.size();
+    return std::vector<std::string>{"process 7 (x) still maps what was taken back"};
+  });
+  REQUIRE(fixture.engine->start().wait(fixture.io.waitScope).ok());
+  CHECK(leases_seen == 0);
+  REQUIRE(fixture.engine->findings().size() == 1);
+  CHECK(fixture.engine->findings()[0] == "process 7 (x) still maps what was taken back");
+  fixture.compose();
+  fixture.store.fail_commit = true;
+  REQUIRE_FALSE(fixture.submit(fixture.grant_of(2 * mib)).ok());
+  fixture.store.fail_commit = false;
+  CHECK(fixture.eventually([&] { return fixture.engine->counters().recoveries == 2; }));
+  CHECK(looks == 1);
+}
