@@ -1,0 +1,37 @@
+// What the kernel publishes of one memory node: the HMAT's figures as seen from the nearest CPUs, the SLIT's
+// distance, whether it has CPUs, how much memory it has. Read from sysfs, so that a test can make a machine up.
+//
+// Place     core/os; for daemon/inventory and the backends, which tell of a lease's tier by it.
+// Threads   Any; each call reads afresh, since memory can be hot-plugged.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace terrace::os {
+
+struct NodeAttributes {
+  bool exists = false;  // online with CPUs or memory; a dax device's node is not before its memory is
+  bool has_cpus = false;
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;
+  // By the HMAT; both 0 where the firmware has none, or a hypervisor hides it.
+  uint32_t latency_ns = 0;  // of a read
+  uint64_t bandwidth_bytes_per_s = 0;
+  // Of the node from the nearest one with CPUs, as in the SLIT (10: local); 0: no such node. A kernel without
+  // a SLIT makes it up: 10 and 20.
+  uint32_t distance = 0;
+  int nearest_cpu_node = -1;
+
+  bool hmat() const { return latency_ns != 0 || bandwidth_bytes_per_s != 0; }
+  bool operator==(const NodeAttributes&) const = default;
+};
+
+// `root` is put before /sys; "" is this machine.
+NodeAttributes node_attributes(int node, const std::string& root = "");
+
+// The online nodes, ascending.
+std::vector<int> online_nodes(const std::string& root = "");
+
+}  // namespace terrace::os
