@@ -23,6 +23,18 @@ def _demo(arguments: argparse.Namespace) -> None:
     demo(keep=arguments.keep)
 
 
+def _qemu(arguments: argparse.Namespace) -> None:
+    from qemu.main import qemu
+
+    qemu(arguments)
+
+
+def _add_qemu(verb: argparse.ArgumentParser) -> None:
+    from qemu.main import add_arguments
+
+    add_arguments(verb)
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="scripts/dev", description="Builds, tests, checks and shows Terrace.")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -75,6 +87,9 @@ def parser() -> argparse.ArgumentParser:
                "release preset and show the main job.")
     verb.add_argument("--no-setup", action="store_true", help="do not look at the packages")
     verb.add_argument("--keep", action="store_true", help="keep the demo's folder (logs, model) and say where it is")
+
+    _add_qemu(add("qemu", _qemu, "Boot guests with emulated CXL devices: run the tests that need such hardware, or "
+                  "give a shell in one (docs/operations/qemu.md)."))
 
     add("ci", lambda a: ci.ci(), "All stages that a change must pass, with a table of their times.")
     add("clean", lambda a: clean(), "Remove the build folder.")

@@ -1,0 +1,1 @@
+"""Guests with emulated CXL hardware: what a guest is made of, how it is booted, and the tests that run inside."""

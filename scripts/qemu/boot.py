@@ -1,0 +1,139 @@
+"""Boots guests for a list of commands and follows them to the end, with a limit on every step.
+
+A guest that ends, or hangs, before its first program reported is booted once more, and that is part of the result:
+under emulation with several threads a kernel may die in its first second.
+"""
+
+import dataclasses
+import time
+
+from qemu.machine import Job, Machine, RunFolder
+
+BOOT_LIMIT_S = 120     # to the first report, seldom more than 6 on an idle machine
+READY_LIMIT_S = 60     # from there until modules are loaded and devices are there
+SLACK_S = 30           # after a command's own limit, which the guest keeps; and between commands
+BOOT_TRIES = 2
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Of one command on one host. `reason` says what went wrong, besides the exit code."""
+
+    name: str
+    host: int
+    code: int = -1
+    seconds: float = 0.0
+    reason: str = ""
+
+
+@dataclasses.dataclass
+class BootResult:
+    outcomes: list
+    retries: int = 0
+    boot_s: float = 0.0   # from the start of QEMU to the last guest's being ready
+    wall_s: float = 0.0
+    broken: str = ""      # why it ended early; commands without an outcome were not run
+
+
+class _Follower:
+    """What one guest does, by its reports."""
+
+    def __init__(self, machine: Machine, on_end):
+        self.machine = machine
+        self.outcomes = []
+        self.initialised = self.ready_at = None
+        self.finished = False
+        self.broken = ""
+        self._running = ""
+        self._deadline = machine.began + BOOT_LIMIT_S
+        self._on_end = on_end
+
+    def step(self) -> None:
+        if self.finished or self.broken:
+            return
+        alive = self.machine.alive  # asked before the events: what it reported last is read below
+        for event in self.machine.events():
+            self._take(event)
+        now = time.monotonic()
+        if not self.finished and not self.broken and (not alive or now > self._deadline):
+            where = f"during {self._running}" if self._running else "between tests" if self.ready_at else \
+                "before its devices were there" if self.initialised else "before init"
+            self.broken = f"guest {self.machine.host} {'hung' if alive else 'ended'} {where}"
+        if self.broken and self._running:
+            self.outcomes.append(Outcome(self._running, self.machine.host, reason=self.broken))
+            self._running = ""
+
+    def _take(self, event: dict) -> None:
+        kind, now = event["event"], time.monotonic()
+        if kind == "init":
+            self.initialised, self._deadline = now, now + READY_LIMIT_S
+        elif kind == "ready":
+            self.ready_at, self._deadline = now, now + SLACK_S
+        elif kind == "start":
+            self._running, self._deadline = event["name"], now + event["limit_s"] + SLACK_S
+        elif kind == "end":
+            self._running, self._deadline = "", now + SLACK_S
+            reasons = [f"kernel: {text}" for text in event["kernel"]]
+            if event["code"] == 124:
+                reasons.append("time limit")
+            outcome = Outcome(event["name"], self.machine.host, event["code"], event["seconds"], "; ".join(reasons))
+            self.outcomes.append(outcome)
+            self._on_end(outcome)
+        elif kind == "failed":
+            self.broken = f"guest {self.machine.host}: {event['reason']}"
+        elif kind == "quit":
+            self.finished = True
+
+
+def run(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list = (), on_end=lambda outcome: None,
+        on_tick=lambda: None) -> BootResult:
+    """One boot of as many guests as there are jobs. The guests are gone when this returns or raises."""
+    begin = time.monotonic()
+    for attempt in range(BOOT_TRIES):
+        if attempt:
+            folder.reset()
+        result = _boot(folder, kernel, initramfs, jobs, forwards, on_end, on_tick)
+        result.retries = attempt
+        if "before init" not in result.broken:
+            break
+    result.wall_s = time.monotonic() - begin
+    return result
+
+
+def _boot(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list, on_end, on_tick) -> BootResult:
+    machines = []
+    try:
+        for host, job in enumerate(jobs):
+            ports = forwards[host] if host < len(forwards) else ()
+            machines.append(Machine(folder, host, kernel, initramfs, job, ports))
+        followers = [_Follower(machine, on_end) for machine in machines]
+        while not all(follower.finished for follower in followers):
+            for follower in followers:
+                follower.step()
+            broken = next((follower for follower in followers if follower.broken), None)
+            if broken:
+                break
+            on_tick()
+            time.sleep(0.05)
+        broken = next((follower for follower in followers if follower.broken), None)
+        ready = [follower.ready_at for follower in followers if follower.ready_at]
+        for machine in machines:
+            if not broken:
+                _let_end(machine)
+        return BootResult([outcome for follower in followers for outcome in follower.outcomes],
+                          boot_s=max(ready) - machines[0].began if ready else 0.0,
+                          broken=f"{broken.broken}\n{broken.machine.log_tail()}" if broken else "")
+    finally:
+        for machine in machines:
+            machine.close()
+
+
+def _let_end(machine: Machine) -> None:
+    """It reported its end; what it still does is leave QEMU."""
+    deadline = time.monotonic() + 10
+    while machine.alive and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def job_for(commands: list, environment: dict) -> Job:
+    return Job(tuple(commands), (), tuple(environment.items()))

@@ -1,0 +1,251 @@
+"""Runs tests of tests/guest/catalog.py: groups them into boots, and makes a table of what they gave."""
+
+import dataclasses
+import fnmatch
+import importlib
+import json
+import os
+import pathlib
+import socket
+import sys
+import time
+
+from devlib.build import build
+from devlib.commands import ROOT, build_dir
+from devlib.output import Failure, Heartbeat, duration, note, say, table
+from qemu import boot, initramfs, kernel
+from qemu.guest import TOPOLOGIES
+from qemu.machine import RunFolder
+from qemu.skip import EXIT_SKIPPED, Skip, need_emulator
+
+sys.path.insert(0, str(ROOT / "tests/guest"))
+from catalog import TESTS, GuestTest  # noqa: E402
+
+TARGETS = ("terraced", "terrace", "terrace_malloc", "lease_load", "stubborn_holder", "session_client", "shim_torture",
+           "shim_fork_cases", "shim_fake_run")
+PRESET = "sim"  # optimised, with failpoints; no sanitizers, which emulation would make ten times slower
+SHOWN_LINES = 40
+
+
+@dataclasses.dataclass
+class Row:
+    """What one test gave."""
+
+    name: str
+    topology: str
+    result: str = "not run"
+    seconds: float = 0.0
+    retries: int = 0
+    reason: str = ""
+
+
+def select(patterns: list, only_ci: bool, tests=TESTS) -> list:
+    """Tests by name or shell pattern; all (or CI's selection) without any."""
+    if not patterns:
+        return [test for test in tests if test.ci or not only_ci]
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(test.name, pattern) for test in tests):
+            raise Failure(f"no guest test '{pattern}'; `scripts/dev qemu --list` shows them", 2)
+    return [test for test in tests if any(fnmatch.fnmatchcase(test.name, pattern) for pattern in patterns)]
+
+
+def groups(tests: list) -> list:
+    """Lists of tests that share a boot, in the catalogue's order."""
+    shared, result = {}, []
+    for test in tests:
+        if test.alone or TOPOLOGIES[test.topology].hosts > 1:
+            result.append([test])
+        elif test.topology in shared:
+            shared[test.topology].append(test)
+        else:
+            shared[test.topology] = [test]
+            result.append(shared[test.topology])
+    return result
+
+
+def show_list() -> None:
+    table(["test", "topology", "limit", "CI", "boot"],
+          [(test.name, test.topology, f"{test.limit_s} s", "yes" if test.ci else "", "its own" if test.alone else "")
+           for test in TESTS])
+    print()
+    table(["topology", "", "hosts"], [(name, topology.summary, topology.hosts) for name, topology in TOPOLOGIES.items()])
+
+
+class Runner:
+    """Boots what a list of tests needs. One guest at a time: each keeps two processors busy."""
+
+    def __init__(self, preset: str = PRESET, kernel_folder: str = "", keep: bool = False, fresh_build: bool = True):
+        need_emulator()
+        self.kernel = kernel.find(kernel_folder)
+        self.initramfs = initramfs.build(self.kernel)
+        self.keep = keep
+        self.show_output = False  # of the programs, while they run
+        self.build = build_dir(preset)
+        if fresh_build:
+            build(preset, list(TARGETS))
+
+    def environment(self) -> dict:
+        found = {"TERRACE_BUILD_DIR": str(self.build), "PYTHONDONTWRITEBYTECODE": "1",
+                 "PYTHONPATH": f"{ROOT}/tests/support:{ROOT}/tests/guest",
+                 "PATH": f"{self.build}/cli:{self.build}/daemon/main:{self.build}/daemon:/usr/local/sbin:/usr/local/bin:"
+                         "/usr/sbin:/usr/bin:/sbin:/bin"}
+        for name in ("TERRACE_TEST_KEEP", "TERRACE_QEMU_ARGUMENTS"):
+            if os.environ.get(name):
+                found[name] = os.environ[name]
+        return found
+
+    def command(self, test: GuestTest, argv: tuple, limit_s: int = 0) -> dict:
+        return {"name": test.name, "cwd": "/tmp", "limit_s": limit_s or test.limit_s,
+                "argv": [part.replace("{tree}", str(ROOT)).replace("{build}", str(self.build)) for part in argv]}
+
+    def run(self, tests: list) -> list:
+        rows = {test.name: Row(test.name, test.topology) for test in tests}
+        waiting = groups(tests)
+        while waiting:
+            group = waiting.pop(0)
+            left = self._run_group(group, rows)
+            if left and len(left) < len(group):  # the guest was lost in the middle: the others get a new one
+                waiting.insert(0, left)
+        return list(rows.values())
+
+    def _run_group(self, group: list, rows: dict) -> list:
+        """Returns the tests that did not get their turn."""
+        topology = TOPOLOGIES[group[0].topology]
+        say(f"qemu: {group[0].topology} ({topology.summary}): {', '.join(test.name for test in group)}")
+        with RunFolder(topology, self.keep) as folder:
+            forwards, ports = _forwards(group[0])
+            environment = {**self.environment(), **ports}
+            jobs = [boot.job_for([self.command(test, test.commands[host]) for test in group], environment)
+                    for host in range(topology.hosts)]
+            result = self._boot(group, folder, jobs, forwards)
+            if result.retries:
+                note(f"the guest died before init {result.retries} time(s) and was booted again")
+            note(f"booted in {duration(result.boot_s)}, {duration(result.wall_s)} in all")
+            if result.broken:
+                note(result.broken.replace("\n", "\n   | "))
+            left = []
+            for test in group:
+                row = rows[test.name]
+                row.retries += result.retries
+                outcomes = [outcome for outcome in result.outcomes if outcome.name == test.name]
+                if not outcomes:
+                    left.append(test)
+                    row.reason = result.broken.splitlines()[0] if result.broken else "the guest did not run it"
+                else:
+                    self._judge(test, row, outcomes, folder)
+            return left
+
+    def _boot(self, group: list, folder: RunFolder, jobs: list, forwards: list) -> boot.BootResult:
+        if not self.show_output:
+            with Heartbeat("guest"):
+                return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce)
+        tails = [_Tail(folder.share(host) / "out" / f"{test.name}.log", f"{host}| " if len(jobs) > 1 else "")
+                 for test in group for host in range(len(jobs))]
+        try:
+            return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce,
+                            lambda: [tail.show() for tail in tails])
+        finally:
+            for tail in tails:
+                tail.show()
+
+    def _judge(self, test: GuestTest, row: Row, outcomes: list, folder: RunFolder) -> None:
+        row.seconds = max(outcome.seconds for outcome in outcomes)
+        row.reason = "; ".join(f"host {outcome.host}: {outcome.reason}" if len(test.commands) > 1 else outcome.reason
+                               for outcome in outcomes if outcome.reason)
+        codes = [outcome.code for outcome in outcomes]
+        if len(outcomes) < len(test.commands):
+            row.result, row.reason = "failed", row.reason or "a host did not report"
+        elif row.reason or any(code not in (0, EXIT_SKIPPED) for code in codes):
+            row.result = "failed"
+            row.reason = row.reason or f"exit {', '.join(map(str, codes))}"
+        elif EXIT_SKIPPED in codes:
+            row.result, row.reason = "skipped", _skip_reason(folder.share(0) / "out" / f"{test.name}.log")
+        else:
+            row.result = "passed"
+            if test.outside:
+                self._look_from_outside(test, row, folder)
+        if row.result == "failed" and not self.show_output:
+            for host in range(len(test.commands)):
+                _show_end(folder.share(host) / "out" / f"{test.name}.log", f"{test.name}, host {host}")
+
+    @staticmethod
+    def _look_from_outside(test: GuestTest, row: Row, folder: RunFolder) -> None:
+        check = getattr(importlib.import_module("outside"), test.outside)
+        try:
+            note(f"outside: {check(folder.media, folder.share(0) / 'out')}")
+        except (AssertionError, OSError, ValueError, KeyError) as error:
+            row.result, row.reason = "failed", f"outside: {type(error).__name__}: {error}"
+
+
+class _Tail:
+    """Shows what a file grows by."""
+
+    def __init__(self, path: pathlib.Path, prefix: str):
+        self._path, self._prefix, self._read = path, prefix, 0
+
+    def show(self) -> None:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._read)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole = text[:text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.decode("utf-8", "replace").splitlines():
+            print(f"{self._prefix}{line}", flush=True)
+
+
+def _forwards(test: GuestTest) -> tuple:
+    """Ports of this machine for the guests' ports, and the environment that names them (TERRACE_QEMU_PORT_<host>_<guest
+    port>): from one guest, another is 10.0.2.2 at that port."""
+    forwards, names = [], {}
+    for host, guest_ports in enumerate(test.forwards):
+        pairs = []
+        for port in guest_ports:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                pairs.append((probe.getsockname()[1], port))
+            names[f"TERRACE_QEMU_PORT_{host}_{port}"] = str(pairs[-1][0])
+        forwards.append(tuple(pairs))
+    return forwards, names
+
+
+def _announce(outcome: boot.Outcome) -> None:
+    said = {0: "passed", EXIT_SKIPPED: "skipped"}.get(outcome.code, f"exit {outcome.code}")
+    note(f"{said:8} {outcome.name} ({duration(outcome.seconds)}){' ' + outcome.reason if outcome.reason else ''}")
+
+
+def _skip_reason(log: pathlib.Path) -> str:
+    for line in reversed(log.read_text("utf-8", "replace").splitlines()):
+        if "skipped" in line:
+            return line.strip()[:100]
+    return ""
+
+
+def _show_end(log: pathlib.Path, title: str) -> None:
+    if log.is_file():
+        print(f"--- {title}: the end of its output")
+        for line in log.read_text("utf-8", "replace").splitlines()[-SHOWN_LINES:]:
+            print(f"   | {line}")
+        sys.stdout.flush()
+
+
+def conclude(rows: list, began: float, json_file: str) -> None:
+    """The table; Failure when a test failed or was not run."""
+    print()
+    table(["guest test", "topology", "result", "wall time", "retries", ""],
+          [(row.name, row.topology, row.result, duration(row.seconds), row.retries or "", row.reason) for row in rows])
+    passed = sum(row.result == "passed" for row in rows)
+    skipped = [row.name for row in rows if row.result == "skipped"]
+    bad = [row.name for row in rows if row.result in ("failed", "not run")]
+    retries = sum(row.retries for row in rows)
+    print(f"{passed} passed, {len(skipped)} skipped, {len(bad)} failed in {duration(time.monotonic() - began)}"
+          + (f"; {retries} retries of a boot" if retries else ""), flush=True)
+    if json_file:
+        document = {"wall_s": round(time.monotonic() - began, 1), "tests": [dataclasses.asdict(row) for row in rows]}
+        pathlib.Path(json_file).write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    if bad:
+        raise Failure(f"qemu: {', '.join(bad)}")
+    if rows and not passed:
+        raise Skip("no guest test applied")

@@ -1,0 +1,30 @@
+"""Why this machine cannot boot guests: said as a skip, never as a pass."""
+
+import shutil
+
+from devlib.output import Failure
+
+EXIT_SKIPPED = 77
+EMULATOR = "qemu-system-x86_64"
+
+
+class Skip(Failure):
+    """The machine lacks what a guest needs."""
+
+    def __init__(self, reason: str):
+        super().__init__(f"skipped: {reason}", EXIT_SKIPPED)
+        self.reason = reason
+
+
+def need_emulator() -> str:
+    found = shutil.which(EMULATOR)
+    if found is None:
+        raise Skip(f"{EMULATOR} is not installed (Debian: qemu-system-x86); `scripts/dev setup` installs it")
+    return found
+
+
+def need_busybox() -> str:
+    found = shutil.which("busybox")
+    if found is None:
+        raise Skip("busybox is not installed (Debian: busybox-static); `scripts/dev setup` installs it")
+    return found

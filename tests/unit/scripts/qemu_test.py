@@ -1,0 +1,304 @@
+"""The parts of scripts/qemu that decide without a guest: archive, module order, command lines, grouping, verdicts."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from devlib.output import Failure  # noqa: E402
+from qemu import boot, guest, kernel, runner  # noqa: E402
+from qemu.cpio import Archive  # noqa: E402
+
+
+def entries(data):
+    """name -> (mode, bytes, device) of a newc archive, read by its definition."""
+    found, at = {}, 0
+    while True:
+        assert data[at:at + 6] == b"070701" and at % 4 == 0, at
+        numbers = [int(data[at + 6 + 8 * i:at + 14 + 8 * i], 16) for i in range(13)]
+        mode, size, name_length = numbers[1], numbers[6], numbers[11]
+        name = data[at + 110:at + 110 + name_length - 1].decode()
+        begin = (at + 110 + name_length + 3) // 4 * 4
+        if name == "TRAILER!!!":
+            return found
+        found[name] = (mode, data[begin:begin + size], (numbers[9], numbers[10]))
+        at = (begin + size + 3) // 4 * 4
+
+
+class ArchiveTest(unittest.TestCase):
+    def archive(self):
+        archive = Archive()
+        archive.file("/usr/bin/a program", b"odd", 0o755)
+        archive.file("usr/bin/empty", b"")
+        archive.link("bin/sh", "busybox")
+        archive.device("dev/console", 5, 1)
+        return archive.bytes()
+
+    def test_every_entry_is_there_after_its_folder(self):
+        found = entries(self.archive())
+        self.assertEqual(list(found), ["usr", "usr/bin", "usr/bin/a program", "usr/bin/empty", "bin", "bin/sh", "dev",
+                                       "dev/console"])
+        self.assertEqual(found["usr/bin/a program"], (0o100755, b"odd", (0, 0)))
+        self.assertEqual(found["bin/sh"][:2], (0o120777, b"busybox"))
+        self.assertEqual(found["dev/console"], (0o020600, b"", (5, 1)))
+
+    def test_equal_contents_give_equal_bytes(self):
+        first = self.archive()
+        time.sleep(0.01)
+        self.assertEqual(first, self.archive())
+
+    def test_cpio_reads_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                done = subprocess.run(["cpio", "-t", "--quiet"], input=self.archive(), cwd=folder, capture_output=True,
+                                      check=False)
+            except FileNotFoundError:
+                self.skipTest("cpio is not installed")
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            self.assertIn(b"usr/bin/a program", done.stdout)
+
+
+class KernelTest(unittest.TestCase):
+    DEPENDENCIES = """kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko kernel/fs/netfs/netfs.ko
+kernel/net/9p/9pnet.ko:
+kernel/fs/netfs/netfs.ko:
+kernel/net/9p/9pnet_virtio.ko: kernel/net/9p/9pnet.ko kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko
+kernel/drivers/virtio/virtio_ring.ko: kernel/drivers/virtio/virtio.ko
+kernel/drivers/virtio/virtio.ko:
+kernel/drivers/dax/dax-hmem.ko:
+"""
+
+    def order(self, *wanted):
+        paths = kernel.closure(list(wanted), self.DEPENDENCIES, "kernel/drivers/cxl/cxl_core.ko\n")
+        return [pathlib.PurePath(path).stem for path in paths]
+
+    def test_newest_package_by_version_not_by_text(self):
+        names = ["linux-image-6.1.0-9-amd64-unsigned", "linux-image-6.1.0-56-amd64-unsigned",
+                 "linux-image-6.1.0-56-cloud-amd64-unsigned", "linux-image-6.12.9-1-amd64-unsigned",
+                 "linux-image-6.1.0-57-amd64"]
+        self.assertEqual(kernel.newest(names), "linux-image-6.1.0-56-amd64-unsigned")
+        self.assertEqual(kernel.newest(["linux-image-amd64"]), "")
+
+    def test_modules_come_after_what_they_need_and_once(self):
+        self.assertEqual(self.order("9pnet_virtio", "9p"),
+                         ["virtio", "virtio_ring", "9pnet", "9pnet_virtio", "netfs", "9p"])
+
+    def test_dash_and_underscore_are_the_same_and_what_is_built_in_needs_no_file(self):
+        self.assertEqual(self.order("dax_hmem", "cxl_core"), ["dax-hmem"])
+        with self.assertRaisesRegex(Failure, "no_such"):
+            self.order("no_such")
+
+
+class CommandLineTest(unittest.TestCase):
+    FILES = guest.Files("/k", "/i", "/share", "/media", "/labels")
+
+    def command(self, name, **options):
+        return guest.command_line("qemu", guest.TOPOLOGIES[name], self.FILES, **options)
+
+    def devices(self, name, kind):
+        command = self.command(name)
+        return [word for flag, word in zip(command, command[1:]) if flag == "-device" and word.startswith(kind + ",")]
+
+    def test_instructions_are_always_emulated(self):
+        for name in guest.TOPOLOGIES:
+            command = self.command(name)
+            self.assertEqual(command[command.index("-accel") + 1], "tcg,thread=multi", name)
+            self.assertFalse([word for word in command if "kvm" in word])
+
+    def test_every_bridge_has_two_ports_but_where_the_trap_is_shown(self):
+        for name, topology in guest.TOPOLOGIES.items():
+            for bridge in topology.bridges:
+                self.assertEqual(len(bridge.ports) >= 2, name != "one-port", name)
+
+    def test_regions_of_their_own_need_bridges_of_their_own(self):
+        command = " ".join(self.command("standard"))
+        self.assertIn("cxl-fmw.0.targets.0=cxl.0,cxl-fmw.0.size=4294967296,cxl-fmw.1.targets.0=cxl.1", command)
+        across = " ".join(self.command("two-bridges"))
+        self.assertIn("cxl-fmw.0.targets.0=cxl.0,cxl-fmw.0.targets.1=cxl.1,cxl-fmw.0.size", across)
+
+    def test_names_are_unique_and_every_device_names_its_bus(self):
+        for name in guest.TOPOLOGIES:
+            command = self.command(name)
+            options = [word for flag, word in zip(command, command[1:]) if flag in ("-device", "-object", "-fsdev")]
+            ids = [part for word in options for part in word.split(",") if part.startswith("id=")]
+            self.assertEqual(len(ids), len(set(ids)), name)
+            for word in options:
+                if word.startswith(("virtio-", "pxb-")):
+                    self.assertIn("bus=pcie.0", word)
+            chassis = [part for word in options for part in word.split(",") if part.startswith("chassis=")]
+            self.assertEqual(len(chassis), len(set(chassis)), name)
+
+    def test_memdevs_sit_where_the_topology_says(self):
+        self.assertEqual([word.split(",")[1] for word in self.devices("interleave", "cxl-type3")],
+                         ["bus=rp0-0", "bus=rp0-1"])
+        self.assertEqual([word.split(",")[1] for word in self.devices("switch", "cxl-type3")],
+                         ["bus=down0-0-0", "bus=down0-0-1"])
+        self.assertEqual(len(self.devices("switch", "cxl-upstream")), 1)
+
+    def test_hosts_root_is_read_only(self):
+        shares = [word for word in self.command("plain") if word.startswith("local,id=fs-")]
+        self.assertEqual([",readonly=on" in word for word in shares], [True, False])
+
+    def test_commas_in_paths_are_escaped(self):
+        files = guest.Files("/k", "/i", "/a,b", "/m,n", "/l")
+        command = guest.command_line("qemu", guest.TOPOLOGIES["standard"], files)
+        self.assertTrue([word for word in command if "path=/a,,b," in word])
+        self.assertTrue([word for word in command if "mem-path=/m,,n/node1.raw" in word])
+
+    def test_forwarded_ports_listen_on_loopback_only(self):
+        command = self.command("plain", forwards=((17000, 7000),))
+        self.assertIn("user,id=net0,hostfwd=tcp:127.0.0.1:17000-:7000", command)
+
+    def test_media_match_the_memory_on_the_command_line(self):
+        for name, topology in guest.TOPOLOGIES.items():
+            command = " ".join(self.command(name))
+            for file, size in {**guest.media_files(topology), **guest.label_files(topology)}.items():
+                self.assertIn(f"/{file},size={size}", command, name)
+
+
+class SelectionTest(unittest.TestCase):
+    def test_patterns_select_and_an_unknown_one_is_an_error(self):
+        names = [test.name for test in runner.select(["cli-*"], False)]
+        self.assertIn("cli-pool", names)
+        self.assertNotIn("session", names)
+        with self.assertRaisesRegex(Failure, "no guest test 'nothing'"):
+            runner.select(["cli-pool", "nothing"], False)
+
+    def test_catalogue_is_consistent(self):
+        names = [test.name for test in runner.TESTS]
+        self.assertEqual(len(names), len(set(names)))
+        for test in runner.TESTS:
+            topology = guest.TOPOLOGIES[test.topology]
+            self.assertEqual(len(test.commands), topology.hosts, test.name)
+            for argv in test.commands:
+                script = next(part for part in argv if "{tree}" in part)
+                self.assertTrue(pathlib.Path(script.replace("{tree}", str(ROOT)).partition(":")[0]).is_file(), script)
+
+    def test_tests_share_a_boot_unless_they_must_not(self):
+        def test(name, topology="plain", alone=False):
+            return runner.GuestTest(name, (("x",),), topology, alone=alone)
+
+        made = runner.groups([test("a"), test("b", alone=True), test("c"), test("d", "hmem"), test("e", "two-hosts"),
+                              test("f", "two-hosts")])
+        self.assertEqual([[entry.name for entry in group] for group in made], [["a", "c"], ["b"], ["d"], ["e"], ["f"]])
+
+
+class Quiet:
+    """A machine that reports what it is told to, a list at a time, then is as alive as it is told to be."""
+
+    host = 0
+
+    def __init__(self, *reports, alive=False):
+        self.began = time.monotonic()
+        self._reports, self._alive = list(reports), alive
+
+    @property
+    def alive(self):
+        return bool(self._reports) or self._alive
+
+    def events(self):
+        return self._reports.pop(0) if self._reports else []
+
+
+def event(kind, **fields):
+    return {"event": kind, "uptime": 1.0, **fields}
+
+
+END = {"code": 0, "seconds": 1.0, "left": [], "kernel": []}
+
+
+class FollowerTest(unittest.TestCase):
+    def follow(self, *reports, alive=False):
+        follower = boot._Follower(Quiet(*reports, alive=alive), lambda outcome: None)
+        for _ in range(len(reports) + 2):
+            follower.step()
+        return follower
+
+    def test_whole_run(self):
+        follower = self.follow([event("init")], [event("ready"), event("start", name="a", limit_s=5)],
+                               [event("end", name="a", **END), event("quit", code=0)])
+        self.assertTrue(follower.finished)
+        self.assertEqual((follower.broken, [o.code for o in follower.outcomes]), ("", [0]))
+
+    def test_death_is_told_with_the_moment(self):
+        self.assertIn("ended before init", self.follow().broken)
+        self.assertIn("before its devices", self.follow([event("init")]).broken)
+        follower = self.follow([event("init"), event("ready"), event("start", name="a", limit_s=5)])
+        self.assertIn("ended during a", follower.broken)
+        self.assertEqual([(o.name, o.code) for o in follower.outcomes], [("a", -1)])
+
+    def test_silence_ends_at_the_limit(self):
+        follower = boot._Follower(Quiet(alive=True), lambda outcome: None)
+        follower.machine.began -= boot.BOOT_LIMIT_S
+        follower._deadline -= boot.BOOT_LIMIT_S + 1
+        follower.step()
+        self.assertIn("hung before init", follower.broken)
+
+    def test_a_complaint_of_the_kernel_is_a_reason(self):
+        follower = self.follow([event("init"), event("ready"), event("start", name="a", limit_s=5),
+                                event("end", name="a", **{**END, "kernel": ["BUG: unable to handle page fault"]})])
+        self.assertIn("unable to handle", follower.outcomes[0].reason)
+
+    def test_last_words_of_a_guest_that_ended_are_heard(self):
+        follower = boot._Follower(Quiet([event("init"), event("ready"), event("quit", code=0)]), lambda outcome: None)
+        follower.machine._alive = False
+        follower.step()
+        self.assertTrue(follower.finished)
+
+
+class VerdictTest(unittest.TestCase):
+    def judge(self, *outcomes, hosts=1, text=""):
+        with tempfile.TemporaryDirectory() as folder:
+            place = pathlib.Path(folder)
+            (place / "out").mkdir()
+            (place / "out/t.log").write_text(text)
+
+            class Folder:
+                media = place
+
+                @staticmethod
+                def share(_host):
+                    return place
+
+            test = runner.GuestTest("t", (("x",),) * hosts)
+            row = runner.Row("t", "plain")
+            machine = runner.Runner.__new__(runner.Runner)
+            machine.show_output = True
+            machine._judge(test, row, list(outcomes), Folder)
+            return row
+
+    def test_skipped_is_not_passed(self):
+        row = self.judge(boot.Outcome("t", 0, 77), text="test_x ... skipped 'no device'\n\nOK (skipped=1)\n")
+        self.assertEqual(row.result, "skipped")
+        self.assertIn("skipped", row.reason)
+
+    def test_a_lost_host_fails_the_test(self):
+        self.assertEqual(self.judge(boot.Outcome("t", 0, 0), hosts=2).result, "failed")
+        self.assertEqual(self.judge(boot.Outcome("t", 0, 0), boot.Outcome("t", 1, 1), hosts=2).result, "failed")
+        self.assertEqual(self.judge(boot.Outcome("t", 0, 0), boot.Outcome("t", 1, 0), hosts=2).result, "passed")
+
+    def test_a_kernel_complaint_fails_a_test_that_passed(self):
+        row = self.judge(boot.Outcome("t", 0, 0, reason="kernel: Oops"))
+        self.assertEqual((row.result, row.reason), ("failed", "kernel: Oops"))
+
+    def test_failed_or_unrun_tests_fail_the_verb(self):
+        rows = [runner.Row("a", "plain", "passed"), runner.Row("b", "plain")]
+        with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(Failure, "qemu: b"):
+            runner.conclude(rows, time.monotonic(), f"{folder}/results.json")
+        runner.conclude(rows[:1], time.monotonic(), "")
+
+    def test_results_are_written_for_machines(self):
+        with tempfile.TemporaryDirectory() as folder:
+            runner.conclude([runner.Row("a", "plain", "passed", 1.5)], time.monotonic(), f"{folder}/results.json")
+            document = json.loads(pathlib.Path(f"{folder}/results.json").read_text())
+        self.assertEqual(document["tests"][0]["result"], "passed")
+
+
+if __name__ == "__main__":
+    unittest.main()
