@@ -91,6 +91,7 @@ class Files:
     share: str    # the folder both sides write
     media: str
     labels: str
+    exchange: str  # the folder that all guests of a run write, where there are several
     root: str = "/"
 
 
@@ -115,6 +116,7 @@ def command_line(emulator: str, topology: Topology, files: Files, forwards: tupl
                "-no-reboot", "-serial", serial,
                "-device", f"isa-debug-exit,iobase={EXIT_PORT:#x},iosize=0x04",
                *_share("root", files.root, readonly=True), *_share("share", files.share, readonly=False),
+               *(_share("exchange", files.exchange, readonly=False) if topology.hosts > 1 else ()),
                "-netdev", "user,id=net0" + "".join(f",hostfwd=tcp:127.0.0.1:{here}-:{there}"
                                                    for here, there in forwards),
                "-device", "virtio-net-pci,netdev=net0,romfile=,bus=pcie.0"]

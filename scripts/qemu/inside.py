@@ -2,9 +2,11 @@
 python3, with the host's files below it.
 
 /run/terrace-qemu is the folder shared with the host:
-  job.json      what to do: {"host", "modules", "memdevs", "soft_reserved", "environment", "commands" | "shell"}
+  job.json      what to do: {"host", "modules", "memdevs", "soft_reserved", "exchange", "environment", "commands" |
+                "shell"}
   events.jsonl  what happened, a line each: init, start, end, quit (scripts/qemu/machine.py reads it meanwhile)
   out/          a file per command with its output; commands may leave files of their own there
+/run/terrace-exchange is shared by all guests of the topology, where there are several.
 """
 
 import ctypes
@@ -19,6 +21,7 @@ import time
 import traceback
 
 SHARE = pathlib.Path("/run/terrace-qemu")
+EXCHANGE = pathlib.Path("/run/terrace-exchange")
 EXIT_PORT = 0xF4  # isa-debug-exit: QEMU ends with (value << 1) | 1
 OOPS = re.compile(r"\b(BUG:|Oops|general protection fault|kernel BUG at|unable to handle|blocked for more than)")
 
@@ -92,6 +95,12 @@ def bring_up_network() -> None:
         subprocess.run(["/bin/busybox", *command], check=False, capture_output=True)
 
 
+def mount_exchange() -> None:
+    EXCHANGE.mkdir()
+    subprocess.run(["/bin/busybox", "mount", "-t", "9p", "-o", "trans=virtio,version=9p2000.L,cache=none", "exchange",
+                    str(EXCHANGE)], check=True)
+
+
 def run_command(command: dict, environment: dict, log: KernelLog) -> None:
     """One program to its end or its time limit; what it left running is ended and named."""
     name = command["name"]
@@ -139,6 +148,8 @@ def work() -> int:
     if os.path.exists("/proc/sys/kernel/hostname"):
         pathlib.Path("/proc/sys/kernel/hostname").write_text(f"guest{job['host']}", "ascii")
     bring_up_network()
+    if job["exchange"]:
+        mount_exchange()
     load_modules(job)
     tell("ready")
     if "shell" in job:

@@ -21,7 +21,7 @@ ROOM_IN_SHM = 4 << 30
 
 
 class RunFolder:
-    """Below one temporary folder: media/ (shared by the hosts), host<N>/{share,labels,serial.log}. In /dev/shm where
+    """Below one temporary folder: media/ and exchange/ (shared by the hosts), host<N>/{share,labels,serial.log}. In /dev/shm where
     there is room, so that what guests write to their memory reaches no disk. `keep` leaves it behind."""
 
     def __init__(self, topology: guest.Topology, keep: bool = False):
@@ -40,6 +40,7 @@ class RunFolder:
         for entry in self.path.iterdir():
             shutil.rmtree(entry)
         _sparse(self.media, guest.media_files(self.topology))
+        self.exchange.mkdir()
         for host in range(self.topology.hosts):
             _sparse(self.labels(host), guest.label_files(self.topology))
             (self.share(host) / "out").mkdir(parents=True)
@@ -52,6 +53,10 @@ class RunFolder:
     @property
     def media(self) -> pathlib.Path:
         return self.path / "media"
+
+    @property
+    def exchange(self) -> pathlib.Path:
+        return self.path / "exchange"
 
     def host(self, host: int) -> pathlib.Path:
         return self.path / f"host{host}"
@@ -90,7 +95,7 @@ class Job:
     def document(self, topology: guest.Topology, host: int) -> dict:
         document = {"host": host, "modules": list(topology.modules), "memdevs": len(topology.memdevs()),
                     "soft_reserved": bool(topology.soft_reserved_bytes), "environment": dict(self.environment),
-                    "commands": list(self.commands)}
+                    "commands": list(self.commands), "exchange": topology.hosts > 1}
         return {**document, "shell": list(self.shell)} if self.shell else document
 
 
@@ -108,7 +113,8 @@ class Machine:
         self.log = folder.host(host) / "serial.log"
         self._events = share / "events.jsonl"
         self._read = 0
-        files = guest.Files(str(kernel.image), str(initramfs), str(share), str(folder.media), str(folder.labels(host)))
+        files = guest.Files(str(kernel.image), str(initramfs), str(share), str(folder.media), str(folder.labels(host)),
+                            str(folder.exchange))
         self.command = guest.command_line(need_emulator(), folder.topology, files, forwards,
                                           "mon:stdio" if console else "stdio")
         self.began = time.monotonic()

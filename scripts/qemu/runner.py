@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests/guest"))
 from catalog import TESTS, GuestTest  # noqa: E402
 
 TARGETS = ("terraced", "terrace", "terrace_malloc", "lease_load", "stubborn_holder", "session_client", "shim_torture",
-           "shim_fork_cases", "shim_fake_run")
+           "shim_fork_cases", "shim_fake_run", "guest_tenant")
 PRESET = "sim"  # optimised, with failpoints; no sanitizers, which emulation would make ten times slower
 SHOWN_LINES = 40
 

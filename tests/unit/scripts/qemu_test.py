@@ -96,7 +96,7 @@ kernel/drivers/dax/dax-hmem.ko:
 
 
 class CommandLineTest(unittest.TestCase):
-    FILES = guest.Files("/k", "/i", "/share", "/media", "/labels")
+    FILES = guest.Files("/k", "/i", "/share", "/media", "/labels", "/exchange")
 
     def command(self, name, **options):
         return guest.command_line("qemu", guest.TOPOLOGIES[name], self.FILES, **options)
@@ -146,7 +146,7 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual([",readonly=on" in word for word in shares], [True, False])
 
     def test_commas_in_paths_are_escaped(self):
-        files = guest.Files("/k", "/i", "/a,b", "/m,n", "/l")
+        files = guest.Files("/k", "/i", "/a,b", "/m,n", "/l", "/x")
         command = guest.command_line("qemu", guest.TOPOLOGIES["standard"], files)
         self.assertTrue([word for word in command if "path=/a,,b," in word])
         self.assertTrue([word for word in command if "mem-path=/m,,n/node1.raw" in word])
