@@ -13,6 +13,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/failpoint.h"
+#include "daemon/backend/backend_set.h"
 #include "daemon/backend/emulated.h"
 #include "daemon/config/config.h"
 #include "daemon/config/log.h"
@@ -167,10 +168,12 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   TERRACE_ASSIGN_OR_RETURN(const auto store, open_store(config.state_path));
   TERRACE_ASSIGN_OR_RETURN(ObjectDirectory objects, ObjectDirectory::prepare(object_directory_options(config)));
   const std::string object_path = objects.path();
-  EmulatedBackend backend(std::move(objects), EmulatedOptions{.devices = config.emulated,
-                                                              .granule_bytes = config.granule_bytes,
-                                                              .reserve = !config.overcommit});
-  spdlog::info("memory: {}", backend.describe_memory());
+  EmulatedBackend emulated(std::move(objects), EmulatedOptions{.devices = config.emulated,
+                                                               .granule_bytes = config.granule_bytes,
+                                                               .reserve = !config.overcommit});
+  spdlog::info("memory: {}", emulated.describe_memory());
+  BackendSet backend;
+  backend.add(emulated);
 
   auto io = kj::setupAsyncIo();
   const SystemClock clock;
@@ -196,7 +199,7 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   // that the next start finds less to do, but not for long.
   engine.drain().exclusiveJoin(io.provider->getTimer().afterDelay(2 * kj::SECONDS)).wait(io.waitScope);
   if (engine.state().leases().empty()) {
-    if (Status removed = backend.remove_directory(); !removed.ok())
+    if (Status removed = emulated.remove_directory(); !removed.ok())
       spdlog::warn("the memory's directory stays: {}", removed.error().to_string());
   }
   return {};

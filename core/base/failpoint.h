@@ -19,37 +19,62 @@
 
 #include "core/base/result.h"
 
-// X(name, process, what a crash here must leave behind)
-#define TERRACE_FAILPOINT_LIST(X)                                                                       \
-  X(carve_before_create, daemon, "nothing: the grant was never acknowledged")                           \
-  X(carve_after_create, daemon, "an empty orphan object, destroyed at start")                           \
-  X(carve_after_reserve, daemon, "a full orphan object, destroyed at start")                            \
-  X(reply_before_send, daemon, "the new state, unacknowledged")                                         \
-  X(reply_after_send, daemon, "the new state, acknowledged")                                            \
-  X(notify_before_send, daemon, "a revoking lease whose holder was not told; told again after start")   \
-  X(fence_before_truncate, daemon, "a fencing lease; fenced at start before anything is granted")       \
-  X(fence_after_truncate, daemon, "a fenced object still recorded as fencing; fenced again")            \
-  X(scrub_before_verify, daemon, "a scrubbing lease; scrubbed again at start")                          \
-  X(scrub_before_unlink, daemon, "a scrubbed object; scrubbed again")                                   \
-  X(scrub_after_unlink, daemon, "a scrubbing lease without object; recorded free at start")             \
-  X(resize_before_apply, daemon, "the old size; a shrink that was begun goes on at start")              \
-  X(resize_after_apply, daemon, "a grown object of an old row, cut at start; or a shrink that goes on") \
-  X(rebind_before_copy, daemon, "a transferring lease; the hand-over goes on at start")                 \
-  X(rebind_during_copy, daemon, "bytes in both objects, each piece whole in one; goes on at start")     \
-  X(rebind_after_copy, daemon, "all bytes in the new object; recorded at start")                        \
-  X(move_before_copy, daemon, "an orphan target, destroyed at start; the lease stays where it is")      \
-  X(move_after_copy, daemon, "an orphan target, destroyed at start; the lease stays where it is")       \
-  X(journal_before_append, daemon, "the previous state; nothing of this batch was acknowledged")        \
-  X(journal_after_append, daemon, "one of both states, unacknowledged: the record is there or torn")    \
-  X(journal_after_sync, daemon, "the new state, unacknowledged: a retry with the same key finds it")    \
-  X(fold_before_commit, daemon, "the journal as it was; folded into the database at start")             \
-  X(fold_after_commit, daemon, "a folded database with a journal of old records, skipped at start")     \
-  X(recover_before_orphans, daemon, "recovery that did nothing yet; runs again")                        \
-  X(recover_after_orphans, daemon, "orphans destroyed; recovery runs again")                            \
-  X(recover_before_serve, daemon, "a recovered daemon that served nobody yet")                          \
-  X(import_before_publish, client, "a lease whose catalog was never published; readers refuse it")      \
-  X(import_after_publish, client, "a complete catalog")                                                 \
-  X(export_before_rename, client, "no file of the final name, or the older one; a temporary to delete") \
+// X(name, process, what a crash here must leave behind). The process: `daemon` and `client` are covered by
+// `scripts/dev crash`; `guest` is a daemon with real DAX devices, covered in a QEMU guest (`scripts/dev qemu`);
+// `agent` and `host` are an agent and its manager, covered by the agents' integration test.
+#define TERRACE_FAILPOINT_LIST(X)                                                                          \
+  X(carve_before_create, daemon, "nothing: the grant was never acknowledged")                              \
+  X(carve_after_create, daemon, "an empty orphan object, destroyed at start")                              \
+  X(carve_after_reserve, daemon, "a full orphan object, destroyed at start")                               \
+  X(reply_before_send, daemon, "the new state, unacknowledged")                                            \
+  X(reply_after_send, daemon, "the new state, acknowledged")                                               \
+  X(notify_before_send, daemon, "a revoking lease whose holder was not told; told again after start")      \
+  X(fence_before_truncate, daemon, "a fencing lease; fenced at start before anything is granted")          \
+  X(fence_after_truncate, daemon, "a fenced object still recorded as fencing; fenced again")               \
+  X(scrub_before_verify, daemon, "a scrubbing lease; scrubbed again at start")                             \
+  X(scrub_before_unlink, daemon, "a scrubbed object; scrubbed again")                                      \
+  X(scrub_after_unlink, daemon, "a scrubbing lease without object; recorded free at start")                \
+  X(resize_before_apply, daemon, "the old size; a shrink that was begun goes on at start")                 \
+  X(resize_after_apply, daemon, "a grown object of an old row, cut at start; or a shrink that goes on")    \
+  X(rebind_before_copy, daemon, "a transferring lease; the hand-over goes on at start")                    \
+  X(rebind_during_copy, daemon, "bytes in both objects, each piece whole in one; goes on at start")        \
+  X(rebind_after_copy, daemon, "all bytes in the new object; recorded at start")                           \
+  X(move_before_copy, daemon, "an orphan target, destroyed at start; the lease stays where it is")         \
+  X(move_after_copy, daemon, "an orphan target, destroyed at start; the lease stays where it is")          \
+  X(journal_before_append, daemon, "the previous state; nothing of this batch was acknowledged")           \
+  X(journal_after_append, daemon, "one of both states, unacknowledged: the record is there or torn")       \
+  X(journal_after_sync, daemon, "the new state, unacknowledged: a retry with the same key finds it")       \
+  X(fold_before_commit, daemon, "the journal as it was; folded into the database at start")                \
+  X(fold_after_commit, daemon, "a folded database with a journal of old records, skipped at start")        \
+  X(recover_before_orphans, daemon, "recovery that did nothing yet; runs again")                           \
+  X(recover_after_orphans, daemon, "orphans destroyed; recovery runs again")                               \
+  X(recover_before_serve, daemon, "a recovered daemon that served nobody yet")                             \
+  X(dax_after_create, guest, "an empty dax device of nobody's, destroyed at start")                        \
+  X(dax_after_size, guest, "a dax device that no lease has, destroyed at start")                           \
+  X(dax_after_enable, guest, "a finished dax device that no lease has, destroyed at start")                \
+  X(dax_after_disable, guest, "a fencing lease whose device is disabled; fenced again")                    \
+  X(dax_after_shrink, guest, "a fencing lease and an empty dax device; both are dealt with at start")      \
+  X(dax_after_destroy, guest, "a fencing lease without a device; recorded as fenced at start")             \
+  X(dax_during_erase, guest, "a scrubbing lease, and the manager's own device on its extents")             \
+  X(namespace_after_create, guest, "a nameless namespace, destroyed at start")                             \
+  X(namespace_after_label, guest, "a named namespace that is not enabled, destroyed at start")             \
+  X(namespace_after_enable, guest, "a finished namespace that no lease has, destroyed at start")           \
+  X(namespace_after_disable, guest, "a fencing lease whose namespace is disabled; fenced again")           \
+  X(namespace_during_erase, guest, "a scrubbing lease whose namespace the manager has open")               \
+  X(namespace_after_destroy, guest, "a scrubbing lease without a namespace; recorded free at start")       \
+  X(region_after_record, guest, "a region on record that does not exist; made at start, or forgotten")     \
+  X(region_after_create, guest, "an unfinished region; finished or deleted at start")                      \
+  X(region_after_commit, guest, "a committed region without a driver; enabled at start")                   \
+  X(online_after_bind, guest, "a dax device of the kmem driver with nothing online; brought online again") \
+  X(offline_after_offline, guest, "offline memory of the kmem driver; given back again")                   \
+  X(agent_after_carve, agent, "an object that the manager did not hear of; the agent destroys it")         \
+  X(agent_after_fence, agent, "a fenced object; the manager orders it again")                              \
+  X(agent_after_erase, agent, "an erased object; the manager orders it again")                             \
+  X(order_before_send, host, "a fencing lease of an agent that heard nothing; ordered at start")           \
+  X(order_after_reply, host, "what the agent did, not recorded; ordered again")                            \
+  X(import_before_publish, client, "a lease whose catalog was never published; readers refuse it")         \
+  X(import_after_publish, client, "a complete catalog")                                                    \
+  X(export_before_rename, client, "no file of the final name, or the older one; a temporary to delete")    \
   X(export_after_rename, client, "the complete file")
 
 namespace terrace {
@@ -64,7 +89,7 @@ enum class Failpoint : uint16_t {
 struct FailpointInfo {
   Failpoint id;
   std::string_view name;
-  std::string_view process;  // "daemon" or "client": where a hit happens
+  std::string_view process;  // where a hit happens, as above
   std::string_view leaves;   // what recovery finds after a crash here
 };
 

@@ -67,6 +67,15 @@ struct Usage {         # what the holder said of its use, and when; a report, no
   ageNs @5 :UInt64;    # how long ago it was reported, when the reply was made
 }
 
+struct TierAttributes { # how fast and how durable memory is; 0: not known
+  latencyNs @0 :UInt32;  # of a load, as seen from the nearest CPU
+  bandwidthBytesPerS @1 :UInt64;
+  numaNode @2 :Int32 = -1;
+  numaDistance @3 :UInt32; # of that node from the nearest with CPUs (10: local)
+  persistent @4 :Bool;   # keeps its bytes without power
+  source @5 :Text;       # "hmat": the firmware's table; "measured"; empty: no figures
+}
+
 struct LeaseInfo {
   id @0 :UInt64;
   pool @1 :Text;
@@ -91,6 +100,8 @@ struct LeaseInfo {
   cause @20 :LeaseCause;
   movable @21 :Bool;
   holders @22 :UInt32; # sessions that have it attached now
+  attributes @23 :TierAttributes; # of the device of its first extent
+  agent @24 :Text;     # the host whose agent holds its memory object; empty: the manager's own
 }
 
 struct DeviceInfo {
@@ -107,6 +118,91 @@ struct DeviceInfo {
   largestFreeBytes @10 :UInt64;
   leases @11 :UInt32;  # with extents on it, whatever their phases
   usedBytes @12 :UInt64; # of those leases, on this device
+  attributes @13 :TierAttributes;
+  contents @14 :Text;  # what adopting it destroys, in words; empty: nothing
+}
+
+struct Inventory {     # what CXL and DAX hardware the kernel shows; nothing of it is adopted by being here
+  struct Memdev {
+    serial @0 :Text;   # "0x1234abcd"; "mem0@HOST" for one without
+    name @1 :Text;     # "mem0", for this boot only
+    model @2 :Text;    # PCI vendor:device, or a name
+    firmware @3 :Text;
+    health @4 :Text;   # in words: "ok", "media warning", "not readable: ..."
+    ramBytes @5 :UInt64;
+    pmemBytes @6 :UInt64;
+    numaNode @7 :Int32 = -1;
+    enabled @8 :Bool;  # bound to the driver
+    path @9 :List(Text); # from the root: "ACPI0017:00 root0", "port1", "0000:0c:00.0", ...
+    usedBy @10 :List(Text); # regions
+  }
+  struct Decoder {
+    name @0 :Text;     # "decoder0.0"
+    kind @1 :Text;     # "root", "switch", "endpoint"
+    start @2 :UInt64;  # host physical address; of a root decoder: the window
+    bytes @3 :UInt64;
+    freeBytes @4 :UInt64; # of a root decoder: the longest extent a region could still take
+    interleaveWays @5 :UInt32;
+    interleaveGranularity @6 :UInt32;
+    targets @7 :List(Text);
+    pmem @8 :Bool;     # what it can decode
+    volatile @9 :Bool;
+    region @10 :Text;  # empty: none
+  }
+  struct Region {
+    name @0 :Text;     # "region0", for this boot only
+    kind @1 :Text;     # "pmem", "ram"
+    start @2 :UInt64;
+    bytes @3 :UInt64;
+    interleaveWays @4 :UInt32;
+    interleaveGranularity @5 :UInt32;
+    memdevs @6 :List(Text); # serials, in the order of interleaving
+    committed @7 :Bool;
+    decoder @8 :Text;
+  }
+  struct DaxRegion {
+    name @0 :Text;     # "region0" of the dax bus, or its device: "hmem.0"
+    serial @1 :Text;   # as a device of `devices`: "dax:hmem@0x100000000"; empty: it cannot be one
+    bytes @2 :UInt64;
+    freeBytes @3 :UInt64;
+    alignBytes @4 :UInt64;
+    dynamic @5 :Bool;  # can be cut into devices
+    numaNode @6 :Int32 = -1;
+  }
+  struct DaxDevice {
+    name @0 :Text;     # "dax0.1", for this boot only
+    region @1 :Text;
+    mode @2 :Text;     # "devdax", "system-ram", "disabled"
+    bytes @3 :UInt64;
+    alignBytes @4 :UInt64;
+    numaNode @5 :Int32 = -1;
+    online @6 :Bool;   # system-ram only
+    holder @7 :Text;   # the lease it is, or who has it open: "lease 7", "vllm[12]"; empty: nobody seen
+  }
+  struct Namespace {
+    name @0 :Text;     # "namespace0.1"
+    region @1 :Text;
+    mode @2 :Text;     # "devdax", "fsdax", "raw", "sector"
+    bytes @3 :UInt64;
+    uuid @4 :Text;
+    label @5 :Text;    # its alternative name: the lease's object where it is ours
+    device @6 :Text;   # "dax0.1" or "pmem0"; empty: disabled
+  }
+  struct Node {
+    id @0 :UInt32;
+    cpus @1 :Bool;
+    bytes @2 :UInt64;
+    freeBytes @3 :UInt64;
+    attributes @4 :TierAttributes;
+  }
+  memdevs @0 :List(Memdev);
+  decoders @1 :List(Decoder);
+  regions @2 :List(Region);
+  daxRegions @3 :List(DaxRegion);
+  daxDevices @4 :List(DaxDevice);
+  namespaces @5 :List(Namespace);
+  nodes @6 :List(Node);
+  notes @7 :List(Text); # what could not be read, in words
 }
 
 struct FreeClass {     # free runs of one power-of-two class of sizes
@@ -335,4 +431,14 @@ interface Admin {
   # The store's rows against each other, against the devices and objects, and against what processes have
   # mapped (/proc). Changes nothing.
   quarantined @29 () -> (error :Error, leases :List(LeaseInfo));
+  inventory @30 () -> (error :Error, inventory :Inventory);
+  createRegion @31 (memdevs :List(Text), granularity :UInt32, bytes :UInt64) -> (error :Error, serial :Text);
+  # Composes memdevs, by serial and in this order, into a region: a device that can be adopted. Granularity of
+  # the interleaving and bytes: 0 is the most there is.
+  destroyRegion @32 (serial :Text) -> (error :Error);
+  # Of a region that is not adopted (any more).
+  online @33 (serial :Text) -> (error :Error, serial :Text);
+  # Gives a dax device that is not adopted to the kernel as memory of a CPU-less node; `serial`: of the device
+  # that leases of that node's memory come from.
+  offline @34 (serial :Text) -> (error :Error);
 }

@@ -1,9 +1,11 @@
 // The seam between the manager's decisions and memory that can be mapped: carve an object for a lease,
-// hand out its descriptor, fence it, scrub it. One implementation a kind of memory (emulated now; devdax,
-// pmem namespace and numa deepen this).
+// hand out its descriptor, fence it, scrub it. One implementation a kind of memory; BackendSet (backend_set.h)
+// is all of them together, and finds the one that an object belongs to by its name: `lease-7` is emulated,
+// `devdax:lease-7` belongs to the kind before the colon.
 //
-// Place     Called by daemon/event_loop on its worker thread with what the state machine decided.
-// Threads   One worker thread; what is quick(), usage(), open() and discover() also on the event loop's.
+// Place     Called by daemon/event_loop on its worker threads with what the state machine decided.
+// Threads   Its two workers; what is quick(), usage(), open(), discover() and attributes() also on the event
+//           loop's, so that those four must not wait for hardware.
 // Crash     carve, fence and scrub can each be cut off anywhere and be done again.
 #pragma once
 
@@ -25,6 +27,45 @@ struct SeenDevice {
   uint64_t capacity_bytes = 0;
   uint64_t granule_bytes = 0;
   std::string detail;  // in words: how it is reached, or what is wrong and how to mend it
+  // In words, what adopting it destroys: "2 dax devices, one mapped by process 12 (vllm)". Empty: nothing.
+  std::string contents = {};
+};
+
+// Where the figures of TierAttributes come from.
+enum class AttributesSource : uint8_t { none = 0, hmat = 1, measured = 2 };
+
+// How fast and how durable memory is, for placement and for people. 0: not known.
+struct TierAttributes {
+  uint32_t latency_ns = 0;  // of a load, as seen from the nearest CPU
+  uint64_t bandwidth_bytes_per_s = 0;
+  int32_t node = -1;      // the NUMA node it belongs to; -1: none
+  uint32_t distance = 0;  // of that node from the nearest with CPUs, as in the SLIT (10: local)
+  bool persistent = false;
+  AttributesSource source = AttributesSource::none;
+
+  bool operator==(const TierAttributes&) const = default;
+};
+
+// What the manager has adopted and what should be on it, for backends that find their objects again by where
+// they lie.
+struct KnownDevice {
+  DeviceId id;
+  std::string serial;
+  std::string backend;
+  uint64_t capacity_bytes = 0;
+  uint64_t granule_bytes = 0;
+};
+struct KnownObject {
+  std::string name;
+  uint64_t bytes = 0;
+  std::vector<Extent> extents;
+};
+
+// CXL memory devices to be made one region, in their order of interleaving.
+struct RegionRequest {
+  std::vector<std::string> memdevs;  // serials
+  uint32_t granularity_bytes = 0;    // of the interleaving; 0: the largest that all decoders can do
+  uint64_t bytes = 0;                // 0: all there is
 };
 
 struct ObservedObject {
@@ -40,7 +81,48 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::string_view kind() const = 0;
+
+  // --- devices ---
+  // Those of this kind, adopted or not, as refresh() saw them last. Writes to none.
   virtual std::vector<SeenDevice> discover() = 0;
+  // Looks at the hardware again: at the start, about once a second, and when the kernel reports a change. On a
+  // worker.
+  virtual void refresh() {}
+  virtual TierAttributes attributes(const std::string& serial) const {
+    (void)serial;
+    return {};
+  }
+  // The adopted devices of every kind, whenever they change.
+  virtual void know_devices(const std::vector<KnownDevice>& devices) { (void)devices; }
+  // Before list() at a start and a recovery: the objects that the rows name.
+  virtual void know_objects(const std::vector<KnownObject>& objects) { (void)objects; }
+  // A device was adopted, durably, and know_devices() names it: what was on it goes. Done again it goes on.
+  // Errors    busy   in use; the adoption is undone
+  virtual Status take_over(const std::string& serial) {
+    (void)serial;
+    return {};
+  }
+  // Composes memdevs into a region, which is a device from then on: its serial. On a worker.
+  virtual Result<std::string> create_region(const RegionRequest& request) {
+    (void)request;
+    return cannot("create a region");
+  }
+  virtual Status destroy_region(const std::string& serial) {
+    (void)serial;
+    return cannot("destroy a region");
+  }
+  // Gives a dax device to the kernel as memory of a CPU-less node, which is a device from then on: its serial.
+  virtual Result<std::string> online(const std::string& serial) {
+    (void)serial;
+    return cannot("bring online");
+  }
+  // The way back. Errors    busy   pages of it are in use
+  virtual Status offline(const std::string& serial) {
+    (void)serial;
+    return cannot("take offline");
+  }
+
+  // --- objects ---
 
   // Makes the object `name` of `bytes` with all its memory reserved, reading as zeros.
   // Errors    capacity_exhausted  the memory behind the pool is short; nothing is left behind
@@ -63,7 +145,10 @@ class Backend {
   // Whether erasing is work of its own: then the manager calls erase() for all of a fenced lease, piece by
   // piece from its end and within its bandwidth, before scrub(). false: the fence gave the memory back to a
   // kernel that hands it out zeroed.
-  virtual bool erases_in_place() const { return false; }
+  virtual bool erases_in_place(std::string_view name) const {
+    (void)name;
+    return false;
+  }
   // Erases `length` bytes from `offset` of a fenced lease's memory, counted along its extents, and reads a
   // sample of them back.
   // Errors    io_error   not erased: the extents must be quarantined
@@ -98,10 +183,10 @@ class Backend {
     return cannot("copy");
   }
 
-  // Whether carving, fencing or scrubbing that much takes only microseconds now, so that the event loop may do
-  // it itself instead of handing it to its worker.
-  virtual bool quick(uint64_t bytes) const {
-    (void)bytes;
+  // Whether carving, fencing or scrubbing that much of this object takes only microseconds now, so that the
+  // event loop may do it itself instead of handing it to its worker.
+  virtual bool quick(std::string_view name, uint64_t bytes) const {
+    (void)name, (void)bytes;
     return false;
   }
 
@@ -111,7 +196,7 @@ class Backend {
 
   // In words, what the memory is: "tmpfs at ... huge=always" or why there are no huge pages.
   virtual std::string describe_memory() const = 0;
-  virtual bool huge_pages() const = 0;
+  virtual bool huge_pages(std::string_view name) const = 0;
 
  protected:
   Error cannot(const char* what) const {

@@ -98,7 +98,7 @@ std::vector<SeenDevice> EmulatedBackend::discover() {
   return seen;
 }
 
-bool EmulatedBackend::quick(uint64_t bytes) const {
+bool EmulatedBackend::quick(std::string_view, uint64_t bytes) const {
   return bytes <= (directory_.huge_pages() ? quick_bytes_huge : quick_bytes_small);
 }
 

@@ -89,11 +89,11 @@ class EmulatedBackend final : public Backend {
   Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
                 const std::vector<Extent>& extents) override;
   Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
-  bool quick(uint64_t bytes) const override;
+  bool quick(std::string_view name, uint64_t bytes) const override;
   Result<std::vector<ObservedObject>> list() override;
   Result<ObservedObject> usage(const std::string& name) override;
   std::string describe_memory() const override { return directory_.description(); }
-  bool huge_pages() const override { return directory_.huge_pages(); }
+  bool huge_pages(std::string_view) const override { return directory_.huge_pages(); }
 
   // The clean end, when no lease is left: ObjectDirectory::remove().
   Status remove_directory();

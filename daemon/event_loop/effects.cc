@@ -62,7 +62,7 @@ void Engine::perform(Effect effect) {
         [this, lease = resize->lease](Status status) {
           finish_change(lease, ResizeFinished{lease, std::move(status), clock_.now_ns()});
         },
-        std::max(resize->from_bytes, resize->to_bytes), false);
+        resize->object, std::max(resize->from_bytes, resize->to_bytes), false);
   } else if (auto* rebind = std::get_if<RebindObject>(&effect)) {
     run_backend(
         [this, e = *rebind]() -> Status {
@@ -80,7 +80,7 @@ void Engine::perform(Effect effect) {
             spdlog::error("lease {} could not be handed over: {}", lease.value, status.error().to_string());
           finish_change(lease, RebindFinished{lease, std::move(status), clock_.now_ns()});
         },
-        UINT64_MAX, false);
+        rebind->to, UINT64_MAX, false);
   } else {
     perform_immediate(effect);  // recovery's
   }
@@ -88,21 +88,23 @@ void Engine::perform(Effect effect) {
 
 // A fence or scrub that lacks descriptors or memory is tried again until it does not: the lease stays as it is.
 template <typename Work, typename Finished>
-void Engine::run_backend(Work work, Finished finished, uint64_t bytes, bool urgent) {
-  if (backend_.quick(bytes)) {
-    settle_backend(work, finished, bytes, urgent, work());
+void Engine::run_backend(Work work, Finished finished, const std::string& object, uint64_t bytes, bool urgent) {
+  if (backend_.quick(object, bytes)) {
+    settle_backend(work, finished, object, bytes, urgent, work());
     return;
   }
   ++backend_jobs_;
   Worker& worker = urgent ? urgent_worker_ : bulk_worker_;
-  tasks_.add(worker.run(work, urgent).then([this, work, finished, bytes, urgent](Status status) mutable {
-    --backend_jobs_;
-    settle_backend(std::move(work), std::move(finished), bytes, urgent, std::move(status));
-  }));
+  tasks_.add(
+      worker.run(work, urgent).then([this, work, finished, object, bytes, urgent](Status status) mutable {
+        --backend_jobs_;
+        settle_backend(std::move(work), std::move(finished), object, bytes, urgent, std::move(status));
+      }));
 }
 
 template <typename Work, typename Finished>
-void Engine::settle_backend(Work work, Finished finished, uint64_t bytes, bool urgent, Status status) {
+void Engine::settle_backend(Work work, Finished finished, const std::string& object, uint64_t bytes,
+                            bool urgent, Status status) {
   if (refusing_) return;  // recovery looks at every lease again
   if (!passing_failure(status)) {
     finished(std::move(status));
@@ -110,9 +112,9 @@ void Engine::settle_backend(Work work, Finished finished, uint64_t bytes, bool u
   }
   spdlog::warn("trying again in a second: {}", status.error().to_string());
   tasks_.add(timer_.afterDelay(1 * kj::SECONDS)
-                 .then([this, work, finished, bytes, urgent, recoveries = recoveries_begun_] {
+                 .then([this, work, finished, object, bytes, urgent, recoveries = recoveries_begun_] {
                    if (!refusing_ && recoveries == recoveries_begun_)
-                     run_backend(work, finished, bytes, urgent);
+                     run_backend(work, finished, object, bytes, urgent);
                  }));
 }
 
@@ -126,7 +128,7 @@ void Engine::carve(const CarveObject& effect) {
     carved(effect, Error{.code = ErrorCode::cancelled, .where = "Grant", .detail = "its client is gone"});
     return;
   }
-  if (backend_.quick(effect.bytes)) {
+  if (backend_.quick(effect.object, effect.bytes)) {
     carved(effect, backend_.carve(effect.object, effect.bytes, effect.extents));
     return;
   }
@@ -203,6 +205,7 @@ void Engine::fence(const FenceObject& effect) {
                   spdlog::error("lease {} could not be fenced: {}", id.value, status.error().to_string());
                 apply(FenceFinished{id, std::move(status), clock_.now_ns()}, nullptr);
               },
+              effect.object,
               // What is being handed over is fenced behind that work, on the same worker.
               lease == nullptr || !lease->next_object.empty() ? UINT64_MAX : lease->bytes,
               lease == nullptr || lease->next_object.empty());

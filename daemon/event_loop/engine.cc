@@ -72,6 +72,7 @@ kj::Promise<Result<AuditPage>> Engine::audit(AuditQuery query) {
 void Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor) {
   ++counters_.commands;
   Step step = state_->apply(command);
+  if (!step.delta.devices.empty()) tell_devices();
   for (AuditRow& row : audit_rows(command, step, *state_, actor, wall_clock_ns()))
     step.delta.audit.push_back(std::move(row));
   if (step.reply.ok() && fulfiller != nullptr) {

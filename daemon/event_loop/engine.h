@@ -85,10 +85,18 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   // transfer: done). Dropping the promise of a waiting grant takes it out of the queue when its turn comes.
   kj::Promise<Result<Reply>> submit(Command command, Actor actor = {});
 
+  // AdoptDevice, and then what the backend does to make the device ours (Backend::take_over). When that fails,
+  // a device that was not adopted before is not adopted after.
+  kj::Promise<Result<Reply>> adopt(AdoptDevice command, Actor actor);
+
+  // Looks at the hardware again, and at what that means for leases, now instead of within a second.
+  kj::Promise<void> look_at_devices();
+
   // Durable entries of the audit log.
   kj::Promise<Result<AuditPage>> audit(AuditQuery query);
 
-  // Runs blocking `work` (a scan, a comparison) on the bulk worker, behind what waits there.
+  // Runs blocking `work` (a scan, a comparison, a change to hardware) on the bulk worker, behind what waits
+  // there.
   template <typename Work>
   auto run_blocking(Work work) {
     return bulk_worker_.run(std::move(work));
@@ -156,10 +164,12 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void fence(const FenceObject& effect);
   // Runs `work` where it is cheapest: here when it is quick, else on a worker; then `finished(status)` here.
   // One that lacks descriptors or memory is tried again until it does not.
+  void tell_devices();  // the backend: which of them are adopted now
   template <typename Work, typename Finished>
-  void run_backend(Work work, Finished finished, uint64_t bytes, bool urgent);
+  void run_backend(Work work, Finished finished, const std::string& object, uint64_t bytes, bool urgent);
   template <typename Work, typename Finished>
-  void settle_backend(Work work, Finished finished, uint64_t bytes, bool urgent, Status status);
+  void settle_backend(Work work, Finished finished, const std::string& object, uint64_t bytes, bool urgent,
+                      Status status);
 
   // housekeeping.cc: devices that come and go, leases that drains and compactions want elsewhere
   kj::Promise<void> keep_house();

@@ -16,13 +16,49 @@ constexpr uint64_t ask_again_ns = 10 * ns_per_s;
 
 kj::Promise<void> Engine::keep_house() {
   const auto pause = static_cast<int64_t>(options_.housekeeping_ns) * kj::NANOSECONDS;
-  return timer_.afterDelay(pause).then([this]() {
-    if (!refusing_) {
-      watch_devices();
-      drive_moves();
-    }
+  return timer_.afterDelay(pause).then([this]() { return look_at_devices(); }).then([this]() {
+    if (!refusing_) drive_moves();
     return keep_house();
   });
+}
+
+// On the urgent worker: the other may be busy with a long copy.
+kj::Promise<void> Engine::look_at_devices() {
+  return urgent_worker_
+      .run([this]() -> Status {
+        backend_.refresh();
+        return {};
+      })
+      .then([this](Status) {
+        if (!refusing_) watch_devices();
+      });
+}
+
+void Engine::tell_devices() {
+  std::vector<KnownDevice> known;
+  for (const auto& [id, row] : state_->devices())
+    known.push_back({id, row.serial, row.backend, row.capacity_bytes, row.granule_bytes});
+  backend_.know_devices(known);
+}
+
+kj::Promise<Result<Reply>> Engine::adopt(AdoptDevice command, Actor actor) {
+  const bool known = state_->find_device(command.serial) != nullptr;
+  return submit(command, actor)
+      .then([this, command, actor, known](Result<Reply> reply) -> kj::Promise<Result<Reply>> {
+        if (!reply.ok()) return reply;
+        auto adopted = std::make_shared<Result<Reply>>(std::move(reply));
+        return bulk_worker_
+            .run([this, serial = command.serial]() -> Status { return backend_.take_over(serial); })
+            .then([this, command, actor, known, adopted](Status status) -> kj::Promise<Result<Reply>> {
+              if (status.ok()) return std::move(*adopted);
+              spdlog::error("device {} was not taken over: {}", command.serial, status.error().to_string());
+              if (known) return Result<Reply>(std::move(status).error());
+              return submit(RemoveDevice{command.serial, false}, actor)
+                  .then([status = std::move(status)](Result<Reply>) mutable {
+                    return Result<Reply>(std::move(status).error());
+                  });
+            });
+      });
 }
 
 void Engine::watch_devices() {

@@ -10,6 +10,26 @@
 #include "daemon/event_loop/engine.h"
 
 namespace terrace::daemon {
+namespace {
+
+std::vector<KnownDevice> known_devices(const Image& image) {
+  std::vector<KnownDevice> known;
+  for (const DeviceRow& row : image.devices)
+    known.push_back({row.id, row.serial, row.backend, row.capacity_bytes, row.granule_bytes});
+  return known;
+}
+
+// A lease that is being handed over has its bytes in either of two objects.
+std::vector<KnownObject> known_objects(const Image& image) {
+  std::vector<KnownObject> known;
+  for (const LeaseRow& row : image.leases) {
+    known.push_back({row.object, row.bytes, row.extents});
+    if (!row.next_object.empty()) known.push_back({row.next_object, row.bytes, row.extents});
+  }
+  return known;
+}
+
+}  // namespace
 
 kj::Promise<Status> Engine::start() {
   return recover().then([this](Status status) -> Status {
@@ -35,15 +55,19 @@ kj::Promise<Status> Engine::recover() {
   });
 }
 
+// The rows first: a backend may find its objects only by where the rows say that they lie.
 kj::Promise<Result<Engine::Loaded>> Engine::load() {
-  return bulk_worker_.run([this]() { return backend_.list(); })
-      .then([this](Result<std::vector<ObservedObject>> listed) -> kj::Promise<Result<Loaded>> {
-        if (!listed.ok()) return Result<Loaded>(std::move(listed).error());
-        auto objects = std::make_shared<std::vector<ObservedObject>>(std::move(listed).value());
-        return store_worker_.run([this, objects]() -> Result<Loaded> {
-          auto image = store_.load();
-          if (!image.ok()) return std::move(image).error();
-          return Loaded{std::move(image).value(), std::move(*objects)};
+  return store_worker_.run([this]() { return store_.load(); })
+      .then([this](Result<Image> read) -> kj::Promise<Result<Loaded>> {
+        if (!read.ok()) return Result<Loaded>(std::move(read).error());
+        auto image = std::make_shared<Image>(std::move(read).value());
+        return bulk_worker_.run([this, image]() -> Result<Loaded> {
+          backend_.know_devices(known_devices(*image));
+          backend_.know_objects(known_objects(*image));
+          backend_.refresh();
+          auto listed = backend_.list();
+          if (!listed.ok()) return std::move(listed).error();
+          return Loaded{std::move(*image), std::move(listed).value()};
         });
       });
 }

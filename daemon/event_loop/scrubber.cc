@@ -31,7 +31,8 @@ Scrubber::Scrubber(Backend& backend, Worker& worker, const Clock& clock, kj::Tim
 void Scrubber::add(ScrubObject job, uint64_t granule_bytes) {
   const uint64_t bytes = job.bytes;
   counters_.queued_bytes += bytes;
-  jobs_.push_back(Job{std::move(job), granule_bytes, backend_.erases_in_place() ? bytes : 0});
+  const uint64_t to_erase = backend_.erases_in_place(job.object) ? bytes : 0;
+  jobs_.push_back(Job{std::move(job), granule_bytes, to_erase});
   run_next();
 }
 
@@ -124,7 +125,7 @@ void Scrubber::remove_object(std::list<Job>::iterator job) {
     if (!scrubbed.ok()) return scrubbed.error();
     return {};
   };
-  if (backend_.quick(job->object.bytes)) {
+  if (backend_.quick(job->object.object, job->object.bytes)) {
     Status status = remove();
     end(job, std::move(status));
     return;

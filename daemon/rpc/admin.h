@@ -29,6 +29,10 @@ class AdminServer final : public rpc::Admin::Server {
   kj::Promise<void> undrain(UndrainContext context) override;
   kj::Promise<void> failDevice(FailDeviceContext context) override;
   kj::Promise<void> removeDevice(RemoveDeviceContext context) override;
+  kj::Promise<void> createRegion(CreateRegionContext context) override;
+  kj::Promise<void> destroyRegion(DestroyRegionContext context) override;
+  kj::Promise<void> online(OnlineContext context) override;
+  kj::Promise<void> offline(OfflineContext context) override;
 
   kj::Promise<void> createPool(CreatePoolContext context) override;
   kj::Promise<void> addDevice(AddDeviceContext context) override;
@@ -85,6 +89,10 @@ class AdminServer final : public rpc::Admin::Server {
   void write_status(rpc::ServerInfo::Builder out);
   void write_devices(DevicesContext& context);
   Error unknown_device(const std::string& serial);
+  kj::Promise<void> adopt_seen(AdoptContext context, const SeenDevice& seen);
+  // Runs `change` of the hardware on a worker, looks at the devices again, and lets `answer` write the outcome.
+  template <typename Context, typename Change, typename Answer>
+  kj::Promise<void> change_hardware(Context context, Change change, Answer answer);
   void check_objects(std::vector<std::string>& problems);
 
   kj::Own<Connection> connection_;

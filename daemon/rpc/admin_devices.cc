@@ -6,6 +6,15 @@
 #include "daemon/rpc/moves.h"
 
 namespace terrace::daemon {
+namespace {
+
+Error still_adopted(const std::string& serial, const char* where) {
+  return Error{.code = ErrorCode::busy,
+               .where = where,
+               .detail = "device " + serial + " is adopted; `terrace device remove " + serial + "` first"};
+}
+
+}  // namespace
 
 kj::Promise<void> AdminServer::devices(DevicesContext context) {
   return query(context, [this](DevicesContext& c) { write_devices(c); });
@@ -15,11 +24,92 @@ kj::Promise<void> AdminServer::adopt(AdoptContext context) {
   const std::string serial = read_text(context.getParams().getSerial());
   for (const SeenDevice& seen : engine().backend().discover()) {
     if (seen.serial != serial) continue;
-    return device_command(context,
-                          AdoptDevice{seen.serial, seen.backend, seen.capacity_bytes, seen.granule_bytes});
+    return adopt_seen(context, seen);
   }
   refuse(context, unknown_device(serial));
   return kj::READY_NOW;
+}
+
+kj::Promise<void> AdminServer::adopt_seen(AdoptContext context, const SeenDevice& seen) {
+  KJ_IF_MAYBE (slot, admit(*connection_, context)) {
+    return engine()
+        .adopt(AdoptDevice{seen.serial, seen.backend, seen.capacity_bytes, seen.granule_bytes},
+               connection_->actor())
+        .then([this, context](Result<Reply> reply) mutable {
+          const auto adopted = reply_as<DeviceReply>(std::move(reply));
+          if (!adopted.ok()) {
+            refuse(context, adopted.error());
+            return;
+          }
+          write_device(context.getResults().initDevice(), adopted->device, device_use(state(), adopted->device),
+                       "", state());
+        })
+        .attach(kj::mv(*slot));
+  }
+  return kj::READY_NOW;
+}
+
+template <typename Context, typename Change, typename Answer>
+kj::Promise<void> AdminServer::change_hardware(Context context, Change change, Answer answer) {
+  KJ_IF_MAYBE (slot, admit(*connection_, context)) {
+    return engine()
+        .run_blocking(std::move(change))
+        .then([this, context, answer](auto outcome) mutable -> kj::Promise<void> {
+          if (!outcome.ok()) {
+            refuse(context, outcome.error());
+          } else {
+            answer(context, outcome);
+          }
+          return engine().look_at_devices();
+        })
+        .attach(kj::mv(*slot));
+  }
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> AdminServer::createRegion(CreateRegionContext context) {
+  const auto params = context.getParams();
+  RegionRequest request;
+  for (const auto memdev : params.getMemdevs()) request.memdevs.push_back(read_text(memdev));
+  request.granularity_bytes = params.getGranularity();
+  request.bytes = params.getBytes();
+  return change_hardware(
+      context, [&backend = engine().backend(), request] { return backend.create_region(request); },
+      [](CreateRegionContext& c, Result<std::string>& serial) { c.getResults().setSerial(*serial); });
+}
+
+// What is adopted belongs to the pools: it leaves by `terrace device remove` first.
+kj::Promise<void> AdminServer::destroyRegion(DestroyRegionContext context) {
+  const std::string serial = read_text(context.getParams().getSerial());
+  if (state().find_device(serial) != nullptr) {
+    refuse(context, still_adopted(serial, "destroyRegion"));
+    return kj::READY_NOW;
+  }
+  return change_hardware(
+      context, [&backend = engine().backend(), serial] { return backend.destroy_region(serial); },
+      [](DestroyRegionContext&, Status&) {});
+}
+
+kj::Promise<void> AdminServer::online(OnlineContext context) {
+  const std::string serial = read_text(context.getParams().getSerial());
+  if (state().find_device(serial) != nullptr) {
+    refuse(context, still_adopted(serial, "online"));
+    return kj::READY_NOW;
+  }
+  return change_hardware(
+      context, [&backend = engine().backend(), serial] { return backend.online(serial); },
+      [](OnlineContext& c, Result<std::string>& made) { c.getResults().setSerial(*made); });
+}
+
+kj::Promise<void> AdminServer::offline(OfflineContext context) {
+  const std::string serial = read_text(context.getParams().getSerial());
+  if (state().find_device(serial) != nullptr) {
+    refuse(context, still_adopted(serial, "offline"));
+    return kj::READY_NOW;
+  }
+  return change_hardware(
+      context, [&backend = engine().backend(), serial] { return backend.offline(serial); },
+      [](OfflineContext&, Status&) {});
 }
 
 kj::Promise<void> AdminServer::drain(DrainContext context) {
@@ -86,6 +176,7 @@ void AdminServer::write_devices(DevicesContext& c) {
     auto entry = out[i++];
     if (const DeviceRow* row = state().find_device(device.serial)) {
       write_device(entry, *row, uses[row->id], device.detail, state());
+      write_attributes(entry.initAttributes(), engine().backend().attributes(device.serial));
       continue;
     }
     entry.setSerial(device.serial);
@@ -93,6 +184,8 @@ void AdminServer::write_devices(DevicesContext& c) {
     entry.setCapacityBytes(device.capacity_bytes);
     entry.setGranuleBytes(device.granule_bytes);
     entry.setDetail(device.detail);
+    entry.setContents(device.contents);
+    write_attributes(entry.initAttributes(), engine().backend().attributes(device.serial));
     entry.setPresent(true);
   }
   for (const DeviceRow* device : unseen) {

@@ -83,7 +83,11 @@ void write_all_but_extents(rpc::LeaseInfo::Builder out, const LeaseRow& lease, S
   out.setGranuleBytes(state.pool_granule_bytes(lease.pool));
   out.setTier("cxl");
   out.setIsolation("kernel");
-  out.setHugePages(service.engine().backend().huge_pages());
+  out.setAgent(StateMachine::agent_of(lease));
+  const DeviceRow* device = lease.extents.empty() ? nullptr : state.find_device(lease.extents.front().device);
+  if (device != nullptr)
+    write_attributes(out.initAttributes(), service.engine().backend().attributes(device->serial));
+  out.setHugePages(service.engine().backend().huge_pages(lease.object));
   if (const ReportedUsage* usage = service.usage_of(lease.id)) {
     auto report = out.initUsage();
     report.setDdrBytes(usage->ddr_bytes);
@@ -175,6 +179,17 @@ std::unordered_map<DeviceId, DeviceUse> device_uses(const StateMachine& state) {
 
 DeviceUse device_use(const StateMachine& state, const DeviceRow& device) {
   return device_uses(state)[device.id];
+}
+
+void write_attributes(rpc::TierAttributes::Builder out, const TierAttributes& attributes) {
+  out.setLatencyNs(attributes.latency_ns);
+  out.setBandwidthBytesPerS(attributes.bandwidth_bytes_per_s);
+  out.setNumaNode(attributes.node);
+  out.setNumaDistance(attributes.distance);
+  out.setPersistent(attributes.persistent);
+  out.setSource(attributes.source == AttributesSource::hmat       ? "hmat"
+                : attributes.source == AttributesSource::measured ? "measured"
+                                                                  : "");
 }
 
 void write_device(rpc::DeviceInfo::Builder out, const DeviceRow& device, const DeviceUse& use,

@@ -101,6 +101,7 @@ struct Grant {
   uint64_t now_ns = 0;
   bool movable = false;
   uint64_t wait_ns = 0;  // how long to queue for a full pool; 0: not at all
+  std::string agent;     // the host whose agent carves, fences and erases it; empty: this manager's machine
 };
 // Nobody waits for this grant any more: a waiting one leaves the queue, others are left alone.
 struct CancelGrant {

@@ -94,7 +94,7 @@ Step StateMachine::on(const Grant& command) {
   }
   lease.id = LeaseId{meta_.next_lease++};
   lease.epoch = LeaseEpoch{meta_.next_epoch++};
-  lease.object = "lease-" + std::to_string(lease.id.value);
+  lease.object = object_name(lease, command.agent);
   lease.extents = std::move(extents).value();
   lease.phase = LeasePhase::pending;
   index_lease(lease);

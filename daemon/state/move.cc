@@ -30,7 +30,7 @@ Step StateMachine::on(const BeginMove& command) {
   target.pool = lease.pool;
   target.tenant = lease.tenant;
   target.host = lease.host;
-  target.object = "lease-" + std::to_string(target.id.value);
+  target.object = object_name(target, agent_of(lease));
   target.extents = std::move(extents).value();
   target.mode = lease.mode;
   target.phase = LeasePhase::pending;
@@ -69,7 +69,7 @@ Step StateMachine::on(const FinishMove& command) {
   const auto move = moves_.find(command.target);
   if (move == moves_.end() || move->second.lease != command.lease) {
     const bool done = command.commit && command.target != command.lease && usable(*lease) &&
-                      lease->object == "lease-" + std::to_string(command.target.value);
+                      lease->object == object_name(*lease, agent_of(*lease), command.target);
     if (done) {  // repeated, because the first reply was lost
       step.reply = Reply{LeaseReply{*lease}};
       return step;

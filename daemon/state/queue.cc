@@ -42,7 +42,7 @@ Step StateMachine::enqueue(LeaseRow lease, const Grant& command) {
   }
   const LeaseId id = lease.id = LeaseId{meta_.next_lease++};
   lease.epoch = LeaseEpoch{meta_.next_epoch++};  // replaced when it is served: it must exceed the extents' last
-  lease.object = "lease-" + std::to_string(id.value);
+  lease.object = object_name(lease, command.agent);
   lease.phase = LeasePhase::waiting;
   lease.deadline_ns = command.now_ns + command.wait_ns;
   index_lease(lease);

@@ -297,8 +297,10 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
   for (const auto& [name, bytes] : observed.objects) {
     if (known.contains(name)) continue;
     // One that cannot be destroyed keeps its name: no lease may be given it.
-    if (name.starts_with("lease-")) {
-      const uint64_t id = std::strtoull(name.c_str() + 6, nullptr, 10);
+    const size_t colon = name.find(':');
+    const std::string own = colon == std::string::npos ? name : name.substr(colon + 1);
+    if (own.starts_with("lease-")) {
+      const uint64_t id = std::strtoull(own.c_str() + 6, nullptr, 10);
       if (id >= meta_.next_lease && id < UINT64_MAX) {
         meta_.next_lease = id + 1;
         recovery.delta.meta = meta_;

@@ -168,7 +168,7 @@ Step StateMachine::finish_shrink(LeaseRow& lease, const Status& status) {
   tail.pool = lease.pool;
   tail.tenant = lease.tenant;
   tail.host = lease.host;
-  tail.object = "lease-" + std::to_string(tail.id.value) + "-tail";
+  tail.object = object_name(tail, agent_of(lease), {}, "-tail");
   tail.mode = lease.mode;
   tail.phase = LeasePhase::scrubbing;
   tail.cause = LeaseCause::released;

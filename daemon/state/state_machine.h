@@ -139,6 +139,9 @@ class StateMachine {
   };
   std::map<DeviceId, DeviceUse> device_uses() const;
   uint64_t pool_granule_bytes(PoolId id) const;
+  const std::string& pool_backend(PoolId id) const;  // the kind of its devices
+  // The host whose agent has the lease's object; empty: this manager's machine.
+  static std::string agent_of(const LeaseRow& lease);
 
   // Re-derives every invariant; one sentence for each breach, none when all hold.
   std::vector<std::string> check_all() const;
@@ -197,6 +200,11 @@ class StateMachine {
   std::vector<Extent> hold_window(PoolId pool);  // takes what is free in the pool's window
   void give_back(const std::vector<Extent>& extents);
 
+  // object_name.cc: what the object of a lease is called. `lease-7`; `devdax:lease-7` where the kind of memory
+  // is not the emulated one; `devdax:lease-7@hostb` where the agent of that host does the work. `id`: another
+  // than the row's own; `tail`: what tells a second object of the lease from the first.
+  std::string object_name(const LeaseRow& lease, const std::string& agent, LeaseId id = {},
+                          const std::string& tail = {}) const;
   // devices.cc
   DeviceRow* mutable_device(const std::string& serial);
   // Of the devices below `extents` the first that is absent, or absent or failed; null when all are there.

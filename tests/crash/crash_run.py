@@ -29,10 +29,11 @@ SMOKE_POINTS = ("carve_after_reserve", "journal_before_append", "journal_after_s
 
 
 def declared_points(build_dir):
-    """(name, process) of every failpoint, as the daemon of this build declares them."""
+    """(name, process) of every failpoint that this run is for, as the daemon of this build declares them."""
     listed = subprocess.run([find_binary("terraced", build_dir), "--list-failpoints"], capture_output=True, text=True,
                             stdin=subprocess.DEVNULL, check=True, timeout=30)
-    return [tuple(line.split("\t")[:2]) for line in listed.stdout.splitlines()]
+    points = [tuple(line.split("\t")[:2]) for line in listed.stdout.splitlines()]
+    return [point for point in points if point[1] in ("daemon", "client")]
 
 
 def say(text):

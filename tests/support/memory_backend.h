@@ -93,7 +93,7 @@ class MemoryBackend final : public daemon::Backend {
   }
   // With `in_place`, a fence leaves the bytes (as dax memory would) until erase() was called for all of them;
   // scrub() then refuses what was not erased.
-  bool erases_in_place() const override { return in_place; }
+  bool erases_in_place(std::string_view) const override { return in_place; }
   Status erase(const std::string& name, const std::vector<daemon::Extent>&, uint64_t offset,
                uint64_t length) override {
     if (fail_erase) return os_error(EIO, "erase", "planted");
@@ -150,9 +150,9 @@ class MemoryBackend final : public daemon::Backend {
       return Error{.code = ErrorCode::corrupt, .where = "copy", .detail = from};
     return {};
   }
-  bool quick(uint64_t bytes) const override { return bytes <= quick_bytes; }
+  bool quick(std::string_view, uint64_t bytes) const override { return bytes <= quick_bytes; }
   std::string describe_memory() const override { return "memfd"; }
-  bool huge_pages() const override { return false; }
+  bool huge_pages(std::string_view) const override { return false; }
 
   uint64_t device_bytes = 64 * mib;
   std::atomic<bool> fail_carve{false}, fail_scrub{false}, fail_erase{false};

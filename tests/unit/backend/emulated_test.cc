@@ -49,9 +49,9 @@ TEST_CASE("EmulatedBackend: a device is not seen while the mark of its unpluggin
 
 TEST_CASE("EmulatedBackend: only what takes microseconds is quick") {
   Pool pool;
-  CHECK(pool.backend->quick(256 * kib));
-  CHECK(pool.backend->quick(granule) == pool.backend->huge_pages());
-  CHECK(!pool.backend->quick(64 * mib));
+  CHECK(pool.backend->quick("lease-1", 256 * kib));
+  CHECK(pool.backend->quick("lease-1", granule) == pool.backend->huge_pages("lease-1"));
+  CHECK(!pool.backend->quick("lease-1", 64 * mib));
 }
 
 TEST_CASE("EmulatedBackend: an object that others hold is found with and without a kept descriptor") {

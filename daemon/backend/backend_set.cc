@@ -1,0 +1,188 @@
+#include "daemon/backend/backend_set.h"
+
+#include <algorithm>
+
+namespace terrace::daemon {
+
+std::string_view object_kind(std::string_view name) {
+  const size_t colon = name.find(':');
+  return colon == std::string_view::npos ? "emulated" : name.substr(0, colon);
+}
+
+Backend* BackendSet::of_object(std::string_view name) const {
+  const std::string_view kind = object_kind(name);
+  for (Backend* backend : backends_)
+    if (backend->kind() == kind) return backend;
+  return nullptr;
+}
+
+Backend* BackendSet::of_device(const std::string& serial) const {
+  for (Backend* backend : backends_)
+    for (const SeenDevice& device : backend->discover())
+      if (device.serial == serial) return backend;
+  return nullptr;
+}
+
+Error BackendSet::no_such_kind(std::string_view name) const {
+  return Error{.code = ErrorCode::unsupported,
+               .where = "BackendSet",
+               .detail = "this daemon has no memory of the kind of '" + std::string(name) +
+                         "'; `terrace doctor` says which it has and why"};
+}
+
+// --- devices --------------------------------------------------------------------------------------------
+
+std::vector<SeenDevice> BackendSet::discover() {
+  std::vector<SeenDevice> all;
+  for (Backend* backend : backends_) {
+    std::vector<SeenDevice> some = backend->discover();
+    all.insert(all.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
+  }
+  return all;
+}
+
+void BackendSet::refresh() {
+  for (Backend* backend : backends_) backend->refresh();
+}
+
+TierAttributes BackendSet::attributes(const std::string& serial) const {
+  for (const Backend* backend : backends_) {
+    const TierAttributes found = backend->attributes(serial);
+    if (found != TierAttributes{}) return found;
+  }
+  return {};
+}
+
+void BackendSet::know_devices(const std::vector<KnownDevice>& devices) {
+  for (Backend* backend : backends_) {
+    std::vector<KnownDevice> own;
+    for (const KnownDevice& device : devices)
+      if (device.backend == backend->kind()) own.push_back(device);
+    backend->know_devices(own);
+  }
+}
+
+void BackendSet::know_objects(const std::vector<KnownObject>& objects) {
+  for (Backend* backend : backends_) {
+    std::vector<KnownObject> own;
+    for (const KnownObject& object : objects)
+      if (object_kind(object.name) == backend->kind()) own.push_back(object);
+    backend->know_objects(own);
+  }
+}
+
+Status BackendSet::take_over(const std::string& serial) {
+  Backend* backend = of_device(serial);
+  return backend == nullptr ? Status(no_such_kind(serial)) : backend->take_over(serial);
+}
+
+// Whichever kind can: the others say that they cannot.
+Result<std::string> BackendSet::create_region(const RegionRequest& request) {
+  for (Backend* backend : backends_) {
+    auto serial = backend->create_region(request);
+    if (serial.ok() || serial.error().code != ErrorCode::unsupported) return serial;
+  }
+  return no_such_kind("memdevs");
+}
+
+Status BackendSet::destroy_region(const std::string& serial) {
+  Backend* backend = of_device(serial);
+  return backend == nullptr ? Status(no_such_kind(serial)) : backend->destroy_region(serial);
+}
+
+Result<std::string> BackendSet::online(const std::string& serial) {
+  for (Backend* backend : backends_) {
+    auto online = backend->online(serial);
+    if (online.ok() || online.error().code != ErrorCode::unsupported) return online;
+  }
+  return no_such_kind(serial);
+}
+
+Status BackendSet::offline(const std::string& serial) {
+  Backend* backend = of_device(serial);
+  return backend == nullptr ? Status(no_such_kind(serial)) : backend->offline(serial);
+}
+
+// --- objects --------------------------------------------------------------------------------------------
+
+Status BackendSet::carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) {
+  Backend* backend = of_object(name);
+  return backend == nullptr ? Status(no_such_kind(name)) : backend->carve(name, bytes, extents);
+}
+
+Result<UniqueFd> BackendSet::open(const std::string& name, ObjectAccess access) {
+  Backend* backend = of_object(name);
+  if (backend == nullptr) return no_such_kind(name);
+  return backend->open(name, access);
+}
+
+Status BackendSet::fence(const std::string& name) {
+  Backend* backend = of_object(name);
+  return backend == nullptr ? Status(no_such_kind(name)) : backend->fence(name);
+}
+
+Result<uint64_t> BackendSet::scrub(const std::string& name) {
+  Backend* backend = of_object(name);
+  if (backend == nullptr) return no_such_kind(name);
+  return backend->scrub(name);
+}
+
+bool BackendSet::erases_in_place(std::string_view name) const {
+  const Backend* backend = of_object(name);
+  return backend != nullptr && backend->erases_in_place(name);
+}
+
+Status BackendSet::erase(const std::string& name, const std::vector<Extent>& extents, uint64_t offset,
+                         uint64_t length) {
+  Backend* backend = of_object(name);
+  return backend == nullptr ? Status(no_such_kind(name)) : backend->erase(name, extents, offset, length);
+}
+
+Status BackendSet::resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
+                          const std::vector<Extent>& extents) {
+  Backend* backend = of_object(name);
+  return backend == nullptr ? Status(no_such_kind(name)) : backend->resize(name, from_bytes, to_bytes, extents);
+}
+
+Status BackendSet::rebind(const std::string& from, const std::string& to, uint64_t bytes,
+                          const std::vector<Extent>& extents) {
+  Backend* backend = of_object(to);
+  return backend == nullptr ? Status(no_such_kind(to)) : backend->rebind(from, to, bytes, extents);
+}
+
+Status BackendSet::copy(const std::string& from, const std::string& to, uint64_t bytes) {
+  Backend* backend = of_object(to);
+  return backend == nullptr ? Status(no_such_kind(to)) : backend->copy(from, to, bytes);
+}
+
+bool BackendSet::quick(std::string_view name, uint64_t bytes) const {
+  const Backend* backend = of_object(name);
+  return backend != nullptr && backend->quick(name, bytes);
+}
+
+Result<std::vector<ObservedObject>> BackendSet::list() {
+  std::vector<ObservedObject> all;
+  for (Backend* backend : backends_) {
+    auto some = backend->list();
+    if (!some.ok()) return std::move(some).error();
+    all.insert(all.end(), std::make_move_iterator(some->begin()), std::make_move_iterator(some->end()));
+  }
+  return all;
+}
+
+Result<ObservedObject> BackendSet::usage(const std::string& name) {
+  Backend* backend = of_object(name);
+  if (backend == nullptr) return no_such_kind(name);
+  return backend->usage(name);
+}
+
+std::string BackendSet::describe_memory() const {
+  return backends_.empty() ? std::string("none") : backends_.front()->describe_memory();
+}
+
+bool BackendSet::huge_pages(std::string_view name) const {
+  const Backend* backend = of_object(name);
+  return backend != nullptr && backend->huge_pages(name);
+}
+
+}  // namespace terrace::daemon
