@@ -15,6 +15,7 @@
 #include "core/base/failpoint.h"
 #include "daemon/backend/backend_set.h"
 #include "daemon/backend/emulated.h"
+#include "daemon/backend/numa.h"
 #include "daemon/config/config.h"
 #include "daemon/config/log.h"
 #include "daemon/config/runtime_directory.h"
@@ -144,6 +145,13 @@ ObjectDirectoryOptions object_directory_options(const DaemonConfig& config) {
   return options;
 }
 
+NumaOptions numa_options(const DaemonConfig& config) {
+  return {.runtime_directory = config.runtime_directory,
+          .mount = config.mount,
+          .huge_pages = config.huge_pages,
+          .record = config.state_path + ".system-ram"};
+}
+
 // Processes that still have what was taken back from them. A start waits for this look at /proc, but not for
 // long.
 Engine::StartCheck look_for_stubborn_holders(const std::string& object_path) {
@@ -172,8 +180,10 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
                                                                .granule_bytes = config.granule_bytes,
                                                                .reserve = !config.overcommit});
   spdlog::info("memory: {}", emulated.describe_memory());
+  NumaBackend numa(numa_options(config), nullptr);
   BackendSet backend;
   backend.add(emulated);
+  backend.add(numa);
 
   auto io = kj::setupAsyncIo();
   const SystemClock clock;
@@ -201,6 +211,8 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   if (engine.state().leases().empty()) {
     if (Status removed = emulated.remove_directory(); !removed.ok())
       spdlog::warn("the memory's directory stays: {}", removed.error().to_string());
+    if (Status removed = numa.remove_directories(); !removed.ok())
+      spdlog::warn("a memory node's directory stays: {}", removed.error().to_string());
   }
   return {};
 }

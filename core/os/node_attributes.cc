@@ -35,15 +35,21 @@ uint64_t read_number(const std::string& path) {
   return number;
 }
 
+// "Node 1 MemTotal:        1048576 kB"
+uint64_t size_of(const std::string& meminfo, const std::string& key) {
+  const size_t at = meminfo.find(" " + key + ":");
+  uint64_t kilobytes = 0;
+  if (at == std::string::npos) return 0;
+  if (std::sscanf(meminfo.c_str() + at + key.size() + 2, "%" SCNu64, &kilobytes) != 1) return 0;
+  return kilobytes > UINT64_MAX / kib ? 0 : kilobytes * kib;
+}
+
 void read_sizes(const std::string& meminfo, NodeAttributes& attributes) {
-  std::istringstream lines(meminfo);
-  for (std::string line; std::getline(lines, line);) {
-    uint64_t kilobytes = 0;
-    if (std::sscanf(line.c_str(), "Node %*d MemTotal: %" SCNu64, &kilobytes) == 1)
-      attributes.total_bytes = kilobytes * kib;
-    if (std::sscanf(line.c_str(), "Node %*d MemFree: %" SCNu64, &kilobytes) == 1)
-      attributes.free_bytes = kilobytes * kib;
-  }
+  attributes.total_bytes = size_of(meminfo, "MemTotal");
+  attributes.free_bytes = size_of(meminfo, "MemFree");
+  const uint64_t cache = size_of(meminfo, "Active(file)") + size_of(meminfo, "Inactive(file)");
+  const uint64_t unclean = size_of(meminfo, "Dirty") + size_of(meminfo, "Writeback");
+  attributes.available_bytes = attributes.free_bytes + cache - std::min(cache, unclean);
 }
 
 bool has_cpus(int node, const std::string& root) {

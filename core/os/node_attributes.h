@@ -16,6 +16,7 @@ struct NodeAttributes {
   bool has_cpus = false;
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;
+  uint64_t available_bytes = 0;  // free, or clean page cache, which the kernel drops for whoever asks
   // By the HMAT; both 0 where the firmware has none, or a hypervisor hides it.
   uint32_t latency_ns = 0;  // of a read
   uint64_t bandwidth_bytes_per_s = 0;

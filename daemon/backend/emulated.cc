@@ -41,6 +41,12 @@ Error busy_size(const std::string& name, uint64_t now, uint64_t from_bytes, uint
                          " it should get: " + (now == 0 ? "it was fenced" : "its holder cut it")};
 }
 
+// `what` could not be done, and the error says why.
+Error about(Error error, const std::string& what) {
+  error.detail = error.detail.empty() ? what : what + ": " + error.detail;
+  return error;
+}
+
 // Whether this process makes files without part of mode 0600. Only a read of the umask.
 bool umask_takes_from_owner() {
   const mode_t mask = ::umask(0077);
@@ -150,10 +156,29 @@ Status EmulatedBackend::reserve(int fd, const std::string& name, uint64_t bytes)
   if (umask_hinders_ && ::fchmod(fd, 0600) != 0) return cannot(errno);
   // The size comes first: the kernel puts huge pages beyond it on a list of those it may split.
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return cannot(errno);
-  // tmpfs gives back everything when a signal interrupts it, so that starting over is right.
-  while (options_.reserve && ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0)
-    if (errno != EINTR) return cannot(errno);
+  if (options_.reserve)
+    if (Status taken = take_memory(fd, 0, 0, bytes); !taken.ok())
+      return about(std::move(taken).error(), "cannot reserve " + format_size(bytes) + " for object " + name);
+  if (options_.source != nullptr)
+    if (Status verified = options_.source->verify(fd, 0, bytes); !verified.ok())
+      return about(std::move(verified).error(), "object " + name + " was not made");
   if (const int code = TERRACE_FAILPOINT(carve_after_reserve); code != 0) return cannot(code);
+  return {};
+}
+
+// Reserves a part of a file that has no memory yet. What was got before a failure is the caller's to give back.
+Status EmulatedBackend::take_memory(int fd, int mode, uint64_t offset, uint64_t bytes) const {
+  MemorySource* source = options_.source;
+  if (source != nullptr) TERRACE_RETURN_IF_ERROR(source->bind(fd, offset, bytes));
+  const uint64_t end = offset + bytes;
+  const uint64_t step = source == nullptr ? bytes : MemorySource::room_step_bytes;
+  for (; offset < end; offset += step) {
+    const uint64_t piece = std::min(step, end - offset);
+    if (source != nullptr) TERRACE_RETURN_IF_ERROR(source->room(piece));
+    // tmpfs gives back all of a call that a signal interrupts, so that starting over is right.
+    while (::fallocate(fd, mode, static_cast<off_t>(offset), static_cast<off_t>(piece)) != 0)
+      if (errno != EINTR) return memory_error(errno, "EmulatedBackend::take_memory", "");
+  }
   return {};
 }
 
@@ -260,14 +285,24 @@ Status EmulatedBackend::resize(const std::string& name, uint64_t from_bytes, uin
     return busy_size(name, before, from_bytes, to_bytes);
   // Beyond the end first: a failure leaves the object as it was, and a fence meanwhile finds no larger one.
   if (to_bytes > from_bytes && options_.reserve) {
-    while (::fallocate(fd.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(from_bytes),
-                       static_cast<off_t>(to_bytes - from_bytes)) != 0) {
-      if (errno != EINTR)
-        return memory_error(
-            errno, where, "cannot reserve " + format_size(to_bytes - from_bytes) + " more for object " + name);
+    const uint64_t more = to_bytes - from_bytes;
+    Status taken = take_memory(fd.get(), FALLOC_FL_KEEP_SIZE, from_bytes, more);
+    if (!taken.ok()) {
+      // What it did get goes back.
+      (void)!::fallocate(fd.get(), FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, static_cast<off_t>(from_bytes),
+                         static_cast<off_t>(more));
+      return about(std::move(taken).error(),
+                   "cannot reserve " + format_size(more) + " more for object " + name);
     }
   }
   TERRACE_RETURN_IF_ERROR(set_size(fd.get(), name, from_bytes, to_bytes));
+  if (to_bytes > from_bytes && options_.source != nullptr) {
+    Status verified = options_.source->verify(fd.get(), from_bytes, to_bytes - from_bytes);
+    if (!verified.ok()) {
+      (void)set_size(fd.get(), name, to_bytes, from_bytes);
+      return about(std::move(verified).error(), "object " + name + " did not grow");
+    }
+  }
   if (const int code = TERRACE_FAILPOINT(resize_after_apply); code != 0) {
     if (to_bytes > from_bytes) (void)set_size(fd.get(), name, to_bytes, from_bytes);
     return memory_error(code, where, "cannot confirm the new size of object " + name);

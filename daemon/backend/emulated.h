@@ -56,12 +56,30 @@ struct EmulatedDevice {
   bool operator==(const EmulatedDevice&) const = default;
 };
 
+// Where the memory of objects must come from, for whoever keeps objects as files but not of any memory. The
+// calls surround each piece of memory that is reserved.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  // Pages of this part of an object, which has none of them yet, will come from there.
+  virtual Status bind(int fd, uint64_t offset, uint64_t bytes) = 0;
+  // Whether there is so much now. Asked for each piece, at most room_step_bytes at once.
+  // Errors    capacity_exhausted
+  virtual Status room(uint64_t bytes) = 0;
+  // Whether these pages are where they should be.
+  virtual Status verify(int fd, uint64_t offset, uint64_t bytes) = 0;
+
+  static constexpr uint64_t room_step_bytes = uint64_t{256} << 20;
+};
+
 struct EmulatedOptions {
   std::vector<EmulatedDevice> devices;
   uint64_t granule_bytes = limits::granule_bytes;
   // Whether memory is taken from the machine when it is granted. false lets a pool be larger than the machine,
   // for trials of scale: memory is taken when it is touched, and a holder gets SIGBUS where none is left.
   bool reserve = true;
+  // Whom to ask for memory, and whether what was got is right; outlives the backend. nullptr: the mount alone.
+  MemorySource* source = nullptr;
 };
 
 // Whether `name` can name an object: letters, digits and "-_.", not beginning with '.' or '-', at most
@@ -89,6 +107,9 @@ class EmulatedBackend final : public Backend {
   Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
                 const std::vector<Extent>& extents) override;
   Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
+  // The same from an object of another directory.
+  Status copy_from(const EmulatedBackend& source, const std::string& from, const std::string& to,
+                   uint64_t bytes);
   bool quick(std::string_view name, uint64_t bytes) const override;
   Result<std::vector<ObservedObject>> list() override;
   Result<ObservedObject> usage(const std::string& name) override;
@@ -103,6 +124,7 @@ class EmulatedBackend final : public Backend {
                      const char* where) const;
   Result<UniqueFd> open_object(const std::string& name, int flags, struct stat& status) const;
   Status reserve(int fd, const std::string& name, uint64_t bytes) const;
+  Status take_memory(int fd, int mode, uint64_t offset, uint64_t bytes) const;
   Status set_size(int fd, const std::string& name, uint64_t from_bytes, uint64_t to_bytes);
   Result<bool> unlink_if_empty(int fd, const std::string& name) const;
   Result<UniqueFd> open_target(const std::string& to, uint64_t bytes, uint64_t& missing) const;

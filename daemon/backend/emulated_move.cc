@@ -115,6 +115,7 @@ Result<UniqueFd> EmulatedBackend::open_target(const std::string& to, uint64_t by
   if (umask_hinders_) ::fchmod(fd.get(), 0600);
   uint64_t size = static_cast<uint64_t>(status.st_size);
   if (size == 0) {
+    if (options_.source != nullptr) TERRACE_RETURN_IF_ERROR(options_.source->bind(fd.get(), 0, bytes));
     if (::ftruncate(fd.get(), static_cast<off_t>(2 * bytes)) != 0)
       return memory_error(errno, rebind_where, "cannot size object " + to);
     size = 2 * bytes;
@@ -189,11 +190,16 @@ Status EmulatedBackend::cut(int fd, const std::string& name, uint64_t bytes) {
 }
 
 Status EmulatedBackend::copy(const std::string& from, const std::string& to, uint64_t bytes) {
+  return copy_from(*this, from, to, bytes);
+}
+
+Status EmulatedBackend::copy_from(const EmulatedBackend& source_directory, const std::string& from,
+                                  const std::string& to, uint64_t bytes) {
   if (const int code = TERRACE_FAILPOINT(move_before_copy); code != 0)
     return memory_error(code, copy_where, "cannot copy object " + from);
   struct stat source {};
   struct stat target {};
-  TERRACE_ASSIGN_OR_RETURN(const UniqueFd old, open_object(from, O_RDWR, source));
+  TERRACE_ASSIGN_OR_RETURN(const UniqueFd old, source_directory.open_object(from, O_RDWR, source));
   TERRACE_ASSIGN_OR_RETURN(const UniqueFd next, open_object(to, O_RDWR, target));
   if (source.st_size < static_cast<off_t>(bytes)) return cut_off(copy_where, from);
   if (target.st_size != static_cast<off_t>(bytes))

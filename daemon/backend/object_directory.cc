@@ -26,10 +26,6 @@ constexpr const char* where = "ObjectDirectory";
 // How a mount of ours is recognised in mountinfo.
 constexpr const char* mount_source = "terraced";
 
-// Beyond the devices: a holder can grow the file of a lease it still has, or had (emulated.h); this much of
-// that is absorbed before carving for others is refused.
-constexpr uint64_t slack_bytes = 64 * mib;
-
 constexpr uint64_t inodes_spare = 1024;
 
 Error failed(ErrorCode code, std::string detail, int os_errno = 0) {
@@ -48,9 +44,14 @@ uint64_t capacity_of(int fd) {
   return static_cast<uint64_t>(status.f_blocks) * static_cast<uint64_t>(status.f_bsize);
 }
 
+std::string memory_policy(int node) {
+  return "bind:" + std::to_string(node);
+}
+
 std::string mount_options(const ObjectDirectoryOptions& options, bool huge) {
-  std::string text = "mode=0700,size=" + std::to_string(options.bytes + slack_bytes) +
+  std::string text = "mode=0700,size=" + std::to_string(options.bytes + options.slack_bytes) +
                      ",nr_inodes=" + std::to_string(options.bytes / limits::granule_bytes + inodes_spare);
+  if (options.node >= 0) text += ",mpol=" + memory_policy(options.node);
   if (huge) text += std::string(",huge=") + huge_pages_word(options.huge_pages);
   return text;
 }
@@ -94,6 +95,15 @@ bool is_empty(int fd) {
   return empty;
 }
 
+// One that is there already was mounted by an earlier start: for the same node, or its memory is elsewhere.
+Status check_policy(const Mount& mount, const ObjectDirectoryOptions& options) {
+  const std::string wanted = options.node < 0 ? "" : memory_policy(options.node);
+  const std::string found = mount.option("mpol").value_or("");
+  if (found == wanted) return {};
+  return failed(ErrorCode::busy, "the tmpfs at " + mount.point + " has the memory policy '" + found +
+                                     "', not '" + wanted + "'; end the leases on it and unmount it");
+}
+
 }  // namespace
 
 const char* huge_pages_word(HugePages huge_pages) {
@@ -106,12 +116,13 @@ const char* huge_pages_word(HugePages huge_pages) {
   return "never";
 }
 
-std::string shared_memory_directory(const std::string& runtime_directory) {
+std::string shared_memory_directory(const std::string& runtime_directory, const std::string& name) {
   uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a: the same in every build, and no secret
   for (const char c : runtime_directory) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
   char digits[17];
   std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(hash));
-  return "/dev/shm/terrace-" + std::to_string(::geteuid()) + "-" + digits;
+  return "/dev/shm/terrace-" + std::to_string(::geteuid()) + "-" + digits +
+         (name == "objects" ? "" : "-" + name);
 }
 
 Result<ObjectDirectory> ObjectDirectory::prepare(const ObjectDirectoryOptions& options) {
@@ -119,8 +130,8 @@ Result<ObjectDirectory> ObjectDirectory::prepare(const ObjectDirectoryOptions& o
   ObjectDirectory directory;
   directory.path_ = options.directory;
   if (directory.path_.empty()) {
-    directory.path_ = root && options.mount ? options.runtime_directory + "/objects"
-                                            : shared_memory_directory(options.runtime_directory);
+    directory.path_ = root && options.mount ? options.runtime_directory + "/" + options.name
+                                            : shared_memory_directory(options.runtime_directory, options.name);
   }
   if (directory.path_[0] != '/')
     return failed(ErrorCode::invalid_argument, "the object directory must be absolute: " + directory.path_);
@@ -142,7 +153,7 @@ Result<ObjectDirectory> ObjectDirectory::prepare(const ObjectDirectoryOptions& o
       if (mounted.error().code != ErrorCode::permission_denied || !options.directory.empty())
         return mounted.error();
       ::rmdir(directory.path_.c_str());
-      directory.path_ = shared_memory_directory(options.runtime_directory);
+      directory.path_ = shared_memory_directory(options.runtime_directory, options.name);
       TERRACE_RETURN_IF_ERROR(directory.open_checked());
     }
   }
@@ -152,11 +163,14 @@ Result<ObjectDirectory> ObjectDirectory::prepare(const ObjectDirectoryOptions& o
   if (!tmpfs) {
     return failed(ErrorCode::unsupported,
                   directory.path_ + " is on " + (mount.has_value() ? mount->type : "an unknown file system") +
-                      ", but emulated memory must be on tmpfs; run terraced as root with mounting allowed, or "
+                      ", but memory objects must be on tmpfs; run terraced as root with mounting allowed, or "
                       "choose a directory below /dev/shm");
   }
   TERRACE_RETURN_IF_ERROR(directory.lock());
-  if (directory.own_mount_) TERRACE_RETURN_IF_ERROR(directory.fit_size(options));
+  if (directory.own_mount_) {
+    TERRACE_RETURN_IF_ERROR(check_policy(*mount, options));
+    TERRACE_RETURN_IF_ERROR(directory.fit_size(options));
+  }
   directory.describe();
   return directory;
 }
@@ -207,13 +221,18 @@ Status ObjectDirectory::mount_tmpfs(const ObjectDirectoryOptions& options) {
                       " is not empty, and a tmpfs mounted over it would hide what is in it; move that away, "
                       "or choose another object directory");
   }
-  if (const int error = mount_on(fd_.get(), 0, options); error != 0)
-    return os_error(error, where, "cannot mount a tmpfs on " + path_);
+  if (const int error = mount_on(fd_.get(), 0, options); error != 0) {
+    std::string detail = "cannot mount a tmpfs on " + path_;
+    if (error == EINVAL && options.node >= 0)
+      detail += " whose memory is that of node " + std::to_string(options.node) +
+                ": the node has none, or this process may not use it (cpuset)";
+    return os_error(error, where, std::move(detail));
+  }
   return open_checked();
 }
 
 Status ObjectDirectory::fit_size(const ObjectDirectoryOptions& options) {
-  if (capacity_of(fd_.get()) >= options.bytes + slack_bytes) return {};
+  if (capacity_of(fd_.get()) >= options.bytes + options.slack_bytes) return {};
   if (const int error = mount_on(fd_.get(), MS_REMOUNT, options); error != 0)
     return os_error(error, where, "cannot enlarge the tmpfs on " + path_ + " for the devices that were added");
   return {};
@@ -225,6 +244,8 @@ void ObjectDirectory::describe() {
   description_ = "tmpfs at " + path_;
   if (point != path_) description_ += " (within " + point + ", which other programs fill too)";
   description_ += ", " + format_size(capacity_of(fd_.get())) + ": ";
+  if (mount.has_value() && mount->option("mpol").has_value())
+    description_ += "memory policy " + *mount->option("mpol") + ", ";
 
   const std::string huge = mount.has_value() ? mount->option("huge").value_or("never") : "never";
   const std::string kernel = kernel_switch();

@@ -1,11 +1,12 @@
-// The private directory in which the emulated backend keeps its objects: found or made, checked, locked,
-// and removed again. It must be on tmpfs: an object on a disk would be neither memory nor erased by
-// truncation alone.
+// The private directory in which a backend keeps its objects: found or made, checked, locked, and removed
+// again. The emulated backend has one, the numa backend one for each memory node, mounted with that node's
+// memory only. It must be on tmpfs: an object on a disk would be neither memory nor erased by truncation alone.
 //
-//   root      a tmpfs of our own mounted on <directory> (default <runtime_directory>/objects), of the size of
-//             all emulated devices, nosuid,nodev,noexec, 0700. One that is there already is used again: its
+//   root      a tmpfs of our own mounted on <directory> (default <runtime_directory>/<name>), of the size of
+//             all its devices, nosuid,nodev,noexec, 0700. One that is there already is used again: its
 //             objects belong to leases that outlived the daemon
-//   others    /dev/shm/terrace-<uid>-<hash of the runtime directory>; small pages, as only root can mount
+//   others    /dev/shm/terrace-<uid>-<hash of the runtime directory>[-<name>]; small pages and any node's
+//             memory, as only root can mount
 //
 // Huge pages: an object is a whole number of 2 MiB granules and is reserved at once, so huge=always wastes
 // no byte and gives every granule one page-table entry. within_size would give the same for whole objects
@@ -35,8 +36,13 @@ const char* huge_pages_word(HugePages huge_pages);
 struct ObjectDirectoryOptions {
   std::string directory;          // empty: chosen as above
   std::string runtime_directory;  // names the daemon; absolute
-  uint64_t bytes = 0;             // all emulated devices together
-  bool mount = true;              // whether root mounts a tmpfs; otherwise the directory must be on one
+  std::string name = "objects";   // tells a daemon's directories apart
+  uint64_t bytes = 0;             // all devices together
+  // Beyond the devices: a holder can grow the file of a lease it still has, or had (emulated.h); this much of
+  // that is absorbed before carving for others is refused.
+  uint64_t slack_bytes = uint64_t{64} << 20;
+  int node = -1;      // a tmpfs that is mounted takes its memory from there only; -1: anywhere
+  bool mount = true;  // whether root mounts a tmpfs; otherwise the directory must be on one
   HugePages huge_pages = HugePages::always;
 };
 
@@ -75,6 +81,6 @@ class ObjectDirectory {
 };
 
 // Where prepare() puts the directory when none is configured and it cannot mount.
-std::string shared_memory_directory(const std::string& runtime_directory);
+std::string shared_memory_directory(const std::string& runtime_directory, const std::string& name = "objects");
 
 }  // namespace terrace::daemon

@@ -34,7 +34,9 @@ class MadeUpNodes {
     write(directory + "/cpulist", cpus + "\n");
     write(directory + "/distance", distance + "\n");
     write(directory + "/meminfo", line + "MemTotal:       " + std::to_string(kilobytes) + " kB\n" + line +
-                                      "MemFree:        " + std::to_string(kilobytes / 2) + " kB\n");
+                                      "MemFree:        " + std::to_string(kilobytes / 2) + " kB\n" + line +
+                                      "Dirty: 8 kB\n" + line + "Active(file):        30 kB\n" + line +
+                                      "Inactive(file):      2 kB\n");
   }
   const std::string& path() const { return path_; }
 
@@ -67,6 +69,7 @@ TEST_CASE("node_attributes: the figures of the HMAT are those seen from the near
                                .has_cpus = false,
                                .total_bytes = gib,
                                .free_bytes = gib / 2,
+                               .available_bytes = gib / 2 + 24 * kib,
                                .latency_ns = 300,
                                .bandwidth_bytes_per_s = 8 * gib,
                                .distance = 20,
