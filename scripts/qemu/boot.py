@@ -7,7 +7,7 @@ under emulation with several threads a kernel may die in its first second.
 import dataclasses
 import time
 
-from qemu.machine import Job, Machine, RunFolder
+from qemu.machine import Machine, RunFolder
 
 BOOT_LIMIT_S = 120     # to the first report, seldom more than 6 on an idle machine
 READY_LIMIT_S = 60     # from there until modules are loaded and devices are there
@@ -86,11 +86,12 @@ class _Follower:
 
 
 def run(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list = (), on_end=lambda outcome: None,
-        on_tick=lambda: None) -> BootResult:
-    """One boot of as many guests as there are jobs. The guests are gone when this returns or raises."""
+        on_tick=lambda: None, first: bool = True) -> BootResult:
+    """One boot of as many guests as there are jobs. The guests are gone when this returns or raises. A boot that is
+    not the first over its media keeps them when it is tried again."""
     begin = time.monotonic()
     for attempt in range(BOOT_TRIES):
-        if attempt:
+        if attempt and first:
             folder.reset()
         result = _boot(folder, kernel, initramfs, jobs, forwards, on_end, on_tick)
         result.retries = attempt
@@ -133,7 +134,3 @@ def _let_end(machine: Machine) -> None:
     deadline = time.monotonic() + 10
     while machine.alive and time.monotonic() < deadline:
         time.sleep(0.02)
-
-
-def job_for(commands: list, environment: dict) -> Job:
-    return Job(tuple(commands), (), tuple(environment.items()))

@@ -111,7 +111,7 @@ def command_line(emulator: str, topology: Topology, files: Files, forwards: tupl
     """The whole QEMU command. `forwards`: (host port, guest port) pairs, TCP on the loopback of this machine."""
     machine = "q35" + (",cxl=on" if topology.bridges else "") + (",hmat=on" if topology.soft_reserved_bytes else "")
     memory = LOCAL_BYTES + topology.soft_reserved_bytes
-    command = [emulator, "-accel", "tcg,thread=multi", "-cpu", "max,-hypervisor,-erms,-fsrm", "-M", machine,
+    command = [emulator, "-accel", "tcg,thread=multi", "-cpu", "max,-hypervisor,-erms,-fsrm,-la57", "-M", machine,
                "-m", f"{memory // MIB}M", "-smp", "2", "-nodefaults", "-no-user-config", "-display", "none",
                "-no-reboot", "-serial", serial,
                "-device", f"isa-debug-exit,iobase={EXIT_PORT:#x},iosize=0x04",

@@ -2,7 +2,7 @@
 python3, with the host's files below it.
 
 /run/terrace-qemu is the folder shared with the host:
-  job.json      what to do: {"host", "modules", "memdevs", "soft_reserved", "exchange", "environment", "commands" |
+  job.json      what to do: {"host", "topology", "modules", "memdevs", "soft_reserved", "exchange", "environment", "commands" |
                 "shell"}
   events.jsonl  what happened, a line each: init, start, end, quit (scripts/qemu/machine.py reads it meanwhile)
   out/          a file per command with its output; commands may leave files of their own there

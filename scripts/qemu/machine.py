@@ -93,7 +93,8 @@ class Job:
     environment: tuple = ()  # (name, value)
 
     def document(self, topology: guest.Topology, host: int) -> dict:
-        document = {"host": host, "modules": list(topology.modules), "memdevs": len(topology.memdevs()),
+        name = next(key for key, value in guest.TOPOLOGIES.items() if value is topology)
+        document = {"host": host, "topology": name, "modules": list(topology.modules), "memdevs": len(topology.memdevs()),
                     "soft_reserved": bool(topology.soft_reserved_bytes), "environment": dict(self.environment),
                     "commands": list(self.commands), "exchange": topology.hosts > 1}
         return {**document, "shell": list(self.shell)} if self.shell else document
@@ -113,7 +114,7 @@ class Machine:
         self.log = folder.host(host) / "serial.log"
         self._events = share / "events.jsonl"
         self._read = 0
-        files = guest.Files(str(kernel.image), str(initramfs), str(share), str(folder.media), str(folder.labels(host)),
+        files = guest.Files(str(kernel.boots), str(initramfs), str(share), str(folder.media), str(folder.labels(host)),
                             str(folder.exchange))
         self.command = guest.command_line(need_emulator(), folder.topology, files, forwards,
                                           "mon:stdio" if console else "stdio")

@@ -27,6 +27,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--preset", default=runner.PRESET, help=f"build to use (default: {runner.PRESET}, which is "
                       "optimised and has failpoints)")
     verb.add_argument("--no-build", action="store_true", help="take the programs as they are built")
+    verb.add_argument("--build-dir", default="", metavar="DIR", help="take the programs of this build folder instead")
     verb.add_argument("--kernel", default="", metavar="DIR", help="an unpacked kernel package (also "
                       "$TERRACE_QEMU_KERNEL); default: Debian's, downloaded once")
     verb.add_argument("--limit", type=int, default=600, metavar="S", help="time limit of `run` (default 600)")
@@ -55,7 +56,8 @@ def ci_selection() -> None:
 
 
 def _runner(arguments: argparse.Namespace) -> runner.Runner:
-    return runner.Runner(arguments.preset, arguments.kernel, arguments.keep, not arguments.no_build)
+    return runner.Runner(arguments.preset, arguments.kernel, arguments.keep, not arguments.no_build,
+                         arguments.build_dir)
 
 
 def _run_script(arguments: argparse.Namespace) -> None:

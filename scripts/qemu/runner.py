@@ -7,15 +7,16 @@ import json
 import os
 import pathlib
 import socket
+import subprocess
 import sys
 import time
 
 from devlib.build import build
 from devlib.commands import ROOT, build_dir
 from devlib.output import Failure, Heartbeat, duration, note, say, table
-from qemu import boot, initramfs, kernel
+from qemu import boot, initramfs, kernel, warm
 from qemu.guest import TOPOLOGIES
-from qemu.machine import RunFolder
+from qemu.machine import Job, RunFolder
 from qemu.skip import EXIT_SKIPPED, Skip, need_emulator
 
 sys.path.insert(0, str(ROOT / "tests/guest"))
@@ -53,7 +54,7 @@ def groups(tests: list) -> list:
     """Lists of tests that share a boot, in the catalogue's order."""
     shared, result = {}, []
     for test in tests:
-        if test.alone or TOPOLOGIES[test.topology].hosts > 1:
+        if test.alone or test.boots > 1 or TOPOLOGIES[test.topology].hosts > 1:
             result.append([test])
         elif test.topology in shared:
             shared[test.topology].append(test)
@@ -74,15 +75,16 @@ def show_list() -> None:
 class Runner:
     """Boots what a list of tests needs. One guest at a time: each keeps two processors busy."""
 
-    def __init__(self, preset: str = PRESET, kernel_folder: str = "", keep: bool = False, fresh_build: bool = True):
+    def __init__(self, preset: str = PRESET, kernel_folder: str = "", keep: bool = False, fresh_build: bool = True,
+                 folder: str = ""):
         need_emulator()
         self.kernel = kernel.find(kernel_folder)
-        self.initramfs = initramfs.build(self.kernel)
         self.keep = keep
         self.show_output = False  # of the programs, while they run
-        self.build = build_dir(preset)
-        if fresh_build:
+        self.build = pathlib.Path(folder).resolve() if folder else build_dir(preset)
+        if fresh_build and not folder:
             build(preset, list(TARGETS))
+        self.initramfs = initramfs.build(self.kernel, warm.archive(warm.files(self.build, self.kernel)))
 
     def environment(self) -> dict:
         found = {"TERRACE_BUILD_DIR": str(self.build), "PYTHONDONTWRITEBYTECODE": "1",
@@ -113,43 +115,52 @@ class Runner:
         topology = TOPOLOGIES[group[0].topology]
         say(f"qemu: {group[0].topology} ({topology.summary}): {', '.join(test.name for test in group)}")
         with RunFolder(topology, self.keep) as folder:
-            forwards, ports = _forwards(group[0])
-            environment = {**self.environment(), **ports}
-            jobs = [boot.job_for([self.command(test, test.commands[host]) for test in group], environment)
-                    for host in range(topology.hosts)]
-            result = self._boot(group, folder, jobs, forwards)
-            if result.retries:
-                note(f"the guest died before init {result.retries} time(s) and was booted again")
-            note(f"booted in {duration(result.boot_s)}, {duration(result.wall_s)} in all")
-            if result.broken:
-                note(result.broken.replace("\n", "\n   | "))
-            left = []
-            for test in group:
-                row = rows[test.name]
-                row.retries += result.retries
-                outcomes = [outcome for outcome in result.outcomes if outcome.name == test.name]
-                if not outcomes:
-                    left.append(test)
-                    row.reason = result.broken.splitlines()[0] if result.broken else "the guest did not run it"
-                else:
-                    self._judge(test, row, outcomes, folder)
+            for number in range(group[0].boots):
+                left = self._one_boot(group, number, folder, rows)
+                if left or any(rows[test.name].result == "failed" for test in group):
+                    break
             return left
 
-    def _boot(self, group: list, folder: RunFolder, jobs: list, forwards: list) -> boot.BootResult:
+    def _one_boot(self, group: list, number: int, folder: RunFolder, rows: dict) -> list:
+        topology = folder.topology
+        forwards, ports = _forwards(group[0])
+        environment = {**self.environment(), **ports, "TERRACE_QEMU_BOOT": str(number)}
+        jobs = [Job(tuple(self.command(test, test.commands[host]) for test in group), (),
+                    tuple(environment.items())) for host in range(topology.hosts)]
+        result = self._boot(group, folder, jobs, forwards, number == 0)
+        if result.retries:
+            note(f"the guest died before init {result.retries} time(s) and was booted again")
+        note(f"booted in {duration(result.boot_s)}, {duration(result.wall_s)} in all")
+        if result.broken:
+            note(result.broken.replace("\n", "\n   | "))
+        left = []
+        for test in group:
+            row = rows[test.name]
+            row.retries += result.retries
+            outcomes = [outcome for outcome in result.outcomes if outcome.name == test.name]
+            if not outcomes:
+                left.append(test)
+                row.result = "not run"
+                row.reason = result.broken.splitlines()[0] if result.broken else "the guest did not run it"
+            else:
+                self._judge(test, row, outcomes, folder)
+        return left
+
+    def _boot(self, group: list, folder: RunFolder, jobs: list, forwards: list, first: bool) -> boot.BootResult:
         if not self.show_output:
             with Heartbeat("guest"):
-                return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce)
+                return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce, first=first)
         tails = [_Tail(folder.share(host) / "out" / f"{test.name}.log", f"{host}| " if len(jobs) > 1 else "")
                  for test in group for host in range(len(jobs))]
         try:
             return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce,
-                            lambda: [tail.show() for tail in tails])
+                            lambda: [tail.show() for tail in tails], first)
         finally:
             for tail in tails:
                 tail.show()
 
     def _judge(self, test: GuestTest, row: Row, outcomes: list, folder: RunFolder) -> None:
-        row.seconds = max(outcome.seconds for outcome in outcomes)
+        row.seconds += max(outcome.seconds for outcome in outcomes)
         row.reason = "; ".join(f"host {outcome.host}: {outcome.reason}" if len(test.commands) > 1 else outcome.reason
                                for outcome in outcomes if outcome.reason)
         codes = [outcome.code for outcome in outcomes]

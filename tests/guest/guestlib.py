@@ -74,7 +74,7 @@ class DaxDevice:
             os.path.basename(os.path.realpath(path / "driver")), "disabled") if self.enabled else "disabled"
         self.target_node = int(read(path / "target_node"))
         self.ranges = []  # (physical start, bytes) of each mapping, in the device's order
-        for mapping in sorted(path.glob("mapping*"), key=lambda entry: int(entry.name.removeprefix("mapping"))):
+        for mapping in sorted(path.glob("mapping[0-9]*"), key=lambda entry: int(entry.name.removeprefix("mapping"))):
             start, end = int(read(mapping / "start"), 0), int(read(mapping / "end"), 0)
             self.ranges.append((start, end - start + 1))
 
@@ -186,3 +186,34 @@ class Exchange:
                 raise AssertionError(f"the other guest did not say '{name}' within {timeout} s")
             time.sleep(0.1)
         return json.loads(path.read_text())
+
+
+def create_region(serials, decoder="decoder0.0", granularity=256):
+    """A persistent region over memdevs in this order, by the cxl command: (its name, physical start). The command
+    exits 0 although it created nothing, so its answer counts."""
+    names = [memdev(serial) for serial in serials]
+    words = ["cxl", "create-region", "-d", decoder, "-m", "-t", "pmem", "-w", len(names)]
+    if len(names) > 1:
+        words += ["-g", granularity]
+    text = command(*words, *names, check=False)
+    if '"region"' not in text:
+        raise AssertionError(f"no region over {names} below {decoder}: {text}")
+    region = json.loads(text[text.index("{"):])
+    return region["region"], int(region["resource"])
+
+
+def chardev(namespace):
+    """The name of a devdax namespace's device, in what ndctl tells; empty while it is disabled."""
+    return next((device["chardev"] for device in namespace.get("daxregion", {}).get("devices", [])
+                 if "chardev" in device), namespace.get("chardev", ""))
+
+
+def create_namespace(region, size):
+    """A devdax namespace, by the ndctl command: its DaxDevice."""
+    made = json.loads(command("ndctl", "create-namespace", "-r", region, "-m", "devdax", "-s", size, "-a", "2M"))
+    return dax_devices()[chardev(made)]
+
+
+def physical_start(device):
+    """Where a dax device begins in the machine's address space."""
+    return device.ranges[0][0] if device.ranges else int(read(f"{device.real}/resource"), 0)

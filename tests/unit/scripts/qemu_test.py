@@ -1,6 +1,7 @@
 """The parts of scripts/qemu that decide without a guest: archive, module order, command lines, grouping, verdicts."""
 
 import json
+import lzma
 import pathlib
 import subprocess
 import sys
@@ -12,8 +13,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from devlib.output import Failure  # noqa: E402
-from qemu import boot, guest, kernel, runner  # noqa: E402
+from qemu import boot, guest, kernel, runner, warm  # noqa: E402
 from qemu.cpio import Archive  # noqa: E402
+import outside  # noqa: E402  (tests/guest, put on the path by qemu.runner)
+from pattern import pattern  # noqa: E402
 
 
 def entries(data):
@@ -47,6 +50,21 @@ class ArchiveTest(unittest.TestCase):
         self.assertEqual(found["usr/bin/a program"], (0o100755, b"odd", (0, 0)))
         self.assertEqual(found["bin/sh"][:2], (0o120777, b"busybox"))
         self.assertEqual(found["dev/console"], (0o020600, b"", (5, 1)))
+
+    def test_warm_files_lie_at_their_real_places_with_their_links(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name).resolve()
+            (folder / "real").mkdir(mode=0o751)
+            (folder / "real").chmod(0o751)
+            (folder / "real/lib.so.1.2").write_bytes(b"code")
+            (folder / "real/lib.so.1").symlink_to("lib.so.1.2")
+            (folder / "way").symlink_to("real")
+            found = entries(warm.archive([f"{folder}/way/lib.so.1", f"{folder}/real/lib.so.1.2"]))
+        real = f"warm{folder}/real"
+        self.assertEqual(found[real][0], 0o040751)
+        self.assertEqual(found[f"{real}/lib.so.1"][:2], (0o120777, b"lib.so.1.2"))
+        self.assertEqual(found[f"{real}/lib.so.1.2"][1], b"code")
+        self.assertNotIn(f"warm{folder}/way", found)
 
     def test_equal_contents_give_equal_bytes(self):
         first = self.archive()
@@ -93,6 +111,18 @@ kernel/drivers/dax/dax-hmem.ko:
         self.assertEqual(self.order("dax_hmem", "cxl_core"), ["dax-hmem"])
         with self.assertRaisesRegex(Failure, "no_such"):
             self.order("no_such")
+
+
+    def test_kernel_inside_a_boot_image(self):
+        inner = b"\x7fELF" + bytes(1000)
+        packed = lzma.compress(inner, lzma.FORMAT_XZ)
+        image = bytearray(5 * 512 + 64) + packed + b"size"
+        image[0x1F1], image[0x202:0x206] = 4, b"HdrS"
+        image[0x248:0x250] = (64).to_bytes(4, "little") + (len(packed) + 4).to_bytes(4, "little")
+        self.assertEqual(kernel.payload(bytes(image)), inner)
+        image[0x202] = 0
+        self.assertEqual(kernel.payload(bytes(image)), b"")
+        self.assertEqual(kernel.payload(b"MZ"), b"")
 
 
 class CommandLineTest(unittest.TestCase):
@@ -179,6 +209,15 @@ class SelectionTest(unittest.TestCase):
             for argv in test.commands:
                 script = next(part for part in argv if "{tree}" in part)
                 self.assertTrue(pathlib.Path(script.replace("{tree}", str(ROOT)).partition(":")[0]).is_file(), script)
+
+    def test_libraries_are_read_from_ldd(self):
+        text = """\tlinux-vdso.so.1 (0x00007ffd)
+\tlibcxl.so.1 => /lib/x86_64-linux-gnu/libcxl.so.1 (0x00007f00)
+\tlibgone.so => not found
+\t/lib64/ld-linux-x86-64.so.2 (0x00007f01)
+"""
+        self.assertEqual(warm.libraries(text), ["/lib/x86_64-linux-gnu/libcxl.so.1", "/lib64/ld-linux-x86-64.so.2"])
+        self.assertEqual(warm.libraries("\tnot a dynamic executable\n"), [])
 
     def test_tests_share_a_boot_unless_they_must_not(self):
         def test(name, topology="plain", alone=False):
@@ -298,6 +337,49 @@ class VerdictTest(unittest.TestCase):
             runner.conclude([runner.Row("a", "plain", "passed", 1.5)], time.monotonic(), f"{folder}/results.json")
             document = json.loads(pathlib.Path(f"{folder}/results.json").read_text())
         self.assertEqual(document["tests"][0]["result"], "passed")
+
+
+class OutsideTest(unittest.TestCase):
+    """The look into the media files finds what is there, and nothing else."""
+
+    LENGTH = 4096
+
+    def write(self, folder, ways, granularity, offset, swap=False):
+        data = pattern(3, self.LENGTH)
+        media = [bytearray(16384) for _ in range(ways)]
+        for at in range(0, self.LENGTH, granularity):
+            chunk = (offset + at) // granularity
+            where = chunk // ways * granularity
+            media[chunk % ways][where:where + granularity] = data[at:at + granularity]
+        names = [f"mem-{number}.raw" for number in range(ways)]
+        for name, bytes_ in zip(reversed(names) if swap else names, media):
+            (folder / name).write_bytes(bytes_)
+        (folder / "placement.json").write_text(json.dumps(
+            {"media": names, "ways": ways, "granularity": granularity, "offset": offset, "length": self.LENGTH,
+             "seed": 3}))
+
+    def test_interleaved_bytes_are_found(self):
+        for ways, granularity, offset in ((1, 4096, 8192), (2, 256, 512), (4, 256, 256)):
+            with tempfile.TemporaryDirectory() as name, self.subTest(ways=ways):
+                folder = pathlib.Path(name)
+                self.write(folder, ways, granularity, offset)
+                self.assertIn("4 KiB found", outside.placement(folder, folder))
+
+    def test_wrong_order_or_place_is_noticed(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            self.write(folder, 2, 256, 0, swap=True)
+            with self.assertRaisesRegex(AssertionError, "byte . of 4096"):
+                outside.placement(folder, folder)
+            self.write(folder, 2, 256, 0)
+            told = json.loads((folder / "placement.json").read_text())
+            (folder / "placement.json").write_text(json.dumps({**told, "offset": 512}))
+            with self.assertRaises(AssertionError):
+                outside.placement(folder, folder)
+
+    def test_patterns_differ_by_place_and_seed(self):
+        words = [pattern(seed, 64)[at:at + 8] for seed in (1, 2) for at in range(0, 64, 8)]
+        self.assertEqual(len(set(words)), 16)
 
 
 if __name__ == "__main__":
