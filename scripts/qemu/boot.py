@@ -32,6 +32,7 @@ class BootResult:
     retries: int = 0
     boot_s: float = 0.0   # from the start of QEMU to the last guest's being ready
     wall_s: float = 0.0
+    died: str = ""        # how the guest that was booted first came to its end before init
     broken: str = ""      # why it ended early; commands without an outcome were not run
 
 
@@ -90,13 +91,15 @@ def run(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list = (), o
     """One boot of as many guests as there are jobs. The guests are gone when this returns or raises. A boot that is
     not the first over its media keeps them when it is tried again."""
     begin = time.monotonic()
+    died = ""
     for attempt in range(BOOT_TRIES):
         if attempt and first:
             folder.reset()
         result = _boot(folder, kernel, initramfs, jobs, forwards, on_end, on_tick)
-        result.retries = attempt
+        result.retries, result.died = attempt, died
         if "before init" not in result.broken:
             break
+        died = result.broken
     result.wall_s = time.monotonic() - begin
     return result
 

@@ -6,6 +6,8 @@ The traps that shape this (QEMU 7.2, kernel 6.1):
   QEMU needs it. Every bridge gets at least two ports, except in the topology that shows the trap.
 - One region per host bridge: devices that shall have regions of their own sit below bridges of their own.
 - pxb-cxl becomes the default bus: every other device names bus=pcie.0.
+- An emulator that gets little processor time fails the kernel's check of its timer, and the kernel panics over it:
+  no_timer_check.
 - `rep stosb` to emulated CXL memory is eight times slower than plain stores: erms and fsrm are masked.
 """
 
@@ -126,7 +128,7 @@ def command_line(emulator: str, topology: Topology, files: Files, forwards: tupl
 
 def kernel_command(topology: Topology) -> str:
     words = ["console=ttyS0", "quiet", "loglevel=3", "panic=-1", "pcie_ports=compat", "random.trust_cpu=on",
-             "mitigations=off"]
+             "mitigations=off", "no_timer_check"]
     if topology.soft_reserved_bytes:
         # 0xefffffff is the type of soft-reserved memory; efi_fake_mem= is not configured in Debian's kernels.
         words.append(f"memmap={topology.soft_reserved_bytes // MIB}M%4G-1+0xefffffff")

@@ -31,6 +31,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--kernel", default="", metavar="DIR", help="an unpacked kernel package (also "
                       "$TERRACE_QEMU_KERNEL); default: Debian's, downloaded once")
     verb.add_argument("--limit", type=int, default=600, metavar="S", help="time limit of `run` (default 600)")
+    verb.add_argument("--forward", default="", metavar="PORT,...", help="ports of each guest of `run` that other guests "
+                      "reach at 10.0.2.2, port $TERRACE_QEMU_PORT_<host>_<PORT>")
     verb.add_argument("--json", default="", metavar="FILE", help="also write the results here")
     verb.add_argument("--keep", action="store_true", help="keep the folder with outputs, logs and media files")
 
@@ -69,7 +71,9 @@ def _run_script(arguments: argparse.Namespace) -> None:
     interpreter = PYTHON if script.suffix == ".py" else () if os.access(script, os.X_OK) else ("/bin/bash",)
     argv = (*interpreter, str(script), *arguments.tests[2:])
     topology = TOPOLOGIES[arguments.topology]
-    test = GuestTest(script.stem, (argv,) * topology.hosts, arguments.topology, arguments.limit)
+    ports = tuple(int(port) for port in arguments.forward.split(",") if port)
+    test = GuestTest(script.stem, (argv,) * topology.hosts, arguments.topology, arguments.limit,
+                     forwards=(ports,) * topology.hosts)
     machine = _runner(arguments)
     began = time.monotonic()
     machine.show_output = True

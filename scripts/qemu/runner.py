@@ -129,7 +129,7 @@ class Runner:
                     tuple(environment.items())) for host in range(topology.hosts)]
         result = self._boot(group, folder, jobs, forwards, number == 0)
         if result.retries:
-            note(f"the guest died before init {result.retries} time(s) and was booted again")
+            note("the guest was booted once more: " + result.died.replace("\n", "\n   | "))
         note(f"booted in {duration(result.boot_s)}, {duration(result.wall_s)} in all")
         if result.broken:
             note(result.broken.replace("\n", "\n   | "))

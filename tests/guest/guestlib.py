@@ -30,6 +30,10 @@ def host():
     return json.loads((SHARE / "job.json").read_text())["host"]
 
 
+def topology():
+    return json.loads((SHARE / "job.json").read_text())["topology"]
+
+
 def command(*words, check=True):
     """A program's output; AssertionError with all of it when it fails."""
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120, check=False)
@@ -171,15 +175,15 @@ class Exchange:
     """Messages between the two guests of a topology, as files in a folder that the host shares with both."""
 
     def __init__(self, folder=pathlib.Path("/run/terrace-exchange")):
-        self._folder = folder
+        self.folder = folder
 
     def put(self, name, document):
-        part = self._folder / f"{name}.part"
+        part = self.folder / f"{name}.part"
         part.write_text(json.dumps(document))
-        part.rename(self._folder / f"{name}.json")
+        part.rename(self.folder / f"{name}.json")
 
     def get(self, name, timeout=120):
-        path = self._folder / f"{name}.json"
+        path = self.folder / f"{name}.json"
         deadline = time.monotonic() + timeout
         while not path.exists():
             if time.monotonic() > deadline:

@@ -12,7 +12,7 @@ from pattern import pattern
 
 LENGTH = 256 << 10
 SEED = 5
-TOPOLOGY = json.loads((guestlib.SHARE / "job.json").read_text("utf-8"))["topology"] if guestlib.in_guest() else ""
+TOPOLOGY = guestlib.topology() if guestlib.in_guest() else ""
 
 
 def on(topology):
