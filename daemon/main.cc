@@ -16,6 +16,7 @@
 #include "daemon/backend/backend_set.h"
 #include "daemon/backend/emulated.h"
 #include "daemon/backend/numa.h"
+#include "daemon/backend/pmem.h"
 #include "daemon/config/config.h"
 #include "daemon/config/log.h"
 #include "daemon/config/runtime_directory.h"
@@ -184,6 +185,10 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   BackendSet backend;
   backend.add(emulated);
   backend.add(numa);
+  const auto pmem_kernel = make_pmem_kernel();
+  const auto cxl_kernel = make_cxl_kernel();
+  PmemBackend pmem(*pmem_kernel, *cxl_kernel, RegionRecords(config.state_path + "-regions.toml"));
+  backend.add(pmem);
 
   auto io = kj::setupAsyncIo();
   const SystemClock clock;

@@ -85,9 +85,13 @@ Result<std::string> BackendSet::create_region(const RegionRequest& request) {
   return no_such_kind("memdevs");
 }
 
+// Whichever kind can: leases on a volatile region are of another kind than what composed it.
 Status BackendSet::destroy_region(const std::string& serial) {
-  Backend* backend = of_device(serial);
-  return backend == nullptr ? Status(no_such_kind(serial)) : backend->destroy_region(serial);
+  for (Backend* backend : backends_) {
+    const Status destroyed = backend->destroy_region(serial);
+    if (destroyed.ok() || destroyed.error().code != ErrorCode::unsupported) return destroyed;
+  }
+  return no_such_kind(serial);
 }
 
 Result<std::string> BackendSet::online(const std::string& serial) {

@@ -1,0 +1,171 @@
+#include "daemon/backend/dax_memory.h"
+
+#include <immintrin.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "core/base/prng.h"
+#include "core/base/units.h"
+#include "core/os/erase.h"
+
+namespace terrace::daemon {
+namespace {
+
+constexpr uint64_t step_bytes = 2 * mib;  // the alignment of every device here
+constexpr size_t line_bytes = 64;
+
+void flush(const std::byte* begin, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += line_bytes) _mm_clflush(begin + at);
+  _mm_mfence();
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+DaxMapping::DaxMapping(DaxMapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), length_(std::exchange(other.length_, 0)) {}
+
+DaxMapping& DaxMapping::operator=(DaxMapping&& other) noexcept {
+  if (this != &other) {
+    if (data_ != nullptr) ::munmap(data_, length_);
+    data_ = std::exchange(other.data_, nullptr);
+    length_ = std::exchange(other.length_, 0);
+  }
+  return *this;
+}
+
+DaxMapping::~DaxMapping() {
+  if (data_ != nullptr) ::munmap(data_, length_);
+}
+
+Result<DaxMapping> DaxMapping::map(int fd, uint64_t offset, uint64_t length, bool writable) {
+  void* at = ::mmap(nullptr, length, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd,
+                    static_cast<off_t>(offset));
+  if (at == MAP_FAILED)
+    return os_error(errno, "DaxMapping::map", "cannot map " + format_size(length) + " of a dax device");
+  DaxMapping mapping;
+  mapping.data_ = static_cast<std::byte*>(at);
+  mapping.length_ = static_cast<size_t>(length);
+  return mapping;
+}
+
+// Steps of 4096 + 256 bytes: consecutive words lie on different memdevs whatever the granularity, and 128 of
+// them span more than 16 times 16 KiB.
+Status check_memory(int write_fd, int read_fd, uint64_t device_bytes) {
+  constexpr uint64_t stride = 4096 + 256;
+  constexpr size_t words = 128;
+  constexpr const char* where = "check_memory";
+  const uint64_t span = std::min(device_bytes, step_bytes);
+  for (const uint64_t offset : {uint64_t{0}, device_bytes - span}) {
+    TERRACE_ASSIGN_OR_RETURN(const DaxMapping out, DaxMapping::map(write_fd, offset, span, true));
+    TERRACE_ASSIGN_OR_RETURN(const DaxMapping in, DaxMapping::map(read_fd, offset, span, false));
+    Prng prng(secure_random_u64());
+    std::vector<uint64_t> before, wrote;
+    std::byte* const to = out.bytes().data();
+    for (size_t i = 0; i < words; ++i) {
+      uint64_t old = 0;
+      const uint64_t word = prng.next() | 1;
+      std::memcpy(&old, to + i * stride, sizeof old);
+      std::memcpy(to + i * stride, &word, sizeof word);
+      flush(to + i * stride, sizeof word);
+      before.push_back(old);
+      wrote.push_back(word);
+    }
+    size_t wrong = 0, zeros = 0;
+    for (size_t i = 0; i < words; ++i) {
+      uint64_t word = 0;
+      flush(in.bytes().data() + i * stride, sizeof word);
+      std::memcpy(&word, in.bytes().data() + i * stride, sizeof word);
+      wrong += word != wrote[i];
+      zeros += word == 0;
+      std::memcpy(to + i * stride, &before[i], sizeof word);
+      flush(to + i * stride, sizeof word);
+    }
+    if (wrong == 0) continue;
+    Error error{.code = ErrorCode::io_error,
+                .where = where,
+                .detail = std::to_string(wrong) + " of " + std::to_string(words) +
+                          " words that were written there read back as something else"};
+    if (zeros == words) {
+      error.detail =
+          "everything written there reads back as zeros: its decoders were never programmed. Kernel 6.1 takes "
+          "a "
+          "host bridge with a single root port for one that passes all through, and some platforms (QEMU 7.2) "
+          "need "
+          "its decoder all the same: give the host bridge a second root port, or use kernel 6.3 or later";
+    }
+    return error;
+  }
+  return {};
+}
+
+Status erase_memory(int fd, uint64_t offset, uint64_t length) {
+  TERRACE_ASSIGN_OR_RETURN(const DaxMapping mapping, DaxMapping::map(fd, offset, length, true));
+  os::EraseOptions options;
+  options.threads = 2;
+  options.seed = secure_random_u64();
+  const auto erased = os::erase(mapping.bytes(), options);
+  if (!erased.ok()) return erased.error();
+  return {};
+}
+
+Status copy_memory(int from_fd, int to_fd, uint64_t bytes) {
+  constexpr uint64_t piece = 64 * mib;
+  for (uint64_t done = 0; done < bytes; done += piece) {
+    const uint64_t length = std::min(piece, bytes - done);
+    TERRACE_ASSIGN_OR_RETURN(const DaxMapping from, DaxMapping::map(from_fd, done, length, false));
+    TERRACE_ASSIGN_OR_RETURN(const DaxMapping to, DaxMapping::map(to_fd, done, length, true));
+    std::memcpy(to.bytes().data(), from.bytes().data(), length);
+    flush(to.bytes().data(), length);
+  }
+  return {};
+}
+
+// Each load's address comes from the one before, which a prefetcher cannot guess: a random walk over lines
+// whose contents are only read.
+Result<TierAttributes> measure_memory(int fd, uint64_t device_bytes) {
+  constexpr size_t loads = 512;
+  constexpr size_t read_bytes = 512 * kib;
+  const uint64_t span = std::min(device_bytes, step_bytes);
+  TERRACE_ASSIGN_OR_RETURN(const DaxMapping mapping, DaxMapping::map(fd, 0, span, false));
+  const std::byte* const begin = mapping.bytes().data();
+  const size_t lines = span / line_bytes;
+  flush(begin, span);
+  Prng prng(secure_random_u64());
+  uint64_t zero =
+      0;  // what the lines add to the next address: their bits masked away, which nobody can foresee
+  auto start = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < loads; ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, begin + ((prng.next() + zero) % lines) * line_bytes, sizeof word);
+    asm volatile("" : "+r"(word));
+    zero = word & 0;
+    asm volatile("" : "+r"(zero) : "r"(word));
+  }
+  TierAttributes measured;
+  measured.latency_ns = static_cast<uint32_t>(seconds_since(start) * 1e9 / loads);
+  flush(begin, read_bytes);
+  start = std::chrono::steady_clock::now();
+  uint64_t sum = 0;
+  for (size_t at = 0; at < read_bytes; at += sizeof sum) {
+    uint64_t word = 0;
+    std::memcpy(&word, begin + at, sizeof word);
+    sum += word;
+  }
+  asm volatile("" : "+r"(sum));
+  const double seconds = std::max(seconds_since(start), 1e-9);
+  measured.bandwidth_bytes_per_s = static_cast<uint64_t>(static_cast<double>(read_bytes) / seconds);
+  measured.source = AttributesSource::measured;
+  return measured;
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,121 @@
+// The pmem backend's devices: regions composed, tried, taken over and taken apart.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "daemon/backend/dax_memory.h"
+#include "daemon/backend/pmem.h"
+
+namespace terrace::daemon {
+namespace {
+
+constexpr const char* probe_label = "terrace:probe";
+constexpr int region_waits = 50;  // of 100 ms, for the persistent-memory driver to take a new region
+
+Error busy(const PmemNamespace& space, const std::string& user) {
+  return Error{.code = ErrorCode::busy,
+               .where = "PmemBackend",
+               .detail = "namespace " + space.name + " (" +
+                         (space.device.empty() ? space.block : space.device) + ") is in use: " + user +
+                         "; end that first"};
+}
+
+}  // namespace
+
+// --- composed ---------------------------------------------------------------------------------------------
+
+Result<std::string> PmemBackend::create_region(const RegionRequest& request) {
+  const std::lock_guard lock(kernel_mutex_);
+  TERRACE_ASSIGN_OR_RETURN(std::string serial,
+                           maker_.create(request, [this](const CxlRegion& made) { return probe(made); }));
+  TERRACE_RETURN_IF_ERROR(publish());
+  return serial;
+}
+
+Status PmemBackend::probe(const CxlRegion& made) {
+  if (made.ram) return {};  // a dynamic dax region: the devdax backend's
+  for (int wait = 0; wait < region_waits; ++wait) {
+    TERRACE_ASSIGN_OR_RETURN(const std::vector<PmemRegion> regions, kernel_.regions());
+    for (const PmemRegion& region : regions)
+      if (region.start == made.start) return probe_region(region);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return Error{.code = ErrorCode::io_error,
+               .where = "PmemBackend",
+               .detail = made.name +
+                         " was made, but does not become a region of persistent memory; are cxl_pmem and "
+                         "nd_pmem loaded?"};
+}
+
+// In a namespace of its own in free capacity, which is removed again. A full region proves itself otherwise: a
+// namespace becomes a dax device only when its metadata could be read back.
+Status PmemBackend::probe_region(const PmemRegion& region) {
+  for (const PmemNamespace& space : region.namespaces)
+    if (space.label == probe_label) TERRACE_RETURN_IF_ERROR(destroy_namespace(space));
+  const uint64_t bytes = pmem_namespace_bytes(pmem_namespace_bytes_min, region.unit_bytes);
+  if (region.largest_free_bytes < bytes) {
+    for (const PmemNamespace& space : region.namespaces)
+      if (!space.device.empty()) return {};
+  }
+  TERRACE_ASSIGN_OR_RETURN(const PmemNamespace space,
+                           make_namespace(Device{MadeRegion{}, region}, probe_label, bytes));
+  Status status;
+  {
+    const auto writer = kernel_.open(space, O_RDWR);
+    const auto reader = kernel_.open(space, O_RDONLY);
+    if (!writer.ok() || !reader.ok()) {
+      status = writer.ok() ? reader.error() : writer.error();
+    } else {
+      status = check_memory(writer->get(), reader->get(), space.device_bytes);
+    }
+  }
+  const Status removed = destroy_namespace(space);
+  return status.ok() ? removed : status;
+}
+
+// --- taken over -------------------------------------------------------------------------------------------
+
+Status PmemBackend::empty_of_users(const PmemRegion& region) const {
+  for (const PmemNamespace& space : region.namespaces) {
+    if (is_known(space.label)) continue;
+    if (const std::string user = kernel_.users(space); !user.empty()) return busy(space, user);
+  }
+  return {};
+}
+
+// Namespaces of leases stay: a device may be adopted again while it is in use.
+Status PmemBackend::take_over(const std::string& serial) {
+  const std::lock_guard lock(kernel_mutex_);
+  TERRACE_ASSIGN_OR_RETURN(const Device device, find_device(serial));
+  TERRACE_RETURN_IF_ERROR(empty_of_users(device.region));
+  for (const PmemNamespace& space : device.region.namespaces)
+    if (!is_known(space.label)) TERRACE_RETURN_IF_ERROR(destroy_namespace(space));
+  TERRACE_RETURN_IF_ERROR(maker_.remember(serial));
+  return publish();
+}
+
+// --- taken apart ------------------------------------------------------------------------------------------
+
+// Labels stay, and what they speak of: the same memdevs in the same order show it again.
+Status PmemBackend::destroy_region(const std::string& serial) {
+  const std::lock_guard lock(kernel_mutex_);
+  if (const auto device = find_device(serial); device.ok()) {
+    TERRACE_RETURN_IF_ERROR(empty_of_users(device->region));
+    for (const PmemNamespace& space : device->region.namespaces)
+      if (space.enabled) TERRACE_RETURN_IF_ERROR(kernel_.disable(space.uuid));
+    TERRACE_RETURN_IF_ERROR(kernel_.disable_region(device->region.start));
+  }
+  const Status destroyed = maker_.destroy(serial);
+  {
+    const std::lock_guard state(mutex_);
+    std::erase_if(problems_, [&](const RegionProblem& one) { return one.serial == serial; });
+  }
+  erased_.erase(serial);
+  const Status published = publish();
+  return destroyed.ok() ? published : destroyed;
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,256 @@
+#include "daemon/backend/region.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "core/base/failpoint.h"
+#include "core/base/units.h"
+#include "daemon/backend/region_plan.h"
+#include "daemon/backend/uuid_text.h"
+#include "daemon/inventory/serials.h"
+
+namespace terrace::daemon {
+namespace {
+
+constexpr const char* where = "RegionMaker";
+
+std::string serial_of(const CxlRegion& region) {
+  return inventory::region_serial(region.ram ? inventory::RegionKind::ram : inventory::RegionKind::pmem,
+                                  region.memdevs);
+}
+
+bool whole(const CxlRegion& region) {
+  return region.committed && region.enabled && !region.memdevs.empty() &&
+         std::none_of(region.memdevs.begin(), region.memdevs.end(),
+                      [](const std::string& one) { return one.empty(); });
+}
+
+bool bare(const CxlRegion& region) {
+  return !region.committed && !region.enabled &&
+         std::all_of(region.memdevs.begin(), region.memdevs.end(),
+                     [](const std::string& one) { return one.empty(); });
+}
+
+// What a crash left of the region that the record speaks of: it bears its uuid or has its memdevs; or nothing
+// was done yet but to create it.
+bool left_of(const CxlRegion& region, const RegionRecord& record) {
+  if (!record.uuid.empty() && region.uuid == record.uuid) return true;
+  if (bare(region)) return region.root == record.root && region.bytes == 0;
+  return region.ram == record.ram &&
+         std::any_of(region.memdevs.begin(), region.memdevs.end(), [&](const auto& one) {
+           return std::find(record.memdevs.begin(), record.memdevs.end(), one) != record.memdevs.end();
+         });
+}
+
+Error failed_at(int code, const char* what) {
+  return os_error(code, where, what);
+}
+
+}  // namespace
+
+Result<std::vector<MadeRegion>> RegionMaker::regions() {
+  TERRACE_ASSIGN_OR_RETURN(const CxlView view, kernel_.look());
+  std::vector<MadeRegion> made;
+  for (const CxlRegion& region : view.regions) {
+    if (!whole(region)) continue;
+    made.push_back(
+        {serial_of(region), region.ram, region.start, region.bytes, region.memdevs, region.granularity});
+  }
+  return made;
+}
+
+// --- made -------------------------------------------------------------------------------------------------
+
+Status RegionMaker::check_unrecorded(const RegionRequest& request,
+                                     const std::vector<RegionRecord>& records) const {
+  for (const RegionRecord& record : records)
+    for (const std::string& memdev : request.memdevs)
+      if (std::find(record.memdevs.begin(), record.memdevs.end(), memdev) != record.memdevs.end()) {
+        return Error{.code = ErrorCode::busy,
+                     .where = where,
+                     .detail = "memdev " + memdev + " belongs to region " + record.serial +
+                               ", which is on record; `terrace region destroy " + record.serial +
+                               "` takes it apart or forgets it"};
+      }
+  return {};
+}
+
+Result<std::string> RegionMaker::create(const RegionRequest& request, const Probe& probe) {
+  TERRACE_ASSIGN_OR_RETURN(const CxlView view, kernel_.look());
+  TERRACE_ASSIGN_OR_RETURN(const RegionPlan plan, plan_region(request, view));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<RegionRecord> records, records_.read());
+  TERRACE_RETURN_IF_ERROR(check_unrecorded(request, records));
+  TERRACE_ASSIGN_OR_RETURN(const UuidBytes uuid, random_uuid());
+  Status first;
+  for (const RegionAttempt& attempt : plan.attempts) {
+    RegionRecord record;
+    record.memdevs = attempt.order;
+    record.ram = plan.ram;
+    record.serial = inventory::region_serial(
+        plan.ram ? inventory::RegionKind::ram : inventory::RegionKind::pmem, attempt.order);
+    record.granularity = attempt.granularity;
+    record.bytes = plan.bytes;
+    record.uuid = plan.ram ? "" : uuid_text(uuid.data());
+    record.root = attempt.root;
+    std::vector<RegionRecord> with = records;
+    with.push_back(record);
+    TERRACE_RETURN_IF_ERROR(records_.write(with));
+    bool refused = false;
+    Status status;
+    if (const int code = TERRACE_FAILPOINT(region_after_record); code != 0) {
+      status = failed_at(code, "the region was on record, and not made");
+    } else {
+      status = make(record, attempt.root, probe, refused);
+    }
+    if (status.ok()) {
+      with.back().made = true;
+      status = records_.write(with);
+      if (status.ok()) return record.serial;
+      if (auto now = kernel_.look(); now.ok())  // what the next start would take apart
+        for (const CxlRegion& region : now->regions)
+          if (left_of(region, record)) (void)kernel_.remove(region.name);
+    }
+    if (first.ok()) first = status;
+    if (!refused) break;
+  }
+  TERRACE_RETURN_IF_ERROR(records_.write(records));
+  return explain_refusal(first.error(), request, view);
+}
+
+Status RegionMaker::make(const RegionRecord& record, const std::string& root, const Probe& probe,
+                         bool& refused) {
+  refused = true;
+  auto name = kernel_.create(root, record.ram);
+  if (!name.ok()) return std::move(name).error();
+  Status status;
+  if (const int code = TERRACE_FAILPOINT(region_after_create); code != 0) {
+    status = failed_at(code, "the region was created, and not finished");
+    refused = false;
+  } else {
+    status = build(record, *name, refused);
+  }
+  if (status.ok()) {
+    const auto made = verify(record, *name);
+    status = made.ok() ? probe(*made) : Status(made.error());
+  }
+  if (status.ok()) return {};
+  Error error = status.error();
+  if (const Status removed = kernel_.remove(*name); !removed.ok()) {
+    refused = false;  // its memdevs are not free for another attempt
+    error.detail += "; and what was made of it stays: " + removed.error().detail;
+  }
+  return error;
+}
+
+Status RegionMaker::build(const RegionRecord& record, const std::string& region, bool& refused) {
+  const auto ways = static_cast<unsigned>(record.memdevs.size());
+  TERRACE_RETURN_IF_ERROR(kernel_.shape(region, {record.uuid, ways, record.granularity, record.bytes}));
+  for (unsigned position = 0; position < ways; ++position)
+    TERRACE_RETURN_IF_ERROR(kernel_.attach(region, position, record.memdevs[position], record.bytes / ways));
+  TERRACE_RETURN_IF_ERROR(kernel_.commit(region));
+  refused = false;
+  if (const int code = TERRACE_FAILPOINT(region_after_commit); code != 0)
+    return failed_at(code, "the region was committed, and not enabled");
+  return kernel_.enable(region);
+}
+
+Result<CxlRegion> RegionMaker::verify(const RegionRecord& record, const std::string& region) {
+  TERRACE_ASSIGN_OR_RETURN(const CxlView view, kernel_.look());
+  for (const CxlRegion& one : view.regions) {
+    if (one.name != region) continue;
+    if (!whole(one) || one.memdevs != record.memdevs || one.bytes != record.bytes) break;
+    return one;
+  }
+  return Error{
+      .code = ErrorCode::io_error,
+      .where = where,
+      .detail = "the kernel reported no error, but " + region + " is not the region that was asked for"};
+}
+
+// --- taken apart --------------------------------------------------------------------------------------------
+
+Status RegionMaker::forget(std::vector<RegionRecord> records, const std::string& serial) {
+  const auto removed = std::erase_if(records, [&](const RegionRecord& one) { return one.serial == serial; });
+  return removed == 0 ? Status() : records_.write(records);
+}
+
+Status RegionMaker::destroy(const std::string& serial) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<RegionRecord> records, records_.read());
+  TERRACE_ASSIGN_OR_RETURN(const CxlView view, kernel_.look());
+  const bool recorded = std::any_of(records.begin(), records.end(),
+                                    [&](const RegionRecord& one) { return one.serial == serial; });
+  const auto region = std::find_if(view.regions.begin(), view.regions.end(), [&](const CxlRegion& one) {
+    return whole(one) && serial_of(one) == serial;
+  });
+  if (region == view.regions.end() && !recorded) {
+    return Error{.code = ErrorCode::not_found,
+                 .where = where,
+                 .detail = "there is no region " + serial + "; `terrace region list` shows those there are"};
+  }
+  // Forgotten first: a start in between must not make it again.
+  TERRACE_RETURN_IF_ERROR(forget(records, serial));
+  if (region == view.regions.end()) return {};
+  const Status removed = kernel_.remove(region->name);
+  if (removed.ok() || !recorded) return removed;
+  TERRACE_RETURN_IF_ERROR(records_.write(records));
+  return removed;
+}
+
+// --- remembered ---------------------------------------------------------------------------------------------
+
+Status RegionMaker::remember(const std::string& serial) {
+  TERRACE_ASSIGN_OR_RETURN(std::vector<RegionRecord> records, records_.read());
+  for (const RegionRecord& record : records)
+    if (record.serial == serial) return {};
+  TERRACE_ASSIGN_OR_RETURN(const CxlView view, kernel_.look());
+  for (const CxlRegion& region : view.regions) {
+    if (!whole(region) || serial_of(region) != serial) continue;
+    records.push_back({serial, region.memdevs, region.ram, region.granularity, region.bytes,
+                       region.ram ? "" : region.uuid, region.root, true});
+    return records_.write(records);
+  }
+  return Error{.code = ErrorCode::not_found, .where = where, .detail = "there is no region " + serial};
+}
+
+Status RegionMaker::restore_one(RegionRecord& record, const CxlView& view, const Probe& probe) {
+  std::string left;
+  for (const CxlRegion& region : view.regions) {
+    if (whole(region) && serial_of(region) == record.serial && record.made) return {};
+    if (left_of(region, record)) left = region.name;
+  }
+  if (!left.empty()) TERRACE_RETURN_IF_ERROR(kernel_.remove(left));
+  if (!record.made) return {};
+  TERRACE_ASSIGN_OR_RETURN(const CxlView now, kernel_.look());
+  RegionRequest request{record.memdevs, record.granularity, record.bytes};
+  TERRACE_ASSIGN_OR_RETURN(const RegionPlan plan, plan_region(request, now));
+  Status first;
+  for (const RegionAttempt& attempt : plan.attempts) {
+    if (attempt.order != record.memdevs) continue;  // another order would show other bytes
+    bool refused = false;
+    record.root = attempt.root;
+    Status status = make(record, attempt.root, probe, refused);
+    if (status.ok()) return {};
+    if (first.ok()) first = std::move(status);
+    if (!refused) break;
+  }
+  return first;
+}
+
+std::vector<RegionProblem> RegionMaker::restore(const Probe& probe) {
+  std::vector<RegionProblem> problems;
+  auto records = records_.read();
+  if (!records.ok()) return {{"", records.error().detail}};
+  std::vector<RegionRecord> kept;
+  for (RegionRecord record : *records) {
+    const auto view = kernel_.look();
+    const Status status = view.ok() ? restore_one(record, *view, probe) : Status(view.error());
+    if (!status.ok()) problems.push_back({record.serial, status.error().detail});
+    if (record.made || !status.ok()) kept.push_back(std::move(record));
+  }
+  if (kept != *records)
+    if (const Status written = records_.write(kept); !written.ok())
+      problems.push_back({"", written.error().detail});
+  return problems;
+}
+
+}  // namespace terrace::daemon
