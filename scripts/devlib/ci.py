@@ -6,7 +6,7 @@ import traceback
 
 from devlib import lint, runs
 from devlib.build import build, test
-from devlib.output import Failure, duration, say, table
+from devlib.output import Failure, Skipped, duration, say, table
 
 SIM_SEEDS = 5000
 SOAK_SECONDS = 20
@@ -17,6 +17,12 @@ def _demo() -> None:
     from demo.main import demo  # the demo's modules are not needed by any other verb
 
     demo()
+
+
+def _qemu() -> None:
+    from qemu.main import ci_selection  # nor are those of the guests
+
+    ci_selection()
 
 
 # name, what it needs to have passed, what it does. A stage whose need failed is not run; all others are.
@@ -45,9 +51,12 @@ def ci() -> None:
             continue
         say(f"ci: {name}")
         stage_begin = time.monotonic()
-        reason = ""
+        reason, skipped = "", ""
         try:
             action()
+        except Skipped as skip:
+            skipped = skip.reason
+            print(skip, flush=True)
         except Failure as failure:
             reason = str(failure).splitlines()[0]
             print(failure, flush=True)
@@ -55,10 +64,12 @@ def ci() -> None:
             reason = f"{type(defect).__name__}: {defect}"
             traceback.print_exc(file=sys.stdout)
         results[name] = not reason
-        rows.append((name, "failed" if reason else "passed", duration(time.monotonic() - stage_begin), reason))
+        rows.append((name, "failed" if reason else "skipped" if skipped else "passed",
+                     duration(time.monotonic() - stage_begin), reason or skipped))
     say(f"ci: {duration(time.monotonic() - begin)} in all")
     table(["stage", "result", "wall time", ""], rows)
     failed = [name for name, passed in results.items() if not passed]
-    print(f"{len(results) - len(failed)} passed, {len(failed)} failed", flush=True)
+    skips = sum(row[1] == "skipped" for row in rows)
+    print(f"{len(results) - len(failed) - skips} passed, {skips} skipped, {len(failed)} failed", flush=True)
     if failed:
         raise Failure(f"ci: {', '.join(failed)}")

@@ -13,6 +13,14 @@ class Failure(Exception):
         self.exit_code = exit_code
 
 
+class Skipped(Failure):
+    """What was asked for cannot be done on this machine: neither passed nor failed."""
+
+    def __init__(self, reason: str):
+        super().__init__(f"skipped: {reason}", 77)
+        self.reason = reason
+
+
 def say(text: str) -> None:
     """Announces a step."""
     print(f"== {text}", flush=True)

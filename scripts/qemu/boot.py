@@ -39,14 +39,15 @@ class BootResult:
 class _Follower:
     """What one guest does, by its reports."""
 
-    def __init__(self, machine: Machine, on_end):
+    def __init__(self, machine: Machine, on_end, patience: float = 1):
         self.machine = machine
+        self._patience = patience
         self.outcomes = []
         self.initialised = self.ready_at = None
         self.finished = False
         self.broken = ""
         self._running = ""
-        self._deadline = machine.began + BOOT_LIMIT_S
+        self._deadline = machine.began + BOOT_LIMIT_S * patience
         self._on_end = on_end
 
     def step(self) -> None:
@@ -67,13 +68,13 @@ class _Follower:
     def _take(self, event: dict) -> None:
         kind, now = event["event"], time.monotonic()
         if kind == "init":
-            self.initialised, self._deadline = now, now + READY_LIMIT_S
+            self.initialised, self._deadline = now, now + READY_LIMIT_S * self._patience
         elif kind == "ready":
-            self.ready_at, self._deadline = now, now + SLACK_S
+            self.ready_at, self._deadline = now, now + SLACK_S * self._patience
         elif kind == "start":
-            self._running, self._deadline = event["name"], now + event["limit_s"] + SLACK_S
+            self._running, self._deadline = event["name"], now + event["limit_s"] + SLACK_S * self._patience
         elif kind == "end":
-            self._running, self._deadline = "", now + SLACK_S
+            self._running, self._deadline = "", now + SLACK_S * self._patience
             reasons = [f"kernel: {text}" for text in event["kernel"]]
             if event["code"] == 124:
                 reasons.append("time limit")
@@ -87,15 +88,16 @@ class _Follower:
 
 
 def run(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list = (), on_end=lambda outcome: None,
-        on_tick=lambda: None, first: bool = True) -> BootResult:
+        on_tick=lambda: None, first: bool = True, patience: float = 1) -> BootResult:
     """One boot of as many guests as there are jobs. The guests are gone when this returns or raises. A boot that is
-    not the first over its media keeps them when it is tried again."""
+    not the first over its media keeps them when it is tried again. `patience` multiplies the limits here; those of
+    the commands are the caller's."""
     begin = time.monotonic()
     died = ""
     for attempt in range(BOOT_TRIES):
         if attempt and first:
             folder.reset()
-        result = _boot(folder, kernel, initramfs, jobs, forwards, on_end, on_tick)
+        result = _boot(folder, kernel, initramfs, jobs, forwards, on_end, on_tick, patience)
         result.retries, result.died = attempt, died
         if "before init" not in result.broken:
             break
@@ -104,13 +106,14 @@ def run(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list = (), o
     return result
 
 
-def _boot(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list, on_end, on_tick) -> BootResult:
+def _boot(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list, on_end, on_tick,
+          patience: float) -> BootResult:
     machines = []
     try:
         for host, job in enumerate(jobs):
             ports = forwards[host] if host < len(forwards) else ()
             machines.append(Machine(folder, host, kernel, initramfs, job, ports))
-        followers = [_Follower(machine, on_end) for machine in machines]
+        followers = [_Follower(machine, on_end, patience) for machine in machines]
         while not all(follower.finished for follower in followers):
             for follower in followers:
                 follower.step()

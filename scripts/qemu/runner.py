@@ -81,6 +81,7 @@ class Runner:
         self.kernel = kernel.find(kernel_folder)
         self.keep = keep
         self.show_output = False  # of the programs, while they run
+        self.patience = float(os.environ.get("TERRACE_QEMU_PATIENCE") or 1)  # multiplies every limit
         self.build = pathlib.Path(folder).resolve() if folder else build_dir(preset)
         if fresh_build and not folder:
             build(preset, list(TARGETS))
@@ -96,8 +97,8 @@ class Runner:
                 found[name] = os.environ[name]
         return found
 
-    def command(self, test: GuestTest, argv: tuple, limit_s: int = 0) -> dict:
-        return {"name": test.name, "cwd": "/tmp", "limit_s": limit_s or test.limit_s,
+    def command(self, test: GuestTest, argv: tuple) -> dict:
+        return {"name": test.name, "cwd": "/tmp", "limit_s": test.limit_s * self.patience,
                 "argv": [part.replace("{tree}", str(ROOT)).replace("{build}", str(self.build)) for part in argv]}
 
     def run(self, tests: list) -> list:
@@ -149,12 +150,13 @@ class Runner:
     def _boot(self, group: list, folder: RunFolder, jobs: list, forwards: list, first: bool) -> boot.BootResult:
         if not self.show_output:
             with Heartbeat("guest"):
-                return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce, first=first)
+                return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce, first=first,
+                                patience=self.patience)
         tails = [_Tail(folder.share(host) / "out" / f"{test.name}.log", f"{host}| " if len(jobs) > 1 else "")
                  for test in group for host in range(len(jobs))]
         try:
             return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce,
-                            lambda: [tail.show() for tail in tails], first)
+                            lambda: [tail.show() for tail in tails], first, self.patience)
         finally:
             for tail in tails:
                 tail.show()

@@ -2,18 +2,10 @@
 
 import shutil
 
-from devlib.output import Failure
+from devlib.output import Skipped as Skip
 
-EXIT_SKIPPED = 77
+EXIT_SKIPPED = 77  # of a test program, and of this verb
 EMULATOR = "qemu-system-x86_64"
-
-
-class Skip(Failure):
-    """The machine lacks what a guest needs."""
-
-    def __init__(self, reason: str):
-        super().__init__(f"skipped: {reason}", EXIT_SKIPPED)
-        self.reason = reason
 
 
 def need_emulator() -> str:

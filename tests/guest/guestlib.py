@@ -143,7 +143,10 @@ class Tenant:
         self.process.stdin.flush()
 
     def answer(self, timeout=120):
-        return self._answers.get(timeout=timeout)
+        told = self._answers.get(timeout=timeout)
+        if told == "gone":
+            raise AssertionError(f"the tenant ended with {self.process.wait(30)}")
+        return told
 
     def ask(self, *words, timeout=120):
         self.send(*words)

@@ -21,7 +21,7 @@ class Devdax:
 
     @staticmethod
     def prepare(service):
-        return service.only_device("devdax")["serial"]
+        return service.only_device("dax:hmem@")["serial"]
 
     @staticmethod
     def objects():
@@ -54,14 +54,13 @@ class Pmem:
 
     @classmethod
     def prepare(cls, service):
-        """Composes the region, which is a device from then on."""
-        before = {device["serial"] for device in service.devices_of("pmem")}
-        memdevs = [word for serial in cls.serials for word in ("--memdev", f"{serial:#x}")]
-        made = service.cli("pool", "create", "scratch", *memdevs, "--adopt", "--yes").json["pool"]
-        service.cli("pool", "delete", "scratch")
-        serial = next(iter(made["devices"]))
-        assert serial not in before
-        return serial
+        """The region over the memdevs, composed when an earlier test of this boot did not do it."""
+        there = service.devices_of("pmem")
+        if not there:
+            made = service.cli("region", "create", *(f"{serial:#x}" for serial in cls.serials)).json["region"]
+            there = [made]
+        assert len(there) == 1, there
+        return there[0]["serial"]
 
     @staticmethod
     def objects():
@@ -98,10 +97,12 @@ class Service(Harness):
     def devices_of(self, backend):
         return [device for device in self.cli("device", "list").json["devices"] if device["backend"] == backend]
 
-    def only_device(self, backend):
-        found = self.devices_of(backend)
+    def only_device(self, prefix):
+        """The one whose serial begins so."""
+        found = [device for device in self.cli("device", "list").json["devices"]
+                 if device["serial"].startswith(prefix)]
         if len(found) != 1:
-            raise HarnessError(f"expected one {backend} device, the daemon sees {found}\n"
+            raise HarnessError(f"expected one device {prefix}..., the daemon sees {found}\n"
                                f"{self.cli('device', 'list', json=False).out}")
         return found[0]
 
