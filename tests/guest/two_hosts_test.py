@@ -11,6 +11,7 @@ run this program, and wait for each other through the folder that they share.
 import os
 import pathlib
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -35,8 +36,7 @@ def certificates():
 
 def tls(name):
     """Keys on a 9p mount do not have the owner and mode that a daemon asks for."""
-    local = pathlib.Path("/root/ca")
-    local.mkdir(mode=0o700, exist_ok=True)
+    local = pathlib.Path(tempfile.mkdtemp())
     for path in certificates().glob("*"):
         target = local / path.name
         target.write_bytes(path.read_bytes())
