@@ -16,6 +16,7 @@
 
 #include "cli/admin_types.h"
 #include "cli/lease_client.h"
+#include "daemon/inventory/inventory.h"
 
 namespace terrace::cli {
 
@@ -41,6 +42,8 @@ class AdminClient final : public LeaseClient {
 
   // admin_pool_calls.cc: devices and pools
   Result<std::vector<DeviceStatus>> devices();
+  Result<inventory::Inventory> inventory();   // of the manager's machine
+  Status offline(const std::string& serial);  // a node's memory becomes a dax device again
   Result<DeviceStatus> adopt(const std::string& serial);
   Result<DrainProgress> drain(const std::string& serial);  // again: where it stands
   Result<DrainProgress> progress(const std::string& serial);

@@ -38,6 +38,15 @@ struct StatusReply {
   uint32_t leases = 0;
 };
 
+struct TierFigures {  // how fast and how durable memory is; 0: not known
+  uint32_t latency_ns = 0;
+  uint64_t bandwidth_bytes_per_s = 0;
+  int node = -1;
+  uint32_t distance = 0;
+  bool persistent = false;
+  std::string source = {};  // "hmat", "measured"; empty: no figures
+};
+
 struct DeviceStatus {
   std::string serial, backend, pool, detail;
   std::string state;  // "in_service", "draining", "failed"
@@ -49,6 +58,8 @@ struct DeviceStatus {
   uint32_t leases = 0;  // with extents on it, whatever their phases
   bool adopted = false;
   bool present = false;
+  TierFigures tier;
+  std::string contents;  // what adopting it destroys, in words; empty: nothing
 };
 
 struct MoveStatus {  // a lease that should leave its place

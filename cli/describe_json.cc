@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/describe.h"
+#include "cli/describe_inventory.h"
 
 namespace terrace::cli {
 
@@ -84,6 +85,8 @@ json to_json(const DeviceStatus& device) {
           {"used_bytes", device.used_bytes},
           {"leases", device.leases},
           {"granule_bytes", device.granule_bytes},
+          {"tier", to_json(device.tier)},
+          {"contents", device.contents.empty() ? json(nullptr) : json(device.contents)},
           {"detail", device.detail}};
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "cli/describe.h"
+#include "cli/describe_inventory.h"
 #include "cli/output.h"
 
 namespace terrace::cli {
@@ -118,6 +119,8 @@ std::string device_block(const DeviceStatus& device) {
         "free", exact_size(device.free_bytes) + ", largest run " + exact_size(device.largest_free_bytes));
     fields.emplace_back("used", exact_size(device.used_bytes) + " by " + count_text(device.leases, "lease"));
   }
+  if (const std::string tier = describe_tier(device.tier); tier != "-") fields.emplace_back("tier", tier);
+  if (!device.contents.empty()) fields.emplace_back("adopting loses", device.contents);
   if (!device.detail.empty()) fields.emplace_back("detail", device.detail);
   return "device " + printable(device.serial) + "\n" + format_block(fields);
 }

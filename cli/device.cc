@@ -3,9 +3,11 @@
 #include <memory>
 
 #include "cli/admin_client.h"
+#include "cli/adopt.h"
 #include "cli/cli.h"
 #include "cli/confirm.h"
 #include "cli/describe.h"
+#include "cli/describe_inventory.h"
 
 namespace terrace::cli {
 namespace {
@@ -15,38 +17,47 @@ struct DeviceArguments {
   std::vector<std::string> serials;
   bool wait = false;
   bool yes = false;
+  bool adopted = false;  // list: filters
+  bool hardware = false;
   bool forget_quarantined = false;
   uint64_t timeout_ns = 3600 * ns_per_s;
 };
 
-Status list_devices(const Context& context) {
+// Devices that are or could be in pools, then the hardware below them.
+Status list_devices(const Context& context, const DeviceArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<DeviceStatus> devices, client->devices());
-  if (context.json) {
-    print_json({{"devices", to_json_list(devices)}});
-  } else if (devices.empty()) {
-    print_text(
-        "no devices; 'terrace doctor' says what this machine has, and 'terraced --emulate NAME=SIZE' makes "
-        "one\n");
-  } else {
-    print_text(device_table(devices));
+  std::vector<DeviceStatus> devices;
+  if (!arguments.hardware) {
+    TERRACE_ASSIGN_OR_RETURN(devices, client->devices());
+    if (arguments.adopted) std::erase_if(devices, [](const DeviceStatus& device) { return !device.adopted; });
   }
+  inventory::Inventory hardware;
+  if (!arguments.adopted) {
+    TERRACE_ASSIGN_OR_RETURN(hardware, client->inventory());
+  }
+  if (context.json) {
+    nlohmann::json document;
+    if (!arguments.hardware) document["devices"] = to_json_list(devices);
+    if (!arguments.adopted) document["hardware"] = to_json(hardware);
+    print_json(document);
+    return {};
+  }
+  std::string text;
+  if (!devices.empty()) text = device_table(devices);
+  if (devices.empty() && !arguments.hardware)
+    text = arguments.adopted
+               ? "no adopted devices; 'terrace device list' shows those that could be\n"
+               : "no devices; 'terrace doctor' says what this machine has, and 'terraced --emulate "
+                 "NAME=SIZE' makes one\n";
+  text += inventory_text(hardware);
+  print_text(text.starts_with("\n") ? text.substr(1) : text);
   return {};
 }
 
-Status adopt_devices(const Context& context, const std::vector<std::string>& serials) {
+Status adopt(const Context& context, const DeviceArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  std::vector<DeviceStatus> adopted;
-  for (const std::string& serial : serials) {
-    Result<DeviceStatus> device = client->adopt(serial);
-    if (!device.ok()) {
-      Error error = device.error();
-      if (!adopted.empty())
-        error.detail += " (" + std::to_string(adopted.size()) + " named before it were adopted)";
-      return error;
-    }
-    adopted.push_back(*device);
-  }
+  TERRACE_ASSIGN_OR_RETURN(const auto adopted,
+                           adopt_devices(context, *client, arguments.serials, arguments.yes));
   if (context.json) {
     print_json({{"devices", to_json_list(adopted)}});
   } else {
@@ -229,16 +240,21 @@ void add_device_verbs(CLI::App& app, Context& context) {
   CLI::App* device = app.add_subcommand("device", "Devices the daemon sees, and which it may write to");
   device->require_subcommand(1);
   const auto arguments = std::make_shared<DeviceArguments>();
-  on_verb(*device->add_subcommand("list", "All devices, adopted or only seen"), context,
-          [&context] { return list_devices(context); });
+  CLI::App* list =
+      device->add_subcommand("list", "All devices, adopted or only seen, and the hardware below them");
+  CLI::Option* adopted = list->add_flag("--adopted", arguments->adopted, "Adopted devices only");
+  list->add_flag("--hardware", arguments->hardware, "CXL and DAX hardware only")->excludes(adopted);
+  on_verb(*list, context, [&context, arguments] { return list_devices(context, *arguments); });
   on_verb(*add_device_verb(*device, "show", "Everything about one device, with the leases on it", *arguments),
           context, [&context, arguments] { return show_device(context, arguments->serial); });
 
-  CLI::App* adopt = device->add_subcommand(
+  CLI::App* adopting = device->add_subcommand(
       "adopt",
       "Allow Terrace to use devices: only adopted ones are ever written to, and their contents are lost");
-  adopt->add_option("serial", arguments->serials, "Serials, as 'terrace device list' shows them")->required();
-  on_verb(*adopt, context, [&context, arguments] { return adopt_devices(context, arguments->serials); });
+  adopting->add_option("serial", arguments->serials, "Serials, as 'terrace device list' shows them")
+      ->required();
+  adopting->add_flag("--yes", arguments->yes, "Do not ask, whatever is on them");
+  on_verb(*adopting, context, [&context, arguments] { return adopt(context, *arguments); });
 
   CLI::App* drain = add_device_verb(
       *device, "drain", "Place nothing more on a device and move what is there; again: how it stands",

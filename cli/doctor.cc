@@ -9,10 +9,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <memory>
 
 #include "cli/admin_client.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
+#include "cli/doctor_fix.h"
 #include "core/base/unique_fd.h"
 
 namespace terrace::cli {
@@ -130,26 +132,28 @@ Check check_socket(const std::string& path) {
 
 std::vector<Check> run_checks(const std::string& socket_path) {
   const inventory::Inventory inventory = inventory::take_inventory();
-  return {check_kernel(),
-          check_memory(),
-          check_dev_shm(),
-          check_shmem_huge_pages(),
-          check_tmpfs_huge_pages(),
-          check_hugetlb(),
-          check_userfaultfd(),
-          check_userfaultfd_shmem(),
-          check_pagemap_scan(),
-          check_io_uring(),
-          check_map_count(),
-          check_overcommit(),
-          check_open_files(),
-          check_cxl(inventory),
-          check_cxl_modules(inventory),
-          check_dax(inventory),
-          check_numa(inventory),
-          check_processor(),
-          check_cuda(),
-          check_socket(socket_path)};
+  std::vector<Check> checks = {check_kernel(),
+                               check_memory(),
+                               check_dev_shm(),
+                               check_shmem_huge_pages(),
+                               check_tmpfs_huge_pages(),
+                               check_hugetlb(),
+                               check_userfaultfd(),
+                               check_userfaultfd_shmem(),
+                               check_pagemap_scan(),
+                               check_io_uring(),
+                               check_map_count(),
+                               check_overcommit(),
+                               check_open_files(),
+                               check_cxl(inventory),
+                               check_cxl_modules(inventory),
+                               check_dax(inventory),
+                               check_numa(inventory)};
+  for (Check& check : check_hardware(inventory)) checks.push_back(std::move(check));
+  checks.push_back(check_processor());
+  checks.push_back(check_cuda());
+  checks.push_back(check_socket(socket_path));
+  return checks;
 }
 
 bool basic_service_possible(const std::vector<Check>& checks) {
@@ -177,9 +181,21 @@ std::string format_checks(const std::vector<Check>& checks) {
 }
 
 void add_doctor_verb(CLI::App& app, Context& context) {
-  app.add_subcommand("doctor",
-                     "What this machine can and cannot do for Terrace, and how to mend it; needs no daemon")
-      ->callback([&context] { run_doctor(context); });
+  CLI::App* doctor = app.add_subcommand(
+      "doctor", "What this machine can and cannot do for Terrace, and how to mend it; needs no daemon");
+  struct Arguments {
+    bool fix = false, yes = false;
+  };
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::Option* fix =
+      doctor->add_flag("--fix", arguments->fix,
+                       "Mend what can be mended safely: dax devices that came up as system-ram; asks first");
+  doctor->add_flag("--yes", arguments->yes, "With --fix: do not ask")->needs(fix);
+  on_verb(*doctor, context, [&context, arguments]() -> Status {
+    if (arguments->fix) return run_fix(context, arguments->yes);
+    run_doctor(context);
+    return {};
+  });
 }
 
 }  // namespace terrace::cli

@@ -56,6 +56,20 @@ Check check_numa(const inventory::Inventory& inventory);
 Check check_processor();
 Check check_cuda();
 
+// doctor_hardware.cc: what goes wrong with CXL and DAX memory again and again. Pure functions of an inventory;
+// each is ok where it finds nothing.
+Check check_cxl_driver(const inventory::Inventory& inventory);    // devices that no driver took
+Check check_cxl_ports(const inventory::Inventory& inventory);     // silent zeros
+Check check_cxl_decoders(const inventory::Inventory& inventory);  // none free
+Check check_cxl_regions(const inventory::Inventory& inventory);   // not committed, not enabled
+Check check_soft_reserved(const inventory::Inventory& inventory);
+Check check_dax_mode(const inventory::Inventory& inventory);  // came up as system-ram, or with no driver
+Check check_dax_alignment(const inventory::Inventory& inventory);
+Check check_auto_online(const inventory::Inventory& inventory);
+Check check_privilege(const inventory::Inventory& inventory);
+// All of them where there is CXL or DAX hardware; none where there is not.
+std::vector<Check> check_hardware(const inventory::Inventory& inventory);
+
 // doctor.cc
 Check check_socket(const std::string& path);
 // All checks, in the order in which they are shown.

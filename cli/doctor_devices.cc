@@ -2,6 +2,8 @@
 #include <cpuid.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+
 #include "cli/doctor.h"
 
 namespace terrace::cli {
@@ -82,30 +84,27 @@ Check check_cxl_modules(const inventory::Inventory& inventory) {
 
 Check check_dax(const inventory::Inventory& inventory) {
   Check check{.name = "dax"};
-  if (inventory.dax_devices.empty()) {
+  if (inventory.dax_devices.empty() && inventory.dax_regions.empty()) {
     check.state = CheckState::missing;
     check.found = inventory.dax_bus ? "dax bus without devices" : "no dax bus";
     check.meaning = "nothing that the devdax backend could lease";
     check.mend =
-        "'cxl create-region -t ram' makes one of CXL memory; memmap= and efi_fake_mem= make one of DDR for "
-        "trials";
+        "compose CXL memory devices into a region; for a trial without any, 'memmap=1G%4G-1+0xefffffff' on the "
+        "kernel's command line sets 1 GiB of RAM at 4 GiB aside as if it were one";
     return check;
   }
   std::vector<std::string> parts;
-  std::vector<std::string> problems;
   for (const inventory::DaxDevice& dax : inventory.dax_devices) {
-    parts.push_back(dax.name + " (" + inventory::dax_mode_name(dax.mode) + ", " + format_size(dax.size_bytes) +
+    parts.push_back(dax.name + " (" + inventory::dax_mode_name(dax.mode) + ", " + format_size(dax.bytes) +
                     ", aligned to " + format_size(dax.align_bytes) + ")");
   }
-  for (const inventory::SeenHardware& seen : inventory::describe_hardware(inventory)) {
-    if (seen.backend == "devdax" && !seen.usable) problems.push_back(seen.serial + " " + seen.detail);
+  for (const inventory::DaxRegion& region : inventory.dax_regions) {
+    const bool cut = std::any_of(inventory.dax_devices.begin(), inventory.dax_devices.end(),
+                                 [&region](const auto& dax) { return dax.region == region.name; });
+    if (!cut) parts.push_back(region.name + " (" + format_size(region.bytes) + ", all of it free)");
   }
   check.found = joined(parts);
   check.meaning = "dax devices in devdax mode can be leased, each lease a device of its own";
-  if (!problems.empty()) {
-    check.state = CheckState::limited;
-    check.mend = joined(problems);
-  }
   return check;
 }
 
@@ -114,9 +113,10 @@ Check check_numa(const inventory::Inventory& inventory) {
   std::vector<std::string> parts;
   std::vector<std::string> memory_only;
   for (const inventory::NumaNode& node : inventory.numa_nodes) {
-    parts.push_back("node " + std::to_string(node.id) + " (" + format_size(node.total_bytes) +
-                    (node.has_cpus ? ")" : ", no processors)"));
-    if (!node.has_cpus && node.total_bytes > 0) memory_only.push_back(std::to_string(node.id));
+    parts.push_back("node " + std::to_string(node.id) + " (" + format_size(node.attributes.total_bytes) +
+                    (node.attributes.has_cpus ? ")" : ", no processors)"));
+    if (!node.attributes.has_cpus && node.attributes.total_bytes > 0)
+      memory_only.push_back(std::to_string(node.id));
   }
   check.found = parts.empty() ? "not shown by this kernel" : joined(parts);
   if (memory_only.empty()) {

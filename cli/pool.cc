@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cli/admin_client.h"
+#include "cli/adopt.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
 #include "cli/pool_verbs.h"
@@ -27,6 +28,7 @@ struct PoolArguments {
   PoolOptions pool;
   std::string placement = "linear";
   bool adopt = false;
+  bool yes = false;
   std::string serial;
 };
 
@@ -41,7 +43,7 @@ Status create_pool(const Context& context, PoolArguments& arguments) {
   }
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   if (arguments.adopt) {
-    for (const std::string& serial : arguments.pool.devices) TERRACE_RETURN_IF_ERROR(client->adopt(serial));
+    TERRACE_RETURN_IF_ERROR(adopt_devices(context, *client, arguments.pool.devices, arguments.yes));
   }
   TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, client->create_pool(arguments.pool));
   if (context.json) {
@@ -54,7 +56,8 @@ Status create_pool(const Context& context, PoolArguments& arguments) {
 
 Status add_device(const Context& context, const PoolArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  if (arguments.adopt) TERRACE_RETURN_IF_ERROR(client->adopt(arguments.serial));
+  if (arguments.adopt)
+    TERRACE_RETURN_IF_ERROR(adopt_devices(context, *client, {arguments.serial}, arguments.yes));
   TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, client->add_device(arguments.pool.name, arguments.serial));
   if (context.json) {
     print_json({{"pool", to_json(pool)}});
@@ -127,6 +130,7 @@ void add_pool_verbs(CLI::App& app, Context& context) {
   add_size_option(*create, "--stripe", arguments->pool.stripe_bytes,
                   "With striped: how much lies on one device before the next (default: one granule)");
   create->add_flag("--adopt", arguments->adopt, "Adopt those devices first; their contents are lost");
+  create->add_flag("--yes", arguments->yes, "With --adopt: do not ask, whatever is on them");
   on_verb(*create, context, [&context, arguments] { return create_pool(context, *arguments); });
 
   on_verb(*pool->add_subcommand("list", "All pools, and how full they are"), context,
@@ -140,6 +144,7 @@ void add_pool_verbs(CLI::App& app, Context& context) {
   add->add_option("name", arguments->pool.name, "The pool's name")->required();
   add->add_option("serial", arguments->serial, "The device's serial")->required();
   add->add_flag("--adopt", arguments->adopt, "Adopt it first; its contents are lost");
+  add->add_flag("--yes", arguments->yes, "With --adopt: do not ask, whatever is on it");
   on_verb(*add, context, [&context, arguments] { return add_device(context, *arguments); });
 
   add_pool_compact_verb(*pool, context);

@@ -22,6 +22,7 @@ class AdminServer final : public rpc::Admin::Server {
   kj::Promise<void> fsck(FsckContext context) override;
   kj::Promise<void> audit(AuditContext context) override;
 
+  kj::Promise<void> inventory(InventoryContext context) override;
   kj::Promise<void> devices(DevicesContext context) override;
   kj::Promise<void> adopt(AdoptContext context) override;
   kj::Promise<void> drain(DrainContext context) override;
@@ -88,7 +89,8 @@ class AdminServer final : public rpc::Admin::Server {
 
   void write_status(rpc::ServerInfo::Builder out);
   void write_devices(DevicesContext& context);
-  Error unknown_device(const std::string& serial);
+  static Error unknown_device(const std::string& serial);
+  kj::Promise<void> refuse_unseen(AdoptContext context, const std::string& serial);
   kj::Promise<void> adopt_seen(AdoptContext context, const SeenDevice& seen);
   // Runs `change` of the hardware on a worker, looks at the devices again, and lets `answer` write the outcome.
   template <typename Context, typename Change, typename Answer>

@@ -1,7 +1,6 @@
 // The operator's interface: devices.
 #include <algorithm>
 
-#include "daemon/inventory/inventory.h"
 #include "daemon/rpc/admin.h"
 #include "daemon/rpc/moves.h"
 
@@ -26,8 +25,7 @@ kj::Promise<void> AdminServer::adopt(AdoptContext context) {
     if (seen.serial != serial) continue;
     return adopt_seen(context, seen);
   }
-  refuse(context, unknown_device(serial));
-  return kj::READY_NOW;
+  return refuse_unseen(context, serial);
 }
 
 kj::Promise<void> AdminServer::adopt_seen(AdoptContext context, const SeenDevice& seen) {
@@ -145,23 +143,13 @@ kj::Promise<void> AdminServer::removeDevice(RemoveDeviceContext context) {
 }
 
 Error AdminServer::unknown_device(const std::string& serial) {
-  for (const auto& hardware : inventory::describe_hardware(inventory::take_inventory())) {
-    if (hardware.serial != serial) continue;
-    return Error{.code = ErrorCode::unsupported,
-                 .where = "adopt",
-                 .detail = "device " + serial + " is seen, but this daemon has no backend for it (" +
-                           hardware.detail + ")"};
-  }
   return Error{.code = ErrorCode::not_found,
                .where = "adopt",
                .detail = "there is no device '" + shown(serial) + "'; `terrace device list` shows those seen"};
 }
 
 void AdminServer::write_devices(DevicesContext& c) {
-  std::vector<SeenDevice> seen = engine().backend().discover();
-  for (const auto& hardware : inventory::describe_hardware(inventory::take_inventory()))
-    seen.push_back(
-        {hardware.serial, hardware.backend, hardware.capacity_bytes, hardware.granule_bytes, hardware.detail});
+  const std::vector<SeenDevice> seen = engine().backend().discover();
   std::vector<const DeviceRow*> unseen;
   for (const auto& row : state().devices()) {
     const DeviceRow& device = row.second;

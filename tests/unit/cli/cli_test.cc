@@ -163,22 +163,6 @@ TEST_CASE("Doctor: only a missing essential makes the basic service impossible")
       !basic_service_possible({{.name = "a"}, {.name = "b", .state = CheckState::missing, .essential = true}}));
 }
 
-TEST_CASE("Doctor: made-up hardware in the wrong mode is limited, with the mending command") {
-  inventory::Inventory machine;
-  machine.cxl_bus = machine.dax_bus = true;
-  machine.memdevs.push_back({.serial = "0x1", .name = "mem0", .ram_bytes = gib, .enabled = true});
-  CHECK(check_cxl(machine).state == CheckState::ok);
-  CHECK(contains(check_cxl(machine).found, "0x1"));
-  CHECK(check_dax(machine).state == CheckState::missing);
-  machine.dax_devices.push_back(
-      {.name = "dax0.0", .mode = inventory::DaxMode::system_ram, .size_bytes = gib, .align_bytes = 2 * mib});
-  const Check dax = check_dax(machine);
-  CHECK(dax.state == CheckState::limited);
-  CHECK(contains(dax.mend, "reconfigure-device"));
-  machine.numa_nodes.push_back({.id = 1, .has_cpus = false, .total_bytes = gib});
-  CHECK(check_numa(machine).state == CheckState::ok);
-}
-
 TEST_CASE("Doctor: the chosen word of a sysfs line") {
   CHECK(selected_word("always within_size [never] deny") == "never");
   CHECK(selected_word("plain") == "plain");
