@@ -21,6 +21,7 @@
 #include "daemon/config/log.h"
 #include "daemon/config/runtime_directory.h"
 #include "daemon/event_loop/engine.h"
+#include "daemon/event_loop/hotplug.h"
 #include "daemon/fsck/command.h"
 #include "daemon/fsck/fsck.h"
 #include "daemon/rpc/server.h"
@@ -197,6 +198,8 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   if (accept_lost_objects) engine.accept_lost_objects();
   engine.set_start_check(look_for_stubborn_holders(object_path));
   TERRACE_RETURN_IF_ERROR(engine.start().wait(io.waitScope));
+  const auto hotplug = Hotplug::listen_to_kernel(io.unixEventPort, io.provider->getTimer(),
+                                                 [&engine]() { return engine.look_at_devices(); });
   Service service(engine, service_options(config, object_path));
 
   const std::string socket = socket_path_of(config);
