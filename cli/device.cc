@@ -38,7 +38,7 @@ Status list_devices(const Context& context, const DeviceArguments& arguments) {
   if (context.json) {
     nlohmann::json document;
     if (!arguments.hardware) document["devices"] = to_json_list(devices);
-    if (!arguments.adopted) document["hardware"] = to_json(hardware);
+    if (!arguments.adopted) document["inventory"] = to_json(hardware);
     print_json(document);
     return {};
   }
