@@ -255,13 +255,13 @@ Result<NumaBackend::Node> NumaBackend::node_of(const std::vector<Extent>& extent
   for (const Extent& extent : extents) {
     const auto device = std::find_if(known_.begin(), known_.end(),
                                      [&](const KnownDevice& one) { return one.id == extent.device; });
-    const auto number = device == known_.end() ? std::nullopt : numa_node_of(device->serial);
-    const auto node = number.has_value() ? nodes_.find(*number) : nodes_.end();
+    const int number = device == known_.end() ? -1 : numa_node_of(device->serial).value_or(-1);
+    const auto node = nodes_.find(number);
     if (node == nodes_.end()) {
       std::string detail = "the memory node is not there";
-      if (number.has_value()) {
-        detail = "node " + std::to_string(*number) + " is not there";
-        if (const auto seen = seen_.find(*number); seen != seen_.end() && !seen->second.problem.empty())
+      if (number >= 0) {
+        detail = "node " + std::to_string(number) + " is not there";
+        if (const auto seen = seen_.find(number); seen != seen_.end() && !seen->second.problem.empty())
           detail = seen->second.problem;
       }
       return Error{.code = ErrorCode::unavailable, .where = where, .detail = detail};
