@@ -37,13 +37,31 @@ def _hardware(topology: str, outside: str = "placement", ci: bool = False) -> Gu
                      alone=True, outside=outside)
 
 
+def _guest(name: str, file: str, topology: str, limit_s: int, ci: bool = True, *arguments, **options) -> GuestTest:
+    return GuestTest(name, _script(f"{{tree}}/tests/guest/{file}_test.py", *arguments), topology, limit_s, ci, **options)
+
+
 TESTS = (
-    # The guests themselves.
+    # The guests themselves, without Terrace.
     _hardware("standard", ci=True), _hardware("interleave"), _hardware("two-bridges"), _hardware("switch"),
     _hardware("one-port", ""),
+    # What is seen, and what doctor says of it.
+    _guest("inventory", "doctor", "standard", 240),
+    _guest("doctor-one-port", "doctor", "one-port", 120, False),
+    _guest("doctor-fix", "doctor", "hmem", 300),
+    # Leases that are dax devices of a dynamic region.
+    _guest("session-devdax", "session_real", "hmem", 600),
+    # Leases that are namespaces of a composed region.
+    _guest("pmem", "lease_path", "standard", 600, True, "--kind", "pmem", alone=True),
+    _guest("pmem-reboot", "reboot", "standard", 300, True, "--kind", "pmem", boots=2),
+    _guest("pmem-crash", "lease_crash", "standard", 1200, False, "--kind", "pmem", alone=True),
+    _guest("region-crash", "region_crash", "standard", 600, False, alone=True),
+    _guest("interleave", "interleave", "interleave", 240, outside="placement", alone=True),
+    _guest("interleave-switch", "interleave", "switch", 240, False, outside="placement", alone=True),
+    _guest("interleave-two-bridges", "interleave", "two-bridges", 240, False, outside="placement", alone=True),
     # The integration tests of the tree, with the emulated backend: the programs do on this kernel what they do outside.
     _cli("status"), _cli("daemon"), _cli("pool"), _cli("lease"), _cli("compose"), _cli("policy"),
-    GuestTest("session", _script("{tree}/tests/integration/session/session_test.py"), "plain", 600),
+    GuestTest("session", _script("{tree}/tests/integration/session/session_test.py"), "plain", 600, ci=False),
     GuestTest("shim-run", _script("{tree}/tests/integration/shim/run_test.py"), "plain", 900, ci=False),
     GuestTest("shim", _script("{tree}/tests/integration/shim/shim_test.py"), "plain", 1800, ci=False),
 )
