@@ -13,6 +13,7 @@
 #endif
 
 #include "core/base/units.h"
+#include "core/os/fault_guard.h"
 
 namespace terrace::os {
 namespace {
@@ -126,6 +127,13 @@ Error not_zero(std::span<const std::byte> range, uint64_t line) {
                          ": it must not be given to anybody"};
 }
 
+Error taken_away(uint64_t offset) {
+  return Error{.code = ErrorCode::io_error,
+               .where = where,
+               .detail = "the memory failed, or was taken away, within 2 MiB of offset " +
+                         std::to_string(offset) + " of what was being zeroed (SIGBUS)"};
+}
+
 void zero_range(std::span<std::byte> range, ZeroLines zero) {
   std::byte* const start = range.data();
   std::byte* const end = start + range.size();
@@ -168,13 +176,16 @@ void erase_slice(Slice& slice, ZeroLines zero, uint64_t seed, double bytes_per_s
   const auto begin = Steady::now();
   for (uint64_t done = 0; done < slice.range.size();) {
     const auto block = slice.range.subspan(done, std::min(block_bytes, slice.range.size() - done));
-    zero_range(block, zero);
-    const auto checked = check_erased(block, seed);
-    if (!checked.ok()) {
-      slice.error = checked.error();
+    std::optional<Result<uint64_t>> checked;
+    const bool there = guarded([&] {
+      zero_range(block, zero);
+      checked.emplace(check_erased(block, seed));
+    });
+    if (!there || !checked->ok()) {
+      slice.error = there ? checked->error() : taken_away(done);
       return;
     }
-    slice.checked_bytes += *checked;
+    slice.checked_bytes += **checked;
     done += block.size();
     hold_back(begin, done, bytes_per_s);
   }

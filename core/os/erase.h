@@ -38,8 +38,8 @@ struct Erased {
 // Zeroes `range`, of any alignment and length, then reads back its first and last cache line and a random line
 // of every 4 KiB between. Every store has left the processor when it returns.
 //
-// Errors    io_error     a byte read back is not zero; says where. Memory that fails under the access itself
-//                        raises SIGBUS in the calling process
+// Errors    io_error     a byte read back is not zero, or the memory failed under the access itself (SIGBUS);
+//                        says where
 //           unsupported  the processor lacks options.stores
 Result<Erased> erase(std::span<std::byte> range, const EraseOptions& options);
 

@@ -3,9 +3,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libpmem2.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "core/base/units.h"
 #include "core/os/memory_map.h"
@@ -70,6 +78,21 @@ Status configure(Config& config, Placement placement, uint64_t lead_bytes, pmem2
   return {};
 }
 
+// The size of a dax device of a dynamic region; nullopt: it is none.
+std::optional<uint64_t> dynamic_dax_bytes(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0 || !S_ISCHR(status.st_mode)) return std::nullopt;
+  const std::string link =
+      "/sys/dev/char/" + std::to_string(major(status.st_rdev)) + ":" + std::to_string(minor(status.st_rdev));
+  std::error_code failed;
+  const std::filesystem::path device = std::filesystem::canonical(link, failed);
+  if (failed || !std::filesystem::exists(device.parent_path() / "dax_region" / "create", failed))
+    return std::nullopt;
+  uint64_t bytes = 0;
+  std::ifstream(device / "size") >> bytes;
+  return bytes;
+}
+
 StoreGranularity granularity_of(pmem2_map* map) {
   switch (pmem2_map_get_store_granularity(map)) {
     case PMEM2_GRANULARITY_BYTE: return StoreGranularity::byte;
@@ -122,9 +145,74 @@ void FileMap::Deleter::operator()(pmem2_map* map) const {
   TERRACE_CHECK(result == 0, "libpmem2 could not unmap what it mapped");
 }
 
+void FileMap::Unmapper::operator()(std::byte* at) const {
+  if (reserved) {
+    ::mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  } else {
+    ::munmap(at, bytes);
+  }
+}
+
+// What was mapped before goes in the order of a destructor: libpmem2 forgets it, then it is unmapped.
+FileMap& FileMap::operator=(FileMap&& other) noexcept {
+  if (this == &other) return *this;
+  map_.reset();
+  own_ = std::move(other.own_);
+  map_ = std::move(other.map_);
+  bytes_ = std::exchange(other.bytes_, {});
+  writable_ = other.writable_;
+  granularity_ = other.granularity_;
+  persist_ = other.persist_;
+  flush_ = other.flush_;
+  drain_ = other.drain_;
+  return *this;
+}
+
+// Volatile memory behind a cache: what other machines on it shall see must be written back, as with any dax.
+Result<FileMap> FileMap::map_dynamic_dax(int fd, uint64_t bytes, Placement placement) {
+  if (bytes == 0) return Error{ErrorCode::not_found, ENXIO, map_where, "the dax device has no memory any more"};
+  const bool writable = (::fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
+  void* wanted = nullptr;
+  if (placement.reservation != nullptr) {
+    const std::span<std::byte> range = placement.reservation->range_;
+    if (bytes > range.size() || placement.offset_bytes > range.size() - bytes)
+      return Error{ErrorCode::invalid_argument, 0, map_where,
+                   "the placement is outside the reserved addresses"};
+    wanted = range.data() + placement.offset_bytes;
+  }
+  void* at = ::mmap(wanted, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                    MAP_SHARED | (wanted != nullptr ? MAP_FIXED : 0), fd, 0);
+  if (at == MAP_FAILED) {
+    if (errno == ENXIO)
+      return Error{ErrorCode::not_found, ENXIO, map_where, "the dax device is gone: its memory was fenced"};
+    return os_error(errno, map_where, "cannot map the dax device");
+  }
+  FileMap file_map;
+  file_map.own_ = {static_cast<std::byte*>(at), Unmapper{bytes, wanted != nullptr}};
+  file_map.bytes_ = {static_cast<std::byte*>(at), static_cast<size_t>(bytes)};
+  file_map.writable_ = writable;
+  Source source;
+  pmem2_map* raw = nullptr;
+  int result = pmem2_source_from_anon(&source.object, bytes);
+  if (result == 0)
+    result = pmem2_map_from_existing(&raw, source.object, at, bytes, PMEM2_GRANULARITY_CACHE_LINE);
+  if (result != 0) return pmem2_error(result, map_where, "cannot write back the memory of the dax device");
+  file_map.map_.reset(raw);
+  file_map.granularity_ = StoreGranularity::cache_line;
+  file_map.take_functions();
+  return file_map;
+}
+
+void FileMap::take_functions() {
+  persist_ = pmem2_get_persist_fn(map_.get());
+  flush_ = pmem2_get_flush_fn(map_.get());
+  drain_ = pmem2_get_drain_fn(map_.get());
+}
+
 Result<FileMap> FileMap::map(int fd, Placement placement) {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0) return os_error(errno, map_where, "no such descriptor");
+  if (const auto bytes = dynamic_dax_bytes(fd)) return map_dynamic_dax(fd, *bytes, placement);
   Source source;
   if (const int result = pmem2_source_from_fd(&source.object, fd); result != 0)
     return pmem2_error(result, map_where, "this descriptor cannot be mapped");
@@ -152,9 +240,7 @@ Result<FileMap> FileMap::map(int fd, Placement placement) {
   file_map.map_.reset(raw);
   file_map.bytes_ = {static_cast<std::byte*>(pmem2_map_get_address(raw)), pmem2_map_get_size(raw)};
   file_map.granularity_ = granularity_of(raw);
-  file_map.persist_ = pmem2_get_persist_fn(raw);
-  file_map.flush_ = pmem2_get_flush_fn(raw);
-  file_map.drain_ = pmem2_get_drain_fn(raw);
+  file_map.take_functions();
   return file_map;
 }
 

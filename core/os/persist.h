@@ -66,7 +66,13 @@ class FileMap {
   //            out_of_memory      no address space
   //            unsupported        libpmem2 cannot map this kind of file; the detail gives its reason
   //            io_error           anything else of the kernel's
+  //
+  // A dax device of a dynamic region is mapped by this module itself: libpmem2 looks for the persistent
+  // namespace of any dax device, and these have none.
   static Result<FileMap> map(int fd, Placement placement = {});
+
+  FileMap(FileMap&&) noexcept = default;
+  FileMap& operator=(FileMap&& other) noexcept;
 
   std::span<std::byte> bytes() const { return bytes_; }  // stores fault unless writable()
   bool writable() const { return writable_; }
@@ -79,9 +85,20 @@ class FileMap {
   void drain() const;
 
  private:
+  FileMap() = default;
+  static Result<FileMap> map_dynamic_dax(int fd, uint64_t bytes, Placement placement);
+  void take_functions();
+
   struct Deleter {
     void operator()(pmem2_map* map) const;
   };
+  // What was mapped without libpmem2; the addresses go back to the reservation that they are of.
+  struct Unmapper {
+    uint64_t bytes;
+    bool reserved;
+    void operator()(std::byte* at) const;
+  };
+  std::unique_ptr<std::byte, Unmapper> own_;  // before map_, which knows of it
   std::unique_ptr<pmem2_map, Deleter> map_;
   std::span<std::byte> bytes_;
   bool writable_ = false;
