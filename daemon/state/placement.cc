@@ -2,6 +2,7 @@
 #include "daemon/pool/placement.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/base/check.h"
 #include "core/base/limits.h"
@@ -23,6 +24,31 @@ Pieces place_as(const PoolRow& pool, const Devices& devices, uint64_t granules, 
     case Placement::linear: break;
   }
   return place_linear(devices, granules, pieces_max);
+}
+
+// A lease of these kinds is one device, namespace or file of the kernel's, which cannot span regions or nodes.
+bool lies_on_one_device(const std::string& backend) {
+  return backend == "devdax" || backend == "pmem" || backend == "numa";
+}
+
+// As the pool's placement prefers devices, and a device with one run for all of it before others.
+Pieces place_on_one(const PoolRow& pool, const Devices& devices, uint64_t granules) {
+  std::vector<size_t> order(devices.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (pool.placement != Placement::linear) {
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return devices[a]->free_granules() > devices[b]->free_granules();
+    });
+  }
+  for (const size_t most : {size_t{1}, size_t{limits::lease_extents_max}}) {
+    for (const size_t at : order) {
+      Pieces pieces = place_linear({devices[at]}, granules, most);
+      if (!pieces.has_value()) continue;
+      for (Piece& piece : *pieces) piece.device = at;
+      return pieces;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -69,14 +95,22 @@ Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules, 
         (elsewhere == 0 ? ")" : ", free on devices that take no leases now " + format_size(elsewhere) + ")"));
   }
 
+  const bool on_one = lies_on_one_device(pool_backend(pool));
+  const auto find_room = [&] {
+    return on_one ? place_on_one(row, devices, granules) : place_as(row, devices, granules, granule_bytes);
+  };
   const std::vector<Extent> held = hold_window(pool);
-  Pieces pieces = place_as(row, devices, granules, granule_bytes);
+  Pieces pieces = find_room();
   give_back(held);
-  if (!pieces.has_value() && !held.empty() && windows == Windows::if_needed)
-    pieces = place_as(row, devices, granules, granule_bytes);
+  if (!pieces.has_value() && !held.empty() && windows == Windows::if_needed) pieces = find_room();
   if (!pieces.has_value() && !held.empty() && windows == Windows::never) {
     return exhausted("pool " + row.name + " has no room for " + size_of(granules) +
                      " outside the window that a compaction keeps clear; retry when it has ended");
+  }
+  if (!pieces.has_value() && on_one) {
+    return exhausted("no single device of pool " + row.name + " has room for " + size_of(granules) +
+                     ", and a lease of " + pool_backend(pool) +
+                     " memory lies on one device; ask for less, or release leases");
   }
   if (!pieces.has_value()) {
     return exhausted("pool " + row.name + " is too fragmented: " + size_of(granules) +

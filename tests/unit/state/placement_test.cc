@@ -85,3 +85,34 @@ TEST_CASE("placement: a pool of 1 GiB granules grants whole ones") {
   CHECK(lease.extents.size() == 2);
   CHECK(code_of(m.apply(m.request(UINT64_MAX))) == ErrorCode::capacity_exhausted);
 }
+
+TEST_CASE("placement: a lease of dax memory stays on one device, in pieces there before it would span two") {
+  Manager m;
+  std::vector<std::string> serials{"dax:a", "dax:b"};
+  for (const std::string& serial : serials)
+    REQUIRE(m.apply(AdoptDevice{serial, "devdax", 8 * granule, granule}).reply.ok());
+  REQUIRE(m.apply(CreatePool{"p", serials, Placement::linear, 0}).reply.ok());
+  const LeaseRow first = m.grant(3), second = m.grant(2), third = m.grant(3);
+  CHECK(third.extents.front().device == first.extents.front().device);
+  CHECK(m.grant(6).extents.front().device != first.extents.front().device);
+  for (const LeaseRow& lease : {first, third}) {
+    REQUIRE(m.apply(Release{lease.id, lease.tenant, m.now_ns}).reply.ok());
+    m.finish(lease.id);
+  }
+  const LeaseRow pieces = m.grant(6);  // 3 + 3 around the second lease: the other device has only two
+  REQUIRE(pieces.extents.size() == 2);
+  CHECK(pieces.extents[0].device == pieces.extents[1].device);
+  CHECK(m.grant(2).extents.front().device != second.extents.front().device);
+}
+
+TEST_CASE("placement: what no one device has room for is refused although the pool has it") {
+  Manager m;
+  std::vector<std::string> serials{"dax:a", "dax:b"};
+  for (const std::string& serial : serials)
+    REQUIRE(m.apply(AdoptDevice{serial, "devdax", 8 * granule, granule}).reply.ok());
+  REQUIRE(m.apply(CreatePool{"p", serials, Placement::striped, granule}).reply.ok());
+  const Step refused = m.apply(m.request(9 * granule));
+  CHECK(code_of(refused) == ErrorCode::capacity_exhausted);
+  CHECK(refused.reply.error().detail.find("lies on one device") != std::string::npos);
+  CHECK(m.grant(8).extents.size() == 1);
+}
