@@ -15,6 +15,7 @@
 #include "core/base/failpoint.h"
 #include "daemon/backend/backend_set.h"
 #include "daemon/backend/emulated.h"
+#include "daemon/backend/hardware.h"
 #include "daemon/backend/numa.h"
 #include "daemon/backend/pmem.h"
 #include "daemon/config/config.h"
@@ -39,7 +40,7 @@ struct Flags {
   std::vector<std::string> emulate;
   std::vector<uint32_t> admin_uids;
   bool no_mount = false, accept_lost_objects = false, list_failpoints = false, check_config = false,
-       allow_unmapped = false, overcommit = false, fsck = false, json = false;
+       allow_unmapped = false, overcommit = false, no_hardware = false, fsck = false, json = false;
 };
 
 void add_flags(CLI::App& app, Flags& flags) {
@@ -52,6 +53,8 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--emulate-granule", flags.granule, "smallest unit of emulated devices: 2M (default) to 1G");
   app.add_flag("--emulate-overcommit", flags.overcommit,
                "take the memory of emulated devices when it is touched, not when it is granted");
+  app.add_flag("--no-hardware", flags.no_hardware,
+               "leave DAX devices and CXL regions alone: emulated devices only");
   app.add_flag("--no-mount", flags.no_mount, "do not mount a tmpfs for them, use the directory as it is");
   app.add_flag("--accept-lost-objects", flags.accept_lost_objects,
                "end every lease whose memory is gone, even when all of it is");
@@ -82,6 +85,7 @@ Result<DaemonConfig> configure(const Flags& flags) {
   if (!flags.log_file.empty()) config.log_file = flags.log_file;
   if (flags.no_mount) config.mount = false;
   if (flags.overcommit) config.overcommit = true;
+  if (flags.no_hardware) config.hardware = false;
   if (flags.allow_unmapped) config.allow_unmapped_uids = true;
   config.admin_uids.insert(flags.admin_uids.begin(), flags.admin_uids.end());
   if (!flags.emulate.empty()) config.emulated.clear();
@@ -160,7 +164,7 @@ Engine::StartCheck look_for_stubborn_holders(const std::string& object_path) {
   return [object_path](const Image& image) {
     constexpr std::chrono::milliseconds time_max{500};
     std::vector<std::string> findings;
-    const auto scan = scan_processes(object_path, time_max);
+    const auto scan = scan_processes(object_path, time_max, has_dax_devices(image));
     if (!scan.ok()) return findings;
     for (const Finding& finding : check_mappings(image, scan->mappings))
       findings.push_back(finding.subject + " " + finding.what + "; " + finding.repair);
@@ -185,11 +189,15 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   NumaBackend numa(numa_options(config), nullptr);
   BackendSet backend;
   backend.add(emulated);
-  backend.add(numa);
   const auto pmem_kernel = make_pmem_kernel();
   const auto cxl_kernel = make_cxl_kernel();
   PmemBackend pmem(*pmem_kernel, *cxl_kernel, RegionRecords(config.state_path + "-regions.toml"));
-  backend.add(pmem);
+  const auto hardware = make_hardware({config.runtime_directory, read_boot_id()});
+  if (config.hardware) {
+    backend.add(numa);
+    backend.add(pmem);
+    if (hardware_usable()) hardware->add_to(backend);
+  }
 
   auto io = kj::setupAsyncIo();
   const SystemClock clock;

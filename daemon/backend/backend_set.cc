@@ -9,6 +9,22 @@ std::string_view object_kind(std::string_view name) {
   return colon == std::string_view::npos ? "emulated" : name.substr(0, colon);
 }
 
+std::vector<KnownDevice> known_devices(const Image& image) {
+  std::vector<KnownDevice> known;
+  for (const DeviceRow& row : image.devices)
+    known.push_back({row.id, row.serial, row.backend, row.capacity_bytes, row.granule_bytes});
+  return known;
+}
+
+std::vector<KnownObject> known_objects(const Image& image) {
+  std::vector<KnownObject> known;
+  for (const LeaseRow& row : image.leases) {
+    known.push_back({row.object, row.bytes, row.extents});
+    if (!row.next_object.empty()) known.push_back({row.next_object, row.bytes, row.extents});
+  }
+  return known;
+}
+
 Backend* BackendSet::of_object(std::string_view name) const {
   const std::string_view kind = object_kind(name);
   for (Backend* backend : backends_)

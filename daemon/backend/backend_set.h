@@ -17,6 +17,11 @@ namespace terrace::daemon {
 // The kind that an object's name says: "devdax" of "devdax:lease-7", "emulated" where it says none.
 std::string_view object_kind(std::string_view name);
 
+// What backends are told of a manager's rows before they list what there is.
+std::vector<KnownDevice> known_devices(const Image& image);
+// A lease that is being handed over has its bytes in either of two objects.
+std::vector<KnownObject> known_objects(const Image& image);
+
 class BackendSet final : public Backend {
  public:
   // `backend` outlives the set. The first one answers where no device is concerned: describe_memory().

@@ -26,6 +26,8 @@ struct DaemonConfig {
   uint32_t socket_mode = 0666;    // peers are known by uid; the mode only hides the socket
   std::string host;               // empty: the machine's host name
 
+  bool hardware = true;  // real memory, where this process is root and the kernel has a DAX bus
+
   std::vector<EmulatedDevice> emulated;
   std::string object_directory;                    // empty: chosen by the emulated backend
   bool mount = true;                               // mount a tmpfs of our own when root

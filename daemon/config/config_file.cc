@@ -277,6 +277,7 @@ Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base
   top.number("socket_mode", base.socket_mode);
   top.text("state", base.state_path);
   top.text("host", base.host);
+  top.boolean("hardware", base.hardware);
   read_devices(top, path, problems, base);
   read_identities(top, path, problems, base);
   read_log(top, path, problems, base);

@@ -7,29 +7,10 @@
 
 #include "core/base/failpoint.h"
 #include "core/base/limits.h"
+#include "daemon/backend/backend_set.h"
 #include "daemon/event_loop/engine.h"
 
 namespace terrace::daemon {
-namespace {
-
-std::vector<KnownDevice> known_devices(const Image& image) {
-  std::vector<KnownDevice> known;
-  for (const DeviceRow& row : image.devices)
-    known.push_back({row.id, row.serial, row.backend, row.capacity_bytes, row.granule_bytes});
-  return known;
-}
-
-// A lease that is being handed over has its bytes in either of two objects.
-std::vector<KnownObject> known_objects(const Image& image) {
-  std::vector<KnownObject> known;
-  for (const LeaseRow& row : image.leases) {
-    known.push_back({row.object, row.bytes, row.extents});
-    if (!row.next_object.empty()) known.push_back({row.next_object, row.bytes, row.extents});
-  }
-  return known;
-}
-
-}  // namespace
 
 kj::Promise<Status> Engine::start() {
   return recover().then([this](Status status) -> Status {
@@ -153,6 +134,7 @@ Status Engine::check_directory(const Image& image, const Observation& observed) 
   size_t live = 0;
   for (const LeaseRow& lease : image.leases) {
     if (lease.phase != LeasePhase::active && lease.phase != LeasePhase::revoking) continue;
+    if (object_kind(lease.object) != "emulated") continue;  // hardware is in one place only
     ++live;
     for (const auto& [name, bytes] : observed.objects)
       if (name == lease.object) return {};

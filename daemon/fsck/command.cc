@@ -9,6 +9,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/unique_fd.h"
+#include "daemon/backend/hardware.h"
 #include "daemon/backend/object_file.h"
 #include "daemon/fsck/fsck.h"
 #include "daemon/fsck/store_copy.h"
@@ -64,6 +65,21 @@ Result<Outside> look_outside(const DaemonConfig& config, const std::string& path
                                .detail = {}});
   }
   return outside;
+}
+
+// What the backends of real memory see, as they would at a start; they change nothing.
+Status look_at_hardware(const DaemonConfig& config, const Image& image, Outside& outside) {
+  const auto hardware = make_hardware(
+      {.runtime_directory = config.runtime_directory, .boot_id = read_boot_id(), .read_only = true});
+  BackendSet backends;
+  hardware->add_to(backends);
+  backends.know_devices(known_devices(image));
+  backends.refresh();
+  backends.know_objects(known_objects(image));
+  TERRACE_ASSIGN_OR_RETURN(const auto objects, backends.list());
+  outside.objects.insert(outside.objects.end(), objects.begin(), objects.end());
+  for (SeenDevice& device : backends.discover()) outside.devices.push_back(std::move(device));
+  return {};
 }
 
 void add_circumstances(const ProcessScan& scan, std::vector<Finding>& findings) {
@@ -152,12 +168,17 @@ int run_fsck(const DaemonConfig& config, bool json) {
     std::fprintf(stderr, "terraced: %s\n", image.error().to_string().c_str());
     return exit_cannot_check;
   }
-  const auto outside = look_outside(config, report.object_directory);
+  auto outside = look_outside(config, report.object_directory);
+  if (outside.ok() && image.ok() && config.hardware && hardware_usable()) {
+    if (Status seen = look_at_hardware(config, *image, *outside); !seen.ok()) outside = seen.error();
+  }
   if (!outside.ok()) {
     std::fprintf(stderr, "terraced: %s\n", outside.error().to_string().c_str());
     return exit_cannot_check;
   }
-  if (auto scanned = scan_processes(report.object_directory); scanned.ok()) report.scan = std::move(*scanned);
+  const bool dax = image.ok() && has_dax_devices(*image);
+  if (auto scanned = scan_processes(report.object_directory, std::chrono::seconds(5), dax); scanned.ok())
+    report.scan = std::move(*scanned);
   report.objects = outside->objects.size();
   if (image.ok()) {
     report.leases = image->leases.size();

@@ -27,16 +27,20 @@ using Directory = std::unique_ptr<DIR, int (*)(DIR*)>;
 
 constexpr std::string_view object_suffix = ".obj";
 constexpr std::string_view deleted_suffix = " (deleted)";
+constexpr std::string_view dax_prefix = "/dev/dax";
 
 // Where objects are, as a line of maps and a link of fd show it.
 struct Place {
+  bool exists = false;
   dev_t device = 0;
   std::string folder;  // its last component
+  bool dax_devices = false;
 };
 
 struct Sighting {
   std::string object;
   bool deleted = false;
+  bool dax = false;  // in /dev, not in the folder
 };
 
 // "/run/terrace/objects/lease-7.obj (deleted)" -> lease-7, deleted. A process in another mount namespace sees
@@ -47,7 +51,12 @@ std::optional<Sighting> object_of(std::string_view path, const Place& place) {
     seen.deleted = true;
     path.remove_suffix(deleted_suffix.size());
   }
-  if (!path.ends_with(object_suffix)) return std::nullopt;
+  if (place.dax_devices && seen.deleted && path.starts_with(dax_prefix)) {
+    seen.object = std::string(path.substr(path.rfind('/') + 1));
+    seen.dax = true;
+    return seen;
+  }
+  if (!place.exists || !path.ends_with(object_suffix)) return std::nullopt;
   path.remove_suffix(object_suffix.size());
   const size_t slash = path.rfind('/');
   if (slash == std::string_view::npos || !valid_object_name(path.substr(slash + 1))) return std::nullopt;
@@ -167,7 +176,8 @@ class ProcessReader {
     if (!take_number(line, major_number, 16)) return;
     skip(1);
     if (!take_number(line, minor_number, 16)) return;
-    if (makedev(major_number, minor_number) == place_.device) entry(*seen).mapped_bytes += end - begin;
+    if (seen->dax || makedev(major_number, minor_number) == place_.device)
+      entry(*seen).mapped_bytes += end - begin;
   }
 
   bool read_descriptors(int process) {
@@ -181,8 +191,9 @@ class ProcessReader {
       if (n <= 0) continue;  // closed meanwhile
       const auto seen = object_of({link.data(), static_cast<size_t>(n)}, place_);
       struct stat status {};
-      if (!seen.has_value() || ::fstatat(::dirfd(directory.get()), descriptor->d_name, &status, 0) != 0 ||
-          status.st_dev != place_.device)
+      if (!seen.has_value()) continue;
+      if (!seen->dax && (::fstatat(::dirfd(directory.get()), descriptor->d_name, &status, 0) != 0 ||
+                         status.st_dev != place_.device))
         continue;
       entry(*seen).open = true;
     }
@@ -199,13 +210,16 @@ class ProcessReader {
 
 }  // namespace
 
-Result<ProcessScan> scan_processes(const std::string& object_directory, std::chrono::milliseconds time_max) {
+Result<ProcessScan> scan_processes(const std::string& object_directory, std::chrono::milliseconds time_max,
+                                   bool dax_devices) {
   ProcessScan scan;
   struct stat status {};
-  if (::stat(object_directory.c_str(), &status) != 0) return scan;
+  const bool exists = ::stat(object_directory.c_str(), &status) == 0;
+  if (!exists && !dax_devices) return scan;
   std::error_code ignored;
   const auto resolved = std::filesystem::canonical(object_directory, ignored);
-  const Place place{status.st_dev, (ignored ? std::filesystem::path(object_directory) : resolved).filename()};
+  const Place place{exists, status.st_dev,
+                    (ignored ? std::filesystem::path(object_directory) : resolved).filename(), dax_devices};
   const Directory proc = open_directory(AT_FDCWD, "/proc");
   if (proc == nullptr) return os_error(errno, "scan_processes", "cannot read /proc");
   const auto until = Steady::now() + time_max;
@@ -230,10 +244,16 @@ Result<ProcessScan> scan_processes(const std::string& object_directory, std::chr
   return scan;
 }
 
-std::vector<LiveMapping> scan_mappings(const std::string& object_directory) {
-  auto scan = scan_processes(object_directory);
+std::vector<LiveMapping> scan_mappings(const std::string& object_directory, bool dax_devices) {
+  auto scan = scan_processes(object_directory, std::chrono::seconds(5), dax_devices);
   if (!scan.ok()) return {};
   return std::move(scan->mappings);
+}
+
+bool has_dax_devices(const Image& image) {
+  return std::any_of(image.devices.begin(), image.devices.end(), [](const DeviceRow& device) {
+    return device.backend == "devdax" || device.backend == "pmem";
+  });
 }
 
 }  // namespace terrace::daemon

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "daemon/state/rows.h"
 
 namespace terrace::daemon {
 
@@ -31,12 +32,17 @@ struct ProcessScan {
   bool complete = true;               // false: the time was over first
 };
 
-// Looks at each process for objects in `object_directory`. That one need not exist: then nobody has any.
+// Looks at each process for objects in `object_directory`. That one need not exist: then nobody has any. With
+// `dax_devices` also for dax devices that were destroyed ("dax0.3", deleted), whosever they were.
 // Errors    unsupported   there is no /proc to read
 Result<ProcessScan> scan_processes(const std::string& object_directory,
-                                   std::chrono::milliseconds time_max = std::chrono::seconds(5));
+                                   std::chrono::milliseconds time_max = std::chrono::seconds(5),
+                                   bool dax_devices = false);
 
 // The same without the circumstances, for those who only look for what they find; an error finds nothing.
-std::vector<LiveMapping> scan_mappings(const std::string& object_directory);
+std::vector<LiveMapping> scan_mappings(const std::string& object_directory, bool dax_devices = false);
+
+// Whether leases may be dax devices: one of the adopted devices is of a kind whose objects are.
+bool has_dax_devices(const Image& image);
 
 }  // namespace terrace::daemon

@@ -19,8 +19,8 @@ struct Checked {
 // On a worker: lists files and walks /proc.
 Result<std::vector<Finding>> compare(Backend& backend, const Checked& checked) {
   TERRACE_ASSIGN_OR_RETURN(const auto objects, backend.list());
-  return check_consistency(checked.image, objects, backend.discover(), scan_mappings(checked.object_directory),
-                           checked.context);
+  const auto mappings = scan_mappings(checked.object_directory, has_dax_devices(checked.image));
+  return check_consistency(checked.image, objects, backend.discover(), mappings, checked.context);
 }
 
 void write_findings(rpc::Admin::FsckResults::Builder results, const std::vector<Finding>& findings) {

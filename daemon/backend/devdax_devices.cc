@@ -1,0 +1,233 @@
+// The devdax backend's view of regions: what is there, what is wrong with it, how fast it is, and taking one
+// over.
+#include <algorithm>
+
+#include "core/base/limits.h"
+#include "core/base/units.h"
+#include "core/os/measure_memory.h"
+#include "core/os/node_attributes.h"
+#include "daemon/backend/devdax.h"
+
+namespace terrace::daemon {
+namespace {
+
+// More than the last cache of most machines, little enough to be written in a moment.
+constexpr uint64_t measured_bytes_max = 256 * mib;
+
+std::string count_of(size_t n, const char* what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+const DaxHolder* holder_of(const std::vector<DaxHolder>& holders, const std::string& device) {
+  const auto at = std::find_if(holders.begin(), holders.end(),
+                               [&device](const DaxHolder& one) { return one.device == device; });
+  return at == holders.end() ? nullptr : &*at;
+}
+
+std::string holder_words(const DaxHolder& holder) {
+  return "held by process " + std::to_string(holder.pid) + " (" + holder.command + ")";
+}
+
+TierAttributes firmware_figures(int node) {
+  TierAttributes figures;
+  if (node < 0) return figures;
+  figures.node = node;
+  const os::NodeAttributes told = os::node_attributes(node);
+  figures.distance = told.distance;
+  if (!told.hmat()) return figures;
+  figures.latency_ns = told.latency_ns;
+  figures.bandwidth_bytes_per_s = told.bandwidth_bytes_per_s;
+  figures.source = AttributesSource::hmat;
+  return figures;
+}
+
+}  // namespace
+
+// --- looking --------------------------------------------------------------------------------------------
+
+Result<DaxRegion> DevdaxBackend::look_at(const std::string& serial) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<DaxRegion> regions, bus_.regions());
+  for (const DaxRegion& region : regions)
+    if (region.serial == serial) return region;
+  return Error{.code = ErrorCode::not_found,
+               .where = "DevdaxBackend",
+               .detail = "there is no dax region " + serial + " now"};
+}
+
+std::optional<DaxRegion> DevdaxBackend::region_of(const std::string& serial) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = regions_.find(serial);
+  return at == regions_.end() ? std::nullopt : std::optional(at->second);
+}
+
+bool DevdaxBackend::adopted(const std::string& serial) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(devices_.begin(), devices_.end(),
+                     [&serial](const auto& one) { return one.second.serial == serial; });
+}
+
+// The first device of a region is never one: the kernel makes it as long as all of a region that it finds.
+bool DevdaxBackend::is_object(const std::string& serial, const DaxDevice& device) const {
+  if (device.is_first() || device.ranges.empty()) return false;
+  const std::lock_guard lock(mutex_);
+  return std::any_of(objects_.begin(), objects_.end(), [&](const auto& one) {
+    return one.second.serial == serial && one.second.ranges == device.ranges;
+  });
+}
+
+// Devices that are not the manager's.
+std::vector<DaxDevice> DevdaxBackend::strangers_in(const DaxRegion& region) const {
+  std::vector<DaxDevice> strangers;
+  for (const DaxDevice& device : region.devices) {
+    if ((device.is_first() && device.bytes == 0) || is_object(region.serial, device)) continue;
+    strangers.push_back(device);
+  }
+  return strangers;
+}
+
+SeenDevice DevdaxBackend::seen(const DaxRegion& region, const std::vector<DaxHolder>& holders) const {
+  SeenDevice device{.serial = region.serial,
+                    .backend = std::string(kind()),
+                    .capacity_bytes = region.bytes,
+                    .granule_bytes = std::max(region.align_bytes, limits::granule_bytes),
+                    .detail = region.name + ", dynamic dax region"};
+  if (region.target_node >= 0) device.detail += ", node " + std::to_string(region.target_node);
+  if (region.start % device.granule_bytes != 0) {
+    device.detail +=
+        "; begins at no multiple of " + format_size(device.granule_bytes) + " and cannot be leased";
+    device.granule_bytes = 0;
+  }
+  const bool ours = adopted(region.serial);
+  const std::vector<DaxDevice> strangers = strangers_in(region);
+  for (const DaxDevice& one : strangers) {
+    if (one.driver != DaxDriver::kmem) continue;
+    device.detail += "; " + one.name +
+                     " of it is memory of the kernel's own (system-ram), which cannot be leased: " +
+                     "`daxctl reconfigure-device --mode=devdax --force " + one.name +
+                     "`, and keep udev or memhp_default_state from onlining it at boot";
+  }
+  if (ours || strangers.empty()) return device;
+  device.contents = count_of(strangers.size(), "dax device") + ":";
+  const char* comma = " ";
+  for (const DaxDevice& one : strangers) {
+    device.contents += comma + one.name + " (" + format_size(one.bytes);
+    if (const DaxHolder* holder = holder_of(holders, one.name)) device.contents += ", " + holder_words(*holder);
+    device.contents += ")";
+    comma = ", ";
+  }
+  return device;
+}
+
+void DevdaxBackend::refresh() {
+  const auto regions = bus_.regions();
+  if (!regions.ok()) return;  // what was seen before stands
+  std::vector<DaxDevice> foreign;
+  for (const DaxRegion& region : *regions)
+    if (!adopted(region.serial)) foreign.insert(foreign.end(), region.devices.begin(), region.devices.end());
+  std::erase_if(foreign, [](const DaxDevice& one) { return one.driver != DaxDriver::device_dax; });
+  const std::vector<DaxHolder> holders = foreign.empty() ? std::vector<DaxHolder>{} : bus_.holders(foreign);
+  std::vector<SeenDevice> devices;
+  std::map<std::string, DaxRegion> by_serial;
+  std::map<std::string, TierAttributes> firmware;
+  for (const DaxRegion& region : *regions) {
+    devices.push_back(seen(region, holders));
+    firmware[region.serial] = firmware_figures(region.target_node);
+    DaxRegion& kept = by_serial[region.serial] = region;
+    kept.devices.clear();
+  }
+  const std::lock_guard lock(mutex_);
+  seen_ = std::move(devices);
+  regions_ = std::move(by_serial);
+  firmware_ = std::move(firmware);
+  for (const auto& [id, device] : devices_) {
+    const auto region = regions_.find(device.serial);
+    if (region != regions_.end()) {
+      record_.track(device.serial, region->second.range());
+    } else {
+      record_.forget(device.serial);  // who knows what comes back
+    }
+  }
+}
+
+std::vector<SeenDevice> DevdaxBackend::discover() {
+  const std::lock_guard lock(mutex_);
+  return seen_;
+}
+
+TierAttributes DevdaxBackend::attributes(const std::string& serial) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = firmware_.find(serial);
+  if (at == firmware_.end()) return {};
+  TierAttributes figures = at->second;
+  const MeasuredMemory measured = record_.measured(serial);
+  if (figures.source == AttributesSource::none && measured.latency_ns != 0) {
+    figures.latency_ns = measured.latency_ns;
+    figures.bandwidth_bytes_per_s = measured.bandwidth_bytes_per_s;
+    figures.source = AttributesSource::measured;
+  }
+  return figures;
+}
+
+void DevdaxBackend::know_devices(const std::vector<KnownDevice>& devices) {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string> before, now;
+  for (const auto& [id, device] : devices_) before.insert(device.serial);
+  devices_.clear();
+  for (const KnownDevice& device : devices) {
+    now.insert(device.serial);
+    devices_[device.id] = device;
+  }
+  for (const std::string& serial : before)
+    if (!now.contains(serial)) record_.forget(serial);
+}
+
+// --- taking over ----------------------------------------------------------------------------------------
+
+// First everything that stands against it, then what cannot be taken back.
+Status DevdaxBackend::take_over(const std::string& serial) {
+  constexpr const char* where = "DevdaxBackend::take_over";
+  {
+    const std::lock_guard lock(kernel_mutex_);
+    TERRACE_ASSIGN_OR_RETURN(const DaxRegion region, look_at(serial));
+    const std::vector<DaxDevice> strangers = strangers_in(region);
+    const auto in_use = [&](const std::string& what) {
+      return Error{.code = ErrorCode::busy, .where = where, .detail = "device " + serial + ": " + what};
+    };
+    for (const DaxDevice& device : strangers) {
+      if (device.driver == DaxDriver::kmem)
+        return in_use(device.name + " is memory of the kernel's own (system-ram); take it offline first");
+    }
+    const std::vector<DaxHolder> holders = bus_.holders(strangers);
+    if (!holders.empty())
+      return in_use(holders.front().device + " is " + holder_words(holders.front()) + "; end it first");
+    record_.track(serial, region.range());
+    TERRACE_RETURN_IF_ERROR(record_.mark_unerased(serial, {region.range()}));
+    for (const DaxDevice& device : strangers) TERRACE_RETURN_IF_ERROR(dismantle(region, device));
+    measure(region);
+  }
+  refresh();
+  return {};
+}
+
+// Once, on memory that nobody has; what cannot be measured stays unknown.
+void DevdaxBackend::measure(const DaxRegion& region) {
+  if (options_.measure_ms == 0 || firmware_figures(region.target_node).source != AttributesSource::none ||
+      record_.measured(region.serial).latency_ns != 0)
+    return;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, object] : objects_)
+      if (object.serial == region.serial) return;  // some of it may be somebody's
+  }
+  const uint64_t granule = std::max(region.align_bytes, limits::granule_bytes);
+  const uint64_t bytes = std::min(region.bytes, std::max(measured_bytes_max, granule)) / granule * granule;
+  const auto device = make_own(region, {{region.start, bytes}});
+  if (!device.ok()) return;
+  if (const auto memory = bus_.map(*device); memory.ok()) {
+    const os::MemorySpeed speed = os::measure_memory((*memory)->bytes(), {.time_ms = options_.measure_ms});
+    record_.set_measured(region.serial, {speed.latency_ns, speed.bandwidth_bytes_per_s});
+  }
+  (void)dismantle_own(region, *device);
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,35 @@
+#include "daemon/backend/hardware.h"
+
+#include <unistd.h>
+
+#include "daemon/backend/dax_sysfs.h"
+#include "daemon/backend/devdax.h"
+
+namespace terrace::daemon {
+namespace {
+
+class MachineHardware final : public Hardware {
+ public:
+  explicit MachineHardware(const HardwareOptions& options)
+      : devdax_(dax_bus_, DevdaxOptions{.record_directory = options.runtime_directory + "/dax",
+                                        .boot_id = options.boot_id,
+                                        .read_only = options.read_only}) {}
+
+  void add_to(BackendSet& set) override { set.add(devdax_); }
+
+ private:
+  SysfsDaxBus dax_bus_;
+  DevdaxBackend devdax_;
+};
+
+}  // namespace
+
+bool hardware_usable() {
+  return ::geteuid() == 0 && SysfsDaxBus().present();
+}
+
+std::unique_ptr<Hardware> make_hardware(const HardwareOptions& options) {
+  return std::make_unique<MachineHardware>(options);
+}
+
+}  // namespace terrace::daemon

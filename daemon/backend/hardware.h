@@ -1,0 +1,31 @@
+// The backends of real memory that this machine can have, built and owned together: for the daemon and for its
+// offline check, which must see the same.
+//
+// Threads   Built before any; the backends as they say.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "daemon/backend/backend_set.h"
+
+namespace terrace::daemon {
+
+struct HardwareOptions {
+  std::string runtime_directory;  // what the backends remember for one boot goes below it
+  std::string boot_id;
+  bool read_only = false;  // they only look
+};
+
+class Hardware {
+ public:
+  virtual ~Hardware() = default;
+  virtual void add_to(BackendSet& set) = 0;
+};
+
+// Whether this process could use real memory at all: it is root, and the kernel has a DAX bus.
+bool hardware_usable();
+
+std::unique_ptr<Hardware> make_hardware(const HardwareOptions& options);
+
+}  // namespace terrace::daemon
