@@ -64,4 +64,6 @@ TESTS = (
     GuestTest("session", _script("{tree}/tests/integration/session/session_test.py"), "plain", 600, ci=False),
     GuestTest("shim-run", _script("{tree}/tests/integration/shim/run_test.py"), "plain", 900, ci=False),
     GuestTest("shim", _script("{tree}/tests/integration/shim/shim_test.py"), "plain", 1800, ci=False),
+    # Dax devices of a dynamic region as leases, on the kernel's own.
+    GuestTest("devdax", _script("{tree}/tests/guest/devdax_test.py"), "hmem", 600, alone=True),
 )

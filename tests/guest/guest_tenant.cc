@@ -63,7 +63,8 @@ class Tenant {
     std::string verb;
     words >> verb;
     if (verb == "grant") return grant(words);
-    if (verb == "attach") return attach(words);
+    if (verb == "attach") return attach(words, LeaseAccess::read_write);
+    if (verb == "attach-read") return attach(words, LeaseAccess::read_only);
     if (verb == "remap-kept") return try_map(kept_.get());
     if (lease_ == nullptr) return "error no lease";
     if (verb == "object") return object();
@@ -72,6 +73,7 @@ class Tenant {
     if (verb == "epoch") return std::to_string(lease_->epoch().value);
     if (verb == "renew") return outcome(lease_->renew());
     if (verb == "remap") return try_map(lease_->fd());
+    if (verb == "try-write") return try_write();
     if (verb == "keep") return keep();
     if (verb == "granularity") return mapping_->store_granularity();
     if (verb == "nodes") return nodes();
@@ -90,10 +92,10 @@ class Tenant {
     if (words >> ttl_s) request.ttl_ns = ttl_s * ns_per_s;
     return hold(session_->grant(request));
   }
-  std::string attach(std::istringstream& words) {
+  std::string attach(std::istringstream& words, LeaseAccess access) {
     uint64_t id = 0;
     words >> id;
-    return hold(session_->attach(LeaseId{id}, "", LeaseAccess::read_write));
+    return hold(session_->attach(LeaseId{id}, "", access));
   }
   std::string hold(Result<std::shared_ptr<Lease>> lease) {
     if (!lease.ok()) return named(lease.error()) + " " + lease.error().detail;
@@ -133,6 +135,19 @@ class Tenant {
     const bool there = touch([&] { value = *static_cast<volatile uint64_t*>(at); });
     ::munmap(at, map_align);
     return there ? "mapped" : "SIGBUS";
+  }
+  // A reader that would rather write: with a mapping of its own, and with the protection of one that it may
+  // have.
+  std::string try_write() const {
+    void* at = ::mmap(nullptr, map_align, PROT_READ | PROT_WRITE, MAP_SHARED, lease_->fd(), 0);
+    const std::string mapped = at == MAP_FAILED ? strerrorname_np(errno) : "mapped";
+    if (at != MAP_FAILED) ::munmap(at, map_align);
+    at = ::mmap(nullptr, map_align, PROT_READ, MAP_SHARED, lease_->fd(), 0);
+    if (at == MAP_FAILED) return "error " + std::string(strerrorname_np(errno));
+    const bool allowed = ::mprotect(at, map_align, PROT_READ | PROT_WRITE) == 0;
+    const std::string changed = allowed ? "changed" : strerrorname_np(errno);
+    ::munmap(at, map_align);
+    return "write " + mapped + " protect " + changed;
   }
   std::string release() {
     mapping_.reset();
