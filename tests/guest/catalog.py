@@ -51,6 +51,9 @@ TESTS = (
     _guest("doctor-fix", "doctor", "hmem", 300),
     # Leases that are dax devices of a dynamic region.
     _guest("session-devdax", "session_real", "hmem", 600),
+    _guest("devdax", "devdax", "hmem", 900, False, alone=True),
+    _guest("devdax-path", "lease_path", "hmem", 600, True, "--kind", "devdax", alone=True),
+    _guest("devdax-crash", "lease_crash", "hmem", 1200, False, "--kind", "devdax", alone=True),
     # Leases that are namespaces of a composed region.
     _guest("pmem", "lease_path", "standard", 600, True, "--kind", "pmem", alone=True),
     _guest("pmem-reboot", "reboot", "standard", 300, True, "--kind", "pmem", boots=2),
@@ -64,6 +67,4 @@ TESTS = (
     GuestTest("session", _script("{tree}/tests/integration/session/session_test.py"), "plain", 600, ci=False),
     GuestTest("shim-run", _script("{tree}/tests/integration/shim/run_test.py"), "plain", 900, ci=False),
     GuestTest("shim", _script("{tree}/tests/integration/shim/shim_test.py"), "plain", 1800, ci=False),
-    # Dax devices of a dynamic region as leases, on the kernel's own.
-    GuestTest("devdax", _script("{tree}/tests/guest/devdax_test.py"), "hmem", 600, alone=True),
 )
