@@ -50,6 +50,9 @@ class AdminClient final : public LeaseClient {
   Result<DeviceStatus> undrain(const std::string& serial);
   Result<DeviceStatus> fail_device(const std::string& serial);
   Status remove_device(const std::string& serial, bool forget_quarantined);
+  // Returns the serial of the region, which is a device from then on.
+  Result<std::string> create_region(const RegionOptions& options);
+  Status destroy_region(const std::string& serial);
   Result<PoolInfo> create_pool(const PoolOptions& options);
   Result<PoolInfo> add_device(const std::string& pool, const std::string& serial);
   Result<std::vector<PoolInfo>> pools();

@@ -1,4 +1,6 @@
 // The operator's calls about devices and pools.
+#include <algorithm>
+
 #include "cli/admin_impl.h"
 
 namespace terrace::cli {
@@ -51,6 +53,22 @@ Status AdminClient::remove_device(const std::string& serial, bool forget_quarant
   request.setSerial(serial);
   request.setForgetQuarantined(forget_quarantined);
   return impl_->call(kj::mv(request), "Admin.removeDevice");
+}
+
+Result<std::string> AdminClient::create_region(const RegionOptions& options) {
+  auto request = impl_->admin.createRegionRequest();
+  auto list = request.initMemdevs(static_cast<unsigned>(options.memdevs.size()));
+  for (unsigned at = 0; at < list.size(); ++at) list.set(at, options.memdevs[at]);
+  request.setGranularity(static_cast<uint32_t>(std::min<uint64_t>(options.granularity_bytes, UINT32_MAX)));
+  request.setBytes(options.bytes);
+  return impl_->call(kj::mv(request), "Admin.createRegion",
+                     [](auto& reply) { return std::string(reply.getSerial().cStr()); });
+}
+
+Status AdminClient::destroy_region(const std::string& serial) {
+  auto request = impl_->admin.destroyRegionRequest();
+  request.setSerial(serial);
+  return impl_->call(kj::mv(request), "Admin.destroyRegion");
 }
 
 Result<PoolInfo> AdminClient::create_pool(const PoolOptions& options) {

@@ -91,6 +91,12 @@ struct PoolOptions {
   uint64_t stripe_bytes = 0;
 };
 
+struct RegionOptions {
+  std::vector<std::string> memdevs;  // serials, in their order of interleaving
+  uint64_t granularity_bytes = 0;    // 0: the most that all decoders can do
+  uint64_t bytes = 0;                // 0: all there is
+};
+
 struct RevokeOptions {
   uint64_t grace_ns = 0;
   std::string reason;

@@ -20,6 +20,7 @@ void add_doctor_verb(CLI::App& app, Context& context);
 void add_completion_verb(CLI::App& app, Context& context);
 void add_device_verbs(CLI::App& app, Context& context);
 void add_pool_verbs(CLI::App& app, Context& context);
+void add_region_verbs(CLI::App& app, Context& context);
 void add_lease_verbs(CLI::App& app, Context& context);
 void add_quota_verbs(CLI::App& app, Context& context);
 void add_reserve_verbs(CLI::App& app, Context& context);

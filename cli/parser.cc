@@ -176,6 +176,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_daemon_verbs(app, context);
   add_device_verbs(app, context);
   add_pool_verbs(app, context);
+  add_region_verbs(app, context);
   add_lease_verbs(app, context);
   add_quota_verbs(app, context);
   add_reserve_verbs(app, context);

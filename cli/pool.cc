@@ -1,4 +1,5 @@
 // `terrace pool create|list|show|add-device|delete`.
+#include <algorithm>
 #include <memory>
 
 #include "cli/admin_client.h"
@@ -27,12 +28,55 @@ namespace {
 struct PoolArguments {
   PoolOptions pool;
   std::string placement = "linear";
+  RegionOptions region;
   bool adopt = false;
   bool yes = false;
   std::string serial;
 };
 
+// Adopts what is to be, and makes the pool; what it adopted of `made` is given back when that fails.
+Result<PoolInfo> compose_pool(const Context& context, AdminClient& client, const PoolArguments& arguments,
+                              const std::string& made) {
+  if (arguments.adopt)
+    TERRACE_RETURN_IF_ERROR(adopt_devices(context, client, arguments.pool.devices, arguments.yes));
+  auto pool = client.create_pool(arguments.pool);
+  if (!pool.ok() && !made.empty()) (void)client.remove_device(made, false);
+  return pool;
+}
+
+// A region of --memdev is taken apart again when no pool comes of it.
+Result<PoolInfo> compose_region_and_pool(const Context& context, AdminClient& client,
+                                         PoolArguments& arguments) {
+  if (arguments.region.memdevs.empty()) return compose_pool(context, client, arguments, "");
+  TERRACE_ASSIGN_OR_RETURN(const std::string made, client.create_region(arguments.region));
+  arguments.pool.devices.push_back(made);
+  arguments.adopt = true;
+  auto pool = compose_pool(context, client, arguments, made);
+  if (pool.ok()) return pool;
+  Error error = pool.error();
+  if (const Status undone = client.destroy_region(made); !undone.ok())
+    error.detail += "; the region " + made + " stays: " + undone.error().detail;
+  return error;
+}
+
+// What the kernel's metadata costs is said before a grant is refused for it.
+std::string cost_of_regions(AdminClient& client, const PoolOptions& pool) {
+  std::string text;
+  const auto devices = client.devices();
+  if (!devices.ok()) return text;
+  for (const DeviceStatus& device : *devices)
+    if (device.backend == "pmem" &&
+        std::find(pool.devices.begin(), pool.devices.end(), device.serial) != pool.devices.end())
+      text += printable(device.serial) + ": " + printable(device.detail) + "\n";
+  return text;
+}
+
 Status create_pool(const Context& context, PoolArguments& arguments) {
+  if (arguments.pool.devices.empty() && arguments.region.memdevs.empty()) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "pool create",
+                 .detail = "a pool is made of devices: --device SERIAL, or --memdev SERIAL for a new region"};
+  }
   for (const PoolPlacement placement : {PoolPlacement::striped, PoolPlacement::spread}) {
     if (arguments.placement == placement_name(placement)) arguments.pool.placement = placement;
   }
@@ -42,14 +86,11 @@ Status create_pool(const Context& context, PoolArguments& arguments) {
                  .detail = "--stripe is for --placement striped only"};
   }
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  if (arguments.adopt) {
-    TERRACE_RETURN_IF_ERROR(adopt_devices(context, *client, arguments.pool.devices, arguments.yes));
-  }
-  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, client->create_pool(arguments.pool));
+  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, compose_region_and_pool(context, *client, arguments));
   if (context.json) {
     print_json({{"pool", to_json(pool)}});
   } else {
-    print_text(pool_table({pool}));
+    print_text(pool_table({pool}) + cost_of_regions(*client, arguments.pool));
   }
   return {};
 }
@@ -120,8 +161,13 @@ void add_pool_verbs(CLI::App& app, Context& context) {
   CLI::App* create = pool->add_subcommand("create", "Compose a pool of adopted devices");
   create->add_option("name", arguments->pool.name, "The pool's name")->required();
   create->add_option("--device", arguments->pool.devices, "A device's serial; repeat for more")
-      ->required()
       ->type_name("SERIAL");
+  create
+      ->add_option(
+          "--memdev", arguments->region.memdevs,
+          "A CXL memory device's serial; all of them, in this order, become one new region, which is adopted")
+      ->type_name("SERIAL");
+  add_region_options(*create, arguments->region);
   create
       ->add_option("--placement", arguments->placement,
                    "linear: whole runs on one device; striped: over all in stripes; spread: on the emptiest")
@@ -130,7 +176,7 @@ void add_pool_verbs(CLI::App& app, Context& context) {
   add_size_option(*create, "--stripe", arguments->pool.stripe_bytes,
                   "With striped: how much lies on one device before the next (default: one granule)");
   create->add_flag("--adopt", arguments->adopt, "Adopt those devices first; their contents are lost");
-  create->add_flag("--yes", arguments->yes, "With --adopt: do not ask, whatever is on them");
+  create->add_flag("--yes", arguments->yes, "With --adopt or --memdev: do not ask, whatever is on them");
   on_verb(*create, context, [&context, arguments] { return create_pool(context, *arguments); });
 
   on_verb(*pool->add_subcommand("list", "All pools, and how full they are"), context,

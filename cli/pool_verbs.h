@@ -9,6 +9,9 @@ namespace terrace::cli {
 // Errors    not_found  with the name that may have been meant
 Result<PoolInfo> find_pool(AdminClient& client, const std::string& name);
 
+// region.cc: the options of composing a region, but for its memdevs.
+void add_region_options(CLI::App& verb, RegionOptions& region);
+
 // pool_compact.cc
 void add_pool_compact_verb(CLI::App& pool, Context& context);
 

@@ -277,11 +277,12 @@ Status PmemBackend::resize(const std::string& name, uint64_t from_bytes, uint64_
                            const std::vector<Extent>& extents) {
   (void)extents;
   if (from_bytes == to_bytes) return {};
-  return Error{.code = ErrorCode::unsupported,
-               .where = "PmemBackend::resize",
-               .detail = name +
-                         " is a namespace, whose size is fixed while it is mapped; take another lease of " +
-                         format_size(to_bytes) + ", copy, and release this one"};
+  return Error{
+      .code = ErrorCode::unsupported,
+      .where = "PmemBackend::resize",
+      .detail = name +
+                " is a namespace, which cannot change its size while it is mapped; take another lease of " +
+                format_size(to_bytes) + ", copy, and release this one"};
 }
 
 // A new label on the same bytes. Disabled in between: what held `from` is dead, what opens `to` is new.
@@ -343,7 +344,7 @@ Result<std::vector<ObservedObject>> PmemBackend::list() {
   }
   TERRACE_ASSIGN_OR_RETURN(const std::vector<Device> devices, look());
   for (const auto& [name, object] : objects_of(devices))
-    if (!object.space.enabled && is_known(name)) (void)kernel_.enable(object.space.uuid);
+    if (!object.space.enabled && is_known(name, object.serial)) (void)kernel_.enable(object.space.uuid);
   TERRACE_RETURN_IF_ERROR(publish());
   const std::lock_guard state(mutex_);
   std::vector<ObservedObject> listed;

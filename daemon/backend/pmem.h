@@ -115,7 +115,8 @@ class PmemBackend final : public Backend {
   // The object of that name in an adopted region; nullopt: there is none.
   Result<std::optional<Object>> find(const std::string& name);
   std::map<std::string, Object> objects_of(const std::vector<Device>& devices) const;
-  bool is_known(const std::string& label) const;
+  // Whether that label is a lease's of ours on that device: another manager's may be called the same.
+  bool is_known(const std::string& label, const std::string& serial) const;
   bool is_adopted(const std::string& serial) const;
   Result<std::string> device_of(const std::string& name, const std::vector<Extent>& extents) const;
   bool on_lost_device(const std::string& name) const;
@@ -131,7 +132,9 @@ class PmemBackend final : public Backend {
   // pmem_region.cc; kernel_mutex_ is held
   Status probe(const CxlRegion& made);
   Status probe_region(const PmemRegion& region);
-  Status empty_of_users(const PmemRegion& region) const;
+  Status probe_volatile(const CxlRegion& made);
+  Status check_device(const PmemNamespace& space);
+  Status empty_of_users(const Device& device) const;
 
   PmemKernel& kernel_;
   const PmemOptions options_;

@@ -77,6 +77,11 @@ class PmemKernel {
   // Takes the region's driver away, before the region itself is.
   virtual Status disable_region(uint64_t region_start) = 0;
 
+  // Of a region of volatile memory: the dax device that all of it is at first, enabled to be tried; and back.
+  // Errors    not_found   it has become no dax device
+  virtual Result<PmemNamespace> enable_volatile(uint64_t region_start) = 0;
+  virtual Status disable_volatile(uint64_t region_start) = 0;
+
   // Opens its character device, and makes sure that it is this one and no other of that name.
   // Errors    not_found   it has none
   virtual Result<UniqueFd> open(const PmemNamespace& one, int flags) = 0;

@@ -179,6 +179,8 @@ class NdctlKernel final : public PmemKernel {
   Status shrink(const std::string& uuid, uint64_t bytes) override;
   Status remove(const std::string& uuid) override;
   Status disable_region(uint64_t region_start) override;
+  Result<PmemNamespace> enable_volatile(uint64_t region_start) override;
+  Status disable_volatile(uint64_t region_start) override;
   Result<UniqueFd> open(const PmemNamespace& one, int flags) override;
   std::string users(const PmemNamespace& one) override { return pmem_users(one); }
 };
@@ -343,6 +345,64 @@ Status NdctlKernel::disable_region(uint64_t region_start) {
   ndctl_region* region = nd.region_at(region_start);
   if (region == nullptr) return {};
   return nd.outcome(ndctl_region_disable_preserve(region), "disable a region of persistent memory");
+}
+
+// --- volatile regions -------------------------------------------------------------------------------------
+
+class Dax {
+ public:
+  Dax() {
+    if (daxctl_new(&context_) != 0) context_ = nullptr;
+    if (context_ != nullptr) daxctl_set_log_priority(context_, 0);
+  }
+  Dax(const Dax&) = delete;
+  Dax& operator=(const Dax&) = delete;
+  ~Dax() {
+    if (context_ != nullptr) daxctl_unref(context_);
+  }
+  // The device that begins where the region does: all of it, as long as nobody divided it.
+  daxctl_dev* device_at(uint64_t start) const {
+    if (context_ == nullptr) return nullptr;
+    daxctl_region* region = nullptr;
+    daxctl_region_foreach(context_, region) {
+      daxctl_dev* device = nullptr;
+      daxctl_dev_foreach(region, device) if (daxctl_dev_get_resource(device) == start) return device;
+    }
+    return nullptr;
+  }
+
+ private:
+  daxctl_ctx* context_ = nullptr;
+};
+
+Result<PmemNamespace> NdctlKernel::enable_volatile(uint64_t region_start) {
+  const Dax dax;
+  daxctl_dev* device = dax.device_at(region_start);
+  if (device == nullptr) {
+    return Error{.code = ErrorCode::not_found,
+                 .where = "PmemKernel",
+                 .detail = "the region did not become a dax device; is dax_cxl loaded?"};
+  }
+  if (daxctl_dev_is_enabled(device) == 0) {
+    if (const int code = daxctl_dev_enable_devdax(device); code < 0)
+      return os_error(-code, "PmemKernel", "cannot enable " + dev_path(daxctl_dev_get_devname(device)));
+  }
+  PmemNamespace one;
+  one.name = daxctl_dev_get_devname(device);
+  one.device = dev_path(daxctl_dev_get_devname(device));
+  one.device_bytes = daxctl_dev_get_size(device);
+  one.device_number = makedev(static_cast<unsigned>(daxctl_dev_get_major(device)),
+                              static_cast<unsigned>(daxctl_dev_get_minor(device)));
+  return one;
+}
+
+Status NdctlKernel::disable_volatile(uint64_t region_start) {
+  const Dax dax;
+  daxctl_dev* device = dax.device_at(region_start);
+  if (device == nullptr) return {};
+  if (const int code = daxctl_dev_disable(device); code < 0)
+    return os_error(-code, "PmemKernel", "cannot disable " + dev_path(daxctl_dev_get_devname(device)));
+  return {};
 }
 
 // devtmpfs makes the node a moment after the device.

@@ -82,13 +82,20 @@ Result<PmemNamespace> PmemBackend::find_namespace(const std::string& uuid) {
 // By label; what has none of ours, or another's, is a stray that goes by its uuid.
 std::map<std::string, PmemBackend::Object> PmemBackend::objects_of(const std::vector<Device>& devices) const {
   std::map<std::string, Object> objects;
+  // A label that is a lease's on another region is no lease's here.
+  const auto elsewhere = [this](const std::string& label, const std::string& serial) {
+    if (is_known(label, serial)) return false;
+    const std::lock_guard lock(mutex_);
+    return known_objects_.contains(label);
+  };
   for (const Device& device : devices) {
     if (!is_adopted(device.made.serial)) continue;
     const uint64_t granule = pmem_granule_bytes(device.region.bytes);
     for (const PmemNamespace& space : device.region.namespaces) {
       const bool devdax = !space.device.empty();
       Object object{device.made.serial, space, devdax ? space.device_bytes / granule * granule : 0};
-      const bool ours = space.label.starts_with(name_prefix) && !space.label.starts_with(stray_prefix);
+      const bool ours = space.label.starts_with(name_prefix) && !space.label.starts_with(stray_prefix) &&
+                        !elsewhere(space.label, device.made.serial);
       if (!ours || !objects.try_emplace(space.label, object).second)
         objects.emplace(std::string(stray_prefix) + space.uuid, object);
     }
@@ -104,9 +111,14 @@ Result<std::optional<PmemBackend::Object>> PmemBackend::find(const std::string& 
   return std::optional<Object>(std::move(at->second));
 }
 
-bool PmemBackend::is_known(const std::string& label) const {
+bool PmemBackend::is_known(const std::string& label, const std::string& serial) const {
   const std::lock_guard lock(mutex_);
-  return known_objects_.contains(label);
+  const auto object = known_objects_.find(label);
+  if (object == known_objects_.end()) return false;
+  return std::any_of(object->second.extents.begin(), object->second.extents.end(), [&](const Extent& extent) {
+    const auto device = known_devices_.find(extent.device);
+    return device != known_devices_.end() && device->second.serial == serial;
+  });
 }
 
 bool PmemBackend::is_adopted(const std::string& serial) const {
@@ -169,7 +181,7 @@ std::string PmemBackend::contents(const Device& device) const {
   size_t foreign = 0;
   std::string users;
   for (const PmemNamespace& space : device.region.namespaces) {
-    if (is_known(space.label)) continue;
+    if (is_known(space.label, device.made.serial)) continue;
     ++foreign;
     if (!users.empty()) continue;
     if (const std::string user = kernel_.users(space); !user.empty())

@@ -36,7 +36,7 @@ Result<std::string> PmemBackend::create_region(const RegionRequest& request) {
 }
 
 Status PmemBackend::probe(const CxlRegion& made) {
-  if (made.ram) return {};  // a dynamic dax region: the devdax backend's
+  if (made.ram) return probe_volatile(made);
   for (int wait = 0; wait < region_waits; ++wait) {
     TERRACE_ASSIGN_OR_RETURN(const std::vector<PmemRegion> regions, kernel_.regions());
     for (const PmemRegion& region : regions)
@@ -48,6 +48,26 @@ Status PmemBackend::probe(const CxlRegion& made) {
                .detail = made.name +
                          " was made, but does not become a region of persistent memory; are cxl_pmem and "
                          "nd_pmem loaded?"};
+}
+
+// Through the device that all of it is at first; leases on it are the devdax backend's.
+Status PmemBackend::probe_volatile(const CxlRegion& made) {
+  auto device = kernel_.enable_volatile(made.start);
+  for (int wait = 0; !device.ok() && device.error().code == ErrorCode::not_found && wait < region_waits;
+       ++wait) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    device = kernel_.enable_volatile(made.start);
+  }
+  if (!device.ok()) return device.error();
+  const Status status = check_device(*device);
+  const Status disabled = kernel_.disable_volatile(made.start);
+  return status.ok() ? disabled : status;
+}
+
+Status PmemBackend::check_device(const PmemNamespace& space) {
+  TERRACE_ASSIGN_OR_RETURN(const UniqueFd writer, kernel_.open(space, O_RDWR));
+  TERRACE_ASSIGN_OR_RETURN(const UniqueFd reader, kernel_.open(space, O_RDONLY));
+  return check_memory(writer.get(), reader.get(), space.device_bytes);
 }
 
 // In a namespace of its own in free capacity, which is removed again. A full region proves itself otherwise: a
@@ -62,25 +82,16 @@ Status PmemBackend::probe_region(const PmemRegion& region) {
   }
   TERRACE_ASSIGN_OR_RETURN(const PmemNamespace space,
                            make_namespace(Device{MadeRegion{}, region}, probe_label, bytes));
-  Status status;
-  {
-    const auto writer = kernel_.open(space, O_RDWR);
-    const auto reader = kernel_.open(space, O_RDONLY);
-    if (!writer.ok() || !reader.ok()) {
-      status = writer.ok() ? reader.error() : writer.error();
-    } else {
-      status = check_memory(writer->get(), reader->get(), space.device_bytes);
-    }
-  }
+  const Status status = check_device(space);
   const Status removed = destroy_namespace(space);
   return status.ok() ? removed : status;
 }
 
 // --- taken over -------------------------------------------------------------------------------------------
 
-Status PmemBackend::empty_of_users(const PmemRegion& region) const {
-  for (const PmemNamespace& space : region.namespaces) {
-    if (is_known(space.label)) continue;
+Status PmemBackend::empty_of_users(const Device& device) const {
+  for (const PmemNamespace& space : device.region.namespaces) {
+    if (is_known(space.label, device.made.serial)) continue;
     if (const std::string user = kernel_.users(space); !user.empty()) return busy(space, user);
   }
   return {};
@@ -90,9 +101,9 @@ Status PmemBackend::empty_of_users(const PmemRegion& region) const {
 Status PmemBackend::take_over(const std::string& serial) {
   const std::lock_guard lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(const Device device, find_device(serial));
-  TERRACE_RETURN_IF_ERROR(empty_of_users(device.region));
+  TERRACE_RETURN_IF_ERROR(empty_of_users(device));
   for (const PmemNamespace& space : device.region.namespaces)
-    if (!is_known(space.label)) TERRACE_RETURN_IF_ERROR(destroy_namespace(space));
+    if (!is_known(space.label, serial)) TERRACE_RETURN_IF_ERROR(destroy_namespace(space));
   TERRACE_RETURN_IF_ERROR(maker_.remember(serial));
   return publish();
 }
@@ -103,7 +114,7 @@ Status PmemBackend::take_over(const std::string& serial) {
 Status PmemBackend::destroy_region(const std::string& serial) {
   const std::lock_guard lock(kernel_mutex_);
   if (const auto device = find_device(serial); device.ok()) {
-    TERRACE_RETURN_IF_ERROR(empty_of_users(device->region));
+    TERRACE_RETURN_IF_ERROR(empty_of_users(*device));
     for (const PmemNamespace& space : device->region.namespaces)
       if (space.enabled) TERRACE_RETURN_IF_ERROR(kernel_.disable(space.uuid));
     TERRACE_RETURN_IF_ERROR(kernel_.disable_region(device->region.start));

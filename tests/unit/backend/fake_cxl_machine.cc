@@ -366,7 +366,29 @@ class FakePmemKernel final : public PmemKernel {
 
   Status disable_region(uint64_t) override { return {}; }
 
+  // All of a volatile region is one device at first; its bytes are made up here.
+  Result<PmemNamespace> enable_volatile(uint64_t start) override {
+    for (const auto& region : machine_.regions_) {
+      if (!region.enabled || !region.ram || region.start != start) continue;
+      PmemNamespace one;
+      one.name = one.uuid = "dax0.0";
+      one.device_bytes = region.bytes;
+      volatile_ = memory_file(region.bytes);
+      one.device = "/proc/self/fd/" + std::to_string(volatile_.get());
+      return one;
+    }
+    return Error{.code = ErrorCode::not_found, .where = "PmemKernel", .detail = "no dax device"};
+  }
+  Status disable_volatile(uint64_t) override {
+    volatile_.reset();
+    return {};
+  }
+
   Result<UniqueFd> open(const PmemNamespace& one, int flags) override {
+    if (volatile_.valid() && one.name == "dax0.0") {
+      if (machine_.silent_zeros && (flags & O_ACCMODE) == O_RDONLY) return memory_file(one.device_bytes);
+      return UniqueFd(::open(one.device.c_str(), flags | O_CLOEXEC));
+    }
     const auto* space = machine_.find_space(one.uuid);
     if (space == nullptr || !space->enabled || one.device != "/dev/dax1." + std::to_string(space->generation)) {
       return Error{.code = ErrorCode::not_found, .where = "PmemKernel", .detail = "no device"};
@@ -381,6 +403,7 @@ class FakePmemKernel final : public PmemKernel {
 
  private:
   FakeCxlMachine& machine_;
+  UniqueFd volatile_;
 };
 
 // --- CXL --------------------------------------------------------------------------------------------------

@@ -607,3 +607,31 @@ TEST_CASE("pmem: a region is not taken apart under somebody's feet") {
   manager.compose();  // labels stay: what was on it is there again
   CHECK(manager.machine.namespaces().size() == 1);
 }
+
+TEST_CASE("pmem: a volatile region is tried, too, and is another backend's device") {
+  for (const bool forgets : {false, true}) {
+    FakeCxlMachine machine;
+    machine.add_memdev("0xd0", true);
+    machine.add_window({{"0xd0"}});
+    machine.silent_zeros = forgets;
+    PmemBackend backend(machine.pmem(), machine.cxl(), RegionRecords(""),
+                        PmemOptions{.settle_ns = 0, .look_ns = 0});
+    const auto made = backend.create_region({{"0xd0"}, 0, 0});
+    CHECK(made.ok() == !forgets);
+    CHECK(machine.regions() == (forgets ? 0 : 1));
+    CHECK(backend.discover().empty());
+    if (made.ok()) CHECK(backend.destroy_region("dax:0xd0").ok());
+    CHECK(machine.regions() == 0);
+  }
+}
+
+TEST_CASE("pmem: another manager's namespace that is called as a lease of ours is no lease") {
+  Manager manager;
+  manager.compose();
+  manager.machine.add_foreign(32 * mib, "pmem:lease-1");
+  manager.backend->know_objects({{"pmem:lease-1", granule, {{DeviceId{7}, 0, 1}}}});  // of another region
+  manager.backend->refresh();
+  CHECK(!manager.backend->discover()[0].contents.empty());
+  manager.adopt();
+  CHECK(manager.machine.namespaces().empty());
+}
