@@ -23,6 +23,7 @@ class Kernel:
     """An unpacked kernel package: `image`, `release` and `modules` (the folder that holds modules.dep)."""
 
     def __init__(self, folder: pathlib.Path):
+        folder = folder.resolve()  # the guest finds it by this path before its root is in place
         images = sorted(folder.glob("boot/vmlinuz-*"))
         if len(images) != 1:
             raise Failure(f"{folder} holds {len(images)} of boot/vmlinuz-*, expected one unpacked kernel package "
