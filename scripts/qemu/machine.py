@@ -22,10 +22,10 @@ ROOM_IN_SHM = 4 << 30
 
 class RunFolder:
     """Below one temporary folder: media/ and exchange/ (shared by the hosts), host<N>/{share,labels,serial.log}. In /dev/shm where
-    there is room, so that what guests write to their memory reaches no disk. `keep` leaves it behind."""
+    there is room (or in $TERRACE_QEMU_FOLDER), so that what guests write to their memory reaches no disk. `keep` leaves it behind."""
 
     def __init__(self, topology: guest.Topology, keep: bool = False):
-        shm = pathlib.Path("/dev/shm")
+        shm = pathlib.Path(os.environ.get("TERRACE_QEMU_FOLDER") or "/dev/shm")
         with contextlib.suppress(OSError):
             room = os.statvfs(shm)
             if room.f_bavail * room.f_frsize < ROOM_IN_SHM or not os.access(shm, os.W_OK):
