@@ -77,7 +77,7 @@ void read_dax(Inventory& inventory) {
   daxctl_region* found = nullptr;
   daxctl_region_foreach(context.get(), found) {
     // A static region lacks this attribute; it is one device, of a namespace, and no region of its own.
-    const bool dynamic = exists("/sys/devices" + text(daxctl_region_get_path(found)) + "/dax_region/create");
+    const bool dynamic = exists(text(daxctl_region_get_path(found)) + "/dax_region/create");
     DaxRegion region = read_region(found, inventory, dynamic);
     daxctl_dev* device = nullptr;
     daxctl_dev_foreach(found, device) {

@@ -67,6 +67,7 @@ class WrongMode(unittest.TestCase):
         self.as_system_ram()
         doctor("--fix", "--yes")
         service = real_pool.Service(name="doctor")
+        self.addCleanup(guestlib.plug_again)
         self.addCleanup(service.close)
         service.start()
         service.compose(real_pool.Devdax.prepare(service))

@@ -195,6 +195,14 @@ class Exchange:
         return json.loads(path.read_text())
 
 
+def plug_again():
+    """Makes the soft-reserved region what the kernel finds at a boot: one device with all of its memory."""
+    region = pathlib.Path(next(iter(dax_devices(dynamic=True).values())).real).parent
+    driver = pathlib.Path(os.path.realpath(region / "driver"))
+    (driver / "unbind").write_text(region.name)
+    (driver / "bind").write_text(region.name)
+
+
 def create_region(serials, decoder="decoder0.0", granularity=256):
     """A persistent region over memdevs in this order, by the cxl command: (its name, physical start). The command
     exits 0 although it created nothing, so its answer counts."""
