@@ -133,7 +133,7 @@ class SessionTest(unittest.TestCase):
         self.t.cli("lease", "revoke", lease, "--grace", "0s", "--reason", "now")
         wait_until(lambda: self.tenant.ask("state") == "lost", what="the fence")
         self.assertEqual(self.tenant.ask("renew"), "error lease_revoked")
-        self.assertTrue(any(notice.startswith("lost") for notice in self.tenant.notices), self.tenant.notices)
+        wait_until(lambda: any(notice.startswith("lost") for notice in self.tenant.notices), what="the notice")
         self.tenant.send("check", 99)
         self.tenant.process.wait(30)
         self.assertNotEqual(self.tenant.process.returncode, 0)
