@@ -4,15 +4,16 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "core/base/prng.h"
 #include "core/base/units.h"
 #include "core/os/erase.h"
+#include "core/os/fault_guard.h"
 
 namespace terrace::daemon {
 namespace {
@@ -23,6 +24,14 @@ constexpr size_t line_bytes = 64;
 void flush(const std::byte* begin, size_t bytes) {
   for (size_t at = 0; at < bytes; at += line_bytes) _mm_clflush(begin + at);
   _mm_mfence();
+}
+
+Error failing(const char* where) {
+  return Error{
+      .code = ErrorCode::io_error,
+      .os_errno = EIO,
+      .where = where,
+      .detail = "the memory failed under an access: its device is going away, or a line of it is poisoned"};
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -69,27 +78,28 @@ Status check_memory(int write_fd, int read_fd, uint64_t device_bytes) {
     TERRACE_ASSIGN_OR_RETURN(const DaxMapping out, DaxMapping::map(write_fd, offset, span, true));
     TERRACE_ASSIGN_OR_RETURN(const DaxMapping in, DaxMapping::map(read_fd, offset, span, false));
     Prng prng(secure_random_u64());
-    std::vector<uint64_t> before, wrote;
-    std::byte* const to = out.bytes().data();
-    for (size_t i = 0; i < words; ++i) {
-      uint64_t old = 0;
-      const uint64_t word = prng.next() | 1;
-      std::memcpy(&old, to + i * stride, sizeof old);
-      std::memcpy(to + i * stride, &word, sizeof word);
-      flush(to + i * stride, sizeof word);
-      before.push_back(old);
-      wrote.push_back(word);
-    }
+    std::array<uint64_t, words> before{}, wrote{};
+    for (uint64_t& word : wrote) word = prng.next() | 1;
     size_t wrong = 0, zeros = 0;
-    for (size_t i = 0; i < words; ++i) {
-      uint64_t word = 0;
-      flush(in.bytes().data() + i * stride, sizeof word);
-      std::memcpy(&word, in.bytes().data() + i * stride, sizeof word);
-      wrong += word != wrote[i];
-      zeros += word == 0;
-      std::memcpy(to + i * stride, &before[i], sizeof word);
-      flush(to + i * stride, sizeof word);
-    }
+    const bool there = os::guarded([&] {
+      std::byte* const to = out.bytes().data();
+      const std::byte* const from = in.bytes().data();
+      for (size_t i = 0; i < words; ++i) {
+        std::memcpy(&before[i], to + i * stride, sizeof before[i]);
+        std::memcpy(to + i * stride, &wrote[i], sizeof wrote[i]);
+        flush(to + i * stride, sizeof wrote[i]);
+      }
+      for (size_t i = 0; i < words; ++i) {
+        uint64_t word = 0;
+        flush(from + i * stride, sizeof word);
+        std::memcpy(&word, from + i * stride, sizeof word);
+        wrong += word != wrote[i];
+        zeros += word == 0;
+        std::memcpy(to + i * stride, &before[i], sizeof word);
+        flush(to + i * stride, sizeof word);
+      }
+    });
+    if (!there) return failing(where);
     if (wrong == 0) continue;
     Error error{.code = ErrorCode::io_error,
                 .where = where,
@@ -124,8 +134,11 @@ Status copy_memory(int from_fd, int to_fd, uint64_t bytes) {
     const uint64_t length = std::min(piece, bytes - done);
     TERRACE_ASSIGN_OR_RETURN(const DaxMapping from, DaxMapping::map(from_fd, done, length, false));
     TERRACE_ASSIGN_OR_RETURN(const DaxMapping to, DaxMapping::map(to_fd, done, length, true));
-    std::memcpy(to.bytes().data(), from.bytes().data(), length);
-    flush(to.bytes().data(), length);
+    const bool copied = os::guarded([&] {
+      std::memcpy(to.bytes().data(), from.bytes().data(), length);
+      flush(to.bytes().data(), length);
+    });
+    if (!copied) return failing("copy_memory");
   }
   return {};
 }
@@ -139,31 +152,34 @@ Result<TierAttributes> measure_memory(int fd, uint64_t device_bytes) {
   TERRACE_ASSIGN_OR_RETURN(const DaxMapping mapping, DaxMapping::map(fd, 0, span, false));
   const std::byte* const begin = mapping.bytes().data();
   const size_t lines = span / line_bytes;
-  flush(begin, span);
-  Prng prng(secure_random_u64());
-  uint64_t zero =
-      0;  // what the lines add to the next address: their bits masked away, which nobody can foresee
-  auto start = std::chrono::steady_clock::now();
-  for (size_t i = 0; i < loads; ++i) {
-    uint64_t word = 0;
-    std::memcpy(&word, begin + ((prng.next() + zero) % lines) * line_bytes, sizeof word);
-    asm volatile("" : "+r"(word));
-    zero = word & 0;
-    asm volatile("" : "+r"(zero) : "r"(word));
-  }
   TierAttributes measured;
-  measured.latency_ns = static_cast<uint32_t>(seconds_since(start) * 1e9 / loads);
-  flush(begin, read_bytes);
-  start = std::chrono::steady_clock::now();
-  uint64_t sum = 0;
-  for (size_t at = 0; at < read_bytes; at += sizeof sum) {
-    uint64_t word = 0;
-    std::memcpy(&word, begin + at, sizeof word);
-    sum += word;
-  }
-  asm volatile("" : "+r"(sum));
-  const double seconds = std::max(seconds_since(start), 1e-9);
-  measured.bandwidth_bytes_per_s = static_cast<uint64_t>(static_cast<double>(read_bytes) / seconds);
+  Prng prng(secure_random_u64());
+  const bool there = os::guarded([&] {
+    flush(begin, span);
+    uint64_t zero =
+        0;  // of each line, and part of the next address: nobody can know it before the load is done
+    auto start = std::chrono::steady_clock::now();
+    for (size_t i = 0; i < loads; ++i) {
+      uint64_t word = 0;
+      std::memcpy(&word, begin + ((prng.next() + zero) % lines) * line_bytes, sizeof word);
+      asm volatile("" : "+r"(word));
+      zero = word & 0;
+      asm volatile("" : "+r"(zero) : "r"(word));
+    }
+    measured.latency_ns = static_cast<uint32_t>(seconds_since(start) * 1e9 / loads);
+    flush(begin, read_bytes);
+    start = std::chrono::steady_clock::now();
+    uint64_t sum = 0;
+    for (size_t at = 0; at < read_bytes; at += sizeof sum) {
+      uint64_t word = 0;
+      std::memcpy(&word, begin + at, sizeof word);
+      sum += word;
+    }
+    asm volatile("" : "+r"(sum));
+    const double seconds = std::max(seconds_since(start), 1e-9);
+    measured.bandwidth_bytes_per_s = static_cast<uint64_t>(static_cast<double>(read_bytes) / seconds);
+  });
+  if (!there) return failing("measure_memory");
   measured.source = AttributesSource::measured;
   return measured;
 }
