@@ -112,10 +112,11 @@ class Service(Harness):
         return self.cli("pool", "create", pool, "--device", serial).json["pool"]
 
     def clean(self):
-        """`terrace check` and `terrace fsck` find nothing wrong."""
+        """`terrace check` and `terrace fsck` find nothing wrong. Who still has what was taken from him is named, and
+        here that is meant."""
         self.check_invariants()
         wrong = [finding for finding in self.cli("fsck", check=False).json["findings"]
-                 if finding["severity"] != "note"]
+                 if finding["severity"] != "note" and not finding["subject"].startswith("process ")]
         if wrong:
             raise HarnessError(f"fsck: {wrong}")
 
@@ -166,8 +167,8 @@ class RealTest(unittest.TestCase):
 
     def assert_objects(self, count):
         """As many devices as leases, none over another, none half made."""
-        found = wait_until(lambda: (lambda seen: seen if len(seen) == count else None)(self.objects()), 30,
-                           f"{count} devices with memory (there are {self.objects()})")
+        (found,) = wait_until(lambda: (lambda seen: (seen,) if len(seen) == count else None)(self.objects()), 30,
+                              f"{count} devices with memory (there are {self.objects()})")
         ranges = [part for device in found.values() for part in self.kind.ranges(device)]
         self.assertEqual(overlaps(ranges), [])
         self.assertEqual(self.kind.unfinished(), {})
