@@ -198,8 +198,11 @@ Status DevdaxBackend::take_over(const std::string& serial) {
         return in_use(device.name + " is memory of the kernel's own (system-ram); take it offline first");
     }
     const std::vector<DaxHolder> holders = bus_.holders(strangers);
-    if (!holders.empty())
-      return in_use(holders.front().device + " is " + holder_words(holders.front()) + "; end it first");
+    if (!holders.empty()) {
+      std::string text = holders.front().device + " is " + holder_words(holders.front());
+      if (holders.size() > 1) text += " and by " + std::to_string(holders.size() - 1) + " more";
+      return in_use(text + "; adopt it when it is let go");
+    }
     record_.track(serial, region.range());
     TERRACE_RETURN_IF_ERROR(record_.mark_unerased(serial, {region.range()}));
     for (const DaxDevice& device : strangers) TERRACE_RETURN_IF_ERROR(dismantle(region, device));
