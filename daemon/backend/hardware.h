@@ -23,7 +23,7 @@ class Hardware {
   virtual void add_to(BackendSet& set) = 0;
 };
 
-// Whether this process could use real memory at all: it is root, and the kernel has a DAX bus.
+// Whether this process could use real memory at all. A bus whose driver is loaded later is seen then.
 bool hardware_usable();
 
 std::unique_ptr<Hardware> make_hardware(const HardwareOptions& options);

@@ -26,7 +26,7 @@ struct DaemonConfig {
   uint32_t socket_mode = 0666;    // peers are known by uid; the mode only hides the socket
   std::string host;               // empty: the machine's host name
 
-  bool hardware = true;  // real memory, where this process is root and the kernel has a DAX bus
+  bool hardware = true;  // real memory too; dax devices only as root
 
   std::vector<EmulatedDevice> emulated;
   std::string object_directory;                    // empty: chosen by the emulated backend
