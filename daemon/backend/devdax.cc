@@ -333,13 +333,14 @@ Result<std::vector<ObservedObject>> DevdaxBackend::list() {
     }
   }
   // Hand-overs between their two devices: the bytes lie where they were.
-  for (const auto& [name, object] : objects_) {
+  for (const auto& entry : objects_) {
+    const Object& object = entry.second;
     if (!object.device.empty() || object.ranges.empty() || !record_.had_hand_over(object.serial)) continue;
-    const auto other = std::find_if(objects_.begin(), objects_.end(), [&](const auto& one) {
-      return one.first != name && one.second.ranges == object.ranges && one.second.serial == object.serial;
+    const bool both_without = std::any_of(objects_.begin(), objects_.end(), [&](const auto& other) {
+      return object.order < other.second.order && other.second.device.empty() &&
+             other.second.ranges == object.ranges && other.second.serial == object.serial;
     });
-    if (other != objects_.end() && other->second.device.empty() && object.order < other->second.order)
-      all.push_back({.name = name, .bytes = object.bytes, .allocated = object.bytes});
+    if (both_without) all.push_back({.name = entry.first, .bytes = object.bytes, .allocated = object.bytes});
   }
   return all;
 }
