@@ -11,7 +11,7 @@ std::string adoption_losses(const std::vector<DeviceStatus>& devices, const std:
   for (const DeviceStatus& device : devices) {
     const bool meant = std::find(serials.begin(), serials.end(), device.serial) != serials.end();
     if (meant && !device.adopted && !device.contents.empty())
-      text += "Adopting " + printable(device.serial) + " destroys: " + printable(device.contents) + "\n";
+      text += (text.empty() ? "" : "; ") + device.serial + " (" + device.contents + ")";
   }
   return text;
 }
@@ -21,9 +21,7 @@ Result<std::vector<DeviceStatus>> adopt_devices(const Context& context, AdminCli
   TERRACE_ASSIGN_OR_RETURN(const std::vector<DeviceStatus> devices, client.devices());
   const std::string losses = adoption_losses(devices, serials);
   if (!losses.empty())
-    TERRACE_RETURN_IF_ERROR(confirm(context, yes, losses,
-                                    "Adopt " + count_text(serials.size(), "device") + " and lose what is on " +
-                                        (serials.size() == 1 ? "it?" : "them?")));
+    TERRACE_RETURN_IF_ERROR(confirm(context, yes, "", "Adopting destroys what is on " + losses + ". Go on?"));
   std::vector<DeviceStatus> adopted;
   for (const std::string& serial : serials) {
     Result<DeviceStatus> device = client.adopt(serial);

@@ -10,7 +10,8 @@
 
 namespace terrace::cli {
 
-// What adopting those of `serials` that are not adopted yet destroys, a line each; empty: nothing. Pure.
+// What adopting those of `serials` that are not adopted yet destroys: "SERIAL (what); SERIAL (what)"; empty:
+// nothing. Pure.
 std::string adoption_losses(const std::vector<DeviceStatus>& devices, const std::vector<std::string>& serials);
 
 // Says what is lost, asks unless `yes` or there is nothing, and adopts one after the other.

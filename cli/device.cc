@@ -23,6 +23,14 @@ struct DeviceArguments {
   uint64_t timeout_ns = 3600 * ns_per_s;
 };
 
+std::string say_no_devices(const DeviceArguments& arguments, const inventory::Inventory& hardware) {
+  if (arguments.adopted) return "no adopted devices; 'terrace device list' shows those that could be\n";
+  if (!hardware.memdevs.empty())
+    return "no devices; 'terrace pool create NAME --memdev SERIAL' composes CXL memory devices into one\n";
+  return "no devices; 'terrace doctor' says what this machine has, and 'terraced --emulate NAME=SIZE' makes "
+         "one\n";
+}
+
 // Devices that are or could be in pools, then the hardware below them.
 Status list_devices(const Context& context, const DeviceArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
@@ -44,11 +52,7 @@ Status list_devices(const Context& context, const DeviceArguments& arguments) {
   }
   std::string text;
   if (!devices.empty()) text = device_table(devices);
-  if (devices.empty() && !arguments.hardware)
-    text = arguments.adopted
-               ? "no adopted devices; 'terrace device list' shows those that could be\n"
-               : "no devices; 'terrace doctor' says what this machine has, and 'terraced --emulate "
-                 "NAME=SIZE' makes one\n";
+  if (devices.empty() && !arguments.hardware) text = say_no_devices(arguments, hardware);
   text += inventory_text(hardware);
   print_text(text.starts_with("\n") ? text.substr(1) : text);
   return {};

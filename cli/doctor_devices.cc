@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 
 #include "cli/doctor.h"
 
@@ -58,26 +59,36 @@ Check check_cxl(const inventory::Inventory& inventory) {
 
 Check check_cxl_modules(const inventory::Inventory& inventory) {
   Check check{.name = "cxl_modules"};
-  std::vector<std::string> loaded;
-  std::vector<std::string> loadable;
-  std::vector<std::string> absent;
+  constexpr std::array needed{"cxl_core", "cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "device_dax"};
+  std::vector<std::string> loaded, loadable, absent;
+  bool enough = true;
   for (const inventory::KernelModule& module : inventory.modules) {
     (module.loaded ? loaded : module.available ? loadable : absent).push_back(module.name);
+    if (!module.available && std::find(needed.begin(), needed.end(), module.name) != needed.end())
+      enough = false;
   }
   check.found = "loaded: " + (loaded.empty() ? "none" : joined(loaded));
   if (!loadable.empty()) check.found += "; on disk: " + joined(loadable);
-  if (absent.empty() && loadable.empty()) {
-    check.meaning = "CXL and device-dax drivers are there";
-  } else if (absent.empty()) {
+  if (!absent.empty()) check.found += "; absent: " + joined(absent);
+  if (!enough) {
+    check.state = CheckState::missing;
+    check.meaning = "CXL or dax devices cannot be used with this kernel; the emulated pool can";
+    check.mend =
+        "install a kernel with CONFIG_CXL_BUS, CONFIG_CXL_REGION, CONFIG_DEV_DAX and CONFIG_DEV_DAX_CXL";
+  } else if (absent.size() == 1 && absent.front() == "dax_cxl") {
+    check.state = CheckState::limited;
+    check.meaning = "volatile CXL regions bring no dax devices; persistent ones and soft-reserved memory do";
+    check.mend = "kernel 6.3 or later with CONFIG_DEV_DAX_CXL, where the CXL memory is volatile";
+  } else if (!absent.empty()) {
+    check.state = CheckState::limited;
+    check.meaning = "not every kind of CXL memory can be used with this kernel";
+    check.mend = "install a kernel that has them, where such memory is there";
+  } else if (!loadable.empty()) {
     check.state = CheckState::limited;
     check.meaning = "drivers are installed; udev loads them when a device appears";
     check.mend = "nothing to do without a device; with one: modprobe " + loadable.front();
   } else {
-    check.state = CheckState::missing;
-    check.found += "; absent: " + joined(absent);
-    check.meaning = "CXL or dax devices cannot be used with this kernel; the emulated pool can";
-    check.mend =
-        "install a kernel with CONFIG_CXL_BUS, CONFIG_CXL_REGION, CONFIG_DEV_DAX and CONFIG_DEV_DAX_CXL";
+    check.meaning = "CXL and device-dax drivers are there";
   }
   return check;
 }

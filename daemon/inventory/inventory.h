@@ -127,7 +127,7 @@ struct Namespace {
 
 struct KernelModule {
   std::string name;
-  bool loaded = false;  // loaded, or built in and visible below /sys/module
+  bool loaded = false;  // or built in
   bool available = false;
 };
 

@@ -239,13 +239,17 @@ std::vector<KernelModule> read_modules(const std::string& root, const std::strin
                              "dax_cxl",  "device_dax", "dax_hmem", "dax_pmem", "kmem"};
   const std::string directory = root + "/lib/modules/" + kernel_release;
   // File names may use '-' where module names use '_'.
-  std::string known = read_file(directory + "/modules.dep") + read_file(directory + "/modules.builtin");
+  std::string known = read_file(directory + "/modules.dep");
+  std::string builtin = read_file(directory + "/modules.builtin");
   std::replace(known.begin(), known.end(), '-', '_');
+  std::replace(builtin.begin(), builtin.end(), '-', '_');
   std::vector<KernelModule> modules;
   for (const char* name : names) {
     KernelModule module{.name = name};
-    module.loaded = exists(root + "/sys/module/" + name);
-    module.available = module.loaded || known.find("/" + module.name + ".ko") != std::string::npos;
+    const std::string file = "/" + module.name + ".ko";
+    // One that is built in and has no parameters is not to be seen below /sys/module.
+    module.loaded = exists(root + "/sys/module/" + name) || builtin.find(file) != std::string::npos;
+    module.available = module.loaded || known.find(file) != std::string::npos;
     modules.push_back(module);
   }
   return modules;

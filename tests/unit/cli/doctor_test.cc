@@ -289,6 +289,24 @@ TEST_CASE("Doctor: memory that goes online by itself is found in the kernel's se
   CHECK(contains(check_auto_online(all).mend, "udev"));
 }
 
+TEST_CASE("Doctor: drivers that this kernel has, and what their lack means") {
+  Inventory all = healthy();
+  for (const char* name : {"cxl_core", "cxl_port", "dax_pmem", "dax_cxl"})
+    all.modules.push_back({.name = name, .loaded = true, .available = true});
+  CHECK(check_cxl_modules(all).state == CheckState::ok);
+  const auto without = [&all](const std::string& name) {
+    Inventory less = all;
+    for (auto& module : less.modules)
+      if (module.name == name) module.loaded = module.available = false;
+    return check_cxl_modules(less);
+  };
+  CHECK(without("dax_cxl").state == CheckState::limited);
+  CHECK(contains(without("dax_cxl").meaning, "volatile"));
+  CHECK(without("kmem").state == CheckState::limited);
+  CHECK(without("cxl_pci").state == CheckState::missing);
+  CHECK(without("device_dax").state == CheckState::missing);
+}
+
 TEST_CASE("Doctor: CXL, dax and nodes of a made-up machine in its general checks") {
   Inventory all = healthy();
   CHECK(check_cxl(all).state == CheckState::ok);
@@ -431,7 +449,9 @@ TEST_CASE("Adopting: what is lost is said for the devices meant that have someth
   devices[2].serial = "dax:0xc1";
   devices[2].contents = "1 dax device";
   CHECK(adoption_losses(devices, {"dax:hmem@0x100000000", "pmem:0xc0"}) ==
-        "Adopting dax:hmem@0x100000000 destroys: 2 dax devices\n");
+        "dax:hmem@0x100000000 (2 dax devices)");
+  CHECK(adoption_losses(devices, {"dax:0xc1", "dax:hmem@0x100000000"}) ==
+        "dax:hmem@0x100000000 (2 dax devices); dax:0xc1 (1 dax device)");
   CHECK(adoption_losses(devices, {"pmem:0xc0", "none"}).empty());
   devices[0].adopted = true;  // again: nothing new is lost
   CHECK(adoption_losses(devices, {"dax:hmem@0x100000000"}).empty());

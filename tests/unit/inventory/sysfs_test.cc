@@ -203,6 +203,7 @@ TEST_CASE("Inventory: modules are found loaded, on disk, or not at all") {
   CHECK(find("cxl_pci").available);
   CHECK(find("device_dax").available);
   CHECK(find("kmem").available);
+  CHECK(find("kmem").loaded);  // built in
   CHECK(!find("cxl_acpi").available);
 }
 
