@@ -55,7 +55,7 @@ TESTS = (
     _guest("devdax-path", "lease_path", "hmem", 600, True, "--kind", "devdax", alone=True),
     _guest("devdax-crash", "lease_crash", "hmem", 1200, False, "--kind", "devdax", alone=True),
     # Leases that are namespaces of a composed region.
-    _guest("pmem", "lease_path", "standard", 600, True, "--kind", "pmem", alone=True),
+    _guest("pmem", "lease_path", "standard", 900, False, "--kind", "pmem", alone=True),
     _guest("pmem-reboot", "reboot", "standard", 300, True, "--kind", "pmem", boots=2),
     _guest("pmem-crash", "lease_crash", "standard", 1200, False, "--kind", "pmem", alone=True),
     _guest("regions", "pmem", "standard", 600, False, alone=True),

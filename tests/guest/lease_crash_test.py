@@ -92,6 +92,7 @@ class LeaseCrash(real_pool.RealTest):
         self.until(lambda: lease not in self.t.leases(), "the end of the scrub", point)
         victim.expect("SIGBUS", "verify", 2)
         victim.expect("ENXIO", "remap-kept")
+        victim.close()
         self.assertGreater(self.deaths, 0, f"{point} was not passed")
         self.after(point)
 

@@ -58,6 +58,7 @@ class LeasePath(real_pool.RealTest):
         first.expect("ENXIO", "remap-kept")
         third.expect("intact", "verify", 3)
         second.expect("intact", "verify", 2)
+        first.close()  # fsck names who still maps what was fenced
         self.t.clean()
         for tenant in (second, third):
             tenant.expect("ok", "release")
