@@ -53,6 +53,8 @@ class AdminClient final : public LeaseClient {
   // Returns the serial of the region, which is a device from then on.
   Result<std::string> create_region(const RegionOptions& options);
   Status destroy_region(const std::string& serial);
+  // Gives a dax device to the kernel as memory; the serial of the node that leases then come from.
+  Result<std::string> online(const std::string& serial);
   Result<PoolInfo> create_pool(const PoolOptions& options);
   Result<PoolInfo> add_device(const std::string& pool, const std::string& serial);
   Result<std::vector<PoolInfo>> pools();

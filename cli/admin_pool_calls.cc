@@ -71,6 +71,13 @@ Status AdminClient::destroy_region(const std::string& serial) {
   return impl_->call(kj::mv(request), "Admin.destroyRegion");
 }
 
+Result<std::string> AdminClient::online(const std::string& serial) {
+  auto request = impl_->admin.onlineRequest();
+  request.setSerial(serial);
+  return impl_->call(kj::mv(request), "Admin.online",
+                     [](auto& reply) { return client::text_from_wire(reply.getSerial()); });
+}
+
 Result<PoolInfo> AdminClient::create_pool(const PoolOptions& options) {
   auto request = impl_->admin.createPoolRequest();
   request.setName(options.name);

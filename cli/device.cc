@@ -1,4 +1,4 @@
-// `terrace device list|show|adopt|drain|undrain|fail|remove`.
+// `terrace device list|show|adopt|drain|undrain|fail|remove`; `online` and `offline` are in system_ram.cc.
 #include <algorithm>
 #include <memory>
 
@@ -8,6 +8,7 @@
 #include "cli/confirm.h"
 #include "cli/describe.h"
 #include "cli/describe_inventory.h"
+#include "cli/system_ram.h"
 
 namespace terrace::cli {
 namespace {
@@ -283,6 +284,8 @@ void add_device_verbs(CLI::App& app, Context& context) {
                    "Also an absent or failed one with quarantined memory, which is given up with it");
   remove->add_flag("--yes", arguments->yes, "Do not ask");
   on_verb(*remove, context, [&context, arguments] { return remove_device(context, *arguments); });
+
+  add_system_ram_verbs(*device, context);
 }
 
 }  // namespace terrace::cli

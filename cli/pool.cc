@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/describe.h"
 #include "cli/pool_verbs.h"
+#include "cli/system_ram.h"
 
 namespace terrace::cli {
 
@@ -30,6 +31,8 @@ struct PoolArguments {
   std::string placement = "linear";
   RegionOptions region;
   bool adopt = false;
+  bool system_ram = false;
+  bool offline = false;
   bool yes = false;
   std::string serial;
 };
@@ -72,7 +75,7 @@ std::string cost_of_regions(AdminClient& client, const PoolOptions& pool) {
 }
 
 Status create_pool(const Context& context, PoolArguments& arguments) {
-  if (arguments.pool.devices.empty() && arguments.region.memdevs.empty()) {
+  if (arguments.pool.devices.empty() && arguments.region.memdevs.empty() && !arguments.system_ram) {
     return Error{.code = ErrorCode::invalid_argument,
                  .where = "pool create",
                  .detail = "a pool is made of devices: --device SERIAL, or --memdev SERIAL for a new region"};
@@ -85,7 +88,13 @@ Status create_pool(const Context& context, PoolArguments& arguments) {
                  .where = "pool create",
                  .detail = "--stripe is for --placement striped only"};
   }
+  if (arguments.system_ram && !arguments.region.memdevs.empty()) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "pool create",
+                 .detail = "--memdev makes a persistent region, which is no memory for --system-ram"};
+  }
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  if (arguments.system_ram) return create_system_ram_pool(context, *client, arguments.pool, arguments.yes);
   TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, compose_region_and_pool(context, *client, arguments));
   if (context.json) {
     print_json({{"pool", to_json(pool)}});
@@ -140,8 +149,10 @@ Status show_pool(const Context& context, const std::string& name) {
   return {};
 }
 
-Status delete_pool(const Context& context, const std::string& name) {
+Status delete_pool(const Context& context, const PoolArguments& arguments) {
+  const std::string& name = arguments.pool.name;
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  if (arguments.offline) return delete_system_ram_pool(context, *client, name);
   TERRACE_RETURN_IF_ERROR(client->delete_pool(name));
   if (context.json) {
     print_json({{"deleted", name}});
@@ -176,7 +187,11 @@ void add_pool_verbs(CLI::App& app, Context& context) {
   add_size_option(*create, "--stripe", arguments->pool.stripe_bytes,
                   "With striped: how much lies on one device before the next (default: one granule)");
   create->add_flag("--adopt", arguments->adopt, "Adopt those devices first; their contents are lost");
-  create->add_flag("--yes", arguments->yes, "With --adopt or --memdev: do not ask, whatever is on them");
+  create->add_flag(
+      "--system-ram", arguments->system_ram,
+      "Give those dax devices (or the only one) to the kernel as memory of a node, and lease from there");
+  create->add_flag("--yes", arguments->yes,
+                   "With --adopt, --memdev or --system-ram: do not ask, whatever is on them");
   on_verb(*create, context, [&context, arguments] { return create_pool(context, *arguments); });
 
   on_verb(*pool->add_subcommand("list", "All pools, and how full they are"), context,
@@ -197,7 +212,10 @@ void add_pool_verbs(CLI::App& app, Context& context) {
 
   CLI::App* remove = pool->add_subcommand("delete", "Take an empty pool apart; its devices stay adopted");
   remove->add_option("name", arguments->pool.name, "The pool's name")->required();
-  on_verb(*remove, context, [&context, arguments] { return delete_pool(context, arguments->pool.name); });
+  remove->add_flag(
+      "--offline", arguments->offline,
+      "Also give its memory nodes up and take their memory back from the kernel: dax devices again");
+  on_verb(*remove, context, [&context, arguments] { return delete_pool(context, *arguments); });
 }
 
 }  // namespace terrace::cli
