@@ -25,6 +25,7 @@
 #include "daemon/event_loop/hotplug.h"
 #include "daemon/fsck/command.h"
 #include "daemon/fsck/fsck.h"
+#include "daemon/fsck/node_check.h"
 #include "daemon/rpc/server.h"
 #include "daemon/store/store.h"
 
@@ -160,12 +161,15 @@ NumaOptions numa_options(const DaemonConfig& config) {
 
 // Processes that still have what was taken back from them. A start waits for this look at /proc, but not for
 // long.
-Engine::StartCheck look_for_stubborn_holders(const std::string& object_path) {
-  return [object_path](const Image& image) {
+Engine::StartCheck look_for_stubborn_holders(const std::string& object_path,
+                                             const std::string& runtime_directory) {
+  return [object_path, runtime_directory](const Image& image) {
     constexpr std::chrono::milliseconds time_max{500};
     std::vector<std::string> findings;
-    const auto scan = scan_processes(object_path, time_max, has_dax_devices(image));
+    auto scan = scan_processes(object_path, time_max, has_dax_devices(image));
     if (!scan.ok()) return findings;
+    for (LiveMapping& mapping : scan_node_mappings(runtime_directory, time_max))
+      scan->mappings.push_back(std::move(mapping));
     for (const Finding& finding : check_mappings(image, scan->mappings))
       findings.push_back(finding.subject + " " + finding.what + "; " + finding.repair);
     if (!scan->complete) findings.push_back("not every process was looked at; `terrace fsck` takes its time");
@@ -186,17 +190,18 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
                                                                .granule_bytes = config.granule_bytes,
                                                                .reserve = !config.overcommit});
   spdlog::info("memory: {}", emulated.describe_memory());
-  NumaBackend numa(numa_options(config), nullptr);
+  const auto hardware = make_hardware({config.runtime_directory, read_boot_id()});
+  const bool real = config.hardware && hardware_usable();
+  NumaBackend numa(numa_options(config), real ? &hardware->ram_kernel() : nullptr);
   BackendSet backend;
   backend.add(emulated);
   const auto pmem_kernel = make_pmem_kernel();
   const auto cxl_kernel = make_cxl_kernel();
   PmemBackend pmem(*pmem_kernel, *cxl_kernel, RegionRecords(config.state_path + "-regions.toml"));
-  const auto hardware = make_hardware({config.runtime_directory, read_boot_id()});
   if (config.hardware) {
     backend.add(numa);
     backend.add(pmem);
-    if (hardware_usable()) hardware->add_to(backend);
+    if (real) hardware->add_to(backend);
   }
 
   auto io = kj::setupAsyncIo();
@@ -204,7 +209,7 @@ Status serve(const DaemonConfig& config, bool accept_lost_objects) {
   Engine engine(*store, backend, clock, io.provider->getTimer(),
                 EngineOptions{.scrub_bytes_per_s = config.scrub_bytes_per_s});
   if (accept_lost_objects) engine.accept_lost_objects();
-  engine.set_start_check(look_for_stubborn_holders(object_path));
+  engine.set_start_check(look_for_stubborn_holders(object_path, config.runtime_directory));
   TERRACE_RETURN_IF_ERROR(engine.start().wait(io.waitScope));
   const auto hotplug = Hotplug::listen_to_kernel(io.unixEventPort, io.provider->getTimer(),
                                                  [&engine]() { return engine.look_at_devices(); });

@@ -116,6 +116,7 @@ class EmulatedBackend final : public Backend {
   std::string describe_memory() const override { return directory_.description(); }
   bool huge_pages(std::string_view) const override { return directory_.huge_pages(); }
 
+  Status enlarge_directory(const ObjectDirectoryOptions& options) { return directory_.enlarge(options); }
   // The clean end, when no lease is left: ObjectDirectory::remove().
   Status remove_directory();
 

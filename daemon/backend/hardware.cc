@@ -4,6 +4,7 @@
 
 #include "daemon/backend/dax_sysfs.h"
 #include "daemon/backend/devdax.h"
+#include "daemon/backend/system_ram_kernel.h"
 
 namespace terrace::daemon {
 namespace {
@@ -16,9 +17,11 @@ class MachineHardware final : public Hardware {
                                         .read_only = options.read_only}) {}
 
   void add_to(BackendSet& set) override { set.add(devdax_); }
+  RamKernel& ram_kernel() override { return ram_kernel_; }
 
  private:
   SysfsDaxBus dax_bus_;
+  DaxctlRamKernel ram_kernel_{dax_bus_};
   DevdaxBackend devdax_;
 };
 

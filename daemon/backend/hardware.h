@@ -8,6 +8,7 @@
 #include <string>
 
 #include "daemon/backend/backend_set.h"
+#include "daemon/backend/system_ram.h"
 
 namespace terrace::daemon {
 
@@ -21,6 +22,8 @@ class Hardware {
  public:
   virtual ~Hardware() = default;
   virtual void add_to(BackendSet& set) = 0;
+  // What gives dax memory to the kernel and takes it back, for the numa backend.
+  virtual RamKernel& ram_kernel() = 0;
 };
 
 // Whether this process could use real memory at all. A bus whose driver is loaded later is seen then.

@@ -64,23 +64,27 @@ NumaBackend::NumaBackend(NumaOptions options, RamKernel* kernel) : options_(std:
 
 // --- devices --------------------------------------------------------------------------------------------
 
+// Zones are long to read where there are many processors, and change only with the memory.
 std::map<int, NumaBackend::Seen> NumaBackend::look_at_nodes() const {
-  std::map<int, Seen> found;
+  std::map<int, Seen> before, found;
+  {
+    const std::lock_guard lock(mutex_);
+    before = seen_;
+  }
   for (const int node : os::online_nodes(options_.root)) {
     const os::NodeAttributes attributes = os::node_attributes(node, options_.root);
     if (!attributes.exists || attributes.has_cpus || attributes.total_bytes == 0) continue;
-    found[node] = {.attributes = attributes, .movable = all_movable(node, options_.root), .problem = {}};
+    const auto known = before.find(node);
+    const bool same = known != before.end() && known->second.attributes.total_bytes == attributes.total_bytes;
+    found[node] = {.attributes = attributes,
+                   .movable = same ? known->second.movable : all_movable(node, options_.root),
+                   .problem = {}};
   }
   return found;
 }
 
 void NumaBackend::refresh() {
-  std::vector<SystemRam::Problem> problems;
-  if (ram_.has_value()) {
-    const std::lock_guard lock(ram_mutex_);
-    ram_->mend();
-    problems = ram_->problems();
-  }
+  mend_system_ram();
   std::map<int, Seen> seen = look_at_nodes();
   {
     const std::lock_guard lock(opening_);
@@ -89,11 +93,22 @@ void NumaBackend::refresh() {
   }
   const std::lock_guard lock(mutex_);
   seen_ = std::move(seen);
+}
+
+// Not behind an online() or offline() on the other worker, which can take its time: this one has fences to do.
+void NumaBackend::mend_system_ram() {
+  if (!ram_.has_value()) return;
+  const std::unique_lock lock(ram_mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  ram_->mend();
+  std::vector<SystemRam::Problem> problems = ram_->problems();
+  const std::lock_guard answers(mutex_);
   problems_ = std::move(problems);
 }
 
 // Every adopted node that is there gets its directory, where the objects of an earlier start are found again.
 void NumaBackend::open_known(std::map<int, Seen>& seen) {
+  if (!options_.open) return;
   std::vector<KnownDevice> known;
   {
     const std::lock_guard lock(mutex_);
@@ -102,7 +117,12 @@ void NumaBackend::open_known(std::map<int, Seen>& seen) {
   for (const KnownDevice& device : known) {
     const auto node = numa_node_of(device.serial);
     if (!node.has_value() || !seen.contains(*node)) continue;
-    if (auto opened = open_node(*node); !opened.ok()) seen[*node].problem = opened.error().detail;
+    auto opened = open_node(*node);
+    if (!opened.ok()) {
+      seen[*node].problem = opened.error().detail;
+    } else if (const Status grown = (*opened)->grow(seen[*node].attributes.total_bytes); !grown.ok()) {
+      seen[*node].problem = grown.error().detail;
+    }
   }
 }
 
@@ -125,15 +145,18 @@ Result<NumaBackend::Node> NumaBackend::open_node(int node) {
     const std::lock_guard lock(mutex_);
     if (const auto found = nodes_.find(node); found != nodes_.end()) return found->second;
   }
-  NumaNodeOptions wanted{.node = node,
-                         .total_bytes = os::node_attributes(node, options_.root).total_bytes,
-                         .runtime_directory = options_.runtime_directory,
-                         .mount = options_.mount,
-                         .huge_pages = options_.huge_pages,
-                         .root = options_.root};
-  TERRACE_ASSIGN_OR_RETURN(Node opened, NumaNode::open(wanted));
+  const os::NodeAttributes attributes = os::node_attributes(node, options_.root);
+  TERRACE_ASSIGN_OR_RETURN(const Node opened, NumaNode::open({.node = node,
+                                                              .total_bytes = attributes.total_bytes,
+                                                              .runtime_directory = options_.runtime_directory,
+                                                              .mount = options_.mount,
+                                                              .huge_pages = options_.huge_pages,
+                                                              .root = options_.root}));
+  os::MemorySpeed speed;
+  if (options_.measure && !attributes.hmat()) speed = opened->measure();
   const std::lock_guard lock(mutex_);
   nodes_[node] = opened;
+  measured_[node] = speed;
   return opened;
 }
 
@@ -197,12 +220,21 @@ TierAttributes NumaBackend::attributes(const std::string& serial) const {
   const auto found = seen_.find(*node);
   if (found == seen_.end()) return {};
   const os::NodeAttributes& seen = found->second.attributes;
-  return {.latency_ns = seen.latency_ns,
-          .bandwidth_bytes_per_s = seen.bandwidth_bytes_per_s,
-          .node = *node,
-          .distance = seen.distance,
-          .persistent = false,
-          .source = seen.hmat() ? AttributesSource::hmat : AttributesSource::none};
+  TierAttributes told{.latency_ns = seen.latency_ns,
+                      .bandwidth_bytes_per_s = seen.bandwidth_bytes_per_s,
+                      .node = *node,
+                      .distance = seen.distance,
+                      .persistent = false,
+                      .source = AttributesSource::hmat};
+  if (seen.hmat()) return told;
+  told.source = AttributesSource::none;
+  if (const auto measured = measured_.find(*node);
+      measured != measured_.end() && measured->second.latency_ns != 0) {
+    told.latency_ns = measured->second.latency_ns;
+    told.bandwidth_bytes_per_s = measured->second.bandwidth_bytes_per_s;
+    told.source = AttributesSource::measured;
+  }
+  return told;
 }
 
 Status NumaBackend::take_over(const std::string& serial) {

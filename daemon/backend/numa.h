@@ -36,11 +36,13 @@
 namespace terrace::daemon {
 
 struct NumaOptions {
-  std::string runtime_directory;
+  std::string runtime_directory = {};
   bool mount = true;
   HugePages huge_pages = HugePages::always;
   std::string record = {};  // SystemRam's file
-  std::string root = {};    // before /sys; tests make a machine up
+  bool measure = true;  // how fast a node is of which the HMAT says nothing, when it is adopted and at a start
+  bool open = true;     // false: only looked at; nothing is mounted, nothing leased
+  std::string root = {};  // before /sys; tests make a machine up
 };
 
 // "numa:node1"; nullopt: no such serial.
@@ -87,6 +89,7 @@ class NumaBackend final : public Backend {
   };
   using Node = std::shared_ptr<NumaNode>;
 
+  void mend_system_ram();
   std::map<int, Seen> look_at_nodes() const;
   void open_known(std::map<int, Seen>& seen);
   void close_unknown();
@@ -99,14 +102,15 @@ class NumaBackend final : public Backend {
   uint64_t known_capacity(const std::string& serial) const;
 
   const NumaOptions options_;
-  std::mutex opening_;  // before mutex_: one at a time opens and closes nodes' directories
-  std::mutex ram_mutex_;
+  std::mutex opening_;    // before mutex_: one at a time opens and closes nodes' directories
+  std::mutex ram_mutex_;  // before mutex_
   std::optional<SystemRam> ram_;
 
   mutable std::mutex mutex_;
   std::vector<KnownDevice> known_;
   std::map<int, Seen> seen_;
   std::map<int, Node> nodes_;  // those of adopted devices
+  std::map<int, os::MemorySpeed> measured_;
   std::vector<SystemRam::Problem> problems_;
 };
 

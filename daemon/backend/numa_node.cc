@@ -1,6 +1,11 @@
 #include "daemon/backend/numa_node.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 
 #include "core/base/units.h"
 #include "core/os/page_nodes.h"
@@ -18,6 +23,21 @@ constexpr uint64_t kept_free_part = 4;
 // Looking at a page of a huge page that nobody used yet has the kernel clear all of it: 256 MiB at most.
 constexpr uint64_t pages_checked_max = 128;
 
+// Enough to be memory's and not the caches' speed.
+constexpr uint64_t measured_bytes = 128 * mib;
+
+ObjectDirectoryOptions directory_options(const NumaNodeOptions& options) {
+  ObjectDirectoryOptions wanted;
+  wanted.runtime_directory = options.runtime_directory;
+  wanted.name = numa_directory_name(options.node);
+  wanted.bytes = numa_capacity(options.total_bytes);
+  wanted.slack_bytes = numa_margin(options.total_bytes) / slack_part;
+  wanted.node = options.node;
+  wanted.mount = options.mount;
+  wanted.huge_pages = options.huge_pages;
+  return wanted;
+}
+
 }  // namespace
 
 uint64_t numa_margin(uint64_t total_bytes) {
@@ -34,21 +54,52 @@ std::string numa_directory_name(int node) {
   return "node" + std::to_string(node);
 }
 
+std::vector<std::string> find_numa_directories(const std::string& runtime_directory) {
+  const std::string beside = shared_memory_directory(runtime_directory, numa_directory_name(0));
+  const std::string shared = beside.substr(0, beside.size() - 1);  // without the number
+  std::vector<std::string> found;
+  for (const std::string& prefix : {runtime_directory + "/node", shared}) {
+    std::error_code failed;
+    const std::filesystem::path folder = std::filesystem::path(prefix).parent_path();
+    for (std::filesystem::directory_iterator at(folder, failed), end; !failed && at != end;
+         at.increment(failed)) {
+      const std::string path = at->path().string();
+      if (path.size() > prefix.size() && path.starts_with(prefix) &&
+          path.find_first_not_of("0123456789", prefix.size()) == std::string::npos)
+        found.push_back(path);
+    }
+  }
+  return found;
+}
+
 Result<std::shared_ptr<NumaNode>> NumaNode::open(const NumaNodeOptions& options) {
-  ObjectDirectoryOptions wanted;
-  wanted.runtime_directory = options.runtime_directory;
-  wanted.name = numa_directory_name(options.node);
-  wanted.bytes = numa_capacity(options.total_bytes);
-  wanted.slack_bytes = numa_margin(options.total_bytes) / slack_part;
-  wanted.node = options.node;
-  wanted.mount = options.mount;
-  wanted.huge_pages = options.huge_pages;
-  TERRACE_ASSIGN_OR_RETURN(ObjectDirectory directory, ObjectDirectory::prepare(wanted));
+  TERRACE_ASSIGN_OR_RETURN(ObjectDirectory directory, ObjectDirectory::prepare(directory_options(options)));
   std::shared_ptr<NumaNode> opened(new NumaNode(options));
   opened->path_ = directory.path();
   opened->files_ = std::make_unique<EmulatedBackend>(std::move(directory),
                                                      EmulatedOptions{.devices = {}, .source = opened.get()});
   return opened;
+}
+
+Status NumaNode::grow(uint64_t total_bytes) {
+  if (total_bytes <= this->total_bytes()) return {};
+  NumaNodeOptions wanted = options_;
+  wanted.total_bytes = total_bytes;
+  TERRACE_RETURN_IF_ERROR(files_->enlarge_directory(directory_options(wanted)));
+  total_bytes_.store(total_bytes, std::memory_order_relaxed);
+  return {};
+}
+
+os::MemorySpeed NumaNode::measure() {
+  const UniqueFd file(::open(path_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!file.valid() || ::ftruncate(file.get(), static_cast<off_t>(measured_bytes)) != 0) return {};
+  if (!room(measured_bytes).ok() || !bind(file.get(), 0, measured_bytes).ok()) return {};
+  if (::fallocate(file.get(), 0, 0, static_cast<off_t>(measured_bytes)) != 0) return {};
+  void* at = ::mmap(nullptr, measured_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (at == MAP_FAILED) return {};
+  const os::MemorySpeed speed = os::measure_memory({static_cast<std::byte*>(at), measured_bytes});
+  ::munmap(at, measured_bytes);
+  return speed;
 }
 
 Status NumaNode::bind(int fd, uint64_t offset, uint64_t bytes) {
@@ -57,7 +108,7 @@ Status NumaNode::bind(int fd, uint64_t offset, uint64_t bytes) {
 
 Status NumaNode::room(uint64_t bytes) {
   const os::NodeAttributes now = os::node_attributes(options_.node, options_.root);
-  const uint64_t kept_free = numa_margin(options_.total_bytes) / kept_free_part;
+  const uint64_t kept_free = numa_margin(total_bytes()) / kept_free_part;
   if (now.available_bytes >= bytes + kept_free) return {};
   return Error{.code = ErrorCode::capacity_exhausted,
                .where = "NumaNode::room",

@@ -20,10 +20,12 @@
 // Threads   As EmulatedBackend's.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "core/os/measure_memory.h"
 #include "core/os/node_attributes.h"
 #include "daemon/backend/emulated.h"
 
@@ -54,18 +56,31 @@ class NumaNode final : private MemorySource {
   EmulatedBackend& files() { return *files_; }
   const std::string& path() const { return path_; }
 
+  // The node has more memory than it had: leases get of that, too.
+  Status grow(uint64_t total_bytes);
+
+  // How fast the node's memory is, through a file of its own that has no name; nothing (0) where there is no
+  // room for one. Takes less than half a second.
+  os::MemorySpeed measure();
+
  private:
-  explicit NumaNode(const NumaNodeOptions& options) : options_(options) {}
+  explicit NumaNode(const NumaNodeOptions& options) : options_(options), total_bytes_(options.total_bytes) {}
   Status bind(int fd, uint64_t offset, uint64_t bytes) override;
   Status room(uint64_t bytes) override;
   Status verify(int fd, uint64_t offset, uint64_t bytes) override;
 
-  NumaNodeOptions options_;
+  uint64_t total_bytes() const { return total_bytes_.load(std::memory_order_relaxed); }
+
+  const NumaNodeOptions options_;
+  std::atomic<uint64_t> total_bytes_;  // grows; a number of its own, that orders nothing
   std::string path_;
   std::unique_ptr<EmulatedBackend> files_;
 };
 
 // The directory's name below the runtime directory: "node1".
 std::string numa_directory_name(int node);
+
+// Directories of nodes that a daemon with this runtime directory has, or had and left objects in.
+std::vector<std::string> find_numa_directories(const std::string& runtime_directory);
 
 }  // namespace terrace::daemon

@@ -238,6 +238,10 @@ Status ObjectDirectory::fit_size(const ObjectDirectoryOptions& options) {
   return {};
 }
 
+Status ObjectDirectory::enlarge(const ObjectDirectoryOptions& options) {
+  return own_mount_ ? fit_size(options) : Status();
+}
+
 void ObjectDirectory::describe() {
   const auto mount = find_mount(path_);
   const std::string point = mount.has_value() ? mount->point : path_;

@@ -61,6 +61,10 @@ class ObjectDirectory {
   const std::string& description() const { return description_; }
   bool huge_pages() const { return huge_pages_; }
 
+  // For devices that were added since, as at prepare(). A directory that is not ours to mount is as large as it
+  // is.
+  Status enlarge(const ObjectDirectoryOptions& options);
+
   // The clean end without leases: unmounts what we mounted and removes the directory. Lets go of it in any
   // case; what is left is found again by the next prepare().
   // Errors    busy   an object is still in it, or a holder still maps one

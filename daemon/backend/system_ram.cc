@@ -59,15 +59,8 @@ SystemRam::SystemRam(RamKernel& kernel, std::string record) : kernel_(kernel), r
 
 // --- looking --------------------------------------------------------------------------------------------
 
-void SystemRam::look(const std::vector<RamRegion>& regions) {
-  regions_of_node_.clear();
-  for (const RamRegion& region : regions)
-    if (ram_device(region) != nullptr) regions_of_node_[region.node].push_back(region.serial);
-}
-
 Result<RamRegion> SystemRam::find(const std::string& serial) {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<RamRegion> regions, kernel_.regions());
-  look(regions);
   for (const RamRegion& region : regions)
     if (region.serial == serial) return region;
   return failed(ErrorCode::not_found, online_where,
@@ -204,7 +197,6 @@ Error SystemRam::undone(Error error, const RamRegion& region, bool was_enabled) 
 
 Status SystemRam::offline(int node) {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<RamRegion> regions, kernel_.regions());
-  look(regions);
   std::string done;
   bool any = false;
   for (const RamRegion& region : regions) {
@@ -260,13 +252,17 @@ Status SystemRam::take_down(const RamRegion& region) {
 
 // What could not be taken offline is online again, all of it.
 Error SystemRam::in_use(Error error, const RamRegion& region, const RamDevice& device) {
-  std::string detail = "pages of " + node_words(region) + " are in use and cannot be moved to other memory";
-  if (const std::string users = kernel_.users(region.node); !users.empty()) detail += ": " + users;
-  detail += "; end or move what uses them, and try again";
-  if (!error.detail.empty()) detail += " (" + error.detail + ")";
+  if (error.code == ErrorCode::busy) {
+    std::string detail = "pages of " + node_words(region) + " are in use and cannot be moved to other memory";
+    if (const std::string users = kernel_.users(region.node); !users.empty()) detail += ": " + users;
+    error.detail = detail + "; end or move what uses them, and try again (" + error.detail + ")";
+  } else {
+    error = about("the memory of " + region.serial + " cannot be taken offline", std::move(error));
+  }
   if (Status up = kernel_.online_movable(device.name); !up.ok())
-    detail += "; and what did go offline could not be brought online again: " + up.error().detail;
-  return Error{.code = ErrorCode::busy, .os_errno = error.os_errno, .where = offline_where, .detail = detail};
+    error.detail += "; and what did go offline could not be brought online again: " + up.error().detail;
+  error.where = offline_where;
+  return error;
 }
 
 // --- what was asked for ---------------------------------------------------------------------------------
@@ -277,7 +273,6 @@ void SystemRam::mend() {
   if (settled) return;
   const auto seen = kernel_.regions();
   if (!seen.ok()) return;
-  look(*seen);
   std::vector<std::string> left;
   for (auto& [serial, entry] : entries_) {
     if (entry.settled) continue;

@@ -94,8 +94,6 @@ class SystemRam {
     std::string what;
   };
   std::vector<Problem> problems() const;
-  // Whether the node's memory can be taken back: it is that of dax regions. As of the last look.
-  bool can_offline(int node) const { return regions_of_node_.contains(node); }
 
  private:
   enum class Wanted : uint8_t { online, leaving };
@@ -114,7 +112,6 @@ class SystemRam {
   Status correct_zone(const RamRegion& region, const RamDevice& device);
   Error undone(Error error, const RamRegion& region, bool was_enabled);
   Error in_use(Error error, const RamRegion& region, const RamDevice& device);
-  void look(const std::vector<RamRegion>& regions);
   Status record(const std::string& serial, Wanted wanted);
   Status forget(const std::string& serial);
   void load();
@@ -123,7 +120,6 @@ class SystemRam {
   RamKernel& kernel_;
   const std::string record_;
   std::map<std::string, Entry> entries_;
-  std::map<int, std::vector<std::string>> regions_of_node_;  // as kmem has them
 };
 
 }  // namespace terrace::daemon

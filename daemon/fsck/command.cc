@@ -12,6 +12,7 @@
 #include "daemon/backend/hardware.h"
 #include "daemon/backend/object_file.h"
 #include "daemon/fsck/fsck.h"
+#include "daemon/fsck/node_check.h"
 #include "daemon/fsck/store_copy.h"
 
 namespace terrace::daemon {
@@ -79,6 +80,14 @@ Status look_at_hardware(const DaemonConfig& config, const Image& image, Outside&
   TERRACE_ASSIGN_OR_RETURN(const auto objects, backends.list());
   outside.objects.insert(outside.objects.end(), objects.begin(), objects.end());
   for (SeenDevice& device : backends.discover()) outside.devices.push_back(std::move(device));
+  return {};
+}
+
+// Memory nodes: their objects are files, there also for those who may not touch hardware.
+Status look_at_nodes(const DaemonConfig& config, const Image& image, Outside& outside) {
+  TERRACE_ASSIGN_OR_RETURN(const auto objects, list_node_objects(config.runtime_directory));
+  outside.objects.insert(outside.objects.end(), objects.begin(), objects.end());
+  for (SeenDevice& node : discover_nodes(known_devices(image))) outside.devices.push_back(std::move(node));
   return {};
 }
 
@@ -172,6 +181,9 @@ int run_fsck(const DaemonConfig& config, bool json) {
   if (outside.ok() && image.ok() && config.hardware && hardware_usable()) {
     if (Status seen = look_at_hardware(config, *image, *outside); !seen.ok()) outside = seen.error();
   }
+  if (outside.ok() && image.ok() && config.hardware) {
+    if (Status seen = look_at_nodes(config, *image, *outside); !seen.ok()) outside = seen.error();
+  }
   if (!outside.ok()) {
     std::fprintf(stderr, "terraced: %s\n", outside.error().to_string().c_str());
     return exit_cannot_check;
@@ -179,6 +191,8 @@ int run_fsck(const DaemonConfig& config, bool json) {
   const bool dax = image.ok() && has_dax_devices(*image);
   if (auto scanned = scan_processes(report.object_directory, std::chrono::seconds(5), dax); scanned.ok())
     report.scan = std::move(*scanned);
+  for (LiveMapping& mapping : scan_node_mappings(config.runtime_directory))
+    report.scan.mappings.push_back(std::move(mapping));
   report.objects = outside->objects.size();
   if (image.ok()) {
     report.leases = image->leases.size();

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "daemon/fsck/fsck.h"
+#include "daemon/fsck/node_check.h"
 #include "daemon/rpc/admin.h"
 
 namespace terrace::daemon {
@@ -13,13 +14,15 @@ constexpr size_t findings_max = 10'000;
 struct Checked {
   Image image;
   CheckContext context;
-  std::string object_directory;
+  std::string object_directory, runtime_directory;
 };
 
 // On a worker: lists files and walks /proc.
 Result<std::vector<Finding>> compare(Backend& backend, const Checked& checked) {
   TERRACE_ASSIGN_OR_RETURN(const auto objects, backend.list());
-  const auto mappings = scan_mappings(checked.object_directory, has_dax_devices(checked.image));
+  auto mappings = scan_mappings(checked.object_directory, has_dax_devices(checked.image));
+  for (LiveMapping& mapping : scan_node_mappings(checked.runtime_directory))
+    mappings.push_back(std::move(mapping));
   return check_consistency(checked.image, objects, backend.discover(), mappings, checked.context);
 }
 
@@ -43,6 +46,7 @@ kj::Promise<void> AdminServer::fsck(FsckContext context) {
     checked->context.serving = true;
     checked->context.boot_id = read_boot_id();
     checked->object_directory = service().options().object_directory;
+    checked->runtime_directory = service().options().runtime_directory;
     for (const auto& [id, lease] : state().leases())
       if (lease.phase == LeasePhase::pending) checked->context.in_flight.insert(lease.object);
     return engine()

@@ -48,7 +48,7 @@ class Machine {
   }
   std::string root() const { return folder.path() + "/root"; }
   NumaOptions options(bool mount = true) const {
-    return {.runtime_directory = folder.path(), .mount = mount, .record = "", .root = root()};
+    return {.runtime_directory = folder.path(), .mount = mount, .record = "", .measure = false, .root = root()};
   }
 
   RuntimeFolder folder;
@@ -199,6 +199,36 @@ TEST_CASE("numa: root's objects are on a tmpfs of the node's own, bounded and wi
   CHECK_MESSAGE(memory.find("memory policy bind:0") != std::string::npos, memory);
   CHECK_MESSAGE(memory.find("232 MiB") != std::string::npos, memory);  // 224 MiB and a quarter of the margin
   CHECK(numa.backend.object_directories() == std::vector<std::string>{numa.machine.folder.path() + "/node0"});
+}
+
+TEST_CASE("numa: what the HMAT does not say is measured once the node is adopted, and said to be") {
+  if (!can_bind()) return;
+  Machine machine;
+  NumaOptions options = machine.options();
+  options.measure = true;
+  NumaBackend backend(options, nullptr);
+  backend.refresh();
+  CHECK(backend.attributes("numa:node0").source == AttributesSource::none);
+  backend.know_devices({known_node(0, numa_capacity(node_bytes))});
+  REQUIRE(backend.take_over("numa:node0").ok());
+  const TierAttributes told = backend.attributes("numa:node0");
+  CHECK(told.source == AttributesSource::measured);
+  CHECK(told.latency_ns > 0);
+  CHECK(told.bandwidth_bytes_per_s > 0);
+  CHECK(told.node == 0);
+  CHECK(backend.list()->empty());
+  CHECK(backend.remove_directories().ok());  // nothing of the measurement is left
+}
+
+TEST_CASE("numa: a node that grows while it is adopted gives more") {
+  if (!can_bind()) return;
+  Adopted numa;
+  numa.machine.node(0, "", gib, gib);
+  numa.backend.refresh();
+  CHECK(numa.backend.discover().at(0).capacity_bytes == 992 * mib);
+  const uint64_t count = 300 * mib / granule;
+  const Status carved = numa.backend.carve("numa:lease-1", count * granule, granules(count));
+  CHECK_MESSAGE(carved.ok(), carved.error().to_string());
 }
 
 TEST_CASE("numa: leases are found again by the next backend, and nothing else takes the directory") {
