@@ -54,6 +54,8 @@ TESTS = (
     _guest("devdax", "devdax", "hmem", 900, False, alone=True),
     _guest("devdax-path", "lease_path", "hmem", 600, True, "--kind", "devdax", alone=True),
     _guest("devdax-crash", "lease_crash", "hmem", 1200, False, "--kind", "devdax", alone=True),
+    # Dax memory as a memory node of the guest: a pool of it, and back.
+    _guest("numa", "numa", "hmem", 900, alone=True),
     # Leases that are namespaces of a composed region.
     _guest("pmem", "lease_path", "standard", 900, False, "--kind", "pmem", alone=True),
     _guest("pmem-reboot", "reboot", "standard", 300, True, "--kind", "pmem", boots=2),
