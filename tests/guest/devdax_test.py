@@ -311,6 +311,27 @@ class Restarts(DevdaxCase):
         self.assertEqual([notice for notice in holder.notices if "SIGBUS" in notice], [])
         self.sound()
 
+    def test_fsck_without_a_manager_sees_the_leases_and_changes_nothing(self):
+        self.make_pool()
+        holder = self.tenant()
+        self.lease(holder)
+        holder.expect("ok", "fill", 0, 4096, 6)
+        self.service.stop()
+        devices = {name: device.ranges for name, device in carved().items()}
+        record = next((self.service.runtime / "dax").iterdir())
+        remembered = record.read_text()
+        done = self.service.run(*self.service.daemon_command(), "--fsck", "--json", want_json=True)
+        self.assertEqual(done.json["objects"], 1)
+        self.assertEqual(done.json["errors"] + done.json["warnings"], 0, done.json)
+        self.assertEqual({name: device.ranges for name, device in carved().items()}, devices)
+        self.assertEqual(record.read_text(), remembered)
+        subprocess.run(["daxctl", "disable-device", next(iter(devices))], check=True, capture_output=True)
+        done = self.service.run(*self.service.daemon_command(), "--fsck", "--json", want_json=True, check=False)
+        self.assertGreater(done.json["errors"], 0, done.json)
+        self.service.start()
+        self.service.wait_free(timeout=60)
+        self.assertEqual(carved(), {})
+
     def test_after_a_reboot_the_leases_are_lost_and_their_memory_is_erased(self):
         self.make_pool()
         holder = self.tenant()
