@@ -67,8 +67,8 @@ class FileMap {
   //            unsupported        libpmem2 cannot map this kind of file; the detail gives its reason
   //            io_error           anything else of the kernel's
   //
-  // A dax device of a dynamic region is mapped by this module itself: libpmem2 looks for the persistent
-  // namespace of any dax device, and these have none.
+  // A dax device of a dynamic region is mapped by this module itself: libpmem2 1.12 crashes when it is asked
+  // for the size of one (pmem2_source_size), as it has no persistent namespace.
   static Result<FileMap> map(int fd, Placement placement = {});
 
   FileMap(FileMap&&) noexcept = default;
