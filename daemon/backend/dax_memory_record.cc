@@ -80,7 +80,9 @@ Status DaxMemoryRecord::begin_hand_over(const std::string& serial) {
   const auto at = entries_.find(serial);
   if (at == entries_.end() || at->second.hand_over) return {};
   at->second.hand_over = true;
-  return save(serial, at->second);
+  const Status saved = save(serial, at->second);
+  if (!saved.ok()) at->second.hand_over = false;  // the next try must write it
+  return saved;
 }
 
 bool DaxMemoryRecord::had_hand_over(const std::string& serial) const {

@@ -57,6 +57,10 @@ uint64_t number_within_region(const std::string& name) {
   return std::strtoull(name.c_str() + name.rfind('.') + 1, nullptr, 10);
 }
 
+bool can_open(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)).valid();
+}
+
 Error kernel_error(int code, const std::string& what) {
   Error error = os_error(code, where, what);
   if (code == EBUSY) error.code = ErrorCode::busy;
@@ -140,6 +144,8 @@ Result<DaxDevice> SysfsDaxBus::device(const std::string& name) {
   const std::string path = device_path(name);
   DaxDevice device;
   device.name = name;
+  if (::access((path + "/size").c_str(), F_OK) == 0 && !can_open(path + "/size"))
+    return kernel_error(errno, "cannot read " + path + "/size");  // not absent: no descriptors, say
   const auto bytes = read_number(path + "/size");
   const std::string number = read_line(path + "/dev");
   unsigned major_number = 0, minor_number = 0;
@@ -213,6 +219,7 @@ Result<std::vector<DaxRegion>> SysfsDaxBus::regions() {
        at.increment(failed)) {
     const std::string real = real_path(at->path().string());
     auto found = device(at->path().filename().string());
+    if (!found.ok() && found.error().os_errno != ENOENT) return std::move(found).error();
     if (real.empty() || !found.ok()) continue;  // gone meanwhile
     const std::string path = real.substr(0, real.rfind('/'));
     auto region = std::find_if(by_path.begin(), by_path.end(),

@@ -147,13 +147,20 @@ Status DevdaxBackend::fence_object(const std::string& name, const Object& object
   return {};
 }
 
-// Whoever made it: what it lies on is free by the rows, or of a lease that lost its own device.
+// Whoever made it: what it lies on is free by the rows, or of a lease that lost its own device. One that
+// somebody has open is left alone: an adoption that was cut off, or refused, must cost nobody his memory.
+// make_room() says whom it waits for once its room is needed.
 Status DevdaxBackend::fence_orphan(const std::string& device) {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<DaxRegion> regions, bus_.regions());
   for (const DaxRegion& region : regions) {
     if (!adopted(region.serial)) continue;
     for (const DaxDevice& one : region.devices) {
       if (one.name != device || is_object(region.serial, one)) continue;
+      if (const auto held = bus_.holders({one}); !held.empty()) {
+        return in_use(one.name + ", which no lease has, is held by process " +
+                      std::to_string(held.front().pid) + " (" + held.front().command +
+                      "): end it, or destroy that device");
+      }
       TERRACE_RETURN_IF_ERROR(record_.mark_unerased(region.serial, one.ranges));
       return dismantle(region, one);
     }

@@ -86,6 +86,8 @@ std::map<int, NumaBackend::Seen> NumaBackend::look_at_nodes() const {
 void NumaBackend::refresh() {
   mend_system_ram();
   std::map<int, Seen> seen = look_at_nodes();
+  // Every machine has a node: where none is seen they could not be looked at, for want of descriptors, say.
+  if (os::online_nodes(options_.root).empty()) return;
   {
     const std::lock_guard lock(opening_);
     open_known(seen);

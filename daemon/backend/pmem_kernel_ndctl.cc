@@ -217,7 +217,19 @@ std::string NdctlKernel::fingerprint() {
   return all;
 }
 
+// The library shows an empty machine when it lacks descriptors or memory: that must not pass for one.
+Status can_look(const char* path) {
+  DIR* const folder = ::opendir(path);
+  if (folder != nullptr) {
+    ::closedir(folder);
+    return {};
+  }
+  if (errno == ENOENT) return {};
+  return os_error(errno, "PmemKernel", std::string("cannot look into ") + path);
+}
+
 Result<std::vector<PmemRegion>> NdctlKernel::regions() {
+  TERRACE_RETURN_IF_ERROR(can_look("/sys/bus/nd/devices"));
   const Nd nd;
   if (!nd.ok()) return no_context();
   std::vector<PmemRegion> found;

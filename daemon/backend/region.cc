@@ -31,15 +31,17 @@ bool bare(const CxlRegion& region) {
                      [](const std::string& one) { return one.empty(); });
 }
 
-// What a crash left of the region that the record speaks of: it bears its uuid or has its memdevs; or nothing
-// was done yet but to create it.
+// What a crash left of the region that the record speaks of. A persistent one bears its uuid before anything
+// else is done to it; a volatile one has none, and is known by its memdevs while it decodes nothing. Before
+// that, what was created last is an empty region of the same window: ours only while the record says that we
+// were at it.
 bool left_of(const CxlRegion& region, const RegionRecord& record) {
-  if (!record.uuid.empty() && region.uuid == record.uuid) return true;
-  if (bare(region)) return region.root == record.root && region.bytes == 0;
-  return region.ram == record.ram &&
-         std::any_of(region.memdevs.begin(), region.memdevs.end(), [&](const auto& one) {
-           return std::find(record.memdevs.begin(), record.memdevs.end(), one) != record.memdevs.end();
-         });
+  if (region.enabled || region.ram != record.ram) return false;
+  if (bare(region) && region.bytes == 0) return !record.made && region.root == record.root;
+  if (!record.ram) return !record.uuid.empty() && region.uuid == record.uuid;
+  return !region.committed && std::all_of(region.memdevs.begin(), region.memdevs.end(), [&](const auto& one) {
+    return one.empty() || std::find(record.memdevs.begin(), record.memdevs.end(), one) != record.memdevs.end();
+  });
 }
 
 Error failed_at(int code, const char* what) {

@@ -22,9 +22,9 @@ kj::Promise<void> Engine::keep_house() {
   });
 }
 
-// On the urgent worker: the other may be busy with a long copy.
+// Not on the urgent worker: hardware that answers slowly must not keep a fence waiting.
 kj::Promise<void> Engine::look_at_devices() {
-  return urgent_worker_
+  return bulk_worker_
       .run([this]() -> Status {
         backend_.refresh();
         return {};

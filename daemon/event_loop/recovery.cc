@@ -3,6 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "core/base/failpoint.h"
@@ -130,7 +132,22 @@ void Engine::destroy_orphans(const std::vector<std::string>& orphans) {
 // Memory that is gone as a whole, within one boot, is most likely memory that was looked for elsewhere: going
 // on would give up every lease while its holder still has it.
 Status Engine::check_directory(const Image& image, const Observation& observed) const {
-  if (accept_lost_objects_ || image.meta.boot_id.empty() || image.meta.boot_id != read_boot_id()) return {};
+  if (accept_lost_objects_) return {};
+  // Without the kind of its memory a lease could neither be fenced nor kept: its holder would go on meanwhile.
+  std::set<std::string_view> kinds;
+  for (const LeaseRow& lease : image.leases) {
+    if (!kinds.insert(object_kind(lease.object)).second) continue;
+    const auto usage = backend_.usage(lease.object);
+    if (usage.ok() || usage.error().code != ErrorCode::unsupported) continue;
+    return Error{
+        .code = ErrorCode::invalid_argument,
+        .where = "Engine::recover",
+        .detail = "lease " + std::to_string(lease.id.value) + " has memory of the kind '" +
+                  std::string(object_kind(lease.object)) +
+                  "', which this daemon does not serve. Start it as root and without --no-hardware; or, "
+                  "if that memory really is gone, with --accept-lost-objects, which ends such leases"};
+  }
+  if (image.meta.boot_id.empty() || image.meta.boot_id != read_boot_id()) return {};
   size_t live = 0;
   for (const LeaseRow& lease : image.leases) {
     if (lease.phase != LeasePhase::active && lease.phase != LeasePhase::revoking) continue;
