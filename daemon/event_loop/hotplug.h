@@ -20,7 +20,7 @@ namespace terrace::daemon {
 
 struct HotplugOptions {
   // Events come in flocks (a region brings its ports, decoders and dax devices): one look for all of them, this
-  // long after the first. A lease that is carved or fenced makes events, too.
+  // long after the first.
   uint64_t gather_ns = 50 * ns_per_ms;
   // From the end of one look to the next.
   uint64_t pause_ns = 200 * ns_per_ms;

@@ -18,7 +18,8 @@ std::optional<Uevent> parse_uevent(std::string_view message) {
   const std::string_view header = message.substr(0, message.find('\0'));
   if (header.find("@/") == std::string_view::npos) return std::nullopt;
   Uevent event;
-  event.device = header.substr(header.find_last_of('/') + 1);
+  event.path = header.substr(header.find('@') + 1);
+  event.device = event.path.substr(event.path.find_last_of('/') + 1);
   for (size_t at = header.size() + 1; at < message.size();) {
     const std::string_view field = message.substr(at, message.find('\0', at) - at);
     if (field.starts_with("ACTION=")) event.action = field.substr(7);
@@ -30,8 +31,10 @@ std::optional<Uevent> parse_uevent(std::string_view message) {
 }
 
 bool concerns_devices(const Uevent& event) {
-  return event.subsystem == "cxl" || event.subsystem == "dax" || event.subsystem == "nd" ||
-         event.subsystem == "memory" || event.subsystem == "node";
+  if (event.subsystem == "dax")
+    return event.device.ends_with(".0") && event.path.find("/ndbus") == std::string::npos;
+  if (event.subsystem == "nd") return event.device.starts_with("region") || event.device.starts_with("nmem");
+  return event.subsystem == "cxl" || event.subsystem == "memory" || event.subsystem == "node";
 }
 
 bool worth_telling(const Uevent& event) {

@@ -17,6 +17,7 @@ struct Uevent {
   std::string action;     // "add", "remove", "change", "bind", "online", ...
   std::string subsystem;  // "cxl", "dax", ...
   std::string device;     // "mem0", "dax0.1"
+  std::string path = {};  // of the device, below /sys
 
   bool operator==(const Uevent&) const = default;
 };
@@ -25,7 +26,8 @@ struct Uevent {
 // not such a message (udev's own begin with "libudev").
 std::optional<Uevent> parse_uevent(std::string_view message);
 
-// Whether devices of a pool may look different after it.
+// Whether devices of a pool may look different after it. What a lease makes and ends is left out (dax devices
+// but the first of a region, namespaces): each grant would have all devices looked at.
 bool concerns_devices(const Uevent& event);
 // Whether it is worth a line in the log: hardware and regions, not every dax device of a lease.
 bool worth_telling(const Uevent& event);

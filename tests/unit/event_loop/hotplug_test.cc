@@ -69,7 +69,7 @@ struct Machine {
 TEST_CASE("Uevent: a message of the kernel is taken apart") {
   const auto event = parse_uevent(mem_added);
   REQUIRE(event.has_value());
-  CHECK(*event == Uevent{"add", "cxl", "mem0"});
+  CHECK(*event == Uevent{"add", "cxl", "mem0", "/devices/pci0000:0c/0000:0d:00.0/mem0"});
 }
 
 TEST_CASE("Uevent: what is no message of the kernel, or a torn one, is nothing") {
@@ -84,7 +84,12 @@ TEST_CASE("Uevent: what is no message of the kernel, or a torn one, is nothing")
 }
 
 TEST_CASE("Uevent: CXL, dax, namespaces, memory and nodes concern devices; leases being carved are not told") {
-  for (const char* subsystem : {"cxl", "dax", "nd", "memory", "node"})
+  CHECK(concerns_devices(Uevent{"add", "dax", "dax0.0", "/devices/platform/hmem.0/dax0.0"}));
+  CHECK(!concerns_devices(Uevent{"add", "dax", "dax0.1", "/devices/platform/hmem.0/dax0.1"}));
+  CHECK(!concerns_devices(Uevent{"add", "dax", "dax1.0", "/devices/x/ndbus0/region1/dax1.0/dax1.0"}));
+  CHECK(concerns_devices(Uevent{"add", "nd", "region1"}));
+  CHECK(!concerns_devices(Uevent{"add", "nd", "namespace1.0"}));
+  for (const char* subsystem : {"cxl", "memory", "node"})
     CHECK(concerns_devices(Uevent{"add", subsystem, "x"}));
   for (const char* subsystem : {"net", "block", "pci", ""})
     CHECK(!concerns_devices(Uevent{"add", subsystem, "x"}));
