@@ -51,12 +51,12 @@ TESTS = (
     _guest("doctor-fix", "doctor", "hmem", 300),
     # Leases that are dax devices of a dynamic region.
     _guest("session-devdax", "session_real", "hmem", 600),
-    _guest("devdax", "devdax", "hmem", 600, True, "Life", alone=True),
+    _guest("devdax", "devdax", "hmem", 600, False, "Life", alone=True),
     _guest("devdax-restarts", "devdax", "hmem", 1800, False, "Restarts", alone=True),
     _guest("devdax-path", "lease_path", "hmem", 600, True, "--kind", "devdax", alone=True),
     _guest("devdax-crash", "lease_crash", "hmem", 1200, False, "--kind", "devdax", alone=True),
     # Dax memory as a memory node of the guest: a pool of it, and back.
-    _guest("numa", "numa", "hmem", 900, alone=True),
+    _guest("numa", "numa", "hmem", 900, False, alone=True),
     # Leases that are namespaces of a composed region.
     _guest("pmem", "lease_path", "standard", 900, False, "--kind", "pmem", alone=True),
     _guest("pmem-reboot", "reboot", "standard", 300, True, "--kind", "pmem", boots=2),
@@ -69,6 +69,9 @@ TESTS = (
     _guest("interleave", "interleave", "interleave", 240, outside="placement", alone=True),
     _guest("interleave-switch", "interleave", "switch", 240, False, outside="placement", alone=True),
     _guest("interleave-two-bridges", "interleave", "two-bridges", 240, False, outside="placement", alone=True),
+    # Two hosts, one memory: a manager and an agent over the same soft-reserved node.
+    GuestTest("two-hosts", _script("{tree}/tests/guest/two_hosts_test.py") * 2, "two-hosts", 900, ci=False,
+              forwards=((7311,), ())),
     # The integration tests of the tree, with the emulated backend: the programs do on this kernel what they do outside.
     _cli("status"), _cli("daemon"), _cli("pool"), _cli("lease"), _cli("compose"), _cli("policy"),
     GuestTest("session", _script("{tree}/tests/integration/session/session_test.py"), "plain", 600, ci=False),
