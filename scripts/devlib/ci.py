@@ -33,6 +33,7 @@ STAGES = (
     ("build release", (), lambda: build("release")),
     ("demo", ("build release",), _demo),
     ("crash", (), lambda: runs.crash([], "ci", SOAK_SECONDS, None)),
+    ("qemu", (), _qemu),
     ("sim", (), lambda: runs.sim(SIM_SEEDS, None)),
     ("bench smoke", ("build release",), lambda: runs.bench("", "", True)),
     ("fuzz", (), lambda: runs.fuzz("", FUZZ_SECONDS)),
