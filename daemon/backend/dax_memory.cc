@@ -121,7 +121,7 @@ Status check_memory(int write_fd, int read_fd, uint64_t device_bytes) {
 Status erase_memory(int fd, uint64_t offset, uint64_t length) {
   TERRACE_ASSIGN_OR_RETURN(const DaxMapping mapping, DaxMapping::map(fd, offset, length, true));
   os::EraseOptions options;
-  options.threads = 2;
+  options.threads = 4;
   options.seed = secure_random_u64();
   const auto erased = os::erase(mapping.bytes(), options);
   if (!erased.ok()) return erased.error();
