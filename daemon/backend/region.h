@@ -50,12 +50,13 @@ class RegionMaker {
 
   Result<std::vector<MadeRegion>> regions();
 
-  // Errors    invalid_argument    no such number of memdevs, granularity or size
+  // Errors    invalid_argument    no such number of memdevs, granularity or size, or no fitting window
   //           not_found           a memdev is not there
-  //           busy                a memdev is in a region, now or on record
+  //           busy                a memdev is in a region, now or on record,
+  //                               or its host bridge has no decoder left
   //           capacity_exhausted  a memdev or window has not that much
-  //           unsupported         no window, order or granularity that the kernel takes
-  //           io_error            it was made, and cannot be trusted
+  //           io_error            the kernel takes no order and granularity of them; or the region was made,
+  //                               and cannot be trusted
   // In each case nothing is left behind.
   Result<std::string> create(const RegionRequest& request, const Probe& probe);
 

@@ -194,7 +194,7 @@ Result<RegionPlan> plan_region(const RegionRequest& request, const CxlView& view
   if (!plan.attempts.empty()) return plan;
   if (view.roots.empty()) reasons = "the firmware describes none";
   return refuse(
-      room ? ErrorCode::capacity_exhausted : ErrorCode::unsupported,
+      room ? ErrorCode::capacity_exhausted : ErrorCode::invalid_argument,
       "no window of CXL addresses can have that region: " + reasons +
           (request.memdevs.size() > 1
                ? ". Memdevs of one region share a window; those of others make regions of their own, which "
@@ -205,7 +205,8 @@ Result<RegionPlan> plan_region(const RegionRequest& request, const CxlView& view
 Error explain_refusal(const Error& refusal, const RegionRequest& request, const CxlView& view) {
   if (refusal.code == ErrorCode::corrupt || refusal.where != std::string_view("CxlKernel")) return refusal;
   Error error = refusal;
-  error.code = ErrorCode::unsupported;
+  // Not `unsupported`, by which a kind of memory says that it makes no regions at all.
+  error.code = ErrorCode::io_error;
   for (const CxlRoot& root : view.roots)
     for (const std::string& serial : request.memdevs) {
       const int target = target_of(root, serial);
@@ -218,6 +219,7 @@ Error explain_refusal(const Error& refusal, const RegionRequest& request, const 
             region->name +
             ": one region per host bridge on this platform. Put both into one region, or one of them "
             "below another host bridge";
+        error.code = ErrorCode::busy;
         return error;
       }
     }

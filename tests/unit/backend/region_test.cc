@@ -88,7 +88,7 @@ TEST_CASE("plan_region: what cannot be is refused in words that say how to mend 
              "have 512 MiB each free for a region, and 1 GiB are needed"));
   CHECK(says(refusal({{"0xc1", "0xd0"}, 0, 0}).detail, "0xc1 is persistent and 0xd0 is not"));
   const Error apart = refusal({{"0xc0", "0xc1"}, 0, 0});
-  CHECK(apart.code == ErrorCode::unsupported);
+  CHECK(apart.code == ErrorCode::invalid_argument);
   CHECK(says(apart.detail, "decoder0.0 does not lead to memdev 0xc1; decoder0.1 does not lead to memdev 0xc0"));
   CHECK(says(apart.detail, "regions of their own"));
 }
@@ -158,7 +158,7 @@ TEST_CASE("RegionMaker: a second region below one host bridge is refused with th
   REQUIRE(maker.create({{"0xc0"}, 0, 0}, trusted).ok());
   const auto second = maker.create({{"0xc1"}, 0, 0}, trusted);
   REQUIRE(!second.ok());
-  CHECK(second.error().code == ErrorCode::unsupported);
+  CHECK(second.error().code == ErrorCode::busy);
   CHECK(says(second.error().detail, "one region per host bridge on this platform"));
   CHECK(says(second.error().detail, "same host bridge as 0xc0, which is in region0"));
   CHECK(machine.regions() == 1);
