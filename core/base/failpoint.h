@@ -20,8 +20,7 @@
 #include "core/base/result.h"
 
 // X(name, process, what a crash here must leave behind). The process: `daemon` and `client` are covered by
-// `scripts/dev crash`; `guest` is a daemon with real DAX devices, covered in a QEMU guest (`scripts/dev qemu`);
-// `agent` and `host` are an agent and its manager, covered by the agents' integration test.
+// `scripts/dev crash`; `guest` is a daemon with real DAX devices, covered in a QEMU guest (`scripts/dev qemu`).
 #define TERRACE_FAILPOINT_LIST(X)                                                                          \
   X(carve_before_create, daemon, "nothing: the grant was never acknowledged")                              \
   X(carve_after_create, daemon, "an empty orphan object, destroyed at start")                              \
@@ -67,11 +66,6 @@
   X(region_after_commit, guest, "a committed region without a driver; enabled at start")                   \
   X(online_after_bind, guest, "a dax device of the kmem driver with nothing online; brought online again") \
   X(offline_after_offline, guest, "offline memory of the kmem driver; given back again")                   \
-  X(agent_after_carve, agent, "an object that the manager did not hear of; the agent destroys it")         \
-  X(agent_after_fence, agent, "a fenced object; the manager orders it again")                              \
-  X(agent_after_erase, agent, "an erased object; the manager orders it again")                             \
-  X(order_before_send, host, "a fencing lease of an agent that heard nothing; ordered at start")           \
-  X(order_after_reply, host, "what the agent did, not recorded; ordered again")                            \
   X(import_before_publish, client, "a lease whose catalog was never published; readers refuse it")         \
   X(import_after_publish, client, "a complete catalog")                                                    \
   X(export_before_rename, client, "no file of the final name, or the older one; a temporary to delete")    \
