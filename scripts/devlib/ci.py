@@ -19,12 +19,6 @@ def _demo() -> None:
     demo()
 
 
-def _qemu() -> None:
-    from qemu.main import ci_selection  # nor are those of the guests
-
-    ci_selection()
-
-
 # name, what it needs to have passed, what it does. A stage whose need failed is not run; all others are.
 STAGES = (
     ("check", (), lint.check),
@@ -33,7 +27,6 @@ STAGES = (
     ("build release", (), lambda: build("release")),
     ("demo", ("build release",), _demo),
     ("crash", (), lambda: runs.crash([], "ci", SOAK_SECONDS, None)),
-    ("qemu", (), _qemu),
     ("sim", (), lambda: runs.sim(SIM_SEEDS, None)),
     ("bench smoke", ("build release",), lambda: runs.bench("", "", True)),
     ("fuzz", (), lambda: runs.fuzz("", FUZZ_SECONDS)),

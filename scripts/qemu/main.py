@@ -51,12 +51,6 @@ def qemu(arguments: argparse.Namespace) -> None:
         runner.conclude(machine.run(tests), began, arguments.json)
 
 
-def ci_selection() -> None:
-    """CI's stage: its selection, in the preset that the crash stage has built."""
-    began = time.monotonic()
-    runner.conclude(runner.Runner().run(runner.select([], True)), began, "")
-
-
 def _runner(arguments: argparse.Namespace) -> runner.Runner:
     return runner.Runner(arguments.preset, arguments.kernel, arguments.keep, not arguments.no_build,
                          arguments.build_dir)
