@@ -33,15 +33,16 @@ bool bare(const CxlRegion& region) {
 
 // What a crash left of the region that the record speaks of. A persistent one bears its uuid before anything
 // else is done to it; a volatile one has none, and is known by its memdevs while it decodes nothing. Before
-// that, what was created last is an empty region of the same window: ours only while the record says that we
-// were at it.
+// that it is an empty region of the same window, whoever made that: nothing can be lost with it. What serves
+// somebody is left alone, unless it is ours and nobody was told of it yet.
 bool left_of(const CxlRegion& region, const RegionRecord& record) {
-  if (region.enabled || region.ram != record.ram) return false;
-  if (bare(region) && region.bytes == 0) return !record.made && region.root == record.root;
-  if (!record.ram) return !record.uuid.empty() && region.uuid == record.uuid;
-  return !region.committed && std::all_of(region.memdevs.begin(), region.memdevs.end(), [&](const auto& one) {
-    return one.empty() || std::find(record.memdevs.begin(), record.memdevs.end(), one) != record.memdevs.end();
-  });
+  if (!record.uuid.empty() && region.uuid == record.uuid) return !record.made || !region.enabled;
+  if (bare(region)) return region.root == record.root && region.bytes == 0;
+  return record.ram && region.ram && !region.enabled && !region.committed &&
+         std::all_of(region.memdevs.begin(), region.memdevs.end(), [&](const auto& one) {
+           return one.empty() ||
+                  std::find(record.memdevs.begin(), record.memdevs.end(), one) != record.memdevs.end();
+         });
 }
 
 Error failed_at(int code, const char* what) {
