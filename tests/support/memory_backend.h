@@ -24,7 +24,8 @@ namespace terrace::test {
 
 class MemoryBackend final : public daemon::Backend {
  public:
-  std::string_view kind() const override { return "emulated"; }
+  std::string_view kind() const override { return kind_name; }
+  std::string kind_name = "emulated";  // set before it is used
   std::vector<daemon::SeenDevice> discover() override {
     std::vector<daemon::SeenDevice> seen;
     const std::lock_guard lock(mutex_);

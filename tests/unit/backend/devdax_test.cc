@@ -318,6 +318,14 @@ TEST_CASE_FIXTURE(Fixture, "devdax: what a stranger's device lay on is erased be
   bus.fill(base + 2 * granule, granule, 0x66);
   const auto listed = manager.backend->list();
   const std::string orphan = listed->front().name;
+  bus.held = {{.pid = 12,
+               .command = "vllm",
+               .device = stranger}};  // an adoption that was cut off must cost nobody his memory
+  const Status used = manager.backend->fence(orphan);
+  REQUIRE_FALSE(used.ok());
+  CHECK(used.error().code == ErrorCode::busy);
+  CHECK(bus.find(stranger) != nullptr);
+  bus.held.clear();
   REQUIRE(manager.backend->fence(orphan).ok());
   REQUIRE(manager.backend->carve("devdax:lease-1", granule, {Manager::extent(2, 1)}).ok());
   CHECK(all_zero(bus.read(base + 2 * granule, granule)));

@@ -529,6 +529,18 @@ TEST_CASE("pmem: namespaces that nobody granted on an adopted region are orphans
   const auto listed = manager.backend->list();
   REQUIRE(listed.ok());
   CHECK(listed->size() == 4);
+  manager.machine.user = "mounted at /srv";  // an adoption that was cut off must cost nobody his data
+  for (const ObservedObject& object : *listed) {
+    if (object.name == "pmem:lease-1") continue;
+    for (const Status& status :
+         {manager.backend->fence(object.name), Status(manager.backend->scrub(object.name).error())}) {
+      REQUIRE(!status.ok());
+      CHECK(status.error().code == ErrorCode::busy);
+      CHECK(says(status.error().detail, "mounted at /srv"));
+    }
+  }
+  CHECK(manager.machine.namespaces().size() == 4);
+  manager.machine.user.clear();
   for (const ObservedObject& object : *listed) {
     if (object.name == "pmem:lease-1") continue;
     CHECK(object.name.starts_with("pmem:stray-"));

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <kj/vector.h>
 
+#include "daemon/backend/backend_set.h"
 #include "tests/unit/event_loop/engine_fixture.h"
 
 using namespace terrace;
@@ -136,4 +137,36 @@ TEST_CASE("Engine: what the look around at the start finds is kept with the find
   fixture.store.fail_commit = false;
   CHECK(fixture.eventually([&] { return fixture.engine->counters().recoveries == 2; }));
   CHECK(looks == 1);
+}
+
+TEST_CASE("Engine: a start without the kind of memory that a lease has is refused, and gives nothing up") {
+  terrace::test::MemoryBackend hardware;  // outlives the engines, as the sets do
+  hardware.kind_name = "devdax";
+  BackendSet all, less;
+  EngineFixture fixture;
+  const auto make_engine = [&fixture](Backend& backend) {
+    return std::make_unique<Engine>(fixture.store, backend, fixture.clock, fixture.io.provider->getTimer(),
+                                    EngineOptions{.housekeeping_ns = 0});
+  };
+  all.add(fixture.backend);
+  all.add(hardware);
+  less.add(fixture.backend);
+  fixture.engine = make_engine(all);
+  REQUIRE(fixture.engine->start().wait(fixture.io.waitScope).ok());
+  REQUIRE(fixture.submit(AdoptDevice{"emu:a", "devdax", hardware.device_bytes, 2 * mib}).ok());
+  REQUIRE(fixture.submit(CreatePool{"p", {"emu:a"}}).ok());
+  const LeaseRow lease = fixture.grant(fixture.grant_of(2 * mib));
+  CHECK(lease.object == "devdax:lease-1");
+
+  fixture.engine = make_engine(less);
+  const Status refused = fixture.engine->start().wait(fixture.io.waitScope);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ErrorCode::invalid_argument);
+  CHECK(refused.error().detail.find("--no-hardware") != std::string::npos);
+  REQUIRE(fixture.store.load()->leases.size() == 1);
+  CHECK(fixture.store.load()->leases[0].phase == LeasePhase::active);
+
+  fixture.engine = make_engine(all);
+  REQUIRE(fixture.engine->start().wait(fixture.io.waitScope).ok());
+  CHECK(fixture.engine->state().find_lease(lease.id)->phase == LeasePhase::active);
 }
