@@ -73,7 +73,9 @@ struct TierAttributes { # how fast and how durable memory is; 0: not known
   numaNode @2 :Int32 = -1;
   numaDistance @3 :UInt32; # of that node from the nearest with CPUs (10: local)
   persistent @4 :Bool;   # keeps its bytes without power
-  source @5 :Text;       # "hmat": the firmware's table; "measured"; empty: no figures
+  source @5 :Text;       # "hmat": the firmware's table; "cdat": the devices' own; "measured"; empty: no figures
+  isolation @6 :Text;    # what a lease is, and who else can reach that memory: "device", "namespace", "node",
+                         # "file" (docs/operations/devices.md); empty: not said
 }
 
 struct LeaseInfo {
@@ -100,7 +102,7 @@ struct LeaseInfo {
   cause @20 :LeaseCause;
   movable @21 :Bool;
   holders @22 :UInt32; # sessions that have it attached now
-  attributes @23 :TierAttributes; # of the device of its first extent
+  attributes @23 :TierAttributes; # of its devices together (docs/operations/devices.md has the rule)
   agent @24 :Text;     # the host whose agent holds its memory object; empty: the manager's own
 }
 
@@ -229,6 +231,7 @@ struct PoolInfo {
   waiting @14 :UInt32;         # grants in the queue
   waitingBytes @15 :UInt64;
   grantableBytes @16 :UInt64;  # free on devices in service that are present
+  attributes @17 :TierAttributes; # of its devices together, as of a lease on all of them
 }
 
 struct Move {          # a lease that should leave its place, for a drain or a compaction
