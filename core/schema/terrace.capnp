@@ -137,6 +137,8 @@ struct Inventory {     # what CXL and DAX hardware the kernel shows; nothing of 
     enabled @8 :Bool;  # bound to the driver
     path @9 :List(Text); # from the root: "ACPI0017:00 root0", "port1", "0000:0c:00.0", ...
     usedBy @10 :List(Text); # regions
+    ramQosClass @11 :Int32 = -1; # CDAT's QoS throttling group of each partition; -1: not known
+    pmemQosClass @12 :Int32 = -1;
   }
   struct Decoder {
     name @0 :Text;     # "decoder0.0"
@@ -161,6 +163,7 @@ struct Inventory {     # what CXL and DAX hardware the kernel shows; nothing of 
     memdevs @6 :List(Text); # serials, in the order of interleaving
     committed @7 :Bool;
     decoder @8 :Text;
+    attributes @9 :TierAttributes; # by the devices' own tables (CDAT), where the kernel works them out
   }
   struct DaxRegion {
     name @0 :Text;     # "region0" of the dax bus, or its device: "hmem.0"
