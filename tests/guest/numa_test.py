@@ -163,14 +163,22 @@ class NumaTest(unittest.TestCase):
         self.assertEqual(shown["object"], f"numa:lease-{lease}")
         print(self.t.cli("lease", "show", lease, json=False).out)
 
-        # Grown, and handed to somebody else, it is still of that node.
+        # Grown, it is still of that node, and nobody else may have it meanwhile.
         self.t.cli("lease", "resize", lease, "24M")
-        again = self.tenant()
-        again.ask("attach", lease)
-        again.expect(f"1:{24 * MIB // 4096}", "nodes")
+        heir = self.tenant()
+        self.assertIn("held by process", heir.ask("attach", lease))
+        holder.expect(f"{lease} {24 * MIB}", "attach", lease)
+        holder.expect("ok", "stamp", 8)
+        holder.expect(f"1:{24 * MIB // 4096}", "nodes")
+
+        # Whoever has it next finds the bytes where they were, until he is shut out.
+        holder.kill()
+        wait_until(lambda: heir.ask("attach", lease) == f"{lease} {24 * MIB}", 60, "the dead holder's being noticed")
+        heir.expect("intact", "verify", 8)
+        heir.expect(f"1:{24 * MIB // 4096}", "nodes")
         self.t.cli("lease", "revoke", lease, "--grace", "0s")
-        wait_until(lambda: holder.ask("verify", 7) == "SIGBUS", 30, "the fence")
-        holder.expect("SIGBUS", "remap")
+        wait_until(lambda: heir.ask("verify", 8) == "SIGBUS", 30, "the fence")
+        heir.expect("SIGBUS", "remap")
         self.t.wait_free("far")
         other = self.tenant()
         self.granted(other, size)
