@@ -5,6 +5,7 @@ under emulation with several threads a kernel may die in its first second.
 """
 
 import dataclasses
+import math
 import time
 
 from qemu.machine import Machine, RunFolder
@@ -13,6 +14,7 @@ BOOT_LIMIT_S = 120     # to the first report, seldom more than 6 on an idle mach
 READY_LIMIT_S = 60     # from there until modules are loaded and devices are there
 SLACK_S = 30           # after a command's own limit, which the guest keeps; and between commands
 BOOT_TRIES = 2
+OUT_OF_TIME = "the time for all tests together was over"
 
 
 @dataclasses.dataclass
@@ -61,6 +63,15 @@ class _Follower:
             where = f"during {self._running}" if self._running else "between tests" if self.ready_at else \
                 "before its devices were there" if self.initialised else "before init"
             self.broken = f"guest {self.machine.host} {'hung' if alive else 'ended'} {where}"
+        self._settle()
+
+    def give_up(self, reason: str) -> None:
+        if not self.finished and not self.broken:
+            self.broken = reason
+            self._settle()
+
+    def _settle(self) -> None:
+        """What runs while the guest is lost has failed."""
         if self.broken and self._running:
             self.outcomes.append(Outcome(self._running, self.machine.host, reason=self.broken))
             self._running = ""
@@ -88,16 +99,16 @@ class _Follower:
 
 
 def run(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list = (), on_end=lambda outcome: None,
-        on_tick=lambda: None, first: bool = True, patience: float = 1) -> BootResult:
+        on_tick=lambda: None, first: bool = True, patience: float = 1, until: float = math.inf) -> BootResult:
     """One boot of as many guests as there are jobs. The guests are gone when this returns or raises. A boot that is
     not the first over its media keeps them when it is tried again. `patience` multiplies the limits here; those of
-    the commands are the caller's."""
+    the commands are the caller's. At `until` (time.monotonic()) the guests are ended, whatever they do."""
     begin = time.monotonic()
     died = ""
     for attempt in range(BOOT_TRIES):
         if attempt and first:
             folder.reset()
-        result = _boot(folder, kernel, initramfs, jobs, forwards, on_end, on_tick, patience)
+        result = _boot(folder, kernel, initramfs, jobs, forwards, on_end, on_tick, patience, until)
         result.retries, result.died = attempt, died
         if "before init" not in result.broken:
             break
@@ -106,8 +117,8 @@ def run(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list = (), o
     return result
 
 
-def _boot(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list, on_end, on_tick,
-          patience: float) -> BootResult:
+def _boot(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list, on_end, on_tick, patience: float,
+          until: float) -> BootResult:
     machines = []
     try:
         for host, job in enumerate(jobs):
@@ -117,6 +128,8 @@ def _boot(folder: RunFolder, kernel, initramfs, jobs: list, forwards: list, on_e
         while not all(follower.finished for follower in followers):
             for follower in followers:
                 follower.step()
+                if time.monotonic() > until:
+                    follower.give_up(OUT_OF_TIME)
             broken = next((follower for follower in followers if follower.broken), None)
             if broken:
                 break

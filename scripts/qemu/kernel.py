@@ -15,6 +15,7 @@ from qemu.skip import Skip
 
 CACHE = ROOT / ".cache/qemu"
 SERIES = "6.1"
+DOWNLOAD_LIMIT_S = 300
 VARIABLE = "TERRACE_QEMU_KERNEL"  # an unpacked package: DIR/boot/vmlinuz-*, DIR/lib/modules/*
 _PACKAGE = re.compile(r"^linux-image-(6\.1\.\d+-\d+)-amd64-unsigned$")
 
@@ -108,19 +109,30 @@ def _download() -> Kernel:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     with Heartbeat(f"apt-get download {package}"):
-        done = subprocess.run(["apt-get", "-q", "download", package], cwd=work, stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, check=False)
+        trouble = _fetch(package, work)
     archives = list(work.glob("*.deb"))
-    if done.returncode != 0 or not archives:
+    if trouble or not archives:
         shutil.rmtree(work, ignore_errors=True)
-        raise Skip(f"no kernel: apt-get could not download {package}: "
-                   f"{(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+        raise Skip(f"no kernel: apt-get could not download {package}: {trouble or 'no archive came'}")
     with Heartbeat("unpacking"):
         subprocess.run(["dpkg", "-x", str(archives[0]), str(work)], check=True, stdin=subprocess.DEVNULL)
     archives[0].unlink()
     work.rename(folder)  # only a whole package gets the name under which it is looked for
     note(f"kernel in {folder.relative_to(ROOT)}")
     return Kernel(folder)
+
+
+def _fetch(package: str, folder: pathlib.Path) -> str:
+    """Downloads a package's archive into a folder; why that failed, or nothing. A mirror that says nothing is not waited
+    for without end."""
+    command = ["apt-get", "-q", "-o", "Acquire::http::Timeout=30", "-o", "Acquire::https::Timeout=30", "-o",
+               "Acquire::Retries=2", "download", package]
+    try:
+        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                              timeout=DOWNLOAD_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return f"it took longer than {DOWNLOAD_LIMIT_S} s"
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no message"])[-1]
 
 
 def _depmod(kernel: Kernel) -> None:

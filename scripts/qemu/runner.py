@@ -4,6 +4,7 @@ import dataclasses
 import fnmatch
 import importlib
 import json
+import math
 import os
 import pathlib
 import socket
@@ -17,14 +18,16 @@ from devlib.output import Failure, Heartbeat, duration, note, say, table
 from qemu import boot, initramfs, kernel, warm
 from qemu.guest import TOPOLOGIES
 from qemu.machine import Job, RunFolder
-from qemu.skip import EXIT_SKIPPED, Skip, need_emulator
+from qemu.skip import EXIT_SKIPPED, Skip, need_busybox, need_emulator
 
 sys.path.insert(0, str(ROOT / "tests/guest"))
 from catalog import TESTS, GuestTest  # noqa: E402
 
 TARGETS = ("terraced", "terrace", "terrace_malloc", "lease_load", "stubborn_holder", "session_client", "shim_torture",
            "shim_fork_cases", "shim_fake_run", "guest_tenant")
+CI_TARGETS = ("terraced", "terrace", "guest_tenant")  # what CI's selection starts; CI has built the first two by then
 PRESET = "sim"  # optimised, with failpoints; no sanitizers, which emulation would make ten times slower
+CI_LIMIT_S = 1800  # of the whole selection: three to four times what it takes on two idle processors
 SHOWN_LINES = 40
 
 
@@ -76,19 +79,22 @@ class Runner:
     """Boots what a list of tests needs. One guest at a time: each keeps two processors busy."""
 
     def __init__(self, preset: str = PRESET, kernel_folder: str = "", keep: bool = False, fresh_build: bool = True,
-                 folder: str = ""):
+                 folder: str = "", targets: tuple = TARGETS):
         need_emulator()
+        need_busybox()
         self.kernel = kernel.find(kernel_folder)
         self.keep = keep
         self.show_output = False  # of the programs, while they run
+        self._until = math.inf
         self.patience = float(os.environ.get("TERRACE_QEMU_PATIENCE") or 1)  # multiplies every limit
         self.build = pathlib.Path(folder).resolve() if folder else build_dir(preset)
         if fresh_build and not folder:
-            build(preset, list(TARGETS))
+            build(preset, list(targets))
         self.initramfs = initramfs.build(self.kernel, warm.archive(warm.files(self.build, self.kernel)))
 
     def environment(self) -> dict:
         found = {"TERRACE_BUILD_DIR": str(self.build), "PYTHONDONTWRITEBYTECODE": "1",
+                 "PYTHONUNBUFFERED": "1",  # what a test prints lies where it was printed, also between its failures
                  "PYTHONPATH": f"{ROOT}/tests/support:{ROOT}/tests/guest",
                  "PATH": f"{self.build}/cli:{self.build}/daemon/main:{self.build}/daemon:/usr/local/sbin:/usr/local/bin:"
                          "/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -101,10 +107,12 @@ class Runner:
         return {"name": test.name, "cwd": "/tmp", "limit_s": test.limit_s * self.patience,
                 "argv": [part.replace("{tree}", str(ROOT)).replace("{build}", str(self.build)) for part in argv]}
 
-    def run(self, tests: list) -> list:
-        rows = {test.name: Row(test.name, test.topology) for test in tests}
+    def run(self, tests: list, limit_s: float = math.inf) -> list:
+        """`limit_s`: of all of them together. What did not get its turn by then is in the rows as "not run"."""
+        self._until = time.monotonic() + limit_s * self.patience
+        rows = {test.name: Row(test.name, test.topology, reason=boot.OUT_OF_TIME) for test in tests}
         waiting = groups(tests)
-        while waiting:
+        while waiting and time.monotonic() < self._until:
             group = waiting.pop(0)
             left = self._run_group(group, rows)
             if left and len(left) < len(group):  # the guest was lost in the middle: the others get a new one
@@ -151,12 +159,12 @@ class Runner:
         if not self.show_output:
             with Heartbeat("guest"):
                 return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce, first=first,
-                                patience=self.patience)
+                                patience=self.patience, until=self._until)
         tails = [_Tail(folder.share(host) / "out" / f"{test.name}.log", f"{host}| " if len(jobs) > 1 else "")
                  for test in group for host in range(len(jobs))]
         try:
             return boot.run(folder, self.kernel, self.initramfs, jobs, forwards, _announce,
-                            lambda: [tail.show() for tail in tails], first, self.patience)
+                            lambda: [tail.show() for tail in tails], first, self.patience, self._until)
         finally:
             for tail in tails:
                 tail.show()

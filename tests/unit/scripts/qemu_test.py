@@ -279,6 +279,14 @@ class FollowerTest(unittest.TestCase):
         follower.step()
         self.assertIn("hung before init", follower.broken)
 
+    def test_given_up_it_fails_what_it_ran(self):
+        follower = self.follow([event("init"), event("ready"), event("start", name="a", limit_s=5)], alive=True)
+        follower.give_up(boot.OUT_OF_TIME)
+        self.assertEqual([(o.name, o.reason) for o in follower.outcomes], [("a", boot.OUT_OF_TIME)])
+        ended = self.follow([event("init"), event("ready"), event("quit", code=0)])
+        ended.give_up(boot.OUT_OF_TIME)
+        self.assertEqual(ended.broken, "")
+
     def test_a_complaint_of_the_kernel_is_a_reason(self):
         follower = self.follow([event("init"), event("ready"), event("start", name="a", limit_s=5),
                                 event("end", name="a", **{**END, "kernel": ["BUG: unable to handle page fault"]})])
@@ -325,6 +333,14 @@ class VerdictTest(unittest.TestCase):
     def test_a_kernel_complaint_fails_a_test_that_passed(self):
         row = self.judge(boot.Outcome("t", 0, 0, reason="kernel: Oops"))
         self.assertEqual((row.result, row.reason), ("failed", "kernel: Oops"))
+
+    def test_what_the_time_for_all_did_not_reach_is_not_run_and_says_so(self):
+        machine = runner.Runner.__new__(runner.Runner)
+        machine.patience = 1
+        rows = machine.run([runner.GuestTest("t", (("x",),))], limit_s=0)
+        self.assertEqual([(row.name, row.result, row.reason) for row in rows], [("t", "not run", boot.OUT_OF_TIME)])
+        with self.assertRaises(Failure):
+            runner.conclude(rows, time.monotonic(), "")
 
     def test_failed_or_unrun_tests_fail_the_verb(self):
         rows = [runner.Row("a", "plain", "passed"), runner.Row("b", "plain")]
