@@ -21,6 +21,7 @@
 
 // X(name, process, what a crash here must leave behind). The process: `daemon` and `client` are covered by
 // `scripts/dev crash`; `guest` is a daemon with real DAX devices, covered in a QEMU guest (`scripts/dev qemu`).
+// `host` is a manager with agents and `agent` is one of those: covered by tests/integration/agents.
 #define TERRACE_FAILPOINT_LIST(X)                                                                          \
   X(carve_before_create, daemon, "nothing: the grant was never acknowledged")                              \
   X(carve_after_create, daemon, "an empty orphan object, destroyed at start")                              \
@@ -66,6 +67,11 @@
   X(region_after_commit, guest, "a committed region without a driver; enabled at start")                   \
   X(online_after_bind, guest, "a dax device of the kmem driver with nothing online; brought online again") \
   X(offline_after_offline, guest, "offline memory of the kmem driver; given back again")                   \
+  X(order_before_send, host, "a row whose order was never given; ordered again, a carve is undone")        \
+  X(order_after_reply, host, "an order that was done and is not on record; ordered again, or undone")      \
+  X(agent_after_carve, agent, "an object on its host that no row has; destroyed at registration")          \
+  X(agent_after_fence, agent, "a fenced object still recorded as fencing; fenced again")                   \
+  X(agent_after_erase, agent, "erased memory still recorded as scrubbing; erased again")                   \
   X(import_before_publish, client, "a lease whose catalog was never published; readers refuse it")         \
   X(import_after_publish, client, "a complete catalog")                                                    \
   X(export_before_rename, client, "no file of the final name, or the older one; a temporary to delete")    \

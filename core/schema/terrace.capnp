@@ -210,6 +210,19 @@ struct Inventory {     # what CXL and DAX hardware the kernel shows; nothing of 
   notes @7 :List(Text); # what could not be read, in words
 }
 
+struct HostInfo {      # a further host, whose agent does the work on its memory objects
+  name @0 :Text;       # as its certificate says
+  state @1 :Text;      # "connected", "registering", "away" (its leases may still be in use), "self-fenced"
+  address @2 :Text;    # of the agent's connection, or of the last one
+  version @3 :Text;
+  lastContactNs @4 :UInt64; # how long ago it was heard of; 0 with an empty address: not since the start
+  endsInNs @5 :UInt64; # while away: until its leases count as fenced
+  leases @6 :UInt32;   # with a memory object there, whatever their phases
+  leasedBytes @7 :UInt64;
+  devices @8 :List(Text);   # serials that the agent sees
+  detail @9 :Text;     # what is wrong, in words
+}
+
 struct FreeClass {     # free runs of one power-of-two class of sizes
   runBytesMin @0 :UInt64; # the class holds runs of at least this and less than twice this
   runs @1 :UInt64;
@@ -388,7 +401,7 @@ interface Lease {
   # Rounded up to granules. Use the new capability, and its descriptor, from then on. Shrinking cuts the end off.
   transfer @5 (tenant :Text, host :Text) -> (error :Error, info :LeaseInfo);
   # The bytes stay, every holder is fenced, the LeaseEpoch steps; empty host: the same.
-  beginMove @6 () -> (error :Error, move :LeaseMove, bytes :UInt64);
+  beginMove @6 () -> (error :Error, move :LeaseMove, bytes :UInt64, object :Text);
 }
 
 interface LeaseMove {
@@ -447,4 +460,5 @@ interface Admin {
   # Gives a dax device that is not adopted to the kernel as memory of a CPU-less node; `serial`: of the device
   # that leases of that node's memory come from.
   offline @34 (serial :Text) -> (error :Error);
+  hosts @35 () -> (error :Error, hosts :List(HostInfo));
 }
