@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "daemon/backend/remote.h"
+
 namespace terrace::daemon {
 
 std::string_view object_kind(std::string_view name) {
@@ -26,6 +28,7 @@ std::vector<KnownObject> known_objects(const Image& image) {
 }
 
 Backend* BackendSet::of_object(std::string_view name) const {
+  if (!object_host(name).empty()) return remote_;
   const std::string_view kind = object_kind(name);
   for (Backend* backend : backends_)
     if (backend->kind() == kind) return backend;
@@ -76,15 +79,21 @@ void BackendSet::know_devices(const std::vector<KnownDevice>& devices) {
       if (device.backend == backend->kind()) own.push_back(device);
     backend->know_devices(own);
   }
+  if (remote_ != nullptr) remote_->know_devices(devices);
 }
 
 void BackendSet::know_objects(const std::vector<KnownObject>& objects) {
   for (Backend* backend : backends_) {
     std::vector<KnownObject> own;
     for (const KnownObject& object : objects)
-      if (object_kind(object.name) == backend->kind()) own.push_back(object);
+      if (of_object(object.name) == backend) own.push_back(object);
     backend->know_objects(own);
   }
+  if (remote_ == nullptr) return;
+  std::vector<KnownObject> elsewhere;
+  for (const KnownObject& object : objects)
+    if (!object_host(object.name).empty()) elsewhere.push_back(object);
+  remote_->know_objects(elsewhere);
 }
 
 Status BackendSet::take_over(const std::string& serial) {
@@ -186,6 +195,10 @@ Result<std::vector<ObservedObject>> BackendSet::list() {
     auto some = backend->list();
     if (!some.ok()) return std::move(some).error();
     all.insert(all.end(), std::make_move_iterator(some->begin()), std::make_move_iterator(some->end()));
+  }
+  if (remote_ != nullptr) {
+    TERRACE_ASSIGN_OR_RETURN(const std::vector<ObservedObject> elsewhere, remote_->list());
+    all.insert(all.end(), elsewhere.begin(), elsewhere.end());
   }
   return all;
 }

@@ -1,5 +1,6 @@
 // Every kind of memory that this daemon has, as one Backend: devices are those of all kinds together, an object
-// goes to the kind that its name begins with (`devdax:lease-7`), or to the emulated one (`lease-7`).
+// goes to the kind that its name begins with (`devdax:lease-7`), or to the emulated one (`lease-7`). One with a
+// host in its name (`lease-7@hostb`) goes to that host's agent, whatever its kind.
 //
 // Place     daemon/main builds it; the engine sees nothing else.
 // Threads   As Backend's; the set itself never changes after the last add().
@@ -26,6 +27,8 @@ class BackendSet final : public Backend {
  public:
   // `backend` outlives the set. The first one answers where no device is concerned: describe_memory().
   void add(Backend& backend) { backends_.push_back(&backend); }
+  // For the objects of other hosts; has no devices. Hears of all adopted devices.
+  void add_remote(Backend& remote) { remote_ = &remote; }
 
   std::string_view kind() const override { return "all"; }
   std::vector<SeenDevice> discover() override;
@@ -62,6 +65,7 @@ class BackendSet final : public Backend {
   Error no_such_kind(std::string_view name) const;
 
   std::vector<Backend*> backends_;
+  Backend* remote_ = nullptr;
 };
 
 }  // namespace terrace::daemon

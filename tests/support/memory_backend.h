@@ -18,6 +18,7 @@
 #include <set>
 #include <vector>
 
+#include "core/base/units.h"
 #include "daemon/backend/backend.h"
 
 namespace terrace::test {

@@ -1,0 +1,194 @@
+#include "daemon/backend/remote.h"
+
+#include <cerrno>
+#include <utility>
+
+namespace terrace::daemon {
+namespace {
+
+// What passes: the scrubber, and the engine with fences and resizes, try again.
+Error later(const AgentAnswer& answer) {
+  Error error = answer.error;
+  error.code = ErrorCode::unavailable;
+  error.os_errno = EAGAIN;
+  return error;
+}
+
+Error away(const AgentAnswer& answer) {
+  Error error = answer.error;
+  error.code = ErrorCode::unavailable;
+  error.os_errno = 0;
+  return error;
+}
+
+}  // namespace
+
+std::string_view object_host(std::string_view name) {
+  const size_t at = name.find('@');
+  return at == std::string_view::npos ? std::string_view() : name.substr(at + 1);
+}
+
+std::string_view object_on_host(std::string_view name) {
+  return name.substr(0, name.find('@'));
+}
+
+void RemoteBackend::know_devices(const std::vector<KnownDevice>& devices) {
+  const std::lock_guard lock(mutex_);
+  devices_.clear();
+  for (const KnownDevice& device : devices) devices_[device.id] = device;
+}
+
+void RemoteBackend::know_objects(const std::vector<KnownObject>& objects) {
+  const std::lock_guard lock(mutex_);
+  objects_.clear();
+  for (const KnownObject& object : objects) objects_[object.name] = object.bytes;
+}
+
+std::vector<WireExtent> RemoteBackend::on_the_wire(const std::vector<Extent>& extents) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<WireExtent> wire;
+  for (const Extent& extent : extents) {
+    const auto device = devices_.find(extent.device);
+    if (device == devices_.end()) continue;
+    const uint64_t granule = device->second.granule_bytes;
+    wire.push_back({device->second.serial, extent.first_granule * granule, extent.granules * granule});
+  }
+  return wire;
+}
+
+AgentOrder RemoteBackend::order_of(AgentOrder::Kind kind, uint64_t bytes,
+                                   const std::vector<Extent>& extents) const {
+  AgentOrder order;
+  order.kind = kind;
+  order.bytes = bytes;
+  order.extents = on_the_wire(extents);
+  return order;
+}
+
+AgentAnswer RemoteBackend::give(const std::string& name, AgentOrder order) {
+  order.object = object_on_host(name);
+  return agents_.order(std::string(object_host(name)), order);
+}
+
+void RemoteBackend::set_bytes(const std::string& name, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  objects_[name] = bytes;
+}
+
+// Its extents are free once this has failed: so an object that may have come about is gone first.
+Status RemoteBackend::carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) {
+  AgentOrder order = order_of(AgentOrder::Kind::carve, bytes, extents);
+  const AgentAnswer answer = give(name, std::move(order));
+  if (answer.outcome == OrderOutcome::done) {
+    set_bytes(name, bytes);
+    return {};
+  }
+  if (answer.outcome == OrderOutcome::refused) return answer.error;
+  if (answer.outcome != OrderOutcome::unknown) return away(answer);
+  const AgentAnswer undone = give(name, order_of(AgentOrder::Kind::fence));
+  if (undone.outcome == OrderOutcome::done) {
+    if (give(name, order_of(AgentOrder::Kind::scrub)).outcome == OrderOutcome::done) return away(answer);
+  }
+  agents_.wait_until_forgotten(std::string(object_host(name)));
+  return away(answer);
+}
+
+Result<UniqueFd> RemoteBackend::open(const std::string& name, ObjectAccess) {
+  return Error{.code = ErrorCode::unsupported,
+               .where = "open",
+               .detail = "the memory object " + std::string(object_on_host(name)) + " is on host " +
+                         std::string(object_host(name)) + "; attach it there, through that host's terraced"};
+}
+
+Status RemoteBackend::fence(const std::string& name) {
+  const AgentAnswer answer = give(name, order_of(AgentOrder::Kind::fence));
+  if (answer.outcome == OrderOutcome::refused) return answer.error;
+  if (answer.outcome != OrderOutcome::done && answer.outcome != OrderOutcome::lapsed) return later(answer);
+  set_bytes(name, 0);
+  return {};
+}
+
+bool RemoteBackend::erases_in_place(std::string_view name) const {
+  return local_.erases_in_place(object_on_host(name));
+}
+
+// By the agent where it can: only its host can write back what its caches still hold of the lease.
+Status RemoteBackend::erase(const std::string& name, const std::vector<Extent>& extents, uint64_t offset,
+                            uint64_t length) {
+  AgentOrder order = order_of(AgentOrder::Kind::erase, 0, extents);
+  order.offset = offset;
+  order.length = length;
+  const AgentAnswer answer = give(name, std::move(order));
+  if (answer.outcome == OrderOutcome::done) return {};
+  if (answer.outcome == OrderOutcome::refused) return answer.error;
+  if (answer.outcome != OrderOutcome::lapsed) return later(answer);
+  return local_.erase(std::string(object_on_host(name)), extents, offset, length);
+}
+
+// What a lapsed host still has of an object is destroyed there before its agent counts again.
+Result<uint64_t> RemoteBackend::scrub(const std::string& name) {
+  const AgentAnswer answer = give(name, order_of(AgentOrder::Kind::scrub));
+  if (answer.outcome == OrderOutcome::refused) return answer.error;
+  if (answer.outcome != OrderOutcome::done && answer.outcome != OrderOutcome::lapsed) return later(answer);
+  const std::lock_guard lock(mutex_);
+  objects_.erase(name);
+  return answer.bytes;
+}
+
+Status RemoteBackend::resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
+                             const std::vector<Extent>& extents) {
+  AgentOrder order = order_of(AgentOrder::Kind::resize, to_bytes, extents);
+  order.from_bytes = from_bytes;
+  const AgentAnswer answer = give(name, std::move(order));
+  if (answer.outcome == OrderOutcome::done) {
+    set_bytes(name, to_bytes);
+    return {};
+  }
+  if (answer.outcome == OrderOutcome::refused) return answer.error;
+  // A growth that was never ordered did not happen; one that may have is ordered again until that is known.
+  if (answer.outcome == OrderOutcome::not_sent && to_bytes > from_bytes) return away(answer);
+  return answer.outcome == OrderOutcome::lapsed ? away(answer) : later(answer);
+}
+
+Status RemoteBackend::rebind(const std::string& from, const std::string& to, uint64_t bytes,
+                             const std::vector<Extent>& extents) {
+  AgentOrder order = order_of(AgentOrder::Kind::rebind, bytes, extents);
+  order.other = object_on_host(to);
+  const AgentAnswer answer = give(from, std::move(order));
+  if (answer.outcome == OrderOutcome::refused) return answer.error;
+  if (answer.outcome == OrderOutcome::lapsed) return away(answer);
+  if (answer.outcome != OrderOutcome::done) return later(answer);
+  const std::lock_guard lock(mutex_);
+  objects_.erase(from);
+  objects_[to] = bytes;
+  return {};
+}
+
+Status RemoteBackend::copy(const std::string& from, const std::string& to, uint64_t bytes) {
+  AgentOrder order = order_of(AgentOrder::Kind::copy, bytes, {});
+  order.other = object_on_host(to);
+  const AgentAnswer answer = give(from, std::move(order));
+  if (answer.outcome == OrderOutcome::done) return {};
+  return answer.outcome == OrderOutcome::refused ? answer.error : away(answer);
+}
+
+Result<std::vector<ObservedObject>> RemoteBackend::list() {
+  const std::lock_guard lock(mutex_);
+  std::vector<ObservedObject> all;
+  for (const auto& [name, bytes] : objects_) all.push_back({name, bytes, bytes});
+  return all;
+}
+
+Result<ObservedObject> RemoteBackend::usage(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto known = objects_.find(name);
+  if (known == objects_.end())
+    return Error{.code = ErrorCode::not_found, .where = "usage", .detail = "no memory object " + name};
+  return ObservedObject{name, known->second, known->second};
+}
+
+bool RemoteBackend::huge_pages(std::string_view name) const {
+  return local_.huge_pages(object_on_host(name));
+}
+
+}  // namespace terrace::daemon
