@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "core/base/failpoint.h"
+#include "daemon/backend/remote.h"
 #include "daemon/event_loop/engine.h"
 
 namespace terrace::daemon {
@@ -43,7 +44,8 @@ void Engine::perform(Effect effect) {
     fence(*fence_effect);
   } else if (auto* scrub = std::get_if<ScrubObject>(&effect)) {
     const uint64_t granule_bytes = state_->pool_granule_bytes(scrub->pool);
-    scrubber_.add(std::move(*scrub), granule_bytes);
+    Scrubber& scrubber = scrubber_of(scrub->object);
+    scrubber.add(std::move(*scrub), granule_bytes);
   } else if (auto* told = std::get_if<NotifyHolders>(&effect)) {
     notify(*told);
   } else if (auto* resize = std::get_if<ResizeObject>(&effect)) {
@@ -94,7 +96,7 @@ void Engine::run_backend(Work work, Finished finished, const std::string& object
     return;
   }
   ++backend_jobs_;
-  Worker& worker = urgent ? urgent_worker_ : bulk_worker_;
+  Worker& worker = worker_of(object, urgent);
   tasks_.add(
       worker.run(work, urgent).then([this, work, finished, object, bytes, urgent](Status status) mutable {
         --backend_jobs_;
@@ -110,7 +112,9 @@ void Engine::settle_backend(Work work, Finished finished, const std::string& obj
     finished(std::move(status));
     return;
   }
-  spdlog::warn("trying again in a second: {}", status.error().to_string());
+  // A host that is away has many such; that it is away was said once (daemon/rpc/agents.h).
+  spdlog::log(object_host(object).empty() ? spdlog::level::warn : spdlog::level::debug,
+              "trying again in a second: {}", status.error().to_string());
   tasks_.add(timer_.afterDelay(1 * kj::SECONDS)
                  .then([this, work, finished, object, bytes, urgent, recoveries = recoveries_begun_] {
                    if (!refusing_ && recoveries == recoveries_begun_)
@@ -133,7 +137,7 @@ void Engine::carve(const CarveObject& effect) {
     return;
   }
   ++backend_jobs_;
-  tasks_.add(bulk_worker_
+  tasks_.add(worker_of(effect.object, false)
                  .run([this, effect]() -> Status {
                    return backend_.carve(effect.object, effect.bytes, effect.extents);
                  })

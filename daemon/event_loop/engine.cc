@@ -19,21 +19,7 @@ Engine::Engine(Store& store, Backend& backend, const Clock& clock, kj::Timer& ti
       state_(std::make_unique<StateMachine>()),
       refusal_{.code = ErrorCode::unavailable, .where = "Engine", .detail = "the manager is still starting"},
       tasks_(*this),
-      scrubber_(backend, bulk_worker_, clock, timer, options.scrub_bytes_per_s,
-                {[this](PoolId pool) { return state_->has_waiting(pool); },
-                 [this](LeaseId lease, uint64_t granules) {
-                   if (!refusing_) apply(ScrubAdvanced{lease, granules, clock_.now_ns()}, nullptr);
-                 },
-                 [this](const ScrubObject& job, Status status) {
-                   if (refusing_) return;  // recovery looks at every lease again
-                   if (!status.ok())
-                     spdlog::error("lease {} could not be scrubbed: {}", job.lease.value,
-                                   status.error().to_string());
-                   apply(ScrubFinished{job.lease, std::move(status), clock_.now_ns()}, nullptr);
-                 }},
-                tasks_) {}
-
-Engine::~Engine() noexcept = default;
+      scrubber_(backend, bulk_worker_, clock, timer, options.scrub_bytes_per_s, scrub_reports(), tasks_) {}
 
 void Engine::taskFailed(kj::Exception&& exception) {
   spdlog::critical("a task of the engine failed: {}", exception.getDescription().cStr());

@@ -17,7 +17,9 @@
 // arrived together share one all the same.
 //
 // Threads   The event loop's thread only. What is not quick runs on a Worker: the store's; the backend's urgent
-//           one (fences, small carves) and its bulk one (large carves, copies, erasing).
+//           one (fences, small carves) and its bulk one (large carves, copies, erasing). Objects of another
+//           host have a lane of their own, two workers and a scrubber: an agent that hangs costs only its own
+//           leases.
 #pragma once
 
 #include <kj/async.h>
@@ -25,6 +27,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -113,7 +116,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   Backend& backend() { return backend_; }
   uint64_t now_ns() const { return clock_.now_ns(); }
   const EngineCounters& counters() const { return counters_; }
-  const ScrubCounters& scrub_counters() const { return scrubber_.counters(); }
+  ScrubCounters scrub_counters() const;
   const EngineOptions& options() const { return options_; }
   // Whether the manager copies the lease's bytes to another place now: nobody may attach it meanwhile.
   bool is_moving(LeaseId lease) const { return moving_.contains(lease); }
@@ -150,6 +153,20 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void fail_batch(Batch batch, const Error& error);
   void arm_timer();
   void taskFailed(kj::Exception&& exception) override;
+
+  // lanes.cc: which worker does what
+  struct Lane {  // of one other host: what waits for its agent waits here, and nothing else does
+    explicit Lane(Engine& engine);
+    Worker urgent;
+    Worker bulk;
+    Scrubber scrubber;
+  };
+  Lane* lane_of(const std::string& object);  // null: this machine's
+  Worker& worker_of(const std::string& object, bool urgent);
+  Scrubber& scrubber_of(const std::string& object);
+  Scrubber::Reports scrub_reports();
+  bool scrubbers_idle() const;
+  void clear_scrubbers();
 
   // effects.cc: what is done outside once a step is durable, or at once
   static bool is_immediate(const Effect& effect);
@@ -230,6 +247,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   Worker urgent_worker_;
   Worker bulk_worker_;
   Scrubber scrubber_;
+  std::map<std::string, std::unique_ptr<Lane>> lanes_;  // by host
 };
 
 }  // namespace terrace::daemon

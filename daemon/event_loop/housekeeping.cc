@@ -135,7 +135,7 @@ void Engine::copy_and_finish(const MoveReady& move) {
     return;
   }
   ++backend_jobs_;
-  tasks_.add(bulk_worker_
+  tasks_.add(worker_of(move.object, false)
                  .run([this, from = lease->object, to = move.object, bytes = move.bytes]() -> Status {
                    return backend_.copy(from, to, bytes);
                  })

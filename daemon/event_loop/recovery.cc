@@ -10,9 +10,19 @@
 #include "core/base/failpoint.h"
 #include "core/base/limits.h"
 #include "daemon/backend/backend_set.h"
+#include "daemon/backend/remote.h"
 #include "daemon/event_loop/engine.h"
 
 namespace terrace::daemon {
+namespace {
+
+// An agent cuts its objects back before it counts (daemon/rpc/agents.h): nobody waits for it at the start.
+bool is_local_resize(const Effect& effect) {
+  const auto* resize = std::get_if<ResizeObject>(&effect);
+  return resize != nullptr && object_host(resize->object).empty();
+}
+
+}  // namespace
 
 kj::Promise<Status> Engine::start() {
   return recover().then([this](Status status) -> Status {
@@ -96,7 +106,7 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
           apply(finished, nullptr);
         }
         for (Effect& effect : recovery->effects)
-          if (!std::holds_alternative<ResizeObject>(effect)) perform(std::move(effect));
+          if (!is_local_resize(effect)) perform(std::move(effect));
         [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_before_serve);
         return status;
       });
@@ -108,7 +118,7 @@ std::vector<ResizeFinished> Engine::finish_resizes(const std::vector<Effect>& ef
   std::vector<ResizeFinished> finished;
   for (const Effect& effect : effects) {
     const auto* resize = std::get_if<ResizeObject>(&effect);
-    if (resize == nullptr) continue;
+    if (resize == nullptr || !is_local_resize(effect)) continue;
     Status status = backend_.resize(resize->object, resize->from_bytes, resize->to_bytes, resize->extents);
     if (!status.ok()) spdlog::error("object {} keeps its size: {}", resize->object, status.error().to_string());
     finished.push_back({resize->lease, std::move(status), 0});
@@ -152,6 +162,7 @@ Status Engine::check_directory(const Image& image, const Observation& observed) 
   for (const LeaseRow& lease : image.leases) {
     if (lease.phase != LeasePhase::active && lease.phase != LeasePhase::revoking) continue;
     if (object_kind(lease.object) != "emulated") continue;  // hardware is in one place only
+    if (!object_host(lease.object).empty()) continue;       // its agent says what there is
     ++live;
     for (const auto& [name, bytes] : observed.objects)
       if (name == lease.object) return {};
@@ -185,7 +196,7 @@ void Engine::begin_recovery(const Error& cause) {
   actors_.clear();
   asked_to_move_ns_.clear();
   unheld_since_ns_.clear();
-  scrubber_.clear();
+  clear_scrubbers();
   armed_for_ns_ = UINT64_MAX;
   ++timer_generation_;
   tasks_.add(recover_until_done());
@@ -212,7 +223,7 @@ kj::Promise<void> Engine::recover_until_done() {
 }
 
 kj::Promise<void> Engine::drain() {
-  if (!committing_ && open_.empty() && backend_jobs_ == 0 && scrubber_.idle()) return kj::READY_NOW;
+  if (!committing_ && open_.empty() && backend_jobs_ == 0 && scrubbers_idle()) return kj::READY_NOW;
   request_commit();
   return timer_.afterDelay(5 * kj::MILLISECONDS).then([this] { return drain(); });
 }

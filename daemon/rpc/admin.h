@@ -2,7 +2,8 @@
 // checks. Whoever has this capability is an administrator: Gateway.openAdmin decides that once.
 //
 // Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
-//           checks, admin_devices.cc, admin_pools.cc, admin_leases.cc and admin_policy.cc the rest.
+//           checks, admin_devices.cc, admin_hosts.cc, admin_pools.cc, admin_leases.cc and admin_policy.cc the
+//           rest.
 // Threads   The event loop's thread only.
 #pragma once
 
@@ -34,6 +35,8 @@ class AdminServer final : public rpc::Admin::Server {
   kj::Promise<void> destroyRegion(DestroyRegionContext context) override;
   kj::Promise<void> online(OnlineContext context) override;
   kj::Promise<void> offline(OfflineContext context) override;
+
+  kj::Promise<void> hosts(HostsContext context) override;
 
   kj::Promise<void> createPool(CreatePoolContext context) override;
   kj::Promise<void> addDevice(AddDeviceContext context) override;

@@ -21,8 +21,8 @@ void refuse(Context& context, const Error& error) {
 
 // Admits a call, or answers it with limit_exceeded. Every method of every capability begins with this.
 template <typename Context>
-kj::Maybe<CallSlot> admit(Connection& connection, Context& context) {
-  const uint32_t most = connection.service.options().calls_outstanding_max;
+kj::Maybe<CallSlot> admit(PeerConnection& connection, Context& context) {
+  const uint32_t most = connection.peers.peer_options().calls_outstanding_max;
   if (connection.calls < most) return CallSlot(connection);
   refuse(context, Error{.code = ErrorCode::limit_exceeded,
                         .where = "admit",
@@ -62,7 +62,7 @@ kj::Promise<void> answer_page(Connection& connection, Context context, Answer an
                                               format_size(unwritten) + " of answers; read them first"});
     return kj::READY_NOW;
   }
-  Counted<&Connection::pages> page(connection);
+  Counted<&PeerConnection::pages> page(connection);
   return answer_query(connection, context, answer).attach(kj::mv(page));
 }
 

@@ -54,6 +54,16 @@ ErrorCode code_of_end(const LeaseRow* lease) {
 
 }  // namespace
 
+Status ClientSession::on_this_host(const LeaseRow& lease) const {
+  const std::string agent = StateMachine::agent_of(lease);
+  if (agent == connection_->agent) return {};
+  return Error{.code = ErrorCode::unsupported,
+               .where = "attach",
+               .detail = "the memory of lease " + std::to_string(lease.id.value) + " is " +
+                         (agent.empty() ? "on the manager's own host" : "on host " + agent) +
+                         "; attach it there"};
+}
+
 Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess access) {
   TERRACE_RETURN_IF_ERROR(may_take_one_more());
   const LeaseRow* lease = find(id);
@@ -69,8 +79,12 @@ Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess acc
                  .where = "attach",
                  .detail = "lease " + std::to_string(id.value) + " has ended: " + reason};
   }
+  TERRACE_RETURN_IF_ERROR(on_this_host(*lease));
   TERRACE_RETURN_IF_ERROR(service().may_hold(*lease, access, *this));
-  TERRACE_ASSIGN_OR_RETURN(SharedFd memory, service().open_memory(*lease, access));
+  SharedFd memory;  // none for a session of another host: its agent opens the object
+  if (connection_->agent.empty()) {
+    TERRACE_ASSIGN_OR_RETURN(memory, service().open_memory(*lease, access));
+  }
   service().holders().add(*lease, access, *this);
   if (lease->phase == LeasePhase::revoking) {  // told again, also after a restart of the daemon
     const uint64_t now_ns = engine().now_ns();

@@ -60,6 +60,8 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
 
  private:
   void connection_ended() override { end(); }
+  // Errors    unsupported   its memory object is on another host than this session's program
+  Status on_this_host(const LeaseRow& lease) const;
 
   kj::Own<Connection> connection_;
   const std::string tenant_;
@@ -68,7 +70,7 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
   bool ended_ = false;
 };
 
-// getFd() hands `memory` over.
+// getFd() hands `memory` over; null: the lease's memory is on the host of the agent that asks.
 rpc::Lease::Client make_lease(kj::Own<ClientSession> session, LeaseId lease, ObjectAccess access,
                               SharedFd memory);
 

@@ -14,7 +14,10 @@ class LeaseServer final : public rpc::Lease::Server {
   }
   ~LeaseServer() noexcept(false) { --connection().leases; }
 
-  kj::Maybe<int> getFd() override { return memory_->get(); }
+  kj::Maybe<int> getFd() override {
+    if (memory_ == nullptr) return nullptr;
+    return memory_->get();
+  }
 
   kj::Promise<void> info(InfoContext context) override {
     return answer_query(connection(), context, [this](InfoContext& c) {
@@ -148,7 +151,8 @@ class LeaseServer final : public rpc::Lease::Server {
   }
 
   void begin_move(BeginMoveContext& context, const MoveReady& move, MoveMark mark) {
-    auto memory = service().open_object(move.object, ObjectAccess::read_write);
+    Result<SharedFd> memory = SharedFd();
+    if (connection().agent.empty()) memory = service().open_object(move.object, ObjectAccess::read_write);
     Status status = session_->may_take_one_more();
     if (status.ok() && !memory.ok()) status = memory.error();
     if (!status.ok()) {
@@ -158,6 +162,7 @@ class LeaseServer final : public rpc::Lease::Server {
       return;
     }
     context.getResults().setBytes(move.bytes);
+    context.getResults().setObject(move.object);
     context.getResults().setMove(
         make_lease_move(kj::addRef(*session_), move, std::move(mark), std::move(*memory)));
   }

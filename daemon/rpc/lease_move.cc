@@ -19,7 +19,10 @@ class LeaseMoveServer final : public rpc::LeaseMove::Server {
     if (alive && stage_ == Stage::copying) service().submit_unasked(finish(false), connection().actor());
   }
 
-  kj::Maybe<int> getFd() override { return memory_->get(); }
+  kj::Maybe<int> getFd() override {
+    if (memory_ == nullptr) return nullptr;  // it is on the host of the agent that asks
+    return memory_->get();
+  }
 
   kj::Promise<void> commit(CommitContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {

@@ -45,8 +45,8 @@ bool answers(const sockaddr_un& address) {
 // and never reads makes the answers pile up here, without bound. Counts what is on its way for the peer's uid.
 class BackPressureStream final : public capnp::MessageStream {
  public:
-  BackPressureStream(kj::AsyncCapabilityStream& stream, Service& service, uint32_t uid)
-      : inner_(stream), input_(stream), service_(service), uid_(uid) {}
+  BackPressureStream(kj::AsyncCapabilityStream& stream, Peers& peers, uint32_t uid)
+      : inner_(stream), input_(stream), peers_(peers), uid_(uid) {}
 
   // `fds` stays unused: descriptors that a peer sends are closed by the kernel, before they take a place here.
   kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> tryReadMessage(
@@ -91,17 +91,17 @@ class BackPressureStream final : public capnp::MessageStream {
 
   kj::Promise<void> counted(kj::Promise<void> write, uint64_t bytes) {
     ++writing_;
-    service_.answer_made(uid_, bytes);
+    peers_.answer_made(uid_, bytes);
     return write.attach(kj::defer([this, bytes] {
       sweeps_without_progress_ = 0;
-      service_.answer_taken(uid_, bytes);
+      peers_.answer_taken(uid_, bytes);
       if (--writing_ == 0 && written_.get() != nullptr) kj::mv(written_)->fulfill();
     }));
   }
 
   capnp::AsyncCapabilityMessageStream inner_;  // writes
   BufferedInput input_;
-  Service& service_;
+  Peers& peers_;
   const uint32_t uid_;
   uint32_t writing_ = 0;
   uint64_t sweeps_without_progress_ = 0;
@@ -111,28 +111,28 @@ class BackPressureStream final : public capnp::MessageStream {
 }  // namespace
 
 struct ServedConnection {
-  ServedConnection(Service& service_in, std::set<ServedConnection*>& all_in,
-                   kj::Own<kj::AsyncCapabilityStream> stream_in, PeerCredentials peer)
-      : service(service_in),
+  ServedConnection(Peers& peers_in, std::set<ServedConnection*>& all_in,
+                   kj::Own<kj::AsyncCapabilityStream> stream_in, RpcServer::Welcome welcome)
+      : peers(peers_in),
         all(all_in),
-        connection(kj::refcounted<Connection>(service_in, peer)),
+        connection(kj::mv(welcome.connection)),
         stream(kj::mv(stream_in)),
-        messages(*stream, service_in, peer.uid),
+        messages(*stream, peers_in, connection->peer.uid),
         network(messages, limits::rpc_fds_per_message_max, capnp::rpc::twoparty::Side::SERVER,
                 reader_options(limits::rpc_message_bytes_max)),
-        system(capnp::makeRpcServer(network, make_gateway(kj::addRef(*connection)))) {
+        system(capnp::makeRpcServer(network, kj::mv(welcome.bootstrap))) {
     system.setFlowLimit(flow_limit_words);
     all.insert(this);
   }
   ~ServedConnection() noexcept(false) {
     all.erase(this);
     connection->end();
-    service.connection_closed(connection->peer);
+    peers.connection_closed(connection->peer);
   }
 
-  Service& service;
+  Peers& peers;
   std::set<ServedConnection*>& all;
-  kj::Own<Connection> connection;
+  kj::Own<PeerConnection> connection;
   kj::Own<kj::AsyncCapabilityStream> stream;
   BackPressureStream messages;
   capnp::TwoPartyVatNetwork network;
@@ -173,7 +173,22 @@ Result<UniqueFd> listen_unix(const std::string& path, uint32_t mode) {
 }
 
 RpcServer::RpcServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer, UniqueFd listener)
-    : service_(service), timer_(timer), spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)), tasks_(*this) {
+    : RpcServer(
+          service,
+          [&service](PeerCredentials peer) {
+            auto connection = kj::refcounted<Connection>(service, peer);
+            auto gateway = make_gateway(kj::addRef(*connection));
+            return Welcome{kj::mv(connection), kj::mv(gateway)};
+          },
+          io, timer, std::move(listener)) {}
+
+RpcServer::RpcServer(Peers& peers, Host host, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer,
+                     UniqueFd listener)
+    : peers_(peers),
+      host_(kj::mv(host)),
+      timer_(timer),
+      spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      tasks_(*this) {
   tasks_.add(sweep_loop());
   if (!listener.valid()) return;
   // The daemon decides itself who may connect; kj's filter is for outgoing addresses.
@@ -184,7 +199,7 @@ RpcServer::RpcServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Time
 }
 
 void RpcServer::log(const std::string& line) {
-  service_.peer_log().warn(service_.engine().now_ns(), line);
+  peers_.peer_log().warn(peers_.now_ns(), line);
 }
 
 void RpcServer::taskFailed(kj::Exception&& exception) {
@@ -193,7 +208,7 @@ void RpcServer::taskFailed(kj::Exception&& exception) {
 
 // Closes the connections of peers that take nothing: what was made for them takes memory.
 kj::Promise<void> RpcServer::sweep_loop() {
-  const auto pause = static_cast<int64_t>(service_.options().write_stall_ns_max / sweeps_a_stall);
+  const auto pause = static_cast<int64_t>(peers_.peer_options().write_stall_ns_max / sweeps_a_stall);
   return timer_.afterDelay(pause * kj::NANOSECONDS).then([this] {
     for (ServedConnection* served : served_)
       if (served->messages.stalled(sweeps_a_stall)) served->connection->close("it takes no answers");
@@ -236,9 +251,9 @@ void RpcServer::take(kj::AuthenticatedStream accepted) {
   KJ_IF_MAYBE (pid, credentials.pid) {
     peer.pid = *pid;
   }
-  if (!service_.connection_opened(peer)) {
+  if (!peers_.connection_opened(peer)) {
     log("uid " + std::to_string(peer.uid) + " pid " + std::to_string(peer.pid) +
-        ": connection closed, too many are open (" + std::to_string(service_.connections()) + " in all)");
+        ": connection closed, too many are open (" + std::to_string(peers_.connections()) + " in all)");
     return;
   }
   tasks_.add(run(
@@ -247,12 +262,12 @@ void RpcServer::take(kj::AuthenticatedStream accepted) {
 }
 
 kj::Promise<void> RpcServer::serve(kj::Own<kj::AsyncCapabilityStream> stream, PeerCredentials peer) {
-  if (!service_.connection_opened(peer)) return kj::READY_NOW;
+  if (!peers_.connection_opened(peer)) return kj::READY_NOW;
   return run(kj::mv(stream), peer);
 }
 
 kj::Promise<void> RpcServer::run(kj::Own<kj::AsyncCapabilityStream> stream, PeerCredentials peer) {
-  auto served = kj::heap<ServedConnection>(service_, served_, kj::mv(stream), peer);
+  auto served = kj::heap<ServedConnection>(peers_, served_, kj::mv(stream), host_(peer));
   auto& connection = *served->connection;
   auto silent = timer_.afterDelay(static_cast<int64_t>(limits::rpc_hello_ns_max) * kj::NANOSECONDS)
                     .then([&connection]() -> kj::Promise<void> {

@@ -1,17 +1,22 @@
-// Accepts connections on the unix socket: authenticates each by the kernel (SO_PEERCRED), bounds what it may
-// send, and serves it until it goes away. A bad message costs its own connection only, and so does not taking
-// what was asked for. Descriptors that a peer sends along are dropped by the kernel: nothing here wants any.
+// Accepts connections on the unix socket of a manager or an agent: authenticates each by the kernel
+// (SO_PEERCRED), bounds what it may send, and serves it until it goes away. A bad message costs its own
+// connection only, and so does not taking what was asked for. Descriptors that a peer sends along are dropped
+// by the kernel: nothing here wants any.
 //
 // Threads   The event loop's thread only.
 #pragma once
 
+#include <capnp/capability.h>
 #include <kj/async-io.h>
+#include <kj/function.h>
 
 #include <memory>
 #include <set>
 #include <string>
 
 #include "core/base/result.h"
+#include "core/base/unique_fd.h"
+#include "daemon/rpc/peer_connection.h"
 #include "daemon/rpc/service.h"
 
 namespace terrace::daemon {
@@ -25,6 +30,15 @@ struct ServedConnection;
 
 class RpcServer final : private kj::TaskSet::ErrorHandler {
  public:
+  // What a peer gets: its connection, as whoever serves it knows it, and its first capability.
+  struct Welcome {
+    kj::Own<PeerConnection> connection;
+    capnp::Capability::Client bootstrap;
+  };
+  using Host = kj::Function<Welcome(PeerCredentials)>;
+
+  RpcServer(Peers& peers, Host host, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer, UniqueFd listener);
+  // For a manager.
   RpcServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer, UniqueFd listener);
 
   // Serves one already connected stream; resolves when it is gone. Also the way in for tests and fuzzing.
@@ -38,7 +52,8 @@ class RpcServer final : private kj::TaskSet::ErrorHandler {
   void log(const std::string& line);
   void taskFailed(kj::Exception&& exception) override;
 
-  Service& service_;
+  Peers& peers_;
+  Host host_;
   kj::Timer& timer_;
   UniqueFd spare_;
   std::set<ServedConnection*> served_;

@@ -8,7 +8,8 @@
 namespace terrace::daemon {
 
 Service::Service(Engine& engine, ServiceOptions options)
-    : engine_(engine),
+    : Peers(options),
+      engine_(engine),
       options_(std::move(options)),
       started_ns_(engine.now_ns()),
       waiting_grants_(engine),
@@ -22,12 +23,6 @@ Service::~Service() noexcept {
 
 void Service::taskFailed(kj::Exception&& exception) {
   spdlog::error("a command of the RPC layer failed: {}", exception.getDescription().cStr());
-}
-
-std::optional<std::string> Service::tenant_of(const PeerCredentials& peer) const {
-  if (const auto at = options_.tenants.find(peer.uid); at != options_.tenants.end()) return at->second;
-  if (options_.allow_unmapped_uids || is_admin(peer)) return "uid-" + std::to_string(peer.uid);
-  return std::nullopt;
 }
 
 // --- who holds what -----------------------------------------------------------------------------------
@@ -138,62 +133,6 @@ const std::vector<FreeClass>& Service::free_classes(PoolId pool) {
   for (const auto& [min, found] : by_min) known.classes.push_back(found);
   known.made_ns = now_ns;
   return known.classes;
-}
-
-// --- how much each uid takes --------------------------------------------------------------------------
-
-bool Service::connection_opened(const PeerCredentials& peer) {
-  const auto at = connections_of_uid_.find(peer.uid);
-  const uint32_t of_uid = at == connections_of_uid_.end() ? 0 : at->second;
-  if (!is_admin(peer)) {
-    const uint32_t reserved = std::min(limits::rpc_connections_reserved, options_.connections_max / 2);
-    const uint32_t share = std::max(1u, options_.connections_max / limits::rpc_connections_uid_share);
-    if (of_uid >= share || connections_ + reserved >= options_.connections_max) return false;
-  } else if (connections_ >= options_.connections_max) {
-    return false;
-  }
-  ++connections_of_uid_[peer.uid];
-  ++connections_;
-  return true;
-}
-
-void Service::connection_closed(const PeerCredentials& peer) {
-  --connections_;
-  const auto at = connections_of_uid_.find(peer.uid);
-  if (at != connections_of_uid_.end() && --at->second == 0) connections_of_uid_.erase(at);
-}
-
-void Service::answer_taken(uint32_t uid, uint64_t bytes) {
-  const auto at = unwritten_bytes_.find(uid);
-  if (at != unwritten_bytes_.end() && (at->second -= std::min(at->second, bytes)) == 0)
-    unwritten_bytes_.erase(at);
-}
-
-Status Service::may_look(const PeerCredentials& peer) {
-  const auto at = looks_.find(peer.uid);
-  if (at == looks_.end()) return {};
-  const uint64_t now_ns = engine_.now_ns();
-  if (at->second.paid_until_ns <= now_ns) {
-    looks_.erase(at);
-    return {};
-  }
-  if (at->second.paid_until_ns - now_ns <= ns_per_s) return {};
-  return Error{.code = ErrorCode::limit_exceeded,
-               .where = "may_look",
-               .detail = "uid " + std::to_string(peer.uid) + " has had more leases looked through than " +
-                         std::to_string(options_.rows_looked_at_per_s) +
-                         " a second; ask less often, and for several leases at once"};
-}
-
-void Service::looked_at(const PeerCredentials& peer, uint64_t rows) {
-  if (is_admin(peer)) return;
-  uint64_t& paid_until_ns = looks_[peer.uid].paid_until_ns;
-  paid_until_ns = std::max(paid_until_ns, engine_.now_ns()) + rows * ns_per_s / options_.rows_looked_at_per_s;
-}
-
-uint64_t Service::unwritten_bytes(uint32_t uid) const {
-  const auto at = unwritten_bytes_.find(uid);
-  return at == unwritten_bytes_.end() ? 0 : at->second;
 }
 
 }  // namespace terrace::daemon

@@ -1,5 +1,5 @@
-// What every connection shares: the engine, who may do what, who holds which lease, what holders reported, how
-// much of the manager's memory each uid takes.
+// What every connection of a manager shares: the engine, who holds which lease, what holders reported; and, as
+// Peers, who may do what and how much each uid takes.
 //
 // Place     daemon/main builds one; gateway, tenant session, admin and lease capabilities refer to it.
 // Threads   The event loop's thread only.
@@ -10,8 +10,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -20,32 +18,17 @@
 #include "core/base/limits.h"
 #include "daemon/event_loop/engine.h"
 #include "daemon/rpc/holders.h"
-#include "daemon/rpc/peer_log.h"
+#include "daemon/rpc/peers.h"
 #include "daemon/rpc/waiting_grants.h"
 
 namespace terrace::daemon {
 
-struct PeerCredentials {
-  uint32_t uid = 0;
-  int32_t pid = 0;
-};
-
-struct ServiceOptions {
+struct ServiceOptions : PeerOptions {
   std::string host = "localhost";  // this machine's name, for sessions that give none
   std::string runtime_directory;
   std::string state_file;
   std::string object_directory;
-  std::set<uint32_t> admin_uids;
-  std::map<uint32_t, std::string> tenants;  // uid -> tenant
-  bool allow_unmapped_uids = true;          // others become tenant "uid-N"
   uint64_t ttl_ns_max = limits::ttl_ns_max;
-  uint32_t connections_max = limits::rpc_connections_max;
-  uint32_t calls_outstanding_max = limits::rpc_calls_outstanding_max;
-  uint32_t leases_max = limits::rpc_leases_max;   // lease and move capabilities of one connection
-  uint32_t notices_max = limits::rpc_leases_max;  // not taken yet by one connection; then it is closed
-  uint64_t write_stall_ns_max = 30 * ns_per_s;    // a peer that takes nothing for so long is closed
-  uint64_t rows_looked_at_per_s = 2'000'000;      // leases that one uid's lists go through
-  uint64_t unwritten_bytes_uid_max = 64 * mib;    // answers that one uid has not taken; then no more pages
 };
 
 // A descriptor of a lease's memory, one for all capabilities of the same access.
@@ -67,18 +50,38 @@ struct FreeClass {
   uint64_t bytes = 0;
 };
 
-class Service final : public HolderNotifier, private kj::TaskSet::ErrorHandler {
+// A further host, for `terrace host list`.
+struct HostStatus {
+  std::string name, state, address, version, detail;
+  uint64_t silent_ns = 0;
+  uint64_t ends_in_ns = 0;
+  uint64_t leases = 0;
+  uint64_t bytes = 0;
+  std::vector<std::string> devices;
+};
+
+// Who knows the further hosts: Agents.
+class HostDirectory {
+ public:
+  virtual ~HostDirectory() = default;
+  // Whether a lease of the pool can have its memory object on that host now.
+  // Errors    unavailable   its agent is away, or does not see all devices of the pool; says which
+  virtual Status may_grant(const std::string& host, PoolId pool) const = 0;
+  virtual std::vector<HostStatus> list() const = 0;
+};
+
+class Service final : public Peers, public HolderNotifier, private kj::TaskSet::ErrorHandler {
  public:
   Service(Engine& engine, ServiceOptions options);
   ~Service() noexcept override;
 
   Engine& engine() { return engine_; }
+  // None: this manager has no further hosts.
+  void set_hosts(const HostDirectory* hosts) { hosts_ = hosts; }
+  const HostDirectory* hosts() const { return hosts_; }
   const ServiceOptions& options() const { return options_; }
   uint64_t started_ns() const { return started_ns_; }
-
-  bool is_admin(const PeerCredentials& peer) const { return options_.admin_uids.contains(peer.uid); }
-  // The tenant that a peer acts for; nullopt: it has none here.
-  std::optional<std::string> tenant_of(const PeerCredentials& peer) const;
+  uint64_t now_ns() const override { return engine_.now_ns(); }
 
   // --- who holds what ---
   Holders& holders() { return holders_; }
@@ -110,7 +113,6 @@ class Service final : public HolderNotifier, private kj::TaskSet::ErrorHandler {
   WaitingGrants& waiting_grants() { return waiting_grants_; }
   // For what a peer left behind: nobody waits for the outcome.
   void submit_unasked(Command command, Actor actor);
-  PeerLog& peer_log() { return peer_log_; }
 
   void report_usage(LeaseId lease, ReportedUsage usage);
   const ReportedUsage* usage_of(LeaseId lease) const;
@@ -119,28 +121,9 @@ class Service final : public HolderNotifier, private kj::TaskSet::ErrorHandler {
   // any tenant may ask, as often as it likes.
   const std::vector<FreeClass>& free_classes(PoolId pool);
 
-  // --- how much each uid takes ---
-  uint32_t connections() const { return connections_; }
-  // Counts a connection in. Refused: as many as there may be, of this uid or of all that are no
-  // administrator's.
-  bool connection_opened(const PeerCredentials& peer);
-  void connection_closed(const PeerCredentials& peer);
-  // Bytes of answers that were made and that the peers of a uid have not taken yet.
-  void answer_made(uint32_t uid, uint64_t bytes) { unwritten_bytes_[uid] += bytes; }
-  void answer_taken(uint32_t uid, uint64_t bytes);
-  uint64_t unwritten_bytes(uint32_t uid) const;
-  // Leases that calls of a uid have the manager look at: a list looks at all of them, however few are its
-  // tenant's. One that is no administrator gets `rows_looked_at_per_s`, and may run up a second's debt at once.
-  // Errors    limit_exceeded   it has no more for now
-  Status may_look(const PeerCredentials& peer);
-  void looked_at(const PeerCredentials& peer, uint64_t rows);
-
  private:
   void taskFailed(kj::Exception&& exception) override;
 
-  struct Looks {
-    uint64_t paid_until_ns = 0;  // by which moment all that was looked at will have been allowed
-  };
   struct FreeClasses {
     std::vector<FreeClass> classes;
     uint64_t made_ns = 0;
@@ -149,18 +132,14 @@ class Service final : public HolderNotifier, private kj::TaskSet::ErrorHandler {
   using MemoryCache = std::map<std::pair<std::string, ObjectAccess>, std::weak_ptr<const UniqueFd>>;
 
   Engine& engine_;
+  const HostDirectory* hosts_ = nullptr;
   std::shared_ptr<Service*> self_ = std::make_shared<Service*>(this);
   ServiceOptions options_;
   uint64_t started_ns_;
-  uint32_t connections_ = 0;
-  std::unordered_map<uint32_t, uint32_t> connections_of_uid_;
-  std::unordered_map<uint32_t, uint64_t> unwritten_bytes_;  // by uid
-  std::unordered_map<uint32_t, Looks> looks_;               // by uid
   std::shared_ptr<MemoryCache> memory_ = std::make_shared<MemoryCache>();
   Holders holders_;
   std::unordered_map<LeaseId, const HolderListener*> moving_;
   WaitingGrants waiting_grants_;
-  PeerLog peer_log_;
   std::unordered_map<uint64_t, ReportedUsage> usage_;
   std::unordered_map<PoolId, FreeClasses> free_classes_;
   kj::TaskSet tasks_;

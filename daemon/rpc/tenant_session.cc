@@ -16,7 +16,9 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
   kj::Promise<void> grant(GrantContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
       Grant command = read_grant(context.getParams().getRequest());
-      if (Status status = check_ttl(command.ttl_ns); !status.ok()) {
+      Status status = check_ttl(command.ttl_ns);
+      if (status.ok()) status = check_host(command);
+      if (!status.ok()) {
         refuse(context, status.error());
         return kj::READY_NOW;
       }
@@ -155,6 +157,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
     if (command.pool.empty()) command.pool = only_pool();
     command.tenant = session_->tenant();
     command.host = session_->host();
+    command.agent = connection().agent;
     command.label = read_text(request.getLabel());
     command.bytes = request.getBytes();
     command.mode = read_mode(request.getMode());
@@ -187,6 +190,13 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
   const LeaseRow* find_by_label(const std::string& label) {
     const LeaseRow* lease = session_->state().find_lease_by_label(session_->tenant(), label);
     return lease == nullptr ? nullptr : session_->find(lease->id);
+  }
+
+  // A pool that does not exist is the state machine's to refuse.
+  Status check_host(const Grant& command) {
+    const PoolRow* pool = session_->state().find_pool(command.pool);
+    if (command.agent.empty() || pool == nullptr || service().hosts() == nullptr) return {};
+    return service().hosts()->may_grant(command.agent, pool->id);
   }
 
   Status check_ttl(uint64_t ttl_ns) {

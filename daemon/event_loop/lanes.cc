@@ -1,0 +1,67 @@
+// Which worker and which scrubber an object belongs to: those of this machine, or those of the host that has
+// it.
+#include <spdlog/spdlog.h>
+
+#include "daemon/backend/remote.h"
+#include "daemon/event_loop/engine.h"
+
+namespace terrace::daemon {
+
+Engine::Lane::Lane(Engine& engine)
+    : scrubber(engine.backend_, bulk, engine.clock_, engine.timer_, engine.options_.scrub_bytes_per_s,
+               engine.scrub_reports(), engine.tasks_) {}
+
+Engine::~Engine() noexcept = default;
+
+Engine::Lane* Engine::lane_of(const std::string& object) {
+  const std::string_view host = object_host(object);
+  if (host.empty()) return nullptr;
+  std::unique_ptr<Lane>& lane = lanes_[std::string(host)];
+  if (lane == nullptr) lane = std::make_unique<Lane>(*this);
+  return lane.get();
+}
+
+Worker& Engine::worker_of(const std::string& object, bool urgent) {
+  if (Lane* lane = lane_of(object); lane != nullptr) return urgent ? lane->urgent : lane->bulk;
+  return urgent ? urgent_worker_ : bulk_worker_;
+}
+
+Scrubber& Engine::scrubber_of(const std::string& object) {
+  Lane* lane = lane_of(object);
+  return lane == nullptr ? scrubber_ : lane->scrubber;
+}
+
+Scrubber::Reports Engine::scrub_reports() {
+  return {[this](PoolId pool) { return state_->has_waiting(pool); },
+          [this](LeaseId lease, uint64_t granules) {
+            if (!refusing_) apply(ScrubAdvanced{lease, granules, clock_.now_ns()}, nullptr);
+          },
+          [this](const ScrubObject& job, Status status) {
+            if (refusing_) return;  // recovery looks at every lease again
+            if (!status.ok())
+              spdlog::error("lease {} could not be scrubbed: {}", job.lease.value, status.error().to_string());
+            apply(ScrubFinished{job.lease, std::move(status), clock_.now_ns()}, nullptr);
+          }};
+}
+
+bool Engine::scrubbers_idle() const {
+  for (const auto& [host, lane] : lanes_)
+    if (!lane->scrubber.idle()) return false;
+  return scrubber_.idle();
+}
+
+void Engine::clear_scrubbers() {
+  scrubber_.clear();
+  for (const auto& [host, lane] : lanes_) lane->scrubber.clear();
+}
+
+ScrubCounters Engine::scrub_counters() const {
+  ScrubCounters all = scrubber_.counters();
+  for (const auto& [host, lane] : lanes_) {
+    all.scrubbed_bytes += lane->scrubber.counters().scrubbed_bytes;
+    all.queued_bytes += lane->scrubber.counters().queued_bytes;
+  }
+  return all;
+}
+
+}  // namespace terrace::daemon

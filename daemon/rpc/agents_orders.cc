@@ -1,0 +1,199 @@
+// Orders: from a worker that waits, over the event loop, to an agent and back.
+#include <spdlog/spdlog.h>
+
+#include "core/base/failpoint.h"
+#include "daemon/rpc/agent_peer.h"
+#include "daemon/rpc/agents.h"
+
+namespace terrace::daemon {
+namespace {
+
+// How long an answer may take; then the outcome is unknown, and the order is given again.
+kj::Duration patience(AgentOrder::Kind kind) {
+  switch (kind) {
+    case AgentOrder::Kind::carve:
+    case AgentOrder::Kind::erase: return 60 * kj::SECONDS;
+    case AgentOrder::Kind::rebind: return 120 * kj::SECONDS;
+    case AgentOrder::Kind::copy: return 600 * kj::SECONDS;
+    case AgentOrder::Kind::fence:
+    case AgentOrder::Kind::scrub:
+    case AgentOrder::Kind::resize: break;
+  }
+  return 15 * kj::SECONDS;
+}
+
+Error unavailable(std::string detail) {
+  return Error{.code = ErrorCode::unavailable, .where = "order", .detail = std::move(detail)};
+}
+
+template <typename Request>
+kj::Promise<AgentAnswer> answer_of(Request request) {
+  return request.send().then([](auto&& reply) -> AgentAnswer {
+    Status status = read_error(reply.getError(), "agent");
+    if (status.ok()) return {OrderOutcome::done, {}, 0};
+    return {OrderOutcome::refused, status.error(), 0};
+  });
+}
+
+}  // namespace
+
+AgentAnswer Agents::order(const std::string& host, const AgentOrder& order) {
+  const auto pending = std::make_shared<Pending>();
+  pending->host = host;
+  pending->order = order;
+  return wait_for(pending);
+}
+
+bool Agents::wait_until_forgotten(const std::string& host) {
+  const auto pending = std::make_shared<Pending>();
+  pending->host = host;
+  pending->until_forgotten = true;
+  return wait_for(pending).outcome == OrderOutcome::done;
+}
+
+AgentAnswer Agents::wait_for(const PendingPtr& pending) {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    if (stopping_) return {OrderOutcome::not_sent, unavailable("the manager is ending"), 0};
+    queue_.push_back(pending);
+    unanswered_.insert(pending);
+    if (wake_.get() != nullptr) {
+      wake_->fulfill();
+      wake_ = nullptr;
+    }
+  }
+  std::unique_lock lock(pending->mutex);
+  pending->ready.wait(lock, [&pending] { return pending->done; });
+  return pending->answer;
+}
+
+void Agents::answer(const PendingPtr& pending, AgentAnswer given) {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    unanswered_.erase(pending);
+  }
+  const std::lock_guard lock(pending->mutex);
+  if (pending->done) return;
+  pending->answer = std::move(given);
+  pending->done = true;
+  pending->ready.notify_all();
+}
+
+void Agents::stop() {
+  std::set<PendingPtr> left;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    stopping_ = true;
+    queue_.clear();
+    left = std::move(unanswered_);
+    unanswered_.clear();
+  }
+  for (const PendingPtr& pending : left)
+    answer(pending, {OrderOutcome::unknown, unavailable("the manager is ending"), 0});
+}
+
+kj::Promise<void> Agents::order_loop() {
+  std::deque<PendingPtr> taken;
+  kj::Promise<void> next = kj::READY_NOW;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    if (stopping_) return kj::READY_NOW;
+    taken.swap(queue_);
+    auto pair = kj::newPromiseAndCrossThreadFulfiller<void>();
+    wake_ = kj::mv(pair.fulfiller);
+    next = kj::mv(pair.promise);
+  }
+  for (const PendingPtr& pending : taken) dispatch(pending);
+  return next.then([this] { return order_loop(); });
+}
+
+void Agents::dispatch(const PendingPtr& pending) {
+  Host& known = host(pending->host);
+  const bool lapsed = known.count.lapsed(now_ns());
+  if (pending->until_forgotten) {
+    if (lapsed) {
+      answer(pending, {OrderOutcome::done, {}, 0});
+    } else {
+      known.until_forgotten.push_back(pending);
+    }
+    return;
+  }
+  if (lapsed) {  // the watch closes a connection that is still there
+    answer(pending, {OrderOutcome::lapsed, unavailable(describe_absence(pending->host, known)), 0});
+    return;
+  }
+  if (known.peer == nullptr) {
+    answer(pending, {OrderOutcome::not_sent, unavailable(describe_absence(pending->host, known)), 0});
+    return;
+  }
+  [[maybe_unused]] const int before = TERRACE_FAILPOINT(order_before_send);
+  auto unknown = [this, pending](const std::string& why) {
+    answer(pending, {OrderOutcome::unknown,
+                     unavailable("the agent of host " + pending->host + " did not answer: " + why), 0});
+  };
+  auto sent = send(known.peer->agent(), pending->order).then([this, pending](AgentAnswer given) {
+    [[maybe_unused]] const int after = TERRACE_FAILPOINT(order_after_reply);
+    answer(pending, std::move(given));
+  });
+  auto late =
+      timer_.afterDelay(patience(pending->order.kind)).then([unknown] { unknown("it takes too long"); });
+  tasks_->add(sent.exclusiveJoin(kj::mv(late)).catch_([unknown](kj::Exception&& exception) {
+    unknown(exception.getDescription().cStr());
+  }));
+}
+
+kj::Promise<AgentAnswer> Agents::send(rpc::HostAgent::Client& agent, const AgentOrder& order) {
+  switch (order.kind) {
+    case AgentOrder::Kind::carve: {
+      auto request = agent.carveRequest();
+      write_object(request.initObject(), order.object, order.bytes, order.extents);
+      return answer_of(kj::mv(request));
+    }
+    case AgentOrder::Kind::erase: {
+      auto request = agent.eraseRequest();
+      write_object(request.initObject(), order.object, order.bytes, order.extents);
+      request.setOffset(order.offset);
+      request.setLength(order.length);
+      return answer_of(kj::mv(request));
+    }
+    case AgentOrder::Kind::scrub: {
+      auto request = agent.scrubRequest();
+      request.setName(order.object);
+      return request.send().then([](auto&& reply) -> AgentAnswer {
+        Status status = read_error(reply.getError(), "agent");
+        if (status.ok()) return {OrderOutcome::done, {}, reply.getBytes()};
+        return {OrderOutcome::refused, status.error(), 0};
+      });
+    }
+    case AgentOrder::Kind::resize: {
+      auto request = agent.resizeRequest();
+      write_object(request.initObject(), order.object, order.bytes, order.extents);
+      request.setFromBytes(order.from_bytes);
+      return answer_of(kj::mv(request));
+    }
+    case AgentOrder::Kind::rebind: {
+      auto request = agent.rebindRequest();
+      request.setFrom(order.object);
+      write_object(request.initTo(), order.other, order.bytes, order.extents);
+      return answer_of(kj::mv(request));
+    }
+    case AgentOrder::Kind::copy: {
+      auto request = agent.copyRequest();
+      request.setFrom(order.object);
+      request.setTo(order.other);
+      request.setBytes(order.bytes);
+      return answer_of(kj::mv(request));
+    }
+    case AgentOrder::Kind::fence: break;
+  }
+  auto request = agent.fenceRequest();
+  request.setName(order.object);
+  return answer_of(kj::mv(request));
+}
+
+void Agents::forgotten(Host& known) {
+  for (const PendingPtr& pending : std::exchange(known.until_forgotten, {}))
+    answer(pending, {OrderOutcome::done, {}, 0});
+}
+
+}  // namespace terrace::daemon

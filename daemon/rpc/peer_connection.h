@@ -1,0 +1,85 @@
+// One peer's connection to a unix socket of ours: who it is, how much it has under way, and how it is ended.
+//
+// Place     RpcServer makes one a stream, through whoever serves it: a manager's Connection, an agent's.
+// Threads   The event loop's thread only.
+#pragma once
+
+#include <kj/async.h>
+#include <kj/refcount.h>
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "daemon/rpc/peers.h"
+
+namespace terrace::daemon {
+
+// Something of a connection that refers back to its peer, and has to let go when the connection ends: a peer
+// could otherwise keep both alive by handing us a capability of our own as its listener.
+class EndsWithConnection {
+ public:
+  virtual ~EndsWithConnection() noexcept(false) = default;
+  virtual void connection_ended() = 0;
+};
+
+class PeerConnection : public kj::Refcounted {
+ public:
+  PeerConnection(Peers& peers_in, PeerCredentials peer_in)
+      : peers(peers_in), peer(peer_in), closing_(kj::newPromiseAndFulfiller<void>()) {}
+
+  // Called once, when the stream is gone. Capabilities may outlive it for a moment.
+  void end() {
+    for (EndsWithConnection* part : std::exchange(parts, {})) part->connection_ended();
+  }
+
+  // Has the stream closed, for a reason that goes into the log.
+  void close(const char* reason) {
+    if (!closing_.fulfiller->isWaiting()) return;
+    peers.peer_log().warn(peers.now_ns(), name() + ": closed, " + reason);
+    closing_.fulfiller->fulfill();
+  }
+  // Resolves when close() was called. Call once.
+  kj::Promise<void> on_close() { return kj::mv(closing_.promise); }
+
+  // Who the peer is, as the audit log has it: "uid 0 (terrace[1234])".
+  virtual std::string name() const {
+    return "uid " + std::to_string(peer.uid) + " (" + (client_name.empty() ? "unnamed" : client_name) + "[" +
+           std::to_string(peer.pid) + "])";
+  }
+
+  Peers& peers;
+  const PeerCredentials peer;
+  std::string client_name;
+  bool greeted = false;
+  uint32_t calls = 0;    // under way
+  uint32_t pages = 0;    // of them, those with answers of megabytes
+  uint32_t waiting = 0;  // grants in a queue: not among the calls
+  uint32_t leases = 0;   // capabilities alive
+  uint64_t notices = 0;  // that the peer has not taken
+  std::set<EndsWithConnection*> parts;
+
+ private:
+  kj::PromiseFulfillerPair<void> closing_;
+};
+
+// Counts something of a connection for as long as it lives.
+template <uint32_t PeerConnection::*Counter>
+class Counted {
+ public:
+  explicit Counted(PeerConnection& connection) : connection_(kj::addRef(connection)) {
+    ++(connection_.get()->*Counter);
+  }
+  ~Counted() noexcept(false) {
+    if (connection_.get() != nullptr) --(connection_.get()->*Counter);
+  }
+  Counted(Counted&&) = default;
+  Counted& operator=(Counted&&) = delete;
+
+ private:
+  kj::Own<PeerConnection> connection_;
+};
+using CallSlot = Counted<&PeerConnection::calls>;
+using WaitingSlot = Counted<&PeerConnection::waiting>;
+
+}  // namespace terrace::daemon

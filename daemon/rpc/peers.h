@@ -1,0 +1,83 @@
+// Who may connect to a unix socket of ours, as whom, and how much each uid takes: of connections, of memory for
+// answers it has not taken, of leases looked through.
+//
+// Place     The manager's Service and an agent's LocalService are both one; RpcServer knows nothing more of
+// them. Threads   The event loop's thread only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+
+#include "core/base/limits.h"
+#include "core/base/result.h"
+#include "core/base/units.h"
+#include "daemon/rpc/peer_log.h"
+
+namespace terrace::daemon {
+
+struct PeerCredentials {
+  uint32_t uid = 0;
+  int32_t pid = 0;
+};
+
+struct PeerOptions {
+  std::set<uint32_t> admin_uids;
+  std::map<uint32_t, std::string> tenants;  // uid -> tenant
+  bool allow_unmapped_uids = true;          // others become tenant "uid-N"
+  uint32_t connections_max = limits::rpc_connections_max;
+  uint32_t calls_outstanding_max = limits::rpc_calls_outstanding_max;
+  uint32_t leases_max = limits::rpc_leases_max;   // lease and move capabilities of one connection
+  uint32_t notices_max = limits::rpc_leases_max;  // not taken yet by one connection; then it is closed
+  uint64_t write_stall_ns_max = 30 * ns_per_s;    // a peer that takes nothing for so long is closed
+  uint64_t rows_looked_at_per_s = 2'000'000;      // leases that one uid's lists go through
+  uint64_t unwritten_bytes_uid_max = 64 * mib;    // answers that one uid has not taken; then no more pages
+};
+
+class Peers {
+ public:
+  explicit Peers(PeerOptions options) : peer_options_(std::move(options)) {}
+  virtual ~Peers() noexcept(false) = default;
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  virtual uint64_t now_ns() const = 0;  // CLOCK_BOOTTIME
+
+  const PeerOptions& peer_options() const { return peer_options_; }
+  bool is_admin(const PeerCredentials& peer) const { return peer_options_.admin_uids.contains(peer.uid); }
+  // The tenant that a peer acts for; nullopt: it has none here.
+  std::optional<std::string> tenant_of(const PeerCredentials& peer) const;
+  PeerLog& peer_log() { return peer_log_; }
+
+  uint32_t connections() const { return connections_; }
+  // Counts a connection in. Refused: as many as there may be, of this uid or of all that are no
+  // administrator's.
+  bool connection_opened(const PeerCredentials& peer);
+  void connection_closed(const PeerCredentials& peer);
+  // Bytes of answers that were made and that the peers of a uid have not taken yet.
+  void answer_made(uint32_t uid, uint64_t bytes) { unwritten_bytes_[uid] += bytes; }
+  void answer_taken(uint32_t uid, uint64_t bytes);
+  uint64_t unwritten_bytes(uint32_t uid) const;
+  // Leases that calls of a uid have the manager look at: a list looks at all of them, however few are its
+  // tenant's. One that is no administrator gets `rows_looked_at_per_s`, and may run up a second's debt at once.
+  // Errors    limit_exceeded   it has no more for now
+  Status may_look(const PeerCredentials& peer);
+  void looked_at(const PeerCredentials& peer, uint64_t rows);
+
+ private:
+  struct Looks {
+    uint64_t paid_until_ns = 0;  // by which moment all that was looked at will have been allowed
+  };
+
+  const PeerOptions peer_options_;
+  PeerLog peer_log_;
+  uint32_t connections_ = 0;
+  std::unordered_map<uint32_t, uint32_t> connections_of_uid_;
+  std::unordered_map<uint32_t, uint64_t> unwritten_bytes_;  // by uid
+  std::unordered_map<uint32_t, Looks> looks_;               // by uid
+};
+
+}  // namespace terrace::daemon
