@@ -1,33 +1,19 @@
-// terraced: reads the configuration, builds every part, connects them and runs the event loop.
+// terraced: reads flags and configuration, then is what they say: a manager, an agent, or a check.
 //
 // Exit codes: 0 ended by SIGTERM or SIGINT; 1 could not start or recover; 2 wrong flags or configuration.
 // With --fsck: 0 nothing is wrong; 1 something is; 2 wrong flags, or a terraced is running.
-#include <kj/async-unix.h>
+#include <kj/exception.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
 
-#include "core/base/clock.h"
 #include "core/base/failpoint.h"
-#include "daemon/backend/backend_set.h"
-#include "daemon/backend/emulated.h"
-#include "daemon/backend/hardware.h"
-#include "daemon/backend/numa.h"
-#include "daemon/backend/pmem.h"
 #include "daemon/config/config.h"
 #include "daemon/config/log.h"
-#include "daemon/config/runtime_directory.h"
-#include "daemon/event_loop/engine.h"
-#include "daemon/event_loop/hotplug.h"
 #include "daemon/fsck/command.h"
-#include "daemon/fsck/fsck.h"
-#include "daemon/fsck/node_check.h"
-#include "daemon/rpc/server.h"
-#include "daemon/store/store.h"
+#include "daemon/roles.h"
 
 namespace terrace::daemon {
 namespace {
@@ -37,11 +23,12 @@ constexpr int exit_usage = 2;
 
 struct Flags {
   std::string config, runtime_directory, socket, state, object_directory, log_level, log_format, log_file, host,
-      granule;
+      granule, role, manager, listen, tls_ca, tls_certificate, tls_key, host_lease;
   std::vector<std::string> emulate;
   std::vector<uint32_t> admin_uids;
   bool no_mount = false, accept_lost_objects = false, list_failpoints = false, check_config = false,
-       allow_unmapped = false, overcommit = false, no_hardware = false, fsck = false, json = false;
+       allow_unmapped = false, overcommit = false, no_hardware = false, fsck = false, json = false,
+       guard = false;
 };
 
 void add_flags(CLI::App& app, Flags& flags) {
@@ -54,11 +41,19 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--emulate-granule", flags.granule, "smallest unit of emulated devices: 2M (default) to 1G");
   app.add_flag("--emulate-overcommit", flags.overcommit,
                "take the memory of emulated devices when it is touched, not when it is granted");
-  app.add_flag("--no-hardware", flags.no_hardware,
-               "leave DAX devices and CXL regions alone: emulated devices only");
   app.add_flag("--no-mount", flags.no_mount, "do not mount a tmpfs for them, use the directory as it is");
   app.add_flag("--accept-lost-objects", flags.accept_lost_objects,
                "end every lease whose memory is gone, even when all of it is");
+  app.add_option("--role", flags.role, "manager (default), or agent: of a further host");
+  app.add_option("--manager", flags.manager, "HOST:PORT of an agent's manager");
+  app.add_option("--listen", flags.listen, "HOST:PORT where a manager waits for agents");
+  app.add_option("--tls-ca", flags.tls_ca, "certificate of the private CA (`terrace cert init`)");
+  app.add_option("--tls-cert", flags.tls_certificate, "this machine's certificate (`terrace cert issue`)");
+  app.add_option("--tls-key", flags.tls_key, "its key");
+  app.add_option("--host-lease", flags.host_lease,
+                 "how long a host keeps its leases without its manager (30s)");
+  app.add_flag("--no-hardware", flags.no_hardware,
+               "leave DAX devices and CXL regions alone: emulated devices only");
   app.add_option("--host", flags.host, "this machine's name among hosts (default: its host name)");
   app.add_option("--admin-uid", flags.admin_uids, "a further uid that may administer; repeatable");
   app.add_flag("--allow-unmapped-uids", flags.allow_unmapped, "uids without a tenant become tenant uid-N");
@@ -66,6 +61,7 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--log-format", flags.log_format, "text or json (one object a line)");
   app.add_option("--log-file", flags.log_file, "append the log there instead of writing to standard error");
   app.add_flag("--check-config", flags.check_config, "check flags and configuration, then end");
+  app.add_flag("--guard", flags.guard, "with --role agent: fence this host's memory when its host lease ends");
   app.add_flag("--fsck", flags.fsck, "compare the state with memory, devices and processes, then end");
   app.add_flag("--json", flags.json, "with --fsck: print JSON")->needs("--fsck");
   app.add_flag("--list-failpoints", flags.list_failpoints, "print name, process and what a crash there leaves");
@@ -84,6 +80,11 @@ Result<DaemonConfig> configure(const Flags& flags) {
   if (!flags.host.empty()) config.host = flags.host;
   if (!flags.log_level.empty()) config.log_level = flags.log_level;
   if (!flags.log_file.empty()) config.log_file = flags.log_file;
+  if (!flags.manager.empty()) config.manager = flags.manager;
+  if (!flags.listen.empty()) config.listen = flags.listen;
+  if (!flags.tls_ca.empty()) config.tls_ca = flags.tls_ca;
+  if (!flags.tls_certificate.empty()) config.tls_certificate = flags.tls_certificate;
+  if (!flags.tls_key.empty()) config.tls_key = flags.tls_key;
   if (flags.no_mount) config.mount = false;
   if (flags.overcommit) config.overcommit = true;
   if (flags.no_hardware) config.hardware = false;
@@ -91,6 +92,19 @@ Result<DaemonConfig> configure(const Flags& flags) {
   config.admin_uids.insert(flags.admin_uids.begin(), flags.admin_uids.end());
   if (!flags.emulate.empty()) config.emulated.clear();
   std::string problems;
+  if (!flags.role.empty()) {
+    if (flags.role != "manager" && flags.role != "agent")
+      problems += "--role: '" + flags.role + "' is neither manager nor agent\n";
+    config.role = flags.role == "agent" ? Role::agent : Role::manager;
+  }
+  if (!flags.host_lease.empty()) {
+    const auto length = parse_duration(flags.host_lease);
+    if (length.ok()) {
+      config.host_lease_ns = *length;
+    } else {
+      problems += "--host-lease: " + length.error().detail + "\n";
+    }
+  }
   if (!flags.granule.empty()) {
     const auto granule = parse_size(flags.granule);
     if (granule.ok()) {
@@ -125,117 +139,9 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-ServiceOptions service_options(const DaemonConfig& config, const std::string& objects) {
-  ServiceOptions options;
-  char name[256] = "localhost";
-  ::gethostname(name, sizeof(name) - 1);
-  options.host = config.host.empty() ? name : config.host;
-  options.runtime_directory = config.runtime_directory;
-  options.state_file = config.state_path;
-  options.object_directory = objects;
-  options.admin_uids = config.admin_uids;
-  options.tenants = config.tenants;
-  options.allow_unmapped_uids = config.allow_unmapped_uids;
-  options.ttl_ns_max = config.ttl_ns_max;
-  options.connections_max = config.connections_max;
-  options.calls_outstanding_max = config.calls_outstanding_max;
-  return options;
-}
-
-ObjectDirectoryOptions object_directory_options(const DaemonConfig& config) {
-  ObjectDirectoryOptions options;
-  options.directory = config.object_directory;
-  options.runtime_directory = config.runtime_directory;
-  for (const EmulatedDevice& device : config.emulated) options.bytes += device.size_bytes;
-  options.mount = config.mount;
-  options.huge_pages = config.huge_pages;
-  return options;
-}
-
-NumaOptions numa_options(const DaemonConfig& config) {
-  return {.runtime_directory = config.runtime_directory,
-          .mount = config.mount,
-          .huge_pages = config.huge_pages,
-          .record = config.state_path + ".system-ram"};
-}
-
-// Processes that still have what was taken back from them. A start waits for this look at /proc, but not for
-// long.
-Engine::StartCheck look_for_stubborn_holders(const std::string& object_path,
-                                             const std::string& runtime_directory) {
-  return [object_path, runtime_directory](const Image& image) {
-    constexpr std::chrono::milliseconds time_max{500};
-    std::vector<std::string> findings;
-    auto scan = scan_processes(object_path, time_max, has_dax_devices(image));
-    if (!scan.ok()) return findings;
-    for (LiveMapping& mapping : scan_node_mappings(runtime_directory, time_max))
-      scan->mappings.push_back(std::move(mapping));
-    for (const Finding& finding : check_mappings(image, scan->mappings))
-      findings.push_back(finding.subject + " " + finding.what + "; " + finding.repair);
-    if (!scan->complete) findings.push_back("not every process was looked at; `terrace fsck` takes its time");
-    return findings;
-  };
-}
-
-Status serve(const DaemonConfig& config, bool accept_lost_objects) {
-  // Before any thread: one that is started with these signals open would take them, and end the process.
-  kj::UnixEventPort::captureSignal(SIGTERM);
-  kj::UnixEventPort::captureSignal(SIGINT);
-  TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
-  // The store's lock comes first: a second daemon must touch nothing.
-  TERRACE_ASSIGN_OR_RETURN(const auto store, open_store(config.state_path));
-  TERRACE_ASSIGN_OR_RETURN(ObjectDirectory objects, ObjectDirectory::prepare(object_directory_options(config)));
-  const std::string object_path = objects.path();
-  EmulatedBackend emulated(std::move(objects), EmulatedOptions{.devices = config.emulated,
-                                                               .granule_bytes = config.granule_bytes,
-                                                               .reserve = !config.overcommit});
-  spdlog::info("memory: {}", emulated.describe_memory());
-  const auto hardware = make_hardware({config.runtime_directory, read_boot_id()});
-  const bool real = config.hardware && hardware_usable();
-  NumaBackend numa(numa_options(config), real ? &hardware->ram_kernel() : nullptr);
-  BackendSet backend;
-  backend.add(emulated);
-  const auto pmem_kernel = make_pmem_kernel();
-  const auto cxl_kernel = make_cxl_kernel();
-  PmemBackend pmem(*pmem_kernel, *cxl_kernel, RegionRecords(config.state_path + "-regions.toml"));
-  if (config.hardware) {
-    backend.add(numa);
-    backend.add(pmem);
-    if (real) hardware->add_to(backend);
-  }
-
-  auto io = kj::setupAsyncIo();
-  const SystemClock clock;
-  Engine engine(*store, backend, clock, io.provider->getTimer(),
-                EngineOptions{.scrub_bytes_per_s = config.scrub_bytes_per_s});
-  if (accept_lost_objects) engine.accept_lost_objects();
-  engine.set_start_check(look_for_stubborn_holders(object_path, config.runtime_directory));
-  TERRACE_RETURN_IF_ERROR(engine.start().wait(io.waitScope));
-  const auto hotplug = Hotplug::listen_to_kernel(io.unixEventPort, io.provider->getTimer(),
-                                                 [&engine]() { return engine.look_at_devices(); });
-  Service service(engine, service_options(config, object_path));
-
-  const std::string socket = socket_path_of(config);
-  TERRACE_ASSIGN_OR_RETURN(UniqueFd listener, listen_unix(socket, config.socket_mode));
-  {
-    RpcServer server(service, *io.lowLevelProvider, io.provider->getTimer(), std::move(listener));
-    spdlog::info("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), config.state_path,
-                 engine.state().leases().size());
-    auto stop = io.unixEventPort.onSignal(SIGTERM).exclusiveJoin(io.unixEventPort.onSignal(SIGINT));
-    const siginfo_t signal = stop.wait(io.waitScope);
-    spdlog::info("{}: ending; leases stay as they are", signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
-    ::unlink(socket.c_str());
-  }
-  // Connections are closed; what was acknowledged is durable. Fences and scrubs under way are finished so
-  // that the next start finds less to do, but not for long.
-  engine.drain().exclusiveJoin(io.provider->getTimer().afterDelay(2 * kj::SECONDS)).wait(io.waitScope);
-  if (engine.state().leases().empty()) {
-    if (Status removed = emulated.remove_directory(); !removed.ok())
-      spdlog::warn("the memory's directory stays: {}", removed.error().to_string());
-    if (Status removed = numa.remove_directories(); !removed.ok())
-      spdlog::warn("a memory node's directory stays: {}", removed.error().to_string());
-  }
-  return {};
+Status run_role(const DaemonConfig& config, const Flags& flags, const std::vector<std::string>& command) {
+  if (config.role == Role::manager) return run_manager(config, flags.accept_lost_objects);
+  return flags.guard ? run_host_guard(config) : run_agent(config, command);
 }
 
 int run(int argc, char** argv) {
@@ -272,7 +178,7 @@ int run(int argc, char** argv) {
   raise_descriptor_limit();
   try {
     set_up_log(*config);
-    const Status status = serve(*config, flags.accept_lost_objects);
+    const Status status = run_role(*config, flags, std::vector<std::string>(argv, argv + argc));
     if (status.ok()) return 0;
     spdlog::critical("{}", status.error().to_string());
   } catch (const kj::Exception& exception) {

@@ -19,7 +19,21 @@ namespace terrace::daemon {
 
 enum class LogFormat : uint8_t { text, json };
 
+// Below a second the heartbeats would be all that a network carries; beyond ten minutes a dead host keeps its
+// memory for too long.
+inline constexpr uint64_t host_lease_ns_min = 1 * ns_per_s;
+inline constexpr uint64_t host_lease_ns_max = 600 * ns_per_s;
+
+enum class Role : uint8_t { manager, agent };
+
 struct DaemonConfig {
+  Role role = Role::manager;
+  std::string listen;                            // manager: HOST:PORT for agents; empty: none can come
+  std::string manager;                           // agent: HOST:PORT of the manager
+  std::string tls_ca, tls_certificate, tls_key;  // PEM files of `terrace cert`
+  uint64_t host_lease_ns = 30 * ns_per_s;  // manager: how long a host keeps its leases without word from it
+  std::map<std::string, std::set<std::string>> host_tenants;  // manager: host -> whom it may act for; none: all
+
   std::string runtime_directory;  // the socket and, by default, the objects live below it
   std::string socket_path;        // empty: <runtime_directory>/terraced.sock
   std::string state_path;         // the SQLite store
@@ -74,6 +88,9 @@ std::vector<std::string> validate(const DaemonConfig& config);
 // "cxl0=2G" -> {"cxl0", 2 GiB}.
 // Errors    invalid_argument   names the text and what is wrong with it
 Result<EmulatedDevice> parse_emulated_device(std::string_view text);
+
+// Whether `text` is HOST:PORT or [IPV6]:PORT.
+bool valid_address(const std::string& text);
 
 // The socket, once the configuration is final.
 std::string socket_path_of(const DaemonConfig& config);

@@ -219,6 +219,59 @@ void read_scrub(Section& top, const std::string& path, std::vector<std::string>&
   section.finish();
 }
 
+// Managers and agents: who listens where, who connects whither, and as whom.
+void read_hosts(Section& top, const std::string& path, std::vector<std::string>& problems,
+                DaemonConfig& config) {
+  std::string role = config.role == Role::agent ? "agent" : "manager";
+  top.text("role", role);
+  if (role == "manager" || role == "agent") {
+    config.role = role == "agent" ? Role::agent : Role::manager;
+  } else {
+    problems.push_back(path + ": role must be \"manager\" or \"agent\"");
+  }
+  if (const toml::table* listen = top.table("listen")) {
+    Section section(path, *listen, "listen", problems);
+    section.text("address", config.listen);
+    section.duration("host_lease", config.host_lease_ns);
+    section.finish();
+  }
+  if (const toml::table* agent = top.table("agent")) {
+    Section section(path, *agent, "agent", problems);
+    section.text("manager", config.manager);
+    section.finish();
+  }
+  if (const toml::table* tls = top.table("tls")) {
+    Section section(path, *tls, "tls", problems);
+    section.text("ca", config.tls_ca);
+    section.text("certificate", config.tls_certificate);
+    section.text("key", config.tls_key);
+    section.finish();
+  }
+  const toml::table* hosts = top.table("hosts");
+  if (hosts == nullptr) return;
+  for (const auto& [name, node] : *hosts) {
+    const std::string host(name.str());
+    const toml::table* entry = node.as_table();
+    if (entry == nullptr) {
+      problems.push_back(path + ":" + std::to_string(node.source().begin.line) + ": hosts." + host +
+                         " must be a table: write it as [hosts." + host + "]");
+      continue;
+    }
+    Section section(path, *entry, "hosts." + host, problems);
+    if (const toml::array* tenants = section.array("tenants")) {
+      std::set<std::string>& allowed = config.host_tenants[host];
+      for (const toml::node& one : *tenants) {
+        if (const auto tenant = one.value_exact<std::string>()) {
+          allowed.insert(*tenant);
+        } else {
+          section.problem(one, "tenants", "must hold tenants' names, as [\"training\"]");
+        }
+      }
+    }
+    section.finish();
+  }
+}
+
 // A configuration is a page or two; a mebibyte is some other file.
 constexpr size_t file_bytes_max = 1 << 20;
 
@@ -283,6 +336,7 @@ Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base
   read_log(top, path, problems, base);
   read_scrub(top, path, problems, base);
   read_limits(top, path, problems, base);
+  read_hosts(top, path, problems, base);
   top.finish();
   for (const ConfigProblem& problem : find_problems(base)) {
     if (const auto line = line_of(parsed, problem.key); line.has_value())

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "daemon/backend/remote.h"
 #include "daemon/config/config.h"
 #include "daemon/state/names.h"
 
@@ -35,6 +36,16 @@ DaemonConfig default_config() {
   }
   config.admin_uids = {0, static_cast<uint32_t>(uid)};
   return config;
+}
+
+bool valid_address(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return false;
+  const std::string port = text.substr(colon + 1);
+  if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != std::string::npos)
+    return false;
+  const unsigned long number = std::stoul(port);
+  return number >= 1 && number <= 65535 && text.find_first_of(" /@") == std::string::npos;
 }
 
 std::string socket_path_of(const DaemonConfig& config) {
@@ -142,6 +153,37 @@ void check_identities(const DaemonConfig& config, Problems& problems) {
   }
 }
 
+void check_hosts(const DaemonConfig& config, Problems& problems) {
+  const bool agent = config.role == Role::agent;
+  if (agent && config.manager.empty())
+    problems.push_back({{"agent", "manager"}, "an agent needs its manager's address: --manager HOST:PORT"});
+  if (!agent && !config.manager.empty())
+    problems.push_back({{"agent", "manager"}, "a manager has none: --manager is for --role agent"});
+  if (agent && !config.listen.empty())
+    problems.push_back({{"listen", "address"}, "an agent listens for no others: --listen is for a manager"});
+  if (!config.manager.empty() && !valid_address(config.manager))
+    problems.push_back({{"agent", "manager"}, "manager '" + config.manager + "' must be HOST:PORT"});
+  if (!config.listen.empty() && !valid_address(config.listen))
+    problems.push_back(
+        {{"listen", "address"}, "listen '" + config.listen + "' must be HOST:PORT, as 10.0.0.1:7311"});
+  const bool tls = agent || !config.listen.empty();
+  if (tls && (config.tls_ca.empty() || config.tls_certificate.empty() || config.tls_key.empty())) {
+    problems.push_back({{"tls"},
+                        "managers and agents know each other by certificates: give --tls-ca, --tls-cert and "
+                        "--tls-key, which `terrace cert` makes"});
+  }
+  if (config.host_lease_ns < host_lease_ns_min || config.host_lease_ns > host_lease_ns_max) {
+    problems.push_back({{"listen", "host_lease"},
+                        "host_lease of " + format_duration(config.host_lease_ns) + " is outside " +
+                            format_duration(host_lease_ns_min) + " to " + format_duration(host_lease_ns_max)});
+  }
+  for (const auto& [host, tenants] : config.host_tenants) {
+    if (!valid_agent_name(host)) problems.push_back({{"hosts", host}, "'" + host + "' is no agent's name"});
+    for (const std::string& tenant : tenants)
+      if (!valid_name(tenant)) problems.push_back({{"hosts", host}, "tenant '" + tenant + "' " + name_rule});
+  }
+}
+
 void check_limits(const DaemonConfig& config, Problems& problems) {
   const std::set<std::string> levels{"trace", "debug", "info", "warning", "error", "critical", "off"};
   if (!levels.contains(config.log_level)) {
@@ -173,6 +215,7 @@ std::vector<ConfigProblem> find_problems(const DaemonConfig& config) {
   check_devices(config, problems);
   check_identities(config, problems);
   check_limits(config, problems);
+  check_hosts(config, problems);
   return problems;
 }
 

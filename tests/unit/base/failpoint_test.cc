@@ -17,7 +17,8 @@ TEST_CASE("failpoint: names are unique and every one says what it leaves behind"
   for (const FailpointInfo& info : failpoint_list()) {
     CHECK(names.insert(info.name).second);
     CHECK_FALSE(info.leaves.empty());
-    const bool known_process = info.process == "daemon" || info.process == "client" || info.process == "guest";
+    const bool known_process = info.process == "daemon" || info.process == "client" ||
+                               info.process == "guest" || info.process == "host" || info.process == "agent";
     CHECK(known_process);
   }
 }

@@ -1,0 +1,204 @@
+#include "daemon/agent/guard.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "core/base/clock.h"
+#include "core/base/units.h"
+#include "daemon/agent/host_lease_file.h"
+
+namespace terrace::daemon {
+namespace {
+
+constexpr const char* where = "guard";
+
+struct flock whole_file() {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+Result<UniqueFd> open_lock(const std::string& path) {
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return os_error(errno, where, "cannot open " + path);
+  return file;
+}
+
+// Open-file locks: asking whether one is held takes nothing, so that who asks never is in the holder's way.
+Result<bool> take_lock(const UniqueFd& file, const std::string& path) {
+  struct flock lock = whole_file();
+  if (::fcntl(file.get(), F_OFD_SETLK, &lock) == 0) return true;
+  if (errno == EAGAIN || errno == EACCES) return false;
+  return os_error(errno, where, "cannot lock " + path);
+}
+
+bool is_held(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!file.valid()) return false;
+  struct flock lock = whole_file();
+  return ::fcntl(file.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+Result<std::vector<std::string>> read_lines(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file.valid()) return os_error(errno, where, "cannot read " + path);
+  std::string content(65'536, '\0');
+  const ssize_t bytes = ::read(file.get(), content.data(), content.size());
+  if (bytes < 0) return os_error(errno, where, "cannot read " + path);
+  content.resize(static_cast<size_t>(bytes));
+  std::vector<std::string> lines;
+  for (size_t at = 0; at < content.size();) {
+    const size_t end = std::min(content.find('\n', at), content.size());
+    if (end > at) lines.push_back(content.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+Status fence_all(const HostFiles& files) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> directories, read_lines(files.directories));
+  Status first;
+  for (const std::string& directory : directories) {
+    Status status = fence_directory(directory);
+    if (!status.ok() && first.ok()) first = std::move(status);
+  }
+  return first;
+}
+
+// The moment is looked at once more, after the agent can see that the guard is busy.
+Status fence_in_time(const HostFiles& files, HostLeaseFile& lease, const Clock& clock) {
+  lease.set_guard_busy(true);
+  const uint64_t at_ns = lease.fence_at_ns();
+  Status status;
+  if (at_ns != 0 && clock.now_ns() >= at_ns) {
+    status = fence_all(files);
+    if (status.ok() && lease.clear(at_ns))
+      spdlog::critical("guard: the host lease has run out: this host's memory is fenced");
+  }
+  lease.set_guard_busy(false);
+  return status;
+}
+
+// Not longer than a tenth of a second: the moment may be moved nearer by a new, shorter host lease.
+void sleep_until(uint64_t at_ns, uint64_t now_ns) {
+  const uint64_t wait_ns =
+      at_ns > now_ns ? std::min<uint64_t>(at_ns - now_ns, 100 * ns_per_ms) : 100 * ns_per_ms;
+  std::this_thread::sleep_for(std::chrono::nanoseconds(wait_ns));
+}
+
+}  // namespace
+
+HostFiles::HostFiles(const std::string& runtime_directory)
+    : lease(runtime_directory + "/host-lease"),
+      agent_lock(runtime_directory + "/agent.lock"),
+      guard_lock(runtime_directory + "/guard.lock"),
+      directories(runtime_directory + "/guarded-directories") {}
+
+Result<UniqueFd> lock_as_agent(const HostFiles& files) {
+  TERRACE_ASSIGN_OR_RETURN(UniqueFd file, open_lock(files.agent_lock));
+  TERRACE_ASSIGN_OR_RETURN(const bool taken, take_lock(file, files.agent_lock));
+  if (taken) return file;
+  return Error{.code = ErrorCode::busy,
+               .where = where,
+               .detail = "another agent runs here already: it holds " + files.agent_lock};
+}
+
+Status record_directories(const HostFiles& files, const std::vector<std::string>& directories) {
+  const std::string fresh = files.directories + ".new";
+  std::string content;
+  for (const std::string& directory : directories) content += directory + "\n";
+  const UniqueFd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid() ||
+      ::write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
+      ::rename(fresh.c_str(), files.directories.c_str()) != 0)
+    return os_error(errno, where, "cannot write " + files.directories);
+  return {};
+}
+
+// Two that are started at once are no harm: the second one finds the lock held and ends.
+Status ensure_guard(const HostFiles& files, const std::vector<std::string>& command) {
+  while (::waitpid(-1, nullptr, WNOHANG) >
+         0) {  // guards of ours that have ended; the agent has no other children
+  }
+  if (is_held(files.guard_lock)) return {};
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  std::string guard = "--guard";
+  arguments.push_back(guard.data());
+  arguments.push_back(nullptr);
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::sigdelset(&all, SIGKILL);
+  ::sigdelset(&all, SIGSTOP);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  pid_t pid = 0;
+  const int failed = ::posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, arguments.data(), ::environ);
+  ::posix_spawnattr_destroy(&attributes);
+  if (failed != 0) return os_error(failed, where, "cannot start this host's guard");
+  return {};
+}
+
+Status fence_directory(const std::string& directory) {
+  DIR* opened = ::opendir(directory.c_str());
+  if (opened == nullptr && errno == ENOENT) return {};
+  if (opened == nullptr) return os_error(errno, where, "cannot read " + directory);
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(opened, ::closedir);
+  Status first;
+  while (const dirent* entry = ::readdir(stream.get())) {
+    const std::string name = entry->d_name;
+    if (!name.ends_with(".obj")) continue;
+    const UniqueFd file(
+        ::openat(::dirfd(stream.get()), name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (!file.valid() && errno == ENOENT) continue;
+    if ((!file.valid() || ::ftruncate(file.get(), 0) != 0) && first.ok())
+      first = os_error(errno, where, "cannot fence " + directory + "/" + name);
+  }
+  return first;
+}
+
+Status run_guard(const HostFiles& files) {
+  TERRACE_ASSIGN_OR_RETURN(const UniqueFd lock, open_lock(files.guard_lock));
+  TERRACE_ASSIGN_OR_RETURN(const bool taken, take_lock(lock, files.guard_lock));
+  if (!taken) return {};
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(lock.get(), 0) != 0 || ::write(lock.get(), pid.data(), pid.size()) < 0)
+    spdlog::warn("guard: cannot write its pid to {}", files.guard_lock);
+  TERRACE_ASSIGN_OR_RETURN(HostLeaseFile lease, HostLeaseFile::open(files.lease));
+  lease.set_guard_busy(false);  // one that was killed may have left it so
+  const SystemClock clock;
+  bool told = false;
+  for (;;) {
+    const uint64_t at_ns = lease.fence_at_ns();
+    const uint64_t now_ns = clock.now_ns();
+    if (at_ns == 0 && !is_held(files.agent_lock)) return {};
+    if (at_ns == 0 || now_ns < at_ns) {
+      told = false;
+      sleep_until(at_ns, now_ns);
+      continue;
+    }
+    const Status status = fence_in_time(files, lease, clock);
+    if (status.ok()) continue;
+    if (!told) spdlog::critical("guard: {}; trying again", status.error().to_string());
+    told = true;
+    sleep_until(0, now_ns);
+  }
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,49 @@
+// The guard of a host: a small process beside the agent that fences the host's memory when the host lease ends
+// and the agent did not come to it, because it was killed, stopped or hangs. Without it a killed agent would
+// leave programs that go on writing to memory which the manager gives to others.
+//
+//   agent ─ sets the moment ─► host-lease (a mapped page) ◄─ waits for it ─ guard: truncates every object file
+//
+// It needs nothing of the agent but the page, and no lock that the agent holds. It ends by itself once the
+// agent is gone and nothing is promised any more; an agent that starts again finds the guard that is there, or
+// starts one.
+//
+// Place     The agent starts `terraced ... --guard` in a session of its own: killing the agent's process group,
+// or its
+//           terminal, leaves it. What kills both (a reboot, a whole container) takes the programs along, too.
+// Threads   None.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/base/unique_fd.h"
+
+namespace terrace::daemon {
+
+struct HostFiles {
+  explicit HostFiles(const std::string& runtime_directory);
+  std::string lease;        // HostLeaseFile
+  std::string agent_lock;   // held by the agent while it lives
+  std::string guard_lock;   // held by the guard; its pid is in it
+  std::string directories;  // of object files, one a line: what the guard truncates
+};
+
+// Takes the agent's lock, for as long as the descriptor lives.
+// Errors    busy   another agent runs in this runtime directory
+Result<UniqueFd> lock_as_agent(const HostFiles& files);
+
+// What the guard will fence; before anything is carved.
+Status record_directories(const HostFiles& files, const std::vector<std::string>& directories);
+
+// Starts a guard unless one runs: `command` is this program's own command line.
+Status ensure_guard(const HostFiles& files, const std::vector<std::string>& command);
+
+// The guard itself. Returns when there is nothing left to guard.
+Status run_guard(const HostFiles& files);
+
+// Truncates every object file of a directory; one that does not exist has none.
+Status fence_directory(const std::string& directory);
+
+}  // namespace terrace::daemon

@@ -1,0 +1,43 @@
+// When this host's memory is to be fenced, where the guard process sees it: a page of the runtime directory
+// that the agent and its guard have mapped. It outlives the agent, and means nothing to another boot.
+//
+// Place     Uplink sets it with each answered heartbeat; daemon/agent/guard.h waits for the moment.
+// Threads   Any; its words are read and written atomically, in one order.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "core/base/result.h"
+
+namespace terrace::daemon {
+
+class HostLeaseFile {
+ public:
+  // Makes or opens the file. One of another boot, or one that is damaged, begins anew: without a promise.
+  static Result<HostLeaseFile> open(const std::string& path);
+  HostLeaseFile(HostLeaseFile&& other) noexcept;
+  HostLeaseFile& operator=(HostLeaseFile&&) = delete;
+  ~HostLeaseFile();
+
+  // CLOCK_BOOTTIME; 0: nothing is promised, or all is fenced.
+  uint64_t fence_at_ns() const { return word().load(); }
+  void set_fence_at_ns(uint64_t at_ns) { word().store(at_ns); }
+  // Clears `at_ns` if it still stands: a promise that was renewed meanwhile stays.
+  bool clear(uint64_t at_ns) { return word().compare_exchange_strong(at_ns, 0); }
+
+  // The guard says so before it looks at the moment, and until it has fenced: an agent that sees it busy
+  // registers later, so that nothing new is carved under the guard's hands.
+  bool guard_is_busy() const { return busy().load() != 0; }
+  void set_guard_busy(bool is_busy) { busy().store(is_busy ? 1 : 0); }
+
+ private:
+  std::atomic_ref<uint64_t> busy() const;
+  explicit HostLeaseFile(void* page) : page_(page) {}
+  std::atomic_ref<uint64_t> word() const;
+
+  void* page_;
+};
+
+}  // namespace terrace::daemon

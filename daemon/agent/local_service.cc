@@ -1,0 +1,122 @@
+#include "daemon/agent/local_service.h"
+
+#include <spdlog/spdlog.h>
+
+#include <vector>
+
+#include "core/base/limits.h"
+#include "daemon/agent/local_session.h"
+#include "daemon/state/names.h"
+
+namespace terrace::daemon {
+namespace {
+
+class LocalGateway final : public rpc::Gateway::Server {
+ public:
+  explicit LocalGateway(kj::Own<LocalConnection> connection) : connection_(kj::mv(connection)) {}
+
+  kj::Promise<void> hello(HelloContext context) override {
+    const auto slot = admit(*connection_, context);
+    if (slot == nullptr) return kj::READY_NOW;
+    const auto params = context.getParams();
+    if (params.getOldest() > rpc::PROTOCOL_VERSION || params.getNewest() < rpc::PROTOCOL_VERSION_OLDEST) {
+      refuse(context,
+             Error{.code = ErrorCode::version_mismatch,
+                   .where = "hello",
+                   .detail = "this terraced speaks another protocol version; install matching versions"});
+      return kj::READY_NOW;
+    }
+    const std::string name = read_text(params.getClient());
+    if (valid_text(name, limits::label_bytes_max)) connection_->client_name = name;
+    connection_->greeted = true;
+    auto results = context.getResults();
+    results.setVersion(std::min<uint32_t>(params.getNewest(), rpc::PROTOCOL_VERSION));
+    results.setServer(TERRACE_VERSION);
+    results.setAdmin(false);
+    results.setTenant(service().tenant_of(connection_->peer).value_or(""));
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> openSession(OpenSessionContext context) override {
+    const auto slot = admit(*connection_, context);
+    if (slot == nullptr) return kj::READY_NOW;
+    const auto params = context.getParams();
+    const auto own_tenant = service().tenant_of(connection_->peer);
+    std::string tenant = read_text(params.getTenant());
+    if (tenant.empty()) tenant = own_tenant.value_or("");
+    if (Status status = check(tenant, own_tenant); !status.ok()) {
+      refuse(context, status.error());
+      return kj::READY_NOW;
+    }
+    context.getResults().setTenant(tenant);
+    context.getResults().setSession(make_local_session(kj::addRef(*connection_), tenant, params.getListener()));
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> openAdmin(OpenAdminContext context) override {
+    refuse(context, Error{.code = ErrorCode::permission_denied,
+                          .where = "openAdmin",
+                          .detail = "this terraced is " + agent_name() +
+                                    "; pools, devices and leases are administered " + "at its manager, " +
+                                    service().uplink().manager()});
+    return kj::READY_NOW;
+  }
+
+ private:
+  LocalService& service() { return connection_->service; }
+
+  std::string agent_name() {
+    const std::string& host = service().uplink().host();
+    return host.empty() ? "an agent" : "the agent of host " + host;
+  }
+
+  Status check(const std::string& tenant, const std::optional<std::string>& own_tenant) {
+    const std::string uid = "uid " + std::to_string(connection_->peer.uid);
+    const auto refused = [](ErrorCode code, std::string detail) {
+      return Error{.code = code, .where = "openSession", .detail = std::move(detail)};
+    };
+    if (!connection_->greeted) return refused(ErrorCode::invalid_argument, "say hello first");
+    const bool admin = service().is_admin(connection_->peer);
+    if (!own_tenant.has_value() && !admin)
+      return refused(ErrorCode::permission_denied,
+                     uid + " has no tenant here; map it under [tenants] in the agent's configuration");
+    if (!valid_name(tenant)) return refused(ErrorCode::invalid_argument, "a tenant must be a plain name");
+    if (own_tenant != tenant && !admin)
+      return refused(ErrorCode::permission_denied, uid + " is tenant " + *own_tenant + ", not " + tenant);
+    if (connection_->parts.size() >= limits::rpc_sessions_max)
+      return refused(ErrorCode::limit_exceeded, "this connection has " +
+                                                    std::to_string(limits::rpc_sessions_max) +
+                                                    " sessions open already; use one of them");
+    return {};
+  }
+
+  kj::Own<LocalConnection> connection_;
+};
+
+}  // namespace
+
+RpcServer::Welcome LocalService::welcome(PeerCredentials peer) {
+  auto connection = kj::refcounted<LocalConnection>(*this, peer);
+  rpc::Gateway::Client gateway = kj::heap<LocalGateway>(kj::addRef(*connection));
+  return {kj::mv(connection), kj::mv(gateway)};
+}
+
+Error LocalService::away(const char* where) const {
+  return Error{.code = ErrorCode::unavailable, .where = where, .detail = uplink_.absence()};
+}
+
+// A copy: a session may end meanwhile.
+void LocalService::manager_connected() {
+  for (LocalSession* session : std::vector(sessions_.begin(), sessions_.end())) session->resume();
+}
+
+void LocalService::manager_away() {
+  spdlog::warn("{}", uplink_.absence());
+  for (LocalSession* session : std::vector(sessions_.begin(), sessions_.end())) session->suspend();
+}
+
+void LocalService::host_fenced(const std::string& reason) {
+  for (LocalSession* session : std::vector(sessions_.begin(), sessions_.end())) session->all_fenced(reason);
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,69 @@
+// What an agent serves on its host: the gateway, tenant sessions and leases of terrace.capnp, each passed
+// through to the manager, with descriptors of this host's own memory objects. It decides nothing; while the
+// manager is away it answers what was promised.
+//
+//   program ─ unix socket ─► gateway ─► LocalSession ─► manager's TenantSession (opened for the program's
+//   tenant)
+//                                          └─ LocalLease ─► manager's Lease  +  the object's descriptor here
+//
+// Threads   The event loop's thread only.
+// Invariant L1  a capability handed out here has a descriptor of an object that the manager granted to this
+// host
+//           L2  without the manager nothing is said to last beyond the host lease, nor beyond the lease's own
+//           expiry
+//               as the manager gave it last
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "core/base/clock.h"
+#include "daemon/agent/orders.h"
+#include "daemon/agent/uplink.h"
+#include "daemon/rpc/calls.h"
+#include "daemon/rpc/server.h"
+
+namespace terrace::daemon {
+
+class LocalSession;
+
+class LocalService final : public Peers, public UplinkListener {
+ public:
+  LocalService(PeerOptions options, Uplink& uplink, Orders& orders, const Clock& clock, kj::Timer& timer)
+      : Peers(std::move(options)), uplink_(uplink), orders_(orders), clock_(clock), timer_(timer) {}
+
+  uint64_t now_ns() const override { return clock_.now_ns(); }
+  Uplink& uplink() { return uplink_; }
+  Orders& orders() { return orders_; }
+  kj::Promise<void> after(kj::Duration pause) { return timer_.afterDelay(pause); }
+
+  // For RpcServer.
+  RpcServer::Welcome welcome(PeerCredentials peer);
+
+  void manager_connected() override;
+  void manager_away() override;
+  void host_fenced(const std::string& reason) override;
+
+  void session_began(LocalSession& session) { sessions_.insert(&session); }
+  void session_ended(LocalSession& session) { sessions_.erase(&session); }
+
+  // What a call says that needs the manager while it is away.
+  Error away(const char* where) const;
+
+ private:
+  Uplink& uplink_;
+  Orders& orders_;
+  const Clock& clock_;
+  kj::Timer& timer_;
+  std::set<LocalSession*> sessions_;
+};
+
+class LocalConnection final : public PeerConnection {
+ public:
+  LocalConnection(LocalService& service_in, PeerCredentials peer_in)
+      : PeerConnection(service_in, peer_in), service(service_in) {}
+
+  LocalService& service;
+};
+
+}  // namespace terrace::daemon

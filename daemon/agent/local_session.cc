@@ -1,0 +1,423 @@
+#include "daemon/agent/local_session.h"
+
+#include <kj/debug.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "core/base/limits.h"
+#include "daemon/agent/local_lease.h"
+
+namespace terrace::daemon {
+namespace {
+
+constexpr int reattach_tries_max = 25;
+constexpr kj::Duration reattach_pause = 200 * kj::MILLISECONDS;
+
+[[noreturn]] void disconnected(const std::string& why) {
+  kj::throwFatalException(
+      kj::Exception(kj::Exception::Type::DISCONNECTED, __FILE__, __LINE__, kj::str(why.c_str())));
+}
+
+// What the manager has to say to the program, on its way through. The session may have ended: then nobody
+// listens.
+class Forwarder final : public rpc::LeaseListener::Server {
+ public:
+  explicit Forwarder(LocalSession& session) : session_(kj::addRef(session)) {}
+
+  kj::Promise<void> revoking(RevokingContext context) override {
+    const auto params = context.getParams();
+    return session_->forward_revoking(params.getLease(), params.getGraceNs(), params.getReason());
+  }
+  kj::Promise<void> fenced(FencedContext context) override {
+    const auto params = context.getParams();
+    return session_->forward_fenced(params.getLease(), read_text(params.getReason()), params.getCause());
+  }
+  kj::Promise<void> moveRequested(MoveRequestedContext context) override {
+    return session_->forward_move_requested(context.getParams().getLease(), context.getParams().getReason());
+  }
+
+ private:
+  kj::Own<LocalSession> session_;
+};
+
+class LocalSessionServer final : public rpc::TenantSession::Server {
+ public:
+  explicit LocalSessionServer(kj::Own<LocalSession> session) : session_(kj::mv(session)) {}
+  ~LocalSessionServer() noexcept(false) { session_->end(); }
+
+  kj::Promise<void> grant(GrantContext context) override {
+    KJ_IF_MAYBE (slot, admit(session_->connection(), context)) {
+      if (Status status = session_->may_take_one_more(); !status.ok()) {
+        refuse(context, status.error());
+        return kj::READY_NOW;
+      }
+      const bool waits = context.getParams().getRequest().getWaitNs() != 0;
+      const uint64_t sent_ns = now_ns();
+      auto call =
+          session_->upstream().then([this, context, sent_ns](rpc::TenantSession::Client manager) mutable {
+            auto request = manager.grantRequest();
+            request.setRequest(context.getParams().getRequest());
+            return request.send().then([this, context, sent_ns](auto&& reply) mutable {
+              hand_over(context, reply, ObjectAccess::read_write, sent_ns);
+            });
+          });
+      if (waits) context.allowCancellation();
+      auto answered = or_away(kj::mv(call), *session_, context, "grant");
+      if (waits && session_->connection().waiting < limits::waiting_per_tenant_max)
+        return answered.attach(WaitingSlot(session_->connection()));
+      return answered.attach(kj::mv(*slot));
+    }
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> attach(AttachContext context) override {
+    KJ_IF_MAYBE (slot, admit(session_->connection(), context)) {
+      if (Status status = session_->may_take_one_more(); !status.ok()) {
+        refuse(context, status.error());
+        return kj::READY_NOW;
+      }
+      const uint64_t sent_ns = now_ns();
+      auto call =
+          session_->upstream().then([this, context, sent_ns](rpc::TenantSession::Client manager) mutable {
+            const auto params = context.getParams();
+            auto request = manager.attachRequest();
+            request.setLease(params.getLease());
+            request.setLabel(params.getLabel());
+            request.setAccess(params.getAccess());
+            const auto access = params.getAccess() == rpc::Access::READ_WRITE ? ObjectAccess::read_write
+                                                                              : ObjectAccess::read_only;
+            return request.send().then([this, context, access, sent_ns](auto&& reply) mutable {
+              hand_over(context, reply, access, sent_ns);
+            });
+          });
+      return or_away(kj::mv(call), *session_, context, "attach").attach(kj::mv(*slot));
+    }
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> list(ListContext context) override {
+    return pass(
+        context, "list",
+        [](rpc::TenantSession::Client& manager, ListContext& c) {
+          auto request = manager.listRequest();
+          request.setAfter(c.getParams().getAfter());
+          request.setLimit(c.getParams().getLimit());
+          return request;
+        },
+        [](ListContext& c, auto& reply) { c.getResults().setLeases(reply.getLeases()); });
+  }
+
+  kj::Promise<void> pools(PoolsContext context) override {
+    return pass(
+        context, "pools",
+        [](rpc::TenantSession::Client& manager, PoolsContext&) { return manager.poolsRequest(); },
+        [](PoolsContext& c, auto& reply) { c.getResults().setPools(reply.getPools()); });
+  }
+
+  kj::Promise<void> renewMany(RenewManyContext context) override {
+    KJ_IF_MAYBE (slot, admit(session_->connection(), context)) {
+      if (context.getParams().getLeases().size() > limits::leases_per_page_max) {
+        refuse(context,
+               Error{.code = ErrorCode::limit_exceeded,
+                     .where = "renewMany",
+                     .detail = "at most " + std::to_string(limits::leases_per_page_max) + " leases a call"});
+        return kj::READY_NOW;
+      }
+      const uint64_t sent_ns = now_ns();
+      return session_->upstream()
+          .then([this, context, sent_ns](rpc::TenantSession::Client manager) mutable {
+            auto request = manager.renewManyRequest();
+            request.setLeases(context.getParams().getLeases());
+            request.setTtlNs(context.getParams().getTtlNs());
+            return request.send().then(
+                [this, context, sent_ns](auto&& reply) mutable { renewed(context, reply, sent_ns); });
+          })
+          .catch_([this, context](kj::Exception&& exception) mutable {
+            if (exception.getType() != kj::Exception::Type::DISCONNECTED)
+              kj::throwRecoverableException(kj::mv(exception));
+            renew_from_promises(context);
+          })
+          .attach(kj::mv(*slot));
+    }
+    return kj::READY_NOW;
+  }
+
+ private:
+  uint64_t now_ns() { return session_->service().now_ns(); }
+
+  template <typename Context, typename Reply>
+  void hand_over(Context& context, Reply& reply, ObjectAccess access, uint64_t sent_ns) {
+    if (reply.getError().getCode() != 0) {
+      context.getResults().setError(reply.getError());
+      return;
+    }
+    auto handed = session_->adopt(reply.getInfo(), reply.getLease(), access, sent_ns);
+    if (!handed.ok()) return refuse(context, handed.error());
+    context.getResults().setInfo(reply.getInfo());
+    context.getResults().setLease(kj::mv(*handed));
+  }
+
+  template <typename Context, typename Ask, typename Answer>
+  kj::Promise<void> pass(Context context, const char* where, Ask ask, Answer answer) {
+    KJ_IF_MAYBE (slot, admit(session_->connection(), context)) {
+      auto call = session_->upstream().then([context, ask, answer](rpc::TenantSession::Client manager) mutable {
+        return ask(manager, context).send().then([context, answer](auto&& reply) mutable {
+          if (reply.getError().getCode() != 0) {
+            context.getResults().setError(reply.getError());
+          } else {
+            answer(context, reply);
+          }
+        });
+      });
+      return or_away(kj::mv(call), *session_, context, where).attach(kj::mv(*slot));
+    }
+    return kj::READY_NOW;
+  }
+
+  template <typename Reply>
+  void renewed(RenewManyContext& context, Reply& reply, uint64_t sent_ns) {
+    if (reply.getError().getCode() != 0) {
+      context.getResults().setError(reply.getError());
+      return;
+    }
+    context.getResults().setFailed(reply.getFailed());
+    std::set<uint64_t> failed;
+    for (const auto one : reply.getFailed()) failed.insert(one.getLease());
+    const auto params = context.getParams();
+    for (const uint64_t id : params.getLeases())
+      if (!failed.contains(id)) session_->promised(id, params.getTtlNs(), sent_ns);
+  }
+
+  void renew_from_promises(RenewManyContext& context) {
+    std::vector<uint64_t> failed;
+    for (const uint64_t id : context.getParams().getLeases())
+      if (session_->promised_until_ns(id) <= now_ns()) failed.push_back(id);
+    auto out = context.getResults().initFailed(static_cast<uint32_t>(failed.size()));
+    for (uint32_t i = 0; i < failed.size(); ++i) {
+      out[i].setLease(failed[i]);
+      write_error(out[i].initError(), session_->away("renewMany"));
+    }
+  }
+
+  kj::Own<LocalSession> session_;
+};
+
+}  // namespace
+
+rpc::TenantSession::Client make_local_session(kj::Own<LocalConnection> connection, std::string tenant,
+                                              rpc::LeaseListener::Client listener) {
+  return kj::heap<LocalSessionServer>(
+      kj::refcounted<LocalSession>(kj::mv(connection), std::move(tenant), kj::mv(listener)));
+}
+
+LocalSession::LocalSession(kj::Own<LocalConnection> connection, std::string tenant,
+                           rpc::LeaseListener::Client listener)
+    : connection_(kj::mv(connection)), tenant_(std::move(tenant)), listener_(kj::mv(listener)), tasks_(*this) {
+  connection_->parts.insert(this);
+  service().session_began(*this);
+}
+
+LocalSession::~LocalSession() noexcept(false) {
+  end();
+}
+
+void LocalSession::taskFailed(kj::Exception&& exception) {
+  service().peer_log().info(service().now_ns(), connection_->name() + ": " + exception.getDescription().cStr());
+}
+
+void LocalSession::end() {
+  if (std::exchange(ended_, true)) return;
+  service().session_ended(*this);
+  connection_->parts.erase(this);
+  listener_ = nullptr;
+  upstream_ = nullptr;
+}
+
+Status LocalSession::may_take_one_more() {
+  const uint32_t most = service().peer_options().leases_max;
+  if (ended_) return Error{.code = ErrorCode::cancelled, .where = "attach", .detail = "this session has ended"};
+  if (connection_->leases < most) return {};
+  return Error{
+      .code = ErrorCode::limit_exceeded,
+      .where = "attach",
+      .detail = "this connection holds " + std::to_string(most) + " lease capabilities; drop some first"};
+}
+
+// --- the manager's side ---------------------------------------------------------------------------------
+
+kj::Promise<rpc::TenantSession::Client> LocalSession::upstream() {
+  return kj::evalNow([this] { return open_upstream(); });
+}
+
+kj::Promise<rpc::TenantSession::Client> LocalSession::open_upstream() {
+  KJ_IF_MAYBE (known, upstream_) return *known;
+  if (ended_) disconnected("the session has ended");
+  KJ_IF_MAYBE (manager, service().uplink().service()) {
+    auto request = manager->openSessionRequest();
+    request.setTenant(tenant_);
+    request.setUid(connection_->peer.uid);
+    request.setClient(client_text());
+    request.setListener(kj::heap<Forwarder>(*this));
+    return request.send().then(
+        [this, self = kj::addRef(*this), link = link_](auto&& reply) mutable -> rpc::TenantSession::Client {
+          refused_.reset();
+          if (Status refused = read_error(reply.getError(), "openSession"); !refused.ok()) {
+            refused_ = refused.error();
+            disconnected("the manager refused this session: " + refused.error().detail);
+          }
+          if (link != link_ || ended_) disconnected("the manager went away");
+          KJ_IF_MAYBE (known, upstream_) return *known;  // opened twice at once: the other one counts
+          upstream_ = reply.getSession();
+          return reply.getSession();
+        });
+  }
+  disconnected("the manager is away");
+}
+
+// As the manager's logs have it; with the pid it must still be a label.
+std::string LocalSession::client_text() const {
+  const std::string& name = connection_->client_name;
+  constexpr size_t pid_bytes_max = 16;
+  const bool fits = !name.empty() && name.size() + pid_bytes_max <= limits::label_bytes_max;
+  return (fits ? name : "program") + "[" + std::to_string(connection_->peer.pid) + "]";
+}
+
+Error LocalSession::away(const char* where) const {
+  return refused_.has_value() ? *refused_ : connection_->service.away(where);
+}
+
+void LocalSession::suspend() {
+  ++link_;
+  upstream_ = nullptr;
+  for (LocalLease* lease : leases_) lease->suspend();
+}
+
+void LocalSession::resume() {
+  ++link_;
+  upstream_ = nullptr;
+  if (!leases_.empty() && !ended_) tasks_.add(reattach(link_, reattach_tries_max));
+}
+
+// What the manager refuses for the moment (an older session of ours lingers there) is asked again.
+kj::Promise<void> LocalSession::reattach(uint64_t link, int tries_left) {
+  return upstream()
+      .then([this](rpc::TenantSession::Client session) {
+        kj::Vector<kj::Promise<bool>> all;
+        for (LocalLease* lease : leases_)
+          if (!lease->ended()) all.add(reattach_one(*lease, session));
+        return kj::joinPromises(all.releaseAsArray());
+      })
+      .then([this, link, tries_left](kj::Array<bool> done) -> kj::Promise<void> {
+        const bool all = std::all_of(done.begin(), done.end(), [](bool one) { return one; });
+        if (all || tries_left == 0 || link != link_ || ended_) return kj::READY_NOW;
+        return service().after(reattach_pause).then([this, link, tries_left]() -> kj::Promise<void> {
+          if (link != link_ || ended_) return kj::READY_NOW;
+          return reattach(link, tries_left - 1);
+        });
+      });
+}
+
+// Resolves to whether it is settled: attached, or ended. The lease may go away meanwhile.
+kj::Promise<bool> LocalSession::reattach_one(LocalLease& lease, rpc::TenantSession::Client session) {
+  const uint64_t id = lease.id();
+  const uint64_t sent_ns = service().now_ns();
+  auto request = session.attachRequest();
+  request.setLease(id);
+  request.setAccess(lease.access() == ObjectAccess::read_write ? rpc::Access::READ_WRITE
+                                                               : rpc::Access::READ_ONLY);
+  return request.send().then([this, &lease, id, sent_ns, link = link_](auto&& reply) -> kj::Promise<bool> {
+    if (link != link_ || !leases_.contains(&lease) || lease.ended()) return true;
+    const Status refused = read_error(reply.getError(), "attach");
+    if (!refused.ok()) {
+      const ErrorCode code = refused.error().code;
+      if (code == ErrorCode::busy || code == ErrorCode::unavailable) return false;
+      const auto cause = code == ErrorCode::lease_expired ? rpc::LeaseCause::EXPIRED : rpc::LeaseCause::REVOKED;
+      return forward_fenced(id, refused.error().detail, cause).then([] { return true; });
+    }
+    const auto info = reply.getInfo();
+    if (read_text(info.getObject()) != lease.object() || info.getEpoch() != lease.epoch()) {
+      return forward_fenced(id, "it was moved while the manager was away; attach it again",
+                            rpc::LeaseCause::MOVED)
+          .then([] { return true; });
+    }
+    lease.resume(reply.getLease(), info, sent_ns);
+    return true;
+  });
+}
+
+void LocalSession::all_fenced(const std::string& reason) {
+  std::set<uint64_t> ids;
+  for (const LocalLease* lease : leases_)
+    if (!lease->ended()) ids.insert(lease->id());
+  for (const uint64_t id : ids) tasks_.add(forward_fenced(id, reason, rpc::LeaseCause::OBJECT_LOST));
+}
+
+// --- notices --------------------------------------------------------------------------------------------
+
+kj::Promise<void> LocalSession::forward_revoking(uint64_t lease, uint64_t grace_ns,
+                                                 capnp::Text::Reader reason) {
+  KJ_IF_MAYBE (listener, listener_) {
+    auto request = listener->revokingRequest();
+    request.setLease(lease);
+    request.setGraceNs(grace_ns);
+    request.setReason(reason);
+    return request.send().ignoreResult();
+  }
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> LocalSession::forward_fenced(uint64_t lease, const std::string& reason,
+                                               rpc::LeaseCause cause) {
+  for (LocalLease* held : std::vector(leases_.begin(), leases_.end()))
+    if (held->id() == lease) held->end(reason);
+  KJ_IF_MAYBE (listener, listener_) {
+    auto request = listener->fencedRequest();
+    request.setLease(lease);
+    request.setReason(reason);
+    request.setCause(cause);
+    return request.send().ignoreResult();
+  }
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> LocalSession::forward_move_requested(uint64_t lease, capnp::Text::Reader reason) {
+  KJ_IF_MAYBE (listener, listener_) {
+    auto request = listener->moveRequestedRequest();
+    request.setLease(lease);
+    request.setReason(reason);
+    return request.send().ignoreResult();
+  }
+  return kj::READY_NOW;
+}
+
+// --- leases -----------------------------------------------------------------------------------------------
+
+uint64_t LocalSession::promised_until_ns(uint64_t id) const {
+  uint64_t until_ns = 0;
+  for (const LocalLease* lease : leases_)
+    if (lease->id() == id && !lease->ended()) until_ns = std::max(until_ns, lease->expiry_ns());
+  return std::min(until_ns, connection_->service.uplink().promised_until_ns());
+}
+
+void LocalSession::promised(uint64_t id, uint64_t ttl_ns, uint64_t sent_ns) {
+  for (LocalLease* lease : leases_)
+    if (lease->id() == id && !lease->ended()) lease->promised(ttl_ns, sent_ns);
+}
+
+// The manager names its object with the host: `lease-7@hostb`.
+Result<LocalFd> LocalSession::open(capnp::Text::Reader object, ObjectAccess access) {
+  const std::string name(object_on_host(read_text(object)));
+  TERRACE_ASSIGN_OR_RETURN(UniqueFd opened, service().orders().open(name, access));
+  return LocalFd(std::make_shared<const UniqueFd>(std::move(opened)));
+}
+
+Result<rpc::Lease::Client> LocalSession::adopt(rpc::LeaseInfo::Reader info, rpc::Lease::Client upstream,
+                                               ObjectAccess access, uint64_t sent_ns) {
+  TERRACE_RETURN_IF_ERROR(may_take_one_more());
+  TERRACE_ASSIGN_OR_RETURN(LocalFd memory, open(info.getObject(), access));
+  return rpc::Lease::Client(
+      kj::heap<LocalLease>(kj::addRef(*this), info, kj::mv(upstream), access, std::move(memory), sent_ns));
+}
+
+}  // namespace terrace::daemon

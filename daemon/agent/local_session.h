@@ -1,0 +1,95 @@
+// One program's session at an agent: the manager's session that stands for it, and the leases that it holds. It
+// survives the manager: the manager's session is opened again, and what the program holds attached again,
+// whenever the manager is back.
+//
+// Threads   The event loop's thread only.
+#pragma once
+
+#include <kj/refcount.h>
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "daemon/agent/local_service.h"
+
+namespace terrace::daemon {
+
+class LocalLease;
+
+// A descriptor of a memory object here, shared by the capabilities of one hand-over.
+using LocalFd = std::shared_ptr<const UniqueFd>;
+
+class LocalSession final : public kj::Refcounted,
+                           private EndsWithConnection,
+                           private kj::TaskSet::ErrorHandler {
+ public:
+  LocalSession(kj::Own<LocalConnection> connection, std::string tenant, rpc::LeaseListener::Client listener);
+  ~LocalSession() noexcept(false);
+
+  LocalConnection& connection() { return *connection_; }
+  LocalService& service() { return connection_->service; }
+  // The manager's session; opened when there is none yet.
+  // Errors    an exception of type DISCONNECTED when the manager is away
+  kj::Promise<rpc::TenantSession::Client> upstream();
+  bool ended() const { return ended_; }
+  // Why upstream() failed: the manager's refusal of this tenant, or that it is away.
+  Error away(const char* where) const;
+
+  // From LocalService.
+  void resume();
+  void suspend();
+  void all_fenced(const std::string& reason);
+
+  // From the manager.
+  kj::Promise<void> forward_revoking(uint64_t lease, uint64_t grace_ns, capnp::Text::Reader reason);
+  kj::Promise<void> forward_fenced(uint64_t lease, const std::string& reason, rpc::LeaseCause cause);
+  kj::Promise<void> forward_move_requested(uint64_t lease, capnp::Text::Reader reason);
+
+  void lease_began(LocalLease& lease) { leases_.insert(&lease); }
+  void lease_gone(LocalLease& lease) { leases_.erase(&lease); }
+  // Until when the lease is promised to last, without the manager; 0: this session does not hold it.
+  uint64_t promised_until_ns(uint64_t lease) const;
+  void promised(uint64_t lease, uint64_t ttl_ns, uint64_t sent_ns);
+
+  // Makes the capability for what the manager handed over: `info` names the object.
+  Result<rpc::Lease::Client> adopt(rpc::LeaseInfo::Reader info, rpc::Lease::Client upstream,
+                                   ObjectAccess access, uint64_t sent_ns);
+  Result<LocalFd> open(capnp::Text::Reader object, ObjectAccess access);
+  Status may_take_one_more();
+  void end();
+
+ private:
+  void connection_ended() override { end(); }
+  void taskFailed(kj::Exception&& exception) override;
+  kj::Promise<rpc::TenantSession::Client> open_upstream();
+  std::string client_text() const;
+  kj::Promise<void> reattach(uint64_t link, int tries_left);
+  kj::Promise<bool> reattach_one(LocalLease& lease, rpc::TenantSession::Client session);
+
+  kj::Own<LocalConnection> connection_;
+  const std::string tenant_;
+  kj::Maybe<rpc::LeaseListener::Client> listener_;
+  kj::Maybe<rpc::TenantSession::Client> upstream_;
+  uint64_t link_ = 0;  // counts connections of the manager
+  std::set<LocalLease*> leases_;
+  std::optional<Error> refused_;  // the manager's answer when this session was opened there last
+  bool ended_ = false;
+  kj::TaskSet tasks_;
+};
+
+rpc::TenantSession::Client make_local_session(kj::Own<LocalConnection> connection, std::string tenant,
+                                              rpc::LeaseListener::Client listener);
+
+// How a call that needs the manager ends when the manager goes away meanwhile.
+template <typename Context>
+kj::Promise<void> or_away(kj::Promise<void> call, LocalSession& session, Context context, const char* where) {
+  return call.catch_([&session, context, where](kj::Exception&& exception) mutable {
+    // Everything else is a defect, or the manager's refusal of the message; it passes on.
+    if (exception.getType() != kj::Exception::Type::DISCONNECTED)
+      kj::throwRecoverableException(kj::mv(exception));
+    refuse(context, session.away(where));
+  });
+}
+
+}  // namespace terrace::daemon

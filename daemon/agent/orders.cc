@@ -1,0 +1,292 @@
+#include "daemon/agent/orders.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "core/base/failpoint.h"
+#include "daemon/rpc/wire.h"
+#include "daemon/state/names.h"
+
+namespace terrace::daemon {
+namespace {
+
+Error too_late() {
+  return Error{.code = ErrorCode::unavailable,
+               .where = "HostAgent",
+               .detail = "this order came too late: the host lease has run out, or another connection counts"};
+}
+
+class HostAgentServer final : public rpc::HostAgent::Server {
+ public:
+  HostAgentServer(Orders& orders, uint64_t generation) : orders_(orders), generation_(generation) {}
+
+  kj::Promise<void> carve(CarveContext context) override {
+    return with_object(
+        context, context.getParams().getObject(), [this, context](auto object, auto extents) mutable {
+          return finish(context, false,
+                        [&orders = orders_, &backend = orders_.backend(), object, extents]() -> Status {
+                          if (!orders.in_force()) return too_late();
+                          TERRACE_RETURN_IF_ERROR(orders.before_carve());
+                          Status status = backend.carve(object.name, object.bytes, extents);
+                          // Made by an order that came twice: it is there, whole, and nobody had it yet.
+                          if (!status.ok() && status.error().code == ErrorCode::already_exists) {
+                            const auto there = backend.usage(object.name);
+                            if (there.ok() && there->bytes == object.bytes) status = Status();
+                          }
+                          [[maybe_unused]] const int armed = TERRACE_FAILPOINT(agent_after_carve);
+                          return status;
+                        });
+        });
+  }
+
+  kj::Promise<void> fence(FenceContext context) override {
+    return with_name(context, context.getParams().getName(), [this, context](std::string name) mutable {
+      return finish(context, true, [&backend = orders_.backend(), name]() -> Status {
+        Status status = backend.fence(name);
+        [[maybe_unused]] const int armed = TERRACE_FAILPOINT(agent_after_fence);
+        return status;
+      });
+    });
+  }
+
+  kj::Promise<void> erase(EraseContext context) override {
+    const uint64_t offset = context.getParams().getOffset();
+    const uint64_t length = context.getParams().getLength();
+    return with_object(context, context.getParams().getObject(),
+                       [this, context, offset, length](auto object, auto extents) mutable {
+                         return finish(
+                             context, false,
+                             [&backend = orders_.backend(), object, extents, offset, length]() -> Status {
+                               Status status = backend.erase(object.name, extents, offset, length);
+                               [[maybe_unused]] const int armed = TERRACE_FAILPOINT(agent_after_erase);
+                               return status;
+                             });
+                       });
+  }
+
+  kj::Promise<void> scrub(ScrubContext context) override {
+    return with_name(context, context.getParams().getName(), [this, context](std::string name) mutable {
+      auto scrubbed = std::make_shared<uint64_t>(0);
+      return finish(context, false,
+                    [&backend = orders_.backend(), name, scrubbed]() -> Status {
+                      const auto bytes = backend.scrub(name);
+                      [[maybe_unused]] const int armed = TERRACE_FAILPOINT(agent_after_erase);
+                      if (!bytes.ok()) return bytes.error();
+                      *scrubbed = *bytes;
+                      return {};
+                    })
+          .then([context, scrubbed]() mutable { context.getResults().setBytes(*scrubbed); });
+    });
+  }
+
+  kj::Promise<void> resize(ResizeContext context) override {
+    const uint64_t from = context.getParams().getFromBytes();
+    return with_object(context, context.getParams().getObject(),
+                       [this, context, from](auto object, auto extents) mutable {
+                         return finish(context, false, [&orders = orders_, object, extents, from]() -> Status {
+                           if (!orders.in_force()) return too_late();
+                           return orders.backend().resize(object.name, from, object.bytes, extents);
+                         });
+                       });
+  }
+
+  kj::Promise<void> rebind(RebindContext context) override {
+    const std::string from = read_text(context.getParams().getFrom());
+    return with_object(
+        context, context.getParams().getTo(), [this, context, from](auto object, auto extents) mutable {
+          return finish(context, false, [&backend = orders_.backend(), object, extents, from]() -> Status {
+            return backend.rebind(from, object.name, object.bytes, extents);
+          });
+        });
+  }
+
+  kj::Promise<void> copy(CopyContext context) override {
+    const auto params = context.getParams();
+    const std::string from = read_text(params.getFrom());
+    const std::string to = read_text(params.getTo());
+    const uint64_t bytes = params.getBytes();
+    return may_begin(context, false)
+        .then([this, context, from, to, bytes](bool may) mutable -> kj::Promise<void> {
+          if (!may) return kj::READY_NOW;
+          return finish(context, false, [&backend = orders_.backend(), from, to, bytes]() -> Status {
+            return backend.copy(from, to, bytes);
+          });
+        });
+  }
+
+  kj::Promise<void> usage(UsageContext context) override {
+    const auto found = orders_.backend().usage(read_text(context.getParams().getName()));
+    if (found.ok()) {
+      context.getResults().setBytes(found->bytes);
+      context.getResults().setAllocated(found->allocated);
+    } else {
+      write_error(context.getResults().initError(), found.error());
+    }
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> list(ListContext context) override {
+    auto found = std::make_shared<std::vector<ObservedObject>>();
+    return finish(context, false,
+                  [&backend = orders_.backend(), found]() -> Status {
+                    auto listed = backend.list();
+                    if (!listed.ok()) return listed.error();
+                    *found = std::move(*listed);
+                    return {};
+                  })
+        .then([context, found]() mutable {
+          auto out = context.getResults().initObjects(static_cast<uint32_t>(found->size()));
+          for (uint32_t i = 0; i < found->size(); ++i)
+            write_object(out[i], (*found)[i].name, (*found)[i].bytes, {});
+        });
+  }
+
+ private:
+  // What takes memory away from its holders is always done; what makes memory, only while the host lease holds:
+  // an order that was long on its way may be about extents that are another's by now.
+  template <typename Context>
+  kj::Promise<bool> may_begin(Context& context, bool takes_away) {
+    if (generation_ == orders_.generation() && (takes_away || orders_.in_force())) return true;
+    write_error(context.getResults().initError(), too_late());
+    return false;
+  }
+
+  template <typename Context, typename Do>
+  kj::Promise<void> with_name(Context& context, capnp::Text::Reader text, Do work) {
+    std::string name = read_text(text);
+    if (!valid_name(name)) {
+      write_error(context.getResults().initError(), Error{.code = ErrorCode::invalid_argument,
+                                                          .where = "HostAgent",
+                                                          .detail = "an impossible name of a memory object"});
+      return kj::READY_NOW;
+    }
+    return may_begin(context, true).then([work, name = std::move(name)](bool may) mutable -> kj::Promise<void> {
+      if (!may) return kj::READY_NOW;
+      return work(std::move(name));
+    });
+  }
+
+  template <typename Context, typename Do>
+  kj::Promise<void> with_object(Context& context, rpc::AgentObject::Reader in, Do work) {
+    auto object = read_object(in);
+    Result<std::vector<Extent>> extents = std::vector<Extent>();
+    if (object.ok()) extents = orders_.local_extents(object->extents);
+    if (!object.ok() || !extents.ok()) {
+      write_error(context.getResults().initError(), object.ok() ? extents.error() : object.error());
+      return kj::READY_NOW;
+    }
+    return may_begin(context, false)
+        .then([work, object = std::move(*object),
+               extents = std::move(*extents)](bool may) mutable -> kj::Promise<void> {
+          if (!may) return kj::READY_NOW;
+          return work(std::move(object), std::move(extents));
+        });
+  }
+
+  template <typename Context, typename Work>
+  kj::Promise<void> finish(Context context, bool urgent, Work work) {
+    return orders_.run(work, urgent).then([context](Status status) mutable {
+      if (!status.ok()) write_error(context.getResults().initError(), status.error());
+    });
+  }
+
+  Orders& orders_;
+  const uint64_t generation_;
+};
+
+}  // namespace
+
+rpc::HostAgent::Client Orders::make_host_agent() {
+  return kj::heap<HostAgentServer>(*this, generation_);
+}
+
+std::vector<std::string> Orders::know_devices(const std::vector<SeenDevice>& adopted) {
+  std::vector<KnownDevice> known;
+  std::vector<std::string> fresh;
+  for (const SeenDevice& device : adopted) {
+    const DeviceId id{devices_.size() + 1};
+    if (!devices_.contains(device.serial)) fresh.push_back(device.serial);
+    KnownDevice& own =
+        devices_.try_emplace(device.serial, KnownDevice{id, device.serial, "", 0, 0}).first->second;
+    own.backend = device.backend;
+    own.capacity_bytes = device.capacity_bytes;
+    own.granule_bytes = device.granule_bytes;
+    known.push_back(own);
+  }
+  backend_.know_devices(known);
+  return fresh;
+}
+
+kj::Promise<void> Orders::take_over(std::vector<std::string> serials) {
+  if (serials.empty()) return kj::READY_NOW;
+  return bulk_
+      .run([this, serials = std::move(serials)]() -> Status {
+        const std::vector<SeenDevice> seen = backend_.discover();
+        for (const std::string& serial : serials) {
+          const bool here = std::any_of(seen.begin(), seen.end(),
+                                        [&](const SeenDevice& one) { return one.serial == serial; });
+          if (!here) continue;
+          if (Status status = backend_.take_over(serial); !status.ok())
+            spdlog::error("device {} was not taken over: {}", serial, status.error().to_string());
+        }
+        return {};
+      })
+      .ignoreResult();
+}
+
+Result<std::vector<Extent>> Orders::local_extents(const std::vector<WireExtent>& extents) const {
+  std::vector<Extent> local;
+  for (const WireExtent& extent : extents) {
+    const auto device = devices_.find(extent.serial);
+    const uint64_t granule = device == devices_.end() ? 0 : device->second.granule_bytes;
+    if (granule == 0 || extent.offset % granule != 0 || extent.length % granule != 0 || extent.length == 0 ||
+        extent.offset + extent.length > device->second.capacity_bytes) {
+      return Error{.code = ErrorCode::invalid_argument,
+                   .where = "HostAgent",
+                   .detail = "an extent of device " + extent.serial + " that this host does not know"};
+    }
+    local.push_back({device->second.id, extent.offset / granule, extent.length / granule});
+  }
+  return local;
+}
+
+kj::Promise<Result<std::vector<ObservedObject>>> Orders::take_stock(std::vector<WireObject> assigned) {
+  std::vector<KnownObject> known;
+  for (WireObject& object : assigned) {
+    auto extents = local_extents(object.extents);
+    if (extents.ok()) known.push_back({std::move(object.name), object.bytes, std::move(*extents)});
+  }
+  return bulk_.run([this, known = std::move(known)]() -> Result<std::vector<ObservedObject>> {
+    backend_.know_objects(known);
+    backend_.refresh();
+    return backend_.list();
+  });
+}
+
+kj::Promise<void> Orders::refresh() {
+  return bulk_
+      .run([this]() -> Status {
+        backend_.refresh();
+        return {};
+      })
+      .ignoreResult();
+}
+
+kj::Promise<Status> Orders::fence_all() {
+  return urgent_.run(
+      [this]() -> Status {
+        const auto objects = backend_.list();
+        if (!objects.ok()) return objects.error();
+        Status first;
+        for (const ObservedObject& object : *objects) {
+          if (object.bytes == 0) continue;
+          Status status = backend_.fence(object.name);
+          if (!status.ok() && first.ok()) first = std::move(status);
+        }
+        return first;
+      },
+      true);
+}
+
+}  // namespace terrace::daemon

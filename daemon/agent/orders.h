@@ -1,0 +1,68 @@
+// The agent's hands: does on this host's memory what the manager orders, and fences all of it when told that
+// nobody renews the host lease any more.
+//
+// Place     HostAgent (the manager's capability) -> here -> the backends, on workers.
+// Threads   The event loop's thread; the work runs on two workers, fences ahead of what takes long.
+#pragma once
+
+#include <kj/async.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "daemon/backend/backend.h"
+#include "daemon/event_loop/worker.h"
+#include "daemon/rpc/agent_wire.h"
+
+namespace terrace::daemon {
+
+class Orders {
+ public:
+  // `in_force`: whether new memory may be made for the manager now. `before_carve`: what has to be on record
+  // before an object exists. Both are called on workers as well.
+  Orders(Backend& backend, std::function<bool()> in_force, std::function<Status()> before_carve)
+      : backend_(backend), in_force_(std::move(in_force)), before_carve_(std::move(before_carve)) {}
+
+  // The capability for one connection to the manager. Orders that come after revoke() are refused.
+  rpc::HostAgent::Client make_host_agent();
+  void revoke() { ++generation_; }
+  uint64_t generation() const { return generation_; }
+
+  // What this host shows now.
+  std::vector<SeenDevice> devices() { return backend_.discover(); }
+  // The manager's devices of today; those of them that this host shows can be used from now on. Returns the
+  // serials that are new.
+  std::vector<std::string> know_devices(const std::vector<SeenDevice>& adopted);
+  // What was on devices that the manager adopted meanwhile goes. One that cannot be taken over refuses carves.
+  kj::Promise<void> take_over(std::vector<std::string> serials);
+  // What should be here, and what is. On a worker.
+  kj::Promise<Result<std::vector<ObservedObject>>> take_stock(std::vector<WireObject> assigned);
+  kj::Promise<void> refresh();
+  // Fences every object there is. Resolves when all are; an error names one that could not be.
+  kj::Promise<Status> fence_all();
+
+  Result<UniqueFd> open(const std::string& name, ObjectAccess access) { return backend_.open(name, access); }
+  Backend& backend() { return backend_; }
+
+  // --- for HostAgent ---
+  Result<std::vector<Extent>> local_extents(const std::vector<WireExtent>& extents) const;
+  bool in_force() const { return in_force_(); }
+  Status before_carve() const { return before_carve_(); }
+  template <typename Work>
+  auto run(Work work, bool urgent) {
+    return (urgent ? urgent_ : bulk_).run(std::move(work), urgent);
+  }
+
+ private:
+  Backend& backend_;
+  std::function<bool()> in_force_;
+  std::function<Status()> before_carve_;
+  std::map<std::string, KnownDevice> devices_;  // by serial; ids are this process's own
+  uint64_t generation_ = 0;
+  Worker urgent_;
+  Worker bulk_;
+};
+
+}  // namespace terrace::daemon

@@ -1,0 +1,312 @@
+#include "daemon/agent/uplink.h"
+
+#include <capnp/rpc-twoparty.h>
+#include <spdlog/spdlog.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/rpc/wire.h"
+
+namespace terrace::daemon {
+namespace {
+
+constexpr uint64_t pause_ns_min = 100 * ns_per_ms;
+constexpr uint64_t pause_ns_max = 1 * ns_per_s;
+constexpr uint64_t refused_pause_ns = 5 * ns_per_s;
+constexpr uint64_t connect_ns_max = 5 * ns_per_s;
+
+kj::Duration duration(uint64_t ns) {
+  return static_cast<int64_t>(ns) * kj::NANOSECONDS;
+}
+
+uint64_t draw_instance() {
+  uint64_t drawn = 0;
+  while (drawn == 0 && ::getrandom(&drawn, sizeof(drawn), 0) != static_cast<ssize_t>(sizeof(drawn))) {
+  }
+  return drawn;
+}
+
+[[noreturn]] void fail(const std::string& why) {
+  kj::throwFatalException(kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__, kj::str(why.c_str())));
+}
+
+capnp::ReaderOptions reader_options() {
+  capnp::ReaderOptions options;
+  options.traversalLimitInWords = agent_message_bytes_max / sizeof(capnp::word);
+  options.nestingLimit = 32;
+  return options;
+}
+
+}  // namespace
+
+struct Uplink::Link {
+  explicit Link(kj::Own<kj::AsyncIoStream> stream_in)
+      : stream(kj::mv(stream_in)),
+        network(*stream, capnp::rpc::twoparty::Side::CLIENT, reader_options()),
+        system(capnp::makeRpcClient(network)) {
+    system.setFlowLimit(agent_message_bytes_max / sizeof(capnp::word));
+  }
+  rpc::AgentGateway::Client gateway() {
+    capnp::MallocMessageBuilder message;
+    auto id = message.initRoot<capnp::rpc::twoparty::VatId>();
+    id.setSide(capnp::rpc::twoparty::Side::SERVER);
+    return system.bootstrap(id).castAs<rpc::AgentGateway>();
+  }
+
+  kj::Own<kj::AsyncIoStream> stream;
+  capnp::TwoPartyVatNetwork network;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> system;
+  kj::Maybe<rpc::AgentService::Client> service;
+};
+
+Uplink::Uplink(std::string manager, kj::Own<kj::TlsContext> tls, kj::Network& network, const Clock& clock,
+               kj::Timer& timer, HostLeaseFile& file)
+    : manager_(std::move(manager)),
+      tls_(kj::mv(tls)),
+      network_(network),
+      clock_(clock),
+      timer_(timer),
+      file_(file),
+      instance_(draw_instance()),
+      trouble_("it was not reached yet"),
+      pause_ns_(pause_ns_min),
+      tasks_(new kj::TaskSet(*this)) {}
+
+Uplink::~Uplink() noexcept(false) = default;
+
+void Uplink::taskFailed(kj::Exception&& exception) {
+  spdlog::critical("a task of the agent failed: {}", exception.getDescription().cStr());
+}
+
+void Uplink::start(Orders& orders, UplinkListener& listener) {
+  orders_ = &orders;
+  listener_ = &listener;
+  tasks_->add(run());
+  tasks_->add(watch_loop());
+}
+
+void Uplink::stop() {
+  tasks_.reset();
+  orders_->revoke();
+  connected_ = false;
+  link_ = nullptr;
+}
+
+bool Uplink::in_force() const {
+  return registering_ || clock_.now_ns() < file_.fence_at_ns();
+}
+
+kj::Maybe<rpc::AgentService::Client> Uplink::service() {
+  if (!connected_ || link_ == nullptr) return nullptr;
+  return link_->service.map([](rpc::AgentService::Client& service) { return service; });
+}
+
+std::string Uplink::absence() const {
+  const uint64_t now_ns = clock_.now_ns();
+  const uint64_t until_ns = promised_until_ns();
+  std::string text = "the manager at " + manager_ + " cannot be reached now (" + trouble_ + ")";
+  if (until_ns > now_ns) {
+    text += "; what is leased here stays for another " +
+            format_duration((until_ns - now_ns) / ns_per_ms * ns_per_ms);
+  }
+  return text;
+}
+
+template <typename T>
+kj::Promise<T> Uplink::within(kj::Promise<T> work, uint64_t ns, const char* what) {
+  return work.exclusiveJoin(
+      timer_.afterDelay(duration(ns)).then([what]() -> T { fail(std::string(what) + " took too long"); }));
+}
+
+// --- the connection ---------------------------------------------------------------------------------------
+
+// Never ends.
+kj::Promise<void> Uplink::run() {
+  return kj::evalNow([this] { return connect(); })
+      .then([this] { return heartbeats(); })
+      .catch_([this](kj::Exception&& exception) {
+        const std::string why = tls_failure(exception);
+        if (connected_ || why != trouble_) spdlog::warn("the manager at {}: {}", manager_, why);
+        trouble_ = why;
+        drop_link();
+      })
+      .then([this] {
+        const uint64_t pause = std::exchange(refused_, false) ? refused_pause_ns : pause_ns_;
+        pause_ns_ = std::min(pause_ns_ * 2, pause_ns_max);
+        return timer_.afterDelay(duration(pause));
+      })
+      .then([this] { return run(); });
+}
+
+void Uplink::drop_link() {
+  orders_->revoke();
+  registering_ = false;
+  const bool was_connected = std::exchange(connected_, false);
+  link_ = nullptr;
+  if (was_connected) listener_->manager_away();
+}
+
+kj::Promise<void> Uplink::connect() {
+  if (fencing_ || file_.guard_is_busy() || run_out(clock_.now_ns())) fail("this host is fencing its memory");
+  auto opened = network_.parseAddress(manager_.c_str())
+                    .then([](kj::Own<kj::NetworkAddress> address) {
+                      auto connecting = address->connectAuthenticated();
+                      return connecting.attach(kj::mv(address));
+                    })
+                    .then([this](kj::AuthenticatedStream stream) {
+                      KJ_IF_MAYBE (fd, stream.stream->getFd()) set_keep_alive(*fd, 30 * ns_per_s);
+                      return tls_->wrapClient(kj::mv(stream), tls_server_name);
+                    });
+  return within(kj::mv(opened), connect_ns_max, "connecting").then([this](kj::AuthenticatedStream stream) {
+    const auto name = peer_name(*stream.peerIdentity, TlsRole::manager);
+    if (!name.ok()) fail("who answers there is no manager: " + name.error().detail);
+    link_ = std::make_unique<Link>(kj::mv(stream.stream));
+    return enroll();
+  });
+}
+
+kj::Promise<void> Uplink::enroll() {
+  auto request = link_->gateway().enrollRequest();
+  request.setOldest(rpc::AGENT_PROTOCOL_VERSION_OLDEST);
+  request.setNewest(rpc::AGENT_PROTOCOL_VERSION);
+  request.setSoftware(TERRACE_VERSION);
+  request.setInstance(instance_);
+  const std::vector<SeenDevice> devices = orders_->devices();
+  write_devices(request.initDevices(static_cast<uint32_t>(devices.size())), devices);
+  orders_->revoke();
+  registering_ = true;
+  request.setAgent(orders_->make_host_agent());
+  auto answered = within(kj::Promise<capnp::Response<rpc::AgentGateway::EnrollResults>>(request.send()),
+                         connect_ns_max, "enrolling");
+  return answered.then([this](capnp::Response<rpc::AgentGateway::EnrollResults> reply) {
+    refused_ = reply.getError().getCode() != 0;
+    if (Status refused = read_error(reply.getError(), "enroll"); !refused.ok())
+      fail("it refused this agent: " + refused.error().detail);
+    const auto adopted = read_devices(reply.getAdopted());
+    auto assigned = read_objects(reply.getObjects());
+    const std::string host = read_text(reply.getHost());
+    const uint64_t length_ns = reply.getHostLeaseNs();
+    if (!adopted.ok() || !assigned.ok() || !valid_agent_name(host) || length_ns < ns_per_s ||
+        length_ns > 3600 * ns_per_s)
+      fail("it said what cannot be");
+    host_ = host;
+    terms_ = HostLeaseTerms{length_ns};
+    orders_->know_devices(*adopted);
+    return orders_->take_stock(std::move(*assigned))
+        .then([this,
+               registration = reply.getRegistration()](Result<std::vector<ObservedObject>> observed) mutable {
+          if (!observed.ok()) fail("this host's memory cannot be listed: " + observed.error().to_string());
+          return report(std::move(*observed), kj::mv(registration));
+        });
+  });
+}
+
+kj::Promise<void> Uplink::report(std::vector<ObservedObject> observed, rpc::Registration::Client registration) {
+  auto request = registration.reportRequest();
+  auto objects = request.initObjects(static_cast<uint32_t>(observed.size()));
+  for (uint32_t i = 0; i < observed.size(); ++i)
+    write_object(objects[i], observed[i].name, observed[i].bytes, {});
+  const uint64_t sent_ns = clock_.now_ns();
+  return within(kj::Promise<capnp::Response<rpc::Registration::ReportResults>>(request.send()),
+                terms_.length_ns, "registering")
+      .then([this, sent_ns](capnp::Response<rpc::Registration::ReportResults> reply) {
+        if (Status refused = read_error(reply.getError(), "report"); !refused.ok())
+          fail("it refused this agent: " + refused.error().detail);
+        promise_ = std::make_unique<HostLeasePromise>(terms_);
+        promised(sent_ns);
+        link().service = reply.getService();
+        registering_ = false;
+        connected_ = true;
+        trouble_ = "";
+        pause_ns_ = pause_ns_min;
+        spdlog::info("host {} is registered with the manager at {}; its host lease is {}", host_, manager_,
+                     format_duration(terms_.length_ns));
+        listener_->manager_connected();
+      });
+}
+
+// --- the host lease ---------------------------------------------------------------------------------------
+
+Uplink::Link& Uplink::link() {
+  if (link_ == nullptr) fail("the connection was closed");
+  return *link_;
+}
+
+// This process's own promise, or one that an earlier process left in the file.
+bool Uplink::run_out(uint64_t now_ns) const {
+  const uint64_t left_ns = file_.fence_at_ns();
+  return (left_ns != 0 && now_ns >= left_ns) || (promise_ != nullptr && !promise_->holds(now_ns));
+}
+
+void Uplink::promised(uint64_t sent_ns) {
+  if (promise_ == nullptr || !promise_->answered(sent_ns, clock_.now_ns()))
+    fail("its answer came when the host lease had run out");
+  file_.set_fence_at_ns(promise_->fence_at_ns());
+}
+
+kj::Promise<void> Uplink::heartbeats() {
+  auto pause = timer_.afterDelay(duration(terms_.heartbeat_ns()));
+  return link()
+      .network.onDisconnect()
+      .then([] { fail("the connection was closed"); })
+      .exclusiveJoin(kj::mv(pause))
+      .then([this] {
+        auto request = KJ_ASSERT_NONNULL(link().service).heartbeatRequest();
+        const std::vector<SeenDevice> devices = orders_->devices();
+        write_devices(request.initDevices(static_cast<uint32_t>(devices.size())), devices);
+        const uint64_t sent_ns = clock_.now_ns();
+        return within(kj::Promise<capnp::Response<rpc::AgentService::HeartbeatResults>>(request.send()),
+                      terms_.answer_ns_max(), "the answer to a heartbeat")
+            .then([this, sent_ns](capnp::Response<rpc::AgentService::HeartbeatResults> reply) {
+              if (Status refused = read_error(reply.getError(), "heartbeat"); !refused.ok())
+                fail("it refused a heartbeat: " + refused.error().detail);
+              auto adopted = read_devices(reply.getAdopted());
+              if (!adopted.ok()) fail("it said what cannot be");
+              promised(sent_ns);
+              return follow_devices(std::move(*adopted));
+            });
+      })
+      .then([this] { return heartbeats(); });
+}
+
+// What was adopted since the last heartbeat has nothing of ours on it: it is taken over here as it was there.
+kj::Promise<void> Uplink::follow_devices(std::vector<SeenDevice> adopted) {
+  const std::vector<std::string> fresh = orders_->know_devices(adopted);
+  return orders_->refresh().then([this, fresh] { return orders_->take_over(fresh); });
+}
+
+kj::Promise<void> Uplink::watch_loop() {
+  const uint64_t now_ns = clock_.now_ns();
+  const uint64_t at_ns = file_.fence_at_ns();
+  kj::Promise<void> work = kj::READY_NOW;
+  if (run_out(now_ns) && !fencing_) work = fence(at_ns);
+  const uint64_t pause_ns =
+      at_ns > now_ns ? std::clamp<uint64_t>(at_ns - now_ns, ns_per_ms, 100 * ns_per_ms) : 100 * ns_per_ms;
+  return work.then([this, pause_ns] { return timer_.afterDelay(duration(pause_ns)); }).then([this] {
+    return watch_loop();
+  });
+}
+
+// The guard does the same, should this process not come to it: fencing twice is harmless.
+kj::Promise<void> Uplink::fence(uint64_t at_ns) {
+  spdlog::critical(
+      "the host lease has run out without a word from the manager at {}: fencing all memory of this host",
+      manager_);
+  fencing_ = true;
+  drop_link();
+  return orders_->fence_all().then([this, at_ns](Status status) {
+    fencing_ = false;
+    if (!status.ok()) {
+      spdlog::critical("not all could be fenced, trying again: {}", status.error().to_string());
+      return;
+    }
+    if (at_ns != 0) file_.clear(at_ns);
+    promise_.reset();
+    const std::string reason = "this host lost its manager at " + manager_ + " for longer than its host lease";
+    listener_->host_fenced(reason);
+  });
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,105 @@
+// The agent's connection to its manager, kept up for as long as the agent runs: connects, enrolls, renews the
+// host lease, and says when it is there, when it is away, and when the host lease has run out and all was
+// fenced.
+//
+//   away ─ connect, TLS, enroll, take stock, report ─► connected ─ heartbeat every H/3 ─► ...
+//     ▲                                                    │ an error, or no answer in H/4
+//     └────────────────────────────────────────────────────┘
+//   Meanwhile, whatever the state: when the promise ends, everything is fenced.
+//
+// Place     daemon/agent/local_service.h asks for service(); Orders does what the manager says.
+// Threads   The event loop's thread; in_force() any.
+// Invariant U1  the lease file says never more than what the manager promised (daemon/backend/host_lease.h),
+// and it
+//               says so before a heartbeat's answer is used for anything
+//           U2  after the promise has ended nothing is connected until all objects were fenced
+#pragma once
+
+#include <kj/async-io.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "core/base/clock.h"
+#include "daemon/agent/host_lease_file.h"
+#include "daemon/agent/orders.h"
+#include "daemon/backend/host_lease.h"
+#include "daemon/rpc/tls.h"
+
+namespace terrace::daemon {
+
+// Who wants to know; daemon/agent/local_service.h is one.
+class UplinkListener {
+ public:
+  virtual ~UplinkListener() noexcept(false) = default;
+  virtual void manager_connected() = 0;
+  virtual void manager_away() = 0;
+  // All memory of this host was fenced, for this reason.
+  virtual void host_fenced(const std::string& reason) = 0;
+};
+
+class Uplink final : private kj::TaskSet::ErrorHandler {
+ public:
+  Uplink(std::string manager, kj::Own<kj::TlsContext> tls, kj::Network& network, const Clock& clock,
+         kj::Timer& timer, HostLeaseFile& file);
+  ~Uplink() noexcept(false);
+
+  // Call once; both outlive it.
+  void start(Orders& orders, UplinkListener& listener);
+
+  // Ends the connection, and renews nothing any more. What is leased here stays until the host lease ends.
+  void stop();
+
+  // The manager, while it is connected.
+  kj::Maybe<rpc::AgentService::Client> service();
+  bool in_force() const;
+  const std::string& manager() const { return manager_; }
+  const std::string& host() const { return host_; }  // as the manager calls this host; empty: never connected
+  // Until when what is leased here stays, without another word from the manager; 0: nothing is promised.
+  uint64_t promised_until_ns() const { return file_.fence_at_ns(); }
+  // Why the manager is away, in words.
+  std::string absence() const;
+
+ private:
+  struct Link;
+
+  kj::Promise<void> run();
+  kj::Promise<void> connect();
+  kj::Promise<void> enroll();
+  kj::Promise<void> report(std::vector<ObservedObject> observed, rpc::Registration::Client registration);
+  kj::Promise<void> heartbeats();
+  kj::Promise<void> follow_devices(std::vector<SeenDevice> adopted);
+  Link& link();  // an exception when it was dropped meanwhile
+  void promised(uint64_t sent_ns);
+  bool run_out(uint64_t now_ns) const;
+  void drop_link();
+  kj::Promise<void> watch_loop();
+  kj::Promise<void> fence(uint64_t at_ns);
+  void taskFailed(kj::Exception&& exception) override;
+  template <typename T>
+  kj::Promise<T> within(kj::Promise<T> work, uint64_t ns, const char* what);
+
+  const std::string manager_;
+  kj::Own<kj::TlsContext> tls_;
+  kj::Network& network_;
+  const Clock& clock_;
+  kj::Timer& timer_;
+  HostLeaseFile& file_;
+  Orders* orders_ = nullptr;
+  UplinkListener* listener_ = nullptr;
+  const uint64_t instance_;
+  std::string host_;
+  std::string trouble_;
+  HostLeaseTerms terms_;
+  std::unique_ptr<HostLeasePromise> promise_;
+  std::unique_ptr<Link> link_;
+  std::atomic<bool> registering_ = false;
+  bool connected_ = false;
+  bool fencing_ = false;
+  bool refused_ = false;  // by the manager, in words: asked again less often
+  uint64_t pause_ns_;
+  std::unique_ptr<kj::TaskSet> tasks_;
+};
+
+}  // namespace terrace::daemon

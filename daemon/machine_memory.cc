@@ -1,0 +1,68 @@
+#include "daemon/machine_memory.h"
+
+#include <spdlog/spdlog.h>
+
+#include "core/base/clock.h"
+
+namespace terrace::daemon {
+namespace {
+
+ObjectDirectoryOptions object_directory_options(const DaemonConfig& config) {
+  ObjectDirectoryOptions options;
+  options.directory = config.object_directory;
+  options.runtime_directory = config.runtime_directory;
+  for (const EmulatedDevice& device : config.emulated) options.bytes += device.size_bytes;
+  options.mount = config.mount;
+  options.huge_pages = config.huge_pages;
+  return options;
+}
+
+NumaOptions numa_options(const DaemonConfig& config) {
+  return {.runtime_directory = config.runtime_directory,
+          .mount = config.mount,
+          .huge_pages = config.huge_pages,
+          .record = config.state_path + ".system-ram"};
+}
+
+}  // namespace
+
+MachineMemory::MachineMemory(ObjectDirectory objects, const DaemonConfig& config)
+    : object_path_(objects.path()),
+      emulated_(std::move(objects), EmulatedOptions{.devices = config.emulated,
+                                                    .granule_bytes = config.granule_bytes,
+                                                    .reserve = !config.overcommit}),
+      pmem_kernel_(make_pmem_kernel()),
+      cxl_kernel_(make_cxl_kernel()),
+      pmem_(*pmem_kernel_, *cxl_kernel_, RegionRecords(config.state_path + "-regions.toml")),
+      hardware_(make_hardware({config.runtime_directory, read_boot_id()})),
+      numa_(numa_options(config), config.hardware && hardware_usable() ? &hardware_->ram_kernel() : nullptr) {
+  spdlog::info("memory: {}", emulated_.describe_memory());
+  backends_.add(emulated_);
+  if (!config.hardware) return;
+  backends_.add(numa_);
+  // An agent's guard fences object files, and cannot fence devices yet: an agent that is killed would leave
+  // them mapped (docs/operations/agents.md).
+  if (config.role == Role::agent) return;
+  backends_.add(pmem_);
+  if (hardware_usable()) hardware_->add_to(backends_);
+}
+
+std::vector<std::string> MachineMemory::object_paths() const {
+  std::vector<std::string> paths = numa_.object_directories();
+  paths.push_back(object_path_);
+  return paths;
+}
+
+void MachineMemory::remove_directories() {
+  if (Status removed = emulated_.remove_directory(); !removed.ok())
+    spdlog::warn("the memory's directory stays: {}", removed.error().to_string());
+  if (Status removed = numa_.remove_directories(); !removed.ok())
+    spdlog::warn("a memory node's directory stays: {}", removed.error().to_string());
+}
+
+Result<std::unique_ptr<MachineMemory>> MachineMemory::prepare(const DaemonConfig& config) {
+  TERRACE_ASSIGN_OR_RETURN(ObjectDirectory objects, ObjectDirectory::prepare(object_directory_options(config)));
+  return std::unique_ptr<MachineMemory>(new MachineMemory(std::move(objects), config));
+}
+
+}  // namespace terrace::daemon

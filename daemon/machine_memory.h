@@ -1,0 +1,45 @@
+// All kinds of memory that this machine has, prepared and put together: what a manager leases out, and what an
+// agent carves leases from.
+//
+// Place     role_manager.cc and role_agent.cc each build one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/backend/backend_set.h"
+#include "daemon/backend/emulated.h"
+#include "daemon/backend/hardware.h"
+#include "daemon/backend/numa.h"
+#include "daemon/backend/pmem.h"
+#include "daemon/config/config.h"
+
+namespace terrace::daemon {
+
+class MachineMemory {
+ public:
+  // Mounts what has to be mounted. Before any thread is started.
+  static Result<std::unique_ptr<MachineMemory>> prepare(const DaemonConfig& config);
+
+  BackendSet& backends() { return backends_; }
+  const std::string& object_path() const { return object_path_; }
+  // Where object files may lie now, of all kinds of memory that have them.
+  std::vector<std::string> object_paths() const;
+  // At the end of a daemon without leases.
+  void remove_directories();
+
+ private:
+  MachineMemory(ObjectDirectory objects, const DaemonConfig& config);
+
+  const std::string object_path_;
+  EmulatedBackend emulated_;
+  const std::unique_ptr<PmemKernel> pmem_kernel_;
+  const std::unique_ptr<CxlKernel> cxl_kernel_;
+  PmemBackend pmem_;
+  const std::unique_ptr<Hardware> hardware_;
+  NumaBackend numa_;
+  BackendSet backends_;
+};
+
+}  // namespace terrace::daemon

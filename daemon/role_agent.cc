@@ -1,0 +1,113 @@
+// The agent of a further host: its memory, its unix socket, and the manager behind both. No store, no
+// decisions.
+#include <kj/async-unix.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <mutex>
+
+#include "core/base/clock.h"
+#include "daemon/agent/guard.h"
+#include "daemon/agent/host_lease_file.h"
+#include "daemon/agent/local_service.h"
+#include "daemon/agent/orders.h"
+#include "daemon/agent/uplink.h"
+#include "daemon/config/runtime_directory.h"
+#include "daemon/machine_memory.h"
+#include "daemon/roles.h"
+#include "daemon/rpc/server.h"
+#include "daemon/rpc/tls.h"
+
+namespace terrace::daemon {
+namespace {
+
+PeerOptions peer_options(const DaemonConfig& config) {
+  PeerOptions options;
+  options.admin_uids = config.admin_uids;
+  options.tenants = config.tenants;
+  options.allow_unmapped_uids = config.allow_unmapped_uids;
+  options.connections_max = config.connections_max;
+  options.calls_outstanding_max = config.calls_outstanding_max;
+  return options;
+}
+
+// What the guard fences follows what there is. Threads: any.
+class GuardedDirectories {
+ public:
+  GuardedDirectories(const HostFiles& files, const MachineMemory& memory) : files_(files), memory_(memory) {}
+
+  Status record() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> now = memory_.object_paths();
+    if (now == recorded_) return {};
+    TERRACE_RETURN_IF_ERROR(record_directories(files_, now));
+    recorded_ = std::move(now);
+    return {};
+  }
+
+ private:
+  const HostFiles& files_;
+  const MachineMemory& memory_;
+  std::mutex mutex_;
+  std::vector<std::string> recorded_;
+};
+
+// Somebody may kill the guard: there is another one within a second.
+kj::Promise<void> keep_guard(const HostFiles& files, const std::vector<std::string>& command,
+                             kj::Timer& timer) {
+  if (Status status = ensure_guard(files, command); !status.ok())
+    spdlog::critical("{}", status.error().to_string());
+  return timer.afterDelay(1 * kj::SECONDS).then([&files, &command, &timer] {
+    return keep_guard(files, command, timer);
+  });
+}
+
+}  // namespace
+
+Status run_host_guard(const DaemonConfig& config) {
+  return run_guard(HostFiles(config.runtime_directory));
+}
+
+Status run_agent(const DaemonConfig& config, const std::vector<std::string>& command) {
+  kj::UnixEventPort::captureSignal(SIGTERM);
+  kj::UnixEventPort::captureSignal(SIGINT);
+  auto io = kj::setupAsyncIo();
+  kj::Timer& timer = io.provider->getTimer();
+  // Before anybody can connect: a certificate that cannot be used ends the start.
+  const TlsFiles files{config.tls_ca, config.tls_certificate, config.tls_key};
+  TERRACE_ASSIGN_OR_RETURN(kj::Own<kj::TlsContext> tls, make_tls_context(files, TlsRole::agent, timer));
+  TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
+  // The lock comes first: a second agent must touch nothing.
+  const HostFiles host_files(config.runtime_directory);
+  TERRACE_ASSIGN_OR_RETURN(const UniqueFd lock, lock_as_agent(host_files));
+  const std::string socket = socket_path_of(config);
+  TERRACE_ASSIGN_OR_RETURN(UniqueFd listener, listen_unix(socket, config.socket_mode));
+  TERRACE_ASSIGN_OR_RETURN(HostLeaseFile lease, HostLeaseFile::open(host_files.lease));
+  TERRACE_ASSIGN_OR_RETURN(const auto memory, MachineMemory::prepare(config));
+  GuardedDirectories guarded(host_files, *memory);
+  TERRACE_RETURN_IF_ERROR(guarded.record());
+  TERRACE_RETURN_IF_ERROR(ensure_guard(host_files, command));
+
+  const SystemClock clock;
+  Uplink uplink(config.manager, kj::mv(tls), io.provider->getNetwork(), clock, timer, lease);
+  Orders orders(
+      memory->backends(), [&uplink] { return uplink.in_force(); }, [&guarded] { return guarded.record(); });
+  LocalService service(peer_options(config), uplink, orders, clock, timer);
+  {
+    RpcServer server(
+        service, [&service](PeerCredentials peer) { return service.welcome(peer); }, *io.lowLevelProvider,
+        timer, std::move(listener));
+    const auto guarding = keep_guard(host_files, command, timer).eagerlyEvaluate(nullptr);
+    uplink.start(orders, service);
+    spdlog::info("serving at {} (pid {}), an agent of the manager at {}", socket, ::getpid(), config.manager);
+    auto stop = io.unixEventPort.onSignal(SIGTERM).exclusiveJoin(io.unixEventPort.onSignal(SIGINT));
+    const siginfo_t signal = stop.wait(io.waitScope);
+    spdlog::info("{}: ending; leases stay until the host lease ends",
+                 signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    ::unlink(socket.c_str());
+    uplink.stop();
+  }
+  return {};
+}
+
+}  // namespace terrace::daemon

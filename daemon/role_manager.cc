@@ -1,0 +1,176 @@
+// The manager: store, state machine, memory, the unix socket for this machine and a TCP port for agents.
+#include <fcntl.h>
+#include <kj/async-unix.h>
+#include <kj/debug.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+
+#include "core/base/clock.h"
+#include "core/base/unique_fd.h"
+#include "daemon/backend/remote.h"
+#include "daemon/config/runtime_directory.h"
+#include "daemon/event_loop/engine.h"
+#include "daemon/event_loop/hotplug.h"
+#include "daemon/fsck/fsck.h"
+#include "daemon/fsck/node_check.h"
+#include "daemon/machine_memory.h"
+#include "daemon/roles.h"
+#include "daemon/rpc/agents.h"
+#include "daemon/rpc/server.h"
+#include "daemon/store/store.h"
+
+namespace terrace::daemon {
+namespace {
+
+ServiceOptions service_options(const DaemonConfig& config, const std::string& objects) {
+  ServiceOptions options;
+  char name[256] = "localhost";
+  ::gethostname(name, sizeof(name) - 1);
+  options.host = config.host.empty() ? name : config.host;
+  options.runtime_directory = config.runtime_directory;
+  options.state_file = config.state_path;
+  options.object_directory = objects;
+  options.admin_uids = config.admin_uids;
+  options.tenants = config.tenants;
+  options.allow_unmapped_uids = config.allow_unmapped_uids;
+  options.ttl_ns_max = config.ttl_ns_max;
+  options.connections_max = config.connections_max;
+  options.calls_outstanding_max = config.calls_outstanding_max;
+  return options;
+}
+
+// Processes that still have what was taken back from them. A start waits for this look at /proc, but not for
+// long.
+Engine::StartCheck look_for_stubborn_holders(const std::string& object_path,
+                                             const std::string& runtime_directory) {
+  return [object_path, runtime_directory](const Image& image) {
+    constexpr std::chrono::milliseconds time_max{500};
+    std::vector<std::string> findings;
+    auto scan = scan_processes(object_path, time_max, has_dax_devices(image));
+    if (!scan.ok()) return findings;
+    for (LiveMapping& mapping : scan_node_mappings(runtime_directory, time_max))
+      scan->mappings.push_back(std::move(mapping));
+    for (const Finding& finding : check_mappings(image, scan->mappings))
+      findings.push_back(finding.subject + " " + finding.what + "; " + finding.repair);
+    if (!scan->complete) findings.push_back("not every process was looked at; `terrace fsck` takes its time");
+    return findings;
+  };
+}
+
+std::string host_lease_file(const DaemonConfig& config) {
+  return config.state_path + ".host-lease";
+}
+
+// What agents may have been promised lately, beside the store: durable before anything is promised.
+Status write_host_lease(const DaemonConfig& config, uint64_t length_ns) {
+  const std::string path = host_lease_file(config);
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  const std::string line = std::to_string(length_ns) + "\n";
+  if (!file.valid() || ::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()) ||
+      ::fsync(file.get()) != 0)
+    return os_error(errno, "write_host_lease", "cannot write " + path);
+  return {};
+}
+
+// The longest host lease that agents may still rely on, from this run or the last. A file that cannot be read
+// was being written: the longest there can be.
+Result<uint64_t> longest_host_lease(const DaemonConfig& config) {
+  uint64_t earlier = 0;
+  const UniqueFd file(::open(host_lease_file(config).c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.valid()) {
+    char text[32] = "";
+    const ssize_t bytes = ::read(file.get(), text, sizeof(text));
+    const auto parsed = std::from_chars(text, text + std::max<ssize_t>(bytes, 0), earlier);
+    if (parsed.ec != std::errc{}) earlier = host_lease_ns_max;
+  }
+  const uint64_t longest = std::max(earlier, config.host_lease_ns);
+  if (earlier != longest) TERRACE_RETURN_IF_ERROR(write_host_lease(config, longest));
+  return longest;
+}
+
+// When nobody can rely on the last run's any more, this run's is what counts.
+kj::Promise<void> forget_earlier_host_lease(const DaemonConfig& config, uint64_t longest, kj::Timer& timer) {
+  if (longest == config.host_lease_ns) return kj::READY_NOW;
+  return timer.afterDelay(static_cast<int64_t>(longest + longest / 5) * kj::NANOSECONDS).then([&config] {
+    if (Status status = write_host_lease(config, config.host_lease_ns); !status.ok())
+      spdlog::warn("{}", status.error().to_string());
+  });
+}
+
+AgentsOptions agents_options(const DaemonConfig& config, uint64_t earlier_ns) {
+  AgentsOptions options;
+  options.terms = HostLeaseTerms{config.host_lease_ns};
+  options.earlier_length_ns = earlier_ns;
+  options.tenants = config.host_tenants;
+  return options;
+}
+
+Status listen_for_agents(const DaemonConfig& config, Agents& agents, kj::AsyncIoContext& io) {
+  if (config.listen.empty()) return {};
+  const TlsFiles files{config.tls_ca, config.tls_certificate, config.tls_key};
+  TERRACE_ASSIGN_OR_RETURN(kj::Own<kj::TlsContext> tls,
+                           make_tls_context(files, TlsRole::manager, io.provider->getTimer()));
+  auto address = io.provider->getNetwork().parseAddress(config.listen.c_str()).wait(io.waitScope);
+  agents.listen(address->listen(), kj::mv(tls));
+  spdlog::info("agents may connect to {}; a host keeps its leases {} without word from here", config.listen,
+               format_duration(config.host_lease_ns));
+  return {};
+}
+
+}  // namespace
+
+Status run_manager(const DaemonConfig& config, bool accept_lost_objects) {
+  // Before any thread: one that is started with these signals open would take them, and end the process.
+  kj::UnixEventPort::captureSignal(SIGTERM);
+  kj::UnixEventPort::captureSignal(SIGINT);
+  TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
+  // The store's lock comes first: a second daemon must touch nothing.
+  TERRACE_ASSIGN_OR_RETURN(const auto store, open_store(config.state_path));
+  TERRACE_ASSIGN_OR_RETURN(const uint64_t longest_ns, longest_host_lease(config));
+  TERRACE_ASSIGN_OR_RETURN(const auto memory, MachineMemory::prepare(config));
+
+  auto io = kj::setupAsyncIo();
+  const SystemClock clock;
+  Agents agents(agents_options(config, longest_ns), clock, io.provider->getTimer());
+  RemoteBackend remote(agents, memory->backends());
+  memory->backends().add_remote(remote);
+  Engine engine(*store, memory->backends(), clock, io.provider->getTimer(),
+                EngineOptions{.scrub_bytes_per_s = config.scrub_bytes_per_s});
+  // Before the engine waits for its workers: they may wait for agents.
+  KJ_DEFER(agents.stop());
+  if (accept_lost_objects) engine.accept_lost_objects();
+  engine.set_start_check(look_for_stubborn_holders(memory->object_path(), config.runtime_directory));
+  TERRACE_RETURN_IF_ERROR(engine.start().wait(io.waitScope));
+  const auto hotplug = Hotplug::listen_to_kernel(io.unixEventPort, io.provider->getTimer(),
+                                                 [&engine]() { return engine.look_at_devices(); });
+  Service service(engine, service_options(config, memory->object_path()));
+  agents.begin(service);
+  KJ_DEFER(agents.end());
+
+  const auto forgetting =
+      forget_earlier_host_lease(config, longest_ns, io.provider->getTimer()).eagerlyEvaluate(nullptr);
+  const std::string socket = socket_path_of(config);
+  TERRACE_ASSIGN_OR_RETURN(UniqueFd listener, listen_unix(socket, config.socket_mode));
+  {
+    RpcServer server(service, *io.lowLevelProvider, io.provider->getTimer(), std::move(listener));
+    TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, io));
+    spdlog::info("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), config.state_path,
+                 engine.state().leases().size());
+    auto stop = io.unixEventPort.onSignal(SIGTERM).exclusiveJoin(io.unixEventPort.onSignal(SIGINT));
+    const siginfo_t signal = stop.wait(io.waitScope);
+    spdlog::info("{}: ending; leases stay as they are", signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    ::unlink(socket.c_str());
+  }
+  agents.end();
+  // Connections are closed; what was acknowledged is durable. Fences and scrubs under way are finished so
+  // that the next start finds less to do, but not for long.
+  engine.drain().exclusiveJoin(io.provider->getTimer().afterDelay(2 * kj::SECONDS)).wait(io.waitScope);
+  if (engine.state().leases().empty()) memory->remove_directories();
+  return {};
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,18 @@
+// What a terraced is: the manager of pools, or the agent of one further host. Each builds its parts, connects
+// them and runs the event loop until SIGTERM or SIGINT.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/config/config.h"
+
+namespace terrace::daemon {
+
+// Errors    whatever keeps it from starting or recovering, in words
+Status run_manager(const DaemonConfig& config, bool accept_lost_objects);
+// `command`: this program's command line, for the guard (daemon/agent/guard.h).
+Status run_agent(const DaemonConfig& config, const std::vector<std::string>& command);
+Status run_host_guard(const DaemonConfig& config);
+
+}  // namespace terrace::daemon

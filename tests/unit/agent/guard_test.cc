@@ -1,0 +1,112 @@
+// The page that an agent and its guard share, the agent's lock, and what the guard fences.
+#include "daemon/agent/guard.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/base/clock.h"
+#include "daemon/agent/host_lease_file.h"
+
+using namespace terrace;
+using namespace terrace::daemon;
+
+namespace {
+
+struct Directory {
+  Directory() {
+    char name[] = "/tmp/t-guard-XXXXXX";
+    path = ::mkdtemp(name);
+  }
+  ~Directory() { std::filesystem::remove_all(path); }
+  void write(const std::string& name, size_t bytes) const {
+    const UniqueFd file(::open((path + "/" + name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    REQUIRE(::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0);
+  }
+  uint64_t size(const std::string& name) const { return std::filesystem::file_size(path + "/" + name); }
+  std::string path;
+};
+
+}  // namespace
+
+// Found by integration/agents: the mapping kept the lock of the first opener, and the second one waited for
+// ever.
+TEST_CASE("HostLeaseFile: agent and guard have it open at once, and see each other's words") {
+  const Directory directory;
+  auto agent = HostLeaseFile::open(directory.path + "/host-lease");
+  auto guard = HostLeaseFile::open(directory.path + "/host-lease");
+  REQUIRE(agent.ok());
+  REQUIRE(guard.ok());
+  CHECK(guard->fence_at_ns() == 0);
+  agent->set_fence_at_ns(17);
+  CHECK(guard->fence_at_ns() == 17);
+  guard->set_guard_busy(true);
+  CHECK(agent->guard_is_busy());
+  agent->set_fence_at_ns(18);
+  CHECK_FALSE(guard->clear(17));  // it was renewed meanwhile: it stands
+  CHECK(agent->fence_at_ns() == 18);
+  CHECK(guard->clear(18));
+  CHECK(agent->fence_at_ns() == 0);
+}
+
+TEST_CASE("HostLeaseFile: a promise outlives the process that set it, and damage is no promise") {
+  const Directory directory;
+  const std::string path = directory.path + "/host-lease";
+  {
+    auto first = HostLeaseFile::open(path);
+    REQUIRE(first.ok());
+    first->set_fence_at_ns(5);
+  }
+  {
+    auto second = HostLeaseFile::open(path);
+    REQUIRE(second.ok());
+    CHECK(second->fence_at_ns() == 5);
+  }
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  REQUIRE(::pwrite(file.get(), "XX", 2, 0) == 2);
+  auto third = HostLeaseFile::open(path);
+  REQUIRE(third.ok());
+  CHECK(third->fence_at_ns() == 0);
+}
+
+TEST_CASE("guard: one agent a runtime directory") {
+  const Directory directory;
+  const HostFiles files(directory.path);
+  {
+    const auto first = lock_as_agent(files);
+    REQUIRE(first.ok());
+    CHECK(lock_as_agent(files).error().code == ErrorCode::busy);
+  }
+  CHECK(lock_as_agent(files).ok());
+}
+
+TEST_CASE("guard: every object file is truncated, nothing else, and a missing directory has none") {
+  const Directory directory;
+  directory.write("lease-1.obj", 4096);
+  directory.write("lease-2.obj", 8192);
+  directory.write("mark", 100);
+  CHECK(fence_directory(directory.path).ok());
+  CHECK(directory.size("lease-1.obj") == 0);
+  CHECK(directory.size("lease-2.obj") == 0);
+  CHECK(directory.size("mark") == 100);
+  CHECK(fence_directory(directory.path + "/none").ok());
+}
+
+TEST_CASE("guard: it fences when the moment has come, also if it was there before its start, and ends alone") {
+  const Directory directory;
+  const HostFiles files(directory.path);
+  directory.write("lease-1.obj", 4096);
+  REQUIRE(record_directories(files, {directory.path}).ok());
+  auto lease = HostLeaseFile::open(files.lease);
+  REQUIRE(lease.ok());
+  const SystemClock clock;
+  lease->set_fence_at_ns(clock.now_ns() + 200'000'000);
+  CHECK(run_guard(files).ok());  // no agent: it returns once nothing is promised any more
+  CHECK(clock.now_ns() >= 200'000'000);
+  CHECK(directory.size("lease-1.obj") == 0);
+  CHECK(lease->fence_at_ns() == 0);
+}
