@@ -73,7 +73,7 @@ class AdminClient final : public LeaseClient {
   Result<LeaseStatus> revoke(LeaseId id, const RevokeOptions& options);
   Result<std::vector<LeaseStatus>> quarantined();
 
-  // admin_policy_calls.cc: quotas, reservations, audit, consistency
+  // admin_policy_calls.cc: quotas, reservations, audit, consistency, hosts
   Result<std::vector<QuotaStatus>> quotas();
   Status set_quota(const QuotaStatus& quota);  // both bounds 0: removed
   Result<ReservationStatus> reserve(const ReservationStatus& wanted);
@@ -84,6 +84,7 @@ class AdminClient final : public LeaseClient {
   // Entries with a sequence above `after`, ascending; at most one page of the daemon's.
   Result<std::vector<AuditRecord>> audit_after(const AuditFilter& filter, uint64_t after);
   Result<std::vector<FindingStatus>> fsck();
+  Result<std::vector<HostRecord>> hosts();
 
  private:
   struct Impl;

@@ -1,4 +1,4 @@
-// The operator's calls about quotas, reservations, the audit log and consistency.
+// The operator's calls about quotas, reservations, the audit log, consistency and further hosts.
 #include <algorithm>
 #include <deque>
 
@@ -137,6 +137,27 @@ Result<std::vector<FindingStatus>> AdminClient::fsck() {
                           .repair = text_from_wire(finding.getRepair())});
     }
     return findings;
+  });
+}
+
+Result<std::vector<HostRecord>> AdminClient::hosts() {
+  return impl_->call(impl_->admin.hostsRequest(), "Admin.hosts", [](auto& reply) {
+    std::vector<HostRecord> hosts;
+    for (const auto host : reply.getHosts()) {
+      HostRecord record;
+      record.name = text_from_wire(host.getName());
+      record.state = text_from_wire(host.getState());
+      record.address = text_from_wire(host.getAddress());
+      record.version = text_from_wire(host.getVersion());
+      record.detail = text_from_wire(host.getDetail());
+      record.last_contact_ns = host.getLastContactNs();
+      record.ends_in_ns = host.getEndsInNs();
+      record.leases = host.getLeases();
+      record.leased_bytes = host.getLeasedBytes();
+      for (const auto serial : host.getDevices()) record.devices.push_back(text_from_wire(serial));
+      hosts.push_back(std::move(record));
+    }
+    return hosts;
   });
 }
 

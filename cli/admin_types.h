@@ -62,6 +62,16 @@ struct DeviceStatus {
   std::string contents;  // what adopting it destroys, in words; empty: nothing
 };
 
+struct HostRecord {  // a further host
+  std::string name, address, version, detail;
+  std::string state;  // "connected", "registering", "away", "self-fenced"
+  uint64_t last_contact_ns = 0;
+  uint64_t ends_in_ns = 0;  // while away: until its leases count as fenced
+  uint32_t leases = 0;
+  uint64_t leased_bytes = 0;
+  std::vector<std::string> devices;
+};
+
 struct MoveStatus {  // a lease that should leave its place
   LeaseId lease;
   std::string tenant, label, state;

@@ -25,6 +25,8 @@ void add_lease_verbs(CLI::App& app, Context& context);
 void add_quota_verbs(CLI::App& app, Context& context);
 void add_reserve_verbs(CLI::App& app, Context& context);
 void add_audit_verb(CLI::App& app, Context& context);
+void add_host_verbs(CLI::App& app, Context& context);
+void add_cert_verbs(CLI::App& app, Context& context);
 void add_fsck_verb(CLI::App& app, Context& context);
 void add_tensor_verbs(CLI::App& app, Context& context);
 void add_run_verb(CLI::App& app, Context& context);

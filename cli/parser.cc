@@ -181,6 +181,8 @@ void build_parser(CLI::App& app, Context& context) {
   add_quota_verbs(app, context);
   add_reserve_verbs(app, context);
   add_audit_verb(app, context);
+  add_host_verbs(app, context);
+  add_cert_verbs(app, context);
   add_fsck_verb(app, context);
   add_tensor_verbs(app, context);
   add_run_verb(app, context);
