@@ -1,0 +1,364 @@
+"""A manager and the agents of further hosts, in network namespaces.
+
+    TERRACE_BUILD_DIR=build/dev python3 tests/integration/agents/agents_test.py [TestClass[.test]]
+"""
+
+import os
+import pathlib
+import signal
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import fabric as fabric_module  # noqa: E402
+from fabric import Fabric, harness, wait_until  # noqa: E402
+from tenant import Tenant  # noqa: E402
+
+MIB = 1 << 20
+S = 10**9
+WHY_NOT = fabric_module.why_not()
+
+
+def extents(lease):
+    return [(e["device"], e["offset_bytes"], e["offset_bytes"] + e["length_bytes"]) for e in lease["extents"]]
+
+
+def overlap(one, other):
+    return any(d1 == d2 and a1 < b2 and a2 < b1
+               for d1, a1, b1 in extents(one) for d2, a2, b2 in extents(other))
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.fabric = self.enterContext(Fabric())
+
+    def enterContext(self, manager):
+        value = manager.__enter__()
+        self.addCleanup(manager.__exit__, None, None, None)
+        return value
+
+    def tenant(self, host):
+        tenant = self.enterContext(Tenant(host))
+        self.assertEqual(tenant.first, "ready", host.log_tail())
+        return tenant
+
+    def two_hosts(self):
+        manager = self.fabric.manager()
+        manager.create_pool("p")
+        return manager, self.fabric.agent("hostb"), self.fabric.agent("hostc")
+
+
+class Grants(Case):
+    def test_two_hosts_lease_from_one_pool_without_overlap(self):
+        manager, b, c = self.two_hosts()
+        on_b, on_c = self.tenant(b), self.tenant(c)
+        first = on_b.ask("grant", 16 * MIB, 30 * S, "x")
+        second = on_c.ask("grant", 16 * MIB, 30 * S, "y")
+        self.assertTrue(first.endswith(f" {16 * MIB}"), first + b.log_tail())
+        self.assertTrue(second.endswith(f" {16 * MIB}"), second)
+        leases = manager.leases()
+        self.assertEqual(sorted(lease["host"] for lease in leases.values()), ["hostb", "hostc"])
+        one, other = leases.values()
+        self.assertFalse(overlap(one, other), leases)
+        for tenant, value in ((on_b, 17), (on_c, 42)):
+            self.assertEqual(tenant.ask("check", 0), "same")
+            self.assertEqual(tenant.ask("fill", value), "ok")
+        self.assertEqual(on_b.ask("check", 17), "same")
+        self.assertEqual(on_c.ask("check", 42), "same")
+        listed = {host["name"]: host for host in manager.cli("host", "list").json["hosts"]}
+        self.assertEqual(listed["hostb"]["leases"], 1)
+        self.assertEqual(listed["hostb"]["devices"], ["emu:a", "emu:b"])
+        self.assertEqual(on_b.ask("release"), "ok")
+        self.assertEqual(on_c.ask("release"), "ok")
+        manager.wait_free()
+        manager.check_invariants()
+
+    def test_administration_is_refused_with_the_managers_address(self):
+        self.fabric.manager()
+        b = self.fabric.agent("hostb")
+        refused = b.cli("pool", "list", check=6)
+        self.assertIn("10.77.0.1:7311", str(refused))
+        self.assertIn("hostb", str(refused))
+
+    def test_a_lease_is_attached_only_where_its_memory_is(self):
+        manager, b, c = self.two_hosts()
+        on_b, on_c = self.tenant(b), self.tenant(c)
+        self.assertIn(str(8 * MIB), on_b.ask("grant", 8 * MIB, 30 * S, "x"))
+        self.assertEqual(on_c.ask("attach", "x", "rw"), "error unsupported")
+        on_m = self.tenant(manager)
+        self.assertEqual(on_m.ask("attach", "x", "rw"), "error unsupported")
+
+    def test_a_pool_whose_devices_a_host_does_not_see_is_refused_there(self):
+        manager = self.fabric.manager()
+        manager.create_pool("p")
+        b = self.fabric.agent("hostb", devices={"a": "64M"})
+        refused = b.cli("lease", "grant", "--pool", "p", "--size", "8M", check=False)
+        self.assertNotEqual(refused.code, 0)
+        self.assertIn("does not see emu:b", str(refused))
+
+    def test_a_tenant_that_a_host_may_not_act_for_is_refused(self):
+        conf = self.fabric.directory / "m.toml"
+        conf.write_text('[hosts.hostb]\ntenants = ["other"]\n')
+        manager = self.fabric.manager("--config", conf)
+        manager.create_pool("p")
+        b = self.fabric.agent("hostb")
+        refused = b.cli("lease", "grant", "--pool", "p", "--size", "8M", check=False)
+        self.assertIn("may not act for tenant uid-0", str(refused))
+
+    def test_resize_move_and_revocation_reach_across(self):
+        manager, b, _ = self.two_hosts()
+        on_b = self.tenant(b)
+        self.assertIn(str(8 * MIB), on_b.ask("grant", 8 * MIB, 60 * S, "x", 0, 1))
+        self.assertEqual(on_b.ask("fill", 9), "ok")
+        self.assertEqual(on_b.ask("resize", 16 * MIB), str(16 * MIB))
+        self.assertEqual(on_b.ask("resize", 8 * MIB), str(8 * MIB))
+        self.assertEqual(on_b.ask("check", 9), "same")
+        before = next(iter(manager.leases().values()))
+        self.assertEqual(on_b.ask("move"), "ok")
+        after = manager.leases()[before["id"]]
+        self.assertFalse(overlap(before, after))
+        self.assertEqual(on_b.ask("check", 9), "same")
+        manager.cli("lease", "revoke", "x", "--grace", "1s")
+        wait_until(lambda: any(one.startswith("revoking") for one in on_b.notices), 10, "the notice of revocation")
+        wait_until(lambda: on_b.ask("state") == "lost", 15, "the end of the lease")
+        manager.wait_free()
+        manager.check_invariants()
+
+
+class Absence(Case):
+    def grant_on(self, host, label, size=16 * MIB, ttl=60 * S):
+        tenant = self.tenant(host)
+        answer = tenant.ask("grant", size, ttl, label)
+        self.assertTrue(answer.endswith(f" {size}"), answer + host.log_tail())
+        return tenant
+
+    def test_a_manager_that_is_away_for_less_than_the_host_lease_costs_nothing(self):
+        manager, b, _ = self.two_hosts()
+        on_b = self.grant_on(b, "x")
+        self.assertEqual(on_b.ask("fill", 5), "ok")
+        manager.kill()
+        b.wait_log("cannot be reached")
+        self.assertEqual(on_b.ask("renew"), "ok")
+        self.assertEqual(on_b.ask("state"), "live")
+        self.assertEqual(on_b.ask("fill", 6), "ok")
+        second = self.tenant(b)
+        self.assertEqual(second.ask("grant", 8 * MIB, 30 * S, "y"), "error unavailable")
+        manager.start()
+        self.fabric.wait_state("hostb", "connected")
+        wait_until(lambda: second.ask("grant", 8 * MIB, 30 * S, "y").endswith(str(8 * MIB)), 10, "a grant again")
+        self.assertEqual(on_b.ask("check", 6), "same")
+        self.assertEqual(on_b.ask("renew"), "ok")
+        self.assertEqual(on_b.ask("info").split()[0], "active")
+        self.assertEqual(on_b.notices, [])
+        manager.check_invariants()
+
+    def partition(self, direction):
+        """What a host had is another's only after the host lease, and then is fenced there already."""
+        manager, b, c = self.two_hosts()
+        on_b = self.grant_on(b, "x", 96 * MIB)
+        self.assertEqual(on_b.ask("fill", 7), "ok")
+        on_c = self.tenant(c)
+        self.fabric.cut("hostb", direction)
+        cut_at = time.monotonic()
+        lease = next(iter(manager.leases().values()))
+        manager.cli("lease", "revoke", str(lease["id"]))
+        self.assertEqual(on_c.ask("grant", 64 * MIB, 30 * S, "early"), "error capacity_exhausted")
+        # The agent is first: when the manager gives the room to another, the old holder has lost it.
+        granted = on_c.ask("grant", 96 * MIB, 60 * S, "y", 30 * S)
+        waited = time.monotonic() - cut_at
+        self.assertTrue(granted.endswith(str(96 * MIB)), granted)
+        self.assertGreater(waited, 3.0)
+        self.assertEqual(on_b.ask("state"), "lost")
+        self.assertTrue(any(one.startswith("lost") for one in on_b.notices), on_b.notices)
+        self.assertEqual(on_c.ask("check", 0), "same")
+        self.assertEqual(self.fabric.host("hostb")["state"], "self-fenced")
+        self.fabric.mend("hostb")
+        self.fabric.wait_state("hostb", "connected")
+        self.assertEqual(on_c.ask("release"), "ok")
+        manager.wait_free()
+        again = self.grant_on(b, "again")
+        self.assertEqual(again.ask("check", 0), "same")
+        manager.check_invariants()
+
+    def test_a_host_that_hears_nothing_loses_its_leases(self):
+        self.partition("in")
+
+    def test_a_host_that_is_not_heard_loses_its_leases(self):
+        self.partition("out")
+
+    def test_a_host_that_is_cut_off_loses_its_leases(self):
+        self.partition("both")
+
+    def test_a_short_cut_costs_nothing(self):
+        manager, b, _ = self.two_hosts()
+        on_b = self.grant_on(b, "x")
+        self.assertEqual(on_b.ask("fill", 3), "ok")
+        for direction in ("in", "out", "both"):
+            self.fabric.cut("hostb", direction)
+            time.sleep(1.5)
+            self.fabric.mend("hostb")
+            self.fabric.wait_state("hostb", "connected")
+            self.assertEqual(on_b.ask("renew"), "ok")
+        self.assertEqual(on_b.ask("check", 3), "same")
+        self.assertEqual(on_b.notices, [])
+        manager.check_invariants()
+
+    def test_a_killed_agent_is_fenced_by_its_guard_and_its_extents_are_reused_only_then(self):
+        manager, b, c = self.two_hosts()
+        on_b = self.grant_on(b, "x", 96 * MIB)
+        self.assertEqual(on_b.ask("fill", 8), "ok")
+        b.kill()
+        self.assertEqual(on_b.ask("fill", 9), "ok")  # the program runs on, and writes
+        on_c = self.tenant(c)
+        granted = on_c.ask("grant", 96 * MIB, 60 * S, "y", 30 * S)
+        if not granted.endswith(str(96 * MIB)):  # nothing was asked back yet
+            self.fail(granted)
+        # By now nobody on hostb can write any more: the guard truncated the object.
+        self.assertEqual(b.object_bytes(), 0)
+        self.assertEqual(on_c.ask("check", 0), "same")
+        b.start()
+        self.fabric.wait_state("hostb", "connected")
+        self.assertEqual(on_c.ask("release"), "ok")
+        manager.wait_free()
+        manager.check_invariants()
+
+    def test_an_agent_that_was_killed_and_comes_back_keeps_its_leases(self):
+        manager, b, _ = self.two_hosts()
+        on_b = self.grant_on(b, "x")
+        self.assertEqual(on_b.ask("fill", 4), "ok")
+        b.kill()
+        b.start()
+        self.fabric.wait_state("hostb", "connected")
+        wait_until(lambda: on_b.ask("connected") == "yes", 20, "the session being back")
+        wait_until(lambda: on_b.ask("renew") == "ok", 20, "a renewal")
+        self.assertEqual(on_b.ask("check", 4), "same")
+        self.assertEqual(on_b.ask("state"), "live")
+        self.assertEqual(on_b.ask("release"), "ok")
+        manager.wait_free()
+
+    def test_a_stopped_agent_costs_only_its_own_leases(self):
+        manager, b, c = self.two_hosts()
+        self.grant_on(b, "x")
+        os.kill(b.pid, signal.SIGSTOP)
+        try:
+            manager.cli("lease", "revoke", next(iter(manager.leases())))
+            on_c = self.grant_on(c, "y")
+            self.assertEqual(on_c.ask("release"), "ok")
+            on_m = self.tenant(manager)
+            self.assertTrue(on_m.ask("grant", 8 * MIB, 30 * S, "z").endswith(str(8 * MIB)))
+            self.assertEqual(on_m.ask("release"), "ok")
+            self.fabric.wait_state("hostb", "self-fenced")
+            self.assertEqual(b.object_bytes(), 0)  # the guard does not need the agent
+            manager.wait_free()
+        finally:
+            os.kill(b.pid, signal.SIGCONT)
+        self.fabric.wait_state("hostb", "connected")
+
+
+class Certificates(Case):
+    def test_what_is_refused_is_refused_in_both_logs(self):
+        manager = self.fabric.manager()
+        self.fabric.cert("init", self.fabric.directory / "other")
+        self.fabric.cert("issue", "hostb", "--ca", self.fabric.directory / "other")
+        stranger = self.fabric.agent("hostb", tls=self.fabric.tls("hostb", "other"), wait=False)
+        stranger.wait_log("certificate was refused")
+        manager.wait_log("was refused")
+        self.assertIsNone(self.fabric.host("hostb"))
+
+    def test_a_certificate_of_another_ca_is_refused_by_the_manager(self):
+        manager = self.fabric.manager()
+        self.fabric.cert("init", self.fabric.directory / "other")
+        self.fabric.cert("issue", "hostb", "--ca", self.fabric.directory / "other")
+        mixed = self.fabric.tls("hostb", "other")
+        mixed[1] = self.fabric.directory / "both.pem"
+        mixed[1].write_bytes((self.fabric.directory / "other" / "ca.pem").read_bytes())
+        stranger = self.fabric.agent("hostb", tls=mixed, wait=False)
+        stranger.wait_log("the manager at")
+        manager.wait_log("was refused")
+        self.assertIsNone(self.fabric.host("hostb"))
+
+    def test_a_plain_client_is_refused(self):
+        manager = self.fabric.manager()
+        self.fabric.namespace("hostb")
+        self.fabric.connect("hostb")
+        talk = ("import socket; s = socket.create_connection(('10.77.0.1', 7311), 5); "
+                "s.sendall(b'hello there, this is no TLS at all\\n'); s.settimeout(10); print(s.recv(100))")
+        fabric_module.sh("ip", "netns", "exec", self.fabric.namespace("hostb"), sys.executable, "-c", talk, check=False)
+        manager.wait_log("does not speak TLS")
+
+    def test_a_managers_certificate_is_no_agents(self):
+        manager = self.fabric.manager()
+        refused = self.fabric.agent("m2", tls=self.fabric.tls("m"), start=False)
+        with self.assertRaises(harness.HarnessError):
+            refused.start()
+        self.assertIn("this is an agent", refused.text())
+        self.assertEqual(manager.cli("host", "list").json["hosts"], [])
+
+    def test_a_second_agent_of_the_same_name_is_refused_while_the_first_is_there(self):
+        manager = self.fabric.manager()
+        first = self.fabric.agent("hostb")
+        second = self.fabric.agent("twin", tls=self.fabric.tls("hostb"), wait=False)
+        second.wait_log("has an agent already")
+        manager.wait_log("has an agent already")
+        self.assertEqual(self.fabric.host("hostb")["state"], "connected")
+        first.stop()
+        second.wait_log("is registered with the manager")
+
+
+class Crashes(Case):
+    """Every failpoint of an agent, and of the manager where it gives orders."""
+
+    def crash(self, point, side, act):
+        manager, b, _ = self.two_hosts()
+        victim = b if side == "agent" else manager
+        if side == "agent":
+            b.stop()
+            self.fabric.wait_state("hostb", "away")
+            b.start(failpoints=f"{point}=crash")
+            self.fabric.wait_state("hostb", "connected")
+        else:
+            manager.stop()
+            manager.start(failpoints=f"{point}=crash")
+            self.fabric.wait_state("hostb", "connected")
+        tenant = self.tenant(b)
+        act(tenant)
+        self.assertEqual(victim.wait_dead(), -9)
+        victim.start()
+        self.fabric.wait_state("hostb", "connected")
+        tenant.close()
+        for lease in manager.leases().values():
+            if lease["phase"] in ("active", "revoking"):
+                manager.cli("lease", "revoke", lease["id"], check=False)
+        manager.wait_free()
+        wait_until(lambda: not b.objects(), 20, "no object left on hostb")
+        manager.check_invariants()
+
+    def carve(self, tenant):
+        tenant.process.stdin.write(f"grant {16 * MIB} {30 * S} x\n")
+        tenant.process.stdin.flush()
+
+    def release(self, tenant):
+        self.assertTrue(tenant.ask("grant", 16 * MIB, 30 * S, "x").endswith(str(16 * MIB)))
+        tenant.process.stdin.write("release\n")
+        tenant.process.stdin.flush()
+
+    def test_agent_after_carve(self):
+        self.crash("agent_after_carve", "agent", self.carve)
+
+    def test_agent_after_fence(self):
+        self.crash("agent_after_fence", "agent", self.release)
+
+    def test_agent_after_erase(self):
+        self.crash("agent_after_erase", "agent", self.release)
+
+    def test_order_before_send(self):
+        self.crash("order_before_send", "manager", self.carve)
+
+    def test_order_after_reply(self):
+        self.crash("order_after_reply", "manager", self.carve)
+
+
+if __name__ == "__main__":
+    harness.main()
