@@ -125,6 +125,13 @@ Status PmemBackend::carve(const std::string& name, uint64_t bytes, const std::ve
                    .where = where,
                    .detail = "there is a namespace " + name + " already (" + there->space.name + ")"};
     }
+    if (maker_.is_untried(serial)) {
+      return Error{.code = ErrorCode::unavailable,
+                   .where = where,
+                   .detail = "region " + serial +
+                             " was made again and could not be tried yet; `terrace device list` says why. "
+                             "It is tried again every ten seconds"};
+    }
     // Where the unit cannot be set, namespaces are larger, and the books may promise more than fits.
     TERRACE_ASSIGN_OR_RETURN(Device device, find_device(serial));
     const Status unit = kernel_.set_unit(device.region.start, pmem_unit_bytes(device.region.ways));

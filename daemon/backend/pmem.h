@@ -130,10 +130,10 @@ class PmemBackend final : public Backend {
   Status prepare(const std::string& serial, const PmemNamespace& space, const std::vector<ByteRange>& dirty);
 
   // pmem_region.cc; kernel_mutex_ is held
-  Status probe(const CxlRegion& made);
-  Status probe_region(const PmemRegion& region);
-  Status probe_volatile(const CxlRegion& made);
-  Status check_device(const PmemNamespace& space);
+  Probed probe(const CxlRegion& made, int waits);
+  Probed probe_region(const PmemRegion& region);
+  Probed probe_volatile(const CxlRegion& made, int waits);
+  Probed check_device(const PmemNamespace& space);
   Status empty_of_users(const Device& device) const;
 
   PmemKernel& kernel_;

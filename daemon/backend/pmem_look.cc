@@ -228,11 +228,14 @@ Status PmemBackend::publish() {
   std::map<std::string, Object> objects = objects_of(*devices);
   const std::lock_guard lock(mutex_);
   for (const RegionProblem& problem : problems_) {
-    const bool here = std::any_of(seen.begin(), seen.end(),
-                                  [&](const SeenDevice& one) { return one.serial == problem.serial; });
-    if (!here && !problem.serial.empty())
+    const auto here = std::find_if(seen.begin(), seen.end(),
+                                   [&](const SeenDevice& one) { return one.serial == problem.serial; });
+    if (here != seen.end()) {
+      here->detail += "; " + problem.text;
+    } else if (!problem.serial.empty()) {
       seen.push_back({problem.serial, std::string(kind()), 0, 0,
                       "on record, and cannot be made again now: " + problem.text});
+    }
   }
   for (auto& [name, object] : objects)
     if (preparing_.contains(name)) object.bytes = 0;
@@ -254,8 +257,10 @@ std::vector<std::string> PmemBackend::missing(const std::vector<Device>& devices
   return serials;
 }
 
+// Without waiting for a driver to take what was made: the next look tries it.
 void PmemBackend::restore() {
-  std::vector<RegionProblem> problems = maker_.restore([this](const CxlRegion& made) { return probe(made); });
+  std::vector<RegionProblem> problems =
+      maker_.restore([this](const CxlRegion& made) { return probe(made, 0); });
   restored_ns_ = now_ns();
   const std::lock_guard lock(mutex_);
   problems_ = std::move(problems);
@@ -289,9 +294,12 @@ void PmemBackend::refresh() {
     }
     settled_ = true;
   }
+  // From before the look: what changes meanwhile has another one taken.
   fingerprint_ = kernel_.fingerprint();
   looked_ns_ = now_ns();
-  (void)publish();  // what cannot be looked at is as it was seen last
+  if (publish().ok()) return;  // what cannot be looked at is as it was seen last
+  const std::lock_guard state(mutex_);
+  stale_ = true;
 }
 
 std::vector<SeenDevice> PmemBackend::discover() {

@@ -13,7 +13,7 @@ namespace terrace::daemon {
 namespace {
 
 constexpr const char* probe_label = "terrace:probe";
-constexpr int region_waits = 50;  // of 100 ms, for the persistent-memory driver to take a new region
+constexpr int region_waits = 50;  // of 100 ms, for the driver to take a region that somebody asked for
 
 Error busy(const PmemNamespace& space, const std::string& user) {
   return Error{.code = ErrorCode::busy,
@@ -29,62 +29,70 @@ Error busy(const PmemNamespace& space, const std::string& user) {
 
 Result<std::string> PmemBackend::create_region(const RegionRequest& request) {
   const std::lock_guard lock(kernel_mutex_);
-  TERRACE_ASSIGN_OR_RETURN(std::string serial,
-                           maker_.create(request, [this](const CxlRegion& made) { return probe(made); }));
+  TERRACE_ASSIGN_OR_RETURN(std::string serial, maker_.create(request, [this](const CxlRegion& made) {
+    return probe(made, region_waits);
+  }));
   TERRACE_RETURN_IF_ERROR(publish());
   return serial;
 }
 
-Status PmemBackend::probe(const CxlRegion& made) {
-  if (made.ram) return probe_volatile(made);
-  for (int wait = 0; wait < region_waits; ++wait) {
-    TERRACE_ASSIGN_OR_RETURN(const std::vector<PmemRegion> regions, kernel_.regions());
-    for (const PmemRegion& region : regions)
+Probed PmemBackend::probe(const CxlRegion& made, int waits) {
+  if (made.ram) return probe_volatile(made, waits);
+  for (int wait = 0;; ++wait) {
+    auto regions = kernel_.regions();
+    if (!regions.ok()) return Probed::untried(std::move(regions).error());
+    for (const PmemRegion& region : *regions)
       if (region.start == made.start) return probe_region(region);
+    if (wait >= waits) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  return Error{.code = ErrorCode::io_error,
-               .where = "PmemBackend",
-               .detail = made.name +
-                         " was made, but does not become a region of persistent memory; are cxl_pmem and "
-                         "nd_pmem loaded?"};
+  return Probed::untried(Error{
+      .code = ErrorCode::io_error,
+      .where = "PmemBackend",
+      .detail = made.name + " was made, but does not become a region of persistent memory; are cxl_pmem and "
+                            "nd_pmem loaded?"});
 }
 
 // Through the device that all of it is at first; leases on it are the devdax backend's.
-Status PmemBackend::probe_volatile(const CxlRegion& made) {
+Probed PmemBackend::probe_volatile(const CxlRegion& made, int waits) {
   auto device = kernel_.enable_volatile(made.start);
-  for (int wait = 0; !device.ok() && device.error().code == ErrorCode::not_found && wait < region_waits;
-       ++wait) {
+  for (int wait = 0; !device.ok() && device.error().code == ErrorCode::not_found && wait < waits; ++wait) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     device = kernel_.enable_volatile(made.start);
   }
-  if (!device.ok()) return device.error();
-  const Status status = check_device(*device);
+  if (!device.ok()) return Probed::untried(device.error());
+  const Probed probed = check_device(*device);
   const Status disabled = kernel_.disable_volatile(made.start);
-  return status.ok() ? disabled : status;
+  return probed.status.ok() && !disabled.ok() ? Probed::untried(disabled.error()) : probed;
 }
 
-Status PmemBackend::check_device(const PmemNamespace& space) {
-  TERRACE_ASSIGN_OR_RETURN(const UniqueFd writer, kernel_.open(space, O_RDWR));
-  TERRACE_ASSIGN_OR_RETURN(const UniqueFd reader, kernel_.open(space, O_RDONLY));
-  return check_memory(writer.get(), reader.get(), space.device_bytes);
+Probed PmemBackend::check_device(const PmemNamespace& space) {
+  const auto writer = kernel_.open(space, O_RDWR);
+  const auto reader = kernel_.open(space, O_RDONLY);
+  if (!writer.ok() || !reader.ok()) return Probed::untried(writer.ok() ? reader.error() : writer.error());
+  Status status = check_memory(writer->get(), reader->get(), space.device_bytes);
+  // With an errno it is about the access, and not about what was read.
+  if (!status.ok() && status.error().os_errno != 0) return Probed::untried(std::move(status).error());
+  return status;
 }
 
 // In a namespace of its own in free capacity, which is removed again. A full region proves itself otherwise: a
 // namespace becomes a dax device only when its metadata could be read back.
-Status PmemBackend::probe_region(const PmemRegion& region) {
-  for (const PmemNamespace& space : region.namespaces)
-    if (space.label == probe_label) TERRACE_RETURN_IF_ERROR(destroy_namespace(space));
+Probed PmemBackend::probe_region(const PmemRegion& region) {
+  for (const PmemNamespace& space : region.namespaces) {
+    if (space.label != probe_label) continue;
+    if (const Status gone = destroy_namespace(space); !gone.ok()) return Probed::untried(gone.error());
+  }
   const uint64_t bytes = pmem_namespace_bytes(pmem_namespace_bytes_min, region.unit_bytes);
   if (region.largest_free_bytes < bytes) {
     for (const PmemNamespace& space : region.namespaces)
-      if (!space.device.empty()) return {};
+      if (!space.device.empty()) return Status();
   }
-  TERRACE_ASSIGN_OR_RETURN(const PmemNamespace space,
-                           make_namespace(Device{MadeRegion{}, region}, probe_label, bytes));
-  const Status status = check_device(space);
-  const Status removed = destroy_namespace(space);
-  return status.ok() ? removed : status;
+  const auto space = make_namespace(Device{MadeRegion{}, region}, probe_label, bytes);
+  if (!space.ok()) return Probed::untried(space.error());
+  const Probed probed = check_device(*space);
+  const Status removed = destroy_namespace(*space);
+  return probed.status.ok() && !removed.ok() ? Probed::untried(removed.error()) : probed;
 }
 
 // --- taken over -------------------------------------------------------------------------------------------

@@ -49,6 +49,14 @@ Error failed_at(int code, const char* what) {
   return os_error(code, where, what);
 }
 
+Error not_tried(Error why) {
+  why.detail =
+      "it was made again, but could not be tried yet; leases on it go on, and nothing new is granted "
+      "there meanwhile: " +
+      why.detail;
+  return why;
+}
+
 }  // namespace
 
 Result<std::vector<MadeRegion>> RegionMaker::regions() {
@@ -103,7 +111,7 @@ Result<std::string> RegionMaker::create(const RegionRequest& request, const Prob
     if (const int code = TERRACE_FAILPOINT(region_after_record); code != 0) {
       status = failed_at(code, "the region was on record, and not made");
     } else {
-      status = make(record, attempt.root, probe, refused);
+      status = make(record, attempt.root, probe, false, refused);
     }
     if (status.ok()) {
       with.back().made = true;
@@ -120,7 +128,7 @@ Result<std::string> RegionMaker::create(const RegionRequest& request, const Prob
   return explain_refusal(first.error(), request, view);
 }
 
-Status RegionMaker::make(const RegionRecord& record, const std::string& root, const Probe& probe,
+Status RegionMaker::make(const RegionRecord& record, const std::string& root, const Probe& probe, bool again,
                          bool& refused) {
   refused = true;
   auto name = kernel_.create(root, record.ram);
@@ -134,9 +142,18 @@ Status RegionMaker::make(const RegionRecord& record, const std::string& root, co
   }
   if (status.ok()) {
     const auto made = verify(record, *name);
-    status = made.ok() ? probe(*made) : Status(made.error());
+    const Probed probed = made.ok() ? probe(*made) : Probed(made.error());
+    status = probed.status;
+    if (!status.ok() && !probed.tried && again) {
+      untried_.insert(record.serial);
+      refused = false;
+      return not_tried(status.error());
+    }
   }
-  if (status.ok()) return {};
+  if (status.ok()) {
+    untried_.erase(record.serial);
+    return {};
+  }
   Error error = status.error();
   if (const Status removed = kernel_.remove(*name); !removed.ok()) {
     refused = false;  // its memdevs are not free for another attempt
@@ -190,6 +207,7 @@ Status RegionMaker::destroy(const std::string& serial) {
                  .where = where,
                  .detail = "there is no region " + serial + "; `terrace region list` shows those there are"};
   }
+  untried_.erase(serial);
   // Forgotten first: a start in between must not make it again.
   TERRACE_RETURN_IF_ERROR(forget(records, serial));
   if (region == view.regions.end()) return {};
@@ -215,10 +233,20 @@ Status RegionMaker::remember(const std::string& serial) {
   return Error{.code = ErrorCode::not_found, .where = where, .detail = "there is no region " + serial};
 }
 
+// Leases may be in use on it already: whatever comes of it, it stays.
+Status RegionMaker::try_again(const CxlRegion& region, const Probe& probe) {
+  const std::string serial = serial_of(region);
+  if (!untried_.contains(serial)) return {};
+  const Probed probed = probe(region);
+  if (probed.status.ok()) untried_.erase(serial);
+  if (probed.status.ok() || probed.tried) return probed.status;
+  return not_tried(probed.status.error());
+}
+
 Status RegionMaker::restore_one(RegionRecord& record, const CxlView& view, const Probe& probe) {
   std::string left;
   for (const CxlRegion& region : view.regions) {
-    if (whole(region) && serial_of(region) == record.serial && record.made) return {};
+    if (whole(region) && serial_of(region) == record.serial && record.made) return try_again(region, probe);
     if (left_of(region, record)) left = region.name;
   }
   if (!left.empty()) TERRACE_RETURN_IF_ERROR(kernel_.remove(left));
@@ -231,7 +259,7 @@ Status RegionMaker::restore_one(RegionRecord& record, const CxlView& view, const
     if (attempt.order != record.memdevs) continue;  // another order would show other bytes
     bool refused = false;
     record.root = attempt.root;
-    Status status = make(record, attempt.root, probe, refused);
+    Status status = make(record, attempt.root, probe, true, refused);
     if (status.ok()) return {};
     if (first.ok()) first = std::move(status);
     if (!refused) break;

@@ -13,7 +13,9 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/backend/backend.h"
@@ -41,10 +43,24 @@ struct RegionProblem {
   bool operator==(const RegionProblem&) const = default;
 };
 
+// Whether what is written to a region that was just made can be read again.
+struct Probed {
+  // NOLINTNEXTLINE(google-explicit-constructor): a verdict is the status of having tried
+  Probed(Status verdict) : status(std::move(verdict)) {}
+  static Probed untried(Error why) {
+    Probed probed{Status(std::move(why))};
+    probed.tried = false;
+    return probed;
+  }
+
+  Status status;
+  // false: it could not be tried (its driver is not there yet, say), which says nothing of the memory.
+  bool tried = true;
+};
+
 class RegionMaker {
  public:
-  // Says whether what is written to a region that was just made can be read again.
-  using Probe = std::function<Status(const CxlRegion&)>;
+  using Probe = std::function<Probed(const CxlRegion&)>;
 
   RegionMaker(CxlKernel& kernel, RegionRecords records) : kernel_(kernel), records_(std::move(records)) {}
 
@@ -66,21 +82,28 @@ class RegionMaker {
   // Puts a region that something else made on record, so that it is made again after a reboot.
   Status remember(const std::string& serial);
 
-  // Finishes what a crash or a reboot left. Returns what cannot be.
+  // Finishes what a crash or a reboot left. Returns what cannot be. A region that was made again and could not
+  // be tried stays, since leases lie in it; it is among what is returned, and tried again by the next call.
   std::vector<RegionProblem> restore(const Probe& probe);
+  // Whether it was made again and could not be tried yet: nothing new may be put there.
+  bool is_untried(const std::string& serial) const { return untried_.contains(serial); }
 
  private:
   Status check_unrecorded(const RegionRequest& request, const std::vector<RegionRecord>& records) const;
   // Makes what the record says in the window `root`; on failure nothing is left. `refused` becomes true where
   // the kernel refused that order, window or granularity, so that another may do.
-  Status make(const RegionRecord& record, const std::string& root, const Probe& probe, bool& refused);
+  // `again`: it was there before, with what leases have in it.
+  Status make(const RegionRecord& record, const std::string& root, const Probe& probe, bool again,
+              bool& refused);
   Status build(const RegionRecord& record, const std::string& region, bool& refused);
   Result<CxlRegion> verify(const RegionRecord& record, const std::string& region);
   Status restore_one(RegionRecord& record, const CxlView& view, const Probe& probe);
+  Status try_again(const CxlRegion& region, const Probe& probe);
   Status forget(std::vector<RegionRecord> records, const std::string& serial);
 
   CxlKernel& kernel_;
   RegionRecords records_;
+  std::set<std::string> untried_;  // serials
 };
 
 }  // namespace terrace::daemon

@@ -241,13 +241,14 @@ class FakePmemKernel final : public PmemKernel {
     for (const auto& region : machine_.regions_) all += region.name + (region.enabled ? "+" : "-");
     for (const auto& memdev : machine_.memdevs_)
       if (!machine_.unplugged_.contains(memdev.serial)) all += memdev.name;
+    if (machine_.pmem_driver) all += " nd";
     return all + std::to_string(machine_.steps_);
   }
 
   Result<std::vector<PmemRegion>> regions() override {
     std::vector<PmemRegion> seen;
     for (auto& region : machine_.regions_) {
-      if (!region.enabled || region.ram) continue;
+      if (!region.enabled || region.ram || !machine_.pmem_driver) continue;
       PmemRegion one;
       one.name = region.name;
       one.start = region.start;

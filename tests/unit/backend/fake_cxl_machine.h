@@ -47,6 +47,7 @@ class FakeCxlMachine {
   bool unit_fixed = false;           // the kernel refuses another unit than 16 MiB
   unsigned granularity_max = 16384;  // that the decoders can do
   std::string user;                  // who is said to use every namespace
+  bool pmem_driver = true;           // false: regions become none of persistent memory yet
 
   // Regions go, media and labels stay; memdevs come back in another order.
   void reboot();

@@ -605,6 +605,66 @@ TEST_CASE("pmem: after a reboot regions are made again, and leases are there wit
   CHECK(read_from(*manager.backend, "pmem:lease-2", 15) == "over the reboot");
 }
 
+TEST_CASE("pmem: a region that is made again before its driver is there stays, and is tried when it can be") {
+  Manager manager;
+  manager.compose();
+  manager.adopt();
+  REQUIRE(manager.carve("pmem:lease-1", granule).ok());
+  write_to(*manager.backend, "pmem:lease-1", "over the reboot");
+  manager.machine.reboot();
+  manager.machine.pmem_driver = false;
+  manager.restart();
+  CHECK(manager.machine.regions() == 1);
+  REQUIRE(manager.backend->discover().size() == 1);
+  CHECK(manager.backend->discover()[0].capacity_bytes == 0);
+  CHECK(says(manager.backend->discover()[0].detail, "could not be tried yet"));
+  CHECK(!manager.backend->open("pmem:lease-1", ObjectAccess::read_only).ok());
+  manager.machine.pmem_driver = true;
+  manager.backend->refresh();
+  CHECK(manager.machine.regions() == 1);
+  REQUIRE(manager.backend->discover().size() == 1);
+  CHECK(manager.backend->discover()[0].capacity_bytes == 448 * mib);
+  CHECK(!says(manager.backend->discover()[0].detail, "could not be tried"));
+  CHECK(read_from(*manager.backend, "pmem:lease-1", 15) == "over the reboot");
+  CHECK(manager.carve("pmem:lease-2", granule).ok());
+}
+
+TEST_CASE("pmem: whatever step of trying a region that is made again fails, the region and its leases stay") {
+  for (unsigned step = 6; step <= 10; ++step) {  // 1 to 5 make it
+    CAPTURE(step);
+    Manager manager;
+    manager.compose();
+    manager.adopt();
+    REQUIRE(manager.carve("pmem:lease-1", granule).ok());
+    write_to(*manager.backend, "pmem:lease-1", "over the reboot");
+    manager.machine.reboot();
+    manager.machine.fault_at(step, StepFault::fails);
+    manager.restart();
+    CHECK(manager.machine.steps() >= step);
+    manager.machine.no_faults();
+    CHECK(manager.machine.regions() == 1);
+    CHECK(manager.backend->usage("pmem:lease-1").ok());
+    CHECK(says(manager.backend->discover()[0].detail, "could not be tried yet"));
+    const Status refused = manager.carve("pmem:lease-2", granule);
+    REQUIRE(!refused.ok());
+    CHECK(refused.error().code == ErrorCode::unavailable);
+    manager.backend->refresh();
+    CHECK(manager.carve("pmem:lease-2", granule).ok());
+    CHECK(read_from(*manager.backend, "pmem:lease-1", 15) == "over the reboot");
+  }
+}
+
+TEST_CASE("pmem: a region that is made again and forgets what is written to it is taken apart again") {
+  Manager manager;
+  manager.compose();
+  manager.adopt();
+  manager.machine.reboot();
+  manager.machine.silent_zeros = true;
+  manager.restart();
+  CHECK(manager.machine.regions() == 0);
+  CHECK(says(manager.backend->discover()[0].detail, "reads back as zeros"));
+}
+
 TEST_CASE("pmem: a region is not taken apart under somebody's feet") {
   Manager manager;
   manager.compose();
