@@ -164,6 +164,7 @@ struct Inventory {     # what CXL and DAX hardware the kernel shows; nothing of 
     committed @7 :Bool;
     decoder @8 :Text;
     attributes @9 :TierAttributes; # by the devices' own tables (CDAT), where the kernel works them out
+    position @10 :UInt64; # bytes into the first memdev at which it begins; part of its serial unless 0
   }
   struct DaxRegion {
     name @0 :Text;     # "region0" of the dax bus, or its device: "hmem.0"
