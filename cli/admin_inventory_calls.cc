@@ -53,6 +53,7 @@ inventory::Region read(rpc::Inventory::Region::Reader in) {
           .ways = in.getInterleaveWays(),
           .granularity = in.getInterleaveGranularity(),
           .memdevs = texts(in.getMemdevs()),
+          .position_bytes = in.getPosition(),
           .committed = in.getCommitted(),
           .decoder = text(in.getDecoder())};
 }

@@ -185,7 +185,10 @@ std::string SysfsDaxBus::serial_of(const DaxRegion& region) const {
        at = region.path.find("/region", at + 1)) {
     const std::string name = region.path.substr(at + 1, region.path.find('/', at + 1) - at - 1);
     const std::vector<std::string> memdevs = memdevs_of(devices, name);
-    if (!memdevs.empty()) return inventory::region_serial(inventory::RegionKind::ram, memdevs);
+    if (memdevs.empty()) continue;
+    const std::string first = read_line(devices + name + "/target0");
+    const uint64_t position = read_number(devices + first + "/dpa_resource").value_or(UINT64_MAX);
+    return inventory::region_serial(inventory::RegionKind::ram, memdevs, position == UINT64_MAX ? 0 : position);
   }
   return inventory::hmem_serial(region.start);
 }

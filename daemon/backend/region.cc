@@ -16,7 +16,7 @@ constexpr const char* where = "RegionMaker";
 
 std::string serial_of(const CxlRegion& region) {
   return inventory::region_serial(region.ram ? inventory::RegionKind::ram : inventory::RegionKind::pmem,
-                                  region.memdevs);
+                                  region.memdevs, region.position_bytes);
 }
 
 bool whole(const CxlRegion& region) {
@@ -47,6 +47,15 @@ bool left_of(const CxlRegion& region, const RegionRecord& record) {
 
 Error failed_at(int code, const char* what) {
   return os_error(code, where, what);
+}
+
+// The kernel puts each region behind those that are there.
+Error displaced(const RegionRecord& record, const CxlRegion& now) {
+  return Error{.code = ErrorCode::io_error,
+               .where = where,
+               .detail = "it began " + format_size(record.position_bytes) +
+                         " into its memdevs, and would begin " + format_size(now.position_bytes) +
+                         " into them now, where other bytes lie; make the region that lay before it first"};
 }
 
 Error not_tried(Error why) {
@@ -114,6 +123,7 @@ Result<std::string> RegionMaker::create(const RegionRequest& request, const Prob
       status = make(record, attempt.root, probe, false, refused);
     }
     if (status.ok()) {
+      with.back() = record;
       with.back().made = true;
       status = records_.write(with);
       if (status.ok()) return record.serial;
@@ -128,7 +138,7 @@ Result<std::string> RegionMaker::create(const RegionRequest& request, const Prob
   return explain_refusal(first.error(), request, view);
 }
 
-Status RegionMaker::make(const RegionRecord& record, const std::string& root, const Probe& probe, bool again,
+Status RegionMaker::make(RegionRecord& record, const std::string& root, const Probe& probe, bool again,
                          bool& refused) {
   refused = true;
   auto name = kernel_.create(root, record.ram);
@@ -141,8 +151,15 @@ Status RegionMaker::make(const RegionRecord& record, const std::string& root, co
     status = build(record, *name, refused);
   }
   if (status.ok()) {
-    const auto made = verify(record, *name);
-    const Probed probed = made.ok() ? probe(*made) : Probed(made.error());
+    const auto view = kernel_.look();
+    const auto made = view.ok() ? verify(record, *view, *name, again) : Result<CxlRegion>(view.error());
+    if (made.ok() && !again) {
+      record.position_bytes = made->position_bytes;
+      record.serial = serial_of(*made);
+    }
+    const Probed probed = made.ok()   ? probe(*made)
+                          : view.ok() ? Probed(made.error())
+                                      : Probed::untried(made.error());
     status = probed.status;
     if (!status.ok() && !probed.tried && again) {
       untried_.insert(record.serial);
@@ -174,11 +191,12 @@ Status RegionMaker::build(const RegionRecord& record, const std::string& region,
   return kernel_.enable(region);
 }
 
-Result<CxlRegion> RegionMaker::verify(const RegionRecord& record, const std::string& region) {
-  TERRACE_ASSIGN_OR_RETURN(const CxlView view, kernel_.look());
+Result<CxlRegion> RegionMaker::verify(const RegionRecord& record, const CxlView& view,
+                                      const std::string& region, bool again) const {
   for (const CxlRegion& one : view.regions) {
     if (one.name != region) continue;
     if (!whole(one) || one.memdevs != record.memdevs || one.bytes != record.bytes) break;
+    if (again && one.position_bytes != record.position_bytes) return displaced(record, one);
     return one;
   }
   return Error{
@@ -227,7 +245,7 @@ Status RegionMaker::remember(const std::string& serial) {
   for (const CxlRegion& region : view.regions) {
     if (!whole(region) || serial_of(region) != serial) continue;
     records.push_back({serial, region.memdevs, region.ram, region.granularity, region.bytes,
-                       region.ram ? "" : region.uuid, region.root, true});
+                       region.ram ? "" : region.uuid, region.root, true, region.position_bytes});
     return records_.write(records);
   }
   return Error{.code = ErrorCode::not_found, .where = where, .detail = "there is no region " + serial};
@@ -271,8 +289,12 @@ std::vector<RegionProblem> RegionMaker::restore(const Probe& probe) {
   std::vector<RegionProblem> problems;
   auto records = records_.read();
   if (!records.ok()) return {{"", records.error().detail}};
-  std::vector<RegionRecord> kept;
-  for (RegionRecord record : *records) {
+  std::vector<RegionRecord> kept, ordered = *records;
+  // Those over the same memdevs come to lie one behind the other, as they did.
+  std::stable_sort(ordered.begin(), ordered.end(), [](const RegionRecord& a, const RegionRecord& b) {
+    return a.position_bytes < b.position_bytes;
+  });
+  for (RegionRecord& record : ordered) {
     const auto view = kernel_.look();
     const Status status = view.ok() ? restore_one(record, *view, probe) : Status(view.error());
     if (!status.ok()) problems.push_back({record.serial, status.error().detail});

@@ -90,13 +90,14 @@ class RegionMaker {
 
  private:
   Status check_unrecorded(const RegionRequest& request, const std::vector<RegionRecord>& records) const;
-  // Makes what the record says in the window `root`; on failure nothing is left. `refused` becomes true where
+  // Makes what the record says in the window `root`, and notes what it is called; on failure nothing is left.
+  // `refused` becomes true where
   // the kernel refused that order, window or granularity, so that another may do.
   // `again`: it was there before, with what leases have in it.
-  Status make(const RegionRecord& record, const std::string& root, const Probe& probe, bool again,
-              bool& refused);
+  Status make(RegionRecord& record, const std::string& root, const Probe& probe, bool again, bool& refused);
   Status build(const RegionRecord& record, const std::string& region, bool& refused);
-  Result<CxlRegion> verify(const RegionRecord& record, const std::string& region);
+  Result<CxlRegion> verify(const RegionRecord& record, const CxlView& view, const std::string& region,
+                           bool again) const;
   Status restore_one(RegionRecord& record, const CxlView& view, const Probe& probe);
   Status try_again(const CxlRegion& region, const Probe& probe);
   Status forget(std::vector<RegionRecord> records, const std::string& serial);

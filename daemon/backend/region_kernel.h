@@ -42,6 +42,8 @@ struct CxlRegion {
   unsigned granularity = 0, ways = 0;
   bool committed = false, enabled = false;
   std::vector<std::string> memdevs;  // serials by position; empty where nothing is attached
+  // Where it begins on the first of them, counted from where memory of its kind does (inventory/serials.h).
+  uint64_t position_bytes = 0;
 };
 
 struct CxlView {

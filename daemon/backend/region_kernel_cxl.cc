@@ -171,6 +171,10 @@ CxlRegion read_region(cxl_decoder* root, cxl_region* region) {
     cxl_decoder* target = cxl_region_get_target_decoder(region, static_cast<int>(position));
     cxl_memdev* memdev = target == nullptr ? nullptr : cxl_decoder_get_memdev(target);
     read.memdevs.push_back(memdev == nullptr ? std::string() : serial_of(memdev));
+    if (position != 0 || memdev == nullptr) continue;
+    const unsigned long long begin = cxl_decoder_get_dpa_resource(target);
+    const unsigned long long partition = read.ram ? 0 : cxl_memdev_get_ram_size(memdev);
+    if (begin != ULLONG_MAX) read.position_bytes = begin - std::min(begin, partition);
   }
   return read;
 }

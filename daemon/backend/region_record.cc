@@ -80,6 +80,7 @@ bool set_field(RegionRecord& record, const std::string& key, const std::string& 
   if (key == "uuid") return read_quoted(value, record.uuid);
   if (key == "window") return read_quoted(value, record.root);
   if (key == "made") return read_flag(value, record.made);
+  if (key == "position") return read_number(value, record.position_bytes);
   return false;
 }
 
@@ -111,6 +112,7 @@ std::string format_records(const std::vector<RegionRecord>& records) {
             "\ngranularity = " + std::to_string(record.granularity) +
             "\nbytes = " + std::to_string(record.bytes) + "\nuuid = " + quoted(record.uuid) +
             "\nwindow = " + quoted(record.root) + "\nmade = " + (record.made ? "true" : "false") + "\n";
+    if (record.position_bytes != 0) body += "position = " + std::to_string(record.position_bytes) + "\n";
   }
   return "# CXL regions that Terrace makes again after a reboot. Written by terraced; change it by 'terrace "
          "region'.\n"

@@ -25,6 +25,7 @@ struct RegionRecord {
   std::string root;  // the window it was made in; another boot may call it otherwise
   // Whether it was ever finished. One that was not holds nothing, and is forgotten at the next start.
   bool made = false;
+  uint64_t position_bytes = 0;  // CxlRegion's, once it is made: made again elsewhere it would show other bytes
 
   bool operator==(const RegionRecord&) const = default;
 };

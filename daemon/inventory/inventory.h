@@ -67,11 +67,14 @@ struct Region {
   uint32_t ways = 0;
   uint32_t granularity = 0;
   std::vector<std::string> memdevs = {};  // serials, in the order of interleaving
+  uint64_t position_bytes = 0;            // where it begins on the first of them; see region_serial()
   bool committed = false;                 // the decoders are programmed
   bool enabled = false;                   // bound to its driver
   std::string decoder = {};               // the root decoder it is in
 
-  std::string serial() const { return memdevs.empty() ? std::string() : region_serial(kind, memdevs); }
+  std::string serial() const {
+    return memdevs.empty() ? std::string() : region_serial(kind, memdevs, position_bytes);
+  }
 };
 
 struct DaxRegion {

@@ -31,14 +31,15 @@ std::string hmem_serial(uint64_t start) {
   return "dax:hmem@" + hex(start);
 }
 
-std::string region_serial(RegionKind kind, std::span<const std::string> memdevs) {
+std::string region_serial(RegionKind kind, std::span<const std::string> memdevs, uint64_t position_bytes) {
   const std::string prefix = kind == RegionKind::pmem ? "pmem:" : "dax:";
   std::string joined;
   for (const std::string& memdev : memdevs) joined += (joined.empty() ? "" : ".") + memdev;
-  if (prefix.size() + joined.size() <= limits::name_bytes_max) return prefix + joined;
+  const std::string place = position_bytes == 0 ? std::string() : "@" + hex(position_bytes);
+  if (prefix.size() + joined.size() + place.size() <= limits::name_bytes_max) return prefix + joined + place;
   char digest[24];
   std::snprintf(digest, sizeof digest, "%016" PRIx64, hash_of(joined));
-  const std::string end = "." + std::to_string(memdevs.size()) + "-way." + digest;
+  const std::string end = "." + std::to_string(memdevs.size()) + "-way." + digest + place;
   return prefix + memdevs.front().substr(0, limits::name_bytes_max - prefix.size() - end.size()) + end;
 }
 

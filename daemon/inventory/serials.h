@@ -24,7 +24,11 @@ std::string hmem_serial(uint64_t start);
 // Of a region composed of memdevs, in their order of interleaving: "dax:0xc0.0xc1" for a volatile one,
 // "pmem:0xc0.0xc1" for a persistent one. Where that is too long for a name: the first, how many there are, and
 // 64 bits of a hash over all: "pmem:0xc0.8-way.0123456789abcdef".
+//
+// Several regions can lie over the same memdevs, one behind the other. `position_bytes` is where the region
+// begins on its first memdev, counted from where memory of that kind begins there: what stays, and what no two
+// can have in common. All but the first have it in their name: "pmem:0xc0@0x10000000".
 enum class RegionKind : uint8_t { ram, pmem };
-std::string region_serial(RegionKind kind, std::span<const std::string> memdevs);
+std::string region_serial(RegionKind kind, std::span<const std::string> memdevs, uint64_t position_bytes = 0);
 
 }  // namespace terrace::inventory

@@ -66,6 +66,15 @@ std::string serial_behind(const std::string& root, const std::string& decoder) {
   return memdev.empty() ? std::string() : read_memdev_serial(root, memdev);
 }
 
+// Where the memory of an endpoint decoder begins on its memdev. Persistent memory follows the volatile there.
+uint64_t position_behind(const std::string& root, const std::string& decoder, RegionKind kind) {
+  const std::string folder = cxl_device(root, decoder);
+  const uint64_t begin = read_number(folder + "/dpa_resource", UINT64_MAX);
+  if (begin == UINT64_MAX) return 0;
+  const uint64_t partition = kind == RegionKind::pmem ? read_number(folder + "/../uport/ram/size") : 0;
+  return begin - std::min(begin, partition);
+}
+
 Region read_region(const std::string& root, const std::string& name) {
   const std::string folder = cxl_device(root, name);
   Region region{.name = name};
@@ -84,6 +93,7 @@ Region read_region(const std::string& root, const std::string& name) {
     const std::string target = read_word(folder + "/target" + std::to_string(i));
     const std::string serial = target.empty() ? std::string() : serial_behind(root, target);
     if (!serial.empty()) region.memdevs.push_back(serial);
+    if (i == 0 && !target.empty()) region.position_bytes = position_behind(root, target, region.kind);
   }
   if (region.memdevs.size() != region.ways) region.memdevs.clear();  // half-made: it is no device yet
   return region;

@@ -61,6 +61,7 @@ void write_region(rpc::Inventory::Region::Builder out, const inventory::Region& 
   out.setInterleaveGranularity(region.granularity);
   write_texts(out.initMemdevs(size_of(region.memdevs.size())), region.memdevs);
   out.setCommitted(region.committed);
+  out.setPosition(region.position_bytes);
   out.setDecoder(region.decoder);
 }
 

@@ -146,6 +146,8 @@ TEST_CASE("dax sysfs: a volatile CXL region has the name of its memdevs, in thei
   const auto regions = SysfsDaxBus(machine.root()).regions();
   REQUIRE(regions->size() == 1);
   CHECK(regions->front().serial == "dax:0xc1.0xc0");
+  machine.write("/sys/devices/pci0000:0c/endpoint1/decoder3.0/dpa_resource", "0x10000000");
+  CHECK(SysfsDaxBus(machine.root()).regions()->at(0).serial == "dax:0xc1.0xc0@0x10000000");
 }
 
 TEST_CASE("dax sysfs: a machine without the bus has no regions, and that is no error") {

@@ -76,7 +76,20 @@ Status FakeCxlMachine::step(Change change) {
 std::string FakeCxlMachine::key(const Region& region) const {
   std::string text = std::to_string(region.granularity);
   for (const std::string& memdev : region.memdevs) text += " " + memdev;
-  return text;
+  return text + "@" + std::to_string(position(region));
+}
+
+uint64_t FakeCxlMachine::position(const Region& region) const {
+  for (const Memdev& memdev : memdevs_)
+    for (const Memdev::Taken& one : memdev.taken)
+      if (!region.memdevs.empty() && memdev.serial == region.memdevs.front() && one.region == region.name)
+        return one.begin;
+  return 0;
+}
+
+void FakeCxlMachine::give_back(const std::string& region) {
+  for (Memdev& memdev : memdevs_)
+    std::erase_if(memdev.taken, [&](const Memdev::Taken& one) { return one.region == region; });
 }
 
 FakeCxlMachine::Media& FakeCxlMachine::media(const Region& region) {
@@ -150,8 +163,7 @@ void FakeCxlMachine::reboot() {
   std::reverse(memdevs_.begin(), memdevs_.end());
   for (size_t i = 0; i < memdevs_.size(); ++i) {
     memdevs_[i].name = "mem" + std::to_string(i);
-    memdevs_[i].region.clear();
-    memdevs_[i].taken_bytes = 0;
+    memdevs_[i].taken.clear();
   }
 }
 
@@ -162,11 +174,7 @@ void FakeCxlMachine::unplug(const std::string& serial) {
       for (Space& space : media(region).spaces) stop(space, media(region));
   std::erase_if(regions_, [&](const Region& region) {
     const bool gone = std::count(region.memdevs.begin(), region.memdevs.end(), serial) != 0;
-    for (Memdev& memdev : memdevs_) {
-      if (!gone || memdev.region != region.name) continue;
-      memdev.region.clear();
-      memdev.taken_bytes = 0;
-    }
+    if (gone) give_back(region.name);
     return gone;
   });
 }
@@ -418,8 +426,9 @@ Status FakeCxlMachine::check_position(const Region& region, unsigned position,
       return refused(ENXIO, "that position is another's");
     if (!one_region_per_bridge) return {};
     for (const Memdev& other : memdevs_)
-      if (!other.region.empty() && other.region != region.name &&
-          std::count(bridge.begin(), bridge.end(), other.serial) != 0)
+      if (std::count(bridge.begin(), bridge.end(), other.serial) != 0 &&
+          std::any_of(other.taken.begin(), other.taken.end(),
+                      [&](const Memdev::Taken& one) { return one.region != region.name; }))
         return refused(ENXIO, "the host bridge has no decoder left");
   }
   return {};
@@ -437,8 +446,8 @@ class FakeCxlKernel final : public CxlKernel {
       one.serial = memdev.serial;
       one.name = memdev.name;
       (memdev.ram ? one.ram_bytes : one.pmem_bytes) = machine_.memdev_bytes_;
-      (memdev.ram ? one.ram_free_bytes : one.pmem_free_bytes) = machine_.memdev_bytes_ - memdev.taken_bytes;
-      one.free_decoders = memdev.region.empty() ? 1 : 0;
+      (memdev.ram ? one.ram_free_bytes : one.pmem_free_bytes) = machine_.memdev_bytes_ - memdev.taken_bytes();
+      one.free_decoders = machine_.decoders - static_cast<unsigned>(memdev.taken.size());
       view.memdevs.push_back(one);
     }
     for (const auto& window : machine_.windows_) {
@@ -452,8 +461,8 @@ class FakeCxlKernel final : public CxlKernel {
     }
     for (const auto& region : machine_.regions_)
       view.regions.push_back({region.name, region.window, region.ram, region.uuid, region.start, region.bytes,
-                              region.granularity, region.ways, region.committed, region.enabled,
-                              region.memdevs});
+                              region.granularity, region.ways, region.committed, region.enabled, region.memdevs,
+                              machine_.position(region)});
     return view;
   }
 
@@ -493,10 +502,13 @@ class FakeCxlKernel final : public CxlKernel {
       auto* memdev = machine_.find_memdev(serial);
       if (region == nullptr || memdev == nullptr || position >= region->ways)
         return refused(ENXIO, "not there");
-      if (!memdev->region.empty()) return refused(EBUSY, "no free decoder");
+      if (memdev->taken.size() >= machine_.decoders) return refused(EBUSY, "no free decoder");
       if (Status status = machine_.check_position(*region, position, serial); !status.ok()) return status;
-      memdev->region = name;
-      memdev->taken_bytes = bytes;
+      // Behind what is taken, as the kernel does.
+      const uint64_t begin =
+          memdev->taken.empty() ? 0 : memdev->taken.back().begin + memdev->taken.back().bytes;
+      if (begin + bytes > machine_.memdev_bytes_) return refused(ENOSPC, "no room");
+      memdev->taken.push_back({name, begin, bytes});
       region->memdevs[position] = serial;
       return {};
     });
@@ -532,11 +544,7 @@ class FakeCxlKernel final : public CxlKernel {
       auto* region = machine_.find_region(name);
       if (region->enabled && !region->ram)
         for (auto& space : machine_.media(*region).spaces) machine_.stop(space, machine_.media(*region));
-      for (auto& memdev : machine_.memdevs_)
-        if (memdev.region == name) {
-          memdev.region.clear();
-          memdev.taken_bytes = 0;
-        }
+      machine_.give_back(name);
       std::erase_if(machine_.regions_, [&](const auto& one) { return one.name == name; });
       return {};
     });

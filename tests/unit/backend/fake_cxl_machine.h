@@ -36,13 +36,14 @@ class FakeCxlMachine {
 
   // --- what it is made of ---
   void add_memdev(const std::string& serial, bool ram = false) {
-    memdevs_.push_back({serial, "mem" + std::to_string(memdevs_.size()), ram, "", 0});
+    memdevs_.push_back({serial, "mem" + std::to_string(memdevs_.size()), ram, {}});
   }
   // A window over these bridges, which hold these memdevs.
   void add_window(std::vector<std::vector<std::string>> bridges) {
     windows_.push_back({"decoder0." + std::to_string(windows_.size()), std::move(bridges)});
   }
   bool one_region_per_bridge = true;
+  unsigned decoders = 1;             // of a memdev: regions that can lie over it
   bool silent_zeros = false;         // what is written reads back as zeros
   bool unit_fixed = false;           // the kernel refuses another unit than 16 MiB
   unsigned granularity_max = 16384;  // that the decoders can do
@@ -83,8 +84,17 @@ class FakeCxlMachine {
   struct Memdev {
     std::string serial, name;
     bool ram = false;
-    std::string region;  // that has its decoder
-    uint64_t taken_bytes = 0;
+    struct Taken {
+      std::string region;
+      uint64_t begin = 0, bytes = 0;
+    };
+    std::vector<Taken> taken;  // by its decoders, in their order
+
+    uint64_t taken_bytes() const {
+      uint64_t sum = 0;
+      for (const Taken& one : taken) sum += one.bytes;
+      return sum;
+    }
   };
   struct Window {
     std::string name;
@@ -114,6 +124,8 @@ class FakeCxlMachine {
   // Counts, and says whether to do it; `status` becomes what is to be returned.
   template <typename Change>
   Status step(Change change);
+  void give_back(const std::string& region);
+  uint64_t position(const Region& region) const;
   std::string key(const Region& region) const;
   Media& media(const Region& region);
   Region* find_region(const std::string& name);

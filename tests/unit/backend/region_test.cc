@@ -315,6 +315,60 @@ TEST_CASE("RegionMaker: what somebody else made is left alone, and made again on
   CHECK(gone.error().code == ErrorCode::not_found);
 }
 
+TEST_CASE("RegionMaker: regions over the same memdevs have serials of their own, and keep them over a reboot") {
+  FakeCxlMachine machine;
+  machine.add_memdev("0xc0");
+  machine.add_window({{"0xc0"}});
+  machine.one_region_per_bridge = false;
+  machine.decoders = 2;
+  RegionMaker others(machine.cxl(), RegionRecords(""));  // `cxl create-region`, twice
+  REQUIRE(others.create({{"0xc0"}, 256, 256 * mib}, trusted).ok());
+  const auto second = others.create({{"0xc0"}, 256, 256 * mib}, trusted);
+  REQUIRE(second.ok());
+  CHECK(*second == "pmem:0xc0@0x10000000");
+  REQUIRE(others.regions()->size() == 2);
+  CHECK(others.regions()->at(0).serial == "pmem:0xc0");
+  CHECK(others.regions()->at(1).serial == "pmem:0xc0@0x10000000");
+  const RecordFile file;
+  RegionMaker maker(machine.cxl(), RegionRecords(file.path()));
+  REQUIRE(maker.remember("pmem:0xc0@0x10000000").ok());  // the upper one first
+  REQUIRE(maker.remember("pmem:0xc0").ok());
+  const std::string uuid = file.read().at(0).uuid;
+  machine.reboot();
+  CHECK(maker.restore(trusted).empty());
+  REQUIRE(maker.regions()->size() == 2);
+  const auto view = machine.cxl().look();
+  for (const CxlRegion& region : view->regions)
+    CHECK((region.uuid == uuid) == (region.position_bytes == 256 * mib));
+  // Taken apart is the one that was named.
+  REQUIRE(maker.destroy("pmem:0xc0").ok());
+  REQUIRE(maker.regions()->size() == 1);
+  CHECK(maker.regions()->at(0).serial == "pmem:0xc0@0x10000000");
+}
+
+TEST_CASE("RegionMaker: a region is not made again where other bytes lie") {
+  FakeCxlMachine machine;
+  machine.add_memdev("0xc0");
+  machine.add_window({{"0xc0"}});
+  machine.one_region_per_bridge = false;
+  machine.decoders = 2;
+  RegionMaker others(machine.cxl(), RegionRecords(""));
+  REQUIRE(others.create({{"0xc0"}, 256, 256 * mib}, trusted).ok());
+  REQUIRE(others.create({{"0xc0"}, 256, 256 * mib}, trusted).ok());
+  const RecordFile file;
+  RegionMaker maker(machine.cxl(), RegionRecords(file.path()));
+  REQUIRE(maker.remember("pmem:0xc0@0x10000000").ok());
+  machine.reboot();  // and nobody makes the first one again
+  const auto problems = maker.restore(trusted);
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0].serial == "pmem:0xc0@0x10000000");
+  CHECK(says(problems[0].text, "make the region that lay before it first"));
+  CHECK(machine.regions() == 0);
+  REQUIRE(others.create({{"0xc0"}, 256, 256 * mib}, trusted).ok());
+  CHECK(maker.restore(trusted).empty());
+  CHECK(maker.regions()->size() == 2);
+}
+
 TEST_CASE("RegionMaker: a region that is only on record can be forgotten") {
   FakeCxlMachine machine = two_bridges_one_window();
   const RecordFile file;
@@ -337,7 +391,8 @@ TEST_CASE("RegionRecords: what is written is read, and nothing that was damaged 
        "00000000-0000-4000-8000-000000000001",
        "decoder0.0",
        true},
-      {"dax:0xd0", {"0xd0"}, true, 4096, 512 * mib, "", "decoder0.1", false}};
+      {"dax:0xd0", {"0xd0"}, true, 4096, 512 * mib, "", "decoder0.1", false},
+      {"pmem:0xc2@0x10000000", {"0xc2"}, false, 256, 512 * mib, "", "decoder0.1", true, 256 * mib}};
   const std::string text = format_records(records);
   const auto read = parse_records(text);
   REQUIRE(read.ok());

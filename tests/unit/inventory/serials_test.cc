@@ -28,6 +28,17 @@ TEST_CASE("serials: a region is named by its kind and its memdevs in their order
   CHECK(region_serial(RegionKind::ram, swapped) == "dax:0xc1.0xc0");
 }
 
+TEST_CASE("serials: regions over the same memdevs are told apart by where they begin") {
+  const std::vector<std::string> one{"0xc0"}, many(8, "0xfedcba9876543210");
+  CHECK(region_serial(RegionKind::pmem, one, 0x10000000) == "pmem:0xc0@0x10000000");
+  CHECK(region_serial(RegionKind::ram, many, 1) == "dax:0xfedcba9876543210.8-way.a32738157525c8e9@0x1");
+  for (const uint64_t position : {uint64_t{0}, uint64_t{1} << 28, UINT64_MAX}) {
+    CHECK(daemon::valid_name(region_serial(RegionKind::pmem, one, position)));
+    CHECK(daemon::valid_name(region_serial(RegionKind::pmem, many, position)));
+  }
+  CHECK(region_serial(RegionKind::pmem, many, 1) != region_serial(RegionKind::pmem, many, 2));
+}
+
 TEST_CASE("serials: every region's serial is a valid device name, and as many as there are regions") {
   std::set<std::string> seen;
   size_t made = 0;

@@ -72,6 +72,23 @@ TEST_CASE("Inventory: a volatile region says so by its mode") {
   CHECK(!regions[0].enabled);
 }
 
+TEST_CASE("Inventory: of two regions over one memdev each is called by where it begins") {
+  const MadeUpMachine machine;
+  add_memdev(machine, 0, "0xc0", 1, 3);
+  const std::string memdev = "/sys/devices/pci0000:0c/0000:0c:00.0/0000:0c:01.0/mem0";
+  const std::string endpoint = "/sys/devices" + acpi_root + "/port1/endpoint3";
+  machine.cxl(acpi_root + "/port1/endpoint3/decoder3.1");
+  machine.write(memdev + "/ram/size", "0x20000000\n");  // before the persistent memory
+  machine.write(endpoint + "/decoder3.0/dpa_resource", "0x20000000\n");
+  machine.write(endpoint + "/decoder3.1/dpa_resource", "0x30000000\n");
+  add_region(machine, "region0", {"decoder3.0"});
+  add_region(machine, "region1", {"decoder3.1"});
+  const auto regions = read_regions(machine.root());
+  REQUIRE(regions.size() == 2);
+  CHECK(regions[0].serial() == "pmem:0xc0");
+  CHECK(regions[1].serial() == "pmem:0xc0@0x10000000");
+}
+
 TEST_CASE("Inventory: a region that is only half made is shown and is no device") {
   const MadeUpMachine machine;
   add_memdev(machine, 0, "0xc0", 1, 3);
