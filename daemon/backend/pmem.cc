@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view stray_prefix = "pmem:stray-";
 
 Status unused(PmemKernel& kernel, const PmemNamespace& space) {
-  const std::string user = kernel.users(space);
+  TERRACE_ASSIGN_OR_RETURN(const std::string user, kernel.users(space));
   if (user.empty()) return {};
   return Error{.code = ErrorCode::busy,
                .where = "PmemBackend",

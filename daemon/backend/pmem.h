@@ -135,6 +135,7 @@ class PmemBackend final : public Backend {
   Probed probe_volatile(const CxlRegion& made, int waits);
   Probed check_device(const PmemNamespace& space);
   Status empty_of_users(const Device& device) const;
+  Status unused_volatile(const std::string& serial);
 
   PmemKernel& kernel_;
   const PmemOptions options_;

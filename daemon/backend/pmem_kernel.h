@@ -85,8 +85,11 @@ class PmemKernel {
   // Opens its character device, and makes sure that it is this one and no other of that name.
   // Errors    not_found   it has none
   virtual Result<UniqueFd> open(const PmemNamespace& one, int flags) = 0;
-  // Who uses it, in words ("process 12 (vllm)", "mounted at /mnt"); empty: nobody that can be seen.
-  virtual std::string users(const PmemNamespace& one) = 0;
+  // Who uses it, in words ("process 12 (vllm)", "mounted at /mnt"); empty: nobody that can be seen. This and
+  // the next only look, and may be called at any time. Errors    as os_error   it could not be looked at
+  virtual Result<std::string> users(const PmemNamespace& one) = 0;
+  // The same of all dax devices that lie in a region of volatile memory.
+  virtual Result<std::string> volatile_users(uint64_t region_start, uint64_t bytes) = 0;
 };
 
 std::unique_ptr<PmemKernel> make_pmem_kernel();

@@ -182,7 +182,10 @@ class NdctlKernel final : public PmemKernel {
   Result<PmemNamespace> enable_volatile(uint64_t region_start) override;
   Status disable_volatile(uint64_t region_start) override;
   Result<UniqueFd> open(const PmemNamespace& one, int flags) override;
-  std::string users(const PmemNamespace& one) override { return pmem_users(one); }
+  Result<std::string> users(const PmemNamespace& one) override { return pmem_users(one); }
+  Result<std::string> volatile_users(uint64_t region_start, uint64_t bytes) override {
+    return dax_users(region_start, bytes);
+  }
 };
 
 Error no_context() {

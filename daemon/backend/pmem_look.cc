@@ -184,8 +184,8 @@ std::string PmemBackend::contents(const Device& device) const {
     if (is_known(space.label, device.made.serial)) continue;
     ++foreign;
     if (!users.empty()) continue;
-    if (const std::string user = kernel_.users(space); !user.empty())
-      users = ", " + (space.device.empty() ? space.block : space.device) + " in use: " + user;
+    if (const auto user = kernel_.users(space); user.ok() && !user->empty())
+      users = ", " + (space.device.empty() ? space.block : space.device) + " in use: " + *user;
   }
   return foreign == 0 ? std::string()
                       : count(foreign, "namespace") + " of somebody else's, and all data in them" + users;

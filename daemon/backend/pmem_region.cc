@@ -100,7 +100,8 @@ Probed PmemBackend::probe_region(const PmemRegion& region) {
 Status PmemBackend::empty_of_users(const Device& device) const {
   for (const PmemNamespace& space : device.region.namespaces) {
     if (is_known(space.label, device.made.serial)) continue;
-    if (const std::string user = kernel_.users(space); !user.empty()) return busy(space, user);
+    TERRACE_ASSIGN_OR_RETURN(const std::string user, kernel_.users(space));
+    if (!user.empty()) return busy(space, user);
   }
   return {};
 }
@@ -118,6 +119,23 @@ Status PmemBackend::take_over(const std::string& serial) {
 
 // --- taken apart ------------------------------------------------------------------------------------------
 
+// Its dax devices are the devdax backend's, or the kernel's own memory; the server sees to it that it is not
+// adopted.
+Status PmemBackend::unused_volatile(const std::string& serial) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<MadeRegion> regions, maker_.regions());
+  for (const MadeRegion& region : regions) {
+    if (!region.ram || region.serial != serial) continue;
+    TERRACE_ASSIGN_OR_RETURN(const std::string users, kernel_.volatile_users(region.start, region.bytes));
+    if (users.empty()) continue;
+    return Error{.code = ErrorCode::busy,
+                 .where = "PmemBackend::destroy_region",
+                 .detail = "region " + serial + " is in use (" + users +
+                           "); end that first. What is memory of the kernel is given back by `terrace "
+                           "device offline numa:nodeN`"};
+  }
+  return {};
+}
+
 // Labels stay, and what they speak of: the same memdevs in the same order show it again.
 Status PmemBackend::destroy_region(const std::string& serial) {
   const std::lock_guard lock(kernel_mutex_);
@@ -126,7 +144,10 @@ Status PmemBackend::destroy_region(const std::string& serial) {
     for (const PmemNamespace& space : device->region.namespaces)
       if (space.enabled) TERRACE_RETURN_IF_ERROR(kernel_.disable(space.uuid));
     TERRACE_RETURN_IF_ERROR(kernel_.disable_region(device->region.start));
+  } else if (device.error().code != ErrorCode::unavailable) {
+    return device.error();  // it could not be looked at
   }
+  TERRACE_RETURN_IF_ERROR(unused_volatile(serial));
   const Status destroyed = maker_.destroy(serial);
   {
     const std::lock_guard state(mutex_);

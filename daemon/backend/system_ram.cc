@@ -114,9 +114,20 @@ Result<int> SystemRam::online(const std::string& serial) {
   return region.node;
 }
 
+// The driver goes whoever has the device: their mappings would be gone, and their bytes the kernel's.
+Status SystemRam::unheld(const RamRegion& region, const RamDevice& device) {
+  if (device.driver == RamDriver::none || device.driver == RamDriver::kmem) return {};
+  TERRACE_ASSIGN_OR_RETURN(const std::string holders, kernel_.holders(device.name));
+  if (holders.empty()) return {};
+  return failed(ErrorCode::busy, online_where,
+                device.name + " of " + region.serial + " is held by " + holders +
+                    "; it becomes memory of the kernel when it is let go");
+}
+
 Status SystemRam::bring_up(const RamRegion& region) {
   TERRACE_ASSIGN_OR_RETURN(const RamDevice device, device_of(region));
   const bool was_enabled = device.driver != RamDriver::none;
+  TERRACE_RETURN_IF_ERROR(unheld(region, device));
   if (device.driver == RamDriver::device_dax || device.driver == RamDriver::other) {
     if (Status off = kernel_.disable(device.name); !off.ok())
       return about(device.name + " of " + region.serial + " cannot be taken from its driver",

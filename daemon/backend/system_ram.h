@@ -65,6 +65,8 @@ class RamKernel {
   virtual bool has_cpus(int node) = 0;
   // What is wrong when memory comes up in the wrong zone: "online", ... of auto_online_blocks.
   virtual std::string auto_online() = 0;
+  // In words: which processes have a dax device open or mapped. Empty: none that this process may see.
+  virtual Result<std::string> holders(const std::string& device) = 0;
   // In words: which processes have most of the node's memory. Empty: none that this process may see.
   virtual std::string users(int node) = 0;
 };
@@ -77,8 +79,9 @@ class SystemRam {
   // Gives the region to the kernel. Returns the node that its memory is of.
   // Errors    not_found     no dax region of that serial
   //           unsupported   its memory has no node of its own
-  //           busy          the region is divided, or the kernel brought it online in a zone that it cannot
-  //           leave io_error      a step failed; in words which, and whether what came before was undone
+  //           busy          the region is divided, a process has its device open or mapped, or the kernel
+  //                         brought it online in a zone that it cannot leave
+  //           io_error      a step failed; in words which, and whether what came before was undone
   Result<int> online(const std::string& serial);
   // Takes all regions of the node back.
   // Errors    unsupported   its memory is not that of dax regions
@@ -106,6 +109,7 @@ class SystemRam {
 
   Result<RamRegion> find(const std::string& serial);
   Result<RamDevice> device_of(const RamRegion& region);
+  Status unheld(const RamRegion& region, const RamDevice& device);
   Status bring_up(const RamRegion& region);
   Status come_up(const RamRegion& region, RamDevice device);
   Status take_down(const RamRegion& region);

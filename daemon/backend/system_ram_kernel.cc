@@ -255,6 +255,18 @@ std::string DaxctlRamKernel::auto_online() {
   return word;
 }
 
+Result<std::string> DaxctlRamKernel::holders(const std::string& name) {
+  DaxDevice device;
+  device.name = name;
+  const std::vector<DaxHolder> found = bus_.holders({device});
+  std::string text;
+  for (size_t i = 0; i < std::min(found.size(), users_named_max); ++i)
+    text += (i == 0 ? "" : ", ") + found[i].command + "[" + std::to_string(found[i].pid) + "]";
+  if (found.size() > users_named_max)
+    text += " and " + std::to_string(found.size() - users_named_max) + " more";
+  return text;
+}
+
 std::string DaxctlRamKernel::users(int node) {
   return node_users(node);
 }

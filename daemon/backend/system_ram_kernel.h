@@ -23,6 +23,7 @@ class DaxctlRamKernel final : public RamKernel {
   Status offline(const std::string& device) override;
   bool has_cpus(int node) override;
   std::string auto_online() override;
+  Result<std::string> holders(const std::string& device) override;
   std::string users(int node) override;
 
  private:

@@ -408,7 +408,13 @@ class FakePmemKernel final : public PmemKernel {
     if (!fd.valid()) return os_error(errno, "PmemKernel", path);
     return fd;
   }
-  std::string users(const PmemNamespace&) override { return machine_.user; }
+  Result<std::string> users(const PmemNamespace&) override { return machine_.user; }
+  Result<std::string> volatile_users(uint64_t start, uint64_t bytes) override {
+    for (const auto& region : machine_.regions_)
+      if (region.ram && region.start >= start && region.start < start + bytes && !machine_.user.empty())
+        return "dax0.0: " + machine_.user;
+    return std::string();
+  }
 
  private:
   FakeCxlMachine& machine_;

@@ -697,6 +697,24 @@ TEST_CASE("pmem: a volatile region is tried, too, and is another backend's devic
   }
 }
 
+TEST_CASE("pmem: a volatile region is not taken apart under those who use its dax devices") {
+  FakeCxlMachine machine;
+  machine.add_memdev("0xd0", true);
+  machine.add_window({{"0xd0"}});
+  PmemBackend backend(machine.pmem(), machine.cxl(), RegionRecords(""),
+                      PmemOptions{.settle_ns = 0, .look_ns = 0});
+  REQUIRE(backend.create_region({{"0xd0"}, 0, 0}).ok());
+  machine.user = "process 12 (vllm)";
+  const Status busy = backend.destroy_region("dax:0xd0");
+  REQUIRE(!busy.ok());
+  CHECK(busy.error().code == ErrorCode::busy);
+  CHECK(says(busy.error().detail, "dax0.0: process 12 (vllm)"));
+  CHECK(machine.regions() == 1);
+  machine.user.clear();
+  CHECK(backend.destroy_region("dax:0xd0").ok());
+  CHECK(machine.regions() == 0);
+}
+
 TEST_CASE("pmem: another manager's namespace that is called as a lease of ours is no lease") {
   Manager manager;
   manager.compose();

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
@@ -73,6 +74,10 @@ class MadeUpKernel final : public RamKernel {
   }
   bool has_cpus(int node) override { return node == 0; }
   std::string auto_online() override { return policy; }
+  Result<std::string> holders(const std::string& name) override {
+    if (blind) return os_error(EMFILE, "kernel", "/proc");
+    return name == "dax0.0" ? held_by : std::string();
+  }
   std::string users(int) override { return "vllm[12] 200 MiB"; }
 
   static Error busy(const char* why) { return {.code = ErrorCode::busy, .where = "kernel", .detail = why}; }
@@ -87,6 +92,8 @@ class MadeUpKernel final : public RamKernel {
 
   std::vector<RamRegion> list;
   std::string policy = "offline";
+  std::string held_by;
+  bool blind = false;  // who holds a device cannot be looked at
   uint32_t pinned_blocks = 0;
   int fail_at = 1000;
   int failures = 1;
@@ -125,6 +132,24 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 }  // namespace
+
+TEST_CASE("SystemRam: a dax device that somebody has is not taken from under him, and he is named") {
+  const Record record;
+  MadeUpKernel kernel;
+  SystemRam ram(kernel, record.file());
+  kernel.held_by = "vllm[12]";
+  const auto refused = ram.online(serial);
+  REQUIRE(!refused.ok());
+  CHECK(refused.error().code == ErrorCode::busy);
+  CHECK(refused.error().detail.find("dax0.0 of dax:hmem@0x100000000 is held by vllm[12]") != std::string::npos);
+  kernel.held_by.clear();
+  kernel.blind = true;  // that nobody was seen does not say that nobody has it
+  CHECK(!ram.online(serial).ok());
+  CHECK(kernel.steps.empty());
+  CHECK(record.text().empty());
+  kernel.blind = false;
+  CHECK(ram.online(serial).ok());
+}
 
 TEST_CASE("system ram: a region becomes memory of its node in zone Movable, and a dax device again") {
   MadeUpKernel kernel;
