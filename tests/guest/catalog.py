@@ -50,13 +50,13 @@ TESTS = (
     _guest("doctor-one-port", "doctor", "one-port", 120, False),
     _guest("doctor-fix", "doctor", "hmem", 300),
     # Leases that are dax devices of a dynamic region.
-    _guest("session-devdax", "session_real", "hmem", 600),
+    _guest("session-devdax", "session_real", "hmem", 600, False),
     _guest("devdax", "devdax", "hmem", 600, False, "Life", alone=True),
     _guest("devdax-restarts", "devdax", "hmem", 1800, False, "Restarts", alone=True),
     _guest("devdax-path", "lease_path", "hmem", 600, True, "--kind", "devdax", alone=True),
     _guest("devdax-crash", "lease_crash", "hmem", 1200, False, "--kind", "devdax", alone=True),
     # Dax memory as a memory node of the guest: a pool of it, and back.
-    _guest("numa", "numa", "hmem", 900, False, alone=True),
+    _guest("numa", "numa", "hmem", 900, alone=True),
     # Leases that are namespaces of a composed region.
     _guest("pmem", "lease_path", "standard", 900, False, "--kind", "pmem", alone=True),
     _guest("pmem-reboot", "reboot", "standard", 300, True, "--kind", "pmem", boots=2),
