@@ -149,14 +149,16 @@ Status DevdaxBackend::fence_object(const std::string& name, const Object& object
 
 // Whoever made it: what it lies on is free by the rows, or of a lease that lost its own device. One that
 // somebody has open is left alone: an adoption that was cut off, or refused, must cost nobody his memory.
-// make_room() says whom it waits for once its room is needed.
+// make_room() says whom it waits for once its room is needed. A device without memory is what a fence that was
+// cut off left: whoever has it open has nothing, and shall not keep it there.
 Status DevdaxBackend::fence_orphan(const std::string& device) {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<DaxRegion> regions, bus_.regions());
   for (const DaxRegion& region : regions) {
     if (!adopted(region.serial)) continue;
     for (const DaxDevice& one : region.devices) {
       if (one.name != device || is_object(region.serial, one)) continue;
-      if (const auto held = bus_.holders({one}); !held.empty()) {
+      const auto held = one.bytes > 0 ? bus_.holders({one}) : std::vector<DaxHolder>{};
+      if (!held.empty()) {
         return in_use(one.name + ", which no lease has, is held by process " +
                       std::to_string(held.front().pid) + " (" + held.front().command +
                       "): end it, or destroy that device");

@@ -331,6 +331,26 @@ TEST_CASE_FIXTURE(Fixture, "devdax: what a stranger's device lay on is erased be
   CHECK(all_zero(bus.read(base + 2 * granule, granule)));
 }
 
+TEST_CASE_FIXTURE(Fixture,
+                  "devdax: the empty device of a fence that was cut off goes, though its holder has it open") {
+  Manager manager(bus);
+  manager.adopt_erased();
+  const std::vector<Extent> extents{Manager::extent(2, 1)};
+  const std::vector<KnownObject> rows{{"devdax:lease-1", granule, extents}};
+  REQUIRE(manager.backend->carve("devdax:lease-1", granule, extents).ok());
+  const std::string device = bus.regions()->front().devices.back().name;
+  bus.held = {{.pid = 12, .command = "vllm", .device = device}};
+  bus.fail_step(2, 0);  // it dies between the device's having no memory and its being gone
+  CHECK_THROWS_AS((void)manager.backend->fence("devdax:lease-1"), FakeCrash);
+  REQUIRE(bus.find(device) != nullptr);
+  REQUIRE(bus.find(device)->bytes == 0);
+  for (const ObservedObject& object : manager.start(rows, true))
+    CHECK(manager.backend->fence(object.name).ok());
+  CHECK(manager.backend->fence("devdax:lease-1").ok());
+  CHECK(bus.find(device) == nullptr);
+  CHECK(manager.backend->list()->empty());
+}
+
 TEST_CASE_FIXTURE(Fixture, "devdax: a stranger's device in the way of a grant is named while somebody has it") {
   Manager manager(bus);
   manager.adopt_erased();
