@@ -113,16 +113,21 @@ TEST_CASE("ObjectDirectory: a second daemon is refused as busy, naming the direc
 
 TEST_CASE("ObjectDirectory: daemons that start at the same moment never share one") {
   RuntimeFolder folder;
-  int results[2];
+  constexpr size_t daemons = 8;
+  int results[2], tried[2];
   REQUIRE(::pipe(results) == 0);
+  REQUIRE(::pipe(tried) == 0);
   std::vector<pid_t> children;
-  for (int i = 0; i < 8; ++i) {
+  for (size_t i = 0; i < daemons; ++i) {
     const pid_t child = ::fork();
     if (child == 0) {
+      ::close(tried[1]);
       auto directory = ObjectDirectory::prepare(folder.options());
       const char verdict = directory.ok() ? 'y' : directory.error().code == ErrorCode::busy ? 'n' : '?';
       [[maybe_unused]] const ssize_t n = ::write(results[1], &verdict, 1);
-      ::usleep(300'000);  // keeps its lock until all have tried
+      ::close(results[1]);
+      char end = 0;
+      [[maybe_unused]] const ssize_t ended = ::read(tried[0], &end, 1);  // keeps its lock until all have tried
       ::_exit(0);
     }
     children.push_back(child);
@@ -131,9 +136,12 @@ TEST_CASE("ObjectDirectory: daemons that start at the same moment never share on
   std::string verdicts;
   for (char verdict = 0; ::read(results[0], &verdict, 1) == 1;) verdicts += verdict;
   ::close(results[0]);
+  ::close(tried[0]);
+  ::close(tried[1]);
   for (const pid_t child : children) ::waitpid(child, nullptr, 0);
   CHECK(std::count(verdicts.begin(), verdicts.end(), 'y') == 1);
-  CHECK(verdicts.size() == 8);  // the others were refused: mostly as busy, or by a mount that just went away
+  CHECK(verdicts.size() ==
+        daemons);  // the others were refused: mostly as busy, or by a mount that just went away
 }
 
 TEST_CASE("ObjectDirectory: one that somebody else prepared is refused") {
