@@ -39,11 +39,13 @@ MachineMemory::MachineMemory(ObjectDirectory objects, const DaemonConfig& config
   spdlog::info("memory: {}", emulated_.describe_memory());
   backends_.add(emulated_);
   if (!config.hardware) return;
-  backends_.add(numa_);
-  // An agent's guard fences object files, and cannot fence devices yet: an agent that is killed would leave
-  // them mapped (docs/operations/agents.md).
-  if (config.role == Role::agent) return;
-  backends_.add(pmem_);
+  // On further hosts only what two hosts can see at once and use side by side. The memory of a node is its
+  // host's alone whatever the node's number, and labels of namespaces have one writer
+  // (docs/operations/agents.md).
+  if (config.role == Role::manager) {
+    backends_.add(numa_);
+    backends_.add(pmem_);
+  }
   if (hardware_usable()) hardware_->add_to(backends_);
 }
 

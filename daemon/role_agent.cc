@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <mutex>
+#include <optional>
 
 #include "core/base/clock.h"
 #include "daemon/agent/guard.h"
@@ -32,24 +33,24 @@ PeerOptions peer_options(const DaemonConfig& config) {
 }
 
 // What the guard fences follows what there is. Threads: any.
-class GuardedDirectories {
+class Guarded {
  public:
-  GuardedDirectories(const HostFiles& files, const MachineMemory& memory) : files_(files), memory_(memory) {}
+  Guarded(const HostFiles& files, MachineMemory& memory) : files_(files), memory_(memory) {}
 
   Status record() {
     const std::lock_guard lock(mutex_);
-    std::vector<std::string> now = memory_.object_paths();
+    GuardedMemory now{memory_.object_paths(), memory_.backends().dax_regions()};
     if (now == recorded_) return {};
-    TERRACE_RETURN_IF_ERROR(record_directories(files_, now));
+    TERRACE_RETURN_IF_ERROR(record_guarded(files_, now));
     recorded_ = std::move(now);
     return {};
   }
 
  private:
   const HostFiles& files_;
-  const MachineMemory& memory_;
+  MachineMemory& memory_;
   std::mutex mutex_;
-  std::vector<std::string> recorded_;
+  std::optional<GuardedMemory> recorded_;
 };
 
 // Somebody may kill the guard: there is another one within a second.
@@ -84,7 +85,7 @@ Status run_agent(const DaemonConfig& config, const std::vector<std::string>& com
   TERRACE_ASSIGN_OR_RETURN(UniqueFd listener, listen_unix(socket, config.socket_mode));
   TERRACE_ASSIGN_OR_RETURN(HostLeaseFile lease, HostLeaseFile::open(host_files.lease));
   TERRACE_ASSIGN_OR_RETURN(const auto memory, MachineMemory::prepare(config));
-  GuardedDirectories guarded(host_files, *memory);
+  Guarded guarded(host_files, *memory);
   TERRACE_RETURN_IF_ERROR(guarded.record());
   TERRACE_RETURN_IF_ERROR(ensure_guard(host_files, command));
 

@@ -1,6 +1,7 @@
 #include "core/os/erase.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -248,6 +249,17 @@ Result<Erased> erase(std::span<std::byte> range, const EraseOptions& options) {
   const double seconds = std::chrono::duration<double>(Steady::now() - begin).count();
   erased.bytes_per_s = static_cast<double>(erased.bytes) / std::max(seconds, 1e-9);
   return erased;
+}
+
+void flush(std::span<std::byte> range) {
+  std::byte* const end = range.data() + range.size();
+#if defined(__x86_64__)
+  for (std::byte* at = range.data(); at < end; at += line_bytes) _mm_clflush(at);
+  _mm_mfence();
+#else
+  (void)end;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
 }
 
 }  // namespace terrace::os

@@ -43,6 +43,11 @@ struct Erased {
 //           unsupported  the processor lacks options.stores
 Result<Erased> erase(std::span<std::byte> range, const EraseOptions& options);
 
+// Leaves no line of `range` in any cache of this machine: what was changed is in the memory, and the next read
+// comes from there. Where the processor has no instruction for it (not x86-64) it orders memory accesses, no
+// more.
+void flush(std::span<std::byte> range);
+
 // The check alone. Returns the bytes that were read.
 Result<uint64_t> check_erased(std::span<const std::byte> range, uint64_t seed);
 

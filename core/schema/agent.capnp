@@ -67,4 +67,9 @@ interface HostAgent {
   copy @6 (from :Text, to :Text, bytes :UInt64) -> (error :Terrace.Error);
   usage @7 (name :Text) -> (error :Terrace.Error, bytes :UInt64, allocated :UInt64);
   list @8 () -> (error :Terrace.Error, objects :List(AgentObject));
+  exchange @9 (object :AgentObject, put :Data) -> (error :Terrace.Error, found :Data);
+  # The proof that both see the same memory: reads the first 64 bytes of the extents, then writes `put`, past
+  # all caches. No object has these extents.
+  writeBack @10 (object :AgentObject) -> (error :Terrace.Error);
+  # Leaves nothing of the extents in this host's caches.
 }

@@ -22,6 +22,7 @@ namespace terrace::daemon {
 namespace {
 
 constexpr const char* where = "guard";
+constexpr std::string_view dax_mark = "dax:";  // before a line that is a dax region, not a directory of files
 
 struct flock whole_file() {
   struct flock lock {};
@@ -57,6 +58,8 @@ Result<std::vector<std::string>> read_lines(const std::string& path) {
   std::string content(65'536, '\0');
   const ssize_t bytes = ::read(file.get(), content.data(), content.size());
   if (bytes < 0) return os_error(errno, where, "cannot read " + path);
+  if (static_cast<size_t>(bytes) == content.size())
+    return os_error(EFBIG, where, "more than can be guarded is in " + path);
   content.resize(static_cast<size_t>(bytes));
   std::vector<std::string> lines;
   for (size_t at = 0; at < content.size();) {
@@ -70,8 +73,9 @@ Result<std::vector<std::string>> read_lines(const std::string& path) {
 Status fence_all(const HostFiles& files) {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> directories, read_lines(files.directories));
   Status first;
-  for (const std::string& directory : directories) {
-    Status status = fence_directory(directory);
+  for (const std::string& line : directories) {
+    const bool dax = line.starts_with(dax_mark);
+    Status status = dax ? fence_dax_region(line.substr(dax_mark.size())) : fence_directory(line);
     if (!status.ok() && first.ok()) first = std::move(status);
   }
   return first;
@@ -115,10 +119,11 @@ Result<UniqueFd> lock_as_agent(const HostFiles& files) {
                .detail = "another agent runs here already: it holds " + files.agent_lock};
 }
 
-Status record_directories(const HostFiles& files, const std::vector<std::string>& directories) {
+Status record_guarded(const HostFiles& files, const GuardedMemory& memory) {
   const std::string fresh = files.directories + ".new";
   std::string content;
-  for (const std::string& directory : directories) content += directory + "\n";
+  for (const std::string& directory : memory.directories) content += directory + "\n";
+  for (const std::string& region : memory.dax_regions) content += std::string(dax_mark) + region + "\n";
   const UniqueFd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.valid() ||
       ::write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
@@ -169,6 +174,32 @@ Status fence_directory(const std::string& directory) {
     if (!file.valid() && errno == ENOENT) continue;
     if ((!file.valid() || ::ftruncate(file.get(), 0) != 0) && first.ok())
       first = os_error(errno, where, "cannot fence " + directory + "/" + name);
+  }
+  return first;
+}
+
+// A device that goes meanwhile is as good as unbound; one of the kernel's own (kmem) has no holders to shut
+// out.
+Status fence_dax_region(const std::string& region) {
+  DIR* opened = ::opendir(region.c_str());
+  if (opened == nullptr && errno == ENOENT) return {};
+  if (opened == nullptr) return os_error(errno, where, "cannot read " + region);
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(opened, ::closedir);
+  Status first;
+  while (const dirent* entry = ::readdir(stream.get())) {
+    const std::string name = entry->d_name;
+    if (!name.starts_with("dax") || name.find('.') == std::string::npos) continue;
+    const std::string driver = region + "/" + name + "/driver";
+    char target[4096];
+    const ssize_t length = ::readlink(driver.c_str(), target, sizeof(target));
+    if (length <= 0 || !std::string_view(target, static_cast<size_t>(length)).ends_with("/device_dax"))
+      continue;
+    const UniqueFd unbind(::open((driver + "/unbind").c_str(), O_WRONLY | O_CLOEXEC));
+    const bool done =
+        unbind.valid() && ::write(unbind.get(), name.data(), name.size()) == static_cast<ssize_t>(name.size());
+    const int error = errno;
+    if (!done && first.ok() && ::readlink(driver.c_str(), target, sizeof(target)) > 0)
+      first = os_error(error, where, "cannot shut holders out of " + region + "/" + name);
   }
   return first;
 }

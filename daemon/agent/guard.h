@@ -2,7 +2,8 @@
 // and the agent did not come to it, because it was killed, stopped or hangs. Without it a killed agent would
 // leave programs that go on writing to memory which the manager gives to others.
 //
-//   agent ─ sets the moment ─► host-lease (a mapped page) ◄─ waits for it ─ guard: truncates every object file
+//   agent ─ sets the moment ─► host-lease (a mapped page) ◄─ waits for it ─ guard: truncates every object file,
+//                                                                           unbinds every dax device of a lease
 //
 // It needs nothing of the agent but the page, and no lock that the agent holds. It ends by itself once the
 // agent is gone and nothing is promised any more; an agent that starts again finds the guard that is there, or
@@ -27,7 +28,15 @@ struct HostFiles {
   std::string lease;        // HostLeaseFile
   std::string agent_lock;   // held by the agent while it lives
   std::string guard_lock;   // held by the guard; its pid is in it
-  std::string directories;  // of object files, one a line: what the guard truncates
+  std::string directories;  // what the guard fences, one a line: GuardedMemory
+};
+
+// Where leases' memory can be on this host.
+struct GuardedMemory {
+  std::vector<std::string> directories;  // of object files
+  std::vector<std::string> dax_regions;  // that are adopted: their directories in sysfs
+
+  bool operator==(const GuardedMemory&) const = default;
 };
 
 // Takes the agent's lock, for as long as the descriptor lives.
@@ -35,7 +44,7 @@ struct HostFiles {
 Result<UniqueFd> lock_as_agent(const HostFiles& files);
 
 // What the guard will fence; before anything is carved.
-Status record_directories(const HostFiles& files, const std::vector<std::string>& directories);
+Status record_guarded(const HostFiles& files, const GuardedMemory& memory);
 
 // Starts a guard unless one runs: `command` is this program's own command line.
 Status ensure_guard(const HostFiles& files, const std::vector<std::string>& command);
@@ -45,5 +54,10 @@ Status run_guard(const HostFiles& files);
 
 // Truncates every object file of a directory; one that does not exist has none.
 Status fence_directory(const std::string& directory);
+
+// Takes every dax device of a region from the driver of mappable ones: mappings give SIGBUS, descriptors ENXIO.
+// What is unbound is never bound again: the agent destroys it when it registers. A region that is gone has
+// none.
+Status fence_dax_region(const std::string& region);
 
 }  // namespace terrace::daemon

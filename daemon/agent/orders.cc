@@ -115,6 +115,42 @@ class HostAgentServer final : public rpc::HostAgent::Server {
         });
   }
 
+  kj::Promise<void> exchange(ExchangeContext context) override {
+    const capnp::Data::Reader data = context.getParams().getPut();
+    Nonce put{};
+    if (data.size() != put.size()) {
+      write_error(context.getResults().initError(), Error{.code = ErrorCode::invalid_argument,
+                                                          .where = "HostAgent",
+                                                          .detail = "what is exchanged has 64 bytes"});
+      return kj::READY_NOW;
+    }
+    std::copy(data.begin(), data.end(), put.begin());
+    auto found = std::make_shared<Nonce>();
+    return with_object(context, context.getParams().getObject(),
+                       [this, context, put, found](auto object, auto extents) mutable {
+                         return finish(context, false,
+                                       [&orders = orders_, object, extents, put, found]() -> Status {
+                                         if (!orders.in_force()) return too_late();
+                                         TERRACE_ASSIGN_OR_RETURN(
+                                             *found, orders.backend().exchange(object.name, extents, put));
+                                         return {};
+                                       })
+                             .then([context, found]() mutable {
+                               context.getResults().setFound(kj::arrayPtr(found->data(), found->size()));
+                             });
+                       });
+  }
+
+  kj::Promise<void> writeBack(WriteBackContext context) override {
+    return with_object(context, context.getParams().getObject(),
+                       [this, context](auto object, auto extents) mutable {
+                         return finish(context, false, [&orders = orders_, object, extents]() -> Status {
+                           if (!orders.in_force()) return too_late();
+                           return orders.backend().write_back(object.name, extents);
+                         });
+                       });
+  }
+
   kj::Promise<void> usage(UsageContext context) override {
     const auto found = orders_.backend().usage(read_text(context.getParams().getName()));
     if (found.ok()) {

@@ -9,6 +9,7 @@
 // Crash     carve, fence and scrub can each be cut off anywhere and be done again.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -67,6 +68,9 @@ struct RegionRequest {
   uint32_t granularity_bytes = 0;    // of the interleaving; 0: the largest that all decoders can do
   uint64_t bytes = 0;                // 0: all there is
 };
+
+// What two machines write and read to find out whether they see the same memory: a cache line.
+using Nonce = std::array<uint8_t, 64>;
 
 struct ObservedObject {
   std::string name;
@@ -182,6 +186,36 @@ class Backend {
     (void)from, (void)to, (void)bytes;
     return cannot("copy");
   }
+
+  // --- memory that several machines see at once ---
+
+  // Whether objects of that name lie on such memory. Only then are the next four asked for; `extents` are those
+  // of a lease that nobody has mapped on any machine.
+  virtual bool is_shared(std::string_view name) const {
+    (void)name;
+    return false;
+  }
+  // Reads the first bytes of the extents, then writes `put` there, both past this machine's caches. What was
+  // written to counts as not erased from before it is written.
+  virtual Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
+                                 const Nonce& put) {
+    (void)name, (void)extents, (void)put;
+    return cannot("prove what it is");
+  }
+  // Erases what is not known to be erased.
+  virtual Status clean(const std::string& name, const std::vector<Extent>& extents) {
+    (void)name, (void)extents;
+    return {};
+  }
+  // Leaves nothing of the extents in this machine's caches: changes reach the memory, and what other machines
+  // write from now on is seen here.
+  virtual Status write_back(const std::string& name, const std::vector<Extent>& extents) {
+    (void)name, (void)extents;
+    return {};
+  }
+  // Directories of sysfs below which the kernel shows the dax devices of adopted memory, for whom has to shut
+  // holders out when the daemon cannot (daemon/agent/guard.h).
+  virtual std::vector<std::string> dax_regions() const { return {}; }
 
   // Whether carving, fencing or scrubbing that much of this object takes only microseconds now, so that the
   // event loop may do it itself instead of handing it to its worker.

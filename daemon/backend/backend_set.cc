@@ -175,8 +175,55 @@ Status BackendSet::resize(const std::string& name, uint64_t from_bytes, uint64_t
 
 Status BackendSet::rebind(const std::string& from, const std::string& to, uint64_t bytes,
                           const std::vector<Extent>& extents) {
+  if (object_host(from) != object_host(to)) return hand_across(from, to, bytes, extents);
   Backend* backend = of_object(to);
   return backend == nullptr ? Status(no_such_kind(to)) : backend->rebind(from, to, bytes, extents);
+}
+
+// From one machine to another, over memory that both see. Each step may have been done before.
+Status BackendSet::hand_across(const std::string& from, const std::string& to, uint64_t bytes,
+                               const std::vector<Extent>& extents) {
+  Backend* source = of_object(from);
+  Backend* target = of_object(to);
+  if (source == nullptr) return no_such_kind(from);
+  if (target == nullptr) return no_such_kind(to);
+  if (!source->is_shared(from) || !target->is_shared(to)) return cannot("hand to another host");
+  TERRACE_RETURN_IF_ERROR(source->fence(from));
+  TERRACE_RETURN_IF_ERROR(source->write_back(from, extents));
+  TERRACE_RETURN_IF_ERROR(target->write_back(to, extents));
+  TERRACE_RETURN_IF_ERROR(target->rebind(from, to, bytes, extents));
+  // Of a source that has just gone away the rest is destroyed when it is back.
+  (void)source->scrub(from);
+  return {};
+}
+
+bool BackendSet::is_shared(std::string_view name) const {
+  const Backend* backend = of_object(name);
+  return backend != nullptr && backend->is_shared(name);
+}
+
+Result<Nonce> BackendSet::exchange(const std::string& name, const std::vector<Extent>& extents,
+                                   const Nonce& put) {
+  Backend* backend = of_object(name);
+  if (backend == nullptr) return no_such_kind(name);
+  return backend->exchange(name, extents, put);
+}
+
+Status BackendSet::clean(const std::string& name, const std::vector<Extent>& extents) {
+  Backend* backend = of_object(name);
+  return backend == nullptr ? Status(no_such_kind(name)) : backend->clean(name, extents);
+}
+
+Status BackendSet::write_back(const std::string& name, const std::vector<Extent>& extents) {
+  Backend* backend = of_object(name);
+  return backend == nullptr ? Status(no_such_kind(name)) : backend->write_back(name, extents);
+}
+
+std::vector<std::string> BackendSet::dax_regions() const {
+  std::vector<std::string> all;
+  for (const Backend* backend : backends_)
+    for (std::string& region : backend->dax_regions()) all.push_back(std::move(region));
+  return all;
 }
 
 Status BackendSet::copy(const std::string& from, const std::string& to, uint64_t bytes) {

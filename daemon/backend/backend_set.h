@@ -53,6 +53,12 @@ class BackendSet final : public Backend {
   Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
                 const std::vector<Extent>& extents) override;
   Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
+  bool is_shared(std::string_view name) const override;
+  Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
+                         const Nonce& put) override;
+  Status clean(const std::string& name, const std::vector<Extent>& extents) override;
+  Status write_back(const std::string& name, const std::vector<Extent>& extents) override;
+  std::vector<std::string> dax_regions() const override;
   bool quick(std::string_view name, uint64_t bytes) const override;
   Result<std::vector<ObservedObject>> list() override;
   Result<ObservedObject> usage(const std::string& name) override;
@@ -63,6 +69,8 @@ class BackendSet final : public Backend {
   Backend* of_object(std::string_view name) const;
   Backend* of_device(const std::string& serial) const;
   Error no_such_kind(std::string_view name) const;
+  Status hand_across(const std::string& from, const std::string& to, uint64_t bytes,
+                     const std::vector<Extent>& extents);
 
   std::vector<Backend*> backends_;
   Backend* remote_ = nullptr;

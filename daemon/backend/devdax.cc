@@ -209,18 +209,15 @@ Status DevdaxBackend::erase(const std::string& name, const std::vector<Extent>& 
   const std::vector<DaxRange> parts = slice(place.ranges, offset, length);
   const auto region = region_of(place.serial);
   if (parts.empty() || !region.has_value()) return no_object(name, where);
-  DaxDevice device;
-  {
-    const std::lock_guard lock(kernel_mutex_);
-    TERRACE_ASSIGN_OR_RETURN(device, make_own(*region, parts));
-  }
-  Status erased = erase_ranges(device, parts);
-  if (const int code = TERRACE_FAILPOINT(dax_during_erase); code != 0)
-    erased = os_error(code, where, "cannot erase " + name);
-  const std::lock_guard lock(kernel_mutex_);
-  const Status gone = dismantle_own(*region, device);
-  if (erased.ok() && gone.ok()) record_.mark_erased(place.serial, parts);
-  return erased.ok() ? gone : erased;
+  const auto zero = [&](const DaxDevice& device) -> Status {
+    TERRACE_RETURN_IF_ERROR(erase_ranges(device, parts));
+    if (const int code = TERRACE_FAILPOINT(dax_during_erase); code != 0)
+      return os_error(code, where, "cannot erase " + name);
+    return {};
+  };
+  TERRACE_RETURN_IF_ERROR(with_own(*region, parts, zero));
+  record_.mark_erased(place.serial, parts);
+  return {};
 }
 
 Result<DaxDevice> DevdaxBackend::make_own(const DaxRegion& region, const std::vector<DaxRange>& ranges) {
@@ -268,7 +265,10 @@ Status DevdaxBackend::rebind(const std::string& from, const std::string& to, uin
                  .detail = to + " cannot take " + std::to_string(bytes) + " bytes over from " + from};
   }
   const std::lock_guard lock(kernel_mutex_);
-  if (const auto next = find(to); next.has_value() && !next->device.empty()) return {};
+  if (const auto next = find(to); next.has_value() && !next->device.empty()) {
+    if (device_of(to).ok()) return {};
+    TERRACE_RETURN_IF_ERROR(fence_object(to, *next));  // cut off before it was enabled: nobody has it
+  }
   const auto old = find(from);
   if (old.has_value() && old->ranges != place.ranges) {
     return Error{.code = ErrorCode::corrupt,

@@ -32,6 +32,7 @@
 // Threads   Any. Steps of the kernel's follow each other (kernel_mutex_); erasing and copying run beside them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -84,6 +85,12 @@ class DevdaxBackend final : public Backend {
   // Reads the kernel's state, changes nothing.
   Result<std::vector<ObservedObject>> list() override;
   Result<ObservedObject> usage(const std::string& name) override;
+  bool is_shared(std::string_view) const override { return true; }
+  Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
+                         const Nonce& put) override;
+  Status clean(const std::string& name, const std::vector<Extent>& extents) override;
+  Status write_back(const std::string& name, const std::vector<Extent>& extents) override;
+  std::vector<std::string> dax_regions() const override;
   std::string describe_memory() const override;
   bool huge_pages(std::string_view) const override { return true; }
 
@@ -121,6 +128,9 @@ class DevdaxBackend final : public Backend {
   void set_device(const std::string& name, const std::string& device);
   Result<DaxDevice> device_of(const std::string& name) const;
   Status erase_ranges(const DaxDevice& device, const std::vector<DaxRange>& parts);
+  // devdax_shared.cc: does something with a device of the manager's own over these ranges
+  Status with_own(const DaxRegion& region, const std::vector<DaxRange>& ranges,
+                  const std::function<Status(const DaxDevice&)>& work);
 
   // devdax_kernel.cc: steps with kernel_mutex_ held
   Result<DaxDevice> make(const DaxRegion& region, const std::vector<DaxRange>& ranges);

@@ -1,6 +1,7 @@
 #include "daemon/backend/remote.h"
 
 #include <cerrno>
+#include <random>
 #include <utility>
 
 namespace terrace::daemon {
@@ -19,6 +20,13 @@ Error away(const AgentAnswer& answer) {
   error.code = ErrorCode::unavailable;
   error.os_errno = 0;
   return error;
+}
+
+Nonce draw_nonce() {
+  Nonce drawn{};
+  std::random_device device;
+  for (uint8_t& byte : drawn) byte = static_cast<uint8_t>(device());
+  return drawn;
 }
 
 }  // namespace
@@ -75,8 +83,41 @@ void RemoteBackend::set_bytes(const std::string& name, uint64_t bytes) {
   objects_[name] = bytes;
 }
 
+Status RemoteBackend::prove(const std::string& name, const std::vector<Extent>& extents) {
+  const std::string host(object_host(name)), local_name(object_on_host(name));
+  const std::vector<WireExtent> wire = on_the_wire(extents);
+  if (wire.empty() || agents_.has_proved(host, wire.front().serial)) return {};
+  const std::string& serial = wire.front().serial;
+  const Nonce ours = draw_nonce(), theirs = draw_nonce(), zeros{};
+  TERRACE_ASSIGN_OR_RETURN(const Nonce before, local_.exchange(local_name, extents, ours));
+  (void)before;
+  auto seen_there = exchange(name, extents, theirs);
+  // Whatever came of it, nothing stays: what is written to counts as not erased, here and there.
+  const auto seen_here = local_.exchange(local_name, extents, zeros);
+  const Status cleaned = local_.clean(local_name, extents);
+  if (!seen_there.ok()) return std::move(seen_there).error();
+  if (!seen_here.ok()) return seen_here.error();
+  TERRACE_RETURN_IF_ERROR(cleaned);
+  if (*seen_there != ours || *seen_here != theirs) {
+    return Error{.code = ErrorCode::unavailable,
+                 .where = "prove",
+                 .detail = "host " + host + " does not see the same memory as " + serial +
+                           " as this machine does: what was written " +
+                           (*seen_there != ours ? "here was not read there" : "there was not read here") +
+                           ". Only memory that both machines reach (one multi-headed device) can be leased on "
+                           "both; adopt a device that they share"};
+  }
+  agents_.set_proved(host, serial);
+  return {};
+}
+
 // Its extents are free once this has failed: so an object that may have come about is gone first.
 Status RemoteBackend::carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) {
+  if (is_shared(name)) {
+    // What this machine knows to be dirty its agent may not.
+    TERRACE_RETURN_IF_ERROR(local_.clean(std::string(object_on_host(name)), extents));
+    TERRACE_RETURN_IF_ERROR(prove(name, extents));
+  }
   AgentOrder order = order_of(AgentOrder::Kind::carve, bytes, extents);
   const AgentAnswer answer = give(name, std::move(order));
   if (answer.outcome == OrderOutcome::done) {
@@ -153,8 +194,9 @@ Status RemoteBackend::resize(const std::string& name, uint64_t from_bytes, uint6
 Status RemoteBackend::rebind(const std::string& from, const std::string& to, uint64_t bytes,
                              const std::vector<Extent>& extents) {
   AgentOrder order = order_of(AgentOrder::Kind::rebind, bytes, extents);
+  order.object = object_on_host(from);
   order.other = object_on_host(to);
-  const AgentAnswer answer = give(from, std::move(order));
+  const AgentAnswer answer = agents_.order(std::string(object_host(to)), order);
   if (answer.outcome == OrderOutcome::refused) return answer.error;
   if (answer.outcome == OrderOutcome::lapsed) return away(answer);
   if (answer.outcome != OrderOutcome::done) return later(answer);
@@ -170,6 +212,26 @@ Status RemoteBackend::copy(const std::string& from, const std::string& to, uint6
   const AgentAnswer answer = give(from, std::move(order));
   if (answer.outcome == OrderOutcome::done) return {};
   return answer.outcome == OrderOutcome::refused ? answer.error : away(answer);
+}
+
+bool RemoteBackend::is_shared(std::string_view name) const {
+  return local_.is_shared(object_on_host(name));
+}
+
+Result<Nonce> RemoteBackend::exchange(const std::string& name, const std::vector<Extent>& extents,
+                                      const Nonce& put) {
+  AgentOrder order = order_of(AgentOrder::Kind::exchange, 0, extents);
+  order.put = put;
+  const AgentAnswer answer = give(name, std::move(order));
+  if (answer.outcome == OrderOutcome::done) return answer.found;
+  return answer.outcome == OrderOutcome::refused ? answer.error : away(answer);
+}
+
+// A host that has lapsed lost what its caches still had.
+Status RemoteBackend::write_back(const std::string& name, const std::vector<Extent>& extents) {
+  const AgentAnswer answer = give(name, order_of(AgentOrder::Kind::write_back, 0, extents));
+  if (answer.outcome == OrderOutcome::done || answer.outcome == OrderOutcome::lapsed) return {};
+  return answer.outcome == OrderOutcome::refused ? answer.error : later(answer);
 }
 
 Result<std::vector<ObservedObject>> RemoteBackend::list() {

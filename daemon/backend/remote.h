@@ -6,6 +6,11 @@
 //   away      refused, nothing changed  not yet (EAGAIN)         not yet (EAGAIN)
 //   lapsed    refused                   done: it fenced itself   done here, on the manager's own device
 //
+// Before the first carve on a device that both machines see, they prove that it is the same memory: what one
+// wrote into the lease to be is read by the other, and the other way round. Otherwise a serial that means one
+// thing here and another there would give programs of two hosts one lease and two memories, and the manager
+// would erase the wrong one.
+//
 // An order whose outcome is unknown (the connection broke meanwhile) is never taken for done or for not done:
 // it is given again, or, for a carve, the object's end is waited for.
 //
@@ -38,7 +43,7 @@ struct WireExtent {
 };
 
 struct AgentOrder {
-  enum class Kind { carve, fence, erase, scrub, resize, rebind, copy };
+  enum class Kind { carve, fence, erase, scrub, resize, rebind, copy, exchange, write_back };
   Kind kind = Kind::fence;
   std::string object;  // without the host
   std::string other;   // rebind, copy: the object that takes the bytes
@@ -47,6 +52,7 @@ struct AgentOrder {
   uint64_t offset = 0;      // erase
   uint64_t length = 0;
   std::vector<WireExtent> extents;
+  Nonce put = {};  // exchange
 };
 
 enum class OrderOutcome {
@@ -61,6 +67,7 @@ struct AgentAnswer {
   OrderOutcome outcome = OrderOutcome::not_sent;
   Error error;         // in words, unless done
   uint64_t bytes = 0;  // scrub
+  Nonce found = {};    // exchange
 };
 
 // Gives orders to agents; blocks until the outcome is there, or is given up as unknown.
@@ -71,6 +78,10 @@ class AgentOrders {
   // Blocks until an object that may have been carved on that host can be no more: it was destroyed there when
   // its agent registered again, or its host lease ran out. false: the manager is ending.
   virtual bool wait_until_forgotten(const std::string& host) = 0;
+  // Whether the agent that is connected now has proved that it sees the memory of that device; for as long as
+  // that process of it lives.
+  virtual bool has_proved(const std::string& host, const std::string& serial) const = 0;
+  virtual void set_proved(const std::string& host, const std::string& serial) = 0;
 };
 
 class RemoteBackend final : public Backend {
@@ -97,6 +108,10 @@ class RemoteBackend final : public Backend {
   Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
   Result<std::vector<ObservedObject>> list() override;
   Result<ObservedObject> usage(const std::string& name) override;
+  bool is_shared(std::string_view name) const override;
+  Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
+                         const Nonce& put) override;
+  Status write_back(const std::string& name, const std::vector<Extent>& extents) override;
   std::string describe_memory() const override { return "memory of other hosts"; }
   bool huge_pages(std::string_view name) const override;
 
@@ -107,6 +122,8 @@ class RemoteBackend final : public Backend {
   AgentOrder order_of(AgentOrder::Kind kind, uint64_t bytes = 0, const std::vector<Extent>& extents = {}) const;
   AgentAnswer give(const std::string& name, AgentOrder order);
   void set_bytes(const std::string& name, uint64_t bytes);
+  // Unless it has: that the agent sees the memory of these extents, where nobody has any yet.
+  Status prove(const std::string& name, const std::vector<Extent>& extents);
 
   AgentOrders& agents_;
   Backend& local_;

@@ -99,6 +99,10 @@ kj::Promise<void> AdminServer::transfer(TransferContext context) {
   const LeaseRow* lease = state().find_lease(request.lease);
   if (request.to_tenant.empty() && !request.to_host.empty() && lease != nullptr)
     request.to_tenant = lease->tenant;
+  if (Status placed = service().place_transfer(request); !placed.ok()) {
+    write_error(context.getResults().initError(), placed.error());
+    return kj::READY_NOW;
+  }
   return command(context, std::move(request), [this](TransferContext& c, Reply& reply) {
     const LeaseRow& moved = std::get<LeaseReply>(reply).lease;
     service().epoch_stepped(moved, "handed to " + moved.tenant + " on " + moved.host, LeaseCause::revoked,

@@ -62,9 +62,8 @@ std::vector<SeenDevice> AgentPeer::adopted() const {
 std::vector<WireObject> AgentPeer::assigned() const {
   std::vector<WireObject> objects;
   for (const auto& [id, lease] : agents_.service_->engine().state().leases()) {
-    if (StateMachine::agent_of(lease) != host_) continue;
     for (const std::string& object : {lease.object, lease.next_object})
-      if (!object.empty())
+      if (object_host(object) == host_)
         objects.push_back({std::string(object_on_host(object)), lease.bytes, wire_extents(lease.extents)});
   }
   return objects;

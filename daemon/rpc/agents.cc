@@ -163,6 +163,34 @@ Status Agents::may_grant(const std::string& name, PoolId pool) const {
                          (all.empty() ? "none" : all) + ". Use a pool whose devices all its hosts see"};
 }
 
+Result<std::optional<std::string>> Agents::agent_for(const LeaseRow& lease, const std::string& to_host) const {
+  const std::string from = StateMachine::agent_of(lease);
+  const bool known = hosts_.contains(to_host);
+  const bool own = to_host == service_->options().host;
+  const std::string target = known ? to_host : "";
+  if (to_host.empty() || (!known && !own) || target == from) return std::optional<std::string>();
+  if (!service_->engine().backend().is_shared(lease.object)) {
+    return Error{.code = ErrorCode::unsupported,
+                 .where = "transfer",
+                 .detail = "lease " + std::to_string(lease.id.value) + " has memory that only host " +
+                           (from.empty() ? service_->options().host : from) +
+                           " can map: only leases of shared dax memory can be handed to another host"};
+  }
+  if (own && !known) return std::optional<std::string>(std::string());
+  TERRACE_RETURN_IF_ERROR(may_grant(to_host, lease.pool));
+  for (const Extent& extent : lease.extents) {
+    const DeviceRow* device = service_->engine().state().find_device(extent.device);
+    if (device == nullptr || has_proved(to_host, device->serial)) continue;
+    return Error{.code = ErrorCode::unavailable,
+                 .where = "transfer",
+                 .detail = "host " + to_host + " has not proved yet that it sees the memory of " +
+                           device->serial + ", which its first lease there does, and the agent was started " +
+                           "since: grant it one (`terrace lease grant` on " + to_host +
+                           "; it can be released at once), then hand this lease over"};
+  }
+  return std::optional<std::string>(to_host);
+}
+
 std::vector<HostStatus> Agents::list() const {
   const uint64_t now = clock_.now_ns();
   std::vector<HostStatus> all;

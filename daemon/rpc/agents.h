@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -61,9 +62,13 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   // --- AgentOrders: from workers ---
   AgentAnswer order(const std::string& host, const AgentOrder& order) override;
   bool wait_until_forgotten(const std::string& host) override;
+  bool has_proved(const std::string& host, const std::string& serial) const override;
+  void set_proved(const std::string& host, const std::string& serial) override;
 
   // --- HostDirectory ---
   Status may_grant(const std::string& host, PoolId pool) const override;
+  Result<std::optional<std::string>> agent_for(const LeaseRow& lease,
+                                               const std::string& to_host) const override;
   std::vector<HostStatus> list() const override;
 
   const HostLeaseTerms& terms() const { return options_.terms; }
@@ -89,6 +94,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
     AgentPeer* peer = nullptr;         // the connection that counts
     AgentPeer* registering = nullptr;  // one on its way there
     uint64_t heard_ns = 0;
+    uint64_t instance = 0;  // of the agent that was connected last
     std::string address, version, detail;
     std::vector<SeenDevice> devices;
     std::vector<PendingPtr> until_forgotten;
@@ -121,6 +127,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   kj::Promise<AgentAnswer> send(rpc::HostAgent::Client& agent, const AgentOrder& order);
   void answer(const PendingPtr& pending, AgentAnswer answer);
   void forgotten(Host& host);
+  void forget_proofs(const std::string& host);
 
   // agents_registration.cc
   struct Plan;
@@ -140,9 +147,10 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   uint32_t handshakes_ = 0;
   PeerLog peer_log_;
 
-  std::mutex queue_mutex_;
-  std::deque<PendingPtr> queue_;     // not looked at yet
-  std::set<PendingPtr> unanswered_;  // all of them
+  mutable std::mutex queue_mutex_;
+  std::set<std::pair<std::string, std::string>> proved_;  // hosts and serials
+  std::deque<PendingPtr> queue_;                          // not looked at yet
+  std::set<PendingPtr> unanswered_;                       // all of them
   bool stopping_ = false;
   kj::Own<kj::CrossThreadPromiseFulfiller<void>> wake_;
 

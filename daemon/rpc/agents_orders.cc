@@ -1,6 +1,8 @@
 // Orders: from a worker that waits, over the event loop, to an agent and back.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 #include "core/base/failpoint.h"
 #include "daemon/rpc/agent_peer.h"
 #include "daemon/rpc/agents.h"
@@ -13,8 +15,10 @@ kj::Duration patience(AgentOrder::Kind kind) {
   switch (kind) {
     case AgentOrder::Kind::carve:
     case AgentOrder::Kind::erase: return 60 * kj::SECONDS;
+    case AgentOrder::Kind::write_back:
     case AgentOrder::Kind::rebind: return 120 * kj::SECONDS;
     case AgentOrder::Kind::copy: return 600 * kj::SECONDS;
+    case AgentOrder::Kind::exchange:
     case AgentOrder::Kind::fence:
     case AgentOrder::Kind::scrub:
     case AgentOrder::Kind::resize: break;
@@ -184,11 +188,44 @@ kj::Promise<AgentAnswer> Agents::send(rpc::HostAgent::Client& agent, const Agent
       request.setBytes(order.bytes);
       return answer_of(kj::mv(request));
     }
+    case AgentOrder::Kind::exchange: {
+      auto request = agent.exchangeRequest();
+      write_object(request.initObject(), order.object, order.bytes, order.extents);
+      request.setPut(kj::arrayPtr(order.put.data(), order.put.size()));
+      return request.send().then([](auto&& reply) -> AgentAnswer {
+        Status status = read_error(reply.getError(), "agent");
+        if (!status.ok()) return {OrderOutcome::refused, status.error(), 0};
+        AgentAnswer answer{OrderOutcome::done, {}, 0};
+        const capnp::Data::Reader found = reply.getFound();
+        std::copy_n(found.begin(), std::min(found.size(), answer.found.size()), answer.found.begin());
+        return answer;
+      });
+    }
+    case AgentOrder::Kind::write_back: {
+      auto request = agent.writeBackRequest();
+      write_object(request.initObject(), order.object, order.bytes, order.extents);
+      return answer_of(kj::mv(request));
+    }
     case AgentOrder::Kind::fence: break;
   }
   auto request = agent.fenceRequest();
   request.setName(order.object);
   return answer_of(kj::mv(request));
+}
+
+bool Agents::has_proved(const std::string& host, const std::string& serial) const {
+  const std::lock_guard lock(queue_mutex_);
+  return proved_.contains({host, serial});
+}
+
+void Agents::set_proved(const std::string& host, const std::string& serial) {
+  const std::lock_guard lock(queue_mutex_);
+  proved_.insert({host, serial});
+}
+
+void Agents::forget_proofs(const std::string& host) {
+  const std::lock_guard lock(queue_mutex_);
+  std::erase_if(proved_, [&host](const auto& one) { return one.first == host; });
 }
 
 void Agents::forgotten(Host& known) {

@@ -39,10 +39,11 @@ Agents::Plan Agents::plan_of(const std::string& name, const std::map<std::string
   Plan plan;
   std::set<std::string> known;
   for (const auto& [id, lease] : service_->engine().state().leases()) {
-    if (StateMachine::agent_of(lease) != name || !wanted(lease)) continue;
+    if (!wanted(lease)) continue;
+    for (const std::string& object : {lease.object, lease.next_object})
+      if (object_host(object) == name) known.insert(std::string(object_on_host(object)));
+    if (StateMachine::agent_of(lease) != name) continue;
     const std::string object(object_on_host(lease.object));
-    known.insert(object);
-    if (!lease.next_object.empty()) known.insert(std::string(object_on_host(lease.next_object)));
     if (lease.phase == LeasePhase::transferring) continue;  // the engine rebinds until it knows
     const auto there = observed.find(object);
     if (there == observed.end()) {
@@ -147,6 +148,7 @@ void Agents::connected(AgentPeer& peer, uint64_t received_ns) {
   known.peer = &peer;
   known.heard_ns = received_ns;
   known.version = peer.version();
+  if (std::exchange(known.instance, peer.instance()) != peer.instance()) forget_proofs(peer.host());
   known.devices = peer.devices();
   known.lapse_told = false;
   known.looked_at_ns = 0;

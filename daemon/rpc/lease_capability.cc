@@ -102,6 +102,10 @@ class LeaseServer final : public rpc::Lease::Server {
     Transfer request{lease_, session_->tenant(), read_text(context.getParams().getTenant()),
                      read_text(context.getParams().getHost()), now_ns()};
     if (request.to_tenant.empty() && !request.to_host.empty()) request.to_tenant = session_->tenant();
+    if (Status placed = service().place_transfer(request); !placed.ok()) {
+      refuse(context, placed.error());
+      return kj::READY_NOW;
+    }
     return answer_command(connection(), context, std::move(request), [this](TransferContext& c, Reply& reply) {
       const LeaseRow& lease = std::get<LeaseReply>(reply).lease;
       service().epoch_stepped(lease, "handed to " + lease.tenant + " on " + lease.host, LeaseCause::revoked,

@@ -135,4 +135,13 @@ const std::vector<FreeClass>& Service::free_classes(PoolId pool) {
   return known.classes;
 }
 
+// What does not exist, or is asked for by another, is the state machine's to refuse.
+Status Service::place_transfer(Transfer& request) const {
+  const LeaseRow* lease = engine_.state().find_lease(request.lease);
+  if (hosts_ == nullptr || lease == nullptr) return {};
+  if (!request.tenant.empty() && lease->tenant != request.tenant) return {};
+  TERRACE_ASSIGN_OR_RETURN(request.to_agent, hosts_->agent_for(*lease, request.to_host));
+  return {};
+}
+
 }  // namespace terrace::daemon

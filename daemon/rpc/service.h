@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -67,6 +68,11 @@ class HostDirectory {
   // Whether a lease of the pool can have its memory object on that host now.
   // Errors    unavailable   its agent is away, or does not see all devices of the pool; says which
   virtual Status may_grant(const std::string& host, PoolId pool) const = 0;
+  // Where the lease's object goes when it is handed to `to_host`: that host's agent, or "" for the manager's
+  // own machine; nullopt: it stays where it is, the host's name is no agent's. Errors    unavailable,
+  // unsupported   it cannot go there, and why
+  virtual Result<std::optional<std::string>> agent_for(const LeaseRow& lease,
+                                                       const std::string& to_host) const = 0;
   virtual std::vector<HostStatus> list() const = 0;
 };
 
@@ -79,6 +85,8 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   // None: this manager has no further hosts.
   void set_hosts(const HostDirectory* hosts) { hosts_ = hosts; }
   const HostDirectory* hosts() const { return hosts_; }
+  // Where the memory object of a lease that is handed over goes.
+  Status place_transfer(Transfer& request) const;
   const ServiceOptions& options() const { return options_; }
   uint64_t started_ns() const { return started_ns_; }
   uint64_t now_ns() const override { return engine_.now_ns(); }

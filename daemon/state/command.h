@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -149,6 +150,7 @@ struct Transfer {
   std::string to_tenant;
   std::string to_host;  // empty: the same host
   uint64_t now_ns = 0;
+  std::optional<std::string> to_agent = {};  // where the object goes; as Grant::agent. nullopt: it stays
 };
 struct RebindFinished {
   LeaseId lease;

@@ -46,7 +46,8 @@ Step StateMachine::on(const Transfer& command) {
   lease.tenant = command.to_tenant;
   lease.host = host;
   lease.epoch = LeaseEpoch{meta_.next_epoch++};
-  lease.next_object = object_name(lease, agent_of(lease), {}, "-" + std::to_string(lease.epoch.value));
+  lease.next_object = object_name(lease, command.to_agent.value_or(agent_of(lease)), {},
+                                  "-" + std::to_string(lease.epoch.value));
   lease.expiry_ns = 0;
   lease.request_high = lease.request_low = 0;  // the key was the giver's
   index_lease(lease);

@@ -54,6 +54,12 @@ class FakeDaxBus final : public daemon::DaxBus {
     memory.region.devices.push_back(first);
     memories_.push_back(std::move(memory));
   }
+  // The same region as another machine sees it, over the same bytes (or, `same` false, over bytes of its own).
+  void add_region_of(const FakeDaxBus& other, bool same = true) {
+    const Memory& theirs = other.memories_.front();
+    add_region(theirs.region.serial, theirs.region.start, theirs.region.bytes, theirs.region.align_bytes);
+    if (same) memories_.back().fd = UniqueFd(::fcntl(theirs.fd.get(), F_DUPFD_CLOEXEC, 0));
+  }
   void remove_region(const std::string& serial) {
     std::erase_if(memories_, [&](const Memory& one) { return one.region.serial == serial; });
   }

@@ -5,6 +5,7 @@
 
 import os
 import pathlib
+import shutil
 import signal
 import sys
 import time
@@ -192,6 +193,8 @@ class Absence(Case):
         self.partition("both")
 
     def test_a_short_cut_costs_nothing(self):
+        # Of 12 s, the agent needs 4 s to its next heartbeat, and fences at 9.6 s: room for a slow machine.
+        self.fabric.host_lease = "12s"
         manager, b, _ = self.two_hosts()
         on_b = self.grant_on(b, "x")
         self.assertEqual(on_b.ask("fill", 3), "ok")
@@ -295,6 +298,22 @@ class Certificates(Case):
             refused.start()
         self.assertIn("this is an agent", refused.text())
         self.assertEqual(manager.cli("host", "list").json["hosts"], [])
+
+    @unittest.skipIf(shutil.which("openssl") is None, "openssl is not installed: nothing else makes expired certificates")
+    def test_an_expired_certificate_ends_the_start_with_its_reason(self):
+        self.fabric.manager()
+        folder = self.fabric.directory / "ca"
+        fabric_module.sh("openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                         "-keyout", folder / "hostb.key", "-out", folder / "hostb.csr", "-subj", "/CN=host:hostb")
+        fabric_module.sh("openssl", "x509", "-req", "-in", folder / "hostb.csr", "-CA", folder / "ca.pem",
+                         "-CAkey", folder / "ca.key", "-CAcreateserial", "-days", "0", "-out", folder / "hostb.pem")
+        (folder / "hostb.key").chmod(0o600)
+        time.sleep(1.5)
+        refused = self.fabric.agent("hostb", start=False)
+        with self.assertRaises(harness.HarnessError):
+            refused.start()
+        self.assertIn("expired", refused.text())
+        self.assertIn("terrace cert", refused.text())
 
     def test_a_second_agent_of_the_same_name_is_refused_while_the_first_is_there(self):
         manager = self.fabric.manager()

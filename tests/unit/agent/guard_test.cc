@@ -100,7 +100,7 @@ TEST_CASE("guard: it fences when the moment has come, also if it was there befor
   const Directory directory;
   const HostFiles files(directory.path);
   directory.write("lease-1.obj", 4096);
-  REQUIRE(record_directories(files, {directory.path}).ok());
+  REQUIRE(record_guarded(files, {{directory.path}, {}}).ok());
   auto lease = HostLeaseFile::open(files.lease);
   REQUIRE(lease.ok());
   const SystemClock clock;
@@ -109,4 +109,32 @@ TEST_CASE("guard: it fences when the moment has come, also if it was there befor
   CHECK(clock.now_ns() >= 200'000'000);
   CHECK(directory.size("lease-1.obj") == 0);
   CHECK(lease->fence_at_ns() == 0);
+}
+
+// A kernel made of files: what the guard writes is read afterwards.
+TEST_CASE("guard: dax devices that can be mapped are taken from their driver, others are left alone") {
+  namespace fs = std::filesystem;
+  const Directory directory;
+  const std::string region = directory.path + "/hmem.0";
+  const std::string drivers = directory.path + "/drivers";
+  for (const char* driver : {"device_dax", "kmem"}) {
+    fs::create_directories(drivers + "/" + driver);
+    directory.write(std::string("drivers/") + driver + "/unbind", 0);
+  }
+  for (const char* device : {"dax0.0", "dax0.1", "dax0.2", "dax_region", "power"})
+    fs::create_directories(region + "/" + device);
+  fs::create_directory_symlink(drivers + "/device_dax", region + "/dax0.1/driver");
+  fs::create_directory_symlink(drivers + "/kmem", region + "/dax0.2/driver");
+  REQUIRE(fence_dax_region(region).ok());
+  const auto written = [&](const std::string& driver) {
+    char text[32] = "";
+    const UniqueFd file(::open((drivers + "/" + driver + "/unbind").c_str(), O_RDONLY | O_CLOEXEC));
+    REQUIRE(::read(file.get(), text, sizeof(text) - 1) >= 0);
+    return std::string(text);
+  };
+  CHECK(written("device_dax") == "dax0.1");
+  CHECK(written("kmem").empty());
+  CHECK(fence_dax_region(directory.path + "/gone").ok());
+  fs::remove(drivers + "/device_dax/unbind");
+  CHECK_FALSE(fence_dax_region(region).ok());  // still bound: said, and tried again
 }

@@ -31,6 +31,9 @@ struct ScriptedAgents final : AgentOrders {
     return true;
   }
 
+  bool has_proved(const std::string&, const std::string&) const override { return true; }
+  void set_proved(const std::string&, const std::string&) override {}
+
   std::deque<OrderOutcome> outcomes;
   std::vector<AgentOrder> orders;
   int waits = 0;
