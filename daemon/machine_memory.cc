@@ -34,7 +34,9 @@ MachineMemory::MachineMemory(ObjectDirectory objects, const DaemonConfig& config
       pmem_kernel_(make_pmem_kernel()),
       cxl_kernel_(make_cxl_kernel()),
       pmem_(*pmem_kernel_, *cxl_kernel_, RegionRecords(config.state_path + "-regions.toml")),
-      hardware_(make_hardware({config.runtime_directory, read_boot_id()})),
+      hardware_(make_hardware({.runtime_directory = config.runtime_directory,
+                               .boot_id = read_boot_id(),
+                               .measure = config.role == Role::manager})),
       numa_(numa_options(config), config.hardware && hardware_usable() ? &hardware_->ram_kernel() : nullptr) {
   spdlog::info("memory: {}", emulated_.describe_memory());
   backends_.add(emulated_);

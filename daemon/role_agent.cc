@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 
@@ -32,14 +33,19 @@ PeerOptions peer_options(const DaemonConfig& config) {
   return options;
 }
 
-// What the guard fences follows what there is. Threads: any.
+// What the guard fences follows what there is. Until this process has registered, it has not seen all that an
+// earlier one made, which stays on the list. Threads: any.
 class Guarded {
  public:
-  Guarded(const HostFiles& files, MachineMemory& memory) : files_(files), memory_(memory) {}
+  Guarded(const HostFiles& files, MachineMemory& memory, bool promised)
+      : files_(files), memory_(memory), earlier_(promised ? read_guarded(files) : GuardedMemory{}) {}
 
-  Status record() {
+  Status record(bool registered) {
     const std::lock_guard lock(mutex_);
+    if (registered) earlier_ = {};
     GuardedMemory now{memory_.object_paths(), memory_.backends().dax_regions()};
+    add(now.directories, earlier_.directories);
+    add(now.dax_regions, earlier_.dax_regions);
     if (now == recorded_) return {};
     TERRACE_RETURN_IF_ERROR(record_guarded(files_, now));
     recorded_ = std::move(now);
@@ -47,9 +53,15 @@ class Guarded {
   }
 
  private:
+  static void add(std::vector<std::string>& to, const std::vector<std::string>& more) {
+    for (const std::string& one : more)
+      if (std::find(to.begin(), to.end(), one) == to.end()) to.push_back(one);
+  }
+
   const HostFiles& files_;
   MachineMemory& memory_;
   std::mutex mutex_;
+  GuardedMemory earlier_;
   std::optional<GuardedMemory> recorded_;
 };
 
@@ -85,14 +97,15 @@ Status run_agent(const DaemonConfig& config, const std::vector<std::string>& com
   TERRACE_ASSIGN_OR_RETURN(UniqueFd listener, listen_unix(socket, config.socket_mode));
   TERRACE_ASSIGN_OR_RETURN(HostLeaseFile lease, HostLeaseFile::open(host_files.lease));
   TERRACE_ASSIGN_OR_RETURN(const auto memory, MachineMemory::prepare(config));
-  Guarded guarded(host_files, *memory);
-  TERRACE_RETURN_IF_ERROR(guarded.record());
+  Guarded guarded(host_files, *memory, lease.fence_at_ns() != 0);
+  TERRACE_RETURN_IF_ERROR(guarded.record(false));
   TERRACE_RETURN_IF_ERROR(ensure_guard(host_files, command));
 
   const SystemClock clock;
   Uplink uplink(config.manager, kj::mv(tls), io.provider->getNetwork(), clock, timer, lease);
-  Orders orders(
-      memory->backends(), [&uplink] { return uplink.in_force(); }, [&guarded] { return guarded.record(); });
+  Orders orders(memory->backends(), [&uplink] { return uplink.in_force(); },
+                {.record = [&guarded](bool registered) { return guarded.record(registered); },
+                 .fence = [&host_files] { return fence_guarded(host_files); }});
   LocalService service(peer_options(config), uplink, orders, clock, timer);
   {
     RpcServer server(

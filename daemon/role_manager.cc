@@ -106,6 +106,7 @@ AgentsOptions agents_options(const DaemonConfig& config, uint64_t earlier_ns) {
   options.terms = HostLeaseTerms{config.host_lease_ns};
   options.earlier_length_ns = earlier_ns;
   options.tenants = config.host_tenants;
+  options.hosts_file = config.state_path + ".hosts";
   return options;
 }
 

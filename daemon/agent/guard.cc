@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 
@@ -70,25 +72,37 @@ Result<std::vector<std::string>> read_lines(const std::string& path) {
   return lines;
 }
 
-Status fence_all(const HostFiles& files) {
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> directories, read_lines(files.directories));
-  Status first;
-  for (const std::string& line : directories) {
-    const bool dax = line.starts_with(dax_mark);
-    Status status = dax ? fence_dax_region(line.substr(dax_mark.size())) : fence_directory(line);
-    if (!status.ok() && first.ok()) first = std::move(status);
-  }
-  return first;
+// Of the agent that holds its lock; 0: none does, or it has not said so yet.
+pid_t agent_pid(const HostFiles& files) {
+  if (!is_held(files.agent_lock)) return 0;
+  const auto lines = read_lines(files.agent_lock);
+  return lines.ok() && !lines->empty() ? static_cast<pid_t>(std::atoi(lines->front().c_str())) : 0;
 }
 
-// The moment is looked at once more, after the agent can see that the guard is busy.
+// Ends an agent that does not come to it, and waits until it is gone.
+void stop_agent(const HostFiles& files) {
+  const pid_t pid = agent_pid(files);
+  if (pid <= 1) return;
+  spdlog::critical("guard: the agent (pid {}) has not fenced this host's memory in time: killed", pid);
+  ::kill(pid, SIGKILL);
+  for (int i = 0; i < 1000 && is_held(files.agent_lock); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// One look: fences when the moment has come. The word is the agent's to clear while it lives, as it may have an
+// order under way that only it can end.
 Status fence_in_time(const HostFiles& files, HostLeaseFile& lease, const Clock& clock) {
   lease.set_guard_busy(true);
   const uint64_t at_ns = lease.fence_at_ns();
+  const uint64_t now_ns = clock.now_ns();
   Status status;
-  if (at_ns != 0 && clock.now_ns() >= at_ns) {
-    status = fence_all(files);
-    if (status.ok() && lease.clear(at_ns))
+  if (at_ns != 0 && now_ns >= at_ns) {
+    status = fence_guarded(files);
+    if (is_held(files.agent_lock) && now_ns >= lease.stop_at_ns() && lease.fence_at_ns() == at_ns) {
+      stop_agent(files);
+      status = fence_guarded(files);  // what it made meanwhile
+    }
+    if (status.ok() && !is_held(files.agent_lock) && lease.clear(at_ns))
       spdlog::critical("guard: the host lease has run out: this host's memory is fenced");
   }
   lease.set_guard_busy(false);
@@ -113,7 +127,12 @@ HostFiles::HostFiles(const std::string& runtime_directory)
 Result<UniqueFd> lock_as_agent(const HostFiles& files) {
   TERRACE_ASSIGN_OR_RETURN(UniqueFd file, open_lock(files.agent_lock));
   TERRACE_ASSIGN_OR_RETURN(const bool taken, take_lock(file, files.agent_lock));
-  if (taken) return file;
+  if (taken) {
+    const std::string pid = std::to_string(::getpid()) + "\n";
+    if (::ftruncate(file.get(), 0) != 0 || ::write(file.get(), pid.data(), pid.size()) < 0)
+      return os_error(errno, where, "cannot write to " + files.agent_lock);
+    return file;
+  }
   return Error{.code = ErrorCode::busy,
                .where = where,
                .detail = "another agent runs here already: it holds " + files.agent_lock};
@@ -130,6 +149,29 @@ Status record_guarded(const HostFiles& files, const GuardedMemory& memory) {
       ::rename(fresh.c_str(), files.directories.c_str()) != 0)
     return os_error(errno, where, "cannot write " + files.directories);
   return {};
+}
+
+GuardedMemory read_guarded(const HostFiles& files) {
+  GuardedMemory memory;
+  const auto lines = read_lines(files.directories);
+  if (!lines.ok()) return memory;
+  for (const std::string& line : *lines) {
+    const bool dax = line.starts_with(dax_mark);
+    (dax ? memory.dax_regions : memory.directories).push_back(dax ? line.substr(dax_mark.size()) : line);
+  }
+  return memory;
+}
+
+Status fence_guarded(const HostFiles& files) {
+  // A list that cannot be read is not an empty one.
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> lines, read_lines(files.directories));
+  Status first;
+  for (const std::string& line : lines) {
+    const bool dax = line.starts_with(dax_mark);
+    Status status = dax ? fence_dax_region(line.substr(dax_mark.size())) : fence_directory(line);
+    if (!status.ok() && first.ok()) first = std::move(status);
+  }
+  return first;
 }
 
 // Two that are started at once are no harm: the second one finds the lock held and ends.
@@ -225,7 +267,10 @@ Status run_guard(const HostFiles& files) {
       continue;
     }
     const Status status = fence_in_time(files, lease, clock);
-    if (status.ok()) continue;
+    if (status.ok()) {
+      if (lease.fence_at_ns() == at_ns) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      continue;
+    }
     if (!told) spdlog::critical("guard: {}; trying again", status.error().to_string());
     told = true;
     sleep_until(0, now_ns);

@@ -5,9 +5,11 @@
 //   agent ─ sets the moment ─► host-lease (a mapped page) ◄─ waits for it ─ guard: truncates every object file,
 //                                                                           unbinds every dax device of a lease
 //
-// It needs nothing of the agent but the page, and no lock that the agent holds. It ends by itself once the
-// agent is gone and nothing is promised any more; an agent that starts again finds the guard that is there, or
-// starts one.
+// It needs nothing of the agent but the page, and no lock that the agent holds. An agent that has not fenced
+// and said so a tenth of the host lease after the moment is killed: stopped or hanging it could still have an
+// order under way, and go on with it when the memory is another's. The guard ends by itself once the agent is
+// gone and nothing is promised any more; an agent that starts again finds the guard that is there, or starts
+// one.
 //
 // Place     The agent starts `terraced ... --guard` in a session of its own: killing the agent's process group,
 // or its
@@ -45,6 +47,12 @@ Result<UniqueFd> lock_as_agent(const HostFiles& files);
 
 // What the guard will fence; before anything is carved.
 Status record_guarded(const HostFiles& files, const GuardedMemory& memory);
+
+// What is recorded; nothing, when nothing is.
+GuardedMemory read_guarded(const HostFiles& files);
+
+// Fences all that is recorded. Done again it is no error.
+Status fence_guarded(const HostFiles& files);
 
 // Starts a guard unless one runs: `command` is this program's own command line.
 Status ensure_guard(const HostFiles& files, const std::vector<std::string>& command);

@@ -23,10 +23,11 @@ struct Page {
   char boot_id[56];
   uint64_t fence_at_ns;  // on another cache line than what never changes
   uint64_t guard_busy;
+  uint64_t stop_at_ns;
 };
-static_assert(offsetof(Page, fence_at_ns) == 64 && sizeof(Page) == 80);
+static_assert(offsetof(Page, fence_at_ns) == 64 && sizeof(Page) == 88);
 
-constexpr char magic[8] = {'T', 'R', 'C', 'H', 'L', 'S', 'E', '1'};
+constexpr char magic[8] = {'T', 'R', 'C', 'H', 'L', 'S', 'E', '2'};
 constexpr size_t page_bytes = 4096;
 
 }  // namespace
@@ -37,6 +38,10 @@ std::atomic_ref<uint64_t> HostLeaseFile::word() const {
 
 std::atomic_ref<uint64_t> HostLeaseFile::busy() const {
   return std::atomic_ref<uint64_t>(static_cast<Page*>(page_)->guard_busy);
+}
+
+std::atomic_ref<uint64_t> HostLeaseFile::stop() const {
+  return std::atomic_ref<uint64_t>(static_cast<Page*>(page_)->stop_at_ns);
 }
 
 Result<HostLeaseFile> HostLeaseFile::open(const std::string& path) {
@@ -55,6 +60,7 @@ Result<HostLeaseFile> HostLeaseFile::open(const std::string& path) {
       std::memcmp(page->boot_id, boot, sizeof(boot)) != 0) {
     page->fence_at_ns = 0;
     page->guard_busy = 0;
+    page->stop_at_ns = 0;
     std::memcpy(page->boot_id, boot, sizeof(boot));
     std::memcpy(page->magic, magic, sizeof(magic));
   }

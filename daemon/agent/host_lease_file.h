@@ -23,7 +23,12 @@ class HostLeaseFile {
 
   // CLOCK_BOOTTIME; 0: nothing is promised, or all is fenced.
   uint64_t fence_at_ns() const { return word().load(); }
-  void set_fence_at_ns(uint64_t at_ns) { word().store(at_ns); }
+  // `stop_at_ns`: when an agent that has not fenced by then is killed by the guard; the first of the two words.
+  void set_fence_at_ns(uint64_t at_ns, uint64_t stop_at_ns) {
+    stop().store(stop_at_ns);
+    word().store(at_ns);
+  }
+  uint64_t stop_at_ns() const { return stop().load(); }
   // Clears `at_ns` if it still stands: a promise that was renewed meanwhile stays.
   bool clear(uint64_t at_ns) { return word().compare_exchange_strong(at_ns, 0); }
 
@@ -34,6 +39,7 @@ class HostLeaseFile {
 
  private:
   std::atomic_ref<uint64_t> busy() const;
+  std::atomic_ref<uint64_t> stop() const;
   explicit HostLeaseFile(void* page) : page_(page) {}
   std::atomic_ref<uint64_t> word() const;
 

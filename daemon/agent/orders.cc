@@ -3,6 +3,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
 
 #include "core/base/failpoint.h"
 #include "daemon/rpc/wire.h"
@@ -222,7 +226,13 @@ class HostAgentServer final : public rpc::HostAgent::Server {
 
   template <typename Context, typename Work>
   kj::Promise<void> finish(Context context, bool urgent, Work work) {
-    return orders_.run(work, urgent).then([context](Status status) mutable {
+    // Once more when its turn has come: what waited behind other work may be about another's memory by now.
+    auto in_time = [&orders = orders_, generation = generation_, urgent,
+                    work = kj::mv(work)]() mutable -> Status {
+      if (!urgent && (generation != orders.generation() || !orders.in_force())) return too_late();
+      return work();
+    };
+    return orders_.run(kj::mv(in_time), urgent).then([context](Status status) mutable {
       if (!status.ok()) write_error(context.getResults().initError(), status.error());
     });
   }
@@ -309,12 +319,25 @@ kj::Promise<void> Orders::refresh() {
       .ignoreResult();
 }
 
+// First holders, all at once, then one object after the other. An order under way (a carve that erases, an
+// erase) lost its device with that, and ends; one that makes a device just then loses it in the next round.
 kj::Promise<Status> Orders::fence_all() {
-  return urgent_.run(
-      [this]() -> Status {
+  const auto ended = std::make_shared<std::atomic<bool>>(false);
+  auto last = bulk_.run([ended]() -> Status {
+    *ended = true;
+    return {};
+  });
+  auto fenced = urgent_.run(
+      [this, ended]() -> Status {
+        Status first;
+        bool once_more = true;
+        while (once_more) {
+          once_more = !*ended;
+          first = guarding_.fence();
+          if (once_more) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        }
         const auto objects = backend_.list();
         if (!objects.ok()) return objects.error();
-        Status first;
         for (const ObservedObject& object : *objects) {
           if (object.bytes == 0) continue;
           Status status = backend_.fence(object.name);
@@ -323,6 +346,7 @@ kj::Promise<Status> Orders::fence_all() {
         return first;
       },
       true);
+  return last.then([fenced = kj::mv(fenced)](Status) mutable { return kj::mv(fenced); });
 }
 
 }  // namespace terrace::daemon

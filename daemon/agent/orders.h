@@ -7,6 +7,7 @@
 
 #include <kj/async.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <string>
@@ -20,10 +21,15 @@ namespace terrace::daemon {
 
 class Orders {
  public:
-  // `in_force`: whether new memory may be made for the manager now. `before_carve`: what has to be on record
-  // before an object exists. Both are called on workers as well.
-  Orders(Backend& backend, std::function<bool()> in_force, std::function<Status()> before_carve)
-      : backend_(backend), in_force_(std::move(in_force)), before_carve_(std::move(before_carve)) {}
+  struct Guarding {
+    // What has to be on record before an object exists; `registered`: all that earlier processes made is known.
+    std::function<Status(bool registered)> record;
+    // Shuts holders out of all that is on record, fast and whatever this process knows of it.
+    std::function<Status()> fence;
+  };
+  // `in_force`: whether new memory may be made for the manager now. All are called on workers as well.
+  Orders(Backend& backend, std::function<bool()> in_force, Guarding guarding)
+      : backend_(backend), in_force_(std::move(in_force)), guarding_(std::move(guarding)) {}
 
   // The capability for one connection to the manager. Orders that come after revoke() are refused.
   rpc::HostAgent::Client make_host_agent();
@@ -40,8 +46,10 @@ class Orders {
   // What should be here, and what is. On a worker.
   kj::Promise<Result<std::vector<ObservedObject>>> take_stock(std::vector<WireObject> assigned);
   kj::Promise<void> refresh();
-  // Fences every object there is. Resolves when all are; an error names one that could not be.
+  // Fences every object there is, and ends what is under way. Resolves when nothing of this process touches the
+  // memory any more; an error names what could not be fenced. After revoke().
   kj::Promise<Status> fence_all();
+  Status before_promise() { return guarding_.record(true); }
 
   Result<UniqueFd> open(const std::string& name, ObjectAccess access) { return backend_.open(name, access); }
   Backend& backend() { return backend_; }
@@ -49,7 +57,7 @@ class Orders {
   // --- for HostAgent ---
   Result<std::vector<Extent>> local_extents(const std::vector<WireExtent>& extents) const;
   bool in_force() const { return in_force_(); }
-  Status before_carve() const { return before_carve_(); }
+  Status before_carve() const { return guarding_.record(false); }
   template <typename Work>
   auto run(Work work, bool urgent) {
     return (urgent ? urgent_ : bulk_).run(std::move(work), urgent);
@@ -58,9 +66,9 @@ class Orders {
  private:
   Backend& backend_;
   std::function<bool()> in_force_;
-  std::function<Status()> before_carve_;
+  Guarding guarding_;
   std::map<std::string, KnownDevice> devices_;  // by serial; ids are this process's own
-  uint64_t generation_ = 0;
+  std::atomic<uint64_t> generation_ = 0;
   Worker urgent_;
   Worker bulk_;
 };

@@ -214,6 +214,9 @@ kj::Promise<void> Uplink::report(std::vector<ObservedObject> observed, rpc::Regi
       .then([this, sent_ns](capnp::Response<rpc::Registration::ReportResults> reply) {
         if (Status refused = read_error(reply.getError(), "report"); !refused.ok())
           fail("it refused this agent: " + refused.error().detail);
+        // The guard knows where all of it is before there is a promise to be kept.
+        if (Status recorded = orders_->before_promise(); !recorded.ok())
+          fail("what the guard has to fence cannot be recorded: " + recorded.error().to_string());
         promise_ = std::make_unique<HostLeasePromise>(terms_);
         promised(sent_ns);
         link().service = reply.getService();
@@ -243,7 +246,7 @@ bool Uplink::run_out(uint64_t now_ns) const {
 void Uplink::promised(uint64_t sent_ns) {
   if (promise_ == nullptr || !promise_->answered(sent_ns, clock_.now_ns()))
     fail("its answer came when the host lease had run out");
-  file_.set_fence_at_ns(promise_->fence_at_ns());
+  file_.set_fence_at_ns(promise_->fence_at_ns(), promise_->fence_at_ns() + terms_.fence_ns_max());
 }
 
 kj::Promise<void> Uplink::heartbeats() {

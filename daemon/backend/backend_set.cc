@@ -27,6 +27,10 @@ std::vector<KnownObject> known_objects(const Image& image) {
   return known;
 }
 
+void BackendSet::add_remote(RemoteBackend& remote) {
+  remote_ = &remote;
+}
+
 Backend* BackendSet::of_object(std::string_view name) const {
   if (!object_host(name).empty()) return remote_;
   const std::string_view kind = object_kind(name);
@@ -136,7 +140,10 @@ Status BackendSet::offline(const std::string& serial) {
 
 Status BackendSet::carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) {
   Backend* backend = of_object(name);
-  return backend == nullptr ? Status(no_such_kind(name)) : backend->carve(name, bytes, extents);
+  if (backend == nullptr) return no_such_kind(name);
+  if (remote_ != nullptr && backend != remote_ && backend->is_shared(name))
+    TERRACE_RETURN_IF_ERROR(remote_->may_make_shared());
+  return backend->carve(name, bytes, extents);
 }
 
 Result<UniqueFd> BackendSet::open(const std::string& name, ObjectAccess access) {

@@ -23,12 +23,14 @@ std::vector<KnownDevice> known_devices(const Image& image);
 // A lease that is being handed over has its bytes in either of two objects.
 std::vector<KnownObject> known_objects(const Image& image);
 
+class RemoteBackend;
+
 class BackendSet final : public Backend {
  public:
   // `backend` outlives the set. The first one answers where no device is concerned: describe_memory().
   void add(Backend& backend) { backends_.push_back(&backend); }
   // For the objects of other hosts; has no devices. Hears of all adopted devices.
-  void add_remote(Backend& remote) { remote_ = &remote; }
+  void add_remote(RemoteBackend& remote);
 
   std::string_view kind() const override { return "all"; }
   std::vector<SeenDevice> discover() override;
@@ -73,7 +75,7 @@ class BackendSet final : public Backend {
                      const std::vector<Extent>& extents);
 
   std::vector<Backend*> backends_;
-  Backend* remote_ = nullptr;
+  RemoteBackend* remote_ = nullptr;
 };
 
 }  // namespace terrace::daemon

@@ -157,7 +157,9 @@ Status DevdaxBackend::fence_orphan(const std::string& device) {
     if (!adopted(region.serial)) continue;
     for (const DaxDevice& one : region.devices) {
       if (one.name != device || is_object(region.serial, one)) continue;
-      const auto held = one.bytes > 0 ? bus_.holders({one}) : std::vector<DaxHolder>{};
+      // Without a driver its mappings are dead, and whoever still has it has nothing.
+      const auto held =
+          one.driver == DaxDriver::none || one.bytes == 0 ? std::vector<DaxHolder>{} : bus_.holders({one});
       if (!held.empty()) {
         return in_use(one.name + ", which no lease has, is held by process " +
                       std::to_string(held.front().pid) + " (" + held.front().command +

@@ -9,12 +9,17 @@
 namespace terrace::daemon {
 namespace {
 
+DevdaxOptions devdax_options(const HardwareOptions& options) {
+  DevdaxOptions devdax{.record_directory = options.runtime_directory + "/dax",
+                       .boot_id = options.boot_id,
+                       .read_only = options.read_only};
+  if (!options.measure) devdax.measure_ms = 0;
+  return devdax;
+}
+
 class MachineHardware final : public Hardware {
  public:
-  explicit MachineHardware(const HardwareOptions& options)
-      : devdax_(dax_bus_, DevdaxOptions{.record_directory = options.runtime_directory + "/dax",
-                                        .boot_id = options.boot_id,
-                                        .read_only = options.read_only}) {}
+  explicit MachineHardware(const HardwareOptions& options) : devdax_(dax_bus_, devdax_options(options)) {}
 
   void add_to(BackendSet& set) override { set.add(devdax_); }
   RamKernel& ram_kernel() override { return ram_kernel_; }

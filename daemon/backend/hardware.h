@@ -16,6 +16,9 @@ struct HardwareOptions {
   std::string runtime_directory;  // what the backends remember for one boot goes below it
   std::string boot_id;
   bool read_only = false;  // they only look
+  // Whether memory without figures of the firmware is timed when it is taken over, which writes to it. Not on a
+  // further host, where it may be leased to another by then.
+  bool measure = true;
 };
 
 class Hardware {

@@ -24,6 +24,8 @@ struct HostLeaseTerms {
 
   constexpr uint64_t agent_margin_ns() const { return length_ns / 5; }
   constexpr uint64_t manager_margin_ns() const { return length_ns / 10; }
+  // After it began to fence: an agent that has not finished by then is stopped by its guard.
+  constexpr uint64_t fence_ns_max() const { return length_ns / 10; }
   constexpr uint64_t heartbeat_ns() const { return length_ns / 3; }   // from an answer to the next heartbeat
   constexpr uint64_t answer_ns_max() const { return length_ns / 4; }  // then the connection counts as broken
 };
@@ -62,22 +64,26 @@ class HostLeaseCount {
     end_ns_ = now_ns + terms_.length_ns + terms_.manager_margin_ns();
     lapsed_ = false;
   }
+  // The agent may not have got the new terms: what it was promised before counts until it is heard again.
+  void not_before(uint64_t earlier_end_ns) { earlier_end_ns_ = earlier_end_ns; }
   // A heartbeat was received. false: it came too late, and must not be answered with a promise.
   bool heard(uint64_t now_ns) {
     if (lapsed(now_ns)) return false;
+    earlier_end_ns_ = 0;
     end_ns_ = std::max(end_ns_, now_ns + terms_.length_ns + terms_.manager_margin_ns());
     return true;
   }
   // Whether the agent has fenced all it had. Once true it stays so until begin().
   bool lapsed(uint64_t now_ns) {
-    if (now_ns >= end_ns_) lapsed_ = true;
+    if (now_ns >= end_ns()) lapsed_ = true;
     return lapsed_;
   }
-  uint64_t end_ns() const { return end_ns_; }
+  uint64_t end_ns() const { return std::max(end_ns_, earlier_end_ns_); }
 
  private:
   HostLeaseTerms terms_;
   uint64_t end_ns_ = 0;
+  uint64_t earlier_end_ns_ = 0;
   bool lapsed_ = false;
 };
 

@@ -91,19 +91,24 @@ Status RemoteBackend::prove(const std::string& name, const std::vector<Extent>& 
   const Nonce ours = draw_nonce(), theirs = draw_nonce(), zeros{};
   TERRACE_ASSIGN_OR_RETURN(const Nonce before, local_.exchange(local_name, extents, ours));
   (void)before;
-  auto seen_there = exchange(name, extents, theirs);
+  AgentOrder order = order_of(AgentOrder::Kind::exchange, 0, extents);
+  order.put = theirs;
+  const AgentAnswer answer = give(name, std::move(order));
+  // It may still write there: not before that is over is the memory free for another.
+  if (answer.outcome == OrderOutcome::unknown) agents_.wait_until_forgotten(host);
   // Whatever came of it, nothing stays: what is written to counts as not erased, here and there.
   const auto seen_here = local_.exchange(local_name, extents, zeros);
   const Status cleaned = local_.clean(local_name, extents);
-  if (!seen_there.ok()) return std::move(seen_there).error();
+  if (answer.outcome == OrderOutcome::refused) return answer.error;
+  if (answer.outcome != OrderOutcome::done) return away(answer);
   if (!seen_here.ok()) return seen_here.error();
   TERRACE_RETURN_IF_ERROR(cleaned);
-  if (*seen_there != ours || *seen_here != theirs) {
+  if (answer.found != ours || *seen_here != theirs) {
     return Error{.code = ErrorCode::unavailable,
                  .where = "prove",
                  .detail = "host " + host + " does not see the same memory as " + serial +
                            " as this machine does: what was written " +
-                           (*seen_there != ours ? "here was not read there" : "there was not read here") +
+                           (answer.found != ours ? "here was not read there" : "there was not read here") +
                            ". Only memory that both machines reach (one multi-headed device) can be leased on "
                            "both; adopt a device that they share"};
   }
@@ -114,6 +119,7 @@ Status RemoteBackend::prove(const std::string& name, const std::vector<Extent>& 
 // Its extents are free once this has failed: so an object that may have come about is gone first.
 Status RemoteBackend::carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) {
   if (is_shared(name)) {
+    TERRACE_RETURN_IF_ERROR(may_make_shared());
     // What this machine knows to be dirty its agent may not.
     TERRACE_RETURN_IF_ERROR(local_.clean(std::string(object_on_host(name)), extents));
     TERRACE_RETURN_IF_ERROR(prove(name, extents));
@@ -212,6 +218,11 @@ Status RemoteBackend::copy(const std::string& from, const std::string& to, uint6
   const AgentAnswer answer = give(from, std::move(order));
   if (answer.outcome == OrderOutcome::done) return {};
   return answer.outcome == OrderOutcome::refused ? answer.error : away(answer);
+}
+
+Status RemoteBackend::may_make_shared() {
+  if (agents_.wait_until_settled()) return {};
+  return Error{.code = ErrorCode::unavailable, .where = "carve", .detail = "the manager is ending"};
 }
 
 bool RemoteBackend::is_shared(std::string_view name) const {

@@ -80,6 +80,10 @@ class AgentOrders {
   virtual bool wait_until_forgotten(const std::string& host) = 0;
   // Whether the agent that is connected now has proved that it sees the memory of that device; for as long as
   // that process of it lives.
+  // Blocks until every host that an earlier run of the manager had is heard of again, or its host lease has run
+  // out: until then one of them may be at work on memory that no row names, by an order of that run. false: the
+  // manager is ending.
+  virtual bool wait_until_settled() = 0;
   virtual bool has_proved(const std::string& host, const std::string& serial) const = 0;
   virtual void set_proved(const std::string& host, const std::string& serial) = 0;
 };
@@ -109,6 +113,8 @@ class RemoteBackend final : public Backend {
   Result<std::vector<ObservedObject>> list() override;
   Result<ObservedObject> usage(const std::string& name) override;
   bool is_shared(std::string_view name) const override;
+  // Before anything new lies on memory that several machines see (AgentOrders::wait_until_settled).
+  Status may_make_shared();
   Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
                          const Nonce& put) override;
   Status write_back(const std::string& name, const std::vector<Extent>& extents) override;

@@ -82,7 +82,8 @@ void Engine::perform(Effect effect) {
             spdlog::error("lease {} could not be handed over: {}", lease.value, status.error().to_string());
           finish_change(lease, RebindFinished{lease, std::move(status), clock_.now_ns()});
         },
-        rebind->to, UINT64_MAX, false);
+        // Between machines: what waits for an agent waits on its lane, not on this machine's.
+        object_host(rebind->from).empty() ? rebind->to : rebind->from, UINT64_MAX, false);
   } else {
     perform_immediate(effect);  // recovery's
   }

@@ -115,13 +115,10 @@ Result<rpc::TenantSession::Client> AgentPeer::open_session(const std::string& te
   if (!valid_name(tenant) || !valid_text(client, limits::label_bytes_max))
     return Error{
         .code = ErrorCode::invalid_argument, .where = where, .detail = "an impossible tenant or client"};
-  const auto allowed = agents_.options_.tenants.find(host_);
-  if (allowed != agents_.options_.tenants.end() && !allowed->second.contains(tenant)) {
-    return Error{
-        .code = ErrorCode::permission_denied,
-        .where = where,
-        .detail = "host " + host_ + " may not act for tenant " + tenant + " (uid " + std::to_string(uid) +
-                  " there); the manager's configuration names its tenants under [hosts." + host_ + "]"};
+  if (Status allowed = agents_.may_act_for(host_, tenant); !allowed.ok()) {
+    Error error = allowed.error();
+    error.detail += " (uid " + std::to_string(uid) + " there)";
+    return error;
   }
   sessions_.remove_if([](const Session& one) { return one.connection->parts.empty(); });
   if (sessions_.size() >= agent_sessions_max) {

@@ -1,8 +1,14 @@
 #include "daemon/rpc/agents.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
+
+#include "core/base/unique_fd.h"
 
 #include "daemon/rpc/agent_peer.h"
 
@@ -14,6 +20,16 @@ constexpr uint32_t first_host_uid = 0xffff0000;
 
 std::string seconds(uint64_t ns) {
   return format_duration(ns / ns_per_ms * ns_per_ms);
+}
+
+// A line that is no host's name (the end of one that was being written) is nobody's: that host had no orders
+// yet.
+std::vector<std::string> read_host_names(const std::string& path) {
+  std::vector<std::string> names;
+  std::ifstream file(path);
+  for (std::string line; names.size() < agents_max && std::getline(file, line);)
+    if (valid_agent_name(line)) names.push_back(line);
+  return names;
 }
 
 }  // namespace
@@ -49,7 +65,25 @@ void Agents::begin(Service& service) {
     for (const std::string& object : {lease.object, lease.next_object})
       if (!object_host(object).empty()) host(std::string(object_host(object)));
   }
+  for (const std::string& name : read_host_names(options_.hosts_file)) {
+    remembered_.insert(name);
+    unsettled_.insert(name);
+    host(name);
+  }
+  settle_hosts();
   tasks_->add(watch_loop());
+}
+
+Status Agents::remember(const std::string& name) {
+  if (options_.hosts_file.empty() || remembered_.contains(name)) return {};
+  const std::string& path = options_.hosts_file;
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const std::string line = name + "\n";
+  if (!file.valid() || ::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()) ||
+      ::fsync(file.get()) != 0)
+    return os_error(errno, "register", "cannot remember host " + name + " in " + path);
+  remembered_.insert(name);
+  return {};
 }
 
 // A host that was not heard of in this run may have been promised its lease by the last one, a moment ago.
@@ -70,6 +104,7 @@ kj::Promise<void> Agents::watch_loop() {
   const uint64_t pause_ns = std::clamp<uint64_t>(options_.terms.length_ns / 20, 20 * ns_per_ms, ns_per_s);
   return timer_.afterDelay(static_cast<int64_t>(pause_ns) * kj::NANOSECONDS).then([this] {
     for (auto& [name, known] : hosts_) watch(name, known);
+    if (!settled_) settle_hosts();
     return watch_loop();
   });
 }
@@ -163,12 +198,32 @@ Status Agents::may_grant(const std::string& name, PoolId pool) const {
                          (all.empty() ? "none" : all) + ". Use a pool whose devices all its hosts see"};
 }
 
-Result<std::optional<std::string>> Agents::agent_for(const LeaseRow& lease, const std::string& to_host) const {
+Status Agents::may_act_for(const std::string& name, const std::string& tenant) const {
+  const auto allowed = options_.tenants.find(name);
+  if (allowed == options_.tenants.end() || allowed->second.contains(tenant)) return {};
+  return Error{.code = ErrorCode::permission_denied,
+               .where = "agent",
+               .detail = "host " + name + " may not act for tenant " + tenant +
+                         "; the manager's configuration names its tenants under [hosts." + name + "]"};
+}
+
+Result<std::optional<std::string>> Agents::agent_for(const LeaseRow& lease, const std::string& to_host,
+                                                     const std::string& to_tenant) const {
   const std::string from = StateMachine::agent_of(lease);
-  const bool known = hosts_.contains(to_host);
+  const auto named = hosts_.find(to_host);
+  const bool known = named != hosts_.end();
   const bool own = to_host == service_->options().host;
   const std::string target = known ? to_host : "";
-  if (to_host.empty() || (!known && !own) || target == from) return std::optional<std::string>();
+  if (to_host.empty() || to_host == lease.host) return std::optional<std::string>();
+  if (!known && !own) {
+    if (!service_->engine().backend().is_shared(lease.object)) return std::optional<std::string>();
+    return Error{.code = ErrorCode::not_found,
+                 .where = "transfer",
+                 .detail = "there is no host " + to_host +
+                           " here: `terrace host list` has those whose agents " +
+                           "have connected, and this machine is " + service_->options().host};
+  }
+  if (target == from) return std::optional<std::string>();
   if (!service_->engine().backend().is_shared(lease.object)) {
     return Error{.code = ErrorCode::unsupported,
                  .where = "transfer",
@@ -177,6 +232,7 @@ Result<std::optional<std::string>> Agents::agent_for(const LeaseRow& lease, cons
                            " can map: only leases of shared dax memory can be handed to another host"};
   }
   if (own && !known) return std::optional<std::string>(std::string());
+  TERRACE_RETURN_IF_ERROR(may_act_for(to_host, to_tenant));
   TERRACE_RETURN_IF_ERROR(may_grant(to_host, lease.pool));
   for (const Extent& extent : lease.extents) {
     const DeviceRow* device = service_->engine().state().find_device(extent.device);

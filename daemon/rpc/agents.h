@@ -17,6 +17,7 @@
 
 #include <kj/async-io.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -41,6 +42,7 @@ struct AgentsOptions {
   // What agents may still rely on from the last run of the manager, if that was longer.
   uint64_t earlier_length_ns = 0;
   std::map<std::string, std::set<std::string>> tenants;  // host -> those it may act for; none named: all
+  std::string hosts_file;  // names of all hosts that ever registered, one a line; empty: remembered nowhere
 };
 
 class AgentPeer;
@@ -62,13 +64,15 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   // --- AgentOrders: from workers ---
   AgentAnswer order(const std::string& host, const AgentOrder& order) override;
   bool wait_until_forgotten(const std::string& host) override;
+  bool wait_until_settled() override;
   bool has_proved(const std::string& host, const std::string& serial) const override;
   void set_proved(const std::string& host, const std::string& serial) override;
 
   // --- HostDirectory ---
   Status may_grant(const std::string& host, PoolId pool) const override;
-  Result<std::optional<std::string>> agent_for(const LeaseRow& lease,
-                                               const std::string& to_host) const override;
+  Result<std::optional<std::string>> agent_for(const LeaseRow& lease, const std::string& to_host,
+                                               const std::string& to_tenant) const override;
+  Status may_act_for(const std::string& host, const std::string& tenant) const;
   std::vector<HostStatus> list() const override;
 
   const HostLeaseTerms& terms() const { return options_.terms; }
@@ -81,6 +85,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
     std::string host;
     AgentOrder order;
     bool until_forgotten = false;
+    bool until_settled = false;
     std::mutex mutex;
     std::condition_variable ready;
     bool done = false;
@@ -128,6 +133,8 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   void answer(const PendingPtr& pending, AgentAnswer answer);
   void forgotten(Host& host);
   void forget_proofs(const std::string& host);
+  void settle_hosts();
+  Status remember(const std::string& name);  // durable when it returns
 
   // agents_registration.cc
   struct Plan;
@@ -144,6 +151,11 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   Service* service_ = nullptr;
   std::map<std::string, Host> hosts_;
   std::set<AgentPeer*> peers_;
+  // Hosts of earlier runs that were not heard of yet, and who waits for them.
+  std::set<std::string> unsettled_;
+  std::set<std::string> remembered_;
+  std::deque<PendingPtr> until_settled_;
+  std::atomic<bool> settled_ = false;
   uint32_t handshakes_ = 0;
   PeerLog peer_log_;
 

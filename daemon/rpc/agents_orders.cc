@@ -11,13 +11,17 @@ namespace terrace::daemon {
 namespace {
 
 // How long an answer may take; then the outcome is unknown, and the order is given again.
-kj::Duration patience(AgentOrder::Kind kind) {
-  switch (kind) {
+kj::Duration patience(const AgentOrder& order) {
+  // What goes over all bytes may be slow memory's pace on top: 256 MiB/s.
+  uint64_t bytes = 0;
+  for (const WireExtent& extent : order.extents) bytes += extent.length;
+  const kj::Duration for_bytes = static_cast<int64_t>(std::max(bytes, order.bytes) / (256 * mib)) * kj::SECONDS;
+  switch (order.kind) {
     case AgentOrder::Kind::carve:
-    case AgentOrder::Kind::erase: return 60 * kj::SECONDS;
+    case AgentOrder::Kind::erase:
     case AgentOrder::Kind::write_back:
-    case AgentOrder::Kind::rebind: return 120 * kj::SECONDS;
-    case AgentOrder::Kind::copy: return 600 * kj::SECONDS;
+    case AgentOrder::Kind::rebind:
+    case AgentOrder::Kind::copy: return 60 * kj::SECONDS + for_bytes;
     case AgentOrder::Kind::exchange:
     case AgentOrder::Kind::fence:
     case AgentOrder::Kind::scrub:
@@ -53,6 +57,25 @@ bool Agents::wait_until_forgotten(const std::string& host) {
   pending->host = host;
   pending->until_forgotten = true;
   return wait_for(pending).outcome == OrderOutcome::done;
+}
+
+bool Agents::wait_until_settled() {
+  if (settled_) return true;
+  const auto pending = std::make_shared<Pending>();
+  pending->until_settled = true;
+  return wait_for(pending).outcome == OrderOutcome::done;
+}
+
+// Called whenever a host is heard of or has lapsed.
+void Agents::settle_hosts() {
+  std::erase_if(unsettled_, [this](const std::string& name) {
+    Host& known = host(name);
+    return known.peer != nullptr || known.count.lapsed(now_ns());
+  });
+  if (!unsettled_.empty()) return;
+  settled_ = true;
+  for (const PendingPtr& pending : std::exchange(until_settled_, {}))
+    answer(pending, {OrderOutcome::done, {}, 0});
 }
 
 AgentAnswer Agents::wait_for(const PendingPtr& pending) {
@@ -112,6 +135,11 @@ kj::Promise<void> Agents::order_loop() {
 }
 
 void Agents::dispatch(const PendingPtr& pending) {
+  if (pending->until_settled) {
+    until_settled_.push_back(pending);
+    settle_hosts();
+    return;
+  }
   Host& known = host(pending->host);
   const bool lapsed = known.count.lapsed(now_ns());
   if (pending->until_forgotten) {
@@ -119,6 +147,9 @@ void Agents::dispatch(const PendingPtr& pending) {
       answer(pending, {OrderOutcome::done, {}, 0});
     } else {
       known.until_forgotten.push_back(pending);
+      // One that is there forgets by registering again: its orders of before are refused then, and what they
+      // left is destroyed.
+      if (known.peer != nullptr) known.peer->close("an order's outcome is not known");
     }
     return;
   }
@@ -139,8 +170,7 @@ void Agents::dispatch(const PendingPtr& pending) {
     [[maybe_unused]] const int after = TERRACE_FAILPOINT(order_after_reply);
     answer(pending, std::move(given));
   });
-  auto late =
-      timer_.afterDelay(patience(pending->order.kind)).then([unknown] { unknown("it takes too long"); });
+  auto late = timer_.afterDelay(patience(pending->order)).then([unknown] { unknown("it takes too long"); });
   tasks_->add(sent.exclusiveJoin(kj::mv(late)).catch_([unknown](kj::Exception&& exception) {
     unknown(exception.getDescription().cStr());
   }));

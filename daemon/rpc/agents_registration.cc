@@ -81,6 +81,7 @@ Status Agents::may_register(const std::string& name, AgentPeer& peer, uint64_t i
                  .detail = "host " + name + " has an agent already, connected from " + other->address() +
                            "; two machines must not share a certificate: issue one for each"};
   }
+  TERRACE_RETURN_IF_ERROR(remember(name));
   known.registering = &peer;
   known.address = peer.address();
   known.detail = "";
@@ -154,8 +155,10 @@ void Agents::connected(AgentPeer& peer, uint64_t received_ns) {
   known.looked_at_ns = 0;
   HostLeaseCount fresh(options_.terms);
   fresh.begin(received_ns);
+  fresh.not_before(known.count.end_ns());  // should this answer not arrive, its old promise is what it has
   known.count = fresh;
   forgotten(known);
+  settle_hosts();
   spdlog::info("host {} is connected from {} (version {}, {} devices)", peer.host(), peer.address(),
                peer.version(), known.devices.size());
 }

@@ -140,7 +140,7 @@ Status Service::place_transfer(Transfer& request) const {
   const LeaseRow* lease = engine_.state().find_lease(request.lease);
   if (hosts_ == nullptr || lease == nullptr) return {};
   if (!request.tenant.empty() && lease->tenant != request.tenant) return {};
-  TERRACE_ASSIGN_OR_RETURN(request.to_agent, hosts_->agent_for(*lease, request.to_host));
+  TERRACE_ASSIGN_OR_RETURN(request.to_agent, hosts_->agent_for(*lease, request.to_host, request.to_tenant));
   return {};
 }
 

@@ -42,11 +42,11 @@ TEST_CASE("HostLeaseFile: agent and guard have it open at once, and see each oth
   REQUIRE(agent.ok());
   REQUIRE(guard.ok());
   CHECK(guard->fence_at_ns() == 0);
-  agent->set_fence_at_ns(17);
+  agent->set_fence_at_ns(17, 20);
   CHECK(guard->fence_at_ns() == 17);
   guard->set_guard_busy(true);
   CHECK(agent->guard_is_busy());
-  agent->set_fence_at_ns(18);
+  agent->set_fence_at_ns(18, 20);
   CHECK_FALSE(guard->clear(17));  // it was renewed meanwhile: it stands
   CHECK(agent->fence_at_ns() == 18);
   CHECK(guard->clear(18));
@@ -59,7 +59,7 @@ TEST_CASE("HostLeaseFile: a promise outlives the process that set it, and damage
   {
     auto first = HostLeaseFile::open(path);
     REQUIRE(first.ok());
-    first->set_fence_at_ns(5);
+    first->set_fence_at_ns(5, 6);
   }
   {
     auto second = HostLeaseFile::open(path);
@@ -104,7 +104,7 @@ TEST_CASE("guard: it fences when the moment has come, also if it was there befor
   auto lease = HostLeaseFile::open(files.lease);
   REQUIRE(lease.ok());
   const SystemClock clock;
-  lease->set_fence_at_ns(clock.now_ns() + 200'000'000);
+  lease->set_fence_at_ns(clock.now_ns() + 200'000'000, clock.now_ns() + 300'000'000);
   CHECK(run_guard(files).ok());  // no agent: it returns once nothing is promised any more
   CHECK(clock.now_ns() >= 200'000'000);
   CHECK(directory.size("lease-1.obj") == 0);

@@ -130,3 +130,16 @@ TEST_CASE("HostLease: an answer that took longer than the lease promises nothing
   CHECK(!promise.answered(1 * ns_per_s, 9 * ns_per_s));
   CHECK(promise.fence_at_ns() == 0);
 }
+
+TEST_CASE("HostLeaseCount: shorter terms count only when the agent has shown that it knows them") {
+  constexpr uint64_t second = 1'000'000'000;
+  HostLeaseCount before(HostLeaseTerms{600 * second});
+  before.begin(0);
+  HostLeaseCount now(HostLeaseTerms{10 * second});
+  now.begin(100 * second);
+  now.not_before(before.end_ns());
+  CHECK_FALSE(now.lapsed(200 * second));  // its answer may have been lost: it relies on the 600 s
+  CHECK(now.heard(210 * second));
+  CHECK(now.end_ns() == 221 * second);
+  CHECK(now.lapsed(221 * second));
+}

@@ -31,6 +31,7 @@ struct ScriptedAgents final : AgentOrders {
     return true;
   }
 
+  bool wait_until_settled() override { return true; }
   bool has_proved(const std::string&, const std::string&) const override { return true; }
   void set_proved(const std::string&, const std::string&) override {}
 

@@ -43,6 +43,7 @@ class DirectAgent final : public AgentOrders {
     return answer;
   }
   bool wait_until_forgotten(const std::string&) override { return true; }
+  bool wait_until_settled() override { return true; }
   bool has_proved(const std::string&, const std::string& device) const override {
     return proved.contains(device);
   }
