@@ -32,6 +32,7 @@
 #include "daemon/backend/host_lease.h"
 #include "daemon/backend/remote.h"
 #include "daemon/rpc/agent_wire.h"
+#include "daemon/rpc/handshakes.h"
 #include "daemon/rpc/service.h"
 #include "daemon/rpc/tls.h"
 
@@ -120,10 +121,12 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   std::string describe_absence(const std::string& name, Host& host) const;
 
   // agents_listen.cc
+  struct Served;
   kj::Promise<void> accept_loop();
   kj::Promise<void> greet(kj::AuthenticatedStream stream);
   kj::Promise<void> serve(kj::Own<kj::AsyncIoStream> stream, const std::string& name,
                           const std::string& address);
+  uint32_t uid_of(const std::string& name) const;
 
   // agents_orders.cc
   AgentAnswer wait_for(const PendingPtr& pending);
@@ -156,7 +159,8 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   std::set<std::string> remembered_;
   std::deque<PendingPtr> until_settled_;
   std::atomic<bool> settled_ = false;
-  uint32_t handshakes_ = 0;
+  Handshakes handshakes_;
+  std::map<std::string, uint32_t> connections_;  // of each host, that have shown its certificate
   PeerLog peer_log_;
 
   mutable std::mutex queue_mutex_;

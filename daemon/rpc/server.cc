@@ -1,7 +1,6 @@
 #include "daemon/rpc/server.h"
 
 #include <capnp/rpc-twoparty.h>
-#include <capnp/serialize-async.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,7 +10,7 @@
 #include <cstring>
 
 #include "core/base/limits.h"
-#include "daemon/rpc/buffered_input.h"
+#include "daemon/rpc/back_pressure.h"
 #include "daemon/rpc/connection.h"
 
 namespace terrace::daemon {
@@ -24,89 +23,11 @@ constexpr uint64_t request_bytes_max = 256 * kib;
 // The words of calls in progress for one client; beyond it no further call of it is taken in.
 constexpr size_t flow_limit_words = 1 * mib / sizeof(capnp::word);
 
-// A peer that takes nothing is found by this many looks at it, evenly over write_stall_ns_max.
-constexpr uint64_t sweeps_a_stall = 4;
-
-// What the network is told bounds answers as well as requests: for those it is narrowed where they are read.
-capnp::ReaderOptions reader_options(uint64_t bytes_max) {
-  capnp::ReaderOptions options;
-  options.traversalLimitInWords = bytes_max / sizeof(capnp::word);
-  options.nestingLimit = 32;
-  return options;
-}
-
 bool answers(const sockaddr_un& address) {
   const UniqueFd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   return probe.valid() &&
          ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
 }
-
-// A message stream that takes nothing in while the peer does not take what was sent: otherwise one that asks
-// and never reads makes the answers pile up here, without bound. Counts what is on its way for the peer's uid.
-class BackPressureStream final : public capnp::MessageStream {
- public:
-  BackPressureStream(kj::AsyncCapabilityStream& stream, Peers& peers, uint32_t uid)
-      : inner_(stream), input_(stream), peers_(peers), uid_(uid) {}
-
-  // `fds` stays unused: descriptors that a peer sends are closed by the kernel, before they take a place here.
-  kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> tryReadMessage(
-      kj::ArrayPtr<kj::AutoCloseFd> fds, capnp::ReaderOptions options,
-      kj::ArrayPtr<capnp::word> scratch) override {
-    if (writing_ == 0) {
-      return capnp::tryReadMessage(input_, reader_options(request_bytes_max), scratch)
-          .then([](kj::Maybe<kj::Own<capnp::MessageReader>> read) -> kj::Maybe<capnp::MessageReaderAndFds> {
-            KJ_IF_MAYBE (message, read) return capnp::MessageReaderAndFds{kj::mv(*message), nullptr};
-            return nullptr;
-          });
-    }
-    auto pair = kj::newPromiseAndFulfiller<void>();
-    written_ = kj::mv(pair.fulfiller);
-    return pair.promise.then([this, fds, options, scratch] { return tryReadMessage(fds, options, scratch); });
-  }
-  kj::Promise<void> writeMessage(kj::ArrayPtr<const int> fds,
-                                 kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) override {
-    return counted(inner_.writeMessage(fds, segments), bytes_of(segments));
-  }
-  kj::Promise<void> writeMessages(
-      kj::ArrayPtr<kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>>> messages) override {
-    uint64_t bytes = 0;
-    for (const auto segments : messages) bytes += bytes_of(segments);
-    return counted(inner_.writeMessages(messages), bytes);
-  }
-  kj::Maybe<int> getSendBufferSize() override { return inner_.getSendBufferSize(); }
-  kj::Promise<void> end() override { return inner_.end(); }
-
-  // To be called now and then. Whether the peer took nothing since `sweeps` calls ago, although it should.
-  bool stalled(uint64_t sweeps) {
-    if (writing_ == 0) sweeps_without_progress_ = 0;
-    return sweeps_without_progress_++ >= sweeps;
-  }
-
- private:
-  static uint64_t bytes_of(kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) {
-    uint64_t words = 0;
-    for (const auto segment : segments) words += segment.size();
-    return words * sizeof(capnp::word);
-  }
-
-  kj::Promise<void> counted(kj::Promise<void> write, uint64_t bytes) {
-    ++writing_;
-    peers_.answer_made(uid_, bytes);
-    return write.attach(kj::defer([this, bytes] {
-      sweeps_without_progress_ = 0;
-      peers_.answer_taken(uid_, bytes);
-      if (--writing_ == 0 && written_.get() != nullptr) kj::mv(written_)->fulfill();
-    }));
-  }
-
-  capnp::AsyncCapabilityMessageStream inner_;  // writes
-  BufferedInput input_;
-  Peers& peers_;
-  const uint32_t uid_;
-  uint32_t writing_ = 0;
-  uint64_t sweeps_without_progress_ = 0;
-  kj::Own<kj::PromiseFulfiller<void>> written_;  // the read that waits
-};
 
 }  // namespace
 
@@ -117,9 +38,11 @@ struct ServedConnection {
         all(all_in),
         connection(kj::mv(welcome.connection)),
         stream(kj::mv(stream_in)),
-        messages(*stream, peers_in, connection->peer.uid),
-        network(messages, limits::rpc_fds_per_message_max, capnp::rpc::twoparty::Side::SERVER,
-                reader_options(limits::rpc_message_bytes_max)),
+        messages(kj::heap<capnp::AsyncCapabilityMessageStream>(*stream), *stream, request_bytes_max, peers_in,
+                 [uid = connection->peer.uid] { return uid; }),
+        network(
+            messages, limits::rpc_fds_per_message_max, capnp::rpc::twoparty::Side::SERVER,
+            message_bounds(limits::rpc_message_bytes_max)),  // answers too: requests have bounds of their own
         system(capnp::makeRpcServer(network, kj::mv(welcome.bootstrap))) {
     system.setFlowLimit(flow_limit_words);
     all.insert(this);
@@ -208,10 +131,12 @@ void RpcServer::taskFailed(kj::Exception&& exception) {
 
 // Closes the connections of peers that take nothing: what was made for them takes memory.
 kj::Promise<void> RpcServer::sweep_loop() {
-  const auto pause = static_cast<int64_t>(peers_.peer_options().write_stall_ns_max / sweeps_a_stall);
+  const auto pause =
+      static_cast<int64_t>(peers_.peer_options().write_stall_ns_max / BackPressureStream::sweeps_a_stall);
   return timer_.afterDelay(pause * kj::NANOSECONDS).then([this] {
     for (ServedConnection* served : served_)
-      if (served->messages.stalled(sweeps_a_stall)) served->connection->close("it takes no answers");
+      if (served->messages.stalled(BackPressureStream::sweeps_a_stall))
+        served->connection->close("it takes no answers");
     return sweep_loop();
   });
 }
