@@ -105,18 +105,36 @@ Error LocalService::away(const char* where) const {
   return Error{.code = ErrorCode::unavailable, .where = where, .detail = uplink_.absence()};
 }
 
-// A copy: a session may end meanwhile.
+void LocalService::run(LocalSession& session, kj::Promise<void> work) {
+  tasks_.add(work.catch_([this, &session](kj::Exception&& exception) {
+                   peer_log().info(now_ns(),
+                                   session.connection().name() + ": " + exception.getDescription().cStr());
+                 })
+                 .attach(kj::addRef(session)));
+}
+
+void LocalService::taskFailed(kj::Exception&& exception) {
+  spdlog::error("a session could not be let go: {}", exception.getDescription().cStr());
+}
+
+// To go through them: what is done to one may end another.
+std::vector<kj::Own<LocalSession>> LocalService::sessions() {
+  std::vector<kj::Own<LocalSession>> all;
+  for (LocalSession* session : sessions_) all.push_back(kj::addRef(*session));
+  return all;
+}
+
 void LocalService::manager_connected() {
-  for (LocalSession* session : std::vector(sessions_.begin(), sessions_.end())) session->resume();
+  for (auto& session : sessions()) session->resume();
 }
 
 void LocalService::manager_away() {
   spdlog::warn("{}", uplink_.absence());
-  for (LocalSession* session : std::vector(sessions_.begin(), sessions_.end())) session->suspend();
+  for (auto& session : sessions()) session->suspend();
 }
 
 void LocalService::host_fenced(const std::string& reason) {
-  for (LocalSession* session : std::vector(sessions_.begin(), sessions_.end())) session->all_fenced(reason);
+  for (auto& session : sessions()) session->all_fenced(reason);
 }
 
 }  // namespace terrace::daemon

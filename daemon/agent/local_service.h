@@ -16,6 +16,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "daemon/agent/orders.h"
@@ -27,10 +28,15 @@ namespace terrace::daemon {
 
 class LocalSession;
 
-class LocalService final : public Peers, public UplinkListener {
+class LocalService final : public Peers, public UplinkListener, private kj::TaskSet::ErrorHandler {
  public:
   LocalService(PeerOptions options, Uplink& uplink, Orders& orders, const Clock& clock, kj::Timer& timer)
-      : Peers(std::move(options)), uplink_(uplink), orders_(orders), clock_(clock), timer_(timer) {}
+      : Peers(std::move(options)),
+        uplink_(uplink),
+        orders_(orders),
+        clock_(clock),
+        timer_(timer),
+        tasks_(*this) {}
 
   uint64_t now_ns() const override { return clock_.now_ns(); }
   Uplink& uplink() { return uplink_; }
@@ -46,16 +52,23 @@ class LocalService final : public Peers, public UplinkListener {
 
   void session_began(LocalSession& session) { sessions_.insert(&session); }
   void session_ended(LocalSession& session) { sessions_.erase(&session); }
+  // Does something of a session's, which lives until it is over. Not in a TaskSet of the session: what is done
+  // may be what lets go of it last, and a TaskSet must not go while one of its tasks is run.
+  void run(LocalSession& session, kj::Promise<void> work);
 
   // What a call says that needs the manager while it is away.
   Error away(const char* where) const;
 
  private:
+  std::vector<kj::Own<LocalSession>> sessions();
+  void taskFailed(kj::Exception&& exception) override;
+
   Uplink& uplink_;
   Orders& orders_;
   const Clock& clock_;
   kj::Timer& timer_;
   std::set<LocalSession*> sessions_;
+  kj::TaskSet tasks_;  // goes first: sessions that only it keeps end with it
 };
 
 class LocalConnection final : public PeerConnection {

@@ -213,17 +213,13 @@ rpc::TenantSession::Client make_local_session(kj::Own<LocalConnection> connectio
 
 LocalSession::LocalSession(kj::Own<LocalConnection> connection, std::string tenant,
                            rpc::LeaseListener::Client listener)
-    : connection_(kj::mv(connection)), tenant_(std::move(tenant)), listener_(kj::mv(listener)), tasks_(*this) {
+    : connection_(kj::mv(connection)), tenant_(std::move(tenant)), listener_(kj::mv(listener)) {
   connection_->parts.insert(this);
   service().session_began(*this);
 }
 
 LocalSession::~LocalSession() noexcept(false) {
   end();
-}
-
-void LocalSession::taskFailed(kj::Exception&& exception) {
-  service().peer_log().info(service().now_ns(), connection_->name() + ": " + exception.getDescription().cStr());
 }
 
 void LocalSession::end() {
@@ -250,6 +246,7 @@ kj::Promise<rpc::TenantSession::Client> LocalSession::upstream() {
   return kj::evalNow([this] { return open_upstream(); });
 }
 
+// Whoever waits for it keeps this session: a call of it, or LocalService::run().
 kj::Promise<rpc::TenantSession::Client> LocalSession::open_upstream() {
   KJ_IF_MAYBE (known, upstream_) return *known;
   if (ended_) disconnected("the session has ended");
@@ -259,18 +256,17 @@ kj::Promise<rpc::TenantSession::Client> LocalSession::open_upstream() {
     request.setUid(connection_->peer.uid);
     request.setClient(client_text());
     request.setListener(kj::heap<Forwarder>(*this));
-    return request.send().then(
-        [this, self = kj::addRef(*this), link = link_](auto&& reply) mutable -> rpc::TenantSession::Client {
-          refused_.reset();
-          if (Status refused = read_error(reply.getError(), "openSession"); !refused.ok()) {
-            refused_ = refused.error();
-            disconnected("the manager refused this session: " + refused.error().detail);
-          }
-          if (link != link_ || ended_) disconnected("the manager went away");
-          KJ_IF_MAYBE (known, upstream_) return *known;  // opened twice at once: the other one counts
-          upstream_ = reply.getSession();
-          return reply.getSession();
-        });
+    return request.send().then([this, link = link_](auto&& reply) mutable -> rpc::TenantSession::Client {
+      refused_.reset();
+      if (Status refused = read_error(reply.getError(), "openSession"); !refused.ok()) {
+        refused_ = refused.error();
+        disconnected("the manager refused this session: " + refused.error().detail);
+      }
+      if (link != link_ || ended_) disconnected("the manager went away");
+      KJ_IF_MAYBE (known, upstream_) return *known;  // opened twice at once: the other one counts
+      upstream_ = reply.getSession();
+      return reply.getSession();
+    });
   }
   disconnected("the manager is away");
 }
@@ -296,7 +292,7 @@ void LocalSession::suspend() {
 void LocalSession::resume() {
   ++link_;
   upstream_ = nullptr;
-  if (!leases_.empty() && !ended_) tasks_.add(reattach(link_, reattach_tries_max));
+  if (!leases_.empty() && !ended_) service().run(*this, reattach(link_, reattach_tries_max));
 }
 
 // What the manager refuses for the moment (an older session of ours lingers there) is asked again.
@@ -350,7 +346,7 @@ void LocalSession::all_fenced(const std::string& reason) {
   std::set<uint64_t> ids;
   for (const LocalLease* lease : leases_)
     if (!lease->ended()) ids.insert(lease->id());
-  for (const uint64_t id : ids) tasks_.add(forward_fenced(id, reason, rpc::LeaseCause::OBJECT_LOST));
+  for (const uint64_t id : ids) service().run(*this, forward_fenced(id, reason, rpc::LeaseCause::OBJECT_LOST));
 }
 
 // --- notices --------------------------------------------------------------------------------------------

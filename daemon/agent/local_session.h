@@ -20,9 +20,7 @@ class LocalLease;
 // A descriptor of a memory object here, shared by the capabilities of one hand-over.
 using LocalFd = std::shared_ptr<const UniqueFd>;
 
-class LocalSession final : public kj::Refcounted,
-                           private EndsWithConnection,
-                           private kj::TaskSet::ErrorHandler {
+class LocalSession final : public kj::Refcounted, private EndsWithConnection {
  public:
   LocalSession(kj::Own<LocalConnection> connection, std::string tenant, rpc::LeaseListener::Client listener);
   ~LocalSession() noexcept(false);
@@ -61,7 +59,6 @@ class LocalSession final : public kj::Refcounted,
 
  private:
   void connection_ended() override { end(); }
-  void taskFailed(kj::Exception&& exception) override;
   kj::Promise<rpc::TenantSession::Client> open_upstream();
   std::string client_text() const;
   kj::Promise<void> reattach(uint64_t link, int tries_left);
@@ -75,7 +72,6 @@ class LocalSession final : public kj::Refcounted,
   std::set<LocalLease*> leases_;
   std::optional<Error> refused_;  // the manager's answer when this session was opened there last
   bool ended_ = false;
-  kj::TaskSet tasks_;
 };
 
 rpc::TenantSession::Client make_local_session(kj::Own<LocalConnection> connection, std::string tenant,
