@@ -64,12 +64,12 @@ LocalLease::LocalLease(kj::Own<LocalSession> session_in, rpc::LeaseInfo::Reader 
       memory_(std::move(memory)),
       upstream_(kj::mv(upstream)) {
   take(info, sent_ns);
-  session().lease_began(*this);
+  number_ = session().lease_began(*this);
   ++session().connection().leases;
 }
 
 LocalLease::~LocalLease() noexcept(false) {
-  session().lease_gone(*this);
+  session().lease_gone(number_);
   --session().connection().leases;
 }
 
@@ -150,7 +150,7 @@ void LocalLease::answer_promised(RenewContext& context) {
     refuse(context, Error{.code = ErrorCode::lease_expired,
                           .where = "renew",
                           .detail = "lease " + std::to_string(id_) +
-                                    " could not be renewed in time: " + service().uplink().absence()});
+                                    " could not be renewed in time: " + session().away("renew").detail});
     return;
   }
   context.getResults().setExpiresInNs(ttl_ns_ == 0 ? 0 : until_ns - now_ns);

@@ -30,10 +30,13 @@ class LocalLease final : public rpc::Lease::Server {
   kj::Promise<void> beginMove(BeginMoveContext context) override;
 
   uint64_t id() const { return id_; }
+  uint64_t number() const { return number_; }  // in its session
   uint64_t epoch() const { return epoch_; }
   const std::string& object() const { return object_; }
   ObjectAccess access() const { return access_; }
   bool ended() const { return ended_; }
+  // Alive, and without the manager's capability.
+  bool detached() const { return !ended_ && upstream_ == nullptr; }
 
   // The manager is away, back, or has ended the lease.
   void suspend() { upstream_ = nullptr; }
@@ -55,6 +58,7 @@ class LocalLease final : public rpc::Lease::Server {
 
   kj::Own<LocalSession> session_;
   const uint64_t id_;
+  uint64_t number_ = 0;
   const ObjectAccess access_;
   const LocalFd memory_;
   kj::Maybe<rpc::Lease::Client> upstream_;

@@ -4,15 +4,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/base/limits.h"
 #include "daemon/agent/local_lease.h"
 
 namespace terrace::daemon {
 namespace {
-
-constexpr int reattach_tries_max = 25;
-constexpr kj::Duration reattach_pause = 200 * kj::MILLISECONDS;
 
 [[noreturn]] void disconnected(const std::string& why) {
   kj::throwFatalException(
@@ -286,65 +284,13 @@ Error LocalSession::away(const char* where) const {
 void LocalSession::suspend() {
   ++link_;
   upstream_ = nullptr;
-  for (LocalLease* lease : leases_) lease->suspend();
-}
-
-void LocalSession::resume() {
-  ++link_;
-  upstream_ = nullptr;
-  if (!leases_.empty() && !ended_) service().run(*this, reattach(link_, reattach_tries_max));
-}
-
-// What the manager refuses for the moment (an older session of ours lingers there) is asked again.
-kj::Promise<void> LocalSession::reattach(uint64_t link, int tries_left) {
-  return upstream()
-      .then([this](rpc::TenantSession::Client session) {
-        kj::Vector<kj::Promise<bool>> all;
-        for (LocalLease* lease : leases_)
-          if (!lease->ended()) all.add(reattach_one(*lease, session));
-        return kj::joinPromises(all.releaseAsArray());
-      })
-      .then([this, link, tries_left](kj::Array<bool> done) -> kj::Promise<void> {
-        const bool all = std::all_of(done.begin(), done.end(), [](bool one) { return one; });
-        if (all || tries_left == 0 || link != link_ || ended_) return kj::READY_NOW;
-        return service().after(reattach_pause).then([this, link, tries_left]() -> kj::Promise<void> {
-          if (link != link_ || ended_) return kj::READY_NOW;
-          return reattach(link, tries_left - 1);
-        });
-      });
-}
-
-// Resolves to whether it is settled: attached, or ended. The lease may go away meanwhile.
-kj::Promise<bool> LocalSession::reattach_one(LocalLease& lease, rpc::TenantSession::Client session) {
-  const uint64_t id = lease.id();
-  const uint64_t sent_ns = service().now_ns();
-  auto request = session.attachRequest();
-  request.setLease(id);
-  request.setAccess(lease.access() == ObjectAccess::read_write ? rpc::Access::READ_WRITE
-                                                               : rpc::Access::READ_ONLY);
-  return request.send().then([this, &lease, id, sent_ns, link = link_](auto&& reply) -> kj::Promise<bool> {
-    if (link != link_ || !leases_.contains(&lease) || lease.ended()) return true;
-    const Status refused = read_error(reply.getError(), "attach");
-    if (!refused.ok()) {
-      const ErrorCode code = refused.error().code;
-      if (code == ErrorCode::busy || code == ErrorCode::unavailable) return false;
-      const auto cause = code == ErrorCode::lease_expired ? rpc::LeaseCause::EXPIRED : rpc::LeaseCause::REVOKED;
-      return forward_fenced(id, refused.error().detail, cause).then([] { return true; });
-    }
-    const auto info = reply.getInfo();
-    if (read_text(info.getObject()) != lease.object() || info.getEpoch() != lease.epoch()) {
-      return forward_fenced(id, "it was moved while the manager was away; attach it again",
-                            rpc::LeaseCause::MOVED)
-          .then([] { return true; });
-    }
-    lease.resume(reply.getLease(), info, sent_ns);
-    return true;
-  });
+  refused_.reset();
+  for (const auto& [number, lease] : leases_) lease->suspend();
 }
 
 void LocalSession::all_fenced(const std::string& reason) {
   std::set<uint64_t> ids;
-  for (const LocalLease* lease : leases_)
+  for (const auto& [number, lease] : leases_)
     if (!lease->ended()) ids.insert(lease->id());
   for (const uint64_t id : ids) service().run(*this, forward_fenced(id, reason, rpc::LeaseCause::OBJECT_LOST));
 }
@@ -365,7 +311,7 @@ kj::Promise<void> LocalSession::forward_revoking(uint64_t lease, uint64_t grace_
 
 kj::Promise<void> LocalSession::forward_fenced(uint64_t lease, const std::string& reason,
                                                rpc::LeaseCause cause) {
-  for (LocalLease* held : std::vector(leases_.begin(), leases_.end()))
+  for (const auto& [number, held] : leases_)
     if (held->id() == lease) held->end(reason);
   KJ_IF_MAYBE (listener, listener_) {
     auto request = listener->fencedRequest();
@@ -389,15 +335,20 @@ kj::Promise<void> LocalSession::forward_move_requested(uint64_t lease, capnp::Te
 
 // --- leases -----------------------------------------------------------------------------------------------
 
+uint64_t LocalSession::lease_began(LocalLease& lease) {
+  leases_.emplace(++last_number_, &lease);
+  return last_number_;
+}
+
 uint64_t LocalSession::promised_until_ns(uint64_t id) const {
   uint64_t until_ns = 0;
-  for (const LocalLease* lease : leases_)
+  for (const auto& [number, lease] : leases_)
     if (lease->id() == id && !lease->ended()) until_ns = std::max(until_ns, lease->expiry_ns());
   return std::min(until_ns, connection_->service.uplink().promised_until_ns());
 }
 
 void LocalSession::promised(uint64_t id, uint64_t ttl_ns, uint64_t sent_ns) {
-  for (LocalLease* lease : leases_)
+  for (const auto& [number, lease] : leases_)
     if (lease->id() == id && !lease->ended()) lease->promised(ttl_ns, sent_ns);
 }
 

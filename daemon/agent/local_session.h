@@ -7,8 +7,9 @@
 
 #include <kj/refcount.h>
 
+#include <map>
+#include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "daemon/agent/local_service.h"
@@ -44,8 +45,9 @@ class LocalSession final : public kj::Refcounted, private EndsWithConnection {
   kj::Promise<void> forward_fenced(uint64_t lease, const std::string& reason, rpc::LeaseCause cause);
   kj::Promise<void> forward_move_requested(uint64_t lease, capnp::Text::Reader reason);
 
-  void lease_began(LocalLease& lease) { leases_.insert(&lease); }
-  void lease_gone(LocalLease& lease) { leases_.erase(&lease); }
+  // Returns by which number it is known here.
+  uint64_t lease_began(LocalLease& lease);
+  void lease_gone(uint64_t number) { leases_.erase(number); }
   // Until when the lease is promised to last, without the manager; 0: this session does not hold it.
   uint64_t promised_until_ns(uint64_t lease) const;
   void promised(uint64_t lease, uint64_t ttl_ns, uint64_t sent_ns);
@@ -61,15 +63,19 @@ class LocalSession final : public kj::Refcounted, private EndsWithConnection {
   void connection_ended() override { end(); }
   kj::Promise<rpc::TenantSession::Client> open_upstream();
   std::string client_text() const;
-  kj::Promise<void> reattach(uint64_t link, int tries_left);
-  kj::Promise<bool> reattach_one(LocalLease& lease, rpc::TenantSession::Client session);
+  struct Round;
+  bool current(uint64_t link) const { return link == link_ && !ended_; }
+  kj::Promise<void> reattach(uint64_t link, uint64_t pause_ns);
+  kj::Promise<void> reattach_from(std::shared_ptr<Round> round, rpc::TenantSession::Client session);
+  kj::Promise<bool> reattach_one(LocalLease& lease, uint64_t link, rpc::TenantSession::Client session);
 
   kj::Own<LocalConnection> connection_;
   const std::string tenant_;
   kj::Maybe<rpc::LeaseListener::Client> listener_;
   kj::Maybe<rpc::TenantSession::Client> upstream_;
-  uint64_t link_ = 0;  // counts connections of the manager
-  std::set<LocalLease*> leases_;
+  uint64_t link_ = 0;                       // counts connections of the manager
+  std::map<uint64_t, LocalLease*> leases_;  // by number
+  uint64_t last_number_ = 0;
   std::optional<Error> refused_;  // the manager's answer when this session was opened there last
   bool ended_ = false;
 };
