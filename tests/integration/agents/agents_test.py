@@ -7,7 +7,9 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -328,6 +330,139 @@ class Certificates(Case):
         self.assertEqual(self.fabric.host("hostb")["state"], "connected")
         first.stop()
         second.wait_log("is registered with the manager")
+
+
+# Opens silent connections to the manager and keeps the newest 200; argv: seconds between two, source addresses.
+SILENT = """
+import collections, itertools, socket, sys, time
+kept = collections.deque(maxlen=200)
+for source in itertools.cycle(sys.argv[2:]):
+    try:
+        kept.append(socket.create_connection(("10.77.0.1", 7311), 5, (source, 0)))
+    except OSError:
+        pass
+    time.sleep(float(sys.argv[1]))
+"""
+
+# Shows a host's certificate on several connections and says nothing; prints which stay. argv: count, ca, cert, key.
+SHOWN = """
+import socket, ssl, sys, time
+context = ssl.create_default_context(cafile=sys.argv[2])
+context.check_hostname = False
+context.load_cert_chain(*sys.argv[3:])
+shown = [context.wrap_socket(socket.create_connection(("10.77.0.1", 7311), 5)) for _ in range(int(sys.argv[1]))]
+time.sleep(2)
+for one in shown:
+    one.settimeout(0.1)
+    try:
+        print("open" if one.recv(1) else "closed")
+    except TimeoutError:
+        print("open")
+    except OSError:
+        print("closed")
+"""
+
+
+class Bounds(Case):
+    def python(self, host, program, *arguments):
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.fabric.namespace(host), sys.executable, "-c", program]
+            + [str(argument) for argument in arguments], stdout=subprocess.PIPE, text=True)
+
+    def test_silent_connections_keep_no_host_from_coming_back(self):
+        manager = self.fabric.manager()
+        b = self.fabric.agent("hostb")
+        self.fabric.namespace("stranger")
+        self.fabric.connect("stranger")
+        sources = [f"10.77.0.{100 + i}" for i in range(12)]
+        for source in sources:
+            fabric_module.sh("ip", "-n", self.fabric.namespace("stranger"), "addr", "add", f"{source}/24", "dev", "up0")
+        # From one address as fast as can be, and from so many that they take all places.
+        for pause, taken in ((0, sources[:1]), (0.02, sources)):
+            silent = self.python("stranger", SILENT, pause, *taken)
+            try:
+                manager.wait_log("it showed no certificate")
+                time.sleep(1.0)
+                b.stop()
+                b.start()
+                self.fabric.wait_state("hostb", "connected", timeout=20.0)
+            finally:
+                silent.kill()
+                silent.communicate()
+
+    def test_a_host_has_few_connections(self):
+        manager = self.fabric.manager()
+        self.fabric.cert("issue", "hostb", "--ca", self.fabric.directory / "ca")
+        self.fabric.connect("hostb")
+        files = self.fabric.tls("hostb")
+        shown = self.python("hostb", SHOWN, 5, files[1], files[3], files[5])
+        self.assertEqual(shown.communicate(timeout=30)[0].split(), ["open"] * 4 + ["closed"])
+        manager.wait_log("host hostb has 4 others")
+        self.assertIsNone(self.fabric.host("hostb"))
+
+
+class Reattaching(Case):
+    """What a session has is attached again when the manager is back."""
+
+    def restart(self, manager, host):
+        away = host.text().count("cannot be reached")
+        manager.kill()
+        wait_until(lambda: host.text().count("cannot be reached") > away, 30, "the agent's noticing")
+        manager.start()
+
+    def test_a_manager_that_takes_few_calls_at_once_costs_no_lease(self):
+        conf = self.fabric.directory / "m.toml"
+        conf.write_text("[limits]\ncalls_outstanding_max = 4\n")
+        self.fabric.host_lease = "20s"
+        manager = self.fabric.manager("--config", conf)
+        manager.create_pool("p")
+        b = self.fabric.agent("hostb")
+        on_b = self.tenant(b)
+        self.assertEqual(on_b.ask("hold", 50, 2 * MIB, 120 * S), "50 of 50")
+        os.kill(b.pid, signal.SIGSTOP)
+        manager.kill()
+        # Who attaches waits for what is being committed: with somebody who renews all the time, always.
+        manager.start(failpoints="journal_before_append=delay:150")
+        on_m = self.tenant(manager)
+        self.assertTrue(on_m.ask("grant", 2 * MIB, 120 * S, "busy").endswith(str(2 * MIB)))
+        over = threading.Event()
+        renewing = threading.Thread(target=lambda: [on_m.ask("renew") for _ in iter(over.is_set, True)], daemon=True)
+        renewing.start()
+        try:
+            os.kill(b.pid, signal.SIGCONT)
+            self.fabric.wait_state("hostb", "connected")
+            time.sleep(2.0)
+        finally:
+            over.set()
+            renewing.join()
+        self.assertEqual(on_b.ask("held"), "50 of 50", on_b.notices[:1])
+        # Only what is attached can be released.
+        wait_until(lambda: on_b.ask("drop") == "0 of 0", 60, "all leases being attached", interval=0.5)
+        self.assertEqual(on_b.notices, [])
+        manager.check_invariants()
+
+    def test_a_program_may_end_while_its_session_is_opened_again(self):
+        self.fabric.host_lease = "20s"
+        manager, b, _ = self.two_hosts()
+        on_b = self.tenant(b)
+        self.assertTrue(on_b.ask("grant", 8 * MIB, 120 * S, "x").endswith(str(8 * MIB)))
+        # Slow towards the host: the answer after the one that ends the registration is some tenths of a second late.
+        fabric_module.sh("tc", "-n", manager.namespace, "qdisc", "replace", "dev", b.outer, "root", "tbf",
+                         "rate", "8kbit", "burst", "2kb", "latency", "9s")
+        registered = b.text().count("is registered with the manager")
+        self.restart(manager, b)
+        wait_until(lambda: b.text().count("is registered with the manager") > registered, 30, "the agent's return",
+                   interval=0.005)
+        self.fabric.cut("hostb", "in")  # so it is lost
+        on_b.close()
+        away = b.text().count("cannot be reached")
+        wait_until(lambda: b.pid is None or b.text().count("cannot be reached") > away, 30, "the agent's noticing")
+        time.sleep(0.5)
+        self.assertIsNotNone(b.pid, b.log_tail())
+        self.fabric.mend("hostb")
+        self.fabric.wait_state("hostb", "connected")
+        again = self.tenant(b)
+        self.assertTrue(again.ask("attach", "x", "rw").endswith(str(8 * MIB)))
 
 
 class Crashes(Case):

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "core/base/units.h"
 #include "terrace/arena.h"
@@ -56,6 +57,9 @@ class Tenant {
     if (verb == "grant") return grant(words);
     if (verb == "attach") return attach(words);
     if (verb == "arena") return use_arena();
+    if (verb == "hold") return hold_many(words);
+    if (verb == "held") return held();
+    if (verb == "drop") return drop_held();
     if (verb == "connected") return session_->connected() ? "yes" : "no";
     if (verb == "tenant") return session_->tenant();
     if (lease_ == nullptr) return "error no lease";
@@ -99,6 +103,27 @@ class Tenant {
     words >> label >> access;
     return hold(
         session_->attach(LeaseId{}, label, access == "ro" ? LeaseAccess::read_only : LeaseAccess::read_write));
+  }
+  // Many leases, without a mapping; and how many of them live.
+  std::string hold_many(std::istringstream& words) {
+    size_t count = 0;
+    LeaseRequest request;
+    words >> count >> request.bytes >> request.ttl_ns;
+    for (size_t i = 0; i < count; ++i) {
+      auto lease = session_->grant(request);
+      if (!lease.ok()) return named(lease.error());
+      held_.push_back(std::move(*lease));
+    }
+    return held();
+  }
+  std::string drop_held() {
+    std::erase_if(held_, [](const auto& lease) { return lease->release().ok(); });
+    return held();
+  }
+  std::string held() const {
+    size_t live = 0;
+    for (const auto& lease : held_) live += lease->state() == LeaseState::live;
+    return std::to_string(live) + " of " + std::to_string(held_.size());
   }
   std::string resize(std::istringstream& words) {
     uint64_t bytes = 0;
@@ -144,6 +169,7 @@ class Tenant {
 
   std::unique_ptr<Session> session_;
   std::shared_ptr<Lease> lease_;
+  std::vector<std::shared_ptr<Lease>> held_;
   std::unique_ptr<Mapping> mapping_;
 };
 

@@ -1,5 +1,4 @@
 // What the agents' port bounds before a certificate is shown, and what it queues for one who reads nothing.
-#include <arpa/inet.h>
 #include <capnp/any.h>
 #include <capnp/message.h>
 #include <doctest/doctest.h>
