@@ -55,6 +55,11 @@ struct Uplink::Link {
     return system.bootstrap(id).castAs<rpc::AgentGateway>();
   }
 
+  rpc::AgentService::Client& agent_service() {
+    KJ_IF_MAYBE (there, service) return *there;
+    fail("this host is not registered");
+  }
+
   kj::Own<kj::AsyncIoStream> stream;
   capnp::TwoPartyVatNetwork network;
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> system;
@@ -163,12 +168,12 @@ kj::Promise<void> Uplink::connect() {
     const auto name = peer_name(*stream.peerIdentity, TlsRole::manager);
     if (!name.ok()) fail("who answers there is no manager: " + name.error().detail);
     link_ = std::make_unique<Link>(kj::mv(stream.stream));
-    return enroll();
+    return orders_->refresh().then([this] { return enroll(); });
   });
 }
 
 kj::Promise<void> Uplink::enroll() {
-  auto request = link_->gateway().enrollRequest();
+  auto request = link().gateway().enrollRequest();
   request.setOldest(rpc::AGENT_PROTOCOL_VERSION_OLDEST);
   request.setNewest(rpc::AGENT_PROTOCOL_VERSION);
   request.setSoftware(TERRACE_VERSION);
@@ -256,7 +261,7 @@ kj::Promise<void> Uplink::heartbeats() {
       .then([] { fail("the connection was closed"); })
       .exclusiveJoin(kj::mv(pause))
       .then([this] {
-        auto request = KJ_ASSERT_NONNULL(link().service).heartbeatRequest();
+        auto request = link().agent_service().heartbeatRequest();
         const std::vector<SeenDevice> devices = orders_->devices();
         write_devices(request.initDevices(static_cast<uint32_t>(devices.size())), devices);
         const uint64_t sent_ns = clock_.now_ns();

@@ -210,6 +210,42 @@ class Absence(Case):
         self.assertEqual(on_b.notices, [])
         manager.check_invariants()
 
+    def test_a_slow_network_costs_only_time(self):
+        self.fabric.host_lease = "12s"
+        manager = self.fabric.manager()
+        manager.create_pool("p")
+        b = self.fabric.agent("hostb", address=self.fabric.slow("hostb", 0.4))
+        on_b = self.grant_on(b, "x")
+        self.assertEqual(on_b.ask("fill", 5), "ok")
+        for _ in range(5):
+            self.assertEqual(on_b.ask("renew"), "ok")
+        self.assertEqual(on_b.ask("check", 5), "same")
+        self.assertEqual(on_b.notices, [])
+        self.assertEqual(on_b.ask("release"), "ok")
+        manager.wait_free()
+        manager.check_invariants()
+
+    def test_answers_later_than_the_host_lease_promise_nothing(self):
+        manager = self.fabric.manager()
+        manager.create_pool("p")
+        b = self.fabric.agent("hostb", address=self.fabric.slow("hostb", 0))
+        c = self.fabric.agent("hostc")
+        on_b = self.grant_on(b, "x", 96 * MIB)
+        self.assertEqual(on_b.ask("fill", 7), "ok")
+        on_c = self.tenant(c)
+        self.fabric.slow("hostb", 6)  # each way; the host lease has 4 s
+        granted = on_c.ask("grant", 96 * MIB, 60 * S, "y", 40 * S)  # nothing was asked back: its host has lapsed
+        self.assertTrue(granted.endswith(str(96 * MIB)), granted)
+        self.assertEqual(on_b.ask("state"), "lost")
+        self.assertEqual(b.object_bytes(), 0)
+        self.assertEqual(on_c.ask("check", 0), "same")
+        self.fabric.slow("hostb", 0)
+        self.fabric.wait_state("hostb", "connected", 60)
+        self.assertEqual(on_c.ask("check", 0), "same")
+        self.assertEqual(on_c.ask("release"), "ok")
+        manager.wait_free()
+        manager.check_invariants()
+
     def test_a_killed_agent_is_fenced_by_its_guard_and_its_extents_are_reused_only_then(self):
         manager, b, c = self.two_hosts()
         on_b = self.grant_on(b, "x", 96 * MIB)

@@ -97,6 +97,7 @@ class Fabric:
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="terrace-fabric-"))
         self.hosts = {}
         self._namespaces = {}
+        self._relays = {}
         self.terrace = harness.find_binary("terrace", build_dir)
 
     def __enter__(self):
@@ -115,6 +116,10 @@ class Fabric:
     def __exit__(self, *_):
         for host in self.hosts.values():
             host.close()
+        for relay in self._relays.values():
+            relay.kill()
+            relay.wait()
+            relay.stdout.close()
         for namespace in self._namespaces.values():
             sh("ip", "netns", "del", namespace, check=False)
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -163,6 +168,23 @@ class Fabric:
         host = self.hosts[name]
         sh("tc", "-n", host.namespace, "qdisc", "del", "dev", "up0", "root", check=False)
         sh("tc", "-n", self._namespaces["m"], "qdisc", "del", "dev", host.outer, "root", check=False)
+
+    def slow(self, name, seconds):
+        """Delays what passes between host `name` and the manager, each way. The first call, before the agent is made,
+        starts the relay; returns the manager's address for that agent."""
+        delay_file = self.directory / f"{name}.delay"
+        fresh = self.directory / f"{name}.delay.new"
+        fresh.write_text(str(seconds))
+        fresh.rename(delay_file)
+        if name not in self._relays:
+            relay = subprocess.Popen(
+                ["nsenter", f"--net=/run/netns/{self.namespace(name)}", sys.executable,
+                 str(pathlib.Path(__file__).with_name("slow_relay.py")), "7400", f"{MANAGER_ADDRESS}:{PORT}",
+                 str(delay_file)], stdout=subprocess.PIPE, text=True)
+            self._relays[name] = relay
+            if relay.stdout.readline() != "relaying\n":
+                raise harness.HarnessError(f"the relay of {name} did not start")
+        return "127.0.0.1:7400"
 
     # -- hosts
 
