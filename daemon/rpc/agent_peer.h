@@ -29,7 +29,10 @@ class AgentPeer final : public kj::Refcounted {
   const std::vector<SeenDevice>& devices() const { return devices_; }
   bool registered() const { return instance_ != 0; }
   bool ended() const { return ended_; }
-  rpc::HostAgent::Client& agent() { return KJ_ASSERT_NONNULL(agent_); }
+  rpc::HostAgent::Client& agent() {
+    KJ_IF_MAYBE (there, agent_) return *there;
+    KJ_FAIL_REQUIRE("this agent has not enrolled");
+  }
   Agents& agents() { return agents_; }
   std::vector<WireExtent> wire_extents(const std::vector<Extent>& extents) const;
 
