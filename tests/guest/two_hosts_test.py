@@ -60,7 +60,13 @@ class Both(unittest.TestCase):
         return tenant
 
     def granted(self, tenant, label, size=BYTES):
-        told = tenant.ask("grant", "p", size, label, 3600, timeout=PATIENCE_S)
+        told = ""
+
+        def answered():
+            nonlocal told
+            told = tenant.ask("grant", "p", size, label, 3600, timeout=PATIENCE_S)
+            return not told.startswith("error unavailable the manager")  # of an agent that has not reached it yet
+        wait_until(answered, PATIENCE_S, "the manager being reached", interval=0.2)
         self.assertRegex(told, r"^\d+ \d+$", self.t.log_tail())
         return int(told.split()[0])
 
