@@ -59,6 +59,8 @@ struct DeviceLost {
 struct DeviceBack {
   std::string serial;
   uint64_t now_ns = 0;
+  // As Observation::objects, where leases wait for the device.
+  std::vector<std::pair<std::string, uint64_t>> objects = {};
 };
 // Forgets a device that no lease is on, and takes it from its pool. `forget_quarantined`: also one that is
 // absent or failed and still has quarantined extents, which are given up with it.

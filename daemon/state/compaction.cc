@@ -234,7 +234,9 @@ std::vector<WantedMove> StateMachine::moves_wanted() const {
   std::vector<WantedMove> wanted;
   if (draining.empty() && compactions_.empty()) return wanted;
   for (const auto& [id, lease] : leases_) {
-    if (becomes_free_by_itself(lease) || lease.phase == LeasePhase::waiting || is_move_target(id)) continue;
+    if (becomes_free_by_itself(lease) || lease.phase == LeasePhase::waiting || is_move_target(id) ||
+        awaited_.contains(id))
+      continue;
     const CompactionPlan* plan = compaction_of(lease.pool);
     bool for_drain = false, for_compaction = false;
     const auto look_at = [&](const std::vector<Extent>& extents) {

@@ -104,7 +104,8 @@ Step StateMachine::on(const AdoptDevice& command) {
       step.delta.devices[known->id] = *known;
     }
     step.reply = Reply{DeviceReply{*known}};
-    if (absent_.contains(known->id)) {
+    // Where leases wait for it, what is on it has to be looked at first: DeviceBack.
+    if (absent_.contains(known->id) && awaiting(known->id).empty()) {
       come_back(*known, step);
     } else if (grown) {
       serve_all_waiting(step);
@@ -227,8 +228,39 @@ Step StateMachine::on(const DeviceLost& command) {
 Step StateMachine::on(const DeviceBack& command) {
   Step step;
   const DeviceRow* device = find_device(command.serial);
-  if (device != nullptr && absent_.contains(device->id)) come_back(*device, step);
+  if (device == nullptr || !absent_.contains(device->id)) return step;
+  absent_.erase(device->id);
+  end_waits(command.objects, step);
+  come_back(*device, step);
   return step;
+}
+
+std::vector<LeaseId> StateMachine::awaiting(DeviceId id) const {
+  std::vector<LeaseId> waiting;
+  for (const LeaseId lease : awaited_)
+    if (lies_on(leases_.at(lease).extents, id)) waiting.push_back(lease);
+  return waiting;
+}
+
+// Of the leases that waited, those all of whose devices are there again: with their objects they go on.
+void StateMachine::end_waits(const std::vector<std::pair<std::string, uint64_t>>& objects, Step& step) {
+  std::vector<LeaseId> arrived;
+  for (const LeaseId id : awaited_)
+    if (absent_device_of(leases_.at(id).extents) == nullptr) arrived.push_back(id);
+  for (const LeaseId id : arrived) {
+    awaited_.erase(id);
+    LeaseRow& lease = leases_.at(id);
+    if (lease.phase == LeasePhase::transferring) {
+      step.effects.push_back(
+          RebindObject{lease.id, lease.object, lease.next_object, lease.bytes, lease.extents});
+      continue;
+    }
+    const bool whole = std::any_of(objects.begin(), objects.end(), [&](const auto& object) {
+      return object.first == lease.object && object.second >= lease.bytes;
+    });
+    if (!whole)
+      begin_fence(lease, LeaseCause::object_lost, "its device came back without its memory object", step);
+  }
 }
 
 // --- removed ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ LeaseRow* StateMachine::mutable_lease(LeaseId id, const std::string& tenant) {
 
 void StateMachine::begin_fence(LeaseRow& lease, LeaseCause cause, std::string reason, Step& step) {
   if (const auto move = move_of_.find(lease.id); move != move_of_.end()) give_up_move(move->second, step);
+  awaited_.erase(lease.id);
   unindex_lease(lease);
   if (is_move_target(lease.id)) {
     unlink_move(lease.id);
@@ -57,6 +58,7 @@ void StateMachine::quarantine(LeaseRow& lease, const std::string& more, Step& st
 void StateMachine::forget(LeaseId id) {
   const auto at = leases_.find(id);
   const LeaseRow& lease = at->second;
+  awaited_.erase(id);
   unindex_lease(lease);
   unlink_move(id);
   give_back(lease.extents);

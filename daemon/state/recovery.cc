@@ -160,14 +160,7 @@ Status StateMachine::load_claims(Image& image) {
   return {};
 }
 
-// A lease that is its holder's and whose object is whole: what its times mean now, and what was under way.
-void StateMachine::recover_usable(LeaseRow& lease, uint64_t object_bytes, bool same_boot, uint64_t now_ns,
-                                  Recovery& recovery) {
-  if (const DeviceRow* absent = absent_device_of(lease.extents)) {
-    recovery.findings.push_back(lease_name(lease) + " (" + lease.tenant +
-                                ") goes on, as its object is there: " + "device " + absent->serial +
-                                " below it is not seen");
-  }
+void StateMachine::recover_times(LeaseRow& lease, bool same_boot, uint64_t now_ns, Recovery& recovery) {
   unindex_lease(lease);
   if (!same_boot) {  // times of another boot mean nothing: a full TTL from now
     if (lease.ttl_ns != 0) lease.expiry_ns = now_ns + lease.ttl_ns;
@@ -182,6 +175,17 @@ void StateMachine::recover_usable(LeaseRow& lease, uint64_t object_bytes, bool s
     }
   }
   index_lease(lease);
+}
+
+// A lease that is its holder's and whose object is whole: what its times mean now, and what was under way.
+void StateMachine::recover_usable(LeaseRow& lease, uint64_t object_bytes, bool same_boot, uint64_t now_ns,
+                                  Recovery& recovery) {
+  if (const DeviceRow* absent = absent_device_of(lease.extents)) {
+    recovery.findings.push_back(lease_name(lease) + " (" + lease.tenant +
+                                ") goes on, as its object is there: " + "device " + absent->serial +
+                                " below it is not seen");
+  }
+  recover_times(lease, same_boot, now_ns, recovery);
   if (lease.phase == LeasePhase::revoking) {
     const uint64_t left_ns = lease.deadline_ns > now_ns ? lease.deadline_ns - now_ns : 0;
     recovery.effects.push_back(NotifyHolders{lease.id, lease.reason, left_ns, false, lease.cause});
@@ -201,8 +205,20 @@ void StateMachine::recover_usable(LeaseRow& lease, uint64_t object_bytes, bool s
   }
 }
 
-void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, uint64_t>& objects,
-                                 bool same_boot, uint64_t now_ns, Recovery& recovery) {
+// The kernel may still be finding the device: a lease whose memory outlasts that is not lost before it was
+// looked at. It lapses, can be released and revoked as any other; what would need its object is refused.
+bool StateMachine::await(const LeaseRow& lease, const std::set<std::string>& lasting, Recovery& recovery) {
+  const DeviceRow* absent = absent_device_of(lease.extents);
+  if (absent == nullptr || !lasting.contains(absent->backend)) return false;
+  awaited_.insert(lease.id);
+  recovery.findings.push_back(lease_name(lease) + " (" + lease.tenant + ") waits for device " + absent->serial +
+                              ", which is not seen yet");
+  return true;
+}
+
+void StateMachine::recover_lease(LeaseRow& lease, const std::set<std::string>& lasting,
+                                 const std::map<std::string, uint64_t>& objects, bool same_boot,
+                                 uint64_t now_ns, Recovery& recovery) {
   const auto object = objects.find(lease.object);
   const bool exists = object != objects.end();
   const auto fence = [&](LeaseCause cause, std::string reason, const char* what) {
@@ -223,7 +239,9 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, ui
   switch (lease.phase) {
     case LeasePhase::active:
     case LeasePhase::revoking:
-      if (!exists) {
+      if (!exists && await(lease, lasting, recovery)) {
+        recover_times(lease, same_boot, now_ns, recovery);
+      } else if (!exists) {
         gone();
       } else if (object->second < lease.bytes &&
                  (lease.target_bytes == 0 || object->second != lease.target_bytes)) {
@@ -248,7 +266,7 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::map<std::string, ui
       return;
     case LeasePhase::transferring:
       if (!exists && !objects.contains(lease.next_object)) {
-        gone();
+        if (!await(lease, lasting, recovery)) gone();
         return;
       }
       recovery.effects.push_back(
@@ -283,7 +301,7 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
   for (auto& [id, lease] : leases_) {
     known.insert(lease.object);
     known.insert(lease.next_object);
-    recover_lease(lease, objects, same_boot, now_ns, recovery);
+    recover_lease(lease, observed.lasting_backends, objects, same_boot, now_ns, recovery);
   }
   if (!same_boot) {  // a full TTL again, as for leases
     for (auto& [id, row] : reservations_) {

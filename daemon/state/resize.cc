@@ -42,6 +42,11 @@ Status StateMachine::check_changeable(LeaseId id, const std::string& tenant, con
   if (lease == nullptr || ungranted(*lease) || (!tenant.empty() && lease->tenant != tenant))
     return no_such_lease_error(where, id);
   TERRACE_RETURN_IF_ERROR(check_live(*lease, where, now_ns));
+  if (awaited_.contains(id)) {
+    return refusal(ErrorCode::unavailable, where,
+                   lease_name(id) + " waits for device " + absent_device_of(lease->extents)->serial +
+                       ", which is not there yet; try again when it is");
+  }
   if (growths_.contains(id) || lease->target_bytes != 0)
     return refusal(ErrorCode::busy, where, lease_name(id) + " is being resized; try again");
   if (const auto move = move_of_.find(id); move != move_of_.end()) {

@@ -42,6 +42,8 @@ namespace terrace::daemon {
 struct Observation {
   std::vector<std::pair<std::string, uint64_t>> objects;  // name, bytes a holder could map
   std::vector<std::string> device_serials;                // devices seen now
+  // Backends whose objects are whole when a device comes back that is not seen: a lease there waits for it.
+  std::set<std::string> lasting_backends = {};
 };
 
 struct Recovery {
@@ -118,6 +120,9 @@ class StateMachine {
   QuotaRow quota_of(const std::string& tenant) const;
   const ExtentMap& free_of(DeviceId id) const { return free_.at(id); }
   bool absent(DeviceId id) const { return absent_.contains(id); }
+  // Leases that wait for a device that was not there at the start: they are their holders' still, and whether
+  // their objects are whole is known when the device is back.
+  std::vector<LeaseId> awaiting(DeviceId id) const;
   // Whether new extents may be placed there: present and in service.
   bool placeable(const DeviceRow& device) const;
   // Whether grants wait for `pool`: then its scrubs are urgent.
@@ -291,8 +296,13 @@ class StateMachine {
   Status reserve_row_extents(const LeaseRow& lease);
   void recover_usable(LeaseRow& lease, uint64_t object_bytes, bool same_boot, uint64_t now_ns,
                       Recovery& recovery);
-  void recover_lease(LeaseRow& lease, const std::map<std::string, uint64_t>& objects, bool same_boot,
-                     uint64_t now_ns, Recovery& recovery);
+  void recover_times(LeaseRow& lease, bool same_boot, uint64_t now_ns, Recovery& recovery);
+  // Whether the lease waits for a device instead of being lost.
+  bool await(const LeaseRow& lease, const std::set<std::string>& lasting, Recovery& recovery);
+  void end_waits(const std::vector<std::pair<std::string, uint64_t>>& objects, Step& step);
+  void recover_lease(LeaseRow& lease, const std::set<std::string>& lasting,
+                     const std::map<std::string, uint64_t>& objects, bool same_boot, uint64_t now_ns,
+                     Recovery& recovery);
 
   struct PoolCounters {
     uint64_t leased_bytes = 0, scrubbing_bytes = 0, quarantined_bytes = 0, leases = 0;
@@ -327,6 +337,7 @@ class StateMachine {
   std::unordered_map<DeviceId, ExtentMap> free_;
   std::set<DueEntry> due_;
   std::set<DeviceId> absent_;  // adopted, but not seen: nothing is placed there
+  std::set<LeaseId> awaited_;  // of them: leases that wait for a device since the start
   std::map<std::pair<std::string, std::string>, LeaseId> by_label_;            // tenant, label
   std::map<std::tuple<std::string, uint64_t, uint64_t>, LeaseId> by_request_;  // tenant, key
   std::map<std::string, QuotaRow> quotas_;
