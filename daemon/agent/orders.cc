@@ -305,18 +305,13 @@ kj::Promise<Result<std::vector<ObservedObject>>> Orders::take_stock(std::vector<
   }
   return bulk_.run([this, known = std::move(known)]() -> Result<std::vector<ObservedObject>> {
     backend_.know_objects(known);
-    backend_.refresh();
+    TERRACE_RETURN_IF_ERROR(backend_.refresh());  // else what could not be seen would be reported as gone
     return backend_.list();
   });
 }
 
 kj::Promise<void> Orders::refresh() {
-  return bulk_
-      .run([this]() -> Status {
-        backend_.refresh();
-        return {};
-      })
-      .ignoreResult();
+  return bulk_.run([this]() -> Status { return backend_.refresh(); }).ignoreResult();
 }
 
 // First holders, all at once, then one object after the other. An order under way (a carve that erases, an

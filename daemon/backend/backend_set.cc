@@ -64,8 +64,40 @@ std::vector<SeenDevice> BackendSet::discover() {
   return all;
 }
 
-void BackendSet::refresh() {
-  for (Backend* backend : backends_) backend->refresh();
+// All of them, whatever one says.
+Status BackendSet::refresh() {
+  Status first;
+  for (Backend* backend : backends_) {
+    Status looked = backend->refresh();
+    const std::lock_guard lock(mutex_);
+    if (looked.ok()) {
+      unseen_.erase(std::string(backend->kind()));
+    } else {
+      unseen_.insert(std::string(backend->kind()));
+      if (first.ok()) first = std::move(looked);
+    }
+  }
+  return first;
+}
+
+bool BackendSet::saw_all(std::string_view backend) const {
+  const std::lock_guard lock(mutex_);
+  return !unseen_.contains(backend);
+}
+
+std::vector<SeenDevice> BackendSet::inspect() {
+  std::vector<SeenDevice> all;
+  for (Backend* backend : backends_) {
+    std::vector<SeenDevice> some = backend->inspect();
+    all.insert(all.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
+  }
+  return all;
+}
+
+bool BackendSet::outlasts_absence(std::string_view backend) const {
+  return std::any_of(backends_.begin(), backends_.end(), [backend](const Backend* one) {
+    return one->kind() == backend && one->outlasts_absence(backend);
+  });
 }
 
 TierAttributes BackendSet::attributes(const std::string& serial) const {
@@ -98,6 +130,11 @@ void BackendSet::know_objects(const std::vector<KnownObject>& objects) {
   for (const KnownObject& object : objects)
     if (!object_host(object.name).empty()) elsewhere.push_back(object);
   remote_->know_objects(elsewhere);
+}
+
+Status BackendSet::may_take_over(const std::string& serial) {
+  Backend* backend = of_device(serial);
+  return backend == nullptr ? Status(no_such_kind(serial)) : backend->may_take_over(serial);
 }
 
 Status BackendSet::take_over(const std::string& serial) {

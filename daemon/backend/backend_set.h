@@ -7,6 +7,8 @@
 // Errors    unsupported   an object or device of a kind that this daemon does not have
 #pragma once
 
+#include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,10 +36,14 @@ class BackendSet final : public Backend {
 
   std::string_view kind() const override { return "all"; }
   std::vector<SeenDevice> discover() override;
-  void refresh() override;
+  Status refresh() override;
+  bool saw_all(std::string_view backend) const override;
+  std::vector<SeenDevice> inspect() override;
+  bool outlasts_absence(std::string_view backend) const override;
   TierAttributes attributes(const std::string& serial) const override;
   void know_devices(const std::vector<KnownDevice>& devices) override;
   void know_objects(const std::vector<KnownObject>& objects) override;
+  Status may_take_over(const std::string& serial) override;
   Status take_over(const std::string& serial) override;
   Result<std::string> create_region(const RegionRequest& request) override;
   Status destroy_region(const std::string& serial) override;
@@ -76,6 +82,8 @@ class BackendSet final : public Backend {
 
   std::vector<Backend*> backends_;
   RemoteBackend* remote_ = nullptr;
+  mutable std::mutex mutex_;
+  std::set<std::string, std::less<>> unseen_;  // kinds that the last refresh() could not look at
 };
 
 }  // namespace terrace::daemon

@@ -96,7 +96,8 @@ class DaxBus {
  public:
   virtual ~DaxBus() = default;
 
-  // The dynamic regions with all their devices. One that goes while it is read is left out.
+  // The dynamic regions with all their devices. One that goes while it is read is left out; where something
+  // could not be read it is an error, so that nobody takes it for gone.
   virtual Result<std::vector<DaxRegion>> regions() = 0;
   virtual Result<DaxDevice> device(const std::string& name) = 0;
 
@@ -113,8 +114,8 @@ class DaxBus {
   virtual Result<UniqueFd> open(const DaxDevice& device, bool writable) = 0;
   virtual Result<std::unique_ptr<DaxMemory>> map(const DaxDevice& device) = 0;
 
-  // Who has any of these devices, as far as this process may see.
-  virtual std::vector<DaxHolder> holders(const std::vector<DaxDevice>& devices) = 0;
+  // Who has any of these devices, as far as this process may see. Looks through all processes.
+  virtual Result<std::vector<DaxHolder>> holders(const std::vector<DaxDevice>& devices) = 0;
 };
 
 }  // namespace terrace::daemon

@@ -8,15 +8,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <set>
+#include <sstream>
 
 #include "core/base/units.h"
+#include "daemon/backend/proc_files.h"
 #include "daemon/inventory/serials.h"
 
 namespace terrace::daemon {
@@ -25,22 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* where = "DaxBus";
-
-// The first line; empty when it cannot be read.
-std::string read_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-std::optional<uint64_t> read_number(const std::string& path) {
-  const std::string line = read_line(path);
-  if (line.empty()) return std::nullopt;
-  char* end = nullptr;
-  const uint64_t number = std::strtoull(line.c_str(), &end, 0);
-  return end == line.c_str() ? std::nullopt : std::optional<uint64_t>(number);
-}
 
 std::string real_path(const std::string& path) {
   std::error_code failed;
@@ -55,10 +39,6 @@ std::string last_part(const std::string& path) {
 // "dax0.12" -> 12
 uint64_t number_within_region(const std::string& name) {
   return std::strtoull(name.c_str() + name.rfind('.') + 1, nullptr, 10);
-}
-
-bool can_open(const std::string& path) {
-  return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)).valid();
 }
 
 Error kernel_error(int code, const std::string& what) {
@@ -81,13 +61,67 @@ class MappedDevice final : public DaxMemory {
   size_t bytes_;
 };
 
-std::vector<DaxRange> read_ranges(const std::string& device) {
+DaxDriver driver_of(const std::string& name) {
+  if (name.empty()) return DaxDriver::none;
+  if (name == "device_dax") return DaxDriver::device_dax;
+  return name == "kmem" ? DaxDriver::kmem : DaxDriver::other;
+}
+
+DaxDriver read_driver(const std::string& device) {
+  return driver_of(last_part(real_path(device + "/driver")));
+}
+
+}  // namespace
+
+// Reads attributes, and remembers whether one could not be read although it may be there: then what was put
+// together of them is not what the kernel has, and less must not pass for gone.
+class SysfsDaxBus::Reader {
+ public:
+  // The first line; empty where there is none.
+  std::string line(const std::string& path) {
+    auto read = read_attribute_line(path);
+    if (read.ok()) return *std::move(read);
+    if (status_.ok()) status_ = read.error();
+    return {};
+  }
+  std::optional<uint64_t> number(const std::string& path) {
+    const std::string text = line(path);
+    if (text.empty()) return std::nullopt;
+    char* end = nullptr;
+    const uint64_t number = std::strtoull(text.c_str(), &end, 0);
+    return end == text.c_str() ? std::nullopt : std::optional<uint64_t>(number);
+  }
+  std::string content(const std::string& path) {
+    auto read = read_content(path);
+    if (read.ok()) return *std::move(read);
+    if (status_.ok()) status_ = read.error();
+    return {};
+  }
+  // Where a link leads; empty: no such link.
+  std::string real_path(const std::string& path) {
+    std::error_code failed;
+    const fs::path real = fs::canonical(path, failed);
+    if (!failed) return real.string();
+    if (!gone_or_hidden(failed.value()) && status_.ok())
+      status_ = os_error(failed.value(), where, "cannot follow " + path);
+    return {};
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  Status status_;
+};
+
+namespace {
+
+template <typename Reader>
+std::vector<DaxRange> read_ranges(Reader& reader, const std::string& device) {
   std::vector<std::pair<uint64_t, DaxRange>> placed;
   for (int i = 0;; ++i) {
     const std::string mapping = device + "/mapping" + std::to_string(i);
-    const auto start = read_number(mapping + "/start"), end = read_number(mapping + "/end");
+    const auto start = reader.number(mapping + "/start"), end = reader.number(mapping + "/end");
     if (!start.has_value() || !end.has_value() || *end < *start) break;
-    const uint64_t page_offset = read_number(mapping + "/page_offset").value_or(0);
+    const uint64_t page_offset = reader.number(mapping + "/page_offset").value_or(0);
     placed.emplace_back(page_offset, DaxRange{*start, *end - *start + 1});
   }
   std::sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -96,23 +130,16 @@ std::vector<DaxRange> read_ranges(const std::string& device) {
   return ranges;
 }
 
-DaxDriver read_driver(const std::string& device) {
-  const std::string driver = real_path(device + "/driver");
-  if (driver.empty()) return DaxDriver::none;
-  const std::string name = last_part(driver);
-  if (name == "device_dax") return DaxDriver::device_dax;
-  return name == "kmem" ? DaxDriver::kmem : DaxDriver::other;
-}
-
 // Of "/sys/bus/cxl/devices/region0": the memdevs in their order of interleaving.
-std::vector<std::string> memdevs_of(const std::string& devices, const std::string& region) {
+template <typename Reader>
+std::vector<std::string> memdevs_of(Reader& reader, const std::string& devices, const std::string& region) {
   std::vector<std::string> serials;
-  const uint64_t ways = read_number(devices + region + "/interleave_ways").value_or(0);
+  const uint64_t ways = reader.number(devices + region + "/interleave_ways").value_or(0);
   for (uint64_t i = 0; i < ways; ++i) {
-    const std::string decoder = read_line(devices + region + "/target" + std::to_string(i));
-    const std::string endpoint = real_path(devices + decoder + "/..");
-    const std::string memdev = decoder.empty() ? "" : real_path(endpoint + "/uport");
-    const auto serial = read_number(memdev + "/serial");
+    const std::string decoder = reader.line(devices + region + "/target" + std::to_string(i));
+    const std::string endpoint = reader.real_path(devices + decoder + "/..");
+    const std::string memdev = decoder.empty() ? "" : reader.real_path(endpoint + "/uport");
+    const auto serial = reader.number(memdev + "/serial");
     if (!serial.has_value()) return {};
     const std::string host = last_part(memdev.substr(0, memdev.rfind('/')));
     serials.push_back(inventory::memdev_serial(*serial, last_part(memdev), host));
@@ -141,36 +168,43 @@ Status SysfsDaxBus::write(const std::string& path, const std::string& text, cons
 // --- looking --------------------------------------------------------------------------------------------
 
 Result<DaxDevice> SysfsDaxBus::device(const std::string& name) {
+  Reader reader;
+  return read_device(reader, name);
+}
+
+Result<DaxDevice> SysfsDaxBus::read_device(Reader& reader, const std::string& name) const {
   const std::string path = device_path(name);
   DaxDevice device;
   device.name = name;
-  if (::access((path + "/size").c_str(), F_OK) == 0 && !can_open(path + "/size"))
-    return kernel_error(errno, "cannot read " + path + "/size");  // not absent: no descriptors, say
-  const auto bytes = read_number(path + "/size");
-  const std::string number = read_line(path + "/dev");
+  const auto bytes = reader.number(path + "/size");
+  const std::string number = reader.line(path + "/dev");
   unsigned major_number = 0, minor_number = 0;
-  if (!bytes.has_value() || std::sscanf(number.c_str(), "%u:%u", &major_number, &minor_number) != 2)
-    return kernel_error(ENOENT, "there is no dax device " + name);
-  device.bytes = *bytes;
-  device.align_bytes = read_number(path + "/align").value_or(0);
-  device.number = makedev(major_number, minor_number);
-  device.driver = read_driver(path);
-  if (device.bytes > 0) device.ranges = read_ranges(path);
+  const bool here =
+      bytes.has_value() && std::sscanf(number.c_str(), "%u:%u", &major_number, &minor_number) == 2;
+  if (here) {
+    device.bytes = *bytes;
+    device.align_bytes = reader.number(path + "/align").value_or(0);
+    device.number = makedev(major_number, minor_number);
+    device.driver = driver_of(last_part(reader.real_path(path + "/driver")));
+    if (device.bytes > 0) device.ranges = read_ranges(reader, path);
+  }
+  if (!reader.status().ok()) return reader.status().error();
+  if (!here) return kernel_error(ENOENT, "there is no dax device " + name);
   return device;
 }
 
 // Where the region begins: its first device says so while it is empty. Else it is the range in the kernel's map
 // of memory that is as long as the region and has its devices, or where the devices begin when they fill it.
-uint64_t SysfsDaxBus::start_of(const DaxRegion& region, uint64_t available_bytes) const {
+uint64_t SysfsDaxBus::start_of(Reader& reader, const DaxRegion& region, uint64_t available_bytes) const {
   uint64_t lowest = UINT64_MAX;
   for (const DaxDevice& device : region.devices) {
     if (device.bytes == 0) {
-      if (const auto start = read_number(device_path(device.name) + "/resource")) return *start;
+      if (const auto start = reader.number(device_path(device.name) + "/resource")) return *start;
     }
     for (const DaxRange& range : device.ranges) lowest = std::min(lowest, range.start);
   }
   if (available_bytes == 0 && lowest != UINT64_MAX) return lowest;
-  std::ifstream map(root_ + "/proc/iomem");
+  std::istringstream map(reader.content(root_ + "/proc/iomem"));
   for (std::string line; std::getline(map, line);) {
     uint64_t first = 0, last = 0;
     if (std::sscanf(line.c_str(), " %" SCNx64 "-%" SCNx64, &first, &last) != 2 || last < first) continue;
@@ -179,26 +213,26 @@ uint64_t SysfsDaxBus::start_of(const DaxRegion& region, uint64_t available_bytes
   return UINT64_MAX;
 }
 
-std::string SysfsDaxBus::serial_of(const DaxRegion& region) const {
+std::string SysfsDaxBus::serial_of(Reader& reader, const DaxRegion& region) const {
   const std::string devices = root_ + "/sys/bus/cxl/devices/";
   for (size_t at = region.path.find("/region"); at != std::string::npos;
        at = region.path.find("/region", at + 1)) {
     const std::string name = region.path.substr(at + 1, region.path.find('/', at + 1) - at - 1);
-    const std::vector<std::string> memdevs = memdevs_of(devices, name);
+    const std::vector<std::string> memdevs = memdevs_of(reader, devices, name);
     if (memdevs.empty()) continue;
-    const std::string first = read_line(devices + name + "/target0");
-    const uint64_t position = read_number(devices + first + "/dpa_resource").value_or(UINT64_MAX);
+    const std::string first = reader.line(devices + name + "/target0");
+    const uint64_t position = reader.number(devices + first + "/dpa_resource").value_or(UINT64_MAX);
     return inventory::region_serial(inventory::RegionKind::ram, memdevs, position == UINT64_MAX ? 0 : position);
   }
   return inventory::hmem_serial(region.start);
 }
 
-bool SysfsDaxBus::read_region(const std::string& path, DaxRegion& region) {
+bool SysfsDaxBus::read_region(Reader& reader, const std::string& path, DaxRegion& region) const {
   const std::string attributes = path + "/dax_region/";
   std::error_code failed;
   if (!fs::exists(attributes + "create", failed)) return false;  // static: one device, of a pmem namespace
-  const auto bytes = read_number(attributes + "size");
-  const auto align = read_number(attributes + "align");
+  const auto bytes = reader.number(attributes + "size");
+  const auto align = reader.number(attributes + "align");
   if (!bytes.has_value() || !align.has_value()) return false;
   region.path = path;
   region.name = last_part(path);
@@ -207,21 +241,22 @@ bool SysfsDaxBus::read_region(const std::string& path, DaxRegion& region) {
   std::sort(region.devices.begin(), region.devices.end(), [](const DaxDevice& a, const DaxDevice& b) {
     return number_within_region(a.name) < number_within_region(b.name);
   });
-  const std::string target = read_line(device_path(region.devices.front().name) + "/target_node");
+  const std::string target = reader.line(device_path(region.devices.front().name) + "/target_node");
   region.target_node = target.empty() ? -1 : std::atoi(target.c_str());
-  region.start = start_of(region, read_number(attributes + "available_size").value_or(1));
+  region.start = start_of(reader, region, reader.number(attributes + "available_size").value_or(1));
   if (region.start == UINT64_MAX) return false;
-  region.serial = serial_of(region);
+  region.serial = serial_of(reader, region);
   return true;
 }
 
 Result<std::vector<DaxRegion>> SysfsDaxBus::regions() {
+  Reader reader;
   std::vector<DaxRegion> by_path;
-  std::error_code failed;
-  for (fs::directory_iterator at(root_ + "/sys/bus/dax/devices", failed), end; !failed && at != end;
-       at.increment(failed)) {
-    const std::string real = real_path(at->path().string());
-    auto found = device(at->path().filename().string());
+  const std::string devices = root_ + "/sys/bus/dax/devices";
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> names, read_names(devices));
+  for (const std::string& name : names) {
+    const std::string real = reader.real_path(device_path(name));
+    auto found = read_device(reader, name);
     if (!found.ok() && found.error().os_errno != ENOENT) return std::move(found).error();
     if (real.empty() || !found.ok()) continue;  // gone meanwhile
     const std::string path = real.substr(0, real.rfind('/'));
@@ -231,13 +266,12 @@ Result<std::vector<DaxRegion>> SysfsDaxBus::regions() {
       region = by_path.insert(by_path.end(), DaxRegion{});
       region->path = path;
     }
-    region->devices.push_back(std::move(*found));
+    region->devices.push_back(*std::move(found));
   }
-  if (failed && failed.value() != ENOENT)
-    return kernel_error(failed.value(), "cannot list /sys/bus/dax/devices");
   std::vector<DaxRegion> regions;
   for (DaxRegion& region : by_path)
-    if (read_region(std::string(region.path), region)) regions.push_back(std::move(region));
+    if (read_region(reader, std::string(region.path), region)) regions.push_back(std::move(region));
+  if (!reader.status().ok()) return reader.status().error();
   return regions;
 }
 
@@ -343,36 +377,12 @@ Result<std::unique_ptr<DaxMemory>> SysfsDaxBus::map(const DaxDevice& device) {
   return std::unique_ptr<DaxMemory>(std::make_unique<MappedDevice>(at, device.bytes));
 }
 
-std::vector<DaxHolder> SysfsDaxBus::holders(const std::vector<DaxDevice>& devices) {
-  std::set<std::string> wanted;
-  for (const DaxDevice& device : devices) wanted.insert("/dev/" + device.name);
+Result<std::vector<DaxHolder>> SysfsDaxBus::holders(const std::vector<DaxDevice>& devices) {
+  std::vector<std::string> paths;
+  for (const DaxDevice& device : devices) paths.push_back("/dev/" + device.name);
+  TERRACE_ASSIGN_OR_RETURN(std::vector<DeviceUser> users, find_device_users(paths, root_));
   std::vector<DaxHolder> found;
-  std::error_code failed;
-  for (fs::directory_iterator at(root_ + "/proc", failed), end; !failed && at != end; at.increment(failed)) {
-    const std::string name = at->path().filename().string();
-    pid_t pid = 0;
-    const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (error != std::errc{} || *rest != '\0' || pid == ::getpid()) continue;
-    const std::string process = at->path().string();
-    std::set<std::string> held;
-    std::ifstream maps(process + "/maps");
-    for (std::string line; std::getline(maps, line);) {
-      const size_t slash = line.find("/dev/dax");
-      if (slash != std::string::npos && wanted.contains(line.substr(slash)))
-        held.insert(line.substr(slash + 5));
-    }
-    std::error_code gone;
-    for (fs::directory_iterator fd(process + "/fd", gone), last; !gone && fd != last; fd.increment(gone)) {
-      std::error_code closed;
-      const std::string target = fs::read_symlink(fd->path(), closed).string();
-      if (wanted.contains(target)) held.insert(target.substr(5));
-    }
-    if (held.empty()) continue;
-    std::string command = read_line(process + "/comm");
-    for (char& c : command)
-      if (c < ' ' || c > '~') c = '?';  // another user chose it
-    for (const std::string& device : held) found.push_back({pid, command, device});
-  }
+  for (DeviceUser& user : users) found.push_back({user.pid, std::move(user.command), user.device.substr(5)});
   return found;
 }
 

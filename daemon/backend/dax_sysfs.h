@@ -26,14 +26,16 @@ class SysfsDaxBus final : public DaxBus {
   Status destroy(const DaxRegion& region, const std::string& name) override;
   Result<UniqueFd> open(const DaxDevice& device, bool writable) override;
   Result<std::unique_ptr<DaxMemory>> map(const DaxDevice& device) override;
-  std::vector<DaxHolder> holders(const std::vector<DaxDevice>& devices) override;
+  Result<std::vector<DaxHolder>> holders(const std::vector<DaxDevice>& devices) override;
 
  private:
+  class Reader;
   std::string device_path(const std::string& name) const;
   Status write(const std::string& path, const std::string& text, const std::string& what) const;
-  bool read_region(const std::string& path, DaxRegion& region);
-  std::string serial_of(const DaxRegion& region) const;
-  uint64_t start_of(const DaxRegion& region, uint64_t available_bytes) const;
+  Result<DaxDevice> read_device(Reader& reader, const std::string& name) const;
+  bool read_region(Reader& reader, const std::string& path, DaxRegion& region) const;
+  std::string serial_of(Reader& reader, const DaxRegion& region) const;
+  uint64_t start_of(Reader& reader, const DaxRegion& region, uint64_t available_bytes) const;
 
   std::string root_;
 };

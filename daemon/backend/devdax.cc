@@ -128,7 +128,7 @@ Result<DaxDevice> DevdaxBackend::device_of(const std::string& name) const {
 }
 
 void DevdaxBackend::know_objects(const std::vector<KnownObject>& known) {
-  refresh();  // where extents lie is known by where regions do
+  (void)refresh();  // where extents lie is known by where regions do; later looks place what has no place now
   std::vector<std::pair<const KnownObject*, Place>> placed;
   for (const KnownObject& object : known) {
     auto place = locate(object.name, object.extents, "DevdaxBackend::know_objects");
@@ -138,7 +138,7 @@ void DevdaxBackend::know_objects(const std::vector<KnownObject>& known) {
   const std::lock_guard lock(mutex_);
   objects_.clear();
   for (auto& [object, place] : placed)
-    objects_[object->name] = {place.serial, place.ranges, object->bytes, "", next_order_++};
+    objects_[object->name] = {place.serial, place.ranges, object->bytes, "", next_order_++, object->extents};
 }
 
 // --- life of an object ----------------------------------------------------------------------------------

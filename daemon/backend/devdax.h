@@ -64,10 +64,12 @@ class DevdaxBackend final : public Backend {
   std::string_view kind() const override { return "devdax"; }
 
   std::vector<SeenDevice> discover() override;
-  void refresh() override;
+  Status refresh() override;
+  std::vector<SeenDevice> inspect() override;
   TierAttributes attributes(const std::string& serial) const override;
   void know_devices(const std::vector<KnownDevice>& devices) override;
   void know_objects(const std::vector<KnownObject>& objects) override;
+  Status may_take_over(const std::string& serial) override;
   Status take_over(const std::string& serial) override;
 
   Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) override;
@@ -101,6 +103,7 @@ class DevdaxBackend final : public Backend {
     uint64_t bytes = 0;
     std::string device;  // the kernel's name; empty: not known, or fenced
     uint64_t order = 0;  // in which they were told
+    std::vector<Extent> extents = {};
   };
   // Where extents lie: one region, and ranges in it.
   struct Place {
@@ -113,8 +116,11 @@ class DevdaxBackend final : public Backend {
   Result<DaxRegion> look_at(const std::string& serial);                 // now, with its devices
   std::optional<DaxRegion> region_of(const std::string& serial) const;  // as it was seen last, without devices
   bool adopted(const std::string& serial) const;
+  void place_objects();
+  // `holders`: as far as they are known.
   SeenDevice seen(const DaxRegion& region, const std::vector<DaxHolder>& holders) const;
   std::vector<DaxDevice> strangers_in(const DaxRegion& region) const;
+  Status unused(const std::string& serial, const std::vector<DaxDevice>& strangers) const;
   void measure(const DaxRegion& region);
   bool is_object(const std::string& serial, const DaxDevice& device) const;
 

@@ -118,35 +118,69 @@ SeenDevice DevdaxBackend::seen(const DaxRegion& region, const std::vector<DaxHol
   return device;
 }
 
-void DevdaxBackend::refresh() {
-  const auto regions = bus_.regions();
-  if (!regions.ok()) return;  // what was seen before stands
-  std::vector<DaxDevice> foreign;
-  for (const DaxRegion& region : *regions)
-    if (!adopted(region.serial)) foreign.insert(foreign.end(), region.devices.begin(), region.devices.end());
-  std::erase_if(foreign, [](const DaxDevice& one) { return one.driver != DaxDriver::device_dax; });
-  const std::vector<DaxHolder> holders = foreign.empty() ? std::vector<DaxHolder>{} : bus_.holders(foreign);
+Status DevdaxBackend::refresh() {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<DaxRegion> regions, bus_.regions());
   std::vector<SeenDevice> devices;
   std::map<std::string, DaxRegion> by_serial;
   std::map<std::string, TierAttributes> firmware;
-  for (const DaxRegion& region : *regions) {
-    devices.push_back(seen(region, holders));
+  for (const DaxRegion& region : regions) {
+    devices.push_back(seen(region, {}));
     firmware[region.serial] = firmware_figures(region.target_node);
     DaxRegion& kept = by_serial[region.serial] = region;
     kept.devices.clear();
   }
-  const std::lock_guard lock(mutex_);
-  seen_ = std::move(devices);
-  regions_ = std::move(by_serial);
-  firmware_ = std::move(firmware);
-  for (const auto& [id, device] : devices_) {
-    const auto region = regions_.find(device.serial);
-    if (region != regions_.end()) {
-      record_.track(device.serial, region->second.range());
-    } else {
-      record_.forget(device.serial);  // who knows what comes back
+  {
+    const std::lock_guard lock(mutex_);
+    seen_ = std::move(devices);
+    regions_ = std::move(by_serial);
+    firmware_ = std::move(firmware);
+    for (const auto& [id, device] : devices_) {
+      const auto region = regions_.find(device.serial);
+      if (region != regions_.end()) {
+        record_.track(device.serial, region->second.range());
+      } else {
+        record_.forget(device.serial);  // who knows what comes back
+      }
     }
   }
+  place_objects();
+  return {};
+}
+
+// Those of a region that was not there when they were told have a place once it is: a holder that has its
+// device still must be shut out by it.
+void DevdaxBackend::place_objects() {
+  std::map<std::string, std::vector<Extent>> unplaced;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, object] : objects_)
+      if (object.ranges.empty()) unplaced[name] = object.extents;
+  }
+  for (const auto& [name, extents] : unplaced) {
+    const auto place = locate(name, extents, "DevdaxBackend::refresh");
+    if (!place.ok()) continue;
+    const std::lock_guard lock(mutex_);
+    const auto object = objects_.find(name);
+    if (object == objects_.end()) continue;
+    object->second.serial = place->serial;
+    object->second.ranges = place->ranges;
+  }
+}
+
+std::vector<SeenDevice> DevdaxBackend::inspect() {
+  const auto regions = bus_.regions();
+  if (!regions.ok()) return discover();
+  std::vector<DaxDevice> foreign;
+  for (const DaxRegion& region : *regions)
+    if (!adopted(region.serial)) foreign.insert(foreign.end(), region.devices.begin(), region.devices.end());
+  std::erase_if(foreign, [](const DaxDevice& one) { return one.driver != DaxDriver::device_dax; });
+  std::vector<DaxHolder> holders;
+  if (auto found = foreign.empty() ? Result<std::vector<DaxHolder>>(holders) : bus_.holders(foreign);
+      found.ok())
+    holders = *std::move(found);
+  std::vector<SeenDevice> devices;
+  for (const DaxRegion& region : *regions) devices.push_back(seen(region, holders));
+  return devices;
 }
 
 std::vector<SeenDevice> DevdaxBackend::discover() {
@@ -183,32 +217,41 @@ void DevdaxBackend::know_devices(const std::vector<KnownDevice>& devices) {
 
 // --- taking over ----------------------------------------------------------------------------------------
 
+Status DevdaxBackend::unused(const std::string& serial, const std::vector<DaxDevice>& strangers) const {
+  const auto in_use = [&](const std::string& what) {
+    return Error{.code = ErrorCode::busy,
+                 .where = "DevdaxBackend::take_over",
+                 .detail = "device " + serial + ": " + what};
+  };
+  for (const DaxDevice& device : strangers) {
+    if (device.driver == DaxDriver::kmem)
+      return in_use(device.name + " is memory of the kernel's own (system-ram); take it offline first");
+  }
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<DaxHolder> holders, bus_.holders(strangers));
+  if (holders.empty()) return {};
+  std::string text = holders.front().device + " is " + holder_words(holders.front());
+  if (holders.size() > 1) text += " and by " + std::to_string(holders.size() - 1) + " more";
+  return in_use(text + "; adopt it when it is let go");
+}
+
+Status DevdaxBackend::may_take_over(const std::string& serial) {
+  TERRACE_ASSIGN_OR_RETURN(const DaxRegion region, look_at(serial));
+  return unused(serial, strangers_in(region));
+}
+
 // First everything that stands against it, then what cannot be taken back.
 Status DevdaxBackend::take_over(const std::string& serial) {
-  constexpr const char* where = "DevdaxBackend::take_over";
   {
     const std::lock_guard lock(kernel_mutex_);
     TERRACE_ASSIGN_OR_RETURN(const DaxRegion region, look_at(serial));
     const std::vector<DaxDevice> strangers = strangers_in(region);
-    const auto in_use = [&](const std::string& what) {
-      return Error{.code = ErrorCode::busy, .where = where, .detail = "device " + serial + ": " + what};
-    };
-    for (const DaxDevice& device : strangers) {
-      if (device.driver == DaxDriver::kmem)
-        return in_use(device.name + " is memory of the kernel's own (system-ram); take it offline first");
-    }
-    const std::vector<DaxHolder> holders = bus_.holders(strangers);
-    if (!holders.empty()) {
-      std::string text = holders.front().device + " is " + holder_words(holders.front());
-      if (holders.size() > 1) text += " and by " + std::to_string(holders.size() - 1) + " more";
-      return in_use(text + "; adopt it when it is let go");
-    }
+    TERRACE_RETURN_IF_ERROR(unused(serial, strangers));
     record_.track(serial, region.range());
     TERRACE_RETURN_IF_ERROR(record_.mark_unerased(serial, {region.range()}));
     for (const DaxDevice& device : strangers) TERRACE_RETURN_IF_ERROR(dismantle(region, device));
     measure(region);
   }
-  refresh();
+  (void)refresh();  // it is ours now, whether it can be looked at once more or not
   return {};
 }
 

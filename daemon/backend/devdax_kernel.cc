@@ -97,7 +97,7 @@ Status DevdaxBackend::make_room(const DaxRegion& region, const std::vector<DaxRa
     if (!in_the_way(device, ranges)) continue;
     if (is_object(region.serial, device))
       return in_use(device.name + " has the memory of an object, of which some should be free");
-    const auto held = bus_.holders({device});
+    TERRACE_ASSIGN_OR_RETURN(const std::vector<DaxHolder> held, bus_.holders({device}));
     if (!held.empty()) {
       return in_use(device.name + ", which no lease has, lies on the memory of one and is held by process " +
                     std::to_string(held.front().pid) + " (" + held.front().command +
@@ -158,8 +158,10 @@ Status DevdaxBackend::fence_orphan(const std::string& device) {
     for (const DaxDevice& one : region.devices) {
       if (one.name != device || is_object(region.serial, one)) continue;
       // Without a driver its mappings are dead, and whoever still has it has nothing.
-      const auto held =
-          one.driver == DaxDriver::none || one.bytes == 0 ? std::vector<DaxHolder>{} : bus_.holders({one});
+      std::vector<DaxHolder> held;
+      if (one.driver != DaxDriver::none && one.bytes != 0) {
+        TERRACE_ASSIGN_OR_RETURN(held, bus_.holders({one}));
+      }
       if (!held.empty()) {
         return in_use(one.name + ", which no lease has, is held by process " +
                       std::to_string(held.front().pid) + " (" + held.front().command +

@@ -1,7 +1,9 @@
 #include "daemon/backend/numa.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 
 #include "core/base/units.h"
@@ -21,6 +23,16 @@ constexpr uint64_t others_unnoticed_bytes = 16 * mib;
 Result<std::string> file_of(const std::string& name, const char* where) {
   if (!name.starts_with(object_prefix)) return bad_object_name(name, where);
   return name.substr(object_prefix.size());
+}
+
+// A failure for want of descriptors or memory: it says nothing of what was asked for.
+bool passes(const Error& error) {
+  const int code = error.os_errno;
+  return code == EMFILE || code == ENFILE || code == ENOMEM || code == EINTR || code == EAGAIN;
+}
+
+Error not_seen(const std::string& what) {
+  return os_error(EAGAIN, "NumaBackend::refresh", what + " cannot be read");
 }
 
 // Whether the kernel keeps its own data away from the node's memory: all of it is in zone Movable.
@@ -65,15 +77,22 @@ NumaBackend::NumaBackend(NumaOptions options, RamKernel* kernel) : options_(std:
 // --- devices --------------------------------------------------------------------------------------------
 
 // Zones are long to read where there are many processors, and change only with the memory.
-std::map<int, NumaBackend::Seen> NumaBackend::look_at_nodes() const {
+Result<std::map<int, NumaBackend::Seen>> NumaBackend::look_at_nodes() const {
   std::map<int, Seen> before, found;
   {
     const std::lock_guard lock(mutex_);
     before = seen_;
   }
-  for (const int node : os::online_nodes(options_.root)) {
+  const std::vector<int> online = os::online_nodes(options_.root);
+  // Every machine has a node: where none is seen they could not be looked at, for want of descriptors, say.
+  if (online.empty()) return not_seen("the list of memory nodes");
+  for (const int node : online) {
     const os::NodeAttributes attributes = os::node_attributes(node, options_.root);
-    if (!attributes.exists || attributes.has_cpus || attributes.total_bytes == 0) continue;
+    std::error_code failed;
+    const std::string folder = options_.root + "/sys/devices/system/node/node" + std::to_string(node);
+    if (!attributes.exists && std::filesystem::exists(folder, failed))
+      return not_seen("memory node " + std::to_string(node));
+    if (attributes.has_cpus || attributes.total_bytes == 0) continue;
     const auto known = before.find(node);
     const bool same = known != before.end() && known->second.attributes.total_bytes == attributes.total_bytes;
     found[node] = {.attributes = attributes,
@@ -83,11 +102,9 @@ std::map<int, NumaBackend::Seen> NumaBackend::look_at_nodes() const {
   return found;
 }
 
-void NumaBackend::refresh() {
+Status NumaBackend::refresh() {
   mend_system_ram();
-  std::map<int, Seen> seen = look_at_nodes();
-  // Every machine has a node: where none is seen they could not be looked at, for want of descriptors, say.
-  if (os::online_nodes(options_.root).empty()) return;
+  TERRACE_ASSIGN_OR_RETURN(auto seen, look_at_nodes());
   {
     const std::lock_guard lock(opening_);
     open_known(seen);
@@ -95,6 +112,7 @@ void NumaBackend::refresh() {
   }
   const std::lock_guard lock(mutex_);
   seen_ = std::move(seen);
+  return {};
 }
 
 // Not behind an online() or offline() on the other worker, which can take its time: this one has fences to do.
@@ -122,6 +140,7 @@ void NumaBackend::open_known(std::map<int, Seen>& seen) {
     auto opened = open_node(*node);
     if (!opened.ok()) {
       seen[*node].problem = opened.error().detail;
+      seen[*node].passes = passes(opened.error());
     } else if (const Status grown = (*opened)->grow(seen[*node].attributes.total_bytes); !grown.ok()) {
       seen[*node].problem = grown.error().detail;
     }
@@ -314,10 +333,25 @@ Result<NumaBackend::Node> NumaBackend::node_of(const std::vector<Extent>& extent
   return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = "a lease without extents"};
 }
 
-NumaBackend::Node NumaBackend::holder_of(const std::string& file) const {
-  for (const Node& node : open_nodes())
-    if (node->files().usage(file).ok()) return node;
-  return nullptr;
+Result<NumaBackend::Node> NumaBackend::holder_of(const std::string& file) const {
+  for (const Node& node : open_nodes()) {
+    const auto usage = node->files().usage(file);
+    if (usage.ok()) return node;
+    const ErrorCode code = usage.error().code;
+    if (code != ErrorCode::not_found && code != ErrorCode::invalid_argument) return usage.error();
+  }
+  TERRACE_RETURN_IF_ERROR(all_open());  // it may be on one that could not be opened
+  return Node();
+}
+
+Status NumaBackend::all_open() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [node, seen] : seen_)
+    if (seen.passes)
+      return os_error(
+          EAGAIN, "NumaBackend",
+          "the objects of node " + std::to_string(node) + " cannot be looked at now: " + seen.problem);
+  return {};
 }
 
 Status NumaBackend::carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) {
@@ -329,20 +363,22 @@ Status NumaBackend::carve(const std::string& name, uint64_t bytes, const std::ve
 Result<UniqueFd> NumaBackend::open(const std::string& name, ObjectAccess access) {
   constexpr const char* where = "NumaBackend::open";
   TERRACE_ASSIGN_OR_RETURN(const std::string file, file_of(name, where));
-  if (const Node node = holder_of(file)) return node->files().open(file, access);
+  TERRACE_ASSIGN_OR_RETURN(const Node node, holder_of(file));
+  if (node != nullptr) return node->files().open(file, access);
   return Error{.code = ErrorCode::not_found, .where = where, .detail = "there is no object " + name};
 }
 
 Status NumaBackend::fence(const std::string& name) {
   TERRACE_ASSIGN_OR_RETURN(const std::string file, file_of(name, "NumaBackend::fence"));
-  if (const Node node = holder_of(file)) return node->files().fence(file);
-  return {};
+  TERRACE_ASSIGN_OR_RETURN(const Node node, holder_of(file));
+  return node == nullptr ? Status() : node->files().fence(file);
 }
 
 Result<uint64_t> NumaBackend::scrub(const std::string& name) {
   TERRACE_ASSIGN_OR_RETURN(const std::string file, file_of(name, "NumaBackend::scrub"));
-  if (const Node node = holder_of(file)) return node->files().scrub(file);
-  return uint64_t{0};
+  TERRACE_ASSIGN_OR_RETURN(const Node node, holder_of(file));
+  if (node == nullptr) return uint64_t{0};
+  return node->files().scrub(file);
 }
 
 Status NumaBackend::resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
@@ -365,8 +401,8 @@ Status NumaBackend::copy(const std::string& from, const std::string& to, uint64_
   constexpr const char* where = "NumaBackend::copy";
   TERRACE_ASSIGN_OR_RETURN(const std::string from_file, file_of(from, where));
   TERRACE_ASSIGN_OR_RETURN(const std::string to_file, file_of(to, where));
-  const Node source = holder_of(from_file);
-  const Node target = holder_of(to_file);
+  TERRACE_ASSIGN_OR_RETURN(const Node source, holder_of(from_file));
+  TERRACE_ASSIGN_OR_RETURN(const Node target, holder_of(to_file));
   if (source == nullptr || target == nullptr) {
     return Error{.code = ErrorCode::not_found,
                  .where = where,
@@ -377,6 +413,7 @@ Status NumaBackend::copy(const std::string& from, const std::string& to, uint64_
 
 Result<std::vector<ObservedObject>> NumaBackend::list() {
   std::vector<ObservedObject> all;
+  TERRACE_RETURN_IF_ERROR(all_open());
   for (const Node& node : open_nodes()) {
     TERRACE_ASSIGN_OR_RETURN(std::vector<ObservedObject> some, node->files().list());
     for (ObservedObject& object : some) {
@@ -390,7 +427,7 @@ Result<std::vector<ObservedObject>> NumaBackend::list() {
 Result<ObservedObject> NumaBackend::usage(const std::string& name) {
   constexpr const char* where = "NumaBackend::usage";
   TERRACE_ASSIGN_OR_RETURN(const std::string file, file_of(name, where));
-  const Node node = holder_of(file);
+  TERRACE_ASSIGN_OR_RETURN(const Node node, holder_of(file));
   if (node == nullptr)
     return Error{.code = ErrorCode::not_found, .where = where, .detail = "there is no object " + name};
   TERRACE_ASSIGN_OR_RETURN(ObservedObject object, node->files().usage(file));
@@ -400,8 +437,8 @@ Result<ObservedObject> NumaBackend::usage(const std::string& name) {
 
 bool NumaBackend::huge_pages(std::string_view name) const {
   if (!name.starts_with(object_prefix)) return false;
-  const Node node = holder_of(std::string(name.substr(object_prefix.size())));
-  return node != nullptr && node->files().huge_pages("");
+  const auto node = holder_of(std::string(name.substr(object_prefix.size())));
+  return node.ok() && *node != nullptr && (*node)->files().huge_pages("");
 }
 
 std::string NumaBackend::describe_memory() const {

@@ -56,7 +56,7 @@ class NumaBackend final : public Backend {
 
   std::string_view kind() const override { return "numa"; }
   std::vector<SeenDevice> discover() override;
-  void refresh() override;
+  Status refresh() override;
   TierAttributes attributes(const std::string& serial) const override;
   void know_devices(const std::vector<KnownDevice>& devices) override;
   Status take_over(const std::string& serial) override;
@@ -86,17 +86,19 @@ class NumaBackend final : public Backend {
     os::NodeAttributes attributes;
     bool movable = true;
     std::string problem;  // why nothing can be leased from it
+    bool passes = false;  // the problem is one that passes: what objects it has is not known
   };
   using Node = std::shared_ptr<NumaNode>;
 
   void mend_system_ram();
-  std::map<int, Seen> look_at_nodes() const;
+  Result<std::map<int, Seen>> look_at_nodes() const;
   void open_known(std::map<int, Seen>& seen);
   void close_unknown();
   Result<Node> open_node(int node);
   Result<Node> node_of(const std::vector<Extent>& extents) const;
-  // The node that has the object; nullptr: none.
-  Node holder_of(const std::string& file) const;
+  // The node that has the object; nullptr: none. Errors    it could not be looked at
+  Result<Node> holder_of(const std::string& file) const;
+  Status all_open() const;
   std::vector<Node> open_nodes() const;
   std::string detail_of(int node, const Seen& seen) const;
   uint64_t known_capacity(const std::string& serial) const;

@@ -187,9 +187,14 @@ Result<UniqueFd> PmemBackend::open(const std::string& name, ObjectAccess access)
   {
     const std::lock_guard lock(mutex_);
     const auto at = objects_.find(name);
-    if (at == objects_.end() || at->second.bytes == 0) return no_object(name, "PmemBackend::open");
-    space = at->second.space;
+    if (at != objects_.end() && at->second.bytes != 0) space = at->second.space;
   }
+  if (space.uuid.empty() && on_lost_device(name)) {
+    return Error{.code = ErrorCode::unavailable,
+                 .where = "PmemBackend::open",
+                 .detail = "the region of " + name + " is not there now; `terrace device list` says why"};
+  }
+  if (space.uuid.empty()) return no_object(name, "PmemBackend::open");
   return kernel_.open(space, access == ObjectAccess::read_write ? O_RDWR : O_RDONLY);
 }
 
@@ -364,6 +369,7 @@ Result<std::vector<ObservedObject>> PmemBackend::list() {
     if (known_devices_.empty()) return std::vector<ObservedObject>{};
   }
   TERRACE_ASSIGN_OR_RETURN(const std::vector<Device> devices, look());
+  TERRACE_RETURN_IF_ERROR(all_seen());
   for (const auto& [name, object] : objects_of(devices))
     if (!object.space.enabled && is_known(name, object.serial)) (void)kernel_.enable(object.space.uuid);
   TERRACE_RETURN_IF_ERROR(publish());

@@ -22,10 +22,11 @@
 // What was never adopted is not written, with one exception that is asked for: composing a region writes to
 // free capacity of it, to find out whether it keeps what is written.
 //
-// Threads   Any. `kernel_mutex_` is held over everything that changes hardware but erasing and copying, which
-// takes
-//           long; `mutex_` over what discover(), open(), usage() and attributes() answer from, never for long.
-//           The first may be held while the second is taken, not the other way round.
+// Threads   Any. `kernel_mutex_` is held over every step that changes hardware, with the look at who uses what
+//           that step takes away, and never while something is waited for, erased or copied: fences take it.
+//           `composing_` is held over a whole change of regions and their record. `mutex_` over what
+//           discover(), open(), usage() and attributes() answer from, never for long. They are taken in the
+//           order composing_, kernel_mutex_, mutex_.
 #pragma once
 
 #include <map>
@@ -44,9 +45,6 @@
 namespace terrace::daemon {
 
 struct PmemOptions {
-  // How long the first refresh() waits for adopted regions whose memdevs the kernel has not found yet: taken
-  // for lost, their leases would end.
-  uint64_t settle_ns = 10 * ns_per_s;
   // How often a look is taken, and what could not be made again is tried again, although nothing seems changed.
   uint64_t look_ns = 10 * ns_per_s;
 };
@@ -66,10 +64,13 @@ class PmemBackend final : public Backend {
 
   std::string_view kind() const override { return "pmem"; }
   std::vector<SeenDevice> discover() override;
-  void refresh() override;
+  Status refresh() override;
+  std::vector<SeenDevice> inspect() override;
+  bool outlasts_absence(std::string_view) const override { return true; }
   TierAttributes attributes(const std::string& serial) const override;
   void know_devices(const std::vector<KnownDevice>& devices) override;
   void know_objects(const std::vector<KnownObject>& objects) override;
+  Status may_take_over(const std::string& serial) override;
   Status take_over(const std::string& serial) override;
   Result<std::string> create_region(const RegionRequest& request) override;
   Status destroy_region(const std::string& serial) override;
@@ -107,9 +108,13 @@ class PmemBackend final : public Backend {
   Result<std::vector<Device>> look();
   Status publish();  // looks, and answers from that from now on
   void restore();
-  std::vector<std::string> missing(const std::vector<Device>& devices) const;
-  SeenDevice describe(const Device& device) const;
-  std::string contents(const Device& device) const;
+  // `users`: also who uses what is not ours, which is looked for in all processes.
+  SeenDevice describe(const Device& device, bool users) const;
+  std::string contents(const Device& device, bool users) const;
+  void add_problems(std::vector<SeenDevice>& seen) const;
+  void keep_unseen(std::vector<SeenDevice>& seen, std::map<std::string, TierAttributes>& attributes,
+                   std::map<std::string, Object>& objects) const;
+  Status all_seen() const;
   Result<Device> find_device(const std::string& serial);
   Result<PmemNamespace> find_namespace(const std::string& uuid);
   // The object of that name in an adopted region; nullopt: there is none.
@@ -130,9 +135,10 @@ class PmemBackend final : public Backend {
   Status prepare(const std::string& serial, const PmemNamespace& space, const std::vector<ByteRange>& dirty);
 
   // pmem_region.cc; kernel_mutex_ is held
-  Probed probe(const CxlRegion& made, int waits);
+  // `lock` is let go while the kernel's drivers are waited for; null: nothing is waited for.
+  Probed probe(const CxlRegion& made, std::unique_lock<std::mutex>* lock);
   Probed probe_region(const PmemRegion& region);
-  Probed probe_volatile(const CxlRegion& made, int waits);
+  Probed probe_volatile(const CxlRegion& made, std::unique_lock<std::mutex>* lock);
   Probed check_device(const PmemNamespace& space);
   Status empty_of_users(const Device& device) const;
   Status unused_volatile(const std::string& serial);
@@ -140,13 +146,16 @@ class PmemBackend final : public Backend {
   PmemKernel& kernel_;
   const PmemOptions options_;
 
+  std::mutex composing_;
   std::mutex kernel_mutex_;
-  RegionMaker maker_;                                  // by kernel_mutex_, and so are the next five
+  RegionMaker maker_;                                  // by kernel_mutex_, and so are the next seven
   std::map<std::string, ErasedRanges> erased_;         // by serial; physical addresses
   std::map<std::string, uint64_t> erased_from_bytes_;  // by object: erased from there to its end
   std::string fingerprint_;
   uint64_t looked_ns_ = 0, restored_ns_ = 0;
-  bool settled_ = false;
+  std::string unseen_;  // by the last look(): a region that is there and could not be looked at
+  unsigned looks_ = 0;  // complete ones since something changed
+  bool restore_due_ = true;
 
   mutable std::mutex mutex_;
   std::vector<SeenDevice> devices_;

@@ -54,8 +54,8 @@ class PmemKernel {
   virtual ~PmemKernel() = default;
 
   // Changes when a device of the CXL or the persistent-memory bus appears or goes; much cheaper than a look.
-  virtual std::string fingerprint() = 0;
-  // Every region of persistent memory that is enabled, as it is now.
+  virtual Result<std::string> fingerprint() = 0;
+  // Every region of persistent memory that is enabled, as it is now. Errors    one of them could not be read
   virtual Result<std::vector<PmemRegion>> regions() = 0;
   // Sets a region's unit_bytes. It does not outlive the region's device; namespaces of any unit do.
   virtual Status set_unit(uint64_t region_start, uint64_t bytes) = 0;

@@ -1,12 +1,12 @@
 // This machine's PmemKernel, through libndctl. Each call looks afresh: the library keeps what it read. Its exit
 // codes are not believed where the outcome can be looked at.
 #include <daxctl/libdaxctl.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/ndctl.h>
 #include <ndctl/libndctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -21,6 +21,7 @@
 #include "core/base/units.h"
 #include "daemon/backend/pmem_kernel.h"
 #include "daemon/backend/pmem_users.h"
+#include "daemon/backend/proc_files.h"
 #include "daemon/backend/uuid_text.h"
 
 namespace terrace::daemon {
@@ -101,6 +102,20 @@ ndctl_namespace* Nd::find(const std::string& uuid) const {
   return found;
 }
 
+// Names, from sysfs.
+Result<std::vector<std::string>> enabled_pmem_regions() {
+  const std::string devices = "/sys/bus/nd/devices";
+  std::vector<std::string> regions;
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> names, read_names(devices));
+  for (const std::string& name : names) {
+    if (!name.starts_with("region")) continue;
+    const std::string folder = devices + "/" + name;
+    TERRACE_ASSIGN_OR_RETURN(const std::string type, read_attribute_line(folder + "/devtype"));
+    if (type == "nd_pmem" && ::access((folder + "/driver").c_str(), F_OK) == 0) regions.push_back(name);
+  }
+  return regions;
+}
+
 std::string dev_path(const char* name) {
   return name == nullptr || *name == '\0' ? std::string() : "/dev/" + std::string(name);
 }
@@ -168,7 +183,7 @@ PmemRegion read_region(ndctl_region* region) {
 
 class NdctlKernel final : public PmemKernel {
  public:
-  std::string fingerprint() override;
+  Result<std::string> fingerprint() override;
   Result<std::vector<PmemRegion>> regions() override;
   Status set_unit(uint64_t region_start, uint64_t bytes) override;
   Result<std::string> allocate(uint64_t region_start, uint64_t bytes) override;
@@ -206,13 +221,11 @@ Error no_region(uint64_t start) {
                .detail = "there is no region of persistent memory at " + std::string(address)};
 }
 
-std::string NdctlKernel::fingerprint() {
+Result<std::string> NdctlKernel::fingerprint() {
   std::vector<std::string> names;
   for (const char* bus : {"/sys/bus/cxl/devices", "/sys/bus/nd/devices", "/sys/bus/dax/devices"}) {
-    DIR* directory = ::opendir(bus);
-    if (directory == nullptr) continue;
-    while (const dirent* entry = ::readdir(directory)) names.emplace_back(entry->d_name);
-    ::closedir(directory);
+    TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> some, read_names(bus));
+    names.insert(names.end(), some.begin(), some.end());
   }
   std::sort(names.begin(), names.end());
   std::string all;
@@ -220,19 +233,10 @@ std::string NdctlKernel::fingerprint() {
   return all;
 }
 
-// The library shows an empty machine when it lacks descriptors or memory: that must not pass for one.
-Status can_look(const char* path) {
-  DIR* const folder = ::opendir(path);
-  if (folder != nullptr) {
-    ::closedir(folder);
-    return {};
-  }
-  if (errno == ENOENT) return {};
-  return os_error(errno, "PmemKernel", std::string("cannot look into ") + path);
-}
-
+// The library shows less of a machine when it lacks descriptors or memory: that must not pass for one that has
+// less.
 Result<std::vector<PmemRegion>> NdctlKernel::regions() {
-  TERRACE_RETURN_IF_ERROR(can_look("/sys/bus/nd/devices"));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> before, enabled_pmem_regions());
   const Nd nd;
   if (!nd.ok()) return no_context();
   std::vector<PmemRegion> found;
@@ -240,6 +244,14 @@ Result<std::vector<PmemRegion>> NdctlKernel::regions() {
     found.push_back(read_region(region));
     return false;
   });
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> after, enabled_pmem_regions());
+  for (const std::string& name : before) {
+    const bool stayed = std::find(after.begin(), after.end(), name) != after.end();
+    const bool seen = std::any_of(found.begin(), found.end(),
+                                  [&name](const PmemRegion& region) { return region.name == name; });
+    if (stayed && !seen)
+      return os_error(EAGAIN, "PmemKernel", "libndctl does not show " + name + ", which is there");
+  }
   return found;
 }
 
@@ -276,6 +288,19 @@ Status NdctlKernel::set_label(const std::string& uuid, const std::string& label)
   return nd.outcome(ndctl_namespace_set_alt_name(one, label.c_str()), "write the label '" + label + "'");
 }
 
+// devtmpfs makes the node a moment after the device. Here, on a worker, is the time to wait for it.
+void wait_for_path(const std::string& path) {
+  constexpr int waits_max = 20;
+  for (int wait = 0; !path.empty() && wait < waits_max && ::access(path.c_str(), F_OK) != 0; ++wait)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+void wait_for_node(const std::string& uuid) {
+  const Nd nd;  // what was read before the device was made does not show it
+  ndctl_namespace* one = nd.find(uuid);
+  if (one != nullptr) wait_for_path(read_namespace(one).device);
+}
+
 Status NdctlKernel::make_device(const std::string& uuid) {
   const Nd nd;
   ndctl_namespace* one = nd.find(uuid);
@@ -293,7 +318,9 @@ Status NdctlKernel::make_device(const std::string& uuid) {
   TERRACE_RETURN_IF_ERROR(
       nd.outcome(ndctl_dax_set_align(seed, pmem_align_bytes), "align a dax device to 2 MiB"));
   TERRACE_RETURN_IF_ERROR(nd.outcome(ndctl_dax_set_namespace(seed, one), "put a dax device on a namespace"));
-  return nd.outcome(ndctl_dax_enable(seed), "enable the dax device of a namespace");
+  TERRACE_RETURN_IF_ERROR(nd.outcome(ndctl_dax_enable(seed), "enable the dax device of a namespace"));
+  wait_for_node(uuid);
+  return {};
 }
 
 Status NdctlKernel::enable(const std::string& uuid) {
@@ -302,7 +329,9 @@ Status NdctlKernel::enable(const std::string& uuid) {
   if (one == nullptr) return no_namespace(uuid);
   if (ndctl_namespace_is_active(one)) return {};
   // 1 where the namespace became another device's (a dax device's), which is what is wanted.
-  return nd.outcome(ndctl_namespace_enable(one), "enable namespace " + uuid);
+  TERRACE_RETURN_IF_ERROR(nd.outcome(ndctl_namespace_enable(one), "enable namespace " + uuid));
+  wait_for_node(uuid);
+  return {};
 }
 
 Status NdctlKernel::disable(const std::string& uuid) {
@@ -405,6 +434,7 @@ Result<PmemNamespace> NdctlKernel::enable_volatile(uint64_t region_start) {
   PmemNamespace one;
   one.name = daxctl_dev_get_devname(device);
   one.device = dev_path(daxctl_dev_get_devname(device));
+  wait_for_path(one.device);
   one.device_bytes = daxctl_dev_get_size(device);
   one.device_number = makedev(static_cast<unsigned>(daxctl_dev_get_major(device)),
                               static_cast<unsigned>(daxctl_dev_get_minor(device)));
@@ -420,7 +450,7 @@ Status NdctlKernel::disable_volatile(uint64_t region_start) {
   return {};
 }
 
-// devtmpfs makes the node a moment after the device.
+// Does not wait for anything: the event loop calls it.
 Result<UniqueFd> NdctlKernel::open(const PmemNamespace& one, int flags) {
   constexpr const char* where = "PmemKernel::open";
   if (one.device.empty()) {
@@ -428,9 +458,12 @@ Result<UniqueFd> NdctlKernel::open(const PmemNamespace& one, int flags) {
         .code = ErrorCode::not_found, .where = where, .detail = "namespace " + one.name + " has no device now"};
   }
   UniqueFd fd(::open(one.device.c_str(), flags | O_CLOEXEC | O_NOFOLLOW));
-  for (int attempt = 0; attempt < 20 && !fd.valid() && errno == ENOENT; ++attempt) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    fd.reset(::open(one.device.c_str(), flags | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd.valid() && errno == ENOENT) {
+    return Error{.code = ErrorCode::unavailable,
+                 .os_errno = EAGAIN,
+                 .where = where,
+                 .detail = one.device + " of namespace " + one.name +
+                           " is not in /dev yet; try again. If it stays so, /dev is no devtmpfs"};
   }
   if (!fd.valid()) return os_error(errno, where, "cannot open " + one.device);
   struct stat status {};

@@ -1,8 +1,7 @@
 // The pmem backend's view of the hardware: regions of both buses, namespaces in adopted ones, what all of it is
 // called.
 #include <algorithm>
-#include <chrono>
-#include <thread>
+#include <cerrno>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -50,18 +49,26 @@ uint64_t pmem_capacity_bytes(uint64_t region_bytes, unsigned ways) {
 Result<std::vector<PmemBackend::Device>> PmemBackend::look() {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<PmemRegion> regions, kernel_.regions());
   std::vector<Device> devices;
+  unseen_.clear();
   if (regions.empty()) return devices;
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<MadeRegion> made, maker_.regions());
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<MadeRegion> made, maker_.regions(&unseen_));
   for (const MadeRegion& one : made)
     for (const PmemRegion& region : regions)
       if (!one.ram && one.start == region.start) devices.push_back({one, region});
   return devices;
 }
 
+// What was not found may be there all the same: an error that passes.
+Status PmemBackend::all_seen() const {
+  if (unseen_.empty()) return {};
+  return os_error(EAGAIN, "PmemBackend", unseen_ + " is there, but could not be looked at; try again");
+}
+
 Result<PmemBackend::Device> PmemBackend::find_device(const std::string& serial) {
   TERRACE_ASSIGN_OR_RETURN(std::vector<Device> devices, look());
   for (Device& device : devices)
     if (device.made.serial == serial) return std::move(device);
+  TERRACE_RETURN_IF_ERROR(all_seen());
   return Error{.code = ErrorCode::unavailable,
                .where = "PmemBackend",
                .detail = "region " + serial + " is not there now; `terrace device list` says why"};
@@ -107,7 +114,10 @@ Result<std::optional<PmemBackend::Object>> PmemBackend::find(const std::string& 
   TERRACE_ASSIGN_OR_RETURN(const std::vector<Device> devices, look());
   std::map<std::string, Object> objects = objects_of(devices);
   const auto at = objects.find(name);
-  if (at == objects.end()) return std::optional<Object>();
+  if (at == objects.end()) {
+    TERRACE_RETURN_IF_ERROR(all_seen());
+    return std::optional<Object>();
+  }
   return std::optional<Object>(std::move(at->second));
 }
 
@@ -177,13 +187,13 @@ void PmemBackend::know_objects(const std::vector<KnownObject>& objects) {
 
 // --- devices ----------------------------------------------------------------------------------------------
 
-std::string PmemBackend::contents(const Device& device) const {
+std::string PmemBackend::contents(const Device& device, bool users_too) const {
   size_t foreign = 0;
   std::string users;
   for (const PmemNamespace& space : device.region.namespaces) {
     if (is_known(space.label, device.made.serial)) continue;
     ++foreign;
-    if (!users.empty()) continue;
+    if (!users_too || !users.empty()) continue;
     if (const auto user = kernel_.users(space); user.ok() && !user->empty())
       users = ", " + (space.device.empty() ? space.block : space.device) + " in use: " + *user;
   }
@@ -191,7 +201,7 @@ std::string PmemBackend::contents(const Device& device) const {
                       : count(foreign, "namespace") + " of somebody else's, and all data in them" + users;
 }
 
-SeenDevice PmemBackend::describe(const Device& device) const {
+SeenDevice PmemBackend::describe(const Device& device, bool users) const {
   SeenDevice seen;
   seen.serial = device.made.serial;
   seen.backend = std::string(kind());
@@ -204,7 +214,51 @@ SeenDevice PmemBackend::describe(const Device& device) const {
                 format_size(pmem_namespace_bytes(seen.granule_bytes, pmem_unit_bytes(device.region.ways)) -
                             seen.granule_bytes) +
                 " more for metadata";
-  if (!is_adopted(seen.serial)) seen.contents = contents(device);
+  if (!is_adopted(seen.serial)) seen.contents = contents(device, users);
+  return seen;
+}
+
+// mutex_ is held.
+void PmemBackend::add_problems(std::vector<SeenDevice>& seen) const {
+  for (const RegionProblem& problem : problems_) {
+    const auto here = std::find_if(seen.begin(), seen.end(),
+                                   [&](const SeenDevice& one) { return one.serial == problem.serial; });
+    if (here != seen.end()) {
+      if (here->detail.find(problem.text) == std::string::npos) here->detail += "; " + problem.text;
+    } else if (!problem.serial.empty()) {
+      seen.push_back({problem.serial, std::string(kind()), 0, 0,
+                      "on record, and cannot be made again now: " + problem.text});
+    }
+  }
+}
+
+// What could not be looked at now is as it was seen last. mutex_ is held.
+void PmemBackend::keep_unseen(std::vector<SeenDevice>& seen, std::map<std::string, TierAttributes>& attributes,
+                              std::map<std::string, Object>& objects) const {
+  for (const SeenDevice& before : devices_) {
+    const bool now = std::any_of(seen.begin(), seen.end(),
+                                 [&](const SeenDevice& one) { return one.serial == before.serial; });
+    if (now) continue;
+    seen.push_back(before);
+    if (const auto at = attributes_.find(before.serial); at != attributes_.end()) attributes.insert(*at);
+    for (const auto& [name, object] : objects_)
+      if (object.serial == before.serial) objects.emplace(name, object);
+  }
+}
+
+// Users are looked for without any lock: that takes as long as there are processes.
+std::vector<SeenDevice> PmemBackend::inspect() {
+  std::vector<Device> devices;
+  {
+    const std::lock_guard lock(kernel_mutex_);
+    auto looked = look();
+    if (!looked.ok()) return discover();
+    devices = *std::move(looked);
+  }
+  std::vector<SeenDevice> seen;
+  for (const Device& device : devices) seen.push_back(describe(device, true));
+  const std::lock_guard lock(mutex_);
+  add_problems(seen);
   return seen;
 }
 
@@ -214,7 +268,7 @@ Status PmemBackend::publish() {
   std::vector<SeenDevice> seen;
   std::map<std::string, TierAttributes> attributes;
   for (const Device& device : *devices) {
-    seen.push_back(describe(device));
+    seen.push_back(describe(device, false));
     TierAttributes& one = attributes[device.made.serial];
     one.node = device.region.node;
     one.persistent = true;
@@ -227,16 +281,8 @@ Status PmemBackend::publish() {
   }
   std::map<std::string, Object> objects = objects_of(*devices);
   const std::lock_guard lock(mutex_);
-  for (const RegionProblem& problem : problems_) {
-    const auto here = std::find_if(seen.begin(), seen.end(),
-                                   [&](const SeenDevice& one) { return one.serial == problem.serial; });
-    if (here != seen.end()) {
-      here->detail += "; " + problem.text;
-    } else if (!problem.serial.empty()) {
-      seen.push_back({problem.serial, std::string(kind()), 0, 0,
-                      "on record, and cannot be made again now: " + problem.text});
-    }
-  }
+  if (!unseen_.empty()) keep_unseen(seen, attributes, objects);
+  add_problems(seen);
   for (auto& [name, object] : objects)
     if (preparing_.contains(name)) object.bytes = 0;
   devices_ = std::move(seen);
@@ -245,61 +291,48 @@ Status PmemBackend::publish() {
   return {};
 }
 
-std::vector<std::string> PmemBackend::missing(const std::vector<Device>& devices) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::string> serials;
-  for (const auto& [id, known] : known_devices_) {
-    const bool here = std::any_of(devices.begin(), devices.end(), [&serial = known.serial](const Device& one) {
-      return one.made.serial == serial;
-    });
-    if (!here) serials.push_back(known.serial);
-  }
-  return serials;
-}
-
 // Without waiting for a driver to take what was made: the next look tries it.
 void PmemBackend::restore() {
   std::vector<RegionProblem> problems =
-      maker_.restore([this](const CxlRegion& made) { return probe(made, 0); });
+      maker_.restore([this](const CxlRegion& made) { return probe(made, nullptr); });
   restored_ns_ = now_ns();
+  restore_due_ = false;
   const std::lock_guard lock(mutex_);
   problems_ = std::move(problems);
 }
 
-// Whoever holds the kernel's lock looks itself when it is done: this need not wait for it.
-void PmemBackend::refresh() {
-  std::unique_lock lock(kernel_mutex_, std::defer_lock);
-  if (settled_) {
-    if (!lock.try_lock()) return;
-  } else {
-    lock.lock();
+// Whoever changes something looks itself when it is done: this need not wait for it. Without a change the look
+// before counts, once there were two that saw the same: one alone could have come too early, or too late.
+Status PmemBackend::refresh() {
+  constexpr unsigned looks_enough = 2;
+  const std::unique_lock composing(composing_, std::try_to_lock);
+  const std::unique_lock lock(kernel_mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    return Error{.code = ErrorCode::busy,
+                 .os_errno = EAGAIN,
+                 .where = "PmemBackend::refresh",
+                 .detail = "regions are being changed"};
   }
   bool stale = false;
   {
     const std::lock_guard state(mutex_);
     stale = std::exchange(stale_, false);
   }
-  std::string fingerprint = kernel_.fingerprint();
+  TERRACE_ASSIGN_OR_RETURN(const std::string fingerprint, kernel_.fingerprint());
   const uint64_t now = now_ns();
   const bool changed = fingerprint != fingerprint_;
-  if (settled_ && !changed && !stale && now - looked_ns_ < options_.look_ns) return;
-  if (changed || restored_ns_ == 0 || now - restored_ns_ >= options_.look_ns) restore();
-  if (!settled_) {
-    const uint64_t deadline = now + options_.settle_ns;
-    for (;;) {
-      const auto devices = look();
-      if (!devices.ok() || missing(*devices).empty() || now_ns() >= deadline) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      restore();
-    }
-    settled_ = true;
-  }
+  if (changed || stale) looks_ = 0;
+  if (looks_ >= looks_enough && now - looked_ns_ < options_.look_ns) return {};
+  restore_due_ = restore_due_ || changed || restored_ns_ == 0 || now - restored_ns_ >= options_.look_ns;
+  if (restore_due_ && composing.owns_lock()) restore();
   // From before the look: what changes meanwhile has another one taken.
-  fingerprint_ = kernel_.fingerprint();
+  TERRACE_ASSIGN_OR_RETURN(fingerprint_, kernel_.fingerprint());
   looked_ns_ = now_ns();
-  if (publish().ok()) return;  // what cannot be looked at is as it was seen last
-  const std::lock_guard state(mutex_);
-  stale_ = true;
+  looks_ = 0;
+  TERRACE_RETURN_IF_ERROR(publish());  // what cannot be looked at is as it was seen last
+  TERRACE_RETURN_IF_ERROR(all_seen());
+  looks_ = changed || stale ? 1 : looks_enough;
+  return {};
 }
 
 std::vector<SeenDevice> PmemBackend::discover() {

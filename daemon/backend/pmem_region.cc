@@ -15,6 +15,12 @@ namespace {
 constexpr const char* probe_label = "terrace:probe";
 constexpr int region_waits = 50;  // of 100 ms, for the driver to take a region that somebody asked for
 
+void wait_a_moment(std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  lock.lock();
+}
+
 Error busy(const PmemNamespace& space, const std::string& user) {
   return Error{.code = ErrorCode::busy,
                .where = "PmemBackend",
@@ -28,23 +34,24 @@ Error busy(const PmemNamespace& space, const std::string& user) {
 // --- composed ---------------------------------------------------------------------------------------------
 
 Result<std::string> PmemBackend::create_region(const RegionRequest& request) {
-  const std::lock_guard lock(kernel_mutex_);
-  TERRACE_ASSIGN_OR_RETURN(std::string serial, maker_.create(request, [this](const CxlRegion& made) {
-    return probe(made, region_waits);
+  const std::lock_guard composing(composing_);
+  std::unique_lock lock(kernel_mutex_);
+  TERRACE_ASSIGN_OR_RETURN(std::string serial, maker_.create(request, [this, &lock](const CxlRegion& made) {
+    return probe(made, &lock);
   }));
   TERRACE_RETURN_IF_ERROR(publish());
   return serial;
 }
 
-Probed PmemBackend::probe(const CxlRegion& made, int waits) {
-  if (made.ram) return probe_volatile(made, waits);
+Probed PmemBackend::probe(const CxlRegion& made, std::unique_lock<std::mutex>* lock) {
+  if (made.ram) return probe_volatile(made, lock);
   for (int wait = 0;; ++wait) {
     auto regions = kernel_.regions();
     if (!regions.ok()) return Probed::untried(std::move(regions).error());
     for (const PmemRegion& region : *regions)
       if (region.start == made.start) return probe_region(region);
-    if (wait >= waits) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (lock == nullptr || wait >= region_waits) break;
+    wait_a_moment(*lock);
   }
   return Probed::untried(Error{
       .code = ErrorCode::io_error,
@@ -54,10 +61,12 @@ Probed PmemBackend::probe(const CxlRegion& made, int waits) {
 }
 
 // Through the device that all of it is at first; leases on it are the devdax backend's.
-Probed PmemBackend::probe_volatile(const CxlRegion& made, int waits) {
+Probed PmemBackend::probe_volatile(const CxlRegion& made, std::unique_lock<std::mutex>* lock) {
   auto device = kernel_.enable_volatile(made.start);
-  for (int wait = 0; !device.ok() && device.error().code == ErrorCode::not_found && wait < waits; ++wait) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  for (int wait = 0;
+       lock != nullptr && !device.ok() && device.error().code == ErrorCode::not_found && wait < region_waits;
+       ++wait) {
+    wait_a_moment(*lock);
     device = kernel_.enable_volatile(made.start);
   }
   if (!device.ok()) return Probed::untried(device.error());
@@ -106,8 +115,18 @@ Status PmemBackend::empty_of_users(const Device& device) const {
   return {};
 }
 
+Status PmemBackend::may_take_over(const std::string& serial) {
+  Device device;
+  {
+    const std::lock_guard lock(kernel_mutex_);
+    TERRACE_ASSIGN_OR_RETURN(device, find_device(serial));
+  }
+  return empty_of_users(device);
+}
+
 // Namespaces of leases stay: a device may be adopted again while it is in use.
 Status PmemBackend::take_over(const std::string& serial) {
+  const std::lock_guard composing(composing_);
   const std::lock_guard lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(const Device device, find_device(serial));
   TERRACE_RETURN_IF_ERROR(empty_of_users(device));
@@ -138,6 +157,7 @@ Status PmemBackend::unused_volatile(const std::string& serial) {
 
 // Labels stay, and what they speak of: the same memdevs in the same order show it again.
 Status PmemBackend::destroy_region(const std::string& serial) {
+  const std::lock_guard composing(composing_);
   const std::lock_guard lock(kernel_mutex_);
   if (const auto device = find_device(serial); device.ok()) {
     TERRACE_RETURN_IF_ERROR(empty_of_users(*device));

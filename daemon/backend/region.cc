@@ -49,6 +49,10 @@ Error failed_at(int code, const char* what) {
   return os_error(code, where, what);
 }
 
+Error not_all_seen(const CxlView& view) {
+  return os_error(EAGAIN, where, view.unseen + " is there, but could not be looked at; try again");
+}
+
 // The kernel puts each region behind those that are there.
 Error displaced(const RegionRecord& record, const CxlRegion& now) {
   return Error{.code = ErrorCode::io_error,
@@ -68,8 +72,9 @@ Error not_tried(Error why) {
 
 }  // namespace
 
-Result<std::vector<MadeRegion>> RegionMaker::regions() {
+Result<std::vector<MadeRegion>> RegionMaker::regions(std::string* unseen) {
   TERRACE_ASSIGN_OR_RETURN(const CxlView view, kernel_.look());
+  if (unseen != nullptr) *unseen = view.unseen;
   std::vector<MadeRegion> made;
   for (const CxlRegion& region : view.regions) {
     if (!whole(region)) continue;
@@ -151,7 +156,8 @@ Status RegionMaker::make(RegionRecord& record, const std::string& root, const Pr
     status = build(record, *name, refused);
   }
   if (status.ok()) {
-    const auto view = kernel_.look();
+    auto view = kernel_.look();
+    if (view.ok() && !view->unseen.empty()) view = not_all_seen(*view);
     const auto made = view.ok() ? verify(record, *view, *name, again) : Result<CxlRegion>(view.error());
     if (made.ok() && !again) {
       record.position_bytes = made->position_bytes;
@@ -220,6 +226,7 @@ Status RegionMaker::destroy(const std::string& serial) {
   const auto region = std::find_if(view.regions.begin(), view.regions.end(), [&](const CxlRegion& one) {
     return whole(one) && serial_of(one) == serial;
   });
+  if (region == view.regions.end() && !view.unseen.empty()) return not_all_seen(view);
   if (region == view.regions.end() && !recorded) {
     return Error{.code = ErrorCode::not_found,
                  .where = where,
@@ -268,7 +275,8 @@ Status RegionMaker::restore_one(RegionRecord& record, const CxlView& view, const
     if (left_of(region, record)) left = region.name;
   }
   if (!left.empty()) TERRACE_RETURN_IF_ERROR(kernel_.remove(left));
-  if (!record.made) return {};
+  if (!record.made) return view.unseen.empty() ? Status() : Status(not_all_seen(view));
+  if (!view.unseen.empty()) return {};  // it may be there: the next look decides
   TERRACE_ASSIGN_OR_RETURN(const CxlView now, kernel_.look());
   RegionRequest request{record.memdevs, record.granularity, record.bytes};
   TERRACE_ASSIGN_OR_RETURN(const RegionPlan plan, plan_region(request, now));

@@ -64,7 +64,8 @@ class RegionMaker {
 
   RegionMaker(CxlKernel& kernel, RegionRecords records) : kernel_(kernel), records_(std::move(records)) {}
 
-  Result<std::vector<MadeRegion>> regions();
+  // Those that are whole. `unseen`: CxlView's.
+  Result<std::vector<MadeRegion>> regions(std::string* unseen = nullptr);
 
   // Errors    invalid_argument    no such number of memdevs, granularity or size, or no fitting window
   //           not_found           a memdev is not there

@@ -50,6 +50,9 @@ struct CxlView {
   std::vector<CxlMemdev> memdevs;
   std::vector<CxlRoot> roots;
   std::vector<CxlRegion> regions;
+  // A region that is there and is not shown, or not whole, for want of descriptors or memory: what is missing
+  // here need not be gone. Empty: all was seen.
+  std::string unseen;
 };
 
 struct RegionShape {

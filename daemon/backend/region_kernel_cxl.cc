@@ -14,6 +14,7 @@
 
 #include "core/base/unique_fd.h"
 #include "core/base/units.h"
+#include "daemon/backend/proc_files.h"
 #include "daemon/backend/region_kernel.h"
 #include "daemon/backend/uuid_text.h"
 #include "daemon/inventory/serials.h"
@@ -215,8 +216,35 @@ Error gone(const std::string& what) {
   return Error{.code = ErrorCode::not_found, .where = "CxlKernel", .detail = what + " is not there any more"};
 }
 
+// Committed regions of persistent memory, from sysfs: the library of the day shows no others.
+Result<std::vector<std::string>> committed_regions() {
+  std::vector<std::string> regions;
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> names, read_names(devices));
+  for (const std::string& name : names) {
+    if (!name.starts_with("region")) continue;
+    TERRACE_ASSIGN_OR_RETURN(const std::string committed, read_attribute_line(devices + name + "/commit"));
+    TERRACE_ASSIGN_OR_RETURN(const std::string mode, read_attribute_line(devices + name + "/mode"));
+    if (committed == "1" && mode != "ram") regions.push_back(name);
+  }
+  return regions;
+}
+
+// Of what was there before and after the view was read, what it does not show whole.
+std::string unseen_of(const CxlView& view, const std::vector<std::string>& before,
+                      const std::vector<std::string>& after) {
+  for (const std::string& name : before) {
+    const auto region = std::find_if(view.regions.begin(), view.regions.end(),
+                                     [&name](const CxlRegion& one) { return one.name == name; });
+    const bool whole = region != view.regions.end() && !region->memdevs.empty() &&
+                       std::count(region->memdevs.begin(), region->memdevs.end(), "") == 0;
+    if (!whole && std::find(after.begin(), after.end(), name) != after.end()) return name;
+  }
+  return {};
+}
+
 Result<CxlView> LibcxlKernel::look() {
   CxlView view;
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> before, committed_regions());
   const Cxl cxl;
   if (cxl.context() == nullptr)
     return Error{.code = ErrorCode::unsupported, .where = "CxlKernel", .detail = "libcxl cannot be used"};
@@ -228,6 +256,8 @@ Result<CxlView> LibcxlKernel::look() {
     cxl_region_foreach(root, region) view.regions.push_back(read_region(root, region));
     return false;
   });
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> after, committed_regions());
+  view.unseen = unseen_of(view, before, after);
   return view;
 }
 

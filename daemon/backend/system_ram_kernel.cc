@@ -258,7 +258,7 @@ std::string DaxctlRamKernel::auto_online() {
 Result<std::string> DaxctlRamKernel::holders(const std::string& name) {
   DaxDevice device;
   device.name = name;
-  const std::vector<DaxHolder> found = bus_.holders({device});
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<DaxHolder> found, bus_.holders({device}));
   std::string text;
   for (size_t i = 0; i < std::min(found.size(), users_named_max); ++i)
     text += (i == 0 ? "" : ", ") + found[i].command + "[" + std::to_string(found[i].pid) + "]";

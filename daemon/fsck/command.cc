@@ -75,7 +75,7 @@ Status look_at_hardware(const DaemonConfig& config, const Image& image, Outside&
   BackendSet backends;
   hardware->add_to(backends);
   backends.know_devices(known_devices(image));
-  backends.refresh();
+  TERRACE_RETURN_IF_ERROR(backends.refresh());
   backends.know_objects(known_objects(image));
   TERRACE_ASSIGN_OR_RETURN(const auto objects, backends.list());
   outside.objects.insert(outside.objects.end(), objects.begin(), objects.end());

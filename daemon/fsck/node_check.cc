@@ -44,7 +44,7 @@ Result<std::vector<ObservedObject>> list_node_objects(const std::string& runtime
 std::vector<SeenDevice> discover_nodes(const std::vector<KnownDevice>& known) {
   NumaBackend nodes(NumaOptions{.open = false}, nullptr);
   nodes.know_devices(known);
-  nodes.refresh();
+  (void)nodes.refresh();
   return nodes.discover();
 }
 

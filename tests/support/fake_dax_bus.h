@@ -101,6 +101,8 @@ class FakeDaxBus final : public daemon::DaxBus {
   int steps() const { return static_cast<int>(done.size()); }
 
   std::vector<daemon::DaxHolder> held;
+  int holder_looks = 0;  // at all processes
+  bool blind = false;    // nothing can be looked at
   std::vector<Step> done;
   // Devices whose ranges were released while bound, or that were bound twice: what no kernel would allow, and a
   // fenced device that was bound again, which it would.
@@ -108,6 +110,7 @@ class FakeDaxBus final : public daemon::DaxBus {
 
   Result<std::vector<daemon::DaxRegion>> regions() override {
     std::vector<daemon::DaxRegion> all;
+    if (blind) return refuse(EMFILE, "/sys/bus/dax/devices");
     for (const Memory& memory : memories_) all.push_back(memory.region);
     return all;
   }
@@ -195,7 +198,9 @@ class FakeDaxBus final : public daemon::DaxBus {
     return std::unique_ptr<daemon::DaxMemory>(
         std::make_unique<Mapped>(*own, memory_at(own->ranges.front().start)));
   }
-  std::vector<daemon::DaxHolder> holders(const std::vector<daemon::DaxDevice>& devices) override {
+  Result<std::vector<daemon::DaxHolder>> holders(const std::vector<daemon::DaxDevice>& devices) override {
+    ++holder_looks;
+    if (blind) return refuse(EMFILE, "/proc");
     std::vector<daemon::DaxHolder> found;
     for (const daemon::DaxHolder& holder : held)
       for (const daemon::DaxDevice& device : devices)

@@ -150,6 +150,23 @@ TEST_CASE("dax sysfs: a volatile CXL region has the name of its memdevs, in thei
   CHECK(SysfsDaxBus(machine.root()).regions()->at(0).serial == "dax:0xc1.0xc0@0x10000000");
 }
 
+TEST_CASE("dax sysfs: an attribute that cannot be read is an error, and not less of a machine") {
+  for (const char* attribute :
+       {"dax0.1/size", "dax0.1/dev", "dax0.1/mapping0/start", "dax0.1/mapping1/start", "dax_region/size",
+        "dax_region/align", "dax_region/available_size", "dax0.0/resource", "dax0.0/target_node"}) {
+    CAPTURE(attribute);
+    Machine machine;
+    const std::string region = machine.region("/sys/devices/platform/hmem.0", 1 * gib);
+    machine.device(region, "dax0.0", "252:0", {}, false);
+    machine.write(region + "/dax0.0/resource", "0x100000000");
+    machine.device(region, "dax0.1", "252:1", {{base, 2 * mib}, {base + 4 * mib, 2 * mib}});
+    REQUIRE(SysfsDaxBus(machine.root()).regions()->size() == 1);
+    fs::remove(machine.root() + region + "/" + attribute);
+    fs::create_directory(machine.root() + region + "/" + attribute);  // reading it fails with EISDIR
+    CHECK_FALSE(SysfsDaxBus(machine.root()).regions().ok());
+  }
+}
+
 TEST_CASE("dax sysfs: a machine without the bus has no regions, and that is no error") {
   SysfsDaxBus bus("/nonexistent");
   CHECK_FALSE(bus.present());
@@ -181,7 +198,9 @@ TEST_CASE("dax sysfs: who has a device is found by its mappings and its descript
   machine.write("/proc/44/maps", "7f00-7f01 rw-s 00000000 00:05 1 /dev/dax0.10");
   DaxDevice device;
   device.name = "dax0.1";
-  auto holders = SysfsDaxBus(machine.root()).holders({device});
+  auto found = SysfsDaxBus(machine.root()).holders({device});
+  REQUIRE(found.ok());
+  std::vector<DaxHolder> holders = *found;
   std::sort(holders.begin(), holders.end(), [](const auto& a, const auto& b) { return a.pid < b.pid; });
   REQUIRE(holders.size() == 2);
   CHECK(holders[0].pid == 41);

@@ -39,7 +39,7 @@ struct Manager {
         DevdaxOptions{.record_directory = directory, .boot_id = boot, .erase_threads = 1, .measure_ms = 0});
     if (adopted) know();
     backend->know_objects(objects);
-    backend->refresh();
+    CHECK(backend->refresh().ok());
     auto listed = backend->list();
     REQUIRE(listed.ok());
     return *listed;
@@ -81,7 +81,10 @@ TEST_CASE_FIXTURE(Fixture,
                   "devdax: a region that nobody adopted is shown with what is on it, and not touched") {
   bus.held = {{.pid = 12, .command = "vllm", .device = "dax0.0"}};
   Manager manager(bus);
-  const auto seen = manager.backend->discover();
+  CHECK(bus.holder_looks == 0);  // at every process: only when somebody asks
+  CHECK(manager.backend->discover()[0].contents == "1 dax device: dax0.0 (32 MiB)");
+  const auto seen = manager.backend->inspect();
+  CHECK(bus.holder_looks == 1);
   REQUIRE(seen.size() == 1);
   CHECK(seen[0].serial == serial);
   CHECK(seen[0].capacity_bytes == capacity);
@@ -370,16 +373,59 @@ TEST_CASE_FIXTURE(Fixture,
   manager.adopt_erased();
   REQUIRE(manager.backend->carve("devdax:lease-1", granule, {Manager::extent(0, 1)}).ok());
   bus.remove_region(serial);
-  manager.backend->refresh();
+  CHECK(manager.backend->refresh().ok());
   CHECK(manager.backend->discover().empty());
   CHECK(manager.backend->fence("devdax:lease-1").ok());
   CHECK(manager.backend->erase("devdax:lease-1", {Manager::extent(0, 1)}, 0, granule).error().code ==
         ErrorCode::unavailable);
   bus.add_region(serial, base, capacity);
   bus.fill(base, capacity, 0x11);
-  manager.backend->refresh();
+  CHECK(manager.backend->refresh().ok());
   REQUIRE(manager.backend->carve("devdax:lease-2", granule, {Manager::extent(4, 1)}).ok());
   CHECK(all_zero(bus.read(base + 4 * granule, granule)));
+}
+
+TEST_CASE_FIXTURE(Fixture, "devdax: what cannot be looked at is neither gone, nor fenced, nor unused") {
+  Manager manager(bus);
+  manager.adopt_erased();
+  REQUIRE(manager.backend->carve("devdax:lease-1", granule, {Manager::extent(0, 1)}).ok());
+  REQUIRE(manager.backend->fence("devdax:lease-1").ok());
+  REQUIRE(manager.backend->carve("devdax:lease-2", granule, {Manager::extent(1, 1)}).ok());
+  bus.find("dax0.1")->ranges.clear();  // what it is called now must be looked for
+  bus.done.clear();
+  bus.blind = true;
+  const Status looked = manager.backend->refresh();
+  REQUIRE_FALSE(looked.ok());
+  CHECK(looked.error().os_errno == EMFILE);
+  CHECK(manager.backend->discover().size() == 1);
+  CHECK(manager.backend->inspect().size() == 1);
+  for (const Status& status :
+       {manager.backend->fence("devdax:lease-2"), manager.backend->fence("devdax:orphan-dax0.1"),
+        manager.backend->take_over(serial), Status(manager.backend->list().error())}) {
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().os_errno == EMFILE);
+  }
+  CHECK(bus.done.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "devdax: an object of a region that shows up late is shut out all the same") {
+  Manager manager(bus);
+  manager.adopt_erased();
+  const std::vector<Extent> extents{Manager::extent(3, 1)};
+  REQUIRE(manager.backend->carve("devdax:lease-1", granule, extents).ok());
+  FakeDaxBus late;  // the start sees nothing of it
+  Manager restarted(late);
+  restarted.know();
+  restarted.backend->know_objects({{"devdax:lease-1", granule, extents}});
+  CHECK(restarted.backend->discover().empty());
+  late.add_region(serial, base, capacity);
+  REQUIRE(late.disable("dax0.0").ok());
+  REQUIRE(late.release_ranges("dax0.0").ok());
+  REQUIRE(late.add_range(*late.create(late.regions()->front()), {base + 3 * granule, granule}).ok());
+  REQUIRE(late.enable("dax0.1").ok());
+  CHECK(restarted.backend->refresh().ok());
+  REQUIRE(restarted.backend->fence("devdax:lease-1").ok());
+  CHECK(late.find("dax0.1") == nullptr);
 }
 
 // Every step of a life is the last one once; then a new process takes over what the rows say.

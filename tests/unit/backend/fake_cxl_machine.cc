@@ -244,7 +244,8 @@ class FakePmemKernel final : public PmemKernel {
  public:
   explicit FakePmemKernel(FakeCxlMachine& machine) : machine_(machine) {}
 
-  std::string fingerprint() override {
+  Result<std::string> fingerprint() override {
+    if (machine_.blind) return refused(EMFILE, "/sys");
     std::string all;
     for (const auto& region : machine_.regions_) all += region.name + (region.enabled ? "+" : "-");
     for (const auto& memdev : machine_.memdevs_)
@@ -255,8 +256,11 @@ class FakePmemKernel final : public PmemKernel {
 
   Result<std::vector<PmemRegion>> regions() override {
     std::vector<PmemRegion> seen;
+    if (machine_.blind) return refused(EMFILE, "/sys");
     for (auto& region : machine_.regions_) {
       if (!region.enabled || region.ram || !machine_.pmem_driver) continue;
+      if (&region == &machine_.regions_.back() && machine_.driver_looks > 0 && machine_.driver_looks-- > 0)
+        continue;
       PmemRegion one;
       one.name = region.name;
       one.start = region.start;
@@ -408,7 +412,11 @@ class FakePmemKernel final : public PmemKernel {
     if (!fd.valid()) return os_error(errno, "PmemKernel", path);
     return fd;
   }
-  Result<std::string> users(const PmemNamespace&) override { return machine_.user; }
+  Result<std::string> users(const PmemNamespace&) override {
+    ++machine_.user_looks;
+    if (machine_.blind) return refused(EMFILE, "/proc");
+    return machine_.user;
+  }
   Result<std::string> volatile_users(uint64_t start, uint64_t bytes) override {
     for (const auto& region : machine_.regions_)
       if (region.ram && region.start >= start && region.start < start + bytes && !machine_.user.empty())
@@ -446,6 +454,7 @@ class FakeCxlKernel final : public CxlKernel {
 
   Result<CxlView> look() override {
     CxlView view;
+    if (machine_.blind) return refused(EMFILE, "/sys");
     for (const auto& memdev : machine_.memdevs_) {
       if (machine_.unplugged_.contains(memdev.serial)) continue;
       CxlMemdev one;
@@ -465,10 +474,13 @@ class FakeCxlKernel final : public CxlKernel {
       }
       view.roots.push_back(root);
     }
-    for (const auto& region : machine_.regions_)
+    for (const auto& region : machine_.regions_) {
+      if (region.committed && machine_.half_blind) view.unseen = region.name;
+      if (region.committed && machine_.half_blind) continue;
       view.regions.push_back({region.name, region.window, region.ram, region.uuid, region.start, region.bytes,
                               region.granularity, region.ways, region.committed, region.enabled, region.memdevs,
                               machine_.position(region)});
+    }
     return view;
   }
 

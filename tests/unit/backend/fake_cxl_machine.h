@@ -48,6 +48,10 @@ class FakeCxlMachine {
   bool unit_fixed = false;           // the kernel refuses another unit than 16 MiB
   unsigned granularity_max = 16384;  // that the decoders can do
   std::string user;                  // who is said to use every namespace
+  bool blind = false;                // nothing can be looked at
+  bool half_blind = false;           // the library leaves out what is committed
+  int user_looks = 0;                // at all processes
+  unsigned driver_looks = 0;         // that come too early to see the newest region
   bool pmem_driver = true;           // false: regions become none of persistent memory yet
 
   // Regions go, media and labels stay; memdevs come back in another order.

@@ -67,7 +67,7 @@ struct Adopted {
   Machine machine;
   NumaBackend backend;
   explicit Adopted(bool mount = true) : backend(machine.options(mount), nullptr) {
-    backend.refresh();
+    CHECK(backend.refresh().ok());
     backend.know_devices({known_node(0, numa_capacity(node_bytes))});
     if (const Status taken = backend.take_over(numa_serial(0)); !taken.ok())
       FAIL_CHECK(taken.error().to_string());
@@ -85,6 +85,21 @@ bool can_bind() {
 }
 
 }  // namespace
+
+TEST_CASE("numa: a node whose files cannot be read is not gone") {
+  Machine machine;
+  NumaBackend backend(machine.options(), nullptr);
+  CHECK(backend.refresh().ok());
+  REQUIRE(backend.discover().size() == 1);
+  const std::string meminfo = machine.root() + "/sys/devices/system/node/node0/meminfo";
+  std::filesystem::rename(meminfo, meminfo + ".away");
+  const Status looked = backend.refresh();
+  REQUIRE(!looked.ok());
+  CHECK(looked.error().os_errno == EAGAIN);
+  CHECK(backend.discover().size() == 1);
+  std::filesystem::rename(meminfo + ".away", meminfo);
+  CHECK(backend.refresh().ok());
+}
 
 TEST_CASE("numa: a node's serial is its number, and nothing else is one") {
   CHECK(numa_serial(3) == "numa:node3");
@@ -117,7 +132,7 @@ TEST_CASE("numa: nodes without processors are devices, others are not") {
       "10\nNode 2, zone   Normal\n        managed  5\n");
   NumaBackend backend(machine.options(), nullptr);
   CHECK(backend.discover().empty());  // not looked yet
-  backend.refresh();
+  CHECK(backend.refresh().ok());
   const std::vector<SeenDevice> seen = backend.discover();
   REQUIRE(seen.size() == 2);
   CHECK(seen[0].serial == "numa:node0");
@@ -140,17 +155,17 @@ TEST_CASE("numa: nodes without processors are devices, others are not") {
 TEST_CASE("numa: an adopted node keeps its capacity while its memory is there, and is gone when it is not") {
   Machine machine;
   NumaBackend backend(machine.options(), nullptr);
-  backend.refresh();
+  CHECK(backend.refresh().ok());
   const uint64_t adopted = backend.discover().at(0).capacity_bytes;
   backend.know_devices({known_node(0, adopted)});
   machine.node(0, "", node_bytes - 3 * mib, node_bytes - 3 * mib);
-  backend.refresh();
+  CHECK(backend.refresh().ok());
   CHECK(backend.discover().at(0).capacity_bytes == adopted);
   machine.node(0, "", adopted - mib, adopted - mib);
-  backend.refresh();
+  CHECK(backend.refresh().ok());
   CHECK(backend.discover().at(0).capacity_bytes < adopted);
   machine.node_gone(0);
-  backend.refresh();
+  CHECK(backend.refresh().ok());
   CHECK(backend.discover().empty());
   const Status carved = backend.carve("numa:lease-1", granule, granules(1));
   // The directory was made while the node was there, and an object could only be where the node is.
@@ -207,7 +222,7 @@ TEST_CASE("numa: what the HMAT does not say is measured once the node is adopted
   NumaOptions options = machine.options();
   options.measure = true;
   NumaBackend backend(options, nullptr);
-  backend.refresh();
+  CHECK(backend.refresh().ok());
   CHECK(backend.attributes("numa:node0").source == AttributesSource::none);
   backend.know_devices({known_node(0, numa_capacity(node_bytes))});
   REQUIRE(backend.take_over("numa:node0").ok());
@@ -224,7 +239,7 @@ TEST_CASE("numa: a node that grows while it is adopted gives more") {
   if (!can_bind()) return;
   Adopted numa;
   numa.machine.node(0, "", gib, gib);
-  numa.backend.refresh();
+  CHECK(numa.backend.refresh().ok());
   CHECK(numa.backend.discover().at(0).capacity_bytes == 992 * mib);
   const uint64_t count = 300 * mib / granule;
   const Status carved = numa.backend.carve("numa:lease-1", count * granule, granules(count));
@@ -238,17 +253,17 @@ TEST_CASE("numa: leases are found again by the next backend, and nothing else ta
   {
     NumaBackend backend(machine.options(), nullptr);
     backend.know_devices(known);
-    backend.refresh();
+    CHECK(backend.refresh().ok());
     REQUIRE(backend.carve("numa:lease-3", granule, granules(1)).ok());
     NumaBackend second(machine.options(), nullptr);
     second.know_devices(known);
-    second.refresh();
+    CHECK(second.refresh().ok());
     CHECK(second.discover().at(0).detail.find("another terraced") != std::string::npos);
     CHECK(second.carve("numa:lease-4", granule, granules(1)).error().code == ErrorCode::unavailable);
   }
   NumaBackend backend(machine.options(), nullptr);
   backend.know_devices(known);
-  backend.refresh();
+  CHECK(backend.refresh().ok());
   REQUIRE(backend.list().ok());
   REQUIRE(backend.list()->size() == 1);
   CHECK(backend.list()->at(0).bytes == granule);
@@ -257,7 +272,7 @@ TEST_CASE("numa: leases are found again by the next backend, and nothing else ta
   // Given up, the directory goes with the next look.
   const std::string path = backend.object_directories().at(0);
   backend.know_devices({});
-  backend.refresh();
+  CHECK(backend.refresh().ok());
   CHECK(backend.object_directories().empty());
   CHECK(!std::filesystem::exists(path));
 }
@@ -307,7 +322,7 @@ TEST_CASE("numa: a lease over two nodes, of an unknown device or of another kind
   machine.write("/sys/devices/system/node/online", "0-1\n");
   NumaBackend backend(machine.options(false), nullptr);
   backend.know_devices({known_node(0, 224 * mib), known_node(1, 224 * mib, DeviceId{2})});
-  backend.refresh();
+  CHECK(backend.refresh().ok());
   const Status both = backend.carve("numa:lease-1", 2 * granule, {{DeviceId{1}, 0, 1}, {DeviceId{2}, 0, 1}});
   CHECK(both.error().code == ErrorCode::unsupported);
   CHECK(backend.carve("numa:lease-1", granule, {{DeviceId{9}, 0, 1}}).error().code == ErrorCode::unavailable);
@@ -326,7 +341,7 @@ TEST_CASE("numa: pages that the kernel put elsewhere fail the carve, in words, a
   if (os::node_attributes(1).exists) return;  // a machine on which node 1 is real
   NumaBackend backend(machine.options(false), nullptr);
   backend.know_devices({known_node(1, 224 * mib)});
-  backend.refresh();
+  CHECK(backend.refresh().ok());
   const Status carved = backend.carve("numa:lease-1", granule, granules(1));
   REQUIRE(!carved.ok());
   CHECK_MESSAGE(carved.error().detail.find("node 1") != std::string::npos, carved.error().detail);

@@ -8,7 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "core/base/prng.h"
 #include "core/base/units.h"
@@ -51,10 +55,10 @@ class Manager {
   void restart() {
     backend = std::make_unique<PmemBackend>(machine.pmem(), machine.cxl(),
                                             RegionRecords(directory_ + "/state-regions.toml"),
-                                            PmemOptions{.settle_ns = 0, .look_ns = 0});
+                                            PmemOptions{.look_ns = 0});
     backend->know_devices(known_);
     backend->know_objects(objects_);
-    backend->refresh();
+    CHECK(backend->refresh().ok());
   }
   void compose() {
     const auto made = backend->create_region({{"0xc0"}, 0, 0});
@@ -336,7 +340,7 @@ TEST_CASE("pmem: bytes on a region that is not there are not reported as erased"
   REQUIRE(manager.carve("pmem:lease-1", granule).ok());
   write_to(*manager.backend, "pmem:lease-1", "secret");
   manager.machine.unplug("0xc0");
-  manager.backend->refresh();
+  CHECK(manager.backend->refresh().ok());
   REQUIRE(manager.backend->discover().size() == 1);
   CHECK(manager.backend->discover()[0].capacity_bytes == 0);
   CHECK(says(manager.backend->discover()[0].detail, "cannot be made again now: there is no memdev 0xc0"));
@@ -345,7 +349,7 @@ TEST_CASE("pmem: bytes on a region that is not there are not reported as erased"
         ErrorCode::io_error);
   CHECK(manager.backend->scrub("pmem:lease-1").error().code == ErrorCode::io_error);
   manager.machine.plug("0xc0");
-  manager.backend->refresh();
+  CHECK(manager.backend->refresh().ok());
   CHECK(manager.backend->discover()[0].capacity_bytes != 0);
   CHECK(manager.end("pmem:lease-1", granule).ok());
 }
@@ -494,7 +498,10 @@ TEST_CASE("pmem: a region that is not adopted is only looked at, and what is on 
   CHECK(manager.backend->list()->empty());
   REQUIRE(manager.backend->discover().size() == 1);
   CHECK(says(manager.backend->discover()[0].contents, "2 namespaces of somebody else's"));
-  CHECK(says(manager.backend->discover()[0].contents, "process 12 (vllm)"));
+  CHECK(manager.machine.user_looks == 0);  // at every process: only when somebody asks
+  REQUIRE(manager.backend->inspect().size() == 1);
+  CHECK(manager.machine.user_looks != 0);
+  CHECK(says(manager.backend->inspect()[0].contents, "process 12 (vllm)"));
   CHECK(manager.machine.steps() == 0);
 }
 
@@ -549,6 +556,74 @@ TEST_CASE("pmem: namespaces that nobody granted on an adopted region are orphans
   }
   REQUIRE(manager.machine.namespaces().size() == 1);
   CHECK(manager.machine.namespaces()[0].bytes == 18 * mib);
+}
+
+TEST_CASE("pmem: what cannot be looked at is neither gone, nor fenced, nor erased") {
+  for (const bool half : {false, true}) {
+    CAPTURE(half);
+    Manager manager;
+    manager.compose();
+    manager.adopt();
+    REQUIRE(manager.carve("pmem:lease-1", granule).ok());
+    write_to(*manager.backend, "pmem:lease-1", "kept");
+    (half ? manager.machine.half_blind : manager.machine.blind) = true;
+    manager.machine.fault_at(1000, StepFault::none);
+    for (const Status& status :
+         {manager.backend->refresh(), manager.backend->fence("pmem:lease-1"),
+          manager.backend->erase("pmem:lease-1", Manager::extents(granule), 0, granule),
+          Status(manager.backend->scrub("pmem:lease-1").error()), Status(manager.backend->list().error()),
+          manager.backend->take_over(serial), manager.backend->destroy_region(serial)}) {
+      REQUIRE(!status.ok());
+      CHECK((status.error().os_errno == EMFILE || status.error().os_errno == EAGAIN));
+    }
+    CHECK(manager.machine.steps() == 0);
+    REQUIRE(manager.backend->discover().size() == 1);
+    CHECK(manager.backend->discover()[0].capacity_bytes == 448 * mib);
+    manager.machine.blind = manager.machine.half_blind = false;
+    CHECK(manager.backend->refresh().ok());
+    CHECK(read_from(*manager.backend, "pmem:lease-1", 4) == "kept");
+    CHECK(manager.backend->fence("pmem:lease-1").ok());
+  }
+}
+
+TEST_CASE("pmem: a region whose driver takes its time holds up nobody's fence") {
+  FakeCxlMachine machine;
+  for (const char* memdev : {"0xc0", "0xc1"}) {
+    machine.add_memdev(memdev);
+    machine.add_window({{memdev}});
+  }
+  PmemBackend backend(machine.pmem(), machine.cxl(), RegionRecords(""), PmemOptions{.look_ns = 0});
+  REQUIRE(backend.create_region({{"0xc0"}, 0, 0}).ok());
+  backend.know_devices({{DeviceId{1}, serial, "pmem", 448 * mib, granule}});
+  REQUIRE(backend.take_over(serial).ok());
+  REQUIRE(backend.carve("pmem:lease-1", granule, Manager::extents(granule)).ok());
+  machine.driver_looks = 12;
+  std::atomic<bool> made{false};
+  std::thread maker([&] {
+    const auto created = backend.create_region({{"0xc1"}, 0, 0});
+    CHECK(created.ok());
+    made = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  CHECK(backend.fence("pmem:lease-1").ok());
+  CHECK(backend.refresh().ok());  // which does not take the unfinished one apart
+  CHECK(!made);
+  maker.join();
+  CHECK(machine.regions() == 2);
+  CHECK(!backend.open("pmem:lease-1", ObjectAccess::read_only).ok());
+}
+
+TEST_CASE("pmem: a device that is not in /dev yet is told at once, and not waited for") {
+  PmemNamespace space;
+  space.name = "namespace0.0";
+  space.device = "/dev/dax-that-is-not-there";
+  const auto kernel = make_pmem_kernel();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto fd = kernel->open(space, O_RDONLY);
+  const auto took = std::chrono::steady_clock::now() - begin;
+  REQUIRE(!fd.ok());
+  CHECK(fd.error().code == ErrorCode::unavailable);
+  CHECK(took < std::chrono::milliseconds(50));  // it was 100: the event loop's
 }
 
 TEST_CASE("pmem: a lease's namespace that somebody disabled is enabled again") {
@@ -620,7 +695,7 @@ TEST_CASE("pmem: a region that is made again before its driver is there stays, a
   CHECK(says(manager.backend->discover()[0].detail, "could not be tried yet"));
   CHECK(!manager.backend->open("pmem:lease-1", ObjectAccess::read_only).ok());
   manager.machine.pmem_driver = true;
-  manager.backend->refresh();
+  CHECK(manager.backend->refresh().ok());
   CHECK(manager.machine.regions() == 1);
   REQUIRE(manager.backend->discover().size() == 1);
   CHECK(manager.backend->discover()[0].capacity_bytes == 448 * mib);
@@ -648,7 +723,7 @@ TEST_CASE("pmem: whatever step of trying a region that is made again fails, the 
     const Status refused = manager.carve("pmem:lease-2", granule);
     REQUIRE(!refused.ok());
     CHECK(refused.error().code == ErrorCode::unavailable);
-    manager.backend->refresh();
+    CHECK(manager.backend->refresh().ok());
     CHECK(manager.carve("pmem:lease-2", granule).ok());
     CHECK(read_from(*manager.backend, "pmem:lease-1", 15) == "over the reboot");
   }
@@ -686,8 +761,7 @@ TEST_CASE("pmem: a volatile region is tried, too, and is another backend's devic
     machine.add_memdev("0xd0", true);
     machine.add_window({{"0xd0"}});
     machine.silent_zeros = forgets;
-    PmemBackend backend(machine.pmem(), machine.cxl(), RegionRecords(""),
-                        PmemOptions{.settle_ns = 0, .look_ns = 0});
+    PmemBackend backend(machine.pmem(), machine.cxl(), RegionRecords(""), PmemOptions{.look_ns = 0});
     const auto made = backend.create_region({{"0xd0"}, 0, 0});
     CHECK(made.ok() == !forgets);
     CHECK(machine.regions() == (forgets ? 0 : 1));
@@ -701,8 +775,7 @@ TEST_CASE("pmem: a volatile region is not taken apart under those who use its da
   FakeCxlMachine machine;
   machine.add_memdev("0xd0", true);
   machine.add_window({{"0xd0"}});
-  PmemBackend backend(machine.pmem(), machine.cxl(), RegionRecords(""),
-                      PmemOptions{.settle_ns = 0, .look_ns = 0});
+  PmemBackend backend(machine.pmem(), machine.cxl(), RegionRecords(""), PmemOptions{.look_ns = 0});
   REQUIRE(backend.create_region({{"0xd0"}, 0, 0}).ok());
   machine.user = "process 12 (vllm)";
   const Status busy = backend.destroy_region("dax:0xd0");
@@ -720,7 +793,7 @@ TEST_CASE("pmem: another manager's namespace that is called as a lease of ours i
   manager.compose();
   manager.machine.add_foreign(32 * mib, "pmem:lease-1");
   manager.backend->know_objects({{"pmem:lease-1", granule, {{DeviceId{7}, 0, 1}}}});  // of another region
-  manager.backend->refresh();
+  CHECK(manager.backend->refresh().ok());
   CHECK(!manager.backend->discover()[0].contents.empty());
   manager.adopt();
   CHECK(manager.machine.namespaces().empty());
