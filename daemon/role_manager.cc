@@ -124,6 +124,9 @@ Status listen_for_agents(const DaemonConfig& config, Agents& agents, kj::AsyncIo
 
 }  // namespace
 
+// Memdevs are enabled and regions made some seconds after the file systems are there, at most.
+constexpr uint64_t settle_ns = 10 * ns_per_s;
+
 Status run_manager(const DaemonConfig& config, bool accept_lost_objects) {
   // Before any thread: one that is started with these signals open would take them, and end the process.
   kj::UnixEventPort::captureSignal(SIGTERM);
@@ -140,7 +143,7 @@ Status run_manager(const DaemonConfig& config, bool accept_lost_objects) {
   RemoteBackend remote(agents, memory->backends());
   memory->backends().add_remote(remote);
   Engine engine(*store, memory->backends(), clock, io.provider->getTimer(),
-                EngineOptions{.scrub_bytes_per_s = config.scrub_bytes_per_s});
+                EngineOptions{.scrub_bytes_per_s = config.scrub_bytes_per_s, .settle_ns = settle_ns});
   // Before the engine waits for its workers: they may wait for agents.
   KJ_DEFER(agents.stop());
   if (accept_lost_objects) engine.accept_lost_objects();

@@ -67,6 +67,8 @@ struct EngineCounters {
 
 struct EngineOptions {
   uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
+  // How long the first start waits for memory of live leases that the kernel may still be finding; 0: not.
+  uint64_t settle_ns = 0;
   // How often devices are looked for and moves are driven; 0: never.
   uint64_t housekeeping_ns = 1 * ns_per_s;
   // How long a movable lease must have been without a session before the manager moves it: a holder whose
@@ -88,11 +90,14 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   // transfer: done). Dropping the promise of a waiting grant takes it out of the queue when its turn comes.
   kj::Promise<Result<Reply>> submit(Command command, Actor actor = {});
 
-  // AdoptDevice, and then what the backend does to make the device ours (Backend::take_over). When that fails,
-  // a device that was not adopted before is not adopted after.
+  // AdoptDevice, and then what the backend does to make the device ours (Backend::take_over). What stands
+  // against that is looked for before anything is durable; when it fails all the same, a device that was not
+  // adopted before is not adopted after. A crash in between leaves it adopted, with what was on it: the next
+  // start destroys that as orphans, unless somebody uses it.
   kj::Promise<Result<Reply>> adopt(AdoptDevice command, Actor actor);
 
   // Looks at the hardware again, and at what that means for leases, now instead of within a second.
+  // What two such looks in turn do not show is lost.
   kj::Promise<void> look_at_devices();
 
   // Durable entries of the audit log.
@@ -190,7 +195,10 @@ class Engine final : private kj::TaskSet::ErrorHandler {
 
   // housekeeping.cc: devices that come and go, leases that drains and compactions want elsewhere
   kj::Promise<void> keep_house();
-  void watch_devices();
+  kj::Promise<Result<Reply>> adopt_present(AdoptDevice command, Actor actor, bool known);
+  static bool is_seen(const std::vector<SeenDevice>& seen, const DeviceRow& device);
+  kj::Promise<void> watch_devices();
+  kj::Promise<void> end_waits(std::vector<std::string> back);
   void drive_moves();
   void move_unheld(LeaseId lease);
   void copy_and_finish(const MoveReady& move);
@@ -199,6 +207,9 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   struct Loaded;
   kj::Promise<Status> recover();
   kj::Promise<Result<Loaded>> load();
+  Result<Loaded> look_around(Image image);
+  std::string still_missing(const Image& image, const Result<std::vector<ObservedObject>>& objects);
+  Status all_seen(const Image& image, const Status& looked) const;
   kj::Promise<Status> take_over(Loaded loaded);
   void destroy_orphans(const std::vector<std::string>& orphans);
   std::vector<ResizeFinished> finish_resizes(const std::vector<Effect>& effects);
@@ -234,6 +245,10 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::unordered_map<uint64_t, uint64_t> asked_to_move_ns_;  // lease -> when its holder was asked
   std::unordered_map<uint64_t, uint64_t> unheld_since_ns_;   // leases that should move, by housekeeping's looks
   std::set<LeaseId> moving_;                                 // by the manager itself
+  std::map<DeviceId, unsigned> missed_looks_;                // complete ones in turn that did not show a device
+  std::map<DeviceId, unsigned> incomplete_returns_;  // looks at a device whose objects were not all there
+  std::string look_failure_;                         // of the last look, in words; logged once
+  bool looking_again_ = false;
   uint64_t armed_for_ns_ = UINT64_MAX;
   uint64_t timer_generation_ = 0;
   static constexpr uint64_t recovery_pause_ns_min = 200 * ns_per_ms;

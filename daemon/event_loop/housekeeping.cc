@@ -12,6 +12,12 @@ namespace {
 
 constexpr uint64_t ask_again_ns = 10 * ns_per_s;
 
+bool is_whole(const LeaseRow& lease, const std::vector<ObservedObject>& objects) {
+  return std::any_of(objects.begin(), objects.end(), [&lease](const ObservedObject& object) {
+    return object.name == lease.object && object.bytes >= lease.bytes;
+  });
+}
+
 }  // namespace
 
 kj::Promise<void> Engine::keep_house() {
@@ -24,14 +30,24 @@ kj::Promise<void> Engine::keep_house() {
 
 // Not on the urgent worker: hardware that answers slowly must not keep a fence waiting.
 kj::Promise<void> Engine::look_at_devices() {
-  return bulk_worker_
-      .run([this]() -> Status {
-        backend_.refresh();
-        return {};
-      })
-      .then([this](Status) {
-        if (!refusing_) watch_devices();
+  return bulk_worker_.run([this]() -> Status { return backend_.refresh(); })
+      .then([this](Status looked) -> kj::Promise<void> {
+        const bool failed = !looked.ok() && looked.error().code != ErrorCode::busy;
+        const std::string failure = failed ? looked.error().to_string() : "";
+        if (failure != look_failure_ && !failure.empty())
+          spdlog::warn("devices could not all be looked at; what is not seen is not taken for gone: {}",
+                       failure);
+        look_failure_ = failure;
+        if (refusing_) return kj::READY_NOW;
+        return watch_devices();
       });
+}
+
+// A device of which there is less than was adopted is not the one.
+bool Engine::is_seen(const std::vector<SeenDevice>& seen, const DeviceRow& device) {
+  return std::any_of(seen.begin(), seen.end(), [&device](const SeenDevice& one) {
+    return one.serial == device.serial && one.capacity_bytes >= device.capacity_bytes;
+  });
 }
 
 void Engine::tell_devices() {
@@ -42,7 +58,20 @@ void Engine::tell_devices() {
 }
 
 kj::Promise<Result<Reply>> Engine::adopt(AdoptDevice command, Actor actor) {
-  const bool known = state_->find_device(command.serial) != nullptr;
+  const DeviceRow* row = state_->find_device(command.serial);
+  if (row != nullptr && state_->absent(row->id)) {  // it is back: what leases have on it is looked at first
+    return look_at_devices().then([this, command, actor] { return adopt_present(command, actor, true); });
+  }
+  if (row != nullptr) return adopt_present(std::move(command), std::move(actor), true);
+  return bulk_worker_
+      .run([this, serial = command.serial]() -> Status { return backend_.may_take_over(serial); })
+      .then([this, command, actor](Status status) -> kj::Promise<Result<Reply>> {
+        if (!status.ok()) return Result<Reply>(std::move(status).error());
+        return adopt_present(command, actor, false);
+      });
+}
+
+kj::Promise<Result<Reply>> Engine::adopt_present(AdoptDevice command, Actor actor, bool known) {
   return submit(command, actor)
       .then([this, command, actor, known](Result<Reply> reply) -> kj::Promise<Result<Reply>> {
         if (!reply.ok()) return reply;
@@ -61,25 +90,75 @@ kj::Promise<Result<Reply>> Engine::adopt(AdoptDevice command, Actor actor) {
       });
 }
 
-void Engine::watch_devices() {
+// A device is lost when two looks in turn, each of which saw all there is of its kind, did not show it: one
+// alone may have come between two steps of the kernel's, or of somebody's who reconfigures it.
+kj::Promise<void> Engine::watch_devices() {
+  constexpr unsigned looks_until_lost = 2;
+  constexpr auto second_look = 200 * kj::MILLISECONDS;
   const std::vector<SeenDevice> seen = backend_.discover();
-  std::vector<std::pair<std::string, bool>> changed;  // serial, lost
+  std::vector<std::string> lost, back;
+  bool unsure = false;
   for (const auto& entry : state_->devices()) {
     const DeviceRow& device = entry.second;
-    const bool here = std::any_of(seen.begin(), seen.end(), [&device](const SeenDevice& one) {
-      return one.serial == device.serial && one.capacity_bytes >= device.capacity_bytes;
-    });
-    if (here == state_->absent(device.id)) changed.emplace_back(device.serial, !here);
-  }
-  for (const auto& [serial, lost] : changed) {
-    if (lost) {
-      spdlog::error("device {} vanished; its leases are fenced", serial);
-      apply(DeviceLost{serial, clock_.now_ns()}, nullptr);
-    } else {
-      spdlog::warn("device {} is back", serial);
-      apply(DeviceBack{serial, clock_.now_ns()}, nullptr);
+    const bool here = is_seen(seen, device);
+    if (here) missed_looks_.erase(device.id);
+    if (here && state_->absent(device.id)) back.push_back(device.serial);
+    if (here || state_->absent(device.id) || !backend_.saw_all(device.backend)) continue;
+    if (++missed_looks_[device.id] < looks_until_lost) {
+      unsure = true;
+      continue;
     }
+    missed_looks_.erase(device.id);
+    lost.push_back(device.serial);
   }
+  for (const std::string& serial : lost) {
+    spdlog::error("device {} vanished; its leases are fenced", serial);
+    apply(DeviceLost{serial, clock_.now_ns()}, nullptr);
+  }
+  if (unsure && !looking_again_ && options_.housekeeping_ns != 0) {
+    looking_again_ = true;
+    tasks_.add(timer_.afterDelay(second_look).then([this] {
+      looking_again_ = false;
+      return look_at_devices();
+    }));
+  }
+  if (back.empty()) return kj::READY_NOW;
+  return end_waits(std::move(back));
+}
+
+// Devices that are there again. Where leases wait for one, their objects are looked at before anything is
+// decided about them; the kernel may find them a moment after the device.
+kj::Promise<void> Engine::end_waits(std::vector<std::string> back) {
+  constexpr unsigned looks_max = 10;
+  const auto waited_for = [this](const std::string& serial) {
+    const DeviceRow* device = state_->find_device(serial);
+    return device != nullptr && !state_->awaiting(device->id).empty();
+  };
+  const bool list = std::any_of(back.begin(), back.end(), waited_for);
+  return bulk_worker_
+      .run([this, list]() -> Result<std::vector<ObservedObject>> {
+        if (!list) return std::vector<ObservedObject>{};
+        return backend_.list();
+      })
+      .then([this, back = std::move(back),
+             recoveries = recoveries_begun_](Result<std::vector<ObservedObject>> listed) {
+        if (refusing_ || recoveries != recoveries_begun_ || !listed.ok()) return;  // the next look tries again
+        std::vector<std::pair<std::string, uint64_t>> objects;
+        for (const ObservedObject& object : *listed) objects.emplace_back(object.name, object.bytes);
+        for (const std::string& serial : back) {
+          const DeviceRow* device = state_->find_device(serial);
+          if (device == nullptr) continue;
+          const std::vector<LeaseId> waiting = state_->awaiting(device->id);
+          const bool whole = std::all_of(waiting.begin(), waiting.end(), [&](LeaseId id) {
+            return is_whole(*state_->find_lease(id), *listed);
+          });
+          if (!whole && ++incomplete_returns_[device->id] < looks_max) continue;
+          incomplete_returns_.erase(device->id);
+          spdlog::warn("device {} is back{}", serial,
+                       waiting.empty() ? "" : "; leases that waited for it go on where their memory is whole");
+          apply(DeviceBack{serial, clock_.now_ns(), objects}, nullptr);
+        }
+      });
 }
 
 void Engine::drive_moves() {

@@ -3,8 +3,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "core/base/failpoint.h"
@@ -15,6 +17,16 @@
 
 namespace terrace::daemon {
 namespace {
+
+bool is_live(const LeaseRow& lease) {
+  return lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking ||
+         lease.phase == LeasePhase::transferring;
+}
+
+bool lies_on(const LeaseRow& lease, DeviceId device) {
+  return std::any_of(lease.extents.begin(), lease.extents.end(),
+                     [device](const Extent& extent) { return extent.device == device; });
+}
 
 // An agent cuts its objects back before it counts (daemon/rpc/agents.h): nobody waits for it at the start.
 bool is_local_resize(const Effect& effect) {
@@ -54,22 +66,90 @@ kj::Promise<Result<Engine::Loaded>> Engine::load() {
       .then([this](Result<Image> read) -> kj::Promise<Result<Loaded>> {
         if (!read.ok()) return Result<Loaded>(std::move(read).error());
         auto image = std::make_shared<Image>(std::move(read).value());
-        return bulk_worker_.run([this, image]() -> Result<Loaded> {
-          backend_.know_devices(known_devices(*image));
-          backend_.know_objects(known_objects(*image));
-          backend_.refresh();
-          auto listed = backend_.list();
-          if (!listed.ok()) return std::move(listed).error();
-          return Loaded{std::move(*image), std::move(listed).value()};
-        });
+        return bulk_worker_.run([this, image]() -> Result<Loaded> { return look_around(std::move(*image)); });
       });
+}
+
+// On the bulk worker. The kernel may still be finding memory when the machine comes up: a first start waits for
+// what live leases have and what outlasts that, but not for long. What is not there then is waited for while
+// the manager serves (StateMachine::awaiting).
+Result<Engine::Loaded> Engine::look_around(Image image) {
+  constexpr auto pause = std::chrono::milliseconds(100);
+  backend_.know_devices(known_devices(image));
+  backend_.know_objects(known_objects(image));
+  const uint64_t settle_ns = counters_.recoveries == 0 ? options_.settle_ns : 0;
+  const uint64_t deadline_ns = clock_.now_ns() + settle_ns;
+  for (bool told = false;;) {
+    const Status looked = backend_.refresh();
+    auto listed = backend_.list();
+    const std::string missing = still_missing(image, listed);
+    if (missing.empty() || clock_.now_ns() >= deadline_ns) {
+      if (!missing.empty() && settle_ns != 0)
+        spdlog::warn("start: {} not there after {}; what needs it waits", missing, format_duration(settle_ns));
+      if (!listed.ok()) return std::move(listed).error();
+      TERRACE_RETURN_IF_ERROR(all_seen(image, looked));
+      return Loaded{std::move(image), std::move(listed).value()};
+    }
+    if (!std::exchange(told, true))
+      spdlog::info("start: waiting up to {} for {}", format_duration(settle_ns), missing);
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+// In words, which memory of live leases that may still show up has not; empty: none.
+std::string Engine::still_missing(const Image& image, const Result<std::vector<ObservedObject>>& objects) {
+  const std::vector<SeenDevice> seen = backend_.discover();
+  std::set<std::string> missing;
+  for (const LeaseRow& lease : image.leases) {
+    if (!is_live(lease) || !object_host(lease.object).empty()) continue;
+    for (const DeviceRow& device : image.devices) {
+      if (!backend_.outlasts_absence(device.backend) || !lies_on(lease, device.id)) continue;
+      const bool whole = objects.ok() && std::any_of(objects->begin(), objects->end(), [&](const auto& object) {
+                           return object.bytes >= lease.bytes &&
+                                  (object.name == lease.object || object.name == lease.next_object);
+                         });
+      if (!is_seen(seen, device)) {
+        missing.insert("device " + device.serial);
+      } else if (!whole) {
+        missing.insert("memory object " + lease.object);
+      }
+    }
+  }
+  constexpr size_t named_max = 3;
+  std::string words;
+  size_t named = 0;
+  for (const std::string& one : missing)
+    if (named++ < named_max) words += (words.empty() ? "" : ", ") + one;
+  if (missing.size() > named_max) words += " and " + std::to_string(missing.size() - named_max) + " more";
+  return words;
+}
+
+// Memory that could not be looked at is not gone: leases on it must not be ended for that.
+Status Engine::all_seen(const Image& image, const Status& looked) const {
+  if (looked.ok() || accept_lost_objects_) return {};
+  for (const LeaseRow& lease : image.leases) {
+    const std::string kind(object_kind(lease.object));
+    if (!is_live(lease) || !object_host(lease.object).empty() || backend_.saw_all(kind)) continue;
+    if (backend_.outlasts_absence(kind)) continue;  // it waits
+    Error error = looked.error();
+    error.detail = "lease " + std::to_string(lease.id.value) + " has memory of the kind '" + kind +
+                   "', which cannot be looked at now: " + error.detail +
+                   ". Start again when that passed; or, if that memory really is gone, with "
+                   "--accept-lost-objects, which ends such leases";
+    return error;
+  }
+  return {};
 }
 
 // Builds the state, destroys orphans, makes the findings durable; only then are its effects performed.
 kj::Promise<Status> Engine::take_over(Loaded loaded) {
   Observation observed;
   for (const ObservedObject& object : loaded.objects) observed.objects.emplace_back(object.name, object.bytes);
-  for (const SeenDevice& device : backend_.discover()) observed.device_serials.push_back(device.serial);
+  const std::vector<SeenDevice> seen_devices = backend_.discover();
+  for (const DeviceRow& device : loaded.image.devices) {
+    if (is_seen(seen_devices, device)) observed.device_serials.push_back(device.serial);
+    if (backend_.outlasts_absence(device.backend)) observed.lasting_backends.insert(device.backend);
+  }
   if (Status status = check_directory(loaded.image, observed); !status.ok()) return status;
   auto next = std::make_unique<StateMachine>();
   auto recovered = next->recover(std::move(loaded.image), observed, read_boot_id(), clock_.now_ns());
@@ -196,6 +276,8 @@ void Engine::begin_recovery(const Error& cause) {
   actors_.clear();
   asked_to_move_ns_.clear();
   unheld_since_ns_.clear();
+  missed_looks_.clear();
+  incomplete_returns_.clear();
   clear_scrubbers();
   armed_for_ns_ = UINT64_MAX;
   ++timer_generation_;

@@ -34,6 +34,18 @@ class MemoryBackend final : public daemon::Backend {
       if (!unplugged_.contains(serial)) seen.push_back({serial, "emulated", device_bytes, 2 * mib, "test"});
     return seen;
   }
+  Status refresh() override {
+    ++refreshes;
+    if (blind) return os_error(EMFILE, "refresh", "planted");
+    return {};
+  }
+  bool saw_all(std::string_view) const override { return !blind; }
+  bool outlasts_absence(std::string_view) const override { return lasting; }
+  Status may_take_over(const std::string&) override { return in_use(); }
+  Status take_over(const std::string&) override {
+    ++take_overs;
+    return in_use();
+  }
   void unplug(const std::string& serial) {
     const std::lock_guard lock(mutex_);
     unplugged_.insert(serial);
@@ -84,6 +96,7 @@ class MemoryBackend final : public daemon::Backend {
   Result<std::vector<daemon::ObservedObject>> list() override {
     const std::lock_guard lock(mutex_);
     std::vector<daemon::ObservedObject> found;
+    if (hide_objects) return found;
     for (const auto& [name, fd] : objects_) found.push_back(observe(name, fd.get()));
     return found;
   }
@@ -163,9 +176,18 @@ class MemoryBackend final : public daemon::Backend {
   bool in_place = false;              // set before any lease is granted
   std::function<void()> during_copy;  // on the worker's thread; set before any move begins
   std::atomic<int> erasures{0};
+  std::atomic<bool> blind{false};         // devices cannot be looked at
+  std::atomic<bool> lasting{false};       // objects outlast the absence of their device
+  std::atomic<bool> hide_objects{false};  // as when their device is not there
+  std::atomic<bool> used{false};          // a device that is to be taken over
+  std::atomic<int> refreshes{0}, take_overs{0};
   std::atomic<int> fence_errno{0};
 
  private:
+  Status in_use() const {
+    if (!used) return {};
+    return Error{.code = ErrorCode::busy, .where = "take_over", .detail = "held by process 12 (vllm)"};
+  }
   static daemon::ObservedObject observe(const std::string& name, int fd) {
     struct stat info {};
     ::fstat(fd, &info);

@@ -1,12 +1,28 @@
 #include <doctest/doctest.h>
 #include <kj/vector.h>
 
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
 #include "daemon/backend/backend_set.h"
 #include "tests/unit/event_loop/engine_fixture.h"
 
 using namespace terrace;
 using namespace terrace::daemon;
 using terrace::test::EngineFixture;
+
+namespace {
+
+// A pool of memory whose objects are whole when their device comes back.
+void compose_lasting(EngineFixture& fixture) {
+  fixture.backend.lasting = true;
+  fixture.start();
+  REQUIRE(fixture.submit(AdoptDevice{"emu:a", "pmem", fixture.backend.device_bytes, 2 * mib}).ok());
+  REQUIRE(fixture.submit(CreatePool{"p", {"emu:a"}}).ok());
+}
+
+}  // namespace
 
 TEST_CASE("Engine: a grant and its release are two commits, the record of the scrub goes with the next one") {
   EngineFixture fixture;
@@ -97,6 +113,122 @@ TEST_CASE("Engine: a vanished device takes its own leases with it, and their hol
   fixture.backend.plug(lost->serial);
   CHECK(fixture.eventually([&] { return fixture.engine->state().find_lease(one.id) == nullptr; }));
   CHECK(fixture.free_bytes() == fixture.backend.device_bytes);
+}
+
+TEST_CASE("Engine: a device is lost after two whole looks in turn without it, and never by one that failed") {
+  EngineFixture fixture;
+  fixture.start();
+  fixture.compose();
+  const LeaseRow lease = fixture.grant(fixture.grant_of(2 * mib));
+  const DeviceId device = lease.extents.front().device;
+  const auto look = [&] { fixture.engine->look_at_devices().wait(fixture.io.waitScope); };
+  fixture.backend.unplug("emu:a");
+  fixture.backend.blind = true;
+  for (int i = 0; i < 5; ++i) look();
+  CHECK(!fixture.engine->state().absent(device));
+  fixture.backend.blind = false;
+  look();
+  CHECK(!fixture.engine->state().absent(device));
+  fixture.backend.plug("emu:a");
+  look();
+  fixture.backend.unplug("emu:a");
+  look();
+  CHECK(!fixture.engine->state().absent(device));  // it was there in between
+  look();
+  CHECK(fixture.engine->state().absent(device));
+}
+
+TEST_CASE("Engine: a lease waits for a device that is late, and is reinstated where its memory is whole") {
+  for (const bool whole : {true, false}) {
+    CAPTURE(whole);
+    EngineFixture fixture;
+    compose_lasting(fixture);
+    const LeaseRow lease = fixture.grant(fixture.grant_of(4 * mib));
+    fixture.engine.reset();
+    fixture.backend.unplug("emu:a");
+    fixture.backend.hide_objects = true;
+    fixture.start();
+    REQUIRE(fixture.engine->state().find_lease(lease.id) != nullptr);
+    CHECK(fixture.engine->state().find_lease(lease.id)->phase == LeasePhase::active);
+    CHECK(fixture.engine->findings().size() == 2);
+    const auto refused = fixture.submit(Transfer{lease.id, "t", "other", "", fixture.clock.now_ns()});
+    REQUIRE(!refused.ok());
+    CHECK(refused.error().code == ErrorCode::unavailable);
+    fixture.backend.plug("emu:a");
+    const auto look = [&] { fixture.engine->look_at_devices().wait(fixture.io.waitScope); };
+    look();
+    CHECK(fixture.engine->state().absent(lease.extents.front().device));  // its object may be a moment later
+    fixture.backend.hide_objects = !whole;
+    for (int i = 0; i < 10; ++i) look();
+    CHECK(!fixture.engine->state().absent(lease.extents.front().device));
+    const LeaseRow* now = fixture.engine->state().find_lease(lease.id);
+    if (whole) {
+      REQUIRE(now != nullptr);
+      CHECK(now->phase == LeasePhase::active);
+      CHECK(fixture.backend.usage(lease.object)->bytes == 4 * mib);
+      CHECK(fixture.submit(Transfer{lease.id, "t", "other", "", fixture.clock.now_ns()}).ok());
+    } else {
+      CHECK(fixture.eventually([&] { return fixture.engine->state().find_lease(lease.id) == nullptr; }));
+    }
+  }
+}
+
+TEST_CASE("Engine: the first start waits for memory of leases that outlasts absence, and not for long") {
+  EngineFixture fixture;
+  compose_lasting(fixture);
+  const LeaseRow lease = fixture.grant(fixture.grant_of(4 * mib));
+  fixture.engine.reset();
+  fixture.backend.hide_objects = true;
+  std::thread kernel([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));
+    fixture.backend.hide_objects = false;
+  });
+  fixture.start({.settle_ns = 30 * ns_per_s, .housekeeping_ns = 0});
+  kernel.join();
+  CHECK(fixture.engine->state().find_lease(lease.id)->phase == LeasePhase::active);
+  CHECK(fixture.engine->findings().empty());
+  fixture.engine.reset();
+  fixture.backend.unplug("emu:a");
+  fixture.backend.hide_objects = true;
+  const uint64_t begun_ns = fixture.clock.now_ns();
+  fixture.start({.settle_ns = 300 * ns_per_ms, .housekeeping_ns = 0});
+  CHECK(fixture.clock.now_ns() - begun_ns >= 300 * ns_per_ms);
+  CHECK(fixture.engine->state().find_lease(lease.id)->phase == LeasePhase::active);
+}
+
+TEST_CASE("Engine: a start that cannot look at a lease's memory is refused, and ends no lease") {
+  EngineFixture fixture;
+  fixture.start();
+  fixture.compose();
+  const LeaseRow lease = fixture.grant(fixture.grant_of(4 * mib));
+  fixture.engine.reset();
+  fixture.backend.blind = true;
+  fixture.engine =
+      std::make_unique<Engine>(fixture.store, fixture.backend, fixture.clock, fixture.io.provider->getTimer(),
+                               EngineOptions{.housekeeping_ns = 0});
+  const Status refused = fixture.engine->start().wait(fixture.io.waitScope);
+  REQUIRE(!refused.ok());
+  CHECK(refused.error().os_errno == EMFILE);
+  fixture.engine.reset();
+  fixture.backend.blind = false;
+  fixture.start();
+  CHECK(fixture.engine->state().find_lease(lease.id)->phase == LeasePhase::active);
+}
+
+TEST_CASE("Engine: an adoption that is refused leaves nothing behind") {
+  EngineFixture fixture;
+  fixture.start();
+  fixture.backend.used = true;
+  const AdoptDevice adopt{"emu:a", "emulated", fixture.backend.device_bytes, 2 * mib};
+  const auto refused = fixture.engine->adopt(adopt, {"tester"}).wait(fixture.io.waitScope);
+  REQUIRE(!refused.ok());
+  CHECK(refused.error().code == ErrorCode::busy);
+  CHECK(fixture.engine->counters().commits == 0);
+  CHECK(fixture.backend.take_overs == 0);
+  CHECK(fixture.engine->state().devices().empty());
+  fixture.backend.used = false;
+  CHECK(fixture.engine->adopt(adopt, {"tester"}).wait(fixture.io.waitScope).ok());
+  CHECK(fixture.backend.take_overs == 1);
 }
 
 TEST_CASE("Engine: a failed commit fails all that waited, a resize among them, and the engine recovers") {
