@@ -91,7 +91,7 @@ class AdminServer final : public rpc::Admin::Server {
   }
 
   void write_status(rpc::ServerInfo::Builder out);
-  void write_devices(DevicesContext& context);
+  void write_devices(DevicesContext& context, const std::vector<SeenDevice>& seen);
   static Error unknown_device(const std::string& serial);
   kj::Promise<void> refuse_unseen(AdoptContext context, const std::string& serial);
   kj::Promise<void> adopt_seen(AdoptContext context, const SeenDevice& seen);

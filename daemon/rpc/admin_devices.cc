@@ -15,8 +15,23 @@ Error still_adopted(const std::string& serial, const char* where) {
 
 }  // namespace
 
+// Who uses what could be adopted is looked for only when there is such, and somebody asks: in all processes.
 kj::Promise<void> AdminServer::devices(DevicesContext context) {
-  return query(context, [this](DevicesContext& c) { write_devices(c); });
+  std::vector<SeenDevice> known = engine().backend().discover();
+  const bool foreign = std::any_of(known.begin(), known.end(),
+                                   [](const SeenDevice& device) { return !device.contents.empty(); });
+  if (!foreign) {
+    return query(context, [this, known = std::move(known)](DevicesContext& c) { write_devices(c, known); });
+  }
+  KJ_IF_MAYBE (slot, admit(*connection_, context)) {
+    return engine()
+        .run_blocking([&backend = engine().backend()] { return backend.inspect(); })
+        .attach(kj::mv(*slot))
+        .then([this, context](std::vector<SeenDevice> seen) mutable {
+          return query(context, [this, seen = std::move(seen)](DevicesContext& c) { write_devices(c, seen); });
+        });
+  }
+  return kj::READY_NOW;
 }
 
 kj::Promise<void> AdminServer::adopt(AdoptContext context) {
@@ -148,8 +163,7 @@ Error AdminServer::unknown_device(const std::string& serial) {
                .detail = "there is no device '" + shown(serial) + "'; `terrace device list` shows those seen"};
 }
 
-void AdminServer::write_devices(DevicesContext& c) {
-  const std::vector<SeenDevice> seen = engine().backend().discover();
+void AdminServer::write_devices(DevicesContext& c, const std::vector<SeenDevice>& seen) {
   std::vector<const DeviceRow*> unseen;
   for (const auto& row : state().devices()) {
     const DeviceRow& device = row.second;
