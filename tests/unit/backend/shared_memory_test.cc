@@ -107,7 +107,7 @@ struct Hosts {
     set->add_remote(*remote);
     set->know_devices(adopted);
     set->know_objects(objects);
-    set->refresh();
+    CHECK(set->refresh().ok());
     REQUIRE(set->list().ok());
   }
   bool zeros(uint64_t at, uint64_t length) {
