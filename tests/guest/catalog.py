@@ -50,7 +50,7 @@ TESTS = (
     _guest("doctor-one-port", "doctor", "one-port", 120, False),
     _guest("doctor-fix", "doctor", "hmem", 300),
     # Leases that are dax devices of a dynamic region.
-    _guest("session-devdax", "session_real", "hmem", 600, False),
+    _guest("session-devdax", "session_real", "hmem", 600),
     _guest("devdax", "devdax", "hmem", 600, False, "Life", alone=True),
     _guest("devdax-restarts", "devdax", "hmem", 1800, False, "Restarts", alone=True),
     _guest("devdax-path", "lease_path", "hmem", 600, True, "--kind", "devdax", alone=True),
@@ -61,7 +61,7 @@ TESTS = (
     _guest("pmem", "lease_path", "standard", 900, False, "--kind", "pmem", alone=True),
     _guest("pmem-reboot", "reboot", "standard", 300, True, "--kind", "pmem", boots=2),
     _guest("pmem-crash", "lease_crash", "standard", 1200, False, "--kind", "pmem", alone=True),
-    _guest("regions", "pmem", "standard", 600, False, alone=True),
+    _guest("regions", "pmem", "standard", 600, alone=True),
     _guest("regions-one-bridge", "pmem", "interleave", 240, False),
     _guest("regions-two-bridges", "pmem", "two-bridges", 240, False),
     _guest("regions-one-port", "pmem", "one-port", 240),
