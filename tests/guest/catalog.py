@@ -70,7 +70,7 @@ TESTS = (
     _guest("interleave-switch", "interleave", "switch", 240, False, outside="placement", alone=True),
     _guest("interleave-two-bridges", "interleave", "two-bridges", 240, False, outside="placement", alone=True),
     # Two hosts, one memory: a manager and an agent over the same soft-reserved node.
-    GuestTest("two-hosts", _script("{tree}/tests/guest/two_hosts_test.py") * 2, "two-hosts", 900, ci=False,
+    GuestTest("two-hosts", _script("{tree}/tests/guest/two_hosts_test.py") * 2, "two-hosts", 900,
               forwards=((7311,), ())),
     # The integration tests of the tree, with the emulated backend: the programs do on this kernel what they do outside.
     _cli("status"), _cli("daemon"), _cli("pool"), _cli("lease"), _cli("compose"), _cli("policy"),
