@@ -29,7 +29,7 @@ def _script(*arguments) -> tuple:
 
 
 def _cli(family: str) -> GuestTest:
-    return GuestTest(f"cli-{family}", _script(f"{{tree}}/tests/integration/cli/{family}_test.py"), "plain", 900, False)
+    return GuestTest(f"cli-{family}", _script(f"{{tree}}/tests/integration/cli/{family}_test.py"), "plain", 1800, False)
 
 
 def _hardware(topology: str, outside: str = "placement", ci: bool = False) -> GuestTest:
