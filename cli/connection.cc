@@ -12,6 +12,7 @@
 #include "cli/admin_client.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"
+#include "core/base/machine_name.h"
 
 namespace terrace::cli {
 namespace {
@@ -58,12 +59,6 @@ class SilentListener final : public rpc::LeaseListener::Server {
   kj::Promise<void> moveRequested(MoveRequestedContext) override { return kj::READY_NOW; }
 };
 
-std::string host_name() {
-  char name[256] = "";
-  if (gethostname(name, sizeof(name) - 1) != 0) return "localhost";
-  return name;
-}
-
 }  // namespace
 
 std::string socket_path_of(const Context& context) {
@@ -107,7 +102,7 @@ Result<std::unique_ptr<Connection>> Connection::open(const Context& context) {
 Result<rpc::TenantSession::Client> Connection::open_session(const std::string& tenant, std::string* name) {
   auto open = gateway.openSessionRequest();
   open.setTenant(tenant);
-  open.setHost(host_name());
+  open.setHost(machine_name());
   open.setListener(kj::heap<SilentListener>());
   return call(kj::mv(open), "Gateway.openSession", [name](auto& reply) {
     if (name != nullptr) *name = client::text_from_wire(reply.getTenant());

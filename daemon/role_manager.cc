@@ -10,6 +10,7 @@
 #include <chrono>
 
 #include "core/base/clock.h"
+#include "core/base/machine_name.h"
 #include "core/base/unique_fd.h"
 #include "daemon/backend/remote.h"
 #include "daemon/config/runtime_directory.h"
@@ -28,9 +29,7 @@ namespace {
 
 ServiceOptions service_options(const DaemonConfig& config, const std::string& objects) {
   ServiceOptions options;
-  char name[256] = "localhost";
-  ::gethostname(name, sizeof(name) - 1);
-  options.host = config.host.empty() ? name : config.host;
+  options.host = config.host.empty() ? machine_name() : config.host;
   options.runtime_directory = config.runtime_directory;
   options.state_file = config.state_path;
   options.object_directory = objects;

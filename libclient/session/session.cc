@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/machine_name.h"
 #include "core/base/prng.h"
 #include "core/base/units.h"
 #include "libclient/session/loop.h"
@@ -109,15 +110,9 @@ class ClientSession final : public Session {
   std::thread thread_;
 };
 
-std::string host_name() {
-  char name[256] = {};
-  if (::gethostname(name, sizeof name - 1) != 0) return "unknown";
-  return name;
-}
-
 Result<std::unique_ptr<Session>> ClientSession::start(SessionOptions options) {
   if (options.socket_path.empty()) options.socket_path = default_socket_path();
-  if (options.host.empty()) options.host = host_name();
+  if (options.host.empty()) options.host = machine_name();
   if (options.client_name.empty()) options.client_name = ::program_invocation_short_name;
   options.connect_timeout_ns = std::min(options.connect_timeout_ns, timeout_ns_max);
   options.call_timeout_ns = std::min(options.call_timeout_ns, timeout_ns_max);

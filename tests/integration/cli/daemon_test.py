@@ -3,10 +3,12 @@
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/daemon_test.py [TestClass[.test]]
 """
 
+import ctypes
 import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import time
 import unittest
@@ -14,6 +16,8 @@ import unittest
 from cli_base import CONFLICT, NOT_FOUND, UNAVAILABLE, USAGE
 import terrace_harness as harness
 from terrace_harness import Harness, process_alive, wait_until
+
+CLONE_NEWUTS = 0x04000000
 
 
 class DaemonVerbs(unittest.TestCase):
@@ -55,6 +59,21 @@ class DaemonVerbs(unittest.TestCase):
         self.assertNotEqual(first["pid"], second["pid"])
         self.assertEqual(self.t.leases()[lease["id"]]["epoch"], lease["epoch"])
         self.t.check_invariants()
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root may give itself another host name")
+    def test_a_machine_without_a_host_name_has_a_name_all_the_same(self):
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open("/proc/self/ns/uts") as before:
+            if libc.unshare(CLONE_NEWUTS) != 0:
+                self.skipTest(os.strerror(ctypes.get_errno()))
+            try:
+                socket.sethostname("(none)")
+                self.start()
+                self.t.create_pool("p")
+                lease = self.t.grant("4M", "p", "--ttl", "10m")
+            finally:
+                self.assertEqual(libc.setns(before.fileno(), CLONE_NEWUTS), 0)
+        self.assertRegex(lease["host"], r"^(machine-[0-9a-f]{16}|localhost)$")
 
     def test_the_socket_says_where_to_start(self):
         result = self.t.cli("daemon", "start", "--state", self.t.state, "--emulate", "a=32M")

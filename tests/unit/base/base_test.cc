@@ -6,6 +6,7 @@
 
 #include "core/base/crc32c.h"
 #include "core/base/ids.h"
+#include "core/base/machine_name.h"
 #include "core/base/prng.h"
 #include "core/base/units.h"
 
@@ -102,4 +103,18 @@ TEST_CASE("ids: zero is no id, and ids of different kinds do not mix") {
   CHECK_FALSE(LeaseId{}.valid());
   CHECK(LeaseId{3} < LeaseId{4});
   static_assert(!std::is_convertible_v<LeaseId, PoolId>);
+}
+
+TEST_CASE("machine name: one that leases cannot carry is replaced by one that stays the same") {
+  CHECK(machine_name_of("node-7.example.org", "0123") == "node-7.example.org");
+  const std::string machine = machine_name_of("(none)", "4c4c4544004b5a10804eb9c04f4d3333");
+  CHECK(machine.starts_with("machine-"));
+  CHECK(machine.size() == 24);
+  CHECK(machine.find("4c4c45") == std::string::npos);
+  CHECK(machine_name_of("(none)", "4c4c4544004b5a10804eb9c04f4d3333") == machine);
+  CHECK(machine_name_of("(none)", "5c4c4544004b5a10804eb9c04f4d3333") != machine);
+  CHECK(machine_name_of(std::string(64, 'a'), "0123").starts_with("machine-"));
+  for (const char* host : {"", "(none)", ".hidden", "-x", "a b", "\xc3\xa9"})
+    CHECK(machine_name_of(host, "") == "localhost");
+  CHECK_FALSE(machine_name().empty());
 }
