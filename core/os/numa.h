@@ -2,7 +2,9 @@
 // appears as a node without processors.
 //
 // Place     core/os, the only user of libnuma.
-// Threads   Any; each call reads the machine afresh, since memory can be hot-plugged.
+// Threads   Any. Sizes are read afresh; which nodes there are, and how far apart, is what libnuma saw first in
+// this
+//           process: for memory that comes and goes there is node_attributes.h.
 #pragma once
 
 #include <cstdint>

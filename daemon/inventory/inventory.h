@@ -34,6 +34,8 @@ struct Memdev {
   std::string model = {};              // "8086:0d93", PCI vendor and device
   std::string health = {};             // in words
   std::vector<std::string> path = {};  // from the root: "ACPI0017:00 root0", "port1", "0000:0c:00.0", ...
+  int ram_qos_class = -1;              // of its CDAT, for each partition; -1: not known
+  int pmem_qos_class = -1;
 };
 
 // A port of the CXL hierarchy that forwards: a host bridge or a switch.
@@ -59,6 +61,15 @@ struct Decoder {
   std::string region = {};  // empty: none
 };
 
+// As the kernel works it out from the CDAT of a region's devices and the way to them (Linux 6.9 and later); 0:
+// it does not.
+struct RegionSpeed {
+  uint32_t latency_ns = 0;  // of a read, from the nearest CPU
+  uint64_t bandwidth_bytes_per_s = 0;
+
+  bool known() const { return latency_ns != 0 || bandwidth_bytes_per_s != 0; }
+};
+
 struct Region {
   std::string name;  // "region0", for this boot only
   RegionKind kind = RegionKind::pmem;
@@ -71,6 +82,7 @@ struct Region {
   bool committed = false;                 // the decoders are programmed
   bool enabled = false;                   // bound to its driver
   std::string decoder = {};               // the root decoder it is in
+  RegionSpeed speed = {};
 
   std::string serial() const {
     return memdevs.empty() ? std::string() : region_serial(kind, memdevs, position_bytes);

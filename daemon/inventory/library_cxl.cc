@@ -82,6 +82,13 @@ Memdev read_memdev(cxl_memdev* device, bool health) {
   memdev.enabled = cxl_memdev_is_enabled(device) != 0;
   memdev.model = read_memdev_model("", memdev.name);
   memdev.path = read_memdev_path("", memdev.name);
+#ifdef TERRACE_LIBCXL_QOS
+  memdev.ram_qos_class = cxl_memdev_get_ram_qos_class(device);
+  memdev.pmem_qos_class = cxl_memdev_get_pmem_qos_class(device);
+#else
+  memdev.ram_qos_class = read_qos_class("", memdev.name, "ram");
+  memdev.pmem_qos_class = read_qos_class("", memdev.name, "pmem");
+#endif
   memdev.health = health ? read_health(device) : std::string();
   return memdev;
 }

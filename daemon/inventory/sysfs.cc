@@ -96,6 +96,7 @@ Region read_region(const std::string& root, const std::string& name) {
     if (i == 0 && !target.empty()) region.position_bytes = position_behind(root, target, region.kind);
   }
   if (region.memdevs.size() != region.ways) region.memdevs.clear();  // half-made: it is no device yet
+  region.speed = read_region_speed(root, name);
   return region;
 }
 
@@ -181,6 +182,25 @@ std::vector<Region> read_regions(const std::string& root) {
   for (const std::string& name : list_directory(root + "/sys/bus/cxl/devices"))
     if (numbered(name, "region")) regions.push_back(read_region(root, name));
   return regions;
+}
+
+// access1 is as seen from the nearest CPUs, access0 from the nearest initiator of any kind; units as in a
+// node's.
+RegionSpeed read_region_speed(const std::string& root, const std::string& region) {
+  for (const char* access : {"/access1", "/access0"}) {
+    const std::string folder = cxl_device(root, region) + access;
+    const uint64_t latency_ns = read_number(folder + "/read_latency");
+    const uint64_t mib_per_s = read_number(folder + "/read_bandwidth");
+    if (latency_ns == 0 && mib_per_s == 0) continue;
+    return {.latency_ns = static_cast<uint32_t>(std::min<uint64_t>(latency_ns, UINT32_MAX)),
+            .bandwidth_bytes_per_s = std::min(mib_per_s, UINT64_MAX / mib) * mib};
+  }
+  return {};
+}
+
+int read_qos_class(const std::string& root, const std::string& memdev, const std::string& partition) {
+  const uint64_t number = read_number(cxl_device(root, memdev) + "/" + partition + "/qos_class", UINT64_MAX);
+  return number > INT32_MAX ? -1 : static_cast<int>(number);
 }
 
 std::string read_memdev_serial(const std::string& root, const std::string& memdev) {

@@ -27,6 +27,9 @@ std::string device_path(const std::string& root, const std::string& link);
 std::vector<Port> read_ports(const std::string& root);
 // All regions, whatever their kind, with the serials of their memdevs.
 std::vector<Region> read_regions(const std::string& root);
+RegionSpeed read_region_speed(const std::string& root, const std::string& region);
+// Of a memdev's partition "ram" or "pmem"; -1: the kernel does not say (before Linux 6.8).
+int read_qos_class(const std::string& root, const std::string& memdev, const std::string& partition);
 // From the root of the hierarchy down to the PCI function.
 std::vector<std::string> read_memdev_path(const std::string& root, const std::string& memdev);
 std::string read_memdev_model(const std::string& root, const std::string& memdev);

@@ -89,6 +89,27 @@ TEST_CASE("Inventory: of two regions over one memdev each is called by where it 
   CHECK(regions[1].serial() == "pmem:0xc0@0x10000000");
 }
 
+TEST_CASE(
+    "Inventory: what the kernel makes of the devices' CDAT is read where it does, and not known where not") {
+  const MadeUpMachine machine;
+  add_memdev(machine, 0, "0xc0", 1, 3);
+  add_region(machine, "region0", {"decoder3.0"});
+  const std::string region = "/sys/devices" + acpi_root + "/decoder0.0/region0";
+  CHECK(!read_regions(machine.root())[0].speed.known());
+  CHECK(read_qos_class(machine.root(), "mem0", "ram") == -1);
+  machine.write(region + "/access0/read_latency", "150\n");
+  CHECK(read_regions(machine.root())[0].speed.latency_ns == 150);
+  machine.write(region + "/access1/read_latency", "180\n");  // from the nearest CPUs: that counts
+  machine.write(region + "/access1/read_bandwidth", "20480\n");
+  const RegionSpeed speed = read_regions(machine.root())[0].speed;
+  CHECK(speed.latency_ns == 180);
+  CHECK(speed.bandwidth_bytes_per_s == 20 * gib);
+  machine.write("/sys/bus/cxl/devices/mem0/ram/qos_class", "3\n");
+  machine.write("/sys/bus/cxl/devices/mem0/pmem/qos_class", "-1\n");
+  CHECK(read_qos_class(machine.root(), "mem0", "ram") == 3);
+  CHECK(read_qos_class(machine.root(), "mem0", "pmem") == -1);
+}
+
 TEST_CASE("Inventory: a region that is only half made is shown and is no device") {
   const MadeUpMachine machine;
   add_memdev(machine, 0, "0xc0", 1, 3);
