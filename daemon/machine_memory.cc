@@ -17,27 +17,33 @@ ObjectDirectoryOptions object_directory_options(const DaemonConfig& config) {
   return options;
 }
 
-NumaOptions numa_options(const DaemonConfig& config) {
+NumaOptions numa_options(const DaemonConfig& config, MeasuredRecord* measured) {
   return {.runtime_directory = config.runtime_directory,
           .mount = config.mount,
           .huge_pages = config.huge_pages,
-          .record = config.state_path + ".system-ram"};
+          .record = config.state_path + ".system-ram",
+          .measured = measured};
 }
 
 }  // namespace
 
 MachineMemory::MachineMemory(ObjectDirectory objects, const DaemonConfig& config)
     : object_path_(objects.path()),
+      measured_(config.role == Role::manager ? std::make_unique<MeasuredRecord>(config.state_path + ".measured")
+                                             : nullptr),
       emulated_(std::move(objects), EmulatedOptions{.devices = config.emulated,
                                                     .granule_bytes = config.granule_bytes,
-                                                    .reserve = !config.overcommit}),
+                                                    .reserve = !config.overcommit,
+                                                    .measured = measured_.get()}),
       pmem_kernel_(make_pmem_kernel()),
       cxl_kernel_(make_cxl_kernel()),
-      pmem_(*pmem_kernel_, *cxl_kernel_, RegionRecords(config.state_path + "-regions.toml")),
+      pmem_(*pmem_kernel_, *cxl_kernel_, RegionRecords(config.state_path + "-regions.toml"),
+            PmemOptions{.measured = measured_.get()}),
       hardware_(make_hardware({.runtime_directory = config.runtime_directory,
                                .boot_id = read_boot_id(),
-                               .measure = config.role == Role::manager})),
-      numa_(numa_options(config), config.hardware && hardware_usable() ? &hardware_->ram_kernel() : nullptr) {
+                               .measured = measured_.get()})),
+      numa_(numa_options(config, measured_.get()),
+            config.hardware && hardware_usable() ? &hardware_->ram_kernel() : nullptr) {
   spdlog::info("memory: {}", emulated_.describe_memory());
   backends_.add(emulated_);
   if (!config.hardware) return;

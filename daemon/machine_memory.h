@@ -33,6 +33,7 @@ class MachineMemory {
   MachineMemory(ObjectDirectory objects, const DaemonConfig& config);
 
   const std::string object_path_;
+  const std::unique_ptr<MeasuredRecord> measured_;  // of all kinds, hence before them; none of an agent
   EmulatedBackend emulated_;
   const std::unique_ptr<PmemKernel> pmem_kernel_;
   const std::unique_ptr<CxlKernel> cxl_kernel_;

@@ -1,7 +1,12 @@
-// How fast memory is, measured: for devices of which the firmware says nothing (no HMAT).
+// How fast memory is, measured: for devices of which the firmware says nothing.
 //
-// Place     core/os; backends use it once for a device, on memory that nobody has yet.
-// Threads   The calling one only; takes about `MeasureOptions::time_ms`.
+// Only reads. Every line is thrown out of the caches before it is timed, so that the size of the last cache
+// does not matter: a sample of a few megabytes says as much as one of gigabytes. What memory is timed should be
+// idle; what is in it does not matter.
+//
+// Place     core/os; backends use it once for a device, on memory that nobody has.
+// Threads   The calling one only; at most about `MeasureOptions::time_ms`, some ten milliseconds on fast
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -10,19 +15,26 @@
 
 namespace terrace::os {
 
+// 0: not measured.
 struct MemorySpeed {
   uint32_t latency_ns = 0;             // of a load whose address the load before it gave
   uint64_t bandwidth_bytes_per_s = 0;  // of one thread that reads ahead
+
+  bool known() const { return latency_ns != 0 && bandwidth_bytes_per_s != 0; }
+  bool operator==(const MemorySpeed&) const = default;
 };
+
+// Enough that its loads are spread over the memory's banks and not all in open rows.
+inline constexpr uint64_t measured_bytes = uint64_t{8} << 20;
 
 struct MeasureOptions {
-  uint32_t time_ms = 200;  // for each of both, at most
+  uint32_t time_ms = 500;  // for all of it, at most
 };
 
-// Writes a chain of pointers over `span` and follows it, then reads the span from its beginning to its end.
-// Destroys what is in it. A span below a few times the last cache measures that cache: at least 64 MiB says
-// something of memory. Fewer than 64 KiB, or memory that
-// fails under it: nothing is measured.
-MemorySpeed measure_memory(std::span<std::byte> span, MeasureOptions options = {});
+// Of the first `measured_bytes` of the span: follows a chain of loads in an order that no prefetcher knows, one
+// load each 256 bytes, and reads from the beginning to the end. Both in pieces of some ten microseconds, of
+// which the median is taken. Fewer than 64 KiB, or memory that fails under it: nothing is measured. Small and
+// large pages differ by some nanoseconds, as they do for a holder.
+MemorySpeed measure_memory(std::span<const std::byte> span, MeasureOptions options = {});
 
 }  // namespace terrace::os

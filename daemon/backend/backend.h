@@ -17,6 +17,7 @@
 
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
+#include "daemon/backend/tier_attributes.h"
 #include "daemon/state/rows.h"
 
 namespace terrace::daemon {
@@ -31,21 +32,6 @@ struct SeenDevice {
   // In words, what adopting it destroys: "2 dax devices, one mapped by process 12 (vllm)"; who uses them is
   // known to inspect() only. Empty: nothing.
   std::string contents = {};
-};
-
-// Where the figures of TierAttributes come from.
-enum class AttributesSource : uint8_t { none = 0, hmat = 1, measured = 2 };
-
-// How fast and how durable memory is, for placement and for people. 0: not known.
-struct TierAttributes {
-  uint32_t latency_ns = 0;  // of a load, as seen from the nearest CPU
-  uint64_t bandwidth_bytes_per_s = 0;
-  int32_t node = -1;      // the NUMA node it belongs to; -1: none
-  uint32_t distance = 0;  // of that node from the nearest with CPUs, as in the SLIT (10: local)
-  bool persistent = false;
-  AttributesSource source = AttributesSource::none;
-
-  bool operator==(const TierAttributes&) const = default;
 };
 
 // What the manager has adopted and what should be on it, for backends that find their objects again by where

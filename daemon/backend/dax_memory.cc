@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -32,10 +31,6 @@ Error failing(const char* where) {
       .os_errno = EIO,
       .where = where,
       .detail = "the memory failed under an access: its device is going away, or a line of it is poisoned"};
-}
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 }  // namespace
@@ -141,47 +136,6 @@ Status copy_memory(int from_fd, int to_fd, uint64_t bytes) {
     if (!copied) return failing("copy_memory");
   }
   return {};
-}
-
-// Each load's address comes from the one before, which a prefetcher cannot guess: a random walk over lines
-// whose contents are only read.
-Result<TierAttributes> measure_memory(int fd, uint64_t device_bytes) {
-  constexpr size_t loads = 512;
-  constexpr size_t read_bytes = 512 * kib;
-  const uint64_t span = std::min(device_bytes, step_bytes);
-  TERRACE_ASSIGN_OR_RETURN(const DaxMapping mapping, DaxMapping::map(fd, 0, span, false));
-  const std::byte* const begin = mapping.bytes().data();
-  const size_t lines = span / line_bytes;
-  TierAttributes measured;
-  Prng prng(secure_random_u64());
-  const bool there = os::guarded([&] {
-    flush(begin, span);
-    uint64_t zero =
-        0;  // of each line, and part of the next address: nobody can know it before the load is done
-    auto start = std::chrono::steady_clock::now();
-    for (size_t i = 0; i < loads; ++i) {
-      uint64_t word = 0;
-      std::memcpy(&word, begin + ((prng.next() + zero) % lines) * line_bytes, sizeof word);
-      asm volatile("" : "+r"(word));
-      zero = word & 0;
-      asm volatile("" : "+r"(zero) : "r"(word));
-    }
-    measured.latency_ns = static_cast<uint32_t>(seconds_since(start) * 1e9 / loads);
-    flush(begin, read_bytes);
-    start = std::chrono::steady_clock::now();
-    uint64_t sum = 0;
-    for (size_t at = 0; at < read_bytes; at += sizeof sum) {
-      uint64_t word = 0;
-      std::memcpy(&word, begin + at, sizeof word);
-      sum += word;
-    }
-    asm volatile("" : "+r"(sum));
-    const double seconds = std::max(seconds_since(start), 1e-9);
-    measured.bandwidth_bytes_per_s = static_cast<uint64_t>(static_cast<double>(read_bytes) / seconds);
-  });
-  if (!there) return failing("measure_memory");
-  measured.source = AttributesSource::measured;
-  return measured;
 }
 
 }  // namespace terrace::daemon

@@ -1,5 +1,5 @@
 // The bytes of a dax device, as the manager itself reads and writes them: to find out whether it keeps what is
-// written, to erase, to copy, and to time it.
+// written, to erase, and to copy.
 //
 // Place     daemon/backend; over descriptors that the kernel's seam opened.
 // Threads   Any.
@@ -10,7 +10,6 @@
 #include <span>
 
 #include "core/base/result.h"
-#include "daemon/backend/backend.h"
 
 namespace terrace::daemon {
 
@@ -43,8 +42,5 @@ Status erase_memory(int fd, uint64_t offset, uint64_t length);
 
 // Copies `bytes` from the beginning of one to the beginning of the other, as durably as the hardware can.
 Status copy_memory(int from_fd, int to_fd, uint64_t bytes);
-
-// Latency of a load that misses every cache, and the bandwidth of reading, by one thread and a small sample.
-Result<TierAttributes> measure_memory(int fd, uint64_t device_bytes);
 
 }  // namespace terrace::daemon

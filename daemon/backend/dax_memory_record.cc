@@ -60,9 +60,9 @@ std::vector<DaxRange> RangeSet::all() const {
 void DaxMemoryRecord::track(const std::string& serial, DaxRange device) {
   const std::lock_guard lock(mutex_);
   if (const auto at = entries_.find(serial); at != entries_.end() && at->second.device == device) return;
-  Entry entry{.device = device, .unerased = {}, .measured = {}, .hand_over = false};
+  Entry entry{.device = device, .unerased = {}, .hand_over = false};
   if (!load(serial, entry)) {
-    entry = Entry{.device = device, .unerased = {}, .measured = {}, .hand_over = false};
+    entry = Entry{.device = device, .unerased = {}, .hand_over = false};
     entry.unerased.add(device);
     (void)save(serial, entry);  // without it the next start takes all of it for unerased: that is safe
   }
@@ -122,20 +122,6 @@ std::vector<DaxRange> DaxMemoryRecord::unerased(const std::string& serial,
   return found;
 }
 
-void DaxMemoryRecord::set_measured(const std::string& serial, MeasuredMemory measured) {
-  const std::lock_guard lock(mutex_);
-  const auto at = entries_.find(serial);
-  if (at == entries_.end()) return;
-  at->second.measured = measured;
-  (void)save(serial, at->second);
-}
-
-MeasuredMemory DaxMemoryRecord::measured(const std::string& serial) const {
-  const std::lock_guard lock(mutex_);
-  const auto at = entries_.find(serial);
-  return at == entries_.end() ? MeasuredMemory{} : at->second.measured;
-}
-
 // The last line says that the file is whole.
 bool DaxMemoryRecord::load(const std::string& serial, Entry& entry) const {
   if (directory_.empty() || boot_id_.empty()) return false;
@@ -152,12 +138,12 @@ bool DaxMemoryRecord::load(const std::string& serial, Entry& entry) const {
       entry.hand_over = true;
       continue;
     }
-    if (word == "unerased" && file >> range.start >> range.bytes) {
-      entry.unerased.add(range);
-    } else if (word != "measured" ||
-               !(file >> entry.measured.latency_ns >> entry.measured.bandwidth_bytes_per_s)) {
-      return false;
+    if (word == "measured") {  // of earlier managers, which kept it here
+      file >> range.start >> range.bytes;
+      continue;
     }
+    if (word != "unerased" || !(file >> range.start >> range.bytes)) return false;
+    entry.unerased.add(range);
   }
   return false;
 }
@@ -168,8 +154,6 @@ Status DaxMemoryRecord::save(const std::string& serial, const Entry& entry) cons
   text << magic << ' ' << boot_id_ << ' ' << entry.device.start << ' ' << entry.device.bytes << '\n';
   for (const DaxRange& range : entry.unerased.all())
     text << "unerased " << range.start << ' ' << range.bytes << '\n';
-  if (entry.measured.latency_ns != 0 || entry.measured.bandwidth_bytes_per_s != 0)
-    text << "measured " << entry.measured.latency_ns << ' ' << entry.measured.bandwidth_bytes_per_s << '\n';
   if (entry.hand_over) text << "hand-over\n";
   text << "end\n";
   const std::string path = path_of(serial), part = path + ".new", content = text.str();

@@ -1,5 +1,5 @@
 // What the manager must remember of dax memory that no kernel remembers for it: which parts of an adopted
-// device may still hold somebody's bytes although no lease has them, and what was measured of it.
+// device may still hold somebody's bytes although no lease has them.
 //
 // The kernel zeroes nothing. Memory is erased when a lease ends; but what was just adopted, what a stranger's
 // device lay on, and everything after a reboot (other firmware, other kernels and a power cut had it) is
@@ -33,11 +33,6 @@ class RangeSet {
   std::map<uint64_t, uint64_t> ends_;  // start -> end; neither overlapping nor touching
 };
 
-struct MeasuredMemory {
-  uint32_t latency_ns = 0;
-  uint64_t bandwidth_bytes_per_s = 0;
-};
-
 class DaxMemoryRecord {
  public:
   // `directory` is made when something is written to it; empty: remembered by this object alone.
@@ -61,14 +56,10 @@ class DaxMemoryRecord {
   void mark_erased(const std::string& serial, const std::vector<DaxRange>& ranges);
   std::vector<DaxRange> unerased(const std::string& serial, const std::vector<DaxRange>& ranges) const;
 
-  void set_measured(const std::string& serial, MeasuredMemory measured);
-  MeasuredMemory measured(const std::string& serial) const;
-
  private:
   struct Entry {
     DaxRange device;
     RangeSet unerased;
-    MeasuredMemory measured;
     bool hand_over = false;
   };
 

@@ -213,6 +213,7 @@ Status DevdaxBackend::erase(const std::string& name, const std::vector<Extent>& 
     TERRACE_RETURN_IF_ERROR(erase_ranges(device, parts));
     if (const int code = TERRACE_FAILPOINT(dax_during_erase); code != 0)
       return os_error(code, where, "cannot erase " + name);
+    measure_erased(*region, device);
     return {};
   };
   TERRACE_RETURN_IF_ERROR(with_own(*region, parts, zero));

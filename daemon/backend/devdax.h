@@ -44,6 +44,7 @@
 #include "daemon/backend/backend.h"
 #include "daemon/backend/dax_bus.h"
 #include "daemon/backend/dax_memory_record.h"
+#include "daemon/backend/measured_record.h"
 
 namespace terrace::daemon {
 
@@ -52,8 +53,9 @@ struct DevdaxOptions {
   std::string boot_id;
   bool read_only = false;  // only looks: `terraced --fsck`
   unsigned erase_threads = 4;
-  uint32_t measure_ms =
-      200;  // of latency and of bandwidth, once a device without figures of the firmware; 0: not
+  // Devices of which the firmware says nothing are measured once, into this; nullptr: not. Outlives the
+  // backend.
+  MeasuredRecord* measured = nullptr;
 };
 
 class DevdaxBackend final : public Backend {
@@ -121,7 +123,9 @@ class DevdaxBackend final : public Backend {
   SeenDevice seen(const DaxRegion& region, const std::vector<DaxHolder>& holders) const;
   std::vector<DaxDevice> strangers_in(const DaxRegion& region) const;
   Status unused(const std::string& serial, const std::vector<DaxDevice>& strangers) const;
+  bool to_measure(const DaxRegion& region) const;
   void measure(const DaxRegion& region);
+  void measure_erased(const DaxRegion& region, const DaxDevice& device);
   bool is_object(const std::string& serial, const DaxDevice& device) const;
 
   // devdax.cc: objects
@@ -154,7 +158,7 @@ class DevdaxBackend final : public Backend {
   std::mutex kernel_mutex_;  // before mutex_
   mutable std::mutex mutex_;
   std::vector<SeenDevice> seen_;
-  std::map<std::string, TierAttributes> firmware_;  // by serial: what HMAT and SLIT say
+  std::map<std::string, TierAttributes> firmware_;  // by serial: what the firmware says
   std::map<DeviceId, KnownDevice> devices_;
   std::map<std::string, DaxRegion> regions_;  // by serial, without their devices, as seen last
   std::map<std::string, Object> objects_;

@@ -5,14 +5,10 @@
 #include "core/base/limits.h"
 #include "core/base/units.h"
 #include "core/os/measure_memory.h"
-#include "core/os/node_attributes.h"
 #include "daemon/backend/devdax.h"
 
 namespace terrace::daemon {
 namespace {
-
-// More than the last cache of most machines, little enough to be written in a moment.
-constexpr uint64_t measured_bytes_max = 256 * mib;
 
 std::string count_of(size_t n, const char* what) {
   return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
@@ -26,19 +22,6 @@ const DaxHolder* holder_of(const std::vector<DaxHolder>& holders, const std::str
 
 std::string holder_words(const DaxHolder& holder) {
   return "held by process " + std::to_string(holder.pid) + " (" + holder.command + ")";
-}
-
-TierAttributes firmware_figures(int node) {
-  TierAttributes figures;
-  if (node < 0) return figures;
-  figures.node = node;
-  const os::NodeAttributes told = os::node_attributes(node);
-  figures.distance = told.distance;
-  if (!told.hmat()) return figures;
-  figures.latency_ns = told.latency_ns;
-  figures.bandwidth_bytes_per_s = told.bandwidth_bytes_per_s;
-  figures.source = AttributesSource::hmat;
-  return figures;
 }
 
 }  // namespace
@@ -125,7 +108,8 @@ Status DevdaxBackend::refresh() {
   std::map<std::string, TierAttributes> firmware;
   for (const DaxRegion& region : regions) {
     devices.push_back(seen(region, {}));
-    firmware[region.serial] = firmware_figures(region.target_node);
+    firmware[region.serial] = firmware_attributes(region.target_node, region.name);
+    firmware[region.serial].isolation = Isolation::device;
     DaxRegion& kept = by_serial[region.serial] = region;
     kept.devices.clear();
   }
@@ -190,16 +174,10 @@ std::vector<SeenDevice> DevdaxBackend::discover() {
 
 TierAttributes DevdaxBackend::attributes(const std::string& serial) const {
   const std::lock_guard lock(mutex_);
-  const auto at = firmware_.find(serial);
-  if (at == firmware_.end()) return {};
-  TierAttributes figures = at->second;
-  const MeasuredMemory measured = record_.measured(serial);
-  if (figures.source == AttributesSource::none && measured.latency_ns != 0) {
-    figures.latency_ns = measured.latency_ns;
-    figures.bandwidth_bytes_per_s = measured.bandwidth_bytes_per_s;
-    figures.source = AttributesSource::measured;
-  }
-  return figures;
+  const auto told = firmware_.find(serial);
+  const auto region = regions_.find(serial);
+  if (told == firmware_.end() || region == regions_.end()) return {};
+  return or_measured(told->second, options_.measured, serial, region->second.bytes);
 }
 
 void DevdaxBackend::know_devices(const std::vector<KnownDevice>& devices) {
@@ -212,7 +190,10 @@ void DevdaxBackend::know_devices(const std::vector<KnownDevice>& devices) {
     devices_[device.id] = device;
   }
   for (const std::string& serial : before)
-    if (!now.contains(serial)) record_.forget(serial);
+    if (!now.contains(serial)) {
+      record_.forget(serial);
+      if (options_.measured != nullptr) options_.measured->forget(serial);
+    }
 }
 
 // --- taking over ----------------------------------------------------------------------------------------
@@ -255,25 +236,34 @@ Status DevdaxBackend::take_over(const std::string& serial) {
   return {};
 }
 
+// Whether neither the firmware nor a measurement says how fast the region is.
+bool DevdaxBackend::to_measure(const DaxRegion& region) const {
+  return options_.measured != nullptr && !options_.measured->find(region.serial, region.bytes).known() &&
+         firmware_attributes(region.target_node, region.name).source == AttributesSource::none;
+}
+
 // Once, on memory that nobody has; what cannot be measured stays unknown.
 void DevdaxBackend::measure(const DaxRegion& region) {
-  if (options_.measure_ms == 0 || firmware_figures(region.target_node).source != AttributesSource::none ||
-      record_.measured(region.serial).latency_ns != 0)
-    return;
+  if (!to_measure(region)) return;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [name, object] : objects_)
       if (object.serial == region.serial) return;  // some of it may be somebody's
   }
   const uint64_t granule = std::max(region.align_bytes, limits::granule_bytes);
-  const uint64_t bytes = std::min(region.bytes, std::max(measured_bytes_max, granule)) / granule * granule;
+  const uint64_t bytes = std::min(region.bytes, std::max(os::measured_bytes, granule)) / granule * granule;
   const auto device = make_own(region, {{region.start, bytes}});
   if (!device.ok()) return;
-  if (const auto memory = bus_.map(*device); memory.ok()) {
-    const os::MemorySpeed speed = os::measure_memory((*memory)->bytes(), {.time_ms = options_.measure_ms});
-    record_.set_measured(region.serial, {speed.latency_ns, speed.bandwidth_bytes_per_s});
-  }
+  if (const auto memory = bus_.map(*device); memory.ok())
+    options_.measured->set(region.serial, region.bytes, os::measure_memory((*memory)->bytes()));
   (void)dismantle_own(region, *device);
+}
+
+// A device that was adopted by a manager that measured nothing: on what was just erased.
+void DevdaxBackend::measure_erased(const DaxRegion& region, const DaxDevice& device) {
+  if (!to_measure(region)) return;
+  if (const auto memory = bus_.map(device); memory.ok())
+    options_.measured->set(region.serial, region.bytes, os::measure_memory((*memory)->bytes()));
 }
 
 }  // namespace terrace::daemon

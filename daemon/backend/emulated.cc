@@ -2,11 +2,13 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <functional>
 #include <memory>
 
@@ -45,6 +47,17 @@ Error busy_size(const std::string& name, uint64_t now, uint64_t from_bytes, uint
 Error about(Error error, const std::string& what) {
   error.detail = error.detail.empty() ? what : what + ": " + error.detail;
   return error;
+}
+
+os::MemorySpeed measure_machine(bool huge_pages) {
+  void* const at =
+      ::mmap(nullptr, os::measured_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return {};
+  if (huge_pages) (void)::madvise(at, os::measured_bytes, MADV_HUGEPAGE);
+  std::memset(at, 1, os::measured_bytes);  // else all of it is the kernel's one page of zeros
+  const os::MemorySpeed speed = os::measure_memory({static_cast<const std::byte*>(at), os::measured_bytes});
+  ::munmap(at, os::measured_bytes);
+  return speed;
 }
 
 // Whether this process makes files without part of mode 0600. Only a read of the umask.
@@ -102,6 +115,40 @@ std::vector<SeenDevice> EmulatedBackend::discover() {
   for (size_t i = 0; i < devices_.size(); ++i)
     if (!unplugged(directory_.fd(), options_.devices[i].name)) seen.push_back(devices_[i]);
   return seen;
+}
+
+TierAttributes EmulatedBackend::attributes(const std::string& serial) const {
+  for (const SeenDevice& device : devices_) {
+    if (device.serial != serial) continue;
+    return or_measured({.isolation = Isolation::file}, options_.measured, serial, device.capacity_bytes);
+  }
+  return {};
+}
+
+void EmulatedBackend::know_devices(const std::vector<KnownDevice>& devices) {
+  const std::lock_guard lock(adopted_mutex_);
+  adopted_.clear();
+  for (const KnownDevice& device : devices) adopted_.push_back(device.serial);
+}
+
+// Devices that were adopted by a manager that measured nothing.
+Status EmulatedBackend::refresh() {
+  if (options_.measured == nullptr) return {};
+  std::vector<std::string> adopted;
+  {
+    const std::lock_guard lock(adopted_mutex_);
+    adopted = adopted_;
+  }
+  for (const std::string& serial : adopted)
+    if (attributes(serial).source == AttributesSource::none) (void)take_over(serial);
+  return {};
+}
+
+Status EmulatedBackend::take_over(const std::string& serial) {
+  for (const SeenDevice& device : devices_)
+    if (device.serial == serial && options_.measured != nullptr)
+      options_.measured->set(serial, device.capacity_bytes, measure_machine(directory_.huge_pages()));
+  return {};
 }
 
 bool EmulatedBackend::quick(std::string_view, uint64_t bytes) const {

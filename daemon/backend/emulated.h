@@ -26,6 +26,9 @@
 //   - shrinking `from` early destroys its own bytes: they arrive as zeros, or the rebind ends as `corrupt`
 // On return `from` has neither size nor name, and `to`, a file of its own, exactly the lease's size.
 //
+// How fast it is. Objects are ordinary memory of this machine, from whichever node the kernel takes it, so that
+// no node is said, and a sample of other such memory is measured: none of the mount's, which leases may want.
+//
 // Hot-unplug without hardware: while a file `<name>.unplugged` lies in the object directory, discover() does
 // not show the device `<name>`. Its objects stay as they are.
 //
@@ -45,6 +48,7 @@
 #include "core/base/limits.h"
 #include "daemon/backend/backend.h"
 #include "daemon/backend/descriptor_cache.h"
+#include "daemon/backend/measured_record.h"
 #include "daemon/backend/object_directory.h"
 
 namespace terrace::daemon {
@@ -78,6 +82,9 @@ struct EmulatedOptions {
   // Whether memory is taken from the machine when it is granted. false lets a pool be larger than the machine,
   // for trials of scale: memory is taken when it is touched, and a holder gets SIGBUS where none is left.
   bool reserve = true;
+  // How fast the memory of this machine is, of which emulated devices are made, is measured once a device is
+  // adopted, into this; nullptr: not. Outlives the backend.
+  MeasuredRecord* measured = nullptr;
   // Whom to ask for memory, and whether what was got is right; outlives the backend. nullptr: the mount alone.
   MemorySource* source = nullptr;
 };
@@ -93,6 +100,10 @@ class EmulatedBackend final : public Backend {
 
   std::string_view kind() const override { return "emulated"; }
   std::vector<SeenDevice> discover() override;
+  TierAttributes attributes(const std::string& serial) const override;
+  Status refresh() override;
+  void know_devices(const std::vector<KnownDevice>& devices) override;
+  Status take_over(const std::string& serial) override;
   Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) override;
   Result<UniqueFd> open(const std::string& name, ObjectAccess access) override;
   Status fence(const std::string& name) override;
@@ -137,7 +148,9 @@ class EmulatedBackend final : public Backend {
   ObjectDirectory directory_;
   EmulatedOptions options_;
   std::vector<SeenDevice> devices_;
-  bool umask_hinders_ = false;  // files are not made with all of mode 0600
+  std::mutex adopted_mutex_;
+  std::vector<std::string> adopted_;  // serials
+  bool umask_hinders_ = false;        // files are not made with all of mode 0600
   DescriptorCache descriptors_;
   // Between looking at an object's size and changing it: nothing may grow what another thread just fenced.
   std::array<std::mutex, 64> size_locks_;

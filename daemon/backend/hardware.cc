@@ -10,11 +10,10 @@ namespace terrace::daemon {
 namespace {
 
 DevdaxOptions devdax_options(const HardwareOptions& options) {
-  DevdaxOptions devdax{.record_directory = options.runtime_directory + "/dax",
-                       .boot_id = options.boot_id,
-                       .read_only = options.read_only};
-  if (!options.measure) devdax.measure_ms = 0;
-  return devdax;
+  return {.record_directory = options.runtime_directory + "/dax",
+          .boot_id = options.boot_id,
+          .read_only = options.read_only,
+          .measured = options.measured};
 }
 
 class MachineHardware final : public Hardware {

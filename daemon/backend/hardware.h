@@ -8,6 +8,7 @@
 #include <string>
 
 #include "daemon/backend/backend_set.h"
+#include "daemon/backend/measured_record.h"
 #include "daemon/backend/system_ram.h"
 
 namespace terrace::daemon {
@@ -16,9 +17,9 @@ struct HardwareOptions {
   std::string runtime_directory;  // what the backends remember for one boot goes below it
   std::string boot_id;
   bool read_only = false;  // they only look
-  // Whether memory without figures of the firmware is timed when it is taken over, which writes to it. Not on a
-  // further host, where it may be leased to another by then.
-  bool measure = true;
+  // As DevdaxOptions::measured. None on a further host, where memory that is taken over may be leased to
+  // another by then.
+  MeasuredRecord* measured = nullptr;
 };
 
 class Hardware {

@@ -137,7 +137,7 @@ void NumaBackend::open_known(std::map<int, Seen>& seen) {
   for (const KnownDevice& device : known) {
     const auto node = numa_node_of(device.serial);
     if (!node.has_value() || !seen.contains(*node)) continue;
-    auto opened = open_node(*node);
+    auto opened = open_node(*node, false);
     if (!opened.ok()) {
       seen[*node].problem = opened.error().detail;
       seen[*node].passes = passes(opened.error());
@@ -161,7 +161,7 @@ void NumaBackend::close_unknown() {
   }
 }
 
-Result<NumaBackend::Node> NumaBackend::open_node(int node) {
+Result<NumaBackend::Node> NumaBackend::open_node(int node, bool adopting) {
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = nodes_.find(node); found != nodes_.end()) return found->second;
@@ -173,11 +173,13 @@ Result<NumaBackend::Node> NumaBackend::open_node(int node) {
                                                               .mount = options_.mount,
                                                               .huge_pages = options_.huge_pages,
                                                               .root = options_.root}));
-  os::MemorySpeed speed;
-  if (options_.measure && !attributes.hmat()) speed = opened->measure();
+  MeasuredRecord* const record = options_.measured;
+  const std::string serial = numa_serial(node);
+  if (record != nullptr && !attributes.hmat() &&
+      (adopting || !record->find(serial, attributes.total_bytes).known()))
+    record->set(serial, attributes.total_bytes, opened->measure());
   const std::lock_guard lock(mutex_);
   nodes_[node] = opened;
-  measured_[node] = speed;
   return opened;
 }
 
@@ -241,28 +243,21 @@ TierAttributes NumaBackend::attributes(const std::string& serial) const {
   const auto found = seen_.find(*node);
   if (found == seen_.end()) return {};
   const os::NodeAttributes& seen = found->second.attributes;
-  TierAttributes told{.latency_ns = seen.latency_ns,
-                      .bandwidth_bytes_per_s = seen.bandwidth_bytes_per_s,
-                      .node = *node,
-                      .distance = seen.distance,
-                      .persistent = false,
-                      .source = AttributesSource::hmat};
-  if (seen.hmat()) return told;
-  told.source = AttributesSource::none;
-  if (const auto measured = measured_.find(*node);
-      measured != measured_.end() && measured->second.latency_ns != 0) {
-    told.latency_ns = measured->second.latency_ns;
-    told.bandwidth_bytes_per_s = measured->second.bandwidth_bytes_per_s;
-    told.source = AttributesSource::measured;
-  }
-  return told;
+  const TierAttributes told{.latency_ns = seen.latency_ns,
+                            .bandwidth_bytes_per_s = seen.bandwidth_bytes_per_s,
+                            .node = *node,
+                            .distance = seen.distance,
+                            .persistent = false,
+                            .source = seen.hmat() ? AttributesSource::hmat : AttributesSource::none,
+                            .isolation = Isolation::node};
+  return or_measured(told, options_.measured, serial, seen.total_bytes);
 }
 
 Status NumaBackend::take_over(const std::string& serial) {
   const auto node = numa_node_of(serial);
   if (!node.has_value()) return bad_object_name(serial, "NumaBackend::take_over");
   const std::lock_guard lock(opening_);
-  TERRACE_ASSIGN_OR_RETURN(const Node opened, open_node(*node));
+  TERRACE_ASSIGN_OR_RETURN(const Node opened, open_node(*node, true));
   return {};
 }
 

@@ -30,6 +30,7 @@
 #include <optional>
 
 #include "daemon/backend/backend.h"
+#include "daemon/backend/measured_record.h"
 #include "daemon/backend/numa_node.h"
 #include "daemon/backend/system_ram.h"
 
@@ -40,8 +41,9 @@ struct NumaOptions {
   bool mount = true;
   HugePages huge_pages = HugePages::always;
   std::string record = {};  // SystemRam's file
-  bool measure = true;  // how fast a node is of which the HMAT says nothing, when it is adopted and at a start
-  bool open = true;     // false: only looked at; nothing is mounted, nothing leased
+  // Nodes of which the HMAT says nothing are measured once, into this; nullptr: not. Outlives the backend.
+  MeasuredRecord* measured = nullptr;
+  bool open = true;       // false: only looked at; nothing is mounted, nothing leased
   std::string root = {};  // before /sys; tests make a machine up
 };
 
@@ -94,7 +96,8 @@ class NumaBackend final : public Backend {
   Result<std::map<int, Seen>> look_at_nodes() const;
   void open_known(std::map<int, Seen>& seen);
   void close_unknown();
-  Result<Node> open_node(int node);
+  // `adopting`: what is there may be other memory than when it was measured last.
+  Result<Node> open_node(int node, bool adopting);
   Result<Node> node_of(const std::vector<Extent>& extents) const;
   // The node that has the object; nullptr: none. Errors    it could not be looked at
   Result<Node> holder_of(const std::string& file) const;
@@ -112,7 +115,6 @@ class NumaBackend final : public Backend {
   std::vector<KnownDevice> known_;
   std::map<int, Seen> seen_;
   std::map<int, Node> nodes_;  // those of adopted devices
-  std::map<int, os::MemorySpeed> measured_;
   std::vector<SystemRam::Problem> problems_;
 };
 

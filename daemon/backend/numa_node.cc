@@ -23,9 +23,6 @@ constexpr uint64_t kept_free_part = 4;
 // Looking at a page of a huge page that nobody used yet has the kernel clear all of it: 256 MiB at most.
 constexpr uint64_t pages_checked_max = 128;
 
-// Enough to be memory's and not the caches' speed.
-constexpr uint64_t measured_bytes = 128 * mib;
-
 ObjectDirectoryOptions directory_options(const NumaNodeOptions& options) {
   ObjectDirectoryOptions wanted;
   wanted.runtime_directory = options.runtime_directory;
@@ -91,14 +88,15 @@ Status NumaNode::grow(uint64_t total_bytes) {
 }
 
 os::MemorySpeed NumaNode::measure() {
+  constexpr uint64_t bytes = os::measured_bytes;
   const UniqueFd file(::open(path_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!file.valid() || ::ftruncate(file.get(), static_cast<off_t>(measured_bytes)) != 0) return {};
-  if (!room(measured_bytes).ok() || !bind(file.get(), 0, measured_bytes).ok()) return {};
-  if (::fallocate(file.get(), 0, 0, static_cast<off_t>(measured_bytes)) != 0) return {};
-  void* at = ::mmap(nullptr, measured_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (!file.valid() || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return {};
+  if (!room(bytes).ok() || !bind(file.get(), 0, bytes).ok()) return {};
+  if (::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) != 0) return {};
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (at == MAP_FAILED) return {};
-  const os::MemorySpeed speed = os::measure_memory({static_cast<std::byte*>(at), measured_bytes});
-  ::munmap(at, measured_bytes);
+  const os::MemorySpeed speed = os::measure_memory({static_cast<std::byte*>(at), bytes});
+  ::munmap(at, bytes);
   return speed;
 }
 

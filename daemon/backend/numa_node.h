@@ -60,7 +60,7 @@ class NumaNode final : private MemorySource {
   Status grow(uint64_t total_bytes);
 
   // How fast the node's memory is, through a file of its own that has no name; nothing (0) where there is no
-  // room for one. Takes less than half a second.
+  // room for one. Takes half a second at most.
   os::MemorySpeed measure();
 
  private:

@@ -91,19 +91,11 @@ Status PmemBackend::destroy_namespace(const PmemNamespace& space) {
 }
 
 // Long for large leases whose place was never erased by us; the kernel is free for others meanwhile.
-Status PmemBackend::prepare(const std::string& serial, const PmemNamespace& space,
-                            const std::vector<ByteRange>& dirty) {
+Status PmemBackend::prepare(const PmemNamespace& space, const std::vector<ByteRange>& dirty) {
   TERRACE_ASSIGN_OR_RETURN(const UniqueFd fd, kernel_.open(space, O_RDWR));
   const uint64_t begin = data_of(space).begin;
   for (const ByteRange& part : dirty)
     TERRACE_RETURN_IF_ERROR(erase_memory(fd.get(), part.begin - begin, part.end - part.begin));
-  {
-    const std::lock_guard lock(mutex_);
-    if (measured_.contains(serial)) return {};
-  }
-  TERRACE_ASSIGN_OR_RETURN(const TierAttributes measured, measure_memory(fd.get(), space.device_bytes));
-  const std::lock_guard lock(mutex_);
-  measured_[serial] = measured;
   return {};
 }
 
@@ -164,7 +156,7 @@ Status PmemBackend::carve(const std::string& name, uint64_t bytes, const std::ve
     const std::lock_guard state(mutex_);
     preparing_.insert(name);
   }
-  Status status = prepare(serial, space, dirty);
+  Status status = prepare(space, dirty);
   if (status.ok() && space.device_bytes < bytes) {
     status = Error{.code = ErrorCode::io_error,
                    .where = where,
@@ -233,6 +225,7 @@ Status PmemBackend::erase(const std::string& name, const std::vector<Extent>& ex
   constexpr const char* where = "PmemBackend::erase";
   (void)extents;
   PmemNamespace space;
+  std::string serial;
   uint64_t end = 0;
   {
     const std::lock_guard lock(kernel_mutex_);
@@ -243,6 +236,7 @@ Status PmemBackend::erase(const std::string& name, const std::vector<Extent>& ex
           .code = ErrorCode::io_error, .where = where, .detail = "the region of " + name + " is not there"};
     }
     space = object->space;
+    serial = object->serial;
     if (space.device.empty()) {
       TERRACE_RETURN_IF_ERROR(kernel_.enable(space.uuid));
       TERRACE_ASSIGN_OR_RETURN(space, find_namespace(space.uuid));
@@ -259,6 +253,7 @@ Status PmemBackend::erase(const std::string& name, const std::vector<Extent>& ex
   {
     TERRACE_ASSIGN_OR_RETURN(const UniqueFd fd, kernel_.open(space, O_RDWR));
     TERRACE_RETURN_IF_ERROR(erase_memory(fd.get(), offset, end - offset));
+    measure_erased(serial, fd.get(), {offset, end});
   }
   const std::lock_guard lock(kernel_mutex_);
   erased_from_bytes_[name] = offset;

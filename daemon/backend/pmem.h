@@ -39,6 +39,7 @@
 #include "core/base/units.h"
 #include "daemon/backend/backend.h"
 #include "daemon/backend/erased_ranges.h"
+#include "daemon/backend/measured_record.h"
 #include "daemon/backend/pmem_kernel.h"
 #include "daemon/backend/region.h"
 
@@ -47,6 +48,9 @@ namespace terrace::daemon {
 struct PmemOptions {
   // How often a look is taken, and what could not be made again is tried again, although nothing seems changed.
   uint64_t look_ns = 10 * ns_per_s;
+  // Devices of which the firmware says nothing are measured once, into this; nullptr: not. Outlives the
+  // backend.
+  MeasuredRecord* measured = nullptr;
 };
 
 // What a lease of `bytes` takes of a region, metadata included.
@@ -131,8 +135,8 @@ class PmemBackend final : public Backend {
   Status finish_namespace(const std::string& uuid, const std::string& name);
   Status destroy_namespace(const PmemNamespace& space);
   void give_back_tail(const std::string& name, uint64_t keep_bytes);
-  // Without it: erases what is not known to be erased, and times the memory once.
-  Status prepare(const std::string& serial, const PmemNamespace& space, const std::vector<ByteRange>& dirty);
+  // Without it: erases what is not known to be erased.
+  Status prepare(const PmemNamespace& space, const std::vector<ByteRange>& dirty);
 
   // pmem_region.cc; kernel_mutex_ is held
   // `lock` is let go while the kernel's drivers are waited for; null: nothing is waited for.
@@ -140,6 +144,9 @@ class PmemBackend final : public Backend {
   Probed probe_region(const PmemRegion& region);
   Probed probe_volatile(const CxlRegion& made, std::unique_lock<std::mutex>* lock);
   Probed check_device(const PmemNamespace& space);
+  void measure(const Device& device);
+  // Without it, of a device that was adopted by a manager that measured nothing: on what was just erased.
+  void measure_erased(const std::string& serial, int fd, ByteRange erased);
   Status empty_of_users(const Device& device) const;
   Status unused_volatile(const std::string& serial);
 
@@ -148,9 +155,10 @@ class PmemBackend final : public Backend {
 
   std::mutex composing_;
   std::mutex kernel_mutex_;
-  RegionMaker maker_;                                  // by kernel_mutex_, and so are the next seven
+  RegionMaker maker_;                                  // by kernel_mutex_, and so are the next eight
   std::map<std::string, ErasedRanges> erased_;         // by serial; physical addresses
   std::map<std::string, uint64_t> erased_from_bytes_;  // by object: erased from there to its end
+  std::map<uint64_t, os::MemorySpeed> probed_;         // by a region's start: how fast it was when it was tried
   std::string fingerprint_;
   uint64_t looked_ns_ = 0, restored_ns_ = 0;
   std::string unseen_;  // by the last look(): a region that is there and could not be looked at
@@ -159,7 +167,8 @@ class PmemBackend final : public Backend {
 
   mutable std::mutex mutex_;
   std::vector<SeenDevice> devices_;
-  std::map<std::string, TierAttributes> attributes_, measured_;  // by serial
+  std::map<std::string, TierAttributes> attributes_;  // by serial: what the firmware says
+  std::map<std::string, uint64_t> region_bytes_;
   std::map<std::string, Object> objects_;
   std::map<DeviceId, KnownDevice> known_devices_;
   std::map<std::string, KnownObject> known_objects_;

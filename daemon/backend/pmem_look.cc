@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/base/clock.h"
-#include "core/os/node_attributes.h"
 #include "daemon/backend/pmem.h"
 
 namespace terrace::daemon {
@@ -267,17 +266,14 @@ Status PmemBackend::publish() {
   if (!devices.ok()) return std::move(devices).error();
   std::vector<SeenDevice> seen;
   std::map<std::string, TierAttributes> attributes;
+  std::map<std::string, uint64_t> bytes;
   for (const Device& device : *devices) {
     seen.push_back(describe(device, false));
     TierAttributes& one = attributes[device.made.serial];
-    one.node = device.region.node;
+    one = firmware_attributes(device.region.node, device.region.name);
     one.persistent = true;
-    const os::NodeAttributes node = os::node_attributes(device.region.node);
-    one.distance = node.distance;
-    if (!node.hmat()) continue;
-    one.latency_ns = node.latency_ns;
-    one.bandwidth_bytes_per_s = node.bandwidth_bytes_per_s;
-    one.source = AttributesSource::hmat;
+    one.isolation = Isolation::namespace_;
+    bytes[device.made.serial] = device.region.bytes;
   }
   std::map<std::string, Object> objects = objects_of(*devices);
   const std::lock_guard lock(mutex_);
@@ -287,6 +283,7 @@ Status PmemBackend::publish() {
     if (preparing_.contains(name)) object.bytes = 0;
   devices_ = std::move(seen);
   attributes_ = std::move(attributes);
+  region_bytes_ = std::move(bytes);
   objects_ = std::move(objects);
   return {};
 }
@@ -344,14 +341,7 @@ TierAttributes PmemBackend::attributes(const std::string& serial) const {
   const std::lock_guard lock(mutex_);
   const auto at = attributes_.find(serial);
   if (at == attributes_.end()) return {};
-  TierAttributes found = at->second;
-  const auto measured = measured_.find(serial);
-  if (found.source == AttributesSource::none && measured != measured_.end()) {
-    found.latency_ns = measured->second.latency_ns;
-    found.bandwidth_bytes_per_s = measured->second.bandwidth_bytes_per_s;
-    found.source = AttributesSource::measured;
-  }
-  return found;
+  return or_measured(at->second, options_.measured, serial, region_bytes_.at(serial));
 }
 
 }  // namespace terrace::daemon

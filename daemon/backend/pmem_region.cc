@@ -29,6 +29,13 @@ Error busy(const PmemNamespace& space, const std::string& user) {
                          "; end that first"};
 }
 
+os::MemorySpeed speed_of(PmemKernel& kernel, const PmemNamespace& space) {
+  const auto fd = kernel.open(space, O_RDONLY);
+  if (!fd.ok()) return {};
+  const auto memory = DaxMapping::map(fd->get(), 0, std::min(space.device_bytes, os::measured_bytes), false);
+  return memory.ok() ? os::measure_memory(memory->bytes()) : os::MemorySpeed{};
+}
+
 }  // namespace
 
 // --- composed ---------------------------------------------------------------------------------------------
@@ -100,6 +107,7 @@ Probed PmemBackend::probe_region(const PmemRegion& region) {
   const auto space = make_namespace(Device{MadeRegion{}, region}, probe_label, bytes);
   if (!space.ok()) return Probed::untried(space.error());
   const Probed probed = check_device(*space);
+  if (probed.status.ok() && options_.measured != nullptr) probed_[region.start] = speed_of(kernel_, *space);
   const Status removed = destroy_namespace(*space);
   return probed.status.ok() && !removed.ok() ? Probed::untried(removed.error()) : probed;
 }
@@ -133,7 +141,34 @@ Status PmemBackend::take_over(const std::string& serial) {
   for (const PmemNamespace& space : device.region.namespaces)
     if (!is_known(space.label, serial)) TERRACE_RETURN_IF_ERROR(destroy_namespace(space));
   TERRACE_RETURN_IF_ERROR(maker_.remember(serial));
+  measure(device);
   return publish();
+}
+
+// Once, on memory that nobody has: free capacity, in the namespace that tries a region. Of one that was just
+// composed that is done. What cannot be measured stays unknown.
+void PmemBackend::measure(const Device& device) {
+  const PmemRegion& region = device.region;
+  if (options_.measured == nullptr ||
+      firmware_attributes(region.node, region.name).source != AttributesSource::none)
+    return;
+  for (const PmemNamespace& space : region.namespaces)
+    if (is_known(space.label, device.made.serial)) return;
+  if (!probed_.contains(region.start))
+    if (const auto now = find_device(device.made.serial); now.ok()) (void)probe_region(now->region);
+  options_.measured->set(device.made.serial, region.bytes, probed_[region.start]);
+  probed_.erase(region.start);  // something else may be there when it is adopted again
+}
+
+void PmemBackend::measure_erased(const std::string& serial, int fd, ByteRange erased) {
+  if (options_.measured == nullptr || attributes(serial).source != AttributesSource::none) return;
+  uint64_t bytes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = region_bytes_.find(serial); at != region_bytes_.end()) bytes = at->second;
+  }
+  if (const auto memory = DaxMapping::map(fd, erased.begin, erased.end - erased.begin, false); memory.ok())
+    options_.measured->set(serial, bytes, os::measure_memory(memory->bytes()));
 }
 
 // --- taken apart ------------------------------------------------------------------------------------------

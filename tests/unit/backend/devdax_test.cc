@@ -27,6 +27,7 @@ struct Manager {
   std::unique_ptr<DevdaxBackend> backend;
   std::string directory;
   std::string boot = "boot-1";
+  MeasuredRecord* measured = nullptr;
 
   explicit Manager(FakeDaxBus& kernel, std::string records = "") : bus(kernel), directory(std::move(records)) {
     start({});
@@ -35,8 +36,8 @@ struct Manager {
   // As a daemon's start does it; what list() says.
   std::vector<ObservedObject> start(const std::vector<KnownObject>& objects, bool adopted = false) {
     backend = std::make_unique<DevdaxBackend>(
-        bus,
-        DevdaxOptions{.record_directory = directory, .boot_id = boot, .erase_threads = 1, .measure_ms = 0});
+        bus, DevdaxOptions{
+                 .record_directory = directory, .boot_id = boot, .erase_threads = 1, .measured = measured});
     if (adopted) know();
     backend->know_objects(objects);
     CHECK(backend->refresh().ok());
@@ -517,6 +518,48 @@ TEST_CASE_FIXTURE(Fixture, "devdax: a hand-over that a reboot cut off is not tak
   std::filesystem::remove_all(records);
 }
 
+// --- how fast it is ---------------------------------------------------------------------------------------
+
+TEST_CASE("devdax: what no table says is measured at the adoption, once, and nothing of that is left") {
+  FakeDaxBus bus;
+  bus.add_region(serial, base, capacity);
+  MeasuredRecord record;
+  Manager manager(bus);
+  manager.measured = &record;
+  manager.start({});
+  CHECK(manager.backend->attributes(serial).source == AttributesSource::none);
+  CHECK(manager.backend->attributes(serial).isolation == Isolation::device);
+  manager.adopt();
+  const TierAttributes told = manager.backend->attributes(serial);
+  CHECK(told.source == AttributesSource::measured);
+  CHECK(told.latency_ns > 0);
+  CHECK(told.bandwidth_bytes_per_s > 0);
+  CHECK(manager.start({}, true).empty());
+  record.set(serial, capacity, {.latency_ns = 7, .bandwidth_bytes_per_s = 8});
+  CHECK(manager.backend->attributes(serial).latency_ns == 7);
+  REQUIRE(manager.backend->carve("devdax:lease-1", 2 * granule, {Manager::extent(0, 2)}).ok());
+  REQUIRE(manager.backend->take_over(serial).ok());  // again, while somebody's lease is on it
+  CHECK(manager.backend->attributes(serial).latency_ns == 7);
+  manager.backend->know_devices({});  // removed
+  CHECK(manager.backend->attributes(serial).source == AttributesSource::none);
+}
+
+TEST_CASE("devdax: a device that nobody measured is, on memory that was just erased") {
+  FakeDaxBus bus;
+  bus.add_region(serial, base, capacity);
+  Manager manager(bus);
+  manager.adopt();
+  MeasuredRecord record;
+  manager.measured = &record;
+  const std::vector<Extent> extents{Manager::extent(0, 2)};
+  manager.start({}, true);
+  REQUIRE(manager.backend->carve("devdax:lease-1", 2 * granule, extents).ok());
+  CHECK(manager.backend->attributes(serial).source == AttributesSource::none);  // never what a lease holds
+  REQUIRE(manager.backend->fence("devdax:lease-1").ok());
+  REQUIRE(manager.backend->erase("devdax:lease-1", extents, 0, 2 * granule).ok());
+  CHECK(manager.backend->attributes(serial).source == AttributesSource::measured);
+}
+
 // --- the record -------------------------------------------------------------------------------------------
 
 TEST_CASE("dax record: what is unerased holds for one boot and one place, and everything is without a record") {
@@ -530,12 +573,10 @@ TEST_CASE("dax record: what is unerased holds for one boot and one place, and ev
     CHECK(record.unerased("d", {{base, granule}}) == std::vector<DaxRange>{{base, granule}});
     record.mark_erased("d", {{base, 4 * granule}});
     REQUIRE(record.mark_unerased("d", {{base + granule, granule}}).ok());
-    record.set_measured("d", {123, 456});
   }
   DaxMemoryRecord again(directory, "boot-1");
   again.track("d", device);
   CHECK(again.had_hand_over("d"));
-  CHECK(again.measured("d").latency_ns == 123);
   CHECK(again.unerased("d", {{base, 5 * granule}}) ==
         std::vector<DaxRange>{{base + granule, granule}, {base + 4 * granule, granule}});
   DaxMemoryRecord moved(directory, "boot-1");

@@ -48,7 +48,7 @@ class Machine {
   }
   std::string root() const { return folder.path() + "/root"; }
   NumaOptions options(bool mount = true) const {
-    return {.runtime_directory = folder.path(), .mount = mount, .record = "", .measure = false, .root = root()};
+    return {.runtime_directory = folder.path(), .mount = mount, .record = "", .root = root()};
   }
 
   RuntimeFolder folder;
@@ -147,7 +147,8 @@ TEST_CASE("numa: nodes without processors are devices, others are not") {
                                                            .bandwidth_bytes_per_s = 8 * gib,
                                                            .node = 2,
                                                            .distance = 21,
-                                                           .source = AttributesSource::hmat});
+                                                           .source = AttributesSource::hmat,
+                                                           .isolation = Isolation::node});
   CHECK(backend.attributes("numa:node0").source == AttributesSource::none);
   CHECK(backend.attributes("emu:cxl0") == TierAttributes{});
 }
@@ -220,7 +221,8 @@ TEST_CASE("numa: what the HMAT does not say is measured once the node is adopted
   if (!can_bind()) return;
   Machine machine;
   NumaOptions options = machine.options();
-  options.measure = true;
+  MeasuredRecord record;
+  options.measured = &record;
   NumaBackend backend(options, nullptr);
   CHECK(backend.refresh().ok());
   CHECK(backend.attributes("numa:node0").source == AttributesSource::none);
@@ -231,6 +233,7 @@ TEST_CASE("numa: what the HMAT does not say is measured once the node is adopted
   CHECK(told.latency_ns > 0);
   CHECK(told.bandwidth_bytes_per_s > 0);
   CHECK(told.node == 0);
+  CHECK(told.isolation == Isolation::node);
   CHECK(backend.list()->empty());
   CHECK(backend.remove_directories().ok());  // nothing of the measurement is left
 }

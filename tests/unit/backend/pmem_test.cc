@@ -55,7 +55,7 @@ class Manager {
   void restart() {
     backend = std::make_unique<PmemBackend>(machine.pmem(), machine.cxl(),
                                             RegionRecords(directory_ + "/state-regions.toml"),
-                                            PmemOptions{.look_ns = 0});
+                                            PmemOptions{.look_ns = 0, .measured = measured});
     backend->know_devices(known_);
     backend->know_objects(objects_);
     CHECK(backend->refresh().ok());
@@ -92,6 +92,7 @@ class Manager {
 
   FakeCxlMachine machine;
   std::unique_ptr<PmemBackend> backend;
+  MeasuredRecord* measured = nullptr;  // from the next restart() on
 
  private:
   std::string directory_;
@@ -217,8 +218,45 @@ TEST_CASE("pmem: a lease is a namespace of its name, has all of its bytes, and r
   REQUIRE(!again.ok());
   CHECK(again.error().code == ErrorCode::already_exists);
   CHECK(manager.backend->attributes(serial).persistent);
+  CHECK(manager.backend->attributes(serial).isolation == Isolation::namespace_);
+}
+
+TEST_CASE("pmem: what no table says is measured at the adoption, and again only when it is adopted again") {
+  Manager manager;
+  MeasuredRecord record;
+  manager.measured = &record;
+  manager.restart();
+  manager.compose();
+  CHECK(manager.backend->attributes(serial).source == AttributesSource::none);
+  manager.adopt();
+  const TierAttributes told = manager.backend->attributes(serial);
+  CHECK(told.source == AttributesSource::measured);
+  CHECK(told.latency_ns > 0);
+  CHECK(told.bandwidth_bytes_per_s > 0);
+  CHECK(manager.machine.namespaces().empty());  // nothing of it is left
+  record.set(serial, 512 * mib, {.latency_ns = 7, .bandwidth_bytes_per_s = 8});
+  manager.restart();
+  CHECK(manager.backend->attributes(serial).latency_ns == 7);
+  REQUIRE(manager.carve("pmem:lease-1", granule).ok());
+  manager.adopt();  // while a lease has some of it
+  CHECK(manager.backend->attributes(serial).latency_ns == 7);
+  REQUIRE(manager.end("pmem:lease-1", granule).ok());
+  CHECK(manager.backend->attributes(serial).latency_ns == 7);
+  manager.adopt();
+  CHECK(manager.backend->attributes(serial).latency_ns != 7);
+}
+
+TEST_CASE("pmem: a device that nobody measured is, on memory that was just erased") {
+  Manager manager;
+  manager.compose();
+  manager.adopt();
+  MeasuredRecord record;
+  manager.measured = &record;
+  manager.restart();
+  REQUIRE(manager.carve("pmem:lease-1", granule).ok());
+  CHECK(manager.backend->attributes(serial).source == AttributesSource::none);  // never what a lease holds
+  REQUIRE(manager.end("pmem:lease-1", granule).ok());
   CHECK(manager.backend->attributes(serial).source == AttributesSource::measured);
-  CHECK(manager.backend->attributes(serial).latency_ns > 0);
 }
 
 TEST_CASE(

@@ -26,7 +26,7 @@ const std::string serial = "dax:hmem@0x100000000";
 const std::vector<KnownDevice> adopted{{DeviceId{1}, serial, "devdax", capacity, granule}};
 
 DevdaxOptions options() {
-  return {.record_directory = "", .boot_id = "boot-1", .erase_threads = 1, .measure_ms = 0};
+  return {.record_directory = "", .boot_id = "boot-1", .erase_threads = 1};
 }
 
 // What daemon/agent/orders.cc does with an order.

@@ -10,7 +10,6 @@
 
 #include "core/base/units.h"
 #include "core/os/erase.h"
-#include "core/os/measure_memory.h"
 
 namespace terrace::os {
 namespace {
@@ -68,32 +67,6 @@ TEST_CASE(
     CHECK(erased.error().detail.find("SIGBUS") != std::string::npos);
   }
   CHECK(erase({memory.at, HalfGone::bytes / 2}, {}).ok());
-}
-
-TEST_CASE("measure_memory: says something of memory, and nothing of what goes away or is too small") {
-  std::vector<std::byte> memory(8 * mib);
-  const MemorySpeed speed = measure_memory(memory, {.time_ms = 20});
-  CHECK(speed.latency_ns > 0);
-  CHECK(speed.bandwidth_bytes_per_s > 10 * mib);
-  CHECK(measure_memory(std::span(memory).first(4096), {.time_ms = 1}).latency_ns == 0);
-  const HalfGone gone;
-  CHECK(measure_memory({gone.at, HalfGone::bytes}, {.time_ms = 5}).bandwidth_bytes_per_s == 0);
-}
-
-// Each line of the chain is met once before any is met again: else it would run within a cache.
-TEST_CASE("measure_memory: the chain goes through all of its lines") {
-  std::vector<std::byte> memory(256 * kib);
-  (void)measure_memory(memory, {.time_ms = 1});
-  const uint64_t lines = memory.size() / 64;
-  std::vector<bool> met(lines);
-  uint64_t at = 0, count = 0;
-  for (; count < lines && !met[at / 64]; ++count) {
-    met[at / 64] = true;
-    std::memcpy(&at, memory.data() + at, sizeof(at));
-    REQUIRE(at < memory.size());
-  }
-  CHECK(count == lines);
-  CHECK(at == 0);
 }
 
 }  // namespace terrace::os
