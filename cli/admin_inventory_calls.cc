@@ -28,7 +28,9 @@ inventory::Memdev read(rpc::Inventory::Memdev::Reader in) {
           .enabled = in.getEnabled(),
           .model = text(in.getModel()),
           .health = text(in.getHealth()),
-          .path = texts(in.getPath())};
+          .path = texts(in.getPath()),
+          .ram_qos_class = in.getRamQosClass(),
+          .pmem_qos_class = in.getPmemQosClass()};
 }
 
 inventory::Decoder read(rpc::Inventory::Decoder::Reader in) {
@@ -55,7 +57,9 @@ inventory::Region read(rpc::Inventory::Region::Reader in) {
           .memdevs = texts(in.getMemdevs()),
           .position_bytes = in.getPosition(),
           .committed = in.getCommitted(),
-          .decoder = text(in.getDecoder())};
+          .decoder = text(in.getDecoder()),
+          .speed = {.latency_ns = in.getAttributes().getLatencyNs(),
+                    .bandwidth_bytes_per_s = in.getAttributes().getBandwidthBytesPerS()}};
 }
 
 inventory::DaxRegion read(rpc::Inventory::DaxRegion::Reader in) {

@@ -38,15 +38,6 @@ struct StatusReply {
   uint32_t leases = 0;
 };
 
-struct TierFigures {  // how fast and how durable memory is; 0: not known
-  uint32_t latency_ns = 0;
-  uint64_t bandwidth_bytes_per_s = 0;
-  int node = -1;
-  uint32_t distance = 0;
-  bool persistent = false;
-  std::string source = {};  // "hmat", "measured"; empty: no figures
-};
-
 struct DeviceStatus {
   std::string serial, backend, pool, detail;
   std::string state;  // "in_service", "draining", "failed"

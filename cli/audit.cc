@@ -6,6 +6,7 @@
 #include "cli/admin_client.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
+#include "cli/output.h"
 #include "cli/when.h"
 
 namespace terrace::cli {
@@ -19,7 +20,6 @@ struct AuditArguments {
 };
 
 std::vector<std::string> audit_row(const AuditRecord& entry) {
-  const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
   return {format_moment(entry.wall_ns), or_dash(entry.actor), or_dash(entry.tenant), entry.verb,
           or_dash(entry.subject),       entry.detail};
 }

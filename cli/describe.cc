@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <sstream>
 
+#include "cli/describe_inventory.h"
 #include "cli/output.h"
 
 namespace terrace::cli {
 namespace {
-
-std::string or_dash(const std::string& text) {
-  return text.empty() ? "-" : text;
-}
 
 std::string percent(uint64_t part, uint64_t whole) {
   if (whole == 0) return "-";
@@ -31,6 +28,12 @@ std::string describe_object_size(const LeaseStatus& lease) {
   std::string text = exact_size(lease.object_bytes) + " of the pool's memory";
   if (lease.object_bytes == 0) return text;
   return text + (lease.huge_pages ? ", in huge pages" : ", in small pages");
+}
+
+// Who keeps others out, and of what: "kernel; a dax device of its own, which nothing else maps".
+std::string describe_lease_isolation(const LeaseStatus& lease) {
+  const std::string memory = describe_isolation(lease.figures);
+  return or_dash(lease.isolation) + (memory.empty() ? "" : "; " + memory);
 }
 
 // "device lost": for people, the name's words apart.
@@ -145,16 +148,18 @@ std::string pool_table(const std::vector<PoolInfo>& pools) {
 }
 
 std::string device_table(const std::vector<DeviceStatus>& devices) {
-  constexpr size_t detail_columns = 40;  // all of it is in `device show`
+  constexpr size_t detail_columns = 32;  // all of it is in `device show`
   std::vector<std::vector<std::string>> rows;
   for (const DeviceStatus& device : devices) {
     const bool adopted = device.adopted;
     rows.push_back({device.serial, device.backend, format_size(device.capacity_bytes),
                     adopted ? format_size(device.free_bytes) : "-", format_size(device.granule_bytes),
                     device_state(device), or_dash(device.pool), adopted ? std::to_string(device.leases) : "-",
+                    latency_text(device.tier), bandwidth_text(device.tier), or_dash(device.tier.source),
                     shortened(device.detail, detail_columns)});
   }
-  return format_table({"SERIAL", "BACKEND", "CAPACITY", "FREE", "GRANULE", "STATE", "POOL", "LEASES", "DETAIL"},
+  return format_table({"SERIAL", "BACKEND", "CAPACITY", "FREE", "GRANULE", "STATE", "POOL", "LEASES", "LATENCY",
+                       "BANDWIDTH", "FROM", "DETAIL"},
                       rows);
 }
 
@@ -169,7 +174,8 @@ std::string lease_block(const LeaseStatus& lease) {
       {"phase", describe_phase(lease)},
       {"epoch", std::to_string(lease.epoch.value)},
       {"expires", describe_expiry(lease) + (lease.ttl_ns == 0 ? "" : ", ttl " + format_duration(lease.ttl_ns))},
-      {"tier", lease.tier + ", isolation " + lease.isolation},
+      {"tier", lease.tier + ", " + describe_tier(lease.figures)},
+      {"isolation", describe_lease_isolation(lease)},
       {"object", or_dash(lease.object)},
       {"occupied", describe_object_size(lease)},
       {"attached", count_text(lease.holders, "session")}};

@@ -14,10 +14,6 @@ using inventory::Inventory;
 using nlohmann::json;
 using Rows = std::vector<std::vector<std::string>>;
 
-std::string or_dash(const std::string& text) {
-  return text.empty() ? "-" : text;
-}
-
 std::string joined(const std::vector<std::string>& parts, const char* between) {
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : between) + part;
@@ -81,15 +77,33 @@ std::string decoder_section(const Inventory& all) {
                  others);
 }
 
+TierFigures tier_of(const inventory::NumaNode& node) {
+  return {.latency_ns = node.attributes.latency_ns,
+          .bandwidth_bytes_per_s = node.attributes.bandwidth_bytes_per_s,
+          .node = node.id,
+          .distance = node.attributes.distance,
+          .source = node.attributes.hmat() ? "hmat" : ""};
+}
+
+TierFigures tier_of(const inventory::Region& region) {
+  return {.latency_ns = region.speed.latency_ns,
+          .bandwidth_bytes_per_s = region.speed.bandwidth_bytes_per_s,
+          .persistent = region.kind == inventory::RegionKind::pmem,
+          .source = region.speed.known() ? "cdat" : ""};
+}
+
 std::string region_section(const Inventory& all) {
   Rows rows;
   for (const inventory::Region& region : all.regions)
     rows.push_back({region.name, or_dash(region.serial()), inventory::region_kind_name(region.kind),
                     address(region.start), exact_size(region.bytes),
                     interleave(region.ways, region.granularity), or_dash(joined(region.memdevs, ", ")),
-                    region.committed ? "committed" : "not committed", or_dash(region.decoder)});
+                    region.committed ? "committed" : "not committed", or_dash(region.decoder),
+                    latency_text(tier_of(region)), bandwidth_text(tier_of(region))});
   return section("CXL regions",
-                 {"NAME", "SERIAL", "KIND", "START", "SIZE", "INTERLEAVE", "MEMDEVS", "STATE", "WINDOW"}, rows);
+                 {"NAME", "SERIAL", "KIND", "START", "SIZE", "INTERLEAVE", "MEMDEVS", "STATE", "WINDOW",
+                  "LATENCY", "BANDWIDTH"},
+                 rows);
 }
 
 std::string dax_section(const Inventory& all) {
@@ -113,22 +127,6 @@ std::string namespace_section(const Inventory& all) {
     rows.push_back({space.name, space.region, space.mode, exact_size(space.bytes), or_dash(space.label),
                     or_dash(space.device), or_dash(space.uuid)});
   return section("namespaces", {"NAME", "REGION", "MODE", "SIZE", "LABEL", "DEVICE", "UUID"}, rows);
-}
-
-TierFigures tier_of(const inventory::NumaNode& node) {
-  return {.latency_ns = node.attributes.latency_ns,
-          .bandwidth_bytes_per_s = node.attributes.bandwidth_bytes_per_s,
-          .node = node.id,
-          .distance = node.attributes.distance,
-          .source = node.attributes.hmat() ? "hmat" : ""};
-}
-
-std::string latency_text(const TierFigures& tier) {
-  return tier.latency_ns == 0 ? "-" : std::to_string(tier.latency_ns) + " ns";
-}
-
-std::string bandwidth_text(const TierFigures& tier) {
-  return tier.bandwidth_bytes_per_s == 0 ? "-" : format_size(tier.bandwidth_bytes_per_s) + "/s";
 }
 
 std::string node_section(const Inventory& all) {
@@ -164,11 +162,18 @@ json node_or_null(int node) {
 }
 
 json memdev_json(const inventory::Memdev& memdev) {
-  return {{"serial", memdev.serial},         {"name", memdev.name},
-          {"model", memdev.model},           {"firmware", memdev.firmware},
-          {"health", memdev.health},         {"ram_bytes", memdev.ram_bytes},
-          {"pmem_bytes", memdev.pmem_bytes}, {"numa_node", node_or_null(memdev.numa_node)},
-          {"enabled", memdev.enabled},       {"path", memdev.path}};
+  return {{"serial", memdev.serial},
+          {"name", memdev.name},
+          {"model", memdev.model},
+          {"firmware", memdev.firmware},
+          {"health", memdev.health},
+          {"ram_bytes", memdev.ram_bytes},
+          {"pmem_bytes", memdev.pmem_bytes},
+          {"numa_node", node_or_null(memdev.numa_node)},
+          {"enabled", memdev.enabled},
+          {"path", memdev.path},
+          {"ram_qos_class", node_or_null(memdev.ram_qos_class)},
+          {"pmem_qos_class", node_or_null(memdev.pmem_qos_class)}};
 }
 
 json decoder_json(const inventory::Decoder& decoder) {
@@ -195,7 +200,8 @@ json region_json(const inventory::Region& region) {
           {"interleave_granularity", region.granularity},
           {"memdevs", region.memdevs},
           {"committed", region.committed},
-          {"decoder", region.decoder}};
+          {"decoder", region.decoder},
+          {"tier", to_json(tier_of(region))}};
 }
 
 json dax_region_json(const inventory::DaxRegion& region) {
@@ -256,19 +262,33 @@ json to_json(const Inventory& all) {
           {"notes", all.notes}};
 }
 
+std::string latency_text(const TierFigures& tier) {
+  return tier.latency_ns == 0 ? "-" : std::to_string(tier.latency_ns) + " ns";
+}
+
+std::string bandwidth_text(const TierFigures& tier) {
+  return tier.bandwidth_bytes_per_s == 0 ? "-" : format_size(tier.bandwidth_bytes_per_s) + "/s";
+}
+
 std::string describe_tier(const TierFigures& tier) {
   std::vector<std::string> parts;
   if (tier.latency_ns != 0) parts.push_back(latency_text(tier));
   if (tier.bandwidth_bytes_per_s != 0) parts.push_back(bandwidth_text(tier));
-  std::string text = joined(parts, ", ");
-  if (!text.empty() && !tier.source.empty()) text += " (" + tier.source + ")";
-  parts.clear();
-  if (!text.empty()) parts.push_back(text);
-  if (tier.node >= 0)
-    parts.push_back("node " + std::to_string(tier.node) +
-                    (tier.distance == 0 ? "" : " at distance " + std::to_string(tier.distance)));
-  if (tier.persistent) parts.push_back("persistent");
-  return or_dash(joined(parts, ", "));
+  std::string text = parts.empty() ? "speed not known" : joined(parts, ", ");
+  if (!tier.source.empty()) text += " (" + tier.source + ")";
+  if (tier.node >= 0) {
+    text += ", node " + std::to_string(tier.node);
+    if (tier.distance != 0) text += " at distance " + std::to_string(tier.distance);
+  }
+  return tier.persistent ? text + ", persistent" : text;
+}
+
+std::string describe_isolation(const TierFigures& tier) {
+  if (tier.isolation == "device") return "a dax device of its own, which nothing else maps";
+  if (tier.isolation == "namespace") return "a namespace of its own, which nothing else maps";
+  if (tier.isolation == "node") return "a private file; other programs may use the node, too";
+  if (tier.isolation == "file") return "a private file in ordinary memory";
+  return tier.isolation;  // of a newer manager
 }
 
 json to_json(const TierFigures& tier) {
@@ -277,7 +297,8 @@ json to_json(const TierFigures& tier) {
           {"numa_node", node_or_null(tier.node)},
           {"numa_distance", number_or_null(tier.distance)},
           {"persistent", tier.persistent},
-          {"source", text_or_null(tier.source)}};
+          {"source", text_or_null(tier.source)},
+          {"isolation", text_or_null(tier.isolation)}};
 }
 
 }  // namespace terrace::cli

@@ -13,10 +13,6 @@ constexpr size_t bar_columns = 48;
 constexpr size_t class_bar_columns = 24;
 constexpr size_t blockers_named_max = 3;
 
-std::string or_dash(const std::string& text) {
-  return text.empty() ? "-" : text;
-}
-
 std::string describe_placement(const PoolInfo& pool) {
   std::string text =
       std::string(placement_name(pool.placement)) + " over " + count_text(pool.devices.size(), "device");
@@ -91,6 +87,8 @@ std::string pool_block(const PoolInfo& pool) {
   if (pool.reserved_bytes != 0) free += ", " + exact_size(pool.reserved_bytes) + " of it reserved";
   std::vector<std::pair<std::string, std::string>> fields = {
       {"placement", describe_placement(pool)},
+      {"tier", describe_tier(pool.figures)},
+      {"a lease is", or_dash(describe_isolation(pool.figures))},
       {"capacity", exact_size(pool.capacity_bytes) + ", granule " + exact_size(pool.granule_bytes)},
       {"", "[" + usage_bar(pool, bar_columns) + "]"},
       {"# leased", exact_size(pool.leased_bytes) + " in " + count_text(pool.leases, "lease")},
@@ -119,7 +117,10 @@ std::string device_block(const DeviceStatus& device) {
         "free", exact_size(device.free_bytes) + ", largest run " + exact_size(device.largest_free_bytes));
     fields.emplace_back("used", exact_size(device.used_bytes) + " by " + count_text(device.leases, "lease"));
   }
-  if (const std::string tier = describe_tier(device.tier); tier != "-") fields.emplace_back("tier", tier);
+  const bool to_measure = !device.adopted && device.tier.source.empty();
+  fields.emplace_back("tier", describe_tier(device.tier) + (to_measure ? "; measured when it is adopted" : ""));
+  if (const std::string isolation = describe_isolation(device.tier); !isolation.empty())
+    fields.emplace_back("a lease is", isolation);
   if (!device.contents.empty()) fields.emplace_back("adopting loses", device.contents);
   if (!device.detail.empty()) fields.emplace_back("detail", device.detail);
   return "device " + printable(device.serial) + "\n" + format_block(fields);

@@ -134,6 +134,10 @@ void print_json(const nlohmann::json& document) {
   print_text(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+std::string or_dash(const std::string& text) {
+  return text.empty() ? "-" : text;
+}
+
 std::string printable(std::string_view text) {
   std::string result(text);
   for (size_t at = 0; at < result.size(); ++at) {

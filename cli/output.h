@@ -74,6 +74,9 @@ std::string printable(std::string_view text);
 // line break before two blanks stays: so are quoted logs set.
 std::string escaped(std::string_view text);
 
+// "-" for an empty cell.
+std::string or_dash(const std::string& text);
+
 // "1 tensor", "2 tensors".
 std::string count_text(uint64_t count, const std::string& one);
 

@@ -56,15 +56,6 @@ ServerStatus read_server(rpc::ServerInfo::Reader reader) {
   return server;
 }
 
-TierFigures read_tier(rpc::TierAttributes::Reader reader) {
-  return {.latency_ns = reader.getLatencyNs(),
-          .bandwidth_bytes_per_s = reader.getBandwidthBytesPerS(),
-          .node = reader.getNumaNode(),
-          .distance = reader.getNumaDistance(),
-          .persistent = reader.getPersistent(),
-          .source = text_from_wire(reader.getSource())};
-}
-
 DeviceStatus read_device(rpc::DeviceInfo::Reader reader) {
   DeviceStatus device;
   device.serial = text_from_wire(reader.getSerial());
@@ -81,7 +72,7 @@ DeviceStatus read_device(rpc::DeviceInfo::Reader reader) {
   device.adopted = reader.getAdopted();
   device.present = reader.getPresent();
   device.contents = text_from_wire(reader.getContents());
-  device.tier = read_tier(reader.getAttributes());
+  device.tier = client::figures_from_wire(reader.getAttributes());
   return device;
 }
 

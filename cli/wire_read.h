@@ -13,7 +13,6 @@ namespace terrace::cli {
 inline constexpr uint32_t leases_per_call = 256;  // about 80 KiB of reply; keeps one call short for the daemon
 
 ServerStatus read_server(rpc::ServerInfo::Reader reader);
-TierFigures read_tier(rpc::TierAttributes::Reader reader);
 DeviceStatus read_device(rpc::DeviceInfo::Reader reader);
 // `measured`: whether the call is one that looks at the object's size.
 LeaseStatus read_lease(rpc::LeaseInfo::Reader reader, bool measured);

@@ -86,7 +86,7 @@ class AdminServer final : public rpc::Admin::Server {
   kj::Promise<void> device_command(Context context, Command request) {
     return command(context, std::move(request), [this](Context& c, Reply& reply) {
       const DeviceRow& device = std::get<DeviceReply>(reply).device;
-      write_device(c.getResults().initDevice(), device, device_use(state(), device), "", state());
+      write_device(c.getResults().initDevice(), device, device_use(state(), device), "", engine());
     });
   }
 

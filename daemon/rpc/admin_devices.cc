@@ -55,7 +55,7 @@ kj::Promise<void> AdminServer::adopt_seen(AdoptContext context, const SeenDevice
             return;
           }
           write_device(context.getResults().initDevice(), adopted->device, device_use(state(), adopted->device),
-                       "", state());
+                       "", engine());
         })
         .attach(kj::mv(*slot));
   }
@@ -177,8 +177,7 @@ void AdminServer::write_devices(DevicesContext& c, const std::vector<SeenDevice>
   for (const SeenDevice& device : seen) {
     auto entry = out[i++];
     if (const DeviceRow* row = state().find_device(device.serial)) {
-      write_device(entry, *row, uses[row->id], device.detail, state());
-      write_attributes(entry.initAttributes(), engine().backend().attributes(device.serial));
+      write_device(entry, *row, uses[row->id], device.detail, engine());
       continue;
     }
     entry.setSerial(device.serial);
@@ -192,7 +191,7 @@ void AdminServer::write_devices(DevicesContext& c, const std::vector<SeenDevice>
   }
   for (const DeviceRow* device : unseen) {
     auto entry = out[i++];
-    write_device(entry, *device, uses[device->id], "adopted once, not seen now", state());
+    write_device(entry, *device, uses[device->id], "adopted once, not seen now", engine());
     entry.setPresent(false);
   }
 }

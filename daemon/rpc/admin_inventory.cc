@@ -30,6 +30,8 @@ void write_memdev(rpc::Inventory::Memdev::Builder out, const inventory::Memdev& 
   out.setPmemBytes(memdev.pmem_bytes);
   out.setNumaNode(memdev.numa_node);
   out.setEnabled(memdev.enabled);
+  out.setRamQosClass(memdev.ram_qos_class);
+  out.setPmemQosClass(memdev.pmem_qos_class);
   write_texts(out.initPath(size_of(memdev.path.size())), memdev.path);
   std::vector<std::string> regions;
   for (const inventory::Region& region : all.regions)
@@ -63,6 +65,11 @@ void write_region(rpc::Inventory::Region::Builder out, const inventory::Region& 
   out.setCommitted(region.committed);
   out.setPosition(region.position_bytes);
   out.setDecoder(region.decoder);
+  write_attributes(out.initAttributes(),
+                   {.latency_ns = region.speed.latency_ns,
+                    .bandwidth_bytes_per_s = region.speed.bandwidth_bytes_per_s,
+                    .persistent = region.kind == inventory::RegionKind::pmem,
+                    .source = region.speed.known() ? AttributesSource::cdat : AttributesSource::none});
 }
 
 void write_dax_region(rpc::Inventory::DaxRegion::Builder out, const inventory::DaxRegion& region) {

@@ -102,7 +102,7 @@ void write_progress(rpc::DeviceProgress::Builder out, const DeviceRow& device, S
     ++use.leases;
     use.bytes += granules * device.granule_bytes;
   }
-  write_device(out.initDevice(), device, use, "", state);
+  write_device(out.initDevice(), device, use, "", service.engine());
   out.setLeftBytes(use.bytes);
   write_moves(out, leases, service);
 }

@@ -1,6 +1,7 @@
 #include "daemon/rpc/wire.h"
 
 #include <algorithm>
+#include <map>
 
 #include "daemon/state/names.h"
 
@@ -60,6 +61,18 @@ void write_extents(capnp::List<rpc::Extent>::Builder out, const LeaseRow& lease,
   }
 }
 
+TierAttributes attributes_of(const LeaseRow& lease, const PoolRow* pool, Service& service) {
+  const StateMachine& state = service.engine().state();
+  std::map<DeviceId, uint64_t> bytes;
+  for (const Extent& extent : lease.extents)
+    if (const DeviceRow* device = state.find_device(extent.device))
+      bytes[extent.device] += extent.granules * device->granule_bytes;
+  std::vector<TierPart> parts;
+  for (const auto& [id, on_it] : bytes)
+    parts.push_back({service.engine().backend().attributes(state.find_device(id)->serial), on_it});
+  return combined(parts, pool != nullptr && pool->placement == Placement::striped);
+}
+
 void write_all_but_extents(rpc::LeaseInfo::Builder out, const LeaseRow& lease, Service& service) {
   const StateMachine& state = service.engine().state();
   const uint64_t now_ns = service.engine().now_ns();
@@ -84,9 +97,7 @@ void write_all_but_extents(rpc::LeaseInfo::Builder out, const LeaseRow& lease, S
   out.setTier("cxl");
   out.setIsolation("kernel");
   out.setAgent(StateMachine::agent_of(lease));
-  const DeviceRow* device = lease.extents.empty() ? nullptr : state.find_device(lease.extents.front().device);
-  if (device != nullptr)
-    write_attributes(out.initAttributes(), service.engine().backend().attributes(device->serial));
+  write_attributes(out.initAttributes(), attributes_of(lease, pool, service));
   out.setHugePages(service.engine().backend().huge_pages(lease.object));
   if (const ReportedUsage* usage = service.usage_of(lease.id)) {
     auto report = out.initUsage();
@@ -151,7 +162,12 @@ void write_pool(rpc::PoolInfo::Builder out, const PoolRow& pool, Service& servic
   for (const auto& [id, device] : state.devices())
     if (device.pool == pool.id) members.push_back(&device);
   auto devices = out.initDevices(static_cast<uint32_t>(members.size()));
-  for (uint32_t i = 0; i < members.size(); ++i) devices.set(i, members[i]->serial);
+  std::vector<TierPart> parts;
+  for (uint32_t i = 0; i < members.size(); ++i) {
+    devices.set(i, members[i]->serial);
+    parts.push_back({service.engine().backend().attributes(members[i]->serial), members[i]->capacity_bytes});
+  }
+  write_attributes(out.initAttributes(), combined(parts, pool.placement == Placement::striped));
 }
 
 void write_pools(capnp::List<rpc::PoolInfo>::Builder out, Service& service) {
@@ -187,13 +203,14 @@ void write_attributes(rpc::TierAttributes::Builder out, const TierAttributes& at
   out.setNumaNode(attributes.node);
   out.setNumaDistance(attributes.distance);
   out.setPersistent(attributes.persistent);
-  out.setSource(attributes.source == AttributesSource::hmat       ? "hmat"
-                : attributes.source == AttributesSource::measured ? "measured"
-                                                                  : "");
+  out.setSource(source_name(attributes.source));
+  out.setIsolation(isolation_name(attributes.isolation));
 }
 
 void write_device(rpc::DeviceInfo::Builder out, const DeviceRow& device, const DeviceUse& use,
-                  const std::string& detail, const StateMachine& state) {
+                  const std::string& detail, Engine& engine) {
+  const StateMachine& state = engine.state();
+  write_attributes(out.initAttributes(), engine.backend().attributes(device.serial));
   out.setSerial(device.serial);
   out.setBackend(device.backend);
   out.setCapacityBytes(device.capacity_bytes);

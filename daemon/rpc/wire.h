@@ -29,7 +29,7 @@ std::unordered_map<DeviceId, DeviceUse> device_uses(const StateMachine& state);
 DeviceUse device_use(const StateMachine& state, const DeviceRow& device);  // of one, O(leases)
 void write_attributes(rpc::TierAttributes::Builder out, const TierAttributes& attributes);
 void write_device(rpc::DeviceInfo::Builder out, const DeviceRow& device, const DeviceUse& use,
-                  const std::string& detail, const StateMachine& state);
+                  const std::string& detail, Engine& engine);
 
 LeaseMode read_mode(rpc::LeaseMode mode);
 Placement read_placement(rpc::Placement placement);

@@ -101,6 +101,16 @@ rpc::Placement placement_to_wire(PoolPlacement placement) {
   return rpc::Placement::LINEAR;
 }
 
+TierFigures figures_from_wire(rpc::TierAttributes::Reader wire) {
+  return {.latency_ns = wire.getLatencyNs(),
+          .bandwidth_bytes_per_s = wire.getBandwidthBytesPerS(),
+          .node = wire.getNumaNode(),
+          .distance = wire.getNumaDistance(),
+          .persistent = wire.getPersistent(),
+          .source = text_from_wire(wire.getSource()),
+          .isolation = text_from_wire(wire.getIsolation())};
+}
+
 LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire, uint64_t now_ns) {
   LeaseInfo info;
   info.id = LeaseId{wire.getId()};
@@ -133,6 +143,7 @@ LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire, uint64_t now_ns) {
   info.cause = cause_from_wire(wire.getCause());
   info.movable = wire.getMovable();
   info.holders = wire.getHolders();
+  info.figures = figures_from_wire(wire.getAttributes());
   return info;
 }
 
@@ -164,6 +175,7 @@ PoolInfo pool_info_from_wire(rpc::PoolInfo::Reader wire) {
   info.grantable_bytes = wire.getGrantableBytes();
   info.waiting = wire.getWaiting();
   info.waiting_bytes = wire.getWaitingBytes();
+  info.figures = figures_from_wire(wire.getAttributes());
   return info;
 }
 

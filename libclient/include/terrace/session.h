@@ -70,6 +70,27 @@ struct ExtentInfo {
   uint64_t length_bytes = 0;
 };
 
+// How fast, how durable and how separate a lease's or pool's memory is; 0: not known. Of memory on several
+// devices latency and distance are the worst device's; bandwidth is the slowest device's, and what all give
+// together where the pool is striped; a figure that one of them lacks is not known.
+struct TierFigures {
+  uint32_t latency_ns = 0;             // of a load that misses the caches, as seen from the nearest CPU
+  uint64_t bandwidth_bytes_per_s = 0;  // of reading; where `source` is "measured": by one thread on each device
+  int node = -1;                       // NUMA node; -1: none is said, or more than one
+  uint32_t distance = 0;               // of that node, as in the SLIT (10: local)
+  bool persistent = false;             // keeps its bytes without power
+  // Where the first two come from: "hmat" (the firmware's table), "cdat" (the devices' own), "measured" (by the
+  // manager, once); empty: they are not known.
+  std::string source = {};
+  // Who else has a way to the memory; in every case a fence is the kernel's, and no lease sees another's bytes.
+  // "device", "namespace": a kernel device of the lease's own, which only its descriptor maps. "node": a
+  // private file in pages of a memory node that the kernel and other processes may use, too. "file": a private
+  // file in ordinary memory. Empty: the manager does not say.
+  std::string isolation = {};
+
+  bool operator==(const TierFigures&) const = default;
+};
+
 struct UsageReport {
   uint64_t ddr_bytes = 0;   // resident in local DDR under the same arena
   uint64_t cxl_bytes = 0;   // resident in this lease's memory
@@ -96,6 +117,7 @@ struct LeaseInfo {
   LeaseCause cause = LeaseCause::none;
   bool movable = false;
   uint32_t holders = 0;  // sessions that have it attached; 0 from a manager that does not say
+  TierFigures figures;
 };
 
 // Free runs of one class of lengths: at least run_bytes_min and less than twice that.
@@ -118,6 +140,7 @@ struct PoolInfo {
   uint64_t grantable_bytes = 0;     // free on devices that are present and in service
   uint32_t waiting = 0;             // grants in the queue
   uint64_t waiting_bytes = 0;
+  TierFigures figures;  // as of a lease on all its devices
 };
 
 // What happened to a lease. The handler is called on the Session's thread: it must not throw, and calls into

@@ -38,6 +38,18 @@ class Leases(WithDaemon):
         self.assertIn("emu:", text)
         self.assertIn("has not reported", text)
 
+    def test_how_fast_its_memory_is_and_who_says_so(self):
+        lease = self.t.grant("8M", "p")
+        for figures in (lease["figures"], self.t.leases()[lease["id"]]["figures"],
+                        self.t.cli("lease", "show", lease["id"]).json["leases"][0]["figures"]):
+            self.assertEqual((figures["source"], figures["isolation"]), ("measured", "file"))
+            self.assertGreater(figures["latency_ns"], 1)
+            self.assertGreater(figures["bandwidth_bytes_per_s"], MIB)
+            self.assertEqual((figures["numa_node"], figures["persistent"]), (None, False))
+        text = self.text("lease", "show", lease["id"])
+        self.assertRegex(text, r"tier +cxl, \d+ ns, [\d.]+ [GM]iB/s \(measured\)")
+        self.assertIn("kernel; a private file in ordinary memory", text)
+
     def test_grant_says_that_the_lease_outlives_the_command(self):
         text = self.text("lease", "grant", "--pool", "p", "--size", "2M", "--ttl", "5m")
         self.assertIn("not by this command", text)

@@ -15,6 +15,7 @@ class Devices(WithDaemon):
         adopted = self.t.cli("device", "adopt", "emu:a", "emu:b").json["devices"]
         self.assertEqual([device["serial"] for device in adopted], ["emu:a", "emu:b"])
         self.assertTrue(all(device["adopted"] for device in adopted))
+        self.assertTrue(all(device["tier"]["source"] == "measured" for device in adopted), adopted)
         self.assertIn("adopted", self.text("device", "list"))
         self.assertEqual(self.t.cli("device", "adopt", "emu:a").code, 0, "adopting again changes nothing")
 
@@ -25,8 +26,20 @@ class Devices(WithDaemon):
         self.assertEqual((shown["leases"], shown["drain"]), ([], None))
         text = self.text("device", "show", "emu:a")
         self.assertIn("capacity", text)
+        self.assertRegex(text, r"tier +\d+ ns, .*\(measured\)")
         self.assertIn("no leases", text)
         self.error("device", "show", "emu:aa", code=NOT_FOUND, contains="did you mean 'emu:a'")
+
+    def test_a_device_is_measured_once_when_it_is_adopted(self):
+        def tier():
+            return self.t.cli("device", "show", "emu:b").json["device"]["tier"]
+        self.t.cli("device", "adopt", "emu:b")
+        measured = tier()
+        self.assertEqual(measured["source"], "measured")
+        self.t.stop()
+        self.t.start()
+        self.assertEqual(tier(), measured)
+        self.assertRegex(self.text("device", "list"), rf"emu:b .* {measured['latency_ns']} ns .* measured ")
 
     def test_a_list_line_is_short(self):
         for line in self.text("device", "list").splitlines():
@@ -49,7 +62,9 @@ class Pools(WithDaemon):
         shown = self.t.cli("pool", "show", "main").json
         self.assertEqual(len(shown["devices"]), 2)
         self.assertEqual(shown["leases"][0]["label"], "mine")
+        self.assertEqual(shown["pool"]["figures"]["source"], "measured")
         text = self.text("pool", "show", "main")
+        self.assertRegex(text, r"tier +\d+ ns, .*\(measured\)")
         self.assertIn("emu:b", text)
         self.assertIn("mine", text)
         self.error("pool", "delete", "main", code=CONFLICT)

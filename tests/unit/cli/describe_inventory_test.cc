@@ -44,7 +44,8 @@ Inventory some_hardware() {
                          .granularity = 4096,
                          .memdevs = {"0xc0", "0xc1"},
                          .committed = true,
-                         .decoder = "decoder0.0"});
+                         .decoder = "decoder0.0",
+                         .speed = {.latency_ns = 180, .bandwidth_bytes_per_s = 24 * gib}});
   all.dax_devices.push_back({.name = "dax0.1",
                              .region = "hmem.0",
                              .mode = inventory::DaxMode::devdax,
@@ -68,7 +69,7 @@ TEST_CASE("Hardware: what there is has a section with a heading, what there is n
   for (const char* part :
        {"CXL memory devices", "0xc0", "ACPI0017:00 root0 > port1 > 0000:0c:00.0 > 0000:0d:00.0", "CXL windows",
         "0x150000000", "CXL regions", "pmem:0xc0.0xc1", "x2 every 4 KiB", "0xc0, 0xc1", "dax devices",
-        "lease 7, vllm[12]", "124 MiB", "NUMA nodes", "300 ns", "8 GiB/s", "hmat"}) {
+        "lease 7, vllm[12]", "124 MiB", "180 ns", "24 GiB/s", "NUMA nodes", "300 ns", "8 GiB/s", "hmat"}) {
     CAPTURE(part);
     CHECK(contains(text, part));
   }
@@ -95,7 +96,11 @@ TEST_CASE("Hardware: the JSON form has every list, and null where nothing is kno
     CHECK(document[key].is_array());
   CHECK(document["memdevs"][0]["numa_node"].is_null());
   CHECK(document["memdevs"][0]["path"].size() == 4);
+  CHECK(document["memdevs"][0]["ram_qos_class"].is_null());
+  CHECK(document["memdevs"][0]["pmem_qos_class"].is_null());
   CHECK(document["regions"][0]["serial"] == "pmem:0xc0.0xc1");
+  CHECK(document["regions"][0]["tier"]["latency_ns"] == 180);
+  CHECK(document["regions"][0]["tier"]["source"] == "cdat");
   CHECK(document["dax_devices"][0]["holder"] == "lease 7, vllm[12]");
   CHECK(document["nodes"][0]["tier"]["latency_ns"] == 300);
   CHECK(document["nodes"][0]["tier"]["source"] == "hmat");
@@ -104,7 +109,7 @@ TEST_CASE("Hardware: the JSON form has every list, and null where nothing is kno
 
 TEST_CASE("Tier: only what is known is said, and where from") {
   TierFigures tier;
-  CHECK(describe_tier(tier) == "-");
+  CHECK(describe_tier(tier) == "speed not known");
   CHECK(to_json(tier)["latency_ns"].is_null());
   tier = {.latency_ns = 300,
           .bandwidth_bytes_per_s = 8 * gib,
@@ -113,7 +118,19 @@ TEST_CASE("Tier: only what is known is said, and where from") {
           .persistent = true,
           .source = "hmat"};
   CHECK(describe_tier(tier) == "300 ns, 8 GiB/s (hmat), node 1 at distance 20, persistent");
-  CHECK(describe_tier({.node = 2}) == "node 2");
+  CHECK(describe_tier({.node = 2}) == "speed not known, node 2");
+  CHECK(describe_tier({.bandwidth_bytes_per_s = gib, .source = "cdat"}) == "1 GiB/s (cdat)");
+  CHECK(to_json(tier)["isolation"].is_null());
+}
+
+TEST_CASE("Tier: what a lease is, and who else has a way to its memory, is said in words for each kind") {
+  CHECK(describe_isolation({}).empty());
+  CHECK(contains(describe_isolation({.isolation = "device"}), "nothing else maps"));
+  CHECK(contains(describe_isolation({.isolation = "namespace"}), "nothing else maps"));
+  CHECK(contains(describe_isolation({.isolation = "node"}), "other programs may use the node"));
+  CHECK(contains(describe_isolation({.isolation = "file"}), "ordinary memory"));
+  CHECK(describe_isolation({.isolation = "vault"}) == "vault");  // of a newer manager
+  CHECK(to_json(TierFigures{.isolation = "node"})["isolation"] == "node");
 }
 
 TEST_CASE("Device: its JSON form and block say how fast it is and what adopting it loses") {

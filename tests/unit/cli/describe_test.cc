@@ -187,6 +187,43 @@ TEST_CASE("Device: its state says what an operator may expect of it") {
   CHECK(to_json(device)["state"].is_null());
 }
 
+TEST_CASE("Speed: leases, pools and devices say it with where it comes from, or that it is not known") {
+  const TierFigures figures{.latency_ns = 124,
+                            .bandwidth_bytes_per_s = 6 * gib,
+                            .node = 1,
+                            .distance = 20,
+                            .persistent = false,
+                            .source = "measured",
+                            .isolation = "device"};
+  LeaseStatus lease = some_lease();
+  CHECK(contains(lease_block(lease), "cxl, speed not known"));
+  CHECK(contains(lease_block(lease), "isolation  kernel\n"));
+  CHECK(to_json(lease)["figures"]["latency_ns"].is_null());
+  CHECK(to_json(lease)["tier"] == "cxl");
+  lease.figures = figures;
+  CHECK(contains(lease_block(lease), "cxl, 124 ns, 6 GiB/s (measured), node 1 at distance 20"));
+  CHECK(contains(lease_block(lease), "kernel; a dax device of its own, which nothing else maps"));
+  CHECK(to_json(lease)["figures"]["isolation"] == "device");
+  PoolInfo pool = some_pool();
+  CHECK(contains(pool_block(pool), "speed not known"));
+  pool.figures = figures;
+  CHECK(contains(pool_block(pool), "124 ns, 6 GiB/s (measured)"));
+  CHECK(contains(pool_block(pool), "a dax device of its own"));
+  CHECK(to_json(pool)["figures"]["source"] == "measured");
+  DeviceStatus device = some_device();
+  CHECK(contains(device_block(device), "speed not known"));
+  CHECK(!contains(device_block(device), "when it is adopted"));
+  CHECK(!contains(device_table({device}), " ns"));
+  device.adopted = false;
+  CHECK(contains(device_block(device), "speed not known; measured when it is adopted"));
+  device.adopted = true;
+  device.tier = figures;
+  CHECK(contains(device_table({device}), "124 ns"));
+  CHECK(contains(device_table({device}), "6 GiB/s"));
+  CHECK(contains(device_table({device}), "measured"));
+  CHECK(contains(device_block(device), "a lease is  a dax device of its own"));
+}
+
 TEST_CASE("Device: long details stay out of the table and in the block") {
   DeviceStatus device = some_device();
   device.detail = "region0 is in system-ram mode; 'daxctl reconfigure-device --mode=devdax dax0.0' mends that";
