@@ -520,17 +520,20 @@ class Redis(ShimTest):
     def test_bgsave_under_writes_is_a_snapshot(self):
         keys = 1200  # some 55 MiB
         server = self.start("--ddr", "8M", "--cxl", "512M")
+        begin = time.monotonic()
         for key in range(keys):
             self.assertEqual(self.command("SET", f"k{key}", self.value(key, 0)), b"OK")
-        # All versions below are written after the fork of the save: none of them may be in the file.
-        self.command("CONFIG", "SET", "rdb-key-save-delay", "300")
+        # All versions below are written after the fork of the save: none of them may be in the file. Writing them takes
+        # about as long as that took, and the save longer: it pauses, in microseconds, at each key.
+        pause_us = max(300, int(3e6 * (time.monotonic() - begin) / keys))
+        self.command("CONFIG", "SET", "rdb-key-save-delay", pause_us)
         self.assertIn(b"started", self.command("BGSAVE"))
         for key in range(0, keys, 2):
             self.command("SET", f"k{key}", self.value(key, 1))
             self.command("SETRANGE", f"k{key + 1}", 0, b"overwritten in place")
         self.assertIn(b"rdb_bgsave_in_progress:1", self.command("INFO", "persistence"), "the save was over too soon")
         self.command("CONFIG", "SET", "rdb-key-save-delay", "0")
-        for _ in range(600):
+        for _ in range(2400):
             if b"rdb_bgsave_in_progress:0" in self.command("INFO", "persistence"):
                 break
             time.sleep(0.05)
