@@ -71,6 +71,10 @@ struct EngineOptions {
   uint64_t settle_ns = 0;
   // How often devices are looked for and moves are driven; 0: never.
   uint64_t housekeeping_ns = 1 * ns_per_s;
+  // How long complete looks have not shown a device before it counts as lost.
+  uint64_t lost_after_ns = 200 * ns_per_ms;
+  // How long a device that is back may lack what leases have on it: the kernel may find that later.
+  uint64_t return_settle_ns = 10 * ns_per_s;
   // How long a movable lease must have been without a session before the manager moves it: a holder whose
   // connection broke, or whose manager was restarted, comes back within that.
   uint64_t unheld_ns = limits::reconnect_ns;
@@ -195,7 +199,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
 
   // housekeeping.cc: devices that come and go, leases that drains and compactions want elsewhere
   kj::Promise<void> keep_house();
-  kj::Promise<Result<Reply>> adopt_present(AdoptDevice command, Actor actor, bool known);
+  kj::Promise<Result<Reply>> adopt_present(AdoptDevice command, Actor actor);
   static bool is_seen(const std::vector<SeenDevice>& seen, const DeviceRow& device);
   kj::Promise<void> watch_devices();
   kj::Promise<void> end_waits(std::vector<std::string> back);
@@ -209,6 +213,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   kj::Promise<Result<Loaded>> load();
   Result<Loaded> look_around(Image image);
   std::string still_missing(const Image& image, const Result<std::vector<ObservedObject>>& objects);
+  bool lacks_objects(const Image& image, const DeviceRow& device,
+                     const std::vector<ObservedObject>& objects) const;
   Status all_seen(const Image& image, const Status& looked) const;
   kj::Promise<Status> take_over(Loaded loaded);
   void destroy_orphans(const std::vector<std::string>& orphans);
@@ -245,9 +251,9 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::unordered_map<uint64_t, uint64_t> asked_to_move_ns_;  // lease -> when its holder was asked
   std::unordered_map<uint64_t, uint64_t> unheld_since_ns_;   // leases that should move, by housekeeping's looks
   std::set<LeaseId> moving_;                                 // by the manager itself
-  std::map<DeviceId, unsigned> missed_looks_;                // complete ones in turn that did not show a device
-  std::map<DeviceId, unsigned> incomplete_returns_;  // looks at a device whose objects were not all there
-  std::string look_failure_;                         // of the last look, in words; logged once
+  std::map<DeviceId, uint64_t> missed_since_ns_;      // the first of complete looks that do not show a device
+  std::map<DeviceId, uint64_t> incomplete_since_ns_;  // since when it is back and lacks objects of leases
+  std::string look_failure_;                          // of the last look, in words; logged once
   bool looking_again_ = false;
   uint64_t armed_for_ns_ = UINT64_MAX;
   uint64_t timer_generation_ = 0;

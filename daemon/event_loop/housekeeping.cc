@@ -18,6 +18,12 @@ bool is_whole(const LeaseRow& lease, const std::vector<ObservedObject>& objects)
   });
 }
 
+bool is_unbound(const LeaseRow& lease, const std::vector<ObservedObject>& objects) {
+  return std::any_of(objects.begin(), objects.end(), [&lease](const ObservedObject& object) {
+    return object.name == lease.object && object.bytes == 0;
+  });
+}
+
 }  // namespace
 
 kj::Promise<void> Engine::keep_house() {
@@ -60,18 +66,19 @@ void Engine::tell_devices() {
 kj::Promise<Result<Reply>> Engine::adopt(AdoptDevice command, Actor actor) {
   const DeviceRow* row = state_->find_device(command.serial);
   if (row != nullptr && state_->absent(row->id)) {  // it is back: what leases have on it is looked at first
-    return look_at_devices().then([this, command, actor] { return adopt_present(command, actor, true); });
+    return look_at_devices().then([this, command, actor] { return adopt_present(command, actor); });
   }
-  if (row != nullptr) return adopt_present(std::move(command), std::move(actor), true);
+  if (row != nullptr) return adopt_present(std::move(command), std::move(actor));
   return bulk_worker_
       .run([this, serial = command.serial]() -> Status { return backend_.may_take_over(serial); })
       .then([this, command, actor](Status status) -> kj::Promise<Result<Reply>> {
         if (!status.ok()) return Result<Reply>(std::move(status).error());
-        return adopt_present(command, actor, false);
+        return adopt_present(command, actor);
       });
 }
 
-kj::Promise<Result<Reply>> Engine::adopt_present(AdoptDevice command, Actor actor, bool known) {
+kj::Promise<Result<Reply>> Engine::adopt_present(AdoptDevice command, Actor actor) {
+  const bool known = state_->find_device(command.serial) != nullptr;
   return submit(command, actor)
       .then([this, command, actor, known](Result<Reply> reply) -> kj::Promise<Result<Reply>> {
         if (!reply.ok()) return reply;
@@ -90,25 +97,26 @@ kj::Promise<Result<Reply>> Engine::adopt_present(AdoptDevice command, Actor acto
       });
 }
 
-// A device is lost when two looks in turn, each of which saw all there is of its kind, did not show it: one
-// alone may have come between two steps of the kernel's, or of somebody's who reconfigures it.
+// A device is lost when looks in turn, each of which saw all there is of its kind, did not show it for a while:
+// one alone may have come between two steps of the kernel's, or of somebody's who reconfigures it.
 kj::Promise<void> Engine::watch_devices() {
-  constexpr unsigned looks_until_lost = 2;
-  constexpr auto second_look = 200 * kj::MILLISECONDS;
+  const uint64_t now_ns = clock_.now_ns();
   const std::vector<SeenDevice> seen = backend_.discover();
   std::vector<std::string> lost, back;
   bool unsure = false;
   for (const auto& entry : state_->devices()) {
     const DeviceRow& device = entry.second;
     const bool here = is_seen(seen, device);
-    if (here) missed_looks_.erase(device.id);
+    if (here) missed_since_ns_.erase(device.id);
+    if (!here) incomplete_since_ns_.erase(device.id);
     if (here && state_->absent(device.id)) back.push_back(device.serial);
     if (here || state_->absent(device.id) || !backend_.saw_all(device.backend)) continue;
-    if (++missed_looks_[device.id] < looks_until_lost) {
+    const auto [missed, first] = missed_since_ns_.try_emplace(device.id, now_ns);
+    if (first || now_ns - missed->second < options_.lost_after_ns) {
       unsure = true;
       continue;
     }
-    missed_looks_.erase(device.id);
+    missed_since_ns_.erase(missed);
     lost.push_back(device.serial);
   }
   for (const std::string& serial : lost) {
@@ -117,7 +125,7 @@ kj::Promise<void> Engine::watch_devices() {
   }
   if (unsure && !looking_again_ && options_.housekeeping_ns != 0) {
     looking_again_ = true;
-    tasks_.add(timer_.afterDelay(second_look).then([this] {
+    tasks_.add(timer_.afterDelay(static_cast<int64_t>(options_.lost_after_ns) * kj::NANOSECONDS).then([this] {
       looking_again_ = false;
       return look_at_devices();
     }));
@@ -129,7 +137,6 @@ kj::Promise<void> Engine::watch_devices() {
 // Devices that are there again. Where leases wait for one, their objects are looked at before anything is
 // decided about them; the kernel may find them a moment after the device.
 kj::Promise<void> Engine::end_waits(std::vector<std::string> back) {
-  constexpr unsigned looks_max = 10;
   const auto waited_for = [this](const std::string& serial) {
     const DeviceRow* device = state_->find_device(serial);
     return device != nullptr && !state_->awaiting(device->id).empty();
@@ -152,8 +159,13 @@ kj::Promise<void> Engine::end_waits(std::vector<std::string> back) {
           const bool whole = std::all_of(waiting.begin(), waiting.end(), [&](LeaseId id) {
             return is_whole(*state_->find_lease(id), *listed);
           });
-          if (!whole && ++incomplete_returns_[device->id] < looks_max) continue;
-          incomplete_returns_.erase(device->id);
+          const uint64_t since_ns = incomplete_since_ns_.try_emplace(device->id, clock_.now_ns()).first->second;
+          // A live lease's object without bytes is one whose driver is not there yet: no time makes it gone.
+          const bool unbound = std::any_of(waiting.begin(), waiting.end(), [&](LeaseId id) {
+            return is_unbound(*state_->find_lease(id), *listed);
+          });
+          if (!whole && (unbound || clock_.now_ns() - since_ns < options_.return_settle_ns)) continue;
+          incomplete_since_ns_.erase(device->id);
           spdlog::warn("device {} is back{}", serial,
                        waiting.empty() ? "" : "; leases that waited for it go on where their memory is whole");
           apply(DeviceBack{serial, clock_.now_ns(), objects}, nullptr);

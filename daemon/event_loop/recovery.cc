@@ -141,13 +141,27 @@ Status Engine::all_seen(const Image& image, const Status& looked) const {
   return {};
 }
 
+// Whether a live lease on a device whose memory outlasts its absence has no whole object there.
+bool Engine::lacks_objects(const Image& image, const DeviceRow& device,
+                           const std::vector<ObservedObject>& objects) const {
+  if (!backend_.outlasts_absence(device.backend)) return false;
+  return std::any_of(image.leases.begin(), image.leases.end(), [&](const LeaseRow& lease) {
+    if (!is_live(lease) || !object_host(lease.object).empty() || !lies_on(lease, device.id)) return false;
+    return std::none_of(objects.begin(), objects.end(), [&](const ObservedObject& object) {
+      return object.bytes > 0 && (object.name == lease.object || object.name == lease.next_object);
+    });
+  });
+}
+
 // Builds the state, destroys orphans, makes the findings durable; only then are its effects performed.
 kj::Promise<Status> Engine::take_over(Loaded loaded) {
   Observation observed;
   for (const ObservedObject& object : loaded.objects) observed.objects.emplace_back(object.name, object.bytes);
   const std::vector<SeenDevice> seen_devices = backend_.discover();
   for (const DeviceRow& device : loaded.image.devices) {
-    if (is_seen(seen_devices, device)) observed.device_serials.push_back(device.serial);
+    // One whose namespaces the kernel is still finding is not there yet.
+    if (is_seen(seen_devices, device) && !lacks_objects(loaded.image, device, loaded.objects))
+      observed.device_serials.push_back(device.serial);
     if (backend_.outlasts_absence(device.backend)) observed.lasting_backends.insert(device.backend);
   }
   if (Status status = check_directory(loaded.image, observed); !status.ok()) return status;
@@ -276,8 +290,8 @@ void Engine::begin_recovery(const Error& cause) {
   actors_.clear();
   asked_to_move_ns_.clear();
   unheld_since_ns_.clear();
-  missed_looks_.clear();
-  incomplete_returns_.clear();
+  missed_since_ns_.clear();
+  incomplete_since_ns_.clear();
   clear_scrubbers();
   armed_for_ns_ = UINT64_MAX;
   ++timer_generation_;

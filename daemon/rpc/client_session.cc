@@ -81,6 +81,12 @@ Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess acc
   }
   TERRACE_RETURN_IF_ERROR(on_this_host(*lease));
   TERRACE_RETURN_IF_ERROR(service().may_hold(*lease, access, *this));
+  if (engine().state().awaited(id)) {
+    return Error{.code = ErrorCode::unavailable,
+                 .where = "attach",
+                 .detail = "the memory of lease " + std::to_string(id.value) +
+                           " is not there yet: its device is late; the lease waits for it"};
+  }
   SharedFd memory;  // none for a session of another host: its agent opens the object
   if (connection_->agent.empty()) {
     TERRACE_ASSIGN_OR_RETURN(memory, service().open_memory(*lease, access));

@@ -258,8 +258,14 @@ void StateMachine::end_waits(const std::vector<std::pair<std::string, uint64_t>>
     const bool whole = std::any_of(objects.begin(), objects.end(), [&](const auto& object) {
       return object.first == lease.object && object.second >= lease.bytes;
     });
-    if (!whole)
+    if (!whole) {
       begin_fence(lease, LeaseCause::object_lost, "its device came back without its memory object", step);
+    } else if (lease.target_bytes != 0) {  // it was being cut when the manager ended
+      std::vector<Extent> kept = lease.extents;
+      cut(kept, lease.target_bytes / pool_granule_bytes(lease.pool));
+      step.effects.push_back(
+          ResizeObject{lease.id, lease.object, lease.bytes, lease.target_bytes, std::move(kept)});
+    }
   }
 }
 

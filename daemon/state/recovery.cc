@@ -239,7 +239,8 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::set<std::string>& l
   switch (lease.phase) {
     case LeasePhase::active:
     case LeasePhase::revoking:
-      if (!exists && await(lease, lasting, recovery)) {
+      // Without bytes it is one whose driver is not there yet: a fence of ours would be on record.
+      if ((!exists || object->second == 0) && await(lease, lasting, recovery)) {
         recover_times(lease, same_boot, now_ns, recovery);
       } else if (!exists) {
         gone();

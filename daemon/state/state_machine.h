@@ -123,6 +123,7 @@ class StateMachine {
   // Leases that wait for a device that was not there at the start: they are their holders' still, and whether
   // their objects are whole is known when the device is back.
   std::vector<LeaseId> awaiting(DeviceId id) const;
+  bool awaited(LeaseId id) const { return awaited_.contains(id); }
   // Whether new extents may be placed there: present and in service.
   bool placeable(const DeviceRow& device) const;
   // Whether grants wait for `pool`: then its scrubs are urgent.
