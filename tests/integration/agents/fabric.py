@@ -209,6 +209,7 @@ class Fabric:
             host.start(**options)
             if wait:
                 self.wait_state(name, "connected")
+                host.wait_log("is registered with the manager")  # the answer may be on its way still
         return host
 
     def host(self, name):
