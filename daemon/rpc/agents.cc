@@ -178,7 +178,8 @@ Status Agents::may_grant(const std::string& name, PoolId pool) const {
         .detail = "host " + name + " has its limit of " + std::to_string(agent_objects_max) + " leases"};
   }
   std::string seen, unseen;
-  for (const auto& [id, device] : service_->engine().state().devices()) {
+  for (const auto& entry : service_->engine().state().devices()) {
+    const DeviceRow& device = entry.second;
     if (device.pool != pool || device.state != DeviceState::in_service) continue;
     const bool there =
         std::any_of(known->second.devices.begin(), known->second.devices.end(), [&](const SeenDevice& one) {
