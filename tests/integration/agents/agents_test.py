@@ -16,7 +16,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import fabric as fabric_module  # noqa: E402
 from fabric import Fabric, harness, wait_until  # noqa: E402
-from tenant import Tenant  # noqa: E402
+from session_tenant import Tenant  # noqa: E402
 
 MIB = 1 << 20
 S = 10**9
@@ -521,7 +521,7 @@ class Crashes(Case):
         self.assertEqual(victim.wait_dead(), -9)
         victim.start()
         self.fabric.wait_state("hostb", "connected")
-        tenant.close()
+        tenant.kill()
         for lease in manager.leases().values():
             if lease["phase"] in ("active", "revoking"):
                 manager.cli("lease", "revoke", lease["id"], check=False)

@@ -4,63 +4,19 @@
 """
 
 import pathlib
-import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import terrace_harness as harness  # noqa: E402
+from session_tenant import Tenant  # noqa: E402
 from terrace_harness import Harness, wait_until  # noqa: E402
 
 MIB = 1 << 20
 S = 10**9
-
-
-class Tenant:
-    """session_client as a process: ask() sends a command and returns its answer, notices gather in .notices."""
-
-    def __init__(self, service):
-        program = harness.find_binary("tests/integration/session/session_client", service.build_dir)
-        self.process = service.popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.notices = []
-        self.answers = queue.Queue()
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-        self.first = self.answers.get(timeout=60)
-
-    def _read(self):
-        for line in self.process.stdout:
-            line = line.rstrip("\n")
-            if line.startswith("notice "):
-                self.notices.append(line.removeprefix("notice "))
-            else:
-                self.answers.put(line.removeprefix("= "))
-
-    def send(self, *words):
-        self.process.stdin.write(" ".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
-
-    def ask(self, *words, timeout=60):
-        self.send(*words)
-        return self.answers.get(timeout=timeout)
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.stdin.close()
-            try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.process.wait()
-        self.reader.join()
-        self.process.stdout.close()
-        if not self.process.stdin.closed:
-            self.process.stdin.close()
-        return self.process.returncode
 
 
 class SessionTest(unittest.TestCase):
