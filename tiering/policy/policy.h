@@ -102,8 +102,8 @@ const PolicyEntry* find_policy(std::string_view name);  // nullptr: no such poli
 void report_outcome(PolicyMemory& memory, uint32_t done, uint32_t failed);
 
 // Divides DDR between the ranges of one engine: shares[i].ddr_granules_max is written so that they add up to at
-// most `ddr_granules`. Each range gets what pays most there, and no range less than its fair part of it while it
-// has use for it. Slow to change: called now and then, not every round.
+// most `ddr_granules`. Each range gets what pays most there, and no range less than its fair part of it while
+// it has use for it. Slow to change: called now and then, not every round.
 struct RangeShare {
   std::span<const Granule> granules;
   const PolicyMemory* memory = nullptr;
