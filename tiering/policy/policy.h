@@ -12,6 +12,8 @@
 #include <span>
 #include <string_view>
 
+#include "tiering/policy/learned.h"
+
 namespace terrace::tiering {
 
 // Where a granule's bytes are now. none: no memory behind it, nothing to move.
@@ -38,6 +40,10 @@ struct TierCosts {
   float cxl_bandwidth_bytes_per_s = 20e9f;
   float copy_bytes_per_s = 8e9f;    // of one move, as measured by the engine
   float move_overhead_ns = 20'000;  // beside the copy: system calls, lost translations, refaults
+  float ddr_bandwidth_bytes_per_s = 80e9f;
+  // What one noted access reads: a touch that the sampler sees stands for about a page's worth of loads, a
+  // tensor's guard or a trace for the whole granule.
+  float access_bytes = 4096;
 };
 
 struct PolicyOptions {
@@ -64,6 +70,7 @@ struct PlanInput {
 struct PolicyMemory {
   PolicyOptions options;
   uint64_t last_plan_ns = 0;
+  LearnedRates learned;
   // Filled by report_outcome(): what became of the last plan.
   uint32_t moves_done = 0;
   uint32_t moves_failed = 0;
