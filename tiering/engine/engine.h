@@ -1,0 +1,152 @@
+// Rounds of looking, planning and moving over the tiered ranges of one process.
+//
+// Place     An owner (libterrace's TieredRange, the preload library) gives it a thread: hotness → policy →
+//           migration, statistics into the tier page (core/layout/tier_page.h), requests out of it.
+// Threads   run() and round() are the engine thread's. announce(), note_access(), wake() from any thread. All
+// else
+//           before the thread starts, or with every range's lock() held.
+// Memory    libc only: it lives in unmodified programs. Its thread touches no memory of the range but through
+//           aliases, and takes no lock that a thread could hold while it waits for a granule.
+//
+// Invariants
+//   E1  No range holds more than its share of DDR but by the granules of one batch, while two trade places.
+//   E2  No granule that is held, or gone, is moved; no granule is zapped while it moves.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/layout/tier_page.h"
+#include "tiering/hotness/sampler.h"
+#include "tiering/migration/copy.h"
+#include "tiering/migration/tiered_memory.h"
+#include "tiering/policy/policy.h"
+
+namespace terrace::tiering {
+
+inline constexpr uint32_t ranges_max = layout::tier_ranges_max;
+
+// What the owner keeps account of. All are called on the engine's thread with the range's lock held, except
+// `after_round`, without it. Any may be null.
+struct RangeHooks {
+  void* owner = nullptr;
+  // May `granules` more be in DDR? And: they no longer are.
+  bool (*take_ddr)(void* owner, uint32_t granules) = nullptr;
+  void (*give_ddr)(void* owner, uint32_t granules) = nullptr;
+  void (*after_round)(void* owner) = nullptr;
+};
+
+struct RangeOptions {
+  const char* name = "";                // printable, at most tier_name_bytes - 1
+  const PolicyEntry* policy = nullptr;  // nullptr: the default
+  uint64_t ddr_granules_max = 0;        // in DDR at most
+  uint32_t weight = 1;                  // of its fair part, where ranges share DDR
+  RangeHooks hooks;
+};
+
+struct EngineOptions {
+  int userfault_device = -1;        // as Userfault::start; not kept
+  uint64_t batch_bytes = 2u << 20;  // of one run of moves: how long an access can wait
+  uint64_t copy_bytes_per_s_max = 2ull << 30;
+  uint64_t round_ns = 250'000'000;
+  uint32_t copy_threads = 1;
+  TierCosts costs;
+  PolicyOptions policy;
+  uint64_t ddr_granules_shared = 0;  // not 0: divided between the ranges, whose own maxima are its upper bounds
+  bool publish = true;               // make the tier page
+};
+
+class Engine {
+ public:
+  Engine() = default;
+  ~Engine() { close(); }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Always usable afterwards: where userfaultfd is refused the ranges work and nothing moves, which can_move(),
+  // the tier page and the returned errno say.
+  int open(const EngineOptions& options);
+  void close();
+  bool can_move() const { return mover_.started(); }
+  Mover& mover() { return mover_; }
+
+  // 0 or an errno (ENOSPC: ranges_max). `memory` outlives its place here. `*index` names the range.
+  int add_range(TieredMemory* memory, const RangeOptions& options, uint32_t* index);
+  void remove_range(uint32_t index);
+
+  // Rounds until stop(); sleeps in between.
+  void run();
+  void stop();
+  // One round over all ranges. Returns when the next one is due, in ns from now.
+  uint64_t round();
+  void wake();  // begin the next round now
+
+  // The granules will be used in `in_ns` from now (a step's order, a request's blocks). Lock-free; when too
+  // many are waiting to be taken note of, the rest are dropped and counted.
+  void announce(uint32_t range, uint32_t first, uint32_t count, uint64_t in_ns);
+  // An exact count from a guard.
+  void note_access(uint32_t range, uint32_t first, uint32_t count, uint32_t accesses);
+
+  // As `terrace tier pause|resume|set`; engine thread or with the range's lock held.
+  void set_paused(uint32_t range, bool paused);
+  void set_policy(uint32_t range, const PolicyEntry* policy);
+  void set_ddr_granules_max(uint32_t range, uint64_t granules);
+  void set_copy_budget(uint64_t bytes_per_s) { budget_.set(bytes_per_s); }
+  // The range is of no use to the engine any more (a fork made it private, its lease is lost).
+  void give_up(uint32_t range, layout::TierState state, const char* reason);
+
+  const layout::TierRange& statistics(uint32_t range) const { return ranges_[range].page; }
+
+ private:
+  struct Note {
+    uint32_t range, first, count, accesses;  // accesses 0: an announcement
+    uint64_t when_ns;
+    std::atomic<uint32_t> full;
+  };
+  struct Range {
+    TieredMemory* memory = nullptr;
+    RangeOptions options;
+    PolicyMemory policy_memory;
+    Sampler sampler;
+    layout::TierRange page = {};  // what the tier page shows, kept here too where there is none
+    layout::TierRange* shown = nullptr;
+    uint8_t* cells = nullptr;
+    double ddr_accesses = 0, all_accesses = 0;  // decayed, as the sampler sees them
+    uint64_t moved_bytes_last = 0, moved_at_ns = 0;
+  };
+  static constexpr uint32_t notes_max = 4096;
+  static constexpr uint32_t moves_per_round = 2048;
+
+  void take_notes(uint64_t now_ns);
+  void sample(Range& range);
+  void plan_and_move(Range& range, uint64_t now_ns);
+  uint32_t carry_out(Range& range, const Move* moves, uint32_t count, uint32_t* failed);
+  uint32_t carry_out_run(Range& range, uint32_t first, uint32_t count, Residency to);
+  void divide_ddr(uint64_t now_ns);
+
+  bool open_page();
+  void close_page();
+  void publish(Range& range, uint64_t now_ns);
+  void obey(Range& range);
+
+  EngineOptions options_;
+  Mover mover_;
+  int userfault_errno_ = 0;
+  CopyBudget budget_;
+  Range ranges_[ranges_max];
+  uint32_t range_count_ = 0;
+  Move* moves_ = nullptr;
+  Note* notes_ = nullptr;
+  std::atomic<uint32_t> note_next_{0};
+  uint32_t note_read_ = 0;
+  std::atomic<uint64_t> notes_dropped_{0};
+  uint64_t divided_ns_ = 0;
+  std::atomic<uint32_t> wake_word_{0};
+  std::atomic<bool> stopping_{false};
+  layout::TierPage* page_ = nullptr;
+  size_t page_bytes_ = 0;
+  char page_path_[96] = {};
+};
+
+}  // namespace terrace::tiering

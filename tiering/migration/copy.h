@@ -1,0 +1,46 @@
+// Copies of granules: non-temporal stores in four interleaved streams, as the processor can.
+//
+// Place     tiering/migration: between write-protect and switch. The bench compares it with memcpy.
+// Threads   Any.
+// Memory    libc only; nothing is allocated.
+//
+// Four streams: the block is cut in four quarters that are copied in lockstep, 128 bytes at a time, so that
+// four hardware prefetchers run ahead (docs/design/0008-migration.md has the figures). The stores bypass the
+// caches: what was moved is not about to be used by this processor, and CXL memory gets full lines.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace terrace::tiering {
+
+enum class CopyKind : uint8_t { plain, nt_avx2, nt_avx512 };
+
+// What this processor can, asked once by CPUID.
+CopyKind best_copy_kind();
+const char* copy_kind_name(CopyKind kind);  // "memcpy", "nt-avx2", "nt-avx512"
+
+// Copies `bytes`; source and destination do not overlap. Multiples of 512 bytes from 64-byte aligned addresses
+// are streamed, everything else goes through memcpy. On return all stores are ordered before later ones
+// (sfence).
+void copy_streamed(void* to, const void* from, size_t bytes, CopyKind kind = best_copy_kind());
+
+// A bound on bytes a second: says when the next move may begin. Debt is paid off by waiting, unused time saves
+// up for at most a tenth of a second.
+//
+// Threads   One at a time.
+class CopyBudget {
+ public:
+  void set(uint64_t bytes_per_s) { bytes_per_s_ = bytes_per_s; }  // 0: no bound
+  uint64_t bytes_per_s() const { return bytes_per_s_; }
+  // Bytes that may be copied now: 0 until the debt of earlier copies is paid.
+  uint64_t allowance(uint64_t now_ns);
+  void spend(uint64_t bytes) { balance_ -= static_cast<int64_t>(bytes); }
+
+ private:
+  uint64_t bytes_per_s_ = 0;
+  uint64_t last_ns_ = 0;
+  int64_t balance_ = 0;
+};
+
+}  // namespace terrace::tiering

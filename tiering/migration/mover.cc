@@ -1,0 +1,162 @@
+#include "tiering/migration/mover.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "core/base/check.h"
+#include "tiering/migration/copy.h"
+
+namespace terrace::tiering {
+namespace {
+
+constexpr uint32_t copy_threads_max = 8;
+constexpr size_t parallel_from_bytes = 4u << 20;
+constexpr size_t part_alignment = 4096;
+
+bool map_at(char* at, size_t bytes, const Backing& backing) {
+  return ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, backing.fd,
+                static_cast<off_t>(backing.offset)) == at;
+}
+
+// The same for every mapping of a range, or neighbours would not join: a fork does not inherit it (a child's
+// stores would be its parent's), and pages that are first touched here may be huge.
+bool set_attributes(char* at, size_t bytes) {
+  ::madvise(at, bytes, MADV_HUGEPAGE);  // a wish
+  return ::madvise(at, bytes, MADV_DONTFORK) == 0;
+}
+
+bool is_mapped(char* at, size_t bytes) {
+  return ::msync(at, bytes, MS_ASYNC) == 0;
+}
+
+struct Part {
+  char* to;
+  const char* from;
+  size_t bytes;
+};
+
+void* copy_part(void* argument) {
+  const auto* part = static_cast<const Part*>(argument);
+  copy_streamed(part->to, part->from, part->bytes);
+  return nullptr;
+}
+
+}  // namespace
+
+bool map_backing(char* at, size_t bytes, const Backing& backing) {
+  return map_at(at, bytes, backing) && set_attributes(at, bytes);
+}
+
+uint64_t monotonic_ns() {
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+int Mover::start(int userfault_device, size_t scratch_bytes) {
+  void* scratch = ::mmap(nullptr, scratch_bytes + (2u << 20), PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (scratch == MAP_FAILED) return errno;
+  const uintptr_t start = reinterpret_cast<uintptr_t>(scratch);
+  const uintptr_t aligned = (start + (2u << 20) - 1) & ~uintptr_t{(2u << 20) - 1};
+  if (aligned > start) ::munmap(scratch, aligned - start);
+  if (const size_t tail = start + (2u << 20) - aligned; tail > 0)
+    ::munmap(reinterpret_cast<void*>(aligned + scratch_bytes), tail);
+  scratch_ = reinterpret_cast<char*>(aligned);
+  scratch_bytes_ = scratch_bytes;
+  const int failed = userfault_.start(userfault_device);
+  if (failed != 0) {
+    ::munmap(scratch_, scratch_bytes_);
+    scratch_ = nullptr;
+  }
+  return failed;
+}
+
+void Mover::stop() {
+  userfault_.stop();
+  if (scratch_ != nullptr) ::munmap(scratch_, scratch_bytes_);
+  scratch_ = nullptr;
+  scratch_bytes_ = 0;
+}
+
+void Mover::set_copy_threads(uint32_t threads) {
+  copy_threads_ = threads < 1 ? 1 : threads > copy_threads_max ? copy_threads_max : threads;
+}
+
+void Mover::copy(char* to, const char* from, size_t bytes) {
+  if (copy_threads_ == 1 || bytes < parallel_from_bytes) return copy_streamed(to, from, bytes);
+  Part parts[copy_threads_max];
+  pthread_t threads[copy_threads_max];
+  const size_t each = bytes / copy_threads_ & ~(part_alignment - 1);
+  uint32_t started = 0;
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  for (uint32_t i = 0; i + 1 < copy_threads_; ++i) {
+    parts[i] = {to + i * each, from + i * each, each};
+    if (::pthread_create(&threads[i], nullptr, copy_part, &parts[i]) != 0) break;
+    ++started;
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  copy_streamed(to + started * each, from + started * each, bytes - started * each);
+  for (uint32_t i = 0; i < started; ++i) ::pthread_join(threads[i], nullptr);
+}
+
+int Mover::demote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times) {
+  int failed = userfault_.register_write_protect(at, bytes);
+  if (failed != 0) return failed;
+  const uint64_t begin_ns = monotonic_ns();
+  failed = userfault_.write_protect(at, bytes, true);
+  if (failed == 0) {
+    const uint64_t copy_begin_ns = monotonic_ns();
+    copy(to.alias, from.alias, bytes);
+    times->copy_ns = monotonic_ns() - copy_begin_ns;
+    if (!map_at(at, bytes, to)) failed = errno;
+  }
+  if (failed == 0) {
+    // The new mapping is not registered; those who slept on the old one look again.
+    failed = userfault_.wake(at, bytes);
+    times->stall_ns = monotonic_ns() - begin_ns;
+    TERRACE_CHECK(failed == 0, "sleepers of a finished move cannot be woken");
+    set_attributes(at, bytes);
+    return 0;
+  }
+  // The source is still mapped: a failed mmap over it changes nothing, unless it got as far as taking it away.
+  if (!is_mapped(at, bytes) && !map_at(at, bytes, from))
+    check_failed("map_at", __FILE__, __LINE__,
+                 "the kernel took a granule's mapping away and does not give it back");
+  userfault_.write_protect(at, bytes, false);
+  userfault_.unregister(at, bytes);
+  times->stall_ns = monotonic_ns() - begin_ns;
+  return failed;
+}
+
+int Mover::promote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times) {
+  if (bytes > scratch_bytes_) return EINVAL;
+  if (!map_at(scratch_, bytes, to)) return errno;
+  int failed = set_attributes(scratch_, bytes) ? 0 : errno;
+  if (failed == 0) failed = userfault_.register_missing(scratch_, bytes);
+  if (failed != 0) return failed;
+  const uint64_t begin_ns = monotonic_ns();
+  // The scratch range stays mapped (DONTUNMAP): a hole there could be taken by another thread's mmap.
+  if (::mremap(scratch_, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, at) != at) {
+    failed = errno;
+    if (!is_mapped(at, bytes) && !map_at(at, bytes, from))
+      check_failed("map_at", __FILE__, __LINE__,
+                   "the kernel took a granule's mapping away and does not give it back");
+    userfault_.unregister(scratch_, bytes);
+    return failed;
+  }
+  const uint64_t copy_begin_ns = monotonic_ns();
+  copy(to.alias, from.alias, bytes);
+  times->copy_ns = monotonic_ns() - copy_begin_ns;
+  failed = userfault_.unregister(at, bytes);
+  times->stall_ns = monotonic_ns() - begin_ns;
+  TERRACE_CHECK(failed == 0, "a promoted run stays registered: accesses would wait for ever");
+  return 0;
+}
+
+}  // namespace terrace::tiering

@@ -1,0 +1,71 @@
+// Moves a run of granules between two backings under running code, by page-table switches.
+//
+// Place     engine decides → Mover moves. One run at a time: contiguous in addresses and in both backings.
+// Threads   One thread calls; any others use the memory meanwhile, system calls included. No thread forks
+// during a
+//           call (the owner holds forks off): between a switch and its madvise a child would share the granule.
+// Memory    libc only.
+//
+// demote   write-protect, copy through the aliases, map the other backing in place, wake. Readers never wait,
+//          writers wait from the first step to the last. The source must be shared memory (tmpfs, memfd).
+// promote  a scratch mapping of the target, registered for missing and minor faults, takes the place (mremap);
+//          from then on every access waits; copy; unregister; wake. The source may be anything that maps (dax).
+//
+// Invariants
+//   M1  At every moment a byte is reached at its address in exactly one backing, and every store that was done
+//       before a copy began is in that copy; stores during the copy wait until the switch.
+//   M2  A move that fails leaves the run mapped to its source, with nobody asleep.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tiering/migration/userfault.h"
+
+namespace terrace::tiering {
+
+// One end of a move. `alias`: where this process's engine maps the same bytes of the file for itself.
+struct Backing {
+  int fd = -1;
+  uint64_t offset = 0;
+  char* alias = nullptr;
+};
+
+struct MoveTimes {
+  uint64_t stall_ns = 0;  // from the first access that could wait to the wake-up
+  uint64_t copy_ns = 0;
+};
+
+// Maps `backing` at a place of this process, as every run of a tiered range is: shared, not inherited by a
+// fork.
+bool map_backing(char* at, size_t bytes, const Backing& backing);
+
+class Mover {
+ public:
+  // `scratch_bytes`: the longest run of a promotion. Returns 0 or an errno, as Userfault::start.
+  int start(int userfault_device, size_t scratch_bytes);
+  void stop();
+  bool started() const { return userfault_.started(); }
+  size_t run_bytes_max() const { return scratch_bytes_; }
+
+  // 0, or the errno that undid it: ENOMEM (mappings or memory), others as the kernel says. `bytes` is a
+  // multiple of the page, at most run_bytes_max(). The target's pages should exist already: filling holes takes
+  // far longer than copying.
+  int demote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
+  int promote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
+
+  // Copies with this many threads from 4 MiB on (1: the calling one only).
+  void set_copy_threads(uint32_t threads);
+
+ private:
+  void copy(char* to, const char* from, size_t bytes);
+
+  Userfault userfault_;
+  char* scratch_ = nullptr;
+  size_t scratch_bytes_ = 0;
+  uint32_t copy_threads_ = 1;
+};
+
+uint64_t monotonic_ns();
+
+}  // namespace terrace::tiering

@@ -1,0 +1,168 @@
+// A stable range of addresses whose granules lie in DDR or in CXL memory, and what is needed to move them.
+//
+//   base  [ g0 | g1 | g2 | ... ]   each granule is mapped from one of
+//   DDR   one memory file as long as the range: granule i at offset i (so neighbours join into one mapping)
+//   CXL   segments (leases), cut into slots of a granule; slot_[i] says which one granule i has
+//
+// Place     An owner (libterrace's TieredRange, the preload library) makes the range and says what is mapped
+// where;
+//           tiering/engine moves granules; anyone holds granules that must not move.
+// Threads   hold/unhold and residency() from any thread. All else: one thread at a time, the holder of
+// `lock()`. Memory    libc only; tables are mapped, not allocated.
+//
+// Invariants
+//   T1  A granule has a CXL slot exactly if its residency is cxl; no slot has two granules.
+//   T2  A granule that is held does not move; one that moves cannot be held until the move is over.
+//   T3  The range never has more than mappings_max kernel mappings.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tiering/migration/mover.h"
+#include "tiering/policy/policy.h"
+
+namespace terrace::tiering {
+
+inline constexpr uint32_t no_slot = UINT32_MAX;
+inline constexpr uint32_t tier_segments_max = 64;
+
+// A mutex that needs no libc state and may be taken in a fork's prepare step.
+class MoveLock {
+ public:
+  void enter();
+  bool try_enter();
+  void leave();
+  void reset_in_child() { state_.store(0, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint32_t> state_{0};  // 0 free, 1 held, 2 held and waited for
+};
+
+enum class MoveResult : uint8_t {
+  done,
+  held,         // by somebody; try later
+  no_mappings,  // it would need more kernel mappings than the bound
+  no_slot,      // no free CXL slot
+  no_memory,    // no DDR page, or the kernel had no memory; nothing changed
+  refused,      // the kernel said something else: see MoveReport::os_errno
+  nothing,      // is there already, or has no bytes
+};
+
+struct MoveReport {
+  MoveResult result = MoveResult::nothing;
+  int os_errno = 0;
+  uint32_t granules = 0;  // moved: a run of neighbours may end early at one that is held
+  MoveTimes times;
+};
+
+struct TieredMemoryOptions {
+  char* base = nullptr;  // aligned to a granule; the owner's reservation
+  uint64_t bytes = 0;    // a multiple of granule_bytes
+  uint64_t granule_bytes = 2u << 20;
+  int ddr_fd = -1;            // a memory file of `bytes`; stays the caller's, open as long as this object lives
+  uint32_t mappings_max = 0;  // 0: a quarter of vm.max_map_count
+};
+
+class TieredMemory {
+ public:
+  TieredMemory() = default;
+  ~TieredMemory() { close(); }
+  TieredMemory(const TieredMemory&) = delete;
+  TieredMemory& operator=(const TieredMemory&) = delete;
+
+  // 0 or an errno. All granules are `none` afterwards; nothing in the range is mapped or touched.
+  int open(const TieredMemoryOptions& options);
+  // Unmaps tables and aliases; the range itself stays as it is.
+  void close();
+
+  // Adds CXL memory of `bytes` behind `fd` (the caller's, open as long as this object lives). 0 or an errno.
+  int add_segment(int fd, uint64_t bytes);
+  // Says that the owner has mapped these granules so already. cxl: to consecutive slots of the segment, from
+  // `segment_slot` on.
+  void adopt(uint32_t first, uint32_t count, Residency residency, uint32_t segment = 0,
+             uint32_t segment_slot = 0);
+  // Maps granules that are `none`: DDR at once, CXL to free slots. 0 or an errno (ENOSPC: no slot).
+  int map(uint32_t first, uint32_t count, Residency residency);
+  // The owner has taken these granules' memory away (unmapped, or private since a fork): they are `none`. Their
+  // slots become free unless `keep_slots`; DDR pages are given back.
+  void forget(uint32_t first, uint32_t count, bool keep_slots);
+
+  // Moves the run as far as its granules can be moved together. cxl: into neighbouring free slots, or fewer.
+  MoveReport move(Mover& mover, uint32_t first, uint32_t count, Residency to);
+  // Makes the DDR pages of these granules exist, outside any stall. Granules already in DDR are left alone.
+  void prepare_ddr(uint32_t first, uint32_t count);
+
+  // Busy granules. hold() waits for a move that is under way (a copy's time at most); counts nest. Any thread.
+  void hold(uint32_t first, uint32_t count);
+  void unhold(uint32_t first, uint32_t count);
+  bool is_held(uint32_t granule) const {
+    return (holds_[granule].load(std::memory_order_relaxed) & ~moving) != 0;
+  }
+
+  MoveLock& lock() { return lock_; }
+  char* base() const { return base_; }
+  uint64_t granule_bytes() const { return granule_bytes_; }
+  uint32_t granule_count() const { return count_; }
+  uint64_t bytes() const { return uint64_t{count_} * granule_bytes_; }
+  std::span<Granule> granules() { return {granules_, count_}; }
+  std::span<uint32_t> scratch() { return {scratch_, count_}; }  // for a plan
+  Residency residency(uint32_t granule) const {
+    return static_cast<Residency>(
+        __atomic_load_n(reinterpret_cast<const uint8_t*>(&granules_[granule].residency), __ATOMIC_RELAXED));
+  }
+  uint32_t slot(uint32_t granule) const { return slots_[granule]; }
+  uint32_t ddr_granules() const { return ddr_granules_; }
+  uint32_t cxl_granules() const { return cxl_granules_; }
+  uint32_t free_slots() const { return slot_count_ - slots_used_; }
+  uint32_t mappings() const { return mappings_; }
+  uint32_t mappings_max() const { return mappings_max_; }
+  // Re-derives T1 and the counts; nullptr or which is broken. Tests.
+  const char* check_all() const;
+
+ private:
+  static constexpr uint32_t moving = 1u << 31;
+  struct Segment {
+    int fd = -1;
+    char* alias = nullptr;
+    uint32_t first_slot = 0, slots = 0;
+  };
+
+  bool begin_move(uint32_t granule);
+  void end_move(uint32_t granule);
+  Backing ddr_backing(uint32_t granule) const;
+  Backing slot_backing(uint32_t slot) const;
+  bool slot_used(uint32_t slot) const { return (slot_bits_[slot / 64] >> slot % 64 & 1) != 0; }
+  void set_slot(uint32_t slot, bool used);
+  uint32_t segment_end(uint32_t slot) const;
+  uint32_t free_run_at(uint32_t slot, uint32_t count) const;
+  uint32_t find_slots(uint32_t first, uint32_t count, uint32_t* got);
+  bool joined(uint32_t left) const;  // granules left and left+1 are one kernel mapping
+  uint32_t count_mappings(uint32_t first, uint32_t count) const;
+  void set_residency(uint32_t granule, Residency residency, uint32_t slot);
+  void note_mappings(uint32_t first, uint32_t count, uint32_t before);
+  MoveReport move_run(Mover& mover, uint32_t first, uint32_t count, Residency to, uint32_t slot);
+
+  char* base_ = nullptr;
+  uint64_t granule_bytes_ = 0;
+  uint32_t count_ = 0;
+  int ddr_fd_ = -1;
+  char* ddr_alias_ = nullptr;
+  Granule* granules_ = nullptr;
+  std::atomic<uint32_t>* holds_ = nullptr;
+  uint32_t* slots_ = nullptr;
+  uint32_t* scratch_ = nullptr;
+  size_t table_bytes_ = 0;
+  Segment segments_[tier_segments_max];
+  uint32_t segment_count_ = 0;
+  uint32_t slot_count_ = 0, slots_used_ = 0, next_slot_ = 0;
+  uint64_t* slot_bits_ = nullptr;
+  size_t slot_bits_bytes_ = 0;
+  uint32_t ddr_granules_ = 0, cxl_granules_ = 0;
+  uint32_t mappings_ = 0, mappings_max_ = 0;
+  MoveLock lock_;
+};
+
+}  // namespace terrace::tiering

@@ -1,0 +1,55 @@
+// One userfaultfd of this process, and the thread that reads its events.
+//
+// The kernel delays every mremap of a registered range until somebody has read the event that tells of it; and
+// a read must not wait for anything that a blocked access could hold. So the reader is a thread of its own that
+// touches no memory but its stack. Page-fault messages are read and dropped: whoever waits is woken by the
+// move.
+//
+// Threads   The calls are one thread's (the one that moves). The reader runs between start() and stop(),
+// signals
+//           blocked.
+// Memory    libc only.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace terrace::tiering {
+
+class Userfault {
+ public:
+  Userfault() = default;
+  ~Userfault() { stop(); }
+  Userfault(const Userfault&) = delete;
+  Userfault& operator=(const Userfault&) = delete;
+
+  // `device`: /dev/userfaultfd as the pool manager hands it out, or -1: the system call, then the device of
+  // this machine. Returns 0 or an errno: EPERM (kernel faults are not allowed to this process), ENOSYS, EINVAL
+  // (a kernel without what is needed: write-protection of shared memory, minor faults there, remap events).
+  int start(int device);
+  void stop();
+  bool started() const { return fd_ >= 0; }
+  int fd() const { return fd_; }
+
+  // All return 0 or an errno; ranges are of whole pages.
+  int register_write_protect(char* at, size_t bytes);
+  int register_missing(char* at, size_t bytes);  // missing and minor faults
+  // Wakes those who wait as well: an access that enters while the range is being unregistered would else sleep
+  // for ever (the kernel's own wake-up comes too early for it).
+  int unregister(char* at, size_t bytes);
+  int write_protect(char* at, size_t bytes, bool on);
+  int wake(char* at, size_t bytes);
+
+ private:
+  static void* run(void* self);
+  int open_descriptor(int device);
+
+  int fd_ = -1;
+  int stop_fd_ = -1;
+  pthread_t reader_ = {};
+};
+
+}  // namespace terrace::tiering
