@@ -141,6 +141,7 @@ class TieredMemory {
   uint32_t find_slots(uint32_t first, uint32_t count, uint32_t* got);
   bool joined(uint32_t left) const;  // granules left and left+1 are one kernel mapping
   uint32_t count_mappings(uint32_t first, uint32_t count) const;
+  int mappings_more(uint32_t first, uint32_t count, Residency to, uint32_t slot) const;
   void set_residency(uint32_t granule, Residency residency, uint32_t slot);
   void note_mappings(uint32_t first, uint32_t count, uint32_t before);
   MoveReport move_run(Mover& mover, uint32_t first, uint32_t count, Residency to, uint32_t slot);

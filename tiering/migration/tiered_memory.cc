@@ -1,0 +1,445 @@
+#include "tiering/migration/tiered_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "core/base/check.h"
+
+namespace terrace::tiering {
+namespace {
+
+constexpr uint32_t mappings_otherwise = 65530;  // the kernel's default of vm.max_map_count
+
+void futex_wait(std::atomic<uint32_t>* word, uint32_t value) {
+  ::syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void futex_wake(std::atomic<uint32_t>* word, int how_many) {
+  ::syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, how_many, nullptr, nullptr, 0);
+}
+
+uint32_t max_map_count() {
+  char text[32] = {};
+  int fd = ::open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return mappings_otherwise;
+  ssize_t got = ::read(fd, text, sizeof(text) - 1);
+  ::close(fd);
+  const long value = got > 0 ? strtol(text, nullptr, 10) : 0;
+  return value > 0 && value <= INT32_MAX ? static_cast<uint32_t>(value) : mappings_otherwise;
+}
+
+constexpr uint64_t huge_bytes = 2u << 20;
+
+// On a huge page's boundary, so that a granule of a file in huge pages is one translation here, too.
+char* map_alias(int fd, uint64_t bytes) {
+  void* reserved =
+      ::mmap(nullptr, bytes + huge_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  const uintptr_t start = reinterpret_cast<uintptr_t>(reserved);
+  const uintptr_t aligned = (start + huge_bytes - 1) & ~(huge_bytes - 1);
+  if (aligned > start) ::munmap(reserved, aligned - start);
+  ::munmap(reinterpret_cast<void*>(aligned + bytes), start + huge_bytes - aligned);
+  auto* at = reinterpret_cast<char*>(aligned);
+  if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == at) {
+    ::madvise(at, bytes, MADV_HUGEPAGE);  // a wish
+    if (::madvise(at, bytes, MADV_DONTFORK) == 0) return at;
+  }
+  const int failed = errno;
+  ::munmap(at, bytes);
+  errno = failed;
+  return nullptr;
+}
+
+constexpr size_t round_to_page(size_t bytes) {
+  return (bytes + 4095) & ~size_t{4095};
+}
+
+}  // namespace
+
+void MoveLock::enter() {
+  uint32_t free = 0;
+  if (state_.compare_exchange_strong(free, 1, std::memory_order_acquire)) return;
+  while (state_.exchange(2, std::memory_order_acquire) != 0) futex_wait(&state_, 2);
+}
+
+bool MoveLock::try_enter() {
+  uint32_t free = 0;
+  return state_.compare_exchange_strong(free, 1, std::memory_order_acquire);
+}
+
+void MoveLock::leave() {
+  if (state_.exchange(0, std::memory_order_release) == 2) futex_wake(&state_, 1);
+}
+
+int TieredMemory::open(const TieredMemoryOptions& options) {
+  if (options.bytes == 0 || options.granule_bytes < 4096 || options.bytes % options.granule_bytes != 0 ||
+      (options.granule_bytes & (options.granule_bytes - 1)) != 0 ||
+      reinterpret_cast<uintptr_t>(options.base) % options.granule_bytes != 0 ||
+      options.bytes / options.granule_bytes >= no_slot)
+    return EINVAL;
+  const auto count = static_cast<uint32_t>(options.bytes / options.granule_bytes);
+  const size_t granules = round_to_page(count * sizeof(Granule));
+  const size_t words = round_to_page(count * sizeof(uint32_t));
+  table_bytes_ = granules + 3 * words;
+  void* table = ::mmap(nullptr, table_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (table == MAP_FAILED) return errno;
+  char* alias = options.ddr_fd >= 0 ? map_alias(options.ddr_fd, options.bytes) : nullptr;
+  if (options.ddr_fd >= 0 && alias == nullptr) {
+    const int failed = errno;
+    ::munmap(table, table_bytes_);
+    return failed;
+  }
+  auto* at = static_cast<char*>(table);
+  granules_ = new (at) Granule[count];  // in place
+  holds_ = reinterpret_cast<std::atomic<uint32_t>*>(at + granules);
+  slots_ = reinterpret_cast<uint32_t*>(at + granules + words);
+  scratch_ = reinterpret_cast<uint32_t*>(at + granules + 2 * words);
+  memset(slots_, 0xff, count * sizeof(uint32_t));
+  base_ = options.base;
+  granule_bytes_ = options.granule_bytes;
+  count_ = count;
+  ddr_fd_ = options.ddr_fd;
+  ddr_alias_ = alias;
+  mappings_max_ = options.mappings_max != 0 ? options.mappings_max : max_map_count() / 4;
+  return 0;
+}
+
+void TieredMemory::close() {
+  if (granules_ == nullptr) return;
+  for (uint32_t i = 0; i < segment_count_; ++i)
+    ::munmap(segments_[i].alias, uint64_t{segments_[i].slots} * granule_bytes_);
+  if (ddr_alias_ != nullptr) ::munmap(ddr_alias_, bytes());
+  if (slot_bits_ != nullptr) ::munmap(slot_bits_, slot_bits_bytes_);
+  ::munmap(granules_, table_bytes_);
+  granules_ = nullptr;
+  ddr_alias_ = nullptr;
+  slot_bits_ = nullptr;
+  slot_bits_bytes_ = 0;
+  count_ = segment_count_ = slot_count_ = slots_used_ = next_slot_ = 0;
+  ddr_granules_ = cxl_granules_ = mappings_ = 0;
+}
+
+int TieredMemory::add_segment(int fd, uint64_t bytes) {
+  const auto slots = static_cast<uint32_t>(bytes / granule_bytes_);
+  if (segment_count_ == tier_segments_max || slots == 0) return EINVAL;
+  const size_t bits_bytes = round_to_page((slot_count_ + slots + 63) / 64 * sizeof(uint64_t));
+  if (bits_bytes > slot_bits_bytes_) {
+    void* bits = ::mmap(nullptr, bits_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bits == MAP_FAILED) return errno;
+    if (slot_bits_ != nullptr) {
+      memcpy(bits, slot_bits_, slot_bits_bytes_);
+      ::munmap(slot_bits_, slot_bits_bytes_);
+    }
+    slot_bits_ = static_cast<uint64_t*>(bits);
+    slot_bits_bytes_ = bits_bytes;
+  }
+  char* alias = map_alias(fd, uint64_t{slots} * granule_bytes_);
+  if (alias == nullptr) return errno;
+  segments_[segment_count_++] = {.fd = fd, .alias = alias, .first_slot = slot_count_, .slots = slots};
+  slot_count_ += slots;
+  return 0;
+}
+
+void TieredMemory::set_slot(uint32_t slot, bool used) {
+  const uint64_t bit = uint64_t{1} << slot % 64;
+  TERRACE_CHECK(slot < slot_count_ && slot_used(slot) != used,
+                "T1: a CXL slot given twice, or given back twice");
+  slot_bits_[slot / 64] ^= bit;
+  slots_used_ += used ? 1 : -1;
+}
+
+void TieredMemory::set_residency(uint32_t granule, Residency residency, uint32_t slot) {
+  Granule& record = granules_[granule];
+  if (record.residency == Residency::ddr) --ddr_granules_;
+  if (record.residency == Residency::cxl) {
+    --cxl_granules_;
+    set_slot(slots_[granule], false);
+  }
+  if (residency == Residency::none) record = Granule{};
+  if (residency == Residency::ddr) ++ddr_granules_;
+  if (residency == Residency::cxl) {
+    ++cxl_granules_;
+    set_slot(slot, true);
+    slots_[granule] = slot;
+  }
+  // The slot of a granule that rises stays noted: it is the first choice when it sinks again.
+  __atomic_store_n(reinterpret_cast<uint8_t*>(&record.residency), static_cast<uint8_t>(residency),
+                   __ATOMIC_RELAXED);
+}
+
+bool TieredMemory::joined(uint32_t left) const {
+  const Residency a = granules_[left].residency, b = granules_[left + 1].residency;
+  if (a != b) return false;
+  if (a != Residency::cxl) return true;
+  return slots_[left] + 1 == slots_[left + 1] && segment_end(slots_[left]) != slots_[left + 1];
+}
+
+// Of the granules [first, first + count) and the borders to their neighbours.
+uint32_t TieredMemory::count_mappings(uint32_t first, uint32_t count) const {
+  uint32_t borders = 0;
+  const uint32_t from = first == 0 ? 0 : first - 1;
+  const uint32_t to = first + count == count_ ? count_ - 1 : first + count;
+  for (uint32_t left = from; left < to; ++left) borders += joined(left) ? 0 : 1;
+  return borders;
+}
+
+void TieredMemory::note_mappings(uint32_t first, uint32_t count, uint32_t before) {
+  mappings_ += count_mappings(first, count) - before;
+}
+
+void TieredMemory::adopt(uint32_t first, uint32_t count, Residency residency, uint32_t segment,
+                         uint32_t segment_slot) {
+  TERRACE_CHECK(first <= count_ && count <= count_ - first, "granules outside the range");
+  const uint32_t before = count_mappings(first, count);
+  for (uint32_t i = 0; i < count; ++i)
+    set_residency(first + i, residency,
+                  residency == Residency::cxl ? segments_[segment].first_slot + segment_slot + i : no_slot);
+  note_mappings(first, count, before);
+}
+
+Backing TieredMemory::ddr_backing(uint32_t granule) const {
+  const uint64_t offset = uint64_t{granule} * granule_bytes_;
+  return {.fd = ddr_fd_, .offset = offset, .alias = ddr_alias_ + offset};
+}
+
+Backing TieredMemory::slot_backing(uint32_t slot) const {
+  for (uint32_t i = 0; i < segment_count_; ++i) {
+    const Segment& segment = segments_[i];
+    if (slot - segment.first_slot >= segment.slots) continue;
+    const uint64_t offset = uint64_t{slot - segment.first_slot} * granule_bytes_;
+    return {.fd = segment.fd, .offset = offset, .alias = segment.alias + offset};
+  }
+  check_failed("slot", __FILE__, __LINE__, "T1: no such CXL slot");
+}
+
+uint32_t TieredMemory::segment_end(uint32_t slot) const {
+  for (uint32_t i = 0; i < segment_count_; ++i)
+    if (slot - segments_[i].first_slot < segments_[i].slots)
+      return segments_[i].first_slot + segments_[i].slots;
+  return 0;
+}
+
+// How many slots from `slot` on are free, in one segment, at most `count`.
+uint32_t TieredMemory::free_run_at(uint32_t slot, uint32_t count) const {
+  const uint32_t end = segment_end(slot);
+  uint32_t run = 0;
+  while (run < count && slot + run < end && !slot_used(slot + run)) ++run;
+  return run;
+}
+
+// Neighbouring slots for a run of granules, the best place first: where the neighbours' mappings go on, where
+// the granule was before, then the next free ones. no_slot: none.
+uint32_t TieredMemory::find_slots(uint32_t first, uint32_t count, uint32_t* got) {
+  uint32_t wanted[2] = {no_slot, slots_[first]};
+  if (first > 0 && granules_[first - 1].residency == Residency::cxl) wanted[0] = slots_[first - 1] + 1;
+  for (uint32_t slot : wanted) {
+    if (slot >= slot_count_) continue;
+    *got = free_run_at(slot, count);
+    if (*got > 0) return slot;
+  }
+  if (free_slots() == 0) return no_slot;
+  uint32_t best = no_slot;
+  *got = 0;
+  // From where the last search ended: one pass, the first place that is long enough, else the longest of some.
+  uint32_t looked_at = 0;
+  for (uint32_t step = 0; step < slot_count_ && looked_at < 64; ++step) {
+    uint32_t slot = (next_slot_ + step) % slot_count_;
+    if (slot_used(slot)) continue;
+    const uint32_t run = free_run_at(slot, count);
+    ++looked_at;
+    if (run > *got) {
+      *got = run;
+      best = slot;
+    }
+    if (run == count) break;
+    step += run - 1;
+  }
+  if (best != no_slot) next_slot_ = (best + *got) % slot_count_;
+  return best;
+}
+
+int TieredMemory::map(uint32_t first, uint32_t count, Residency residency) {
+  while (count > 0) {
+    uint32_t run = count;
+    uint32_t slot = no_slot;
+    if (residency == Residency::cxl) {
+      slot = find_slots(first, count, &run);
+      if (slot == no_slot) return ENOSPC;
+    }
+    const Backing backing = residency == Residency::cxl ? slot_backing(slot) : ddr_backing(first);
+    if (!map_backing(base_ + uint64_t{first} * granule_bytes_, run * granule_bytes_, backing)) return errno;
+    const uint32_t before = count_mappings(first, run);
+    for (uint32_t i = 0; i < run; ++i) set_residency(first + i, residency, slot + i);
+    note_mappings(first, run, before);
+    first += run;
+    count -= run;
+  }
+  return 0;
+}
+
+void TieredMemory::forget(uint32_t first, uint32_t count, bool keep_slots) {
+  const uint32_t before = count_mappings(first, count);
+  for (uint32_t granule = first; granule < first + count; ++granule) {
+    Granule& record = granules_[granule];
+    if (record.residency == Residency::ddr && !keep_slots)
+      ::fallocate(ddr_fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<off_t>(ddr_backing(granule).offset), static_cast<off_t>(granule_bytes_));
+    if (record.residency == Residency::cxl && keep_slots) {
+      // Somebody may read it still: the slot is never given again.
+      --cxl_granules_;
+      record.residency = Residency::none;
+    }
+    set_residency(granule, Residency::none, no_slot);
+  }
+  note_mappings(first, count, before);
+}
+
+bool TieredMemory::begin_move(uint32_t granule) {
+  uint32_t nobody = 0;
+  // acquire: what a holder did before it let go is done.
+  return holds_[granule].compare_exchange_strong(nobody, moving, std::memory_order_acquire);
+}
+
+void TieredMemory::end_move(uint32_t granule) {
+  // A waiter may have marked the word; nobody else changes it while it moves. release: the holder that comes
+  // next sees the mapping (it would anyway: mmap is a barrier).
+  const uint32_t was = holds_[granule].exchange(0, std::memory_order_release);
+  if (was != moving) futex_wake(&holds_[granule], INT32_MAX);
+}
+
+void TieredMemory::hold(uint32_t first, uint32_t count) {
+  for (uint32_t granule = first; granule < first + count; ++granule) {
+    std::atomic<uint32_t>& word = holds_[granule];
+    uint32_t now = word.load(std::memory_order_relaxed);
+    for (;;) {
+      if ((now & moving) == 0) {
+        if (word.compare_exchange_weak(now, now + 1, std::memory_order_acquire)) break;
+        continue;
+      }
+      // moving + 1: somebody waits.
+      if (now == moving && !word.compare_exchange_weak(now, moving + 1, std::memory_order_relaxed)) continue;
+      futex_wait(&word, moving + 1);
+      now = word.load(std::memory_order_relaxed);
+    }
+  }
+}
+
+void TieredMemory::unhold(uint32_t first, uint32_t count) {
+  for (uint32_t granule = first; granule < first + count; ++granule) {
+    const uint32_t was = holds_[granule].fetch_sub(1, std::memory_order_release);
+    TERRACE_CHECK((was & ~moving) != 0 && (was & moving) == 0, "a granule let go that nobody held");
+  }
+}
+
+void TieredMemory::prepare_ddr(uint32_t first, uint32_t count) {
+  for (uint32_t granule = first; granule < first + count; ++granule)
+    if (residency(granule) == Residency::cxl)
+      ::madvise(ddr_backing(granule).alias, granule_bytes_, MADV_POPULATE_WRITE);
+}
+
+// By how much a move of the run would change the number of kernel mappings. Inside it stays one mapping.
+int TieredMemory::mappings_more(uint32_t first, uint32_t count, Residency to, uint32_t slot) const {
+  auto joins = [&](uint32_t neighbour, uint32_t slot_here, uint32_t slot_there) {
+    if (granules_[neighbour].residency != to) return false;
+    if (to != Residency::cxl) return true;
+    return slots_[neighbour] == slot_there && segment_end(slot_here) == segment_end(slot_there);
+  };
+  int more = 0;
+  if (first > 0) more += (joins(first - 1, slot, slot - 1) ? 0 : 1) - (joined(first - 1) ? 0 : 1);
+  const uint32_t last = first + count - 1;
+  if (last + 1 < count_)
+    more += (joins(last + 1, slot + count - 1, slot + count) ? 0 : 1) - (joined(last) ? 0 : 1);
+  return more;
+}
+
+MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, Residency to, uint32_t slot) {
+  MoveReport report;
+  const uint32_t before = count_mappings(first, count);
+  if (const int more = mappings_more(first, count, to, slot);
+      more > 0 && mappings_ + static_cast<uint32_t>(more) > mappings_max_) {
+    report.result = MoveResult::no_mappings;
+    return report;
+  }
+  char* at = base_ + uint64_t{first} * granule_bytes_;
+  const uint64_t bytes = uint64_t{count} * granule_bytes_;
+  int failed = 0;
+  if (to == Residency::cxl)
+    failed = mover.demote(at, bytes, ddr_backing(first), slot_backing(slot), &report.times);
+  else
+    failed = mover.promote(at, bytes, slot_backing(slots_[first]), ddr_backing(first), &report.times);
+  if (failed != 0) {
+    report.os_errno = failed;
+    report.result = failed == ENOMEM || failed == ENOSPC ? MoveResult::no_memory : MoveResult::refused;
+    return report;
+  }
+  for (uint32_t i = 0; i < count; ++i) set_residency(first + i, to, slot + i);
+  note_mappings(first, count, before);
+  if (to == Residency::cxl)
+    ::fallocate(ddr_fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                static_cast<off_t>(ddr_backing(first).offset), static_cast<off_t>(bytes));
+  report.result = MoveResult::done;
+  report.granules = count;
+  return report;
+}
+
+MoveReport TieredMemory::move(Mover& mover, uint32_t first, uint32_t count, Residency to) {
+  MoveReport report;
+  const Residency from = residency(first);
+  if (from == to || from == Residency::none || to == Residency::none || count == 0) return report;
+  const auto longest = static_cast<uint32_t>(mover.run_bytes_max() / granule_bytes_);
+  uint32_t run = 1, slot = no_slot;
+  // Neighbours that lie in the same tier, and in neighbouring slots.
+  while (run < count && run < longest && residency(first + run) == from &&
+         (from == Residency::ddr || joined(first + run - 1)))
+    ++run;
+  if (to == Residency::cxl) {
+    uint32_t got = 0;
+    slot = find_slots(first, run, &got);
+    if (slot == no_slot) {
+      report.result = MoveResult::no_slot;
+      return report;
+    }
+    run = got;
+  }
+  uint32_t begun = 0;
+  while (begun < run && begin_move(first + begun)) ++begun;
+  if (begun == 0) {
+    report.result = MoveResult::held;
+    return report;
+  }
+  report = move_run(mover, first, begun, to, slot);
+  for (uint32_t i = 0; i < begun; ++i) end_move(first + i);
+  return report;
+}
+
+const char* TieredMemory::check_all() const {
+  uint32_t ddr = 0, cxl = 0, used = 0, borders = 0;
+  for (uint32_t slot = 0; slot < slot_count_; ++slot) used += slot_used(slot) ? 1 : 0;
+  for (uint32_t granule = 0; granule < count_; ++granule) {
+    ddr += granules_[granule].residency == Residency::ddr ? 1 : 0;
+    if (granules_[granule].residency == Residency::cxl) {
+      ++cxl;
+      if (slots_[granule] >= slot_count_ || !slot_used(slots_[granule]))
+        return "T1: a CXL granule without its slot";
+      for (uint32_t other = granule + 1; other < count_; ++other)
+        if (granules_[other].residency == Residency::cxl && slots_[other] == slots_[granule])
+          return "T1: two granules in one slot";
+    }
+    if (granule + 1 < count_ && !joined(granule)) ++borders;
+  }
+  if (used != slots_used_ || cxl > used) return "T1: the count of used slots is wrong";
+  if (ddr != ddr_granules_ || cxl != cxl_granules_) return "the counts of granules are wrong";
+  if (borders != mappings_) return "T3: the count of mappings is wrong";
+  return nullptr;
+}
+
+}  // namespace terrace::tiering
