@@ -384,6 +384,13 @@ interface TenantSession {
   pools @3 () -> (error :Error, pools :List(PoolInfo));
   renewMany @4 (leases :List(UInt64), ttlNs :UInt64) -> (error :Error, failed :List(RenewFailure));
   # All of them in one durable step; ttlNs 0 keeps each lease's own.
+  userfaultfd @5 () -> (error :Error, device :UserfaultfdDevice);
+}
+
+interface UserfaultfdDevice {
+  # getFd() is the receiver's own machine's /dev/userfaultfd, open. On it the receiver makes, with
+  # USERFAULTFD_IOC_NEW, userfaultfds of its own address space that see the kernel's faults as well; one made
+  # here would watch the daemon's. It cannot be taken back.
 }
 
 struct RenewFailure {
