@@ -45,6 +45,7 @@ class NoSession final : public Session {
   Result<std::shared_ptr<Lease>> attach(LeaseId, const std::string&, LeaseAccess) override { return why_; }
   Result<std::vector<LeaseInfo>> leases() override { return why_; }
   Result<std::vector<PoolInfo>> pools() override { return why_; }
+  Result<UniqueFd> userfaultfd_device() override { return why_; }
   std::string tenant() const override { return {}; }
   bool connected() const override { return false; }
   void on_notice(LeaseNoticeHandler) override {}

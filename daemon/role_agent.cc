@@ -30,6 +30,7 @@ PeerOptions peer_options(const DaemonConfig& config) {
   options.allow_unmapped_uids = config.allow_unmapped_uids;
   options.connections_max = config.connections_max;
   options.calls_outstanding_max = config.calls_outstanding_max;
+  options.userfaultfd = config.userfaultfd;
   return options;
 }
 

@@ -39,6 +39,7 @@ ServiceOptions service_options(const DaemonConfig& config, const std::string& ob
   options.ttl_ns_max = config.ttl_ns_max;
   options.connections_max = config.connections_max;
   options.calls_outstanding_max = config.calls_outstanding_max;
+  options.userfaultfd = config.userfaultfd;
   return options;
 }
 

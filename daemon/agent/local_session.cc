@@ -8,6 +8,7 @@
 
 #include "core/base/limits.h"
 #include "daemon/agent/local_lease.h"
+#include "daemon/rpc/userfaultfd_device.h"
 
 namespace terrace::daemon {
 namespace {
@@ -141,6 +142,15 @@ class LocalSessionServer final : public rpc::TenantSession::Server {
     return kj::READY_NOW;
   }
 
+  // This host's device; the manager, away or not, has nothing to do with it.
+  kj::Promise<void> userfaultfd(UserfaultfdContext context) override {
+    KJ_IF_MAYBE (slot, admit(session_->connection(), context)) {
+      const CallSlot held = kj::mv(*slot);
+      userfaultfd_.write(session_->connection(), context);
+    }
+    return kj::READY_NOW;
+  }
+
  private:
   uint64_t now_ns() { return session_->service().now_ns(); }
 
@@ -199,6 +209,7 @@ class LocalSessionServer final : public rpc::TenantSession::Server {
   }
 
   kj::Own<LocalSession> session_;
+  UserfaultfdAnswer userfaultfd_;
 };
 
 }  // namespace

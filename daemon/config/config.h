@@ -52,6 +52,7 @@ struct DaemonConfig {
   std::map<uint32_t, std::string> tenants;  // uid -> tenant
   std::set<uint32_t> admin_uids;
   bool allow_unmapped_uids = false;  // other uids become tenant "uid-N"
+  bool userfaultfd = true;           // tenants' programs are given /dev/userfaultfd
 
   std::string log_level = "info";  // trace, debug, info, warning, error, critical, off
   LogFormat log_format = LogFormat::text;

@@ -185,6 +185,15 @@ void read_identities(Section& top, const std::string& path, std::vector<std::str
   section.finish();
 }
 
+void read_clients(Section& top, const std::string& path, std::vector<std::string>& problems,
+                  DaemonConfig& config) {
+  const toml::table* clients = top.table("clients");
+  if (clients == nullptr) return;
+  Section section(path, *clients, "clients", problems);
+  section.boolean("userfaultfd", config.userfaultfd);
+  section.finish();
+}
+
 void read_log(Section& top, const std::string& path, std::vector<std::string>& problems, DaemonConfig& config) {
   const toml::table* log = top.table("log");
   if (log == nullptr) return;
@@ -333,6 +342,7 @@ Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base
   top.boolean("hardware", base.hardware);
   read_devices(top, path, problems, base);
   read_identities(top, path, problems, base);
+  read_clients(top, path, problems, base);
   read_log(top, path, problems, base);
   read_scrub(top, path, problems, base);
   read_limits(top, path, problems, base);

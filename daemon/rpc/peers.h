@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "core/base/limits.h"
 #include "core/base/result.h"
+#include "core/base/unique_fd.h"
 #include "core/base/units.h"
 #include "daemon/rpc/peer_log.h"
 
@@ -35,6 +37,8 @@ struct PeerOptions {
   uint64_t write_stall_ns_max = 30 * ns_per_s;    // a peer that takes nothing for so long is closed
   uint64_t rows_looked_at_per_s = 2'000'000;      // leases that one uid's lists go through
   uint64_t unwritten_bytes_uid_max = 64 * mib;    // answers that one uid has not taken; then no more pages
+  bool userfaultfd = true;                        // whether sessions are given the device below
+  std::string userfaultfd_path = "/dev/userfaultfd";
 };
 
 class Peers {
@@ -66,6 +70,10 @@ class Peers {
   // Errors    limit_exceeded   it has no more for now
   Status may_look(const PeerCredentials& peer);
   void looked_at(const PeerCredentials& peer, uint64_t rows);
+  // The device, open, shared by all who have it. In userfaultfd_device.cc.
+  // Errors    permission_denied   the configuration gives it to nobody, or this process may not open it
+  //           unsupported         there is none
+  Result<std::shared_ptr<const UniqueFd>> userfaultfd_device();
 
  private:
   struct Looks {
@@ -78,6 +86,7 @@ class Peers {
   std::unordered_map<uint32_t, uint32_t> connections_of_uid_;
   std::unordered_map<uint32_t, uint64_t> unwritten_bytes_;  // by uid
   std::unordered_map<uint32_t, Looks> looks_;               // by uid
+  std::weak_ptr<const UniqueFd> userfaultfd_device_;
 };
 
 }  // namespace terrace::daemon

@@ -3,6 +3,7 @@
 
 #include "core/base/limits.h"
 #include "daemon/rpc/client_session.h"
+#include "daemon/rpc/userfaultfd_device.h"
 
 namespace terrace::daemon {
 namespace {
@@ -130,6 +131,21 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
     return kj::READY_NOW;
   }
 
+  kj::Promise<void> userfaultfd(UserfaultfdContext context) override {
+    KJ_IF_MAYBE (slot, admit(connection(), context)) {
+      const CallSlot held = kj::mv(*slot);
+      if (connection().agent.empty()) {
+        userfaultfd_.write(connection(), context);
+      } else {  // its programs are on another machine, whose device their agent opens
+        refuse(context,
+               Error{.code = ErrorCode::unsupported,
+                     .where = "userfaultfd",
+                     .detail = "a manager's /dev/userfaultfd is of no use on host " + connection().agent});
+      }
+    }
+    return kj::READY_NOW;
+  }
+
  private:
   // Hands over the descriptor of what is durable: a lease that moved or grew meanwhile is waited for again.
   kj::Promise<void> attach_durable(AttachContext context, const LeaseRow& lease, ObjectAccess access) {
@@ -208,6 +224,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
   }
 
   kj::Own<ClientSession> session_;
+  UserfaultfdAnswer userfaultfd_;
 };
 
 }  // namespace

@@ -75,6 +75,7 @@ class Loop final : private kj::TaskSet::ErrorHandler {
               std::shared_ptr<Answer<std::shared_ptr<Lease>>> answer);
   void list(std::shared_ptr<Answer<std::vector<LeaseInfo>>> answer);
   void pools(std::shared_ptr<Answer<std::vector<PoolInfo>>> answer);
+  void userfaultfd_device(std::shared_ptr<Answer<UniqueFd>> answer);
   void info(uint64_t handle, std::shared_ptr<Answer<LeaseInfo>> answer);
   void renew(uint64_t handle, uint64_t ttl_ns, std::shared_ptr<Answer<void>> answer);
   void release(uint64_t handle, std::shared_ptr<Answer<void>> answer);

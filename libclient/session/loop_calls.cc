@@ -153,6 +153,28 @@ void Loop::pools(std::shared_ptr<Answer<std::vector<PoolInfo>>> answer) {
   });
 }
 
+void Loop::userfaultfd_device(std::shared_ptr<Answer<UniqueFd>> answer) {
+  constexpr const char* where = "Session::userfaultfd_device";
+  using Device = Result<UniqueFd>;
+  perform<UniqueFd>(where, answer, [this] {
+    return connection_->session.userfaultfdRequest().send().then(
+        [](capnp::Response<rpc::TenantSession::UserfaultfdResults>&& reply) -> kj::Promise<Device> {
+          if (Status status = status_from_wire(reply.getError(), where); !status.ok())
+            return Device(std::move(status).error());
+          auto device = reply.getDevice();
+          auto descriptor = device.getFd();
+          return descriptor.then([device = kj::mv(device)](kj::Maybe<int> borrowed) mutable -> Device {
+            KJ_IF_MAYBE (number, borrowed) {
+              UniqueFd own(::fcntl(*number, F_DUPFD_CLOEXEC, 0));
+              if (own.valid()) return own;
+              return os_error(errno, where, "cannot keep the descriptor");
+            }
+            return Error{ErrorCode::unsupported, 0, where, "the manager sent no descriptor"};
+          });
+        });
+  });
+}
+
 void Loop::info(uint64_t handle, std::shared_ptr<Answer<LeaseInfo>> answer) {
   constexpr const char* where = "Lease::info";
   perform_on_lease<LeaseInfo>(where, handle, answer, [this, handle](rpc::Lease::Client lease) {

@@ -91,6 +91,10 @@ class ClientSession final : public Session {
     return ask<std::vector<PoolInfo>>(*mailbox_, "Session::pools",
                                       [](Loop& loop, auto answer) { loop.pools(std::move(answer)); });
   }
+  Result<UniqueFd> userfaultfd_device() override {
+    return ask<UniqueFd>(*mailbox_, "Session::userfaultfd_device",
+                         [](Loop& loop, auto answer) { loop.userfaultfd_device(std::move(answer)); });
+  }
   std::string tenant() const override {
     const std::lock_guard lock(state_->mutex);
     return state_->tenant;

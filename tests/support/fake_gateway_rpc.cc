@@ -10,6 +10,18 @@ namespace {
 
 using State = FakeGateway::State;
 
+class DeviceServer final : public rpc::UserfaultfdDevice::Server {
+ public:
+  explicit DeviceServer(UniqueFd file) : file_(std::move(file)) {}
+  kj::Maybe<int> getFd() override {
+    if (file_.valid()) return file_.get();
+    return nullptr;
+  }
+
+ private:
+  UniqueFd file_;
+};
+
 class SessionServer final : public rpc::TenantSession::Server {
  public:
   explicit SessionServer(kj::Own<Link> link) : link_(kj::mv(link)) {}
@@ -91,6 +103,17 @@ class SessionServer final : public rpc::TenantSession::Server {
         list[i].setLease(failed[i]);
         set_fake_error(list[i].initError(), ErrorCode::lease_expired, "lapsed");
       }
+    });
+  }
+
+  // Some file in the device's place.
+  kj::Promise<void> userfaultfd(UserfaultfdContext context) override {
+    return link_->perform("userfaultfd", [&](auto fault) {
+      auto results = context.getResults();
+      if (link_->refused(fault, results)) return;
+      UniqueFd file;
+      if (fault != Fault::no_descriptor) file = make_memory(mib);
+      results.setDevice(kj::heap<DeviceServer>(std::move(file)));
     });
   }
 

@@ -55,6 +55,12 @@ class FakeSession final : public Session {
     pools[0].name = "fake";
     return pools;
   }
+  // What this process can open itself.
+  Result<UniqueFd> userfaultfd_device() override {
+    UniqueFd device(::open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
+    if (device.valid()) return device;
+    return os_error(errno, "FakeSession::userfaultfd_device", "cannot open /dev/userfaultfd");
+  }
   std::string tenant() const override { return "fake"; }
   bool connected() const override {
     std::lock_guard lock(state_->mutex);

@@ -15,6 +15,7 @@
 
 #include "core/base/ids.h"
 #include "core/base/result.h"
+#include "core/base/unique_fd.h"
 
 namespace terrace {
 
@@ -269,6 +270,16 @@ class Session {
   virtual Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access) = 0;
   virtual Result<std::vector<LeaseInfo>> leases() = 0;
   virtual Result<std::vector<PoolInfo>> pools() = 0;
+  // This machine's /dev/userfaultfd, open (O_CLOEXEC): ioctl(fd, USERFAULTFD_IOC_NEW, O_CLOEXEC | O_NONBLOCK)
+  // gives a userfaultfd of the calling process that also sees faults inside system calls, which migration needs
+  // and which the kernel refuses to unprivileged programs otherwise. It depends neither on this Session nor on
+  // the manager from then on, and may be handed to other processes of this user.
+  // Errors    permission_denied  the manager's configuration (clients.userfaultfd) gives it to nobody, or the
+  //                              manager may not open the device itself
+  //           unsupported        the machine has no such device
+  //           version_mismatch   the manager is older than this call
+  //           unavailable        the call timeout passed
+  virtual Result<UniqueFd> userfaultfd_device() = 0;
   virtual std::string tenant() const = 0;
   virtual bool connected() const = 0;
   virtual void on_notice(LeaseNoticeHandler handler) = 0;

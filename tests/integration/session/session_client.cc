@@ -1,5 +1,10 @@
 // A tenant for session_test.py: one Session, one lease, one Mapping and one Arena. Reads a command a line from
 // stdin, answers each with one line; notices are printed as they come.
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,9 +13,11 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/base/units.h"
+#include "core/os/userfaultfd.h"
 #include "terrace/arena.h"
 #include "terrace/mapping.h"
 #include "terrace/session.h"
@@ -41,6 +48,43 @@ const char* state_name(LeaseState state) {
   return "?";
 }
 
+// What a read(2) into a page of shared memory does that is write-protected through a userfaultfd of
+// `device_fd`: "waits", then "EFAULT" or how many bytes it brought once the page was released.
+std::string read_into_protected_page(int device_fd) {
+  const auto uffd = os::open_userfaultfd(device_fd, UFFD_FEATURE_PAGEFAULT_FLAG_WP);
+  if (!uffd.ok()) return named(uffd.error());
+  const uint64_t bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const UniqueFd file(::memfd_create("protected", MFD_CLOEXEC));
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return "error ftruncate";
+  void* page = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (page == MAP_FAILED) return "error mmap";
+  std::memset(page, 1, bytes);
+  const auto start = reinterpret_cast<uint64_t>(page);
+  uffdio_register watch{.range = {start, bytes}, .mode = UFFDIO_REGISTER_MODE_WP, .ioctls = 0};
+  uffdio_writeprotect protect{.range = {start, bytes}, .mode = UFFDIO_WRITEPROTECT_MODE_WP};
+  if (::ioctl(uffd->get(), UFFDIO_REGISTER, &watch) != 0) return "error register";
+  if (::ioctl(uffd->get(), UFFDIO_WRITEPROTECT, &protect) != 0) return "error protect";
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0 || ::write(ends[1], "abcd", 4) != 4) return "error pipe";
+  const UniqueFd in(ends[0]), out(ends[1]);
+  std::string result;
+  std::thread reader([&] {
+    const ssize_t got = ::read(in.get(), page, 4);
+    result = got < 0 ? (errno == EFAULT ? "EFAULT" : "another error") : std::to_string(got);
+  });
+  pollfd event{.fd = uffd->get(), .events = POLLIN, .revents = 0};
+  const bool waits = ::poll(&event, 1, 5000) == 1;
+  uffd_msg fault{};
+  const bool kernel_fault =
+      waits && ::read(uffd->get(), &fault, sizeof fault) == sizeof fault && fault.event == UFFD_EVENT_PAGEFAULT;
+  protect.mode = 0;
+  ::ioctl(uffd->get(), UFFDIO_WRITEPROTECT, &protect);
+  reader.join();
+  const bool same = std::memcmp(page, "abcd", 4) == 0;
+  ::munmap(page, bytes);
+  return std::string(kernel_fault ? "waits " : "") + result + (same ? " abcd" : "");
+}
+
 class Tenant {
  public:
   explicit Tenant(std::unique_ptr<Session> session) : session_(std::move(session)) {
@@ -62,6 +106,7 @@ class Tenant {
     if (verb == "drop") return drop_held();
     if (verb == "connected") return session_->connected() ? "yes" : "no";
     if (verb == "tenant") return session_->tenant();
+    if (verb == "userfault") return userfault(words);
     if (lease_ == nullptr) return "error no lease";
     if (verb == "state") return state_name(lease_->state());
     if (verb == "renew") return outcome(lease_->renew());
@@ -85,6 +130,14 @@ class Tenant {
   }
 
  private:
+  // Through the manager's device, or what this process gets by itself.
+  std::string userfault(std::istringstream& words) {
+    std::string whose;
+    words >> whose;
+    if (whose == "own") return read_into_protected_page(-1);
+    const auto device = session_->userfaultfd_device();
+    return device.ok() ? read_into_protected_page(device->get()) : named(device.error());
+  }
   std::string hold(Result<std::shared_ptr<Lease>> lease) {
     if (!lease.ok()) return named(lease.error());
     lease_ = std::move(*lease);

@@ -3,6 +3,7 @@
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/session/session_test.py [TestClass[.test]]
 """
 
+import os
 import pathlib
 import signal
 import subprocess
@@ -113,6 +114,55 @@ class SessionTest(unittest.TestCase):
         shown = self.t.cli("lease", "show", lease)
         self.assertIn("tenant[1]", shown.out)
         self.assertEqual(self.tenant.ask("grant", 1 << 30, 60 * S), "error capacity_exhausted")
+
+
+@unittest.skipUnless(os.geteuid() == 0, "only root can become another user")
+@unittest.skipUnless(pathlib.Path("/dev/userfaultfd").exists(), "this kernel has no /dev/userfaultfd")
+class UserfaultfdTest(unittest.TestCase):
+    USER = 65534
+
+    def setUp(self):
+        self.t = Harness(devices={}, name="uffd", daemon_args=["--allow-unmapped-uids"])
+        self.addCleanup(self.t.close)
+
+    def start(self, configuration=""):
+        file = self.t.directory / "terraced.toml"
+        file.write_text(configuration)
+        self.t.start("--config", file)
+        self.t.directory.chmod(0o755)
+
+    def plain_user(self):
+        try:
+            tenant = Tenant(self.t, user=self.USER, group=self.USER, extra_groups=[])
+        except PermissionError:
+            self.skipTest("this user cannot run the program where it was built")
+        self.addCleanup(tenant.close)
+        self.assertEqual(tenant.first, "ready")
+        return tenant
+
+    def test_a_system_call_of_an_unprivileged_tenant_waits_for_a_protected_page(self):
+        self.start()
+        tenant = self.plain_user()
+        if pathlib.Path("/proc/sys/vm/unprivileged_userfaultfd").read_text().strip() == "0":
+            self.assertEqual(tenant.ask("userfault", "own"), "error permission_denied")
+        for _ in range(3):  # asking again gives another descriptor of the same device
+            self.assertEqual(tenant.ask("userfault"), "waits 4 abcd")
+        self.assertIn("was given /dev/userfaultfd", self.t.log.read_text())
+        self.assertEqual(self.t.log.read_text().count("was given /dev/userfaultfd"), 1)
+
+    def test_the_descriptors_of_a_daemon_that_is_asked_often_do_not_grow(self):
+        self.start()
+        tenant = self.plain_user()
+        count = lambda: len(os.listdir(f"/proc/{self.t.pid}/fd"))  # noqa: E731
+        self.assertEqual(tenant.ask("userfault"), "waits 4 abcd")
+        before = count()
+        for _ in range(50):
+            tenant.ask("userfault")
+        self.assertLessEqual(count(), before)
+
+    def test_it_is_refused_where_the_configuration_says_so(self):
+        self.start("[clients]\nuserfaultfd = false\n")
+        self.assertEqual(self.plain_user().ask("userfault"), "error permission_denied")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ cxl1 = "512M"
 allow_unmapped_uids = true
 [tenants.uids]
 1000 = "training"
+[clients]
+userfaultfd = false
 [log]
 level = "debug"
 format = "json"
@@ -63,6 +65,8 @@ connections_max = 10
   CHECK(config->huge_pages == HugePages::within_size);
   CHECK(config->tenants.at(1000) == "training");
   CHECK(config->allow_unmapped_uids);
+  CHECK_FALSE(config->userfaultfd);
+  CHECK(default_config().userfaultfd);
   CHECK(config->admin_uids.contains(7));
   CHECK(config->log_format == LogFormat::json);
   CHECK(config->ttl_ns_max == 7ull * 86400 * ns_per_s);

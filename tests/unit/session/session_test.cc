@@ -314,6 +314,38 @@ TEST_CASE("Session: in the child of a fork it refuses, and goes away without wai
   CHECK(lease->info().ok());  // the parent's goes on
 }
 
+TEST_CASE("Session: the userfaultfd device is a descriptor of the caller's own, and outlives the session") {
+  FakeGateway gateway;
+  gateway.start();
+  auto session = connect(gateway);
+  auto device = session->userfaultfd_device();
+  REQUIRE_MESSAGE(device.ok(), device.error().to_string());
+  CHECK((::fcntl(device->get(), F_GETFD) & FD_CLOEXEC) != 0);
+  const auto second = session->userfaultfd_device();
+  REQUIRE(second.ok());
+  CHECK(second->get() != device->get());
+  session.reset();
+  struct stat status {};
+  CHECK(::fstat(device->get(), &status) == 0);
+}
+
+TEST_CASE(
+    "Session: a userfaultfd device that is refused, lost on the way or without a descriptor is an error") {
+  FakeGateway gateway;
+  gateway.start();
+  auto session = connect(gateway);
+  gateway.refuse_with(ErrorCode::permission_denied, "not here");
+  gateway.fail_next("userfaultfd", Fault::refuse);
+  const auto refused = session->userfaultfd_device();
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ErrorCode::permission_denied);
+  CHECK(refused.error().detail.find("not here") != std::string::npos);
+  gateway.fail_next("userfaultfd", Fault::no_descriptor);
+  CHECK(session->userfaultfd_device().error().code == ErrorCode::unsupported);
+  gateway.fail_next("userfaultfd", Fault::drop_after);
+  CHECK(session->userfaultfd_device().ok());  // asked again on the next connection
+}
+
 TEST_CASE("Lease: it outlives its session and then refuses calls") {
   FakeGateway gateway;
   gateway.start();
