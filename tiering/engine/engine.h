@@ -112,21 +112,28 @@ class Engine {
     layout::TierRange page = {};  // what the tier page shows, kept here too where there is none
     layout::TierRange* shown = nullptr;
     uint8_t* cells = nullptr;
-    double ddr_accesses = 0, all_accesses = 0;  // decayed, as the sampler sees them
-    uint64_t moved_bytes_last = 0, moved_at_ns = 0;
+    uint64_t sweep_due_ns = 0, plan_due_ns = 0;
+    double ddr_accesses = 0, cxl_accesses = 0;  // decayed, as the sampler sees them
+    uint64_t copied_bytes = 0, copied_shown_bytes = 0, shown_ns = 0;
   };
+  struct Batch;
   static constexpr uint32_t notes_max = 4096;
   static constexpr uint32_t moves_per_round = 2048;
 
-  void take_notes(uint64_t now_ns);
-  void sample(Range& range);
+  void put_note(const Note& note);
+  void take_notes();
+  void sample(Range& range, uint64_t now_ns);
   void plan_and_move(Range& range, uint64_t now_ns);
-  uint32_t carry_out(Range& range, const Move* moves, uint32_t count, uint32_t* failed);
-  uint32_t carry_out_run(Range& range, uint32_t first, uint32_t count, Residency to);
+  void carry_out(Range& range, const Move* moves, uint32_t count, uint32_t* done, uint32_t* failed);
+  uint32_t move_next(Range& range, Batch& batch, Residency to, uint32_t granules_max);
+  uint32_t trade(Range& range, Batch& rising, Batch& sinking, uint32_t granules_max);
+  void note_move(Range& range, const MoveReport& report, Residency to);
   void divide_ddr(uint64_t now_ns);
 
+  // page.cc
   bool open_page();
   void close_page();
+  void show_range(uint32_t index);
   void publish(Range& range, uint64_t now_ns);
   void obey(Range& range);
 

@@ -29,27 +29,39 @@ struct SweepResult {
   uint32_t touched = 0;                       // of those
   uint64_t wait_ns = 0;                       // between zap and look
   uint64_t cost_ns = 0;                       // of this thread
-  double ddr_accesses = 0, cxl_accesses = 0;  // estimated, over the sweep's period
+  double ddr_accesses = 0, cxl_accesses = 0;  // estimated, over the time since the last sweep
 };
 
 class Sampler {
  public:
   Sampler() = default;
   ~Sampler() { close(); }
+  Sampler(const Sampler&) = delete;
+  Sampler& operator=(const Sampler&) = delete;
 
-  // 0 or an errno: ENOTTY or EINVAL, a kernel without PAGEMAP_SCAN (before 6.7).
+  // 0 or an errno: ENOTTY, a kernel without PAGEMAP_SCAN (before 6.7).
   int open(TieredMemory* memory);
   void close();
   bool opened() const { return pagemap_fd_ >= 0; }
 
-  // Zaps, waits, looks, and notes what was touched. `period_ns`: since the last sweep.
-  SweepResult sweep(PolicyMemory& policy, uint64_t period_ns);
+  // Takes the translations away. finish() is due in wait_ns(); moves may happen in between.
+  void begin(uint64_t now_ns);
+  bool begun() const { return begun_; }
+  uint64_t wait_ns() const { return wait_ns_; }
+  // Looks, and notes what was touched. `aim`: the share of granules that a sweep should find touched (0..1),
+  // about the share that fits DDR: then the bit tells most.
+  SweepResult finish(PolicyMemory& policy, uint64_t now_ns, float aim);
+  // When the next sweep may begin so that sweeps cost at most a hundredth of a processor, faults included.
+  uint64_t gap_ns() const { return gap_ns_; }
 
  private:
-  bool zap(uint64_t window_offset);
-  uint32_t look(uint64_t window_offset, uint8_t* touched);
-  bool huge_mapped();
-  void adapt(const SweepResult& result);
+  struct Scan;
+  void zap();
+  bool scan(char* from, char* to, uint64_t* present_bytes, uint64_t* huge_bytes);
+  void look_whole();
+  void look_windows();
+  void choose_window();
+  void adapt(const SweepResult& result, float aim);
 
   TieredMemory* memory_ = nullptr;
   int pagemap_fd_ = -1;
@@ -57,9 +69,14 @@ class Sampler {
   void* regions_ = nullptr;
   size_t table_bytes_ = 0;
   uint64_t wait_ns_ = 1'000'000;
+  uint64_t gap_ns_ = 100'000'000;
+  uint64_t begun_ns_ = 0, last_begun_ns_ = 0;
+  uint64_t zap_cost_ns_ = 0;
+  uint64_t window_offset_ = 0;
   uint64_t random_ = 0x9e3779b97f4a7c15u;
   uint64_t sweeps_ = 0;
-  bool whole_granules_ = true;
+  bool begun_ = false;
+  bool whole_ = true;  // granules are zapped whole; else a window of each
 };
 
 }  // namespace terrace::tiering

@@ -84,7 +84,7 @@ int TieredMemory::open(const TieredMemoryOptions& options) {
   if (options.bytes == 0 || options.granule_bytes < 4096 || options.bytes % options.granule_bytes != 0 ||
       (options.granule_bytes & (options.granule_bytes - 1)) != 0 ||
       reinterpret_cast<uintptr_t>(options.base) % options.granule_bytes != 0 ||
-      options.bytes / options.granule_bytes >= no_slot)
+      options.bytes / options.granule_bytes >= slot_none)
     return EINVAL;
   const auto count = static_cast<uint32_t>(options.bytes / options.granule_bytes);
   const size_t granules = round_to_page(count * sizeof(Granule));
@@ -202,7 +202,7 @@ void TieredMemory::adopt(uint32_t first, uint32_t count, Residency residency, ui
   const uint32_t before = count_mappings(first, count);
   for (uint32_t i = 0; i < count; ++i)
     set_residency(first + i, residency,
-                  residency == Residency::cxl ? segments_[segment].first_slot + segment_slot + i : no_slot);
+                  residency == Residency::cxl ? segments_[segment].first_slot + segment_slot + i : slot_none);
   note_mappings(first, count, before);
 }
 
@@ -237,17 +237,17 @@ uint32_t TieredMemory::free_run_at(uint32_t slot, uint32_t count) const {
 }
 
 // Neighbouring slots for a run of granules, the best place first: where the neighbours' mappings go on, where
-// the granule was before, then the next free ones. no_slot: none.
+// the granule was before, then the next free ones. slot_none: none.
 uint32_t TieredMemory::find_slots(uint32_t first, uint32_t count, uint32_t* got) {
-  uint32_t wanted[2] = {no_slot, slots_[first]};
+  uint32_t wanted[2] = {slot_none, slots_[first]};
   if (first > 0 && granules_[first - 1].residency == Residency::cxl) wanted[0] = slots_[first - 1] + 1;
   for (uint32_t slot : wanted) {
     if (slot >= slot_count_) continue;
     *got = free_run_at(slot, count);
     if (*got > 0) return slot;
   }
-  if (free_slots() == 0) return no_slot;
-  uint32_t best = no_slot;
+  if (free_slots() == 0) return slot_none;
+  uint32_t best = slot_none;
   *got = 0;
   // From where the last search ended: one pass, the first place that is long enough, else the longest of some.
   uint32_t looked_at = 0;
@@ -263,17 +263,17 @@ uint32_t TieredMemory::find_slots(uint32_t first, uint32_t count, uint32_t* got)
     if (run == count) break;
     step += run - 1;
   }
-  if (best != no_slot) next_slot_ = (best + *got) % slot_count_;
+  if (best != slot_none) next_slot_ = (best + *got) % slot_count_;
   return best;
 }
 
 int TieredMemory::map(uint32_t first, uint32_t count, Residency residency) {
   while (count > 0) {
     uint32_t run = count;
-    uint32_t slot = no_slot;
+    uint32_t slot = slot_none;
     if (residency == Residency::cxl) {
       slot = find_slots(first, count, &run);
-      if (slot == no_slot) return ENOSPC;
+      if (slot == slot_none) return ENOSPC;
     }
     const Backing backing = residency == Residency::cxl ? slot_backing(slot) : ddr_backing(first);
     if (!map_backing(base_ + uint64_t{first} * granule_bytes_, run * granule_bytes_, backing)) return errno;
@@ -298,7 +298,7 @@ void TieredMemory::forget(uint32_t first, uint32_t count, bool keep_slots) {
       --cxl_granules_;
       record.residency = Residency::none;
     }
-    set_residency(granule, Residency::none, no_slot);
+    set_residency(granule, Residency::none, slot_none);
   }
   note_mappings(first, count, before);
 }
@@ -396,7 +396,7 @@ MoveReport TieredMemory::move(Mover& mover, uint32_t first, uint32_t count, Resi
   const Residency from = residency(first);
   if (from == to || from == Residency::none || to == Residency::none || count == 0) return report;
   const auto longest = static_cast<uint32_t>(mover.run_bytes_max() / granule_bytes_);
-  uint32_t run = 1, slot = no_slot;
+  uint32_t run = 1, slot = slot_none;
   // Neighbours that lie in the same tier, and in neighbouring slots.
   while (run < count && run < longest && residency(first + run) == from &&
          (from == Residency::ddr || joined(first + run - 1)))
@@ -404,7 +404,7 @@ MoveReport TieredMemory::move(Mover& mover, uint32_t first, uint32_t count, Resi
   if (to == Residency::cxl) {
     uint32_t got = 0;
     slot = find_slots(first, run, &got);
-    if (slot == no_slot) {
+    if (slot == slot_none) {
       report.result = MoveResult::no_slot;
       return report;
     }

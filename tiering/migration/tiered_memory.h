@@ -26,7 +26,7 @@
 
 namespace terrace::tiering {
 
-inline constexpr uint32_t no_slot = UINT32_MAX;
+inline constexpr uint32_t slot_none = UINT32_MAX;
 inline constexpr uint32_t tier_segments_max = 64;
 
 // A mutex that needs no libc state and may be taken in a fork's prepare step.

@@ -11,8 +11,8 @@
 namespace terrace::tiering {
 
 struct LearnedRates {
-  // A class is a history (how many uses, how quickly one after the other, in whose company); an age is a step of
-  // time since the last use, two to an octave from about a millisecond to some hours.
+  // A class is a history (how many uses, how quickly one after the other, in whose company); an age is a step
+  // of time since the last use, two to an octave from about a millisecond to some hours.
   static constexpr size_t classes = 64;
   static constexpr size_t ages = 48;
   static constexpr size_t cells = classes * ages;
@@ -37,7 +37,8 @@ struct LearnedRates {
   // What became of moves: uses and granule-seconds of granules promoted, and demoted, a short time ago.
   float promoted_uses = 0, promoted_waited = 0;
   float demoted_uses = 0, demoted_waited = 0;
-  float margin = 0;  // by which a candidate must beat its victim beyond the hysteresis; grows when moves do not pay
+  float margin =
+      0;  // by which a candidate must beat its victim beyond the hysteresis; grows when moves do not pay
 };
 
 }  // namespace terrace::tiering

@@ -1,0 +1,428 @@
+#include "tiering/engine/engine.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace terrace::tiering {
+namespace {
+
+constexpr uint64_t divide_every_ns = 2'000'000'000;
+constexpr uint64_t sleep_ns_max = 1'000'000'000;
+constexpr double hit_share_keeps = 0.8;  // of the estimate's weight from one plan to the next
+constexpr float learns = 0.1f;           // weight of a new measurement of copy speed
+constexpr uint32_t prepare_ahead = 8;    // granules whose DDR pages are made before a batch of promotions
+
+void copy_text(char* to, size_t size, const char* from) {
+  size_t length = strnlen(from, size - 1);
+  memcpy(to, from, length);
+  memset(to + length, 0, size - length);
+}
+
+}  // namespace
+
+int Engine::open(const EngineOptions& options) {
+  options_ = options;
+  budget_.set(options.copy_bytes_per_s_max);
+  const size_t bytes = moves_per_round * sizeof(Move) + notes_max * sizeof(Note);
+  void* table = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (table == MAP_FAILED) return errno;
+  notes_ = static_cast<Note*>(table);
+  moves_ = reinterpret_cast<Move*>(static_cast<char*>(table) + notes_max * sizeof(Note));
+  userfault_errno_ = mover_.start(options.userfault_device, options.batch_bytes);
+  if (mover_.started()) mover_.set_copy_threads(options.copy_threads);
+  if (options.publish) open_page();
+  return userfault_errno_;
+}
+
+void Engine::close() {
+  if (notes_ == nullptr) return;
+  for (uint32_t i = 0; i < ranges_max; ++i) remove_range(i);
+  mover_.stop();
+  close_page();
+  ::munmap(notes_, moves_per_round * sizeof(Move) + notes_max * sizeof(Note));
+  notes_ = nullptr;
+  moves_ = nullptr;
+}
+
+int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_t* index) {
+  for (uint32_t i = 0; i < ranges_max; ++i) {
+    Range& range = ranges_[i];
+    if (range.memory != nullptr) continue;
+    if (int failed = range.sampler.open(memory); failed != 0) return failed;
+    range.options = options;
+    if (range.options.policy == nullptr) range.options.policy = &policies()[0];
+    range.policy_memory = PolicyMemory{};
+    range.policy_memory.options = options_.policy;
+    range.page = layout::TierRange{};
+    layout::TierRange& page = range.page;
+    copy_text(page.name, sizeof(page.name), options.name);
+    copy_text(page.policy, sizeof(page.policy), range.options.policy->name);
+    page.base = reinterpret_cast<uintptr_t>(memory->base());
+    page.bytes = memory->bytes();
+    page.granule_bytes_log2 = static_cast<uint32_t>(__builtin_ctzll(memory->granule_bytes()));
+    page.ddr_bytes_max = options.ddr_granules_max * memory->granule_bytes();
+    page.copy_bytes_per_s_max = options_.copy_bytes_per_s_max;
+    page.state = static_cast<uint32_t>(can_move() ? layout::TierState::running : layout::TierState::no_uffd);
+    if (!can_move())
+      copy_text(page.reason, sizeof(page.reason),
+                userfault_errno_ == EPERM ? "no right to handle kernel faults (EPERM)"
+                                          : strerrorname_np(userfault_errno_));
+    range.sweep_due_ns = range.plan_due_ns = 0;
+    range.ddr_accesses = range.cxl_accesses = 0;
+    range.memory = memory;
+    if (i >= range_count_) range_count_ = i + 1;
+    show_range(i);
+    *index = i;
+    return 0;
+  }
+  return ENOSPC;
+}
+
+void Engine::remove_range(uint32_t index) {
+  Range& range = ranges_[index];
+  if (range.memory == nullptr) return;
+  range.sampler.close();
+  range.memory = nullptr;
+  if (range.shown != nullptr)
+    std::atomic_ref<uint32_t>(range.shown->state)
+        .store(static_cast<uint32_t>(layout::TierState::absent), std::memory_order_release);
+  range.shown = nullptr;
+}
+
+void Engine::give_up(uint32_t index, layout::TierState state, const char* reason) {
+  Range& range = ranges_[index];
+  range.page.state = static_cast<uint32_t>(state);
+  copy_text(range.page.reason, sizeof(range.page.reason), reason);
+}
+
+void Engine::set_paused(uint32_t index, bool paused) {
+  const auto running = static_cast<uint32_t>(layout::TierState::running);
+  const auto stopped = static_cast<uint32_t>(layout::TierState::paused);
+  uint32_t& state = ranges_[index].page.state;
+  if (state == running || state == stopped) state = paused ? stopped : running;
+}
+
+void Engine::set_policy(uint32_t index, const PolicyEntry* policy) {
+  Range& range = ranges_[index];
+  range.options.policy = policy;
+  copy_text(range.page.policy, sizeof(range.page.policy), policy->name);
+}
+
+void Engine::set_ddr_granules_max(uint32_t index, uint64_t granules) {
+  Range& range = ranges_[index];
+  range.options.ddr_granules_max = granules;
+  range.page.ddr_bytes_max = granules * range.memory->granule_bytes();
+}
+
+void Engine::announce(uint32_t range, uint32_t first, uint32_t count, uint64_t in_ns) {
+  put_note({.range = range,
+            .first = first,
+            .count = count,
+            .accesses = 0,
+            .when_ns = monotonic_ns() + in_ns,
+            .full = {0}});
+}
+
+void Engine::note_access(uint32_t range, uint32_t first, uint32_t count, uint32_t accesses) {
+  if (accesses == 0) return;
+  put_note({.range = range,
+            .first = first,
+            .count = count,
+            .accesses = accesses,
+            .when_ns = monotonic_ns(),
+            .full = {0}});
+}
+
+void Engine::put_note(const Note& note) {
+  uint32_t index = note_next_.load(std::memory_order_relaxed);
+  for (;;) {
+    // acquire pairs with the reader's release: the slot is empty again.
+    if (notes_[index % notes_max].full.load(std::memory_order_acquire) != 0) {
+      notes_dropped_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    if (note_next_.compare_exchange_weak(index, index + 1, std::memory_order_relaxed)) break;
+  }
+  Note& slot = notes_[index % notes_max];
+  slot.range = note.range;
+  slot.first = note.first;
+  slot.count = note.count;
+  slot.accesses = note.accesses;
+  slot.when_ns = note.when_ns;
+  slot.full.store(1, std::memory_order_release);
+}
+
+void Engine::take_notes() {
+  for (;;) {
+    Note& note = notes_[note_read_ % notes_max];
+    if (note.full.load(std::memory_order_acquire) == 0) return;
+    Range* range =
+        note.range < range_count_ && ranges_[note.range].memory != nullptr ? &ranges_[note.range] : nullptr;
+    if (range != nullptr) {
+      std::span<Granule> granules = range->memory->granules();
+      const uint64_t end = std::min<uint64_t>(uint64_t{note.first} + note.count, granules.size());
+      for (uint64_t granule = note.first; granule < end; ++granule) {
+        if (note.accesses == 0) {
+          granules[granule].next_use_ns = note.when_ns;
+          ++range->page.announced;
+        } else {
+          terrace::tiering::note_access(granules[granule], range->policy_memory, note.when_ns,
+                                        static_cast<float>(note.accesses));
+        }
+      }
+    }
+    note.full.store(0, std::memory_order_release);
+    ++note_read_;
+  }
+}
+
+void Engine::sample(Range& range, uint64_t now_ns) {
+  const uint32_t granules = std::max(range.memory->granule_count(), 1u);
+  if (!range.sampler.begun()) {
+    range.sampler.begin(now_ns);
+    range.sweep_due_ns = now_ns + range.sampler.wait_ns();
+    return;
+  }
+  const float fits = static_cast<float>(range.options.ddr_granules_max) / static_cast<float>(granules);
+  const SweepResult result = range.sampler.finish(range.policy_memory, now_ns, std::clamp(fits, 0.05f, 0.5f));
+  ++range.page.sweeps;
+  range.page.sampler_ns += result.cost_ns;
+  range.ddr_accesses += result.ddr_accesses;
+  range.cxl_accesses += result.cxl_accesses;
+  range.sweep_due_ns = now_ns + range.sampler.gap_ns() - std::min(range.sampler.gap_ns(), result.wait_ns);
+}
+
+// Moves of one direction, by granule, so that neighbours move together.
+struct Engine::Batch {
+  uint32_t* granules = nullptr;
+  uint32_t count = 0, next = 0;
+  bool empty() const { return next == count; }
+};
+
+void Engine::note_move(Range& range, const MoveReport& report, Residency to) {
+  const uint64_t bytes = report.granules * range.memory->granule_bytes();
+  layout::TierRange& page = range.page;
+  page.stalled_ns += report.times.stall_ns;
+  page.copy_ns += report.times.copy_ns;
+  if (to == Residency::ddr) {
+    page.promotions += report.granules;
+    page.promoted_bytes += bytes;
+  } else {
+    page.demotions += report.granules;
+    page.demoted_bytes += bytes;
+  }
+  range.copied_bytes += bytes;
+  budget_.spend(bytes);
+  if (report.times.copy_ns == 0) return;
+  const float speed = static_cast<float>(bytes) * 1e9f / static_cast<float>(report.times.copy_ns);
+  const float beside =
+      static_cast<float>(report.times.stall_ns - report.times.copy_ns) / static_cast<float>(report.granules);
+  options_.costs.copy_bytes_per_s += learns * (speed - options_.costs.copy_bytes_per_s);
+  options_.costs.move_overhead_ns += learns * (beside - options_.costs.move_overhead_ns);
+}
+
+// The next run of neighbours of the batch. Returns how many granules moved; those that could not are passed
+// over.
+uint32_t Engine::move_next(Range& range, Batch& batch, Residency to, uint32_t granules_max) {
+  while (!batch.empty()) {
+    const uint32_t first = batch.granules[batch.next];
+    uint32_t run = 1;
+    while (run < granules_max && batch.next + run < batch.count &&
+           batch.granules[batch.next + run] == first + run)
+      ++run;
+    if (to == Residency::ddr) range.memory->prepare_ddr(first, run);
+    const MoveReport report = range.memory->move(mover_, first, run, to);
+    layout::TierRange& page = range.page;
+    switch (report.result) {
+      case MoveResult::done:
+        batch.next += report.granules;
+        note_move(range, report, to);
+        return report.granules;
+      case MoveResult::no_slot: return 0;
+      case MoveResult::held: ++page.skipped_busy; break;
+      case MoveResult::no_mappings: ++page.skipped_vma; break;
+      case MoveResult::no_memory:
+      case MoveResult::refused: ++page.aborted; break;
+      case MoveResult::nothing: break;
+    }
+    ++batch.next;
+  }
+  return 0;
+}
+
+// No room on either side: some rise first, as many sink into the slots that this leaves. Should too few sink,
+// what rose goes back. Returns how many rose for good.
+uint32_t Engine::trade(Range& range, Batch& rising, Batch& sinking, uint32_t granules_max) {
+  const uint32_t from = rising.next;
+  const uint32_t rose = move_next(range, rising, Residency::ddr, granules_max);
+  uint32_t sank = 0;
+  while (sank < rose) {
+    const uint32_t more = move_next(range, sinking, Residency::cxl, rose - sank);
+    if (more == 0) break;
+    sank += more;
+  }
+  if (sank == rose) return rose;
+  Batch back{
+      .granules = rising.granules, .count = rising.next, .next = std::max(from, rising.next - (rose - sank))};
+  while (!back.empty()) {
+    const uint32_t more = move_next(range, back, Residency::cxl, granules_max);
+    if (more == 0) break;
+    sank += more;
+  }
+  // Held meanwhile: they stay, over the bound, until a later plan.
+  if (sank < rose && range.options.hooks.take_ddr != nullptr)
+    range.options.hooks.take_ddr(range.options.hooks.owner, rose - sank);
+  return sank;
+}
+
+void Engine::carry_out(Range& range, const Move* moves, uint32_t count, uint32_t* done, uint32_t* failed) {
+  TieredMemory& memory = *range.memory;
+  const RangeHooks& hooks = range.options.hooks;
+  Batch rising, sinking;
+  rising.granules = memory.scratch().data();
+  for (uint32_t i = 0; i < count; ++i)
+    if (moves[i].to == Residency::ddr) rising.granules[rising.count++] = moves[i].granule;
+  sinking.granules = rising.granules + rising.count;
+  for (uint32_t i = 0; i < count; ++i)
+    if (moves[i].to == Residency::cxl) sinking.granules[sinking.count++] = moves[i].granule;
+  std::sort(rising.granules, rising.granules + rising.count);
+  std::sort(sinking.granules, sinking.granules + sinking.count);
+  const auto batch =
+      static_cast<uint32_t>(std::max<uint64_t>(options_.batch_bytes / memory.granule_bytes(), 1));
+  *done = 0;
+  while (!rising.empty() || !sinking.empty()) {
+    if (budget_.allowance(monotonic_ns()) == 0) break;
+    const uint64_t ddr = memory.ddr_granules(), ddr_max = range.options.ddr_granules_max;
+    const auto room = static_cast<uint32_t>(ddr < ddr_max ? std::min<uint64_t>(ddr_max - ddr, batch) : 0);
+    uint32_t moved = 0;
+    if (!rising.empty() && room > 0 && (hooks.take_ddr == nullptr || hooks.take_ddr(hooks.owner, room))) {
+      moved = move_next(range, rising, Residency::ddr, room);
+      if (hooks.give_ddr != nullptr && moved < room) hooks.give_ddr(hooks.owner, room - moved);
+    } else if (!sinking.empty() && memory.free_slots() > 0) {
+      moved = move_next(range, sinking, Residency::cxl, batch);
+      if (hooks.give_ddr != nullptr && moved > 0) hooks.give_ddr(hooks.owner, moved);
+    } else if (!rising.empty() && !sinking.empty()) {
+      moved = 2 * trade(range, rising, sinking, batch);
+    } else {
+      break;
+    }
+    *done += moved;
+    if (moved == 0 && sinking.empty()) break;
+  }
+  *failed = count - std::min(count, *done);
+}
+
+void Engine::plan_and_move(Range& range, uint64_t now_ns) {
+  TieredMemory& memory = *range.memory;
+  const uint64_t granule_bytes = memory.granule_bytes();
+  std::span<Granule> granules = memory.granules();
+  uint64_t held = 0;
+  for (uint32_t granule = 0; granule < granules.size(); ++granule) {
+    granules[granule].busy = memory.is_held(granule) ? 1 : 0;
+    held += granules[granule].busy;
+  }
+  range.page.busy_bytes = held * granule_bytes;
+  PlanInput input;
+  input.now_ns = now_ns;
+  input.granules = granules;
+  input.granule_bytes = granule_bytes;
+  input.ddr_granules = memory.ddr_granules();
+  input.ddr_granules_max = range.options.ddr_granules_max;
+  // Two may trade places with no room at all.
+  input.cxl_free_granules = std::max(memory.free_slots(), 1u);
+  input.moves_max = std::min<uint64_t>(budget_.allowance(now_ns) / granule_bytes, moves_per_round);
+  input.costs = options_.costs;
+  if (input.moves_max > 0) {
+    const size_t count = range.options.policy->plan(input, range.policy_memory, memory.scratch(),
+                                                    {moves_, static_cast<size_t>(input.moves_max)});
+    uint32_t done = 0, failed = 0;
+    if (count > 0) carry_out(range, moves_, static_cast<uint32_t>(count), &done, &failed);
+    report_outcome(range.policy_memory, done, failed);
+  }
+  for (Granule& granule : granules) {
+    if (granule.next_use_ns == 0 || granule.next_use_ns > now_ns) continue;
+    if (granule.residency == Residency::ddr) ++range.page.prefetched;  // there when its use was due
+    granule.next_use_ns = 0;
+  }
+  range.ddr_accesses *= hit_share_keeps;
+  range.cxl_accesses *= hit_share_keeps;
+}
+
+void Engine::divide_ddr(uint64_t now_ns) {
+  if (options_.ddr_granules_shared == 0 || now_ns < divided_ns_ + divide_every_ns) return;
+  divided_ns_ = now_ns;
+  RangeShare shares[ranges_max];
+  uint32_t indices[ranges_max];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < range_count_; ++i) {
+    if (ranges_[i].memory == nullptr) continue;
+    shares[count] = {.granules = ranges_[i].memory->granules(),
+                     .memory = &ranges_[i].policy_memory,
+                     .weight = ranges_[i].options.weight,
+                     .ddr_granules_max = ranges_[i].options.ddr_granules_max};
+    indices[count++] = i;
+  }
+  if (count == 0) return;
+  share_ddr({shares, count}, options_.ddr_granules_shared, now_ns);
+  for (uint32_t i = 0; i < count; ++i) set_ddr_granules_max(indices[i], shares[i].ddr_granules_max);
+}
+
+uint64_t Engine::round() {
+  take_notes();
+  uint64_t next_ns = monotonic_ns() + sleep_ns_max;
+  divide_ddr(monotonic_ns());
+  for (uint32_t i = 0; i < range_count_; ++i) {
+    Range& range = ranges_[i];
+    if (range.memory == nullptr) continue;
+    MoveLock& lock = range.memory->lock();
+    lock.enter();
+    obey(range);
+    const bool running = range.page.state == static_cast<uint32_t>(layout::TierState::running);
+    uint64_t now_ns = monotonic_ns();
+    if (running && now_ns >= range.sweep_due_ns) sample(range, now_ns);
+    now_ns = monotonic_ns();
+    if (now_ns >= range.plan_due_ns) {
+      if (running) plan_and_move(range, now_ns);
+      publish(range, now_ns);
+      range.plan_due_ns = now_ns + options_.round_ns;
+    }
+    next_ns = std::min(next_ns, running ? std::min(range.sweep_due_ns, range.plan_due_ns) : range.plan_due_ns);
+    lock.leave();
+    if (range.options.hooks.after_round != nullptr) range.options.hooks.after_round(range.options.hooks.owner);
+  }
+  const uint64_t now_ns = monotonic_ns();
+  return next_ns > now_ns ? next_ns - now_ns : 0;
+}
+
+void Engine::run() {
+  ::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // sweeps are short
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    const uint32_t word = wake_word_.load(std::memory_order_acquire);
+    const uint64_t sleep_ns = round();
+    if (sleep_ns == 0) continue;
+    const timespec time{.tv_sec = static_cast<time_t>(sleep_ns / 1'000'000'000),
+                        .tv_nsec = static_cast<long>(sleep_ns % 1'000'000'000)};
+    ::syscall(SYS_futex, &wake_word_, FUTEX_WAIT_PRIVATE, word, &time, nullptr, 0);
+  }
+}
+
+void Engine::wake() {
+  wake_word_.fetch_add(1, std::memory_order_release);
+  ::syscall(SYS_futex, &wake_word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+}
+
+void Engine::stop() {
+  stopping_.store(true, std::memory_order_relaxed);
+  wake();
+}
+
+}  // namespace terrace::tiering

@@ -1,0 +1,192 @@
+#include "tiering/hotness/sampler.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace terrace::tiering {
+namespace {
+
+// Of <linux/fs.h> since Linux 6.7; Debian 12's headers are older. The numbers are the kernel's interface.
+struct ScanRegion {
+  uint64_t start, end, categories;
+};
+struct ScanArgument {
+  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+  uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+static_assert(sizeof(ScanRegion) == 24 && sizeof(ScanArgument) == 96);
+constexpr unsigned long pagemap_scan = _IOWR('f', 16, ScanArgument);
+constexpr uint64_t page_is_present = 1u << 3;
+constexpr uint64_t page_is_huge = 1u << 6;
+
+constexpr size_t regions_max = 4096;
+constexpr uint64_t window_bytes = 64 * 1024;
+constexpr uint64_t wait_ns_min = 100'000;
+constexpr uint64_t wait_ns_max = 1'000'000'000;
+constexpr uint64_t gap_ns_min = 50'000'000;
+constexpr uint64_t gap_ns_max = 2'000'000'000;
+constexpr uint64_t cost_share = 100;         // a hundredth of a processor
+constexpr uint64_t refault_huge_ns = 1'500;  // what a touched granule costs the program
+constexpr uint64_t refault_window_ns = 4'000;
+constexpr uint64_t relearn_sweeps = 64;
+
+}  // namespace
+
+int Sampler::open(TieredMemory* memory) {
+  memory_ = memory;
+  const size_t touched = (memory->granule_count() + 4095) & ~size_t{4095};
+  table_bytes_ = touched + regions_max * sizeof(ScanRegion);
+  void* table = ::mmap(nullptr, table_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (table == MAP_FAILED) return errno;
+  touched_ = static_cast<uint8_t*>(table);
+  regions_ = touched_ + touched;
+  pagemap_fd_ = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  uint64_t present = 0, huge = 0;
+  int failed = pagemap_fd_ < 0 ? errno : 0;
+  if (failed == 0 && !scan(memory->base(), memory->base() + memory->granule_bytes(), &present, &huge))
+    failed = errno;
+  if (failed != 0) close();
+  return failed;
+}
+
+void Sampler::close() {
+  if (pagemap_fd_ >= 0) ::close(pagemap_fd_);
+  if (touched_ != nullptr) ::munmap(touched_, table_bytes_);
+  pagemap_fd_ = -1;
+  touched_ = nullptr;
+  begun_ = false;
+}
+
+// Marks the granules in which something is present.
+bool Sampler::scan(char* from, char* to, uint64_t* present_bytes, uint64_t* huge_bytes) {
+  const uint64_t base = reinterpret_cast<uintptr_t>(memory_->base());
+  const uint64_t end = reinterpret_cast<uintptr_t>(to);
+  auto* regions = static_cast<ScanRegion*>(regions_);
+  for (uint64_t at = reinterpret_cast<uintptr_t>(from); at < end;) {
+    ScanArgument argument{};
+    argument.size = sizeof(argument);
+    argument.start = at;
+    argument.end = end;
+    argument.vec = reinterpret_cast<uintptr_t>(regions);
+    argument.vec_len = regions_max;
+    argument.category_mask = page_is_present;
+    argument.return_mask = page_is_present | page_is_huge;
+    const int found = ::ioctl(pagemap_fd_, pagemap_scan, &argument);
+    if (found < 0) return false;
+    for (int i = 0; i < found; ++i) {
+      const ScanRegion& region = regions[i];
+      *present_bytes += region.end - region.start;
+      if ((region.categories & page_is_huge) != 0) *huge_bytes += region.end - region.start;
+      const uint64_t first = (region.start - base) / memory_->granule_bytes();
+      const uint64_t last = (region.end - 1 - base) / memory_->granule_bytes();
+      memset(touched_ + first, 1, last - first + 1);
+    }
+    if (argument.walk_end <= at) break;
+    at = argument.walk_end;
+  }
+  return true;
+}
+
+// The windows are the same place in every granule, another one each sweep.
+void Sampler::choose_window() {
+  random_ ^= random_ << 13;
+  random_ ^= random_ >> 7;
+  random_ ^= random_ << 17;
+  const uint64_t windows = memory_->granule_bytes() / window_bytes;
+  window_offset_ = windows < 2 ? 0 : random_ % windows * window_bytes;
+}
+
+void Sampler::zap() {
+  const uint64_t granule_bytes = memory_->granule_bytes();
+  const uint32_t count = memory_->granule_count();
+  for (uint32_t granule = 0; granule < count;) {
+    if (memory_->residency(granule) == Residency::none) {
+      ++granule;
+      continue;
+    }
+    uint32_t end = granule + 1;
+    // Never beyond what is ours: on private memory this advice destroys bytes.
+    while (whole_ && end < count && memory_->residency(end) != Residency::none) ++end;
+    char* at = memory_->base() + granule * granule_bytes + (whole_ ? 0 : window_offset_);
+    const uint64_t bytes = whole_ ? (end - granule) * granule_bytes : std::min(window_bytes, granule_bytes);
+    ::madvise(at, bytes, MADV_DONTNEED);
+    granule = end;
+  }
+}
+
+void Sampler::begin(uint64_t now_ns) {
+  if (sweeps_++ % relearn_sweeps == 0) {
+    // Not zapped yet: shows how the memory is mapped.
+    uint64_t present = 0, huge = 0;
+    scan(memory_->base(), memory_->base() + memory_->bytes(), &present, &huge);
+    whole_ = memory_->granule_bytes() <= window_bytes || huge >= present / 2;
+  }
+  choose_window();
+  zap();
+  begun_ns_ = monotonic_ns();
+  zap_cost_ns_ = begun_ns_ - now_ns;
+  begun_ = true;
+}
+
+void Sampler::look_whole() {
+  uint64_t present = 0, huge = 0;
+  scan(memory_->base(), memory_->base() + memory_->bytes(), &present, &huge);
+}
+
+void Sampler::look_windows() {
+  const uint64_t granule_bytes = memory_->granule_bytes();
+  uint64_t present = 0, huge = 0;
+  for (uint32_t granule = 0; granule < memory_->granule_count(); ++granule) {
+    if (memory_->residency(granule) == Residency::none) continue;
+    char* at = memory_->base() + granule * granule_bytes + window_offset_;
+    scan(at, at + std::min(window_bytes, granule_bytes), &present, &huge);
+  }
+}
+
+SweepResult Sampler::finish(PolicyMemory& policy, uint64_t now_ns, float aim) {
+  SweepResult result;
+  begun_ = false;
+  memset(touched_, 0, memory_->granule_count());
+  whole_ ? look_whole() : look_windows();
+  result.wait_ns = now_ns > begun_ns_ ? now_ns - begun_ns_ : 1;
+  const uint64_t period_ns = last_begun_ns_ == 0 ? result.wait_ns : begun_ns_ - last_begun_ns_;
+  last_begun_ns_ = begun_ns_;
+  // A touched granule had one access or more in the wait. A window stands for the whole granule.
+  float each = static_cast<float>(period_ns) / static_cast<float>(result.wait_ns);
+  if (each < 1) each = 1;
+  if (!whole_) each *= static_cast<float>(memory_->granule_bytes()) / static_cast<float>(window_bytes);
+  std::span<Granule> granules = memory_->granules();
+  for (uint32_t granule = 0; granule < granules.size(); ++granule) {
+    const Residency residency = granules[granule].residency;
+    if (residency == Residency::none) continue;
+    ++result.seen;
+    if (touched_[granule] == 0) continue;
+    ++result.touched;
+    (residency == Residency::ddr ? result.ddr_accesses : result.cxl_accesses) += static_cast<double>(each);
+    terrace::tiering::note_access(granules[granule], policy, now_ns, each);
+  }
+  result.cost_ns = zap_cost_ns_ + (monotonic_ns() - now_ns);
+  adapt(result, aim);
+  return result;
+}
+
+void Sampler::adapt(const SweepResult& result, float aim) {
+  if (result.seen == 0) return;
+  const float share = static_cast<float>(result.touched) / static_cast<float>(result.seen);
+  if (share > aim * 1.25f)
+    wait_ns_ = std::max(wait_ns_min, wait_ns_ - wait_ns_ / 3);
+  else if (share < aim * 0.8f)
+    wait_ns_ = std::min(wait_ns_max, wait_ns_ + wait_ns_ / 2);
+  const uint64_t program_ns = result.touched * (whole_ ? refault_huge_ns : refault_window_ns);
+  gap_ns_ = std::clamp((result.cost_ns + program_ns) * cost_share, gap_ns_min, gap_ns_max);
+  if (gap_ns_ < wait_ns_) gap_ns_ = wait_ns_;
+}
+
+}  // namespace terrace::tiering
