@@ -321,6 +321,43 @@ void Engine::carry_out(Range& range, const Move* moves, uint32_t count, uint32_t
   *failed = count - std::min(count, *done);
 }
 
+MoveResult Engine::move_now(uint32_t index, uint32_t first, uint32_t count, Residency to) {
+  Range& range = ranges_[index];
+  TieredMemory& memory = *range.memory;
+  const RangeHooks& hooks = range.options.hooks;
+  const auto batch =
+      static_cast<uint32_t>(std::max<uint64_t>(options_.batch_bytes / memory.granule_bytes(), 1));
+  MoveResult worst = MoveResult::done;
+  memory.lock().enter();
+  for (uint32_t granule = first; granule < first + count;) {
+    uint32_t run = std::min(batch, first + count - granule);
+    if (memory.residency(granule) == to) {
+      ++granule;
+      continue;
+    }
+    if (to == Residency::ddr) {
+      const uint64_t ddr = memory.ddr_granules(), ddr_max = range.options.ddr_granules_max;
+      run = static_cast<uint32_t>(std::min<uint64_t>(run, ddr < ddr_max ? ddr_max - ddr : 0));
+      if (run == 0 || (hooks.take_ddr != nullptr && !hooks.take_ddr(hooks.owner, run))) {
+        worst = MoveResult::no_memory;
+        break;
+      }
+      memory.prepare_ddr(granule, run);
+    }
+    const MoveReport report = memory.move(mover_, granule, run, to);
+    if (report.result == MoveResult::done) note_move(range, report, to);
+    if (report.result != MoveResult::done && report.result != MoveResult::nothing) worst = report.result;
+    if (to == Residency::cxl && hooks.give_ddr != nullptr && report.granules > 0)
+      hooks.give_ddr(hooks.owner, report.granules);
+    if (to == Residency::ddr && hooks.give_ddr != nullptr && report.granules < run)
+      hooks.give_ddr(hooks.owner, run - report.granules);
+    if (report.result == MoveResult::no_slot) break;
+    granule += std::max(report.granules, 1u);
+  }
+  memory.lock().leave();
+  return worst;
+}
+
 void Engine::plan_and_move(Range& range, uint64_t now_ns) {
   TieredMemory& memory = *range.memory;
   const uint64_t granule_bytes = memory.granule_bytes();
@@ -385,6 +422,10 @@ uint64_t Engine::round() {
     if (range.memory == nullptr) continue;
     MoveLock& lock = range.memory->lock();
     lock.enter();
+    if (range.options.hooks.why_stop != nullptr &&
+        range.page.state != static_cast<uint32_t>(layout::TierState::stopped))
+      if (const char* why = range.options.hooks.why_stop(range.options.hooks.owner); why != nullptr)
+        give_up(i, layout::TierState::stopped, why);
     obey(range);
     const bool running = range.page.state == static_cast<uint32_t>(layout::TierState::running);
     uint64_t now_ns = monotonic_ns();
@@ -407,7 +448,9 @@ void Engine::run() {
   ::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // sweeps are short
   while (!stopping_.load(std::memory_order_relaxed)) {
     const uint32_t word = wake_word_.load(std::memory_order_acquire);
+    lock_.enter();
     const uint64_t sleep_ns = round();
+    lock_.leave();
     if (sleep_ns == 0) continue;
     const timespec time{.tv_sec = static_cast<time_t>(sleep_ns / 1'000'000'000),
                         .tv_nsec = static_cast<long>(sleep_ns % 1'000'000'000)};

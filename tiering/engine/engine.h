@@ -35,6 +35,9 @@ struct RangeHooks {
   bool (*take_ddr)(void* owner, uint32_t granules) = nullptr;
   void (*give_ddr)(void* owner, uint32_t granules) = nullptr;
   void (*after_round)(void* owner) = nullptr;
+  // Before each round, with the lock: nullptr, or why the range must not be moved (or looked at) ever again, as
+  // when its lease is being taken back: a copy from memory that is fenced would end the process.
+  const char* (*why_stop)(void* owner) = nullptr;
 };
 
 struct RangeOptions {
@@ -75,6 +78,9 @@ class Engine {
   int add_range(TieredMemory* memory, const RangeOptions& options, uint32_t* index);
   void remove_range(uint32_t index);
 
+  // Held during each round. Whoever adds or removes ranges, reads their statistics, or forks, while run() is at
+  // work takes it; a round lasts as long as a tenth of a second's copy budget, and some ms.
+  MoveLock& lock() { return lock_; }
   // Rounds until stop(); sleeps in between.
   void run();
   void stop();
@@ -93,6 +99,9 @@ class Engine {
   void set_policy(uint32_t range, const PolicyEntry* policy);
   void set_ddr_granules_max(uint32_t range, uint64_t granules);
   void set_copy_budget(uint64_t bytes_per_s) { budget_.set(bytes_per_s); }
+  // Moves what it can of the granules now, whatever the policy thinks, within the range's DDR bound but beyond
+  // the copy budget. What stopped it, if something did: no_slot, no_memory (the bound), held, ...
+  MoveResult move_now(uint32_t range, uint32_t first, uint32_t count, Residency to);
   // The range is of no use to the engine any more (a fork made it private, its lease is lost).
   void give_up(uint32_t range, layout::TierState state, const char* reason);
 
@@ -137,6 +146,7 @@ class Engine {
   void publish(Range& range, uint64_t now_ns);
   void obey(Range& range);
 
+  MoveLock lock_;
   EngineOptions options_;
   Mover mover_;
   int userfault_errno_ = 0;

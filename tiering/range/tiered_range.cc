@@ -1,0 +1,255 @@
+// One tiered range: reservation, memory file and leases, laid out and given to the engine.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/units.h"
+#include "tiering/range/tiering.h"
+
+namespace terrace {
+namespace {
+
+using tiering::Residency;
+
+constexpr const char* where = "Tiering::make_range";
+
+Error invalid(std::string detail) {
+  return {ErrorCode::invalid_argument, 0, where, std::move(detail)};
+}
+
+Status check_options(const TieredRangeOptions& options) {
+  if (options.granule_bytes != 2 * mib && options.granule_bytes != 64 * kib)
+    return invalid("granules of " + format_size(options.granule_bytes) + ": choose 2M or 64K");
+  if (options.bytes == 0) return invalid("a range of no bytes");
+  if (options.bytes > uint64_t{1} << 46)
+    return invalid("a range of " + format_size(options.bytes) + " has no addresses");
+  if (options.name.size() >= layout::tier_name_bytes ||
+      std::any_of(options.name.begin(), options.name.end(), [](char c) { return c < ' ' || c > '~'; }))
+    return invalid("a range's name is printable ASCII of at most 63 bytes");
+  if (!options.policy.empty() && tiering::find_policy(options.policy) == nullptr) {
+    std::string known;
+    for (const std::string& name : Tiering::policies()) known += (known.empty() ? "" : ", ") + name;
+    return Error{ErrorCode::not_found, 0, where, "no policy '" + options.policy + "'; there are " + known};
+  }
+  return {};
+}
+
+Status check_leases(const std::vector<std::shared_ptr<Lease>>& leases) {
+  if (leases.size() > tiering::tier_segments_max)
+    return Error{ErrorCode::limit_exceeded, 0, where, "more than 64 leases in one range"};
+  for (const auto& lease : leases) {
+    if (lease == nullptr) return invalid("a null lease");
+    const std::string name = "lease " + std::to_string(lease->id().value);
+    if (lease->access() != LeaseAccess::read_write) return invalid(name + " is read-only");
+    if (lease->state() == LeaseState::revoking)
+      return Error{ErrorCode::lease_revoked, 0, where, name + " is being taken back"};
+    if (lease->state() == LeaseState::lost) return Error{ErrorCode::lease_expired, 0, where, name + " is lost"};
+  }
+  return {};
+}
+
+const char* lost_lease(void* owner) {
+  for (const auto& lease : *static_cast<std::vector<std::shared_ptr<Lease>>*>(owner))
+    if (lease->state() != LeaseState::live) return "a lease behind it is being taken back, or is lost";
+  return nullptr;
+}
+
+}  // namespace
+
+Hold& Hold::operator=(Hold&& other) noexcept {
+  if (this != &other) {
+    release();
+    range_ = std::exchange(other.range_, nullptr);
+    first_ = other.first_;
+    count_ = other.count_;
+  }
+  return *this;
+}
+
+void Hold::release() {
+  if (range_ != nullptr) std::exchange(range_, nullptr)->let_go(first_, count_);
+}
+
+Status EngineRange::make(const TieredRangeOptions& options, std::vector<std::shared_ptr<Lease>> leases) {
+  TERRACE_RETURN_IF_ERROR(check_options(options));
+  TERRACE_RETURN_IF_ERROR(check_leases(leases));
+  const uint64_t granule = options.granule_bytes;
+  const uint64_t bytes = round_up(options.bytes, granule);
+  const uint64_t ddr_max = std::min(options.ddr_bytes_max / granule * granule, bytes);
+  uint64_t cxl = 0;
+  for (const auto& lease : leases) cxl += lease->bytes() / granule * granule;
+  if (ddr_max + cxl < bytes)
+    return Error{ErrorCode::capacity_exhausted, 0, where,
+                 format_size(ddr_max) + " of DDR and " + format_size(cxl) + " of leases are " +
+                     format_size(bytes - ddr_max - cxl) + " short of a range of " + format_size(bytes)};
+  TERRACE_ASSIGN_OR_RETURN(map_, os::MemoryMap::reserve(bytes, std::max(granule, 2 * mib)));
+  TERRACE_ASSIGN_OR_RETURN(ddr_file_, os::make_memory_file("terrace-ddr", bytes));
+  leases_ = std::move(leases);
+  int failed = memory_.open({.base = reinterpret_cast<char*>(map_.data()),
+                             .bytes = bytes,
+                             .granule_bytes = granule,
+                             .ddr_fd = ddr_file_.get()});
+  if (failed != 0) return os_error(failed, where, "cannot lay out the range");
+  for (const auto& lease : leases_)
+    if (failed = memory_.add_segment(lease->fd(), lease->bytes()); failed != 0)
+      return os_error(failed, where, "cannot map lease " + std::to_string(lease->id().value));
+  TERRACE_RETURN_IF_ERROR(place(ddr_max));
+  tiering::RangeOptions range;
+  range.name = options.name.c_str();
+  range.policy = options.policy.empty() ? nullptr : tiering::find_policy(options.policy);
+  range.ddr_granules_max = ddr_max / granule;
+  range.weight = options.weight;
+  range.hooks = {.owner = &leases_,
+                 .take_ddr = nullptr,
+                 .give_ddr = nullptr,
+                 .after_round = nullptr,
+                 .why_stop = lost_lease};
+  tiering::Engine& engine = tiering_.engine();
+  engine.lock().enter();
+  failed = engine.add_range(&memory_, range, &index_);
+  engine.lock().leave();
+  if (failed == ENOSPC)
+    return Error{ErrorCode::limit_exceeded, 0, where, "more than 16 tiered ranges in a process"};
+  if (failed != 0)
+    return os_error(failed, where, "the kernel cannot tell which pages are present (PAGEMAP_SCAN, Linux 6.7)");
+  added_ = true;
+  return {};
+}
+
+// The first ddr_bytes in DDR, the rest in the leases.
+Status EngineRange::place(uint64_t ddr_bytes) {
+  const auto ddr = static_cast<uint32_t>(ddr_bytes / memory_.granule_bytes());
+  int failed = ddr > 0 ? memory_.map(0, ddr, Residency::ddr) : 0;
+  if (failed == 0) failed = memory_.map(ddr, memory_.granule_count() - ddr, Residency::cxl);
+  if (failed == 0) return {};
+  return os_error(failed, where, "cannot map the range (vm.max_map_count, or no memory)");
+}
+
+EngineRange::~EngineRange() {
+  tiering::Engine& engine = tiering_.engine();
+  engine.lock().enter();
+  if (added_) engine.remove_range(index_);
+  engine.lock().leave();
+  memory_.close();
+}
+
+EngineRange::Part EngineRange::part_of(std::span<const std::byte> part) const {
+  if (part.empty() || !map_.contains(part.data())) return {};
+  const auto offset = static_cast<uint64_t>(part.data() - map_.data());
+  if (offset >= memory_.bytes() || part.size() > memory_.bytes() - offset) return {};
+  const auto first = static_cast<uint32_t>(offset / memory_.granule_bytes());
+  return {first, static_cast<uint32_t>((offset + part.size() - 1) / memory_.granule_bytes() - first + 1)};
+}
+
+Result<Hold> EngineRange::hold(std::span<const std::byte> bytes) {
+  const Part part = part_of(bytes);
+  if (part.count == 0)
+    return Error{ErrorCode::invalid_argument, 0, "TieredRange::hold", "no bytes, or not inside this range"};
+  memory_.hold(part.first, part.count);
+  return make_hold(this, part.first, part.count);
+}
+
+void EngineRange::announce(std::span<const std::byte> bytes, uint64_t in_ns) {
+  if (const Part part = part_of(bytes); part.count != 0)
+    tiering_.engine().announce(index_, part.first, part.count, in_ns);
+}
+
+void EngineRange::note_access(std::span<const std::byte> bytes, uint32_t times) {
+  if (const Part part = part_of(bytes); part.count != 0)
+    tiering_.engine().note_access(index_, part.first, part.count, times);
+}
+
+Tier EngineRange::tier_of(const void* address) const {
+  const Part part = part_of({static_cast<const std::byte*>(address), 1});
+  return part.count != 0 && memory_.residency(part.first) == Residency::ddr ? Tier::ddr : Tier::cxl;
+}
+
+TieredRangeStatus EngineRange::status() const {
+  tiering::Engine& engine = tiering_.engine();
+  engine.lock().enter();
+  const layout::TierRange page = engine.statistics(index_);
+  TieredRangeStatus status;
+  status.ddr_bytes = memory_.ddr_granules() * memory_.granule_bytes();
+  status.cxl_bytes = memory_.cxl_granules() * memory_.granule_bytes();
+  engine.lock().leave();
+  const auto state = static_cast<layout::TierState>(page.state);
+  status.state = state == layout::TierState::running  ? TieringState::running
+                 : state == layout::TierState::paused ? TieringState::paused
+                                                      : TieringState::no_migration;
+  status.reason = state == layout::TierState::no_uffd ? tiering_.why_not() : page.reason;
+  status.policy = page.policy;
+  status.held_bytes = page.busy_bytes;
+  status.ddr_bytes_max = page.ddr_bytes_max;
+  status.promotions = page.promotions;
+  status.demotions = page.demotions;
+  status.promoted_bytes = page.promoted_bytes;
+  status.demoted_bytes = page.demoted_bytes;
+  status.aborted = page.aborted;
+  status.skipped_held = page.skipped_busy;
+  status.skipped_mappings = page.skipped_vma;
+  status.stalled_ns = page.stalled_ns;
+  status.copy_ns = page.copy_ns;
+  status.announced = page.announced;
+  status.prefetched = page.prefetched;
+  status.ddr_hit_permille = page.ddr_hit_permille;
+  status.copy_mib_per_s = page.copy_mib_per_s;
+  return status;
+}
+
+void EngineRange::pause() {
+  tiering::Engine& engine = tiering_.engine();
+  engine.lock().enter();
+  engine.set_paused(index_, true);
+  engine.lock().leave();
+}
+
+void EngineRange::resume() {
+  tiering::Engine& engine = tiering_.engine();
+  engine.lock().enter();
+  engine.set_paused(index_, false);
+  engine.lock().leave();
+  engine.wake();
+}
+
+Status EngineRange::set_policy(const std::string& name) {
+  TieredRangeOptions wanted;
+  wanted.bytes = 1;
+  wanted.policy = name;
+  TERRACE_RETURN_IF_ERROR(check_options(wanted));
+  tiering::Engine& engine = tiering_.engine();
+  engine.lock().enter();
+  engine.set_policy(index_, name.empty() ? &tiering::policies()[0] : tiering::find_policy(name));
+  engine.lock().leave();
+  return {};
+}
+
+void EngineRange::set_ddr_bytes_max(uint64_t bytes) {
+  tiering::Engine& engine = tiering_.engine();
+  engine.lock().enter();
+  engine.set_ddr_granules_max(index_, std::min(bytes, memory_.bytes()) / memory_.granule_bytes());
+  engine.lock().leave();
+  engine.wake();
+}
+
+Result<uint64_t> EngineRange::move_to(std::span<const std::byte> bytes, Tier tier) {
+  constexpr const char* here = "TieredRange::move_to";
+  const Part part = part_of(bytes);
+  if (part.count == 0) return Error{ErrorCode::invalid_argument, 0, here, "no bytes, or not inside this range"};
+  tiering::Engine& engine = tiering_.engine();
+  if (!engine.can_move()) return Error{ErrorCode::unsupported, 0, here, tiering_.why_not()};
+  const Residency to = tier == Tier::ddr ? Residency::ddr : Residency::cxl;
+  engine.lock().enter();
+  const tiering::MoveResult result = engine.move_now(index_, part.first, part.count, to);
+  uint64_t there = 0;
+  for (uint32_t i = 0; i < part.count; ++i)
+    if (memory_.residency(part.first + i) == to) there += memory_.granule_bytes();
+  engine.lock().leave();
+  if (result == tiering::MoveResult::no_slot || result == tiering::MoveResult::no_memory)
+    return Error{ErrorCode::capacity_exhausted, 0, here,
+                 format_size(part.count * memory_.granule_bytes() - there) + " of the part found no room in " +
+                     std::string(tier_name(tier))};
+  return there;
+}
+
+}  // namespace terrace

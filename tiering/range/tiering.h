@@ -1,0 +1,73 @@
+// libterrace's side of the engine: a Tiering is an Engine with a thread, a TieredRange a TieredMemory of it.
+//
+// Place     libclient/include/terrace/tiering.h declares what programs see; this is behind it.
+// Threads   Engine::lock() orders programs' calls with rounds.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/unique_fd.h"
+#include "core/os/memory_map.h"
+#include "terrace/tiering.h"
+#include "tiering/engine/engine.h"
+
+namespace terrace {
+
+class EngineTiering final : public Tiering {
+ public:
+  ~EngineTiering() override;
+  Status begin(const TieringOptions& options);
+
+  bool can_migrate() const override { return engine_.can_move(); }
+  std::string why_not() const override { return why_not_; }
+  Result<std::unique_ptr<TieredRange>> make_range(const TieredRangeOptions& options,
+                                                  std::vector<std::shared_ptr<Lease>> leases) override;
+  void set_copy_budget(uint64_t bytes_per_s) override;
+  tiering::Engine& engine() { return engine_; }
+
+ private:
+  tiering::Engine engine_;
+  std::string why_not_;
+  std::thread thread_;
+};
+
+class EngineRange final : public TieredRange {
+ public:
+  explicit EngineRange(EngineTiering& tiering) : tiering_(tiering) {}
+  ~EngineRange() override;
+  Status make(const TieredRangeOptions& options, std::vector<std::shared_ptr<Lease>> leases);
+
+  std::span<std::byte> bytes() override { return map_.bytes().first(memory_.bytes()); }
+  uint64_t granule_bytes() const override { return memory_.granule_bytes(); }
+  Result<Hold> hold(std::span<const std::byte> part) override;
+  void announce(std::span<const std::byte> part, uint64_t in_ns) override;
+  void note_access(std::span<const std::byte> part, uint32_t times) override;
+  Tier tier_of(const void* address) const override;
+  TieredRangeStatus status() const override;
+  void pause() override;
+  void resume() override;
+  Status set_policy(const std::string& name) override;
+  void set_ddr_bytes_max(uint64_t bytes) override;
+  Result<uint64_t> move_to(std::span<const std::byte> part, Tier tier) override;
+
+ private:
+  struct Part {
+    uint32_t first = 0, count = 0;
+  };
+  void let_go(uint32_t first, uint32_t count) override { memory_.unhold(first, count); }
+  Part part_of(std::span<const std::byte> bytes) const;  // count 0: not inside
+  Status place(uint64_t ddr_bytes);
+
+  EngineTiering& tiering_;
+  os::MemoryMap map_;
+  UniqueFd ddr_file_;
+  std::vector<std::shared_ptr<Lease>> leases_;
+  tiering::TieredMemory memory_;
+  uint32_t index_ = 0;
+  bool added_ = false;
+};
+
+}  // namespace terrace
