@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <limits>
@@ -126,6 +127,28 @@ Result<UniqueFd> make_memory_file(const char* name, uint64_t bytes) {
   if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0)
     return os_error(errno, where, "cannot seal a memory file");
   return file;
+}
+
+// A file without a name on a mount without a place: both go with the last descriptor. Invalid: not allowed
+// here.
+static UniqueFd make_file_on_huge_tmpfs() {
+  UniqueFd context(::fsopen("tmpfs", FSOPEN_CLOEXEC));
+  if (!context.valid() || ::fsconfig(context.get(), FSCONFIG_SET_STRING, "huge", "always", 0) != 0 ||
+      ::fsconfig(context.get(), FSCONFIG_SET_STRING, "size", "100%", 0) != 0 ||
+      ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0)
+    return {};
+  UniqueFd mount(
+      ::fsmount(context.get(), FSMOUNT_CLOEXEC, MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV));
+  if (!mount.valid()) return {};
+  return UniqueFd(::openat(mount.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+}
+
+Result<UniqueFd> make_huge_memory_file(const char* name, uint64_t bytes, bool* huge) {
+  UniqueFd file = make_file_on_huge_tmpfs();
+  *huge = file.valid() && bytes <= static_cast<uint64_t>(std::numeric_limits<off_t>::max()) &&
+          ::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0;
+  if (*huge) return file;
+  return make_memory_file(name, bytes);
 }
 
 uint64_t page_bytes() {

@@ -78,6 +78,12 @@ Status discard_at(std::span<std::byte> range, uint64_t offset_bytes, uint64_t le
 // Errors     out_of_memory, limit_exceeded  no memory, no descriptor left
 Result<UniqueFd> make_memory_file(const char* name, uint64_t bytes);
 
+// As make_memory_file, in huge pages if this process may mount a tmpfs of its own for it (nobody else sees
+// that); else an ordinary memory file, whose pages are huge only if the system says so
+// (/sys/kernel/mm/transparent_hugepage/shmem_enabled). `*huge` says which it became.
+// Errors     as make_memory_file
+Result<UniqueFd> make_huge_memory_file(const char* name, uint64_t bytes, bool* huge);
+
 // The kernel's page size; constant over the life of the process.
 uint64_t page_bytes();
 

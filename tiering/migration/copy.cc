@@ -59,7 +59,27 @@ CopyKind ask_processor() {
   return (b & bit_AVX2) != 0 ? CopyKind::nt_avx2 : CopyKind::plain;
 }
 
+__attribute__((target("clflushopt"))) void flush_lines(char* at, size_t bytes) {
+  for (size_t line = 0; line < bytes; line += 64) _mm_clflushopt(at + line);
+  _mm_sfence();
+}
+
+bool has_clflushopt() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & bit_CLFLUSHOPT) != 0;
+}
+
 }  // namespace
+
+void drop_from_caches(void* at, size_t bytes) {
+  static constinit std::atomic<uint8_t> known{UINT8_MAX};
+  uint8_t can = known.load(std::memory_order_relaxed);
+  if (can == UINT8_MAX) {
+    can = has_clflushopt() ? 1 : 0;
+    known.store(can, std::memory_order_relaxed);
+  }
+  if (can != 0) flush_lines(static_cast<char*>(at), bytes);
+}
 
 CopyKind best_copy_kind() {
   static constinit std::atomic<uint8_t> known{UINT8_MAX};

@@ -25,6 +25,10 @@ const char* copy_kind_name(CopyKind kind);  // "memcpy", "nt-avx2", "nt-avx512"
 // (sfence).
 void copy_streamed(void* to, const void* from, size_t bytes, CopyKind kind = best_copy_kind());
 
+// Writes the lines of freshly zeroed memory back and drops them from the caches, where the processor can:
+// streaming into memory that is still in the caches is twice as slow. Outside any stall.
+void drop_from_caches(void* at, size_t bytes);
+
 // A bound on bytes a second: says when the next move may begin. Debt is paid off by waiting, unused time saves
 // up for at most a tenth of a second.
 //

@@ -23,8 +23,8 @@ bool map_at(char* at, size_t bytes, const Backing& backing) {
 
 // The same for every mapping of a range, or neighbours would not join: a fork does not inherit it (a child's
 // stores would be its parent's), and pages that are first touched here may be huge.
-bool set_attributes(char* at, size_t bytes) {
-  ::madvise(at, bytes, MADV_HUGEPAGE);  // a wish
+bool set_attributes(char* at, size_t bytes, bool huge) {
+  if (huge) ::madvise(at, bytes, MADV_HUGEPAGE);  // a wish
   return ::madvise(at, bytes, MADV_DONTFORK) == 0;
 }
 
@@ -47,7 +47,7 @@ void* copy_part(void* argument) {
 }  // namespace
 
 bool map_backing(char* at, size_t bytes, const Backing& backing) {
-  return map_at(at, bytes, backing) && set_attributes(at, bytes);
+  return map_at(at, bytes, backing) && set_attributes(at, bytes, backing.huge);
 }
 
 uint64_t monotonic_ns() {
@@ -121,7 +121,7 @@ int Mover::demote(char* at, size_t bytes, const Backing& from, const Backing& to
     failed = userfault_.wake(at, bytes);
     times->stall_ns = monotonic_ns() - begin_ns;
     TERRACE_CHECK(failed == 0, "sleepers of a finished move cannot be woken");
-    set_attributes(at, bytes);
+    set_attributes(at, bytes, to.huge);
     return 0;
   }
   // The source is still mapped: a failed mmap over it changes nothing, unless it got as far as taking it away.
@@ -137,7 +137,7 @@ int Mover::demote(char* at, size_t bytes, const Backing& from, const Backing& to
 int Mover::promote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times) {
   if (bytes > scratch_bytes_) return EINVAL;
   if (!map_at(scratch_, bytes, to)) return errno;
-  int failed = set_attributes(scratch_, bytes) ? 0 : errno;
+  int failed = set_attributes(scratch_, bytes, to.huge) ? 0 : errno;
   if (failed == 0) failed = userfault_.register_missing(scratch_, bytes);
   if (failed != 0) return failed;
   const uint64_t begin_ns = monotonic_ns();

@@ -29,6 +29,8 @@ struct Backing {
   int fd = -1;
   uint64_t offset = 0;
   char* alias = nullptr;
+  bool huge = false;  // pages that are first touched there may be huge: granules of 2 MiB and more only, since
+                      // a huge page that two granules share cannot be given back for one of them
 };
 
 struct MoveTimes {

@@ -13,6 +13,7 @@
 #include <new>
 
 #include "core/base/check.h"
+#include "tiering/migration/copy.h"
 
 namespace terrace::tiering {
 namespace {
@@ -38,9 +39,10 @@ uint32_t max_map_count() {
 }
 
 constexpr uint64_t huge_bytes = 2u << 20;
+constexpr int madv_collapse = 25;  // Linux 6.1; newer than Debian 12's headers
 
 // On a huge page's boundary, so that a granule of a file in huge pages is one translation here, too.
-char* map_alias(int fd, uint64_t bytes) {
+char* map_alias(int fd, uint64_t bytes, bool huge) {
   void* reserved =
       ::mmap(nullptr, bytes + huge_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return nullptr;
@@ -50,7 +52,7 @@ char* map_alias(int fd, uint64_t bytes) {
   ::munmap(reinterpret_cast<void*>(aligned + bytes), start + huge_bytes - aligned);
   auto* at = reinterpret_cast<char*>(aligned);
   if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == at) {
-    ::madvise(at, bytes, MADV_HUGEPAGE);  // a wish
+    if (huge) ::madvise(at, bytes, MADV_HUGEPAGE);  // a wish
     if (::madvise(at, bytes, MADV_DONTFORK) == 0) return at;
   }
   const int failed = errno;
@@ -92,7 +94,9 @@ int TieredMemory::open(const TieredMemoryOptions& options) {
   table_bytes_ = granules + 3 * words;
   void* table = ::mmap(nullptr, table_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (table == MAP_FAILED) return errno;
-  char* alias = options.ddr_fd >= 0 ? map_alias(options.ddr_fd, options.bytes) : nullptr;
+  char* alias = options.ddr_fd >= 0
+                    ? map_alias(options.ddr_fd, options.bytes, options.granule_bytes >= huge_bytes)
+                    : nullptr;
   if (options.ddr_fd >= 0 && alias == nullptr) {
     const int failed = errno;
     ::munmap(table, table_bytes_);
@@ -109,6 +113,7 @@ int TieredMemory::open(const TieredMemoryOptions& options) {
   count_ = count;
   ddr_fd_ = options.ddr_fd;
   ddr_alias_ = alias;
+  join_pages_ = options.join_pages && granule_bytes_ >= huge_bytes;
   mappings_max_ = options.mappings_max != 0 ? options.mappings_max : max_map_count() / 4;
   return 0;
 }
@@ -142,7 +147,7 @@ int TieredMemory::add_segment(int fd, uint64_t bytes) {
     slot_bits_ = static_cast<uint64_t*>(bits);
     slot_bits_bytes_ = bits_bytes;
   }
-  char* alias = map_alias(fd, uint64_t{slots} * granule_bytes_);
+  char* alias = map_alias(fd, uint64_t{slots} * granule_bytes_, granule_bytes_ >= huge_bytes);
   if (alias == nullptr) return errno;
   segments_[segment_count_++] = {.fd = fd, .alias = alias, .first_slot = slot_count_, .slots = slots};
   slot_count_ += slots;
@@ -208,7 +213,7 @@ void TieredMemory::adopt(uint32_t first, uint32_t count, Residency residency, ui
 
 Backing TieredMemory::ddr_backing(uint32_t granule) const {
   const uint64_t offset = uint64_t{granule} * granule_bytes_;
-  return {.fd = ddr_fd_, .offset = offset, .alias = ddr_alias_ + offset};
+  return {.fd = ddr_fd_, .offset = offset, .alias = ddr_alias_ + offset, .huge = granule_bytes_ >= huge_bytes};
 }
 
 Backing TieredMemory::slot_backing(uint32_t slot) const {
@@ -216,7 +221,10 @@ Backing TieredMemory::slot_backing(uint32_t slot) const {
     const Segment& segment = segments_[i];
     if (slot - segment.first_slot >= segment.slots) continue;
     const uint64_t offset = uint64_t{slot - segment.first_slot} * granule_bytes_;
-    return {.fd = segment.fd, .offset = offset, .alias = segment.alias + offset};
+    return {.fd = segment.fd,
+            .offset = offset,
+            .alias = segment.alias + offset,
+            .huge = granule_bytes_ >= huge_bytes};
   }
   check_failed("slot", __FILE__, __LINE__, "T1: no such CXL slot");
 }
@@ -341,9 +349,13 @@ void TieredMemory::unhold(uint32_t first, uint32_t count) {
 }
 
 void TieredMemory::prepare_ddr(uint32_t first, uint32_t count) {
-  for (uint32_t granule = first; granule < first + count; ++granule)
-    if (residency(granule) == Residency::cxl)
-      ::madvise(ddr_backing(granule).alias, granule_bytes_, MADV_POPULATE_WRITE);
+  for (uint32_t granule = first; granule < first + count; ++granule) {
+    if (residency(granule) != Residency::cxl) continue;
+    char* alias = ddr_backing(granule).alias;
+    if (::madvise(alias, granule_bytes_, MADV_POPULATE_WRITE) != 0) continue;  // the move will say so
+    if (join_pages_) ::madvise(alias, granule_bytes_, madv_collapse);          // a wish
+    drop_from_caches(alias, granule_bytes_);
+  }
 }
 
 // By how much a move of the run would change the number of kernel mappings. Inside it stays one mapping.

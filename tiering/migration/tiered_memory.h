@@ -62,7 +62,9 @@ struct TieredMemoryOptions {
   char* base = nullptr;  // aligned to a granule; the owner's reservation
   uint64_t bytes = 0;    // a multiple of granule_bytes
   uint64_t granule_bytes = 2u << 20;
-  int ddr_fd = -1;            // a memory file of `bytes`; stays the caller's, open as long as this object lives
+  int ddr_fd = -1;  // a memory file of `bytes`; stays the caller's, open as long as this object lives
+  // The memory file's pages come small: those of a granule are joined to a huge page before it rises.
+  bool join_pages = false;
   uint32_t mappings_max = 0;  // 0: a quarter of vm.max_map_count
 };
 
@@ -150,6 +152,7 @@ class TieredMemory {
   uint64_t granule_bytes_ = 0;
   uint32_t count_ = 0;
   int ddr_fd_ = -1;
+  bool join_pages_ = false;
   char* ddr_alias_ = nullptr;
   Granule* granules_ = nullptr;
   std::atomic<uint32_t>* holds_ = nullptr;

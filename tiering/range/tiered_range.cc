@@ -84,12 +84,19 @@ Status EngineRange::make(const TieredRangeOptions& options, std::vector<std::sha
                  format_size(ddr_max) + " of DDR and " + format_size(cxl) + " of leases are " +
                      format_size(bytes - ddr_max - cxl) + " short of a range of " + format_size(bytes)};
   TERRACE_ASSIGN_OR_RETURN(map_, os::MemoryMap::reserve(bytes, std::max(granule, 2 * mib)));
-  TERRACE_ASSIGN_OR_RETURN(ddr_file_, os::make_memory_file("terrace-ddr", bytes));
+  // Small granules in small pages: a huge page that several share is not given back when one of them sinks.
+  bool huge = false;
+  if (granule >= 2 * mib) {
+    TERRACE_ASSIGN_OR_RETURN(ddr_file_, os::make_huge_memory_file("terrace-ddr", bytes, &huge));
+  } else {
+    TERRACE_ASSIGN_OR_RETURN(ddr_file_, os::make_memory_file("terrace-ddr", bytes));
+  }
   leases_ = std::move(leases);
   int failed = memory_.open({.base = reinterpret_cast<char*>(map_.data()),
                              .bytes = bytes,
                              .granule_bytes = granule,
-                             .ddr_fd = ddr_file_.get()});
+                             .ddr_fd = ddr_file_.get(),
+                             .join_pages = !huge});
   if (failed != 0) return os_error(failed, where, "cannot lay out the range");
   for (const auto& lease : leases_)
     if (failed = memory_.add_segment(lease->fd(), lease->bytes()); failed != 0)

@@ -44,8 +44,8 @@ struct TieredRangeOptions {
   uint64_t bytes = 0;                // rounded up to granules
   uint64_t ddr_bytes_max = 0;        // of them in DDR at most, rounded down to granules
   uint64_t granule_bytes = 2 << 20;  // 2 MiB or 64 KiB
-  std::string name;                  // shown by `terrace tier`; printable, at most 63 bytes
-  std::string policy;                // empty: benefit-density; as listed by Tiering::policies()
+  std::string name = {};             // shown by `terrace tier`; printable, at most 63 bytes
+  std::string policy = {};           // empty: benefit-density; as listed by Tiering::policies()
   uint32_t weight = 1;               // of its fair part, where ranges share DDR
 };
 
