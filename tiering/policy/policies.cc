@@ -1,15 +1,18 @@
-// The table of policies.
-#include "tiering/policy/policy.h"
+// The table of policies, and the one that does nothing.
+#include "tiering/policy/plans.h"
 
 namespace terrace::tiering {
 namespace {
 
-size_t plan_nothing(const PlanInput&, PolicyMemory&, std::span<uint32_t>, std::span<Move>) {
-  return 0;
-}
-
 constexpr PolicyEntry table[] = {
-    {.name = "static", .what = "nothing moves: bytes stay where they were first put", .plan = plan_nothing},
+    {.name = "benefit-density",
+     .what = "in DDR is what saves most time there, as learned from how its like was used; moves must pay "
+             "(default)",
+     .plan = plan_benefit_density},
+    {.name = "watermark-lru",
+     .what = "used since the last look goes up, longest unused goes down when DDR is nearly full",
+     .plan = plan_watermark_lru},
+    {.name = "static", .what = "nothing moves: bytes stay where they were first put", .plan = plan_static},
 };
 
 }  // namespace
@@ -24,22 +27,9 @@ const PolicyEntry* find_policy(std::string_view name) {
   return nullptr;
 }
 
-void note_access(Granule& granule, PolicyMemory&, uint64_t now_ns, float) {
-  granule.last_access_ns = now_ns;
-  if (granule.accesses != UINT32_MAX) ++granule.accesses;
-}
-
-float heat_at(const Granule& granule, const PolicyMemory&, uint64_t) {
-  return granule.heat;
-}
-
-void report_outcome(PolicyMemory& memory, uint32_t done, uint32_t failed) {
-  memory.moves_done = done;
-  memory.moves_failed = failed;
-}
-
-void share_ddr(std::span<RangeShare> shares, uint64_t ddr_granules, uint64_t) {
-  for (RangeShare& share : shares) share.ddr_granules_max = ddr_granules / shares.size();
+size_t plan_static(const PlanInput& input, PolicyMemory& memory, std::span<uint32_t>, std::span<Move>) {
+  memory.last_plan_ns = input.now_ns;
+  return 0;
 }
 
 }  // namespace terrace::tiering

@@ -70,7 +70,7 @@ struct PlanInput {
 struct PolicyMemory {
   PolicyOptions options;
   uint64_t last_plan_ns = 0;
-  LearnedRates learned;
+  LearnedRates learned{};
   // Filled by report_outcome(): what became of the last plan.
   uint32_t moves_done = 0;
   uint32_t moves_failed = 0;
