@@ -26,8 +26,9 @@ float step_width_s(size_t step) {
 // proportion to the age, from what the ages below were seen to be.
 constexpr float first_believed = 0.7f;  // uses by the time that has been waited already
 
-float middle_s(size_t step) {
-  return step_begin_s(step) + 0.5f * step_width_s(step);
+float believed_age_s(size_t step) {
+  // Plans are a second apart or so: below that, age says little.
+  return 1 + step_begin_s(step) + 0.5f * step_width_s(step);
 }
 
 void fade(LearnedRates& learned) {
@@ -40,9 +41,9 @@ void fade(LearnedRates& learned) {
 
 // Uses at each age, of all classes together.
 void hazards_of_all(const LearnedRates& learned, float (&hazard)[LearnedRates::ages]) {
-  float believed = first_believed / middle_s(0);
+  float believed = first_believed / believed_age_s(0);
   for (size_t step = 0; step < LearnedRates::ages; ++step) {
-    if (step > 0) believed = hazard[step - 1] * middle_s(step - 1) / middle_s(step);
+    if (step > 0) believed = hazard[step - 1] * believed_age_s(step - 1) / believed_age_s(step);
     float uses = prior_uses, waited = prior_uses / believed;
     for (size_t of = 1; of < LearnedRates::classes; ++of) {  // class 0 was never used: it has no age
       uses += learned.uses[of * LearnedRates::ages + step];
@@ -63,18 +64,23 @@ struct Stretch {
 // waiting for them pays better than giving up.
 void value_class(LearnedRates& learned, size_t of, const float (&hazard_of_all)[LearnedRates::ages]) {
   const size_t first = of * LearnedRates::ages;
-  float class_uses = prior_uses, class_expected = prior_uses;
+  float class_uses = prior_uses, class_expected = prior_uses, class_waited = 0;
   for (size_t step = 0; step < LearnedRates::ages; ++step) {
     class_uses += learned.uses[first + step];
+    class_waited += learned.waited[first + step];
     class_expected += learned.waited[first + step] * hazard_of_all[step];
   }
-  const float keenness = class_uses / class_expected;  // against all classes at equal age
+  // Two beliefs about an age of which little is known: that the class is to all classes there as it is
+  // elsewhere, and that its hazard does not change with age at all (accesses at random).
+  const float keenness = class_uses / class_expected;
+  const float steady = (class_uses - prior_uses) / class_waited;
   Stretch behind[LearnedRates::ages];
   size_t depth = 0;
   float used_before_out = 0;
   for (size_t step = LearnedRates::ages; step-- > 0;) {
     const size_t cell = first + step;
-    const float believed = hazard_of_all[step] * keenness;
+    const float alike = hazard_of_all[step] * keenness;
+    const float believed = class_waited > 0 ? root_of(alike * std::max(steady, 1e-9f)) : alike;
     const float hazard = (learned.uses[cell] + prior_uses) / (learned.waited[cell] + prior_uses / believed);
     Stretch at;
     at.passing = decayed_to(hazard * step_width_s(step));

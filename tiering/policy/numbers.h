@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <initializer_list>
 
 namespace terrace::tiering {
 
@@ -12,9 +13,9 @@ inline float exp2_of(float x) {
   if (x > 126) x = 126;
   const auto whole = static_cast<int32_t>(x) - (x < 0 ? 1 : 0);
   const float part = x - static_cast<float>(whole);  // [0, 1]
-  const float power =
-      1.0f +
-      part * (0.6931472f + part * (0.2402265f + part * (0.0555041f + part * (0.0096181f + part * 0.0013333f))));
+  float power = 0.00187757f;
+  for (const float factor : {0.00898934f, 0.05582631f, 0.24015361f, 0.69315308f, 0.99999994f})
+    power = power * part + factor;
   return power * std::bit_cast<float>(static_cast<uint32_t>(whole + 127) << 23);
 }
 
