@@ -150,6 +150,8 @@ std::vector<Check> run_checks(const std::string& socket_path) {
                                check_dax(inventory),
                                check_numa(inventory)};
   for (Check& check : check_hardware(inventory)) checks.push_back(std::move(check));
+  checks.push_back(check_userfaultfd_device(socket_path));
+  checks.push_back(check_migration(checks));
   checks.push_back(check_processor());
   checks.push_back(check_cuda());
   checks.push_back(check_socket(socket_path));

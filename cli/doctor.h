@@ -38,6 +38,12 @@ Check check_userfaultfd_shmem();  // write protection of shared memory, tried on
 Check check_pagemap_scan();
 Check check_io_uring();
 
+// doctor_migration.cc
+// Whether the daemon at `socket_path` gives this user /dev/userfaultfd, and whether that is of use: tried.
+Check check_userfaultfd_device(const std::string& socket_path);
+// Pure: what the checks above come to for programs of this user.
+Check check_migration(const std::vector<Check>& checks);
+
 // doctor_memory.cc
 Check check_memory();
 Check check_dev_shm();

@@ -166,7 +166,9 @@ Check check_shmem_huge_pages() {
     check.meaning =
         chosen == "deny"
             ? "no shared memory is in huge pages, not even on a mount that asks for them"
-            : "memory of memfd and /dev/shm is in 4 KiB pages; a mount with huge=always is not affected";
+            : "memory of memfd and /dev/shm is in 4 KiB pages: where it migrates, a look for hot granules "
+              "costs "
+              "some hundred times as much, so they are sampled; a mount with huge=always is not affected";
     check.mend = std::string("echo advise > ") + thp_directory + "shmem_enabled";
   } else {
     check.meaning = "shared memory can be in huge pages";
@@ -225,7 +227,9 @@ Check check_map_count() {
   check.found = "vm.max_map_count=" + std::to_string(maps);
   // In the worst case every second granule is elsewhere: one VMA a granule.
   check.meaning =
-      "enough for " + format_size(maps * huge_page_bytes) + " whose granules alternate between tiers";
+      "enough for " + format_size(maps * huge_page_bytes) +
+      " whose granules alternate between tiers; a range that migrates keeps to a quarter of it, and leaves "
+      "out moves that would need more";
   if (maps < 65'000) {
     check.state = CheckState::limited;
     check.mend = "sysctl vm.max_map_count=1048576";

@@ -456,3 +456,29 @@ TEST_CASE("Adopting: what is lost is said for the devices meant that have someth
   devices[0].adopted = true;  // again: nothing new is lost
   CHECK(adoption_losses(devices, {"dax:hmem@0x100000000"}).empty());
 }
+
+TEST_CASE("Doctor: migration needs a userfaultfd of either kind, and eyes; what lacks is named") {
+  const auto with = [](CheckState own, CheckState given, CheckState shmem, CheckState scan) {
+    return check_migration({{.name = "userfaultfd", .state = own},
+                            {.name = "userfaultfd_device", .state = given},
+                            {.name = "userfaultfd_shmem", .state = shmem},
+                            {.name = "pagemap_scan", .state = scan}});
+  };
+  constexpr auto ok = CheckState::ok, limited = CheckState::limited, missing = CheckState::missing;
+  CHECK(with(ok, limited, ok, ok).state == ok);
+  CHECK(with(limited, ok, ok, ok).state == ok);
+  CHECK(with(limited, ok, missing, ok).state == ok);  // the device was tried with all features
+  const Check plain = with(limited, limited, ok, ok);
+  CHECK(plain.state == limited);
+  CHECK(contains(plain.found, "userfaultfd_device"));
+  CHECK(!plain.mend.empty());
+  CHECK(contains(with(ok, ok, ok, missing).found, "pagemap_scan"));
+  CHECK(contains(check_migration({}).found, "userfaultfd"));
+}
+
+TEST_CASE("Doctor: without a daemon there is no device, and that is said at once") {
+  const Check check = check_userfaultfd_device("/nonexistent/terraced.sock");
+  CHECK(check.state == CheckState::limited);
+  CHECK(check.found == "no daemon to ask");
+  CHECK(!check.mend.empty());
+}
