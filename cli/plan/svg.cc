@@ -102,11 +102,13 @@ void draw_legend(Svg& svg, const Chart& chart, double left, double top, double w
 
 }  // namespace
 
-Svg::Svg(double width, double height, const std::string& title) {
+Svg::Svg(double width, double height, const std::string& title, const std::string& description) {
   body_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + number(width) + "\" height=\"" +
           number(height) + "\" viewBox=\"0 0 " + number(width) + " " + number(height) +
-          "\" font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\">\n<title>" + escaped_xml(title) +
-          "</title>\n";
+          "\" font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\"" +
+          (description.empty() ? "" : " role=\"img\" aria-labelledby=\"title description\"") + ">\n" +
+          (description.empty() ? "<title>" : "<title id=\"title\">") + escaped_xml(title) + "</title>\n";
+  if (!description.empty()) body_ += "<desc id=\"description\">" + escaped_xml(description) + "</desc>\n";
   rectangle({0, 0}, width, height, "#ffffff");
 }
 
@@ -135,9 +137,10 @@ void Svg::text(SvgPoint at, std::string_view text, const TextStyle& style) {
   body_ += ">" + escaped_xml(text) + "</text>\n";
 }
 
-void Svg::rectangle(SvgPoint corner, double width, double height, const char* fill) {
+void Svg::rectangle(SvgPoint corner, double width, double height, const char* fill, std::string_view title) {
   body_ += "<rect x=\"" + number(corner.x) + "\" y=\"" + number(corner.y) + "\" width=\"" + number(width) +
-           "\" height=\"" + number(height) + "\" fill=\"" + fill + "\"/>\n";
+           "\" height=\"" + number(height) + "\" fill=\"" + fill +
+           (title.empty() ? "\"/>\n" : "\"><title>" + escaped_xml(title) + "</title></rect>\n");
 }
 
 std::string Svg::finish() const {

@@ -32,12 +32,14 @@ struct LineStyle {
 
 class Svg {
  public:
-  Svg(double width, double height, const std::string& title);
+  // `description`: what the picture shows, in words, for who cannot see it.
+  Svg(double width, double height, const std::string& title, const std::string& description = "");
   void line(SvgPoint from, SvgPoint to, const LineStyle& style);
   void polyline(const std::vector<SvgPoint>& points, const LineStyle& style);
   void circle(SvgPoint centre, double radius, const char* colour, bool filled);
   void text(SvgPoint at, std::string_view text, const TextStyle& style);
-  void rectangle(SvgPoint corner, double width, double height, const char* fill);
+  // `title`: what a pointer over it shows.
+  void rectangle(SvgPoint corner, double width, double height, const char* fill, std::string_view title = "");
   std::string finish() const;  // the whole document
 
  private:

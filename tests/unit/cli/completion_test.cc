@@ -74,6 +74,7 @@ TEST_CASE("Completion: verbs, and the verbs below them") {
   CHECK(complete.after({"device", "dr"}) == Words{"drain"});
   CHECK(complete.after({"pool", "c"}) == Words{"create", "compact"});
   CHECK(complete.after({"--json", "lease", "g"}) == Words{"grant"});
+  CHECK(complete.after({"tier", ""}) == Words{"status", "set", "pause", "resume", "map"});
 }
 
 TEST_CASE("Completion: options of the verb and the global ones") {
@@ -94,6 +95,7 @@ TEST_CASE("Completion: values where they are known, none where they are not") {
   CHECK(complete.after({"lease", "grant", "--size", ""}).empty());
   CHECK(complete.after({"pool", "create", "--placement", "s"}) == Words{"striped", "spread"});
   CHECK(complete.after({"lease", "list", "--phase", "q"}) == Words{"quarantined"});
+  CHECK(complete.after({"tier", "set", "1", "--policy", "stat"}) == Words{"static"});
   CHECK(complete.after({"completion", ""}).contains("bash"));
   CHECK(complete.after({"status", "--socket", "/proc/self/cmdl"}) == Words{"/proc/self/cmdline"});
 }
