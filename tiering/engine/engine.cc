@@ -57,7 +57,8 @@ int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_
   for (uint32_t i = 0; i < ranges_max; ++i) {
     Range& range = ranges_[i];
     if (range.memory != nullptr) continue;
-    if (int failed = range.sampler.open(memory); failed != 0) return failed;
+    // A kernel before 6.7, or a process that may not look at itself: announcements and guards are all it sees.
+    const bool blind = range.sampler.open(memory) != 0;
     range.options = options;
     if (range.options.policy == nullptr) range.options.policy = &policies()[0];
     range.policy_memory = PolicyMemory{};
@@ -76,7 +77,10 @@ int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_
       copy_text(page.reason, sizeof(page.reason),
                 userfault_errno_ == EPERM ? "no right to handle kernel faults (EPERM)"
                                           : strerrorname_np(userfault_errno_));
-    range.sweep_due_ns = range.plan_due_ns = 0;
+    if (can_move() && blind)
+      copy_text(page.reason, sizeof(page.reason), "no PAGEMAP_SCAN: only announced and counted uses are seen");
+    range.sweep_due_ns = blind ? UINT64_MAX : 0;
+    range.plan_due_ns = 0;
     range.ddr_accesses = range.cxl_accesses = 0;
     range.memory = memory;
     if (i >= range_count_) range_count_ = i + 1;

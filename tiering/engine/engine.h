@@ -74,7 +74,7 @@ class Engine {
   bool can_move() const { return mover_.started(); }
   Mover& mover() { return mover_; }
 
-  // 0 or an errno (ENOSPC: ranges_max). `memory` outlives its place here. `*index` names the range.
+  // 0 or ENOSPC (ranges_max). `memory` outlives its place here. `*index` names the range.
   int add_range(TieredMemory* memory, const RangeOptions& options, uint32_t* index);
   void remove_range(uint32_t index);
 

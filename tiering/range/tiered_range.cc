@@ -118,8 +118,7 @@ Status EngineRange::make(const TieredRangeOptions& options, std::vector<std::sha
   engine.lock().leave();
   if (failed == ENOSPC)
     return Error{ErrorCode::limit_exceeded, 0, where, "more than 16 tiered ranges in a process"};
-  if (failed != 0)
-    return os_error(failed, where, "the kernel cannot tell which pages are present (PAGEMAP_SCAN, Linux 6.7)");
+  if (failed != 0) return os_error(failed, where, "the engine refuses the range");
   added_ = true;
   return {};
 }

@@ -1,0 +1,188 @@
+// What is known to go wrong when memory moves under a program (docs/design/0008-migration.md lists it).
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/eventually.h"
+#include "tests/unit/tiering/two_files.h"
+
+using namespace terrace;
+using namespace terrace::test;
+using tiering::MoveResult;
+using tiering::Residency;
+
+namespace {
+
+Residency other(Residency residency) {
+  return residency == Residency::ddr ? Residency::cxl : Residency::ddr;
+}
+
+}  // namespace
+
+TEST_CASE("migration: nobody who touches a granule while it is unregistered sleeps for ever") {
+  TwoFiles files(2, 64 * kib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 2, Residency::ddr) == 0);
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> touches[2] = {};
+  std::vector<std::thread> threads;
+  for (int me = 0; me < 2; ++me)
+    threads.emplace_back([&, me] {
+      while (!stop) {
+        for (uint32_t page = 0; page < 16; ++page)
+          reinterpret_cast<std::atomic<uint64_t>*>(files.at(0) + page * 4096)->fetch_add(1);
+        ++touches[me];
+      }
+    });
+  for (int i = 0; i < 20'000; ++i)
+    REQUIRE(files.memory.move(mover, 0, 1, other(files.memory.residency(0))).granules == 1);
+  const uint64_t before[2] = {touches[0], touches[1]};
+  CHECK(eventually([&] { return touches[0] > before[0] + 10 && touches[1] > before[1] + 10; }));
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_CASE("migration: a system call that writes into a moving granule waits, it does not fail") {
+  TwoFiles files(1, 2 * mib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 1, Residency::ddr) == 0);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> calls{0}, failures{0};
+  std::thread reader([&] {
+    for (uint64_t value = 1; !stop; ++value) {
+      auto* place = reinterpret_cast<uint64_t*>(files.at(0) + value * 4096 % (2 * mib));
+      if (::write(ends[1], &value, sizeof(value)) != sizeof(value) ||
+          ::read(ends[0], place, sizeof(value)) != sizeof(value) || *place != value)
+        ++failures;
+      ++calls;
+    }
+  });
+  for (int i = 0; i < 400 || calls < 400; ++i) files.memory.move(mover, 0, 1, other(files.memory.residency(0)));
+  stop = true;
+  reader.join();
+  CHECK(failures == 0);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST_CASE("migration: direct I/O into a held granule arrives whole while everything else moves") {
+  char path[] = "/var/tmp/terrace-direct-XXXXXX";
+  UniqueFd file(::mkstemp(path));
+  REQUIRE(file.valid());
+  ::unlink(path);
+  constexpr size_t bytes = 2 * mib;
+  std::vector<char> block(bytes);
+  for (size_t i = 0; i < bytes; ++i) block[i] = static_cast<char>(i * 7 >> 2 | 1);
+  REQUIRE(::write(file.get(), block.data(), bytes) == static_cast<ssize_t>(bytes));
+  ::fsync(file.get());
+  UniqueFd direct(::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDONLY | O_DIRECT));
+  if (!direct.valid()) {
+    MESSAGE("skipped: no direct I/O on this file system");
+    return;
+  }
+  TwoFiles files(2, 2 * mib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 2, Residency::ddr) == 0);
+  std::atomic<bool> stop{false};
+  std::thread engine([&] {
+    while (!stop)
+      for (uint32_t granule = 0; granule < 2; ++granule)
+        files.memory.move(mover, granule, 1, other(files.memory.residency(granule)));
+  });
+  int damaged = 0;
+  for (int i = 0; i < 30; ++i) {
+    files.memory.hold(0, 1);
+    std::memset(files.at(0), 0, bytes);
+    if (::pread(direct.get(), files.at(0), bytes, 0) != static_cast<ssize_t>(bytes) ||
+        std::memcmp(files.at(0), block.data(), bytes) != 0)
+      ++damaged;
+    files.memory.unhold(0, 1);
+    if (std::memcmp(files.at(0), block.data(), bytes) != 0) ++damaged;
+  }
+  stop = true;
+  engine.join();
+  CHECK(damaged == 0);
+}
+
+TEST_CASE(
+    "migration: a child of fork gets a signal, never its parent's memory, in either tier and while moving") {
+  TwoFiles files(4, 64 * kib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 4, Residency::ddr) == 0);
+  for (uint32_t granule = 0; granule < 4; ++granule) files.fill(granule, granule);
+  REQUIRE(files.memory.move(mover, 0, 1, Residency::cxl).granules == 1);
+  REQUIRE(files.memory.move(mover, 1, 1, Residency::cxl).granules == 1);
+  REQUIRE(files.memory.move(mover, 1, 1, Residency::ddr).granules == 1);
+  for (uint32_t granule = 0; granule < 4; ++granule) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      struct rlimit none = {0, 0};
+      ::setrlimit(RLIMIT_CORE, &none);
+      ::signal(SIGSEGV, SIG_DFL);
+      *reinterpret_cast<volatile uint64_t*>(files.at(granule)) = 666;
+      ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK_MESSAGE(WIFSIGNALED(status), "granule " << granule);
+    CHECK(files.holds(granule, granule));
+  }
+}
+
+TEST_CASE("migration: a granule that cannot be registered stays where it is, and says so") {
+  TwoFiles files(2, 64 * kib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 2, Residency::ddr) == 0);
+  files.fill(0, 3);
+  // Another userfaultfd of the program has it.
+  UniqueFd mine(static_cast<int>(::syscall(323 /* userfaultfd */, O_CLOEXEC | O_NONBLOCK)));
+  REQUIRE(mine.valid());
+  uffdio_api api{};
+  api.api = UFFD_API;
+  REQUIRE(::ioctl(mine.get(), UFFDIO_API, &api) == 0);
+  uffdio_register range{};
+  range.range = {reinterpret_cast<uintptr_t>(files.at(0)), 64 * kib};
+  range.mode = UFFDIO_REGISTER_MODE_MISSING;
+  REQUIRE(::ioctl(mine.get(), UFFDIO_REGISTER, &range) == 0);
+  const tiering::MoveReport report = files.memory.move(mover, 0, 1, Residency::cxl);
+  CHECK(report.result == MoveResult::refused);
+  CHECK(report.os_errno == EBUSY);
+  CHECK(files.memory.residency(0) == Residency::ddr);
+  CHECK(files.holds(0, 3));
+  CHECK(files.memory.move(mover, 1, 1, Residency::cxl).result == MoveResult::done);
+  CHECK(files.memory.check_all() == nullptr);
+}
+
+TEST_CASE("migration: a scratch place of the mover is never given to others") {
+  TwoFiles files(2, 2 * mib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 2, Residency::cxl) == 0);
+  std::atomic<bool> stop{false};
+  std::atomic<int> damaged{0};
+  // Whoever maps memory all the time would sooner or later get a hole that the next promotion maps over.
+  std::thread mapper([&] {
+    while (!stop) {
+      auto* at = static_cast<uint64_t*>(
+          ::mmap(nullptr, 2 * mib, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+      for (uint64_t i = 0; i < 2 * mib / 8; i += 512) at[i] = i + 1;
+      for (uint64_t i = 0; i < 2 * mib / 8; i += 512) damaged += at[i] == i + 1 ? 0 : 1;
+      ::munmap(at, 2 * mib);
+    }
+  });
+  for (int i = 0; i < 600; ++i)
+    files.memory.move(mover, static_cast<uint32_t>(i) % 2, 1,
+                      other(files.memory.residency(static_cast<uint32_t>(i) % 2)));
+  stop = true;
+  mapper.join();
+  CHECK(damaged == 0);
+}

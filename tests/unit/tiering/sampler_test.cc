@@ -1,0 +1,84 @@
+#include "tiering/hotness/sampler.h"
+
+#include "tests/unit/tiering/two_files.h"
+
+using namespace terrace;
+using namespace terrace::test;
+using tiering::Residency;
+
+namespace {
+
+struct Sampled {
+  explicit Sampled(uint32_t granules, uint64_t granule_bytes) : files(granules, granule_bytes) {
+    REQUIRE(files.memory.map(0, granules, Residency::ddr) == 0);
+    std::memset(files.base(), 1, files.memory.bytes());
+  }
+  bool open() {
+    const int failed = sampler.open(&files.memory);
+    if (failed != 0) MESSAGE("skipped: no PAGEMAP_SCAN, errno " << failed);
+    return failed == 0;
+  }
+  TwoFiles files;
+  tiering::Sampler sampler;
+  tiering::PolicyMemory policy{};
+};
+
+}  // namespace
+
+TEST_CASE("Sampler: sees reads and stores, and nothing that was not touched; every byte stays") {
+  for (const uint64_t granule_bytes : {2 * mib, 64 * kib}) {
+    Sampled sampled(16, granule_bytes);
+    if (!sampled.open()) return;
+    for (int sweep = 0; sweep < 3; ++sweep) {
+      sampled.sampler.begin(tiering::monotonic_ns());
+      // Whole granules, since small pages are sampled by a window somewhere in the granule.
+      uint64_t sum = 0;
+      for (uint64_t i = 0; i < granule_bytes; i += 64)
+        sum += static_cast<uint64_t>(*reinterpret_cast<volatile char*>(sampled.files.at(3) + i));
+      std::memset(sampled.files.at(7), 1, granule_bytes);
+      CHECK(sum == granule_bytes / 64);
+      const tiering::SweepResult result =
+          sampled.sampler.finish(sampled.policy, tiering::monotonic_ns(), 0.15f);
+      CHECK(result.seen == 16);
+      CHECK(result.touched == 2);
+    }
+    for (uint32_t granule = 0; granule < 16; ++granule) {
+      const bool touched = granule == 3 || granule == 7,
+                 noted = sampled.files.memory.granules()[granule].accesses > 0;
+      CHECK(noted == touched);
+      for (uint64_t i = 0; i < granule_bytes; i += 512) REQUIRE(sampled.files.at(granule)[i] == 1);
+    }
+  }
+}
+
+TEST_CASE("Sampler: private memory among the granules is never zapped") {
+  Sampled sampled(4, 64 * kib);
+  if (!sampled.open()) return;
+  sampled.files.memory.forget(1, 1, false);
+  REQUIRE(::mmap(sampled.files.at(1), 64 * kib, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                 -1, 0) == sampled.files.at(1));
+  std::memset(sampled.files.at(1), 9, 64 * kib);
+  for (int sweep = 0; sweep < 3; ++sweep) {
+    sampled.sampler.begin(tiering::monotonic_ns());
+    const tiering::SweepResult result = sampled.sampler.finish(sampled.policy, tiering::monotonic_ns(), 0.15f);
+    CHECK(result.seen == 3);
+  }
+  for (uint64_t i = 0; i < 64 * kib; ++i) REQUIRE(sampled.files.at(1)[i] == 9);
+}
+
+TEST_CASE("Sampler: waits less while everything is touched and more while nothing is") {
+  Sampled sampled(8, 64 * kib);
+  if (!sampled.open()) return;
+  auto sweep = [&](bool touch) {
+    sampled.sampler.begin(tiering::monotonic_ns());
+    if (touch) std::memset(sampled.files.base(), 1, sampled.files.memory.bytes());
+    sampled.sampler.finish(sampled.policy, tiering::monotonic_ns(), 0.15f);
+  };
+  const uint64_t start_ns = sampled.sampler.wait_ns();
+  for (int i = 0; i < 4; ++i) sweep(true);
+  const uint64_t busy_ns = sampled.sampler.wait_ns();
+  CHECK(busy_ns < start_ns);
+  for (int i = 0; i < 8; ++i) sweep(false);
+  CHECK(sampled.sampler.wait_ns() > busy_ns);
+  CHECK(sampled.sampler.gap_ns() >= sampled.sampler.wait_ns());
+}

@@ -1,0 +1,170 @@
+// Moves as such: bytes, slots, runs, holds, mappings.
+#include "tests/unit/tiering/two_files.h"
+
+#include <atomic>
+#include <thread>
+
+#include "tests/support/eventually.h"
+
+using namespace terrace;
+using namespace terrace::test;
+using tiering::MoveReport;
+using tiering::MoveResult;
+using tiering::Residency;
+
+TEST_CASE("TieredMemory: a granule keeps its bytes and its address, down and up, in both sizes") {
+  for (const uint64_t granule_bytes : {2 * mib, 64 * kib}) {
+    TwoFiles files(4, granule_bytes);
+    TERRACE_REQUIRE_MOVER(mover);
+    REQUIRE(files.memory.map(0, 4, Residency::ddr) == 0);
+    for (uint32_t granule = 0; granule < 4; ++granule) files.fill(granule, granule + 1);
+    for (int turn = 0; turn < 3; ++turn) {
+      MoveReport report = files.memory.move(mover, 1, 1, Residency::cxl);
+      REQUIRE(report.result == MoveResult::done);
+      CHECK(report.times.stall_ns >= report.times.copy_ns);
+      CHECK(files.memory.residency(1) == Residency::cxl);
+      CHECK(files.holds(1, 2));
+      files.fill(1, 50 + static_cast<uint64_t>(turn));  // goes to the CXL file
+      files.memory.prepare_ddr(1, 1);
+      report = files.memory.move(mover, 1, 1, Residency::ddr);
+      REQUIRE(report.result == MoveResult::done);
+      CHECK(files.holds(1, 50 + static_cast<uint64_t>(turn)));
+      files.fill(1, 2);
+    }
+    for (uint32_t granule = 0; granule < 4; ++granule) CHECK(files.holds(granule, granule + 1));
+    CHECK(files.memory.check_all() == nullptr);
+  }
+}
+
+TEST_CASE("TieredMemory: neighbours move together, and DDR that sank is given back") {
+  TwoFiles files(8, 64 * kib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 8, Residency::ddr) == 0);
+  for (uint32_t granule = 0; granule < 8; ++granule) files.fill(granule, granule);
+  CHECK(files.ddr_file_bytes() == 8 * 64 * kib);
+  CHECK(files.memory.move(mover, 2, 5, Residency::cxl).granules == 5);
+  CHECK(files.ddr_file_bytes() == 3 * 64 * kib);
+  CHECK(files.memory.mappings() == 2);  // borders: before and behind the run
+  CHECK(files.memory.move(mover, 2, 5, Residency::ddr).granules == 5);
+  CHECK(files.memory.mappings() == 0);
+  for (uint32_t granule = 0; granule < 8; ++granule) CHECK(files.holds(granule, granule));
+  CHECK(files.memory.check_all() == nullptr);
+}
+
+TEST_CASE("TieredMemory: a run ends at a granule that is held, and a held granule alone is left") {
+  TwoFiles files(6, 64 * kib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 6, Residency::ddr) == 0);
+  files.memory.hold(2, 2);
+  CHECK(files.memory.is_held(3));
+  CHECK(files.memory.move(mover, 0, 6, Residency::cxl).granules == 2);
+  const MoveReport report = files.memory.move(mover, 2, 1, Residency::cxl);
+  CHECK(report.result == MoveResult::held);
+  CHECK(files.memory.residency(2) == Residency::ddr);
+  files.memory.hold(2, 1);
+  files.memory.unhold(2, 2);
+  CHECK(files.memory.is_held(2));  // holds nest
+  CHECK_FALSE(files.memory.is_held(3));
+  files.memory.unhold(2, 1);
+  CHECK(files.memory.move(mover, 2, 4, Residency::cxl).granules == 4);
+  CHECK(files.memory.check_all() == nullptr);
+}
+
+TEST_CASE("TieredMemory: hold() waits for the move that is under way, and no longer") {
+  TwoFiles files(4, 2 * mib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 4, Residency::ddr) == 0);
+  std::atomic<bool> stop{false}, moved_while_held{false};
+  std::atomic<uint64_t> holds{0};
+  std::thread holder([&] {
+    while (!stop) {
+      files.memory.hold(1, 2);
+      const Residency before[2] = {files.memory.residency(1), files.memory.residency(2)};
+      std::this_thread::yield();
+      if (files.memory.residency(1) != before[0] || files.memory.residency(2) != before[1])
+        moved_while_held = true;
+      files.memory.unhold(1, 2);
+      ++holds;
+    }
+  });
+  uint64_t moves = 0;
+  CHECK(eventually(
+      [&] {
+        for (int i = 0; i < 20; ++i) {
+          const auto granule = 1 + static_cast<uint32_t>(i % 2);
+          moves +=
+              files.memory
+                  .move(mover, granule, 1,
+                        files.memory.residency(granule) == Residency::ddr ? Residency::cxl : Residency::ddr)
+                  .granules;
+        }
+        return moves > 200 && holds > 200;
+      },
+      std::chrono::seconds(60)));
+  stop = true;
+  holder.join();
+  CHECK_FALSE(moved_while_held);
+}
+
+TEST_CASE("TieredMemory: without a free slot nothing sinks, and what rises frees its slot") {
+  TwoFiles files(4, 64 * kib, 2);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 2, Residency::ddr) == 0);
+  REQUIRE(files.memory.map(2, 2, Residency::cxl) == 0);
+  CHECK(files.memory.free_slots() == 0);
+  files.fill(0, 10);
+  files.fill(2, 12);
+  CHECK(files.memory.move(mover, 0, 1, Residency::cxl).result == MoveResult::no_slot);
+  CHECK(files.memory.move(mover, 2, 1, Residency::ddr).result == MoveResult::done);
+  CHECK(files.memory.free_slots() == 1);
+  CHECK(files.memory.move(mover, 0, 2, Residency::cxl).granules == 1);
+  CHECK(files.holds(0, 10));
+  CHECK(files.holds(2, 12));
+  CHECK(files.memory.check_all() == nullptr);
+}
+
+TEST_CASE("TieredMemory: moves stop at the bound of kernel mappings, before the process runs out of them") {
+  TwoFiles files(16, 64 * kib, 16, 6);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 16, Residency::ddr) == 0);
+  uint32_t done = 0, refused = 0;
+  for (uint32_t granule = 1; granule < 16; granule += 2) {
+    const MoveResult result = files.memory.move(mover, granule, 1, Residency::cxl).result;
+    done += result == MoveResult::done ? 1 : 0;
+    refused += result == MoveResult::no_mappings ? 1 : 0;
+  }
+  CHECK(done == 3);
+  CHECK(refused == 5);
+  CHECK(files.memory.mappings() == 6);
+  // What makes fewer mappings is done still.
+  CHECK(files.memory.move(mover, 2, 1, Residency::cxl).result == MoveResult::done);
+  CHECK(files.memory.mappings() <= 6);
+  CHECK(files.memory.check_all() == nullptr);
+}
+
+TEST_CASE("TieredMemory: granules that sink again go back beside their neighbours, so that mappings join") {
+  TwoFiles files(32, 64 * kib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 32, Residency::ddr) == 0);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (uint32_t granule = 0; granule < 32; ++granule)
+      REQUIRE(files.memory.move(mover, granule, 1, Residency::cxl).result == MoveResult::done);
+    CHECK(files.memory.mappings() == 0);
+    for (uint32_t granule = 0; granule < 32; ++granule)
+      REQUIRE(files.memory.move(mover, granule, 1, Residency::ddr).result == MoveResult::done);
+    CHECK(files.memory.mappings() == 0);
+  }
+}
+
+TEST_CASE(
+    "TieredMemory: what the owner takes away is nobody's, and its slots are free unless they are still read") {
+  TwoFiles files(4, 64 * kib);
+  REQUIRE(files.memory.map(0, 4, Residency::cxl) == 0);
+  files.memory.forget(0, 2, false);
+  CHECK(files.memory.free_slots() == 2);
+  files.memory.forget(2, 1, true);
+  CHECK(files.memory.free_slots() == 2);
+  CHECK(files.memory.cxl_granules() == 1);
+  CHECK(files.memory.residency(0) == Residency::none);
+  CHECK(files.memory.check_all() == nullptr);
+}
