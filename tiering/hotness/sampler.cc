@@ -35,7 +35,6 @@ constexpr uint64_t gap_ns_max = 2'000'000'000;
 constexpr uint64_t cost_share = 100;         // a hundredth of a processor
 constexpr uint64_t refault_huge_ns = 1'500;  // what a touched granule costs the program
 constexpr uint64_t refault_window_ns = 4'000;
-constexpr uint64_t relearn_sweeps = 64;
 
 }  // namespace
 
@@ -122,12 +121,6 @@ void Sampler::zap() {
 }
 
 void Sampler::begin(uint64_t now_ns) {
-  if (sweeps_++ % relearn_sweeps == 0) {
-    // Not zapped yet: shows how the memory is mapped.
-    uint64_t present = 0, huge = 0;
-    scan(memory_->base(), memory_->base() + memory_->bytes(), &present, &huge);
-    whole_ = memory_->granule_bytes() <= window_bytes || huge >= present / 2;
-  }
   choose_window();
   zap();
   begun_ns_ = monotonic_ns();
@@ -135,18 +128,16 @@ void Sampler::begin(uint64_t now_ns) {
   begun_ = true;
 }
 
-void Sampler::look_whole() {
-  uint64_t present = 0, huge = 0;
-  scan(memory_->base(), memory_->base() + memory_->bytes(), &present, &huge);
+void Sampler::look_whole(uint64_t* present, uint64_t* huge) {
+  scan(memory_->base(), memory_->base() + memory_->bytes(), present, huge);
 }
 
-void Sampler::look_windows() {
+void Sampler::look_windows(uint64_t* present, uint64_t* huge) {
   const uint64_t granule_bytes = memory_->granule_bytes();
-  uint64_t present = 0, huge = 0;
   for (uint32_t granule = 0; granule < memory_->granule_count(); ++granule) {
     if (memory_->residency(granule) == Residency::none) continue;
     char* at = memory_->base() + granule * granule_bytes + window_offset_;
-    scan(at, at + std::min(window_bytes, granule_bytes), &present, &huge);
+    scan(at, at + std::min(window_bytes, granule_bytes), present, huge);
   }
 }
 
@@ -154,7 +145,8 @@ SweepResult Sampler::finish(PolicyMemory& policy, uint64_t now_ns, float aim) {
   SweepResult result;
   begun_ = false;
   memset(touched_, 0, memory_->granule_count());
-  whole_ ? look_whole() : look_windows();
+  uint64_t present = 0, huge = 0;
+  whole_ ? look_whole(&present, &huge) : look_windows(&present, &huge);
   result.wait_ns = now_ns > begun_ns_ ? now_ns - begun_ns_ : 1;
   const uint64_t period_ns = last_begun_ns_ == 0 ? result.wait_ns : begun_ns_ - last_begun_ns_;
   last_begun_ns_ = begun_ns_;
@@ -174,6 +166,8 @@ SweepResult Sampler::finish(PolicyMemory& policy, uint64_t now_ns, float aim) {
   }
   result.cost_ns = zap_cost_ns_ + (monotonic_ns() - now_ns);
   adapt(result, aim);
+  // How the memory is mapped may change at any time, as with moves into huge pages.
+  if (present > 0) whole_ = memory_->granule_bytes() <= window_bytes || huge >= present / 2;
   return result;
 }
 

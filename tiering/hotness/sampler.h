@@ -58,8 +58,8 @@ class Sampler {
   struct Scan;
   void zap();
   bool scan(char* from, char* to, uint64_t* present_bytes, uint64_t* huge_bytes);
-  void look_whole();
-  void look_windows();
+  void look_whole(uint64_t* present_bytes, uint64_t* huge_bytes);
+  void look_windows(uint64_t* present_bytes, uint64_t* huge_bytes);
   void choose_window();
   void adapt(const SweepResult& result, float aim);
 
@@ -74,7 +74,6 @@ class Sampler {
   uint64_t zap_cost_ns_ = 0;
   uint64_t window_offset_ = 0;
   uint64_t random_ = 0x9e3779b97f4a7c15u;
-  uint64_t sweeps_ = 0;
   bool begun_ = false;
   bool whole_ = true;  // granules are zapped whole; else a window of each
 };
