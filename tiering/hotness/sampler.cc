@@ -150,10 +150,15 @@ SweepResult Sampler::finish(PolicyMemory& policy, uint64_t now_ns, float aim) {
   result.wait_ns = now_ns > begun_ns_ ? now_ns - begun_ns_ : 1;
   const uint64_t period_ns = last_begun_ns_ == 0 ? result.wait_ns : begun_ns_ - last_begun_ns_;
   last_begun_ns_ = begun_ns_;
-  // A touched granule had one access or more in the wait. A window stands for the whole granule.
-  float each = static_cast<float>(period_ns) / static_cast<float>(result.wait_ns);
-  if (each < 1) each = 1;
-  if (!whole_) each *= static_cast<float>(memory_->granule_bytes()) / static_cast<float>(window_bytes);
+  const uint64_t looked_ns = monotonic_ns();
+  // A touched granule had one access or more since its translation went. Zapping and looking go through the
+  // range in order and take their time: the first granule is exposed longer. A window stands for the whole
+  // granule.
+  const auto zapping = static_cast<float>(zap_cost_ns_), waiting = static_cast<float>(result.wait_ns);
+  const auto looking = static_cast<float>(looked_ns > now_ns ? looked_ns - now_ns : 0);
+  const auto period = static_cast<float>(period_ns);
+  float part = 1;
+  if (!whole_) part = static_cast<float>(memory_->granule_bytes()) / static_cast<float>(window_bytes);
   std::span<Granule> granules = memory_->granules();
   for (uint32_t granule = 0; granule < granules.size(); ++granule) {
     const Residency residency = granules[granule].residency;
@@ -161,6 +166,9 @@ SweepResult Sampler::finish(PolicyMemory& policy, uint64_t now_ns, float aim) {
     ++result.seen;
     if (touched_[granule] == 0) continue;
     ++result.touched;
+    const float place = static_cast<float>(granule) / static_cast<float>(granules.size());
+    const float exposed = waiting + zapping * (1 - place) + looking * place;
+    const float each = (period > exposed ? period / exposed : 1) * part;
     (residency == Residency::ddr ? result.ddr_accesses : result.cxl_accesses) += static_cast<double>(each);
     terrace::tiering::note_access(granules[granule], policy, now_ns, each);
   }
