@@ -167,7 +167,7 @@ void measure_sampler(const Sizes& sizes, nlohmann::json& out) {
     while (seconds() < begin + window_s) {
       if (sampled) {
         sampler.begin(tiering::monotonic_ns());
-        sleep_s(static_cast<double>(sampler.wait_ns()) / 1e9);
+        sleep_s(static_cast<double>(sampler.due_ns()) / 1e9);
         sampler.finish(policy, tiering::monotonic_ns(), 0.15f);
       }
       sleep_s(std::min(1.0, window_s / 2));

@@ -193,8 +193,9 @@ void Engine::sample(Range& range, uint64_t now_ns) {
   const uint32_t granules = std::max(range.memory->granule_count(), 1u);
   if (!range.sampler.begun()) {
     range.sampler.begin(now_ns);
-    range.sweep_due_ns = now_ns + range.sampler.wait_ns();
-    return;
+    range.sweep_due_ns = monotonic_ns() + range.sampler.due_ns();
+    if (range.sampler.due_ns() > 0) return;
+    now_ns = monotonic_ns();
   }
   const float fits = static_cast<float>(range.options.ddr_granules_max) / static_cast<float>(granules);
   const SweepResult result = range.sampler.finish(range.policy_memory, now_ns, std::clamp(fits, 0.05f, 0.5f));

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,7 +29,13 @@ constexpr uint64_t page_is_huge = 1u << 6;
 
 constexpr size_t regions_max = 4096;
 constexpr uint64_t window_bytes = 64 * 1024;
-constexpr uint64_t wait_ns_min = 100'000;
+constexpr uint64_t wait_ns_min = 2'000;
+constexpr uint64_t groups_wait_ns_max = 1'000'000;  // up to here a sweep goes group by group
+constexpr uint64_t groups_ns_max = 10'000'000;      // and takes about this at most
+constexpr uint32_t group_granules_min = 16;
+constexpr uint64_t zap_ns_guess = 1'200;  // of a granule
+constexpr uint64_t spin_ns_max = 50'000;  // a sleep takes longer than that anyway
+constexpr uint8_t touched_small = 1, touched_huge = 2;
 constexpr uint64_t wait_ns_max = 1'000'000'000;
 constexpr uint64_t gap_ns_min = 50'000'000;
 constexpr uint64_t gap_ns_max = 2'000'000'000;
@@ -36,16 +43,27 @@ constexpr uint64_t cost_share = 100;         // a hundredth of a processor
 constexpr uint64_t refault_huge_ns = 1'500;  // what a touched granule costs the program
 constexpr uint64_t refault_window_ns = 4'000;
 
+void wait(uint64_t ns) {
+  const uint64_t end_ns = monotonic_ns() + ns;
+  if (ns > spin_ns_max) {
+    const timespec time{.tv_sec = 0, .tv_nsec = static_cast<long>(ns - spin_ns_max)};
+    ::nanosleep(&time, nullptr);
+  }
+  while (monotonic_ns() < end_ns) continue;
+}
+
 }  // namespace
 
 int Sampler::open(TieredMemory* memory) {
   memory_ = memory;
   const size_t touched = (memory->granule_count() + 4095) & ~size_t{4095};
-  table_bytes_ = touched + regions_max * sizeof(ScanRegion);
+  const size_t exposed = touched * sizeof(float);
+  table_bytes_ = touched + exposed + regions_max * sizeof(ScanRegion);
   void* table = ::mmap(nullptr, table_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (table == MAP_FAILED) return errno;
   touched_ = static_cast<uint8_t*>(table);
-  regions_ = touched_ + touched;
+  exposed_ns_ = reinterpret_cast<float*>(touched_ + touched);
+  regions_ = touched_ + touched + exposed;
   pagemap_fd_ = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   uint64_t present = 0, huge = 0;
   int failed = pagemap_fd_ < 0 ? errno : 0;
@@ -82,10 +100,11 @@ bool Sampler::scan(char* from, char* to, uint64_t* present_bytes, uint64_t* huge
     for (int i = 0; i < found; ++i) {
       const ScanRegion& region = regions[i];
       *present_bytes += region.end - region.start;
-      if ((region.categories & page_is_huge) != 0) *huge_bytes += region.end - region.start;
+      const bool is_huge = (region.categories & page_is_huge) != 0;
       const uint64_t first = (region.start - base) / memory_->granule_bytes();
       const uint64_t last = (region.end - 1 - base) / memory_->granule_bytes();
-      memset(touched_ + first, 1, last - first + 1);
+      memset(touched_ + first, is_huge ? touched_huge : touched_small, last - first + 1);
+      if (is_huge) *huge_bytes += region.end - region.start;
     }
     if (argument.walk_end <= at) break;
     at = argument.walk_end;
@@ -102,17 +121,16 @@ void Sampler::choose_window() {
   window_offset_ = windows < 2 ? 0 : random_ % windows * window_bytes;
 }
 
-void Sampler::zap() {
+void Sampler::zap(uint32_t first, uint32_t last) {
   const uint64_t granule_bytes = memory_->granule_bytes();
-  const uint32_t count = memory_->granule_count();
-  for (uint32_t granule = 0; granule < count;) {
+  for (uint32_t granule = first; granule < last;) {
     if (memory_->residency(granule) == Residency::none) {
       ++granule;
       continue;
     }
     uint32_t end = granule + 1;
     // Never beyond what is ours: on private memory this advice destroys bytes.
-    while (whole_ && end < count && memory_->residency(end) != Residency::none) ++end;
+    while (whole_ && end < last && memory_->residency(end) != Residency::none) ++end;
     char* at = memory_->base() + granule * granule_bytes + (whole_ ? 0 : window_offset_);
     const uint64_t bytes = whole_ ? (end - granule) * granule_bytes : std::min(window_bytes, granule_bytes);
     ::madvise(at, bytes, MADV_DONTNEED);
@@ -120,45 +138,82 @@ void Sampler::zap() {
   }
 }
 
-void Sampler::begin(uint64_t now_ns) {
-  choose_window();
-  zap();
-  begun_ns_ = monotonic_ns();
-  zap_cost_ns_ = begun_ns_ - now_ns;
-  begun_ = true;
-}
-
-void Sampler::look_whole(uint64_t* present, uint64_t* huge) {
-  scan(memory_->base(), memory_->base() + memory_->bytes(), present, huge);
-}
-
-void Sampler::look_windows(uint64_t* present, uint64_t* huge) {
+void Sampler::look(uint32_t first, uint32_t last) {
   const uint64_t granule_bytes = memory_->granule_bytes();
-  for (uint32_t granule = 0; granule < memory_->granule_count(); ++granule) {
+  memset(touched_ + first, 0, last - first);
+  if (whole_) {
+    scan(memory_->base() + first * granule_bytes, memory_->base() + last * granule_bytes, &present_bytes_,
+         &huge_bytes_);
+    return;
+  }
+  for (uint32_t granule = first; granule < last; ++granule) {
     if (memory_->residency(granule) == Residency::none) continue;
     char* at = memory_->base() + granule * granule_bytes + window_offset_;
-    scan(at, at + std::min(window_bytes, granule_bytes), present, huge);
+    scan(at, at + std::min(window_bytes, granule_bytes), &present_bytes_, &huge_bytes_);
   }
+}
+
+// Group after group: zap, wait, look. A group is so small that zapping it takes no longer than the wait, or as
+// small as pays.
+void Sampler::sweep_groups() {
+  const uint32_t count = memory_->granule_count();
+  uint32_t group = group_granules_min;
+  const uint64_t each_ns = wait_ns_ + group_granules_min * zap_ns_guess;
+  if (count / group * each_ns > groups_ns_max)
+    group = static_cast<uint32_t>(count * each_ns / groups_ns_max + 1);
+  for (uint32_t first = 0; first < count; first += group) {
+    const uint32_t last = std::min(first + group, count);
+    const uint64_t begin_ns = monotonic_ns();
+    zap(first, last);
+    const uint64_t zapped_ns = monotonic_ns();
+    wait(wait_ns_);
+    const uint64_t waited_ns = monotonic_ns();
+    look(first, last);
+    const uint64_t looked_ns = monotonic_ns();
+    expose(first, last, zapped_ns - begin_ns, waited_ns - zapped_ns, looked_ns - waited_ns);
+    work_ns_ += zapped_ns - begin_ns + looked_ns - waited_ns;
+  }
+}
+
+// How long each granule of a group was without its translation. Zapping and looking go through it in order, and
+// take their time.
+void Sampler::expose(uint32_t first, uint32_t last, uint64_t zap_ns, uint64_t wait_ns, uint64_t look_ns) {
+  const auto zapping = static_cast<float>(zap_ns), waiting = static_cast<float>(wait_ns),
+             looking = static_cast<float>(look_ns);
+  const auto count = static_cast<float>(last - first);
+  for (uint32_t granule = first; granule < last; ++granule) {
+    const float place = static_cast<float>(granule - first) / count;
+    exposed_ns_[granule] = waiting + zapping * (1 - place) + looking * place;
+  }
+}
+
+void Sampler::begin(uint64_t now_ns) {
+  choose_window();
+  present_bytes_ = huge_bytes_ = work_ns_ = 0;
+  begun_ns_ = now_ns;
+  in_groups_ = wait_ns_ <= groups_wait_ns_max;
+  if (in_groups_)
+    sweep_groups();
+  else
+    zap(0, memory_->granule_count());
+  zapped_ns_ = monotonic_ns();
+  begun_ = true;
 }
 
 SweepResult Sampler::finish(PolicyMemory& policy, uint64_t now_ns, float aim) {
   SweepResult result;
   begun_ = false;
-  memset(touched_, 0, memory_->granule_count());
-  uint64_t present = 0, huge = 0;
-  whole_ ? look_whole(&present, &huge) : look_windows(&present, &huge);
-  result.wait_ns = now_ns > begun_ns_ ? now_ns - begun_ns_ : 1;
-  const uint64_t period_ns = last_begun_ns_ == 0 ? result.wait_ns : begun_ns_ - last_begun_ns_;
+  if (!in_groups_) {
+    look(0, memory_->granule_count());
+    const uint64_t looked_ns = monotonic_ns();
+    expose(0, memory_->granule_count(), zapped_ns_ - begun_ns_, now_ns - std::min(now_ns, zapped_ns_),
+           looked_ns - now_ns);
+    work_ns_ = zapped_ns_ - begun_ns_ + looked_ns - now_ns;
+  }
+  result.wait_ns = in_groups_ ? wait_ns_ : now_ns - std::min(now_ns, zapped_ns_);
+  const float period_ns = last_begun_ns_ == 0 ? 0 : static_cast<float>(begun_ns_ - last_begun_ns_);
   last_begun_ns_ = begun_ns_;
-  const uint64_t looked_ns = monotonic_ns();
-  // A touched granule had one access or more since its translation went. Zapping and looking go through the
-  // range in order and take their time: the first granule is exposed longer. A window stands for the whole
-  // granule.
-  const auto zapping = static_cast<float>(zap_cost_ns_), waiting = static_cast<float>(result.wait_ns);
-  const auto looking = static_cast<float>(looked_ns > now_ns ? looked_ns - now_ns : 0);
-  const auto period = static_cast<float>(period_ns);
-  float part = 1;
-  if (!whole_) part = static_cast<float>(memory_->granule_bytes()) / static_cast<float>(window_bytes);
+  const float windows = static_cast<float>(memory_->granule_bytes()) / static_cast<float>(window_bytes);
   std::span<Granule> granules = memory_->granules();
   for (uint32_t granule = 0; granule < granules.size(); ++granule) {
     const Residency residency = granules[granule].residency;
@@ -166,16 +221,18 @@ SweepResult Sampler::finish(PolicyMemory& policy, uint64_t now_ns, float aim) {
     ++result.seen;
     if (touched_[granule] == 0) continue;
     ++result.touched;
-    const float place = static_cast<float>(granule) / static_cast<float>(granules.size());
-    const float exposed = waiting + zapping * (1 - place) + looking * place;
-    const float each = (period > exposed ? period / exposed : 1) * part;
+    // One access or more while it was exposed. A window stands for the whole granule, unless one page is all of
+    // it.
+    float each = std::max(period_ns / std::max(exposed_ns_[granule], 1.0f), 1.0f);
+    if (!whole_ && touched_[granule] == touched_small) each *= windows;
     (residency == Residency::ddr ? result.ddr_accesses : result.cxl_accesses) += static_cast<double>(each);
     terrace::tiering::note_access(granules[granule], policy, now_ns, each);
   }
-  result.cost_ns = zap_cost_ns_ + (monotonic_ns() - now_ns);
+  result.cost_ns = work_ns_ + (monotonic_ns() - now_ns);
   adapt(result, aim);
   // How the memory is mapped may change at any time, as with moves into huge pages.
-  if (present > 0) whole_ = memory_->granule_bytes() <= window_bytes || huge >= present / 2;
+  if (present_bytes_ > 0)
+    whole_ = memory_->granule_bytes() <= window_bytes || huge_bytes_ >= present_bytes_ / 2;
   return result;
 }
 

@@ -44,10 +44,14 @@ class Sampler {
   void close();
   bool opened() const { return pagemap_fd_ >= 0; }
 
-  // Takes the translations away. finish() is due in wait_ns(); moves may happen in between.
+  // Takes the translations away. finish() is due in due_ns(); moves may happen in between. With a short wait
+  // the whole sweep is done here, in some ms: group after group, since zapping a large range takes longer than
+  // the wait.
   void begin(uint64_t now_ns);
   bool begun() const { return begun_; }
+  uint64_t due_ns() const { return in_groups_ ? 0 : wait_ns_; }
   uint64_t wait_ns() const { return wait_ns_; }
+  void set_wait_ns(uint64_t ns) { wait_ns_ = ns; }  // where adapting begins
   // Looks, and notes what was touched. `aim`: the share of granules that a sweep should find touched (0..1),
   // about the share that fits DDR: then the bit tells most.
   SweepResult finish(PolicyMemory& policy, uint64_t now_ns, float aim);
@@ -55,11 +59,11 @@ class Sampler {
   uint64_t gap_ns() const { return gap_ns_; }
 
  private:
-  struct Scan;
-  void zap();
+  void zap(uint32_t first, uint32_t last);
   bool scan(char* from, char* to, uint64_t* present_bytes, uint64_t* huge_bytes);
-  void look_whole(uint64_t* present_bytes, uint64_t* huge_bytes);
-  void look_windows(uint64_t* present_bytes, uint64_t* huge_bytes);
+  void look(uint32_t first, uint32_t last);
+  void sweep_groups();
+  void expose(uint32_t first, uint32_t last, uint64_t zap_ns, uint64_t wait_ns, uint64_t look_ns);
   void choose_window();
   void adapt(const SweepResult& result, float aim);
 
@@ -71,11 +75,14 @@ class Sampler {
   uint64_t wait_ns_ = 1'000'000;
   uint64_t gap_ns_ = 100'000'000;
   uint64_t begun_ns_ = 0, last_begun_ns_ = 0;
-  uint64_t zap_cost_ns_ = 0;
+  uint64_t zapped_ns_ = 0, work_ns_ = 0;
+  uint64_t present_bytes_ = 0, huge_bytes_ = 0;
+  float* exposed_ns_ = nullptr;
   uint64_t window_offset_ = 0;
   uint64_t random_ = 0x9e3779b97f4a7c15u;
   bool begun_ = false;
-  bool whole_ = true;  // granules are zapped whole; else a window of each
+  bool in_groups_ = false;  // the sweep was done in begin()
+  bool whole_ = true;       // granules are zapped whole; else a window of each
 };
 
 }  // namespace terrace::tiering

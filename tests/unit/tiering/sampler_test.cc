@@ -1,5 +1,9 @@
 #include "tiering/hotness/sampler.h"
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
 #include "tests/unit/tiering/two_files.h"
 
 using namespace terrace;
@@ -16,8 +20,11 @@ struct Sampled {
   bool open() {
     const int failed = sampler.open(&files.memory);
     if (failed != 0) MESSAGE("skipped: no PAGEMAP_SCAN, errno " << failed);
+    sampler.set_wait_ns(long_wait_ns);
     return failed == 0;
   }
+  // Longer than any that is swept in groups, inside begin().
+  static constexpr uint64_t long_wait_ns = 100'000'000;
   TwoFiles files;
   tiering::Sampler sampler;
   tiering::PolicyMemory policy{};
@@ -75,10 +82,47 @@ TEST_CASE("Sampler: waits less while everything is touched and more while nothin
     sampled.sampler.finish(sampled.policy, tiering::monotonic_ns(), 0.15f);
   };
   const uint64_t start_ns = sampled.sampler.wait_ns();
-  for (int i = 0; i < 4; ++i) sweep(true);
+  for (int i = 0; i < 4; ++i) sweep(true);  // 100 ms down to 20
   const uint64_t busy_ns = sampled.sampler.wait_ns();
   CHECK(busy_ns < start_ns);
   for (int i = 0; i < 8; ++i) sweep(false);
   CHECK(sampled.sampler.wait_ns() > busy_ns);
   CHECK(sampled.sampler.gap_ns() >= sampled.sampler.wait_ns());
+}
+
+TEST_CASE(
+    "Sampler: with a short wait it goes group by group, and tells the busy granules from those that are used "
+    "now and then") {
+  Sampled sampled(64, 64 * kib);
+  if (!sampled.open()) return;
+  sampled.sampler.set_wait_ns(20'000);
+  std::atomic<bool> stop{false};
+  std::thread user([&] {
+    for (uint64_t i = 0; !stop; ++i) {
+      for (uint32_t granule = 40; granule < 44; ++granule)
+        *reinterpret_cast<volatile char*>(sampled.files.at(granule)) = 1;
+      if (i % 4096 == 0)
+        *reinterpret_cast<volatile char*>(sampled.files.at(static_cast<uint32_t>(i / 4096 % 40))) = 1;
+    }
+  });
+  for (int sweep = 0; sweep < 60; ++sweep) {
+    sampled.sampler.begin(tiering::monotonic_ns());
+    CHECK(sampled.sampler.due_ns() == 0);
+    sampled.sampler.set_wait_ns(20'000);
+    sampled.sampler.finish(sampled.policy, tiering::monotonic_ns(), 0.1f);
+    sampled.sampler.set_wait_ns(20'000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(15));
+  }
+  stop = true;
+  user.join();
+  const uint64_t now_ns = tiering::monotonic_ns();
+  float coldest_busy = 1e30f, hottest_other = 0;
+  for (uint32_t granule = 0; granule < 64; ++granule) {
+    const float heat = tiering::heat_at(sampled.files.memory.granules()[granule], sampled.policy, now_ns);
+    if (granule >= 40 && granule < 44)
+      coldest_busy = std::min(coldest_busy, heat);
+    else
+      hottest_other = std::max(hottest_other, heat);
+  }
+  CHECK(coldest_busy > hottest_other);
 }
