@@ -7,10 +7,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
 #include <mutex>
+#include <span>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -21,6 +23,7 @@
 #include "terrace/arena.h"
 #include "terrace/mapping.h"
 #include "terrace/session.h"
+#include "terrace/tiering.h"
 
 using namespace terrace;
 
@@ -107,6 +110,8 @@ class Tenant {
     if (verb == "connected") return session_->connected() ? "yes" : "no";
     if (verb == "tenant") return session_->tenant();
     if (verb == "userfault") return userfault(words);
+    if (verb == "range") return make_range(words);
+    if (verb == "hammer") return hammer(words);
     if (lease_ == nullptr) return "error no lease";
     if (verb == "state") return state_name(lease_->state());
     if (verb == "renew") return outcome(lease_->renew());
@@ -220,10 +225,51 @@ class Tenant {
     return released.ok() ? tiers : named(released.error());
   }
 
+  // A tiered range over a lease of its size: NAME BYTES DDR_BYTES.
+  std::string make_range(std::istringstream& words) {
+    TieredRangeOptions options;
+    words >> options.name >> options.bytes >> options.ddr_bytes_max;
+    LeaseRequest request;
+    request.bytes = options.bytes;
+    auto lease = session_->grant(request);
+    if (!lease.ok()) return named(lease.error());
+    auto tiering = Tiering::start({.session = session_.get(), .round_ns = 50 * ns_per_ms});
+    if (!tiering.ok()) return named(tiering.error());
+    auto range = (*tiering)->make_range(options, {*lease});
+    if (!range.ok()) return named(range.error());
+    tiering_ = std::move(*tiering);
+    range_ = std::move(*range);
+    return tiering_->can_migrate() ? "migrates" : "stays";
+  }
+  // Writes to part of the range for a while: FIRST_BYTE BYTES SECONDS. Each word holds what was added to it.
+  std::string hammer(std::istringstream& words) {
+    size_t first = 0, bytes = 0;
+    double seconds = 0;
+    words >> first >> bytes >> seconds;
+    if (range_ == nullptr) return "error no range";
+    const std::span<std::byte> part = range_->bytes().subspan(first, bytes);
+    constexpr size_t step = 4096;
+    const auto word_at = [&](size_t at) { return reinterpret_cast<uint64_t*>(part.data() + at); };
+    std::vector<uint64_t> expected;
+    for (size_t at = 0; at < bytes; at += step) expected.push_back(*word_at(at));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (std::chrono::steady_clock::now() < end) {
+      for (size_t at = 0; at < bytes; at += step) {
+        ++*word_at(at);
+        ++expected[at / step];
+      }
+    }
+    for (size_t at = 0; at < bytes; at += step)
+      if (*word_at(at) != expected[at / step]) return "lost a store";
+    return "ok";
+  }
+
   std::unique_ptr<Session> session_;
   std::shared_ptr<Lease> lease_;
   std::vector<std::shared_ptr<Lease>> held_;
   std::unique_ptr<Mapping> mapping_;
+  std::unique_ptr<Tiering> tiering_;
+  std::unique_ptr<TieredRange> range_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/session/session_test.py [TestClass[.test]]
 """
 
+import json
 import os
 import pathlib
 import signal
@@ -118,12 +119,8 @@ class SessionTest(unittest.TestCase):
 
 @unittest.skipUnless(os.geteuid() == 0, "only root can become another user")
 @unittest.skipUnless(pathlib.Path("/dev/userfaultfd").exists(), "this kernel has no /dev/userfaultfd")
-class UserfaultfdTest(unittest.TestCase):
+class PlainUser(unittest.TestCase):
     USER = 65534
-
-    def setUp(self):
-        self.t = Harness(devices={}, name="uffd", daemon_args=["--allow-unmapped-uids"])
-        self.addCleanup(self.t.close)
 
     def start(self, configuration=""):
         file = self.t.directory / "terraced.toml"
@@ -139,6 +136,12 @@ class UserfaultfdTest(unittest.TestCase):
         self.addCleanup(tenant.close)
         self.assertEqual(tenant.first, "ready")
         return tenant
+
+
+class UserfaultfdTest(PlainUser):
+    def setUp(self):
+        self.t = Harness(devices={}, name="uffd", daemon_args=["--allow-unmapped-uids"])
+        self.addCleanup(self.t.close)
 
     def test_a_system_call_of_an_unprivileged_tenant_waits_for_a_protected_page(self):
         self.start()
@@ -163,6 +166,83 @@ class UserfaultfdTest(unittest.TestCase):
     def test_it_is_refused_where_the_configuration_says_so(self):
         self.start("[clients]\nuserfaultfd = false\n")
         self.assertEqual(self.plain_user().ask("userfault"), "error permission_denied")
+
+
+class MigrationTest(PlainUser):
+    """A program without privileges that migrates, seen and steered by `terrace tier`. A user of its own: the verbs of
+    root would find everybody's programs."""
+
+    USER = 61_235
+
+    @classmethod
+    def tearDownClass(cls):
+        os.rmdir(f"/dev/shm/terrace-tier-{cls.USER}")  # empty: the engines removed their pages
+
+    def setUp(self):
+        self.t = Harness(devices={"a": "256M"}, name="migrate", daemon_args=["--allow-unmapped-uids"])
+        self.addCleanup(self.t.close)
+
+    def tier(self, *words, code=0):
+        done = subprocess.run([self.t.terrace, "--json", "tier", *map(str, words)], capture_output=True, text=True,
+                              timeout=60, check=False, user=self.USER, group=self.USER, extra_groups=[])
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return json.loads(done.stdout)
+
+    def the_range(self, tenant):
+        (process,) = self.tier("status", tenant.process.pid)["processes"]
+        (only,) = process["ranges"]
+        return only
+
+    def test_what_is_used_rises_and_is_steered_from_outside(self):
+        self.start()
+        self.t.create_pool("p")
+        tenant = self.plain_user()
+        self.assertEqual(tenant.ask("range", "kv", 64 * MIB, 16 * MIB), "migrates")
+        page = pathlib.Path(f"/dev/shm/terrace-tier-{self.USER}/{tenant.process.pid}")
+        before = self.the_range(tenant)
+        self.assertEqual((before["name"], before["state"], before["ddr_bytes"], before["bytes"]),
+                         ("kv", "running", 16 * MIB, 64 * MIB))
+
+        paused = self.tier("pause", tenant.process.pid)["changed"][0]["range"]
+        self.assertEqual(paused["state"], "paused")
+        self.assertEqual(tenant.ask("hammer", 48 * MIB, 8 * MIB, 1.5), "ok")
+        self.assertEqual(self.the_range(tenant)["promotions"], 0)
+
+        set_ = self.tier("set", "kv", "--copy-budget", "1G/s", "--ddr", "12M")["changed"][0]["range"]
+        self.assertEqual((set_["state"], set_["copy_bytes_per_s_max"], set_["ddr_bytes_max"]),
+                         ("paused", 1 << 30, 12 * MIB))
+        self.tier("set", "kv", "--ddr", "1G", code=2)
+        self.assertEqual(self.tier("resume", "kv")["changed"][0]["range"]["state"], "running")
+
+        for _ in range(20):
+            self.assertEqual(tenant.ask("hammer", 48 * MIB, 8 * MIB, 1), "ok")
+            if self.the_range(tenant)["promoted_bytes"] >= 8 * MIB:
+                break
+        after = self.the_range(tenant)
+        self.assertGreaterEqual(after["promoted_bytes"], 8 * MIB, after)
+        self.assertLessEqual(after["ddr_bytes"], 12 * MIB + 2 * MIB, after)
+        self.assertGreater(after["sweeps"], 0)
+        self.assertGreater(after["stalled_ns"], 0)
+        (map_,) = self.tier("map", "kv")["maps"]
+        hot = [block for block in map_["blocks"] if 48 * MIB <= block["offset_bytes"] < 56 * MIB]
+        self.assertTrue(all(block["ddr_bytes"] == block["bytes"] for block in hot), map_)
+        self.assertTrue(any(block["ddr_accesses_per_s"] for block in hot), map_)
+
+        self.assertEqual(tenant.close(), 0)
+        self.assertFalse(page.exists())
+
+    def test_without_a_userfaultfd_nothing_moves_and_the_range_says_why(self):
+        self.start("[clients]\nuserfaultfd = false\n")
+        self.t.create_pool("p")
+        tenant = self.plain_user()
+        self.assertEqual(tenant.ask("range", "kv", 16 * MIB, 4 * MIB), "stays")
+        self.assertEqual(tenant.ask("hammer", 8 * MIB, 4 * MIB, 1), "ok")
+        told = self.the_range(tenant)
+        self.assertEqual((told["state"], told["promotions"]), ("no_uffd", 0))
+        self.assertTrue(told["reason"])
+        self.assertIn("terraced", told["mend"])
+        refused = self.tier("pause", tenant.process.pid, code=1)["error"]
+        self.assertEqual(refused["code"], "unsupported")
 
 
 if __name__ == "__main__":
