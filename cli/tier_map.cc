@@ -124,7 +124,7 @@ std::string legend(const TierMap& map, bool colour) {
       const char character = ddr ? ddr_characters[level] : cxl_characters[level];
       return colour ? painted(character, ddr, level) + "\x1b[0m" : std::string(1, character);
     };
-    std::string name = heat_level_name(level);
+    std::string name = heat_level_name(level, map);
     name.resize(10, ' ');
     text += "  " + sample(true) + "  " + sample(false) + "    " + name + (level == 0 ? "" : range) + "\n";
   }
@@ -155,7 +155,8 @@ int heat_level(uint8_t heat, const TierMap& map) {
   return heat_levels - 1 - from_top;
 }
 
-std::string heat_level_name(int level) {
+std::string heat_level_name(int level, const TierMap& map) {
+  if (level != 0 && map.heat_low == map.heat_high) return "used";  // nothing to compare with
   constexpr const char* names[heat_levels] = {"not used", "cool", "warm", "hot", "hottest"};
   return names[std::clamp(level, 0, heat_levels - 1)];
 }

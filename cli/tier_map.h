@@ -37,7 +37,7 @@ struct TierMap {
 // compare with each other, not with another program's).
 inline constexpr int heat_levels = 5;
 int heat_level(uint8_t heat, const TierMap& map);
-std::string heat_level_name(int level);
+std::string heat_level_name(int level, const TierMap& map);
 // "2 to 8 a second"; empty where no heat code falls into the level.
 std::string heat_level_range(int level, const TierMap& map);
 

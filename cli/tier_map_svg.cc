@@ -43,18 +43,19 @@ Look look_of(const TierBlock& block, const TierMap& map) {
   return look;
 }
 
-std::string words_of(const Look& look) {
+std::string words_of(const Look& look, const TierMap& map) {
   if (!look.memory) return "no memory";
   std::string text;
-  if (look.ddr_share > 0) text += "DDR, " + heat_level_name(look.ddr_level);
-  if (look.ddr_share < 1) text += (text.empty() ? "CXL, " : "; CXL, ") + heat_level_name(look.cxl_level);
+  if (look.ddr_share > 0) text += "DDR, " + heat_level_name(look.ddr_level, map);
+  if (look.ddr_share < 1) text += (text.empty() ? "CXL, " : "; CXL, ") + heat_level_name(look.cxl_level, map);
   return text + (look.busy ? "; busy" : "");
 }
 
 // `count` blocks from `column` on, all of one look: DDR's part above, CXL's below.
-void draw_run(Svg& svg, const Look& look, plan::SvgPoint corner, uint32_t count, const std::string& place) {
+void draw_run(Svg& svg, const TierMap& map, const Look& look, plan::SvgPoint corner, uint32_t count,
+              const std::string& place) {
   const double width = square * count;
-  const std::string title = place + ": " + words_of(look);
+  const std::string title = place + ": " + words_of(look, map);
   if (!look.memory) return svg.rectangle(corner, width, square, nothing_fill, title);
   const double ddr_height = square * look.ddr_share;
   if (ddr_height > 0) svg.rectangle(corner, width, ddr_height, ddr_fills[look.ddr_level], title);
@@ -72,7 +73,7 @@ void draw_row(Svg& svg, const TierMap& map, size_t first, size_t end, double top
     size_t behind = at + 1;
     while (behind < end && look_of(map.blocks[behind], map) == look) ++behind;
     const uint64_t to = std::min<uint64_t>(behind * map.block_bytes, map.range_bytes);
-    draw_run(svg, look, {left + square * static_cast<double>(at - first), top},
+    draw_run(svg, map, look, {left + square * static_cast<double>(at - first), top},
              static_cast<uint32_t>(behind - at), place_text(at * map.block_bytes, to));
     at = behind;
   }
@@ -87,7 +88,7 @@ void draw_legend(Svg& svg, const TierMap& map, double top) {
     if (level != 0 && range.empty()) continue;
     svg.rectangle({left, y}, 26, 12, ddr_fills[level]);
     svg.rectangle({left + 34, y}, 26, 12, cxl_fills[level]);
-    svg.text({left + 70, y + 10}, heat_level_name(level) + (level == 0 ? "" : ": " + range), {.size = 11});
+    svg.text({left + 70, y + 10}, heat_level_name(level, map) + (level == 0 ? "" : ": " + range), {.size = 11});
     y += 16;
   }
   svg.rectangle({left + 45, y + 4}, 4, 4, busy_fill);

@@ -109,6 +109,9 @@ TEST_CASE("Tier map: levels divide the heat that is there, the hottest last, and
   CHECK(heat_level_range(4, map) == "512 to 4096 a second");
   CHECK(heat_level_range(1, map) == "less than 8 a second");
   CHECK(heat_level_range(0, map).empty());
+  const TierMap alike = map_of({cell(1, 5), cell(2, 5)});
+  CHECK(heat_level_name(heat_level(5, alike), alike) == "used");
+  CHECK(heat_level_name(heat_level(12, map), map) == "hottest");
   const TierMap cold = map_of({cell(1, 0)});
   CHECK(heat_level(0, cold) == 0);
   for (int level = 0; level < heat_levels; ++level) CHECK(heat_level_range(level, cold).empty());
