@@ -23,8 +23,9 @@ double us(uint64_t ns) {
   return static_cast<double>(ns) / 1e3;
 }
 
-void move_one(TwoFiles& files, tiering::Mover& mover, uint32_t granule, Residency to, Times& times) {
-  if (to == Residency::ddr) files.memory.prepare_ddr(granule, 1);
+void move_one(TwoFiles& files, tiering::Mover& mover, uint32_t granule, Residency to, Times& times,
+              bool prepare = true) {
+  if (to == Residency::ddr && prepare) files.memory.prepare_ddr(granule, 1);
   const uint64_t begin_ns = tiering::monotonic_ns();
   const MoveReport report = files.memory.move(mover, granule, 1, to);
   if (report.result != MoveResult::done) die("a move failed, errno " + std::to_string(report.os_errno));
@@ -33,30 +34,60 @@ void move_one(TwoFiles& files, tiering::Mover& mover, uint32_t granule, Residenc
   times.copy_us.push_back(us(report.times.copy_ns));
 }
 
-// All granules down, then up again. Slots of DDR are made 16 ahead, so that what is copied into is not in the
-// caches.
-void move_all(TwoFiles& files, tiering::Mover& mover, Times& down, Times& up) {
-  const uint32_t count = files.memory.granule_count();
-  for (uint32_t granule = 0; granule < count; ++granule) move_one(files, mover, granule, Residency::cxl, down);
-  for (uint32_t granule = 0; granule < count; ++granule) {
-    if (granule % 16 == 0) files.memory.prepare_ddr(granule, std::min(16u, count - granule));
-    move_one(files, mover, granule, Residency::ddr, up);
+// The two files mapped once more, for copies beside the moves.
+struct Raw {
+  explicit Raw(TwoFiles& files)
+      : bytes(files.memory.bytes()), ddr(map(files.ddr.get())), cxl(map(files.cxl.get())) {}
+  char* map(int fd) {
+    maps.push_back(must(os::MemoryMap::reserve(bytes, 2 * mib), "reserve"));
+    void* at = ::mmap(maps.back().data(), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (at == MAP_FAILED) die("cannot map a memory file");
+    ::madvise(at, bytes, MADV_HUGEPAGE);
+    return static_cast<char*>(at);
   }
+  uint64_t bytes;
+  std::vector<os::MemoryMap> maps;
+  char *ddr, *cxl;
+};
+
+double timed_copy(char* to, const char* from, uint64_t bytes, tiering::CopyKind kind) {
+  *static_cast<volatile char*>(to) = 0;  // its translation is there
+  const uint64_t begin_ns = tiering::monotonic_ns();
+  tiering::copy_streamed(to, from, bytes, kind);
+  return us(tiering::monotonic_ns() - begin_ns);
 }
 
-// The same bytes between the same files, nothing else.
-void copy_all(TwoFiles& files, std::vector<double>& times_us, tiering::CopyKind kind) {
-  const uint64_t bytes = files.memory.bytes(), granule = files.memory.granule_bytes();
-  auto place = must(os::MemoryMap::reserve(bytes, 2 * mib), "reserve");
-  auto* cxl = reinterpret_cast<char*>(place.data());
-  if (::mmap(cxl, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, files.cxl.get(), 0) == MAP_FAILED)
-    die("mmap");
-  ::madvise(cxl, bytes, MADV_HUGEPAGE);
-  ::madvise(cxl, bytes, MADV_POPULATE_WRITE);
-  for (uint64_t at = 0; at < bytes; at += granule) {
-    const uint64_t begin_ns = tiering::monotonic_ns();
-    tiering::copy_streamed(cxl + at, files.memory.base() + at, granule, kind);
-    times_us.push_back(us(tiering::monotonic_ns() - begin_ns));
+struct Bare {
+  std::vector<double> down_us, up_us, plain_us;  // the same bytes between the same files, nothing else
+};
+
+// Bare copies and moves in turn, granule by granule, in both directions; every granule is down after the first
+// pass and up after the second. Pages of DDR are made 16 granules ahead, for copies as for moves.
+void move_and_copy(TwoFiles& files, tiering::Mover& mover, Times& down, Times& up, Bare& bare) {
+  Raw raw(files);
+  const uint32_t count = files.memory.granule_count();
+  const uint64_t granule_bytes = files.memory.granule_bytes();
+  ::madvise(raw.cxl, raw.bytes, MADV_POPULATE_READ);
+  Times unmeasured;
+  for (uint32_t granule = 0; granule < count; ++granule) {
+    const uint64_t at = granule * granule_bytes;
+    const bool copied = granule % 2 == 1;
+    if (copied)
+      bare.down_us.push_back(timed_copy(raw.cxl + at, raw.ddr + at, granule_bytes, tiering::best_copy_kind()));
+    if (granule % 8 == 1)
+      bare.plain_us.push_back(timed_copy(raw.cxl + at, raw.ddr + at, granule_bytes, tiering::CopyKind::plain));
+    move_one(files, mover, granule, Residency::cxl, copied ? unmeasured : down);
+  }
+  for (uint32_t granule = 0; granule < count; ++granule) {
+    const uint64_t at = granule * granule_bytes;
+    if (granule % 16 == 0) files.memory.prepare_ddr(granule, std::min(16u, count - granule));
+    const bool copied = granule % 2 == 1;
+    if (copied) {
+      // Slots need not be the granule's own place: the bytes come from wherever it lies.
+      const char* from = raw.cxl + files.memory.slot(granule) * granule_bytes;
+      bare.up_us.push_back(timed_copy(raw.ddr + at, from, granule_bytes, tiering::best_copy_kind()));
+    }
+    move_one(files, mover, granule, Residency::ddr, copied ? unmeasured : up, false);
   }
 }
 
@@ -105,28 +136,26 @@ void measure_mover(const Sizes& sizes, nlohmann::json& out) {
     return;
   }
   Times down, up;
-  std::vector<double> copies, plain;
-  for (int round = 0; round < sizes.rounds; ++round) {
-    copy_all(files, copies, tiering::best_copy_kind());
-    copy_all(files, plain, tiering::CopyKind::plain);
-    move_all(files, mover, down, up);
-  }
-  const double copy_us = median(copies);
+  Bare bare;
+  for (int round = 0; round < sizes.rounds; ++round) move_and_copy(files, mover, down, up, bare);
   const double gib_per_s = 2.0 * mib / gib * 1e6;
-  out["nt_copy_2m_gib_per_s"] = gib_per_s / copy_us;
-  out["memcpy_2m_gib_per_s"] = gib_per_s / median(plain);
+  const double down_ratio = median(bare.down_us) / median(down.stall_us),
+               up_ratio = median(bare.up_us) / median(up.stall_us);
+  out["nt_copy_2m_gib_per_s"] = gib_per_s / median(bare.down_us);
+  out["nt_copy_up_2m_gib_per_s"] = gib_per_s / median(bare.up_us);
+  out["memcpy_2m_gib_per_s"] = gib_per_s / median(bare.plain_us);
   out["demote_2m_gib_per_s"] = gib_per_s / median(down.stall_us);
   out["promote_2m_gib_per_s"] = gib_per_s / median(up.stall_us);
-  out["demote_2m_gib_per_s_over_nt_copy"] = copy_us / median(down.stall_us);
-  out["promote_2m_gib_per_s_over_nt_copy"] = copy_us / median(up.stall_us);
-  out["demote_2m_whole_over_nt_copy"] = copy_us / median(down.whole_us);
-  out["promote_2m_whole_over_nt_copy"] = copy_us / median(up.whole_us);
+  out["demote_2m_gib_per_s_over_nt_copy"] = down_ratio;
+  out["promote_2m_gib_per_s_over_nt_copy"] = up_ratio;
+  out["demote_2m_whole_over_nt_copy"] = median(bare.down_us) / median(down.whole_us);
+  out["promote_2m_whole_over_nt_copy"] = median(bare.up_us) / median(up.whole_us);
   out["copy_kind"] = tiering::copy_kind_name(tiering::best_copy_kind());
   std::printf(
-      "moves of 2 MiB, nobody else running: %s copy %.0f us, demotion %.0f us (x %.2f of its speed), promotion "
-      "%.0f us (x %.2f)\n",
-      tiering::copy_kind_name(tiering::best_copy_kind()), copy_us, median(down.stall_us),
-      copy_us / median(down.stall_us), median(up.stall_us), copy_us / median(up.stall_us));
+      "moves of 2 MiB, nobody else running (%s): down %.0f us, copy %.0f us: x %.2f of its speed; up %.0f us, "
+      "copy %.0f us: x %.2f\n",
+      tiering::copy_kind_name(tiering::best_copy_kind()), median(down.stall_us), median(bare.down_us),
+      down_ratio, median(up.stall_us), median(bare.up_us), up_ratio);
 
   std::vector<double> stalls;
   Times with_down, with_up;
