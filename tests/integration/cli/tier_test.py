@@ -3,15 +3,19 @@
 Everything runs as a user of its own: --all of root would reach every process of the machine.
 """
 
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 import xml.etree.ElementTree
@@ -244,6 +248,35 @@ class TierTest(unittest.TestCase):
         maps = self.json("map", "heap")["maps"]
         self.assertEqual(sum(block["bytes"] for block in maps[0]["blocks"]), 2 * GIB)
         self.assertEqual(sum(block["ddr_bytes"] for block in maps[0]["blocks"]), GIB // 2)
+
+    def on_a_terminal(self, *words, **environment):
+        """What it writes to a terminal of 100 columns."""
+        ours, its = pty.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
+        process = subprocess.Popen([self.terrace, "tier", *map(str, words)], stdout=its, stdin=its,
+                                   env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": "", **environment}, **BECOME)
+        os.close(its)
+        text = b""
+        while select.select([ours], [], [], 30)[0]:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # nobody has the other end any more
+                break
+            text += part
+        os.close(ours)
+        self.assertEqual(process.wait(30), 0)
+        return text.decode().replace("\r\n", "\n")
+
+    def test_a_map_on_a_terminal_is_as_wide_as_it_and_in_colour(self):
+        writer = self.writer("heap=1024")
+        text = self.on_a_terminal("map", writer.pid)
+        self.assertIn("\x1b[48;5;214;38;5;16mXXX", text)
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+        rows = [line for line in plain.splitlines() if line.endswith("|")]
+        self.assertTrue(all(len(row) <= 100 for row in rows), rows)
+        self.assertGreater(len(rows[0]), 90)
+        self.assertEqual(self.on_a_terminal("map", writer.pid, NO_COLOR="1"), plain)
+        self.assertEqual(self.on_a_terminal("map", writer.pid, TERM="dumb"), plain)
 
     def test_a_map_as_svg(self):
         writer = self.writer("heap=300", "kv=16")

@@ -5,10 +5,17 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <thread>
 
 #include "cli/tier_describe.h"
+#include "cli/tier_map.h"
 #include "cli/tier_request.h"
+#include "core/base/prng.h"
 #include "core/base/units.h"
 #include "tests/support/tier_page_file.h"
 
@@ -390,4 +397,105 @@ TEST_CASE("Tier pages: numbers that overflow are shown, and break nothing") {
   CHECK(!rates.table({place.page()}, 2).empty());
   std::memset(&range.ddr_bytes, 0xff, offsetof(TierRange, request) - offsetof(TierRange, ddr_bytes));
   CHECK(!rates.table({place.page()}, 3).empty());
+}
+
+namespace {
+
+// Everything that is made of a page for people and programs.
+void use_all_of(const TierPageFile& file, TierRates& rates, uint64_t now_ns) {
+  const auto page = file.read();
+  if (!page.ok()) return;
+  CHECK_FALSE(contains(tier_block(*page) + tier_table({*page}) + rates.table({*page}, now_ns), "\x1b"));
+  CHECK(to_json(*page).at("ranges").size() == page->ranges.size());
+  for (const TierRangeView& range : page->ranges) {
+    if (!range.has_cells || range.numbers.cell_count > 4096) continue;
+    const auto cells = file.cells(range);
+    if (!cells.ok()) continue;
+    const TierMap map = make_tier_map(page->title(), range, *cells, 64, 32);
+    CHECK(!tier_map_text(map, 64, true).empty());
+    CHECK(!tier_map_svg(map, 64).empty());
+    CHECK(map.blocks.size() <= 64u * 32u);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Tier pages: whatever bytes a page holds, what is made of it is safe") {
+  Place place;
+  TierPageMaker maker(place.places.prefix);
+  for (uint32_t i = 0; i < layout::tier_ranges_max; ++i) maker.add(i, "heap", 8 + i);
+  std::vector<char> good(layout::tier_cells_offset);
+  char* bytes = reinterpret_cast<char*>(maker.page);
+  std::memcpy(good.data(), bytes, good.size());
+  const UniqueFd directory(::open(maker.directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Prng random(20'251'121);
+  TierRates rates;
+  size_t read = 0;
+  for (uint64_t round = 1; round <= 3000; ++round) {
+    std::memcpy(bytes, good.data(), good.size());
+    // Some words of the ranges, of what edges are made of; now and then of the header.
+    const uint64_t words = 1 + random.below(24);
+    for (uint64_t i = 0; i < words; ++i) {
+      const bool header = random.below(16) == 0;
+      const uint64_t from = header ? 1 : layout::tier_ranges_offset / 8;
+      const uint64_t at =
+          from + random.below(header ? 12 : (layout::tier_cells_offset - layout::tier_ranges_offset) / 8);
+      const uint64_t edges[] = {0,
+                                1,
+                                UINT64_MAX,
+                                uint64_t{1} << 63,
+                                21,
+                                TierPageMaker::file_bytes,
+                                random.next(),
+                                random.next() & 0xff};
+      std::memcpy(bytes + 8 * at, &edges[random.below(std::size(edges))], 8);
+    }
+    const auto file =
+        TierPageFile::open(directory.get(), maker.directory, own_pid(), ::geteuid(), TierAccess::read);
+    if (!file.ok()) continue;
+    ++read;
+    use_all_of(*file, rates, round);
+  }
+  CHECK(read > 1000);  // or the damage is such that nothing was tried
+}
+
+TEST_CASE("Tier pages: a process that changes its page all the time, its length too, ends nobody") {
+  Place place;
+  TierPageMaker maker(place.places.prefix);
+  maker.add(0, "heap", 512);
+  const UniqueFd directory(::open(maker.directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd file_of_maker(::open(maker.path.c_str(), O_RDWR | O_CLOEXEC));
+  std::vector<char> good(layout::tier_cells_offset);
+  std::memcpy(good.data(), maker.page, good.size());
+  std::atomic<bool> over{false};
+  std::thread changer([&] {
+    Prng random(7);
+    const off_t lengths[] = {0, 100, 4096, 9000, layout::tier_cells_offset, layout::tier_cells_offset + 100};
+    while (!over) {
+      if (::ftruncate(file_of_maker.get(), lengths[random.below(std::size(lengths))]) != 0) return;
+      std::this_thread::sleep_for(std::chrono::microseconds(random.below(100)));
+      if (::ftruncate(file_of_maker.get(), TierPageMaker::file_bytes) != 0 ||
+          ::pwrite(file_of_maker.get(), good.data(), good.size(), 0) != static_cast<ssize_t>(good.size()))
+        return;
+      std::this_thread::sleep_for(std::chrono::microseconds(random.below(2000)));
+    }
+  });
+  TierRates rates;
+  size_t opened = 0, refused = 0;
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (uint64_t round = 1; (opened < 300 || refused < 20) && std::chrono::steady_clock::now() < patience;
+       ++round) {
+    auto file = TierPageFile::open(directory.get(), maker.directory, own_pid(), ::geteuid(), TierAccess::write);
+    if (!file.ok()) {
+      ++refused;
+      continue;
+    }
+    ++opened;
+    use_all_of(*file, rates, round);
+    (void)file->store(0, offsetof(TierRange, request), 1).ok();
+  }
+  over = true;
+  changer.join();
+  CHECK(refused >= 20);
+  CHECK(opened >= 300);
 }
