@@ -126,8 +126,8 @@ void PageHeap::mark(PageSpan span, uint8_t arena, RunState state) {
   records_[span.first + span.pages - 1].back = span.pages;
 }
 
-// Makes a span free and joins it with free neighbours of its arena.
-void PageHeap::release(PageSpan span, uint8_t arena) {
+// Makes a span free and joins it with free neighbours of its arena. Returns the joined run.
+PageSpan PageHeap::release(PageSpan span, uint8_t arena) {
   uint32_t after = span.first + span.pages;
   if (after < page_count_ && records_[after].state == RunState::free && records_[after].arena == arena) {
     tree_erase(arena, after);
@@ -144,6 +144,7 @@ void PageHeap::release(PageSpan span, uint8_t arena) {
   }
   mark(span, arena, RunState::free);
   tree_insert(arena, span.first);
+  return span;
 }
 
 void PageHeap::add(PageSpan span, uint8_t arena, bool dirty) {
@@ -187,11 +188,11 @@ uint32_t PageHeap::allocate(uint8_t arena, uint32_t pages, uint32_t align_pages,
   return first;
 }
 
-void PageHeap::free(uint32_t first) {
+PageSpan PageHeap::free(uint32_t first) {
   TERRACE_CHECK(is_used(first), "freeing pages that are not in use");
   RunRecord& head = records_[first];
   head.state = RunState::free;
-  release({first, head.pages}, head.arena);
+  return release({first, head.pages}, head.arena);
 }
 
 bool PageHeap::resize(uint32_t first, uint32_t pages) {
@@ -236,6 +237,26 @@ void PageHeap::move(PageSpan span, uint8_t arena) {
     page += pages;
   }
   TERRACE_CHECK(end <= page_count_, "moving pages outside the heap");
+}
+
+void PageHeap::move_part(uint32_t run, PageSpan part, uint8_t arena) {
+  const RunRecord whole = records_[run];
+  const uint32_t end = run + whole.pages, part_end = part.first + part.pages;
+  TERRACE_CHECK(whole.state == RunState::free && whole.arena != arena && part.pages > 0 && part.first >= run &&
+                    part_end <= end,
+                "moving a part of what is no free run");
+  tree_erase(whole.arena, run);
+  // Used while the pieces are made: a neighbour must not be joined with a record that is about to go.
+  mark(part, arena, RunState::used);
+  if (part.first > run) {
+    mark({run, part.first - run}, whole.arena, RunState::free);
+    tree_insert(whole.arena, run);
+  }
+  if (part_end < end) {
+    mark({part_end, end - part_end}, whole.arena, RunState::free);
+    tree_insert(whole.arena, part_end);
+  }
+  release(part, arena);
 }
 
 void PageHeap::set_dirty(PageSpan span, bool dirty) {

@@ -64,8 +64,8 @@ class PageHeap {
   // Returns no_page when no free run fits.
   uint32_t allocate(uint8_t arena, uint32_t pages, uint32_t align_pages, uint16_t tag);
 
-  // `first` must be the first page of a run in use (is_used).
-  void free(uint32_t first);
+  // `first` must be the first page of a run in use (is_used). Returns the free run that it is part of now.
+  PageSpan free(uint32_t first);
 
   // Shrinks, or grows into a free neighbour behind the run. False: nothing changed.
   bool resize(uint32_t first, uint32_t pages);
@@ -73,6 +73,9 @@ class PageHeap {
   // Moves whole runs to another arena, in use or free. `span` begins and ends at run boundaries, and none of
   // its runs is in `arena` already.
   void move(PageSpan span, uint8_t arena);
+
+  // Moves a part of the free run that begins at `run` to another arena.
+  void move_part(uint32_t run, PageSpan part, uint8_t arena);
 
   bool is_used(uint32_t page) const { return page < page_count_ && records_[page].state == RunState::used; }
   const RunRecord& run(uint32_t first) const { return records_[first]; }
@@ -106,7 +109,7 @@ class PageHeap {
   uint32_t lower_bound(uint8_t arena, uint32_t pages, uint32_t first) const;
   uint32_t aligned_skip(uint32_t first, uint32_t align_pages) const;
   void mark(PageSpan span, uint8_t arena, RunState state);
-  void release(PageSpan span, uint8_t arena);
+  PageSpan release(PageSpan span, uint8_t arena);
   uint64_t tree_pages(uint32_t node, uint32_t* nodes) const;
 
   RunRecord* records_ = nullptr;

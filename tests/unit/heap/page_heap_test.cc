@@ -256,5 +256,50 @@ TEST_CASE("PageHeap: moving runs to another arena keeps what is in use and joins
   CHECK(f.heap.allocate(66, 64, 1, 0) == 0);
 }
 
+TEST_CASE("PageHeap: a freed run says of which free run it is a part") {
+  Fixture f(64);
+  f.heap.add({0, 64}, 1, false);
+  uint32_t runs[4];
+  for (uint32_t& run : runs) run = f.heap.allocate(1, 16, 1, 0);
+  PageSpan free = f.heap.free(runs[1]);
+  CHECK(free.first == 16);
+  CHECK(free.pages == 16);
+  f.heap.free(runs[3]);
+  free = f.heap.free(runs[2]);
+  CHECK(free.first == 16);
+  CHECK(free.pages == 48);
+}
+
+TEST_CASE("PageHeap: parts of free runs go to another arena and come back") {
+  Prng random(7);
+  for (int round = 0; round < 400; ++round) {
+    Fixture f(256);
+    f.heap.add({0, 256}, 1, false);
+    const uint32_t before = f.heap.allocate(1, static_cast<uint32_t>(1 + random.below(40)), 1, 0);
+    const uint32_t run = f.heap.run(before).pages;
+    const uint32_t pages = 256 - run;
+    const auto skip = static_cast<uint32_t>(random.below(pages));
+    const auto part = static_cast<uint32_t>(1 + random.below(pages - skip));
+    f.heap.move_part(run, {run + skip, part}, 9);
+    REQUIRE(f.heap.check_all({0, 256}) == nullptr);
+    CHECK(f.heap.free_pages(9) == part);
+    CHECK(f.heap.free_pages(1) == pages - part);
+    // A second part, next to the first where there is room, joins it.
+    if (skip > 0) {
+      f.heap.move_part(run, {run + skip - 1, 1}, 9);
+      REQUIRE(f.heap.check_all({0, 256}) == nullptr);
+      CHECK(f.heap.run(run + skip - 1).pages == part + 1);
+    }
+    // What is taken there and freed as the first arena's is one run again.
+    const uint32_t taken = f.heap.allocate(9, skip > 0 ? part + 1 : part, 1, 0);
+    REQUIRE(taken != no_page);
+    f.heap.run(taken).arena = 1;
+    f.heap.free(taken);
+    f.heap.free(before);
+    REQUIRE(f.heap.check_all({0, 256}) == nullptr);
+    CHECK(f.heap.allocate(1, 256, 1, 0) == 0);
+  }
+}
+
 }  // namespace
 }  // namespace terrace::heap
