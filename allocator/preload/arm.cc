@@ -11,6 +11,7 @@
 
 #include "allocator/preload/link.h"
 #include "allocator/preload/message.h"
+#include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/window.h"
 
@@ -84,24 +85,68 @@ bool reserve(size_t ddr_bytes, size_t cxl_bytes) {
     // The DDR part shrinks last: it needs nobody's grant.
     size_t ddr = ddr_bytes < bytes ? ddr_bytes : bytes;
     uint32_t pages = static_cast<uint32_t>(bytes / page_bytes);
-    void* table = ::mmap(nullptr, heap::PageHeap::table_bytes(pages), PROT_READ | PROT_WRITE,
+    const size_t heap_bytes = (heap::PageHeap::table_bytes(pages) + 7) & ~size_t{7};
+    const size_t bits_bytes = (size_t{pages} + 63) / 64 * 8;
+    const size_t granules = (size_t{pages} + granule_pages - 1) / granule_pages;
+    const size_t table_bytes = heap_bytes + bits_bytes + granules * (sizeof(uint16_t) + 2);
+    void* table = ::mmap(nullptr, table_bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     bool usable = table != MAP_FAILED &&
                   (ddr == 0 || ::mprotect(reinterpret_cast<void*>(aligned), ddr, PROT_READ | PROT_WRITE) == 0);
     if (!usable) {
-      if (table != MAP_FAILED) ::munmap(table, heap::PageHeap::table_bytes(pages));
+      if (table != MAP_FAILED) ::munmap(table, table_bytes);
       ::munmap(reinterpret_cast<void*>(aligned), bytes);
       continue;
     }
+    window.private_bits = reinterpret_cast<uint64_t*>(static_cast<char*>(table) + heap_bytes);
+    window.held_counts = reinterpret_cast<uint16_t*>(static_cast<char*>(table) + heap_bytes + bits_bytes);
+    window.charged = reinterpret_cast<uint8_t*>(window.held_counts + granules);
+    window.held_for_good = window.charged + granules;
     window.base = reinterpret_cast<char*>(aligned);
     window.ddr_pages = static_cast<uint32_t>(ddr / page_bytes);
     window.total_pages = pages;
     window.mapped_pages = window.ddr_pages;
     window.heap.init(table, pages, aligned / page_bytes);
-    if (window.ddr_pages > 0) window.heap.add({0, window.ddr_pages}, ddr_arena, false);
     if (bytes < wanted) say("the address-space limit (ulimit -v) leaves a window of %u MiB only", bytes >> 20);
     return true;
   }
+  return false;
+}
+
+supply::Request request_for(supply::RequestKind kind) {
+  supply::Request request{};
+  request.magic = supply::magic;
+  request.version = supply::version;
+  request.kind = static_cast<uint16_t>(kind);
+  return request;
+}
+
+// Puts the supervisor's memory file in the place of the DDR part, so that its granules can be moved. False: it
+// stays anonymous memory, and nothing will move.
+bool map_front(Link& link) {
+  const supply::ControlHeader& control = *window.control;
+  if (control.policy[0] == 0 || control.ddr_budget < granule_bytes || control.cxl_budget == 0) return false;
+  // The engine maps everything a second time, for itself.
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) return false;
+  supply::Request request = request_for(supply::RequestKind::front);
+  request.bytes = size_t{window.total_pages} * page_bytes;
+  supply::Reply reply{};
+  int fd = -1;
+  if (!link.ask(request, &reply, &fd) || fd < 0) return false;
+  const size_t bytes = size_t{window.ddr_pages} * page_bytes;
+  bool mapped =
+      ::mmap(window.base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == window.base;
+  close_raw(fd);
+  if (mapped) next.madvise(window.base, bytes, MADV_HUGEPAGE);  // a wish
+  // W1, as leases.
+  if (mapped && next.madvise(window.base, bytes, MADV_DONTFORK) == 0) {
+    window.front_key = reply.segment_key;
+    return true;
+  }
+  if (::mmap(window.base, bytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != window.base)
+    fatal("start: the kernel took the window away and does not give it back");
   return false;
 }
 
@@ -144,10 +189,7 @@ bool arm_locked() {
     return give_up("in a seccomp sandbox that may kill for a socket; running on plain malloc");
   Link link;
   if (!link.open()) return give_up("no supervisor at TERRACE_SUPPLY; running on plain malloc");
-  supply::Request request{};
-  request.magic = supply::magic;
-  request.version = supply::version;
-  request.kind = static_cast<uint16_t>(supply::RequestKind::hello);
+  const supply::Request request = request_for(supply::RequestKind::hello);
   supply::Reply reply{};
   int fd = -1;
   if (!link.ask(request, &reply, &fd))
@@ -174,6 +216,9 @@ bool arm_locked() {
   }
   uint64_t dirty_max = ddr_bytes / 8 < free_dirty_bytes_max ? ddr_bytes / 8 : free_dirty_bytes_max;
   window.free_dirty_pages_max = dirty_max / page_bytes;
+  window.tiered = map_front(link);
+  if (window.ddr_pages > 0)
+    window.heap.add({0, window.ddr_pages}, window.tiered ? reserve_arena : ddr_arena, false);
   describe_window_in_slot();
   window_base.store(reinterpret_cast<uintptr_t>(window.base), std::memory_order_relaxed);
   window_span.store(size_t{window.total_pages} * page_bytes, std::memory_order_release);
@@ -201,10 +246,7 @@ bool add_segment(size_t bytes, size_t alignment) {
   if (window.segment_count == supply::segments_max || needed > left || now_ns() < window.segment_retry_ns)
     return false;
 
-  supply::Request request{};
-  request.magic = supply::magic;
-  request.version = supply::version;
-  request.kind = static_cast<uint16_t>(supply::RequestKind::segment);
+  supply::Request request = request_for(supply::RequestKind::segment);
   request.segment_index = window.segment_count;
   request.bytes = needed;
   supply::Reply reply{};
@@ -226,11 +268,13 @@ bool add_segment(size_t bytes, size_t alignment) {
         now_ns() + (status == supply::ReplyStatus::unavailable ? retry_unavailable_ns : retry_exhausted_ns);
     return false;
   }
-  size_t mapped = (reply.bytes < left ? reply.bytes : left) & ~(page_bytes - 1);
+  size_t mapped =
+      (reply.bytes < left ? reply.bytes : left) & ~((window.tiered ? granule_bytes : page_bytes) - 1);
   heap::PageSpan span{window.mapped_pages, static_cast<uint32_t>(mapped / page_bytes)};
   char* at = window.address(span.first);
   bool ok = ::mmap(at, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == at;
   close_raw(fd);
+  if (ok && window.tiered) next.madvise(at, mapped, MADV_HUGEPAGE);  // as the engine maps: neighbours join
   // W1: a child made behind this library's back gets no shared page to corrupt; it gets SIGSEGV.
   if (!ok || next.madvise(at, mapped, MADV_DONTFORK) != 0) {
     // Back to a reservation; if even that fails the range stays unused, which mapped_pages ensures.
@@ -245,8 +289,9 @@ bool add_segment(size_t bytes, size_t alignment) {
   window.segments[window.segment_count] = {reply.segment_key, span};
   window.heap.add(span, shared_arena(window.segment_count), false);
   window.mapped_pages += span.pages;
-  ++window.segment_count;
+  std::atomic_ref<uint32_t>(window.segment_count).store(window.segment_count + 1, std::memory_order_release);
   window.heap_lock.leave();
+  if (window.tiered) migrate_new_segment();
   return true;
 }
 

@@ -1,13 +1,14 @@
 // What fork does to the window.
 //
-// Leased pages are MAP_SHARED: after a plain fork each side would see the other's stores. So before the fork
-// every leased range in use is switched, in place, to a private mapping of the same file. Each switch is one
-// mmap: a store before it is in the file, a store after it in a private copy, and no thread sees anything else.
-// Then fork's own copy-on-write does the rest. What was switched stays private ("detached"): what the parent
-// writes afterwards becomes anonymous memory and has left the tier. Nobody in this process tree writes the
-// lease's pages below a detached range again, since one of the others may still read them.
+// Leased pages are MAP_SHARED, and so is the DDR part of a window that migrates: after a plain fork each side
+// would see the other's stores. So before the fork every such range in use is switched, in place, to a private
+// mapping of what lies behind it. Each switch is one mmap: a store before it is in the file, a store after it
+// in a private copy, and no thread sees anything else. Then fork's own copy-on-write does the rest. What was
+// switched stays private ("detached"): what the parent writes afterwards becomes anonymous memory and has left
+// the tier, and nothing of the window migrates any more. Nobody in this process tree writes the files' pages
+// below a detached range again, since one of the others may still read them.
 //
-// Ranges that are free stay leased in the parent; the child gets private memory in their place, before it can
+// Ranges that are free stay shared in the parent; the child gets private memory in their place, before it can
 // allocate from them. Between the parent's decision and the child's first step nothing is allocated from the
 // window (lock.h), whatever other libraries' fork handlers do.
 #include "allocator/preload/fork.h"
@@ -20,6 +21,7 @@
 
 #include "allocator/preload/link.h"
 #include "allocator/preload/message.h"
+#include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/tiers.h"
 #include "allocator/preload/window.h"
@@ -53,14 +55,28 @@ bool map_fresh(char* at, size_t bytes) {
                 0) == at;
 }
 
-// The next range to switch at or behind `from`, in segment `i`: used runs, with short gaps between them.
-heap::PageSpan next_used_range(uint32_t i, uint32_t from) {
-  const Segment& segment = window.segments[i];
-  uint32_t end = segment.span.first + segment.span.pages;
+// A part of the window with its arenas: a segment, or the front of a window that migrates.
+struct Home {
+  heap::PageSpan span;
+  uint8_t shared, detached;
+};
+
+uint32_t home_count() {
+  return window.segment_count + (window.tiered ? 1 : 0);
+}
+
+Home home(uint32_t i) {
+  if (i < window.segment_count) return {window.segments[i].span, shared_arena(i), detached_arena(i)};
+  return {{0, window.ddr_pages}, ddr_arena, detached_front_arena};
+}
+
+// The next range to switch at or behind `from`: used runs, with short gaps between them.
+heap::PageSpan next_used_range(const Home& part, uint32_t from) {
+  uint32_t end = part.span.first + part.span.pages;
   heap::PageSpan range{end, 0};
   for (uint32_t page = from; page < end; page += window.heap.run(page).pages) {
     const heap::RunRecord& record = window.heap.run(page);
-    if (record.arena != shared_arena(i)) {
+    if (record.arena != part.shared) {
       if (range.pages > 0) break;
     } else if (record.state == heap::RunState::used) {
       if (range.pages == 0) range.first = page;
@@ -72,32 +88,88 @@ heap::PageSpan next_used_range(uint32_t i, uint32_t from) {
   return range;
 }
 
-bool has_shared_runs_in_use(uint32_t i) {
-  return next_used_range(i, window.segments[i].span.first).pages > 0;
-}
-
-// The descriptor of a segment's lease, once more; -1 when the supervisor cannot be reached or refuses.
-int reopen(uint32_t i) {
-  supply::Request request{};
-  request.magic = supply::magic;
-  request.version = supply::version;
-  request.kind = static_cast<uint16_t>(supply::RequestKind::reopen);
-  request.segment_key = window.segments[i].key;
-  supply::Reply reply{};
-  int fd = -1;
-  Link link;
-  if (!link.open() || !link.ask(request, &reply, &fd)) return -1;
-  return fd;
+bool has_shared_runs_in_use(const Home& part) {
+  return next_used_range(part, part.span.first).pages > 0;
 }
 
 template <typename Visit>
-bool for_each_used_range(uint32_t i, Visit visit) {
-  const Segment& segment = window.segments[i];
-  for (heap::PageSpan range = next_used_range(i, segment.span.first); range.pages > 0;
-       range = next_used_range(i, range.first + range.pages))
+bool for_each_used_range(const Home& part, Visit visit) {
+  for (heap::PageSpan range = next_used_range(part, part.span.first); range.pages > 0;
+       range = next_used_range(part, range.first + range.pages))
     if (!visit(range, window.address(range.first), size_t{range.pages} * page_bytes)) return false;
   return true;
 }
+
+// Pages that a fork which failed half way made private, in runs that are not detached.
+bool is_private(uint32_t page) {
+  return (window.private_bits[page / 64] >> page % 64 & 1) != 0;
+}
+
+void note_private(heap::PageSpan span) {
+  for (uint32_t page = span.first; page < span.first + span.pages; ++page)
+    window.private_bits[page / 64] |= uint64_t{1} << page % 64;
+}
+
+// The pages from `page` on, before `end`, that lie one behind the other in one file, none of them private yet.
+uint32_t stretch_at(uint32_t page, uint32_t end, const PageSource& source) {
+  uint32_t next_page = page + 1;
+  for (; next_page < end && !is_private(next_page); ++next_page) {
+    if (next_page % granule_pages != 0) continue;
+    const PageSource there = source_of(next_page);
+    if (there.source != source.source || there.offset != source.offset + size_t{next_page - page} * page_bytes)
+      break;
+  }
+  return next_page - page;
+}
+
+template <typename Visit>
+bool for_each_stretch(heap::PageSpan range, Visit visit) {
+  const uint32_t end = range.first + range.pages;
+  for (uint32_t page = range.first; page < end;) {
+    if (is_private(page)) {
+      ++page;
+      continue;
+    }
+    const PageSource source = source_of(page);
+    const heap::PageSpan stretch{page, stretch_at(page, end, source)};
+    if (!visit(stretch, source)) return false;
+    page += stretch.pages;
+  }
+  return true;
+}
+
+// Descriptors by source, fetched once more from the supervisor.
+class Descriptors {
+ public:
+  Descriptors() {
+    for (int& fd : fds_) fd = -1;
+  }
+  ~Descriptors() {
+    for (int fd : fds_) close_raw(fd);
+  }
+  Descriptors(const Descriptors&) = delete;
+  Descriptors& operator=(const Descriptors&) = delete;
+
+  // False: the supervisor cannot be reached or refuses.
+  bool fetch(uint32_t source) {
+    if (fds_[source] >= 0) return true;
+    if (!connected_) connected_ = link_.open();
+    if (!connected_) return false;
+    supply::Request request{};
+    request.magic = supply::magic;
+    request.version = supply::version;
+    request.kind = static_cast<uint16_t>(supply::RequestKind::reopen);
+    request.segment_key = source == front_source ? window.front_key : window.segments[source].key;
+    supply::Reply reply{};
+    return link_.ask(request, &reply, &fds_[source]) && fds_[source] >= 0;
+  }
+  const int* all() const { return fds_; }
+
+ private:
+  Link link_;
+  bool connected_ = false;
+  int fds_[sources_max];
+};
 
 // Puts `copy` in the place of a range. False: nothing changed.
 bool move_into_place(char* copy, char* at, size_t bytes) {
@@ -112,13 +184,13 @@ bool move_into_place(char* copy, char* at, size_t bytes) {
 // and puts that in place. All memory is there and filled before the first range changes, and each range changes
 // whole: a range is shared or detached, never half of each. Right only while no other thread can store
 // meanwhile.
-bool detach_by_copy(uint32_t i, uint64_t* bytes_switched) {
+bool detach_by_copy(const Home& part, uint64_t* bytes_switched) {
   if (__libc_single_threaded == 0) return false;
   sigset_t all, before;
   sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, &before);  // a handler could store into what is being copied
   size_t total = 0;
-  for_each_used_range(i, [&](heap::PageSpan, char*, size_t bytes) {
+  for_each_used_range(part, [&](heap::PageSpan, char*, size_t bytes) {
     total += bytes;
     return true;
   });
@@ -128,15 +200,15 @@ bool detach_by_copy(uint32_t i, uint64_t* bytes_switched) {
   if (ok) {
     auto* const copies = static_cast<char*>(spare);
     size_t done = 0;
-    for_each_used_range(i, [&](heap::PageSpan, char* at, size_t bytes) {
+    for_each_used_range(part, [&](heap::PageSpan, char* at, size_t bytes) {
       memcpy(copies + done, at, bytes);
       done += bytes;
       return true;
     });
     done = 0;
-    ok = for_each_used_range(i, [&](heap::PageSpan range, char* at, size_t bytes) {
+    ok = for_each_used_range(part, [&](heap::PageSpan range, char* at, size_t bytes) {
       if (!move_into_place(copies + done, at, bytes)) return false;
-      window.heap.move(range, detached_arena(i));
+      window.heap.move(range, part.detached);
       *bytes_switched += bytes;
       done += bytes;
       return true;
@@ -148,19 +220,39 @@ bool detach_by_copy(uint32_t i, uint64_t* bytes_switched) {
   return ok;
 }
 
-// Both locks are held for the fork. On failure some ranges may be private already, and are "detached" then.
-bool detach_segment(uint32_t i, uint64_t* bytes_switched) {
-  int fd = reopen(i);
-  if (fd < 0) return detach_by_copy(i, bytes_switched);
-  uint32_t first = window.segments[i].span.first;
-  bool ok = for_each_used_range(i, [&](heap::PageSpan range, char* at, size_t bytes) {
-    if (!map_private(at, bytes, fd, size_t{range.first - first} * page_bytes)) return false;
-    window.heap.move(range, detached_arena(i));
-    *bytes_switched += bytes;
-    return true;
-  });
-  close_raw(fd);
-  return ok;
+// All locks are held for the fork. On failure some pages may be private already: they are marked, and the next
+// fork leaves them as they are.
+bool detach_by_mapping(const int* descriptors, uint64_t* bytes_switched) {
+  for (uint32_t i = 0; i < home_count(); ++i) {
+    const Home part = home(i);
+    const bool ok = for_each_used_range(part, [&](heap::PageSpan range, char*, size_t bytes) {
+      if (!for_each_stretch(range, [&](heap::PageSpan stretch, const PageSource& source) {
+            const int fd = descriptors[source.source];
+            if (fd < 0 || !map_private(window.address(stretch.first), size_t{stretch.pages} * page_bytes, fd,
+                                       source.offset))
+              return false;
+            note_private(stretch);
+            return true;
+          }))
+        return false;
+      window.heap.move(range, part.detached);
+      *bytes_switched += bytes;
+      return true;
+    });
+    if (!ok) return false;
+  }
+  return true;
+}
+
+bool fetch_descriptors(Descriptors* descriptors) {
+  for (uint32_t i = 0; i < home_count(); ++i)
+    if (!for_each_used_range(home(i), [&](heap::PageSpan range, char*, size_t) {
+          return for_each_stretch(range, [&](heap::PageSpan, const PageSource& source) {
+            return descriptors->fetch(source.source);
+          });
+        }))
+      return false;
+  return true;
 }
 
 void recount_live() {
@@ -168,7 +260,8 @@ void recount_live() {
   window.slot->live_ddr = window.slot->live_cxl = window.slot->live_detached = 0;
   memset(window.slot->segment_live, 0, sizeof(window.slot->segment_live));
   window.heap.for_each_run({0, window.ddr_pages}, [](heap::PageSpan run, heap::RunRecord& record) {
-    if (record.state == heap::RunState::used) count_live(ddr_arena, int64_t{run.pages} * int64_t{page_bytes});
+    if (record.state == heap::RunState::used)
+      count_live(record.arena, int64_t{run.pages} * int64_t{page_bytes});
   });
   for (uint32_t i = 0; i < window.segment_count; ++i)
     window.heap.for_each_run(window.segments[i].span, [](heap::PageSpan run, heap::RunRecord& record) {
@@ -177,12 +270,37 @@ void recount_live() {
     });
 }
 
-// Makes every leased range in use private. False: it could not be done for all.
+// Makes every shared range in use private. False: it could not be done for all. lock_moves() was called, and is
+// again when this returns.
 bool detach_all() {
+  bool any = false;
+  for (uint32_t i = 0; i < home_count(); ++i) any = any || has_shared_runs_in_use(home(i));
+  if (!any) return true;
+  give_up_for_fork();
   uint64_t bytes = 0;
-  bool ok = true;
-  for (uint32_t i = 0; ok && i < window.segment_count; ++i)
-    if (has_shared_runs_in_use(i)) ok = detach_segment(i, &bytes);
+  bool ok = false;
+  bool done = false;
+  {
+    Descriptors descriptors;
+    if (fetch_descriptors(&descriptors)) {
+      ok = detach_by_mapping(descriptors.all(), &bytes);
+      done = true;
+    }
+  }
+  if (!done) {
+    // Nothing moves any more: the lock is for the engine's thread, which has the descriptors still.
+    unlock_moves();
+    ok = switch_by_engine(
+        [](void* switched, const int* descriptors) {
+          return detach_by_mapping(descriptors, static_cast<uint64_t*>(switched));
+        },
+        &bytes);
+    lock_moves();
+    for (uint32_t i = 0; !ok && i < home_count(); ++i)
+      if (has_shared_runs_in_use(home(i)) && !detach_by_copy(home(i), &bytes)) break;
+    for (uint32_t i = 0; !ok && i < home_count() && !has_shared_runs_in_use(home(i)); ++i)
+      ok = i + 1 == home_count();
+  }
   if (bytes > 0) {
     recount_live();
     count(&supply::Slot::forks_switched);
@@ -191,29 +309,37 @@ bool detach_all() {
   return ok;
 }
 
-// Free leased ranges: inherited by the child just long enough to be replaced there, so that nothing else is
+// Free shared ranges: inherited by the child just long enough to be replaced there, so that nothing else is
 // mapped in their place meanwhile.
 template <typename Visit>
-void for_each_shared_range(Visit visit) {
-  for (uint32_t i = 0; i < window.segment_count; ++i) {
-    if (window.heap.free_pages(shared_arena(i)) == 0) continue;
-    const Segment segment = window.segments[i];
-    uint32_t end = segment.span.first + segment.span.pages;
-    for (uint32_t page = segment.span.first; page < end;) {
-      uint32_t pages = window.heap.run(page).pages;
-      if (window.heap.run(page).arena == shared_arena(i)) visit(i, heap::PageSpan{page, pages});
-      page += pages;
-    }
+void for_each_free_shared_run(const Home& part, Visit visit) {
+  const uint32_t end = part.span.first + part.span.pages;
+  for (uint32_t page = part.span.first; page < end;) {
+    const heap::RunRecord record = window.heap.run(page);
+    if (record.arena == part.shared || record.arena == reserve_arena) visit(heap::PageSpan{page, record.pages});
+    page += record.pages;
   }
 }
 
 void advise_shared_ranges(int advice) {
-  for_each_shared_range([&](uint32_t, heap::PageSpan span) {
-    next.madvise(window.address(span.first), size_t{span.pages} * page_bytes, advice);
+  for (uint32_t i = 0; i < home_count(); ++i)
+    for_each_free_shared_run(home(i), [&](heap::PageSpan span) {
+      next.madvise(window.address(span.first), size_t{span.pages} * page_bytes, advice);
+    });
+}
+
+// DDR memory in use that is charged to the parent.
+uint64_t inherited_ddr_bytes() {
+  uint64_t bytes = window.slot->live_ddr;
+  window.heap.for_each_run({0, window.ddr_pages}, [&](heap::PageSpan run, heap::RunRecord& record) {
+    if (record.state == heap::RunState::used && record.arena == detached_front_arena)
+      bytes += uint64_t{run.pages} * page_bytes;
   });
+  return bytes;
 }
 
 void start_child() {
+  unlock_moves_in_child();
   window.deferred.store(0, std::memory_order_relaxed);  // other threads' blocks: they stay in use in the child
   window.during_fork.store(0, std::memory_order_relaxed);
   ++window.generation;
@@ -221,25 +347,26 @@ void start_child() {
                              ? supply::no_slot
                              : static_cast<uint32_t>(window.slot - supply::slots_of(window.control));
   // Move first, then map: joined runs are one mapping each. All of these runs are free.
-  for (uint32_t i = 0; i < window.segment_count; ++i) {
-    const Segment segment = window.segments[i];
-    uint32_t end = segment.span.first + segment.span.pages;
-    for (uint32_t page = segment.span.first; page < end;) {
-      heap::PageSpan span{page, window.heap.run(page).pages};
-      if (window.heap.run(page).arena == shared_arena(i)) {
-        char* at = window.address(page);
-        size_t bytes = size_t{span.pages} * page_bytes;
-        // Memory that cannot be replaced must not be used: it is the parent's.
-        if (!map_fresh(at, bytes)) fatal("fork: the child cannot replace its parent's leased memory");
-        window.heap.set_dirty(span, false);
-        window.heap.move(span, detached_arena(i));
-      }
-      page = span.first + span.pages;
-    }
+  for (uint32_t i = 0; i < home_count(); ++i) {
+    const Home part = home(i);
+    for_each_free_shared_run(part, [&](heap::PageSpan span) {
+      // Memory that cannot be replaced must not be used: it is the parent's.
+      if (!map_fresh(window.address(span.first), size_t{span.pages} * page_bytes))
+        fatal("fork: the child cannot replace its parent's memory");
+      window.heap.set_dirty(span, false);
+      // The free front is plain memory here, charged page by page.
+      const uint8_t arena = part.shared == ddr_arena ? ddr_arena : part.detached;
+      if (window.heap.run(span.first).arena != arena) window.heap.move(span, arena);
+    });
+  }
+  if (window.tiered) {
+    window.tiered = false;
+    window.free_dirty_pages = 0;
+    window.charged_granules = 0;
   }
   if (claim_slot(parent_slot)) {
     recount_live();
-    window.slot->inherited_bytes = window.slot->live_ddr;
+    window.slot->inherited_bytes = inherited_ddr_bytes();
     window.slot->peak_live = window.slot->live_ddr + window.slot->live_cxl + window.slot->live_detached;
   }
 }
@@ -260,6 +387,7 @@ pid_t fork_safely(pid_t (*real)()) {
     return -1;
   }
   int saved = errno;
+  lock_moves();
   bool safe = !is_armed() || detach_all();
   pid_t pid = -1;
   if (safe) {
@@ -275,9 +403,12 @@ pid_t fork_safely(pid_t (*real)()) {
       return 0;
     }
     if (is_armed()) advise_shared_ranges(MADV_DONTFORK);
+    unlock_moves();
   } else {
+    unlock_moves();
     count(&supply::Slot::forks_failed);
-    say("fork refused (EAGAIN): leased memory cannot be made private (supervisor gone, no memory for a copy, "
+    say("fork refused (EAGAIN): memory of this run cannot be made private (supervisor gone, no memory for a "
+        "copy, "
         "or too many mappings)");
     saved = EAGAIN;
   }

@@ -42,11 +42,29 @@ bool resolve_next() {
   look_up(found.fork, "fork");
   look_up(found.bare_fork, "_Fork");
   look_up(found.madvise, "madvise");
+  look_up(found.mprotect, "mprotect");
+  look_up(found.read, "read");
+  look_up(found.write, "write");
+  look_up(found.pread, "pread");
+  look_up(found.pwrite, "pwrite");
+  look_up(found.readv, "readv");
+  look_up(found.writev, "writev");
+  look_up(found.preadv, "preadv");
+  look_up(found.pwritev, "pwritev");
+  look_up(found.preadv2, "preadv2");
+  look_up(found.pwritev2, "pwritev2");
+  look_up(found.vmsplice, "vmsplice");
+  look_up(found.send, "send");
+  look_up(found.sendto, "sendto");
+  look_up(found.sendmsg, "sendmsg");
+  look_up(found.sendmmsg, "sendmmsg");
   // glibc has them all; an allocator that replaces it may lack valloc and pvalloc, then glibc's would hand out
   // memory of another heap: those two are made of memalign instead.
   if (!found.malloc || !found.calloc || !found.realloc || !found.free || !found.memalign ||
       !found.aligned_alloc || !found.posix_memalign || !found.malloc_usable_size || !found.fork ||
-      !found.madvise)
+      !found.madvise || !found.mprotect || !found.read || !found.write || !found.pread || !found.pwrite ||
+      !found.readv || !found.writev || !found.preadv || !found.pwritev || !found.preadv2 || !found.pwritev2 ||
+      !found.send || !found.sendto || !found.sendmsg || !found.sendmmsg)
     fatal("no complete malloc behind this library (static program, or not glibc)");
   auto* malloc_function = found.malloc;
   found.malloc = nullptr;

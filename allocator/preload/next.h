@@ -10,6 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 
+struct iovec;
+struct mmsghdr;
+struct msghdr;
+struct sockaddr;
 struct termios;
 struct winsize;
 
@@ -30,6 +34,22 @@ struct Next {
   pid_t (*fork)();
   pid_t (*bare_fork)();  // _Fork
   int (*madvise)(void*, size_t, int);
+  int (*mprotect)(void*, size_t, int);
+  ssize_t (*read)(int, void*, size_t);
+  ssize_t (*write)(int, const void*, size_t);
+  ssize_t (*pread)(int, void*, size_t, off_t);
+  ssize_t (*pwrite)(int, const void*, size_t, off_t);
+  ssize_t (*readv)(int, const iovec*, int);
+  ssize_t (*writev)(int, const iovec*, int);
+  ssize_t (*preadv)(int, const iovec*, int, off_t);
+  ssize_t (*pwritev)(int, const iovec*, int, off_t);
+  ssize_t (*preadv2)(int, const iovec*, int, off_t, int);
+  ssize_t (*pwritev2)(int, const iovec*, int, off_t, int);
+  ssize_t (*vmsplice)(int, const iovec*, size_t, unsigned);
+  ssize_t (*send)(int, const void*, size_t, int);
+  ssize_t (*sendto)(int, const void*, size_t, int, const sockaddr*, unsigned);
+  ssize_t (*sendmsg)(int, const msghdr*, int);
+  int (*sendmmsg)(int, mmsghdr*, unsigned, int);
 };
 
 extern Next next;

@@ -4,7 +4,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "allocator/preload/front.h"
 #include "allocator/preload/message.h"
+#include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/window.h"
 
@@ -34,7 +36,7 @@ bool take_from(uint8_t arena, uint32_t pages, uint32_t align_pages, uint64_t sup
   if (first == heap::no_page) return false;
   heap::PageSpan run{first, pages};
   heap::PageSpan dirty = window.heap.dirty_stretch(run);
-  if (arena == ddr_arena) window.free_dirty_pages -= window.heap.count_dirty(run);
+  if (arena == ddr_arena && !window.tiered) window.free_dirty_pages -= window.heap.count_dirty(run);
   window.heap.set_dirty(run, true);
   *taken = {window.address(first), window.address(dirty.first), size_t{dirty.pages} * page_bytes};
   count(counter);
@@ -42,12 +44,20 @@ bool take_from(uint8_t arena, uint32_t pages, uint32_t align_pages, uint64_t sup
   return true;
 }
 
-bool take_in_budget(uint32_t pages, uint32_t align_pages, Taken* taken) {
+bool take_ddr(uint32_t pages, uint32_t align_pages, Taken* taken) {
   size_t bytes = size_t{pages} * page_bytes;
-  if (window.heap.free_pages(ddr_arena) >= pages && charge(bytes)) {
-    if (take_from(ddr_arena, pages, align_pages, &supply::Slot::allocations_ddr, taken)) return true;
-    uncharge(bytes);
-  }
+  const auto counter = &supply::Slot::allocations_ddr;
+  if (window.tiered)
+    return take_from(ddr_arena, pages, align_pages, counter, taken) ||
+           (charge_front(pages, align_pages) && take_from(ddr_arena, pages, align_pages, counter, taken));
+  if (window.heap.free_pages(ddr_arena) < pages || !charge(bytes)) return false;
+  if (take_from(ddr_arena, pages, align_pages, counter, taken)) return true;
+  uncharge(bytes);
+  return false;
+}
+
+bool take_in_budget(uint32_t pages, uint32_t align_pages, Taken* taken) {
+  if (take_ddr(pages, align_pages, taken)) return true;
   for (uint32_t i = 0; i < window.segment_count; ++i)
     if (take_from(shared_arena(i), pages, align_pages, &supply::Slot::allocations_cxl, taken)) return true;
   return false;
@@ -57,7 +67,7 @@ bool take_detached(uint32_t pages, uint32_t align_pages, Taken* taken) {
   for (uint32_t i = 0; i < window.segment_count; ++i)
     if (take_from(detached_arena(i), pages, align_pages, &supply::Slot::allocations_detached, taken))
       return true;
-  return false;
+  return take_from(detached_front_arena, pages, align_pages, &supply::Slot::allocations_detached, taken);
 }
 
 // use_next from a lock that refused: a fork is under way.
@@ -78,7 +88,7 @@ uint32_t checked_page(const void* pointer, const char* message) {
   return page;
 }
 
-// Gives free resident DDR pages back. heap_lock is held.
+// Gives free resident DDR pages back. heap_lock is held, and the DDR part is anonymous memory.
 void purge() {
   uint64_t kept = 0;
   window.heap.for_each_run({0, window.ddr_pages}, [&](heap::PageSpan run, heap::RunRecord& record) {
@@ -111,11 +121,12 @@ void free_locked(uint32_t page, bool clean) {
   size_t bytes = size_t{run.pages} * page_bytes;
   if (clean)
     window.heap.set_dirty(run, false);
-  else if (record.arena == ddr_arena)
+  else if (record.arena == ddr_arena && !window.tiered)
     window.free_dirty_pages += run.pages;
-  window.heap.free(page);
+  heap::PageSpan joined = window.heap.free(page);
   count_live(record.arena, -static_cast<int64_t>(bytes));
   if (record.arena != ddr_arena) return;
+  if (window.tiered) return front_freed(joined);
   if (record.tag == window.generation)
     uncharge(bytes);
   else
@@ -132,7 +143,8 @@ bool give_pages_back(uint32_t page) {
   uint8_t arena = __atomic_load_n(&record.arena, __ATOMIC_RELAXED);
   char* at = window.address(page);
   size_t bytes = size_t{record.pages} * page_bytes;
-  if (arena == ddr_arena) return record.pages >= purge_now_pages && next.madvise(at, bytes, MADV_DONTNEED) == 0;
+  if (arena == ddr_arena)
+    return !window.tiered && record.pages >= purge_now_pages && next.madvise(at, bytes, MADV_DONTNEED) == 0;
   // Leased pages stay: punching them would give up the space that the lease has reserved.
   if (is_shared(arena) || record.pages < replace_pages) return false;
   return ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
@@ -149,13 +161,19 @@ bool charge(size_t bytes) {
     if (bytes > window.control->ddr_budget || now > window.control->ddr_budget - bytes) return false;
   while (!used.compare_exchange_weak(now, now + bytes, std::memory_order_relaxed));
   // After the common counter: a process that dies in between leaves too much there, never too little.
-  count(&supply::Slot::ddr_charged, bytes);
+  std::atomic_ref<uint64_t>(window.slot->ddr_charged).fetch_add(bytes, std::memory_order_relaxed);
   return true;
+}
+
+void charge_anyway(size_t bytes) {
+  if (window.slot == nullptr) return;
+  std::atomic_ref<uint64_t>(window.control->ddr_used).fetch_add(bytes, std::memory_order_relaxed);
+  std::atomic_ref<uint64_t>(window.slot->ddr_charged).fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void uncharge(size_t bytes) {
   if (window.slot == nullptr) return;
-  count(&supply::Slot::ddr_charged, -uint64_t{bytes});
+  std::atomic_ref<uint64_t>(window.slot->ddr_charged).fetch_sub(bytes, std::memory_order_relaxed);
   std::atomic_ref<uint64_t>(window.control->ddr_used).fetch_sub(bytes, std::memory_order_relaxed);
 }
 
@@ -169,10 +187,15 @@ void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal
   Taken taken;
 
   if (fits) {
-    if (!window.heap_lock.enter()) return bypass(refusal);
-    if (window.deferred.load(std::memory_order_relaxed) != 0) free_deferred();
-    bool found = take_in_budget(pages, align_pages, &taken);
-    window.heap_lock.leave();
+    bool found = false;
+    for (bool again = true; again;) {
+      if (!window.heap_lock.enter()) return bypass(refusal);
+      if (window.deferred.load(std::memory_order_relaxed) != 0) free_deferred();
+      found = take_in_budget(pages, align_pages, &taken);
+      window.heap_lock.leave();
+      // Promotions may have left CXL memory behind that could stand in for the reserve's.
+      again = !found && again_after_settling(pages, align_pages);
+    }
     if (found) return hand_out(taken, zero);
 
     if (!window.supply_lock.enter()) return bypass(refusal);
@@ -245,7 +268,7 @@ bool resize_large(void* pointer, size_t bytes) {
   if (!window.heap_lock.enter()) return pages * page_bytes < had;
   const heap::RunRecord before = window.heap.run(page);
   size_t now = size_t{pages} * page_bytes;
-  bool ddr = before.arena == ddr_arena;
+  bool ddr = before.arena == ddr_arena && !window.tiered;  // charged page by page
   bool done = false;
   if (now < had) {
     heap::PageSpan tail{page + pages, before.pages - pages};
@@ -278,8 +301,8 @@ size_t usable_large(const void* pointer) {
 
 bool trim_large() {
   if (!is_armed() || !window.heap_lock.enter()) return false;
-  bool any = window.free_dirty_pages > 0;
-  purge();
+  bool any = window.tiered ? trim_front() : window.free_dirty_pages > 0;
+  if (!window.tiered) purge();
   window.heap_lock.leave();
   return any;
 }
@@ -289,7 +312,7 @@ bool madvise_large(void* address, size_t bytes, int advice) {
   if (!in_window(address) || bytes == 0 || reinterpret_cast<uintptr_t>(address) % page_bytes != 0) return false;
   uint32_t page = window.page_of(address);
   uint32_t pages = pages_for(bytes);
-  if (page < window.ddr_pages || pages > window.mapped_pages - page) return false;
+  if ((page < window.ddr_pages && !window.tiered) || pages > window.mapped_pages - page) return false;
   // MADV_FREE allows the bytes to stay; the others promise zeros. The lease keeps its pages (see
   // give_pages_back), so zeros are written.
   if (advice != MADV_FREE) memset(address, 0, size_t{pages} * page_bytes);

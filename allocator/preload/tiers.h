@@ -30,8 +30,9 @@ bool madvise_large(void* address, size_t bytes, int advice);
 // Frees what was queued while a fork was under way. heap_lock is held.
 void free_deferred();
 
-// DDR budget. heap_lock is held.
+// DDR budget. Any thread.
 bool charge(size_t bytes);
+void charge_anyway(size_t bytes);  // beyond the budget
 void uncharge(size_t bytes);
 
 }  // namespace terrace::preload

@@ -1,17 +1,27 @@
-// The window: one reserved address range, a DDR part of anonymous private memory in front, then the leases
-// (segments) that this process was granted, one behind the other as they come.
+// The window: one reserved address range, a DDR part in front, then the leases (segments) that this process was
+// granted, one behind the other as they come.
 //
-//   base          base + ddr_pages        mapped_pages              total_pages
-//    | DDR: anonymous | segment 0 | segment 1 | ... | reserved, PROT_NONE |
+//   base      base + ddr_pages         mapped_pages              total_pages
+//    | DDR part | segment 0 | segment 1 | ... | reserved, PROT_NONE |
 //
-// Place     exports.cc → tiers.cc (allocate, free, resize) → this; arm.cc fills it; fork.cc switches it.
+// Without migration the DDR part is private anonymous memory, charged to the run's budget page by page. With
+// migration (`tiered`) it is a memory file that the supervisor made, as long as the window, granule i at offset
+// i, mapped shared; the budget is charged by granules, and the engine (migrate.cc) changes what lies behind a
+// granule: the file at its own offset, or a granule's worth of some lease. Addresses never change, so the heap
+// does not know: its arenas say where in the window a page is, not on which tier.
+//
+// Place     exports.cc → tiers.cc (allocate, free, resize) → this; arm.cc fills it; fork.cc switches it;
+//           front.cc charges granules; migrate.cc moves them.
 // Threads   All fields below `heap` belong to the holder of heap_lock, except where noted. Lock order:
-//           supply_lock, then heap_lock. A fork takes both.
+//           supply_lock, heap_lock, the engine's lock of the range. A fork takes them all. Nobody who holds the
+//           range's lock waits for one of the others, and nobody waits for the engine's thread while holding
+//           one of them but a fork, which the engine's thread never waits for.
 //
 // Invariants
 //   W1  A page of arena `shared(i)` is mapped MAP_SHARED from segment i's lease and not inherited by fork.
 //   W2  A page of arena `detached(i)` is private memory of this process. The lease's own page below it is
 //       never written or punched again by this process or its children: one of them may still read it.
+//       So it is with the front's file for pages of `detached_front_arena`.
 //   W3  While a fork is under way neither the heap nor the mapping of the window changes but by the fork.
 #pragma once
 
@@ -40,7 +50,14 @@ constexpr bool is_shared(uint8_t arena) {
 constexpr uint32_t segment_of(uint8_t arena) {
   return is_shared(arena) ? arena - 1u : arena - 1u - supply::segments_max;
 }
-static_assert(detached_arena(supply::segments_max - 1) < heap::arenas_max);
+// Tiered only: granules of the DDR part that are not charged (mapped to the file, but no page of it exists),
+// and pages of that part that are private since a fork.
+inline constexpr uint8_t reserve_arena = detached_arena(supply::segments_max);
+inline constexpr uint8_t detached_front_arena = reserve_arena + 1;
+static_assert(detached_front_arena < heap::arenas_max);
+
+inline constexpr uint32_t granule_pages = 512;
+inline constexpr size_t granule_bytes = granule_pages * page_bytes;
 
 struct Segment {
   uint64_t key;         // names the lease to the supervisor
@@ -54,12 +71,21 @@ struct Window {
   heap::PageHeap heap;
   uint32_t ddr_pages = 0;
   uint32_t total_pages = 0;
-  uint32_t mapped_pages = 0;  // DDR part and segments; written under both locks
-  uint32_t segment_count = 0;
+  uint32_t mapped_pages = 0;   // DDR part and segments; written under both locks
+  uint32_t segment_count = 0;  // written under both locks; the engine reads it without (atomic_ref)
   Segment segments[supply::segments_max] = {};
-  uint16_t generation = 0;        // forks between this process and the one that armed: the tag of its runs
-  uint64_t free_dirty_pages = 0;  // DDR pages that are free and still resident
-  uint64_t free_dirty_pages_max = 0;
+  uint16_t generation = 0;            // forks between this process and the one that armed: the tag of its runs
+  uint64_t free_dirty_pages = 0;      // DDR pages that are free and still resident; not tiered
+  uint64_t free_dirty_pages_max = 0;  // tiered: free pages of charged granules
+  uint64_t* private_bits = nullptr;   // a bit a page: private since a fork that failed half way
+
+  bool tiered = false;  // written while the process has one thread, or by a fork's child
+  uint64_t front_key = 0;
+  uint8_t* charged =
+      nullptr;  // a byte a granule of the DDR part: 1 when it is not in reserve. Read by the engine
+  uint8_t* held_for_good = nullptr;  // a byte a granule of the window: must not move, ever. atomic_ref
+  uint16_t* held_counts = nullptr;   // terrace_hold's, a granule each
+  uint32_t charged_granules = 0;     // in the budget, wherever in the window they are; atomic_ref
 
   supply::ControlHeader* control = nullptr;
   supply::Slot* slot = nullptr;  // nullptr in a child that found no free slot: no DDR budget then

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -17,6 +19,7 @@
 #include <ctime>
 #include <system_error>
 
+#include "allocator/supply/huge_file.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"
 
@@ -97,7 +100,8 @@ Result<std::unique_ptr<Broker>> Broker::start(Session& session, BrokerOptions op
   std::unique_ptr<Broker> broker(new Broker(session, std::move(options)));
   TERRACE_ASSIGN_OR_RETURN(broker->control_, ControlPage::create({.ddr_bytes = broker->options_.ddr_bytes,
                                                                   .cxl_bytes = broker->options_.cxl_bytes,
-                                                                  .fallback = broker->options_.fallback}));
+                                                                  .fallback = broker->options_.fallback,
+                                                                  .migration = &broker->options_.migration}));
   TERRACE_RETURN_IF_ERROR(broker->listen());
   Broker* self = broker.get();
   session.on_notice([self](const LeaseNotice& notice) {
@@ -257,8 +261,14 @@ void Broker::answer(Connection& connection, const Request& request, pid_t peer, 
       // Another image of the same process: what it had is nobody's now.
       for (Segment& segment : segments_)
         if (segment.owner == peer) segment.index = segments_max;
+      fronts_.remove_if([&](const Front& front) { return front.owner == peer; });
       break;
     }
+    case RequestKind::front: return make_front(request, peer, reply, fd);
+    case RequestKind::userfault_device:
+      *fd = options_.migration.userfault_device;
+      if (*fd >= 0) status = ReplyStatus::ok;
+      break;
     case RequestKind::segment: return grant(connection, request, peer, reply, fd);
     case RequestKind::reopen: {
       std::lock_guard lock(mutex_);
@@ -266,6 +276,11 @@ void Broker::answer(Connection& connection, const Request& request, pid_t peer, 
         if (segment.key != request.segment_key || segment.owner != peer) continue;
         *fd = segment.lease->fd();
         status = *fd >= 0 ? ReplyStatus::ok : ReplyStatus::unavailable;
+      }
+      for (const Front& front : fronts_) {
+        if (front.key != request.segment_key || front.owner != peer) continue;
+        *fd = front.fd.get();
+        status = ReplyStatus::ok;
       }
       break;
     }
@@ -315,6 +330,33 @@ void Broker::grant(Connection& connection, const Request& request, pid_t peer, R
   segments_.push_back(std::move(segment));
   ++stats_.leases_granted;
   stats_.leased_bytes_peak = std::max(stats_.leased_bytes_peak, leased_bytes_);
+}
+
+// A sparse file as long as the process's window. In huge pages where this process may mount (so that a granule
+// is one translation), else as the kernel gives them to memfds.
+void Broker::make_front(const Request& request, pid_t peer, Reply* reply, int* fd) {
+  reply->status = static_cast<uint16_t>(ReplyStatus::refused);
+  // At most what a window can be: both budgets, rounded up.
+  const uint64_t bytes_max =
+      round_up(options_.ddr_bytes, limits::granule_bytes) + round_up(options_.cxl_bytes, limits::granule_bytes);
+  rlimit file_size{};
+  if (options_.migration.policy.empty() || request.bytes == 0 || request.bytes > bytes_max ||
+      request.bytes % limits::granule_bytes != 0 || ::getrlimit(RLIMIT_FSIZE, &file_size) != 0 ||
+      (file_size.rlim_cur != RLIM_INFINITY && request.bytes > file_size.rlim_cur))
+    return;
+  Front front{.key = 0, .owner = peer, .fd = make_huge_file(request.bytes)};
+  if (!front.fd.valid()) {
+    front.fd.reset(::memfd_create("terrace-front", MFD_CLOEXEC));
+    if (!front.fd.valid() || ::ftruncate(front.fd.get(), static_cast<off_t>(request.bytes)) != 0) return;
+  }
+  std::lock_guard lock(mutex_);
+  fronts_.remove_if([&](const Front& old) { return old.owner == peer; });
+  front.key = next_key_++;
+  reply->status = static_cast<uint16_t>(ReplyStatus::ok);
+  reply->bytes = request.bytes;
+  reply->segment_key = front.key;
+  *fd = front.fd.get();
+  fronts_.push_back(std::move(front));
 }
 
 // The session waits for a manager that is away. Once in an outage that is worth its time: most restarts are

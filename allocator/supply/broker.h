@@ -46,6 +46,7 @@ struct BrokerOptions {
   std::string label;      // of the leases: "<label>", "<label>#2", ...; empty: no labels
   uint64_t tick_ns = ns_per_s;
   uint64_t grant_patience_ns = 2 * ns_per_s;  // how long a full pool is asked again while memory comes back
+  Migration migration;
   // A line for the person who runs the program. Any thread; must not call back.
   std::function<void(const std::string&)> warn;
 };
@@ -53,6 +54,7 @@ struct BrokerOptions {
 struct RunStats {
   Totals totals;
   uint64_t peak_live_bytes = 0;  // all processes together, as seen each tick; at least any process's own peak
+  uint64_t ddr_used = 0;         // of the DDR budget
   uint64_t leases_granted = 0, leases_released = 0;
   uint64_t leased_bytes = 0, leased_bytes_peak = 0;
 };
@@ -89,6 +91,12 @@ class Broker {
     uint64_t connection = 0;  // not 0: its descriptor is on the way over this connection
     int scans_unmapped = 0;
   };
+  // The memory file of one process's DDR part. Its memory lives as long as somebody maps it.
+  struct Front {
+    uint64_t key = 0;
+    pid_t owner = 0;
+    UniqueFd fd;
+  };
   struct Connection {
     uint64_t id = 0;
     UniqueFd socket;
@@ -101,6 +109,8 @@ class Broker {
     bool known = false;   // they could be read
     bool hidden = false;  // they could not, of a process that uses the window: it may map any lease of the run
     bool control = false;
+    // Its engine samples by taking translations away: what is resident says nothing, what the slot says counts.
+    bool moves = false;
     uint64_t ddr_bytes = 0;
     std::map<uint64_t, uint64_t> cxl_bytes;  // by segment key
   };
@@ -111,6 +121,7 @@ class Broker {
   void serve(Connection& connection);
   void answer(Connection& connection, const Request& request, pid_t peer, Reply* reply, int* fd);
   void grant(Connection& connection, const Request& request, pid_t peer, Reply* reply, int* fd);
+  void make_front(const Request& request, pid_t peer, Reply* reply, int* fd);
   uint64_t preferred_bytes(pid_t peer);
   Result<std::shared_ptr<Lease>> grant_lease(pid_t peer, uint64_t needed, std::string* label);
   bool manager_stays_away();
@@ -122,6 +133,7 @@ class Broker {
   void note_mappings(const std::vector<View>& views);
   bool anyone_maps(const Segment& segment);
   void release_unmapped();
+  void note_migration(pid_t pid, const Slot& slot);
   void report_usage(const std::vector<View>& views);
   void warn(const std::string& text);
   void wake_watcher();
@@ -139,6 +151,8 @@ class Broker {
   std::list<Connection> connections_;
   uint64_t next_connection_ = 1;
   std::vector<Segment> segments_;
+  std::list<Front> fronts_;
+  std::set<pid_t> still_;  // processes of which it was said that their memory does not move
   uint64_t next_key_ = 1;
   uint64_t label_serial_ = 0;
   uint64_t leased_bytes_ = 0;  // held, asked for and not yet refused

@@ -27,6 +27,14 @@ void add(const Slot& slot, Totals* totals) {
   totals->switched_bytes += slot.switched_bytes;
   totals->forks_failed += slot.forks_failed;
   ++totals->processes;
+  if (slot.promotions + slot.demotions > 0) ++totals->processes_moved;
+  totals->promotions += slot.promotions;
+  totals->demotions += slot.demotions;
+  totals->moves_undone += slot.moves_undone;
+  totals->moves_skipped += slot.moves_skipped;
+  totals->stalled_ns += slot.stalled_ns;
+  totals->copy_ns += slot.copy_ns;
+  totals->sampler_ns += slot.sampler_ns;
 }
 
 }  // namespace
@@ -49,6 +57,16 @@ Result<std::unique_ptr<ControlPage>> ControlPage::create(Budgets budgets) {
   page->header_->slots = slots_max;
   page->header_->ddr_budget = budgets.ddr_bytes;
   page->header_->cxl_budget = budgets.cxl_bytes;
+  if (const Migration* migration = budgets.migration; migration != nullptr && !migration->policy.empty()) {
+    if (migration->policy.size() >= policy_name_bytes)
+      return Error{.code = ErrorCode::invalid_argument,
+                   .where = "ControlPage::create",
+                   .detail = "the policy's name is too long: " + migration->policy};
+    migration->policy.copy(page->header_->policy, policy_name_bytes - 1);
+    page->header_->copy_bytes_per_s = migration->copy_bytes_per_s;
+    page->header_->round_ns = migration->round_ns;
+    page->header_->userfault_from_device = migration->userfault_device >= 0 ? 1 : 0;
+  }
   for (uint32_t i = 0; i < slots_max; ++i) page->slot(i).parent_slot = no_slot;
   return page;
 }
@@ -139,6 +157,11 @@ Totals ControlPage::totals() const {
     sum.live_ddr += one.live_ddr;
     sum.live_cxl += one.live_cxl;
     sum.live_detached += one.live_detached;
+    if (static_cast<uint32_t>(one.migration_state) == static_cast<uint32_t>(MigrationState::running)) {
+      ++sum.processes_moving;
+      sum.tier_ddr += one.tier_ddr_bytes;
+      sum.tier_cxl += one.tier_cxl_bytes;
+    }
   }
   return sum;
 }

@@ -9,12 +9,23 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "allocator/supply/protocol.h"
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 
 namespace terrace::supply {
+
+// What lets the programs' memory move between DDR and CXL. Without it their DDR part is plain memory.
+struct Migration {
+  std::string policy;             // of tiering/policy; empty: nothing moves
+  uint64_t copy_bytes_per_s = 0;  // of each process; 0: unbounded
+  uint64_t round_ns = 0;          // 0: the engine's own
+  // /dev/userfaultfd, for programs that may not make a userfaultfd themselves; -1: they may. The caller's, open
+  // as long as the Broker lives.
+  int userfault_device = -1;
+};
 
 // Sums over processes: those that ended, and those that still run.
 struct Totals {
@@ -24,6 +35,11 @@ struct Totals {
   uint64_t fallbacks = 0, refused = 0, during_fork = 0;
   uint64_t forks_switched = 0, switched_bytes = 0, forks_failed = 0;
   uint64_t processes = 0;
+  uint64_t processes_moving = 0;        // in which the engine runs now
+  uint64_t processes_moved = 0;         // in which it moved something
+  uint64_t tier_ddr = 0, tier_cxl = 0;  // of running processes whose memory migrates: where it is now
+  uint64_t promotions = 0, demotions = 0, moves_undone = 0, moves_skipped = 0;  // granules
+  uint64_t stalled_ns = 0, copy_ns = 0, sampler_ns = 0;
 };
 
 class ControlPage {
@@ -32,6 +48,7 @@ class ControlPage {
     uint64_t ddr_bytes = 0;
     uint64_t cxl_bytes = 0;
     bool fallback = false;
+    const Migration* migration = nullptr;  // nullptr or without a policy: nothing moves
   };
   static Result<std::unique_ptr<ControlPage>> create(Budgets budgets);
   ~ControlPage();

@@ -15,7 +15,7 @@
 namespace terrace::supply {
 
 inline constexpr uint32_t magic = 0x31535254;  // "TRS1"
-inline constexpr uint16_t version = 1;
+inline constexpr uint16_t version = 2;
 
 // Environment of a supervised program.
 inline constexpr char socket_variable[] = "TERRACE_SUPPLY";
@@ -36,7 +36,9 @@ inline constexpr uint32_t no_slot = UINT32_MAX;
 enum class RequestKind : uint16_t {
   hello = 1,    // once a process: reply carries the control page's descriptor and the process's slot
   segment = 2,  // a lease of at least `bytes`: reply carries its descriptor, `bytes`, `segment_key`
-  reopen = 3,   // the descriptor of `segment_key` once more (to switch it at fork)
+  reopen = 3,   // the descriptor of `segment_key` (a lease or a front) once more
+  front = 4,  // a memory file of `bytes` for the DDR part of a window that migrates: descriptor, `segment_key`
+  userfault_device = 5,  // the machine's /dev/userfaultfd, where programs cannot make a userfaultfd themselves
 };
 
 enum class ReplyStatus : uint16_t {
@@ -91,9 +93,28 @@ struct alignas(64) Slot {
   uint64_t forks_switched;  // forks that made CXL pages private
   uint64_t switched_bytes;  // bytes of CXL ranges made private
   uint64_t forks_failed;
+  // Migration, written by the engine's thread.
+  uint64_t migration_state;  // MigrationState
+  uint64_t tier_ddr_bytes;   // of the window, granules in use or not: in DDR now, ...
+  uint64_t tier_cxl_bytes;
+  uint64_t promotions, demotions;  // granules
+  uint64_t moves_undone, moves_skipped;
+  uint64_t stalled_ns, copy_ns;
+  uint64_t sampler_ns;
+  uint64_t ddr_hit_permille;
+  uint64_t held_bytes;
   uint64_t segment_live[segments_max];
 };
-static_assert(sizeof(Slot) == 704 && offsetof(Slot, window_base) == 8 && offsetof(Slot, segment_live) == 160);
+static_assert(sizeof(Slot) == 768 && offsetof(Slot, window_base) == 8 && offsetof(Slot, segment_live) == 256);
+
+enum class MigrationState : uint64_t {
+  not_started = 0,  // off, or no lease yet
+  running = 1,
+  stopped = 2,  // ring, fork or a failure ended it: the program said why on stderr where it was a failure
+  forked = 3,   // private memory since a fork
+};
+
+inline constexpr size_t policy_name_bytes = 32;
 
 struct alignas(64) ControlHeader {
   uint32_t magic;
@@ -103,9 +124,14 @@ struct alignas(64) ControlHeader {
   uint32_t reserved;
   uint64_t ddr_budget;
   uint64_t cxl_budget;
-  uint64_t ddr_used;  // charged by all processes; raised before a slot's own count, lowered after it
+  uint64_t ddr_used;          // charged by all processes; raised before a slot's own count, lowered after it
+  uint64_t copy_bytes_per_s;  // what a process's engine may copy; 0: as much as it likes
+  uint64_t round_ns;          // between an engine's plans
+  char policy[policy_name_bytes];  // zero-terminated; empty: no migration
+  uint32_t userfault_from_device;  // 1: ask for userfault_device
+  uint32_t reserved_2;
 };
-static_assert(sizeof(ControlHeader) == 64);
+static_assert(sizeof(ControlHeader) == 128);
 
 inline constexpr size_t control_bytes = sizeof(ControlHeader) + slots_max * sizeof(Slot);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 
 #include "allocator/supply/broker.h"
 #include "core/base/clock.h"
@@ -103,6 +104,10 @@ void Broker::scan_locked() {
       misses = views[i].control || views[i].hidden || greeting_.contains(pid) ? 0 : misses + 1;
       if (!ended && misses < scans_before_release) continue;
       if (control_->read(index).pid == slots[i].second.pid) control_->reclaim(index);
+      if (ended) {
+        fronts_.remove_if([&](const Front& front) { return front.owner == pid; });
+        still_.erase(pid);
+      }
       slot_misses_.erase(index);
       if (ended) pidfds_.erase(pid);
     }
@@ -113,13 +118,21 @@ void Broker::scan_locked() {
     for (auto at = pidfds_.begin(); at != pidfds_.end();)
       at = seen.contains(at->first) ? std::next(at) : pidfds_.erase(at);
   }
+  for (const auto& [index, slot] : slots) note_migration(static_cast<pid_t>(slot.pid), slot);
   note_mappings(views);
   release_unmapped();
   report_usage(views);
 }
 
 Broker::View Broker::look_at(pid_t pid, const Slot* slot) {
-  View view{.pid = pid, .known = false, .hidden = false, .control = false, .ddr_bytes = 0, .cxl_bytes = {}};
+  View view{.pid = pid,
+            .known = false,
+            .hidden = false,
+            .control = false,
+            .moves = false,
+            .ddr_bytes = 0,
+            .cxl_bytes = {}};
+  view.moves = slot != nullptr && slot->migration_state == static_cast<uint64_t>(MigrationState::running);
   std::vector<MappedRange> ranges = slot != nullptr ? read_smaps(pid) : read_maps(pid);
   view.known = !ranges.empty();
   std::lock_guard lock(mutex_);
@@ -144,6 +157,7 @@ Broker::View Broker::look_at(pid_t pid, const Slot* slot) {
     uint64_t end = std::min<uint64_t>(range.end, slot->window_base + slot->window_bytes);
     if (begin < end) view.ddr_bytes += std::min<uint64_t>(range.rss_bytes, end - begin);
   }
+  if (view.moves) view.ddr_bytes = slot->tier_ddr_bytes;
   return view;
 }
 
@@ -198,6 +212,22 @@ void Broker::release_unmapped() {
   }
 }
 
+// The engine's thread has no stderr: what hinders it is said here, once a process.
+void Broker::note_migration(pid_t pid, const Slot& slot) {
+  const auto reason = static_cast<int>(slot.migration_state >> 32);
+  if (reason <= 0 || reason >= 4096) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (!still_.insert(pid).second) return;
+  }
+  const char* hint = reason == EPERM || reason == EACCES ? " (no right to userfaultfd: see 'terrace doctor')"
+                     : reason == ENOSYS || reason == ENOTTY || reason == EINVAL
+                         ? " (the kernel lacks what it takes: Linux 6.7 and userfaultfd)"
+                         : "";
+  warn(process_name(pid) + "[" + std::to_string(pid) +
+       "]: its memory stays where it is: " + std::system_category().message(reason) + hint);
+}
+
 void Broker::report_usage(const std::vector<View>& views) {
   if (!session_.connected()) return;  // the next scan reports again
   struct Report {
@@ -225,7 +255,9 @@ void Broker::report_usage(const std::vector<View>& views) {
         if (!view.cxl_bytes.contains(segment.key)) continue;
         if (first == nullptr || (segment.owner == view.pid && first->owner != view.pid)) first = &segment;
         UsageReport& usage = reports[segment.key].usage;
-        usage.cxl_bytes = std::min(usage.cxl_bytes + view.cxl_bytes.at(segment.key), segment.lease->bytes());
+        const bool owned = view.moves && segment.owner == view.pid;
+        const uint64_t bytes = owned ? usage.live_bytes : view.cxl_bytes.at(segment.key);
+        usage.cxl_bytes = std::min(usage.cxl_bytes + bytes, segment.lease->bytes());
       }
       if (first != nullptr) reports[first->key].usage.ddr_bytes += view.ddr_bytes;
     }
@@ -262,6 +294,7 @@ RunStats Broker::stats() {
   stats.totals = control_->totals();
   stats.peak_live_bytes = std::max(stats.peak_live_bytes, stats.totals.peak_live_process);
   stats.leased_bytes = leased_bytes_;
+  stats.ddr_used = control_->ddr_used();
   return stats;
 }
 

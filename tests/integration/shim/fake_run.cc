@@ -1,6 +1,6 @@
 // `terrace run` over a FakeSession: the whole shim and supervisor without a daemon.
 //   fake_run [--ddr S] [--cxl S] [--pool-size S] [--min-size N] [--fallback] [--tick MS] [--stats FILE]
-//   [--revoke-after MS]
+//   [--away-after MS] [--policy NAME] [--round MS] [--copy-budget S]
 //            -- PROGRAM ARGUMENTS
 // Exits as the program did; 99 when something leaked: a lease after all its users ended.
 #include <sys/stat.h>
@@ -63,8 +63,10 @@ int supervise(const std::vector<std::string>& command, BrokerOptions options, ui
     });
   uint64_t ddr_usage_max = 0, cxl_usage_max = 0, live_usage_max = 0;
   std::string holder;
+  uint64_t moving_max = 0;
   std::jthread watcher([&](std::stop_token stop) {
     while (!stop.stop_requested()) {
+      moving_max = std::max(moving_max, (*broker)->stats().totals.processes_moving);
       uint64_t ddr = 0, cxl = 0, live = 0;
       for (const auto& entry : session.usage()) {
         ddr += entry.second.ddr_bytes;
@@ -82,6 +84,7 @@ int supervise(const std::vector<std::string>& command, BrokerOptions options, ui
   watcher.request_stop();
   watcher.join();
   RunStats stats = (*broker)->stats();
+  uint64_t ddr_used = stats.ddr_used;
   broker->reset();
   const auto& t = stats.totals;
   nlohmann::json document = {{"exit_code", code},
@@ -104,6 +107,15 @@ int supervise(const std::vector<std::string>& command, BrokerOptions options, ui
                              {"reported_cxl_max", cxl_usage_max},
                              {"reported_live_max", live_usage_max},
                              {"reported_holder", holder},
+                             {"promotions", t.promotions},
+                             {"demotions", t.demotions},
+                             {"moves_undone", t.moves_undone},
+                             {"moves_skipped", t.moves_skipped},
+                             {"stalled_ns", t.stalled_ns},
+                             {"copy_ns", t.copy_ns},
+                             {"processes_moved", t.processes_moved},
+                             {"moving_max", moving_max},
+                             {"ddr_used_at_end", ddr_used},
                              {"pool_free_at_end", session.free_bytes()}};
   if (!stats_file.empty()) std::ofstream(stats_file) << document.dump(1) << "\n";
   if (go_away_after_ms == 0 && session.free_bytes() != pool_bytes) {
@@ -125,6 +137,11 @@ int main(int argc, char** argv) {
   uint64_t pool_bytes = 2 * terrace::gib;
   std::string min_size = "4096", stats_file;
   int go_away_after_ms = 0;
+  // The tests' parameter: the whole suite runs with and without migration.
+  if (const char* policy = std::getenv("TERRACE_TEST_POLICY"); policy != nullptr)
+    options.migration.policy = policy;
+  if (const char* round = std::getenv("TERRACE_TEST_ROUND_MS"); round != nullptr)
+    options.migration.round_ns = std::stoull(round) * terrace::ns_per_ms;
   std::vector<std::string> words(argv + 1, argv + argc), command;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
@@ -150,6 +167,12 @@ int main(int argc, char** argv) {
       stats_file = value;
     else if (word == "--tick")
       options.tick_ns = std::stoull(value) * terrace::ns_per_ms;
+    else if (word == "--policy")
+      options.migration.policy = value == "static" ? "" : value;
+    else if (word == "--round")
+      options.migration.round_ns = std::stoull(value) * terrace::ns_per_ms;
+    else if (word == "--copy-budget")
+      options.migration.copy_bytes_per_s = size_of(value);
     else if (word == "--away-after")
       go_away_after_ms = std::stoi(value);
     else

@@ -27,6 +27,8 @@ import unittest
 BUILD = pathlib.Path(os.environ.get("TERRACE_BUILD_DIR") or pathlib.Path(__file__).resolve().parents[3] / "build/dev")
 HERE = BUILD / "tests/integration/shim"
 LIBRARY = pathlib.Path(os.environ.get("TERRACE_MALLOC") or BUILD / "allocator/libterrace_malloc.so")
+# The whole suite runs twice: memory stays where it is first put, and memory that the engine moves as fast as it can.
+MIGRATES = os.environ.get("TERRACE_TEST_POLICY", "static") != "static"
 REAL_PROGRAMS = ("/usr/bin/python3", "git", "gcc", "sqlite3", "redis-server")
 
 
@@ -98,7 +100,14 @@ class Library(ShimTest):
         exported = {line.split()[-1] for line in symbols.splitlines()}
         family = {"malloc", "calloc", "realloc", "reallocarray", "free", "free_sized", "free_aligned_sized",
                   "aligned_alloc", "posix_memalign", "memalign", "valloc", "pvalloc", "malloc_usable_size",
-                  "malloc_trim", "madvise", "fork", "__fork", "_Fork", "daemon", "forkpty"}
+                  "malloc_trim", "madvise", "fork", "__fork", "_Fork", "daemon", "forkpty",
+                  # memory that must not move meanwhile
+                  "read", "write", "pread", "pwrite", "pread64", "pwrite64", "readv", "writev", "preadv", "pwritev",
+                  "preadv64", "pwritev64", "preadv2", "pwritev2", "preadv64v2", "pwritev64v2", "__read_chk",
+                  "__pread_chk", "__pread64_chk", "vmsplice", "process_vm_writev", "send", "sendto", "sendmsg",
+                  "sendmmsg", "io_submit", "mprotect", "pkey_mprotect", "mlock", "mlock2", "mlockall",
+                  "io_uring_queue_init", "io_uring_queue_init_params", "io_uring_queue_init_mem", "io_uring_setup",
+                  "terrace_hold", "terrace_unhold"}
         operators = {name for name in exported if name.startswith(("_Zn", "_Zd"))}
         self.assertEqual(exported - operators, family)
         self.assertEqual(len(operators), 20)
@@ -259,7 +268,7 @@ class Torture(ShimTest):
                   "b=next(int(l.split('-')[0],16) for l in open('/proc/self/maps') if 'terrace-control' in l)\n"
                   "print('ready',flush=True)\nwhile True:\n"
                   "  for slot,pid in ((900,%d),(901,0xffffffff),(902,1)):\n"
-                  "    ctypes.memmove(b+64+slot*704,struct.pack('I',pid),4)\n"
+                  "    ctypes.memmove(b+128+slot*768,struct.pack('I',pid),4)\n"
                   "  time.sleep(0.002)" % stranger.pid)
         process = subprocess.Popen(self.shim_command(["/usr/bin/python3", "-c", script]), stdout=subprocess.PIPE,
                                    text=True, env=self.environment, preexec_fn=die_with_parent)
@@ -345,13 +354,51 @@ class Fork(ShimTest):
         if os.geteuid() != 0:
             self.skipTest("needs root for chroot")
         run = self.shim([HERE / "shim_fork_cases", "refused_with_threads"], "--ddr", "4M")
-        self.assertEqual(run.stats["forks_failed"], 1)
-        self.assertIn("EAGAIN", run.err)
+        if MIGRATES:
+            self.assertEqual((run.stats["forks_failed"], run.stats["forks_switched"]), (0, 1))
+        else:
+            self.assertEqual(run.stats["forks_failed"], 1)
+            self.assertIn("EAGAIN", run.err)
 
     def test_refused_half_way(self):
         run = self.shim([HERE / "shim_fork_cases", "refused_half_way"], "--ddr", "0", "--cxl", "1G")
         self.assertEqual(run.stats["forks_failed"], 2)
         self.assertGreaterEqual(run.stats["forks_switched"], 2)
+
+
+@unittest.skipUnless(MIGRATES, "nothing moves")
+class Busy(ShimTest):
+    """Each case of busy_cases.cc: right with the protection, wrong without it."""
+
+    def check(self, name, *, fails_without=True):
+        command = [HERE / "shim_busy_cases", name]
+        options = ("--ddr", "16M", "--cxl", "64M", "--policy", "churn", "--round", "1")
+        run = self.shim(command, *options)
+        self.assertGreater(run.stats["promotions"], 0)
+        if fails_without and "here" not in run.out:
+            self.environment["TERRACE_TEST_HOLD_NOTHING"] = "1"
+            self.shim(command, *options, code=1)
+
+    def test_direct_reads(self):
+        self.check("direct_reads")
+
+    def test_pages_in_a_pipe(self):
+        self.check("pages_in_a_pipe")
+
+    def test_protections(self):
+        self.check("protections")
+
+    def test_locks(self):
+        self.check("locks")
+
+    def test_held_by_the_program(self):
+        self.check("held_by_the_program")
+
+    def test_a_ring(self):
+        self.check("a_ring")
+
+    def test_written_by_itself(self):
+        self.check("written_by_itself", fails_without=False)  # a page at a time: too short to be hit at will
 
 
 class Python(ShimTest):
@@ -554,7 +601,7 @@ class Redis(ShimTest):
 
 
 def main():
-    for name in ("shim_fake_run", "shim_torture", "shim_fork_cases"):
+    for name in ("shim_fake_run", "shim_torture", "shim_fork_cases", "shim_busy_cases"):
         if not (HERE / name).is_file():
             sys.exit(f"{HERE / name} was not built")
     program = unittest.main(exit=False, verbosity=2)

@@ -81,8 +81,10 @@ bool eventually(const std::function<bool()>& condition) {
 }
 
 struct Fixture {
-  explicit Fixture(uint64_t pool_bytes, uint64_t cxl_bytes) : session(pool_bytes) {
+  explicit Fixture(uint64_t pool_bytes, uint64_t cxl_bytes, const Migration& migration = {})
+      : session(pool_bytes) {
     BrokerOptions options;
+    options.migration = migration;
     options.ddr_bytes = 16 * mib;
     options.cxl_bytes = cxl_bytes;
     options.label = "run:test";
@@ -192,6 +194,76 @@ TEST_CASE("Broker: wild requests are refused, and the next one is served") {
   Reply reply{};
   CHECK_FALSE(other_version.receive(&reply));
   CHECK(Client(f.broker->socket_path()).ask(RequestKind::hello).status == ok);
+}
+
+TEST_CASE(
+    "Broker: a program that migrates gets one memory file, again for the asking, until it is another program") {
+  UniqueFd device(::memfd_create("stands-for-userfaultfd", MFD_CLOEXEC));
+  Fixture f(gib, 64 * mib,
+            {.policy = "some", .copy_bytes_per_s = 5, .round_ns = 7, .userfault_device = device.get()});
+  Client client(f.broker->socket_path());
+  REQUIRE(client.ask(RequestKind::hello).status == ok);
+  auto* header =
+      static_cast<ControlHeader*>(::mmap(nullptr, control_bytes, PROT_READ, MAP_SHARED, client.fd(), 0));
+  REQUIRE(header != MAP_FAILED);
+  CHECK(std::string(header->policy) == "some");
+  CHECK(header->copy_bytes_per_s == 5);
+  CHECK(header->round_ns == 7);
+  CHECK(header->userfault_from_device == 1);
+  ::munmap(header, control_bytes);
+
+  const uint64_t window = 80 * mib;  // both budgets
+  Reply front = client.ask(RequestKind::front, window);
+  REQUIRE(front.status == ok);
+  struct stat made {
+  }, again{};
+  REQUIRE(::fstat(client.fd(), &made) == 0);
+  CHECK(made.st_size == static_cast<off_t>(window));
+  CHECK(made.st_blocks == 0);
+  CHECK(client.ask(RequestKind::reopen, 0, front.segment_key).status == ok);
+  REQUIRE(::fstat(client.fd(), &again) == 0);
+  CHECK(again.st_ino == made.st_ino);
+  CHECK(again.st_dev == made.st_dev);
+  CHECK(client.ask(RequestKind::userfault_device).status == ok);
+  REQUIRE(::fstat(client.fd(), &again) == 0);
+  struct stat given {};
+  REQUIRE(::fstat(device.get(), &given) == 0);
+  CHECK(again.st_ino == given.st_ino);
+
+  for (uint64_t wild : {uint64_t{0}, window + 2 * mib, uint64_t{4096}, UINT64_MAX})
+    CHECK(client.ask(RequestKind::front, wild).status == refused);
+  REQUIRE(client.ask(RequestKind::hello).status == ok);  // as after exec
+  CHECK(client.ask(RequestKind::reopen, 0, front.segment_key).status == refused);
+}
+
+TEST_CASE("Broker: without a policy there is neither file nor device") {
+  Fixture f(gib, 64 * mib);
+  Client client(f.broker->socket_path());
+  REQUIRE(client.ask(RequestKind::hello).status == ok);
+  CHECK(client.ask(RequestKind::front, 80 * mib).status == refused);
+  CHECK(client.ask(RequestKind::userfault_device).status == refused);
+}
+
+TEST_CASE("Broker: why a program's memory does not move is said once") {
+  Fixture f(gib, 64 * mib, {.policy = "some", .copy_bytes_per_s = 0, .round_ns = 0, .userfault_device = -1});
+  Client client(f.broker->socket_path());
+  const uint32_t index = client.ask(RequestKind::hello).slot;
+  auto* header = static_cast<ControlHeader*>(
+      ::mmap(nullptr, control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, client.fd(), 0));
+  REQUIRE(header != MAP_FAILED);
+  slots_of(header)[index].migration_state =
+      uint64_t{EPERM} << 32 | static_cast<uint64_t>(MigrationState::stopped);
+  for (int i = 0; i < 3; ++i) f.broker->scan();
+  {
+    std::lock_guard lock(f.mutex);
+    const size_t first = f.warnings.find("its memory stays where it is");
+    CHECK(first != std::string::npos);
+    CHECK(f.warnings.find("its memory stays where it is", first + 1) == std::string::npos);
+    CHECK(f.warnings.find("userfaultfd") != std::string::npos);
+  }
+  slots_of(header)[index].migration_state = UINT64_MAX;  // wild numbers say nothing
+  f.broker->scan();
+  ::munmap(header, control_bytes);
 }
 
 TEST_CASE("Broker: a lease stays while its descriptor is on the way, and goes when nobody maps it") {

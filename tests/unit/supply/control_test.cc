@@ -58,6 +58,31 @@ TEST_CASE("ControlPage: what a dead process held goes back to the budget, its co
   CHECK(f.page->totals().processes == 1);
 }
 
+TEST_CASE("ControlPage: moves of ended and of running processes add up") {
+  Fixture f;
+  CHECK(f.header->policy[0] == 0);
+  const uint32_t ended = f.page->claim(1000), runs = f.page->claim(1001);
+  f.slot(ended).promotions = 3;
+  f.slot(ended).stalled_ns = 10;
+  f.page->reclaim(ended);
+  f.slot(runs).demotions = 4;
+  f.slot(runs).migration_state = static_cast<uint64_t>(MigrationState::running);
+  f.slot(runs).tier_ddr_bytes = 2 * mib;
+  f.slot(runs).tier_cxl_bytes = 6 * mib;
+  const Totals totals = f.page->totals();
+  CHECK(totals.promotions == 3);
+  CHECK(totals.demotions == 4);
+  CHECK(totals.stalled_ns == 10);
+  CHECK(totals.processes_moved == 2);
+  CHECK(totals.processes_moving == 1);
+  CHECK(totals.tier_ddr == 2 * mib);
+  CHECK(totals.tier_cxl == 6 * mib);
+  const Migration long_name{.policy = std::string(policy_name_bytes, 'x')};
+  CHECK_FALSE(
+      ControlPage::create({.ddr_bytes = mib, .cxl_bytes = mib, .fallback = false, .migration = &long_name})
+          .ok());
+}
+
 TEST_CASE("ControlPage: the same process as another program starts with an empty slot") {
   Fixture f;
   uint32_t first = f.page->claim(1000);

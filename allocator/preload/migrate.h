@@ -1,0 +1,62 @@
+// Migration of a window's granules: the engine's thread in this process, and what others ask of it.
+//
+// The thread starts with the first lease, never before, and never without a policy. It has a table of
+// descriptors of its own (CLOSE_RANGE_UNSHARE): the program sees none of ours, closes none of ours, and its
+// pipes are not kept open by us. The descriptors of the front's file, the leases and /dev/userfaultfd come from
+// the supervisor.
+//
+// Threads   Any, unless noted. States only advance: off → starting → moving → ended.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "allocator/preload/window.h"
+
+namespace terrace::preload {
+
+// Starts the thread, or tells it of a new segment. supply_lock is held, heap_lock is not.
+void migrate_new_segment();
+
+// The engine may be moving granules. heap_lock is held: it does not change meanwhile but from yes to no.
+bool engine_moves();
+// heap_lock is held. Whole free granules of the front shall go back soon.
+void ask_to_give_back();
+// No lock is held. True: the engine has found memory for reserve granules, it is worth to look again.
+bool again_after_settling(uint32_t pages, uint32_t align_pages);
+// Granule of the DDR part; while the engine does not move.
+bool front_granule_in_ddr(uint32_t granule);
+
+// Busy memory: granules that must not move while a device or the kernel knows their pages. `for_good`: until
+// the process ends. Any address; what is not in a window that migrates is left out. begin_hold() waits for a
+// move that is under way; what it returns goes to end_hold().
+enum class Held : uint8_t { nothing, counted, engine };
+Held begin_hold(const void* address, size_t bytes);
+void end_hold(const void* address, size_t bytes, Held held);
+void hold_for_good(const void* address, size_t bytes);
+// As often held as let go, by the program itself; heap_lock is not held. False: not memory that moves.
+bool hold_counted(const void* address, size_t bytes);
+void unhold_counted(const void* address, size_t bytes);
+// Nothing moves any more in this process, for `reason` (at most 60 bytes). Waits for a move that is under way.
+void end_migration(const char* reason);
+
+// fork.cc. Both locks are held for the fork; between the two calls nothing moves.
+void lock_moves();
+void unlock_moves();  // what lock_moves() locked, if anything
+void unlock_moves_in_child();
+// Nothing moves any more, since pages become private. Between lock_moves() and unlock_moves().
+void give_up_for_fork();
+// What lies behind a page that is not private: of a segment's lease, or (front_source) of the front's file.
+inline constexpr uint32_t front_source = supply::segments_max;
+inline constexpr uint32_t sources_max = front_source + 1;
+struct PageSource {
+  uint32_t source;
+  uint64_t offset;  // of the page, in bytes
+};
+PageSource source_of(uint32_t page);
+// Has the engine's thread call switch_pages with its descriptors, for a process that gets none any more. Not
+// between lock_moves() and unlock_moves(). False: there is no such thread, it does not answer, or that failed.
+using SwitchPages = bool (*)(void* argument, const int* descriptors);
+bool switch_by_engine(SwitchPages switch_pages, void* argument);
+
+}  // namespace terrace::preload

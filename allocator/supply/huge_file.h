@@ -1,0 +1,14 @@
+// A memory file in huge pages, of a private mount that nobody sees.
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/unique_fd.h"
+
+namespace terrace::supply {
+
+// Sparse, of `bytes`. Invalid: this process may not mount (it takes CAP_SYS_ADMIN), or the kernel has no huge
+// pages for tmpfs. Any thread.
+UniqueFd make_huge_file(uint64_t bytes);
+
+}  // namespace terrace::supply

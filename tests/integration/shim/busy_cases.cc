@@ -1,0 +1,248 @@
+// Memory that the kernel or a device knows by its pages, while granules go to and fro: busy_cases NAME. Exit 0:
+// no byte was lost, no protection forgotten. To be run with a policy that moves all the time
+// (TERRACE_TEST_POLICY=churn); with TERRACE_TEST_HOLD_NOTHING in the environment each case must fail.
+#include <fcntl.h>
+#include <liburing.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "terrace/hold.h"
+
+namespace {
+
+constexpr size_t granule = 2u << 20;
+constexpr int granules = 24;
+
+[[noreturn]] void wrong(const char* what) {
+  fprintf(stderr, "busy_cases: %s\n", what);
+  _exit(1);
+}
+
+// The window's memory, whole granules, each with its own byte.
+std::vector<unsigned char*> make_granules() {
+  auto* all = static_cast<unsigned char*>(aligned_alloc(granule, granule * granules));
+  if (all == nullptr) wrong("no memory");
+  std::vector<unsigned char*> list;
+  for (int i = 0; i < granules; ++i) {
+    list.push_back(all + i * granule);
+    memset(list.back(), i + 1, granule);
+  }
+  return list;
+}
+
+// What lies behind an address: the file and the place in it.
+std::string backing_of(const void* address) {
+  FILE* file = fopen("/proc/self/maps", "r");
+  char line[512];
+  std::string found = "?";
+  while (file != nullptr && fgets(line, sizeof(line), file) != nullptr) {
+    unsigned long from = 0, to = 0, offset = 0, inode = 0;
+    char device[32] = {};
+    if (sscanf(line, "%lx-%lx %*s %lx %31s %lu", &from, &to, &offset, device, &inode) != 5) continue;
+    const auto at = reinterpret_cast<unsigned long>(address);
+    if (at < from || at >= to) continue;
+    found = std::string(device) + " " + std::to_string(inode) + " " + std::to_string(offset + at - from);
+  }
+  if (file != nullptr) fclose(file);
+  return found;
+}
+
+// True when one of them moved within the time.
+bool any_moves(const std::vector<unsigned char*>& list, int milliseconds) {
+  std::vector<std::string> before;
+  for (auto* one : list) before.push_back(backing_of(one));
+  for (int i = 0; i < milliseconds / 10; ++i) {
+    usleep(10'000);
+    for (size_t at = 0; at < list.size(); ++at)
+      if (backing_of(list[at]) != before[at]) return true;
+  }
+  return false;
+}
+
+void wait_for_moves(const std::vector<unsigned char*>& list) {
+  if (!any_moves(list, 20'000)) wrong("nothing moves: this run shows nothing");
+}
+
+void direct_reads() {
+  auto list = make_granules();
+  wait_for_moves(list);
+  char name[] = "direct-XXXXXX";
+  int made = mkstemp(name);
+  int fd = open(name, O_RDWR | O_DIRECT);
+  unlink(name);
+  if (made < 0 || fd < 0) {
+    puts("no direct I/O here");
+    return;
+  }
+  auto* source = static_cast<unsigned char*>(
+      mmap(nullptr, granule, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  for (size_t at = 0; at < granule; ++at) source[at] = static_cast<unsigned char>(at * 31 + at / 4096);
+  if (pwrite(fd, source, granule, 0) != static_cast<ssize_t>(granule)) wrong("cannot write the file");
+  int lost = 0;
+  for (int round = 0; round < 400; ++round) {
+    unsigned char* into = list[static_cast<size_t>(round * 7 % granules)];
+    memset(into, 0, granule);
+    if (pread(fd, into, granule, 0) != static_cast<ssize_t>(granule)) wrong("pread");
+    if (memcmp(into, source, granule) != 0) ++lost;
+  }
+  close(fd);
+  close(made);
+  if (lost > 0) {
+    fprintf(stderr, "%d of 400 direct reads lost data\n", lost);
+    wrong("direct reads lost data");
+  }
+}
+
+void pages_in_a_pipe() {
+  auto list = make_granules();
+  wait_for_moves(list);
+  constexpr size_t part = 64 * 1024;
+  int ends[2];
+  if (pipe(ends) != 0 || fcntl(ends[1], F_SETPIPE_SZ, 1 << 20) < 0) wrong("pipe");
+  std::vector<unsigned char*> sent;
+  for (size_t i = 0; i < 8; ++i) {
+    iovec one{list[i * 3] + part * i, part};
+    if (vmsplice(ends[1], &one, 1, 0) != static_cast<ssize_t>(part)) wrong("vmsplice");
+    sent.push_back(list[i * 3]);
+  }
+  // A page that was left is given to others: what the pipe still holds would change.
+  if (any_moves(sent, 1000)) wrong("memory moved from under a pipe");
+  std::vector<unsigned char> got(part);
+  for (size_t i = 0; i < 8; ++i) {
+    for (size_t have = 0; have < part;) {
+      ssize_t more = read(ends[0], got.data() + have, part - have);
+      if (more <= 0) wrong("read");
+      have += static_cast<size_t>(more);
+    }
+    for (unsigned char byte : got)
+      if (byte != i * 3 + 1) wrong("the pages in a pipe changed");
+  }
+}
+
+sigjmp_buf jump;
+void on_fault(int) {
+  siglongjmp(jump, 1);
+}
+
+bool can_store(unsigned char* at) {
+  if (sigsetjmp(jump, 1) != 0) return false;
+  *static_cast<volatile unsigned char*>(at) = 200;
+  return true;
+}
+
+void protections() {
+  auto list = make_granules();
+  wait_for_moves(list);
+  struct sigaction action {};
+  action.sa_handler = on_fault;
+  sigaction(SIGSEGV, &action, nullptr);
+  for (auto* one : list)
+    if (mprotect(one + 8192, 4096, PROT_READ) != 0) wrong("mprotect");
+  usleep(700'000);
+  for (auto* one : list) {
+    if (can_store(one + 8192)) wrong("a protection was forgotten");
+    if (!can_store(one + 4096)) wrong("too much is protected");
+    if (mprotect(one + 8192, 4096, PROT_READ | PROT_WRITE) != 0 || !can_store(one + 8192)) wrong("unprotect");
+  }
+}
+
+unsigned long locked_kib() {
+  FILE* file = fopen("/proc/self/status", "r");
+  char line[256];
+  unsigned long kib = 0;
+  while (file != nullptr && fgets(line, sizeof(line), file) != nullptr)
+    if (sscanf(line, "VmLck: %lu kB", &kib) == 1) break;
+  if (file != nullptr) fclose(file);
+  return kib;
+}
+
+void locks() {
+  auto list = make_granules();
+  wait_for_moves(list);
+  for (auto* one : list)
+    if (mlock(one, 8192) != 0) wrong("mlock");
+  usleep(700'000);
+  if (locked_kib() != granules * 8) wrong("a lock was forgotten");
+}
+
+void held_by_the_program() {
+  auto list = make_granules();
+  wait_for_moves(list);
+  if (terrace_hold == nullptr) wrong("no terrace_hold");
+  std::vector<unsigned char*> some(list.begin(), list.begin() + granules / 2);
+  for (auto* one : some) {
+    terrace_hold(one + 5, 10);
+    terrace_hold(one, granule);
+    terrace_unhold(one, granule);
+  }
+  if (any_moves(some, 1000)) wrong("a held granule moved");
+  for (auto* one : some) terrace_unhold(one + 5, 10);
+  if (!any_moves(some, 20'000)) wrong("what was let go does not move again");
+}
+
+void a_ring() {
+  auto list = make_granules();
+  wait_for_moves(list);
+  io_uring ring;
+  if (io_uring_queue_init(8, &ring, 0) != 0) {
+    puts("no io_uring here");
+    return;
+  }
+  if (any_moves(list, 1000)) wrong("memory moves beside an io_uring");
+  for (int i = 0; i < granules; ++i)
+    for (size_t at = 0; at < granule; at += 512)
+      if (list[static_cast<size_t>(i)][at] != i + 1) wrong("a byte changed");
+  // And the heap lives on.
+  for (int i = 0; i < 200; ++i) {
+    void* more = calloc(1, 300'000);
+    if (more == nullptr) wrong("no memory after the ring");
+    free(more);
+  }
+  io_uring_queue_exit(&ring);
+}
+
+void written_by_itself() {
+  auto list = make_granules();
+  wait_for_moves(list);
+  std::vector<unsigned char> source(granule);
+  for (int round = 0; round < 200; ++round) {
+    unsigned char* into = list[static_cast<size_t>(round * 7 % granules)];
+    memset(source.data(), 100 + round % 100, granule);
+    iovec from{source.data(), granule}, to{into, granule};
+    if (process_vm_writev(getpid(), &from, 1, &to, 1, 0) != static_cast<ssize_t>(granule))
+      wrong("process_vm_writev");
+    if (memcmp(into, source.data(), granule) != 0) wrong("a write into itself was lost");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  struct Case {
+    const char* name;
+    void (*run)();
+  };
+  constexpr Case cases[] = {{"direct_reads", direct_reads},
+                            {"pages_in_a_pipe", pages_in_a_pipe},
+                            {"protections", protections},
+                            {"locks", locks},
+                            {"held_by_the_program", held_by_the_program},
+                            {"a_ring", a_ring},
+                            {"written_by_itself", written_by_itself}};
+  for (const Case& one : cases)
+    if (argc == 2 && strcmp(argv[1], one.name) == 0) {
+      one.run();
+      return 0;
+    }
+  for (const Case& one : cases) puts(one.name);
+  return argc == 1 ? 0 : 2;
+}
