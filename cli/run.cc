@@ -20,7 +20,9 @@
 #include "cli/run_inspect.h"
 #include "cli/run_supervise.h"
 #include "core/base/limits.h"
+#include "core/os/userfaultfd.h"
 #include "terrace/session.h"
+#include "tiering/policy/policy.h"
 
 namespace terrace::cli {
 namespace {
@@ -31,6 +33,8 @@ struct RunArguments {
   uint64_t min_size = supply::min_size_default;
   uint64_t ttl_ns = 0;
   std::string pool, label, stats_file;
+  std::string policy = "benefit-density";
+  uint64_t copy_bytes_per_s = 2 * gib;
   bool fallback = false;
   std::vector<std::string> command;
 };
@@ -136,7 +140,26 @@ Result<std::unique_ptr<Session>> connect(const Context& context, const RunArgume
   return std::unique_ptr<Session>(new NoSession(why));
 }
 
-nlohmann::json to_json(const RunArguments& arguments, const supply::RunStats& stats, int exit_code) {
+// Why memory of this run stays where it is; empty: it can move. `*device` is for programs that may not make a
+// userfaultfd themselves.
+std::string why_still(Session& session, const RunArguments& arguments, UniqueFd* device) {
+  if (arguments.policy == "static") return "the policy is static";
+  if (arguments.cxl_bytes == 0) return "there is no CXL budget";
+  if (arguments.ddr_bytes < limits::granule_bytes)
+    return "the DDR budget is below a granule (" + format_size(limits::granule_bytes) + ")";
+  // The device, also where this process has the right itself: the program may have given its own away.
+  auto given = session.userfaultfd_device();
+  if (given.ok()) {
+    *device = std::move(*given);
+    return {};
+  }
+  device->reset(::open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
+  if (device->valid() || os::open_userfaultfd(-1, 0).ok()) return {};
+  return given.error().detail;
+}
+
+nlohmann::json to_json(const RunArguments& arguments, const supply::RunStats& stats,
+                       const std::string& obstacle, int exit_code) {
   const supply::Totals& totals = stats.totals;
   return {{"program", arguments.command.front()},
           {"supervised", true},
@@ -161,6 +184,18 @@ nlohmann::json to_json(const RunArguments& arguments, const supply::RunStats& st
             {"switched_bytes", totals.switched_bytes},
             {"refused", totals.forks_failed},
             {"allocations_meanwhile", totals.during_fork}}},
+          {"migration",
+           {{"policy", arguments.policy},
+            {"obstacle", obstacle},
+            {"processes", totals.processes_moved},
+            {"promotions", totals.promotions},
+            {"demotions", totals.demotions},
+            {"granule_bytes", limits::granule_bytes},
+            {"undone", totals.moves_undone},
+            {"skipped", totals.moves_skipped},
+            {"stalled_us", totals.stalled_ns / 1000},
+            {"copied_us", totals.copy_ns / 1000},
+            {"sampler_us", totals.sampler_ns / 1000}}},
           {"fallbacks", totals.fallbacks},
           {"refused", totals.refused}};
 }
@@ -222,6 +257,13 @@ Status check(const RunArguments& arguments) {
   return {};
 }
 
+std::string policy_names() {
+  std::string names;
+  for (const tiering::PolicyEntry& policy : tiering::policies())
+    names += (names.empty() ? "" : ", ") + std::string(policy.name);
+  return names;
+}
+
 std::string default_label(const std::string& program) {
   std::string name = program.substr(program.rfind('/') + 1).substr(0, 64);
   for (char& byte : name)
@@ -254,6 +296,15 @@ Status run(Context& context, const RunArguments& arguments, int* failure) {
   options.ttl_ns = arguments.ttl_ns;
   options.label = arguments.label.empty() ? default_label(arguments.command.front()) : arguments.label;
   options.warn = say;
+  UniqueFd userfault_device;
+  const std::string obstacle = why_still(*session, arguments, &userfault_device);
+  if (obstacle.empty())
+    options.migration = {.policy = arguments.policy,
+                         .copy_bytes_per_s = arguments.copy_bytes_per_s,
+                         .round_ns = 0,
+                         .userfault_device = userfault_device.get()};
+  else if (arguments.policy != "static" && arguments.cxl_bytes > 0 && arguments.ddr_bytes > 0)
+    say("memory stays where it is first put: " + obstacle);
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<supply::Broker> broker, supply::Broker::start(*session, options));
 
   Status started = supervisor.start(facts.path, arguments.command,
@@ -264,7 +315,7 @@ Status run(Context& context, const RunArguments& arguments, int* failure) {
     return started;
   }
   context.exit_code = supervisor.wait(*broker);
-  nlohmann::json stats = to_json(arguments, broker->stats(), context.exit_code);
+  nlohmann::json stats = to_json(arguments, broker->stats(), obstacle, context.exit_code);
   broker.reset();
   if (!arguments.stats_file.empty()) {
     // The program's own status is what the caller waits for; a lost file is said, not returned.
@@ -302,6 +353,16 @@ void add_run_verb(CLI::App& app, Context& context) {
       ->envname(supply::min_size_variable);
   add_duration_option(*verb, "--ttl", arguments->ttl_ns, "TTL of the leases (default: the manager's)");
   verb->add_option("--pool", arguments->pool, "Pool to lease from (default: the only one)")->type_name("NAME");
+  verb->add_option("--policy", arguments->policy,
+                   "Which memory moves between DDR and CXL while the program runs: " + policy_names() +
+                       " (default benefit-density; static: none)")
+      ->type_name("NAME")
+      ->check([](const std::string& name) {
+        return tiering::find_policy(name) != nullptr ? std::string()
+                                                     : "no policy '" + name + "'; there is " + policy_names();
+      });
+  add_size_option(*verb, "--copy-budget", arguments->copy_bytes_per_s,
+                  "What each process may move a second (default 2G; 0: unbounded)");
   verb->add_option("--label", arguments->label, "Label of the leases (default run:PROGRAM[PID])")
       ->type_name("TEXT");
   verb->add_option("--stats", arguments->stats_file, "Write numbers about the run, as JSON, at its end")
