@@ -1,6 +1,5 @@
 #include "cli/tier_pages.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -28,8 +27,6 @@ constexpr const char* where = "tier";
 // What a whole page takes; anything behind that is not looked at.
 constexpr uint64_t page_bytes_max =
     layout::tier_cells_offset + uint64_t{layout::tier_ranges_max} * layout::tier_cells_max;
-// Files looked at of one user: far more than processes that one machine would migrate.
-constexpr size_t files_per_user_max = 4096;
 
 Error refused(ErrorCode code, const std::string& path, const std::string& why) {
   return Error{.code = code, .where = where, .detail = path + " " + why};
@@ -46,22 +43,6 @@ std::string text_of(const char* from, size_t size) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) > 0x7e) c = '?';
   return text;
-}
-
-// Decimal, without leading zeros: one name a number.
-std::optional<uint32_t> number_of(std::string_view text, uint32_t max) {
-  uint32_t number = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool whole = failed == std::errc{} && end == text.data() + text.size() && number <= max;
-  if (!whole || std::to_string(number) != text) return std::nullopt;
-  return number;
-}
-
-// The process that a file's name stands for.
-std::optional<int> process_number(std::string_view name) {
-  const auto number = number_of(name, INT32_MAX);
-  if (!number.has_value() || *number == 0) return std::nullopt;
-  return static_cast<int>(*number);
 }
 
 // Why the numbers of a range cannot be; nullptr: they can.
@@ -89,6 +70,20 @@ const char* fault_of_cells(const TierRange& range, uint64_t file_bytes) {
 }
 
 }  // namespace
+
+std::optional<uint32_t> plain_number(std::string_view text, uint32_t max) {
+  uint32_t number = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = failed == std::errc{} && end == text.data() + text.size() && number <= max;
+  if (!whole || std::to_string(number) != text) return std::nullopt;
+  return number;
+}
+
+std::optional<int> process_number(std::string_view name) {
+  const auto number = plain_number(name, INT32_MAX);
+  if (!number.has_value() || *number == 0) return std::nullopt;
+  return static_cast<int>(*number);
+}
 
 // --- one page -----------------------------------------------------------------------------------------
 
@@ -245,138 +240,6 @@ Status TierPageFile::store_bytes(uint32_t range, size_t offset, const void* from
   });
   if (!done) return cut_short(path_);
   return {};
-}
-
-// --- all pages ----------------------------------------------------------------------------------------
-
-namespace {
-
-struct DirectoryCloser {
-  void operator()(DIR* directory) const { ::closedir(directory); }
-};
-using Directory = std::unique_ptr<DIR, DirectoryCloser>;
-
-// The directory of `uid`, which nobody else may have written to. Errors    not_found, corrupt, as os_error
-Result<UniqueFd> open_directory_of(const std::string& path, uint32_t uid) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd.valid() && (errno == ELOOP || errno == ENOTDIR))
-    return refused(ErrorCode::corrupt, path, "is no directory");
-  if (!fd.valid()) return os_error(errno, where, "cannot open " + path);
-  struct stat about {};
-  if (::fstat(fd.get(), &about) != 0) return os_error(errno, where, "cannot look at " + path);
-  if (about.st_uid != uid || (about.st_mode & 022) != 0)
-    return refused(ErrorCode::corrupt, path, "is not uid " + std::to_string(uid) + "'s alone; it is left out");
-  return fd;
-}
-
-std::vector<std::string> names_in(const UniqueFd& directory, size_t most, bool& all) {
-  std::vector<std::string> names;
-  all = true;
-  UniqueFd copy(::openat(directory.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const Directory stream(copy.valid() ? ::fdopendir(copy.release()) : nullptr);
-  if (stream == nullptr) return names;
-  while (const dirent* entry = ::readdir(stream.get())) {
-    if (entry->d_name[0] == '.') continue;
-    if (names.size() == most) {
-      all = false;
-      break;
-    }
-    names.emplace_back(entry->d_name);
-  }
-  std::sort(names.begin(), names.end(), [](const std::string& one, const std::string& other) {
-    return one.size() != other.size() ? one.size() < other.size() : one < other;  // numbers by value
-  });
-  return names;
-}
-
-bool is_over(ProcessState state) {
-  return state == ProcessState::gone || state == ProcessState::other;
-}
-
-// Removes the file of a process that is gone, unless another one has been made in its place meanwhile.
-void sweep(const UniqueFd& directory, const std::string& name, ino_t inode, TierScan& scan) {
-  struct stat now {};
-  if (::fstatat(directory.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) != 0 || now.st_ino != inode) return;
-  if (::unlinkat(directory.get(), name.c_str(), 0) == 0) ++scan.swept;
-}
-
-void look_at_file(const TierPlaces& places, const UniqueFd& directory, const std::string& path,
-                  const std::string& name, uint32_t uid, TierScan& scan) {
-  struct stat about {};
-  const auto pid = process_number(name);
-  if (::fstatat(directory.get(), name.c_str(), &about, AT_SYMLINK_NOFOLLOW) != 0) return;
-  const auto file = TierPageFile::open(directory.get(), path, name, uid, TierAccess::read);
-  auto page = file.ok() ? file->read() : Result<TierPageView>(file.error());
-  if (!page.ok()) {
-    // Of a process that is gone nobody can need it, whatever it holds.
-    if (pid.has_value() && S_ISREG(about.st_mode) && about.st_uid == uid && !process_exists(places, *pid))
-      return sweep(directory, name, about.st_ino, scan);
-    if (page.error().code != ErrorCode::not_found) scan.problems.push_back(page.error().detail);
-    return;
-  }
-  if (is_over(process_of(places, *page))) return sweep(directory, name, about.st_ino, scan);
-  for (const std::string& problem : page->problems) scan.problems.push_back(page->path + " " + problem);
-  scan.pages.push_back(std::move(*page));
-}
-
-void look_at_user(const TierPlaces& places, uint32_t uid, TierScan& scan) {
-  const std::string path = places.prefix + std::to_string(uid);
-  const auto directory = open_directory_of(path, uid);
-  if (!directory.ok()) {
-    if (directory.error().code != ErrorCode::not_found) scan.problems.push_back(directory.error().detail);
-    return;
-  }
-  bool all = true;
-  for (const std::string& name : names_in(*directory, files_per_user_max, all))
-    look_at_file(places, *directory, path, name, uid, scan);
-  if (!all)
-    scan.problems.push_back(path + " has more than " + std::to_string(files_per_user_max) +
-                            " files; the rest was not looked at");
-}
-
-std::vector<uint32_t> users_with_pages(const std::string& prefix) {
-  const size_t slash = prefix.rfind('/');
-  const std::string parent = prefix.substr(0, slash), begin = prefix.substr(slash + 1);
-  std::vector<uint32_t> users;
-  const Directory directory(::opendir(parent.c_str()));
-  if (directory == nullptr) return users;
-  while (const dirent* entry = ::readdir(directory.get())) {
-    const std::string_view name = entry->d_name;
-    if (!name.starts_with(begin)) continue;
-    if (const auto uid = number_of(name.substr(begin.size()), UINT32_MAX)) users.push_back(*uid);
-  }
-  std::sort(users.begin(), users.end());
-  return users;
-}
-
-}  // namespace
-
-TierPlaces TierPlaces::own() {
-  TierPlaces places;
-  if (::geteuid() != 0) places.uid = ::geteuid();
-  return places;
-}
-
-TierScan scan_tier_pages(const TierPlaces& places) {
-  TierScan scan;
-  if (places.uid.has_value()) {
-    look_at_user(places, *places.uid, scan);
-  } else {
-    for (const uint32_t uid : users_with_pages(places.prefix)) look_at_user(places, uid, scan);
-  }
-  for (std::string& problem : scan.problems) problem = printable(problem);
-  return scan;
-}
-
-Result<TierPageFile> open_tier_page(const TierPlaces& places, const TierPageView& page, TierAccess access) {
-  const std::string path = places.prefix + std::to_string(page.uid);
-  TERRACE_ASSIGN_OR_RETURN(const UniqueFd directory, open_directory_of(path, page.uid));
-  TERRACE_ASSIGN_OR_RETURN(
-      TierPageFile file, TierPageFile::open(directory.get(), path, std::to_string(page.pid), page.uid, access));
-  TERRACE_ASSIGN_OR_RETURN(const TierPageView now, file.read());
-  if (now.start_ticks != page.start_ticks)
-    return refused(ErrorCode::not_found, page.path, "is another process's now");
-  return file;
 }
 
 }  // namespace terrace::cli

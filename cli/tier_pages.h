@@ -38,6 +38,11 @@ struct TierPageView {
   std::string title() const { return program + "[" + std::to_string(pid) + "]"; }
 };
 
+// Decimal, without leading zeros, at most `max`: one name a number. nullopt: it is something else.
+std::optional<uint32_t> plain_number(std::string_view text, uint32_t max);
+// The process that a page's file name stands for.
+std::optional<int> process_number(std::string_view name);
+
 enum class TierAccess : uint8_t { read, write };
 
 // One page, mapped. Its process may cut the file short at any time: no access here can end the program.
@@ -94,6 +99,8 @@ struct TierScan {
   std::vector<std::string> problems;  // files and directories that are not what they should be, in words
   uint32_t swept = 0;                 // files of processes that are gone, removed
 };
+
+// --- tier_scan.cc
 
 // Looks at all pages. What is not there is no error; what cannot be looked at is a problem.
 TierScan scan_tier_pages(const TierPlaces& places);
