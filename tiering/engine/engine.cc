@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint64_t divide_every_ns = 2'000'000'000;
 constexpr uint64_t sleep_ns_max = 1'000'000'000;
+constexpr uint64_t sleep_ns_min = 50'000;
 constexpr double hit_share_keeps = 0.8;  // of the estimate's weight from one plan to the next
 constexpr float learns = 0.1f;           // weight of a new measurement of copy speed
 constexpr uint32_t prepare_ahead = 8;    // granules whose DDR pages are made before a batch of promotions
@@ -37,6 +38,9 @@ int Engine::open(const EngineOptions& options) {
   if (table == MAP_FAILED) return errno;
   notes_ = static_cast<Note*>(table);
   moves_ = reinterpret_cast<Move*>(static_cast<char*>(table) + notes_max * sizeof(Note));
+  for (uint32_t i = 0; i < notes_max; ++i) notes_[i].sequence.store(i, std::memory_order_relaxed);
+  note_next_.store(0, std::memory_order_relaxed);
+  note_read_ = 0;
   userfault_errno_ = mover_.start(options.userfault_device, options.batch_bytes);
   if (mover_.started()) mover_.set_copy_threads(options.copy_threads);
   if (options.publish) open_page();
@@ -46,11 +50,28 @@ int Engine::open(const EngineOptions& options) {
 void Engine::close() {
   if (notes_ == nullptr) return;
   for (uint32_t i = 0; i < ranges_max; ++i) remove_range(i);
-  mover_.stop();
-  close_page();
+  if (!abandoned_) {
+    mover_.stop();
+    close_page();
+  }
   ::munmap(notes_, moves_per_round * sizeof(Move) + notes_max * sizeof(Note));
   notes_ = nullptr;
   moves_ = nullptr;
+}
+
+void Engine::abandon_in_child() {
+  abandoned_ = true;
+  lock_.reset_in_child();
+  mover_.abandon();
+  if (page_ != nullptr) forget_page_in_child();
+  for (uint32_t i = 0; i < range_count_; ++i) {
+    Range& range = ranges_[i];
+    range.shown = nullptr;
+    if (range.memory == nullptr) continue;
+    range.memory->lock().reset_in_child();
+    range.memory->abandon();
+    give_up(i, layout::TierState::forked, "a child of fork does not have this memory");
+  }
 }
 
 int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_t* index) {
@@ -82,6 +103,7 @@ int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_
     range.sweep_due_ns = blind ? UINT64_MAX : 0;
     range.plan_due_ns = 0;
     range.ddr_accesses = range.cxl_accesses = 0;
+    range.options.name = "";  // the caller's text
     range.memory = memory;
     if (i >= range_count_) range_count_ = i + 1;
     show_range(i);
@@ -128,63 +150,64 @@ void Engine::set_ddr_granules_max(uint32_t index, uint64_t granules) {
 }
 
 void Engine::announce(uint32_t range, uint32_t first, uint32_t count, uint64_t in_ns) {
-  put_note({.range = range,
-            .first = first,
-            .count = count,
-            .accesses = 0,
-            .when_ns = monotonic_ns() + in_ns,
-            .full = {0}});
+  const uint64_t now_ns = monotonic_ns();
+  put_note(range, first, count, 0, in_ns < UINT64_MAX - now_ns ? now_ns + in_ns : UINT64_MAX);
 }
 
 void Engine::note_access(uint32_t range, uint32_t first, uint32_t count, uint32_t accesses) {
-  if (accesses == 0) return;
-  put_note({.range = range,
-            .first = first,
-            .count = count,
-            .accesses = accesses,
-            .when_ns = monotonic_ns(),
-            .full = {0}});
+  if (accesses != 0) put_note(range, first, count, accesses, monotonic_ns());
 }
 
-void Engine::put_note(const Note& note) {
-  uint32_t index = note_next_.load(std::memory_order_relaxed);
+void Engine::put_note(uint32_t range, uint32_t first, uint32_t count, uint32_t accesses, uint64_t when_ns) {
+  uint32_t position = note_next_.load(std::memory_order_relaxed);
   for (;;) {
-    // acquire pairs with the reader's release: the slot is empty again.
-    if (notes_[index % notes_max].full.load(std::memory_order_acquire) != 0) {
+    // acquire pairs with the reader's release: the place is empty, for this lap.
+    const uint32_t sequence = notes_[position % notes_max].sequence.load(std::memory_order_acquire);
+    if (sequence == position) {
+      if (note_next_.compare_exchange_weak(position, position + 1, std::memory_order_relaxed)) break;
+    } else if (static_cast<int32_t>(sequence - position) < 0) {
       notes_dropped_.fetch_add(1, std::memory_order_relaxed);
       return;
+    } else {
+      position = note_next_.load(std::memory_order_relaxed);
     }
-    if (note_next_.compare_exchange_weak(index, index + 1, std::memory_order_relaxed)) break;
   }
-  Note& slot = notes_[index % notes_max];
-  slot.range = note.range;
-  slot.first = note.first;
-  slot.count = note.count;
-  slot.accesses = note.accesses;
-  slot.when_ns = note.when_ns;
-  slot.full.store(1, std::memory_order_release);
+  Note& place = notes_[position % notes_max];
+  place.range = range;
+  place.first = first;
+  place.count = count;
+  place.accesses = accesses;
+  place.when_ns = when_ns;
+  place.sequence.store(position + 1, std::memory_order_release);
 }
 
-void Engine::take_notes() {
-  for (;;) {
-    Note& note = notes_[note_read_ % notes_max];
-    if (note.full.load(std::memory_order_acquire) == 0) return;
-    Range* range =
-        note.range < range_count_ && ranges_[note.range].memory != nullptr ? &ranges_[note.range] : nullptr;
-    if (range != nullptr) {
-      std::span<Granule> granules = range->memory->granules();
-      const uint64_t end = std::min<uint64_t>(uint64_t{note.first} + note.count, granules.size());
-      for (uint64_t granule = note.first; granule < end; ++granule) {
-        if (note.accesses == 0) {
-          granules[granule].next_use_ns = note.when_ns;
-          ++range->page.announced;
-        } else {
-          terrace::tiering::note_access(granules[granule], range->policy_memory, note.when_ns,
-                                        static_cast<float>(note.accesses));
-        }
-      }
+void Engine::take_note(const Note& note) {
+  if (note.range >= range_count_ || ranges_[note.range].memory == nullptr) return;
+  Range& range = ranges_[note.range];
+  MoveLock& lock = range.memory->lock();
+  lock.enter();
+  std::span<Granule> granules = range.memory->granules();
+  const uint64_t end = std::min<uint64_t>(uint64_t{note.first} + note.count, granules.size());
+  for (uint64_t granule = note.first; granule < end; ++granule) {
+    if (note.accesses == 0) {
+      granules[granule].next_use_ns = note.when_ns;
+      ++range.page.announced;
+    } else {
+      terrace::tiering::note_access(granules[granule], range.policy_memory, note.when_ns,
+                                    static_cast<float>(note.accesses));
     }
-    note.full.store(0, std::memory_order_release);
+  }
+  lock.leave();
+}
+
+// As many as fit the ring: what comes meanwhile waits for the next round.
+void Engine::take_notes() {
+  for (uint32_t taken = 0; taken < notes_max; ++taken) {
+    Note& note = notes_[note_read_ % notes_max];
+    // acquire pairs with the writer's release: the note is whole.
+    if (note.sequence.load(std::memory_order_acquire) != note_read_ + 1) return;
+    take_note(note);
+    note.sequence.store(note_read_ + notes_max, std::memory_order_release);
     ++note_read_;
   }
 }
@@ -244,9 +267,16 @@ uint32_t Engine::move_next(Range& range, Batch& batch, Residency to, uint32_t gr
     while (run < granules_max && batch.next + run < batch.count &&
            batch.granules[batch.next + run] == first + run)
       ++run;
-    if (to == Residency::ddr) range.memory->prepare_ddr(first, run);
-    const MoveReport report = range.memory->move(mover_, first, run, to);
     layout::TierRange& page = range.page;
+    const uint32_t prepared = to == Residency::ddr ? range.memory->prepare_ddr(first, run) : run;
+    if (prepared == 0) {
+      ++page.aborted;  // no memory: later, perhaps
+      batch.next = batch.count;
+      return 0;
+    }
+    const MoveReport report = range.memory->move(mover_, first, prepared, to);
+    if (to == Residency::ddr && report.granules < prepared)
+      range.memory->give_prepared_back(first + report.granules, prepared - report.granules);
     switch (report.result) {
       case MoveResult::done:
         batch.next += report.granules;
@@ -307,7 +337,9 @@ void Engine::carry_out(Range& range, const Move* moves, uint32_t count, uint32_t
   while (!rising.empty() || !sinking.empty()) {
     if (budget_.allowance(monotonic_ns()) == 0) break;
     const uint64_t ddr = memory.ddr_granules(), ddr_max = range.options.ddr_granules_max;
-    const auto room = static_cast<uint32_t>(ddr < ddr_max ? std::min<uint64_t>(ddr_max - ddr, batch) : 0);
+    if (!may_move(range)) break;
+    const uint32_t wanted = std::min(batch, rising.count - rising.next);
+    const auto room = static_cast<uint32_t>(ddr < ddr_max ? std::min<uint64_t>(ddr_max - ddr, wanted) : 0);
     uint32_t moved = 0;
     if (!rising.empty() && room > 0 && (hooks.take_ddr == nullptr || hooks.take_ddr(hooks.owner, room))) {
       moved = move_next(range, rising, Residency::ddr, room);
@@ -326,6 +358,16 @@ void Engine::carry_out(Range& range, const Move* moves, uint32_t count, uint32_t
   *failed = count - std::min(count, *done);
 }
 
+// Not where the range was given up, or its memory is about to go.
+bool Engine::may_move(Range& range) {
+  const auto state = static_cast<layout::TierState>(range.page.state);
+  if (state != layout::TierState::running && state != layout::TierState::paused) return false;
+  const RangeHooks& hooks = range.options.hooks;
+  const char* why = hooks.why_stop == nullptr ? nullptr : hooks.why_stop(hooks.owner);
+  if (why != nullptr) give_up(static_cast<uint32_t>(&range - ranges_), layout::TierState::stopped, why);
+  return why == nullptr;
+}
+
 MoveResult Engine::move_now(uint32_t index, uint32_t first, uint32_t count, Residency to) {
   Range& range = ranges_[index];
   TieredMemory& memory = *range.memory;
@@ -334,7 +376,8 @@ MoveResult Engine::move_now(uint32_t index, uint32_t first, uint32_t count, Resi
       static_cast<uint32_t>(std::max<uint64_t>(options_.batch_bytes / memory.granule_bytes(), 1));
   MoveResult worst = MoveResult::done;
   memory.lock().enter();
-  for (uint32_t granule = first; granule < first + count;) {
+  if (!may_move(range)) worst = MoveResult::refused;
+  for (uint32_t granule = first; may_move(range) && granule < first + count;) {
     uint32_t run = std::min(batch, first + count - granule);
     if (memory.residency(granule) == to) {
       ++granule;
@@ -347,16 +390,20 @@ MoveResult Engine::move_now(uint32_t index, uint32_t first, uint32_t count, Resi
         worst = MoveResult::no_memory;
         break;
       }
-      memory.prepare_ddr(granule, run);
     }
-    const MoveReport report = memory.move(mover_, granule, run, to);
+    const uint32_t prepared = to == Residency::ddr ? memory.prepare_ddr(granule, run) : run;
+    MoveReport report;
+    report.result = MoveResult::no_memory;
+    if (prepared > 0) report = memory.move(mover_, granule, prepared, to);
+    if (to == Residency::ddr && report.granules < prepared)
+      memory.give_prepared_back(granule + report.granules, prepared - report.granules);
     if (report.result == MoveResult::done) note_move(range, report, to);
     if (report.result != MoveResult::done && report.result != MoveResult::nothing) worst = report.result;
     if (to == Residency::cxl && hooks.give_ddr != nullptr && report.granules > 0)
       hooks.give_ddr(hooks.owner, report.granules);
     if (to == Residency::ddr && hooks.give_ddr != nullptr && report.granules < run)
       hooks.give_ddr(hooks.owner, run - report.granules);
-    if (report.result == MoveResult::no_slot) break;
+    if (report.result == MoveResult::no_slot || report.result == MoveResult::no_memory) break;
     granule += std::max(report.granules, 1u);
   }
   memory.lock().leave();
@@ -414,7 +461,9 @@ void Engine::divide_ddr(uint64_t now_ns) {
     indices[count++] = i;
   }
   if (count == 0) return;
+  for (uint32_t i = 0; i < count; ++i) ranges_[indices[i]].memory->lock().enter();
   share_ddr({shares, count}, options_.ddr_granules_shared, now_ns);
+  for (uint32_t i = 0; i < count; ++i) ranges_[indices[i]].memory->lock().leave();
   for (uint32_t i = 0; i < count; ++i) set_ddr_granules_max(indices[i], shares[i].ddr_granules_max);
 }
 
@@ -427,10 +476,7 @@ uint64_t Engine::round() {
     if (range.memory == nullptr) continue;
     MoveLock& lock = range.memory->lock();
     lock.enter();
-    if (range.options.hooks.why_stop != nullptr &&
-        range.page.state != static_cast<uint32_t>(layout::TierState::stopped))
-      if (const char* why = range.options.hooks.why_stop(range.options.hooks.owner); why != nullptr)
-        give_up(i, layout::TierState::stopped, why);
+    may_move(range);
     obey(range);
     const bool running = range.page.state == static_cast<uint32_t>(layout::TierState::running);
     uint64_t now_ns = monotonic_ns();
@@ -454,9 +500,9 @@ void Engine::run() {
   while (!stopping_.load(std::memory_order_relaxed)) {
     const uint32_t word = wake_word_.load(std::memory_order_acquire);
     lock_.enter();
-    const uint64_t sleep_ns = round();
+    // Never back to back: who waits for the lock would not get it.
+    const uint64_t sleep_ns = std::max(round(), sleep_ns_min);
     lock_.leave();
-    if (sleep_ns == 0) continue;
     const timespec time{.tv_sec = static_cast<time_t>(sleep_ns / 1'000'000'000),
                         .tv_nsec = static_cast<long>(sleep_ns % 1'000'000'000)};
     ::syscall(SYS_futex, &wake_word_, FUTEX_WAIT_PRIVATE, word, &time, nullptr, 0);

@@ -56,8 +56,9 @@ struct EngineOptions {
   uint32_t copy_threads = 1;
   TierCosts costs;
   PolicyOptions policy;
-  uint64_t ddr_granules_shared = 0;  // not 0: divided between the ranges, whose own maxima are its upper bounds
-  bool publish = true;               // make the tier page
+  uint64_t ddr_granules_shared = 0;  // not 0: divided between the ranges, of one size of granule; their own
+                                     // maxima are where they begin
+  bool publish = true;  // make the tier page
 };
 
 class Engine {
@@ -71,6 +72,10 @@ class Engine {
   // the tier page and the returned errno say.
   int open(const EngineOptions& options);
   void close();
+  // In a child of fork, which has neither the threads nor the memory: everything stays callable, and nothing of
+  // the parent's is touched.
+  void abandon_in_child();
+  bool abandoned() const { return abandoned_; }
   bool can_move() const { return mover_.started(); }
   Mover& mover() { return mover_; }
 
@@ -111,7 +116,8 @@ class Engine {
   struct Note {
     uint32_t range, first, count, accesses;  // accesses 0: an announcement
     uint64_t when_ns;
-    std::atomic<uint32_t> full;
+    // Of the ring's position: empty, to be written at `position`; position + 1: written.
+    std::atomic<uint32_t> sequence;
   };
   struct Range {
     TieredMemory* memory = nullptr;
@@ -129,7 +135,9 @@ class Engine {
   static constexpr uint32_t notes_max = 4096;
   static constexpr uint32_t moves_per_round = 2048;
 
-  void put_note(const Note& note);
+  void put_note(uint32_t range, uint32_t first, uint32_t count, uint32_t accesses, uint64_t when_ns);
+  void take_note(const Note& note);
+  bool may_move(Range& range);
   void take_notes();
   void sample(Range& range, uint64_t now_ns);
   void plan_and_move(Range& range, uint64_t now_ns);
@@ -141,6 +149,8 @@ class Engine {
 
   // page.cc
   bool open_page();
+  bool make_page();
+  void forget_page_in_child();
   void close_page();
   void show_range(uint32_t index);
   void publish(Range& range, uint64_t now_ns);
@@ -161,6 +171,7 @@ class Engine {
   uint64_t divided_ns_ = 0;
   std::atomic<uint32_t> wake_word_{0};
   std::atomic<bool> stopping_{false};
+  bool abandoned_ = false;
   layout::TierPage* page_ = nullptr;
   size_t page_bytes_ = 0;
   char page_path_[96] = {};

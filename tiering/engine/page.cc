@@ -21,6 +21,8 @@ using layout::TierRange;
 constexpr uint64_t page_file_bytes =
     layout::tier_cells_offset + uint64_t{layout::tier_ranges_max} * layout::tier_cells_max;
 
+std::atomic<bool> page_taken{false};
+
 // Field 22 of /proc/self/stat: when the process started, in clock ticks since boot. The name in field 2 may
 // hold anything, a closing parenthesis included.
 uint64_t start_ticks() {
@@ -71,6 +73,14 @@ Value load(const Value& place) {
 }  // namespace
 
 bool Engine::open_page() {
+  // The first engine of a process has the page; a further one is not shown.
+  if (page_taken.exchange(true)) return false;
+  if (make_page()) return true;
+  page_taken.store(false);
+  return false;
+}
+
+bool Engine::make_page() {
   char directory[64];
   snprintf(directory, sizeof(directory), "%s%u", layout::tier_page_directory,
            static_cast<unsigned>(::geteuid()));
@@ -82,7 +92,10 @@ bool Engine::open_page() {
   if (fd >= 0 && ::ftruncate(fd, static_cast<off_t>(page_file_bytes)) == 0)
     at = ::mmap(nullptr, page_file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (fd >= 0) ::close(fd);
-  if (at == MAP_FAILED || ::madvise(at, page_file_bytes, MADV_DONTFORK) != 0) {
+  // Where /dev/shm is full the first store would end the process: its memory is asked for now.
+  if (at == MAP_FAILED || ::madvise(at, page_file_bytes, MADV_DONTFORK) != 0 ||
+      ::madvise(at, layout::tier_cells_offset, MADV_POPULATE_WRITE) != 0) {
+    if (at != MAP_FAILED) ::munmap(at, page_file_bytes);
     if (fd >= 0) ::unlink(page_path_);
     page_path_[0] = 0;
     return false;
@@ -99,11 +112,17 @@ bool Engine::open_page() {
   return true;
 }
 
+void Engine::forget_page_in_child() {
+  page_ = nullptr;
+  page_taken.store(false);
+}
+
 void Engine::close_page() {
   if (page_ == nullptr) return;
   ::unlink(page_path_);
   ::munmap(page_, page_bytes_);
   page_ = nullptr;
+  page_taken.store(false);
 }
 
 void Engine::show_range(uint32_t index) {
@@ -117,6 +136,10 @@ void Engine::show_range(uint32_t index) {
   range.page.cell_count =
       (range.memory->granule_count() + range.page.granules_per_cell - 1) / range.page.granules_per_cell;
   range.cells = reinterpret_cast<uint8_t*>(page_) + range.page.cells_offset;
+  const uintptr_t cells = reinterpret_cast<uintptr_t>(range.cells), first_page = cells & ~uintptr_t{4095};
+  if (::madvise(reinterpret_cast<void*>(first_page), cells + range.page.cell_count - first_page,
+                MADV_POPULATE_WRITE) != 0)
+    return;  // no memory for it: this range is not shown
   const uint32_t state = range.page.state;
   range.page.request = range.page.applied = load(shown->request);  // a request for an earlier range is nobody's
   range.page.state = static_cast<uint32_t>(layout::TierState::absent);
@@ -179,6 +202,8 @@ void Engine::obey(Range& range) {
   const auto state = static_cast<layout::TierState>(range.page.state);
   if (policy == nullptr)
     answer = layout::TierAnswer::unknown_policy;
+  else if (copy != UINT64_MAX && copy > CopyBudget::most_bytes_per_s)
+    answer = layout::TierAnswer::bad_value;
   else if (ddr != UINT64_MAX && (ddr > range.memory->bytes() || options_.ddr_granules_shared != 0))
     answer = layout::TierAnswer::bad_value;
   else if (state != layout::TierState::running && state != layout::TierState::paused)

@@ -56,6 +56,10 @@ void wait(uint64_t ns) {
 
 int Sampler::open(TieredMemory* memory) {
   memory_ = memory;
+  wait_ns_ = 1'000'000;
+  gap_ns_ = gap_ns_min;
+  last_begun_ns_ = 0;
+  whole_ = true;
   const size_t touched = (memory->granule_count() + 4095) & ~size_t{4095};
   const size_t exposed = touched * sizeof(float);
   table_bytes_ = touched + exposed + regions_max * sizeof(ScanRegion);

@@ -9,6 +9,7 @@
 namespace terrace::tiering {
 namespace {
 
+constexpr uint64_t saved_bytes_min = 8u << 20;
 constexpr size_t streams = 4;
 constexpr size_t step_bytes = 128;  // of one stream
 
@@ -111,9 +112,16 @@ void copy_streamed(void* to, const void* from, size_t bytes, CopyKind kind) {
   _mm_sfence();
 }
 
+void CopyBudget::set(uint64_t bytes_per_s) {
+  bytes_per_s_ = bytes_per_s < most_bytes_per_s ? bytes_per_s : most_bytes_per_s;
+  balance_ = 0;
+  last_ns_ = 0;
+}
+
 uint64_t CopyBudget::allowance(uint64_t now_ns) {
   if (bytes_per_s_ == 0) return UINT64_MAX;
-  const auto most = static_cast<int64_t>(bytes_per_s_ / 10);
+  const auto most =
+      static_cast<int64_t>(bytes_per_s_ / 10 > saved_bytes_min ? bytes_per_s_ / 10 : saved_bytes_min);
   const uint64_t passed_ns = last_ns_ == 0 || now_ns <= last_ns_ ? 0 : now_ns - last_ns_;
   const uint64_t counted_ns = passed_ns < 10'000'000'000 ? passed_ns : 10'000'000'000;
   balance_ += static_cast<int64_t>(static_cast<double>(bytes_per_s_) * static_cast<double>(counted_ns) / 1e9);

@@ -35,11 +35,14 @@ void drop_from_caches(void* at, size_t bytes);
 // Threads   One at a time.
 class CopyBudget {
  public:
-  void set(uint64_t bytes_per_s) { bytes_per_s_ = bytes_per_s; }  // 0: no bound
+  static constexpr uint64_t most_bytes_per_s = uint64_t{1} << 50;
+  void set(uint64_t bytes_per_s);  // 0: no bound; more than the most counts as that
   uint64_t bytes_per_s() const { return bytes_per_s_; }
   // Bytes that may be copied now: 0 until the debt of earlier copies is paid.
   uint64_t allowance(uint64_t now_ns);
-  void spend(uint64_t bytes) { balance_ -= static_cast<int64_t>(bytes); }
+  void spend(uint64_t bytes) {
+    if (bytes_per_s_ != 0) balance_ -= static_cast<int64_t>(bytes);
+  }
 
  private:
   uint64_t bytes_per_s_ = 0;

@@ -1,8 +1,6 @@
 #include "tiering/migration/mover.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -12,9 +10,7 @@
 namespace terrace::tiering {
 namespace {
 
-constexpr uint32_t copy_threads_max = 8;
 constexpr size_t parallel_from_bytes = 4u << 20;
-constexpr size_t part_alignment = 4096;
 
 bool map_at(char* at, size_t bytes, const Backing& backing) {
   return ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, backing.fd,
@@ -30,18 +26,6 @@ bool set_attributes(char* at, size_t bytes, bool huge) {
 
 bool is_mapped(char* at, size_t bytes) {
   return ::msync(at, bytes, MS_ASYNC) == 0;
-}
-
-struct Part {
-  char* to;
-  const char* from;
-  size_t bytes;
-};
-
-void* copy_part(void* argument) {
-  const auto* part = static_cast<const Part*>(argument);
-  copy_streamed(part->to, part->from, part->bytes);
-  return nullptr;
 }
 
 }  // namespace
@@ -75,34 +59,30 @@ int Mover::start(int userfault_device, size_t scratch_bytes) {
   return failed;
 }
 
+void Mover::abandon() {
+  team_.abandon();
+  userfault_.abandon();
+  scratch_ = nullptr;
+  scratch_bytes_ = 0;
+}
+
 void Mover::stop() {
+  team_.stop();
   userfault_.stop();
   if (scratch_ != nullptr) ::munmap(scratch_, scratch_bytes_);
   scratch_ = nullptr;
   scratch_bytes_ = 0;
 }
 
-void Mover::set_copy_threads(uint32_t threads) {
-  copy_threads_ = threads < 1 ? 1 : threads > copy_threads_max ? copy_threads_max : threads;
+int Mover::set_copy_threads(uint32_t threads) {
+  return team_.start(threads);
 }
 
 void Mover::copy(char* to, const char* from, size_t bytes) {
-  if (copy_threads_ == 1 || bytes < parallel_from_bytes) return copy_streamed(to, from, bytes);
-  Part parts[copy_threads_max];
-  pthread_t threads[copy_threads_max];
-  const size_t each = bytes / copy_threads_ & ~(part_alignment - 1);
-  uint32_t started = 0;
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  for (uint32_t i = 0; i + 1 < copy_threads_; ++i) {
-    parts[i] = {to + i * each, from + i * each, each};
-    if (::pthread_create(&threads[i], nullptr, copy_part, &parts[i]) != 0) break;
-    ++started;
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  copy_streamed(to + started * each, from + started * each, bytes - started * each);
-  for (uint32_t i = 0; i < started; ++i) ::pthread_join(threads[i], nullptr);
+  if (bytes < parallel_from_bytes)
+    copy_streamed(to, from, bytes);
+  else
+    team_.copy(to, from, bytes);
 }
 
 int Mover::demote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times) {
@@ -124,9 +104,9 @@ int Mover::demote(char* at, size_t bytes, const Backing& from, const Backing& to
     set_attributes(at, bytes, to.huge);
     return 0;
   }
-  // The source is still mapped: a failed mmap over it changes nothing, unless it got as far as taking it away.
-  if (!is_mapped(at, bytes) && !map_at(at, bytes, from))
-    check_failed("map_at", __FILE__, __LINE__,
+  // A failed mmap leaves what was there, or nothing.
+  if (!is_mapped(at, bytes) && !map_backing(at, bytes, from))
+    check_failed("map_backing", __FILE__, __LINE__,
                  "the kernel took a granule's mapping away and does not give it back");
   userfault_.write_protect(at, bytes, false);
   userfault_.unregister(at, bytes);
@@ -139,12 +119,17 @@ int Mover::promote(char* at, size_t bytes, const Backing& from, const Backing& t
   if (!map_at(scratch_, bytes, to)) return errno;
   int failed = set_attributes(scratch_, bytes, to.huge) ? 0 : errno;
   if (failed == 0) failed = userfault_.register_missing(scratch_, bytes);
+  // With mlockall(MCL_FUTURE) the new mapping has its pages at once, and accesses to them would not wait.
+  // Advice to drop them is refused while they are locked.
+  if (failed == 0 && (::munlock(scratch_, bytes) != 0 || ::madvise(scratch_, bytes, MADV_DONTNEED) != 0))
+    failed = errno;
   if (failed != 0) return failed;
   const uint64_t begin_ns = monotonic_ns();
   // The scratch range stays mapped (DONTUNMAP): a hole there could be taken by another thread's mmap.
   if (::mremap(scratch_, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, at) != at) {
     failed = errno;
-    if (!is_mapped(at, bytes) && !map_at(at, bytes, from))
+    // The kernel may have taken the old mapping away before it failed.
+    if (!map_backing(at, bytes, from))
       check_failed("map_at", __FILE__, __LINE__,
                    "the kernel took a granule's mapping away and does not give it back");
     userfault_.unregister(scratch_, bytes);
@@ -155,6 +140,9 @@ int Mover::promote(char* at, size_t bytes, const Backing& from, const Backing& t
   times->copy_ns = monotonic_ns() - copy_begin_ns;
   failed = userfault_.unregister(at, bytes);
   times->stall_ns = monotonic_ns() - begin_ns;
+  // The scratch place is no mapping of the file any more, and not registered: whoever looks there must not
+  // wait. It is never a hole either.
+  ::mmap(scratch_, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   TERRACE_CHECK(failed == 0, "a promoted run stays registered: accesses would wait for ever");
   return 0;
 }

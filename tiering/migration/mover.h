@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tiering/migration/copy_team.h"
 #include "tiering/migration/userfault.h"
 
 namespace terrace::tiering {
@@ -56,8 +57,12 @@ class Mover {
   int demote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
   int promote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
 
-  // Copies with this many threads from 4 MiB on (1: the calling one only).
-  void set_copy_threads(uint32_t threads);
+  // Copies with this many threads, at most 8, from 4 MiB on (1: the calling one only). They are made now:
+  // nothing is allocated or started while accesses wait. 0 or an errno; fewer threads then.
+  int set_copy_threads(uint32_t threads);
+  // In a child of fork, which has neither the threads nor the mappings: forgets them, touching nothing of the
+  // parent's.
+  void abandon();
 
  private:
   void copy(char* to, const char* from, size_t bytes);
@@ -65,7 +70,7 @@ class Mover {
   Userfault userfault_;
   char* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
-  uint32_t copy_threads_ = 1;
+  CopyTeam team_;
 };
 
 uint64_t monotonic_ns();

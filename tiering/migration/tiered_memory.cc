@@ -20,6 +20,9 @@ namespace {
 
 constexpr uint32_t mappings_otherwise = 65530;  // the kernel's default of vm.max_map_count
 
+// Of all ranges of this process.
+constinit std::atomic<uint32_t> process_mappings{0};
+
 void futex_wait(std::atomic<uint32_t>* word, uint32_t value) {
   ::syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 }
@@ -114,7 +117,8 @@ int TieredMemory::open(const TieredMemoryOptions& options) {
   ddr_fd_ = options.ddr_fd;
   ddr_alias_ = alias;
   join_pages_ = options.join_pages && granule_bytes_ >= huge_bytes;
-  mappings_max_ = options.mappings_max != 0 ? options.mappings_max : max_map_count() / 4;
+  process_mappings_max_ = max_map_count() / 4;
+  mappings_max_ = options.mappings_max != 0 ? options.mappings_max : process_mappings_max_;
   return 0;
 }
 
@@ -125,6 +129,7 @@ void TieredMemory::close() {
   if (ddr_alias_ != nullptr) ::munmap(ddr_alias_, bytes());
   if (slot_bits_ != nullptr) ::munmap(slot_bits_, slot_bits_bytes_);
   ::munmap(granules_, table_bytes_);
+  process_mappings.fetch_sub(mappings_, std::memory_order_relaxed);
   granules_ = nullptr;
   ddr_alias_ = nullptr;
   slot_bits_ = nullptr;
@@ -198,7 +203,9 @@ uint32_t TieredMemory::count_mappings(uint32_t first, uint32_t count) const {
 }
 
 void TieredMemory::note_mappings(uint32_t first, uint32_t count, uint32_t before) {
-  mappings_ += count_mappings(first, count) - before;
+  const uint32_t more = count_mappings(first, count) - before;  // modulo 2^32: less is more here
+  mappings_ += more;
+  process_mappings.fetch_add(more, std::memory_order_relaxed);
 }
 
 void TieredMemory::adopt(uint32_t first, uint32_t count, Residency residency, uint32_t segment,
@@ -298,9 +305,7 @@ void TieredMemory::forget(uint32_t first, uint32_t count, bool keep_slots) {
   const uint32_t before = count_mappings(first, count);
   for (uint32_t granule = first; granule < first + count; ++granule) {
     Granule& record = granules_[granule];
-    if (record.residency == Residency::ddr && !keep_slots)
-      ::fallocate(ddr_fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(ddr_backing(granule).offset), static_cast<off_t>(granule_bytes_));
+    if (record.residency == Residency::ddr && !keep_slots) punch(granule, 1);
     if (record.residency == Residency::cxl && keep_slots) {
       // Somebody may read it still: the slot is never given again.
       --cxl_granules_;
@@ -348,14 +353,34 @@ void TieredMemory::unhold(uint32_t first, uint32_t count) {
   }
 }
 
-void TieredMemory::prepare_ddr(uint32_t first, uint32_t count) {
+uint32_t TieredMemory::prepare_ddr(uint32_t first, uint32_t count) {
   for (uint32_t granule = first; granule < first + count; ++granule) {
     if (residency(granule) != Residency::cxl) continue;
     char* alias = ddr_backing(granule).alias;
-    if (::madvise(alias, granule_bytes_, MADV_POPULATE_WRITE) != 0) continue;  // the move will say so
-    if (join_pages_) ::madvise(alias, granule_bytes_, madv_collapse);          // a wish
+    // A copy into a hole that cannot be filled would end the process.
+    if (::madvise(alias, granule_bytes_, MADV_POPULATE_WRITE) != 0) {
+      give_prepared_back(granule, 1);
+      return granule - first;
+    }
+    if (join_pages_) ::madvise(alias, granule_bytes_, madv_collapse);  // a wish
     drop_from_caches(alias, granule_bytes_);
   }
+  return count;
+}
+
+void TieredMemory::give_prepared_back(uint32_t first, uint32_t count) {
+  for (uint32_t granule = first; granule < first + count; ++granule)
+    if (residency(granule) != Residency::ddr) punch(granule, 1);
+}
+
+void TieredMemory::punch(uint32_t first, uint32_t count) {
+  ::fallocate(ddr_fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(ddr_backing(first).offset), static_cast<off_t>(count * granule_bytes_));
+}
+
+void TieredMemory::abandon() {
+  ddr_alias_ = nullptr;
+  segment_count_ = 0;
 }
 
 // By how much a move of the run would change the number of kernel mappings. Inside it stays one mapping.
@@ -377,7 +402,9 @@ MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, 
   MoveReport report;
   const uint32_t before = count_mappings(first, count);
   if (const int more = mappings_more(first, count, to, slot);
-      more > 0 && mappings_ + static_cast<uint32_t>(more) > mappings_max_) {
+      more > 0 && (mappings_ + static_cast<uint32_t>(more) > mappings_max_ ||
+                   process_mappings.load(std::memory_order_relaxed) + static_cast<uint32_t>(more) >
+                       process_mappings_max_)) {
     report.result = MoveResult::no_mappings;
     return report;
   }
@@ -395,9 +422,7 @@ MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, 
   }
   for (uint32_t i = 0; i < count; ++i) set_residency(first + i, to, slot + i);
   note_mappings(first, count, before);
-  if (to == Residency::cxl)
-    ::fallocate(ddr_fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                static_cast<off_t>(ddr_backing(first).offset), static_cast<off_t>(bytes));
+  if (to == Residency::cxl) punch(first, count);
   report.result = MoveResult::done;
   report.granules = count;
   return report;

@@ -13,7 +13,9 @@
 // Invariants
 //   T1  A granule has a CXL slot exactly if its residency is cxl; no slot has two granules.
 //   T2  A granule that is held does not move; one that moves cannot be held until the move is over.
-//   T3  The range never has more than mappings_max kernel mappings.
+//   T3  No move brings the range beyond its mappings_max kernel mappings, or all ranges of the process beyond a
+//   quarter
+//       of vm.max_map_count.
 #pragma once
 
 #include <atomic>
@@ -65,7 +67,7 @@ struct TieredMemoryOptions {
   int ddr_fd = -1;  // a memory file of `bytes`; stays the caller's, open as long as this object lives
   // The memory file's pages come small: those of a granule are joined to a huge page before it rises.
   bool join_pages = false;
-  uint32_t mappings_max = 0;  // 0: a quarter of vm.max_map_count
+  uint32_t mappings_max = 0;  // 0: as all ranges of the process together, a quarter of vm.max_map_count
 };
 
 class TieredMemory {
@@ -89,13 +91,18 @@ class TieredMemory {
   // Maps granules that are `none`: DDR at once, CXL to free slots. 0 or an errno (ENOSPC: no slot).
   int map(uint32_t first, uint32_t count, Residency residency);
   // The owner has taken these granules' memory away (unmapped, or private since a fork): they are `none`. Their
-  // slots become free unless `keep_slots`; DDR pages are given back.
+  // slots become free and DDR pages are given back, unless `keep_slots`: then somebody may read either still.
   void forget(uint32_t first, uint32_t count, bool keep_slots);
 
   // Moves the run as far as its granules can be moved together. cxl: into neighbouring free slots, or fewer.
   MoveReport move(Mover& mover, uint32_t first, uint32_t count, Residency to);
-  // Makes the DDR pages of these granules exist, outside any stall. Granules already in DDR are left alone.
-  void prepare_ddr(uint32_t first, uint32_t count);
+  // Makes the DDR pages of these granules exist, outside any stall; those in DDR already are left alone.
+  // Returns how many it could from the first on: only they may rise. Whoever does not let them rise gives the
+  // pages back.
+  uint32_t prepare_ddr(uint32_t first, uint32_t count);
+  void give_prepared_back(uint32_t first, uint32_t count);
+  // In a child of fork: forgets mappings that it does not have.
+  void abandon();
 
   // Busy granules. hold() waits for a move that is under way (a copy's time at most); counts nest. Any thread.
   void hold(uint32_t first, uint32_t count);
@@ -143,6 +150,7 @@ class TieredMemory {
   uint32_t find_slots(uint32_t first, uint32_t count, uint32_t* got);
   bool joined(uint32_t left) const;  // granules left and left+1 are one kernel mapping
   uint32_t count_mappings(uint32_t first, uint32_t count) const;
+  void punch(uint32_t first, uint32_t count);
   int mappings_more(uint32_t first, uint32_t count, Residency to, uint32_t slot) const;
   void set_residency(uint32_t granule, Residency residency, uint32_t slot);
   void note_mappings(uint32_t first, uint32_t count, uint32_t before);
@@ -165,7 +173,7 @@ class TieredMemory {
   uint64_t* slot_bits_ = nullptr;
   size_t slot_bits_bytes_ = 0;
   uint32_t ddr_granules_ = 0, cxl_granules_ = 0;
-  uint32_t mappings_ = 0, mappings_max_ = 0;
+  uint32_t mappings_ = 0, mappings_max_ = 0, process_mappings_max_ = 0;
   MoveLock lock_;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t features_needed = UFFD_FEATURE_WP_HUGETLBFS_SHMEM | UFFD_FEATURE_MINOR_SHMEM |
                                      UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_EVENT_REMAP;
-constexpr size_t reader_stack_bytes = 64 * 1024;
+constexpr size_t reader_stack_bytes = 256 * 1024;
 
 uint64_t number(const char* at) {
   return reinterpret_cast<uintptr_t>(at);
@@ -87,6 +87,14 @@ void Userfault::stop() {
   ::pthread_join(reader_, nullptr);
   ::close(fd_);
   ::close(stop_fd_);
+  fd_ = stop_fd_ = -1;
+}
+
+void Userfault::abandon() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+    ::close(stop_fd_);
+  }
   fd_ = stop_fd_ = -1;
 }
 

@@ -31,6 +31,8 @@ class Userfault {
   // (a kernel without what is needed: write-protection of shared memory, minor faults there, remap events).
   int start(int device);
   void stop();
+  // In a child of fork: closes the descriptors, and leaves the parent's reader alone.
+  void abandon();
   bool started() const { return fd_ >= 0; }
   int fd() const { return fd_; }
 

@@ -1,9 +1,12 @@
 // One tiered range: reservation, memory file and leases, laid out and given to the engine.
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "core/base/limits.h"
 #include "core/base/units.h"
 #include "tiering/range/tiering.h"
 
@@ -49,12 +52,6 @@ Status check_leases(const std::vector<std::shared_ptr<Lease>>& leases) {
   return {};
 }
 
-const char* lost_lease(void* owner) {
-  for (const auto& lease : *static_cast<std::vector<std::shared_ptr<Lease>>*>(owner))
-    if (lease->state() != LeaseState::live) return "a lease behind it is being taken back, or is lost";
-  return nullptr;
-}
-
 }  // namespace
 
 Hold& Hold::operator=(Hold&& other) noexcept {
@@ -74,6 +71,8 @@ void Hold::release() {
 Status EngineRange::make(const TieredRangeOptions& options, std::vector<std::shared_ptr<Lease>> leases) {
   TERRACE_RETURN_IF_ERROR(check_options(options));
   TERRACE_RETURN_IF_ERROR(check_leases(leases));
+  if (tiering_.shares_ddr() && options.granule_bytes != limits::granule_bytes)
+    return invalid("ranges that share DDR (ddr_bytes_shared) have granules of 2M");
   const uint64_t granule = options.granule_bytes;
   const uint64_t bytes = round_up(options.bytes, granule);
   const uint64_t ddr_max = std::min(options.ddr_bytes_max / granule * granule, bytes);
@@ -91,27 +90,24 @@ Status EngineRange::make(const TieredRangeOptions& options, std::vector<std::sha
   } else {
     TERRACE_ASSIGN_OR_RETURN(ddr_file_, os::make_memory_file("terrace-ddr", bytes));
   }
-  leases_ = std::move(leases);
   int failed = memory_.open({.base = reinterpret_cast<char*>(map_.data()),
                              .bytes = bytes,
                              .granule_bytes = granule,
                              .ddr_fd = ddr_file_.get(),
                              .join_pages = !huge});
   if (failed != 0) return os_error(failed, where, "cannot lay out the range");
-  for (const auto& lease : leases_)
-    if (failed = memory_.add_segment(lease->fd(), lease->bytes()); failed != 0)
-      return os_error(failed, where, "cannot map lease " + std::to_string(lease->id().value));
+  TERRACE_RETURN_IF_ERROR(add_leases(std::move(leases)));
   TERRACE_RETURN_IF_ERROR(place(ddr_max));
   tiering::RangeOptions range;
   range.name = options.name.c_str();
   range.policy = options.policy.empty() ? nullptr : tiering::find_policy(options.policy);
   range.ddr_granules_max = ddr_max / granule;
   range.weight = options.weight;
-  range.hooks = {.owner = &leases_,
+  range.hooks = {.owner = &segments_,
                  .take_ddr = nullptr,
                  .give_ddr = nullptr,
                  .after_round = nullptr,
-                 .why_stop = lost_lease};
+                 .why_stop = why_stop};
   tiering::Engine& engine = tiering_.engine();
   engine.lock().enter();
   failed = engine.add_range(&memory_, range, &index_);
@@ -120,6 +116,44 @@ Status EngineRange::make(const TieredRangeOptions& options, std::vector<std::sha
     return Error{ErrorCode::limit_exceeded, 0, where, "more than 16 tiered ranges in a process"};
   if (failed != 0) return os_error(failed, where, "the engine refuses the range");
   added_ = true;
+  return {};
+}
+
+const char* EngineRange::why_stop(void* segments) {
+  for (const Segment& segment : *static_cast<std::vector<Segment>*>(segments)) {
+    if (segment.lease->state() != LeaseState::live) return "a lease behind it is being taken back, or is lost";
+    if (segment.lease->epoch() != segment.epoch || segment.lease->bytes() != segment.bytes)
+      return "a lease behind it was moved or resized";
+  }
+  return nullptr;
+}
+
+Status EngineRange::add_leases(std::vector<std::shared_ptr<Lease>> leases) {
+  for (auto& lease : leases) {
+    const std::string name = "lease " + std::to_string(lease->id().value);
+    if (lease->bytes() < memory_.granule_bytes()) continue;  // not one granule
+    Segment segment;
+    segment.epoch = lease->epoch();
+    segment.bytes = lease->bytes();
+    segment.fd.reset(::fcntl(lease->fd(), F_DUPFD_CLOEXEC, 3));
+    struct stat status {};
+    if (!segment.fd.valid() || ::fstat(segment.fd.get(), &status) != 0)
+      return os_error(errno, where, "no descriptor for " + name);
+    const bool device = S_ISCHR(status.st_mode);
+    if (device && memory_.granule_bytes() < 2 * mib)
+      return invalid(name + " is a dax device, which is mapped in pieces of 2 MiB: choose granules of 2M");
+    segment.device = device ? ~uint64_t{0} : status.st_dev;
+    segment.inode = device ? status.st_rdev : status.st_ino;
+    tiering_.engine().lock().enter();
+    const bool fresh = tiering_.take_file(segment.device, segment.inode);
+    tiering_.engine().lock().leave();
+    if (!fresh) return Error{ErrorCode::already_exists, 0, where, name + " lies behind a tiered range already"};
+    segment.lease = std::move(lease);
+    segments_.push_back(std::move(segment));
+    const Segment& kept = segments_.back();
+    if (const int failed = memory_.add_segment(kept.fd.get(), kept.bytes); failed != 0)
+      return os_error(failed, where, "cannot map " + name);
+  }
   return {};
 }
 
@@ -136,7 +170,10 @@ EngineRange::~EngineRange() {
   tiering::Engine& engine = tiering_.engine();
   engine.lock().enter();
   if (added_) engine.remove_range(index_);
+  for (const Segment& segment : segments_) tiering_.give_file(segment.device, segment.inode);
   engine.lock().leave();
+  // In a child of fork these addresses are not this range's: others may be mapped there by now.
+  if (engine.abandoned()) new os::MemoryMap(std::move(map_));
   memory_.close();
 }
 
@@ -243,14 +280,22 @@ Result<uint64_t> EngineRange::move_to(std::span<const std::byte> bytes, Tier tie
   const Part part = part_of(bytes);
   if (part.count == 0) return Error{ErrorCode::invalid_argument, 0, here, "no bytes, or not inside this range"};
   tiering::Engine& engine = tiering_.engine();
-  if (!engine.can_move()) return Error{ErrorCode::unsupported, 0, here, tiering_.why_not()};
+  if (!engine.can_move() || status().state == TieringState::no_migration)
+    return Error{ErrorCode::unsupported, 0, here, status().reason};
   const Residency to = tier == Tier::ddr ? Residency::ddr : Residency::cxl;
-  engine.lock().enter();
-  const tiering::MoveResult result = engine.move_now(index_, part.first, part.count, to);
+  auto result = tiering::MoveResult::done;
   uint64_t there = 0;
-  for (uint32_t i = 0; i < part.count; ++i)
-    if (memory_.residency(part.first + i) == to) there += memory_.granule_bytes();
-  engine.lock().leave();
+  // In pieces, so that forks, rounds and other calls get their turn.
+  const auto piece = static_cast<uint32_t>(std::max<uint64_t>(64 * mib / memory_.granule_bytes(), 1));
+  for (uint32_t done = 0; done < part.count; done += piece) {
+    const uint32_t first = part.first + done, count = std::min(piece, part.count - done);
+    engine.lock().enter();
+    const tiering::MoveResult one = engine.move_now(index_, first, count, to);
+    for (uint32_t i = 0; i < count; ++i)
+      if (memory_.residency(first + i) == to) there += memory_.granule_bytes();
+    engine.lock().leave();
+    if (one != tiering::MoveResult::done) result = one;
+  }
   if (result == tiering::MoveResult::no_slot || result == tiering::MoveResult::no_memory)
     return Error{ErrorCode::capacity_exhausted, 0, here,
                  format_size(part.count * memory_.granule_bytes() - there) + " of the part found no room in " +

@@ -6,9 +6,11 @@
 #include <signal.h>
 
 #include <atomic>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
+#include "core/base/limits.h"
 #include "core/base/units.h"
 
 namespace terrace {
@@ -19,6 +21,9 @@ namespace {
 constexpr size_t engines_max = 64;
 std::atomic<tiering::Engine*> engines[engines_max];
 
+// From prepare to parent or child held by the thread that forks.
+std::mutex registry;
+
 template <typename Act>
 void for_each_engine(Act act) {
   for (std::atomic<tiering::Engine*>& place : engines)
@@ -26,19 +31,24 @@ void for_each_engine(Act act) {
 }
 
 void before_fork() {
+  registry.lock();
   for_each_engine([](tiering::Engine& engine) { engine.lock().enter(); });
 }
 void after_fork_in_parent() {
   for_each_engine([](tiering::Engine& engine) { engine.lock().leave(); });
+  registry.unlock();
 }
-// The child has neither the thread nor the memory.
+// The child has neither the threads nor the memory; its copies of the objects say so.
 void after_fork_in_child() {
+  for_each_engine([](tiering::Engine& engine) { engine.abandon_in_child(); });
   for (std::atomic<tiering::Engine*>& place : engines) place.store(nullptr, std::memory_order_relaxed);
+  registry.unlock();
 }
 
 bool enter_registry(tiering::Engine* engine) {
   static const int registered = ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   if (registered != 0) return false;
+  const std::lock_guard lock(registry);
   for (std::atomic<tiering::Engine*>& place : engines) {
     tiering::Engine* empty = nullptr;
     if (place.compare_exchange_strong(empty, engine)) return true;
@@ -46,8 +56,8 @@ bool enter_registry(tiering::Engine* engine) {
   return false;
 }
 
-// With the engine's lock held, so that no fork is between its two halves.
 void leave_registry(const tiering::Engine* engine) {
+  const std::lock_guard lock(registry);
   for (std::atomic<tiering::Engine*>& place : engines) {
     tiering::Engine* found = place.load();
     if (found == engine) place.store(nullptr);
@@ -74,7 +84,8 @@ Status EngineTiering::begin(const TieringOptions& options) {
   chosen.copy_bytes_per_s_max = options.copy_bytes_per_s_max;
   chosen.round_ns = options.round_ns;
   chosen.copy_threads = options.copy_threads;
-  chosen.ddr_granules_shared = 0;
+  chosen.ddr_granules_shared = options.ddr_bytes_shared / limits::granule_bytes;
+  shares_ddr_ = chosen.ddr_granules_shared != 0;
   UniqueFd device;
   int failed = engine_.open(chosen);
   if (failed == EPERM && options.session != nullptr) {
@@ -88,6 +99,7 @@ Status EngineTiering::begin(const TieringOptions& options) {
       why_not_ = "the manager gives no userfaultfd: " + given.error().to_string();
     }
   }
+  if (failed == ENOMEM) return os_error(failed, "Tiering::start", "no memory for the engine's tables");
   if (failed == 0)
     why_not_.clear();
   else if (why_not_.empty())
@@ -115,11 +127,21 @@ Status EngineTiering::begin(const TieringOptions& options) {
 }
 
 EngineTiering::~EngineTiering() {
+  if (engine_.abandoned()) {
+    thread_.detach();  // it exists in the parent only
+    return;
+  }
   engine_.stop();
   if (thread_.joinable()) thread_.join();
-  engine_.lock().enter();
   leave_registry(&engine_);
-  engine_.lock().leave();
+}
+
+bool EngineTiering::take_file(uint64_t device, uint64_t inode) {
+  return files_.emplace(device, inode).second;
+}
+
+void EngineTiering::give_file(uint64_t device, uint64_t inode) {
+  files_.erase({device, inode});
 }
 
 void EngineTiering::set_copy_budget(uint64_t bytes_per_s) {

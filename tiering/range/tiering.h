@@ -5,8 +5,10 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/unique_fd.h"
@@ -27,10 +29,16 @@ class EngineTiering final : public Tiering {
                                                   std::vector<std::shared_ptr<Lease>> leases) override;
   void set_copy_budget(uint64_t bytes_per_s) override;
   tiering::Engine& engine() { return engine_; }
+  bool shares_ddr() const { return shares_ddr_; }
+  // Memory that lies behind a range of this Tiering: by its file. With the engine's lock.
+  bool take_file(uint64_t device, uint64_t inode);
+  void give_file(uint64_t device, uint64_t inode);
 
  private:
   tiering::Engine engine_;
   std::string why_not_;
+  bool shares_ddr_ = false;
+  std::set<std::pair<uint64_t, uint64_t>> files_;
   std::thread thread_;
 };
 
@@ -64,7 +72,19 @@ class EngineRange final : public TieredRange {
   EngineTiering& tiering_;
   os::MemoryMap map_;
   UniqueFd ddr_file_;
-  std::vector<std::shared_ptr<Lease>> leases_;
+  // A lease, its own descriptor here, and what it was when it was mapped: after a move or a resize its memory
+  // is another, which the range must not mix with the first.
+  struct Segment {
+    std::shared_ptr<Lease> lease;
+    UniqueFd fd;
+    LeaseEpoch epoch;
+    uint64_t bytes = 0;
+    uint64_t device = 0, inode = 0;
+  };
+  static const char* why_stop(void* segments);
+  Status add_leases(std::vector<std::shared_ptr<Lease>> leases);
+
+  std::vector<Segment> segments_;
   tiering::TieredMemory memory_;
   uint32_t index_ = 0;
   bool added_ = false;

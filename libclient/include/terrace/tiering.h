@@ -10,7 +10,12 @@
 //           caller's to use from any thread; an access to a granule that is being moved waits for the copy
 //           (about 0.2 ms for 2 MiB; readers of a sinking granule do not wait).
 // fork      The range is not inherited: a child that touches it gets SIGSEGV, and neither side's bytes are ever
-//           changed by the other. vfork and posix_spawn are as ever.
+//           changed by the other; its copies of these objects say no_migration. vfork and posix_spawn are as
+//           ever.
+// Leases    A range whose lease is being taken back, is lost, was moved or resized is not migrated any more. A
+// lease
+//           that is fenced without notice while a granule of it is being copied ends the process with SIGBUS,
+//           as the program's own next access to it would.
 // Not allowed on the range: mmap, munmap, mremap, mprotect and madvise by the caller; futexes shared between
 //           processes (PTHREAD_PROCESS_SHARED: a sleeper would not be found after a move); memory that a device
 //           or the kernel writes to later (O_DIRECT, io_uring, vmsplice, RDMA) without a Hold.
@@ -37,7 +42,7 @@ struct TieringOptions {
   uint64_t round_ns = 250'000'000;             // between two plans
   uint32_t copy_threads = 1;                   // for batches of 4 MiB and more
   uint64_t ddr_bytes_shared = 0;  // not 0: divided between the ranges by what they gain; each range's own
-                                  // ddr_bytes_max bounds where it begins
+                                  // ddr_bytes_max is where it begins. Granules are 2 MiB then
 };
 
 struct TieredRangeOptions {
@@ -125,7 +130,7 @@ class TieredRange {
   virtual void set_ddr_bytes_max(uint64_t bytes) = 0;
   // Moves what it can of the part now, whatever the policy thinks, and says how many bytes of it are in `tier`
   // afterwards. The policy may move it back later.
-  // Errors    unsupported  no migration here (status().reason)
+  // Errors    unsupported  no migration here, or no more (status().reason)
   //           capacity_exhausted  DDR up to its bound, or no lease has room; what moved, moved
   virtual Result<uint64_t> move_to(std::span<const std::byte> part, Tier tier) = 0;
 
@@ -148,11 +153,13 @@ class Tiering {
   // Why not; and how to mend it.
   virtual std::string why_not() const = 0;
   // The first ddr_bytes_max are in DDR at first, the rest in the leases, in order. The contents are whatever
-  // the leases hold there, and zeros in DDR. Errors    invalid_argument    sizes, granule, name, a read-only
-  // lease
+  // the leases hold there, and zeros in DDR.
+  //
+  // Errors    invalid_argument    sizes, granule, name, a read-only lease; 64 KiB granules on a dax device
+  //           already_exists      a lease that lies behind a range already
   //           not_found           policy
   //           capacity_exhausted  DDR bound and leases together are smaller than the range; says how much
-  //           lease_expired, lease_revoked, out_of_memory, limit_exceeded (16 ranges a process)
+  //           lease_expired, lease_revoked, out_of_memory, limit_exceeded (16 ranges a Tiering)
   virtual Result<std::unique_ptr<TieredRange>> make_range(const TieredRangeOptions& options,
                                                           std::vector<std::shared_ptr<Lease>> leases) = 0;
   virtual void set_copy_budget(uint64_t bytes_per_s) = 0;

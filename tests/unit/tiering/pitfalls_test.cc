@@ -186,3 +186,40 @@ TEST_CASE("migration: a scratch place of the mover is never given to others") {
   mapper.join();
   CHECK(damaged == 0);
 }
+
+TEST_CASE("migration: no store is lost in a process that locks all its future memory") {
+  TwoFiles files(4, 64 * kib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 4, Residency::cxl) == 0);
+  std::memset(files.base(), 0, files.memory.bytes());
+  if (::mlockall(MCL_FUTURE) != 0) {
+    MESSAGE("skipped: this process may not lock memory");
+    return;
+  }
+  std::atomic<bool> stop{false};
+  uint64_t added = 0;
+  std::thread writer([&] {
+    for (; !stop; ++added)
+      reinterpret_cast<std::atomic<uint64_t>*>(files.at(0) + added % 16 * 4096)->fetch_add(1);
+  });
+  for (int i = 0; i < 4000; ++i) files.memory.move(mover, 0, 1, other(files.memory.residency(0)));
+  stop = true;
+  writer.join();
+  ::munlockall();
+  uint64_t sum = 0;
+  for (uint32_t page = 0; page < 16; ++page) sum += *reinterpret_cast<uint64_t*>(files.at(0) + page * 4096);
+  CHECK(sum == added);
+}
+
+TEST_CASE("migration: pages made for granules that then cannot rise are given back") {
+  TwoFiles files(8, 64 * kib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 8, Residency::cxl) == 0);
+  CHECK(files.memory.prepare_ddr(0, 8) == 8);
+  CHECK(files.ddr_file_bytes() == 8 * 64 * kib);
+  files.memory.hold(2, 1);
+  CHECK(files.memory.move(mover, 0, 8, Residency::ddr).granules == 2);
+  files.memory.give_prepared_back(2, 6);
+  CHECK(files.ddr_file_bytes() == 2 * 64 * kib);
+  files.memory.unhold(2, 1);
+}

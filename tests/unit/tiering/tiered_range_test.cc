@@ -224,6 +224,47 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "TieredRange: a lease that lies behind a range already is not put behind another, or twice behind one") {
+  Ranges ranges;
+  auto lease = ranges.lease(8 * mib);
+  auto range = take(ranges.tiering->make_range({.bytes = 8 * mib, .ddr_bytes_max = 4 * mib}, {lease}));
+  auto again = ranges.tiering->make_range({.bytes = 8 * mib, .ddr_bytes_max = 4 * mib}, {lease});
+  REQUIRE_FALSE(again.ok());
+  CHECK(again.error().code == ErrorCode::already_exists);
+  auto other = ranges.lease(8 * mib);
+  CHECK_FALSE(ranges.tiering->make_range({.bytes = 8 * mib}, {other, other}).ok());
+  range.reset();
+  CHECK(ranges.tiering->make_range({.bytes = 8 * mib, .ddr_bytes_max = 4 * mib}, {lease}).ok());
+}
+
+TEST_CASE("TieredRange: a child of fork may use and destroy its copies; the parent goes on") {
+  Ranges ranges({.session = nullptr, .round_ns = 1'000'000});
+  auto range = take(ranges.tiering->make_range(
+      {.bytes = 16 * mib, .ddr_bytes_max = 8 * mib, .policy = "static"}, {ranges.lease(16 * mib)}));
+  fill(range->bytes());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    if (range->status().state != TieringState::no_migration) ::_exit(1);
+    if (range->move_to(range->bytes(), Tier::cxl).ok()) ::_exit(2);
+    range->announce(range->bytes(), 1);
+    range.reset();
+    ranges.tiering.reset();
+    auto fresh = Tiering::start({});
+    ::_exit(fresh.ok() ? 0 : 3);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  if (ranges.tiering->can_migrate()) {
+    CHECK(range->move_to(range->bytes().first(4 * mib), Tier::cxl).ok());
+    CHECK(range->move_to(range->bytes().first(4 * mib), Tier::ddr).ok());
+  }
+  CHECK(whole(range->bytes()));
+}
+
+TEST_CASE(
     "Tiering: without the right to handle kernel faults all works but moving; a Session's device mends that") {
   if (::geteuid() != 0) {
     MESSAGE("skipped: needs root to become somebody else");
