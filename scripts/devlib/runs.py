@@ -68,19 +68,41 @@ def tsan(pattern: str) -> None:
     test(pattern, preset="tsan")
 
 
+# What a bench's question needs beside the program of its name: further programs, and scripts that run Terrace's own.
+_BENCH_ALSO = {"tiering": (["tiersim"], ["bench/redis_tiering.py"])}
+_SCRIPT_NEEDS = ["terrace", "terraced", "terrace_malloc"]
+
+
 def bench(name: str, json_file: str, smoke: bool) -> None:
     """Runs benches of the release build, one after the other."""
+    also, scripts = _BENCH_ALSO.get(name.removeprefix("bench_"), ([], []))
+    if not name:
+        scripts = [script for _, more in _BENCH_ALSO.values() for script in more]
     programs = _build_programs("release", "bench", name)
+    for more in also:
+        programs += _build_programs("release", "bench", more)
     results = {}
     for program in programs:
-        say(f"{program.name}{' (smoke size)' if smoke else ''}")
-        with tempfile.NamedTemporaryFile(prefix="terrace-bench-", suffix=".json") as out:
-            run([program, *(["--smoke"] if smoke else []), "--json", out.name], what=program.name)
-            if json_file:
-                results[program.name] = json.loads(pathlib.Path(out.name).read_text("utf-8"))
+        _bench_one(program.name, [program, *(["--smoke"] if smoke else [])], bool(json_file), smoke, results)
+    if scripts:
+        build("release", _SCRIPT_NEEDS)
+    for script in scripts:
+        os.environ["TERRACE_BUILD_DIR"] = str(build_dir("release"))
+        size = ["--pairs", "1", "--seconds", "2", "--ddr-mib", "16"] if smoke else []
+        _bench_one(pathlib.Path(script).stem, ["/usr/bin/python3", "-B", str(ROOT / script), *size], bool(json_file), smoke,
+                   results)
     if json_file:
         pathlib.Path(json_file).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         note(f"results in {json_file}")
+
+
+def _bench_one(name: str, command: list, keep: bool, smoke: bool, results: dict) -> None:
+    say(f"{name}{' (smoke size)' if smoke else ''}")
+    with tempfile.NamedTemporaryFile(prefix="terrace-bench-", suffix=".json") as out:
+        run([*command, "--json", out.name], what=name)
+        text = pathlib.Path(out.name).read_text("utf-8")
+        if keep and text:
+            results[name] = json.loads(text)
 
 
 def _build_programs(preset: str, kind: str, wanted: str) -> list:

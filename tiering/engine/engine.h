@@ -58,7 +58,7 @@ struct EngineOptions {
   PolicyOptions policy;
   uint64_t ddr_granules_shared = 0;  // not 0: divided between the ranges, of one size of granule; their own
                                      // maxima are where they begin
-  bool publish = true;  // make the tier page
+  bool publish = true;               // make the tier page
 };
 
 class Engine {
