@@ -156,7 +156,14 @@ class UserfaultfdTest(PlainUser):
     def test_the_descriptors_of_a_daemon_that_is_asked_often_do_not_grow(self):
         self.start()
         tenant = self.plain_user()
-        count = lambda: len(os.listdir(f"/proc/{self.t.pid}/fd"))  # noqa: E731
+
+        def count():
+            """The fewest of many looks: it opens files for a moment by itself, too."""
+            looks = []
+            for _ in range(30):
+                looks.append(len(os.listdir(f"/proc/{self.t.pid}/fd")))
+                time.sleep(0.01)
+            return min(looks)
         self.assertEqual(tenant.ask("userfault"), "waits 4 abcd")
         before = count()
         for _ in range(50):
@@ -214,19 +221,22 @@ class MigrationTest(PlainUser):
         self.tier("set", "kv", "--ddr", "1G", code=2)
         self.assertEqual(self.tier("resume", "kv")["changed"][0]["range"]["state"], "running")
 
-        for _ in range(20):
+        def hot_blocks():
+            (map_,) = self.tier("map", "kv")["maps"]
+            return [block for block in map_["blocks"] if 48 * MIB <= block["offset_bytes"] < 56 * MIB]
+        for _ in range(30):
             self.assertEqual(tenant.ask("hammer", 48 * MIB, 8 * MIB, 1), "ok")
-            if self.the_range(tenant)["promoted_bytes"] >= 8 * MIB:
+            if all(block["ddr_bytes"] == block["bytes"] for block in hot_blocks()):
                 break
         after = self.the_range(tenant)
         self.assertGreaterEqual(after["promoted_bytes"], 8 * MIB, after)
         self.assertLessEqual(after["ddr_bytes"], 12 * MIB + 2 * MIB, after)
         self.assertGreater(after["sweeps"], 0)
         self.assertGreater(after["stalled_ns"], 0)
-        (map_,) = self.tier("map", "kv")["maps"]
-        hot = [block for block in map_["blocks"] if 48 * MIB <= block["offset_bytes"] < 56 * MIB]
-        self.assertTrue(all(block["ddr_bytes"] == block["bytes"] for block in hot), map_)
-        self.assertTrue(any(block["ddr_accesses_per_s"] for block in hot), map_)
+        hot = hot_blocks()
+        self.assertEqual(len(hot), 4)
+        self.assertTrue(all(block["ddr_bytes"] == block["bytes"] for block in hot), hot)
+        self.assertTrue(any(block["ddr_accesses_per_s"] for block in hot), hot)
 
         self.assertEqual(tenant.close(), 0)
         self.assertFalse(page.exists())
