@@ -57,6 +57,8 @@ TESTS = (
     _guest("devdax-crash", "lease_crash", "hmem", 1200, False, "--kind", "devdax", alone=True),
     # Dax memory as a memory node of the guest: a pool of it, and back.
     _guest("numa", "numa", "hmem", 900, alone=True),
+    # Tiered ranges between that node and node 0.
+    _guest("node-range", "node_range", "hmem", 300, False, alone=True),
     # Leases that are namespaces of a composed region.
     _guest("pmem", "lease_path", "standard", 900, False, "--kind", "pmem", alone=True),
     _guest("pmem-reboot", "reboot", "standard", 300, True, "--kind", "pmem", boots=2),

@@ -93,12 +93,13 @@ int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_
     page.granule_bytes_log2 = static_cast<uint32_t>(__builtin_ctzll(memory->granule_bytes()));
     page.ddr_bytes_max = options.ddr_granules_max * memory->granule_bytes();
     page.copy_bytes_per_s_max = options_.copy_bytes_per_s_max;
-    page.state = static_cast<uint32_t>(can_move() ? layout::TierState::running : layout::TierState::no_uffd);
-    if (!can_move())
+    const bool moves = can_move(*memory);
+    page.state = static_cast<uint32_t>(moves ? layout::TierState::running : layout::TierState::no_uffd);
+    if (!moves)
       copy_text(page.reason, sizeof(page.reason),
                 userfault_errno_ == EPERM ? "no right to handle kernel faults (EPERM)"
                                           : strerrorname_np(userfault_errno_));
-    if (can_move() && blind)
+    if (moves && blind)
       copy_text(page.reason, sizeof(page.reason), "no PAGEMAP_SCAN: only announced and counted uses are seen");
     range.sweep_due_ns = blind ? UINT64_MAX : 0;
     range.plan_due_ns = 0;

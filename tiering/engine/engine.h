@@ -77,6 +77,7 @@ class Engine {
   void abandon_in_child();
   bool abandoned() const { return abandoned_; }
   bool can_move() const { return mover_.started(); }
+  bool can_move(const TieredMemory& memory) const { return can_move() || memory.on_nodes(); }
   Mover& mover() { return mover_; }
 
   // 0 or ENOSPC (ranges_max). `memory` outlives its place here. `*index` names the range.

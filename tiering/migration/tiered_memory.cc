@@ -91,16 +91,19 @@ int TieredMemory::open(const TieredMemoryOptions& options) {
       reinterpret_cast<uintptr_t>(options.base) % options.granule_bytes != 0 ||
       options.bytes / options.granule_bytes >= slot_none)
     return EINVAL;
+  const bool on_nodes = options.ddr_node >= 0 && options.cxl_node >= 0;
+  if (!on_nodes && (options.ddr_node >= 0 || options.cxl_node >= 0)) return EINVAL;
+  if (on_nodes && options.ddr_fd < 0) return EBADF;
   const auto count = static_cast<uint32_t>(options.bytes / options.granule_bytes);
   const size_t granules = round_to_page(count * sizeof(Granule));
   const size_t words = round_to_page(count * sizeof(uint32_t));
   table_bytes_ = granules + 3 * words;
   void* table = ::mmap(nullptr, table_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (table == MAP_FAILED) return errno;
-  char* alias = options.ddr_fd >= 0
-                    ? map_alias(options.ddr_fd, options.bytes, options.granule_bytes >= huge_bytes)
-                    : nullptr;
-  if (options.ddr_fd >= 0 && alias == nullptr) {
+  const bool aliased = options.ddr_fd >= 0 && !on_nodes;  // the kernel moves no page with two mappings
+  char* alias =
+      aliased ? map_alias(options.ddr_fd, options.bytes, options.granule_bytes >= huge_bytes) : nullptr;
+  if (aliased && alias == nullptr) {
     const int failed = errno;
     ::munmap(table, table_bytes_);
     return failed;
@@ -116,6 +119,9 @@ int TieredMemory::open(const TieredMemoryOptions& options) {
   count_ = count;
   ddr_fd_ = options.ddr_fd;
   ddr_alias_ = alias;
+  ddr_node_ = options.ddr_node;
+  cxl_node_ = options.cxl_node;
+  node_calls_ = options.node_calls;
   join_pages_ = options.join_pages && granule_bytes_ >= huge_bytes;
   process_mappings_max_ = max_map_count() / 4;
   mappings_max_ = options.mappings_max != 0 ? options.mappings_max : process_mappings_max_;
@@ -140,7 +146,7 @@ void TieredMemory::close() {
 
 int TieredMemory::add_segment(int fd, uint64_t bytes) {
   const auto slots = static_cast<uint32_t>(bytes / granule_bytes_);
-  if (segment_count_ == tier_segments_max || slots == 0) return EINVAL;
+  if (segment_count_ == tier_segments_max || slots == 0 || on_nodes()) return EINVAL;
   const size_t bits_bytes = round_to_page((slot_count_ + slots + 63) / 64 * sizeof(uint64_t));
   if (bits_bytes > slot_bits_bytes_) {
     void* bits = ::mmap(nullptr, bits_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -172,14 +178,16 @@ void TieredMemory::set_residency(uint32_t granule, Residency residency, uint32_t
   if (record.residency == Residency::ddr) --ddr_granules_;
   if (record.residency == Residency::cxl) {
     --cxl_granules_;
-    set_slot(slots_[granule], false);
+    if (!on_nodes()) set_slot(slots_[granule], false);
   }
   if (residency == Residency::none) record = Granule{};
   if (residency == Residency::ddr) ++ddr_granules_;
   if (residency == Residency::cxl) {
     ++cxl_granules_;
-    set_slot(slot, true);
-    slots_[granule] = slot;
+    if (!on_nodes()) {
+      set_slot(slot, true);
+      slots_[granule] = slot;
+    }
   }
   // The slot of a granule that rises stays noted: it is the first choice when it sinks again.
   __atomic_store_n(reinterpret_cast<uint8_t*>(&record.residency), static_cast<uint8_t>(residency),
@@ -188,6 +196,7 @@ void TieredMemory::set_residency(uint32_t granule, Residency residency, uint32_t
 
 bool TieredMemory::joined(uint32_t left) const {
   const Residency a = granules_[left].residency, b = granules_[left + 1].residency;
+  if (on_nodes()) return (a == Residency::none) == (b == Residency::none);
   if (a != b) return false;
   if (a != Residency::cxl) return true;
   return slots_[left] + 1 == slots_[left + 1] && segment_end(slots_[left]) != slots_[left + 1];
@@ -212,15 +221,19 @@ void TieredMemory::adopt(uint32_t first, uint32_t count, Residency residency, ui
                          uint32_t segment_slot) {
   TERRACE_CHECK(first <= count_ && count <= count_ - first, "granules outside the range");
   const uint32_t before = count_mappings(first, count);
+  const bool in_slots = residency == Residency::cxl && !on_nodes();
+  if (on_nodes() && residency != Residency::none)
+    prefer_node(*node_calls_, node_part(first, count), node_of(residency));  // a wish
   for (uint32_t i = 0; i < count; ++i)
     set_residency(first + i, residency,
-                  residency == Residency::cxl ? segments_[segment].first_slot + segment_slot + i : slot_none);
+                  in_slots ? segments_[segment].first_slot + segment_slot + i : slot_none);
   note_mappings(first, count, before);
 }
 
 Backing TieredMemory::ddr_backing(uint32_t granule) const {
   const uint64_t offset = uint64_t{granule} * granule_bytes_;
-  return {.fd = ddr_fd_, .offset = offset, .alias = ddr_alias_ + offset, .huge = granule_bytes_ >= huge_bytes};
+  char* alias = ddr_alias_ == nullptr ? nullptr : ddr_alias_ + offset;
+  return {.fd = ddr_fd_, .offset = offset, .alias = alias, .huge = granule_bytes_ >= huge_bytes};
 }
 
 Backing TieredMemory::slot_backing(uint32_t slot) const {
@@ -283,15 +296,22 @@ uint32_t TieredMemory::find_slots(uint32_t first, uint32_t count, uint32_t* got)
 }
 
 int TieredMemory::map(uint32_t first, uint32_t count, Residency residency) {
+  if (on_nodes() && count > 0)
+    if (const int failed = prefer_node(*node_calls_, node_part(first, count), node_of(residency)); failed != 0)
+      return failed;
+  const bool in_slots = residency == Residency::cxl && !on_nodes();
   while (count > 0) {
     uint32_t run = count;
     uint32_t slot = slot_none;
-    if (residency == Residency::cxl) {
+    if (in_slots) {
       slot = find_slots(first, count, &run);
       if (slot == slot_none) return ENOSPC;
     }
-    const Backing backing = residency == Residency::cxl ? slot_backing(slot) : ddr_backing(first);
-    if (!map_backing(base_ + uint64_t{first} * granule_bytes_, run * granule_bytes_, backing)) return errno;
+    const Backing backing = in_slots ? slot_backing(slot) : ddr_backing(first);
+    char* at = base_ + uint64_t{first} * granule_bytes_;
+    if (!map_backing(at, run * granule_bytes_, backing)) return errno;
+    // A huge page of several granules would move them all.
+    if (on_nodes() && granule_bytes_ < huge_bytes) ::madvise(at, run * granule_bytes_, MADV_NOHUGEPAGE);
     const uint32_t before = count_mappings(first, run);
     for (uint32_t i = 0; i < run; ++i) set_residency(first + i, residency, slot + i);
     note_mappings(first, run, before);
@@ -305,8 +325,10 @@ void TieredMemory::forget(uint32_t first, uint32_t count, bool keep_slots) {
   const uint32_t before = count_mappings(first, count);
   for (uint32_t granule = first; granule < first + count; ++granule) {
     Granule& record = granules_[granule];
-    if (record.residency == Residency::ddr && !keep_slots) punch(granule, 1);
-    if (record.residency == Residency::cxl && keep_slots) {
+    const bool in_file =
+        record.residency == Residency::ddr || (record.residency == Residency::cxl && on_nodes());
+    if (in_file && !keep_slots) punch(granule, 1);
+    if (record.residency == Residency::cxl && keep_slots && !on_nodes()) {
       // Somebody may read it still: the slot is never given again.
       --cxl_granules_;
       record.residency = Residency::none;
@@ -354,6 +376,7 @@ void TieredMemory::unhold(uint32_t first, uint32_t count) {
 }
 
 uint32_t TieredMemory::prepare_ddr(uint32_t first, uint32_t count) {
+  if (on_nodes()) return count;
   for (uint32_t granule = first; granule < first + count; ++granule) {
     if (residency(granule) != Residency::cxl) continue;
     char* alias = ddr_backing(granule).alias;
@@ -369,6 +392,7 @@ uint32_t TieredMemory::prepare_ddr(uint32_t first, uint32_t count) {
 }
 
 void TieredMemory::give_prepared_back(uint32_t first, uint32_t count) {
+  if (on_nodes()) return;  // nothing was prepared, and what is in the file there is the granules' bytes
   for (uint32_t granule = first; granule < first + count; ++granule)
     if (residency(granule) != Residency::ddr) punch(granule, 1);
 }
@@ -428,10 +452,40 @@ MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, 
   return report;
 }
 
+NodePart TieredMemory::node_part(uint32_t first, uint32_t count) const {
+  const uint64_t offset = uint64_t{first} * granule_bytes_;
+  return {.at = base_ + offset, .bytes = count * granule_bytes_, .fd = ddr_fd_, .offset = offset};
+}
+
+// Granule after granule: whoever wants to hold one waits for that one only.
+MoveReport TieredMemory::move_between_nodes(uint32_t first, uint32_t count, Residency to) {
+  MoveReport report;
+  const Residency from = residency(first);
+  for (uint32_t granule = first; granule < first + count && residency(granule) == from; ++granule) {
+    report.os_errno = EBUSY;
+    if (begin_move(granule)) {
+      MoveTimes times;
+      report.os_errno = move_to_node(*node_calls_, node_part(granule, 1), node_of(from), node_of(to), &times);
+      if (report.os_errno == 0) set_residency(granule, to, slot_none);
+      end_move(granule);
+      report.times.stall_ns += times.stall_ns;
+      report.times.copy_ns += times.copy_ns;
+    }
+    if (report.os_errno != 0) break;
+    ++report.granules;
+  }
+  report.result = report.granules > 0         ? MoveResult::done
+                  : report.os_errno == EBUSY  ? MoveResult::held
+                  : report.os_errno == ENOMEM ? MoveResult::no_memory
+                                              : MoveResult::refused;
+  return report;
+}
+
 MoveReport TieredMemory::move(Mover& mover, uint32_t first, uint32_t count, Residency to) {
   MoveReport report;
   const Residency from = residency(first);
   if (from == to || from == Residency::none || to == Residency::none || count == 0) return report;
+  if (on_nodes()) return move_between_nodes(first, count, to);
   const auto longest = static_cast<uint32_t>(mover.run_bytes_max() / granule_bytes_);
   uint32_t run = 1, slot = slot_none;
   // Neighbours that lie in the same tier, and in neighbouring slots.
@@ -465,15 +519,15 @@ const char* TieredMemory::check_all() const {
     ddr += granules_[granule].residency == Residency::ddr ? 1 : 0;
     if (granules_[granule].residency == Residency::cxl) {
       ++cxl;
-      if (slots_[granule] >= slot_count_ || !slot_used(slots_[granule]))
+      if (!on_nodes() && (slots_[granule] >= slot_count_ || !slot_used(slots_[granule])))
         return "T1: a CXL granule without its slot";
-      for (uint32_t other = granule + 1; other < count_; ++other)
+      for (uint32_t other = granule + 1; other < count_ && !on_nodes(); ++other)
         if (granules_[other].residency == Residency::cxl && slots_[other] == slots_[granule])
           return "T1: two granules in one slot";
     }
     if (granule + 1 < count_ && !joined(granule)) ++borders;
   }
-  if (used != slots_used_ || cxl > used) return "T1: the count of used slots is wrong";
+  if (used != slots_used_ || (cxl > used && !on_nodes())) return "T1: the count of used slots is wrong";
   if (ddr != ddr_granules_ || cxl != cxl_granules_) return "the counts of granules are wrong";
   if (borders != mappings_) return "T3: the count of mappings is wrong";
   return nullptr;

@@ -3,6 +3,8 @@
 //   base  [ g0 | g1 | g2 | ... ]   each granule is mapped from one of
 //   DDR   one memory file as long as the range: granule i at offset i (so neighbours join into one mapping)
 //   CXL   segments (leases), cut into slots of a granule; slot_[i] says which one granule i has
+// or, with two memory nodes, the one file for all granules, whose pages the kernel moves (node_moves.h): no
+// segments, no slots, one mapping, no Mover, no userfaultfd.
 //
 // Place     An owner (libterrace's TieredRange, the preload library) makes the range and says what is mapped
 // where;
@@ -11,7 +13,8 @@
 // `lock()`. Memory    libc only; tables are mapped, not allocated.
 //
 // Invariants
-//   T1  A granule has a CXL slot exactly if its residency is cxl; no slot has two granules.
+//   T1  A granule has a CXL slot exactly if its residency is cxl (none with two nodes); no slot has two
+//       granules.
 //   T2  A granule that is held does not move; one that moves cannot be held until the move is over.
 //   T3  No move brings the range beyond its mappings_max kernel mappings, or all ranges of the process beyond a
 //   quarter
@@ -24,6 +27,7 @@
 #include <span>
 
 #include "tiering/migration/mover.h"
+#include "tiering/migration/node_moves.h"
 #include "tiering/policy/policy.h"
 
 namespace terrace::tiering {
@@ -68,6 +72,9 @@ struct TieredMemoryOptions {
   // The memory file's pages come small: those of a granule are joined to a huge page before it rises.
   bool join_pages = false;
   uint32_t mappings_max = 0;  // 0: as all ranges of the process together, a quarter of vm.max_map_count
+  // Both given: ddr_fd is the file behind all granules, whose pages lie on one of two memory nodes.
+  int ddr_node = -1, cxl_node = -1;
+  const NodeCalls* node_calls = &kernel_node_calls;
 };
 
 class TieredMemory {
@@ -95,6 +102,7 @@ class TieredMemory {
   void forget(uint32_t first, uint32_t count, bool keep_slots);
 
   // Moves the run as far as its granules can be moved together. cxl: into neighbouring free slots, or fewer.
+  // With two nodes the mover is not used, and `held` may also mean that the kernel has pages pinned.
   MoveReport move(Mover& mover, uint32_t first, uint32_t count, Residency to);
   // Makes the DDR pages of these granules exist, outside any stall; those in DDR already are left alone.
   // Returns how many it could from the first on: only they may rise. Whoever does not let them rise gives the
@@ -112,6 +120,7 @@ class TieredMemory {
   }
 
   MoveLock& lock() { return lock_; }
+  bool on_nodes() const { return ddr_node_ >= 0; }
   char* base() const { return base_; }
   uint64_t granule_bytes() const { return granule_bytes_; }
   uint32_t granule_count() const { return count_; }
@@ -125,7 +134,8 @@ class TieredMemory {
   uint32_t slot(uint32_t granule) const { return slots_[granule]; }
   uint32_t ddr_granules() const { return ddr_granules_; }
   uint32_t cxl_granules() const { return cxl_granules_; }
-  uint32_t free_slots() const { return slot_count_ - slots_used_; }
+  // With two nodes: as many as may sink.
+  uint32_t free_slots() const { return on_nodes() ? count_ - cxl_granules_ : slot_count_ - slots_used_; }
   uint32_t mappings() const { return mappings_; }
   uint32_t mappings_max() const { return mappings_max_; }
   // Re-derives T1 and the counts; nullptr or which is broken. Tests.
@@ -154,12 +164,17 @@ class TieredMemory {
   int mappings_more(uint32_t first, uint32_t count, Residency to, uint32_t slot) const;
   void set_residency(uint32_t granule, Residency residency, uint32_t slot);
   void note_mappings(uint32_t first, uint32_t count, uint32_t before);
+  NodePart node_part(uint32_t first, uint32_t count) const;
+  int node_of(Residency residency) const { return residency == Residency::cxl ? cxl_node_ : ddr_node_; }
+  MoveReport move_between_nodes(uint32_t first, uint32_t count, Residency to);
   MoveReport move_run(Mover& mover, uint32_t first, uint32_t count, Residency to, uint32_t slot);
 
   char* base_ = nullptr;
   uint64_t granule_bytes_ = 0;
   uint32_t count_ = 0;
   int ddr_fd_ = -1;
+  int ddr_node_ = -1, cxl_node_ = -1;
+  const NodeCalls* node_calls_ = nullptr;
   bool join_pages_ = false;
   char* ddr_alias_ = nullptr;
   Granule* granules_ = nullptr;

@@ -8,6 +8,7 @@
 
 #include "core/base/limits.h"
 #include "core/base/units.h"
+#include "core/os/node_attributes.h"
 #include "tiering/range/tiering.h"
 
 namespace terrace {
@@ -52,6 +53,30 @@ Status check_leases(const std::vector<std::shared_ptr<Lease>>& leases) {
   return {};
 }
 
+bool on_nodes(const TieredRangeOptions& options) {
+  return options.ddr_node != -1 || options.cxl_node != -1;
+}
+
+Status check_nodes(const TieredRangeOptions& options, bool leases) {
+  if (!on_nodes(options)) return {};
+  if (leases) return invalid("a range of two memory nodes has no leases beside them");
+  if (options.ddr_node == options.cxl_node)
+    return invalid("node " + std::to_string(options.ddr_node) + " is named for both tiers");
+  const std::vector<int> online = os::online_nodes();
+  for (const int node : {options.ddr_node, options.cxl_node}) {
+    if (node < 0) return invalid("name both nodes, ddr_node and cxl_node, or none");
+    if (std::find(online.begin(), online.end(), node) != online.end() &&
+        os::node_attributes(node).total_bytes > 0)
+      continue;
+    std::string known;
+    for (const int other : online) known += (known.empty() ? "" : ", ") + std::to_string(other);
+    return Error{ErrorCode::not_found, 0, where,
+                 "memory node " + std::to_string(node) + " is not online, or has no memory; online: " + known +
+                     " (`terrace pool create --system-ram` makes CXL memory a node)"};
+  }
+  return {};
+}
+
 }  // namespace
 
 Hold& Hold::operator=(Hold&& other) noexcept {
@@ -73,10 +98,11 @@ Status EngineRange::make(const TieredRangeOptions& options, std::vector<std::sha
   TERRACE_RETURN_IF_ERROR(check_leases(leases));
   if (tiering_.shares_ddr() && options.granule_bytes != limits::granule_bytes)
     return invalid("ranges that share DDR (ddr_bytes_shared) have granules of 2M");
+  TERRACE_RETURN_IF_ERROR(check_nodes(options, !leases.empty()));
   const uint64_t granule = options.granule_bytes;
   const uint64_t bytes = round_up(options.bytes, granule);
   const uint64_t ddr_max = std::min(options.ddr_bytes_max / granule * granule, bytes);
-  uint64_t cxl = 0;
+  uint64_t cxl = on_nodes(options) ? bytes : 0;
   for (const auto& lease : leases) cxl += lease->bytes() / granule * granule;
   if (ddr_max + cxl < bytes)
     return Error{ErrorCode::capacity_exhausted, 0, where,
@@ -94,7 +120,9 @@ Status EngineRange::make(const TieredRangeOptions& options, std::vector<std::sha
                              .bytes = bytes,
                              .granule_bytes = granule,
                              .ddr_fd = ddr_file_.get(),
-                             .join_pages = !huge});
+                             .join_pages = !huge,
+                             .ddr_node = options.ddr_node,
+                             .cxl_node = options.cxl_node});
   if (failed != 0) return os_error(failed, where, "cannot lay out the range");
   TERRACE_RETURN_IF_ERROR(add_leases(std::move(leases)));
   TERRACE_RETURN_IF_ERROR(place(ddr_max));
@@ -163,6 +191,9 @@ Status EngineRange::place(uint64_t ddr_bytes) {
   int failed = ddr > 0 ? memory_.map(0, ddr, Residency::ddr) : 0;
   if (failed == 0) failed = memory_.map(ddr, memory_.granule_count() - ddr, Residency::cxl);
   if (failed == 0) return {};
+  if (memory_.on_nodes())
+    return os_error(failed, where,
+                    "cannot lay the range out on its memory nodes (mbind: a container's filter, a cpuset)");
   return os_error(failed, where, "cannot map the range (vm.max_map_count, or no memory)");
 }
 
@@ -280,7 +311,7 @@ Result<uint64_t> EngineRange::move_to(std::span<const std::byte> bytes, Tier tie
   const Part part = part_of(bytes);
   if (part.count == 0) return Error{ErrorCode::invalid_argument, 0, here, "no bytes, or not inside this range"};
   tiering::Engine& engine = tiering_.engine();
-  if (!engine.can_move() || status().state == TieringState::no_migration)
+  if (!engine.can_move(memory_) || status().state == TieringState::no_migration)
     return Error{ErrorCode::unsupported, 0, here, status().reason};
   const Residency to = tier == Tier::ddr ? Residency::ddr : Residency::cxl;
   auto result = tiering::MoveResult::done;

@@ -52,6 +52,12 @@ struct TieredRangeOptions {
   std::string name = {};             // shown by `terrace tier`; printable, at most 63 bytes
   std::string policy = {};           // empty: benefit-density; as listed by Tiering::policies()
   uint32_t weight = 1;               // of its fair part, where ranges share DDR
+  // Both given: the range's memory is not a file and leases, but pages of two memory nodes of this machine
+  // (CXL memory online as system RAM), which the kernel moves between them. No leases then, and no userfaultfd;
+  // the kernel itself leaves pinned pages where they are, and futexes shared between processes work. What a
+  // node has no room for comes from another one.
+  int ddr_node = -1;
+  int cxl_node = -1;
 };
 
 enum class TieringState : uint8_t {
@@ -153,11 +159,13 @@ class Tiering {
   // Why not; and how to mend it.
   virtual std::string why_not() const = 0;
   // The first ddr_bytes_max are in DDR at first, the rest in the leases, in order. The contents are whatever
-  // the leases hold there, and zeros in DDR.
+  // the leases hold there, and zeros in DDR; zeros only where the memory is that of two nodes.
   //
-  // Errors    invalid_argument    sizes, granule, name, a read-only lease; 64 KiB granules on a dax device
+  // Errors    invalid_argument    sizes, granule, name, a read-only lease; 64 KiB granules on a dax device;
+  //                               leases beside nodes, one node twice
   //           already_exists      a lease that lies behind a range already
-  //           not_found           policy
+  //           not_found           policy; a node that is not online or has no memory
+  //           permission_denied   nodes: this process may not choose them (a container's filter)
   //           capacity_exhausted  DDR bound and leases together are smaller than the range; says how much
   //           lease_expired, lease_revoked, out_of_memory, limit_exceeded (16 ranges a Tiering)
   virtual Result<std::unique_ptr<TieredRange>> make_range(const TieredRangeOptions& options,

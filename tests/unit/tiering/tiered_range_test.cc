@@ -173,6 +173,24 @@ TEST_CASE("TieredRange: wrong options are refused in words") {
   CHECK(code({.bytes = mib}) == ErrorCode::lease_expired);
 }
 
+TEST_CASE("TieredRange: memory nodes that are not there, or make no sense, are refused in words") {
+  Ranges ranges;
+  auto refused = [&](int ddr_node, int cxl_node, std::vector<std::shared_ptr<Lease>> leases = {}) {
+    auto range = ranges.tiering->make_range(
+        {.bytes = 8 * mib, .ddr_bytes_max = 4 * mib, .ddr_node = ddr_node, .cxl_node = cxl_node},
+        std::move(leases));
+    REQUIRE_FALSE(range.ok());
+    return range.error();
+  };
+  CHECK(refused(0, 999).code == ErrorCode::not_found);
+  CHECK(refused(0, 999).detail.find("node 999 is not online") != std::string::npos);
+  CHECK(refused(0, 0).code == ErrorCode::invalid_argument);
+  CHECK(refused(0, -1).code == ErrorCode::invalid_argument);
+  CHECK(refused(-1, 0).code == ErrorCode::invalid_argument);
+  CHECK(refused(0, -5).code == ErrorCode::invalid_argument);
+  CHECK(refused(0, 999, {ranges.lease(8 * mib)}).code == ErrorCode::invalid_argument);
+}
+
 TEST_CASE("TieredRange: a lost lease stops the range; nobody else is disturbed") {
   Ranges ranges({.session = nullptr, .round_ns = 5'000'000});
   auto lease = ranges.lease(8 * mib);
