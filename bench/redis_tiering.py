@@ -68,30 +68,39 @@ def value_of(key):
     return (b"value:%08d:" % key).ljust(VALUE_BYTES, b"%d" % (key % 10))
 
 
-def tiers_of(pid, wanted):
-    """Where the values of `wanted` keys lie: key → "ddr" or "cxl". The front's file is nobody's lease."""
-    found = {}
-    pattern = re.compile(rb"value:(\d{8}):")
-    with open(f"/proc/{pid}/maps", encoding="utf-8") as lines, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+def window_mappings(pid):
+    """(begin, end, tier) of the window. The engine maps everything a second time: the front's file as a whole, which
+    tells the window's length, and leases, where slots keep what was promoted out of them."""
+    shared = []
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as lines:
         for line in lines:
             fields = line.split(maxsplit=5)
             begin, end = (int(part, 16) for part in fields[0].split("-"))
             name = fields[5].strip() if len(fields) > 5 else ""
-            # Both have a window's mapping and the engine's own; the same key is in both, on the same tier.
-            if "s" not in fields[1] or "/dev/shm/terrace-tier" in name or "terrace-control" in name:
-                continue
-            front = "terrace-front" in name or name.startswith("/#")
-            tier = "ddr" if front else "cxl"
+            if "s" in fields[1]:
+                shared.append((begin, end, int(fields[2], 16), "terrace-front" in name or name.startswith("/#")))
+    front = [one for one in shared if one[3]]
+    if not front:
+        return []
+    alias = max(front, key=lambda one: one[1] - one[0])
+    base = next((one[0] - one[2] for one in front if one[0] - one[2] != alias[0]), None)
+    if base is None:
+        return []
+    end = base + alias[1] - alias[0]
+    return [(one[0], one[1], "ddr" if one[3] else "cxl") for one in shared if base <= one[0] < end]
+
+
+def tiers_of(pid, wanted):
+    """Where the values of `wanted` keys lie: key → "ddr" or "cxl"."""
+    found = {}
+    pattern = re.compile(rb"value:(\d{8}):")
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for begin, end, tier in window_mappings(pid):
             for at in range(begin, end, 1 << 22):
                 memory.seek(at)
-                try:
-                    part = memory.read(min(1 << 22, end - at))
-                except OSError:
-                    continue
-                for match in pattern.finditer(part):
-                    key = int(match[1])
-                    if key in wanted:
-                        found.setdefault(key, set()).add(tier)
+                for match in pattern.finditer(memory.read(min(1 << 22, end - at))):
+                    if int(match[1]) in wanted:
+                        found[int(match[1])] = tier
     return found
 
 
@@ -120,7 +129,7 @@ class Run:
             pid = self.redis_pid(process.pid)
             hot = range(self.keys - self.ddr // SLOT_BYTES // 2, self.keys)
             where = tiers_of(pid, set(hot)) if self.policy != "static" else {}
-            in_ddr = sum(1 for key in hot if "ddr" in where.get(key, ()) and "cxl" not in where.get(key, ()))
+            in_ddr = sum(1 for key in hot if where.get(key) == "ddr")
         finally:
             process.terminate()
             process.wait(60)

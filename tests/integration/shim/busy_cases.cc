@@ -10,9 +10,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "terrace/hold.h"
@@ -224,6 +227,57 @@ void written_by_itself() {
   }
 }
 
+// Threads store all the time, granules move all the time, and the process forks: parent and child each go on
+// with what was there at the fork, and with their own stores.
+void fork_while_moving() {
+  auto list = make_granules();
+  wait_for_moves(list);
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> rounds[2] = {};
+  auto cell = [&](size_t which, int thread) {
+    return reinterpret_cast<volatile uint64_t*>(list[which] + 4096 * (1 + thread) + which * 8);
+  };
+  auto count = [&](int thread) {
+    while (!stop) {
+      for (size_t i = 0; i < granules; ++i) *cell(i, thread) = *cell(i, thread) + 1;
+      rounds[thread].fetch_add(1);
+    }
+  };
+  for (int thread = 0; thread < 2; ++thread)
+    for (size_t i = 0; i < granules; ++i) *cell(i, thread) = 0;
+  std::thread first(count, 0), second(count, 1);
+  usleep(static_cast<useconds_t>(20'000 + getpid() % 97 * 1'000));
+  pid_t pid = fork();
+  if (pid < 0) wrong("fork failed");
+  if (pid == 0) {
+    std::vector<uint64_t> seen;
+    for (int thread = 0; thread < 2; ++thread)
+      for (size_t i = 0; i < granules; ++i) seen.push_back(uint64_t{*cell(i, thread)});
+    usleep(100'000);
+    for (int thread = 0; thread < 2; ++thread)
+      for (size_t i = 0; i < granules; ++i)
+        if (*cell(i, thread) != seen[static_cast<size_t>(thread) * granules + i])
+          wrong("the child sees the parent's stores");
+    for (size_t i = 0; i < granules; ++i) {
+      for (size_t at = 16384; at < granule; at += 512)
+        if (list[i][at] != i + 1) wrong("a byte changed in the child");
+      memset(list[i], 255, granule);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  if (waitpid(pid, &status, 0) != pid || status != 0) wrong("the child failed");
+  stop = true;
+  first.join();
+  second.join();
+  for (int thread = 0; thread < 2; ++thread)
+    for (size_t i = 0; i < granules; ++i)
+      if (*cell(i, thread) != rounds[thread]) wrong("the parent lost a store");
+  for (size_t i = 0; i < granules; ++i)
+    for (size_t at = 16384; at < granule; at += 512)
+      if (list[i][at] != i + 1) wrong("the parent sees the child's stores");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -237,7 +291,8 @@ int main(int argc, char** argv) {
                             {"locks", locks},
                             {"held_by_the_program", held_by_the_program},
                             {"a_ring", a_ring},
-                            {"written_by_itself", written_by_itself}};
+                            {"written_by_itself", written_by_itself},
+                            {"fork_while_moving", fork_while_moving}};
   for (const Case& one : cases)
     if (argc == 2 && strcmp(argv[1], one.name) == 0) {
       one.run();

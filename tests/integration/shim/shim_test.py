@@ -397,6 +397,10 @@ class Busy(ShimTest):
     def test_a_ring(self):
         self.check("a_ring")
 
+    def test_fork_while_moving(self):
+        for _ in range(8):
+            self.check("fork_while_moving", fails_without=False)
+
     def test_written_by_itself(self):
         self.check("written_by_itself", fails_without=False)  # a page at a time: too short to be hit at will
 
