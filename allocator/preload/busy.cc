@@ -6,7 +6,7 @@
 // Held for good           vmsplice, sends with MSG_ZEROCOPY, libaio's io_submit, mprotect and mlock (a moved
 // granule
 //                         is mapped readable, writable and unlocked)
-// Migration ends for good an io_uring of this process, mlockall
+// Migration ends for good an io_uring of this process, mlockall, a filter of system calls
 // terrace_hold            for whoever registers memory with a device: see terrace/hold.h
 //
 // Everything else passes through after one look at an address.
@@ -14,8 +14,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -109,6 +111,18 @@ Function* next_function(const char* name) {
 // The program's memory is in the hands of a ring from here on: which of it, nobody tells.
 void ring_made() {
   end_migration("the program uses io_uring");
+}
+
+void hold_requests_for_good(long count, struct iocb** requests) {
+  for (long i = 0; window_span.load(std::memory_order_relaxed) != 0 && i < count; ++i) {
+    const iocb& request = *requests[i];
+    const void* buffer = reinterpret_cast<const void*>(request.aio_buf);
+    if (request.aio_lio_opcode == IOCB_CMD_PREADV || request.aio_lio_opcode == IOCB_CMD_PWRITEV)
+      hold_parts_for_good(static_cast<const iovec*>(buffer), request.aio_nbytes);
+    else if ((request.aio_lio_opcode == IOCB_CMD_PREAD || request.aio_lio_opcode == IOCB_CMD_PWRITE) &&
+             in_window(buffer))
+      hold_for_good(buffer, request.aio_nbytes);
+  }
 }
 
 }  // namespace
@@ -264,15 +278,7 @@ TERRACE_EXPORT int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags
 // libaio's. When a request ends is seen by whoever waits for it, on paths that need not come by here (a ring in
 // user space): its memory stays.
 TERRACE_EXPORT int io_submit(void* context, long count, struct iocb** requests) {
-  for (long i = 0; window_span.load(std::memory_order_relaxed) != 0 && i < count; ++i) {
-    const iocb& request = *requests[i];
-    const void* buffer = reinterpret_cast<const void*>(request.aio_buf);
-    if (request.aio_lio_opcode == IOCB_CMD_PREADV || request.aio_lio_opcode == IOCB_CMD_PWRITEV)
-      hold_parts_for_good(static_cast<const iovec*>(buffer), request.aio_nbytes);
-    else if ((request.aio_lio_opcode == IOCB_CMD_PREAD || request.aio_lio_opcode == IOCB_CMD_PWRITE) &&
-             in_window(buffer))
-      hold_for_good(buffer, request.aio_nbytes);
-  }
+  hold_requests_for_good(count, requests);
   auto* function = next_function<int(void*, long, struct iocb**)>("io_submit");
   return function == nullptr ? -ENOSYS : function(context, count, requests);
 }
@@ -330,6 +336,98 @@ TERRACE_EXPORT int io_uring_setup(unsigned entries, void* parameters) {
   ring_made();
   auto* function = next_function<int(unsigned, void*)>("io_uring_setup");
   return function == nullptr ? -ENOSYS : function(entries, parameters);
+}
+
+// ---- syscall(): how programs without liburing and libaio make rings and submit
+
+// A system call that wants a look before it is made; the registers are those of syscall().
+extern "C" __attribute__((visibility("hidden"))) void terrace_before_syscall(long number, long, long second,
+                                                                             long third) {
+  if (number == SYS_io_uring_setup) ring_made();
+  if (number == SYS_io_submit) hold_requests_for_good(second, reinterpret_cast<struct iocb**>(third));
+  // A filter for all threads may kill for what the engine's thread does.
+  if (number == SYS_seccomp) quit_engine("the program filters its system calls");
+}
+
+extern "C" __attribute__((visibility("hidden"))) long terrace_syscall_failed(long result) {
+  errno = static_cast<int>(-result);
+  return -1;
+}
+
+// As glibc's, to the stack's last word: it may be called for a vfork, which returns twice.
+__asm__(R"(
+  .text
+  .globl syscall
+  .type syscall, @function
+syscall:
+  .cfi_startproc
+  cmpl $425, %edi
+  je 2f
+  cmpl $209, %edi
+  je 2f
+  cmpl $317, %edi
+  je 2f
+1:
+  movq %rdi, %rax
+  movq %rsi, %rdi
+  movq %rdx, %rsi
+  movq %rcx, %rdx
+  movq %r8, %r10
+  movq %r9, %r8
+  movq 8(%rsp), %r9
+  syscall
+  cmpq $-4095, %rax
+  jae 3f
+  ret
+2:
+  pushq %rdi
+  .cfi_adjust_cfa_offset 8
+  pushq %rsi
+  .cfi_adjust_cfa_offset 8
+  pushq %rdx
+  .cfi_adjust_cfa_offset 8
+  pushq %rcx
+  .cfi_adjust_cfa_offset 8
+  pushq %r8
+  .cfi_adjust_cfa_offset 8
+  pushq %r9
+  .cfi_adjust_cfa_offset 8
+  subq $8, %rsp
+  .cfi_adjust_cfa_offset 8
+  call terrace_before_syscall
+  addq $8, %rsp
+  .cfi_adjust_cfa_offset -8
+  popq %r9
+  .cfi_adjust_cfa_offset -8
+  popq %r8
+  .cfi_adjust_cfa_offset -8
+  popq %rcx
+  .cfi_adjust_cfa_offset -8
+  popq %rdx
+  .cfi_adjust_cfa_offset -8
+  popq %rsi
+  .cfi_adjust_cfa_offset -8
+  popq %rdi
+  .cfi_adjust_cfa_offset -8
+  jmp 1b
+3:
+  movq %rax, %rdi
+  jmp terrace_syscall_failed
+  .cfi_endproc
+  .size syscall, .-syscall
+)");
+static_assert(SYS_io_uring_setup == 425 && SYS_io_submit == 209 && SYS_seccomp == 317);
+
+// The other way to a filter, which is for the calling thread alone: what it starts later inherits it, and so
+// would the engine's thread.
+TERRACE_EXPORT int prctl(int option, ...) {
+  va_list list;
+  va_start(list, option);
+  long arguments[4];
+  for (long& argument : arguments) argument = va_arg(list, long);
+  va_end(list);
+  if (option == PR_SET_SECCOMP) quit_engine("the program filters its system calls");
+  return static_cast<int>(::syscall(SYS_prctl, option, arguments[0], arguments[1], arguments[2], arguments[3]));
 }
 
 // ---- for programs that know of Terrace: terrace/hold.h

@@ -46,7 +46,10 @@ alignas(Migration) char migration_storage[sizeof(Migration)];
 std::atomic<State> state{State::off};
 std::atomic<Migration*> opened{nullptr};  // its `memory` can be asked and held
 std::atomic<bool> engine_loops{false};    // Engine::wake() has an effect
-std::atomic<uint32_t> early_holds{0};     // of before `opened`: nothing moves until they are gone
+std::atomic<bool> engine_ended{false};    // its thread has nothing more to do
+std::atomic<bool> running{false};         // there is a thread that nobody has waited for
+pthread_t engine_thread = {};
+std::atomic<uint32_t> early_holds{0};  // of before `opened`: nothing moves until they are gone
 std::atomic<bool> ending{false};
 std::atomic<const char*> end_reason{nullptr};
 std::atomic<bool> give_back_asked{false};
@@ -349,12 +352,16 @@ void* run_engine(void*) {
   if (failed != 0) {
     state.store(State::ended, std::memory_order_release);
     put_state(supply::MigrationState::stopped, static_cast<uint32_t>(failed));
+    engine_ended.store(true, std::memory_order_release);
     return nullptr;
   }
   fetch_segments();
   begin_moving();
   engine_loops.store(true, std::memory_order_release);
   self->engine.run();
+  engine_loops.store(false, std::memory_order_release);
+  self->engine.close();  // what memory lies where is still asked for
+  engine_ended.store(true, std::memory_order_release);
   return nullptr;
 }
 
@@ -362,12 +369,10 @@ bool start_thread() {
   pthread_attr_t attributes;
   if (::pthread_attr_init(&attributes) != 0) return false;
   ::pthread_attr_setstacksize(&attributes, stack_bytes);
-  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread;
-  const bool ok = ::pthread_create(&thread, &attributes, run_engine, nullptr) == 0;
+  const bool ok = ::pthread_create(&engine_thread, &attributes, run_engine, nullptr) == 0;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   ::pthread_attr_destroy(&attributes);
   return ok;
@@ -407,7 +412,7 @@ void migrate_new_segment() {
   if (!state.compare_exchange_strong(off, State::starting, std::memory_order_relaxed)) return wake_engine();
   self = new (migration_storage) Migration;
   for (int& fd : self->descriptors) fd = -1;
-  if (start_thread()) return;
+  if (start_thread()) return running.store(true, std::memory_order_release);
   state.store(State::ended, std::memory_order_release);
   put_state(supply::MigrationState::stopped, EAGAIN);
 }
@@ -478,6 +483,18 @@ void hold_for_good(const void* address, size_t bytes) {
   }
 }
 
+void quit_engine(const char* reason) {
+  end_migration(reason);
+  if (running.exchange(false, std::memory_order_acq_rel) == false) return;
+  // It may not be in its loop yet: it is soon, or it ends by itself.
+  while (!engine_loops.load(std::memory_order_acquire) && !engine_ended.load(std::memory_order_acquire)) {
+    timespec pause{.tv_sec = 0, .tv_nsec = 1'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+  self->engine.stop();
+  ::pthread_join(engine_thread, nullptr);  // until it makes no system call any more
+}
+
 bool hold_counted(const void* address, size_t bytes) {
   if (!may_move()) return false;
   const heap::PageSpan granules = granules_of(address, bytes);
@@ -531,6 +548,7 @@ void unlock_moves_in_child() {
   opened.store(nullptr, std::memory_order_relaxed);
   state.store(State::ended, std::memory_order_relaxed);
   engine_loops.store(false, std::memory_order_relaxed);
+  running.store(false, std::memory_order_relaxed);
   holds_applied = false;
 }
 

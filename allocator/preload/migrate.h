@@ -39,6 +39,8 @@ bool hold_counted(const void* address, size_t bytes);
 void unhold_counted(const void* address, size_t bytes);
 // Nothing moves any more in this process, for `reason` (at most 60 bytes). Waits for a move that is under way.
 void end_migration(const char* reason);
+// The same, and the engine's threads end.
+void quit_engine(const char* reason);
 
 // fork.cc. Both locks are held for the fork; between the two calls nothing moves.
 void lock_moves();

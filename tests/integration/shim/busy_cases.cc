@@ -3,12 +3,17 @@
 // (TERRACE_TEST_POLICY=churn); with TERRACE_TEST_HOLD_NOTHING in the environment each case must fail.
 #include <fcntl.h>
 #include <liburing.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -213,6 +218,56 @@ void a_ring() {
   io_uring_queue_exit(&ring);
 }
 
+void a_raw_ring() {
+  auto list = make_granules();
+  wait_for_moves(list);
+  io_uring_params parameters{};
+  const long fd = syscall(SYS_io_uring_setup, 8, &parameters);
+  if (fd < 0) {
+    puts("no io_uring here");
+    return;
+  }
+  if (any_moves(list, 1000)) wrong("memory moves beside an io_uring");
+}
+
+long threads_now() {
+  FILE* file = fopen("/proc/self/status", "r");
+  char line[256];
+  long count = 0;
+  while (file != nullptr && fgets(line, sizeof(line), file) != nullptr)
+    if (sscanf(line, "Threads: %ld", &count) == 1) break;
+  if (file != nullptr) fclose(file);
+  return count;
+}
+
+// A filter that lets all threads of the process do next to nothing beside reading and writing.
+void a_filter() {
+  auto list = make_granules();
+  wait_for_moves(list);
+  auto allow = [](unsigned number, unsigned char skip) {
+    return sock_filter{BPF_JMP | BPF_JEQ | BPF_K, skip, 0, number};
+  };
+  sock_filter lines[] = {{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+                         allow(SYS_read, 8),
+                         allow(SYS_write, 7),
+                         allow(SYS_openat, 6),
+                         allow(SYS_close, 5),
+                         allow(SYS_newfstatat, 4),
+                         allow(SYS_exit_group, 3),
+                         allow(SYS_clock_nanosleep, 2),
+                         {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS},
+                         {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS},
+                         {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
+  sock_fprog program{sizeof(lines) / sizeof(lines[0]), lines};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) wrong("prctl");
+  if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) != 0) wrong("seccomp");
+  usleep(500'000);
+  if (threads_now() != 1) wrong("threads of others are left");
+  for (size_t i = 0; i < granules; ++i)
+    for (size_t at = 0; at < granule; at += 512)
+      if (list[i][at] != i + 1) wrong("a byte changed");
+}
+
 void written_by_itself() {
   auto list = make_granules();
   wait_for_moves(list);
@@ -291,6 +346,8 @@ int main(int argc, char** argv) {
                             {"locks", locks},
                             {"held_by_the_program", held_by_the_program},
                             {"a_ring", a_ring},
+                            {"a_raw_ring", a_raw_ring},
+                            {"a_filter", a_filter},
                             {"written_by_itself", written_by_itself},
                             {"fork_while_moving", fork_while_moving}};
   for (const Case& one : cases)

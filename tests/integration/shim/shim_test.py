@@ -107,7 +107,7 @@ class Library(ShimTest):
                   "__pread_chk", "__pread64_chk", "vmsplice", "process_vm_writev", "send", "sendto", "sendmsg",
                   "sendmmsg", "io_submit", "mprotect", "pkey_mprotect", "mlock", "mlock2", "mlockall",
                   "io_uring_queue_init", "io_uring_queue_init_params", "io_uring_queue_init_mem", "io_uring_setup",
-                  "terrace_hold", "terrace_unhold"}
+                  "syscall", "prctl", "terrace_hold", "terrace_unhold"}
         operators = {name for name in exported if name.startswith(("_Zn", "_Zd"))}
         self.assertEqual(exported - operators, family)
         self.assertEqual(len(operators), 20)
@@ -396,6 +396,12 @@ class Busy(ShimTest):
 
     def test_a_ring(self):
         self.check("a_ring")
+
+    def test_a_raw_ring(self):
+        self.check("a_raw_ring")
+
+    def test_a_filter_for_all_threads(self):
+        self.check("a_filter", fails_without=False)
 
     def test_fork_while_moving(self):
         for _ in range(8):
