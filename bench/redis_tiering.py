@@ -90,6 +90,16 @@ def window_mappings(pid):
     return [(one[0], one[1], "ddr" if one[3] else "cxl") for one in shared if base <= one[0] < end]
 
 
+def read_at(memory, at, size):
+    for _ in range(1000):
+        try:
+            memory.seek(at)
+            return memory.read(size)
+        except OSError:  # moves at this moment
+            time.sleep(0.001)
+    return b""
+
+
 def tiers_of(pid, wanted):
     """Where the values of `wanted` keys lie: key → "ddr" or "cxl"."""
     found = {}
@@ -97,8 +107,7 @@ def tiers_of(pid, wanted):
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for begin, end, tier in window_mappings(pid):
             for at in range(begin, end, 1 << 22):
-                memory.seek(at)
-                for match in pattern.finditer(memory.read(min(1 << 22, end - at))):
+                for match in pattern.finditer(read_at(memory, at, min(1 << 22, end - at))):
                     if int(match[1]) in wanted:
                         found[int(match[1])] = tier
     return found

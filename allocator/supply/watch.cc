@@ -9,6 +9,7 @@
 
 #include "allocator/supply/broker.h"
 #include "core/base/clock.h"
+#include "core/layout/tier_page.h"
 
 namespace terrace::supply {
 namespace {
@@ -107,6 +108,9 @@ void Broker::scan_locked() {
       if (ended) {
         fronts_.remove_if([&](const Front& front) { return front.owner == pid; });
         still_.erase(pid);
+        // What its engine told `terrace tier`; nobody else would come by for a while.
+        ::unlink(
+            (layout::tier_page_directory + std::to_string(::geteuid()) + "/" + std::to_string(pid)).c_str());
       }
       slot_misses_.erase(index);
       if (ended) pidfds_.erase(pid);
