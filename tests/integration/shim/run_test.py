@@ -215,5 +215,55 @@ class RunTest(unittest.TestCase):
         wait_until(lambda: not self.t.leases(), 30, "the leases to be released")
 
 
+@unittest.skipUnless(os.geteuid() == 0, "only root can become another user")
+@unittest.skipUnless(os.path.exists("/dev/userfaultfd"), "this kernel has no /dev/userfaultfd")
+class PlainUserTest(unittest.TestCase):
+    """A program without privileges: it gets the right to userfaultfd from the daemon, or says that it has none."""
+
+    USER = 61_237
+    SCRIPT = ("import time\na=[bytearray(b'x')*(1<<20) for _ in range(40)]\nend=time.time()+%d\n"
+              "while time.time()<end:\n  for b in a[30:34]: sum(b[::4096])\n"
+              "print(all(x.count(b'x')==1<<20 for x in a))")
+
+    def run_program(self, seconds, configuration="", *options):
+        t = Harness(devices={"a": "128M"}, name="plain-run", daemon_args=["--allow-unmapped-uids"],
+                    env={"TERRACE_MALLOC_LIBRARY": find_binary("libterrace_malloc.so")})
+        self.addCleanup(t.close)
+        file = t.directory / "terraced.toml"
+        file.write_text(configuration)
+        t.start("--config", file)
+        t.directory.chmod(0o777)
+        t.create_pool("p")
+        stats = t.directory / "stats.json"
+        try:
+            done = subprocess.run([str(t.terrace), "run", "--ddr", "8M", "--cxl", "64M", "--stats", str(stats), *options, "--",
+                                   PYTHON, "-c", self.SCRIPT % seconds], user=self.USER, group=self.USER, extra_groups=[],
+                                  env=t.environment(XDG_RUNTIME_DIR=str(t.directory), HOME=str(t.directory)),
+                                  capture_output=True, text=True, check=False, timeout=120)
+        except PermissionError:
+            self.skipTest("this user cannot run the program where it was built")
+        self.assertEqual((done.returncode, done.stdout), (0, "True\n"), done.stderr)
+        return done, json.loads(stats.read_text())["migration"]
+
+    def test_what_it_uses_rises(self):
+        done, migration = self.run_program(15)
+        self.assertEqual(done.stderr, "")
+        self.assertEqual((migration["policy"], migration["obstacle"]), ("benefit-density", ""))
+        self.assertGreater(migration["promotions"], 0)
+        self.assertGreaterEqual(migration["demotions"], migration["promotions"] - 1)
+
+    def test_static_moves_nothing(self):
+        _, migration = self.run_program(1, "", "--policy", "static")
+        self.assertEqual((migration["obstacle"], migration["promotions"]), ("the policy is static", 0))
+
+    def test_without_the_right_it_stays_and_says_so(self):
+        with open("/proc/sys/vm/unprivileged_userfaultfd", encoding="ascii") as allowed:
+            if allowed.read().strip() != "0":
+                self.skipTest("everybody has the right here")
+        done, migration = self.run_program(1, "[clients]\nuserfaultfd = false\n")
+        self.assertIn("memory stays where it is first put", done.stderr)
+        self.assertIn("clients.userfaultfd", migration["obstacle"])
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)
