@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -20,7 +21,9 @@ constexpr uint64_t sleep_ns_max = 1'000'000'000;
 constexpr uint64_t sleep_ns_min = 50'000;
 constexpr double hit_share_keeps = 0.8;  // of the estimate's weight from one plan to the next
 constexpr float learns = 0.1f;           // weight of a new measurement of copy speed
-constexpr uint32_t prepare_ahead = 8;    // granules whose DDR pages are made before a batch of promotions
+// A memory sample stands for loads of a line each, a noted access for about a page of them.
+constexpr uint64_t lines_a_note = 64;
+constexpr uint32_t prepare_ahead = 8;  // granules whose DDR pages are made before a batch of promotions
 
 void copy_text(char* to, size_t size, const char* from) {
   size_t length = strnlen(from, size - 1);
@@ -41,6 +44,8 @@ int Engine::open(const EngineOptions& options) {
   for (uint32_t i = 0; i < notes_max; ++i) notes_[i].sequence.store(i, std::memory_order_relaxed);
   note_next_.store(0, std::memory_order_relaxed);
   note_read_ = 0;
+  // Before any thread of ours, so that those inherit it.
+  if (options.access_events) events_.open();
   userfault_errno_ = mover_.start(options.userfault_device, options.batch_bytes);
   if (mover_.started()) mover_.set_copy_threads(options.copy_threads);
   if (options.publish) open_page();
@@ -54,6 +59,7 @@ void Engine::close() {
     mover_.stop();
     close_page();
   }
+  events_.close();
   ::munmap(notes_, moves_per_round * sizeof(Move) + notes_max * sizeof(Note));
   notes_ = nullptr;
   moves_ = nullptr;
@@ -63,6 +69,7 @@ void Engine::abandon_in_child() {
   abandoned_ = true;
   lock_.reset_in_child();
   mover_.abandon();
+  events_.close();
   if (page_ != nullptr) forget_page_in_child();
   for (uint32_t i = 0; i < range_count_; ++i) {
     Range& range = ranges_[i];
@@ -101,6 +108,8 @@ int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_
                                           : strerrorname_np(userfault_errno_));
     if (moves && blind)
       copy_text(page.reason, sizeof(page.reason), "no PAGEMAP_SCAN: only announced and counted uses are seen");
+    if (can_move(*memory) && !blind && options_.access_events) tell_refused(page);
+    if (events_.opened(EventSource::minor_faults)) range.sampler.expect_first_touches();
     range.sweep_due_ns = blind ? UINT64_MAX : 0;
     range.plan_due_ns = 0;
     range.ddr_accesses = range.cxl_accesses = 0;
@@ -213,6 +222,40 @@ void Engine::take_notes() {
   }
 }
 
+// The range works without; that it does is worth a word all the same.
+void Engine::tell_refused(layout::TierRange& page) {
+  const char* faults = events_.why(EventSource::minor_faults);
+  const char* samples = events_.why(EventSource::memory_samples);
+  if (faults != nullptr)
+    snprintf(page.reason, sizeof(page.reason), "no faults: %s", faults);
+  else if (samples != nullptr)
+    snprintf(page.reason, sizeof(page.reason), "no samples: %s", samples);
+}
+
+// First touches go to the sampler of the range; a sample is as much as a guard's count.
+void Engine::take_events() {
+  if (!events_.opened()) return;
+  events_.drain(
+      [](void* owner, const AccessEvent& event) {
+        auto* engine = static_cast<Engine*>(owner);
+        for (uint32_t i = 0; i < engine->range_count_; ++i) {
+          Range& range = engine->ranges_[i];
+          if (range.memory == nullptr) continue;
+          const uint64_t offset = event.address - reinterpret_cast<uintptr_t>(range.memory->base());
+          if (offset >= range.memory->bytes()) continue;
+          const auto granule = static_cast<uint32_t>(offset / range.memory->granule_bytes());
+          if (event.source == EventSource::minor_faults)
+            range.sampler.note_first_touch(granule, offset % range.memory->granule_bytes(), event.time_ns);
+          else
+            engine->note_access(
+                i, granule, 1,
+                static_cast<uint32_t>(std::clamp<uint64_t>(event.count / lines_a_note, 1, 1u << 24)));
+          return;
+        }
+      },
+      this);
+}
+
 void Engine::sample(Range& range, uint64_t now_ns) {
   const uint32_t granules = std::max(range.memory->granule_count(), 1u);
   if (!range.sampler.begun()) {
@@ -221,6 +264,7 @@ void Engine::sample(Range& range, uint64_t now_ns) {
     if (range.sampler.due_ns() > 0) return;
     now_ns = monotonic_ns();
   }
+  take_events();
   const float fits = static_cast<float>(range.options.ddr_granules_max) / static_cast<float>(granules);
   const SweepResult result = range.sampler.finish(range.policy_memory, now_ns, std::clamp(fits, 0.05f, 0.5f));
   ++range.page.sweeps;
@@ -469,6 +513,7 @@ void Engine::divide_ddr(uint64_t now_ns) {
 }
 
 uint64_t Engine::round() {
+  take_events();
   take_notes();
   uint64_t next_ns = monotonic_ns() + sleep_ns_max;
   divide_ddr(monotonic_ns());

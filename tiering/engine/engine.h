@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "core/layout/tier_page.h"
+#include "tiering/hotness/access_events.h"
 #include "tiering/hotness/sampler.h"
 #include "tiering/migration/copy.h"
 #include "tiering/migration/tiered_memory.h"
@@ -59,6 +60,9 @@ struct EngineOptions {
   uint64_t ddr_granules_shared = 0;  // not 0: divided between the ranges, of one size of granule; their own
                                      // maxima are where they begin
   bool publish = true;               // make the tier page
+  // Look at the kernel's records of faults and the PMU's samples, what of them is permitted. Off: records cost
+  // the whole program, also where it uses no range.
+  bool access_events = false;
 };
 
 class Engine {
@@ -79,6 +83,7 @@ class Engine {
   bool can_move() const { return mover_.started(); }
   bool can_move(const TieredMemory& memory) const { return can_move() || memory.on_nodes(); }
   Mover& mover() { return mover_; }
+  const AccessEvents& access_events() const { return events_; }
 
   // 0 or ENOSPC (ranges_max). `memory` outlives its place here. `*index` names the range.
   int add_range(TieredMemory* memory, const RangeOptions& options, uint32_t* index);
@@ -140,6 +145,8 @@ class Engine {
   void take_note(const Note& note);
   bool may_move(Range& range);
   void take_notes();
+  void take_events();
+  void tell_refused(layout::TierRange& page);
   void sample(Range& range, uint64_t now_ns);
   void plan_and_move(Range& range, uint64_t now_ns);
   void carry_out(Range& range, const Move* moves, uint32_t count, uint32_t* done, uint32_t* failed);
@@ -160,6 +167,7 @@ class Engine {
   MoveLock lock_;
   EngineOptions options_;
   Mover mover_;
+  AccessEvents events_;
   int userfault_errno_ = 0;
   CopyBudget budget_;
   Range ranges_[ranges_max];

@@ -36,6 +36,8 @@ constexpr uint32_t group_granules_min = 16;
 constexpr uint64_t zap_ns_guess = 1'200;  // of a granule
 constexpr uint64_t spin_ns_max = 50'000;  // a sleep takes longer than that anyway
 constexpr uint8_t touched_small = 1, touched_huge = 2;
+constexpr float unwatched_learns = 0.125f;
+constexpr float unwatched_max = 0.95f;  // what zaps and faults themselves take is of that order
 constexpr uint64_t wait_ns_max = 1'000'000'000;
 constexpr uint64_t gap_ns_min = 50'000'000;
 constexpr uint64_t gap_ns_max = 2'000'000'000;
@@ -60,14 +62,18 @@ int Sampler::open(TieredMemory* memory) {
   gap_ns_ = gap_ns_min;
   last_begun_ns_ = 0;
   whole_ = true;
+  timed_ = false;
   const size_t touched = (memory->granule_count() + 4095) & ~size_t{4095};
   const size_t exposed = touched * sizeof(float);
-  table_bytes_ = touched + exposed + regions_max * sizeof(ScanRegion);
+  table_bytes_ = touched + 4 * exposed + regions_max * sizeof(ScanRegion);
   void* table = ::mmap(nullptr, table_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (table == MAP_FAILED) return errno;
   touched_ = static_cast<uint8_t*>(table);
   exposed_ns_ = reinterpret_cast<float*>(touched_ + touched);
-  regions_ = touched_ + touched + exposed;
+  zapped_after_ns_ = exposed_ns_ + touched;
+  first_touch_ns_ = zapped_after_ns_ + touched;
+  unwatched_ = first_touch_ns_ + touched;
+  regions_ = unwatched_ + touched;
   pagemap_fd_ = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   uint64_t present = 0, huge = 0;
   int failed = pagemap_fd_ < 0 ? errno : 0;
@@ -170,6 +176,7 @@ void Sampler::sweep_groups() {
     const uint64_t begin_ns = monotonic_ns();
     zap(first, last);
     const uint64_t zapped_ns = monotonic_ns();
+    note_zap(first, last, begin_ns, zapped_ns);
     wait(wait_ns_);
     const uint64_t waited_ns = monotonic_ns();
     look(first, last);
@@ -191,6 +198,42 @@ void Sampler::expose(uint32_t first, uint32_t last, uint64_t zap_ns, uint64_t wa
   }
 }
 
+// When each granule of a group lost its translation.
+void Sampler::note_zap(uint32_t first, uint32_t last, uint64_t begin_ns, uint64_t end_ns) {
+  if (!timed_) return;
+  const auto before = static_cast<float>(begin_ns - std::min(begin_ns, begun_ns_));
+  const float each = static_cast<float>(end_ns - begin_ns) / static_cast<float>(last - first);
+  for (uint32_t granule = first; granule < last; ++granule) {
+    zapped_after_ns_[granule] = before + each * static_cast<float>(granule - first);
+    first_touch_ns_[granule] = -1;
+  }
+}
+
+void Sampler::note_first_touch(uint32_t granule, uint64_t offset, uint64_t when_ns) {
+  if (!timed_ || !begun_ || when_ns < begun_ns_) return;
+  if (!whole_ && offset - window_offset_ >= window_bytes) return;
+  const float after = static_cast<float>(when_ns - begun_ns_) - zapped_after_ns_[granule];
+  float& first = first_touch_ns_[granule];
+  if (after >= 0 && (first < 0 || after < first)) first = after;
+}
+
+// For how long a touch of the granule was waited for: its exposure, or where first touches are known the mean
+// over the sweeps of the time up to there. Touches in that time are then an unbiased count of its accesses,
+// however many of them come in one exposure.
+float Sampler::watched(uint32_t granule) {
+  const float exposed = std::max(exposed_ns_[granule], 1.0f);
+  if (!timed_) return exposed;
+  float& unwatched = unwatched_[granule];
+  const bool touched = touched_[granule] != 0;
+  const float first = first_touch_ns_[granule];
+  // Touched without a fault that was told, as when the ring was full: nothing is learned.
+  if (!touched || first >= 0) {
+    const float now = touched ? 1 - std::min(first / exposed, 1.0f) : 0;
+    unwatched += unwatched_learns * (now - unwatched);
+  }
+  return exposed * (1 - std::min(unwatched, unwatched_max));
+}
+
 void Sampler::begin(uint64_t now_ns) {
   choose_window();
   present_bytes_ = huge_bytes_ = work_ns_ = 0;
@@ -201,6 +244,7 @@ void Sampler::begin(uint64_t now_ns) {
   else
     zap(0, memory_->granule_count());
   zapped_ns_ = monotonic_ns();
+  if (!in_groups_) note_zap(0, memory_->granule_count(), begun_ns_, zapped_ns_);
   begun_ = true;
 }
 
@@ -223,11 +267,12 @@ SweepResult Sampler::finish(PolicyMemory& policy, uint64_t now_ns, float aim) {
     const Residency residency = granules[granule].residency;
     if (residency == Residency::none) continue;
     ++result.seen;
+    const float watched_ns = watched(granule);
     if (touched_[granule] == 0) continue;
     ++result.touched;
     // One access or more while it was exposed. A window stands for the whole granule, unless one page is all of
     // it.
-    float each = std::max(period_ns / std::max(exposed_ns_[granule], 1.0f), 1.0f);
+    float each = std::max(period_ns / std::max(watched_ns, 1.0f), 1.0f);
     if (!whole_ && touched_[granule] == touched_small) each *= windows;
     (residency == Residency::ddr ? result.ddr_accesses : result.cxl_accesses) += static_cast<double>(each);
     terrace::tiering::note_access(granules[granule], policy, now_ns, each);

@@ -8,6 +8,9 @@
 //
 // A sweep tells one bit a granule. So the wait adapts: it becomes shorter while most granules are touched,
 // longer while few are, and the accesses noted for a touched granule are the sweep's period over the wait.
+// Where the first touches' times are known as well (access_events.h), the mean time from zap to first touch
+// takes the place of the exposure: then also granules that every sweep finds touched are told from each other.
+//
 // Where memory has small pages a full zap would cost a fault for each page: then a random window of each
 // granule is sampled.
 //
@@ -55,6 +58,11 @@ class Sampler {
   // Looks, and notes what was touched. `aim`: the share of granules that a sweep should find touched (0..1),
   // about the share that fits DDR: then the bit tells most.
   SweepResult finish(PolicyMemory& policy, uint64_t now_ns, float aim);
+  // From now on note_first_touch() is called for what each sweep's faults tell, before its finish().
+  void expect_first_touches() { timed_ = true; }
+  // The granule was used at `offset` of it, when it had no translation. Times outside the sweep, and offsets
+  // that were not looked at, are passed over.
+  void note_first_touch(uint32_t granule, uint64_t offset, uint64_t when_ns);
   // When the next sweep may begin so that sweeps cost at most a hundredth of a processor, faults included.
   uint64_t gap_ns() const { return gap_ns_; }
 
@@ -64,6 +72,8 @@ class Sampler {
   void look(uint32_t first, uint32_t last);
   void sweep_groups();
   void expose(uint32_t first, uint32_t last, uint64_t zap_ns, uint64_t wait_ns, uint64_t look_ns);
+  void note_zap(uint32_t first, uint32_t last, uint64_t begin_ns, uint64_t end_ns);
+  float watched(uint32_t granule);
   void choose_window();
   void adapt(const SweepResult& result, float aim);
 
@@ -78,9 +88,13 @@ class Sampler {
   uint64_t zapped_ns_ = 0, work_ns_ = 0;
   uint64_t present_bytes_ = 0, huge_bytes_ = 0;
   float* exposed_ns_ = nullptr;
+  // Only where first touches are noted. Since begun_ns_; since the zap, -1: none; of 1, decayed: the part of
+  // its exposure that the granule was not waited for.
+  float *zapped_after_ns_ = nullptr, *first_touch_ns_ = nullptr, *unwatched_ = nullptr;
   uint64_t window_offset_ = 0;
   uint64_t random_ = 0x9e3779b97f4a7c15u;
   bool begun_ = false;
+  bool timed_ = false;
   bool in_groups_ = false;  // the sweep was done in begin()
   bool whole_ = true;       // granules are zapped whole; else a window of each
 };

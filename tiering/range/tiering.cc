@@ -86,6 +86,7 @@ Status EngineTiering::begin(const TieringOptions& options) {
   chosen.copy_threads = options.copy_threads;
   chosen.ddr_granules_shared = options.ddr_bytes_shared / limits::granule_bytes;
   shares_ddr_ = chosen.ddr_granules_shared != 0;
+  chosen.access_events = options.access_events;
   UniqueFd device;
   int failed = engine_.open(chosen);
   if (failed == EPERM && options.session != nullptr) {
