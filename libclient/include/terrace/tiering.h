@@ -43,6 +43,10 @@ struct TieringOptions {
   uint32_t copy_threads = 1;                   // for batches of 4 MiB and more
   uint64_t ddr_bytes_shared = 0;  // not 0: divided between the ranges by what they gain; each range's own
                                   // ddr_bytes_max is where it begins. Granules are 2 MiB then
+  // Look also at the kernel's records of page faults and at memory samples of the processor, what of them this
+  // process may: much used granules are told from each other better. Each page fault of the whole program takes
+  // longer for it, and each start of a thread; status().reason says what is refused.
+  bool access_events = false;
 };
 
 struct TieredRangeOptions {

@@ -35,7 +35,7 @@ constexpr tiering::PolicyEntry told = {.name = "told", .what = "does what the te
 
 struct Running {
   explicit Running(uint32_t granules, uint32_t ddr, uint32_t slots = 0, tiering::RangeHooks hooks = {},
-                   bool publish = false)
+                   bool publish = false, bool access_events = false)
       : files(granules, 64 * kib, slots) {
     wanted.clear();
     REQUIRE(files.memory.map(0, ddr, Residency::ddr) == 0);
@@ -44,6 +44,7 @@ struct Running {
     tiering::EngineOptions options;
     options.round_ns = 0;
     options.publish = publish;
+    options.access_events = access_events;
     moves = engine.open(options) == 0;
     tiering::RangeOptions range;
     range.name = "test";
@@ -256,4 +257,33 @@ TEST_CASE(
   ::munmap(at, bytes);
   run.engine.close();
   CHECK(::access(path.c_str(), F_OK) != 0);
+}
+
+TEST_CASE(
+    "Engine: with access events its sweeps' faults are drained, what is refused is told, and it moves as "
+    "ever") {
+  Running run(8, 3, 8, {}, false, true);
+  const tiering::AccessEvents& events = run.engine.access_events();
+  if (!events.opened(tiering::EventSource::minor_faults))
+    MESSAGE("minor faults refused: " << std::string(events.why(tiering::EventSource::minor_faults)));
+  if (!events.opened(tiering::EventSource::memory_samples)) {
+    MESSAGE("memory samples refused: " << std::string(events.why(tiering::EventSource::memory_samples)));
+    if (run.moves) CHECK(std::string(run.page().reason).find("no ") == 0);
+  }
+  const uint64_t sweeps = run.page().sweeps;
+  CHECK(eventually(
+      [&] {
+        run.round();
+        for (uint32_t granule = 0; granule < 8; granule += 2)
+          run.files.at(granule)[0] = run.files.at(granule)[0];
+        return run.page().sweeps > sweeps + 3;
+      },
+      std::chrono::seconds(60)));
+  if (events.opened(tiering::EventSource::minor_faults)) CHECK(events.counts().seen > 0);
+  CHECK(events.counts().damaged == 0);
+  if (!run.moves) return;
+  wanted = {{0, Residency::cxl}, {5, Residency::ddr}};
+  run.round();
+  CHECK(run.files.memory.residency(0) == Residency::cxl);
+  CHECK(run.files.memory.residency(5) == Residency::ddr);
 }

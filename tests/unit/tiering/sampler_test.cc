@@ -128,3 +128,32 @@ TEST_CASE(
   stop = true;
   user.join();
 }
+
+TEST_CASE("Sampler: first touches tell granules apart that every sweep finds touched, and leave others alone") {
+  Sampled sampled(4, 64 * kib);
+  if (!sampled.open()) return;
+  sampled.sampler.expect_first_touches();
+  for (int sweep = 0; sweep < 40; ++sweep) {
+    sampled.sampler.set_wait_ns(Sampled::long_wait_ns);
+    sampled.sampler.begin(tiering::monotonic_ns());
+    const uint64_t begun_ns = tiering::monotonic_ns();
+    ::usleep(2000);
+    const uint64_t now_ns = tiering::monotonic_ns();
+    for (uint32_t granule = 0; granule < 3; ++granule) std::memset(sampled.files.at(granule), 1, 64 * kib);
+    // 0 at once, and again, which is not the first; 1 at the end; of 2 nothing is told; 3 is not used.
+    sampled.sampler.note_first_touch(0, 0, now_ns);
+    sampled.sampler.note_first_touch(0, 0, begun_ns + 20'000);
+    sampled.sampler.note_first_touch(1, 0, now_ns);
+    sampled.sampler.note_first_touch(0, 0, begun_ns - 1'000'000'000);  // of an earlier sweep
+    sampled.sampler.finish(sampled.policy, tiering::monotonic_ns(), 0.15f);
+  }
+  float heats[4];
+  for (uint32_t granule = 0; granule < 4; ++granule)
+    heats[granule] =
+        tiering::heat_at(sampled.files.memory.granules()[granule], sampled.policy, tiering::monotonic_ns());
+  CHECK(heats[0] > 3 * heats[1]);
+  CHECK(heats[0] < 30 * heats[1]);
+  CHECK(heats[1] < 1.5f * heats[2]);
+  CHECK(heats[1] > 0.6f * heats[2]);
+  CHECK(heats[3] == 0);
+}
