@@ -108,7 +108,7 @@ int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_
                                           : strerrorname_np(userfault_errno_));
     if (moves && blind)
       copy_text(page.reason, sizeof(page.reason), "no PAGEMAP_SCAN: only announced and counted uses are seen");
-    if (can_move(*memory) && !blind && options_.access_events) tell_refused(page);
+    if (moves && !blind && options_.access_events) tell_refused(page);
     if (events_.opened(EventSource::minor_faults)) range.sampler.expect_first_touches();
     range.sweep_due_ns = blind ? UINT64_MAX : 0;
     range.plan_due_ns = 0;
