@@ -146,10 +146,11 @@ StateWords explain_state(const TierRangeView& range) {
           "the program has to start again for its granules to move; report what stands in parentheses where it "
           "names no lease and no device"};
     case TierState::forked:
-      return {with_reason(range,
-                          "private to this process since a fork without exec, all of it in DDR; nothing "
-                          "moves"),
-              ""};
+      return {
+          with_reason(range,
+                      "private to this process since a fork without exec: bytes stay where they are until they "
+                      "are written, then they are in ordinary memory; nothing moves"),
+          ""};
   }
   return {};
 }
