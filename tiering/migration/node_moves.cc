@@ -94,7 +94,7 @@ int bring(const NodeCalls& calls, const NodePart& part, int node) {
     if (const int failed = bring_some(calls, part.at + done, bytes, node, &left, &why); failed != 0)
       return failed;
     done += bytes;
-    if (left * page_bytes > part.bytes / left_behind_share) return why;
+    if (left * page_bytes > part.granule_bytes / left_behind_share) return why;
   }
   return 0;
 }

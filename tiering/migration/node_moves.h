@@ -28,15 +28,16 @@ struct NodeCalls {
 };
 extern const NodeCalls kernel_node_calls;
 
-// A part of the memory file `fd` and where it is mapped. Multiples of a page.
+// Granules of the memory file `fd` and where they are mapped.
 struct NodePart {
   char* at = nullptr;
   uint64_t bytes = 0;
   int fd = -1;
   uint64_t offset = 0;
+  uint64_t granule_bytes = 0;
 };
 
-// Of the bytes a part may leave behind and still be said to be there: a 64th (single pinned pages).
+// What a part may leave behind and still be said to be there: a 64th of a granule (single pinned pages).
 inline constexpr uint64_t left_behind_share = 64;
 
 // Pages of the part that do not exist yet will come from `node`. 0 or an errno: EINVAL (no such node, or not

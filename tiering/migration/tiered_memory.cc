@@ -454,25 +454,41 @@ MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, 
 
 NodePart TieredMemory::node_part(uint32_t first, uint32_t count) const {
   const uint64_t offset = uint64_t{first} * granule_bytes_;
-  return {.at = base_ + offset, .bytes = count * granule_bytes_, .fd = ddr_fd_, .offset = offset};
+  return {.at = base_ + offset,
+          .bytes = count * granule_bytes_,
+          .fd = ddr_fd_,
+          .offset = offset,
+          .granule_bytes = granule_bytes_};
 }
 
-// Granule after granule: whoever wants to hold one waits for that one only.
+// Small granules go together, up to a huge page's size, since each call costs the kernel far more than 64 KiB
+// of copying; one by one where that fails.
 MoveReport TieredMemory::move_between_nodes(uint32_t first, uint32_t count, Residency to) {
   MoveReport report;
   const Residency from = residency(first);
-  for (uint32_t granule = first; granule < first + count && residency(granule) == from; ++granule) {
+  auto together = static_cast<uint32_t>(granule_bytes_ < huge_bytes ? huge_bytes / granule_bytes_ : 1);
+  while (report.granules < count) {
+    const uint32_t begin = first + report.granules;
+    uint32_t run = 0;
+    while (run < together && report.granules + run < count && residency(begin + run) == from &&
+           begin_move(begin + run))
+      ++run;
     report.os_errno = EBUSY;
-    if (begin_move(granule)) {
-      MoveTimes times;
-      report.os_errno = move_to_node(*node_calls_, node_part(granule, 1), node_of(from), node_of(to), &times);
-      if (report.os_errno == 0) set_residency(granule, to, slot_none);
-      end_move(granule);
-      report.times.stall_ns += times.stall_ns;
-      report.times.copy_ns += times.copy_ns;
+    if (run == 0) break;
+    MoveTimes times;
+    report.os_errno = move_to_node(*node_calls_, node_part(begin, run), node_of(from), node_of(to), &times);
+    for (uint32_t i = 0; i < run; ++i) {
+      if (report.os_errno == 0) set_residency(begin + i, to, slot_none);
+      end_move(begin + i);
     }
-    if (report.os_errno != 0) break;
-    ++report.granules;
+    report.times.stall_ns += times.stall_ns;
+    report.times.copy_ns += times.copy_ns;
+    if (report.os_errno == 0)
+      report.granules += run;
+    else if (run == 1)
+      break;
+    else
+      together = 1;
   }
   report.result = report.granules > 0         ? MoveResult::done
                   : report.os_errno == EBUSY  ? MoveResult::held

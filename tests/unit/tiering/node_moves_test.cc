@@ -30,6 +30,7 @@ struct MadeUpKernel {
   uint64_t far_room_pages = UINT64_MAX;
   bool huge = false;
   int refuses_mbind = 0;
+  uint64_t asked = 0;  // calls that move
   std::vector<int> preferred;
   UniqueFd pagemap{::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)};
 
@@ -53,6 +54,7 @@ MadeUpKernel* made_up = nullptr;
 long move_pages(unsigned long count, void** pages, const int* nodes, int* status) {
   MadeUpKernel& kernel = *made_up;
   long failed = 0;
+  if (nodes != nullptr) ++kernel.asked;
   for (unsigned long i = 0; i < count; ++i) {
     const auto at = reinterpret_cast<uintptr_t>(pages[i]);
     if (!kernel.present(at)) {
@@ -182,7 +184,8 @@ TEST_CASE("node moves: a node without room, and a kernel that refuses, leave all
   CHECK(range.memory.map(2, 1, Residency::cxl) == EPERM);
 }
 
-TEST_CASE("node moves: held granules stay, and small ones go one by one") {
+TEST_CASE(
+    "node moves: held granules stay; small ones go together, and one by one where one of them is pinned") {
   NodeRange range(8, 64 * kib);
   REQUIRE(range.memory.map(0, 8, Residency::ddr) == 0);
   range.memory.hold(3, 1);
@@ -192,6 +195,13 @@ TEST_CASE("node moves: held granules stay, and small ones go one by one") {
   range.kernel.pinned.insert(range.page_at(4, 0));  // one of sixteen is too many
   CHECK(range.memory.move(range.none, 3, 5, Residency::cxl).granules == 1);
   CHECK(range.kernel.far_pages() == 4 * 16);
+  CHECK(range.memory.move(range.none, 5, 3, Residency::cxl).granules == 3);
+  range.kernel.pinned.clear();
+  range.kernel.asked = 0;
+  CHECK(range.memory.move(range.none, 0, 3, Residency::ddr).granules == 3);
+  CHECK(range.kernel.asked == 1);
+  CHECK(range.memory.move(range.none, 0, 8, Residency::ddr).granules == 0);
+  CHECK(range.memory.check_all() == nullptr);
 }
 
 TEST_CASE("node moves: giving prepared pages back takes nothing away, forgetting does") {
