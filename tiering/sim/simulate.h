@@ -22,7 +22,7 @@
 namespace terrace::tiering {
 
 struct Machine {
-  uint64_t granule_bytes = uint64_t{64} << 20;
+  uint64_t granule_bytes = uint64_t{2} << 20;
   TierCosts costs;                       // access_bytes is set to granule_bytes
   uint64_t copy_budget_bytes_per_s = 0;  // 0: only the copy's own speed
   uint32_t look_ahead = 0;               // requests whose objects are known ahead of their turn

@@ -1,0 +1,32 @@
+// The figures by which the policy is judged, for benches: hits against Belady's on one trace, the time in memory with
+// look-ahead, and what a plan costs.
+#pragma once
+
+#include "tiering/sim/simulate.h"
+
+namespace terrace::tiering {
+
+struct TiersimNumbers {
+  // Re-reference hits in DDR of 1, 5 and 10 % of all objects, over Belady's; history only.
+  struct Hits {
+    double at_1pct = 0, at_5pct = 0, at_10pct = 0;
+  };
+  Hits policy, arc, lru;
+  // All requests' time in memory at 5 % with look-ahead, over that of Belady's, whose copies cost nothing.
+  double stall_over_belady_5pct = 0;
+};
+
+// Of benefit-density, with the given machine (its look_ahead counts for the last figure only).
+Result<TiersimNumbers> measure_trace(const Trace& trace, const Machine& machine);
+
+// Reads a file of the conversation trace, at most a GiB.
+Result<Trace> read_trace(const std::string& path, TraceFormat format);
+
+// What the figures are measured with where nothing else is said: granules of 2 MiB, the costs' defaults, eight
+// requests in the queue.
+Machine usual_machine();
+
+// Median time of a plan of benefit-density over `granules` granules in the midst of moving, per granule.
+double plan_ns_per_granule(size_t granules);
+
+}  // namespace terrace::tiering
