@@ -31,6 +31,7 @@ void add_fsck_verb(CLI::App& app, Context& context);
 void add_tensor_verbs(CLI::App& app, Context& context);
 void add_run_verb(CLI::App& app, Context& context);
 void add_plan_verb(CLI::App& app, Context& context);
+void add_tiersim_verb(CLI::App& app, Context& context);
 void add_tier_verbs(CLI::App& app, Context& context);  // tier status, set, pause, resume, map
 
 // All of the above, global options and help text: the whole command line, for main() and for completion.

@@ -188,6 +188,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_run_verb(app, context);
   add_tier_verbs(app, context);
   add_plan_verb(app, context);
+  add_tiersim_verb(app, context);
   add_completion_verb(app, context);
 }
 

@@ -1,5 +1,5 @@
-// `terrace tiersim`: what would a policy do with this trace? Runs the engine's own policies, and published caches to
-// compare with, in virtual time. Needs no daemon and touches no device.
+// `terrace tiersim`: what would a policy do with this trace? Runs the engine's own policies, and published
+// caches to compare with, in virtual time. Needs no daemon and touches no device.
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,7 +49,8 @@ std::vector<std::string> parts_of(const std::string& text) {
 
 std::string names_text() {
   std::string text;
-  for (const std::string_view name : tiering::simulated_names()) text += (text.empty() ? "" : ", ") + std::string(name);
+  for (const std::string_view name : tiering::simulated_names())
+    text += (text.empty() ? "" : ", ") + std::string(name);
   return text;
 }
 
@@ -59,10 +60,12 @@ void parse_fractions(TiersimOptions& options, const std::string& text) {
     char* end = nullptr;
     const double value = std::strtod(part.c_str(), &end);
     if (part.empty() || *end != '\0' || !(value > 0 && value <= 1))
-      throw CLI::ValidationError("--ddr-fraction", "'" + part + "' is no share above 0 and up to 1, such as 0.05");
+      throw CLI::ValidationError("--ddr-fraction",
+                                 "'" + part + "' is no share above 0 and up to 1, such as 0.05");
     options.ddr_fractions.emplace_back(part, value);
   }
-  if (options.ddr_fractions.empty()) throw CLI::ValidationError("--ddr-fraction", "names no share, such as 0.05");
+  if (options.ddr_fractions.empty())
+    throw CLI::ValidationError("--ddr-fraction", "names no share, such as 0.05");
 }
 
 void parse_policies(TiersimOptions& options, const std::string& text) {
@@ -71,12 +74,14 @@ void parse_policies(TiersimOptions& options, const std::string& text) {
   for (const std::string& part : parts_of(text)) {
     if (std::find(known.begin(), known.end(), part) == known.end()) {
       const std::string near = did_you_mean(part, {known.begin(), known.end()});
-      throw CLI::ValidationError("--policy", "no policy '" + part + "'; " +
-                                                 (near.empty() ? "there are " + names_text() : "did you mean '" + near + "'?"));
+      throw CLI::ValidationError(
+          "--policy", "no policy '" + part + "'; " +
+                          (near.empty() ? "there are " + names_text() : "did you mean '" + near + "'?"));
     }
     options.policies.push_back(part);
   }
-  if (options.policies.empty()) throw CLI::ValidationError("--policy", "names no policy; there are " + names_text());
+  if (options.policies.empty())
+    throw CLI::ValidationError("--policy", "names no policy; there are " + names_text());
 }
 
 // A line on stderr that is drawn over and over, only on a terminal.
@@ -122,7 +127,7 @@ Result<Trace> load(const TiersimOptions& options) {
                                        : "--trace and --made exclude each other; leave one out");
   if (!options.made.empty()) return tiering::generate_trace(options.made, options.scale);
   return tiering::read_trace(options.trace, options.format == "accesses" ? tiering::TraceFormat::accesses
-                                                                          : tiering::TraceFormat::mooncake);
+                                                                         : tiering::TraceFormat::mooncake);
 }
 
 Result<Machine> machine_of(const TiersimOptions& options) {
@@ -152,10 +157,10 @@ Result<std::vector<Row>> run_all(Context& context, const TiersimOptions& options
     TERRACE_ASSIGN_OR_RETURN(const Outcome best, tiering::simulate(trace, "belady", room, machine));
     for (const std::string& policy : options.policies) {
       const std::string what = "tiersim  " + policy + " at " + said;
-      TERRACE_ASSIGN_OR_RETURN(Outcome outcome,
-                               tiering::simulate(trace, policy, room, machine, options.policy, [&](uint64_t done) {
-                                 line.update(what, done, trace.requests.size());
-                               }));
+      TERRACE_ASSIGN_OR_RETURN(
+          Outcome outcome, tiering::simulate(trace, policy, room, machine, options.policy, [&](uint64_t done) {
+            line.update(what, done, trace.requests.size());
+          }));
       Row row{.ddr_fraction = said, .outcome = std::move(outcome)};
       row.hits_over_belady = ratio(static_cast<double>(row.outcome.hits), static_cast<double>(best.hits));
       row.memory_over_belady = ratio(row.outcome.memory_s, best.memory_s);
@@ -176,10 +181,12 @@ std::string seconds_text(double value) {
 }
 
 void print_rows(const Trace& trace, const Machine& machine, const std::vector<Row>& rows) {
-  print_text(printable(trace.name) + ": " + count_text(trace.requests.size(), "request") + ", " +
-             count_text(trace.uses.size(), "use") + " of " + count_text(trace.objects, "object") + " of " +
-             format_size(machine.granule_bytes) + ", " + count_text(trace.re_references(), "re-reference") +
-             (machine.look_ahead > 0 ? ", " + count_text(machine.look_ahead, "request") + " announced ahead" : "") + "\n\n");
+  print_text(
+      printable(trace.name) + ": " + count_text(trace.requests.size(), "request") + ", " +
+      count_text(trace.uses.size(), "use") + " of " + count_text(trace.objects, "object") + " of " +
+      format_size(machine.granule_bytes) + ", " + count_text(trace.re_references(), "re-reference") +
+      (machine.look_ahead > 0 ? ", " + count_text(machine.look_ahead, "request") + " announced ahead" : "") +
+      "\n\n");
   std::vector<std::vector<std::string>> cells;
   for (const Row& row : rows) {
     const Outcome& outcome = row.outcome;
@@ -188,9 +195,11 @@ void print_rows(const Trace& trace, const Machine& machine, const std::vector<Ro
                      fixed(static_cast<double>(outcome.hits) / static_cast<double>(uses), 3),
                      fixed(outcome.ddr_hit_share(), 3), fixed(row.hits_over_belady, 3),
                      std::to_string(outcome.promotions), std::to_string(outcome.demotions),
-                     format_size(outcome.bytes_copied), seconds_text(outcome.stall_s), fixed(row.memory_over_belady, 3)});
+                     format_size(outcome.bytes_copied), seconds_text(outcome.stall_s),
+                     fixed(row.memory_over_belady, 3)});
   }
-  print_table({"POLICY", "DDR", "HITS", "RE-REF HITS", "OF BELADY", "PROMOTED", "DEMOTED", "COPIED", "STALL S", "TIME/BELADY"},
+  print_table({"POLICY", "DDR", "HITS", "RE-REF HITS", "OF BELADY", "PROMOTED", "DEMOTED", "COPIED", "STALL S",
+               "TIME/BELADY"},
               cells);
 }
 
@@ -243,12 +252,15 @@ void add_machine_options(CLI::App& verb, TiersimOptions& options) {
   options.cxl_bandwidth = static_cast<uint64_t>(usual.cxl_bandwidth_bytes_per_s);
   options.copy_bandwidth = static_cast<uint64_t>(usual.copy_bytes_per_s);
   add_size_option(verb, "--granule", options.granule_bytes, "Bytes of an object of the trace (default 2M)");
-  add_duration_option(verb, "--ddr-latency", options.ddr_latency_ns, "Of the first byte from DDR (default 100ns)");
-  add_duration_option(verb, "--cxl-latency", options.cxl_latency_ns, "Of the first byte from CXL (default 250ns)");
+  add_duration_option(verb, "--ddr-latency", options.ddr_latency_ns,
+                      "Of the first byte from DDR (default 100ns)");
+  add_duration_option(verb, "--cxl-latency", options.cxl_latency_ns,
+                      "Of the first byte from CXL (default 250ns)");
   add_size_option(verb, "--ddr-bandwidth", options.ddr_bandwidth, "A second, of one reader (default 80 GB)");
   add_size_option(verb, "--cxl-bandwidth", options.cxl_bandwidth, "A second, of one reader (default 20 GB)");
   add_size_option(verb, "--copy-bandwidth", options.copy_bandwidth, "A second, of one move (default 8 GB)");
-  add_duration_option(verb, "--copy-overhead", options.copy_overhead_ns, "Of a move, beside its copy (default 20us)");
+  add_duration_option(verb, "--copy-overhead", options.copy_overhead_ns,
+                      "Of a move, beside its copy (default 20us)");
   add_size_option(verb, "--copy-budget", options.copy_budget,
                   "Most bytes that may be moved a second (default: as fast as one copy after the other goes)");
   verb.add_option("--look-ahead", options.look_ahead,
@@ -268,8 +280,9 @@ void add_tiersim_verb(CLI::App& app, Context& context) {
   options->policies = {"benefit-density", "lru", "arc", "s3-fifo", "belady"};
   parse_fractions(*options, "0.01,0.05,0.1");
   verb->add_option("--trace", options->trace, "The trace")->type_name("FILE");
-  verb->add_option("--format", options->format,
-                   "mooncake: JSON lines with timestamp and hash_ids (default); accesses: lines 'time_us object [r|w]'")
+  verb->add_option(
+          "--format", options->format,
+          "mooncake: JSON lines with timestamp and hash_ids (default); accesses: lines 'time_us object [r|w]'")
       ->type_name("mooncake|accesses")
       ->check(CLI::IsMember({"mooncake", "accesses"}).description(""));
   std::string made_help = "A made-up trace instead of a file:";
@@ -278,7 +291,9 @@ void add_tiersim_verb(CLI::App& app, Context& context) {
     made_names.emplace_back(entry.name);
     made_help += (made_names.size() > 1 ? ", " : " ") + made_names.back();
   }
-  verb->add_option("--made", options->made, made_help)->type_name("NAME")->check(CLI::IsMember(made_names).description(""));
+  verb->add_option("--made", options->made, made_help)
+      ->type_name("NAME")
+      ->check(CLI::IsMember(made_names).description(""));
   verb->add_option("--scale", options->scale, "Size of a made-up trace (default 1: about 200000 uses)")
       ->check(CLI::Range(0.001, 100.0).description(""))
       ->type_name("FACTOR");

@@ -15,20 +15,6 @@ namespace {
 // By how many standard errors a candidate must beat its victim: there are hundreds of cells to be fooled by.
 constexpr float doubts = 1.5f;
 
-// Worth, quantised: sixteen levels to an octave of uses per second.
-constexpr uint32_t levels = 1024;
-
-uint32_t level_of(float worth) {
-  const uint32_t bits = std::bit_cast<uint32_t>(worth) >> 19;
-  constexpr uint32_t lowest = (127u - 40u) << 4;  // 2^-40 uses a second
-  if (bits <= lowest) return 0;
-  return std::min(bits - lowest, levels - 1);
-}
-
-float worth_at(uint32_t level) {
-  return level == 0 ? 0 : std::bit_cast<float>((level + ((127u - 40u) << 4)) << 19);
-}
-
 class Planner {
  public:
   Planner(const PlanInput& input, PolicyMemory& memory, std::span<uint32_t> scratch, std::span<Move> moves)
@@ -37,8 +23,6 @@ class Planner {
   size_t run() {
     const float passed_s = memory_.last_plan_ns == 0 ? 0 : seconds(since(input_.now_ns, memory_.last_plan_ns));
     learn_waiting(memory_, input_.now_ns);
-    for (size_t cell = 0; cell < LearnedRates::cells; ++cell)
-      level_of_cell_[cell] = static_cast<uint16_t>(level_of(learned_.value[cell]));
     look(passed_s);
     learned_.least_worth = least_worth();
     headroom_ = room_for_births(passed_s, learned_.least_worth);
@@ -69,7 +53,7 @@ class Planner {
   }
 
   uint32_t level_of_granule(const Granule& granule, size_t cell) const {
-    const uint32_t level = level_of_cell_[cell];
+    const uint32_t level = learned_.level[cell];
     return announced(granule) ? std::max(level, level_of(announced_worth(granule))) : level;
   }
 
@@ -298,7 +282,6 @@ class Planner {
   size_t victims_begin_ = 0;
   uint32_t ddr_at_[levels] = {};
   uint32_t cxl_at_[levels] = {};
-  uint16_t level_of_cell_[LearnedRates::cells];
 };
 
 }  // namespace

@@ -17,12 +17,13 @@ struct LearnedRates {
   static constexpr size_t ages = 48;
   static constexpr size_t cells = classes * ages;
 
-  float uses[cells];     // uses of granules that were in this cell when the last plan looked; old ones fade
-  float waited[cells];   // granule-seconds spent in this cell; fades with `uses`
-  float waiting[cells];  // granules in this cell at the last plan
-  float value[cells];    // what keeping such a granule in DDR is worth: expected uses per granule-second
-  float chance[cells];   // that it is used before it is worth less than the least worthy in DDR
-  float doubt[cells];    // standard error of `value`
+  float uses[cells];      // uses of granules that were in this cell when the last plan looked; old ones fade
+  float waited[cells];    // granule-seconds spent in this cell; fades with `uses`
+  float waiting[cells];   // granules in this cell at the last plan
+  float value[cells];     // what keeping such a granule in DDR is worth: expected uses per granule-second
+  float chance[cells];    // that it is used before it is worth less than the least worthy in DDR
+  float doubt[cells];     // standard error of `value`
+  uint16_t level[cells];  // `value`, quantised: learning.h
 
   bool valued;              // `value` was made once
   float uses_kept;          // all of `uses`

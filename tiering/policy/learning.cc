@@ -119,6 +119,8 @@ void make_values(LearnedRates& learned) {
   hazards_of_all(learned, hazard_of_all);
   value_never_seen(learned);
   for (size_t of = 1; of < LearnedRates::classes; ++of) value_class(learned, of, hazard_of_all);
+  for (size_t cell = 0; cell < LearnedRates::cells; ++cell)
+    learned.level[cell] = static_cast<uint16_t>(level_of(learned.value[cell]));
   learned.valued = true;
   learned.uses_unvalued = 0;
 }

@@ -34,6 +34,21 @@ inline size_t age_step(uint64_t age_ns) {
   return step < LearnedRates::ages ? step : LearnedRates::ages - 1;
 }
 
+// Worth, quantised: sixteen levels to an octave of uses per second. Level 0 is worth nothing.
+inline constexpr uint32_t levels = 1024;
+inline constexpr uint32_t lowest_level_bits = (127u - 40u) << 4;  // 2^-40 uses a second
+
+inline uint32_t level_of(float worth) {
+  const uint32_t bits = std::bit_cast<uint32_t>(worth) >> 19;
+  if (bits <= lowest_level_bits) return 0;
+  const uint32_t level = bits - lowest_level_bits;
+  return level < levels ? level : levels - 1;
+}
+
+inline float worth_at(uint32_t level) {
+  return level == 0 ? 0 : std::bit_cast<float>((level + lowest_level_bits) << 19);
+}
+
 inline size_t cell_of(const Granule& granule, uint64_t now_ns) {
   if (granule.last_access_ns == 0) return 0;
   return (granule.policy_a & class_mask) * LearnedRates::ages + age_step(since(now_ns, granule.last_access_ns));

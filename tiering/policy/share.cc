@@ -8,13 +8,13 @@
 namespace terrace::tiering {
 namespace {
 
-constexpr uint32_t levels = 512;  // of worth, eight to an octave; level 0 has no use for DDR
+constexpr uint32_t steps = 512;  // of worth, eight to an octave; step 0 has no use for DDR
 
-uint32_t level_of(float worth) {
+uint32_t step_of(float worth) {
   const uint32_t bits = std::bit_cast<uint32_t>(worth) >> 20;
   constexpr uint32_t lowest = (127u - 24u) << 3;  // 2^-24 accesses a second: two a year
   if (bits <= lowest) return 0;
-  return std::min(bits - lowest, levels - 1);
+  return std::min(bits - lowest, steps - 1);
 }
 
 // Expected accesses a second: learned where the range's policy learns, else its heat.
@@ -71,7 +71,7 @@ class Division {
   uint64_t part(const RangeShare& share, uint32_t level) const {
     uint64_t useful = 0, above = 0;
     for (const Granule& granule : share.granules) {
-      const uint32_t at = level_of(worth_of(granule, *share.memory, now_ns_));
+      const uint32_t at = step_of(worth_of(granule, *share.memory, now_ns_));
       useful += at >= 1 ? 1 : 0;
       above += at >= level ? 1 : 0;
     }
@@ -83,7 +83,7 @@ class Division {
   uint64_t total_;
   uint64_t now_ns_;
   uint64_t weights_ = 0;
-  uint32_t fits_ = levels;
+  uint32_t fits_ = steps;
   uint64_t left_ = 0;
 };
 

@@ -58,11 +58,13 @@ Trace zipf(const Size& size, Prng& prng) {
   return evenly("zipf", size, [&](uint64_t) { return law.draw(prng); });
 }
 
-// Half of the uses go round a loop of a twelfth of the objects, the other half are a scan that never comes back soon.
+// Half of the uses go round a loop of a twelfth of the objects, the other half are a scan that never comes back
+// soon.
 Trace scan_loop(const Size& size, Prng&) {
   const uint64_t loop = std::max<uint64_t>(size.objects / 12, 1);
   const uint64_t scanned = size.objects - loop;
-  return evenly("scan-loop", size, [=](uint64_t at) { return at % 2 == 0 ? (at / 2) % loop : loop + (at / 2) % scanned; });
+  return evenly("scan-loop", size,
+                [=](uint64_t at) { return at % 2 == 0 ? (at / 2) % loop : loop + (at / 2) % scanned; });
 }
 
 // Six phases, alternately of zipf with its own ranks and of a loop somewhat larger than a tenth of the objects.
@@ -120,8 +122,10 @@ Trace conversation(const Size& size, Prng& prng) {
       talk.blocks.push_back(next_block++);
       builder.use(talk.blocks.back());
     }
-    const auto thinking_ns = static_cast<uint64_t>((5 + exponential(20) + exponential(1) * exponential(90)) * 1e9);
-    if (prng.chance(1, 2) && turn.time_ns + thinking_ns < hour_ns) turns.push({turn.time_ns + thinking_ns, turn.conversation});
+    const auto thinking_ns =
+        static_cast<uint64_t>((5 + exponential(20) + exponential(1) * exponential(90)) * 1e9);
+    if (prng.chance(1, 2) && turn.time_ns + thinking_ns < hour_ns)
+      turns.push({turn.time_ns + thinking_ns, turn.conversation});
   }
   return builder.finish();
 }

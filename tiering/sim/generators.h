@@ -1,4 +1,5 @@
-// Made-up traces: what a policy was not tuned to, and a stand-in for the conversation trace where that is not there.
+// Made-up traces: what a policy was not tuned to, and a stand-in for the conversation trace where that is not
+// there.
 #pragma once
 
 #include <string_view>

@@ -86,7 +86,8 @@ double plan_ns_per_granule(size_t granule_count) {
     now_ns += second_ns;
     const uint64_t hot_begin = prng.below(granule_count);  // it jumps: every plan has moves to find
     for (size_t at = 0; at < granule_count / 10; ++at)
-      note_access(granules[(hot_begin + prng.below(granule_count / 8 + 1)) % granule_count], *memory, now_ns, 1);
+      note_access(granules[(hot_begin + prng.below(granule_count / 8 + 1)) % granule_count], *memory, now_ns,
+                  1);
     const PlanInput input{.now_ns = now_ns,
                           .granules = granules,
                           .granule_bytes = uint64_t{2} << 20,

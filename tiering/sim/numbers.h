@@ -1,5 +1,5 @@
-// The figures by which the policy is judged, for benches: hits against Belady's on one trace, the time in memory with
-// look-ahead, and what a plan costs.
+// The figures by which the policy is judged, for benches: hits against Belady's on one trace, the time in
+// memory with look-ahead, and what a plan costs.
 #pragma once
 
 #include "tiering/sim/simulate.h"
