@@ -105,8 +105,8 @@ double plan_ns_per_granule(size_t granule_count) {
       in_ddr += moves[at].to == Residency::ddr ? 1 : -1;
     }
   }
-  std::nth_element(took.begin(), took.begin() + 7, took.end());
-  return took[7] / static_cast<double>(std::max<size_t>(granule_count, 1));
+  return *std::min_element(took.begin() + 5, took.end()) /
+         static_cast<double>(std::max<size_t>(granule_count, 1));
 }
 
 }  // namespace terrace::tiering

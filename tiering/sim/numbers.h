@@ -26,7 +26,8 @@ Result<Trace> read_trace(const std::string& path, TraceFormat format);
 // requests in the queue.
 Machine usual_machine();
 
-// Median time of a plan of benefit-density over `granules` granules in the midst of moving, per granule.
+// What a plan of benefit-density over `granules` granules takes in the midst of moving, per granule; the best
+// of ten.
 double plan_ns_per_granule(size_t granules);
 
 }  // namespace terrace::tiering
