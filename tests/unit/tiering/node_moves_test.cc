@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/unit/tiering/two_files.h"
+#include "tiering/engine/engine.h"
 
 using namespace terrace;
 using namespace terrace::test;
@@ -220,6 +221,36 @@ TEST_CASE("node moves: giving prepared pages back takes nothing away, forgetting
   CHECK(range.holds(1));
   CHECK(range.memory.cxl_granules() == 0);
   CHECK(range.memory.check_all() == nullptr);
+}
+
+TEST_CASE("node moves: an engine without userfaultfd moves ranges over nodes, and no others") {
+  NodeRange range(4);
+  REQUIRE(range.memory.map(0, 4, Residency::ddr) == 0);
+  for (uint32_t granule = 0; granule < 4; ++granule) range.fill(granule);
+  TwoFiles files(1);
+  REQUIRE(files.memory.map(0, 1, Residency::ddr) == 0);
+  UniqueFd no_device(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  tiering::Engine engine;
+  tiering::EngineOptions options;
+  options.userfault_device = no_device.get();
+  options.publish = false;
+  REQUIRE(engine.open(options) != 0);
+  CHECK_FALSE(engine.can_move());
+  uint32_t nodes = 0, other = 0;
+  tiering::RangeOptions chosen;
+  chosen.ddr_granules_max = 2;
+  REQUIRE(engine.add_range(&range.memory, chosen, &nodes) == 0);
+  REQUIRE(engine.add_range(&files.memory, chosen, &other) == 0);
+  CHECK(engine.statistics(nodes).state == static_cast<uint32_t>(layout::TierState::running));
+  CHECK(engine.statistics(other).state == static_cast<uint32_t>(layout::TierState::no_uffd));
+  CHECK(engine.move_now(nodes, 0, 3, Residency::cxl) == MoveResult::done);
+  CHECK(range.kernel.far_pages() == 3 * 512);
+  CHECK(engine.move_now(nodes, 0, 1, Residency::ddr) == MoveResult::done);
+  CHECK(engine.move_now(nodes, 1, 1, Residency::ddr) == MoveResult::no_memory);  // the bound
+  CHECK(engine.statistics(nodes).demotions == 3);
+  CHECK(engine.statistics(nodes).promotions == 1);
+  for (uint32_t granule = 0; granule < 4; ++granule) CHECK(range.holds(granule));
+  engine.close();
 }
 
 TEST_CASE("node moves: options that make no sense are refused") {
