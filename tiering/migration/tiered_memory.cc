@@ -434,11 +434,23 @@ MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, 
   }
   char* at = base_ + uint64_t{first} * granule_bytes_;
   const uint64_t bytes = uint64_t{count} * granule_bytes_;
+  // The aliases have their translations before anybody waits: with small pages the copy would else take 512
+  // faults for each 2 MiB (6 ms instead of 0.3). What cannot be had, memory or a lease that is fenced by now,
+  // is an error here and would be a signal there.
+  const bool down = to == Residency::cxl;
+  const Backing source = down ? ddr_backing(first) : slot_backing(slots_[first]);
+  const Backing target = down ? slot_backing(slot) : ddr_backing(first);
+  if (::madvise(source.alias, bytes, MADV_POPULATE_READ) != 0 ||
+      ::madvise(target.alias, bytes, MADV_POPULATE_WRITE) != 0) {
+    report.os_errno = errno;
+    report.result = MoveResult::no_memory;
+    return report;
+  }
   int failed = 0;
-  if (to == Residency::cxl)
-    failed = mover.demote(at, bytes, ddr_backing(first), slot_backing(slot), &report.times);
+  if (down)
+    failed = mover.demote(at, bytes, source, target, &report.times);
   else
-    failed = mover.promote(at, bytes, slot_backing(slots_[first]), ddr_backing(first), &report.times);
+    failed = mover.promote(at, bytes, source, target, &report.times);
   if (failed != 0) {
     report.os_errno = failed;
     report.result = failed == ENOMEM || failed == ENOSPC ? MoveResult::no_memory : MoveResult::refused;
