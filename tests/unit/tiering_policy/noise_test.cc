@@ -52,5 +52,20 @@ TEST_CASE("benefit-density: a hot tenth is in DDR after five rounds, and again a
   }
 }
 
+// Found with a back-off without bound: after quiet minutes nothing could follow the jump.
+TEST_CASE("benefit-density: a hot tenth that jumps after two quiet minutes is followed within ten rounds") {
+  for (const double touched : {0.9, 0.95, 0.99, 0.9999}) {
+    CAPTURE(touched);
+    SampledRange range(1024, 153, "benefit-density", 6);
+    const double all = rate_of(touched, range) * 102 / 0.9;
+    range.heat_up(512, 102, all, 0.9);
+    for (int round = 0; round < 120; ++round) range.round();
+    CHECK(range.share_in_ddr(512, 102) >= 0.95);
+    range.heat_up(100, 102, all, 0.9);
+    for (int round = 0; round < 10; ++round) range.round();
+    CHECK(range.share_in_ddr(100, 102) >= 0.95);
+  }
+}
+
 }  // namespace
 }  // namespace terrace::tiering
