@@ -85,6 +85,7 @@ int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_
     Range& range = ranges_[i];
     if (range.memory != nullptr) continue;
     // A kernel before 6.7, or a process that may not look at itself: announcements and guards are all it sees.
+    if (options_.sweep_gap_ns_min != 0) range.sampler.set_gap_min(options_.sweep_gap_ns_min);
     const bool blind = range.sampler.open(memory) != 0;
     range.options = options;
     if (range.options.policy == nullptr) range.options.policy = &policies()[0];

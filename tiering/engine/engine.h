@@ -54,6 +54,7 @@ struct EngineOptions {
   uint64_t batch_bytes = 2u << 20;  // of one run of moves: how long an access can wait
   uint64_t copy_bytes_per_s_max = 2ull << 30;
   uint64_t round_ns = 250'000'000;
+  uint64_t sweep_gap_ns_min = 0;  // between two looks of the sampler; 0: its own
   uint32_t copy_threads = 1;
   TierCosts costs;
   PolicyOptions policy;

@@ -39,7 +39,6 @@ constexpr uint8_t touched_small = 1, touched_huge = 2;
 constexpr float unwatched_learns = 0.125f;
 constexpr float unwatched_max = 0.95f;  // what zaps and faults themselves take is of that order
 constexpr uint64_t wait_ns_max = 1'000'000'000;
-constexpr uint64_t gap_ns_min = 50'000'000;
 constexpr uint64_t gap_ns_max = 2'000'000'000;
 constexpr uint64_t cost_share = 100;         // a hundredth of a processor
 constexpr uint64_t refault_huge_ns = 1'500;  // what a touched granule costs the program
@@ -59,7 +58,7 @@ void wait(uint64_t ns) {
 int Sampler::open(TieredMemory* memory) {
   memory_ = memory;
   wait_ns_ = 1'000'000;
-  gap_ns_ = gap_ns_min;
+  gap_ns_ = gap_ns_min_;
   last_begun_ns_ = 0;
   whole_ = true;
   timed_ = false;
@@ -293,7 +292,7 @@ void Sampler::adapt(const SweepResult& result, float aim) {
   else if (share < aim * 0.8f)
     wait_ns_ = std::min(wait_ns_max, wait_ns_ + wait_ns_ / 2);
   const uint64_t program_ns = result.touched * (whole_ ? refault_huge_ns : refault_window_ns);
-  gap_ns_ = std::clamp((result.cost_ns + program_ns) * cost_share, gap_ns_min, gap_ns_max);
+  gap_ns_ = std::clamp((result.cost_ns + program_ns) * cost_share, gap_ns_min_, gap_ns_max);
   if (gap_ns_ < wait_ns_) gap_ns_ = wait_ns_;
 }
 

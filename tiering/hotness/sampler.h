@@ -65,6 +65,8 @@ class Sampler {
   void note_first_touch(uint32_t granule, uint64_t offset, uint64_t when_ns);
   // When the next sweep may begin so that sweeps cost at most a hundredth of a processor, faults included.
   uint64_t gap_ns() const { return gap_ns_; }
+  // The least time from one sweep to the next; at most two seconds. Before open().
+  void set_gap_min(uint64_t ns) { gap_ns_min_ = ns; }
 
  private:
   void zap(uint32_t first, uint32_t last);
@@ -84,6 +86,7 @@ class Sampler {
   size_t table_bytes_ = 0;
   uint64_t wait_ns_ = 1'000'000;
   uint64_t gap_ns_ = 100'000'000;
+  uint64_t gap_ns_min_ = 50'000'000;
   uint64_t begun_ns_ = 0, last_begun_ns_ = 0;
   uint64_t zapped_ns_ = 0, work_ns_ = 0;
   uint64_t present_bytes_ = 0, huge_bytes_ = 0;
