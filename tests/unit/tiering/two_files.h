@@ -22,16 +22,17 @@ Value take(Result<Value> result) {
 }
 
 struct TwoFiles {
+  // `huge`: granules lie in huge pages, for which every rising one is joined where no tmpfs of them can be had.
   explicit TwoFiles(uint32_t granules, uint64_t granule_bytes = 2 * mib, uint32_t slots = 0,
-                    uint32_t mappings_max = 0)
+                    uint32_t mappings_max = 0, bool huge = false)
       : map(take(os::MemoryMap::reserve(granules * granule_bytes, 2 * mib))),
-        ddr(take(os::make_memory_file("ddr", granules * granule_bytes))),
-        cxl(take(os::make_memory_file("cxl", (slots == 0 ? granules : slots) * granule_bytes))) {
+        ddr(file("ddr", granules * granule_bytes, huge)),
+        cxl(file("cxl", (slots == 0 ? granules : slots) * granule_bytes, huge)) {
     REQUIRE(memory.open({.base = base(),
                          .bytes = granules * granule_bytes,
                          .granule_bytes = granule_bytes,
                          .ddr_fd = ddr.get(),
-                         .join_pages = false,
+                         .join_pages = huge && !on_huge_tmpfs,
                          .mappings_max = mappings_max}) == 0);
     REQUIRE(memory.add_segment(cxl.get(), (slots == 0 ? granules : slots) * granule_bytes) == 0);
   }
@@ -56,6 +57,12 @@ struct TwoFiles {
     return static_cast<uint64_t>(status.st_blocks) * 512;
   }
 
+  UniqueFd file(const char* name, uint64_t bytes, bool huge) {
+    return take(huge ? os::make_huge_memory_file(name, bytes, &on_huge_tmpfs)
+                     : os::make_memory_file(name, bytes));
+  }
+
+  bool on_huge_tmpfs = false;
   os::MemoryMap map;
   UniqueFd ddr, cxl;
   tiering::TieredMemory memory;
