@@ -1,0 +1,57 @@
+// What Terrace's heap costs: the same programs under glibc, jemalloc, Terrace (the whole heap, and from 64 KiB
+// on) and memkind's memtier, in turn in the same run.
+//
+//   bench_malloc [--smoke] [--json FILE] [--rounds N] [--part NAME]...
+//
+// docs/performance_malloc.md says what each figure is. No figure that misses its aim fails the run.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "bench/malloc/parts.h"
+
+using namespace terrace::bench;
+
+int main(int argc, char** argv) {
+  Sizes sizes;
+  std::string json_file;
+  std::vector<std::string> wanted;
+  struct Part {
+    const char* name;
+    void (*measure)(const Sizes&, Report&, Peer&);
+  };
+  constexpr Part parts[] = {{"speed", measure_speed}, {"memory", measure_memory}, {"startup", measure_startup}};
+  CLI::App app("The cost of a program's heap under Terrace, beside glibc, jemalloc and memtier");
+  app.add_flag("--smoke", sizes.smoke, "A short run, to see that it works");
+  app.add_option("--json", json_file, "Also write the numbers there");
+  app.add_option("--rounds", sizes.rounds, "Of each comparison (default 5; 1 with --smoke)");
+  app.add_option("--part", wanted, "Only these: speed, memory, startup");
+  CLI11_PARSE(app, argc, argv);
+  if (sizes.smoke) sizes.rounds = 1;
+
+  Report report;
+  Peer peer;
+  if (!has_whole_heap_library())
+    std::printf(
+        "no library for whole heaps in this build: the one for large objects, from 4 KiB on, stands in\n");
+  report.detail("whole_heap_library", library_of(Heap::whole));
+  report.detail("whole_heap_stand_in", !has_whole_heap_library());
+  report.detail("rounds", sizes.rounds);
+  report.detail("smoke", sizes.smoke);
+  for (const Part& part : parts)
+    if (wanted.empty() || std::find(wanted.begin(), wanted.end(), part.name) != wanted.end()) {
+      const double begin = now_s();
+      part.measure(sizes, report, peer);
+      std::printf("%s: %.0f s\n", part.name, now_s() - begin);
+      std::fflush(stdout);
+    }
+  report_peer(peer, report);
+  report.print();
+  if (!json_file.empty()) {
+    std::ofstream file(json_file);
+    file << report.document().dump(2) << "\n";
+    if (!file.flush()) die("cannot write " + json_file);
+  }
+  return 0;
+}

@@ -1,0 +1,28 @@
+// The parts of bench_malloc, each its own question and its own figures.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "bench/malloc/heaps.h"
+#include "bench/malloc/report.h"
+
+namespace terrace::bench {
+
+struct Sizes {
+  bool smoke = false;
+  int rounds = 5;
+};
+
+// Memtier's cost over Terrace's, by what was measured; > 1: Terrace is ahead.
+struct Peer {
+  std::map<std::string, double> ratios;
+  std::map<std::string, std::string> failures;
+};
+
+void measure_speed(const Sizes& sizes, Report& report, Peer& peer);   // pairs, churn, CPU of large blocks
+void measure_memory(const Sizes& sizes, Report& report, Peer& peer);  // resident bytes, use of a window
+void measure_startup(const Sizes& sizes, Report& report, Peer& peer);
+void report_peer(const Peer& peer, Report& report);
+
+}  // namespace terrace::bench

@@ -1,0 +1,127 @@
+// How fast: malloc/free pairs by size and threads, objects that live longer, CPU time of large blocks.
+#include <algorithm>
+#include <cstdio>
+
+#include "bench/malloc/in_turn.h"
+#include "core/base/units.h"
+
+namespace terrace::bench {
+namespace {
+
+constexpr uint64_t plenty = 8 * gib;
+
+// The worse of one thread and two; both are details.
+void worse_of(Report& report, const std::string& key, const std::optional<double> (&by_threads)[2],
+              const std::string& why, Aim aim) {
+  for (int threads = 1; threads <= 2; ++threads)
+    if (by_threads[threads - 1])
+      report.detail(key + "_threads_" + std::to_string(threads), *by_threads[threads - 1]);
+  if (!by_threads[0] || !by_threads[1]) return report.missing(key, why, aim);
+  double worse =
+      aim.at_most ? std::max(*by_threads[0], *by_threads[1]) : std::min(*by_threads[0], *by_threads[1]);
+  report.figure(key, worse, aim);
+}
+
+void measure_pairs(const Sizes& sizes, Supply& supply, Report& report, Peer& peer) {
+  const uint64_t ms = sizes.smoke ? 20 : 200;
+  for (uint64_t bytes : {16ul, 256ul, 4096ul, 65536ul, 1048576ul, 33554432ul}) {
+    const std::string key = "alloc_free_ns_over_jemalloc_" + std::to_string(bytes);
+    std::optional<double> ratios[2];
+    std::string why;
+    for (uint64_t threads : {1, 2}) {
+      InTurn runs(sizes.rounds, {Heap::jemalloc, Heap::whole, Heap::memtier}, [&](Heap heap) {
+        return run_part("pairs", {bytes, threads, ms}, heap, &supply);
+      });
+      ratios[threads - 1] = runs.ratio(Heap::whole, Heap::jemalloc);
+      if (!ratios[threads - 1]) why = runs.why(Heap::whole, Heap::jemalloc);
+      compare_with_peer(runs, "alloc_free_" + std::to_string(bytes) + "_threads_" + std::to_string(threads),
+                        true, peer);
+      for (Heap heap : {Heap::jemalloc, Heap::whole, Heap::memtier})
+        report.detail(
+            "pair_ns_" + std::to_string(bytes) + "_" + name_of(heap) + "_threads_" + std::to_string(threads),
+            runs.middle(heap));
+    }
+    worse_of(report, key, ratios, why, at_most(1.05));
+  }
+}
+
+void measure_beside_glibc(const Sizes& sizes, Supply& supply, Report& report, Peer& peer) {
+  const uint64_t ms = sizes.smoke ? 20 : 200;
+  InTurn small(sizes.rounds, {Heap::glibc, Heap::min_size}, [&](Heap heap) {
+    return run_part("pairs", {64, 1, ms}, heap, &supply);
+  });
+  auto extra = small.difference(Heap::min_size, Heap::glibc);
+  figure_or_missing(report, "small_pair_extra_ns_min_size", extra, small.why(Heap::min_size, Heap::glibc),
+                    at_most(2));
+  report.detail("small_pair_glibc_ns", small.middle(Heap::glibc));
+  report.detail("small_pair_shim_ns", small.middle(Heap::min_size));
+  if (extra) report.detail("small_pair_extra_ns", *extra);
+
+  InTurn large(sizes.rounds, {Heap::glibc, Heap::min_size}, [&](Heap heap) {
+    return run_part("pairs", {mib, 1, ms}, heap, &supply);
+  });
+  if (auto ratio = large.ratio(Heap::min_size, Heap::glibc)) report.detail("large_pair_over_glibc", *ratio);
+  report.detail("large_pair_glibc_ns", large.middle(Heap::glibc));
+  report.detail("large_pair_shim_ns", large.middle(Heap::min_size));
+
+  Supply leases(0, 256 * mib);
+  InTurn leased(sizes.rounds, {Heap::glibc, Heap::min_size}, [&](Heap heap) {
+    return run_part("pairs", {mib, 1, ms}, heap, &leases);
+  });
+  if (auto ratio = leased.ratio(Heap::min_size, Heap::glibc)) report.detail("leased_pair_over_glibc", *ratio);
+  report.detail("leased_pair_shim_ns", leased.middle(Heap::min_size));
+  if (leases.stats().totals.allocations_cxl == 0 || supply.stats().totals.allocations_ddr == 0)
+    die("the measured program did not use the window: nothing was measured");
+
+  const uint64_t operations = sizes.smoke ? 20 : 500;
+  InTurn blocks(sizes.rounds, {Heap::glibc, Heap::whole, Heap::memtier}, [&](Heap heap) {
+    Outcome outcome = run_part("large", {operations}, heap, &supply);
+    supply.settle();
+    return outcome;
+  });
+  compare_with_peer(blocks, "large_cpu_s", true, peer);
+  figure_or_missing(report, "large_cpu_s_over_glibc", blocks.ratio(Heap::whole, Heap::glibc),
+                    blocks.why(Heap::whole, Heap::glibc), at_most(0.9));
+  for (Heap heap : {Heap::glibc, Heap::whole, Heap::memtier})
+    report.detail(std::string("large_cpu_s_") + name_of(heap), blocks.middle(heap));
+}
+
+struct Throughput {
+  const char* part;
+  const char* key;
+};
+
+void measure_throughput(const Sizes& sizes, Supply& supply, Report& report, Peer& peer) {
+  const uint64_t ms = sizes.smoke ? 100 : 1000;
+  for (Throughput one :
+       {Throughput{"larson", "larson_over_jemalloc"}, Throughput{"xmalloc", "xmalloc_over_jemalloc"},
+        Throughput{"random", "alloc_random_over_jemalloc"}}) {
+    std::optional<double> ratios[2];
+    std::string why;
+    for (uint64_t threads : {1, 2}) {
+      InTurn runs(sizes.rounds, {Heap::jemalloc, Heap::whole, Heap::memtier}, [&](Heap heap) {
+        Outcome outcome = run_part(one.part, {threads, ms}, heap, &supply);
+        supply.settle();
+        return outcome;
+      });
+      ratios[threads - 1] = runs.ratio(Heap::whole, Heap::jemalloc);
+      if (!ratios[threads - 1]) why = runs.why(Heap::whole, Heap::jemalloc);
+      compare_with_peer(runs, std::string(one.part) + "_threads_" + std::to_string(threads), false, peer);
+      for (Heap heap : {Heap::jemalloc, Heap::whole, Heap::memtier})
+        report.detail(std::string(one.part) + "_per_s_" + name_of(heap) + "_threads_" + std::to_string(threads),
+                      runs.middle(heap));
+    }
+    worse_of(report, one.key, ratios, why, at_least(0.95));
+  }
+}
+
+}  // namespace
+
+void measure_speed(const Sizes& sizes, Report& report, Peer& peer) {
+  Supply supply(plenty, 0);
+  measure_pairs(sizes, supply, report, peer);
+  measure_beside_glibc(sizes, supply, report, peer);
+  measure_throughput(sizes, supply, report, peer);
+}
+
+}  // namespace terrace::bench
