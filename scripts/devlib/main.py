@@ -35,6 +35,18 @@ def _add_qemu(verb: argparse.ArgumentParser) -> None:
     add_arguments(verb)
 
 
+def _apps(arguments: argparse.Namespace) -> None:
+    from devlib.apps.main import apps  # nor are those of the real programs
+
+    apps(arguments)
+
+
+def _add_apps(verb: argparse.ArgumentParser) -> None:
+    from devlib.apps.main import add_arguments
+
+    add_arguments(verb)
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="scripts/dev", description="Builds, tests, checks and shows Terrace.")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -90,6 +102,9 @@ def parser() -> argparse.ArgumentParser:
 
     _add_qemu(add("qemu", _qemu, "Boot guests with emulated CXL devices: run the tests that need such hardware, or "
                   "give a shell in one (docs/operations/qemu.md)."))
+
+    _add_apps(add("apps", _apps, "Run unmodified real programs plain and under `terrace run`, compare their results, and "
+                  "print times and memory (docs/operations/apps.md)."))
 
     add("ci", lambda a: ci.ci(), "All stages that a change must pass, with a table of their times.")
     add("clean", lambda a: clean(), "Remove the build folder.")

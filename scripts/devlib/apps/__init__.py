@@ -1,0 +1,1 @@
+"""`scripts/dev apps`: unmodified real programs, plain and under `terrace run`, with the same results or not."""
