@@ -25,6 +25,10 @@ constexpr const char* large_objects_library = "libterrace_malloc.so";
 constexpr const char* large_from = "65536";
 constexpr const char* jemalloc_library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
 constexpr const char* memtier_library = "/usr/lib/x86_64-linux-gnu/libmemtier.so.0";
+// Its files there have no name.
+constexpr const char* memtier_two_tiers =
+    "MEMKIND_MEM_TIERS=KIND:DRAM,RATIO:1;KIND:FS_DAX,PATH:/dev/"
+    "shm,PMEM_SIZE_LIMIT:4G,RATIO:4;POLICY:STATIC_RATIO";
 
 std::filesystem::path own_folder() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path();
@@ -80,6 +84,7 @@ const char* name_of(Heap heap) {
     case Heap::whole: return "whole";
     case Heap::min_size: return "min_size";
     case Heap::memtier: return "memtier";
+    case Heap::memtier_two_tiers: return "memtier_two_tiers";
   }
   return "";
 }
@@ -91,7 +96,8 @@ std::string library_of(Heap heap) {
     case Heap::jemalloc: return if_there(jemalloc_library);
     case Heap::whole: return own_library(has_whole_heap_library() ? whole_heap_library : large_objects_library);
     case Heap::min_size: return own_library(large_objects_library);
-    case Heap::memtier: return if_there(memtier_library);
+    case Heap::memtier:
+    case Heap::memtier_two_tiers: return if_there(memtier_library);
   }
   return {};
 }
@@ -123,6 +129,7 @@ std::vector<std::string> environment_for(Heap heap, const Supply* supply) {
   if (heap == Heap::glibc) return variables;
   variables.push_back("LD_PRELOAD=" + library_of(heap));
   if (heap == Heap::memtier) variables.push_back("MEMKIND_MEM_TIERS=KIND:DRAM,RATIO:1;POLICY:STATIC_RATIO");
+  if (heap == Heap::memtier_two_tiers) variables.push_back(memtier_two_tiers);
   if (heap != Heap::whole && heap != Heap::min_size) return variables;
   variables.push_back(std::string(supply::socket_variable) + "=" + supply->socket_path());
   variables.push_back(std::string(supply::seccomp_variable) + "=" + std::to_string(supply::seccomp_filters()));

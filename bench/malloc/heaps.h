@@ -14,11 +14,12 @@
 namespace terrace::bench {
 
 enum class Heap {
-  glibc,     // nothing is preloaded
-  jemalloc,  // Debian's
-  whole,     // all of the program's heap is Terrace's
-  min_size,  // Terrace serves what is at least 64 KiB
-  memtier,   // Debian's libmemkind, one tier of DRAM
+  glibc,              // nothing is preloaded
+  jemalloc,           // Debian's
+  whole,              // all of the program's heap is Terrace's
+  min_size,           // Terrace serves what is at least 64 KiB
+  memtier,            // Debian's libmemkind, one tier of DRAM: at its fastest
+  memtier_two_tiers,  // DRAM and a file, one to four
 };
 const char* name_of(Heap heap);
 

@@ -21,12 +21,15 @@ int main(int argc, char** argv) {
     const char* name;
     void (*measure)(const Sizes&, Report&, Peer&);
   };
-  constexpr Part parts[] = {{"speed", measure_speed}, {"memory", measure_memory}, {"startup", measure_startup}};
+  constexpr Part parts[] = {{"speed", measure_speed},
+                            {"memory", measure_memory},
+                            {"startup", measure_startup},
+                            {"redis", measure_redis}};
   CLI::App app("The cost of a program's heap under Terrace, beside glibc, jemalloc and memtier");
   app.add_flag("--smoke", sizes.smoke, "A short run, to see that it works");
   app.add_option("--json", json_file, "Also write the numbers there");
   app.add_option("--rounds", sizes.rounds, "Of each comparison (default 5; 1 with --smoke)");
-  app.add_option("--part", wanted, "Only these: speed, memory, startup");
+  app.add_option("--part", wanted, "Only these: speed, memory, startup, redis");
   CLI11_PARSE(app, argc, argv);
   if (sizes.smoke) sizes.rounds = 1;
 

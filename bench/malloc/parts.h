@@ -23,6 +23,7 @@ struct Peer {
 void measure_speed(const Sizes& sizes, Report& report, Peer& peer);   // pairs, churn, CPU of large blocks
 void measure_memory(const Sizes& sizes, Report& report, Peer& peer);  // resident bytes, use of a window
 void measure_startup(const Sizes& sizes, Report& report, Peer& peer);
+void measure_redis(const Sizes& sizes, Report& report, Peer& peer);  // operations, BGSAVE
 void report_peer(const Peer& peer, Report& report);
 
 }  // namespace terrace::bench
