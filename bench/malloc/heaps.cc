@@ -82,6 +82,7 @@ const char* name_of(Heap heap) {
     case Heap::glibc: return "glibc";
     case Heap::jemalloc: return "jemalloc";
     case Heap::whole: return "whole";
+    case Heap::tiered: return "tiered";
     case Heap::min_size: return "min_size";
     case Heap::memtier: return "memtier";
     case Heap::memtier_two_tiers: return "memtier_two_tiers";
@@ -94,7 +95,9 @@ std::string library_of(Heap heap) {
   switch (heap) {
     case Heap::glibc: return {};
     case Heap::jemalloc: return if_there(jemalloc_library);
-    case Heap::whole: return own_library(has_whole_heap_library() ? whole_heap_library : large_objects_library);
+    case Heap::whole:
+    case Heap::tiered:
+      return own_library(has_whole_heap_library() ? whole_heap_library : large_objects_library);
     case Heap::min_size: return own_library(large_objects_library);
     case Heap::memtier:
     case Heap::memtier_two_tiers: return if_there(memtier_library);
@@ -130,7 +133,7 @@ std::vector<std::string> environment_for(Heap heap, const Supply* supply) {
   variables.push_back("LD_PRELOAD=" + library_of(heap));
   if (heap == Heap::memtier) variables.push_back("MEMKIND_MEM_TIERS=KIND:DRAM,RATIO:1;POLICY:STATIC_RATIO");
   if (heap == Heap::memtier_two_tiers) variables.push_back(memtier_two_tiers);
-  if (heap != Heap::whole && heap != Heap::min_size) return variables;
+  if (heap != Heap::whole && heap != Heap::tiered && heap != Heap::min_size) return variables;
   variables.push_back(std::string(supply::socket_variable) + "=" + supply->socket_path());
   variables.push_back(std::string(supply::seccomp_variable) + "=" + std::to_string(supply::seccomp_filters()));
   if (heap == Heap::min_size)

@@ -17,6 +17,7 @@ enum class Heap {
   glibc,              // nothing is preloaded
   jemalloc,           // Debian's
   whole,              // all of the program's heap is Terrace's
+  tiered,             // the same, where the supply has leases too and memory moves
   min_size,           // Terrace serves what is at least 64 KiB
   memtier,            // Debian's libmemkind, one tier of DRAM: at its fastest
   memtier_two_tiers,  // DRAM and a file, one to four
@@ -44,7 +45,7 @@ class Supply {
   std::unique_ptr<supply::Broker> broker_;
 };
 
-// `supply` is looked at for Terrace's heaps only.
+// `supply` is looked at for Terrace's heaps only: whole, tiered, min_size.
 std::vector<std::string> environment_for(Heap heap, const Supply* supply);
 
 struct Outcome {

@@ -122,10 +122,12 @@ Outcome operations(const Sizes& sizes, Heap heap, const Supply* supply, Operatio
 }
 
 void measure_operations(const Sizes& sizes, Report& report, Peer& peer) {
-  Supply supply(4 * gib, 0);
+  Supply ddr(4 * gib, 0), tiered(gib, 4 * gib, true);
+  const std::vector<Heap> heaps = {Heap::jemalloc, Heap::whole, Heap::tiered, Heap::memtier};
   std::map<Heap, std::vector<double>> sets, gets;
-  InTurn runs(sizes.rounds, {Heap::jemalloc, Heap::whole, Heap::memtier}, [&](Heap heap) {
+  InTurn runs(sizes.rounds, heaps, [&](Heap heap) {
     Operations one;
+    Supply& supply = heap == Heap::tiered ? tiered : ddr;
     Outcome outcome = operations(sizes, heap, &supply, &one);
     supply.settle();
     sets[heap].push_back(one.set);
@@ -135,7 +137,9 @@ void measure_operations(const Sizes& sizes, Report& report, Peer& peer) {
   compare_with_peer(runs, "redis_ops", false, peer);
   figure_or_missing(report, "redis_ops_over_jemalloc", runs.ratio(Heap::whole, Heap::jemalloc),
                     runs.why(Heap::whole, Heap::jemalloc), at_least(0.97));
-  for (Heap heap : {Heap::jemalloc, Heap::whole, Heap::memtier}) {
+  if (auto ratio = runs.ratio(Heap::tiered, Heap::jemalloc))
+    report.detail("redis_ops_over_jemalloc_tiered", *ratio);
+  for (Heap heap : heaps) {
     report.detail(std::string("redis_set_per_s_") + name_of(heap), median(sets[heap]));
     report.detail(std::string("redis_get_per_s_") + name_of(heap), median(gets[heap]));
   }

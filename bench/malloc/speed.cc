@@ -10,6 +10,18 @@ namespace {
 
 constexpr uint64_t plenty = 8 * gib;
 
+struct Supplies {
+  Supply ddr{plenty, 0};
+  Supply tiered{gib, plenty, true};
+
+  Outcome run(const std::string& part, const std::vector<uint64_t>& numbers, Heap heap) {
+    Supply& supply = heap == Heap::tiered ? tiered : ddr;
+    Outcome outcome = run_part(part, numbers, heap, &supply);
+    supply.settle();
+    return outcome;
+  }
+};
+
 // The worse of one thread and two; both are details.
 void worse_of(Report& report, const std::string& key, const std::optional<double> (&by_threads)[2],
               const std::string& why, Aim aim) {
@@ -22,7 +34,7 @@ void worse_of(Report& report, const std::string& key, const std::optional<double
   report.figure(key, worse, aim);
 }
 
-void measure_pairs(const Sizes& sizes, Supply& supply, Report& report, Peer& peer) {
+void measure_pairs(const Sizes& sizes, Supplies& supplies, Report& report, Peer& peer) {
   const uint64_t ms = sizes.smoke ? 20 : 200;
   for (uint64_t bytes : {16ul, 256ul, 4096ul, 65536ul, 1048576ul, 33554432ul}) {
     const std::string key = "alloc_free_ns_over_jemalloc_" + std::to_string(bytes);
@@ -30,7 +42,7 @@ void measure_pairs(const Sizes& sizes, Supply& supply, Report& report, Peer& pee
     std::string why;
     for (uint64_t threads : {1, 2}) {
       InTurn runs(sizes.rounds, {Heap::jemalloc, Heap::whole, Heap::memtier}, [&](Heap heap) {
-        return run_part("pairs", {bytes, threads, ms}, heap, &supply);
+        return supplies.run("pairs", {bytes, threads, ms}, heap);
       });
       ratios[threads - 1] = runs.ratio(Heap::whole, Heap::jemalloc);
       if (!ratios[threads - 1]) why = runs.why(Heap::whole, Heap::jemalloc);
@@ -45,10 +57,10 @@ void measure_pairs(const Sizes& sizes, Supply& supply, Report& report, Peer& pee
   }
 }
 
-void measure_beside_glibc(const Sizes& sizes, Supply& supply, Report& report, Peer& peer) {
+void measure_beside_glibc(const Sizes& sizes, Supplies& supplies, Report& report, Peer& peer) {
   const uint64_t ms = sizes.smoke ? 20 : 200;
   InTurn small(sizes.rounds, {Heap::glibc, Heap::min_size}, [&](Heap heap) {
-    return run_part("pairs", {64, 1, ms}, heap, &supply);
+    return supplies.run("pairs", {64, 1, ms}, heap);
   });
   auto extra = small.difference(Heap::min_size, Heap::glibc);
   figure_or_missing(report, "small_pair_extra_ns_min_size", extra, small.why(Heap::min_size, Heap::glibc),
@@ -58,7 +70,7 @@ void measure_beside_glibc(const Sizes& sizes, Supply& supply, Report& report, Pe
   if (extra) report.detail("small_pair_extra_ns", *extra);
 
   InTurn large(sizes.rounds, {Heap::glibc, Heap::min_size}, [&](Heap heap) {
-    return run_part("pairs", {mib, 1, ms}, heap, &supply);
+    return supplies.run("pairs", {mib, 1, ms}, heap);
   });
   if (auto ratio = large.ratio(Heap::min_size, Heap::glibc)) report.detail("large_pair_over_glibc", *ratio);
   report.detail("large_pair_glibc_ns", large.middle(Heap::glibc));
@@ -70,20 +82,18 @@ void measure_beside_glibc(const Sizes& sizes, Supply& supply, Report& report, Pe
   });
   if (auto ratio = leased.ratio(Heap::min_size, Heap::glibc)) report.detail("leased_pair_over_glibc", *ratio);
   report.detail("leased_pair_shim_ns", leased.middle(Heap::min_size));
-  if (leases.stats().totals.allocations_cxl == 0 || supply.stats().totals.allocations_ddr == 0)
+  if (leases.stats().totals.allocations_cxl == 0 || supplies.ddr.stats().totals.allocations_ddr == 0)
     die("the measured program did not use the window: nothing was measured");
 
   const uint64_t operations = sizes.smoke ? 20 : 500;
-  InTurn blocks(sizes.rounds, {Heap::glibc, Heap::whole, Heap::memtier}, [&](Heap heap) {
-    Outcome outcome = run_part("large", {operations}, heap, &supply);
-    supply.settle();
-    return outcome;
-  });
+  const std::vector<Heap> heaps = {Heap::glibc, Heap::whole, Heap::tiered, Heap::memtier};
+  InTurn blocks(sizes.rounds, heaps, [&](Heap heap) { return supplies.run("large", {operations}, heap); });
   compare_with_peer(blocks, "large_cpu_s", true, peer);
   figure_or_missing(report, "large_cpu_s_over_glibc", blocks.ratio(Heap::whole, Heap::glibc),
                     blocks.why(Heap::whole, Heap::glibc), at_most(0.9));
-  for (Heap heap : {Heap::glibc, Heap::whole, Heap::memtier})
-    report.detail(std::string("large_cpu_s_") + name_of(heap), blocks.middle(heap));
+  if (auto ratio = blocks.ratio(Heap::tiered, Heap::glibc))
+    report.detail("large_cpu_s_over_glibc_tiered", *ratio);
+  for (Heap heap : heaps) report.detail(std::string("large_cpu_s_") + name_of(heap), blocks.middle(heap));
 }
 
 struct Throughput {
@@ -91,23 +101,22 @@ struct Throughput {
   const char* key;
 };
 
-void measure_throughput(const Sizes& sizes, Supply& supply, Report& report, Peer& peer) {
+void measure_throughput(const Sizes& sizes, Supplies& supplies, Report& report, Peer& peer) {
   const uint64_t ms = sizes.smoke ? 100 : 1000;
+  const std::vector<Heap> heaps = {Heap::jemalloc, Heap::whole, Heap::tiered, Heap::memtier};
   for (Throughput one :
        {Throughput{"larson", "larson_over_jemalloc"}, Throughput{"xmalloc", "xmalloc_over_jemalloc"},
         Throughput{"random", "alloc_random_over_jemalloc"}}) {
     std::optional<double> ratios[2];
     std::string why;
     for (uint64_t threads : {1, 2}) {
-      InTurn runs(sizes.rounds, {Heap::jemalloc, Heap::whole, Heap::memtier}, [&](Heap heap) {
-        Outcome outcome = run_part(one.part, {threads, ms}, heap, &supply);
-        supply.settle();
-        return outcome;
-      });
+      InTurn runs(sizes.rounds, heaps, [&](Heap heap) { return supplies.run(one.part, {threads, ms}, heap); });
       ratios[threads - 1] = runs.ratio(Heap::whole, Heap::jemalloc);
       if (!ratios[threads - 1]) why = runs.why(Heap::whole, Heap::jemalloc);
       compare_with_peer(runs, std::string(one.part) + "_threads_" + std::to_string(threads), false, peer);
-      for (Heap heap : {Heap::jemalloc, Heap::whole, Heap::memtier})
+      if (auto ratio = runs.ratio(Heap::tiered, Heap::jemalloc))
+        report.detail(std::string(one.key) + "_tiered_threads_" + std::to_string(threads), *ratio);
+      for (Heap heap : heaps)
         report.detail(std::string(one.part) + "_per_s_" + name_of(heap) + "_threads_" + std::to_string(threads),
                       runs.middle(heap));
     }
@@ -118,10 +127,10 @@ void measure_throughput(const Sizes& sizes, Supply& supply, Report& report, Peer
 }  // namespace
 
 void measure_speed(const Sizes& sizes, Report& report, Peer& peer) {
-  Supply supply(plenty, 0);
-  measure_pairs(sizes, supply, report, peer);
-  measure_beside_glibc(sizes, supply, report, peer);
-  measure_throughput(sizes, supply, report, peer);
+  Supplies supplies;
+  measure_pairs(sizes, supplies, report, peer);
+  measure_beside_glibc(sizes, supplies, report, peer);
+  measure_throughput(sizes, supplies, report, peer);
 }
 
 }  // namespace terrace::bench
