@@ -64,49 +64,74 @@ bool give_up(const char* why) {
   return false;
 }
 
-// Reserves the window, or as much of it as the address-space limit (ulimit -v) lets it have; at most half of
-// that limit, since the program's own mappings need the rest.
+bool addresses_are_limited(rlimit* limit) {
+  return ::getrlimit(RLIMIT_AS, limit) == 0 && limit->rlim_cur != RLIM_INFINITY;
+}
+
+bool may_migrate() {
+  const supply::ControlHeader& control = *window.control;
+  if (control.policy[0] == 0 || control.ddr_budget < granule_bytes || control.cxl_budget == 0) return false;
+  // The engine maps everything a second time, for itself.
+  rlimit limit{};
+  return !addresses_are_limited(&limit);
+}
+
+// One try at a window of `bytes`, of which `ddr_bytes` of `front_bytes` can be used at once.
+bool reserve_exactly(size_t ddr_bytes, size_t front_bytes, size_t bytes) {
+  void* at =
+      ::mmap(nullptr, bytes + window_alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return false;
+  uintptr_t start = reinterpret_cast<uintptr_t>(at);
+  uintptr_t aligned = (start + window_alignment - 1) & ~(window_alignment - 1);
+  if (aligned > start) ::munmap(at, aligned - start);
+  if (size_t tail = start + window_alignment - aligned; tail > 0)
+    ::munmap(reinterpret_cast<void*>(aligned + bytes), tail);
+  uint32_t pages = static_cast<uint32_t>(bytes / page_bytes);
+  const size_t heap_bytes = (heap::PageHeap::table_bytes(pages) + 7) & ~size_t{7};
+  const size_t bits_bytes = (size_t{pages} + 63) / 64 * 8;
+  const size_t granules = (size_t{pages} + granule_pages - 1) / granule_pages;
+  const size_t table_bytes = heap_bytes + bits_bytes + granules * (sizeof(uint16_t) + 2);
+  void* table =
+      ::mmap(nullptr, table_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  bool usable = table != MAP_FAILED && (ddr_bytes == 0 || ::mprotect(reinterpret_cast<void*>(aligned),
+                                                                     ddr_bytes, PROT_READ | PROT_WRITE) == 0);
+  if (!usable) {
+    if (table != MAP_FAILED) ::munmap(table, table_bytes);
+    ::munmap(reinterpret_cast<void*>(aligned), bytes);
+    return false;
+  }
+  window.private_bits = reinterpret_cast<uint64_t*>(static_cast<char*>(table) + heap_bytes);
+  window.held_counts = reinterpret_cast<uint16_t*>(static_cast<char*>(table) + heap_bytes + bits_bytes);
+  window.charged = reinterpret_cast<uint8_t*>(window.held_counts + granules);
+  window.held_for_good = window.charged + granules;
+  window.base = reinterpret_cast<char*>(aligned);
+  window.ddr_pages = static_cast<uint32_t>(ddr_bytes / page_bytes);
+  window.front_pages = static_cast<uint32_t>(front_bytes / page_bytes);
+  window.total_pages = pages;
+  window.mapped_pages = window.front_pages;
+  window.heap.init(table, pages, aligned / page_bytes);
+  return true;
+}
+
+// Reserves the window. Where memory does not migrate, its DDR part has twice as many addresses as the budget
+// has pages, for when the free ones lie scattered (design/0010). Where addresses are limited (ulimit -v) it has
+// none to spare, and all of the window is at most half of that limit, since the program's own mappings need the
+// rest.
 bool reserve(size_t ddr_bytes, size_t cxl_bytes) {
-  size_t wanted = ddr_bytes + cxl_bytes;
+  const size_t wanted = ddr_bytes + cxl_bytes;
   size_t bytes = wanted;
   rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur / 2)
-    bytes = limit.rlim_cur / 2;
+  if (addresses_are_limited(&limit)) {
+    if (bytes > limit.rlim_cur / 2) bytes = limit.rlim_cur / 2;
+  } else if (!may_migrate() && ddr_bytes > 0 &&
+             reserve_exactly(ddr_bytes, 2 * ddr_bytes, 2 * ddr_bytes + cxl_bytes)) {
+    return true;
+  }
   for (; bytes >= window_alignment; bytes = bytes / 2) {
     bytes &= ~(window_alignment - 1);
-    void* at = ::mmap(nullptr, bytes + window_alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      -1, 0);
-    if (at == MAP_FAILED) continue;
-    uintptr_t start = reinterpret_cast<uintptr_t>(at);
-    uintptr_t aligned = (start + window_alignment - 1) & ~(window_alignment - 1);
-    if (aligned > start) ::munmap(at, aligned - start);
-    if (size_t tail = start + window_alignment - aligned; tail > 0)
-      ::munmap(reinterpret_cast<void*>(aligned + bytes), tail);
     // The DDR part shrinks last: it needs nobody's grant.
-    size_t ddr = ddr_bytes < bytes ? ddr_bytes : bytes;
-    uint32_t pages = static_cast<uint32_t>(bytes / page_bytes);
-    const size_t heap_bytes = (heap::PageHeap::table_bytes(pages) + 7) & ~size_t{7};
-    const size_t bits_bytes = (size_t{pages} + 63) / 64 * 8;
-    const size_t granules = (size_t{pages} + granule_pages - 1) / granule_pages;
-    const size_t table_bytes = heap_bytes + bits_bytes + granules * (sizeof(uint16_t) + 2);
-    void* table = ::mmap(nullptr, table_bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    bool usable = table != MAP_FAILED &&
-                  (ddr == 0 || ::mprotect(reinterpret_cast<void*>(aligned), ddr, PROT_READ | PROT_WRITE) == 0);
-    if (!usable) {
-      if (table != MAP_FAILED) ::munmap(table, table_bytes);
-      ::munmap(reinterpret_cast<void*>(aligned), bytes);
-      continue;
-    }
-    window.private_bits = reinterpret_cast<uint64_t*>(static_cast<char*>(table) + heap_bytes);
-    window.held_counts = reinterpret_cast<uint16_t*>(static_cast<char*>(table) + heap_bytes + bits_bytes);
-    window.charged = reinterpret_cast<uint8_t*>(window.held_counts + granules);
-    window.held_for_good = window.charged + granules;
-    window.base = reinterpret_cast<char*>(aligned);
-    window.ddr_pages = static_cast<uint32_t>(ddr / page_bytes);
-    window.total_pages = pages;
-    window.mapped_pages = window.ddr_pages;
-    window.heap.init(table, pages, aligned / page_bytes);
+    const size_t ddr = ddr_bytes < bytes ? ddr_bytes : bytes;
+    if (!reserve_exactly(ddr, ddr, bytes)) continue;
     if (bytes < wanted) say("the address-space limit (ulimit -v) leaves a window of %u MiB only", bytes >> 20);
     return true;
   }
@@ -124,11 +149,7 @@ supply::Request request_for(supply::RequestKind kind) {
 // Puts the supervisor's memory file in the place of the DDR part, so that its granules can be moved. False: it
 // stays anonymous memory, and nothing will move.
 bool map_front(Link& link) {
-  const supply::ControlHeader& control = *window.control;
-  if (control.policy[0] == 0 || control.ddr_budget < granule_bytes || control.cxl_budget == 0) return false;
-  // The engine maps everything a second time, for itself.
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) return false;
+  if (!may_migrate()) return false;
   supply::Request request = request_for(supply::RequestKind::front);
   request.bytes = size_t{window.total_pages} * page_bytes;
   supply::Reply reply{};

@@ -13,8 +13,8 @@
 namespace terrace::preload {
 namespace {
 
-// A freed DDR run of at least this many pages goes back to the kernel at once; shorter ones stay resident for
-// the next request, until there are free_dirty_pages_max of them.
+// A DDR run of at least this many pages is worth a system call of its own: when it is freed and too much is
+// kept already, or when it is to be zeroed.
 constexpr uint32_t purge_now_pages = 2048;
 // A freed detached run of at least this many pages is replaced by fresh private memory, which frees its copies.
 constexpr uint32_t replace_pages = 256;
@@ -23,6 +23,7 @@ struct Taken {
   char* address = nullptr;
   char* dirty = nullptr;  // the part that may hold old bytes
   size_t dirty_bytes = 0;
+  bool anonymous = false;  // the kernel can make it zero
 };
 
 uint32_t pages_for(size_t bytes) {
@@ -38,9 +39,27 @@ bool take_from(uint8_t arena, uint32_t pages, uint32_t align_pages, uint64_t sup
   heap::PageSpan dirty = window.heap.dirty_stretch(run);
   if (arena == ddr_arena && !window.tiered) window.free_dirty_pages -= window.heap.count_dirty(run);
   window.heap.set_dirty(run, true);
-  *taken = {window.address(first), window.address(dirty.first), size_t{dirty.pages} * page_bytes};
+  *taken = {window.address(first), window.address(dirty.first), size_t{dirty.pages} * page_bytes,
+            arena == ddr_arena && !window.tiered};
   count(counter);
   count_live(arena, static_cast<int64_t>(size_t{pages} * page_bytes));
+  return true;
+}
+
+// The budget has room, but no run of free pages is long enough: more addresses, behind those in use so far.
+// heap_lock is held, and the DDR part is anonymous memory.
+bool widen_ddr(uint32_t pages, uint32_t align_pages) {
+  const uint64_t enough = uint64_t{pages} + align_pages;
+  const uint64_t step = window.front_pages / 16;
+  const uint64_t left = window.front_pages - window.ddr_pages;
+  uint64_t more = enough > step ? enough : step;
+  more = (more + granule_pages - 1) / granule_pages * granule_pages;
+  if (more > left) more = left;
+  if (more == 0 ||
+      next.mprotect(window.address(window.ddr_pages), more * page_bytes, PROT_READ | PROT_WRITE) != 0)
+    return false;
+  window.heap.add({window.ddr_pages, static_cast<uint32_t>(more)}, ddr_arena, false);
+  window.ddr_pages += static_cast<uint32_t>(more);
   return true;
 }
 
@@ -50,8 +69,10 @@ bool take_ddr(uint32_t pages, uint32_t align_pages, Taken* taken) {
   if (window.tiered)
     return take_from(ddr_arena, pages, align_pages, counter, taken) ||
            (charge_front(pages, align_pages) && take_from(ddr_arena, pages, align_pages, counter, taken));
-  if (window.heap.free_pages(ddr_arena) < pages || !charge(bytes)) return false;
-  if (take_from(ddr_arena, pages, align_pages, counter, taken)) return true;
+  if (!charge(bytes)) return false;
+  if (take_from(ddr_arena, pages, align_pages, counter, taken) ||
+      (widen_ddr(pages, align_pages) && take_from(ddr_arena, pages, align_pages, counter, taken)))
+    return true;
   uncharge(bytes);
   return false;
 }
@@ -78,7 +99,11 @@ void* bypass(Refusal* refusal) {
 }
 
 void* hand_out(const Taken& taken, bool zero) {
-  if (zero && taken.dirty_bytes > 0) memset(taken.dirty, 0, taken.dirty_bytes);
+  if (!zero || taken.dirty_bytes == 0) return taken.address;
+  // A long stretch is cheaper to give back: the program may never touch most of it. Fails where it is locked.
+  if (!taken.anonymous || taken.dirty_bytes < purge_now_pages * page_bytes ||
+      next.madvise(taken.dirty, taken.dirty_bytes, MADV_DONTNEED) != 0)
+    memset(taken.dirty, 0, taken.dirty_bytes);
   return taken.address;
 }
 
@@ -88,19 +113,58 @@ uint32_t checked_page(const void* pointer, const char* message) {
   return page;
 }
 
-// Gives free resident DDR pages back. heap_lock is held, and the DDR part is anonymous memory.
-void purge() {
-  uint64_t kept = 0;
+// How many free DDR pages may stay resident for the next requests: as many as were in use at a time not long
+// ago, as long as that is within the run's budget, and a few in any case. Fresh pages cost the kernel a fault
+// and a clearing each, which is most of what a large block costs; a program that works on goes on needing them.
+class KeptPages {
+ public:
+  // heap_lock is held: once for each DDR run that was freed.
+  void freed(uint64_t bytes) {
+    if (window.slot == nullptr) return;
+    const uint64_t live =
+        std::atomic_ref<uint64_t>(window.slot->live_ddr).load(std::memory_order_relaxed) + bytes;
+    if (++frees_ % era_frees == 0) {
+      era_before_ = era_;
+      era_ = 0;
+    }
+    if (live > era_) era_ = live;
+    const uint64_t recent = era_ > era_before_ ? era_ : era_before_;
+    const uint64_t used = std::atomic_ref<uint64_t>(window.control->ddr_used).load(std::memory_order_relaxed);
+    const uint64_t unused = used < window.control->ddr_budget ? window.control->ddr_budget - used : 0;
+    max_.store((recent < unused ? recent : unused) / page_bytes, std::memory_order_relaxed);
+  }
+  // Any thread.
+  uint64_t max() const { return window.free_dirty_pages_max + max_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr uint32_t era_frees = 256;
+  uint32_t frees_ = 0;
+  uint64_t era_ = 0, era_before_ = 0;  // most bytes in use
+  std::atomic<uint64_t> max_{0};
+};
+constinit KeptPages kept_pages;
+
+// Gives free resident DDR pages back until at most `keep` are left. heap_lock is held, and the DDR part is
+// anonymous memory.
+void purge(uint64_t keep) {
+  uint64_t kept = window.free_dirty_pages;
   window.heap.for_each_run({0, window.ddr_pages}, [&](heap::PageSpan run, heap::RunRecord& record) {
-    if (record.state != heap::RunState::free) return;
-    heap::PageSpan dirty = window.heap.dirty_stretch(run);
+    if (record.state != heap::RunState::free || kept <= keep) return;
+    const heap::PageSpan dirty = window.heap.dirty_stretch(run);
     if (dirty.pages == 0) return;
-    if (next.madvise(window.address(dirty.first), size_t{dirty.pages} * page_bytes, MADV_DONTNEED) == 0)
-      window.heap.set_dirty(dirty, false);
-    else
-      kept += window.heap.count_dirty(dirty);  // locked by the program (mlock)
+    const uint32_t pages = window.heap.count_dirty(dirty);
+    // Fails where the program has locked it (mlock).
+    if (next.madvise(window.address(dirty.first), size_t{dirty.pages} * page_bytes, MADV_DONTNEED) != 0) return;
+    window.heap.set_dirty(dirty, false);
+    kept -= pages;
   });
   window.free_dirty_pages = kept;
+}
+
+void purge_if_much() {
+  const uint64_t most = kept_pages.max();
+  // Down to less than that, so that the next ones need no system call.
+  if (window.free_dirty_pages > most) purge(most / 2);
 }
 
 // A run of an ancestor's making: its charge, if any, was moved here when that ancestor ended.
@@ -126,12 +190,16 @@ void free_locked(uint32_t page, bool clean) {
   heap::PageSpan joined = window.heap.free(page);
   count_live(record.arena, -static_cast<int64_t>(bytes));
   if (record.arena != ddr_arena) return;
-  if (window.tiered) return front_freed(joined);
+  if (window.tiered) {
+    kept_pages.freed(bytes);
+    return front_freed(joined);
+  }
   if (record.tag == window.generation)
     uncharge(bytes);
   else
     uncharge_inherited(bytes);
-  if (window.free_dirty_pages > window.free_dirty_pages_max) purge();
+  kept_pages.freed(bytes);
+  purge_if_much();
 }
 
 // Gives the pages of a block that is being freed back to the kernel, if that pays. True: they read as zeros
@@ -143,8 +211,12 @@ bool give_pages_back(uint32_t page) {
   uint8_t arena = __atomic_load_n(&record.arena, __ATOMIC_RELAXED);
   char* at = window.address(page);
   size_t bytes = size_t{record.pages} * page_bytes;
-  if (arena == ddr_arena)
-    return !window.tiered && record.pages >= purge_now_pages && next.madvise(at, bytes, MADV_DONTNEED) == 0;
+  if (arena == ddr_arena) {
+    if (window.tiered || record.pages < purge_now_pages) return false;
+    // A look without the lock: a wrong number costs a system call, or leaves the work to purge().
+    const uint64_t kept = __atomic_load_n(&window.free_dirty_pages, __ATOMIC_RELAXED);
+    return kept + record.pages > kept_pages.max() && next.madvise(at, bytes, MADV_DONTNEED) == 0;
+  }
   // Leased pages stay: punching them would give up the space that the lease has reserved.
   if (is_shared(arena) || record.pages < replace_pages) return false;
   return ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
@@ -175,6 +247,10 @@ void uncharge(size_t bytes) {
   if (window.slot == nullptr) return;
   std::atomic_ref<uint64_t>(window.slot->ddr_charged).fetch_sub(bytes, std::memory_order_relaxed);
   std::atomic_ref<uint64_t>(window.control->ddr_used).fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+uint64_t kept_ddr_pages_max() {
+  return kept_pages.max();
 }
 
 void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal) {
@@ -289,7 +365,7 @@ bool resize_large(void* pointer, size_t bytes) {
     }
   }
   if (done) count_live(before.arena, static_cast<int64_t>(now) - static_cast<int64_t>(had));
-  if (window.free_dirty_pages > window.free_dirty_pages_max) purge();
+  purge_if_much();
   window.heap_lock.leave();
   return done;
 }
@@ -302,7 +378,7 @@ size_t usable_large(const void* pointer) {
 bool trim_large() {
   if (!is_armed() || !window.heap_lock.enter()) return false;
   bool any = window.tiered ? trim_front() : window.free_dirty_pages > 0;
-  if (!window.tiered) purge();
+  if (!window.tiered) purge(0);
   window.heap_lock.leave();
   return any;
 }
@@ -312,7 +388,7 @@ bool madvise_large(void* address, size_t bytes, int advice) {
   if (!in_window(address) || bytes == 0 || reinterpret_cast<uintptr_t>(address) % page_bytes != 0) return false;
   uint32_t page = window.page_of(address);
   uint32_t pages = pages_for(bytes);
-  if ((page < window.ddr_pages && !window.tiered) || pages > window.mapped_pages - page) return false;
+  if ((page < window.front_pages && !window.tiered) || pages > window.mapped_pages - page) return false;
   // MADV_FREE allows the bytes to stay; the others promise zeros. The lease keeps its pages (see
   // give_pages_back), so zeros are written.
   if (advice != MADV_FREE) memset(address, 0, size_t{pages} * page_bytes);

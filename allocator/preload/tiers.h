@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace terrace::preload {
 
@@ -29,6 +30,9 @@ bool madvise_large(void* address, size_t bytes, int advice);
 
 // Frees what was queued while a fork was under way. heap_lock is held.
 void free_deferred();
+
+// How many pages of DDR memory this process may hold without using them. Any thread.
+uint64_t kept_ddr_pages_max();
 
 // DDR budget. Any thread.
 bool charge(size_t bytes);

@@ -1,8 +1,8 @@
 // The window: one reserved address range, a DDR part in front, then the leases (segments) that this process was
 // granted, one behind the other as they come.
 //
-//   base      base + ddr_pages         mapped_pages              total_pages
-//    | DDR part | segment 0 | segment 1 | ... | reserved, PROT_NONE |
+//   base      base + ddr_pages   base + front_pages        mapped_pages              total_pages
+//    | DDR part | addresses, PROT_NONE | segment 0 | segment 1 | ... | reserved, PROT_NONE |
 //
 // Without migration the DDR part is private anonymous memory, charged to the run's budget page by page. With
 // migration (`tiered`) it is a memory file that the supervisor made, as long as the window, granule i at offset
@@ -69,7 +69,8 @@ struct Window {
   ForkLock heap_lock;
 
   heap::PageHeap heap;
-  uint32_t ddr_pages = 0;
+  uint32_t ddr_pages = 0;    // grows, up to front_pages, where no free run is long enough (design/0010)
+  uint32_t front_pages = 0;  // constant once armed
   uint32_t total_pages = 0;
   uint32_t mapped_pages = 0;   // DDR part and segments; written under both locks
   uint32_t segment_count = 0;  // written under both locks; the engine reads it without (atomic_ref)

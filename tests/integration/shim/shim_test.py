@@ -284,6 +284,16 @@ class Torture(ShimTest):
         self.assertIsNone(stranger.poll())
 
 
+class Large(ShimTest):
+    def test_scattered_free_pages_serve_a_long_request(self):
+        self.shim([HERE / "shim_large_cases", "scattered"], "--ddr", "64M", "--cxl", "0", "--min-size", 65536)
+
+    def test_kept_pages_show_no_old_bytes(self):
+        for policy in ("static", "benefit-density"):
+            self.shim([HERE / "shim_large_cases", "kept"], "--ddr", "256M", "--cxl", "64M", "--min-size", 65536,
+                      "--policy", policy)
+
+
 class Fork(ShimTest):
     """Each case of fork_cases.cc; those that store in leased memory must have switched it."""
 

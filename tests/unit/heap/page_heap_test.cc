@@ -124,6 +124,24 @@ TEST_CASE("PageHeap: arenas never mix, even where they touch") {
   CHECK(f.heap.allocate(1, 40, 1, 0) == 0);
 }
 
+TEST_CASE("PageHeap: addresses that are added behind the last free run make it longer") {
+  Fixture f(64);
+  f.heap.add({0, 32}, 1, true);
+  const uint32_t a = f.heap.allocate(1, 8, 1, 0);
+  const uint32_t b = f.heap.allocate(1, 8, 1, 0);
+  f.heap.free(a);
+  CHECK(f.heap.allocate(1, 17, 1, 0) == no_page);  // 24 pages are free, in two runs
+  f.heap.add({32, 16}, 1, false);
+  CHECK(f.heap.check_all({0, 48}) == nullptr);
+  CHECK(f.heap.allocate(1, 32, 1, 0) == 16);
+  CHECK(f.heap.count_dirty({16, 32}) == 16);
+  // Behind a run in use.
+  f.heap.add({48, 16}, 1, false);
+  CHECK(f.heap.check_all({0, 64}) == nullptr);
+  CHECK(f.heap.free_pages(1) == 24);
+  CHECK(f.heap.is_used(b));
+}
+
 TEST_CASE("PageHeap: grows only into free pages of its own arena") {
   Fixture f(30);
   f.heap.add({0, 20}, 1, false);

@@ -1,0 +1,112 @@
+// Cases of the large-object heap that need the real pages under it. Each prints "ok" and exits 0, or says what
+// is wrong and exits 1.
+//   shim_large_cases scattered|kept
+//
+// scattered  --ddr 64M and nothing else: a request that fits what is free in total is served, wherever that
+// lies. kept       --ddr 256M: pages that stay for the next request never show their old bytes, and go back
+// when asked.
+#include <malloc.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vector>
+
+namespace {
+
+constexpr size_t mib = 1u << 20;
+
+[[noreturn]] void fail(const char* what) {
+  printf("%s\n", what);
+  exit(1);
+}
+
+void fill(char* at, size_t bytes, unsigned seed) {
+  for (size_t i = 0; i < bytes; i += 512) at[i] = static_cast<char>(seed + i / 512 + 1);
+}
+
+bool holds(const char* at, size_t bytes, unsigned seed) {
+  for (size_t i = 0; i < bytes; i += 512)
+    if (at[i] != static_cast<char>(seed + i / 512 + 1)) return false;
+  return true;
+}
+
+bool is_zero(const char* at, size_t bytes) {
+  return at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0;
+}
+
+size_t resident_bytes() {
+  FILE* file = fopen("/proc/self/statm", "r");
+  unsigned long total = 0, pages = 0;
+  if (file == nullptr || fscanf(file, "%lu %lu", &total, &pages) != 2) fail("no /proc/self/statm");
+  fclose(file);
+  return pages * 4096;
+}
+
+void scattered() {
+  constexpr size_t small = 64 * 1024;
+  std::vector<char*> blocks;
+  blocks.reserve(2048);  // 16 KiB: not the window's
+  while (char* block = static_cast<char*>(malloc(small))) {
+    fill(block, small, static_cast<unsigned>(blocks.size()));
+    blocks.push_back(block);
+  }
+  if (blocks.size() * small != 64 * mib) fail("the budget was not usable to the last page");
+  for (size_t i = 1; i < blocks.size(); i += 2) free(blocks[i]);
+  // 32 MiB are free now, in pieces of 64 KiB.
+  auto* large = static_cast<char*>(malloc(24 * mib));
+  auto* zeroed = static_cast<char*>(calloc(8, mib));
+  if (large == nullptr || zeroed == nullptr) fail("a request that fits the free bytes was refused");
+  if (!is_zero(zeroed, 8 * mib)) fail("calloc's memory is not zero");
+  if (malloc(small) != nullptr) fail("more was handed out than the budget");
+  fill(large, 24 * mib, 7);
+  for (size_t i = 0; i < blocks.size(); i += 2)
+    if (!holds(blocks[i], small, static_cast<unsigned>(i))) fail("another block's bytes changed");
+  if (!holds(large, 24 * mib, 7)) fail("the large block's bytes changed");
+  free(large);
+  free(zeroed);
+  for (size_t i = 0; i < blocks.size(); i += 2) free(blocks[i]);
+  auto* all = static_cast<char*>(calloc(64, mib));
+  if (all == nullptr || !is_zero(all, 64 * mib)) fail("all of the budget as one block");
+  free(all);
+}
+
+void kept() {
+  for (size_t bytes : {mib, 8 * mib, 32 * mib, 100 * mib}) {
+    for (int round = 0; round < 3; ++round) {
+      auto* block = static_cast<char*>(malloc(bytes));
+      if (block == nullptr) fail("no memory");
+      fill(block, bytes, static_cast<unsigned>(round));
+      free(block);
+      // Not all of the old block, and a page that was never stored to.
+      auto* zeroed = static_cast<char*>(calloc(1, bytes / 2 + 4096));
+      if (zeroed == nullptr || !is_zero(zeroed, bytes / 2 + 4096)) fail("calloc showed old bytes");
+      free(zeroed);
+    }
+  }
+  std::vector<char*> blocks;
+  blocks.reserve(64);
+  for (int i = 0; i < 50; ++i) {
+    blocks.push_back(static_cast<char*>(malloc(4 * mib)));
+    fill(blocks.back(), 4 * mib, 1);
+  }
+  for (char* block : blocks) free(block);
+  if (resident_bytes() > 256 * mib + 64 * mib)
+    fail("more stays resident than the budget and what may lie free");
+  malloc_trim(0);
+  if (resident_bytes() > 40 * mib) fail("malloc_trim gave nothing back");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2 && strcmp(argv[1], "scattered") == 0)
+    scattered();
+  else if (argc == 2 && strcmp(argv[1], "kept") == 0)
+    kept();
+  else
+    return 2;
+  printf("ok\n");
+  return 0;
+}
