@@ -63,17 +63,52 @@ bool widen_ddr(uint32_t pages, uint32_t align_pages) {
   return true;
 }
 
+// What this process has charged for DDR pages that it does not use at the moment: a block that is allocated and
+// freed again and again leaves the run's common counter alone. heap_lock is held; not for a window that migrates.
+class SpareCharge {
+ public:
+  bool take(size_t bytes) {
+    forget_the_parents();
+    if (bytes <= bytes_) {
+      bytes_ -= bytes;
+      return true;
+    }
+    if (!charge(bytes - bytes_)) return false;
+    bytes_ = 0;
+    return true;
+  }
+  void give(size_t bytes) {
+    forget_the_parents();
+    bytes_ += bytes;
+    const uint64_t most = window.control->ddr_budget / 64;  // other processes need the rest
+    if (bytes_ <= (most < spare_max ? most : spare_max)) return;
+    uncharge(bytes_);
+    bytes_ = 0;
+  }
+
+ private:
+  void forget_the_parents() {
+    if (generation_ == window.generation) return;
+    generation_ = window.generation;
+    bytes_ = 0;
+  }
+  static constexpr uint64_t spare_max = 4u << 20;
+  uint64_t bytes_ = 0;
+  uint16_t generation_ = 0;
+};
+constinit SpareCharge spare_charge;
+
 bool take_ddr(uint32_t pages, uint32_t align_pages, Taken* taken) {
   size_t bytes = size_t{pages} * page_bytes;
   const auto counter = &supply::Slot::allocations_ddr;
   if (window.tiered)
     return take_from(ddr_arena, pages, align_pages, counter, taken) ||
            (charge_front(pages, align_pages) && take_from(ddr_arena, pages, align_pages, counter, taken));
-  if (!charge(bytes)) return false;
+  if (!spare_charge.take(bytes)) return false;
   if (take_from(ddr_arena, pages, align_pages, counter, taken) ||
       (widen_ddr(pages, align_pages) && take_from(ddr_arena, pages, align_pages, counter, taken)))
     return true;
-  uncharge(bytes);
+  spare_charge.give(bytes);
   return false;
 }
 
@@ -195,7 +230,7 @@ void free_locked(uint32_t page, bool clean) {
     return front_freed(joined);
   }
   if (record.tag == window.generation)
-    uncharge(bytes);
+    spare_charge.give(bytes);
   else
     uncharge_inherited(bytes);
   kept_pages.freed(bytes);
