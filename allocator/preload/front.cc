@@ -105,8 +105,7 @@ uint32_t give_back_all(ReleaseGranule release) {
 }
 
 void front_freed(heap::PageSpan free_run) {
-  if (window.heap.free_pages(ddr_arena) <= kept_ddr_pages_max() || free_run.pages < granule_pages)
-    return;
+  if (window.heap.free_pages(ddr_arena) <= kept_ddr_pages_max() || free_run.pages < granule_pages) return;
   if (engine_moves())
     ask_to_give_back();
   else
