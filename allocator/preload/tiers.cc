@@ -64,7 +64,8 @@ bool widen_ddr(uint32_t pages, uint32_t align_pages) {
 }
 
 // What this process has charged for DDR pages that it does not use at the moment: a block that is allocated and
-// freed again and again leaves the run's common counter alone. heap_lock is held; not for a window that migrates.
+// freed again and again leaves the run's common counter alone. heap_lock is held; not for a window that
+// migrates.
 class SpareCharge {
  public:
   bool take(size_t bytes) {
