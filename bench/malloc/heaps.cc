@@ -34,7 +34,11 @@ std::filesystem::path own_folder() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path();
 }
 
+std::string chosen_whole_library, chosen_large_library;
+
 std::string own_library(const char* name) {
+  const std::string& chosen = name == whole_heap_library ? chosen_whole_library : chosen_large_library;
+  if (!chosen.empty()) return chosen;
   std::filesystem::path path = own_folder() / "../allocator" / name;
   return std::filesystem::exists(path) ? std::filesystem::canonical(path).string() : std::string();
 }
@@ -103,6 +107,11 @@ std::string library_of(Heap heap) {
     case Heap::memtier_two_tiers: return if_there(memtier_library);
   }
   return {};
+}
+
+void choose_libraries(const std::string& whole, const std::string& large) {
+  chosen_whole_library = whole;
+  chosen_large_library = large;
 }
 
 bool has_whole_heap_library() {

@@ -2,6 +2,7 @@
 // on) and memkind's memtier, in turn in the same run.
 //
 //   bench_malloc [--smoke] [--json FILE] [--rounds N] [--part NAME]...
+//                [--whole-library FILE] [--large-library FILE]
 //
 // docs/performance_malloc.md says what each figure is. No figure that misses its aim fails the run.
 #include <CLI/CLI.hpp>
@@ -15,24 +16,28 @@ using namespace terrace::bench;
 
 int main(int argc, char** argv) {
   Sizes sizes;
-  std::string json_file;
+  std::string json_file, whole_library, large_library;
   std::vector<std::string> wanted;
   struct Part {
     const char* name;
     void (*measure)(const Sizes&, Report&, Peer&);
   };
-  constexpr Part parts[] = {{"speed", measure_speed},
-                            {"memory", measure_memory},
-                            {"startup", measure_startup},
-                            {"redis", measure_redis}};
+  constexpr Part parts[] = {{"pairs", measure_pairs},           {"glibc", measure_beside_glibc},
+                            {"throughput", measure_throughput}, {"memory", measure_memory},
+                            {"startup", measure_startup},       {"redis", measure_redis}};
   CLI::App app("The cost of a program's heap under Terrace, beside glibc, jemalloc and memtier");
   app.add_flag("--smoke", sizes.smoke, "A short run, to see that it works");
   app.add_option("--json", json_file, "Also write the numbers there");
   app.add_option("--rounds", sizes.rounds, "Of each comparison (default 5; 1 with --smoke)");
-  app.add_option("--part", wanted, "Only these: speed, memory, startup, redis");
+  app.add_option("--part", wanted, "Only these: pairs, glibc, throughput, memory, startup, redis");
+  app.add_option("--whole-library", whole_library, "In the place of this build's libterrace_heap.so")
+      ->check(CLI::ExistingFile);
+  app.add_option("--large-library", large_library, "In the place of this build's libterrace_malloc.so")
+      ->check(CLI::ExistingFile);
   CLI11_PARSE(app, argc, argv);
   if (sizes.smoke) sizes.rounds = 1;
 
+  choose_libraries(whole_library, large_library);
   Report report;
   Peer peer;
   if (!has_whole_heap_library())

@@ -20,8 +20,10 @@ struct Peer {
   std::map<std::string, std::string> failures;
 };
 
-void measure_speed(const Sizes& sizes, Report& report, Peer& peer);   // pairs, churn, CPU of large blocks
-void measure_memory(const Sizes& sizes, Report& report, Peer& peer);  // resident bytes, use of a window
+void measure_pairs(const Sizes& sizes, Report& report, Peer& peer);  // over jemalloc, by size and threads
+void measure_beside_glibc(const Sizes& sizes, Report& report, Peer& peer);  // pairs, CPU time of large blocks
+void measure_throughput(const Sizes& sizes, Report& report, Peer& peer);    // objects that live longer
+void measure_memory(const Sizes& sizes, Report& report, Peer& peer);        // resident bytes, use of a window
 void measure_startup(const Sizes& sizes, Report& report, Peer& peer);
 void measure_redis(const Sizes& sizes, Report& report, Peer& peer);  // operations, BGSAVE
 void report_peer(const Peer& peer, Report& report);

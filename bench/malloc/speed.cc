@@ -34,14 +34,15 @@ void worse_of(Report& report, const std::string& key, const std::optional<double
   report.figure(key, worse, aim);
 }
 
-void measure_pairs(const Sizes& sizes, Supplies& supplies, Report& report, Peer& peer) {
-  const uint64_t ms = sizes.smoke ? 20 : 200;
+void compare_pairs(const Sizes& sizes, Supplies& supplies, Report& report, Peer& peer) {
+  const uint64_t ms = sizes.smoke ? 20 : 70;
+  const int rounds = sizes.smoke ? 1 : 3 * sizes.rounds;  // many short ones: see child/pairs.cc
   for (uint64_t bytes : {16ul, 256ul, 4096ul, 65536ul, 1048576ul, 33554432ul}) {
     const std::string key = "alloc_free_ns_over_jemalloc_" + std::to_string(bytes);
     std::optional<double> ratios[2];
     std::string why;
     for (uint64_t threads : {1, 2}) {
-      InTurn runs(sizes.rounds, {Heap::jemalloc, Heap::whole, Heap::memtier}, [&](Heap heap) {
+      InTurn runs(rounds, {Heap::jemalloc, Heap::whole, Heap::memtier}, [&](Heap heap) {
         return supplies.run("pairs", {bytes, threads, ms}, heap);
       });
       ratios[threads - 1] = runs.ratio(Heap::whole, Heap::jemalloc);
@@ -57,7 +58,7 @@ void measure_pairs(const Sizes& sizes, Supplies& supplies, Report& report, Peer&
   }
 }
 
-void measure_beside_glibc(const Sizes& sizes, Supplies& supplies, Report& report, Peer& peer) {
+void compare_with_glibc(const Sizes& sizes, Supplies& supplies, Report& report, Peer& peer) {
   const uint64_t ms = sizes.smoke ? 20 : 200;
   InTurn small(sizes.rounds, {Heap::glibc, Heap::min_size}, [&](Heap heap) {
     return supplies.run("pairs", {64, 1, ms}, heap);
@@ -101,7 +102,7 @@ struct Throughput {
   const char* key;
 };
 
-void measure_throughput(const Sizes& sizes, Supplies& supplies, Report& report, Peer& peer) {
+void compare_throughput(const Sizes& sizes, Supplies& supplies, Report& report, Peer& peer) {
   const uint64_t ms = sizes.smoke ? 100 : 1000;
   const std::vector<Heap> heaps = {Heap::jemalloc, Heap::whole, Heap::tiered, Heap::memtier};
   for (Throughput one :
@@ -126,11 +127,19 @@ void measure_throughput(const Sizes& sizes, Supplies& supplies, Report& report, 
 
 }  // namespace
 
-void measure_speed(const Sizes& sizes, Report& report, Peer& peer) {
+void measure_pairs(const Sizes& sizes, Report& report, Peer& peer) {
   Supplies supplies;
-  measure_pairs(sizes, supplies, report, peer);
-  measure_beside_glibc(sizes, supplies, report, peer);
-  measure_throughput(sizes, supplies, report, peer);
+  compare_pairs(sizes, supplies, report, peer);
+}
+
+void measure_beside_glibc(const Sizes& sizes, Report& report, Peer& peer) {
+  Supplies supplies;
+  compare_with_glibc(sizes, supplies, report, peer);
+}
+
+void measure_throughput(const Sizes& sizes, Report& report, Peer& peer) {
+  Supplies supplies;
+  compare_throughput(sizes, supplies, report, peer);
 }
 
 }  // namespace terrace::bench
