@@ -375,17 +375,21 @@ std::string Broker::next_label() {
   return serial == 1 ? options_.label : options_.label + "#" + std::to_string(serial);
 }
 
-// 64 MiB for a process's first lease, twice that for its second, ... up to a quarter of the budget. Programs of
-// many processes shall not find the budget gone with the first four, nor those of one process hold many small
-// leases.
+// 64 MiB for a process's first lease, twice that for its second, ... up to a quarter of the budget: a program
+// of one process shall not hold many small leases. Where several run, the first is a 64th of the budget, if
+// that is less: twenty processes of 2 MB each had used up 256 MiB.
 uint64_t Broker::preferred_bytes(pid_t peer) {
   std::lock_guard lock(mutex_);
-  uint64_t largest = std::clamp(options_.cxl_bytes / 4, segment_bytes_min, segment_bytes_max);
+  uint64_t budget = options_.cxl_bytes;
+  bool several = control_->processes() > 1;
+  uint64_t least = several ? std::clamp(budget / 64, limits::granule_bytes, segment_bytes_min)
+                           : std::max(segment_bytes_min, budget / 32);
   // With a budget in the terabytes: a process can map segments_max of them.
-  uint64_t bytes = std::max(segment_bytes_min, options_.cxl_bytes / 64);
+  uint64_t largest = std::max(std::clamp(budget / 4, segment_bytes_min, segment_bytes_max), budget / 32);
+  uint64_t bytes = least;
   for (const Segment& segment : segments_)
     if (segment.owner == peer && segment.index < segments_max && bytes < largest) bytes *= 2;
-  return round_up(std::max(std::min(bytes, largest), options_.cxl_bytes / 32), limits::granule_bytes);
+  return round_up(std::min(bytes, largest), limits::granule_bytes);
 }
 
 // Asks for what is preferred, or less where less is left, but for `needed` at least. On success the lease's
