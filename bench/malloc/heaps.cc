@@ -183,7 +183,9 @@ Outcome run_program(const std::vector<std::string>& words, const std::vector<std
   ::waitpid(child, &status, 0);
   outcome.took_ms = (now_s() - begin) * 1000;
   outcome.why = late ? "not done after " + std::to_string(static_cast<int>(limit_s)) + " s" : ending(status);
-  outcome.figure = std::atof(outcome.output.c_str());
+  char* rest = nullptr;
+  outcome.figure = std::strtod(outcome.output.c_str(), &rest);
+  outcome.by_cpu = std::strtod(rest, nullptr);
   if (!outcome.why.empty()) outcome.why += last_line(said.get());
   return outcome;
 }

@@ -51,7 +51,8 @@ class Supply {
 std::vector<std::string> environment_for(Heap heap, const Supply* supply);
 
 struct Outcome {
-  double figure = 0;  // the last that it printed
+  double figure = 0;  // what it printed first
+  double by_cpu = 0;  // what it printed second, if it did: the same for a second of CPU time
   std::string output;
   std::string why;  // not empty: it failed, and how
   double took_ms = 0;

@@ -7,6 +7,7 @@ namespace terrace::bench {
 InTurn::InTurn(int rounds, const std::vector<Heap>& heaps, const std::function<Outcome(Heap)>& run) {
   for (Heap heap : heaps) {
     figures_[heap];
+    by_cpu_[heap];
     if (heap != Heap::glibc && library_of(heap).empty())
       failures_[heap] = std::string("no library of ") + name_of(heap) + " here";
   }
@@ -14,10 +15,12 @@ InTurn::InTurn(int rounds, const std::vector<Heap>& heaps, const std::function<O
     for (Heap heap : heaps) {
       if (failures_.count(heap) > 0) continue;
       Outcome outcome = run(heap);
-      if (outcome.why.empty())
-        figures_[heap].push_back(outcome.figure);
-      else
+      if (!outcome.why.empty()) {
         failures_[heap] = outcome.why;
+        continue;
+      }
+      figures_[heap].push_back(outcome.figure);
+      by_cpu_[heap].push_back(outcome.by_cpu);
     }
 }
 
@@ -31,10 +34,18 @@ bool InTurn::both(Heap one, Heap other) const {
 }
 
 std::optional<double> InTurn::ratio(Heap of, Heap over) const {
+  return ratio_in(figures_, of, over);
+}
+
+std::optional<double> InTurn::ratio_by_cpu(Heap of, Heap over) const {
+  return ratio_in(by_cpu_, of, over);
+}
+
+std::optional<double> InTurn::ratio_in(const Figures& figures, Heap of, Heap over) const {
   if (!both(of, over)) return std::nullopt;
   std::vector<double> ratios;
-  for (size_t i = 0; i < figures_.at(of).size(); ++i)
-    if (double below = figures_.at(over)[i]; below > 0) ratios.push_back(figures_.at(of)[i] / below);
+  for (size_t i = 0; i < figures.at(of).size(); ++i)
+    if (double below = figures.at(over)[i]; below > 0) ratios.push_back(figures.at(of)[i] / below);
   if (ratios.empty()) return std::nullopt;
   return median(ratios);
 }

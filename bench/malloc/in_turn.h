@@ -20,6 +20,8 @@ class InTurn {
   double middle(Heap heap) const;  // 0: no round was complete
   // The middle of the rounds' ratios. Nothing: one of the two failed; why() says which and how.
   std::optional<double> ratio(Heap of, Heap over) const;
+  // The same by CPU time. Nothing: not measured.
+  std::optional<double> ratio_by_cpu(Heap of, Heap over) const;
   // The middle of the rounds' differences.
   std::optional<double> difference(Heap of, Heap less) const;
   std::string why(Heap one, Heap other) const;
@@ -27,7 +29,10 @@ class InTurn {
 
  private:
   bool both(Heap one, Heap other) const;
-  std::map<Heap, std::vector<double>> figures_;
+  using Figures = std::map<Heap, std::vector<double>>;
+  std::optional<double> ratio_in(const Figures& figures, Heap of, Heap over) const;
+
+  Figures figures_, by_cpu_;
   std::map<Heap, std::string> failures_;
 };
 

@@ -5,14 +5,30 @@
 //                [--whole-library FILE] [--large-library FILE]
 //
 // docs/performance_malloc.md says what each figure is. No figure that misses its aim fails the run.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 #include "bench/malloc/parts.h"
 
 using namespace terrace::bench;
+
+namespace {
+
+double load_average() {
+  double minute = 0;
+  return ::getloadavg(&minute, 1) == 1 ? minute : 0;
+}
+
+long processors() {
+  return ::sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   Sizes sizes;
@@ -55,7 +71,12 @@ int main(int argc, char** argv) {
       std::fflush(stdout);
     }
   report_peer(peer, report);
+  report.detail("load_average_at_end", load_average());
   report.print();
+  if (load_average() > 1.5 * processors())
+    std::printf(
+        "other work (load average %.1f on %ld processors): prefer the figures by CPU time in the JSON\n",
+        load_average(), processors());
   if (!json_file.empty()) {
     std::ofstream file(json_file);
     file << report.document().dump(2) << "\n";

@@ -73,6 +73,20 @@ class Server {
     return "redis-server ended" + ending_;
   }
   const std::string& socket() const { return socket_; }
+  // User and system time of all its threads.
+  double cpu_s() const {
+    std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+    std::string line;
+    std::getline(file, line);
+    const size_t name_end = line.rfind(')');
+    if (name_end == std::string::npos) return 0;
+    std::istringstream fields(line.substr(name_end + 1));
+    std::string skipped;
+    for (int i = 0; i < 11; ++i) fields >> skipped;
+    double user = 0, system = 0;
+    fields >> user >> system;
+    return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  }
   RedisClient client;
 
  private:
@@ -109,15 +123,18 @@ Outcome operations(const Sizes& sizes, Heap heap, const Supply* supply, Operatio
   Outcome outcome;
   outcome.why = server.failure();
   if (!outcome.why.empty()) return outcome;
-  const std::string requests = sizes.smoke ? "20000" : "600000";
-  outcome = run_program({benchmark_program, "-s", server.socket(), "-t", "set,get", "-n", requests, "-r",
-                         "200000", "-d", "64", "-c", "16", "-P", "16", "--csv"},
+  const uint64_t requests = sizes.smoke ? 20'000 : 300'000;
+  const double cpu_before_s = server.cpu_s();
+  outcome = run_program({benchmark_program, "-s", server.socket(), "-t", "set,get", "-n",
+                         std::to_string(requests), "-r", "200000", "-d", "64", "-c", "16", "-P", "16", "--csv"},
                         environment_for(Heap::glibc, nullptr));
   if (!server.failure().empty()) outcome.why = server.failure();
   *result = {requests_per_s(outcome.output, "SET"), requests_per_s(outcome.output, "GET")};
   if (outcome.why.empty() && (result->set == 0 || result->get == 0))
     outcome.why = "redis-benchmark gave no figures";
   outcome.figure = std::sqrt(result->set * result->get);
+  const double cpu_s = server.cpu_s() - cpu_before_s;
+  outcome.by_cpu = cpu_s > 0 ? 2 * static_cast<double>(requests) / cpu_s : 0;
   return outcome;
 }
 
@@ -125,7 +142,7 @@ void measure_operations(const Sizes& sizes, Report& report, Peer& peer) {
   Supply ddr(4 * gib, 0), tiered(gib, 4 * gib, true);
   const std::vector<Heap> heaps = {Heap::jemalloc, Heap::whole, Heap::tiered, Heap::memtier};
   std::map<Heap, std::vector<double>> sets, gets;
-  InTurn runs(sizes.rounds, heaps, [&](Heap heap) {
+  InTurn runs(sizes.smoke ? 1 : 3 * sizes.rounds, heaps, [&](Heap heap) {
     Operations one;
     Supply& supply = heap == Heap::tiered ? tiered : ddr;
     Outcome outcome = operations(sizes, heap, &supply, &one);
@@ -137,6 +154,8 @@ void measure_operations(const Sizes& sizes, Report& report, Peer& peer) {
   compare_with_peer(runs, "redis_ops", false, peer);
   figure_or_missing(report, "redis_ops_over_jemalloc", runs.ratio(Heap::whole, Heap::jemalloc),
                     runs.why(Heap::whole, Heap::jemalloc), at_least(0.97));
+  if (auto ratio = runs.ratio_by_cpu(Heap::whole, Heap::jemalloc))
+    report.detail("redis_ops_over_jemalloc_by_cpu", *ratio);
   if (auto ratio = runs.ratio(Heap::tiered, Heap::jemalloc))
     report.detail("redis_ops_over_jemalloc_tiered", *ratio);
   for (Heap heap : heaps) {

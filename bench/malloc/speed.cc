@@ -103,7 +103,8 @@ struct Throughput {
 };
 
 void compare_throughput(const Sizes& sizes, Supplies& supplies, Report& report, Peer& peer) {
-  const uint64_t ms = sizes.smoke ? 100 : 1000;
+  const uint64_t ms = sizes.smoke ? 100 : 350;
+  const int rounds = sizes.smoke ? 1 : 3 * sizes.rounds;
   const std::vector<Heap> heaps = {Heap::jemalloc, Heap::whole, Heap::tiered, Heap::memtier};
   for (Throughput one :
        {Throughput{"larson", "larson_over_jemalloc"}, Throughput{"xmalloc", "xmalloc_over_jemalloc"},
@@ -111,9 +112,11 @@ void compare_throughput(const Sizes& sizes, Supplies& supplies, Report& report, 
     std::optional<double> ratios[2];
     std::string why;
     for (uint64_t threads : {1, 2}) {
-      InTurn runs(sizes.rounds, heaps, [&](Heap heap) { return supplies.run(one.part, {threads, ms}, heap); });
+      InTurn runs(rounds, heaps, [&](Heap heap) { return supplies.run(one.part, {threads, ms}, heap); });
       ratios[threads - 1] = runs.ratio(Heap::whole, Heap::jemalloc);
       if (!ratios[threads - 1]) why = runs.why(Heap::whole, Heap::jemalloc);
+      if (auto ratio = runs.ratio_by_cpu(Heap::whole, Heap::jemalloc))
+        report.detail(std::string(one.key) + "_by_cpu_threads_" + std::to_string(threads), *ratio);
       compare_with_peer(runs, std::string(one.part) + "_threads_" + std::to_string(threads), false, peer);
       if (auto ratio = runs.ratio(Heap::tiered, Heap::jemalloc))
         report.detail(std::string(one.key) + "_tiered_threads_" + std::to_string(threads), *ratio);

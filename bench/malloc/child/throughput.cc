@@ -23,6 +23,7 @@ struct Shared {
   int finish() const {
     if (failed.load()) return 1;
     put(static_cast<double>(operations.load()) / ((wall_ns() - begin_ns) / 1e9));
+    put(static_cast<double>(operations.load()) / (process_cpu_ns() / 1e9));
     return 0;
   }
 };
