@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   report_peer(peer, report);
   report.detail("load_average_at_end", load_average());
   report.print();
-  if (load_average() > 1.5 * processors())
+  if (load_average() > 1.5 * static_cast<double>(processors()))
     std::printf(
         "other work (load average %.1f on %ld processors): prefer the figures by CPU time in the JSON\n",
         load_average(), processors());
