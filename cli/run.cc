@@ -1,6 +1,6 @@
-// `terrace run`: starts an unmodified program under libterrace_malloc.so and stays as its supervisor. This
-// process is the tenant's client: it holds the session and the leases, so that the program needs no RPC, no
-// helper thread and no descriptor.
+// `terrace run`: starts an unmodified program under libterrace_heap.so (or libterrace_malloc.so) and stays as
+// its supervisor. This process is the tenant's client: it holds the session and the leases, so that the program
+// needs no RPC, no helper thread and no descriptor.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -30,7 +30,7 @@ namespace {
 struct RunArguments {
   uint64_t ddr_bytes = gib;
   uint64_t cxl_bytes = 0;
-  uint64_t min_size = supply::min_size_default;
+  uint64_t min_size = 0;  // the whole heap
   uint64_t ttl_ns = 0;
   std::string pool, label, stats_file;
   std::string policy = "benefit-density";
@@ -284,7 +284,7 @@ Status run(Context& context, const RunArguments& arguments, int* failure) {
   *failure = exit_not_executable;
   if (!facts.obstacle.empty()) return run_plainly(arguments, facts);
   *failure = exit_run_failed;
-  TERRACE_ASSIGN_OR_RETURN(std::string library, find_malloc_library());
+  TERRACE_ASSIGN_OR_RETURN(std::string library, find_malloc_library(arguments.min_size == 0));
 
   Supervisor supervisor;  // blocks signals before any thread exists
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, connect(context, arguments));
@@ -329,8 +329,7 @@ Status run(Context& context, const RunArguments& arguments, int* failure) {
 
 void add_run_verb(CLI::App& app, Context& context) {
   auto arguments = std::make_shared<RunArguments>();
-  CLI::App* verb =
-      app.add_subcommand("run", "Start a program whose large allocations live in DDR and leased CXL memory");
+  CLI::App* verb = app.add_subcommand("run", "Start a program whose heap lives in DDR and leased CXL memory");
   verb->footer(
       "Exits as the program did: its status, or 128 + the signal that ended it. Stays until the last process\n"
       "that uses its memory has ended, also one that went to the background.\n"
@@ -348,8 +347,10 @@ void add_run_verb(CLI::App& app, Context& context) {
                   "DDR budget of all its processes, used first (default 1G)");
   add_size_option(*verb, "--cxl", arguments->cxl_bytes,
                   "CXL budget, leased as it is needed (default 0: DDR only)");
-  add_size_option(*verb, "--min-size", arguments->min_size,
-                  "Requests below this stay with the program's own malloc (default 32K, at least 4K)")
+  add_size_option(
+      *verb, "--min-size", arguments->min_size,
+      "Requests below this stay with the program's own malloc (at least 4K; default 0: the whole heap is\n"
+      "in the budgets)")
       ->envname(supply::min_size_variable);
   add_duration_option(*verb, "--ttl", arguments->ttl_ns, "TTL of the leases (default: the manager's)");
   verb->add_option("--pool", arguments->pool, "Pool to lease from (default: the only one)")->type_name("NAME");

@@ -170,8 +170,8 @@ Result<ProgramFacts> inspect_program(const std::string& program) {
   return facts;
 }
 
-Result<std::string> find_malloc_library() {
-  constexpr const char* name = "libterrace_malloc.so";
+Result<std::string> find_malloc_library(bool whole_heap) {
+  const char* name = whole_heap ? "libterrace_heap.so" : "libterrace_malloc.so";
   std::vector<fs::path> places;
   if (const char* named = std::getenv(supply::library_variable); named != nullptr && *named != 0) {
     places.emplace_back(named);

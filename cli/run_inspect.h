@@ -18,9 +18,10 @@ struct ProgramFacts {
 //           corrupt            it is neither an ELF program nor a script
 Result<ProgramFacts> inspect_program(const std::string& program);
 
-// libterrace_malloc.so: $TERRACE_MALLOC_LIBRARY, else next to this executable, in ../lib*, or in the build
-// tree. Errors    not_found          names the places that were tried
+// libterrace_heap.so or, for large requests only, libterrace_malloc.so: $TERRACE_MALLOC_LIBRARY, else next to
+// this executable, in ../lib*, or in the build tree. Errors    not_found          names the places that were
+// tried
 //           invalid_argument   its path holds a space or colon, which LD_PRELOAD cannot express
-Result<std::string> find_malloc_library();
+Result<std::string> find_malloc_library(bool whole_heap);
 
 }  // namespace terrace::cli

@@ -33,5 +33,5 @@ foreach(program terrace terraced)
   endif()
 endforeach()
 if(TARGET terrace_malloc)  # preloaded by `terrace run`, never linked
-  install(TARGETS terrace_malloc LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT programs)
+  install(TARGETS terrace_malloc terrace_heap_preload LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT programs)
 endif()

@@ -46,8 +46,10 @@ __attribute__((constructor)) void start_up() {
   if (path == nullptr || *path == 0) return;
   if (!set_supply_path(path)) return say("the supervisor's socket path is too long; running on plain malloc");
   uint64_t min_size = supply::min_size_default;
-  if (const char* text = secure_getenv(supply::min_size_variable); text != nullptr && *text != 0)
+  if (const char* text = secure_getenv(supply::min_size_variable);
+      text != nullptr && *text != 0 && strcmp(text, "0") != 0)
     min_size = strtoull(text, nullptr, 10);
+  if (large_from_always != 0) min_size = large_from_always;
   // Below a page each request would cost a page.
   large_from.store(min_size < page_bytes ? page_bytes : min_size, std::memory_order_relaxed);
 }
@@ -277,8 +279,8 @@ bool add_segment(size_t bytes, size_t alignment) {
   Link link;
   if (!link.open() || !link.ask(request, &reply, &fd)) {
     if (!window.supply_gone.exchange(true))
-      say("the supervisor cannot be reached (ended, chroot or change of uid); new memory comes from plain "
-          "malloc");
+      say("the supervisor cannot be reached (ended, chroot, change of uid or a seccomp filter); new memory comes "
+          "from plain malloc");
     return false;
   }
   auto status = static_cast<supply::ReplyStatus>(reply.status);

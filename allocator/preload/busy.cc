@@ -23,6 +23,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "allocator/preload/link.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 
@@ -338,6 +339,12 @@ TERRACE_EXPORT int io_uring_setup(unsigned entries, void* parameters) {
   return function == nullptr ? -ENOSYS : function(entries, parameters);
 }
 
+// The program filters its system calls: that may kill for what the engine's thread does, or for a socket.
+static void before_filter() {
+  quit_engine("the program filters its system calls");
+  forbid_links();
+}
+
 // ---- syscall(): how programs without liburing and libaio make rings and submit
 
 // A system call that wants a look before it is made; the registers are those of syscall().
@@ -346,7 +353,7 @@ extern "C" __attribute__((visibility("hidden"))) void terrace_before_syscall(lon
   if (number == SYS_io_uring_setup) ring_made();
   if (number == SYS_io_submit) hold_requests_for_good(second, reinterpret_cast<struct iocb**>(third));
   // A filter for all threads may kill for what the engine's thread does.
-  if (number == SYS_seccomp) quit_engine("the program filters its system calls");
+  if (number == SYS_seccomp) before_filter();
 }
 
 extern "C" __attribute__((visibility("hidden"))) long terrace_syscall_failed(long result) {
@@ -426,7 +433,7 @@ TERRACE_EXPORT int prctl(int option, ...) {
   long arguments[4];
   for (long& argument : arguments) argument = va_arg(list, long);
   va_end(list);
-  if (option == PR_SET_SECCOMP) quit_engine("the program filters its system calls");
+  if (option == PR_SET_SECCOMP) before_filter();
   return static_cast<int>(::syscall(SYS_prctl, option, arguments[0], arguments[1], arguments[2], arguments[3]));
 }
 

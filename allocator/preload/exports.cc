@@ -1,27 +1,23 @@
-// The functions that a program calls: each decides where its request goes, and nothing else.
+// malloc and its like where small requests are the program's own malloc's (`terrace run --min-size`): each
+// decides where its request goes, and nothing else. allocator/whole/exports.cc is the other library's.
 //
 // Small requests and their blocks belong to the next malloc, large ones to the window. Which of the two owns a
 // block is seen from its address. errno, alignment and the treatment of zero sizes are glibc's.
-#include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <malloc.h>
-#include <pty.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-#include <utmp.h>
 
-#include "allocator/preload/fork.h"
+#include "allocator/preload/export.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/tiers.h"
 #include "allocator/preload/window.h"
 
-#define TERRACE_EXPORT extern "C" __attribute__((visibility("default")))
-
 namespace terrace::preload {
+
+const size_t large_from_always = 0;
+
 namespace {
 
 inline bool is_large(size_t bytes) {
@@ -207,61 +203,4 @@ TERRACE_EXPORT void free_sized(void* block, size_t) {
 
 TERRACE_EXPORT void free_aligned_sized(void* block, size_t, size_t) {
   free(block);
-}
-
-TERRACE_EXPORT int madvise(void* address, size_t bytes, int advice) {
-  if (madvise_large(address, bytes, advice)) return 0;
-  if (ready()) return next.madvise(address, bytes, advice);
-  errno = EAGAIN;
-  return -1;
-}
-
-// fork and all that calls it inside glibc, where it cannot be interposed (daemon, forkpty).
-TERRACE_EXPORT pid_t fork() {
-  if (ready()) return fork_safely(next.fork);
-  errno = EAGAIN;
-  return -1;
-}
-
-TERRACE_EXPORT pid_t __fork() {
-  return fork();
-}
-
-TERRACE_EXPORT pid_t _Fork() {
-  if (ready() && next.bare_fork != nullptr) return fork_safely(next.bare_fork);
-  errno = EAGAIN;
-  return -1;
-}
-
-TERRACE_EXPORT int daemon(int keep_directory, int keep_descriptors) {
-  pid_t pid = fork();
-  if (pid < 0) return -1;
-  if (pid > 0) _exit(0);
-  if (setsid() == -1) return -1;
-  if (keep_directory == 0 && chdir("/") != 0) return -1;
-  if (keep_descriptors == 0) {
-    int null = open("/dev/null", O_RDWR);
-    if (null < 0) return -1;
-    for (int fd = 0; fd <= STDERR_FILENO; ++fd)
-      if (dup2(null, fd) < 0) return -1;
-    if (null > STDERR_FILENO) close(null);
-  }
-  return 0;
-}
-
-TERRACE_EXPORT int forkpty(int* controller, char* name, const struct termios* settings,
-                           const struct winsize* size) {
-  int terminal = -1;
-  if (openpty(controller, &terminal, name, settings, size) == -1) return -1;
-  pid_t pid = fork();
-  if (pid == 0) {
-    close(*controller);
-    if (login_tty(terminal) != 0) _exit(1);
-    return 0;
-  }
-  int saved = errno;
-  close(terminal);
-  if (pid < 0) close(*controller);
-  errno = saved;
-  return pid;
 }

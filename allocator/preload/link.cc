@@ -8,10 +8,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
+
 namespace terrace::preload {
 namespace {
 
 sockaddr_un supply_address;
+std::atomic<bool> forbidden{false};
 constexpr time_t reply_timeout_s = 40;  // above the 30 s that the supervisor waits for a pool manager's restart
 
 template <typename Call>
@@ -28,6 +31,10 @@ void close_raw(int fd) {
   if (fd >= 0) ::syscall(SYS_close, fd);
 }
 
+void forbid_links() {
+  forbidden.store(true, std::memory_order_relaxed);
+}
+
 bool set_supply_path(const char* path) {
   if (strlen(path) >= sizeof(supply_address.sun_path)) return false;
   supply_address.sun_family = AF_UNIX;
@@ -40,6 +47,10 @@ Link::~Link() {
 }
 
 bool Link::open() {
+  if (forbidden.load(std::memory_order_relaxed)) {
+    errno = EPERM;
+    return false;
+  }
   socket_ = static_cast<int>(::syscall(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (socket_ < 0) return false;
   timeval timeout{.tv_sec = reply_timeout_s, .tv_usec = 0};

@@ -10,6 +10,9 @@
 
 namespace terrace::preload {
 
+// From now on no link opens: the program filters its system calls, and a filter may kill for a socket.
+void forbid_links();
+
 // Where the supervisor listens; copied. False: too long for a socket address.
 bool set_supply_path(const char* path);
 

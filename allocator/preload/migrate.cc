@@ -23,9 +23,20 @@ alignas(Migration) char migration_storage[sizeof(Migration)];
 
 }  // namespace
 
+thread_local constinit bool starts_no_thread = false;
+std::atomic<bool> start_is_due{false};
+
+void start_what_is_due() {
+  if (!window.supply_lock.enter()) return;  // a fork: the next request will do
+  if (start_is_due.exchange(false, std::memory_order_relaxed)) migrate_new_segment();
+  window.supply_lock.leave();
+}
+
 void migrate_new_segment() {
   State off = State::off;
   if (shared.ending.load(std::memory_order_relaxed)) return;
+  if (starts_no_thread && shared.state.load(std::memory_order_relaxed) == State::off)
+    return start_is_due.store(true, std::memory_order_relaxed);
   if (!shared.state.compare_exchange_strong(off, State::starting, std::memory_order_relaxed))
     return wake_engine();
   shared.self = new (migration_storage) Migration;

@@ -8,6 +8,7 @@
 // Threads   Any, unless noted. States only advance: off → starting → moving → ended.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -17,6 +18,12 @@ namespace terrace::preload {
 
 // Starts the thread, or tells it of a new segment. supply_lock is held, heap_lock is not.
 void migrate_new_segment();
+
+// A thread that holds locks of the small allocator starts no other one (its start allocates): while this is
+// set, a start that is due is only noted.
+extern thread_local constinit bool starts_no_thread __attribute__((tls_model("initial-exec")));
+extern std::atomic<bool> start_is_due;
+void start_what_is_due();
 
 // The engine may be moving granules. heap_lock is held: it does not change meanwhile but from yes to no.
 bool engine_moves();

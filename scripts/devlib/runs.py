@@ -70,7 +70,7 @@ def tsan(pattern: str) -> None:
 
 # What a bench's question needs beside the program of its name: further programs, and scripts that run Terrace's own.
 _BENCH_ALSO = {"tiering": (["tiersim"], ["bench/redis_tiering.py"])}
-_SCRIPT_NEEDS = ["terrace", "terraced", "terrace_malloc"]
+_SCRIPT_NEEDS = ["terrace", "terraced", "terrace_malloc", "terrace_heap_preload"]
 
 
 def bench(name: str, json_file: str, smoke: bool) -> None:

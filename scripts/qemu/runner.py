@@ -24,7 +24,7 @@ from qemu.skip import EXIT_SKIPPED, Skip, need_busybox, need_emulator
 sys.path.insert(0, str(ROOT / "tests/guest"))
 from catalog import TESTS, GuestTest  # noqa: E402
 
-TARGETS = ("terraced", "terrace", "terrace_malloc", "lease_load", "stubborn_holder", "session_client", "shim_torture",
+TARGETS = ("terraced", "terrace", "terrace_malloc", "terrace_heap_preload", "lease_load", "stubborn_holder", "session_client", "shim_torture",
            "shim_fork_cases", "shim_fake_run", "guest_tenant", "guest_node_range")
 CI_TARGETS = ("terraced", "terrace", "guest_tenant", "session_client")  # what CI's selection starts
 PRESET = "sim"  # optimised, with failpoints; no sanitizers, which emulation would make ten times slower

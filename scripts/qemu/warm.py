@@ -16,7 +16,8 @@ from qemu.cpio import Archive
 from qemu.guest import TOPOLOGIES
 from qemu.kernel import Kernel, closure
 
-TREE_PROGRAMS = ("daemon/terraced", "cli/terrace", "tests/guest/guest_tenant", "allocator/libterrace_malloc.so")
+TREE_PROGRAMS = ("daemon/terraced", "cli/terrace", "tests/guest/guest_tenant", "allocator/libterrace_malloc.so",
+                 "allocator/libterrace_heap.so")
 PROGRAMS = ("/usr/bin/python3", "/bin/bash", "/usr/sbin/modprobe", "/usr/bin/daxctl", "/usr/bin/ndctl", "/usr/bin/cxl")
 PYTHON_MODULES = "ctypes json pathlib queue shutil signal socket subprocess tempfile threading unittest fcntl termios mmap"
 SCRIPTS = ("scripts/qemu/inside.py", "tests/support/*.py", "tests/guest/*.py")

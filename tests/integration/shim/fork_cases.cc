@@ -455,7 +455,7 @@ void in_signals() {
   arm_timer();
   // Only large requests: glibc's own malloc would not survive this.
   for (size_t i = 0; handled < 150; ++i) {
-    void* block = malloc(40'000 + i % 50 * 4096);
+    void* block = malloc(70'000 + i % 50 * 4096);
     if (block == nullptr) wrong("no memory");
     *static_cast<volatile char*>(block) = 1;
     free(block);

@@ -1,0 +1,23 @@
+# libterrace_small.a: Debian's libjemalloc_pic.a, its public functions but malloc and free renamed (calloc to small_calloc),
+# and the functions that extents.cc replaces made weak. hidden.map keeps all of it from the programs.
+find_library(TERRACE_JEMALLOC_PIC libjemalloc_pic.a)
+if(NOT TERRACE_JEMALLOC_PIC)
+  message(FATAL_ERROR "libjemalloc_pic.a is missing: apt-get install libjemalloc-dev")
+endif()
+set(terrace_small_archive ${CMAKE_CURRENT_BINARY_DIR}/libterrace_small.a)
+set(terrace_small_edits)
+foreach(name calloc realloc memalign aligned_alloc valloc posix_memalign malloc_usable_size mallocx rallocx
+        xallocx sallocx dallocx sdallocx nallocx mallctl mallctlnametomib mallctlbymib malloc_stats_print malloc_conf
+        malloc_conf_2_conf_harder malloc_message pthread_atfork
+        _Unwind_Backtrace _Unwind_GetIP)
+  list(APPEND terrace_small_edits --redefine-sym ${name}=small_${name})
+endforeach()
+foreach(name ehooks_default_alloc_impl ehooks_default_dalloc_impl ehooks_default_destroy_impl
+        ehooks_default_commit_impl ehooks_default_decommit_impl ehooks_default_purge_lazy_impl
+        ehooks_default_purge_forced_impl ehooks_default_zero_impl exp_grow_init)
+  list(APPEND terrace_small_edits --weaken-symbol je_${name})
+endforeach()
+add_custom_command(OUTPUT ${terrace_small_archive}
+  COMMAND ${CMAKE_OBJCOPY} ${terrace_small_edits} ${TERRACE_JEMALLOC_PIC} ${terrace_small_archive}
+  DEPENDS ${TERRACE_JEMALLOC_PIC} VERBATIM)
+add_custom_target(terrace_small DEPENDS ${terrace_small_archive})

@@ -1,0 +1,335 @@
+// malloc and its like where the whole heap is the window's (`terrace run`): large blocks are runs of pages
+// there, all others are the embedded small allocator's, whose extents lie there too (extents.cc).
+//
+// Which of the two owns a block: a large one begins on a page of the window that is marked so. The way of a
+// small request through its thread's cache is the small allocator's own, to the instruction. errno, alignment
+// and the treatment of zero sizes are glibc's.
+#include <errno.h>
+#include <malloc.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "allocator/preload/export.h"
+#include "allocator/preload/message.h"
+#include "allocator/preload/migrate.h"
+#include "allocator/preload/next.h"
+#include "allocator/preload/tiers.h"
+#include "allocator/preload/window.h"
+#include "allocator/whole/small.h"
+
+extern "C" void* je_malloc_default(size_t bytes);
+extern "C" void je_free_default(void* block);
+
+namespace terrace::preload {
+
+const size_t large_from_always = whole_large_from;
+
+namespace {
+
+__attribute__((constructor)) void start_small() {
+  align_small_as_glibc();
+}
+
+// A bit a page of the window: a large block begins there. Made with the first one, never given back.
+std::atomic<std::atomic<uint64_t>*> large_bits{nullptr};
+
+std::atomic<uint64_t>* bits() {
+  std::atomic<uint64_t>* now = large_bits.load(std::memory_order_acquire);
+  if (now != nullptr) return now;
+  void* made = ::mmap(nullptr, (window.total_pages + 63) / 64 * sizeof(uint64_t), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made == MAP_FAILED) return nullptr;
+  auto* fresh = static_cast<std::atomic<uint64_t>*>(made);
+  if (large_bits.compare_exchange_strong(now, fresh, std::memory_order_acq_rel)) return fresh;
+  ::munmap(made, (window.total_pages + 63) / 64 * sizeof(uint64_t));
+  return now;
+}
+
+uint64_t bit_of(uint32_t page) {
+  return uint64_t{1} << page % 64;
+}
+
+inline bool may_be_large(const void* block) {
+  return reinterpret_cast<uintptr_t>(block) % page_bytes == 0;
+}
+
+bool is_large_block(const void* block) {
+  if (!may_be_large(block) || !in_window(block)) return false;
+  const std::atomic<uint64_t>* marks = large_bits.load(std::memory_order_acquire);
+  const uint32_t page = window.page_of(block);
+  return marks != nullptr && (marks[page / 64].load(std::memory_order_relaxed) & bit_of(page)) != 0;
+}
+
+void* out_of_memory() {
+  errno = ENOMEM;
+  return nullptr;
+}
+
+// nullptr with refusal use_next: the small allocator may serve it.
+void* large(size_t bytes, size_t alignment, bool zero, Refusal* refusal) {
+  *refusal = Refusal::exhausted;
+  if (bytes > PTRDIFF_MAX) return out_of_memory();
+  const int saved = errno;
+  *refusal = Refusal::use_next;
+  if (large_from.load(std::memory_order_relaxed) == SIZE_MAX) return nullptr;
+  void* block = allocate_large(bytes, alignment, zero, refusal);
+  if (block != nullptr) {
+    std::atomic<uint64_t>* marks = bits();
+    if (marks == nullptr) {
+      free_large(block);
+      *refusal = Refusal::exhausted;
+      return out_of_memory();
+    }
+    const uint32_t page = window.page_of(block);
+    marks[page / 64].fetch_or(bit_of(page), std::memory_order_relaxed);
+  }
+  errno = block == nullptr && *refusal == Refusal::exhausted ? ENOMEM : saved;
+  return block;
+}
+
+void drop_large(void* block) {
+  const uint32_t page = window.page_of(block);
+  large_bits.load(std::memory_order_acquire)[page / 64].fetch_and(~bit_of(page), std::memory_order_relaxed);
+  free_large(block);
+}
+
+__attribute__((noinline)) void* large_malloc(size_t bytes) {
+  Refusal refusal;
+  void* block = large(bytes, 1, false, &refusal);
+  return block == nullptr && refusal == Refusal::use_next ? je_malloc_default(bytes) : block;
+}
+
+void* aligned(size_t alignment, size_t bytes) {
+  if (alignment > SIZE_MAX / 2 + 1) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  size_t power = 1;
+  while (power < alignment) power <<= 1;
+  if (bytes >= whole_large_from) {
+    Refusal refusal;
+    void* block = large(bytes, power, false, &refusal);
+    if (block != nullptr || refusal == Refusal::exhausted) return block;
+  }
+  return small_memalign(power < 16 ? 16 : power, bytes == 0 ? 1 : bytes);
+}
+
+void* move_block(void* block, size_t had, size_t bytes) {
+  void* moved = malloc(bytes);
+  if (moved == nullptr) return nullptr;
+  memcpy(moved, block, had < bytes ? had : bytes);
+  const int saved = errno;
+  free(block);
+  errno = saved;
+  return moved;
+}
+
+struct mallinfo2 numbers() {
+  const SmallNumbers small = small_numbers();
+  struct mallinfo2 info {};
+  size_t large_bytes = 0;
+  if (is_armed() && window.slot != nullptr) {
+    const supply::Slot& slot = *window.slot;
+    large_bytes =
+        slot.live_ddr + slot.live_cxl + slot.live_detached;  // extents of the small allocator included
+  }
+  info.arena = small.mapped_bytes;
+  info.uordblks = small.live_bytes;
+  info.fordblks = small.mapped_bytes > small.live_bytes ? small.mapped_bytes - small.live_bytes : 0;
+  info.hblkhd = large_bytes > small.mapped_bytes ? large_bytes - small.mapped_bytes : 0;
+  info.keepcost = small.retained_bytes;
+  return info;
+}
+
+}  // namespace
+}  // namespace terrace::preload
+
+using namespace terrace::preload;
+
+// malloc and free are the small allocator's own (CMakeLists.txt gives it the names); what their thread caches
+// do not serve comes here (redirect.py) instead of to its slow paths.
+extern "C" __attribute__((visibility("hidden"))) void* terrace_malloc_slowly(size_t bytes) {
+  if (start_is_due.load(std::memory_order_relaxed)) [[unlikely]]
+    start_what_is_due();
+  if (bytes >= whole_large_from) [[unlikely]]
+    return large_malloc(bytes);
+  return je_malloc_default(bytes);
+}
+
+extern "C" __attribute__((visibility("hidden"))) void terrace_free_slowly(void* block) {
+  if (is_large_block(block)) return drop_large(block);
+  je_free_default(block);
+}
+
+TERRACE_EXPORT void* calloc(size_t count, size_t bytes_each) {
+  size_t bytes;
+  if (__builtin_mul_overflow(count, bytes_each, &bytes)) return out_of_memory();
+  if (bytes < whole_large_from) [[likely]]
+    return small_calloc(count, bytes_each);
+  Refusal refusal;
+  void* block = large(bytes, 1, true, &refusal);
+  return block == nullptr && refusal == Refusal::use_next ? small_calloc(count, bytes_each) : block;
+}
+
+TERRACE_EXPORT void* realloc(void* block, size_t bytes) {
+  if (block == nullptr) return malloc(bytes);
+  if (!is_large_block(block)) {
+    if (bytes < whole_large_from) return small_realloc(block, bytes);
+    const size_t had = small_malloc_usable_size(block);
+    return had >= bytes ? block : move_block(block, had, bytes);
+  }
+  if (bytes == 0) {
+    drop_large(block);
+    return nullptr;
+  }
+  if (bytes > PTRDIFF_MAX) return out_of_memory();
+  if (bytes >= whole_large_from && resize_large(block, bytes)) return block;
+  return move_block(block, usable_large(block), bytes);
+}
+
+TERRACE_EXPORT void* reallocarray(void* block, size_t count, size_t bytes_each) {
+  size_t bytes;
+  if (__builtin_mul_overflow(count, bytes_each, &bytes)) return out_of_memory();
+  return realloc(block, bytes);
+}
+
+TERRACE_EXPORT void* memalign(size_t alignment, size_t bytes) {
+  return aligned(alignment, bytes);
+}
+
+TERRACE_EXPORT void* aligned_alloc(size_t alignment, size_t bytes) {
+  return aligned(alignment, bytes);
+}
+
+TERRACE_EXPORT int posix_memalign(void** block, size_t alignment, size_t bytes) {
+  if (alignment % sizeof(void*) != 0 || alignment == 0 || (alignment & (alignment - 1)) != 0) return EINVAL;
+  const int saved = errno;
+  void* made = aligned(alignment, bytes);
+  errno = saved;
+  if (made == nullptr) return ENOMEM;
+  *block = made;
+  return 0;
+}
+
+TERRACE_EXPORT void* valloc(size_t bytes) {
+  return aligned(page_bytes, bytes);
+}
+
+TERRACE_EXPORT void* pvalloc(size_t bytes) {
+  if (bytes > SIZE_MAX - page_bytes) return out_of_memory();
+  return aligned(page_bytes, bytes == 0 ? page_bytes : (bytes + page_bytes - 1) & ~(page_bytes - 1));
+}
+
+TERRACE_EXPORT size_t malloc_usable_size(void* block) {
+  if (block == nullptr) return 0;
+  return is_large_block(block) ? usable_large(block) : small_malloc_usable_size(block);
+}
+
+TERRACE_EXPORT int malloc_trim(size_t) {
+  constexpr const char* all_arenas = "arena.4096.purge";
+  const bool ours = trim_large();
+  return small_mallctl(all_arenas, nullptr, nullptr, nullptr, 0) == 0 || ours ? 1 : 0;
+}
+
+TERRACE_EXPORT int mallopt(int, int) {
+  return 1;  // as glibc: what is no use here is no error
+}
+
+TERRACE_EXPORT struct mallinfo2 mallinfo2() {
+  return numbers();
+}
+
+TERRACE_EXPORT struct mallinfo mallinfo() {
+  const struct mallinfo2 wide = numbers();
+  struct mallinfo info {};
+  info.arena = static_cast<int>(wide.arena);
+  info.hblkhd = static_cast<int>(wide.hblkhd);
+  info.uordblks = static_cast<int>(wide.uordblks);
+  info.fordblks = static_cast<int>(wide.fordblks);
+  info.keepcost = static_cast<int>(wide.keepcost);
+  return info;
+}
+
+TERRACE_EXPORT int malloc_info(int options, FILE* stream) {
+  if (options != 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  const struct mallinfo2 now = numbers();
+  fprintf(stream,
+          "<malloc version=\"1\">\n<heap nr=\"0\">\n<total type=\"rest\" count=\"0\" size=\"%zu\"/>\n"
+          "<system type=\"current\" size=\"%zu\"/>\n</heap>\n<total type=\"mmap\" count=\"0\" "
+          "size=\"%zu\"/>\n</malloc>\n",
+          now.fordblks, now.arena, now.hblkhd);
+  return 0;
+}
+
+TERRACE_EXPORT void malloc_stats() {
+  const struct mallinfo2 now = numbers();
+  say("small blocks: %u KiB live", now.uordblks >> 10);
+  say("small blocks: %u KiB mapped", now.arena >> 10);
+  say("large blocks: %u KiB live", now.hblkhd >> 10);
+}
+
+// C23. glibc 2.36 has no such functions: a program that finds them gets free.
+TERRACE_EXPORT void free_sized(void* block, size_t) {
+  free(block);
+}
+
+TERRACE_EXPORT void free_aligned_sized(void* block, size_t, size_t) {
+  free(block);
+}
+
+// jemalloc's own interface, which programs linked to it use beside malloc (redis to defragment): they get the
+// blocks of this heap, not of a second one.
+TERRACE_EXPORT void* mallocx(size_t bytes, int flags) {
+  return small_mallocx(bytes, flags);
+}
+
+TERRACE_EXPORT void* rallocx(void* block, size_t bytes, int flags) {
+  return is_large_block(block) ? realloc(block, bytes) : small_rallocx(block, bytes, flags);
+}
+
+TERRACE_EXPORT size_t xallocx(void* block, size_t bytes, size_t extra, int flags) {
+  if (!is_large_block(block)) return small_xallocx(block, bytes, extra, flags);
+  if (bytes >= whole_large_from) resize_large(block, bytes);
+  return usable_large(block);
+}
+
+TERRACE_EXPORT size_t sallocx(const void* block, int flags) {
+  return is_large_block(block) ? usable_large(block) : small_sallocx(block, flags);
+}
+
+TERRACE_EXPORT void dallocx(void* block, int flags) {
+  if (is_large_block(block)) return drop_large(block);
+  small_dallocx(block, flags);
+}
+
+TERRACE_EXPORT void sdallocx(void* block, size_t bytes, int flags) {
+  if (is_large_block(block)) return drop_large(block);
+  small_sdallocx(block, bytes, flags);
+}
+
+TERRACE_EXPORT size_t nallocx(size_t bytes, int flags) {
+  return small_nallocx(bytes, flags);
+}
+
+TERRACE_EXPORT int mallctl(const char* name, void* old, size_t* old_bytes, void* fresh, size_t fresh_bytes) {
+  return small_mallctl(name, old, old_bytes, fresh, fresh_bytes);
+}
+
+TERRACE_EXPORT int mallctlnametomib(const char* name, size_t* mib, size_t* mib_length) {
+  return small_mallctlnametomib(name, mib, mib_length);
+}
+
+TERRACE_EXPORT int mallctlbymib(const size_t* mib, size_t mib_length, void* old, size_t* old_bytes, void* fresh,
+                                size_t fresh_bytes) {
+  return small_mallctlbymib(mib, mib_length, old, old_bytes, fresh, fresh_bytes);
+}
+
+TERRACE_EXPORT void malloc_stats_print(void (*write)(void*, const char*), void* opaque, const char* options) {
+  small_malloc_stats_print(write, opaque, options);
+}

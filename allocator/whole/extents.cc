@@ -1,0 +1,191 @@
+// Where the small allocator's memory comes from and goes to: the window first, plain memory where there is
+// none.
+//
+// jemalloc asks for an extent (2 MiB and more) through the functions below, whose own versions are weak in the
+// embedded archive. Its book-keeping (base blocks) is plain memory: it is not the program's, and never moves.
+//
+// Extents are kept for good. Freed pages go back to the kernel where they are private memory of the DDR part or
+// plain; pages of leases and of a front that migrates keep their bytes, since dropping a mapping of a shared
+// file drops nothing, and jemalloc is told so.
+//
+// Its fork handlers are left out where the process has one thread: what a signal handler's fork has interrupted
+// in the middle of malloc would wait for itself, and goes on in the child as it does in the parent.
+//
+// Threads   Any, with jemalloc's locks held. A fork refuses the window's locks and is served plainly (lock.h).
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/single_threaded.h>
+
+#include "allocator/preload/migrate.h"
+#include "allocator/preload/next.h"
+#include "allocator/preload/tiers.h"
+#include "allocator/preload/window.h"
+#include "allocator/whole/small.h"
+
+using namespace terrace::preload;
+
+extern "C" {
+
+extern uint8_t je_sz_size2index_tab[];
+void* je_extent_alloc_mmap(void* wanted, size_t bytes, size_t alignment, bool* zero, bool* commit);
+bool je_extent_dalloc_mmap(void* extent, size_t bytes);
+}
+
+namespace {
+
+// The first extents of a process are plain memory, so that a program which needs no more never looks for a
+// supervisor: every shell command would pay for that.
+constexpr size_t plain_bytes_first = 4u << 20;
+std::atomic<size_t> plain_bytes{0};
+
+bool window_wanted(size_t bytes) {
+  if (large_from.load(std::memory_order_relaxed) == SIZE_MAX || next.madvise == nullptr) return false;
+  size_t had = plain_bytes.load(std::memory_order_relaxed);
+  do
+    if (had + bytes > plain_bytes_first) return true;
+  while (!plain_bytes.compare_exchange_weak(had, had + bytes, std::memory_order_relaxed));
+  return false;
+}
+
+// Private memory that the kernel drops when asked to.
+bool is_droppable(const void* pages) {
+  if (!in_window(pages)) return true;
+  return !window.tiered && window.page_of(pages) < window.ddr_pages;
+}
+
+bool drop(void* pages, size_t bytes) {
+  const int saved = errno;
+  const bool dropped =
+      is_droppable(pages) && next.madvise != nullptr && next.madvise(pages, bytes, MADV_DONTNEED) == 0;
+  errno = saved;
+  return dropped;
+}
+
+}  // namespace
+
+extern "C" {
+
+using ForkHandler = void (*)();
+int __register_atfork(ForkHandler, ForkHandler, ForkHandler, void*);
+extern void* __dso_handle;
+}
+
+namespace {
+
+ForkHandler small_prepare, small_parent, small_child;
+bool fork_prepared = false;  // one fork at a time: the C library sees to it
+
+void prepare_fork() {
+  fork_prepared = __libc_single_threaded == 0;
+  if (fork_prepared) small_prepare();
+}
+
+void end_fork_in_parent() {
+  if (fork_prepared) small_parent();
+}
+
+void end_fork_in_child() {
+  if (fork_prepared) small_child();
+}
+
+}  // namespace
+
+// jemalloc's names and their meanings: true is failure.
+extern "C" {
+
+// Heap profiles are not offered: no need for the unwinder's library in every program.
+int small__Unwind_Backtrace(void*, void*) {
+  return 5;  // the end of the stack
+}
+uintptr_t small__Unwind_GetIP(void*) {
+  return 0;
+}
+
+int small_pthread_atfork(ForkHandler prepare, ForkHandler parent, ForkHandler child) {
+  small_prepare = prepare;
+  small_parent = parent;
+  small_child = child;
+  return __register_atfork(prepare_fork, end_fork_in_parent, end_fork_in_child, &__dso_handle);
+}
+
+extern const char* small_malloc_conf_2_conf_harder;
+__attribute__((visibility("hidden"))) const char* small_malloc_conf_2_conf_harder =
+    "retain:true,zero_realloc:free,abort:false,abort_conf:false";
+
+void* je_ehooks_default_alloc_impl(void*, void* wanted, size_t bytes, size_t alignment, bool* zero,
+                                   bool* commit, unsigned) {
+  if (!window_wanted(bytes)) return je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit);
+  if (wanted != nullptr) return nullptr;
+  const int saved = errno;
+  Refusal refusal;
+  starts_no_thread = true;
+  void* extent = allocate_large(bytes, alignment, true, &refusal);
+  starts_no_thread = false;
+  errno = saved;
+  if (extent != nullptr) {
+    *zero = *commit = true;
+    return extent;
+  }
+  return refusal == Refusal::use_next ? je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit) : nullptr;
+}
+
+bool je_ehooks_default_dalloc_impl(void* extent, size_t bytes) {
+  return in_window(extent) || je_extent_dalloc_mmap(extent, bytes);
+}
+
+void je_ehooks_default_destroy_impl(void*, size_t) {}
+
+bool je_ehooks_default_commit_impl(void*, size_t, size_t) {
+  return false;
+}
+
+bool je_ehooks_default_decommit_impl(void*, size_t, size_t) {
+  return true;
+}
+
+bool je_ehooks_default_purge_lazy_impl(void*, size_t, size_t) {
+  return true;
+}
+
+bool je_ehooks_default_purge_forced_impl(void* extent, size_t offset, size_t bytes) {
+  return !drop(static_cast<char*>(extent) + offset, bytes);
+}
+
+void je_ehooks_default_zero_impl(void* pages, size_t bytes) {
+  if (bytes < (1u << 20) || !drop(pages, bytes)) memset(pages, 0, bytes);
+}
+
+// Extents grow from 2 MiB to 8 MiB at most, by numbers of jemalloc's page size classes: beyond that a budget
+// that is nearly used up would be asked for what it cannot have.
+struct ExtentGrowth {
+  unsigned next, limit;
+};
+void je_exp_grow_init(ExtentGrowth* growth) {
+  *growth = {.next = 31, .limit = 39};
+}
+}
+
+namespace terrace::preload {
+
+void align_small_as_glibc() {
+  free(malloc(1));  // it has started after that
+  je_sz_size2index_tab[0] = je_sz_size2index_tab[1] = je_sz_size2index_tab[2];
+}
+
+SmallNumbers small_numbers() {
+  uint64_t epoch = 1;
+  size_t length = sizeof(epoch);
+  small_mallctl("epoch", &epoch, &length, &epoch, sizeof(epoch));
+  auto number = [](const char* name) {
+    size_t value = 0, value_bytes = sizeof(value);
+    return small_mallctl(name, &value, &value_bytes, nullptr, 0) == 0 ? value : 0;
+  };
+  return {.live_bytes = number("stats.allocated"),
+          .resident_bytes = number("stats.active"),
+          .mapped_bytes = number("stats.mapped"),
+          .retained_bytes = number("stats.retained")};
+}
+
+}  // namespace terrace::preload

@@ -1,0 +1,53 @@
+// The allocator of small requests: jemalloc 5.3, as Debian builds it for being linked into libraries
+// (libjemalloc_pic.a), its functions renamed by embed.cmake so that none of them is in a program's way. malloc
+// and free keep their names: they are what programs call, and end in exports.cc where a thread's cache does not
+// serve them.
+//
+// Its memory comes from extents.cc. Everything here may be called from the first instruction of a process on;
+// it starts itself, and its own fork handlers are registered then.
+//
+// Threads   Any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+void* small_calloc(size_t count, size_t bytes_each);
+void* small_realloc(void* block, size_t bytes);
+void* small_memalign(size_t alignment, size_t bytes);
+int small_posix_memalign(void** block, size_t alignment, size_t bytes);
+size_t small_malloc_usable_size(const void* block);
+
+void* small_mallocx(size_t bytes, int flags);
+void* small_rallocx(void* block, size_t bytes, int flags);
+size_t small_xallocx(void* block, size_t bytes, size_t extra, int flags);
+size_t small_sallocx(const void* block, int flags);
+void small_dallocx(void* block, int flags);
+void small_sdallocx(void* block, size_t bytes, int flags);
+size_t small_nallocx(size_t bytes, int flags);
+int small_mallctl(const char* name, void* old, size_t* old_bytes, void* fresh, size_t fresh_bytes);
+int small_mallctlnametomib(const char* name, size_t* mib, size_t* mib_length);
+int small_mallctlbymib(const size_t* mib, size_t mib_length, void* old, size_t* old_bytes, void* fresh,
+                       size_t fresh_bytes);
+void small_malloc_stats_print(void (*write)(void*, const char*), void* opaque, const char* options);
+}
+
+namespace terrace::preload {
+
+// Requests of at least this many bytes are large: runs of pages in the window, one a block.
+inline constexpr size_t whole_large_from = 64 * 1024;
+
+// Blocks of 8 bytes get 16, aligned so, as glibc gives them. Called once, before the program runs.
+void align_small_as_glibc();
+
+struct SmallNumbers {
+  size_t live_bytes;      // asked for, rounded up to size classes
+  size_t resident_bytes;  // in pages that hold them
+  size_t mapped_bytes;
+  size_t retained_bytes;  // of extents that are kept and not resident
+};
+SmallNumbers small_numbers();
+
+}  // namespace terrace::preload
