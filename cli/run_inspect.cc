@@ -106,7 +106,7 @@ std::string obstacle_of_elf(std::string_view bytes) {
   if (bytes.size() < sizeof(header)) return "it is no complete ELF program";
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64)
-    return "it is built for another machine than libterrace_malloc.so";
+    return "it is built for another machine than the preload library";
   bool has_loader = false;
   for (unsigned int i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr part;
@@ -118,6 +118,9 @@ std::string obstacle_of_elf(std::string_view bytes) {
   if (!has_loader) return "it is statically linked, so no library can take the place of its malloc";
   if (const char* name = allocator_inside(bytes))
     return std::string("it brings its own allocator inside (") + name + "), which does not call malloc";
+  // In two parts, as above.
+  if (bytes.find(std::string("__asan") + "_init") != std::string_view::npos)
+    return "it is built with AddressSanitizer, which needs its own malloc";
   return {};
 }
 

@@ -279,7 +279,8 @@ bool add_segment(size_t bytes, size_t alignment) {
   Link link;
   if (!link.open() || !link.ask(request, &reply, &fd)) {
     if (!window.supply_gone.exchange(true))
-      say("the supervisor cannot be reached (ended, chroot, change of uid or a seccomp filter); new memory comes "
+      say("the supervisor cannot be reached (ended, chroot, change of uid or a seccomp filter); new memory "
+          "comes "
           "from plain malloc");
     return false;
   }

@@ -112,7 +112,7 @@ struct Window {
 extern Window window;
 
 // What the exported functions test on every call. Set once the window is armed.
-extern std::atomic<size_t> large_from;   // requests of at least this many bytes are large; SIZE_MAX: none are
+extern std::atomic<size_t> large_from;  // requests of at least this many bytes are large; SIZE_MAX: none are
 // Each library's own: 0, or what large_from becomes whatever the environment says.
 extern const size_t large_from_always;
 extern std::atomic<size_t> window_span;  // bytes; 0 before

@@ -35,6 +35,7 @@ SKIP_EXIT_CODE = 77
 _PLACES = {
     "terraced": ("daemon/terraced", "daemon/main/terraced", "daemon/rpc/terraced", "bin/terraced"),
     "terrace": ("cli/terrace", "bin/terrace"),
+    "libterrace_heap.so": ("allocator/libterrace_heap.so", "lib/libterrace_heap.so"),
     "libterrace_malloc.so": ("allocator/libterrace_malloc.so", "allocator/preload/libterrace_malloc.so",
                              "lib/libterrace_malloc.so"),
 }

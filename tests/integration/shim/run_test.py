@@ -25,7 +25,7 @@ class RunTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.t = Harness(devices={"a": "256M", "b": "256M"}, name="run",
-                        env={"TERRACE_MALLOC_LIBRARY": find_binary("libterrace_malloc.so")})
+                        env={"TERRACE_MALLOC_LIBRARY": find_binary("libterrace_heap.so")})
         cls.addClassCleanup(cls.t.close)
         cls.t.env["XDG_RUNTIME_DIR"] = str(cls.t.directory)  # a supervisor that is killed leaves its socket there
         cls.t.start()
@@ -62,7 +62,7 @@ class RunTest(unittest.TestCase):
         result = self.run_program("/bin/sh", "-c", "echo $LD_PRELOAD", options=("--cxl", "64M"),
                                   env={"LD_PRELOAD": "libm.so.6", "ASAN_OPTIONS": "verify_asan_link_order=0"})
         first, second = result.out.strip().split(":")
-        self.assertTrue(first.endswith("/libterrace_malloc.so"))
+        self.assertTrue(first.endswith("/libterrace_heap.so"))
         self.assertEqual(second, "libm.so.6")
 
     # -- what is refused, and how it is said
@@ -110,7 +110,9 @@ class RunTest(unittest.TestCase):
         result = self.run_program(self.t.terrace, "--version", options=("--cxl", "64M"),
                                   env={"ASAN_OPTIONS": "verify_asan_link_order=0"})
         self.assertNotIn("brings its own allocator", result.err)
-        self.assertTrue(result.stats["supervised"])
+        sanitized = b"__asan_init" in pathlib.Path(self.t.terrace).read_bytes()
+        self.assertEqual("AddressSanitizer" in result.err, sanitized)
+        self.assertEqual(result.stats["supervised"], not sanitized)
 
     def test_a_program_with_a_strange_name_gets_its_memory(self):
         strange = self.t.directory / "na\nme\x7f"
@@ -227,7 +229,7 @@ class PlainUserTest(unittest.TestCase):
 
     def run_program(self, seconds, configuration="", *options):
         t = Harness(devices={"a": "128M"}, name="plain-run", daemon_args=["--allow-unmapped-uids"],
-                    env={"TERRACE_MALLOC_LIBRARY": find_binary("libterrace_malloc.so")})
+                    env={"TERRACE_MALLOC_LIBRARY": find_binary("libterrace_heap.so")})
         self.addCleanup(t.close)
         file = t.directory / "terraced.toml"
         file.write_text(configuration)
