@@ -14,7 +14,7 @@ from devlib.output import Failure, Heartbeat, Skipped, complain, duration, note,
 
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from terrace_harness import Harness, HarnessError, can_mount, find_binary  # noqa: E402
+from terrace_harness import Harness, HarnessError, can_mount  # noqa: E402
 
 from devlib.apps.registry import all_apps  # noqa: E402
 from devlib.apps.side import AppSkipped, Side  # noqa: E402
@@ -96,8 +96,7 @@ def _one(app, arguments) -> dict:
         return dict(report, result="skipped", reason=f"apt-get install {' '.join(packages)}")
     build = arguments.build_dir or str(build_dir("release"))
     service = Harness(devices=POOL_DEVICES, name="apps", build_dir=build, mount=can_mount(), keep=arguments.keep,
-                      daemon_args=["--allow-unmapped-uids"],
-                      env={"TERRACE_MALLOC_LIBRARY": find_binary("libterrace_malloc.so", build)})
+                      daemon_args=["--allow-unmapped-uids"])
     try:
         service.start()
         service.create_pool("p")

@@ -22,8 +22,9 @@ from terrace_harness import wait_until
 
 PYTHON = "/usr/bin/python3"
 # Programs see nothing of these of ours: a locale, a preload or an option would be a difference of its own.
-_UNSET = ("LD_PRELOAD", "TERRACE_SUPPLY", "TERRACE_MIN_SIZE", "TERRACE_SOCKET", "ASAN_OPTIONS", "MALLOC_CONF",
-          "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "JAVA_TOOL_OPTIONS", "NODE_OPTIONS", "MAKEFLAGS", "CI")
+_UNSET = ("LD_PRELOAD", "TERRACE_SUPPLY", "TERRACE_MIN_SIZE", "TERRACE_SOCKET", "TERRACE_MALLOC_LIBRARY",
+          "ASAN_OPTIONS", "MALLOC_CONF", "PYTHONPATH", "PYTHONSTARTUP",
+          "VIRTUAL_ENV", "JAVA_TOOL_OPTIONS", "NODE_OPTIONS", "MAKEFLAGS", "CI")
 # Of all runs of a side: sums, but of peaks the largest.
 _COUNTED = ("runs", "unsupervised", "no_stats", "processes", "leased_bytes_peak", "live_bytes_peak", "allocations_ddr",
             "allocations_cxl", "promotions", "demotions", "stalled_us", "forks_switched", "forks_refused", "fallbacks",
