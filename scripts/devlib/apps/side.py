@@ -18,7 +18,7 @@ import time
 
 from devlib.apps.memory import MemorySampler, children_of
 from devlib.output import Failure
-from terrace_harness import wait_until
+from terrace_harness import process_alive, wait_until
 
 PYTHON = "/usr/bin/python3"
 # Programs see nothing of these of ours: a locale, a preload or an option would be a difference of its own.
@@ -192,10 +192,12 @@ class Side:
 
     def kill(self, process) -> None:
         """By pid, the supervisor last: it would outlive its program otherwise."""
-        for pid in [*reversed(children_of(process.pid)), process.pid]:
+        tree = [*reversed(children_of(process.pid)), process.pid]
+        for pid in tree:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait(30)
+        wait_until(lambda: not any(process_alive(pid) for pid in tree), 30, "the end of killed processes")
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream:
                 stream.close()
