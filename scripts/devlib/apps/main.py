@@ -19,7 +19,7 @@ from terrace_harness import Harness, HarnessError, can_mount  # noqa: E402
 from devlib.apps.registry import all_apps  # noqa: E402
 from devlib.apps.side import AppSkipped, Side  # noqa: E402
 
-TARGETS = ["terrace", "terraced", "terrace_malloc"]
+TARGETS = ["terrace", "terraced", "terrace_malloc", "terrace_heap_preload"]
 # With the DDR of each app: so small that most need leased memory and have something to move. `--run-args` overrides.
 DEFAULT_CXL = "1G"
 POOL_DEVICES = {"a": "1G", "b": "1G"}
