@@ -113,6 +113,13 @@ uint32_t PageHeap::lower_bound(uint8_t arena, uint32_t pages, uint32_t first) co
   return best;
 }
 
+uint32_t PageHeap::longest_free_run(uint8_t arena) const {
+  uint32_t pages = 0;
+  for (uint32_t link = root_[arena]; link != 0; link = records_[page_of(link)].right)
+    pages = records_[page_of(link)].pages;
+  return pages;
+}
+
 uint32_t PageHeap::aligned_skip(uint32_t first, uint32_t align_pages) const {
   uint64_t number = first_page_number_ + first;
   return static_cast<uint32_t>((align_pages - (number & (align_pages - 1))) & (align_pages - 1));

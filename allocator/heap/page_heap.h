@@ -81,6 +81,7 @@ class PageHeap {
   const RunRecord& run(uint32_t first) const { return records_[first]; }
   RunRecord& run(uint32_t first) { return records_[first]; }
   uint64_t free_pages(uint8_t arena) const { return free_pages_[arena]; }
+  uint32_t longest_free_run(uint8_t arena) const;  // pages; 0: none is free
   uint32_t page_count() const { return page_count_; }
 
   // Dirty: may hold bytes other than zero. Kept per page, across splits and merges.

@@ -24,7 +24,8 @@ std::atomic<uintptr_t> window_base{0};
 
 namespace {
 
-constexpr size_t window_alignment = 2u << 20;  // huge pages for the DDR part, granules of the leases
+constexpr size_t window_alignment = 2u << 20;       // huge pages for the DDR part, granules of the leases
+constexpr size_t wide_bytes_max = size_t{4} << 40;  // twice that many bytes are 2^31 pages
 constexpr uint64_t retry_exhausted_ns = 100'000'000;
 constexpr uint64_t retry_unavailable_ns = 1'000'000'000;
 constexpr uint64_t free_dirty_bytes_max = 64u << 20;
@@ -115,8 +116,8 @@ bool reserve_exactly(size_t ddr_bytes, size_t front_bytes, size_t bytes) {
   return true;
 }
 
-// Reserves the window. Where memory does not migrate, its DDR part has twice as many addresses as the budget
-// has pages, for when the free ones lie scattered (design/0010). Where addresses are limited (ulimit -v) it has
+// Reserves the window. Where memory does not migrate, it has twice as many addresses as the budgets have pages,
+// for when the free ones lie scattered (design/0010). Where addresses are limited (ulimit -v) it has
 // none to spare, and all of the window is at most half of that limit, since the program's own mappings need the
 // rest.
 bool reserve(size_t ddr_bytes, size_t cxl_bytes) {
@@ -125,8 +126,8 @@ bool reserve(size_t ddr_bytes, size_t cxl_bytes) {
   rlimit limit{};
   if (addresses_are_limited(&limit)) {
     if (bytes > limit.rlim_cur / 2) bytes = limit.rlim_cur / 2;
-  } else if (!may_migrate() && ddr_bytes > 0 &&
-             reserve_exactly(ddr_bytes, 2 * ddr_bytes, 2 * ddr_bytes + cxl_bytes)) {
+  } else if (!may_migrate() && wanted <= wide_bytes_max &&
+             reserve_exactly(ddr_bytes, 2 * ddr_bytes, 2 * (ddr_bytes + cxl_bytes))) {
     return true;
   }
   for (; bytes >= window_alignment; bytes = bytes / 2) {
@@ -138,6 +139,10 @@ bool reserve(size_t ddr_bytes, size_t cxl_bytes) {
     return true;
   }
   return false;
+}
+
+uint32_t pages_of(size_t bytes) {
+  return static_cast<uint32_t>((bytes + page_bytes - 1) / page_bytes);
 }
 
 supply::Request request_for(supply::RequestKind kind) {
@@ -242,6 +247,8 @@ bool arm_locked() {
   window.tiered = map_front(link);
   if (window.ddr_pages > 0)
     window.heap.add({0, window.ddr_pages}, window.tiered ? reserve_arena : ddr_arena, false);
+  if (window.total_pages > window.front_pages)
+    window.heap.add({window.front_pages, window.total_pages - window.front_pages}, address_arena, false);
   describe_window_in_slot();
   window_base.store(reinterpret_cast<uintptr_t>(window.base), std::memory_order_relaxed);
   window_span.store(size_t{window.total_pages} * page_bytes, std::memory_order_release);
@@ -262,15 +269,41 @@ bool arm() {
   return result;
 }
 
-bool add_segment(size_t bytes, size_t alignment) {
-  if (window.supply_gone.load(std::memory_order_relaxed)) return false;
-  size_t left = size_t{window.total_pages - window.mapped_pages} * page_bytes;
-  size_t needed = bytes + (alignment > window_alignment ? alignment : 0);
-  if (window.segment_count == supply::segments_max || needed > left || now_ns() < window.segment_retry_ns)
-    return false;
+namespace {
 
+enum class Answer { mapped, full, failed };
+
+// Maps the lease behind `fd`. Takes heap_lock, which is never refused here: a fork would hold supply_lock.
+bool map_segment(int fd, uint64_t key, uint32_t least_pages, uint64_t bytes, uint32_t index) {
+  const size_t unit = window.tiered ? granule_bytes : page_bytes;
+  const uint64_t most = bytes / unit * unit / page_bytes;
+  if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
+  const heap::PageSpan span =
+      take_addresses(least_pages, most < window.total_pages ? static_cast<uint32_t>(most) : window.total_pages);
+  window.heap_lock.leave();
+  if (span.pages == 0) return false;
+  char* const at = window.address(span.first);
+  const size_t mapped = size_t{span.pages} * page_bytes;
+  bool ok = ::mmap(at, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == at;
+  if (ok && window.tiered) next.madvise(at, mapped, MADV_HUGEPAGE);  // as the engine maps: neighbours join
+  // W1: a child made behind this library's back gets no shared page to corrupt; it gets SIGSEGV.
+  const bool usable = ok && next.madvise(at, mapped, MADV_DONTFORK) == 0;
+  // Back to a reservation; if even that fails the addresses stay in use, by nobody.
+  const bool reserved = !usable && ::mmap(at, mapped, PROT_NONE,
+                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == at;
+  if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
+  if (usable)
+    note_new_segment(index, key, span);
+  else if (reserved)
+    return_addresses(span);
+  window.heap_lock.leave();
+  return usable;
+}
+
+Answer ask_for_segment(size_t needed) {
+  const uint32_t index = next_segment_index();
   supply::Request request = request_for(supply::RequestKind::segment);
-  request.segment_index = window.segment_count;
+  request.segment_index = index;
   request.bytes = needed;
   supply::Reply reply{};
   int fd = -1;
@@ -282,39 +315,40 @@ bool add_segment(size_t bytes, size_t alignment) {
       say("the supervisor cannot be reached (ended, chroot, change of uid or a seccomp filter); new memory "
           "comes "
           "from plain malloc");
-    return false;
+    return Answer::failed;
   }
   auto status = static_cast<supply::ReplyStatus>(reply.status);
   window.manager_away.store(status == supply::ReplyStatus::unavailable, std::memory_order_relaxed);
-  if (status != supply::ReplyStatus::ok || fd < 0 || reply.bytes < needed) {
-    close_raw(fd);
-    window.segment_retry_ns =
-        now_ns() + (status == supply::ReplyStatus::unavailable ? retry_unavailable_ns : retry_exhausted_ns);
-    return false;
-  }
-  size_t mapped =
-      (reply.bytes < left ? reply.bytes : left) & ~((window.tiered ? granule_bytes : page_bytes) - 1);
-  heap::PageSpan span{window.mapped_pages, static_cast<uint32_t>(mapped / page_bytes)};
-  char* at = window.address(span.first);
-  bool ok = ::mmap(at, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == at;
+  const bool granted = status == supply::ReplyStatus::ok && fd >= 0 && reply.bytes >= needed;
+  const bool mapped = granted && map_segment(fd, reply.segment_key, pages_of(needed), reply.bytes, index);
   close_raw(fd);
-  if (ok && window.tiered) next.madvise(at, mapped, MADV_HUGEPAGE);  // as the engine maps: neighbours join
-  // W1: a child made behind this library's back gets no shared page to corrupt; it gets SIGSEGV.
-  if (!ok || next.madvise(at, mapped, MADV_DONTFORK) != 0) {
-    // Back to a reservation; if even that fails the range stays unused, which mapped_pages ensures.
-    if (ok &&
-        ::mmap(at, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != at)
-      window.mapped_pages += span.pages;
-    window.segment_retry_ns = now_ns() + retry_unavailable_ns;
+  if (mapped) return Answer::mapped;
+  const bool away = status == supply::ReplyStatus::unavailable || granted;
+  std::atomic_ref<uint64_t>(window.segment_retry_ns)
+      .store(now_ns() + (away ? retry_unavailable_ns : retry_exhausted_ns), std::memory_order_relaxed);
+  return away ? Answer::failed : Answer::full;
+}
+
+}  // namespace
+
+bool add_segment(size_t bytes, size_t alignment) {
+  if (window.supply_gone.load(std::memory_order_relaxed)) return false;
+  const size_t needed = bytes + (alignment > window_alignment ? alignment : 0);
+  const size_t window_bytes = size_t{window.total_pages} * page_bytes;
+  if (needed > window_bytes || next_segment_index() == supply::segments_max ||
+      window.heap.free_pages(address_arena) < pages_of(needed))
     return false;
+  Answer answer = Answer::full;
+  if (now_ns() >= std::atomic_ref<uint64_t>(window.segment_retry_ns).load(std::memory_order_relaxed))
+    answer = ask_for_segment(needed);
+  if (answer == Answer::full) {
+    // What this process holds without using it may be what is missing.
+    if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
+    const bool any = give_up_free_segments();
+    window.heap_lock.leave();
+    if (any) answer = ask_for_segment(needed);
   }
-  // Never refused: a fork would hold supply_lock, and this thread does not hold heap_lock.
-  if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
-  window.segments[window.segment_count] = {reply.segment_key, span};
-  window.heap.add(span, shared_arena(window.segment_count), false);
-  window.mapped_pages += span.pages;
-  std::atomic_ref<uint32_t>(window.segment_count).store(window.segment_count + 1, std::memory_order_release);
-  window.heap_lock.leave();
+  if (answer != Answer::mapped) return false;
   if (window.tiered) migrate_new_segment();
   return true;
 }

@@ -225,6 +225,7 @@ void free_locked(uint32_t page, bool clean) {
     window.free_dirty_pages += run.pages;
   heap::PageSpan joined = window.heap.free(page);
   count_live(record.arena, -static_cast<int64_t>(bytes));
+  if (is_shared(record.arena)) return segment_freed(record.arena, joined);
   if (record.arena != ddr_arena) return;
   if (window.tiered) {
     kept_pages.freed(bytes);
@@ -415,6 +416,7 @@ bool trim_large() {
   if (!is_armed() || !window.heap_lock.enter()) return false;
   bool any = window.tiered ? trim_front() : window.free_dirty_pages > 0;
   if (!window.tiered) purge(0);
+  any = give_up_free_segments() || any;
   window.heap_lock.leave();
   return any;
 }

@@ -4,6 +4,9 @@
 //   base      base + ddr_pages   base + front_pages        mapped_pages              total_pages
 //    | DDR part | addresses, PROT_NONE | segment 0 | segment 1 | ... | reserved, PROT_NONE |
 //
+// Where memory does not migrate a segment of which nothing is in use may be given up (segments.cc); its
+// addresses are reserved again, for the next one.
+//
 // Without migration the DDR part is private anonymous memory, charged to the run's budget page by page. With
 // migration (`tiered`) it is a memory file that the supervisor made, as long as the window, granule i at offset
 // i, mapped shared; the budget is charged by granules, and the engine (migrate.cc) changes what lies behind a
@@ -54,14 +57,16 @@ constexpr uint32_t segment_of(uint8_t arena) {
 // and pages of that part that are private since a fork.
 inline constexpr uint8_t reserve_arena = detached_arena(supply::segments_max);
 inline constexpr uint8_t detached_front_arena = reserve_arena + 1;
-static_assert(detached_front_arena < heap::arenas_max);
+// Addresses behind the DDR part that no lease is mapped to.
+inline constexpr uint8_t address_arena = detached_front_arena + 1;
+static_assert(address_arena < heap::arenas_max);
 
 inline constexpr uint32_t granule_pages = 512;
 inline constexpr size_t granule_bytes = granule_pages * page_bytes;
 
 struct Segment {
   uint64_t key;         // names the lease to the supervisor
-  heap::PageSpan span;  // in the window
+  heap::PageSpan span;  // in the window; no pages: the lease was given up, and the next one may be number i
 };
 
 struct Window {
@@ -72,7 +77,7 @@ struct Window {
   uint32_t ddr_pages = 0;    // grows, up to front_pages, where no free run is long enough (design/0010)
   uint32_t front_pages = 0;  // constant once armed
   uint32_t total_pages = 0;
-  uint32_t mapped_pages = 0;   // DDR part and segments; written under both locks
+  uint32_t mapped_pages = 0;   // the end of the last segment; written under both locks
   uint32_t segment_count = 0;  // written under both locks; the engine reads it without (atomic_ref)
   Segment segments[supply::segments_max] = {};
   uint16_t generation = 0;            // forks between this process and the one that armed: the tag of its runs
@@ -95,7 +100,7 @@ struct Window {
   bool refusal_said = false;              // the first large request that failed was said; under heap_lock
   std::atomic<bool> manager_away{false};  // the last request for a lease had that answer
 
-  // Under supply_lock.
+  // Under supply_lock, but that whoever gives up a lease makes it 0 (atomic_ref).
   uint64_t segment_retry_ns = 0;  // no new request for a segment before this time
 
   std::atomic<uint32_t> deferred{0};  // freed while a fork was under way: page + 1, linked by RunRecord::left
@@ -132,6 +137,19 @@ bool is_armed();
 bool arm();
 // Asks for a lease that holds `bytes` at `alignment` and maps it. supply_lock is held, heap_lock is not.
 bool add_segment(size_t bytes, size_t alignment);
+
+// segments.cc; heap_lock is held.
+// A run of a lease is free now: leases of which nothing is in use go back when there are many of them.
+void segment_freed(uint8_t arena, heap::PageSpan free_run);
+// Gives up all leases of which nothing is in use. True: there were some.
+bool give_up_free_segments();
+// A new lease, mapped at addresses of take_addresses().
+void note_new_segment(uint32_t index, uint64_t key, heap::PageSpan span);
+// Addresses for a lease of at most `most` pages, at least `least`; pages 0: there are none.
+heap::PageSpan take_addresses(uint32_t least, uint32_t most);
+void return_addresses(heap::PageSpan span);
+// The number of the next segment; segments_max: there are as many as can be.
+uint32_t next_segment_index();
 bool claim_slot(uint32_t parent_slot);
 
 // Counters in the slot, which only the holder of heap_lock writes and the supervisor reads.

@@ -1,15 +1,20 @@
 // Cases of the large-object heap that need the real pages under it. Each prints "ok" and exits 0, or says what
 // is wrong and exits 1.
-//   shim_large_cases scattered|kept
+//   shim_large_cases scattered|kept|leases|rounds
 //
 // scattered  --ddr 64M and nothing else: a request that fits what is free in total is served, wherever that
 // lies. kept       --ddr 256M: pages that stay for the next request never show their old bytes, and go back
 // when asked.
+//
+// leases     --ddr 0 --cxl 512M: leases of which nothing is in use go back, and come again as one that is long
+// enough. rounds     --ddr 0 --cxl 512M: a program that frees all it has in each round keeps its leases.
 #include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <vector>
 
@@ -98,6 +103,52 @@ void kept() {
   if (resident_bytes() > 40 * mib) fail("malloc_trim gave nothing back");
 }
 
+void take_and_free(size_t count, size_t bytes) {
+  std::vector<char*> blocks;
+  blocks.reserve(4096);  // 32 KiB: not the window's
+  for (size_t i = 0; i < count; ++i) {
+    auto* block = static_cast<char*>(calloc(1, bytes));
+    if (block == nullptr) break;
+    if (!is_zero(block, bytes)) fail("calloc's memory is not zero");
+    fill(block, bytes, static_cast<unsigned>(i));
+    blocks.push_back(block);
+  }
+  if (blocks.size() < count / 10 * 9) fail("the CXL budget was not usable");
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (!holds(blocks[i], bytes, static_cast<unsigned>(i))) fail("a block's bytes changed");
+    free(blocks[i]);
+  }
+}
+
+void check_fork(char* block, size_t bytes, unsigned seed) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool same = holds(block, bytes, seed);
+    fill(block, bytes, seed + 100);
+    free(block);
+    _exit(same ? 0 : 1);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child || status != 0) fail("the child saw other bytes");
+  if (!holds(block, bytes, seed)) fail("the child's stores are seen here");
+}
+
+void leases() {
+  for (unsigned round = 0; round < 3; ++round) {
+    take_and_free(500, mib);
+    auto* large = static_cast<char*>(calloc(400, mib));
+    if (large == nullptr) fail("all leases are free, but no lease was long enough");
+    if (!is_zero(large, 400 * mib)) fail("calloc's memory is not zero");
+    fill(large, 400 * mib, round);
+    if (round == 2) check_fork(large, 400 * mib, round);
+    free(large);
+  }
+}
+
+void rounds() {
+  for (int round = 0; round < 12; ++round) take_and_free(300, mib);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -105,6 +156,10 @@ int main(int argc, char** argv) {
     scattered();
   else if (argc == 2 && strcmp(argv[1], "kept") == 0)
     kept();
+  else if (argc == 2 && strcmp(argv[1], "leases") == 0)
+    leases();
+  else if (argc == 2 && strcmp(argv[1], "rounds") == 0)
+    rounds();
   else
     return 2;
   printf("ok\n");

@@ -300,6 +300,14 @@ class Large(ShimTest):
             self.shim([HERE / "shim_large_cases", "kept"], "--ddr", "256M", "--cxl", "64M", "--min-size", 65536,
                       "--policy", policy)
 
+    def test_free_leases_go_back_and_come_again_longer(self):
+        self.shim([HERE / "shim_large_cases", "leases"], "--ddr", "0", "--cxl", "512M", "--pool-size", "512M",
+                  "--min-size", 65536)
+
+    def test_a_program_of_rounds_keeps_its_leases(self):
+        run = self.shim([HERE / "shim_large_cases", "rounds"], "--ddr", "0", "--cxl", "512M", "--min-size", 65536)
+        self.assertLess(run.stats["leases_granted"], 16, run.stats)
+
 
 class Fork(ShimTest):
     """Each case of fork_cases.cc; those that store in leased memory must have switched it."""

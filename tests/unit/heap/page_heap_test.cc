@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -59,6 +60,14 @@ class Naive {
     uint64_t count = 0;
     for (size_t i = 0; i < owner_.size(); ++i) count += owner_[i] == free_page && arena_[i] == arena ? 1 : 0;
     return count;
+  }
+  uint32_t longest_free_run(uint8_t arena) const {
+    uint32_t longest = 0, length = 0;
+    for (size_t i = 0; i < owner_.size(); ++i) {
+      length = owner_[i] == free_page && arena_[i] == arena ? length + 1 : 0;
+      longest = std::max(longest, length);
+    }
+    return longest;
   }
   void move(PageSpan span, uint8_t arena) { add(span, arena); }
 
@@ -244,6 +253,8 @@ TEST_CASE("PageHeap: random use agrees with a model that looks at every page") {
         REQUIRE_MESSAGE(broken == nullptr, broken);
         REQUIRE(f.heap.free_pages(0) == model.free_pages(0));
         REQUIRE(f.heap.free_pages(3) == model.free_pages(3));
+        REQUIRE(f.heap.longest_free_run(0) == model.longest_free_run(0));
+        REQUIRE(f.heap.longest_free_run(3) == model.longest_free_run(3));
       }
     }
     for (const auto& run : live) f.heap.free(run.first);
