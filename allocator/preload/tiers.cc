@@ -426,7 +426,9 @@ bool madvise_large(void* address, size_t bytes, int advice) {
   if (!in_window(address) || bytes == 0 || reinterpret_cast<uintptr_t>(address) % page_bytes != 0) return false;
   uint32_t page = window.page_of(address);
   uint32_t pages = pages_for(bytes);
-  if ((page < window.front_pages && !window.tiered) || pages > window.mapped_pages - page) return false;
+  // A DDR part that is or was a file: private pages of it, in a fork's child, would show the file's bytes
+  // again.
+  if ((page < window.front_pages && window.front_key == 0) || pages > window.mapped_pages - page) return false;
   // MADV_FREE allows the bytes to stay; the others promise zeros. The lease keeps its pages (see
   // give_pages_back), so zeros are written.
   if (advice != MADV_FREE) memset(address, 0, size_t{pages} * page_bytes);

@@ -49,10 +49,11 @@ bool window_wanted(size_t bytes) {
   return false;
 }
 
-// Private memory that the kernel drops when asked to.
+// Private memory that reads as zeros when the kernel has dropped it; not the private copy of a file that a fork
+// made.
 bool is_droppable(const void* pages) {
   if (!in_window(pages)) return true;
-  return !window.tiered && window.page_of(pages) < window.ddr_pages;
+  return window.front_key == 0 && window.page_of(pages) < window.ddr_pages;
 }
 
 bool drop(void* pages, size_t bytes) {

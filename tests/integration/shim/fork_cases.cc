@@ -3,6 +3,7 @@
 // them are leased memory.
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <pty.h>
 #include <signal.h>
@@ -462,6 +463,34 @@ void in_signals() {
   }
 }
 
+// What a child drops or frees reads as zeros when it comes again, not as what the parent had there.
+void dropped_in_child() {
+  constexpr size_t count = 20'000, bytes = 900, large = 3 << 20;
+  static char* blocks[count];
+  auto* big = static_cast<char*>(aligned_alloc(4096, large));
+  for (char*& block : blocks) memset(block = static_cast<char*>(malloc(bytes)), 0xee, bytes);
+  memset(big, 0xee, large);
+  pid_t pid = fork();
+  if (pid == 0) {
+    if (madvise(big, large, MADV_DONTNEED) != 0) wrong("madvise");
+    for (size_t i = 0; i < large; ++i)
+      if (big[i] != 0) wrong("dropped memory holds old bytes");
+    for (char* block : blocks) free(block);
+    malloc_trim(0);
+    for (size_t i = 0; i < count; ++i) {
+      auto* block = static_cast<char*>(calloc(1, bytes));
+      for (size_t at = 0; at < bytes; ++at)
+        if (block[at] != 0) wrong("calloc's memory is not zero");
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  if (status != 0) wrong("the child found old bytes");
+  for (size_t i = 0; i < large; ++i)
+    if (big[i] != static_cast<char>(0xee)) wrong("the parent's memory changed");
+}
+
 void behind_our_back() {
   // A raw clone gets no leased memory at all: SIGSEGV there instead of shared stores.
   Blocks blocks = make_blocks(6);
@@ -635,6 +664,7 @@ int main(int argc, char** argv) {
                             {"bare_fork", bare_fork},
                             {"advice", advice},
                             {"in_signals", in_signals},
+                            {"dropped_in_child", dropped_in_child},
                             {"behind_our_back", behind_our_back},
                             {"after_chroot", after_chroot},
                             {"refused_with_threads", refused_with_threads},

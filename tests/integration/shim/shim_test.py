@@ -364,6 +364,9 @@ class Fork(ShimTest):
     def test_in_signals(self):
         self.shim([HERE / "shim_fork_cases", "in_signals"], "--ddr", "4M")
 
+    def test_dropped_in_child(self):
+        self.shim([HERE / "shim_fork_cases", "dropped_in_child"], "--ddr", "64M")
+
     def test_behind_our_back(self):
         self.check("behind_our_back", switched=False)
 
