@@ -100,8 +100,7 @@ std::string library_of(Heap heap) {
     case Heap::glibc: return {};
     case Heap::jemalloc: return if_there(jemalloc_library);
     case Heap::whole:
-    case Heap::tiered:
-      return own_library(has_whole_heap_library() ? whole_heap_library : large_objects_library);
+    case Heap::tiered: return own_library(whole_heap_library);
     case Heap::min_size: return own_library(large_objects_library);
     case Heap::memtier:
     case Heap::memtier_two_tiers: return if_there(memtier_library);
@@ -112,10 +111,6 @@ std::string library_of(Heap heap) {
 void choose_libraries(const std::string& whole, const std::string& large) {
   chosen_whole_library = whole;
   chosen_large_library = large;
-}
-
-bool has_whole_heap_library() {
-  return !own_library(whole_heap_library).empty();
 }
 
 Supply::Supply(uint64_t ddr_bytes, uint64_t cxl_bytes, bool moves) : session_(2 * cxl_bytes + 64 * mib) {
@@ -145,10 +140,7 @@ std::vector<std::string> environment_for(Heap heap, const Supply* supply) {
   if (heap != Heap::whole && heap != Heap::tiered && heap != Heap::min_size) return variables;
   variables.push_back(std::string(supply::socket_variable) + "=" + supply->socket_path());
   variables.push_back(std::string(supply::seccomp_variable) + "=" + std::to_string(supply::seccomp_filters()));
-  if (heap == Heap::min_size)
-    variables.push_back(std::string(supply::min_size_variable) + "=" + large_from);
-  else if (!has_whole_heap_library())
-    variables.push_back(std::string(supply::min_size_variable) + "=4096");
+  if (heap == Heap::min_size) variables.push_back(std::string(supply::min_size_variable) + "=" + large_from);
   return variables;
 }
 

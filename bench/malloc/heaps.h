@@ -28,8 +28,6 @@ const char* name_of(Heap heap);
 std::string library_of(Heap heap);
 // Other files than this build's; empty: this build's. Before anything runs.
 void choose_libraries(const std::string& whole, const std::string& large);
-// True: `whole` is Terrace's library for whole heaps, not the one for large objects in its place.
-bool has_whole_heap_library();
 
 // A supervisor's side without manager and command: budgets, and leases that are memory files.
 class Supply {

@@ -56,11 +56,7 @@ int main(int argc, char** argv) {
   choose_libraries(whole_library, large_library);
   Report report;
   Peer peer;
-  if (!has_whole_heap_library())
-    std::printf(
-        "no library for whole heaps in this build: the one for large objects, from 4 KiB on, stands in\n");
   report.detail("whole_heap_library", library_of(Heap::whole));
-  report.detail("whole_heap_stand_in", !has_whole_heap_library());
   report.detail("rounds", sizes.rounds);
   report.detail("smoke", sizes.smoke);
   for (const Part& part : parts)

@@ -73,19 +73,17 @@ class Server {
     return "redis-server ended" + ending_;
   }
   const std::string& socket() const { return socket_; }
-  // User and system time of all its threads.
+  // What all its threads ran, in seconds: finer than the clock ticks of /proc/PID/stat.
   double cpu_s() const {
-    std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
-    std::string line;
-    std::getline(file, line);
-    const size_t name_end = line.rfind(')');
-    if (name_end == std::string::npos) return 0;
-    std::istringstream fields(line.substr(name_end + 1));
-    std::string skipped;
-    for (int i = 0; i < 11; ++i) fields >> skipped;
-    double user = 0, system = 0;
-    fields >> user >> system;
-    return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+    double ns = 0;
+    std::error_code ended;
+    for (const auto& task :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task", ended)) {
+      double one = 0;
+      std::ifstream(task.path() / "schedstat") >> one;
+      ns += one;
+    }
+    return ns / 1e9;
   }
   RedisClient client;
 
