@@ -25,7 +25,8 @@ void measure_beside_glibc(const Sizes& sizes, Report& report, Peer& peer);  // p
 void measure_throughput(const Sizes& sizes, Report& report, Peer& peer);    // objects that live longer
 void measure_memory(const Sizes& sizes, Report& report, Peer& peer);        // resident bytes, use of a window
 void measure_startup(const Sizes& sizes, Report& report, Peer& peer);
-void measure_redis(const Sizes& sizes, Report& report, Peer& peer);  // operations, BGSAVE
+void measure_redis(const Sizes& sizes, Report& report, Peer& peer);   // operations
+void measure_bgsave(const Sizes& sizes, Report& report, Peer& peer);  // what a snapshot is, and the pause
 void report_peer(const Peer& peer, Report& report);
 
 }  // namespace terrace::bench

@@ -22,6 +22,11 @@ constexpr const char* benchmark_program = "/usr/bin/redis-benchmark";
 constexpr double start_limit_s = 20;
 constexpr double save_limit_s = 120;
 
+constexpr const char* no_redis = "no redis-server or redis-benchmark here";
+bool has_redis() {
+  return std::filesystem::exists(server_program) && std::filesystem::exists(benchmark_program);
+}
+
 class Folder {
  public:
   Folder() {
@@ -312,15 +317,14 @@ void measure_snapshots(const Sizes& sizes, Report& report, Peer& peer) {
 }  // namespace
 
 void measure_redis(const Sizes& sizes, Report& report, Peer& peer) {
-  if (!std::filesystem::exists(server_program) || !std::filesystem::exists(benchmark_program)) {
-    const std::string why = "no redis-server or redis-benchmark here";
-    report.missing("redis_ops_over_jemalloc", why, at_least(0.97));
-    report.missing("bgsave_torn_values", why, at_most(0));
-    report.missing("bgsave_pause_ms_over_plain", why, at_most(1.5));
-    return;
-  }
-  measure_operations(sizes, report, peer);
-  measure_snapshots(sizes, report, peer);
+  if (has_redis()) return measure_operations(sizes, report, peer);
+  report.missing("redis_ops_over_jemalloc", no_redis, at_least(0.97));
+}
+
+void measure_bgsave(const Sizes& sizes, Report& report, Peer& peer) {
+  if (has_redis()) return measure_snapshots(sizes, report, peer);
+  report.missing("bgsave_torn_values", no_redis, at_most(0));
+  report.missing("bgsave_pause_ms_over_plain", no_redis, at_most(1.5));
 }
 
 }  // namespace terrace::bench
