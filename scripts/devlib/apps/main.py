@@ -20,8 +20,6 @@ from devlib.apps.registry import all_apps  # noqa: E402
 from devlib.apps.side import AppSkipped, Side  # noqa: E402
 
 TARGETS = ["terrace", "terraced", "terrace_malloc", "terrace_heap_preload"]
-# With the DDR of each app: so small that most need leased memory and have something to move. `--run-args` overrides.
-DEFAULT_CXL = "1G"
 POOL_DEVICES = {"a": "1G", "b": "1G"}
 
 
@@ -81,7 +79,7 @@ def _lacks(app) -> str:
 def _options(app, run_args: str) -> list:
     given = shlex.split(run_args)
     options = []
-    for name, value in (("--ddr", app.ddr), ("--cxl", DEFAULT_CXL)):
+    for name, value in (("--ddr", app.ddr), ("--cxl", app.cxl)):
         if not any(word == name or word.startswith(f"{name}=") for word in given):
             options += [name, value]
     return options + given

@@ -21,6 +21,7 @@ class App:
     modules: dict = dataclasses.field(default_factory=dict)
     files: dict = dataclasses.field(default_factory=dict)
     ddr: str = "16M"
+    cxl: str = "1G"
 
     def missing(self) -> list:
         """The packages to install, empty when the app can run."""
