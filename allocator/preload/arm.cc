@@ -349,7 +349,7 @@ bool add_segment(size_t bytes, size_t alignment) {
     if (any) answer = ask_for_segment(needed);
   }
   if (answer != Answer::mapped) return false;
-  if (window.tiered) migrate_new_segment();
+  if (window.tiered) note_new_segment();
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "allocator/preload/export.h"
+#include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/tiers.h"
 #include "allocator/preload/window.h"
@@ -35,6 +36,8 @@ void* large(size_t bytes, size_t alignment, bool zero, Refusal* refusal) {
   if (bytes > PTRDIFF_MAX) return out_of_memory();
   int saved = errno;
   void* block = allocate_large(bytes, alignment, zero, refusal);
+  if (start_is_due.load(std::memory_order_relaxed)) [[unlikely]]
+    start_what_is_due();
   errno = block == nullptr && *refusal == Refusal::exhausted ? ENOMEM : saved;
   return block;
 }

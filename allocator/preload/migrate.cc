@@ -23,22 +23,21 @@ alignas(Migration) char migration_storage[sizeof(Migration)];
 
 }  // namespace
 
-thread_local constinit bool starts_no_thread = false;
 std::atomic<bool> start_is_due{false};
 
-void start_what_is_due() {
-  if (!window.supply_lock.enter()) return;  // a fork: the next request will do
-  if (start_is_due.exchange(false, std::memory_order_relaxed)) migrate_new_segment();
-  window.supply_lock.leave();
+void note_new_segment() {
+  if (shared.state.load(std::memory_order_relaxed) == State::off)
+    start_is_due.store(true, std::memory_order_relaxed);
+  else
+    wake_engine();
 }
 
-void migrate_new_segment() {
+void start_what_is_due() {
+  if (!start_is_due.exchange(false, std::memory_order_relaxed)) return;
   State off = State::off;
-  if (shared.ending.load(std::memory_order_relaxed)) return;
-  if (starts_no_thread && shared.state.load(std::memory_order_relaxed) == State::off)
-    return start_is_due.store(true, std::memory_order_relaxed);
-  if (!shared.state.compare_exchange_strong(off, State::starting, std::memory_order_relaxed))
-    return wake_engine();
+  if (shared.ending.load(std::memory_order_relaxed) ||
+      !shared.state.compare_exchange_strong(off, State::starting, std::memory_order_relaxed))
+    return;
   shared.self = new (migration_storage) Migration;
   for (int& fd : shared.self->descriptors) fd = -1;
   if (start_thread()) return shared.running.store(true, std::memory_order_release);

@@ -16,12 +16,12 @@
 
 namespace terrace::preload {
 
-// Starts the thread, or tells it of a new segment. supply_lock is held, heap_lock is not.
-void migrate_new_segment();
+// Tells the engine's thread of a new segment, or notes that it is time to start it. supply_lock is held,
+// heap_lock is not.
+void note_new_segment();
 
-// A thread that holds locks of the small allocator starts no other one (its start allocates): while this is
-// set, a start that is due is only noted.
-extern thread_local constinit bool starts_no_thread __attribute__((tls_model("initial-exec")));
+// A thread's start allocates, so no lock may be held that an allocation takes: the functions that programs call
+// look at this, and start it.
 extern std::atomic<bool> start_is_due;
 void start_what_is_due();
 

@@ -185,7 +185,7 @@ constinit KeptPages kept_pages;
 void purge(uint64_t keep) {
   uint64_t kept = window.free_dirty_pages;
   window.heap.for_each_run({0, window.ddr_pages}, [&](heap::PageSpan run, heap::RunRecord& record) {
-    if (record.state != heap::RunState::free || kept <= keep) return;
+    if (record.state != heap::RunState::free || record.arena != ddr_arena || kept <= keep) return;
     const heap::PageSpan dirty = window.heap.dirty_stretch(run);
     if (dirty.pages == 0) return;
     const uint32_t pages = window.heap.count_dirty(dirty);
@@ -290,7 +290,7 @@ uint64_t kept_ddr_pages_max() {
   return kept_pages.max();
 }
 
-void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal) {
+void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal, bool may_fail) {
   *refusal = Refusal::use_next;
   if (!is_armed() && !arm()) return nullptr;
   uint32_t align_pages = alignment > page_bytes ? static_cast<uint32_t>(alignment / page_bytes) : 1;
@@ -307,7 +307,7 @@ void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal
       found = take_in_budget(pages, align_pages, &taken);
       window.heap_lock.leave();
       // Promotions may have left CXL memory behind that could stand in for the reserve's.
-      again = !found && again_after_settling(pages, align_pages);
+      again = !found && !may_fail && again_after_settling(pages, align_pages);
     }
     if (found) return hand_out(taken, zero);
 
@@ -326,8 +326,8 @@ void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal
   if (!window.heap_lock.enter()) return bypass(refusal);
   bool found = fits && take_detached(pages, align_pages, &taken);
   bool next_malloc = window.fallback || window.supply_gone.load(std::memory_order_relaxed);
-  if (!found) count(next_malloc ? &supply::Slot::fallbacks : &supply::Slot::refused);
-  bool first_refusal = !found && !next_malloc && !window.refusal_said;
+  if (!found && !may_fail) count(next_malloc ? &supply::Slot::fallbacks : &supply::Slot::refused);
+  bool first_refusal = !found && !may_fail && !next_malloc && !window.refusal_said;
   if (first_refusal) window.refusal_said = true;
   window.heap_lock.leave();
   if (first_refusal)

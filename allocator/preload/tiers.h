@@ -13,7 +13,8 @@ enum class Refusal { none, use_next, exhausted };
 
 // `alignment`: power of two. `zero`: the memory must read as zeros. nullptr with `*refusal` set: use_next (ask
 // the next malloc) or exhausted (ENOMEM). Leaves errno alone.
-void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal);
+// `may_fail`: the caller has another way (less, or elsewhere): a refusal is not said, counted or waited for.
+void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal, bool may_fail = false);
 
 // The following take pointers for which in_window() holds; any that is not the start of a block ends the
 // process, as glibc's free does.

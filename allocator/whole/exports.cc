@@ -29,6 +29,8 @@ const size_t large_from_always = whole_large_from;
 
 namespace {
 
+constexpr size_t small_serves_up_to = 8u << 20;  // as jemalloc's extents are
+
 __attribute__((constructor)) void start_small() {
   align_small_as_glibc();
 }
@@ -75,7 +77,12 @@ void* large(size_t bytes, size_t alignment, bool zero, Refusal* refusal) {
   const int saved = errno;
   *refusal = Refusal::use_next;
   if (large_from.load(std::memory_order_relaxed) == SIZE_MAX) return nullptr;
+  // What small blocks once had, and nobody else gets any more, serves blocks of up to small_serves_up_to.
+  const bool small_may = bytes <= small_serves_up_to && alignment <= page_bytes;
   void* block = allocate_large(bytes, alignment, zero, refusal);
+  if (start_is_due.load(std::memory_order_relaxed)) [[unlikely]]
+    start_what_is_due();
+  if (block == nullptr && *refusal == Refusal::exhausted && small_may) *refusal = Refusal::use_next;
   if (block != nullptr) {
     std::atomic<uint64_t>* marks = bits();
     if (marks == nullptr) {
@@ -109,9 +116,10 @@ void* aligned(size_t alignment, size_t bytes) {
   }
   size_t power = 1;
   while (power < alignment) power <<= 1;
-  if (bytes >= whole_large_from) {
+  // A small block of a large alignment would take an extent as long as that.
+  if (bytes >= whole_large_from || power >= whole_large_from) {
     Refusal refusal;
-    void* block = large(bytes, power, false, &refusal);
+    void* block = large(bytes == 0 ? 1 : bytes, power, false, &refusal);
     if (block != nullptr || refusal == Refusal::exhausted) return block;
   }
   return small_memalign(power < 16 ? 16 : power, bytes == 0 ? 1 : bytes);
@@ -152,10 +160,10 @@ using namespace terrace::preload;
 // malloc and free are the small allocator's own (CMakeLists.txt gives it the names); what their thread caches
 // do not serve comes here (redirect.py) instead of to its slow paths.
 extern "C" __attribute__((visibility("hidden"))) void* terrace_malloc_slowly(size_t bytes) {
-  if (start_is_due.load(std::memory_order_relaxed)) [[unlikely]]
-    start_what_is_due();
   if (bytes >= whole_large_from) [[unlikely]]
     return large_malloc(bytes);
+  if (start_is_due.load(std::memory_order_relaxed)) [[unlikely]]
+    start_what_is_due();
   return je_malloc_default(bytes);
 }
 
@@ -178,8 +186,11 @@ TERRACE_EXPORT void* realloc(void* block, size_t bytes) {
   if (block == nullptr) return malloc(bytes);
   if (!is_large_block(block)) {
     if (bytes < whole_large_from) return small_realloc(block, bytes);
+    // A block of the small allocator's that is large: there was no window for it.
     const size_t had = small_malloc_usable_size(block);
-    return had >= bytes ? block : move_block(block, had, bytes);
+    if (had >= bytes || large_from.load(std::memory_order_relaxed) == SIZE_MAX)
+      return small_realloc(block, bytes);
+    return small_xallocx(block, bytes, 0, 0) >= bytes ? block : move_block(block, had, bytes);
   }
   if (bytes == 0) {
     drop_large(block);
@@ -290,12 +301,20 @@ TERRACE_EXPORT void* mallocx(size_t bytes, int flags) {
 }
 
 TERRACE_EXPORT void* rallocx(void* block, size_t bytes, int flags) {
-  return is_large_block(block) ? realloc(block, bytes) : small_rallocx(block, bytes, flags);
+  if (!is_large_block(block)) return small_rallocx(block, bytes, flags);
+  if (flags == 0) return realloc(block, bytes);
+  void* moved = small_mallocx(bytes, flags);
+  if (moved == nullptr) return nullptr;
+  const size_t had = usable_large(block);
+  memcpy(moved, block, had < bytes ? had : bytes);
+  drop_large(block);
+  return moved;
 }
 
 TERRACE_EXPORT size_t xallocx(void* block, size_t bytes, size_t extra, int flags) {
   if (!is_large_block(block)) return small_xallocx(block, bytes, extra, flags);
-  if (bytes >= whole_large_from) resize_large(block, bytes);
+  // With an alignment or zeros asked for it stays as it is, which is allowed.
+  if (bytes >= whole_large_from && flags == 0) resize_large(block, bytes);
   return usable_large(block);
 }
 
@@ -318,6 +337,8 @@ TERRACE_EXPORT size_t nallocx(size_t bytes, int flags) {
 }
 
 TERRACE_EXPORT int mallctl(const char* name, void* old, size_t* old_bytes, void* fresh, size_t fresh_bytes) {
+  // Hooks put around ours would be called for memory that is not theirs.
+  if (fresh != nullptr && strstr(name, "extent_hooks") != nullptr) return EPERM;
   return small_mallctl(name, old, old_bytes, fresh, fresh_bytes);
 }
 

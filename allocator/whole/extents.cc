@@ -18,7 +18,6 @@
 #include <sys/mman.h>
 #include <sys/single_threaded.h>
 
-#include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/tiers.h"
 #include "allocator/preload/window.h"
@@ -38,6 +37,7 @@ namespace {
 // The first extents of a process are plain memory, so that a program which needs no more never looks for a
 // supervisor: every shell command would pay for that.
 constexpr size_t plain_bytes_first = 4u << 20;
+constexpr size_t growth_bytes_min = 2u << 20;  // jemalloc's first step
 std::atomic<size_t> plain_bytes{0};
 
 bool window_wanted(size_t bytes) {
@@ -113,20 +113,20 @@ int small_pthread_atfork(ForkHandler prepare, ForkHandler parent, ForkHandler ch
 
 extern const char* small_malloc_conf_2_conf_harder;
 __attribute__((visibility("hidden"))) const char* small_malloc_conf_2_conf_harder =
-    "retain:true,zero_realloc:free,abort:false,abort_conf:false";
+    "retain:true,hpa:false,zero_realloc:free,abort:false,abort_conf:false";
 
 void* je_ehooks_default_alloc_impl(void*, void* wanted, size_t bytes, size_t alignment, bool* zero,
                                    bool* commit, unsigned) {
+  *commit = true;  // of memory from elsewhere as well, whatever the kernel's overcommit says
   if (!window_wanted(bytes)) return je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit);
   if (wanted != nullptr) return nullptr;
   const int saved = errno;
   Refusal refusal;
-  starts_no_thread = true;
-  void* extent = allocate_large(bytes, alignment, true, &refusal);
-  starts_no_thread = false;
+  // A step of growth that fails is asked for again, as small as it need be.
+  void* extent = allocate_large(bytes, alignment, true, &refusal, bytes >= growth_bytes_min);
   errno = saved;
   if (extent != nullptr) {
-    *zero = *commit = true;
+    *zero = true;
     return extent;
   }
   return refusal == Refusal::use_next ? je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit) : nullptr;

@@ -118,6 +118,13 @@ class Library(ShimTest):
         self.assertEqual(exported - operators, family)
         self.assertEqual(len(operators), 20)
 
+    def test_where_proc_is_not_there(self):
+        done = subprocess.run(["unshare", "-rm", "sh", "-c", "mount -t tmpfs none /proc && exec env LD_PRELOAD=" +
+                               str(LIBRARY) + " /bin/echo well"], capture_output=True, text=True, check=False, timeout=30)
+        if "unshare" in done.stderr or "mount" in done.stderr:
+            self.skipTest("no namespace of our own: " + done.stderr.strip())
+        self.assertEqual((done.returncode, done.stdout), (0, "well\n"), done.stderr)
+
     def test_without_a_supervisor_it_is_plain_malloc(self):
         for supply in (None, "/nonexistent/supply", "x" * 300):
             environment = dict(self.environment, LD_PRELOAD=str(LIBRARY))
