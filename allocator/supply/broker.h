@@ -45,7 +45,7 @@ struct BrokerOptions {
   uint64_t ttl_ns = 0;    // 0: the manager's default
   std::string label;      // of the leases: "<label>", "<label>#2", ...; empty: no labels
   uint64_t tick_ns = ns_per_s;
-  uint64_t grant_patience_ns = 2 * ns_per_s;  // how long a full pool is asked again while memory comes back
+  uint64_t grant_patience_ns = 10 * ns_per_s;  // how long a full pool is asked again while memory comes back
   Migration migration;
   // A line for the person who runs the program. Any thread; must not call back.
   std::function<void(const std::string&)> warn;

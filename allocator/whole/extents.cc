@@ -41,10 +41,10 @@ constexpr size_t growth_bytes_min = 2u << 20;  // jemalloc's first step
 std::atomic<size_t> plain_bytes{0};
 
 bool window_wanted(size_t bytes) {
-  if (large_from.load(std::memory_order_relaxed) == SIZE_MAX || next.madvise == nullptr) return false;
   size_t had = plain_bytes.load(std::memory_order_relaxed);
   do
-    if (had + bytes > plain_bytes_first) return true;
+    if (had + bytes > plain_bytes_first)
+      return large_from.load(std::memory_order_relaxed) != SIZE_MAX && next.madvise != nullptr;
   while (!plain_bytes.compare_exchange_weak(had, had + bytes, std::memory_order_relaxed));
   return false;
 }

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <string>
 #include <vector>
 
 namespace {
@@ -62,7 +63,7 @@ void scattered() {
   // end.
   const bool whole = dlsym(RTLD_DEFAULT, "mallocx") != nullptr;
   if (blocks.size() * small < 64 * mib || blocks.size() * small > (whole ? 68 : 64) * mib)
-    fail("the budget was not usable to the last page");
+    fail((std::to_string(blocks.size()) + " blocks of 64 KiB in a budget of 64 MiB").c_str());
   for (size_t i = 1; i < blocks.size(); i += 2) free(blocks[i]);
   // 32 MiB are free now, in pieces of 64 KiB.
   auto* large = static_cast<char*>(malloc(24 * mib));
