@@ -206,6 +206,7 @@ class MigrationTest(PlainUser):
         tenant = self.plain_user()
         self.assertEqual(tenant.ask("range", "kv", 64 * MIB, 16 * MIB), "migrates")
         page = pathlib.Path(f"/dev/shm/terrace-tier-{self.USER}/{tenant.process.pid}")
+        wait_until(lambda: self.the_range(tenant)["ddr_bytes"], what="the engine's first round")
         before = self.the_range(tenant)
         self.assertEqual((before["name"], before["state"], before["ddr_bytes"], before["bytes"]),
                          ("kv", "running", 16 * MIB, 64 * MIB))

@@ -157,7 +157,7 @@ class Torture(ShimTest):
     def test_full_window_falls_back(self):
         run = self.shim([HERE / "shim_torture", 4, 2000, 5], "--ddr", "2M", "--cxl", "4M", "--fallback")
         self.assertGreater(run.stats["fallbacks"], 0 if WHOLE_HEAP else 10)
-        self.assertGreater(run.stats["allocations_cxl"], 10)
+        self.assertGreater(run.stats["allocations_cxl"], 0 if WHOLE_HEAP else 10)
 
     def test_full_window_is_out_of_memory(self):
         script = ("import sys\nblocks = []\ntry:\n  while True: blocks.append(bytearray(1 << 20))\n"
