@@ -405,14 +405,15 @@ class Fork(ShimTest):
 class Busy(ShimTest):
     """Each case of busy_cases.cc: right with the protection, wrong without it."""
 
-    def check(self, name, *, fails_without=True):
+    def check(self, name, *, fails_without=True, promotions=1):
         command = [HERE / "shim_busy_cases", name]
         options = ("--ddr", "16M", "--cxl", "64M", "--policy", "churn", "--round", "1")
         run = self.shim(command, *options)
-        self.assertGreater(run.stats["promotions"], 0)
+        self.assertGreaterEqual(run.stats["promotions"], promotions)
         if fails_without and "here" not in run.out:
             self.environment["TERRACE_TEST_HOLD_NOTHING"] = "1"
             self.shim(command, *options, code=1)
+        return run
 
     def test_direct_reads(self):
         self.check("direct_reads")
@@ -439,8 +440,9 @@ class Busy(ShimTest):
         self.check("a_filter", fails_without=False)
 
     def test_fork_while_moving(self):
-        for _ in range(8):
-            self.check("fork_while_moving", fails_without=False)
+        # Short: on a busy machine one of them may end before anything moves.
+        runs = [self.check("fork_while_moving", fails_without=False, promotions=0) for _ in range(8)]
+        self.assertGreater(sum(run.stats["promotions"] for run in runs), 0)
 
     def test_written_by_itself(self):
         self.check("written_by_itself", fails_without=False)  # a page at a time: too short to be hit at will
