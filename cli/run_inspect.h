@@ -9,7 +9,7 @@ namespace terrace::cli {
 
 struct ProgramFacts {
   std::string path;      // what will be executed
-  std::string obstacle;  // why libterrace_malloc.so cannot serve it; empty: it can
+  std::string obstacle;  // why no preload library can serve it; empty: it can
 };
 
 // Finds `program` as execvp would, and reads its ELF header (or its interpreter's, for a script).
@@ -19,8 +19,8 @@ struct ProgramFacts {
 Result<ProgramFacts> inspect_program(const std::string& program);
 
 // libterrace_heap.so or, for large requests only, libterrace_malloc.so: $TERRACE_MALLOC_LIBRARY, else next to
-// this executable, in ../lib*, or in the build tree. Errors    not_found          names the places that were
-// tried
+// this executable, in ../lib*, or in the build tree.
+// Errors    not_found         names the places that were tried
 //           invalid_argument   its path holds a space or colon, which LD_PRELOAD cannot express
 Result<std::string> find_malloc_library(bool whole_heap);
 

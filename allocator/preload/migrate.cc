@@ -40,7 +40,10 @@ void start_what_is_due() {
     return;
   shared.self = new (migration_storage) Migration;
   for (int& fd : shared.self->descriptors) fd = -1;
-  if (start_thread()) return shared.running.store(true, std::memory_order_release);
+  const int saved = errno;  // a request that succeeds leaves it alone
+  const bool started = start_thread();
+  errno = saved;
+  if (started) return shared.running.store(true, std::memory_order_release);
   shared.state.store(State::ended, std::memory_order_release);
   put_state(supply::MigrationState::stopped, EAGAIN);
 }

@@ -11,4 +11,9 @@ inline int terrace_raw_madvise(void* address, size_t bytes, int advice) {
   return static_cast<int>(::syscall(SYS_madvise, address, bytes, advice));
 }
 
+inline ssize_t terrace_raw_pread(int fd, void* buffer, size_t bytes, off_t offset) {
+  return static_cast<ssize_t>(::syscall(SYS_pread64, fd, buffer, bytes, offset));
+}
+
 #define madvise terrace_raw_madvise
+#define pread terrace_raw_pread

@@ -157,7 +157,7 @@ struct mallinfo2 numbers() {
 
 using namespace terrace::preload;
 
-// malloc and free are the small allocator's own (CMakeLists.txt gives it the names); what their thread caches
+// malloc and free are the small allocator's own (embed.cmake leaves it those names); what their thread caches
 // do not serve comes here (redirect.py) instead of to its slow paths.
 extern "C" __attribute__((visibility("hidden"))) void* terrace_malloc_slowly(size_t bytes) {
   if (bytes >= whole_large_from) [[unlikely]]

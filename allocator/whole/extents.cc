@@ -53,7 +53,7 @@ bool window_wanted(size_t bytes) {
 // made.
 bool is_droppable(const void* pages) {
   if (!in_window(pages)) return true;
-  return window.front_key == 0 && window.page_of(pages) < window.ddr_pages;
+  return window.front_key == 0 && window.page_of(pages) < window.front_pages;
 }
 
 bool drop(void* pages, size_t bytes) {
@@ -184,7 +184,6 @@ SmallNumbers small_numbers() {
     return small_mallctl(name, &value, &value_bytes, nullptr, 0) == 0 ? value : 0;
   };
   return {.live_bytes = number("stats.allocated"),
-          .resident_bytes = number("stats.active"),
           .mapped_bytes = number("stats.mapped"),
           .retained_bytes = number("stats.retained")};
 }

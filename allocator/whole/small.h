@@ -17,7 +17,6 @@ extern "C" {
 void* small_calloc(size_t count, size_t bytes_each);
 void* small_realloc(void* block, size_t bytes);
 void* small_memalign(size_t alignment, size_t bytes);
-int small_posix_memalign(void** block, size_t alignment, size_t bytes);
 size_t small_malloc_usable_size(const void* block);
 
 void* small_mallocx(size_t bytes, int flags);
@@ -43,8 +42,7 @@ inline constexpr size_t whole_large_from = 64 * 1024;
 void align_small_as_glibc();
 
 struct SmallNumbers {
-  size_t live_bytes;      // asked for, rounded up to size classes
-  size_t resident_bytes;  // in pages that hold them
+  size_t live_bytes;  // asked for, rounded up to size classes
   size_t mapped_bytes;
   size_t retained_bytes;  // of extents that are kept and not resident
 };
