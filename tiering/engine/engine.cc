@@ -140,6 +140,13 @@ void Engine::give_up(uint32_t index, layout::TierState state, const char* reason
   copy_text(range.page.reason, sizeof(range.page.reason), reason);
 }
 
+void Engine::resume(uint32_t index, bool paused) {
+  Range& range = ranges_[index];
+  if (range.page.state != static_cast<uint32_t>(layout::TierState::forked)) return;
+  range.page.state = static_cast<uint32_t>(paused ? layout::TierState::paused : layout::TierState::running);
+  copy_text(range.page.reason, sizeof(range.page.reason), "");
+}
+
 void Engine::set_paused(uint32_t index, bool paused) {
   const auto running = static_cast<uint32_t>(layout::TierState::running);
   const auto stopped = static_cast<uint32_t>(layout::TierState::paused);

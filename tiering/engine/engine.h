@@ -116,6 +116,8 @@ class Engine {
   MoveResult move_now(uint32_t range, uint32_t first, uint32_t count, Residency to);
   // The range is of no use to the engine any more (a fork made it private, its lease is lost).
   void give_up(uint32_t range, layout::TierState state, const char* reason);
+  // What was given up for a fork is as it was before. Range's lock held.
+  void resume(uint32_t range, bool paused);
 
   const layout::TierRange& statistics(uint32_t range) const { return ranges_[range].page; }
 

@@ -114,6 +114,60 @@ int Mover::demote(char* at, size_t bytes, const Backing& from, const Backing& to
   return failed;
 }
 
+bool Mover::copy_own_pages(char* to, const char* from, size_t bytes) {
+  constexpr size_t page_bytes = 4096, chunk = 512;
+  bool own[chunk];
+  for (size_t done = 0; done < bytes; done += chunk * page_bytes) {
+    const size_t left = (bytes - done) / page_bytes, pages = left < chunk ? left : chunk;
+    if (!userfault_.own_pages(from + done, pages, own)) return false;
+    for (size_t page = 0; page < pages;) {
+      size_t end = page + 1;
+      while (end < pages && own[end] == own[page]) ++end;
+      if (own[page])
+        copy_streamed(to + done + page * page_bytes, from + done + page * page_bytes,
+                      (end - page) * page_bytes);
+      page = end;
+    }
+  }
+  return true;
+}
+
+int Mover::fold(char* at, size_t bytes, const Backing& file, MoveTimes* times) {
+  // Pages that nobody stored into are the file's own and need no copy; without a translation they could not be
+  // told from others.
+  if (::madvise(at, bytes, MADV_POPULATE_READ) != 0) return errno;
+  int failed = userfault_.register_write_protect(at, bytes);
+  if (failed != 0) return failed;
+  const uint64_t begin_ns = monotonic_ns();
+  failed = userfault_.write_protect(at, bytes, true);
+  if (failed == 0) {
+    const uint64_t copy_begin_ns = monotonic_ns();
+    if (!copy_own_pages(file.alias, at, bytes)) failed = EIO;
+    times->copy_ns = monotonic_ns() - copy_begin_ns;
+    if (failed == 0 && !map_at(at, bytes, file)) {
+      failed = errno;
+      // The file has all of it by now.
+      if (!is_mapped(at, bytes)) {
+        if (!map_at(at, bytes, file))
+          check_failed("map_at", __FILE__, __LINE__,
+                       "the kernel took a granule's mapping away and does not give it back");
+        failed = 0;
+      }
+    }
+  }
+  if (failed == 0) {
+    failed = userfault_.wake(at, bytes);
+    times->stall_ns = monotonic_ns() - begin_ns;
+    TERRACE_CHECK(failed == 0, "sleepers of a folded run cannot be woken");
+    set_attributes(at, bytes, file.huge);
+    return 0;
+  }
+  userfault_.write_protect(at, bytes, false);
+  userfault_.unregister(at, bytes);
+  times->stall_ns = monotonic_ns() - begin_ns;
+  return failed;
+}
+
 int Mover::promote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times) {
   if (bytes > scratch_bytes_) return EINVAL;
   if (!map_at(scratch_, bytes, to)) return errno;

@@ -57,6 +57,11 @@ class Mover {
   int demote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
   int promote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
 
+  // Puts what this process has for itself of a private mapping of `file` (since a fork) into the file, and maps
+  // that shared in its place: as demote, with both ends in one file. Right only where nobody else maps the
+  // file's pages. On failure it is private still, and what the file holds there is of no use to anybody.
+  int fold(char* at, size_t bytes, const Backing& file, MoveTimes* times);
+
   // Copies with this many threads, at most 8, from 4 MiB on (1: the calling one only). They are made now:
   // nothing is allocated or started while accesses wait. 0 or an errno; fewer threads then.
   int set_copy_threads(uint32_t threads);
@@ -66,6 +71,7 @@ class Mover {
 
  private:
   void copy(char* to, const char* from, size_t bytes);
+  bool copy_own_pages(char* to, const char* from, size_t bytes);
 
   Userfault userfault_;
   char* scratch_ = nullptr;

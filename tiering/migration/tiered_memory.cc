@@ -540,6 +540,29 @@ MoveReport TieredMemory::move(Mover& mover, uint32_t first, uint32_t count, Resi
   return report;
 }
 
+MoveReport TieredMemory::fold(Mover& mover, uint32_t granule) {
+  MoveReport report;
+  if (residency(granule) == Residency::none || on_nodes()) return report;
+  if (!begin_move(granule)) {
+    report.result = MoveResult::held;
+    return report;
+  }
+  const Backing file =
+      residency(granule) == Residency::ddr ? ddr_backing(granule) : slot_backing(slots_[granule]);
+  // As in move_run(); holes of the file that were first written after the fork are filled here.
+  if (::madvise(file.alias, granule_bytes_, MADV_POPULATE_WRITE) != 0)
+    report.os_errno = errno;
+  else
+    report.os_errno =
+        mover.fold(base_ + uint64_t{granule} * granule_bytes_, granule_bytes_, file, &report.times);
+  end_move(granule);
+  report.result = report.os_errno == 0        ? MoveResult::done
+                  : report.os_errno == ENOMEM ? MoveResult::no_memory
+                                              : MoveResult::refused;
+  report.granules = report.os_errno == 0 ? 1 : 0;
+  return report;
+}
+
 const char* TieredMemory::check_all() const {
   uint32_t ddr = 0, cxl = 0, used = 0, borders = 0;
   for (uint32_t slot = 0; slot < slot_count_; ++slot) used += slot_used(slot) ? 1 : 0;

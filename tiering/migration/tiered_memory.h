@@ -109,6 +109,9 @@ class TieredMemory {
   // pages back.
   uint32_t prepare_ddr(uint32_t first, uint32_t count);
   void give_prepared_back(uint32_t first, uint32_t count);
+  // The granule is mapped private from where it lies, in part or whole (the owner's doing, for a fork): puts
+  // what is private into the file again, as Mover::fold says. `done` where all of it is shared now.
+  MoveReport fold(Mover& mover, uint32_t granule);
   // In a child of fork: forgets mappings that it does not have.
   void abandon();
 

@@ -17,6 +17,7 @@ constexpr uint64_t features_needed = UFFD_FEATURE_WP_HUGETLBFS_SHMEM | UFFD_FEAT
                                      UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_EVENT_REMAP;
 constexpr size_t reader_stack_bytes = 256 * 1024;
 constexpr uint64_t pagemap_write_protected = uint64_t{1} << 57;  // Documentation/admin-guide/mm/pagemap.rst
+constexpr uint64_t pagemap_file = uint64_t{1} << 61;             // present, and a page of a file
 constexpr size_t page_bytes = 4096;
 constexpr int protect_attempts = 16;
 
@@ -163,6 +164,16 @@ bool Userfault::is_write_protected(const char* at, size_t bytes) const {
     at += pages * page_bytes;
     bytes -= pages * page_bytes;
   }
+  return true;
+}
+
+bool Userfault::own_pages(const char* at, size_t pages, bool* own) const {
+  uint64_t entries[512];
+  const auto wanted = static_cast<ssize_t>(pages * sizeof(uint64_t));
+  if (pages > 512 || ::pread(pagemap_fd_, entries, static_cast<size_t>(wanted),
+                             static_cast<off_t>(number(at) / page_bytes * sizeof(uint64_t))) != wanted)
+    return false;
+  for (size_t page = 0; page < pages; ++page) own[page] = (entries[page] & pagemap_file) == 0;
   return true;
 }
 

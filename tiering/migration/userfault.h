@@ -48,6 +48,9 @@ class Userfault {
   // time. EAGAIN: it never did; parts may be protected.
   int write_protect(char* at, size_t bytes, bool on);
   int wake(char* at, size_t bytes);
+  // Of a range that is write-protected: pages that are this process's own copies (or may be), not the file's
+  // that is mapped there. `pages` at most 512. False: the kernel does not say.
+  bool own_pages(const char* at, size_t pages, bool* own) const;
 
  private:
   static void* run(void* self);

@@ -70,6 +70,81 @@ TEST_CASE("TieredMemory: a run ends at a granule that is held, and a held granul
   CHECK(files.memory.check_all() == nullptr);
 }
 
+namespace {
+
+// As a fork leaves it: private, from where it lies.
+void make_private(TwoFiles& files, uint32_t granule) {
+  const bool in_cxl = files.memory.residency(granule) == Residency::cxl;
+  const uint64_t bytes = files.memory.granule_bytes();
+  const uint64_t offset = (in_cxl ? files.memory.slot(granule) : granule) * bytes;
+  REQUIRE(::mmap(files.at(granule), bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+                 in_cxl ? files.cxl.get() : files.ddr.get(), static_cast<off_t>(offset)) == files.at(granule));
+}
+
+}  // namespace
+
+TEST_CASE("TieredMemory: what a fork made private is folded into its file, from either tier and both sizes") {
+  for (const uint64_t granule_bytes : {2 * mib, 64 * kib}) {
+    TwoFiles files(4, granule_bytes);
+    TERRACE_REQUIRE_MOVER(mover);
+    REQUIRE(files.memory.map(0, 4, Residency::ddr) == 0);
+    for (uint32_t granule = 0; granule < 4; ++granule) files.fill(granule, granule + 1);
+    REQUIRE(files.memory.move(mover, 2, 1, Residency::cxl).granules == 1);
+    for (uint32_t granule : {1u, 2u}) {
+      make_private(files, granule);
+      files.fill(granule, 70 + granule);
+      files.memory.hold(granule, 1);
+      CHECK(files.memory.fold(mover, granule).result == MoveResult::held);
+      files.memory.unhold(granule, 1);
+      const MoveReport report = files.memory.fold(mover, granule);
+      REQUIRE(report.result == MoveResult::done);
+      CHECK(report.times.stall_ns >= report.times.copy_ns);
+      CHECK(files.holds(granule, 70 + granule));
+      make_private(files, granule);  // shows the file, without what was private
+      CHECK(files.holds(granule, 70 + granule));
+      files.at(granule)[granule_bytes - 1] = 'x';
+      REQUIRE(files.memory.fold(mover, granule).result == MoveResult::done);
+      CHECK(files.at(granule)[granule_bytes - 1] == 'x');
+    }
+    // It moves again, with what was stored last.
+    files.fill(2, 90);
+    REQUIRE(files.memory.move(mover, 2, 1, Residency::ddr).granules == 1);
+    CHECK(files.holds(2, 90));
+    CHECK(files.memory.check_all() == nullptr);
+    for (uint32_t granule : {0u, 3u}) CHECK(files.holds(granule, granule + 1));
+  }
+}
+
+TEST_CASE("TieredMemory: stores come through a fold, each of them") {
+  TwoFiles files(1, 2 * mib);
+  TERRACE_REQUIRE_MOVER(mover);
+  REQUIRE(files.memory.map(0, 1, Residency::ddr) == 0);
+  std::atomic<bool> stop{false};
+  uint64_t lost = 0;
+  std::thread storing([&] {
+    uint64_t expected[512] = {};
+    for (uint64_t step = 1; !stop; ++step) {
+      const uint64_t page = step * 193 % 512;
+      auto* word = reinterpret_cast<volatile uint64_t*>(files.at(0) + page * 4096);
+      if (*word != expected[page]) ++lost;
+      *word = expected[page] = step;
+    }
+  });
+  int folded = 0;
+  for (int round = 0; round < 300; ++round) {
+    make_private(files, 0);
+    std::this_thread::sleep_for(std::chrono::microseconds(round % 7 * 100));
+    if (files.memory.fold(mover, 0).result == MoveResult::done)
+      ++folded;
+    else
+      break;
+  }
+  stop = true;
+  storing.join();
+  CHECK(folded == 300);
+  CHECK(lost == 0);
+}
+
 TEST_CASE("TieredMemory: hold() waits for the move that is under way, and no longer") {
   TwoFiles files(4, 2 * mib);
   TERRACE_REQUIRE_MOVER(mover);
