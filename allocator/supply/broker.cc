@@ -3,8 +3,10 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -233,7 +235,13 @@ void Broker::serve(Connection& connection) {
                 .bytes = 0,
                 .segment_key = 0};
     int fd = -1;
-    answer(connection, request, peer.pid, &reply, &fd);
+    UniqueFd token;  // closed once it was sent: the lock on it is the program's mapping's alone
+    if (request.kind == static_cast<uint16_t>(RequestKind::token)) {
+      token = make_token(peer.pid, &reply);
+      fd = token.get();
+    } else {
+      answer(connection, request, peer.pid, &reply, &fd);
+    }
     if (!send_reply(connection.socket.get(), reply, fd)) break;
   }
   {
@@ -262,6 +270,7 @@ void Broker::answer(Connection& connection, const Request& request, pid_t peer, 
       for (Segment& segment : segments_)
         if (segment.owner == peer) segment.index = segments_max;
       fronts_.remove_if([&](const Front& front) { return front.owner == peer; });
+      tokens_.remove_if([&](const Token& token) { return token.owner == peer; });
       break;
     }
     case RequestKind::front: return make_front(request, peer, reply, fd);
@@ -270,6 +279,7 @@ void Broker::answer(Connection& connection, const Request& request, pid_t peer, 
       if (*fd >= 0) status = ReplyStatus::ok;
       break;
     case RequestKind::segment: return grant(connection, request, peer, reply, fd);
+    case RequestKind::token: break;  // serve() has it
     case RequestKind::reopen: {
       std::lock_guard lock(mutex_);
       for (const Segment& segment : segments_) {
@@ -280,6 +290,11 @@ void Broker::answer(Connection& connection, const Request& request, pid_t peer, 
       for (const Front& front : fronts_) {
         if (front.key != request.segment_key || front.owner != peer) continue;
         *fd = front.fd.get();
+        status = ReplyStatus::ok;
+      }
+      for (const Token& token : tokens_) {
+        if (token.key != request.segment_key || token.owner != peer) continue;
+        *fd = token.fd.get();
         status = ReplyStatus::ok;
       }
       break;
@@ -357,6 +372,24 @@ void Broker::make_front(const Request& request, pid_t peer, Reply* reply, int* f
   reply->segment_key = front.key;
   *fd = front.fd.get();
   fronts_.push_back(std::move(front));
+}
+
+// One a process.
+UniqueFd Broker::make_token(pid_t peer, Reply* reply) {
+  reply->status = static_cast<uint16_t>(ReplyStatus::refused);
+  if (options_.migration.policy.empty()) return {};
+  Token token{.key = 0, .owner = peer, .fd = UniqueFd(::memfd_create("terrace-fork", MFD_CLOEXEC))};
+  if (!token.fd.valid() || ::ftruncate(token.fd.get(), 4096) != 0) return {};
+  const std::string path = "/proc/self/fd/" + std::to_string(token.fd.get());
+  UniqueFd holder(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!holder.valid() || ::flock(holder.get(), LOCK_EX | LOCK_NB) != 0) return {};
+  std::lock_guard lock(mutex_);
+  tokens_.remove_if([&](const Token& old) { return old.owner == peer; });
+  token.key = next_key_++;
+  reply->status = static_cast<uint16_t>(ReplyStatus::ok);
+  reply->segment_key = token.key;
+  tokens_.push_back(std::move(token));
+  return holder;
 }
 
 // The session waits for a manager that is away. Once in an outage that is worth its time: most restarts are

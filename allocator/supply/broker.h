@@ -97,6 +97,12 @@ class Broker {
     pid_t owner = 0;
     UniqueFd fd;
   };
+  // What tells a process whether children of before have ended; see RequestKind::token.
+  struct Token {
+    uint64_t key = 0;
+    pid_t owner = 0;
+    UniqueFd fd;
+  };
   struct Connection {
     uint64_t id = 0;
     UniqueFd socket;
@@ -122,6 +128,7 @@ class Broker {
   void answer(Connection& connection, const Request& request, pid_t peer, Reply* reply, int* fd);
   void grant(Connection& connection, const Request& request, pid_t peer, Reply* reply, int* fd);
   void make_front(const Request& request, pid_t peer, Reply* reply, int* fd);
+  UniqueFd make_token(pid_t peer, Reply* reply);
   uint64_t preferred_bytes(pid_t peer);
   Result<std::shared_ptr<Lease>> grant_lease(pid_t peer, uint64_t needed, std::string* label);
   bool manager_stays_away();
@@ -152,6 +159,7 @@ class Broker {
   uint64_t next_connection_ = 1;
   std::vector<Segment> segments_;
   std::list<Front> fronts_;
+  std::list<Token> tokens_;
   std::set<pid_t> still_;  // processes of which it was said that their memory does not move
   uint64_t next_key_ = 1;
   uint64_t label_serial_ = 0;

@@ -26,6 +26,8 @@ void add(const Slot& slot, Totals* totals) {
   totals->forks_switched += slot.forks_switched;
   totals->switched_bytes += slot.switched_bytes;
   totals->forks_failed += slot.forks_failed;
+  totals->folded_bytes += slot.folded_bytes;
+  totals->folds += slot.folds;
   ++totals->processes;
   if (slot.promotions + slot.demotions > 0) ++totals->processes_moved;
   totals->promotions += slot.promotions;

@@ -34,6 +34,7 @@ struct Totals {
   uint64_t allocations_ddr = 0, allocations_cxl = 0, allocations_detached = 0;
   uint64_t fallbacks = 0, refused = 0, during_fork = 0;
   uint64_t forks_switched = 0, switched_bytes = 0, forks_failed = 0;
+  uint64_t folded_bytes = 0, folds = 0;
   uint64_t processes = 0;
   uint64_t processes_moving = 0;        // in which the engine runs now
   uint64_t processes_moved = 0;         // in which it moved something

@@ -15,7 +15,7 @@
 namespace terrace::supply {
 
 inline constexpr uint32_t magic = 0x31535254;  // "TRS1"
-inline constexpr uint16_t version = 2;
+inline constexpr uint16_t version = 3;
 
 // Environment of a supervised program.
 inline constexpr char socket_variable[] = "TERRACE_SUPPLY";
@@ -39,6 +39,10 @@ enum class RequestKind : uint16_t {
   reopen = 3,   // the descriptor of `segment_key` (a lease or a front) once more
   front = 4,  // a memory file of `bytes` for the DDR part of a window that migrates: descriptor, `segment_key`
   userfault_device = 5,  // the machine's /dev/userfaultfd, where programs cannot make a userfaultfd themselves
+  // A page to map, of a file that is locked (flock) through the descriptor that comes along, and nowhere else
+  // open that way. `segment_key`: with reopen, another open file of the same, for which the lock is free as
+  // soon as nobody maps the page.
+  token = 6,
 };
 
 enum class ReplyStatus : uint16_t {
@@ -103,9 +107,13 @@ struct alignas(64) Slot {
   uint64_t sampler_ns;
   uint64_t ddr_hit_permille;
   uint64_t held_bytes;
+  // After forks: bytes of private memory that went back into leases and front, and how often all of it was
+  // back.
+  uint64_t folded_bytes, folds;
+  uint64_t reserved[6];
   uint64_t segment_live[segments_max];
 };
-static_assert(sizeof(Slot) == 768 && offsetof(Slot, window_base) == 8 && offsetof(Slot, segment_live) == 256);
+static_assert(sizeof(Slot) == 832 && offsetof(Slot, window_base) == 8 && offsetof(Slot, segment_live) == 320);
 
 enum class MigrationState : uint64_t {
   not_started = 0,  // off, or no lease yet

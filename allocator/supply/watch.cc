@@ -107,6 +107,7 @@ void Broker::scan_locked() {
       if (control_->read(index).pid == slots[i].second.pid) control_->reclaim(index);
       if (ended) {
         fronts_.remove_if([&](const Front& front) { return front.owner == pid; });
+        tokens_.remove_if([&](const Token& token) { return token.owner == pid; });
         still_.erase(pid);
         // What its engine told `terrace tier`; nobody else would come by for a while.
         ::unlink(

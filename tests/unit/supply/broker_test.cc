@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sched.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -236,11 +237,41 @@ TEST_CASE(
   CHECK(client.ask(RequestKind::reopen, 0, front.segment_key).status == refused);
 }
 
+TEST_CASE("Broker: the lock of a token is free when the last mapping of it is gone, a child's too") {
+  Fixture f(gib, 64 * mib, {.policy = "some", .copy_bytes_per_s = 0, .round_ns = 0, .userfault_device = -1});
+  Client client(f.broker->socket_path());
+  REQUIRE(client.ask(RequestKind::hello).status == ok);
+  const Reply token = client.ask(RequestKind::token);
+  REQUIRE(token.status == ok);
+  void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, client.fd(), 0);
+  REQUIRE(page != MAP_FAILED);
+  REQUIRE(client.ask(RequestKind::reopen, 0, token.segment_key).status == ok);
+  UniqueFd other(::dup(client.fd()));
+  CHECK(::flock(other.get(), LOCK_EX | LOCK_NB) != 0);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char byte;
+    ::close(ends[1]);
+    ::_exit(::read(ends[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  ::munmap(page, 4096);
+  CHECK(::flock(other.get(), LOCK_EX | LOCK_NB) != 0);  // the child has it
+  ::close(ends[0]);
+  ::close(ends[1]);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  CHECK(eventually([&] { return ::flock(other.get(), LOCK_EX | LOCK_NB) == 0; }));
+  REQUIRE(client.ask(RequestKind::hello).status == ok);  // as after exec
+  CHECK(client.ask(RequestKind::reopen, 0, token.segment_key).status == refused);
+}
+
 TEST_CASE("Broker: without a policy there is neither file nor device") {
   Fixture f(gib, 64 * mib);
   Client client(f.broker->socket_path());
   REQUIRE(client.ask(RequestKind::hello).status == ok);
   CHECK(client.ask(RequestKind::front, 80 * mib).status == refused);
+  CHECK(client.ask(RequestKind::token).status == refused);
   CHECK(client.ask(RequestKind::userfault_device).status == refused);
 }
 
