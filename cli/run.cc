@@ -183,6 +183,8 @@ nlohmann::json to_json(const RunArguments& arguments, const supply::RunStats& st
            {{"switched_private", totals.forks_switched},
             {"switched_bytes", totals.switched_bytes},
             {"refused", totals.forks_failed},
+            {"folded_bytes", totals.folded_bytes},
+            {"folds", totals.folds},
             {"allocations_meanwhile", totals.during_fork}}},
           {"migration",
            {{"policy", arguments.policy},

@@ -178,6 +178,18 @@ bool map_front(Link& link) {
   return false;
 }
 
+// What children will be known by, from before there is anything to inherit (fold.h).
+void map_token(Link& link) {
+  supply::Reply reply{};
+  int fd = -1;
+  if (!link.ask(request_for(supply::RequestKind::token), &reply, &fd) || fd < 0) return;
+  void* page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close_raw(fd);
+  if (page == MAP_FAILED) return;
+  window.token_page = static_cast<uint32_t*>(page);
+  window.token_key = reply.segment_key;
+}
+
 void describe_window_in_slot() {
   window.slot->window_base = reinterpret_cast<uintptr_t>(window.base);
   window.slot->window_bytes = size_t{window.total_pages} * page_bytes;
@@ -245,6 +257,7 @@ bool arm_locked() {
   uint64_t dirty_max = ddr_bytes / 8 < free_dirty_bytes_max ? ddr_bytes / 8 : free_dirty_bytes_max;
   window.free_dirty_pages_max = dirty_max / page_bytes;
   window.tiered = map_front(link);
+  if (window.tiered) map_token(link);
   if (window.ddr_pages > 0)
     window.heap.add({0, window.ddr_pages}, window.tiered ? reserve_arena : ddr_arena, false);
   if (window.total_pages > window.front_pages)

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "allocator/preload/fold.h"
 #include "allocator/preload/front.h"
 #include "allocator/preload/link.h"
 #include "allocator/preload/migration_state.h"
@@ -166,6 +167,14 @@ void apply_early_holds() {
   shared.holds_applied = true;
 }
 
+// Whoever ended it said why.
+void stop_moving() {
+  shared.self->engine.give_up(shared.self->range, layout::TierState::stopped,
+                              shared.end_reason.load(std::memory_order_relaxed));
+  shared.state.store(State::ended, std::memory_order_release);
+  put_state(supply::MigrationState::stopped);
+}
+
 void serve_switch() {
   auto waiting = static_cast<uint32_t>(Asked::waiting);
   // acquire pairs with the asker's release: function and argument are there.
@@ -195,6 +204,19 @@ void publish() {
   put(&supply::Slot::held_bytes, now.busy_bytes);
 }
 
+// Folds what it can, or ends where it was told to.
+void after_fork() {
+  if (!shared.ending.load(std::memory_order_relaxed)) {
+    if (fold_back()) shared.self->engine.wake();
+    return publish();
+  }
+  if (!window.heap_lock.enter()) return;
+  shared.self->memory.lock().enter();
+  if (shared.state.load(std::memory_order_relaxed) == State::forked) stop_moving();
+  shared.self->memory.lock().leave();
+  window.heap_lock.leave();
+}
+
 // After each round: what the heap and the engine have to tell each other.
 void settle(void*) {
   serve_switch();
@@ -208,18 +230,14 @@ void settle(void*) {
     bool found = false;
     if (engine_moves()) {
       shared.self->memory.lock().enter();
-      adopt_charged();
-      adopt_segments();
+      meet_heap();
       if (shared.give_back_asked.exchange(false, std::memory_order_relaxed)) give_back_all(release_by_engine);
       const uint32_t pages = shared.wanted_pages.exchange(0, std::memory_order_relaxed);
       if (pages > 0) found = fill_reserve(pages, shared.wanted_align.load(std::memory_order_relaxed));
       balance_charge();
       limit_ddr();
       if (shared.ending.load(std::memory_order_relaxed)) {
-        shared.self->engine.give_up(shared.self->range, layout::TierState::stopped,
-                                    shared.end_reason.load(std::memory_order_relaxed));
-        shared.state.store(State::ended, std::memory_order_release);
-        put_state(supply::MigrationState::stopped);
+        stop_moving();
       }
       shared.self->memory.lock().leave();
     }
@@ -227,9 +245,26 @@ void settle(void*) {
     publish();
     if (found) shared.settled_with_memory.fetch_add(1, std::memory_order_relaxed);
   }
+  if (shared.state.load(std::memory_order_acquire) == State::forked) after_fork();
   shared.settled.fetch_add(1, std::memory_order_release);
   futex_wake(&shared.settled);
 }
+
+}  // namespace
+
+void meet_heap() {
+  adopt_charged();
+  adopt_segments();
+}
+
+void resume_moving() {
+  balance_charge();
+  shared.self->engine.resume(shared.self->range, shared.self->was_paused);
+  shared.state.store(State::moving, std::memory_order_release);
+  put_state(supply::MigrationState::running);
+}
+
+namespace {
 
 bool take_ddr(void*, uint32_t granules) {
   return charge_granules(granules);
@@ -294,6 +329,8 @@ int open_engine() {
   shared.self->ddr_wanted = shared.self->ddr_set = range.ddr_granules_max;
   range.hooks = {.owner = nullptr, .take_ddr = take_ddr, .give_ddr = give_ddr, .after_round = settle};
   if (failed == 0) failed = shared.self->engine.add_range(&shared.self->memory, range, &shared.self->range);
+  if (failed == 0)
+    open_fold(window.token_key != 0 ? fetch(link, supply::RequestKind::reopen, window.token_key) : -1);
   if (failed != 0) {
     shared.self->engine.close();
     shared.self->memory.close();
@@ -318,8 +355,11 @@ void begin_moving() {
   const bool wanted = !shared.ending.load(std::memory_order_relaxed);
   if (wanted && shared.state.load(std::memory_order_relaxed) == State::starting) {
     adopt_charged();
-    shared.state.store(State::moving, std::memory_order_release);
-    put_state(supply::MigrationState::running);
+    // A fork was before the engine.
+    const bool forked = has_detached();
+    shared.state.store(forked ? State::forked : State::moving, std::memory_order_release);
+    put_state(forked ? supply::MigrationState::forked : supply::MigrationState::running);
+    if (forked) give_up_for_fork();
   } else {
     shared.self->engine.give_up(shared.self->range, layout::TierState::stopped, "ended before it began");
     shared.state.store(State::ended, std::memory_order_release);
@@ -335,6 +375,7 @@ void* run_engine(void*) {
   int failed = ::syscall(SYS_close_range, 0, ~0u, unshare_descriptors) == 0 ? 0 : errno;
   if (failed == 0) failed = open_engine();
   if (failed != 0) {
+    never_fold();
     shared.state.store(State::ended, std::memory_order_release);
     put_state(supply::MigrationState::stopped, static_cast<uint32_t>(failed));
     shared.engine_ended.store(true, std::memory_order_release);

@@ -4,9 +4,10 @@
 // would see the other's stores. So before the fork every such range in use is switched, in place, to a private
 // mapping of what lies behind it. Each switch is one mmap: a store before it is in the file, a store after it
 // in a private copy, and no thread sees anything else. Then fork's own copy-on-write does the rest. What was
-// switched stays private ("detached"): what the parent writes afterwards becomes anonymous memory and has left
-// the tier, and nothing of the window migrates any more. Nobody in this process tree writes the files' pages
-// below a detached range again, since one of the others may still read them.
+// switched is private ("detached"): what the parent writes afterwards becomes anonymous memory and has left the
+// tier, and nothing of the window migrates. Nobody in this process tree writes the files' pages below a
+// detached range while one of the others may still read them; when none can, fold.cc puts the parent's pages
+// back.
 //
 // Ranges that are free stay shared in the parent; the child gets private memory in their place, before it can
 // allocate from them. Between the parent's decision and the child's first step nothing is allocated from the
@@ -19,6 +20,7 @@
 #include <sys/mman.h>
 #include <sys/single_threaded.h>
 
+#include "allocator/preload/fold.h"
 #include "allocator/preload/link.h"
 #include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
@@ -55,23 +57,8 @@ bool map_fresh(char* at, size_t bytes) {
                 0) == at;
 }
 
-// A part of the window with its arenas: a segment, or the front of a window that migrates.
-struct Home {
-  heap::PageSpan span;
-  uint8_t shared, detached;
-};
-
-uint32_t home_count() {
-  return window.segment_count + (window.tiered ? 1 : 0);
-}
-
-Home home(uint32_t i) {
-  if (i < window.segment_count) return {window.segments[i].span, shared_arena(i), detached_arena(i)};
-  return {{0, window.ddr_pages}, ddr_arena, detached_front_arena};
-}
-
 // The next range to switch at or behind `from`: used runs, with short gaps between them.
-heap::PageSpan next_used_range(const Home& part, uint32_t from) {
+heap::PageSpan next_used_range(const Part& part, uint32_t from) {
   uint32_t end = part.span.first + part.span.pages;
   heap::PageSpan range{end, 0};
   for (uint32_t page = from; page < end; page += window.heap.run(page).pages) {
@@ -88,12 +75,12 @@ heap::PageSpan next_used_range(const Home& part, uint32_t from) {
   return range;
 }
 
-bool has_shared_runs_in_use(const Home& part) {
+bool has_shared_runs_in_use(const Part& part) {
   return next_used_range(part, part.span.first).pages > 0;
 }
 
 template <typename Visit>
-bool for_each_used_range(const Home& part, Visit visit) {
+bool for_each_used_range(const Part& part, Visit visit) {
   for (heap::PageSpan range = next_used_range(part, part.span.first); range.pages > 0;
        range = next_used_range(part, range.first + range.pages))
     if (!visit(range, window.address(range.first), size_t{range.pages} * page_bytes)) return false;
@@ -184,7 +171,7 @@ bool move_into_place(char* copy, char* at, size_t bytes) {
 // and puts that in place. All memory is there and filled before the first range changes, and each range changes
 // whole: a range is shared or detached, never half of each. Right only while no other thread can store
 // meanwhile.
-bool detach_by_copy(const Home& part, uint64_t* bytes_switched) {
+bool detach_by_copy(const Part& part, uint64_t* bytes_switched) {
   if (__libc_single_threaded == 0) return false;
   sigset_t all, before;
   sigfillset(&all);
@@ -220,11 +207,40 @@ bool detach_by_copy(const Home& part, uint64_t* bytes_switched) {
   return ok;
 }
 
+// What was folded of runs that are detached still.
+struct FoldedSwitch {
+  const int* descriptors;
+  uint64_t* bytes_switched;
+};
+bool detach_folded(const int* descriptors, uint64_t* bytes_switched) {
+  FoldedSwitch to{descriptors, bytes_switched};
+  const bool ok = for_each_folded_part(
+      [](void* argument, heap::PageSpan span) {
+        const auto* how = static_cast<FoldedSwitch*>(argument);
+        return for_each_stretch(span, [&](heap::PageSpan stretch, const PageSource& source) {
+          const int fd = how->descriptors[source.source];
+          const size_t bytes = size_t{stretch.pages} * page_bytes;
+          if (fd < 0 || !map_private(window.address(stretch.first), bytes, fd, source.offset)) return false;
+          note_private(stretch);
+          *how->bytes_switched += bytes;
+          return true;
+        });
+      },
+      &to);
+  if (ok) forget_folded();
+  return ok;
+}
+
+bool has_folded() {
+  return !for_each_folded_part([](void*, heap::PageSpan) { return false; }, nullptr);
+}
+
 // All locks are held for the fork. On failure some pages may be private already: they are marked, and the next
 // fork leaves them as they are.
 bool detach_by_mapping(const int* descriptors, uint64_t* bytes_switched) {
-  for (uint32_t i = 0; i < home_count(); ++i) {
-    const Home part = home(i);
+  if (!detach_folded(descriptors, bytes_switched)) return false;
+  for (uint32_t i = 0; i < part_count(); ++i) {
+    const Part part = part_at(i);
     const bool ok = for_each_used_range(part, [&](heap::PageSpan range, char*, size_t bytes) {
       if (!for_each_stretch(range, [&](heap::PageSpan stretch, const PageSource& source) {
             const int fd = descriptors[source.source];
@@ -245,8 +261,16 @@ bool detach_by_mapping(const int* descriptors, uint64_t* bytes_switched) {
 }
 
 bool fetch_descriptors(Descriptors* descriptors) {
-  for (uint32_t i = 0; i < home_count(); ++i)
-    if (!for_each_used_range(home(i), [&](heap::PageSpan range, char*, size_t) {
+  if (!for_each_folded_part(
+          [](void* to, heap::PageSpan span) {
+            return for_each_stretch(span, [&](heap::PageSpan, const PageSource& source) {
+              return static_cast<Descriptors*>(to)->fetch(source.source);
+            });
+          },
+          descriptors))
+    return false;
+  for (uint32_t i = 0; i < part_count(); ++i)
+    if (!for_each_used_range(part_at(i), [&](heap::PageSpan range, char*, size_t) {
           return for_each_stretch(range, [&](heap::PageSpan, const PageSource& source) {
             return descriptors->fetch(source.source);
           });
@@ -255,26 +279,11 @@ bool fetch_descriptors(Descriptors* descriptors) {
   return true;
 }
 
-void recount_live() {
-  if (window.slot == nullptr) return;
-  window.slot->live_ddr = window.slot->live_cxl = window.slot->live_detached = 0;
-  memset(window.slot->segment_live, 0, sizeof(window.slot->segment_live));
-  window.heap.for_each_run({0, window.ddr_pages}, [](heap::PageSpan run, heap::RunRecord& record) {
-    if (record.state == heap::RunState::used)
-      count_live(record.arena, int64_t{run.pages} * int64_t{page_bytes});
-  });
-  for (uint32_t i = 0; i < window.segment_count; ++i)
-    window.heap.for_each_run(window.segments[i].span, [](heap::PageSpan run, heap::RunRecord& record) {
-      if (record.state == heap::RunState::used)
-        count_live(record.arena, int64_t{run.pages} * int64_t{page_bytes});
-    });
-}
-
 // Makes every shared range in use private. False: it could not be done for all. lock_moves() was called, and is
 // again when this returns.
 bool detach_all() {
-  bool any = false;
-  for (uint32_t i = 0; i < home_count(); ++i) any = any || has_shared_runs_in_use(home(i));
+  bool any = has_folded();
+  for (uint32_t i = 0; i < part_count(); ++i) any = any || has_shared_runs_in_use(part_at(i));
   if (!any) return true;
   give_up_for_fork();
   uint64_t bytes = 0;
@@ -296,11 +305,12 @@ bool detach_all() {
         },
         &bytes);
     lock_moves();
-    for (uint32_t i = 0; !ok && i < home_count(); ++i)
-      if (has_shared_runs_in_use(home(i)) && !detach_by_copy(home(i), &bytes)) break;
-    for (uint32_t i = 0; !ok && i < home_count() && !has_shared_runs_in_use(home(i)); ++i)
-      ok = i + 1 == home_count();
+    for (uint32_t i = 0; !ok && !has_folded() && i < part_count(); ++i)
+      if (has_shared_runs_in_use(part_at(i)) && !detach_by_copy(part_at(i), &bytes)) break;
+    for (uint32_t i = 0; !ok && !has_folded() && i < part_count() && !has_shared_runs_in_use(part_at(i)); ++i)
+      ok = i + 1 == part_count();
   }
+  if (!ok) never_fold();  // pages may be private in runs that are not detached
   if (bytes > 0) {
     recount_live();
     count(&supply::Slot::forks_switched);
@@ -312,7 +322,7 @@ bool detach_all() {
 // Free shared ranges: inherited by the child just long enough to be replaced there, so that nothing else is
 // mapped in their place meanwhile.
 template <typename Visit>
-void for_each_free_shared_run(const Home& part, Visit visit) {
+void for_each_free_shared_run(const Part& part, Visit visit) {
   const uint32_t end = part.span.first + part.span.pages;
   for (uint32_t page = part.span.first; page < end;) {
     const heap::RunRecord record = window.heap.run(page);
@@ -322,8 +332,8 @@ void for_each_free_shared_run(const Home& part, Visit visit) {
 }
 
 void advise_shared_ranges(int advice) {
-  for (uint32_t i = 0; i < home_count(); ++i)
-    for_each_free_shared_run(home(i), [&](heap::PageSpan span) {
+  for (uint32_t i = 0; i < part_count(); ++i)
+    for_each_free_shared_run(part_at(i), [&](heap::PageSpan span) {
       next.madvise(window.address(span.first), size_t{span.pages} * page_bytes, advice);
     });
 }
@@ -340,6 +350,7 @@ uint64_t inherited_ddr_bytes() {
 
 void start_child() {
   unlock_moves_in_child();
+  forget_folds_in_child();
   window.deferred.store(0, std::memory_order_relaxed);  // other threads' blocks: they stay in use in the child
   window.during_fork.store(0, std::memory_order_relaxed);
   ++window.generation;
@@ -347,8 +358,8 @@ void start_child() {
                              ? supply::no_slot
                              : static_cast<uint32_t>(window.slot - supply::slots_of(window.control));
   // Move first, then map: joined runs are one mapping each. All of these runs are free.
-  for (uint32_t i = 0; i < home_count(); ++i) {
-    const Home part = home(i);
+  for (uint32_t i = 0; i < part_count(); ++i) {
+    const Part part = part_at(i);
     for_each_free_shared_run(part, [&](heap::PageSpan span) {
       // Memory that cannot be replaced must not be used: it is the parent's.
       if (!map_fresh(window.address(span.first), size_t{span.pages} * page_bytes))
@@ -388,7 +399,8 @@ pid_t fork_safely(pid_t (*real)()) {
   }
   int saved = errno;
   lock_moves();
-  bool safe = !is_armed() || detach_all();
+  note_fork();
+  bool safe = !is_armed() || (detach_all() && let_inherit_detached());
   pid_t pid = -1;
   if (safe) {
     if (is_armed()) advise_shared_ranges(MADV_DOFORK);

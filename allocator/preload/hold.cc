@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "allocator/preload/fold.h"
 #include "allocator/preload/migration_state.h"
 
 namespace terrace::preload {
@@ -64,7 +65,10 @@ void end_hold(const void* address, size_t bytes, Held held) {
 }
 
 void hold_for_good(const void* address, size_t bytes) {
-  if (!may_move()) return;
+  if (!may_move()) {
+    if (is_armed() && granules_of(address, bytes).pages > 0) note_pinned_in_child();
+    return;
+  }
   const heap::PageSpan granules = granules_of(address, bytes);
   for (uint32_t granule = granules.first; granule < granules.first + granules.pages; ++granule) {
     if (std::atomic_ref<uint8_t>(window.held_for_good[granule]).exchange(1, std::memory_order_seq_cst) != 0)

@@ -55,6 +55,9 @@ class ForkLock {
     leave();
   }
 
+  // A fork has begun and not ended; by the next line that may have changed.
+  bool forking() const { return forking_.load(std::memory_order_seq_cst); }
+
   // In the child: nobody else exists.
   void reset_in_child() {
     state_.store(0, std::memory_order_relaxed);

@@ -5,7 +5,7 @@
 // pipes are not kept open by us. The descriptors of the front's file, the leases and /dev/userfaultfd come from
 // the supervisor.
 //
-// Threads   Any, unless noted. States only advance: off → starting → moving → ended.
+// Threads   Any, unless noted. States: off → starting → moving ⇄ forked → ended (fold.h has the way back).
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,8 @@ void quit_engine(const char* reason);
 void lock_moves();
 void unlock_moves();  // what lock_moves() locked, if anything
 void unlock_moves_in_child();
-// Nothing moves any more, since pages become private. Between lock_moves() and unlock_moves().
+// Nothing moves, since pages become private; until they are folded back. Between lock_moves() and
+// unlock_moves().
 void give_up_for_fork();
 // What lies behind a page that is not private: of a segment's lease, or (front_source) of the front's file.
 inline constexpr uint32_t front_source = supply::segments_max;

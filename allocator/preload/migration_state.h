@@ -13,7 +13,7 @@
 
 namespace terrace::preload::migration {
 
-enum class State : uint32_t { off, starting, moving, ended };
+enum class State : uint32_t { off, starting, moving, forked, ended };
 enum class Asked : uint32_t { nothing, waiting, working, done, failed };
 
 // What the engine's thread owns. Never destroyed: it may run until the process ends.
@@ -26,6 +26,7 @@ struct Migration {
   uint32_t segment_slots[supply::segments_max] = {};
   uint64_t ddr_wanted = 0;  // granules: the run's budget, or what `terrace tier set` said since
   uint64_t ddr_set = 0;     // what the engine was told last
+  bool was_paused = false;  // by `terrace tier`, when a fork ended the moves
 };
 
 struct Shared {
@@ -60,5 +61,9 @@ void futex_wait(std::atomic<uint32_t>* word, uint32_t value, uint64_t ns);
 void futex_wake(std::atomic<uint32_t>* word);
 void wake_engine();
 void put_state(supply::MigrationState now, uint32_t os_errno = 0);
+
+// Of the engine's thread, with heap_lock and the range's lock held.
+void meet_heap();      // it learns of charged granules and new segments
+void resume_moving();  // nothing is private any more
 
 }  // namespace terrace::preload::migration

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "allocator/preload/fold.h"
 #include "allocator/preload/front.h"
 #include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
@@ -256,6 +257,13 @@ bool give_pages_back(uint32_t page) {
   }
   // Leased pages stay: punching them would give up the space that the lease has reserved.
   if (is_shared(arena) || record.pages < replace_pages) return false;
+  if (folds()) {
+    // The mapping stays what it is. Held: a granule that is being folded would lose its write-protection.
+    const Held held = begin_hold(at, bytes);
+    next.madvise(at, bytes, MADV_DONTNEED);
+    end_hold(at, bytes, held);
+    return false;
+  }
   return ::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                 0) == at;
 }

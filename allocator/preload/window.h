@@ -22,9 +22,10 @@
 //
 // Invariants
 //   W1  A page of arena `shared(i)` is mapped MAP_SHARED from segment i's lease and not inherited by fork.
-//   W2  A page of arena `detached(i)` is private memory of this process. The lease's own page below it is
-//       never written or punched again by this process or its children: one of them may still read it.
-//       So it is with the front's file for pages of `detached_front_arena`.
+//   W2  A page of arena `detached(i)` is private memory of this process, or folded (fold.h: O2). The lease's
+//   own
+//       page below it is not written or punched while another process may read it there (O1). So it is with the
+//       front's file for pages of `detached_front_arena`.
 //   W3  While a fork is under way neither the heap nor the mapping of the window changes but by the fork.
 #pragma once
 
@@ -87,6 +88,8 @@ struct Window {
 
   bool tiered = false;  // written while the process has one thread, or by a fork's child
   uint64_t front_key = 0;
+  uint64_t token_key = 0;          // of the first token (fold.h); 0: there is none
+  uint32_t* token_page = nullptr;  // of the one that children inherit; written under heap_lock
   uint8_t* charged =
       nullptr;  // a byte a granule of the DDR part: 1 when it is not in reserve. Read by the engine
   uint8_t* held_for_good = nullptr;  // a byte a granule of the window: must not move, ever. atomic_ref

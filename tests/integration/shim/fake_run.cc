@@ -100,6 +100,8 @@ int supervise(const std::vector<std::string>& command, BrokerOptions options, ui
                              {"forks_switched", t.forks_switched},
                              {"switched_bytes", t.switched_bytes},
                              {"forks_failed", t.forks_failed},
+                             {"folded_bytes", t.folded_bytes},
+                             {"folds", t.folds},
                              {"leases_granted", stats.leases_granted},
                              {"leases_released", stats.leases_released},
                              {"leased_bytes_peak", stats.leased_bytes_peak},

@@ -282,7 +282,7 @@ class Torture(ShimTest):
                   "b=next(int(l.split('-')[0],16) for l in open('/proc/self/maps') if 'terrace-control' in l)\n"
                   "print('ready',flush=True)\nwhile True:\n"
                   "  for slot,pid in ((900,%d),(901,0xffffffff),(902,1)):\n"
-                  "    ctypes.memmove(b+128+slot*768,struct.pack('I',pid),4)\n"
+                  "    ctypes.memmove(b+128+slot*832,struct.pack('I',pid),4)\n"
                   "  time.sleep(0.002)" % stranger.pid)
         process = subprocess.Popen(self.shim_command(["/usr/bin/python3", "-c", script]), stdout=subprocess.PIPE,
                                    text=True, env=self.environment, preexec_fn=die_with_parent)
@@ -352,6 +352,25 @@ class Fork(ShimTest):
 
     def test_repeatedly(self):
         self.check("repeatedly")
+
+    @unittest.skipUnless(MIGRATES, "nothing is folded")
+    def test_folded_after_the_last_child(self):
+        run = self.check("folded")
+        self.assertEqual(run.stats["folds"], 4)
+        self.assertGreater(run.stats["promotions"], 0)
+
+    @unittest.skipUnless(MIGRATES, "nothing is folded")
+    def test_fold_torture(self):
+        run = self.check("fold_torture")
+        self.assertGreater(run.stats["folds"], 0)
+        self.assertGreater(run.stats["promotions"], 0)
+
+    @unittest.skipUnless(MIGRATES, "nothing is folded")
+    def test_freed_while_folding(self):
+        run = self.shim([HERE / "shim_fork_cases", "freed_while_folding"], "--ddr", "4M", "--cxl", "128M")
+        self.assertEqual(run.stats["forks_failed"], 0)
+        self.assertGreater(run.stats["folds"], 2)
+        self.assertGreater(run.stats["allocations_detached"], 20)
 
     def test_with_threads(self):
         self.assertGreater(self.check("with_threads").stats["during_fork"], 0)
@@ -643,6 +662,69 @@ class Redis(ShimTest):
         server = self.start("--ddr", "8M", "--cxl", "512M")
         self.assertEqual(self.command("DBSIZE"), keys)
         torn = [key for key in range(keys) if self.command("GET", f"k{key}") != self.value(key, 0)]
+        self.assertEqual(torn, [], "the snapshot has values of after the fork")
+        self.stop(server)
+
+    def mapped(self, pid):
+        """Bytes of mappings of leases and front: shared, and private."""
+        sizes = {"s": 0, "p": 0}
+        for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
+            head = line.split(maxsplit=5)
+            # Memory files have no name in any file system; the engine's own aliases stay as they are.
+            if len(head) == 6 and head[5].endswith("(deleted)") and "/memfd:terrace-" not in head[5].replace(
+                    "/memfd:terrace-front", ""):
+                begin, end = (int(part, 16) for part in head[0].split("-"))
+                sizes[head[1][3]] += end - begin
+        return sizes["s"], sizes["p"]
+
+    def wait_for_save(self):
+        for _ in range(2400):
+            if b"rdb_bgsave_in_progress:0" in self.command("INFO", "persistence"):
+                break
+            time.sleep(0.05)
+        self.assertIn(b"rdb_last_bgsave_status:ok", self.command("INFO", "persistence"))
+
+    @unittest.skipUnless(MIGRATES, "nothing is folded")
+    def test_saves_under_writes_one_after_the_other(self):
+        keys = 1200
+        options = ("--ddr", "16M", "--cxl", "512M", "--policy", "churn", "--round", "20")
+        server = self.start(*options)
+        for key in range(keys):
+            self.command("SET", f"k{key}", self.value(key, 0))
+        pid = int(next(line.split(b":")[1] for line in self.command("INFO", "server").splitlines()
+                       if line.startswith(b"process_id:")))
+        versions = {key: 0 for key in range(keys)}
+        before, private = self.mapped(pid)
+        self.assertGreater(before, 64 << 20)
+        self.assertEqual(private, 0)
+        for save in range(1, 6):
+            saved = dict(versions)
+            self.command("CONFIG", "SET", "rdb-key-save-delay", 3000)  # in us: the save takes longer than the writes
+            self.assertIn(b"started", self.command("BGSAVE"))
+            for key in range(save % 2, keys, 2):
+                self.command("SET", f"k{key}", self.value(key, save))
+                versions[key] = save
+            switched = self.mapped(pid)[1]
+            self.assertIn(b"rdb_bgsave_in_progress:1", self.command("INFO", "persistence"))
+            self.command("CONFIG", "SET", "rdb-key-save-delay", 0)
+            self.wait_for_save()
+            self.assertGreater(switched, 16 << 20, "the save was over too soon")
+            for _ in range(400):  # what the save made private is shared again
+                now, private = self.mapped(pid)
+                if private == 0:
+                    break
+                time.sleep(0.05)
+            self.assertEqual(private, 0, "pages are private still")
+            self.assertGreaterEqual(now, before, "less is in leases and front than before")
+            for key in range(keys):
+                self.assertEqual(self.command("GET", f"k{key}"), self.value(key, versions[key]), (save, key))
+        last = saved
+        stats = self.stop(server)
+        self.assertGreaterEqual(stats["folds"], 5, stats)
+        self.assertGreater(stats["promotions"] + stats["demotions"], 0)
+        self.assertEqual((stats["refused"], stats["forks_failed"]), (0, 0))
+        server = self.start(*options)
+        torn = [key for key in range(keys) if self.command("GET", f"k{key}") != self.value(key, last[key])]
         self.assertEqual(torn, [], "the snapshot has values of after the fork")
         self.stop(server)
 
