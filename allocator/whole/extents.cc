@@ -38,6 +38,7 @@ namespace {
 // supervisor: every shell command would pay for that.
 constexpr size_t plain_bytes_first = 4u << 20;
 constexpr size_t growth_bytes_min = 2u << 20;  // jemalloc's first step
+constexpr size_t step_bytes_always = 8u << 20;
 std::atomic<size_t> plain_bytes{0};
 
 bool window_wanted(size_t bytes) {
@@ -47,6 +48,45 @@ bool window_wanted(size_t bytes) {
       return large_from.load(std::memory_order_relaxed) != SIZE_MAX && next.madvise != nullptr;
   while (!plain_bytes.compare_exchange_weak(had, had + bytes, std::memory_order_relaxed));
   return false;
+}
+
+// jemalloc's steps of growth, by numbers of its page size classes: four to a doubling. Blocks of neighbouring
+// extents are never joined, so that many short extents hold twice the pages that long ones do.
+struct ExtentGrowth {
+  unsigned next, limit;
+};
+constexpr unsigned growth_first = 31, growth_short = 39, growth_long = 63;  // 2 MiB, 8 MiB, 512 MiB
+// Each arena's, in its book-keeping, which is never given back. Arenas beyond these have short steps.
+constexpr uint32_t growths_max = 64;
+ExtentGrowth* growths[growths_max];
+std::atomic<uint32_t> growth_count{0};
+
+// A step takes an eighth of what is free in DDR, a part of the CXL budget, at most: large blocks and other
+// processes want some too.
+bool is_modest(size_t bytes) {
+  if (bytes <= step_bytes_always || !is_armed() || window.control == nullptr) return true;
+  const auto now = [](uint64_t& cell) { return std::atomic_ref(cell).load(std::memory_order_relaxed); };
+  const terrace::supply::ControlHeader& run = *window.control;
+  const uint64_t used = now(window.control->ddr_used);
+  const uint64_t leased = window.slot == nullptr ? 0 : now(window.slot->live_cxl);
+  return bytes <= (used < run.ddr_budget ? run.ddr_budget - used : 0) / 8 +
+                      (leased < run.cxl_budget ? run.cxl_budget - leased : 0) / 32;
+}
+
+// From here on steps are short. True: they were not. Other arenas' may be written at the same time by jemalloc:
+// what it writes last is within the limit or one step beyond it, once.
+bool shorten_growth() {
+  bool any = false;
+  const uint32_t count = growth_count.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < (count < growths_max ? count : growths_max); ++i) {
+    ExtentGrowth* growth = __atomic_load_n(&growths[i], __ATOMIC_ACQUIRE);
+    if (growth == nullptr || __atomic_load_n(&growth->limit, __ATOMIC_RELAXED) == growth_short) continue;
+    __atomic_store_n(&growth->limit, growth_short, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&growth->next, __ATOMIC_RELAXED) > growth_short)
+      __atomic_store_n(&growth->next, growth_short, __ATOMIC_RELAXED);
+    any = true;
+  }
+  return any;
 }
 
 // Private memory that reads as zeros when the kernel has dropped it; not the private copy of a file that a fork
@@ -120,6 +160,8 @@ void* je_ehooks_default_alloc_impl(void*, void* wanted, size_t bytes, size_t ali
   *commit = true;  // of memory from elsewhere as well, whatever the kernel's overcommit says
   if (!window_wanted(bytes)) return je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit);
   if (wanted != nullptr) return nullptr;
+  // Then jemalloc asks for just what it needs, and later for short steps.
+  if (!is_modest(bytes) && shorten_growth()) return nullptr;
   const int saved = errno;
   Refusal refusal;
   // A step of growth that fails is asked for again, as small as it need be.
@@ -158,13 +200,10 @@ void je_ehooks_default_zero_impl(void* pages, size_t bytes) {
   if (bytes < (1u << 20) || !drop(pages, bytes)) memset(pages, 0, bytes);
 }
 
-// Extents grow from 2 MiB to 8 MiB at most, by numbers of jemalloc's page size classes: beyond that a budget
-// that is nearly used up would be asked for what it cannot have.
-struct ExtentGrowth {
-  unsigned next, limit;
-};
 void je_exp_grow_init(ExtentGrowth* growth) {
-  *growth = {.next = 31, .limit = 39};
+  const uint32_t number = growth_count.fetch_add(1, std::memory_order_acq_rel);
+  *growth = {.next = growth_first, .limit = number < growths_max ? growth_long : growth_short};
+  if (number < growths_max) __atomic_store_n(&growths[number], growth, __ATOMIC_RELEASE);
 }
 }
 

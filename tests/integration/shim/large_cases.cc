@@ -1,6 +1,6 @@
 // Cases of the large-object heap that need the real pages under it. Each prints "ok" and exits 0, or says what
 // is wrong and exits 1.
-//   shim_large_cases scattered|kept|leases|rounds
+//   shim_large_cases scattered|kept|leases|rounds|steps
 //
 // scattered  --ddr 64M and nothing else: a request that fits what is free in total is served, wherever that
 // lies. kept       --ddr 256M: pages that stay for the next request never show their old bytes, and go back
@@ -8,6 +8,7 @@
 //
 // leases     --ddr 0 --cxl 512M: leases of which nothing is in use go back, and come again as one that is long
 // enough. rounds     --ddr 0 --cxl 512M: a program that frees all it has in each round keeps its leases.
+// steps      whole heap, --ddr 256M: what small blocks are given ahead leaves room for large ones.
 #include <dlfcn.h>
 #include <malloc.h>
 #include <stdint.h>
@@ -155,6 +156,16 @@ void rounds() {
   for (int round = 0; round < 12; ++round) take_and_free(300, mib);
 }
 
+// jemalloc's step of growth at this size is longer than what is left beside it.
+void steps() {
+  constexpr size_t small = 4096, small_bytes = 203 * mib, large = 9 * mib;
+  for (size_t i = 0; i < small_bytes / small; ++i)
+    if (malloc(small) == nullptr) fail("no memory for small blocks");
+  size_t large_bytes = 0;
+  while (malloc(large) != nullptr) large_bytes += large;
+  if (large_bytes < 36 * mib) fail("small blocks were given more ahead than a part of what was free");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -166,6 +177,8 @@ int main(int argc, char** argv) {
     leases();
   else if (argc == 2 && strcmp(argv[1], "rounds") == 0)
     rounds();
+  else if (argc == 2 && strcmp(argv[1], "steps") == 0)
+    steps();
   else
     return 2;
   printf("ok\n");

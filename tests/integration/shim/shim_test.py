@@ -315,6 +315,9 @@ class Large(ShimTest):
         run = self.shim([HERE / "shim_large_cases", "rounds"], "--ddr", "0", "--cxl", "512M", "--min-size", 65536)
         self.assertLess(run.stats["leases_granted"], 16, run.stats)
 
+    def test_small_blocks_leave_room_for_large_ones(self):
+        self.shim([HERE / "shim_large_cases", "steps"], "--ddr", "256M", "--cxl", "0")
+
 
 class Fork(ShimTest):
     """Each case of fork_cases.cc; those that store in leased memory must have switched it."""
