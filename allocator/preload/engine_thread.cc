@@ -259,7 +259,7 @@ void meet_heap() {
 
 void resume_moving() {
   balance_charge();
-  shared.self->engine.resume(shared.self->range, shared.self->was_paused);
+  shared.self->engine.resume(shared.self->range);
   shared.state.store(State::moving, std::memory_order_release);
   put_state(supply::MigrationState::running);
 }

@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "allocator/preload/front.h"
@@ -24,7 +26,9 @@ namespace {
 constexpr size_t token_bytes = page_bytes;
 constexpr uint32_t old_tokens_max = 16;
 constexpr uint64_t slice_ns = 50'000'000;
-constexpr uint32_t failures_max = 256;  // passes in which a granule could not be folded, not for being held
+constexpr uint64_t wait_ns_min = 1'000'000'000, wait_ns_max = 300'000'000'000;
+constexpr uint64_t wait_per_work = 8;
+constexpr timespec budget_pause = {.tv_sec = 0, .tv_nsec = 5'000'000};
 
 enum class Stage : uint8_t { fresh, asked, alone };
 enum Mark : uint8_t { is_shared_or_free = 0, to_fold = 1, folded = 2 };
@@ -35,16 +39,18 @@ struct Token {
   uint32_t* page = nullptr;
 };
 
-// The range's lock guards stage, marks and kept_here; the rest is the engine's thread's, but `token.page`,
-// which is written with heap_lock and read by a child.
+// The range's lock guards stage, marks, kept_here and the times; the rest is the engine's thread's, but
+// `token.page`, which is written with heap_lock and read by a child.
 struct Fold {
   Token token;
+  int descriptors_fd = -1;  // /proc/thread-self/fd of the engine's thread, which may not find it again (chroot)
   int old_fds[old_tokens_max];
   uint32_t old_count = 0;
   uint8_t* marks = nullptr;  // a byte a granule
   std::atomic<Stage> stage{Stage::fresh};
-  bool kept_here = false;  // detached pages are not inherited
-  uint32_t failures = 0;
+  bool kept_here = false;                                            // detached pages are not inherited
+  uint64_t not_before_ns = 0, wait_ns = wait_ns_min, worked_ns = 0;  // since the last fork
+  uint64_t done_ns = 0;  // all was folded then, for the first time since the last fork
   std::atomic<bool> never{false};
 };
 Fold fold;
@@ -58,12 +64,12 @@ void put_more(uint64_t supply::Slot::*cell, Value more) {
 bool make_token(Token* token) {
   token->fd = static_cast<int>(::syscall(SYS_memfd_create, "terrace-fork", MFD_CLOEXEC));
   if (token->fd < 0) return false;
-  char path[64];
-  ::snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", token->fd);
+  char name[16];
+  ::snprintf(name, sizeof(name), "%d", token->fd);
   int holder = -1;
   void* page = MAP_FAILED;
   if (::ftruncate(token->fd, token_bytes) == 0)
-    holder = static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC));
+    holder = static_cast<int>(::syscall(SYS_openat, fold.descriptors_fd, name, O_RDWR | O_CLOEXEC));
   if (holder >= 0 && ::flock(holder, LOCK_EX | LOCK_NB) == 0)
     page = ::mmap(nullptr, token_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, holder, 0);
   close_raw(holder);
@@ -193,15 +199,34 @@ bool mark_granules() {
   return true;
 }
 
+// Nothing is folded for a while, which is longer the next time; or shorter, when the last one was `enough`.
+void put_off(uint64_t now_ns, bool enough) {
+  static const bool soon = secure_getenv("TERRACE_TEST_FOLD_SOON") != nullptr;  // test seam
+  if (soon) return;
+  const uint64_t wait_ns = enough ? fold.wait_ns / 2 : fold.wait_ns * 2;
+  fold.wait_ns = wait_ns < wait_ns_min ? wait_ns_min : wait_ns > wait_ns_max ? wait_ns_max : wait_ns;
+  const uint64_t of_work_ns = fold.worked_ns * wait_per_work;
+  fold.not_before_ns = now_ns + (of_work_ns > fold.wait_ns ? of_work_ns : fold.wait_ns);
+}
+
 // True: one that could be folded is left.
 bool fold_some() {
   Migration& my = *shared.self;
-  const uint64_t end_ns = tiering::monotonic_ns() + slice_ns;
-  bool failed = false;
+  tiering::CopyBudget& budget = my.engine.copy_budget();
+  const uint64_t begin_ns = tiering::monotonic_ns(), end_ns = begin_ns + slice_ns;
+  bool failed = false, more = false;
   for (uint32_t granule = 0; granule < my.memory.granule_count(); ++granule) {
     if (__atomic_load_n(&fold.marks[granule], __ATOMIC_RELAXED) != to_fold) continue;
     // A fork waits for one granule at most: it would not get the lock from whoever takes it again at once.
-    if (tiering::monotonic_ns() > end_ns || window.heap_lock.forking()) return true;
+    if (tiering::monotonic_ns() > end_ns || window.heap_lock.forking()) {
+      more = true;
+      break;
+    }
+    if (budget.allowance(tiering::monotonic_ns()) == 0) {
+      ::nanosleep(&budget_pause, nullptr);
+      more = true;
+      break;
+    }
     my.memory.lock().enter();
     const bool go = fold.stage == Stage::alone && !shared.ending.load(std::memory_order_relaxed);
     if (go) {
@@ -210,6 +235,7 @@ bool fold_some() {
         forget_private({granule * granule_pages, granule_pages});
         __atomic_store_n(&fold.marks[granule], folded, __ATOMIC_RELAXED);
         put_more(&supply::Slot::folded_bytes, granule_bytes);
+        budget.spend(granule_bytes);
       }
       failed =
           failed || (report.result != tiering::MoveResult::done && report.result != tiering::MoveResult::held);
@@ -217,8 +243,12 @@ bool fold_some() {
     my.memory.lock().leave();
     if (!go) return false;
   }
-  if (failed && ++fold.failures == failures_max) never_fold();
-  return false;
+  my.memory.lock().enter();
+  const uint64_t now_ns = tiering::monotonic_ns();
+  fold.worked_ns += now_ns - begin_ns;
+  if (failed && !more) put_off(now_ns, false);  // out of memory or of mappings: perhaps later
+  my.memory.lock().leave();
+  return more;
 }
 
 // Where a granule was given back while the engine did not look.
@@ -254,7 +284,7 @@ void give_runs_back() {
   if (left) return;
   memset(fold.marks, 0, shared.self->memory.granule_count());
   fold.kept_here = false;
-  fold.failures = 0;
+  fold.done_ns = tiering::monotonic_ns();
   forget_given_back();
   meet_heap();
   resume_moving();
@@ -265,6 +295,8 @@ void give_runs_back() {
 
 void open_fold(int token_fd) {
   const size_t bytes = (shared.self->memory.granule_count() + page_bytes - 1) & ~(page_bytes - 1);
+  fold.descriptors_fd = static_cast<int>(
+      ::syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC));
   void* marks = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (marks == MAP_FAILED || token_fd < 0) return never_fold();
   fold.marks = static_cast<uint8_t*>(marks);
@@ -279,6 +311,10 @@ bool has_detached() {
 
 bool fold_back() {
   if (!is_forked() || fold.never.load(std::memory_order_relaxed)) return false;
+  shared.self->memory.lock().enter();
+  const bool later = tiering::monotonic_ns() < fold.not_before_ns;
+  shared.self->memory.lock().leave();
+  if (later || shared.self->engine.suspended_paused(shared.self->range)) return false;
   if (fold.stage == Stage::fresh) ask();
   const bool alone = look_for_children();
   shared.self->memory.lock().enter();
@@ -293,6 +329,12 @@ bool fold_back() {
 
 void note_fork() {
   fold.stage = Stage::fresh;
+  const uint64_t now_ns = tiering::monotonic_ns();
+  // A program that never had to fold waits for the least time.
+  const bool in_vain = fold.worked_ns > 0 && (fold.done_ns == 0 || now_ns < fold.done_ns + fold.wait_ns ||
+                                              now_ns < fold.done_ns + fold.worked_ns * wait_per_work);
+  put_off(now_ns, !in_vain);
+  fold.worked_ns = fold.done_ns = 0;
 }
 
 bool let_inherit_detached() {
@@ -332,26 +374,30 @@ void forget_folds_in_child() {
   fold.marks = nullptr;
 }
 
+// Others read the numbers meanwhile: each changes once.
 void recount_live() {
   if (window.slot == nullptr) return;
-  window.slot->live_ddr = window.slot->live_cxl = window.slot->live_detached = 0;
-  memset(window.slot->segment_live, 0, sizeof(window.slot->segment_live));
-  window.heap.for_each_run({0, window.ddr_pages}, [](heap::PageSpan run, heap::RunRecord& record) {
-    if (record.state == heap::RunState::used)
-      count_live(record.arena, int64_t{run.pages} * int64_t{page_bytes});
-  });
-  for (uint32_t i = 0; i < window.segment_count; ++i)
-    window.heap.for_each_run(window.segments[i].span, [](heap::PageSpan run, heap::RunRecord& record) {
-      if (record.state == heap::RunState::used)
-        count_live(record.arena, int64_t{run.pages} * int64_t{page_bytes});
-    });
+  static uint64_t of_segment[supply::segments_max];  // not on the stack of a fork
+  memset(of_segment, 0, sizeof(of_segment));
+  uint64_t ddr = 0, leased = 0, detached = 0;
+  const auto add = [&](heap::PageSpan run, heap::RunRecord& record) {
+    if (record.state != heap::RunState::used) return;
+    const uint64_t bytes = uint64_t{run.pages} * page_bytes;
+    if (is_shared(record.arena)) of_segment[segment_of(record.arena)] += bytes;
+    (record.arena == ddr_arena ? ddr : is_shared(record.arena) ? leased : detached) += bytes;
+  };
+  window.heap.for_each_run({0, window.ddr_pages}, add);
+  for (uint32_t i = 0; i < window.segment_count; ++i) window.heap.for_each_run(window.segments[i].span, add);
+  const auto put = [](uint64_t& cell, uint64_t value) {
+    std::atomic_ref(cell).store(value, std::memory_order_relaxed);
+  };
+  put(window.slot->live_ddr, ddr);
+  put(window.slot->live_cxl, leased);
+  put(window.slot->live_detached, detached);
+  for (uint32_t i = 0; i < supply::segments_max; ++i) put(window.slot->segment_live[i], of_segment[i]);
 }
 
-bool folds() {
-  return window.tiered && !fold.never.load(std::memory_order_relaxed);
-}
-
-void note_pinned_in_child() {
+void note_lent_in_child() {
   if (window.token_page != nullptr) __atomic_store_n(window.token_page, 1u, __ATOMIC_RELAXED);
 }
 

@@ -9,6 +9,10 @@
 // Who is alone folds granule by granule (Mover::fold), until the next fork says `fresh` again. Runs all of
 // whose granules are folded go back to their shared arena; when there is no other left, the engine goes on.
 //
+// After each fork nothing of this happens for a while: a fork makes private again what was folded, so that a
+// program which forks all the time would copy its memory for each. The while is at least eight times what the
+// last folding took, and doubles with each fork that comes within it or before the folding is done.
+//
 // The token is a page of a memory file that every process of the tree maps and inherits, mapped through an open
 // file that holds a lock (flock) and that only mappings keep open. The lock can be had elsewhere at the very
 // moment when the last of them is gone: no list of processes that could be read too late, none that a process
@@ -73,9 +77,7 @@ void recount_live();
 
 // ---- any thread
 
-// Detached pages will be folded, or may be: their mappings must stay what they are.
-bool folds();
-// A child has handed pages to a device or a pipe: nobody knows until when they are read there.
-void note_pinned_in_child();
+// If this is a child: it has handed pages to a device or a pipe, and nobody knows until when they are read.
+void note_lent_in_child();
 
 }  // namespace terrace::preload

@@ -64,11 +64,13 @@ void end_hold(const void* address, size_t bytes, Held held) {
   migration->memory.unhold(granules.first, granules.pages);
 }
 
+void lend_for_good(const void* address, size_t bytes) {
+  if (!may_move() && is_armed() && granules_of(address, bytes).pages > 0) note_lent_in_child();
+  hold_for_good(address, bytes);
+}
+
 void hold_for_good(const void* address, size_t bytes) {
-  if (!may_move()) {
-    if (is_armed() && granules_of(address, bytes).pages > 0) note_pinned_in_child();
-    return;
-  }
+  if (!may_move()) return;
   const heap::PageSpan granules = granules_of(address, bytes);
   for (uint32_t granule = granules.first; granule < granules.first + granules.pages; ++granule) {
     if (std::atomic_ref<uint8_t>(window.held_for_good[granule]).exchange(1, std::memory_order_seq_cst) != 0)

@@ -100,7 +100,7 @@ void end_migration(const char* reason) {
   shared.end_reason.store(reason, std::memory_order_relaxed);
   if (shared.ending.exchange(true, std::memory_order_seq_cst)) return;
   Migration* migration = shared.opened.load(std::memory_order_acquire);
-  if (migration == nullptr) return note_pinned_in_child();
+  if (migration == nullptr) return;
   // The engine plans nothing after this, and the last move is over once the lock was had. settle() tells the
   // heap.
   migration->memory.lock().enter();
@@ -134,12 +134,10 @@ void give_up_for_fork() {
   const State was = shared.state.load(std::memory_order_acquire);
   if (migration == nullptr || was == State::starting) return;  // its thread sees when it begins
   if (was == State::moving) {
-    migration->was_paused = migration->engine.statistics(migration->range).state ==
-                            static_cast<uint32_t>(layout::TierState::paused);
     shared.state.store(State::forked, std::memory_order_release);
     put_state(supply::MigrationState::forked);
   }
-  migration->engine.give_up(migration->range, layout::TierState::forked, "memory is private since a fork");
+  migration->engine.suspend(migration->range, "memory is private since a fork");
 }
 
 PageSource source_of(uint32_t page) {

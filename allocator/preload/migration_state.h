@@ -26,7 +26,6 @@ struct Migration {
   uint32_t segment_slots[supply::segments_max] = {};
   uint64_t ddr_wanted = 0;  // granules: the run's budget, or what `terrace tier set` said since
   uint64_t ddr_set = 0;     // what the engine was told last
-  bool was_paused = false;  // by `terrace tier`, when a fork ended the moves
 };
 
 struct Shared {

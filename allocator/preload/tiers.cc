@@ -257,8 +257,9 @@ bool give_pages_back(uint32_t page) {
   }
   // Leased pages stay: punching them would give up the space that the lease has reserved.
   if (is_shared(arena) || record.pages < replace_pages) return false;
-  if (folds()) {
-    // The mapping stays what it is. Held: a granule that is being folded would lose its write-protection.
+  if (window.tiered) {
+    // The mapping stays what it is: parts of it may be folded, or will be. Held: a granule that is being folded
+    // would lose its write-protection.
     const Held held = begin_hold(at, bytes);
     next.madvise(at, bytes, MADV_DONTNEED);
     end_hold(at, bytes, held);

@@ -140,10 +140,19 @@ void Engine::give_up(uint32_t index, layout::TierState state, const char* reason
   copy_text(range.page.reason, sizeof(range.page.reason), reason);
 }
 
-void Engine::resume(uint32_t index, bool paused) {
+void Engine::suspend(uint32_t index, const char* reason) {
+  Range& range = ranges_[index];
+  const auto paused = static_cast<uint32_t>(layout::TierState::paused);
+  const auto suspended = static_cast<uint32_t>(layout::TierState::forked);
+  if (range.page.state != suspended) range.paused_meanwhile = range.page.state == paused;
+  give_up(index, layout::TierState::forked, reason);
+}
+
+void Engine::resume(uint32_t index) {
   Range& range = ranges_[index];
   if (range.page.state != static_cast<uint32_t>(layout::TierState::forked)) return;
-  range.page.state = static_cast<uint32_t>(paused ? layout::TierState::paused : layout::TierState::running);
+  range.page.state =
+      static_cast<uint32_t>(range.paused_meanwhile ? layout::TierState::paused : layout::TierState::running);
   copy_text(range.page.reason, sizeof(range.page.reason), "");
 }
 
@@ -152,6 +161,7 @@ void Engine::set_paused(uint32_t index, bool paused) {
   const auto stopped = static_cast<uint32_t>(layout::TierState::paused);
   uint32_t& state = ranges_[index].page.state;
   if (state == running || state == stopped) state = paused ? stopped : running;
+  if (state == static_cast<uint32_t>(layout::TierState::forked)) ranges_[index].paused_meanwhile = paused;
 }
 
 void Engine::set_policy(uint32_t index, const PolicyEntry* policy) {

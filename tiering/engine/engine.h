@@ -117,7 +117,12 @@ class Engine {
   // The range is of no use to the engine any more (a fork made it private, its lease is lost).
   void give_up(uint32_t range, layout::TierState state, const char* reason);
   // What was given up for a fork is as it was before. Range's lock held.
-  void resume(uint32_t range, bool paused);
+  void suspend(uint32_t range, const char* reason);
+  void resume(uint32_t range);
+  // Asked for before or since.
+  bool suspended_paused(uint32_t range) const { return ranges_[range].paused_meanwhile; }
+  // What others copy for the engine counts too. The engine's thread's.
+  CopyBudget& copy_budget() { return budget_; }
 
   const layout::TierRange& statistics(uint32_t range) const { return ranges_[range].page; }
 
@@ -139,6 +144,7 @@ class Engine {
     uint64_t sweep_due_ns = 0, plan_due_ns = 0;
     double ddr_accesses = 0, cxl_accesses = 0;  // decayed, as the sampler sees them
     uint64_t copied_bytes = 0, copied_shown_bytes = 0, shown_ns = 0;
+    bool paused_meanwhile = false;  // forked: what it was, or was asked to be since
   };
   struct Batch;
   static constexpr uint32_t notes_max = 4096;

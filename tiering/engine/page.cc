@@ -206,7 +206,8 @@ void Engine::obey(Range& range) {
     answer = layout::TierAnswer::bad_value;
   else if (ddr != UINT64_MAX && (ddr > range.memory->bytes() || options_.ddr_granules_shared != 0))
     answer = layout::TierAnswer::bad_value;
-  else if (state != layout::TierState::running && state != layout::TierState::paused)
+  else if (state != layout::TierState::running && state != layout::TierState::paused &&
+           state != layout::TierState::forked)
     answer = layout::TierAnswer::refused;
   if (answer == layout::TierAnswer::done) {
     if (policy != range.options.policy) set_policy(index, policy);

@@ -85,7 +85,28 @@ void Mover::copy(char* to, const char* from, size_t bytes) {
     team_.copy(to, from, bytes);
 }
 
+bool Mover::map_aside(size_t bytes, const Backing& backing) {
+  if (bytes > scratch_bytes_) {
+    errno = EINVAL;
+    return false;
+  }
+  return map_at(scratch_, bytes, backing) && set_attributes(scratch_, bytes, backing.huge);
+}
+
+bool Mover::put_in_place(char* at, size_t bytes, const Backing& backing) {
+  if (::mremap(scratch_, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, at) == at) return true;
+  // Not every kernel and file can; what was there may be gone.
+  if (!map_at(at, bytes, backing)) return false;
+  set_attributes(at, bytes, backing.huge);
+  return true;
+}
+
+void Mover::clear_scratch(size_t bytes) {
+  ::mmap(scratch_, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
 int Mover::demote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times) {
+  if (!map_aside(bytes, to)) return errno;
   int failed = userfault_.register_write_protect(at, bytes);
   if (failed != 0) return failed;
   const uint64_t begin_ns = monotonic_ns();
@@ -94,14 +115,14 @@ int Mover::demote(char* at, size_t bytes, const Backing& from, const Backing& to
     const uint64_t copy_begin_ns = monotonic_ns();
     copy(to.alias, from.alias, bytes);
     times->copy_ns = monotonic_ns() - copy_begin_ns;
-    if (!map_at(at, bytes, to)) failed = errno;
+    if (!put_in_place(at, bytes, to)) failed = errno;
   }
   if (failed == 0) {
     // The new mapping is not registered; those who slept on the old one look again.
     failed = userfault_.wake(at, bytes);
     times->stall_ns = monotonic_ns() - begin_ns;
     TERRACE_CHECK(failed == 0, "sleepers of a finished move cannot be woken");
-    set_attributes(at, bytes, to.huge);
+    clear_scratch(bytes);
     return 0;
   }
   // A failed mmap leaves what was there, or nothing.
@@ -135,7 +156,7 @@ bool Mover::copy_own_pages(char* to, const char* from, size_t bytes) {
 int Mover::fold(char* at, size_t bytes, const Backing& file, MoveTimes* times) {
   // Pages that nobody stored into are the file's own and need no copy; without a translation they could not be
   // told from others.
-  if (::madvise(at, bytes, MADV_POPULATE_READ) != 0) return errno;
+  if (!map_aside(bytes, file) || ::madvise(at, bytes, MADV_POPULATE_READ) != 0) return errno;
   int failed = userfault_.register_write_protect(at, bytes);
   if (failed != 0) return failed;
   const uint64_t begin_ns = monotonic_ns();
@@ -144,7 +165,7 @@ int Mover::fold(char* at, size_t bytes, const Backing& file, MoveTimes* times) {
     const uint64_t copy_begin_ns = monotonic_ns();
     if (!copy_own_pages(file.alias, at, bytes)) failed = EIO;
     times->copy_ns = monotonic_ns() - copy_begin_ns;
-    if (failed == 0 && !map_at(at, bytes, file)) {
+    if (failed == 0 && !put_in_place(at, bytes, file)) {
       failed = errno;
       // The file has all of it by now.
       if (!is_mapped(at, bytes)) {
@@ -159,7 +180,7 @@ int Mover::fold(char* at, size_t bytes, const Backing& file, MoveTimes* times) {
     failed = userfault_.wake(at, bytes);
     times->stall_ns = monotonic_ns() - begin_ns;
     TERRACE_CHECK(failed == 0, "sleepers of a folded run cannot be woken");
-    set_attributes(at, bytes, file.huge);
+    clear_scratch(bytes);
     return 0;
   }
   userfault_.write_protect(at, bytes, false);
@@ -169,10 +190,8 @@ int Mover::fold(char* at, size_t bytes, const Backing& file, MoveTimes* times) {
 }
 
 int Mover::promote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times) {
-  if (bytes > scratch_bytes_) return EINVAL;
-  if (!map_at(scratch_, bytes, to)) return errno;
-  int failed = set_attributes(scratch_, bytes, to.huge) ? 0 : errno;
-  if (failed == 0) failed = userfault_.register_missing(scratch_, bytes);
+  if (!map_aside(bytes, to)) return errno;
+  int failed = userfault_.register_missing(scratch_, bytes);
   // With mlockall(MCL_FUTURE) the new mapping has its pages at once, and accesses to them would not wait.
   // Advice to drop them is refused while they are locked.
   if (failed == 0 && (::munlock(scratch_, bytes) != 0 || ::madvise(scratch_, bytes, MADV_DONTNEED) != 0))
@@ -196,7 +215,7 @@ int Mover::promote(char* at, size_t bytes, const Backing& from, const Backing& t
   times->stall_ns = monotonic_ns() - begin_ns;
   // The scratch place is no mapping of the file any more, and not registered: whoever looks there must not
   // wait. It is never a hole either.
-  ::mmap(scratch_, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  clear_scratch(bytes);
   TERRACE_CHECK(failed == 0, "a promoted run stays registered: accesses would wait for ever");
   return 0;
 }

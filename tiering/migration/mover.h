@@ -71,6 +71,12 @@ class Mover {
 
  private:
   void copy(char* to, const char* from, size_t bytes);
+  // A mapping of `backing` at the scratch place, with its attributes: a child that a raw system call makes never
+  // inherits a granule that is shared. False with errno.
+  bool map_aside(size_t bytes, const Backing& backing);
+  // Moves it over what is mapped at `at`, in one step. False with errno: that may be gone.
+  bool put_in_place(char* at, size_t bytes, const Backing& backing);
+  void clear_scratch(size_t bytes);
   bool copy_own_pages(char* to, const char* from, size_t bytes);
 
   Userfault userfault_;
