@@ -23,6 +23,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "allocator/preload/fold.h"
 #include "allocator/preload/link.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"

@@ -54,7 +54,8 @@ class ShimTest(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="terrace-shim-"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.environment = dict(os.environ, TERRACE_MALLOC_LIBRARY=str(LIBRARY), LC_ALL="C", HOME=str(self.folder),
-                                PYTHONHASHSEED="1", PYTHONDONTWRITEBYTECODE="1", XDG_RUNTIME_DIR=str(self.folder))
+                                PYTHONHASHSEED="1", PYTHONDONTWRITEBYTECODE="1", XDG_RUNTIME_DIR=str(self.folder),
+                                TERRACE_TEST_FOLD_SOON="1")
         for name in ("LD_PRELOAD", "TERRACE_SUPPLY", "TERRACE_MIN_SIZE", "ASAN_OPTIONS"):
             self.environment.pop(name, None)
 
@@ -361,6 +362,20 @@ class Fork(ShimTest):
         run = self.check("folded")
         self.assertEqual(run.stats["folds"], 4)
         self.assertGreater(run.stats["promotions"], 0)
+
+    @unittest.skipUnless(MIGRATES, "nothing is folded")
+    def test_not_folded_between_many_forks(self):
+        del self.environment["TERRACE_TEST_FOLD_SOON"]
+        self.check("forks_all_the_time")
+
+    @unittest.skipUnless(MIGRATES, "nothing is folded")
+    def test_folding_blocked(self):
+        run = self.shim([HERE / "shim_fork_cases", "folding_blocked"], "--ddr", "8M", "--cxl", "64M")
+        self.assertGreater(run.stats["folded_bytes"], 0)
+
+    @unittest.skipUnless(MIGRATES, "nothing is folded")
+    def test_folded_after_careful_children(self):
+        self.check("folded_after_careful_children")
 
     @unittest.skipUnless(MIGRATES, "nothing is folded")
     def test_fold_torture(self):
