@@ -71,8 +71,8 @@ class Mover {
 
  private:
   void copy(char* to, const char* from, size_t bytes);
-  // A mapping of `backing` at the scratch place, with its attributes: a child that a raw system call makes never
-  // inherits a granule that is shared. False with errno.
+  // A mapping of `backing` at the scratch place, with its attributes: a child that a raw system call makes
+  // never inherits a granule that is shared. False with errno.
   bool map_aside(size_t bytes, const Backing& backing);
   // Moves it over what is mapped at `at`, in one step. False with errno: that may be gone.
   bool put_in_place(char* at, size_t bytes, const Backing& backing);
