@@ -70,6 +70,12 @@ class PageHeap {
   // Shrinks, or grows into a free neighbour behind the run. False: nothing changed.
   bool resize(uint32_t first, uint32_t pages);
 
+  // Makes two runs of the one in use that begins at `first`; the first of them has `pages`.
+  void split(uint32_t first, uint32_t pages);
+
+  // The run in use that `page` is part of; no_page: there is none. Looks at each page before it.
+  uint32_t used_run_with(uint32_t page) const;
+
   // Moves whole runs to another arena, in use or free. `span` begins and ends at run boundaries, and none of
   // its runs is in `arena` already.
   void move(PageSpan span, uint8_t arena);

@@ -168,6 +168,33 @@ TEST_CASE("PageHeap: grows only into free pages of its own arena") {
   CHECK(f.heap.check_all({0, 30}) == nullptr);
 }
 
+TEST_CASE("PageHeap: a part of a run in use is freed by itself, wherever it lies in it") {
+  Fixture f(64);
+  f.heap.add({0, 64}, 3, false);
+  const uint32_t before = f.heap.allocate(3, 8, 1, 1);
+  const uint32_t run = f.heap.allocate(3, 32, 1, 7);
+  CHECK(f.heap.used_run_with(run + 31) == run);
+  CHECK(f.heap.used_run_with(before + 7) == before);
+  CHECK(f.heap.used_run_with(run + 32) == no_page);
+  CHECK(f.heap.used_run_with(64) == no_page);
+  f.heap.split(run, 12);
+  f.heap.split(run + 12, 4);
+  CHECK(f.heap.check_all({0, 64}) == nullptr);
+  CHECK(f.heap.used_run_with(run + 14) == run + 12);
+  CHECK(f.heap.run(run + 12).tag == 7);
+  CHECK(f.heap.run(run + 16).tag == 7);
+  f.heap.free(run + 12);
+  CHECK(f.heap.check_all({0, 64}) == nullptr);
+  CHECK(f.heap.used_run_with(run + 14) == no_page);
+  CHECK(f.heap.allocate(3, 4, 1, 0) == run + 12);
+  f.heap.free(run + 16);
+  f.heap.free(run + 12);
+  f.heap.free(run);
+  f.heap.free(before);
+  CHECK(f.heap.check_all({0, 64}) == nullptr);
+  CHECK(f.heap.allocate(3, 64, 1, 0) == 0);
+}
+
 TEST_CASE("PageHeap: a stale start inside a run is not taken for a block") {
   Fixture f(16);
   f.heap.add({0, 16}, 0, false);
