@@ -228,7 +228,8 @@ bool PageHeap::resize(uint32_t first, uint32_t pages) {
 }
 
 void PageHeap::split(uint32_t first, uint32_t pages) {
-  TERRACE_CHECK(is_used(first) && pages > 0 && pages < records_[first].pages, "splitting what is no run in use");
+  TERRACE_CHECK(is_used(first) && pages > 0 && pages < records_[first].pages,
+                "splitting what is no run in use");
   const RunRecord whole = records_[first];
   mark({first, pages}, whole.arena, RunState::used);
   mark({first + pages, whole.pages - pages}, whole.arena, RunState::used);
@@ -238,8 +239,7 @@ void PageHeap::split(uint32_t first, uint32_t pages) {
 uint32_t PageHeap::used_run_with(uint32_t page) const {
   if (page >= page_count_) return no_page;
   for (uint32_t first = page;; --first) {
-    if (records_[first].state == RunState::used)
-      return records_[first].pages > page - first ? first : no_page;
+    if (records_[first].state == RunState::used) return records_[first].pages > page - first ? first : no_page;
     if (first == 0) return no_page;
   }
 }

@@ -313,11 +313,12 @@ bool map_segment(int fd, uint64_t key, uint32_t least_pages, uint64_t bytes, uin
   return usable;
 }
 
-Answer ask_for_segment(size_t needed) {
+Answer ask_for_segment(size_t needed, bool at_once) {
   const uint32_t index = next_segment_index();
   supply::Request request = request_for(supply::RequestKind::segment);
   request.segment_index = index;
   request.bytes = needed;
+  request.at_once = at_once ? 1 : 0;
   supply::Reply reply{};
   int fd = -1;
   // The link stays open until the segment is mapped: until then the supervisor keeps the lease without
@@ -337,14 +338,16 @@ Answer ask_for_segment(size_t needed) {
   close_raw(fd);
   if (mapped) return Answer::mapped;
   const bool away = status == supply::ReplyStatus::unavailable || granted;
-  std::atomic_ref<uint64_t>(window.segment_retry_ns)
-      .store(now_ns() + (away ? retry_unavailable_ns : retry_exhausted_ns), std::memory_order_relaxed);
+  const uint64_t retry_ns = now_ns() + (away ? retry_unavailable_ns : retry_exhausted_ns);
+  std::atomic_ref<uint64_t>(window.segment_retry_at_once_ns).store(retry_ns, std::memory_order_relaxed);
+  if (away || !at_once)
+    std::atomic_ref<uint64_t>(window.segment_retry_ns).store(retry_ns, std::memory_order_relaxed);
   return away ? Answer::failed : Answer::full;
 }
 
 }  // namespace
 
-bool add_segment(size_t bytes, size_t alignment) {
+bool add_segment(size_t bytes, size_t alignment, bool at_once) {
   if (window.supply_gone.load(std::memory_order_relaxed)) return false;
   const size_t needed = bytes + (alignment > window_alignment ? alignment : 0);
   const size_t window_bytes = size_t{window.total_pages} * page_bytes;
@@ -352,14 +355,15 @@ bool add_segment(size_t bytes, size_t alignment) {
       window.heap.free_pages(address_arena) < pages_of(needed))
     return false;
   Answer answer = Answer::full;
-  if (now_ns() >= std::atomic_ref<uint64_t>(window.segment_retry_ns).load(std::memory_order_relaxed))
-    answer = ask_for_segment(needed);
+  uint64_t& retry_ns = at_once ? window.segment_retry_at_once_ns : window.segment_retry_ns;
+  if (now_ns() >= std::atomic_ref<uint64_t>(retry_ns).load(std::memory_order_relaxed))
+    answer = ask_for_segment(needed, at_once);
   if (answer == Answer::full) {
     // What this process holds without using it may be what is missing.
     if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
     const bool any = give_up_free_segments();
     window.heap_lock.leave();
-    if (any) answer = ask_for_segment(needed);
+    if (any) answer = ask_for_segment(needed, at_once);
   }
   if (answer != Answer::mapped) return false;
   if (window.tiered) note_new_segment();

@@ -231,7 +231,10 @@ void settle(void*) {
     if (engine_moves()) {
       shared.self->memory.lock().enter();
       meet_heap();
-      if (shared.give_back_asked.exchange(false, std::memory_order_relaxed)) give_back_all(release_by_engine);
+      if (shared.give_back_asked.load(std::memory_order_relaxed)) {
+        shared.given_back.fetch_add(give_back_all(release_by_engine), std::memory_order_relaxed);
+        shared.give_back_asked.store(false, std::memory_order_release);  // pairs with wait_for_trim()
+      }
       const uint32_t pages = shared.wanted_pages.exchange(0, std::memory_order_relaxed);
       if (pages > 0) found = fill_reserve(pages, shared.wanted_align.load(std::memory_order_relaxed));
       balance_charge();

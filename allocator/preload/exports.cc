@@ -18,6 +18,7 @@
 namespace terrace::preload {
 
 const size_t large_from_always = 0;
+bool (*const reclaim_small)(Reclaim) = nullptr;
 
 namespace {
 

@@ -352,6 +352,7 @@ void start_child() {
   unlock_moves_in_child();
   forget_folds_in_child();
   window.deferred.store(0, std::memory_order_relaxed);  // other threads' blocks: they stay in use in the child
+  window.deferred_spans.store(nullptr, std::memory_order_relaxed);
   window.during_fork.store(0, std::memory_order_relaxed);
   ++window.generation;
   uint32_t parent_slot = window.slot == nullptr

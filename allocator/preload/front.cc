@@ -112,11 +112,12 @@ void front_freed(heap::PageSpan free_run) {
     give_back_run(free_run, release_directly);
 }
 
-bool trim_front() {
-  if (window.heap.free_pages(ddr_arena) < granule_pages) return false;
+bool trim_front(bool* soon) {
+  if (window.heap.longest_free_run(ddr_arena) < granule_pages) return false;
   if (!engine_moves()) return give_back_all(release_directly) > 0;
   ask_to_give_back();
-  return true;
+  *soon = true;
+  return false;
 }
 
 }  // namespace terrace::preload

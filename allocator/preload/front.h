@@ -30,8 +30,8 @@ void return_reserve(heap::PageSpan granules);  // nothing came of it; in pages
 
 // A run of ddr_arena is free now: granules go back when too much of what is charged lies free.
 void front_freed(heap::PageSpan free_run);
-// All whole free granules. True: there were some.
-bool trim_front();
+// All whole free granules. True: some went back; `*soon`: the engine is asked to give them back.
+bool trim_front(bool* soon);
 
 // Gives back the whole granules of one free run, or of all, for which `release` says that their memory is gone
 // and uncharged.

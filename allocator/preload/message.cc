@@ -33,27 +33,26 @@ class Line {
   }
 
  private:
-  char text_[400];
+  char text_[440];
   size_t length_ = 0;
 };
 
-void print(const char* text, uint64_t number) {
+void print(const char* text, std::span<const uint64_t> numbers) {
   Line line;
   line.add("terrace: ");
   line.add(program_invocation_short_name != nullptr ? program_invocation_short_name : "program");
   line.add("[");
   line.add(static_cast<uint64_t>(::getpid()));
   line.add("]: ");
-  const char* hole = strstr(text, "%u");
-  if (hole == nullptr) {
-    line.add(text);
-  } else {
-    for (char one[2] = {}; text != hole; ++text) {
-      one[0] = *text;
+  for (; *text != 0; ++text) {
+    if (text[0] == '%' && text[1] == 'u' && !numbers.empty()) {
+      line.add(numbers.front());
+      numbers = numbers.subspan(1);
+      ++text;
+    } else {
+      const char one[2] = {*text, 0};
       line.add(one);
     }
-    line.add(number);
-    line.add(hole + 2);
   }
   line.write_out();
 }
@@ -64,17 +63,21 @@ void remember_stderr() {
   stderr_known = ::fstat(STDERR_FILENO, &stderr_at_start) == 0;
 }
 
-void say(const char* text, uint64_t number) {
+void say_numbers(const char* text, std::span<const uint64_t> numbers) {
   int saved = errno;
   struct stat now;
   if (stderr_known && ::fstat(STDERR_FILENO, &now) == 0 && now.st_dev == stderr_at_start.st_dev &&
       now.st_ino == stderr_at_start.st_ino)
-    print(text, number);
+    print(text, numbers);
   errno = saved;
 }
 
+void say(const char* text, uint64_t number) {
+  say_numbers(text, {&number, 1});
+}
+
 void fatal(const char* text, uint64_t number) {
-  print(text, number);
+  print(text, {&number, 1});
   abort();
 }
 

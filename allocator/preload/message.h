@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace terrace::preload {
 
@@ -13,6 +14,8 @@ void remember_stderr();
 
 // "terrace: <name>[pid]: <text>", cut at 400 bytes. `%u` in `text` stands for `number`.
 void say(const char* text, uint64_t number = 0);
+// One number for each `%u`, in their order.
+void say_numbers(const char* text, std::span<const uint64_t> numbers);
 
 [[noreturn]] void fatal(const char* text, uint64_t number = 0);
 

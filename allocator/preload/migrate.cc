@@ -57,6 +57,20 @@ void ask_to_give_back() {
   if (!shared.give_back_asked.exchange(true, std::memory_order_relaxed)) wake_engine();
 }
 
+bool wait_for_trim() {
+  const uint32_t before = shared.given_back.load(std::memory_order_relaxed);
+  const uint64_t end_ns = tiering::monotonic_ns() + settle_patience_ns;
+  for (;;) {
+    const uint32_t round = shared.settled.load(std::memory_order_acquire);
+    if (!shared.give_back_asked.load(std::memory_order_acquire)) break;
+    const uint64_t now_ns = tiering::monotonic_ns();
+    if (now_ns >= end_ns || !engine_moves()) break;
+    wake_engine();
+    futex_wait(&shared.settled, round, end_ns - now_ns);
+  }
+  return shared.given_back.load(std::memory_order_relaxed) != before;
+}
+
 bool again_after_settling(uint32_t pages, uint32_t align_pages) {
   Migration* migration = shared.opened.load(std::memory_order_acquire);
   if (!window.tiered || migration == nullptr || !engine_moves()) return false;

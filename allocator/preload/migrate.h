@@ -29,6 +29,8 @@ void start_what_is_due();
 bool engine_moves();
 // heap_lock is held. Whole free granules of the front shall go back soon.
 void ask_to_give_back();
+// No lock is held. Until the engine's thread has done what ask_to_give_back() asked. True: something went back.
+bool wait_for_trim();
 // No lock is held. True: the engine has found memory for reserve granules, it is worth to look again.
 bool again_after_settling(uint32_t pages, uint32_t align_pages);
 // Granule of the DDR part; while the engine does not move.

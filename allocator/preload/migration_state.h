@@ -43,6 +43,7 @@ struct Shared {
   std::atomic<const char*> end_reason{nullptr};
 
   std::atomic<bool> give_back_asked{false};
+  std::atomic<uint32_t> given_back{0};  // granules and leases, ever
   std::atomic<uint32_t> wanted_pages{0}, wanted_align{0};
   std::atomic<uint32_t> settled{0};  // rounds in which the engine's thread met the heap, and how many of them
   std::atomic<uint32_t> settled_with_memory{0};  // found memory for the reserve

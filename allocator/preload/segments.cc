@@ -51,6 +51,7 @@ bool give_up(uint32_t index) {
   window.segments[index] = {};
   // Whatever was refused last may be granted now.
   std::atomic_ref<uint64_t>(window.segment_retry_ns).store(0, std::memory_order_relaxed);
+  std::atomic_ref<uint64_t>(window.segment_retry_at_once_ns).store(0, std::memory_order_relaxed);
   return true;
 }
 

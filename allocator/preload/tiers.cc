@@ -240,6 +240,21 @@ void free_locked(uint32_t page, bool clean) {
   purge_if_much();
 }
 
+// heap_lock is held.
+void free_span_locked(heap::PageSpan span, bool clean) {
+  const uint32_t end = span.first + span.pages;
+  uint32_t page = window.heap.used_run_with(span.first);
+  if (page == heap::no_page) fatal("small blocks: pages that are not in use came back");
+  if (page < span.first) window.heap.split(page, span.first - page);
+  for (page = span.first; page < end;) {
+    if (!window.heap.is_used(page)) fatal("small blocks: pages that are not in use came back");
+    if (window.heap.run(page).pages > end - page) window.heap.split(page, end - page);
+    const uint32_t pages = window.heap.run(page).pages;
+    free_locked(page, clean);
+    page += pages;
+  }
+}
+
 // Gives the pages of a block that is being freed back to the kernel, if that pays. True: they read as zeros
 // now. Before the lock is taken: the block is still its owner's, nobody reads it any more, and a fork that
 // runs meanwhile copies either state.
@@ -299,56 +314,161 @@ uint64_t kept_ddr_pages_max() {
   return kept_pages.max();
 }
 
+namespace {
+
+struct Wish {
+  size_t bytes, alignment;
+  uint32_t pages, align_pages;
+};
+enum class Found : uint8_t { yes, no, forking };
+
+// What the window has, or a lease more. `at_once`: without waiting for what others are about to give back.
+Found find(const Wish& wish, bool at_once, Taken* taken) {
+  bool found = false;
+  for (bool again = true; again;) {
+    if (!window.heap_lock.enter()) return Found::forking;
+    free_deferred();
+    found = take_in_budget(wish.pages, wish.align_pages, taken);
+    window.heap_lock.leave();
+    // Promotions may have left CXL memory behind that could stand in for the reserve's.
+    again = !found && !at_once && again_after_settling(wish.pages, wish.align_pages);
+  }
+  if (found) return Found::yes;
+  if (!window.supply_lock.enter()) return Found::forking;
+  // Again: another thread may have brought a segment while this one waited.
+  for (int round = 0; !found && round < 2; ++round) {
+    if (round == 1 && !add_segment(wish.bytes, wish.alignment, at_once)) break;
+    if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
+    found = take_in_budget(wish.pages, wish.align_pages, taken);
+    window.heap_lock.leave();
+  }
+  window.supply_lock.leave();
+  return found ? Found::yes : Found::no;
+}
+
+// In the order of what it costs: the last is a wait.
+Found find_or_reclaim(const Wish& wish, bool may_wait, Taken* taken) {
+  Found found = Found::no;
+  if (reclaim_small != nullptr) {
+    found = find(wish, true, taken);
+    for (Reclaim how : {Reclaim::whole_runs, Reclaim::every_page})
+      if (found == Found::no && reclaim_small(how)) found = find(wish, true, taken);
+  }
+  return found == Found::no && may_wait ? find(wish, false, taken) : found;
+}
+
+// Said once in a process, and why. heap_lock is not held: these are numbers of a moment.
+void say_refused(size_t bytes) {
+  if (window.manager_away.load(std::memory_order_relaxed))
+    return say(
+        "out of memory: no lease for %u KiB, the pool manager does not answer: `terrace status` tells, a "
+        "restarted "
+        "one is found again (said once)",
+        bytes >> 10);
+  const uint64_t budget = window.control->ddr_budget;
+  const uint64_t used = std::atomic_ref<uint64_t>(window.control->ddr_used).load(std::memory_order_relaxed);
+  uint64_t leased = 0, leased_free = 0;
+  for (uint32_t i = 0; i < window.segment_count; ++i) {
+    leased += window.segments[i].span.pages;
+    leased_free += window.heap.free_pages(shared_arena(i));
+  }
+  const uint64_t numbers[] = {bytes >> 10,
+                              (used < budget ? budget - used : 0) >> 20,
+                              budget >> 20,
+                              leased_free * page_bytes >> 20,
+                              leased * page_bytes >> 20,
+                              window.control->cxl_budget >> 20};
+  say_numbers(
+      "out of memory: no room for %u KiB in one tier; DDR %u MiB free of the run's %u, leases %u MiB free (in "
+      "pieces) of "
+      "this "
+      "process's %u, CXL budget of the run %u MiB and no more to be had: raise --ddr or --cxl, enlarge the "
+      "pool, or "
+      "allow plain memory with --fallback (said once)",
+      numbers);
+}
+
+void say_too_long(size_t bytes) {
+  const uint64_t numbers[] = {bytes >> 20, size_t{window.total_pages} * page_bytes >> 20};
+  say_numbers(
+      "a request of %u MiB is refused: it is longer than the window of this run, %u MiB from --ddr and --cxl "
+      "(said once)",
+      numbers);
+}
+
+}  // namespace
+
 void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal, bool may_fail) {
   *refusal = Refusal::use_next;
   if (!is_armed() && !arm()) return nullptr;
-  uint32_t align_pages = alignment > page_bytes ? static_cast<uint32_t>(alignment / page_bytes) : 1;
-  size_t window_bytes = size_t{window.total_pages} * page_bytes;
-  bool fits = bytes <= window_bytes && alignment <= window_bytes;
-  uint32_t pages = fits ? pages_for(bytes) : 0;
+  const size_t window_bytes = size_t{window.total_pages} * page_bytes;
+  const bool fits = bytes <= window_bytes && alignment <= window_bytes;
+  Wish wish{bytes, alignment, 0, 1};
   Taken taken;
-
   if (fits) {
-    bool found = false;
-    for (bool again = true; again;) {
-      if (!window.heap_lock.enter()) return bypass(refusal);
-      if (window.deferred.load(std::memory_order_relaxed) != 0) free_deferred();
-      found = take_in_budget(pages, align_pages, &taken);
-      window.heap_lock.leave();
-      // Promotions may have left CXL memory behind that could stand in for the reserve's.
-      again = !found && !may_fail && again_after_settling(pages, align_pages);
-    }
-    if (found) return hand_out(taken, zero);
-
-    if (!window.supply_lock.enter()) return bypass(refusal);
-    // Again: another thread may have brought a segment while this one waited.
-    for (int round = 0; !found && round < 2; ++round) {
-      if (round == 1 && !add_segment(bytes, alignment)) break;
-      if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
-      found = take_in_budget(pages, align_pages, &taken);
-      window.heap_lock.leave();
-    }
-    window.supply_lock.leave();
-    if (found) return hand_out(taken, zero);
+    wish.pages = pages_for(bytes);
+    if (alignment > page_bytes) wish.align_pages = static_cast<uint32_t>(alignment / page_bytes);
+    const Found found = find_or_reclaim(wish, !may_fail, &taken);
+    if (found == Found::yes) return hand_out(taken, zero);
+    if (found == Found::forking) return bypass(refusal);
   }
 
   if (!window.heap_lock.enter()) return bypass(refusal);
-  bool found = fits && take_detached(pages, align_pages, &taken);
-  bool next_malloc = window.fallback || window.supply_gone.load(std::memory_order_relaxed);
+  const bool found = fits && take_detached(wish.pages, wish.align_pages, &taken);
+  const bool next_malloc = window.fallback || window.supply_gone.load(std::memory_order_relaxed);
   if (!found && !may_fail) count(next_malloc ? &supply::Slot::fallbacks : &supply::Slot::refused);
-  bool first_refusal = !found && !may_fail && !next_malloc && !window.refusal_said;
-  if (first_refusal) window.refusal_said = true;
+  bool* const said = fits ? &window.refusal_said : &window.too_long_said;
+  const bool first_refusal = !found && !may_fail && !next_malloc && !*said;
+  if (first_refusal) *said = true;
   window.heap_lock.leave();
-  if (first_refusal)
-    say(window.manager_away.load(std::memory_order_relaxed)
-            ? "out of memory: no lease for %u KiB, the pool manager does not answer (said once)"
-            : "out of memory: the budgets of this run (--ddr, --cxl) or the pool are used up, no room for %u "
-              "KiB "
-              "(said once)",
-        bytes >> 10);
   if (found) return hand_out(taken, zero);
+  if (first_refusal) fits ? say_refused(bytes) : say_too_long(bytes);
   *refusal = next_malloc ? Refusal::use_next : Refusal::exhausted;
   return nullptr;
+}
+
+void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* zero, bool* forking) {
+  *forking = false;
+  const size_t window_bytes = size_t{window.total_pages} * page_bytes;
+  if (!is_armed() || bytes > window_bytes || alignment > window_bytes) return nullptr;
+  if (!window.heap_lock.enter()) {
+    window.during_fork.fetch_add(1, std::memory_order_relaxed);
+    *forking = true;
+    return nullptr;
+  }
+  free_deferred();
+  const uint32_t pages = pages_for(bytes);
+  const uint32_t align_pages = alignment > page_bytes ? static_cast<uint32_t>(alignment / page_bytes) : 1;
+  Taken taken;
+  const bool found =
+      take_in_budget(pages, align_pages, &taken) || (detached_too && take_detached(pages, align_pages, &taken));
+  window.heap_lock.leave();
+  if (!found) return nullptr;
+  const bool wanted = *zero;
+  *zero = wanted || taken.dirty_bytes == 0;
+  return hand_out(taken, wanted);
+}
+
+void free_span(void* at, size_t bytes, bool clean) {
+  const uint32_t pages = pages_for(bytes);
+  if (window.heap_lock.enter()) {
+    free_span_locked({window.page_of(at), pages}, clean);
+    free_deferred();
+    window.heap_lock.leave();
+    return;
+  }
+  auto* span = static_cast<FreedSpan*>(at);
+  span->pages = pages;
+  span->next = window.deferred_spans.load(std::memory_order_relaxed);
+  while (!window.deferred_spans.compare_exchange_weak(span->next, span, std::memory_order_release)) {
+  }
+}
+
+bool are_whole_runs(const void* at, size_t bytes) {
+  uint32_t page = window.page_of(at);
+  const uint32_t end = page + static_cast<uint32_t>(bytes / page_bytes);
+  while (page < end && window.heap.is_used(page)) page += window.heap.run(page).pages;
+  return page == end;
 }
 
 void free_large(void* pointer) {
@@ -357,7 +477,7 @@ void free_large(void* pointer) {
   bool clean = give_pages_back(page);
   if (window.heap_lock.enter()) {
     free_locked(page, clean);
-    if (window.deferred.load(std::memory_order_relaxed) != 0) free_deferred();
+    free_deferred();
     window.heap_lock.leave();
   } else {
     // Treiber stack, push only; free_deferred() takes it whole, so no node can come back in between.
@@ -370,7 +490,17 @@ void free_large(void* pointer) {
 }
 
 void free_deferred() {
+  if (window.deferred.load(std::memory_order_relaxed) == 0 &&
+      window.deferred_spans.load(std::memory_order_relaxed) == nullptr &&
+      window.during_fork.load(std::memory_order_relaxed) == 0)
+    return;
   // acquire pairs with the push's release: the links are seen.
+  FreedSpan* span = window.deferred_spans.exchange(nullptr, std::memory_order_acquire);
+  while (span != nullptr) {
+    const FreedSpan taken = *span;
+    free_span_locked({window.page_of(span), static_cast<uint32_t>(taken.pages)}, false);
+    span = taken.next;
+  }
   uint32_t link = window.deferred.exchange(0, std::memory_order_acquire);
   while (link != 0) {
     uint32_t page = link - 1;
@@ -423,11 +553,19 @@ size_t usable_large(const void* pointer) {
 
 bool trim_large() {
   if (!is_armed() || !window.heap_lock.enter()) return false;
-  bool any = window.tiered ? trim_front() : window.free_dirty_pages > 0;
-  if (!window.tiered) purge(0);
+  free_deferred();
+  bool any = false;
+  bool soon = false;  // the engine's thread has to do it
+  if (window.tiered) {
+    any = trim_front(&soon);
+  } else {
+    const uint64_t before = window.free_dirty_pages;
+    purge(0);
+    any = window.free_dirty_pages < before;
+  }
   any = give_up_free_segments() || any;
   window.heap_lock.leave();
-  return any;
+  return (soon && wait_for_trim()) || any;
 }
 
 bool madvise_large(void* address, size_t bytes, int advice) {

@@ -16,13 +16,28 @@ enum class Refusal { none, use_next, exhausted };
 // `may_fail`: the caller has another way (less, or elsewhere): a refusal is not said, counted or waited for.
 void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal, bool may_fail = false);
 
+// Of what is there, at once: no word with the supervisor, no wait but for the heap's lock. For callers that
+// hold locks which others need to go on. `*zero`: as above; set where the memory reads as zeros. nullptr:
+// `*forking` says that a fork was in the way.
+void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* zero, bool* forking);
+
+// Frees [at, at + bytes) of runs in use, whole pages: a part of one, or several. `clean`: they read as zeros.
+void free_span(void* at, size_t bytes, bool clean);
+// [at, at + bytes) is one run in use, or some of them side by side.
+bool are_whole_runs(const void* at, size_t bytes);
+
+// Each library's own: gives the window what an allocator of small blocks on top of it does not use; nullptr
+// where there is none. Called before a request is refused, with no lock held. False: it could not look.
+enum class Reclaim : uint8_t { whole_runs, every_page };
+extern bool (*const reclaim_small)(Reclaim how);
+
 // The following take pointers for which in_window() holds; any that is not the start of a block ends the
 // process, as glibc's free does.
 void free_large(void* pointer);
 bool resize_large(void* pointer, size_t bytes);  // in place or not at all
 size_t usable_large(const void* pointer);
 
-// Gives free DDR pages back to the kernel. True: there were some.
+// Gives free pages back: of the DDR part to the kernel, leases to the pool. True: there were some.
 bool trim_large();
 
 // The program's madvise(DONTNEED | FREE | REMOVE) on leased memory, where the kernel's own would keep the

@@ -70,6 +70,12 @@ struct Segment {
   heap::PageSpan span;  // in the window; no pages: the lease was given up, and the next one may be number i
 };
 
+// In the first page of memory that was freed while a fork was under way, where it is no run of its own.
+struct FreedSpan {
+  FreedSpan* next;
+  uint64_t pages;
+};
+
 struct Window {
   ForkLock supply_lock;  // arming and new segments: held over a conversation with the supervisor
   ForkLock heap_lock;
@@ -100,13 +106,16 @@ struct Window {
   supply::Slot* slot = nullptr;  // nullptr in a child that found no free slot: no DDR budget then
   bool fallback = false;         // go to the next malloc when the window is full
 
-  bool refusal_said = false;              // the first large request that failed was said; under heap_lock
+  bool refusal_said = false;              // the first request that failed was said; under heap_lock
+  bool too_long_said = false;             // and the first that no window of this run can hold
   std::atomic<bool> manager_away{false};  // the last request for a lease had that answer
 
   // Under supply_lock, but that whoever gives up a lease makes it 0 (atomic_ref).
-  uint64_t segment_retry_ns = 0;  // no new request for a segment before this time
+  uint64_t segment_retry_ns = 0;          // no new request for a segment before this time
+  uint64_t segment_retry_at_once_ns = 0;  // and none that does not wait
 
   std::atomic<uint32_t> deferred{0};  // freed while a fork was under way: page + 1, linked by RunRecord::left
+  std::atomic<FreedSpan*> deferred_spans{nullptr};
   std::atomic<uint64_t> during_fork{0};  // allocations then
   std::atomic<bool> supply_gone{false};  // the supervisor cannot be reached any more: plain malloc from here on
 
@@ -139,7 +148,8 @@ bool is_armed();
 // goes on with the next malloc. Takes supply_lock.
 bool arm();
 // Asks for a lease that holds `bytes` at `alignment` and maps it. supply_lock is held, heap_lock is not.
-bool add_segment(size_t bytes, size_t alignment);
+// `at_once`: without a wait for what others are about to give back.
+bool add_segment(size_t bytes, size_t alignment, bool at_once);
 
 // segments.cc; heap_lock is held.
 // A run of a lease is free now: leases of which nothing is in use go back when there are many of them.

@@ -308,7 +308,8 @@ void Broker::grant(Connection& connection, const Request& request, pid_t peer, R
   reply->status = static_cast<uint16_t>(ReplyStatus::refused);
   if (request.bytes == 0 || request.bytes > options_.cxl_bytes || request.segment_index >= segments_max) return;
   std::string label;
-  auto granted = grant_lease(peer, round_up(request.bytes, limits::granule_bytes), &label);
+  auto granted =
+      grant_lease(peer, round_up(request.bytes, limits::granule_bytes), request.at_once != 0, &label);
   if (!granted.ok()) {
     bool full = granted.error().code == ErrorCode::capacity_exhausted;
     reply->status = static_cast<uint16_t>(full ? ReplyStatus::exhausted : ReplyStatus::unavailable);
@@ -427,10 +428,11 @@ uint64_t Broker::preferred_bytes(pid_t peer) {
 
 // Asks for what is preferred, or less where less is left, but for `needed` at least. On success the lease's
 // bytes are in leased_bytes_.
-Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, std::string* label) {
+Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, bool at_once,
+                                                   std::string* label) {
   uint64_t budget = options_.cxl_bytes;
   uint64_t preferred = std::max(needed, preferred_bytes(peer));
-  uint64_t patience_end_ns = now_ns() + options_.grant_patience_ns;
+  uint64_t patience_end_ns = at_once ? 0 : now_ns() + options_.grant_patience_ns;
   int label_tries_left = label_tries;
   for (;;) {
     uint64_t size = 0;

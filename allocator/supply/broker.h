@@ -130,7 +130,7 @@ class Broker {
   void make_front(const Request& request, pid_t peer, Reply* reply, int* fd);
   UniqueFd make_token(pid_t peer, Reply* reply);
   uint64_t preferred_bytes(pid_t peer);
-  Result<std::shared_ptr<Lease>> grant_lease(pid_t peer, uint64_t needed, std::string* label);
+  Result<std::shared_ptr<Lease>> grant_lease(pid_t peer, uint64_t needed, bool at_once, std::string* label);
   bool manager_stays_away();
   std::string next_label();
 

@@ -57,7 +57,7 @@ struct Request {
   uint16_t version;
   uint16_t kind;           // RequestKind
   uint32_t segment_index;  // segment: its number in the asking process
-  uint32_t reserved;
+  uint32_t at_once;        // segment; 1: what others are about to give back is not waited for
   uint64_t bytes;
   uint64_t segment_key;
 };

@@ -4,6 +4,12 @@ find_library(TERRACE_JEMALLOC_PIC libjemalloc_pic.a)
 if(NOT TERRACE_JEMALLOC_PIC)
   message(FATAL_ERROR "libjemalloc_pic.a is missing: apt-get install libjemalloc-dev")
 endif()
+# extents.cc and returns.cc know this version's extents.
+find_path(TERRACE_JEMALLOC_INCLUDE jemalloc/jemalloc.h)
+file(STRINGS ${TERRACE_JEMALLOC_INCLUDE}/jemalloc/jemalloc.h terrace_small_version REGEX "JEMALLOC_VERSION \"5[.]3[.]0-")
+if(NOT terrace_small_version)
+  message(FATAL_ERROR "allocator/whole is made for jemalloc 5.3.0, ${TERRACE_JEMALLOC_INCLUDE}/jemalloc/jemalloc.h is another one")
+endif()
 set(terrace_small_archive ${CMAKE_CURRENT_BINARY_DIR}/libterrace_small.a)
 set(terrace_small_edits)
 foreach(name calloc realloc memalign aligned_alloc valloc posix_memalign malloc_usable_size mallocx rallocx
@@ -17,6 +23,9 @@ foreach(name ehooks_default_alloc_impl ehooks_default_dalloc_impl ehooks_default
         ehooks_default_purge_forced_impl ehooks_default_zero_impl exp_grow_init)
   list(APPEND terrace_small_edits --weaken-symbol je_${name})
 endforeach()
+# Functions of which returns.cc has something to do before or after.
+set(terrace_small_wraps LINKER:--wrap=je_pac_init LINKER:--wrap=je_pac_destroy LINKER:--wrap=je_ecache_init
+  LINKER:--wrap=je_extent_dalloc_wrapper LINKER:--wrap=je_eset_insert LINKER:--wrap=je_tsd_tcache_enabled_data_init)
 add_custom_command(OUTPUT ${terrace_small_archive}
   COMMAND ${CMAKE_OBJCOPY} ${terrace_small_edits} ${TERRACE_JEMALLOC_PIC} ${terrace_small_archive}
   DEPENDS ${TERRACE_JEMALLOC_PIC} VERBATIM)

@@ -29,8 +29,6 @@ const size_t large_from_always = whole_large_from;
 
 namespace {
 
-constexpr size_t small_serves_up_to = 8u << 20;  // as jemalloc's extents are
-
 __attribute__((constructor)) void start_small() {
   align_small_as_glibc();
 }
@@ -77,12 +75,9 @@ void* large(size_t bytes, size_t alignment, bool zero, Refusal* refusal) {
   const int saved = errno;
   *refusal = Refusal::use_next;
   if (large_from.load(std::memory_order_relaxed) == SIZE_MAX) return nullptr;
-  // What small blocks once had, and nobody else gets any more, serves blocks of up to small_serves_up_to.
-  const bool small_may = bytes <= small_serves_up_to && alignment <= page_bytes;
   void* block = allocate_large(bytes, alignment, zero, refusal);
   if (start_is_due.load(std::memory_order_relaxed)) [[unlikely]]
     start_what_is_due();
-  if (block == nullptr && *refusal == Refusal::exhausted && small_may) *refusal = Refusal::use_next;
   if (block != nullptr) {
     std::atomic<uint64_t>* marks = bits();
     if (marks == nullptr) {
@@ -103,10 +98,48 @@ void drop_large(void* block) {
   free_large(block);
 }
 
+// For requests that the window leaves to the small allocator: with a fork under way, without a supervisor, with
+// --fallback.
+template <typename Call>
+void* plainly(Call call) {
+  Reaching reaching(Reach::plain);
+  return call();
+}
+
+// The small allocator has no extent for a block: it only takes what is there (extents.cc).
+template <typename Call>
+__attribute__((noinline)) void* without_extent(size_t bytes, size_t alignment, bool zero, Call call) {
+  if (bytes > PTRDIFF_MAX || alignment > PTRDIFF_MAX) return out_of_memory();
+  void* block;
+  make_room(bytes);
+  for (Reach reach : {Reach::detached, Reach::reserve}) {
+    Reaching reaching(reach);
+    block = call();
+    if (block != nullptr) return block;
+  }
+  // A run of its own: nothing longer is left.
+  Refusal refusal;
+  block = large(bytes == 0 ? 1 : bytes, alignment, zero, &refusal);
+  return block == nullptr && refusal == Refusal::use_next ? plainly(call) : block;
+}
+
+template <typename Call>
+inline void* small(size_t bytes, size_t alignment, bool zero, Call call) {
+  const int saved = errno;
+  void* block = call();
+  if (block != nullptr) [[likely]]
+    return block;
+  block = without_extent(bytes, alignment, zero, call);
+  if (block != nullptr) errno = saved;
+  if (start_is_due.load(std::memory_order_relaxed)) start_what_is_due();
+  return block;
+}
+
 __attribute__((noinline)) void* large_malloc(size_t bytes) {
   Refusal refusal;
   void* block = large(bytes, 1, false, &refusal);
-  return block == nullptr && refusal == Refusal::use_next ? je_malloc_default(bytes) : block;
+  if (block != nullptr || refusal != Refusal::use_next) return block;
+  return plainly([&] { return je_malloc_default(bytes); });
 }
 
 void* aligned(size_t alignment, size_t bytes) {
@@ -121,8 +154,10 @@ void* aligned(size_t alignment, size_t bytes) {
     Refusal refusal;
     void* block = large(bytes == 0 ? 1 : bytes, power, false, &refusal);
     if (block != nullptr || refusal == Refusal::exhausted) return block;
+    return plainly([&] { return small_memalign(power, bytes == 0 ? 1 : bytes); });
   }
-  return small_memalign(power < 16 ? 16 : power, bytes == 0 ? 1 : bytes);
+  if (power < 16) power = 16;
+  return small(bytes, power, false, [&] { return small_memalign(power, bytes == 0 ? 1 : bytes); });
 }
 
 void* move_block(void* block, size_t had, size_t bytes) {
@@ -152,6 +187,18 @@ struct mallinfo2 numbers() {
   return info;
 }
 
+// "arena.<i>.extent_hooks", and "arenas.create", whose value they are. Hooks put around ours would be called
+// for memory that is not theirs.
+bool names_extent_hooks(const size_t* mib, size_t mib_length) {
+  size_t hooks[3], create[2];
+  size_t hooks_length = 3, create_length = 2;
+  if (small_mallctlnametomib("arena.0.extent_hooks", hooks, &hooks_length) != 0 ||
+      small_mallctlnametomib("arenas.create", create, &create_length) != 0)
+    return true;
+  return (mib_length == 3 && mib[0] == hooks[0] && mib[2] == hooks[2]) ||
+         (mib_length == 2 && mib[0] == create[0] && mib[1] == create[1]);
+}
+
 }  // namespace
 }  // namespace terrace::preload
 
@@ -164,7 +211,7 @@ extern "C" __attribute__((visibility("hidden"))) void* terrace_malloc_slowly(siz
     return large_malloc(bytes);
   if (start_is_due.load(std::memory_order_relaxed)) [[unlikely]]
     start_what_is_due();
-  return je_malloc_default(bytes);
+  return small(bytes, 1, false, [&] { return je_malloc_default(bytes); });
 }
 
 extern "C" __attribute__((visibility("hidden"))) void terrace_free_slowly(void* block) {
@@ -175,21 +222,28 @@ extern "C" __attribute__((visibility("hidden"))) void terrace_free_slowly(void* 
 TERRACE_EXPORT void* calloc(size_t count, size_t bytes_each) {
   size_t bytes;
   if (__builtin_mul_overflow(count, bytes_each, &bytes)) return out_of_memory();
+  const auto from_small = [&] { return small_calloc(count, bytes_each); };
   if (bytes < whole_large_from) [[likely]]
-    return small_calloc(count, bytes_each);
+    return small(bytes, 1, true, from_small);
   Refusal refusal;
   void* block = large(bytes, 1, true, &refusal);
-  return block == nullptr && refusal == Refusal::use_next ? small_calloc(count, bytes_each) : block;
+  return block == nullptr && refusal == Refusal::use_next ? plainly(from_small) : block;
 }
 
 TERRACE_EXPORT void* realloc(void* block, size_t bytes) {
   if (block == nullptr) return malloc(bytes);
   if (!is_large_block(block)) {
-    if (bytes < whole_large_from) return small_realloc(block, bytes);
+    if (bytes < whole_large_from) {
+      const int saved = errno;
+      void* same = small_realloc(block, bytes);
+      if (same != nullptr || bytes == 0) return same;
+      errno = saved;
+      return move_block(block, small_malloc_usable_size(block), bytes);
+    }
     // A block of the small allocator's that is large: there was no window for it.
     const size_t had = small_malloc_usable_size(block);
     if (had >= bytes || large_from.load(std::memory_order_relaxed) == SIZE_MAX)
-      return small_realloc(block, bytes);
+      return plainly([&] { return small_realloc(block, bytes); });
     return small_xallocx(block, bytes, 0, 0) >= bytes ? block : move_block(block, had, bytes);
   }
   if (bytes == 0) {
@@ -240,9 +294,10 @@ TERRACE_EXPORT size_t malloc_usable_size(void* block) {
 }
 
 TERRACE_EXPORT int malloc_trim(size_t) {
-  constexpr const char* all_arenas = "arena.4096.purge";
-  const bool ours = trim_large();
-  return small_mallctl(all_arenas, nullptr, nullptr, nullptr, 0) == 0 || ours ? 1 : 0;
+  const uint64_t before = returned_bytes();
+  reclaim_small(Reclaim::whole_runs);
+  const bool small_blocks = returned_bytes() != before;
+  return trim_large() || small_blocks ? 1 : 0;
 }
 
 TERRACE_EXPORT int mallopt(int, int) {
@@ -297,13 +352,25 @@ TERRACE_EXPORT void free_aligned_sized(void* block, size_t, size_t) {
 // jemalloc's own interface, which programs linked to it use beside malloc (redis to defragment): they get the
 // blocks of this heap, not of a second one.
 TERRACE_EXPORT void* mallocx(size_t bytes, int flags) {
-  return small_mallocx(bytes, flags);
+  const auto from_small = [&] { return small_mallocx(bytes, flags); };
+  void* block = from_small();
+  if (block != nullptr) [[likely]]
+    return block;
+  make_room(bytes);
+  Reaching reaching(window.fallback ? Reach::plain : Reach::reserve);
+  return from_small();
 }
 
 TERRACE_EXPORT void* rallocx(void* block, size_t bytes, int flags) {
-  if (!is_large_block(block)) return small_rallocx(block, bytes, flags);
+  if (!is_large_block(block)) {
+    void* same = small_rallocx(block, bytes, flags);
+    if (same != nullptr || bytes == 0) return same;
+    make_room(bytes);
+    Reaching reaching(window.fallback ? Reach::plain : Reach::reserve);
+    return small_rallocx(block, bytes, flags);
+  }
   if (flags == 0) return realloc(block, bytes);
-  void* moved = small_mallocx(bytes, flags);
+  void* moved = mallocx(bytes, flags);
   if (moved == nullptr) return nullptr;
   const size_t had = usable_large(block);
   memcpy(moved, block, had < bytes ? had : bytes);
@@ -337,8 +404,11 @@ TERRACE_EXPORT size_t nallocx(size_t bytes, int flags) {
 }
 
 TERRACE_EXPORT int mallctl(const char* name, void* old, size_t* old_bytes, void* fresh, size_t fresh_bytes) {
-  // Hooks put around ours would be called for memory that is not theirs.
-  if (fresh != nullptr && strstr(name, "extent_hooks") != nullptr) return EPERM;
+  size_t mib[8];
+  size_t mib_length = sizeof(mib) / sizeof(mib[0]);
+  if (fresh != nullptr && small_mallctlnametomib(name, mib, &mib_length) == 0 &&
+      names_extent_hooks(mib, mib_length))
+    return EPERM;
   return small_mallctl(name, old, old_bytes, fresh, fresh_bytes);
 }
 
@@ -348,6 +418,7 @@ TERRACE_EXPORT int mallctlnametomib(const char* name, size_t* mib, size_t* mib_l
 
 TERRACE_EXPORT int mallctlbymib(const size_t* mib, size_t mib_length, void* old, size_t* old_bytes, void* fresh,
                                 size_t fresh_bytes) {
+  if (fresh != nullptr && names_extent_hooks(mib, mib_length)) return EPERM;
   return small_mallctlbymib(mib, mib_length, old, old_bytes, fresh, fresh_bytes);
 }
 

@@ -4,9 +4,13 @@
 // jemalloc asks for an extent (2 MiB and more) through the functions below, whose own versions are weak in the
 // embedded archive. Its book-keeping (base blocks) is plain memory: it is not the program's, and never moves.
 //
-// Extents are kept for good. Freed pages go back to the kernel where they are private memory of the DDR part or
-// plain; pages of leases and of a front that migrates keep their bytes, since dropping a mapping of a shared
-// file drops nothing, and jemalloc is told so.
+// An extent is only ever taken from what is there: whoever asks holds jemalloc's locks, and must not make
+// others wait for a supervisor. Where there is nothing the request fails here, and exports.cc makes room, with
+// no lock held, and asks again.
+//
+// Freed pages go back to the kernel where they are private memory of the DDR part or plain; pages of leases and
+// of a front that migrates keep their bytes, since dropping a mapping of a shared file drops nothing, and
+// jemalloc is told so. What goes back to the window: returns.cc.
 //
 // Its fork handlers are left out where the process has one thread: what a signal handler's fork has interrupted
 // in the middle of malloc would wait for itself, and goes on in the child as it does in the parent.
@@ -39,7 +43,12 @@ namespace {
 constexpr size_t plain_bytes_first = 4u << 20;
 constexpr size_t growth_bytes_min = 2u << 20;  // jemalloc's first step
 constexpr size_t step_bytes_always = 8u << 20;
+constexpr size_t drop_again_bytes = 256u << 10;
 std::atomic<size_t> plain_bytes{0};
+// Plain memory for a program that has used up its budgets, to see that and go on: each of its arenas may need
+// an extent for the smallest of blocks.
+constexpr size_t reserve_bytes_max = 1u << 20;
+std::atomic<size_t> reserve_bytes{0};
 
 bool window_wanted(size_t bytes) {
   size_t had = plain_bytes.load(std::memory_order_relaxed);
@@ -101,6 +110,7 @@ bool drop(void* pages, size_t bytes) {
   const bool dropped =
       is_droppable(pages) && next.madvise != nullptr && next.madvise(pages, bytes, MADV_DONTNEED) == 0;
   errno = saved;
+  if (dropped) note_returned(bytes);
   return dropped;
 }
 
@@ -128,6 +138,7 @@ void end_fork_in_parent() {
 }
 
 void end_fork_in_child() {
+  reset_returns_in_child();
   if (fork_prepared) small_child();
 }
 
@@ -158,27 +169,41 @@ __attribute__((visibility("hidden"))) const char* small_malloc_conf_2_conf_harde
 void* je_ehooks_default_alloc_impl(void*, void* wanted, size_t bytes, size_t alignment, bool* zero,
                                    bool* commit, unsigned) {
   *commit = true;  // of memory from elsewhere as well, whatever the kernel's overcommit says
-  if (!window_wanted(bytes)) return je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit);
+  const Reach reach = Reaching::now();
+  if (reach == Reach::plain || !window_wanted(bytes))
+    return je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit);
   if (wanted != nullptr) return nullptr;
   // Then jemalloc asks for just what it needs, and later for short steps.
   if (!is_modest(bytes) && shorten_growth()) return nullptr;
   const int saved = errno;
-  Refusal refusal;
-  // A step of growth that fails is asked for again, as small as it need be.
-  void* extent = allocate_large(bytes, alignment, true, &refusal, bytes >= growth_bytes_min);
+  bool forking = false;
+  void* extent = allocate_present(bytes, alignment, reach >= Reach::detached, zero, &forking);
   errno = saved;
-  if (extent != nullptr) {
-    *zero = true;
-    return extent;
-  }
-  return refusal == Refusal::use_next ? je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit) : nullptr;
+  if (extent != nullptr) return extent;
+  // A step of growth that fails is asked for again, as small as it need be.
+  const bool exact = bytes < growth_bytes_min;
+  if (forking || (reach == Reach::plain_exact && exact) ||
+      (reach == Reach::reserve && exact &&
+       reserve_bytes.fetch_add(bytes, std::memory_order_relaxed) < reserve_bytes_max))
+    return je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit);
+  return nullptr;
 }
 
 bool je_ehooks_default_dalloc_impl(void* extent, size_t bytes) {
   return in_window(extent) || je_extent_dalloc_mmap(extent, bytes);
 }
 
-void je_ehooks_default_destroy_impl(void*, size_t) {}
+void je_ehooks_default_destroy_impl(void* extent, size_t bytes) {
+  if (!in_window(extent)) {
+    const int saved = errno;
+    ::munmap(extent, bytes);
+    errno = saved;
+    return note_returned(bytes);
+  }
+  // Pages that were freed a while ago are gone already; a call costs more than a short extent is worth.
+  free_span(extent, bytes, bytes >= drop_again_bytes && drop(extent, bytes));
+  note_returned(bytes);
+}
 
 bool je_ehooks_default_commit_impl(void*, size_t, size_t) {
   return false;

@@ -41,6 +41,33 @@ inline constexpr size_t whole_large_from = 64 * 1024;
 // Blocks of 8 bytes get 16, aligned so, as glibc gives them. Called once, before the program runs.
 void align_small_as_glibc();
 
+// How far an extent may be taken from, in the calling thread: what is there in the budget; pages that a fork
+// made private as well; a little plain memory that each process has for when nothing else is left; plain
+// memory, for extents no longer than they need be; plain memory.
+enum class Reach : uint8_t { budget, detached, reserve, plain_exact, plain };
+
+class Reaching {
+ public:
+  explicit Reaching(Reach reach) : before_(now_) { now_ = reach; }
+  ~Reaching() { now_ = before_; }
+  Reaching(const Reaching&) = delete;
+  Reaching& operator=(const Reaching&) = delete;
+  static Reach now() { return now_; }
+
+ private:
+  static thread_local constinit Reach now_ __attribute__((tls_model("initial-exec")));
+  Reach before_;
+};
+
+// The small allocator had no memory for `bytes`, and took no lock to say so: brings a lease, or what is unused
+// elsewhere in the process. Then it may be asked again.
+void make_room(size_t bytes);
+// Bytes that the calling thread has given back to the kernel or the window, ever.
+uint64_t returned_bytes();
+void note_returned(size_t bytes);
+// Of a fork's child.
+void reset_returns_in_child();
+
 struct SmallNumbers {
   size_t live_bytes;  // asked for, rounded up to size classes
   size_t mapped_bytes;

@@ -1,6 +1,6 @@
 // Cases of the large-object heap that need the real pages under it. Each prints "ok" and exits 0, or says what
 // is wrong and exits 1.
-//   shim_large_cases scattered|kept|leases|rounds|steps
+//   shim_large_cases scattered|kept|leases|rounds|steps|small MIB|full MIB|trim|too_long
 //
 // scattered  --ddr 64M and nothing else: a request that fits what is free in total is served, wherever that
 // lies. kept       --ddr 256M: pages that stay for the next request never show their old bytes, and go back
@@ -9,7 +9,13 @@
 // leases     --ddr 0 --cxl 512M: leases of which nothing is in use go back, and come again as one that is long
 // enough. rounds     --ddr 0 --cxl 512M: a program that frees all it has in each round keeps its leases.
 // steps      whole heap, --ddr 256M: what small blocks are given ahead leaves room for large ones.
+//
+// small      whole heap, one tier of MIB or two: what small blocks had serves large ones, at once. full the
+// same: all of it is used up, and what happens then is ENOMEM, in old threads and new ones. trim       256M:
+// malloc_trim says 1 when something went back, else 0. too_long   64M: a request that is longer than the
+// window.
 #include <dlfcn.h>
+#include <errno.h>
 #include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,7 +24,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -166,6 +175,167 @@ void steps() {
   if (large_bytes < 36 * mib) fail("small blocks were given more ahead than a part of what was free");
 }
 
+constexpr size_t pair_bytes = 1000;
+
+// A list of blocks that lies in the blocks.
+struct Chain {
+  void** first = nullptr;
+  size_t count = 0;
+
+  bool add() {
+    auto** block = static_cast<void**>(malloc(pair_bytes));
+    if (block == nullptr) return false;
+    memset(block, static_cast<int>(count), pair_bytes);
+    *block = first;
+    first = block;
+    ++count;
+    return true;
+  }
+  void clear() {
+    while (first != nullptr) {
+      auto** next = static_cast<void**>(*first);
+      free(first);
+      first = next;
+    }
+    count = 0;
+  }
+};
+
+void small_then_large(size_t budget) {
+  for (unsigned round = 0; round < 3; ++round) {
+    Chain all;
+    while (all.count < budget / 10 * 8 / 1024 && all.add()) {
+    }
+    if (all.count < budget / 10 * 8 / 1024) fail("the budget is not usable for small blocks");
+    all.clear();
+    const size_t bytes = budget / 10 * 8;
+    auto* large = static_cast<char*>(calloc(1, bytes));
+    if (large == nullptr) fail("what small blocks had serves no large one");
+    if (!is_zero(large, bytes)) fail("calloc's memory is not zero");
+    fill(large, bytes, round);
+    if (round == 2) check_fork(large, bytes, round);
+    free(large);
+  }
+  // One block of each few hundred stays: no extent is free as a whole.
+  Chain all, left;
+  std::vector<char*> stay;
+  stay.reserve(4096);
+  const size_t count = budget / 10 * 8 / 1024;
+  for (size_t i = 0; i < count; ++i) {
+    if (i % 500 != 0) {
+      if (!all.add()) fail("no memory");
+      continue;
+    }
+    auto* block = static_cast<char*>(malloc(pair_bytes));
+    if (block == nullptr) fail("no memory");
+    fill(block, pair_bytes, static_cast<unsigned>(i));
+    stay.push_back(block);
+  }
+  all.clear();
+  std::vector<char*> large;
+  large.reserve(8192);
+  const size_t piece = 128 * 1024;
+  while (large.size() < budget / 10 * 5 / piece) {
+    auto* block = static_cast<char*>(malloc(piece));
+    if (block == nullptr) fail("what lies between small blocks serves no large ones");
+    fill(block, piece, static_cast<unsigned>(large.size()));
+    large.push_back(block);
+  }
+  for (int i = 0; i < 1000; ++i)
+    if (!left.add()) fail("no small blocks beside large ones");
+  for (size_t i = 0; i < stay.size(); ++i)
+    if (!holds(stay[i], pair_bytes, static_cast<unsigned>(i * 500))) fail("a small block's bytes changed");
+  for (size_t i = 0; i < large.size(); ++i) {
+    if (!holds(large[i], piece, static_cast<unsigned>(i))) fail("a large block's bytes changed");
+    free(large[i]);
+  }
+  left.clear();
+  for (char* block : stay) free(block);
+}
+
+void small(size_t tier) {
+  small_then_large(tier);
+  // Several arenas.
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([tier] {
+      Chain all;
+      while (all.count < tier / 5 / 1024)
+        if (!all.add()) fail("no memory");
+      all.clear();
+    });
+  for (std::thread& thread : threads) thread.join();
+  auto* large = static_cast<char*>(malloc(tier / 10 * 7));
+  if (large == nullptr) fail("what other threads freed serves no large block");
+  fill(large, tier / 10 * 7, 1);
+  free(large);
+}
+
+void full(size_t tier) {
+  // Threads that are there before, and have not allocated yet.
+  std::atomic<int> stage{0};
+  std::atomic<int> done{0};
+  const auto use = [&](int wait_for) {
+    while (stage.load() < wait_for) usleep(1000);
+    for (size_t bytes : {size_t{1}, size_t{100}, size_t{3000}, size_t{20000}, size_t{60000}, mib}) {
+      errno = 0;
+      void* block = malloc(bytes);
+      if (block == nullptr && errno != ENOMEM) fail("no memory and no ENOMEM");
+      void* again = realloc(block, bytes * 2);
+      free(again != nullptr ? again : block);
+      free(calloc(1, bytes));
+      void* aligned = nullptr;
+      const int failed = posix_memalign(&aligned, 4096, bytes);
+      if (failed != 0 && failed != ENOMEM) fail("posix_memalign says something else than ENOMEM");
+      if (failed == 0) free(aligned);
+    }
+    ++done;
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(use, 1);
+  Chain all;
+  std::vector<void*> large;
+  large.reserve(65536);
+  while (void* block = malloc(mib)) large.push_back(block);
+  while (all.add()) {
+  }
+  for (size_t bytes = 65536; bytes >= 16; bytes /= 2)
+    while (void* block = malloc(bytes)) {
+      *static_cast<void**>(block) = all.first;
+      all.first = static_cast<void**>(block);
+    }
+  stage = 1;
+  for (std::thread& thread : threads) thread.join();
+  if (done != 4) fail("a thread that was there before did not come through");
+  all.clear();
+  for (void* block : large) free(block);
+  auto* again = static_cast<char*>(malloc(tier / 8 * 7));
+  if (again == nullptr) fail("what was freed cannot be had again");
+  free(again);
+}
+
+void trim() {
+  malloc_trim(0);
+  if (malloc_trim(0) != 0) fail("malloc_trim says that something went back where nothing was free");
+  auto* large = static_cast<char*>(malloc(20 * mib));
+  auto* fence = static_cast<char*>(malloc(mib));
+  if (large == nullptr || fence == nullptr) fail("no memory");
+  fill(large, 20 * mib, 1);
+  free(large);
+  if (malloc_trim(0) != 1) fail("malloc_trim says that nothing went back");
+  if (malloc_trim(0) != 0) fail("malloc_trim says twice that the same went back");
+  free(fence);
+}
+
+void too_long() {
+  errno = 0;
+  if (malloc(size_t{1} << 40) != nullptr || errno != ENOMEM) fail("1 TiB of 64 MiB");
+  std::vector<void*> large;
+  large.reserve(1024);
+  while (void* block = malloc(mib)) large.push_back(block);
+  for (void* block : large) free(block);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -179,6 +349,14 @@ int main(int argc, char** argv) {
     rounds();
   else if (argc == 2 && strcmp(argv[1], "steps") == 0)
     steps();
+  else if (argc == 3 && strcmp(argv[1], "small") == 0)
+    small(strtoull(argv[2], nullptr, 10) * mib);
+  else if (argc == 3 && strcmp(argv[1], "full") == 0)
+    full(strtoull(argv[2], nullptr, 10) * mib);
+  else if (argc == 2 && strcmp(argv[1], "trim") == 0)
+    trim();
+  else if (argc == 2 && strcmp(argv[1], "too_long") == 0)
+    too_long();
   else
     return 2;
   printf("ok\n");

@@ -169,7 +169,7 @@ class Torture(ShimTest):
         self.assertTrue(50 <= blocks <= 72, blocks)
         self.assertEqual(again, 20 << 20)
         self.assertGreater(run.stats["refused"], 0)
-        self.assertEqual(run.err.count("out of memory: the budgets of this run"), 1, run.err)
+        self.assertEqual(run.err.count("out of memory: no room for"), 1, run.err)
 
     def test_a_sandbox_that_kills_for_a_socket(self):
         # A seccomp filter, entered by the program itself: socket() kills, all else is allowed.
@@ -318,6 +318,27 @@ class Large(ShimTest):
 
     def test_small_blocks_leave_room_for_large_ones(self):
         self.shim([HERE / "shim_large_cases", "steps"], "--ddr", "256M", "--cxl", "0")
+
+    @unittest.skipUnless(WHOLE_HEAP, "small blocks are another malloc's")
+    def test_what_small_blocks_had_serves_large_ones(self):
+        for ddr, cxl in (("256M", "0"), ("0", "256M"), ("160M", "160M")):
+            self.shim([HERE / "shim_large_cases", "small", ddr[:-1] if ddr != "0" else cxl[:-1]], "--ddr", ddr, "--cxl", cxl,
+                      "--pool-size", "512M")
+
+    @unittest.skipUnless(WHOLE_HEAP, "another malloc would take all of the machine's memory")
+    def test_a_full_budget_is_out_of_memory_for_all_threads(self):
+        for ddr, cxl in (("64M", "0"), ("32M", "32M")):
+            self.shim([HERE / "shim_large_cases", "full", ddr[:-1]], "--ddr", ddr, "--cxl", cxl)
+
+    def test_trim_says_whether_anything_went_back(self):
+        self.shim([HERE / "shim_large_cases", "trim"], "--ddr", "256M", "--cxl", "64M", "--min-size", 65536)
+
+    def test_a_request_longer_than_the_window_has_its_own_line(self):
+        run = self.shim([HERE / "shim_large_cases", "too_long"], "--ddr", "64M", "--cxl", "0", "--min-size", 65536)
+        lines = run.err.splitlines()
+        self.assertEqual(len(lines), 2, run.err)
+        self.assertRegex(lines[0], r"a request of 1048576 MiB is refused: .*, \d+ MiB from --ddr and --cxl")
+        self.assertRegex(lines[1], r"out of memory: no room for 1024 KiB in one tier; DDR 0 MiB free of the run's 64, .*--ddr")
 
 
 class Fork(ShimTest):

@@ -58,7 +58,7 @@ class Client {
                     .version = version,
                     .kind = static_cast<uint16_t>(kind),
                     .segment_index = 0,
-                    .reserved = 0,
+                    .at_once = 0,
                     .bytes = bytes,
                     .segment_key = key};
     REQUIRE(send(&request, sizeof(request)));
