@@ -169,8 +169,8 @@ TERRACE_EXPORT int posix_memalign(void** block, size_t alignment, size_t bytes) 
   if (ready() && !is_large(bytes)) return next.posix_memalign(block, alignment, bytes);
   int saved = errno;
   void* made = aligned(alignment, bytes);
+  if (made == nullptr) return errno = ENOMEM;  // errno as well, as glibc has it
   errno = saved;
-  if (made == nullptr) return ENOMEM;
   *block = made;
   return 0;
 }

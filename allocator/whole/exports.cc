@@ -273,8 +273,8 @@ TERRACE_EXPORT int posix_memalign(void** block, size_t alignment, size_t bytes) 
   if (alignment % sizeof(void*) != 0 || alignment == 0 || (alignment & (alignment - 1)) != 0) return EINVAL;
   const int saved = errno;
   void* made = aligned(alignment, bytes);
+  if (made == nullptr) return errno = ENOMEM;  // errno as well, as glibc has it
   errno = saved;
-  if (made == nullptr) return ENOMEM;
   *block = made;
   return 0;
 }
@@ -320,10 +320,7 @@ TERRACE_EXPORT struct mallinfo mallinfo() {
 }
 
 TERRACE_EXPORT int malloc_info(int options, FILE* stream) {
-  if (options != 0) {
-    errno = EINVAL;
-    return -1;
-  }
+  if (options != 0) return EINVAL;
   const struct mallinfo2 now = numbers();
   fprintf(stream,
           "<malloc version=\"1\">\n<heap nr=\"0\">\n<total type=\"rest\" count=\"0\" size=\"%zu\"/>\n"
