@@ -3,32 +3,27 @@
 // holds it.
 //
 // Held for the call       reads and writes on descriptors with O_DIRECT, process_vm_writev into this process
-// Held for good           vmsplice, sends with MSG_ZEROCOPY, libaio's io_submit, mprotect and mlock (a moved
-// granule
-//                         is mapped readable, writable and unlocked)
-// Migration ends for good an io_uring of this process, mlockall, a filter of system calls
-// terrace_hold            for whoever registers memory with a device: see terrace/hold.h
+// Held for good           vmsplice, sends with MSG_ZEROCOPY, libaio's io_submit; mappings.cc and futexes.cc
+// have more Migration ends for good an io_uring of this process; syscalls.cc has more terrace_hold for whoever
+// registers memory with a device: see terrace/hold.h
 //
 // Everything else passes through after one look at an address.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
-#include <stdarg.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "allocator/preload/busy.h"
+#include "allocator/preload/export.h"
 #include "allocator/preload/fold.h"
-#include "allocator/preload/link.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
-
-#define TERRACE_EXPORT extern "C" __attribute__((visibility("default")))
+#include "allocator/preload/raw_calls.h"
 
 namespace terrace::preload {
 namespace {
@@ -110,7 +105,8 @@ Function* next_function(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-// The program's memory is in the hands of a ring from here on: which of it, nobody tells.
+}  // namespace
+
 void ring_made() {
   note_lent_in_child();
   end_migration("the program uses io_uring");
@@ -128,7 +124,13 @@ void hold_requests_for_good(long count, struct iocb** requests) {
   }
 }
 
-}  // namespace
+bool transfer_by_number(long number, long fd, void* buffer, size_t bytes, long offset, long* result) {
+  if (!in_window(buffer) || bytes < direct_bytes_min || !is_direct(static_cast<int>(fd))) return false;
+  const HeldBuffer held(buffer, bytes);
+  *result = terrace_raw_call(number, fd, reinterpret_cast<long>(buffer), static_cast<long>(bytes), offset);
+  return true;
+}
+
 }  // namespace terrace::preload
 
 using namespace terrace::preload;
@@ -230,14 +232,16 @@ TERRACE_EXPORT ssize_t pwritev64v2(int fd, const iovec* parts, int count, off64_
 TERRACE_EXPORT ssize_t vmsplice(int fd, const iovec* parts, size_t count, unsigned flags) {
   hold_parts_for_good(parts, count);
   if (ready() && next.vmsplice != nullptr) return next.vmsplice(fd, parts, count, flags);
-  return ::syscall(SYS_vmsplice, fd, parts, count, flags);
+  return terrace_raw_call(SYS_vmsplice, fd, reinterpret_cast<long>(parts), static_cast<long>(count), flags);
 }
 
 // Another process's writes into this one are not seen; its own into itself are.
 TERRACE_EXPORT ssize_t process_vm_writev(pid_t pid, const iovec* local, unsigned long local_count,
                                          const iovec* remote, unsigned long remote_count, unsigned long flags) {
   auto call = [&] {
-    return ::syscall(SYS_process_vm_writev, pid, local, local_count, remote, remote_count, flags);
+    return terrace_raw_call(SYS_process_vm_writev, pid, reinterpret_cast<long>(local),
+                            static_cast<long>(local_count), reinterpret_cast<long>(remote),
+                            static_cast<long>(remote_count), static_cast<long>(flags));
   };
   if (window_span.load(std::memory_order_relaxed) == 0 || remote == nullptr || pid != ::getpid()) return call();
   const char* from = nullptr;
@@ -286,34 +290,6 @@ TERRACE_EXPORT int io_submit(void* context, long count, struct iocb** requests) 
   return function == nullptr ? -ENOSYS : function(context, count, requests);
 }
 
-// ---- protections and locks
-
-TERRACE_EXPORT int mprotect(void* address, size_t bytes, int protection) {
-  if (in_window(address)) hold_for_good(address, bytes);
-  if (ready()) return next.mprotect(address, bytes, protection);
-  return static_cast<int>(::syscall(SYS_mprotect, address, bytes, protection));
-}
-
-TERRACE_EXPORT int pkey_mprotect(void* address, size_t bytes, int protection, int key) {
-  if (in_window(address)) hold_for_good(address, bytes);
-  return static_cast<int>(::syscall(SYS_pkey_mprotect, address, bytes, protection, key));
-}
-
-TERRACE_EXPORT int mlock(const void* address, size_t bytes) {
-  if (in_window(address)) hold_for_good(address, bytes);
-  return static_cast<int>(::syscall(SYS_mlock, address, bytes));
-}
-
-TERRACE_EXPORT int mlock2(const void* address, size_t bytes, unsigned flags) {
-  if (in_window(address)) hold_for_good(address, bytes);
-  return static_cast<int>(::syscall(SYS_mlock2, address, bytes, flags));
-}
-
-TERRACE_EXPORT int mlockall(int flags) {
-  end_migration("the program locks its memory (mlockall)");
-  return static_cast<int>(::syscall(SYS_mlockall, flags));
-}
-
 // ---- liburing's ways to a ring
 
 TERRACE_EXPORT int io_uring_queue_init(unsigned entries, void* ring, unsigned flags) {
@@ -339,104 +315,6 @@ TERRACE_EXPORT int io_uring_setup(unsigned entries, void* parameters) {
   ring_made();
   auto* function = next_function<int(unsigned, void*)>("io_uring_setup");
   return function == nullptr ? -ENOSYS : function(entries, parameters);
-}
-
-// The program filters its system calls: that may kill for what the engine's thread does, or for a socket.
-static void before_filter() {
-  quit_engine("the program filters its system calls");
-  forbid_links();
-}
-
-// ---- syscall(): how programs without liburing and libaio make rings and submit
-
-// A system call that wants a look before it is made; the registers are those of syscall().
-extern "C" __attribute__((visibility("hidden"))) void terrace_before_syscall(long number, long, long second,
-                                                                             long third) {
-  if (number == SYS_io_uring_setup) ring_made();
-  if (number == SYS_io_submit) hold_requests_for_good(second, reinterpret_cast<struct iocb**>(third));
-  // A filter for all threads may kill for what the engine's thread does.
-  if (number == SYS_seccomp) before_filter();
-}
-
-extern "C" __attribute__((visibility("hidden"))) long terrace_syscall_failed(long result) {
-  errno = static_cast<int>(-result);
-  return -1;
-}
-
-// As glibc's, to the stack's last word: it may be called for a vfork, which returns twice.
-__asm__(R"(
-  .text
-  .globl syscall
-  .type syscall, @function
-syscall:
-  .cfi_startproc
-  cmpl $425, %edi
-  je 2f
-  cmpl $209, %edi
-  je 2f
-  cmpl $317, %edi
-  je 2f
-1:
-  movq %rdi, %rax
-  movq %rsi, %rdi
-  movq %rdx, %rsi
-  movq %rcx, %rdx
-  movq %r8, %r10
-  movq %r9, %r8
-  movq 8(%rsp), %r9
-  syscall
-  cmpq $-4095, %rax
-  jae 3f
-  ret
-2:
-  pushq %rdi
-  .cfi_adjust_cfa_offset 8
-  pushq %rsi
-  .cfi_adjust_cfa_offset 8
-  pushq %rdx
-  .cfi_adjust_cfa_offset 8
-  pushq %rcx
-  .cfi_adjust_cfa_offset 8
-  pushq %r8
-  .cfi_adjust_cfa_offset 8
-  pushq %r9
-  .cfi_adjust_cfa_offset 8
-  subq $8, %rsp
-  .cfi_adjust_cfa_offset 8
-  call terrace_before_syscall
-  addq $8, %rsp
-  .cfi_adjust_cfa_offset -8
-  popq %r9
-  .cfi_adjust_cfa_offset -8
-  popq %r8
-  .cfi_adjust_cfa_offset -8
-  popq %rcx
-  .cfi_adjust_cfa_offset -8
-  popq %rdx
-  .cfi_adjust_cfa_offset -8
-  popq %rsi
-  .cfi_adjust_cfa_offset -8
-  popq %rdi
-  .cfi_adjust_cfa_offset -8
-  jmp 1b
-3:
-  movq %rax, %rdi
-  jmp terrace_syscall_failed
-  .cfi_endproc
-  .size syscall, .-syscall
-)");
-static_assert(SYS_io_uring_setup == 425 && SYS_io_submit == 209 && SYS_seccomp == 317);
-
-// The other way to a filter, which is for the calling thread alone: what it starts later inherits it, and so
-// would the engine's thread.
-TERRACE_EXPORT int prctl(int option, ...) {
-  va_list list;
-  va_start(list, option);
-  long arguments[4];
-  for (long& argument : arguments) argument = va_arg(list, long);
-  va_end(list);
-  if (option == PR_SET_SECCOMP) before_filter();
-  return static_cast<int>(::syscall(SYS_prctl, option, arguments[0], arguments[1], arguments[2], arguments[3]));
 }
 
 // ---- for programs that know of Terrace: terrace/hold.h

@@ -15,14 +15,15 @@
 using namespace terrace::preload;
 
 TERRACE_EXPORT int madvise(void* address, size_t bytes, int advice) {
-  if (madvise_large(address, bytes, advice)) return 0;
+  int result = 0;
+  if (advise_window(address, bytes, advice, &result)) return result;
   if (ready()) return next.madvise(address, bytes, advice);
   errno = EAGAIN;
   return -1;
 }
 
 TERRACE_EXPORT pid_t fork() {
-  if (ready()) return fork_safely(next.fork);
+  if (ready()) return fork_safely([](void*) { return next.fork(); }, nullptr);
   errno = EAGAIN;
   return -1;
 }
@@ -32,7 +33,7 @@ TERRACE_EXPORT pid_t __fork() {
 }
 
 TERRACE_EXPORT pid_t _Fork() {
-  if (ready() && next.bare_fork != nullptr) return fork_safely(next.bare_fork);
+  if (ready() && next.bare_fork != nullptr) return fork_safely([](void*) { return next.bare_fork(); }, nullptr);
   errno = EAGAIN;
   return -1;
 }

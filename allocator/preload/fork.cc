@@ -15,6 +15,7 @@
 #include "allocator/preload/fork.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,6 +23,7 @@
 
 #include "allocator/preload/fold.h"
 #include "allocator/preload/link.h"
+#include "allocator/preload/marks.h"
 #include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
@@ -87,20 +89,16 @@ bool for_each_used_range(const Part& part, Visit visit) {
   return true;
 }
 
-// Pages that a fork which failed half way made private, in runs that are not detached.
-bool is_private(uint32_t page) {
-  return (window.private_bits[page / 64] >> page % 64 & 1) != 0;
-}
-
-void note_private(heap::PageSpan span) {
-  for (uint32_t page = span.first; page < span.first + span.pages; ++page)
-    window.private_bits[page / 64] |= uint64_t{1} << page % 64;
+// A fork leaves alone what is private already, since a fork that failed half way or by the program's doing, and
+// what the program lets no child have.
+bool stays(uint32_t page) {
+  return is_private(page) || (marks_of(page) & not_inherited) != 0;
 }
 
 // The pages from `page` on, before `end`, that lie one behind the other in one file, none of them private yet.
 uint32_t stretch_at(uint32_t page, uint32_t end, const PageSource& source) {
   uint32_t next_page = page + 1;
-  for (; next_page < end && !is_private(next_page); ++next_page) {
+  for (; next_page < end && !stays(next_page); ++next_page) {
     if (next_page % granule_pages != 0) continue;
     const PageSource there = source_of(next_page);
     if (there.source != source.source || there.offset != source.offset + size_t{next_page - page} * page_bytes)
@@ -113,7 +111,7 @@ template <typename Visit>
 bool for_each_stretch(heap::PageSpan range, Visit visit) {
   const uint32_t end = range.first + range.pages;
   for (uint32_t page = range.first; page < end;) {
-    if (is_private(page)) {
+    if (stays(page)) {
       ++page;
       continue;
     }
@@ -167,12 +165,22 @@ bool move_into_place(char* copy, char* at, size_t bytes) {
   return true;
 }
 
+// What cannot be copied: the program's own mappings, and what it lets no child have.
+bool has_programs_own(const Part& part) {
+  if (!any_marks.load(std::memory_order_relaxed)) return false;
+  return !for_each_used_range(part, [](heap::PageSpan range, char*, size_t) {
+    for (uint32_t page = range.first; page < range.first + range.pages; ++page)
+      if ((marks_of(page) & (own_mapping | not_inherited)) != 0) return false;
+    return true;
+  });
+}
+
 // Without a descriptor (chroot, change of uid, no descriptor left, supervisor gone): copies into spare memory
 // and puts that in place. All memory is there and filled before the first range changes, and each range changes
 // whole: a range is shared or detached, never half of each. Right only while no other thread can store
 // meanwhile.
 bool detach_by_copy(const Part& part, uint64_t* bytes_switched) {
-  if (__libc_single_threaded == 0) return false;
+  if (__libc_single_threaded == 0 || has_programs_own(part)) return false;
   sigset_t all, before;
   sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, &before);  // a handler could store into what is being copied
@@ -187,7 +195,8 @@ bool detach_by_copy(const Part& part, uint64_t* bytes_switched) {
   if (ok) {
     auto* const copies = static_cast<char*>(spare);
     size_t done = 0;
-    for_each_used_range(part, [&](heap::PageSpan, char* at, size_t bytes) {
+    for_each_used_range(part, [&](heap::PageSpan range, char* at, size_t bytes) {
+      lift_protection(range);
       memcpy(copies + done, at, bytes);
       done += bytes;
       return true;
@@ -195,6 +204,7 @@ bool detach_by_copy(const Part& part, uint64_t* bytes_switched) {
     done = 0;
     ok = for_each_used_range(part, [&](heap::PageSpan range, char* at, size_t bytes) {
       if (!move_into_place(copies + done, at, bytes)) return false;
+      make_marks_good(range);
       window.heap.move(range, part.detached);
       *bytes_switched += bytes;
       done += bytes;
@@ -222,6 +232,7 @@ bool detach_folded(const int* descriptors, uint64_t* bytes_switched) {
           const size_t bytes = size_t{stretch.pages} * page_bytes;
           if (fd < 0 || !map_private(window.address(stretch.first), bytes, fd, source.offset)) return false;
           note_private(stretch);
+          make_marks_good(stretch);
           *how->bytes_switched += bytes;
           return true;
         });
@@ -235,6 +246,18 @@ bool has_folded() {
   return !for_each_folded_part([](void*, heap::PageSpan) { return false; }, nullptr);
 }
 
+// Private pages of a run that was free at an earlier fork had that one's advice (advise_shared_ranges).
+void let_private_inherit(heap::PageSpan range) {
+  const uint32_t end = range.first + range.pages;
+  for (uint32_t page = range.first; page < end;) {
+    uint32_t next_page = page;
+    while (next_page < end && is_private(next_page) && (marks_of(next_page) & not_inherited) == 0) ++next_page;
+    if (next_page > page)
+      next.madvise(window.address(page), size_t{next_page - page} * page_bytes, MADV_DOFORK);
+    page = next_page + 1;
+  }
+}
+
 // All locks are held for the fork. On failure some pages may be private already: they are marked, and the next
 // fork leaves them as they are.
 bool detach_by_mapping(const int* descriptors, uint64_t* bytes_switched) {
@@ -242,12 +265,14 @@ bool detach_by_mapping(const int* descriptors, uint64_t* bytes_switched) {
   for (uint32_t i = 0; i < part_count(); ++i) {
     const Part part = part_at(i);
     const bool ok = for_each_used_range(part, [&](heap::PageSpan range, char*, size_t bytes) {
+      let_private_inherit(range);
       if (!for_each_stretch(range, [&](heap::PageSpan stretch, const PageSource& source) {
             const int fd = descriptors[source.source];
             if (fd < 0 || !map_private(window.address(stretch.first), size_t{stretch.pages} * page_bytes, fd,
                                        source.offset))
               return false;
             note_private(stretch);
+            make_marks_good(stretch);
             return true;
           }))
         return false;
@@ -365,12 +390,14 @@ void start_child() {
       // Memory that cannot be replaced must not be used: it is the parent's.
       if (!map_fresh(window.address(span.first), size_t{span.pages} * page_bytes))
         fatal("fork: the child cannot replace its parent's memory");
+      note_private(span);
       window.heap.set_dirty(span, false);
       // The free front is plain memory here, charged page by page.
       const uint8_t arena = part.shared == ddr_arena ? ddr_arena : part.detached;
       if (window.heap.run(span.first).arena != arena) window.heap.move(span, arena);
     });
   }
+  apply_marks_in_child();
   if (window.tiered) {
     window.tiered = false;
     window.free_dirty_pages = 0;
@@ -385,8 +412,45 @@ void start_child() {
 
 }  // namespace
 
-pid_t fork_safely(pid_t (*real)()) {
-  if (large_from.load(std::memory_order_relaxed) == SIZE_MAX && !is_armed()) return real();
+void begin_child() {
+  if (is_armed()) start_child();
+  window.heap_lock.reset_in_child();
+  window.supply_lock.reset_in_child();
+}
+
+bool make_private(heap::PageSpan span) {
+  constexpr int patience_yields = 100'000;
+  int tries = 0;
+  while (!window.supply_lock.enter()) {  // a fork is under way, by another thread or by this one
+    if (++tries == patience_yields) return false;
+    ::sched_yield();
+  }
+  bool ok = false;
+  if (window.heap_lock.enter()) {
+    lock_moves();
+    Descriptors descriptors;
+    ok = true;
+    for (uint32_t page = span.first; ok && page < span.first + span.pages; ++page) {
+      if (!is_shared_mapped(page)) continue;
+      const PageSource source = source_of(page);
+      ok = descriptors.fetch(source.source) &&
+           map_private(window.address(page), page_bytes, descriptors.all()[source.source], source.offset);
+      if (!ok) break;
+      // The page itself, too: until it is written it would be the file's.
+      *reinterpret_cast<volatile char*>(window.address(page)) =
+          *reinterpret_cast<volatile char*>(window.address(page));
+      note_private({page, 1});
+      make_marks_good({page, 1});
+    }
+    unlock_moves();
+    window.heap_lock.leave();
+  }
+  window.supply_lock.leave();
+  return ok;
+}
+
+pid_t fork_safely(pid_t (*real)(void*), void* argument) {
+  if (large_from.load(std::memory_order_relaxed) == SIZE_MAX && !is_armed()) return real(argument);
   if (!window.supply_lock.begin_fork()) {
     say("fork from a signal handler that interrupted malloc: refused (EAGAIN)");
     errno = EAGAIN;
@@ -406,12 +470,10 @@ pid_t fork_safely(pid_t (*real)()) {
   if (safe) {
     if (is_armed()) advise_shared_ranges(MADV_DOFORK);
     errno = saved;
-    pid = real();
+    pid = real(argument);
     saved = errno;
     if (pid == 0) {
-      if (is_armed()) start_child();
-      window.heap_lock.reset_in_child();
-      window.supply_lock.reset_in_child();
+      begin_child();
       errno = saved;
       return 0;
     }

@@ -5,9 +5,14 @@
 
 namespace terrace::preload {
 
-// Calls `real` (fork or _Fork) with the window made safe for it.
+// Calls `real` (fork, _Fork, or a clone with memory of its own) with the window made safe for it.
 // Errors    -1 and EAGAIN  leased pages could not be made private, or a signal handler that interrupted this
 //                          library forks; nothing was changed.
-pid_t fork_safely(pid_t (*real)());
+pid_t fork_safely(pid_t (*real)(void*), void* argument);
+// Where `real` does not come back in the child (clone with a function): what fork_safely() does there.
+void begin_child();
+
+// children.cc. fork, clone or clone3 by number. False: not a case for this library.
+bool fork_by_number(long number, long a, long b, long c, long d, long e, long* result);
 
 }  // namespace terrace::preload

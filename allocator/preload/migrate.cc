@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sys/single_threaded.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include <new>
@@ -17,6 +19,7 @@ using tiering::Residency;
 
 namespace {
 
+constexpr nlink_t engine_threads = 2;
 constexpr uint64_t settle_patience_ns = 2'000'000'000;
 constexpr uint64_t switch_patience_ns = 10'000'000'000;
 
@@ -94,6 +97,14 @@ bool again_after_settling(uint32_t pages, uint32_t align_pages) {
 bool front_granule_in_ddr(uint32_t granule) {
   const Migration* migration = shared.opened.load(std::memory_order_acquire);
   return migration == nullptr || migration->memory.residency(granule) != Residency::cxl;
+}
+
+bool program_has_one_thread() {
+  if (__libc_single_threaded != 0) return true;
+  if (!shared.engine_loops.load(std::memory_order_acquire)) return false;
+  struct stat tasks;
+  // A link for each thread, and two of any folder. The engine's are two: its own and the reader of faults.
+  return ::stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink == 2 + 1 + engine_threads;
 }
 
 void quit_engine(const char* reason) {

@@ -54,6 +54,9 @@ void end_migration(const char* reason);
 // The same, and the engine's threads end.
 void quit_engine(const char* reason);
 
+// The threads of this process are one, and the engine's.
+bool program_has_one_thread();
+
 // fork.cc. Both locks are held for the fork; between the two calls nothing moves.
 void lock_moves();
 void unlock_moves();  // what lock_moves() locked, if anything

@@ -43,6 +43,17 @@ bool resolve_next() {
   look_up(found.bare_fork, "_Fork");
   look_up(found.madvise, "madvise");
   look_up(found.mprotect, "mprotect");
+  look_up(found.mmap, "mmap");
+  look_up(found.munmap, "munmap");
+  look_up(found.mremap, "mremap");
+  look_up(found.dlopen, "dlopen");
+  look_up(found.clone, "clone");
+  look_up(found.mutex_init, "pthread_mutex_init");
+  look_up(found.cond_init, "pthread_cond_init");  // the newest of its versions
+  look_up(found.rwlock_init, "pthread_rwlock_init");
+  look_up(found.barrier_init, "pthread_barrier_init");
+  look_up(found.sem_init, "sem_init");
+  look_up(found.attr_setstack, "pthread_attr_setstack");
   look_up(found.read, "read");
   look_up(found.write, "write");
   look_up(found.pread, "pread");
@@ -64,7 +75,8 @@ bool resolve_next() {
       !found.aligned_alloc || !found.posix_memalign || !found.malloc_usable_size || !found.fork ||
       !found.madvise || !found.mprotect || !found.read || !found.write || !found.pread || !found.pwrite ||
       !found.readv || !found.writev || !found.preadv || !found.pwritev || !found.preadv2 || !found.pwritev2 ||
-      !found.send || !found.sendto || !found.sendmsg || !found.sendmmsg)
+      !found.mutex_init || !found.cond_init || !found.rwlock_init || !found.barrier_init || !found.sem_init ||
+      !found.attr_setstack || !found.send || !found.sendto || !found.sendmsg || !found.sendmmsg)
     fatal("no complete malloc behind this library (static program, or not glibc)");
   auto* malloc_function = found.malloc;
   found.malloc = nullptr;

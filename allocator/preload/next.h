@@ -5,6 +5,8 @@
 //           pointers are constant.
 #pragma once
 
+#include <pthread.h>
+#include <semaphore.h>
 #include <sys/types.h>
 
 #include <cstddef>
@@ -35,6 +37,17 @@ struct Next {
   pid_t (*bare_fork)();  // _Fork
   int (*madvise)(void*, size_t, int);
   int (*mprotect)(void*, size_t, int);
+  void* (*mmap)(void*, size_t, int, int, int, off_t);
+  int (*munmap)(void*, size_t);
+  void* (*mremap)(void*, size_t, size_t, int, ...);
+  void* (*dlopen)(const char*, int);
+  int (*clone)(int (*)(void*), void*, int, void*, ...);
+  int (*mutex_init)(pthread_mutex_t*, const pthread_mutexattr_t*);
+  int (*cond_init)(pthread_cond_t*, const pthread_condattr_t*);
+  int (*rwlock_init)(pthread_rwlock_t*, const pthread_rwlockattr_t*);
+  int (*barrier_init)(pthread_barrier_t*, const pthread_barrierattr_t*, unsigned);
+  int (*sem_init)(sem_t*, int, unsigned);
+  int (*attr_setstack)(pthread_attr_t*, void*, size_t);
   ssize_t (*read)(int, void*, size_t);
   ssize_t (*write)(int, const void*, size_t);
   ssize_t (*pread)(int, void*, size_t, off_t);

@@ -6,6 +6,7 @@
 
 #include "allocator/preload/fold.h"
 #include "allocator/preload/front.h"
+#include "allocator/preload/marks.h"
 #include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
@@ -220,6 +221,8 @@ void free_locked(uint32_t page, bool clean) {
   const heap::RunRecord record = window.heap.run(page);
   heap::PageSpan run{page, record.pages};
   size_t bytes = size_t{run.pages} * page_bytes;
+  if (any_marks.load(std::memory_order_relaxed)) [[unlikely]]
+    clean_marks(run, !is_shared(record.arena) && record.arena != ddr_arena);
   if (clean)
     window.heap.set_dirty(run, false);
   else if (record.arena == ddr_arena && !window.tiered)
@@ -524,6 +527,8 @@ bool resize_large(void* pointer, size_t bytes) {
   bool done = false;
   if (now < had) {
     heap::PageSpan tail{page + pages, before.pages - pages};
+    if (any_marks.load(std::memory_order_relaxed)) [[unlikely]]
+      clean_marks(tail, !is_shared(before.arena) && before.arena != ddr_arena);
     if (ddr) window.free_dirty_pages += tail.pages;
     done = window.heap.resize(page, pages);
     if (ddr && before.tag == window.generation) uncharge(had - now);
@@ -566,20 +571,6 @@ bool trim_large() {
   any = give_up_free_segments() || any;
   window.heap_lock.leave();
   return (soon && wait_for_trim()) || any;
-}
-
-bool madvise_large(void* address, size_t bytes, int advice) {
-  if (advice != MADV_DONTNEED && advice != MADV_FREE && advice != MADV_REMOVE) return false;
-  if (!in_window(address) || bytes == 0 || reinterpret_cast<uintptr_t>(address) % page_bytes != 0) return false;
-  uint32_t page = window.page_of(address);
-  uint32_t pages = pages_for(bytes);
-  // A DDR part that is or was a file: private pages of it, in a fork's child, would show the file's bytes
-  // again.
-  if ((page < window.front_pages && window.front_key == 0) || pages > window.mapped_pages - page) return false;
-  // MADV_FREE allows the bytes to stay; the others promise zeros. The lease keeps its pages (see
-  // give_pages_back), so zeros are written.
-  if (advice != MADV_FREE) memset(address, 0, size_t{pages} * page_bytes);
-  return true;
 }
 
 }  // namespace terrace::preload

@@ -40,9 +40,9 @@ size_t usable_large(const void* pointer);
 // Gives free pages back: of the DDR part to the kernel, leases to the pool. True: there were some.
 bool trim_large();
 
-// The program's madvise(DONTNEED | FREE | REMOVE) on leased memory, where the kernel's own would keep the
-// bytes. False: not such a range, the kernel's madvise is right.
-bool madvise_large(void* address, size_t bytes, int advice);
+// advice.cc. The program's madvise where the kernel's own would not do what it does on anonymous memory. False:
+// the kernel's is right. Any address.
+bool advise_window(void* address, size_t bytes, int advice, int* result);
 
 // Frees what was queued while a fork was under way. heap_lock is held.
 void free_deferred();

@@ -12,7 +12,7 @@
 // of a front that migrates keep their bytes, since dropping a mapping of a shared file drops nothing, and
 // jemalloc is told so. What goes back to the window: returns.cc.
 //
-// Its fork handlers are left out where the process has one thread: what a signal handler's fork has interrupted
+// Its fork handlers are left out where the program has one thread: what a signal handler's fork has interrupted
 // in the middle of malloc would wait for itself, and goes on in the child as it does in the parent.
 //
 // Threads   Any, with jemalloc's locks held. A fork refuses the window's locks and is served plainly (lock.h).
@@ -20,8 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/single_threaded.h>
 
+#include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/tiers.h"
 #include "allocator/preload/window.h"
@@ -129,7 +129,7 @@ ForkHandler small_prepare, small_parent, small_child;
 bool fork_prepared = false;  // one fork at a time: the C library sees to it
 
 void prepare_fork() {
-  fork_prepared = __libc_single_threaded == 0;
+  fork_prepared = !program_has_one_thread();
   if (fork_prepared) small_prepare();
 }
 

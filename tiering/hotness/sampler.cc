@@ -130,16 +130,22 @@ void Sampler::choose_window() {
   window_offset_ = windows < 2 ? 0 : random_ % windows * window_bytes;
 }
 
+// Not held: those do not move, and what is held for good may have private pages in it, such as the program's
+// own mappings, whose bytes this advice would destroy. (Whoever holds has the range's lock before it makes
+// them.)
+bool Sampler::is_sampled(uint32_t granule) const {
+  return memory_->residency(granule) != Residency::none && !memory_->is_held(granule);
+}
+
 void Sampler::zap(uint32_t first, uint32_t last) {
   const uint64_t granule_bytes = memory_->granule_bytes();
   for (uint32_t granule = first; granule < last;) {
-    if (memory_->residency(granule) == Residency::none) {
+    if (!is_sampled(granule)) {
       ++granule;
       continue;
     }
     uint32_t end = granule + 1;
-    // Never beyond what is ours: on private memory this advice destroys bytes.
-    while (whole_ && end < last && memory_->residency(end) != Residency::none) ++end;
+    while (whole_ && end < last && is_sampled(end)) ++end;
     char* at = memory_->base() + granule * granule_bytes + (whole_ ? 0 : window_offset_);
     const uint64_t bytes = whole_ ? (end - granule) * granule_bytes : std::min(window_bytes, granule_bytes);
     ::madvise(at, bytes, MADV_DONTNEED);
@@ -264,7 +270,7 @@ SweepResult Sampler::finish(PolicyMemory& policy, uint64_t now_ns, float aim) {
   std::span<Granule> granules = memory_->granules();
   for (uint32_t granule = 0; granule < granules.size(); ++granule) {
     const Residency residency = granules[granule].residency;
-    if (residency == Residency::none) continue;
+    if (!is_sampled(granule)) continue;
     ++result.seen;
     const float watched_ns = watched(granule);
     if (touched_[granule] == 0) continue;

@@ -69,6 +69,7 @@ class Sampler {
   void set_gap_min(uint64_t ns) { gap_ns_min_ = ns; }
 
  private:
+  bool is_sampled(uint32_t granule) const;
   void zap(uint32_t first, uint32_t last);
   bool scan(char* from, char* to, uint64_t* present_bytes, uint64_t* huge_bytes);
   void look(uint32_t first, uint32_t last);

@@ -110,7 +110,11 @@ class Library(ShimTest):
                   "__pread_chk", "__pread64_chk", "vmsplice", "process_vm_writev", "send", "sendto", "sendmsg",
                   "sendmmsg", "io_submit", "mprotect", "pkey_mprotect", "mlock", "mlock2", "mlockall",
                   "io_uring_queue_init", "io_uring_queue_init_params", "io_uring_queue_init_mem", "io_uring_setup",
-                  "syscall", "prctl", "terrace_hold", "terrace_unhold"}
+                  "syscall", "prctl", "terrace_hold", "terrace_unhold",
+                  # mappings that it is to keep in mind, children, futexes that the kernel knows by their page
+                  "mmap", "mmap64", "munmap", "mremap", "remap_file_pages", "munlock", "munlockall", "clone", "dlopen",
+                  "pthread_mutex_init", "pthread_cond_init", "pthread_rwlock_init", "pthread_barrier_init", "sem_init",
+                  "pthread_attr_setstack"}
         if WHOLE_HEAP:
             family |= {"mallinfo", "mallinfo2", "malloc_info", "malloc_stats", "mallopt", "mallocx", "rallocx",
                        "xallocx", "sallocx", "dallocx", "sdallocx", "nallocx", "mallctl", "mallctlnametomib",

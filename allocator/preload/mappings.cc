@@ -1,0 +1,251 @@
+// The calls by which a program changes its own mappings, where they touch the window: what they do to anonymous
+// memory they do to the window's, which consists of shared mappings that a fork and the engine replace.
+//
+// mprotect, mlock      the granules are held for good (a moved one is mapped readable, writable, unlocked), and
+//                      marked, so that a fork's switch makes it good (marks.h)
+// mmap to a fixed      the program's own from there on: held, never switched, never sampled
+// place, munmap        (a hole stays reserved: nobody else's mapping may come to lie in the window)
+// mremap               a copy at the new place, plain memory; the old one is a hole
+//
+// Threads   Any. Before ready() these are the kernel's.
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "allocator/preload/export.h"
+#include "allocator/preload/marks.h"
+#include "allocator/preload/migrate.h"
+#include "allocator/preload/next.h"
+#include "allocator/preload/raw_calls.h"
+#include "allocator/preload/tiers.h"
+
+namespace terrace::preload {
+namespace {
+
+constexpr unsigned lock_on_fault = 1;  // MLOCK_ONFAULT
+constexpr int lock_current = 1;        // MCL_CURRENT
+constexpr int fixed_noreplace = 0x100000;
+constexpr int dont_unmap = 4;  // MREMAP_DONTUNMAP
+
+bool is_aligned(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % page_bytes == 0;
+}
+
+size_t whole_pages(size_t bytes) {
+  return (bytes + page_bytes - 1) & ~(page_bytes - 1);
+}
+
+// The range's pages of the window are no memory of this library's any more. False: errno says why.
+bool make_programs_own(const void* address, size_t bytes) {
+  const heap::PageSpan span = pages_of_range(address, bytes);
+  if (span.pages == 0) return true;
+  hold_for_good(window.address(span.first), size_t{span.pages} * page_bytes);
+  if (!enter_heap_patiently()) {
+    errno = EAGAIN;
+    return false;
+  }
+  // The sampler has seen that it is held, before there is anything of the program's.
+  lock_moves();
+  unlock_moves();
+  const bool ok = change_marks(span, all_marks, own_mapping);
+  if (ok) note_private(span);
+  window.heap_lock.leave();
+  if (!ok) errno = ENOMEM;
+  return ok;
+}
+
+int reserve_hole(heap::PageSpan span) {
+  char* const at = window.address(span.first);
+  if (!make_programs_own(at, size_t{span.pages} * page_bytes)) return -1;
+  return terrace_raw_mmap(at, size_t{span.pages} * page_bytes, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == at
+             ? 0
+             : -1;
+}
+
+// By the kernel's own copying, which says EFAULT where a page must not be read.
+bool copy_pages(char* to, char* from, size_t bytes) {
+  constexpr size_t step = 1u << 30;
+  for (size_t done = 0; done < bytes;) {
+    const size_t more = bytes - done < step ? bytes - done : step;
+    const iovec into{to + done, more}, out_of{from + done, more};
+    const long copied = terrace_raw_call(SYS_process_vm_readv, ::getpid(), reinterpret_cast<long>(&into), 1,
+                                         reinterpret_cast<long>(&out_of), 1, 0);
+    if (copied <= 0) {
+      errno = EFAULT;
+      return false;
+    }
+    done += static_cast<size_t>(copied);
+  }
+  return true;
+}
+
+void* refuse(int number) {
+  errno = number;
+  return MAP_FAILED;
+}
+
+void* remap(char* old_address, size_t old_bytes, size_t new_bytes, int flags, void* new_address) {
+  const bool fixed = (flags & MREMAP_FIXED) != 0, keep = (flags & dont_unmap) != 0;
+  if (!is_aligned(old_address) || old_bytes == 0 || new_bytes == 0 ||
+      (flags & ~(MREMAP_MAYMOVE | MREMAP_FIXED | dont_unmap)) != 0 ||
+      ((fixed || keep) && (flags & MREMAP_MAYMOVE) == 0) || (keep && old_bytes != new_bytes) ||
+      (fixed && !is_aligned(new_address)))
+    return refuse(EINVAL);
+  old_bytes = whole_pages(old_bytes);
+  new_bytes = whole_pages(new_bytes);
+  if (!fixed && !keep && new_bytes <= old_bytes) {
+    if (new_bytes < old_bytes && munmap(old_address + new_bytes, old_bytes - new_bytes) != 0) return MAP_FAILED;
+    return old_address;
+  }
+  if ((flags & MREMAP_MAYMOVE) == 0) return refuse(ENOMEM);  // something lies behind it always
+  char* const wanted = fixed ? static_cast<char*>(new_address) : nullptr;
+  if (fixed && wanted < old_address + old_bytes && old_address < wanted + new_bytes) return refuse(EINVAL);
+  void* made = mmap(wanted, new_bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | (fixed ? MAP_FIXED : 0), -1, 0);
+  if (made == MAP_FAILED) return MAP_FAILED;
+  if (!copy_pages(static_cast<char*>(made), old_address, old_bytes < new_bytes ? old_bytes : new_bytes)) {
+    const int saved = errno;
+    munmap(made, new_bytes);
+    return refuse(saved);
+  }
+  if (keep ? madvise(old_address, old_bytes, MADV_DONTNEED) != 0 : munmap(old_address, old_bytes) != 0)
+    return MAP_FAILED;
+  return made;
+}
+
+Marks marks_for(int protection, int key) {
+  constexpr int plain = PROT_READ | PROT_WRITE;
+  return protection == plain && key <= 0 ? Marks{0} : protection_marks(protection, key < 0 ? 0 : key);
+}
+
+int lock(const void* address, size_t bytes, unsigned flags) {
+  const bool ours = pages_of_range(address, bytes).pages > 0;
+  if (ours) hold_for_good(address, bytes);
+  const auto result = static_cast<int>(
+      flags == 0
+          ? terrace_raw_call(SYS_mlock, reinterpret_cast<long>(address), static_cast<long>(bytes))
+          : terrace_raw_call(SYS_mlock2, reinterpret_cast<long>(address), static_cast<long>(bytes), flags));
+  if (ours && result == 0)
+    change_marks_of(address, bytes, locked | locks_on_fault,
+                    (flags & lock_on_fault) != 0 ? static_cast<Marks>(locked | locks_on_fault) : locked);
+  return result;
+}
+
+}  // namespace
+}  // namespace terrace::preload
+
+using namespace terrace::preload;
+
+// ---- mappings
+
+TERRACE_EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
+  const bool replaces = (flags & MAP_FIXED) != 0 && (flags & fixed_noreplace) != fixed_noreplace;
+  if (replaces && is_aligned(address) && bytes > 0 && pages_of_range(address, bytes).pages > 0 &&
+      !make_programs_own(address, bytes))
+    return MAP_FAILED;
+  if (next.mmap != nullptr) return next.mmap(address, bytes, protection, flags, fd, offset);
+  return terrace_raw_mmap(address, bytes, protection, flags, fd, offset);
+}
+
+TERRACE_EXPORT void* mmap64(void* address, size_t bytes, int protection, int flags, int fd, off64_t offset) {
+  return mmap(address, bytes, protection, flags, fd, offset);
+}
+
+TERRACE_EXPORT int munmap(void* address, size_t bytes) {
+  const auto pass = [](char* from, char* to) {
+    if (from >= to) return 0;
+    const auto length = static_cast<size_t>(to - from);
+    return next.munmap != nullptr ? next.munmap(from, length) : terrace_raw_munmap(from, length);
+  };
+  char* const from = static_cast<char*>(address);
+  const terrace::heap::PageSpan span =
+      is_aligned(address) ? pages_of_range(address, bytes) : terrace::heap::PageSpan{};
+  if (span.pages == 0)
+    return next.munmap != nullptr ? next.munmap(address, bytes) : terrace_raw_munmap(address, bytes);
+  if (from + bytes < from) {
+    errno = EINVAL;
+    return -1;
+  }
+  if (reserve_hole(span) != 0 || pass(from, window.address(span.first)) != 0) return -1;
+  return pass(window.address(span.first + span.pages), from + whole_pages(bytes));
+}
+
+TERRACE_EXPORT void* mremap(void* address, size_t bytes, size_t new_bytes, int flags, ...) noexcept {
+  va_list list;
+  va_start(list, flags);
+  void* const new_address = va_arg(list, void*);
+  va_end(list);
+  if (in_window(address)) return remap(static_cast<char*>(address), bytes, new_bytes, flags, new_address);
+  if ((flags & MREMAP_FIXED) != 0 && is_aligned(new_address) && new_bytes > 0 &&
+      pages_of_range(new_address, new_bytes).pages > 0 && !make_programs_own(new_address, new_bytes))
+    return MAP_FAILED;
+  if (next.mremap != nullptr) return next.mremap(address, bytes, new_bytes, flags, new_address);
+  return terrace_raw_mremap(address, bytes, new_bytes, flags, new_address);
+}
+
+TERRACE_EXPORT int remap_file_pages(void* address, size_t bytes, int protection, size_t page,
+                                    int flags) noexcept {
+  if (pages_of_range(address, bytes).pages > 0) {
+    errno = EINVAL;  // as for memory that is no file's
+    return -1;
+  }
+  return static_cast<int>(terrace_raw_call(SYS_remap_file_pages, reinterpret_cast<long>(address),
+                                           static_cast<long>(bytes), protection, static_cast<long>(page),
+                                           flags));
+}
+
+// ---- protections
+
+TERRACE_EXPORT int mprotect(void* address, size_t bytes, int protection) noexcept {
+  const bool ours = pages_of_range(address, bytes).pages > 0;
+  if (ours) hold_for_good(address, bytes);
+  const int result = next.mprotect != nullptr ? next.mprotect(address, bytes, protection)
+                                              : terrace_raw_mprotect(address, bytes, protection);
+  if (ours && result == 0) change_marks_of(address, bytes, all_protection, marks_for(protection, 0));
+  return result;
+}
+
+TERRACE_EXPORT int pkey_mprotect(void* address, size_t bytes, int protection, int key) noexcept {
+  const bool ours = pages_of_range(address, bytes).pages > 0;
+  if (ours) hold_for_good(address, bytes);
+  const auto result = static_cast<int>(terrace_raw_call(SYS_pkey_mprotect, reinterpret_cast<long>(address),
+                                                        static_cast<long>(bytes), protection, key));
+  if (ours && result == 0) change_marks_of(address, bytes, all_protection, marks_for(protection, key));
+  return result;
+}
+
+// ---- locks
+
+TERRACE_EXPORT int mlock(const void* address, size_t bytes) noexcept {
+  return lock(address, bytes, 0);
+}
+
+TERRACE_EXPORT int mlock2(const void* address, size_t bytes, unsigned flags) noexcept {
+  return lock(address, bytes, flags);
+}
+
+TERRACE_EXPORT int munlock(const void* address, size_t bytes) noexcept {
+  const auto result = static_cast<int>(
+      terrace_raw_call(SYS_munlock, reinterpret_cast<long>(address), static_cast<long>(bytes)));
+  if (result == 0) change_marks_of(address, bytes, locked | locks_on_fault, 0);
+  return result;
+}
+
+TERRACE_EXPORT int mlockall(int flags) noexcept {
+  end_migration("the program locks its memory (mlockall)");
+  const auto result = static_cast<int>(terrace_raw_call(SYS_mlockall, flags));
+  if (result == 0 && (flags & lock_current) != 0) lock_switched(true);
+  return result;
+}
+
+TERRACE_EXPORT int munlockall() noexcept {
+  const auto result = static_cast<int>(terrace_raw_call(SYS_munlockall));
+  if (result == 0) {
+    lock_switched(false);
+    clear_everywhere(locked | locks_on_fault);
+  }
+  return result;
+}

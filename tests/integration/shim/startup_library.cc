@@ -1,0 +1,101 @@
+#include "startup_library.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+constexpr size_t block_sizes[] = {1, 40, 3000, 9000, 70'000, 300'000, 3 << 20};
+constexpr size_t rounds = 6;
+constexpr size_t block_count = rounds * sizeof(block_sizes) / sizeof(block_sizes[0]);
+
+struct Block {
+  unsigned char* at;
+  size_t bytes;
+} blocks[block_count];
+
+unsigned char value_of(size_t i) {
+  return static_cast<unsigned char>(i * 7 + 1);
+}
+
+bool holds(const unsigned char* block, size_t bytes, unsigned char value) {
+  for (size_t at = 0; at < bytes; ++at)
+    if (block[at] != value) return false;
+  return true;
+}
+
+// Also from a constructor with the highest priority, and from a destructor with the lowest.
+__attribute__((constructor(101))) void allocate_at_start() {
+  for (size_t i = 0; i < block_count; ++i) {
+    blocks[i].bytes = block_sizes[i % (block_count / rounds)];
+    blocks[i].at = static_cast<unsigned char*>(malloc(blocks[i].bytes));
+    if (blocks[i].at == nullptr) abort();
+    memset(blocks[i].at, value_of(i), blocks[i].bytes);
+    free(calloc(3, blocks[i].bytes));
+  }
+  void* aligned = nullptr;
+  if (posix_memalign(&aligned, 4096, 100'000) != 0) abort();
+  free(aligned);
+}
+
+__attribute__((destructor(101))) void free_at_end() {
+  for (size_t i = 0; i < block_count; ++i) {
+    if (!holds(blocks[i].at, blocks[i].at == nullptr ? 0 : blocks[i].bytes, value_of(i))) abort();
+    free(blocks[i].at);
+    blocks[i].at = nullptr;
+  }
+  free(malloc(200'000));
+}
+
+struct OfThread {
+  unsigned char* block = nullptr;
+  ~OfThread() {
+    if (block != nullptr && !holds(block, 150'000, 9)) abort();
+    free(block);
+    free(malloc(90'000));
+  }
+};
+thread_local OfThread of_thread;
+
+}  // namespace
+
+bool library_is_well() {
+  for (size_t i = 0; i < block_count; ++i) {
+    if (!holds(blocks[i].at, blocks[i].bytes, value_of(i))) return false;
+    if (i % 2 == 0) {
+      free(blocks[i].at);
+      blocks[i] = {};
+      continue;
+    }
+    const size_t longer = blocks[i].bytes * 3;
+    blocks[i].at = static_cast<unsigned char*>(realloc(blocks[i].at, longer));
+    if (!holds(blocks[i].at, blocks[i].bytes, value_of(i))) return false;
+    memset(blocks[i].at, value_of(i), longer);
+    blocks[i].bytes = longer;
+  }
+  return true;
+}
+
+unsigned char* library_make(size_t bytes, unsigned char value) {
+  auto* block = static_cast<unsigned char*>(malloc(bytes));
+  if (block != nullptr) memset(block, value, bytes);
+  return block;
+}
+
+void library_drop(unsigned char* block) {
+  free(block);
+}
+
+void library_use_thread() {
+  if (of_thread.block == nullptr) of_thread.block = library_make(150'000, 9);
+}
+
+bool library_fork_reads(const unsigned char* block, size_t bytes, unsigned char value) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(holds(block, bytes, value) ? 0 : 1);
+  int status = 1;
+  return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
+}
