@@ -83,8 +83,6 @@ void look(long number, long a, long b, long c, long e) {
     case SYS_io_submit: return hold_requests_for_good(b, static_cast<struct iocb**>(pointer(c)));
     // A filter for all threads may kill for what the engine's thread does.
     case SYS_seccomp: return before_filter();
-    // Faults of a moved granule would come to nobody.
-    case SYS_userfaultfd: return end_migration("the program uses userfaultfd");
     case SYS_futex:
       if ((b & FUTEX_PRIVATE_FLAG) != 0) return;
       pin_futex(pointer(a), sizeof(uint32_t));
@@ -136,14 +134,15 @@ constexpr size_t watched_words = 8;
 struct WatchedNumbers {
   uint64_t words[watched_words] = {};
   constexpr WatchedNumbers() {
-    for (long number :
-         {long{SYS_read},        long{SYS_write},         long{SYS_pread64},          long{SYS_pwrite64},
-          long{SYS_mprotect},    long{SYS_pkey_mprotect}, long{SYS_munmap},           long{SYS_mremap},
-          long{SYS_madvise},     long{SYS_mlock},         long{SYS_mlock2},           long{SYS_munlock},
-          long{SYS_mlockall},    long{SYS_munlockall},    long{SYS_remap_file_pages}, long{SYS_vmsplice},
-          long{SYS_fork},        long{SYS_clone},         long{SYS_clone3},           long{SYS_io_uring_setup},
-          long{SYS_io_submit},   long{SYS_seccomp},       long{SYS_userfaultfd},      long{SYS_futex},
-          long{SYS_futex_waitv}, futex_wait_number,       futex_requeue_number})
+    for (long number : {long{SYS_read},     long{SYS_write},          long{SYS_pread64},
+                        long{SYS_pwrite64}, long{SYS_mprotect},       long{SYS_pkey_mprotect},
+                        long{SYS_munmap},   long{SYS_mremap},         long{SYS_madvise},
+                        long{SYS_mlock},    long{SYS_mlock2},         long{SYS_munlock},
+                        long{SYS_mlockall}, long{SYS_munlockall},     long{SYS_remap_file_pages},
+                        long{SYS_vmsplice}, long{SYS_fork},           long{SYS_clone},
+                        long{SYS_clone3},   long{SYS_io_uring_setup}, long{SYS_io_submit},
+                        long{SYS_seccomp},  long{SYS_futex},          long{SYS_futex_waitv},
+                        futex_wait_number,  futex_requeue_number})
       words[number / 64] |= uint64_t{1} << number % 64;
   }
 };

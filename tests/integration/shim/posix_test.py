@@ -43,6 +43,9 @@ class Start(ShimTest):
     def test_constructors_before_ours(self):
         self.check("constructors")
 
+    def test_operators_of_the_programs_own(self):
+        self.shim([HERE / "shim_own_operators"], "--ddr", "8M", "--cxl", "512M")
+
     def test_plugins_come_and_go(self):
         self.check("plugins", self.plugin())
 

@@ -1,6 +1,6 @@
 // The begin and the end of programs, threads and libraries, and children by other ways than fork: startup_cases
 // NAME [ARGUMENT]. Exit 0: as without the preload library.
-#include "startup_library.h"
+#include "tests/integration/shim/startup_library.h"
 
 #include <dlfcn.h>
 #include <linux/sched.h>

@@ -1,4 +1,4 @@
-#include "startup_library.h"
+#include "tests/integration/shim/startup_library.h"
 
 #include <stdio.h>
 #include <stdlib.h>
