@@ -74,6 +74,21 @@ TEST_CASE("Sampler: private memory among the granules is never zapped") {
   for (uint64_t i = 0; i < 64 * kib; ++i) REQUIRE(sampled.files.at(1)[i] == 9);
 }
 
+TEST_CASE("Sampler: a held granule is not looked at, and private pages in it keep their bytes") {
+  Sampled sampled(4, 64 * kib);
+  if (!sampled.open()) return;
+  sampled.files.memory.hold(2, 1);
+  REQUIRE(::mmap(sampled.files.at(2), 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                 0) == sampled.files.at(2));
+  std::memset(sampled.files.at(2), 9, 4096);
+  for (int sweep = 0; sweep < 20; ++sweep) {
+    sampled.sampler.begin(tiering::monotonic_ns());
+    CHECK(sampled.sampler.finish(sampled.policy, tiering::monotonic_ns(), 0.15f).seen == 3);
+  }
+  for (uint64_t i = 0; i < 4096; ++i) REQUIRE(sampled.files.at(2)[i] == 9);
+  sampled.files.memory.unhold(2, 1);
+}
+
 TEST_CASE("Sampler: waits less while everything is touched and more while nothing is") {
   Sampled sampled(8, 64 * kib);
   if (!sampled.open()) return;
