@@ -234,6 +234,7 @@ void PageHeap::split(uint32_t first, uint32_t pages) {
   mark({first, pages}, whole.arena, RunState::used);
   mark({first + pages, whole.pages - pages}, whole.arena, RunState::used);
   records_[first + pages].tag = whole.tag;
+  records_[first + pages].right = whole.right;  // the owner's
 }
 
 uint32_t PageHeap::used_run_with(uint32_t page) const {

@@ -33,7 +33,7 @@ enum class RunState : uint8_t { unmanaged = 0, free = 1, used = 2 };
 struct RunRecord {
   uint32_t pages;  // first page: length of the run
   uint32_t back;   // last page: length of the run
-  uint32_t left;   // first page, free: children in the tree; `left` is the owner's to use while in use
+  uint32_t left;   // first page, free: children in the tree; both are the owner's to use while in use
   uint32_t right;
   uint8_t arena;   // first page
   RunState state;  // first page

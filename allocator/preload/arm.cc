@@ -13,6 +13,7 @@
 #include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
+#include "allocator/preload/statistics.h"
 #include "allocator/preload/window.h"
 
 namespace terrace::preload {
@@ -93,7 +94,7 @@ bool reserve_exactly(size_t ddr_bytes, size_t front_bytes, size_t bytes) {
   const size_t heap_bytes = (heap::PageHeap::table_bytes(pages) + 7) & ~size_t{7};
   const size_t bits_bytes = (size_t{pages} + 63) / 64 * 8;
   const size_t granules = (size_t{pages} + granule_pages - 1) / granule_pages;
-  const size_t table_bytes = heap_bytes + bits_bytes + granules * (sizeof(uint16_t) + 2);
+  const size_t table_bytes = heap_bytes + bits_bytes + granules * (2 * sizeof(uint16_t) + 2);
   void* table =
       ::mmap(nullptr, table_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   bool usable = table != MAP_FAILED && (ddr_bytes == 0 || ::mprotect(reinterpret_cast<void*>(aligned),
@@ -105,7 +106,8 @@ bool reserve_exactly(size_t ddr_bytes, size_t front_bytes, size_t bytes) {
   }
   window.private_bits = reinterpret_cast<uint64_t*>(static_cast<char*>(table) + heap_bytes);
   window.held_counts = reinterpret_cast<uint16_t*>(static_cast<char*>(table) + heap_bytes + bits_bytes);
-  window.charged = reinterpret_cast<uint8_t*>(window.held_counts + granules);
+  window.used_pages = window.held_counts + granules;
+  window.charged = reinterpret_cast<uint8_t*>(window.used_pages + granules);
   window.held_for_good = window.charged + granules;
   window.base = reinterpret_cast<char*>(aligned);
   window.ddr_pages = static_cast<uint32_t>(ddr_bytes / page_bytes);
@@ -263,6 +265,7 @@ bool arm_locked() {
   if (window.total_pages > window.front_pages)
     window.heap.add({window.front_pages, window.total_pages - window.front_pages}, address_arena, false);
   describe_window_in_slot();
+  statistics::attach();
   window_base.store(reinterpret_cast<uintptr_t>(window.base), std::memory_order_relaxed);
   window_span.store(size_t{window.total_pages} * page_bytes, std::memory_order_release);
   armed.store(true, std::memory_order_release);  // pairs with is_armed()
@@ -383,9 +386,11 @@ bool claim_slot(uint32_t parent_slot) {
     window.slot = &slot;
     slot.parent_slot = parent_slot;
     describe_window_in_slot();
+    statistics::attach();
     return true;
   }
   window.slot = nullptr;
+  statistics::attach();
   return false;
 }
 

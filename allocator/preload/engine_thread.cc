@@ -13,6 +13,7 @@
 #include "allocator/preload/front.h"
 #include "allocator/preload/link.h"
 #include "allocator/preload/migration_state.h"
+#include "allocator/preload/statistics.h"
 
 namespace terrace::preload::migration {
 
@@ -202,6 +203,7 @@ void publish() {
   put(&supply::Slot::sampler_ns, now.sampler_ns);
   put(&supply::Slot::ddr_hit_permille, now.ddr_hit_permille);
   put(&supply::Slot::held_bytes, now.busy_bytes);
+  statistics::note_moved(now.promoted_bytes, now.demoted_bytes);
 }
 
 // Folds what it can, or ends where it was told to.
@@ -239,6 +241,7 @@ void settle(void*) {
       if (pages > 0) found = fill_reserve(pages, shared.wanted_align.load(std::memory_order_relaxed));
       balance_charge();
       limit_ddr();
+      statistics::answer_tiers();
       if (shared.ending.load(std::memory_order_relaxed)) {
         stop_moving();
       }

@@ -27,6 +27,7 @@
 #include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
+#include "allocator/preload/statistics.h"
 #include "allocator/preload/tiers.h"
 #include "allocator/preload/window.h"
 
@@ -405,6 +406,7 @@ void start_child() {
   }
   if (claim_slot(parent_slot)) {
     recount_live();
+    statistics::count_inherited();
     window.slot->inherited_bytes = inherited_ddr_bytes();
     window.slot->peak_live = window.slot->live_ddr + window.slot->live_cxl + window.slot->live_detached;
   }

@@ -22,6 +22,7 @@ constexpr uint32_t purge_now_pages = 2048;
 constexpr uint32_t replace_pages = 256;
 
 struct Taken {
+  statistics::Owner owner = statistics::Owner::program;
   char* address = nullptr;
   char* dirty = nullptr;  // the part that may hold old bytes
   size_t dirty_bytes = 0;
@@ -41,8 +42,10 @@ bool take_from(uint8_t arena, uint32_t pages, uint32_t align_pages, uint64_t sup
   heap::PageSpan dirty = window.heap.dirty_stretch(run);
   if (arena == ddr_arena && !window.tiered) window.free_dirty_pages -= window.heap.count_dirty(run);
   window.heap.set_dirty(run, true);
-  *taken = {window.address(first), window.address(dirty.first), size_t{dirty.pages} * page_bytes,
+  *taken = {taken->owner, window.address(first), window.address(dirty.first), size_t{dirty.pages} * page_bytes,
             arena == ddr_arena && !window.tiered};
+  window.heap.run(first).right = static_cast<uint32_t>(taken->owner);
+  statistics::note_run(first, 0, pages);
   count(counter);
   count_live(arena, static_cast<int64_t>(size_t{pages} * page_bytes));
   return true;
@@ -227,6 +230,7 @@ void free_locked(uint32_t page, bool clean) {
     window.heap.set_dirty(run, false);
   else if (record.arena == ddr_arena && !window.tiered)
     window.free_dirty_pages += run.pages;
+  statistics::note_run(page, run.pages, 0);
   heap::PageSpan joined = window.heap.free(page);
   count_live(record.arena, -static_cast<int64_t>(bytes));
   if (is_shared(record.arena)) return segment_freed(record.arena, joined);
@@ -401,13 +405,15 @@ void say_too_long(size_t bytes) {
 
 }  // namespace
 
-void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal, bool may_fail) {
+void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal, bool may_fail,
+                     statistics::Owner owner) {
   *refusal = Refusal::use_next;
   if (!is_armed() && !arm()) return nullptr;
   const size_t window_bytes = size_t{window.total_pages} * page_bytes;
   const bool fits = bytes <= window_bytes && alignment <= window_bytes;
   Wish wish{bytes, alignment, 0, 1};
   Taken taken;
+  taken.owner = owner;
   if (fits) {
     wish.pages = pages_for(bytes);
     if (alignment > page_bytes) wish.align_pages = static_cast<uint32_t>(alignment / page_bytes);
@@ -419,7 +425,10 @@ void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal
   if (!window.heap_lock.enter()) return bypass(refusal);
   const bool found = fits && take_detached(wish.pages, wish.align_pages, &taken);
   const bool next_malloc = window.fallback || window.supply_gone.load(std::memory_order_relaxed);
-  if (!found && !may_fail) count(next_malloc ? &supply::Slot::fallbacks : &supply::Slot::refused);
+  if (!found && !may_fail) {
+    count(next_malloc ? &supply::Slot::fallbacks : &supply::Slot::refused);
+    statistics::note_full(bytes, next_malloc);
+  }
   bool* const said = fits ? &window.refusal_said : &window.too_long_said;
   const bool first_refusal = !found && !may_fail && !next_malloc && !*said;
   if (first_refusal) *said = true;
@@ -443,6 +452,7 @@ void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* 
   const uint32_t pages = pages_for(bytes);
   const uint32_t align_pages = alignment > page_bytes ? static_cast<uint32_t>(alignment / page_bytes) : 1;
   Taken taken;
+  taken.owner = statistics::Owner::small_allocator;
   const bool found =
       take_in_budget(pages, align_pages, &taken) || (detached_too && take_detached(pages, align_pages, &taken));
   window.heap_lock.leave();
@@ -545,7 +555,10 @@ bool resize_large(void* pointer, size_t bytes) {
       uncharge(now - had);
     }
   }
-  if (done) count_live(before.arena, static_cast<int64_t>(now) - static_cast<int64_t>(had));
+  if (done) {
+    count_live(before.arena, static_cast<int64_t>(now) - static_cast<int64_t>(had));
+    statistics::note_run(page, before.pages, pages);
+  }
   purge_if_much();
   window.heap_lock.leave();
   return done;

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "allocator/preload/statistics.h"
+
 namespace terrace::preload {
 
 // How a large request ended when the window did not serve it.
@@ -14,10 +16,12 @@ enum class Refusal { none, use_next, exhausted };
 // `alignment`: power of two. `zero`: the memory must read as zeros. nullptr with `*refusal` set: use_next (ask
 // the next malloc) or exhausted (ENOMEM). Leaves errno alone.
 // `may_fail`: the caller has another way (less, or elsewhere): a refusal is not said, counted or waited for.
-void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal, bool may_fail = false);
+// `owner`: whose it is in the statistics.
+void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal, bool may_fail = false,
+                     statistics::Owner owner = statistics::Owner::program);
 
 // Of what is there, at once: no word with the supervisor, no wait but for the heap's lock. For callers that
-// hold locks which others need to go on. `*zero`: as above; set where the memory reads as zeros. nullptr:
+// hold locks which others need to go on; in the statistics it is the small allocator's. `*zero`: as above; set where the memory reads as zeros. nullptr:
 // `*forking` says that a fork was in the way.
 void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* zero, bool* forking);
 

@@ -100,6 +100,7 @@ struct Window {
       nullptr;  // a byte a granule of the DDR part: 1 when it is not in reserve. Read by the engine
   uint8_t* held_for_good = nullptr;  // a byte a granule of the window: must not move, ever. atomic_ref
   uint16_t* held_counts = nullptr;   // terrace_hold's, a granule each
+  uint16_t* used_pages = nullptr;    // tiered: pages in use, a granule of the window each
   uint32_t charged_granules = 0;     // in the budget, wherever in the window they are; atomic_ref
 
   supply::ControlHeader* control = nullptr;

@@ -106,6 +106,9 @@ Result<std::unique_ptr<Broker>> Broker::start(Session& session, BrokerOptions op
                                                                   .migration = &broker->options_.migration}));
   TERRACE_RETURN_IF_ERROR(broker->listen());
   Broker* self = broker.get();
+  broker->control_->on_end(
+      [self](const Slot& slot, const ProcessStatistics& page) { self->note_end(slot, page); });
+  broker->control_->ask_for_statistics();
   session.on_notice([self](const LeaseNotice& notice) {
     std::string who;
     {

@@ -30,7 +30,9 @@
 #include <vector>
 
 #include "allocator/supply/control.h"
+#include "allocator/supply/history.h"
 #include "allocator/supply/proc.h"
+#include "allocator/supply/report.h"
 #include "core/base/result.h"
 #include "core/base/units.h"
 #include "terrace/session.h"
@@ -49,14 +51,6 @@ struct BrokerOptions {
   Migration migration;
   // A line for the person who runs the program. Any thread; must not call back.
   std::function<void(const std::string&)> warn;
-};
-
-struct RunStats {
-  Totals totals;
-  uint64_t peak_live_bytes = 0;  // all processes together, as seen each tick; at least any process's own peak
-  uint64_t ddr_used = 0;         // of the DDR budget
-  uint64_t leases_granted = 0, leases_released = 0;
-  uint64_t leased_bytes = 0, leased_bytes_peak = 0;
 };
 
 class Broker {
@@ -78,6 +72,8 @@ class Broker {
   bool in_use();
   std::vector<pid_t> processes();  // that use the window
   RunStats stats();
+  // Everything, as it is now; processes are asked at each tick.
+  RunReport report();
 
  private:
   struct Segment {
@@ -142,6 +138,11 @@ class Broker {
   void release_unmapped();
   void note_migration(pid_t pid, const Slot& slot);
   void report_usage(const std::vector<View>& views);
+  uint64_t leased_by(pid_t pid);
+  void note_end(const Slot& slot, const ProcessStatistics& page);
+  void note_peak();
+  std::vector<ProcessReport> describe_running();
+  RunStats stats_locked();
   void warn(const std::string& text);
   void wake_watcher();
 
@@ -171,6 +172,7 @@ class Broker {
   uint64_t released_ns_ = 0;    // when a lease was last given back
   bool outage_waited_ = false;  // somebody has waited for the manager in vain since it went away
   RunStats stats_;
+  RunHistory history_;
 };
 
 }  // namespace terrace::supply

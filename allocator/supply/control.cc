@@ -90,6 +90,10 @@ uint32_t ControlPage::claim(pid_t pid) {
   return no_slot;
 }
 
+uint32_t ControlPage::pid(uint32_t index) const {
+  return std::atomic_ref<uint32_t>(slot(index).pid).load(std::memory_order_acquire);
+}
+
 Slot ControlPage::read(uint32_t index) const {
   Slot copy{};
   Slot& source = slot(index);
@@ -103,6 +107,24 @@ Slot ControlPage::read(uint32_t index) const {
   return copy;
 }
 
+ProcessStatistics ControlPage::read_statistics(uint32_t index) const {
+  ProcessStatistics copy{};
+  constexpr size_t words = sizeof(ProcessStatistics) / sizeof(uint64_t);
+  constexpr size_t sequence = offsetof(ProcessStatistics, small_sequence) / sizeof(uint64_t);
+  auto* from = reinterpret_cast<uint64_t*>(&statistics_of(header_)[index]);
+  auto* into = reinterpret_cast<uint64_t*>(&copy);
+  // acquire pairs with the writer's last store; the fence keeps the second look behind the copying.
+  const uint64_t before = std::atomic_ref<uint64_t>(from[sequence]).load(std::memory_order_acquire);
+  for (size_t i = 0; i < words; ++i) into[i] = load(from[i]);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  copy.small_sequence = load(from[sequence]) == before ? before : before | 1;
+  return copy;
+}
+
+void ControlPage::ask_for_statistics() {
+  std::atomic_ref<uint32_t>(header_->statistics_asked).fetch_add(1, std::memory_order_relaxed);
+}
+
 void ControlPage::give_back(uint64_t bytes) {
   std::atomic_ref<uint64_t> used(header_->ddr_used);
   uint64_t now = used.load(std::memory_order_relaxed);
@@ -114,6 +136,8 @@ void ControlPage::reclaim(uint32_t index) {
   Slot& gone = slot(index);
   Slot counters = read(index);
   if (counters.pid == 0) return;
+  const ProcessStatistics told = read_statistics(index);
+  if (on_end_) on_end_(counters, told);
   add(counters, &ended_);
   uint64_t held = counters.ddr_charged + counters.inherited_charge;
   for (uint32_t i = 0; i < slots_max; ++i) {
@@ -131,6 +155,8 @@ void ControlPage::reclaim(uint32_t index) {
   give_back(held);
   std::memset(reinterpret_cast<char*>(&gone) + offsetof(Slot, window_base), 0,
               sizeof(Slot) - offsetof(Slot, window_base));
+  // Pages that nobody wrote to stay holes.
+  if (told.program[0] != 0) std::memset(&statistics_of(header_)[index], 0, sizeof(ProcessStatistics));
   std::atomic_ref<uint32_t>(gone.parent_slot).store(no_slot, std::memory_order_relaxed);
   // release pairs with the next claimer's acquire: it finds zeros.
   std::atomic_ref<uint32_t>(gone.pid).store(0, std::memory_order_release);

@@ -62,8 +62,17 @@ class ControlPage {
 
   // A fresh slot for `pid`; one that it had as another program image is given back first. no_slot: all taken.
   uint32_t claim(pid_t pid);
+  uint32_t pid(uint32_t slot) const;  // 0: it is free
   // A copy of the slot's numbers as they are now; pid 0 when it is free.
   Slot read(uint32_t slot) const;
+  // A copy of the slot's page of statistics; the small classes may be half written (small_is_whole).
+  ProcessStatistics read_statistics(uint32_t slot) const;
+  // Asks all processes for what they work out only then.
+  void ask_for_statistics();
+  // Called with a process's last numbers before its slot is cleared.
+  void on_end(std::function<void(const Slot&, const ProcessStatistics&)> handler) {
+    on_end_ = std::move(handler);
+  }
   // The process is gone (or is another program now): adds up its counters and returns its DDR charge, or moves
   // the part that its forked children still hold to them.
   void reclaim(uint32_t slot);
@@ -89,6 +98,7 @@ class ControlPage {
   Totals ended_;
   uint64_t surplus_min_ = UINT64_MAX;
   int surplus_rounds_ = 0;
+  std::function<void(const Slot&, const ProcessStatistics&)> on_end_;
 };
 
 }  // namespace terrace::supply

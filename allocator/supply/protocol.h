@@ -12,10 +12,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "allocator/supply/process_statistics.h"
+
 namespace terrace::supply {
 
 inline constexpr uint32_t magic = 0x31535254;  // "TRS1"
-inline constexpr uint16_t version = 3;
+inline constexpr uint16_t version = 4;
 
 // Environment of a supervised program.
 inline constexpr char socket_variable[] = "TERRACE_SUPPLY";
@@ -137,14 +139,21 @@ struct alignas(64) ControlHeader {
   uint64_t round_ns;          // between an engine's plans
   char policy[policy_name_bytes];  // zero-terminated; empty: no migration
   uint32_t userfault_from_device;  // 1: ask for userfault_device
-  uint32_t reserved_2;
+  uint32_t statistics_asked;       // raised at each tick: see process_statistics.h
 };
 static_assert(sizeof(ControlHeader) == 128);
 
-inline constexpr size_t control_bytes = sizeof(ControlHeader) + slots_max * sizeof(Slot);
+// The header, the slots, and a page of statistics for each of them.
+inline constexpr size_t statistics_offset =
+    (sizeof(ControlHeader) + slots_max * sizeof(Slot) + 4095) / 4096 * 4096;
+inline constexpr size_t control_bytes = statistics_offset + slots_max * sizeof(ProcessStatistics);
 
 inline Slot* slots_of(ControlHeader* control) {
   return reinterpret_cast<Slot*>(reinterpret_cast<char*>(control) + sizeof(ControlHeader));
+}
+
+inline ProcessStatistics* statistics_of(ControlHeader* control) {
+  return reinterpret_cast<ProcessStatistics*>(reinterpret_cast<char*>(control) + statistics_offset);
 }
 
 }  // namespace terrace::supply

@@ -63,6 +63,9 @@ void Broker::watch_loop() {
 void Broker::scan() {
   std::lock_guard lock(scan_mutex_);
   scan_locked();
+  // For the next one: processes answer meanwhile.
+  std::lock_guard state(mutex_);
+  control_->ask_for_statistics();
 }
 
 // scan_mutex_ is held. /proc is read without mutex_, so that programs are served meanwhile.
@@ -116,6 +119,12 @@ void Broker::scan_locked() {
       slot_misses_.erase(index);
       if (ended) pidfds_.erase(pid);
     }
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (control_->read(slots[i].first).pid != slots[i].second.pid) continue;
+      const auto pid = static_cast<pid_t>(slots[i].second.pid);
+      history_.note_running(pid, process_name(pid), control_->read_statistics(slots[i].first));
+    }
+    note_peak();
     control_->reconcile();
     Totals totals = control_->totals();
     stats_.peak_live_bytes = std::max({stats_.peak_live_bytes, totals.peak_live_process,
@@ -295,6 +304,10 @@ std::vector<pid_t> Broker::processes() {
 
 RunStats Broker::stats() {
   std::lock_guard lock(mutex_);
+  return stats_locked();
+}
+
+RunStats Broker::stats_locked() {
   RunStats stats = stats_;
   stats.totals = control_->totals();
   stats.peak_live_bytes = std::max(stats.peak_live_bytes, stats.totals.peak_live_process);

@@ -211,11 +211,15 @@ extern "C" __attribute__((visibility("hidden"))) void* terrace_malloc_slowly(siz
     return large_malloc(bytes);
   if (start_is_due.load(std::memory_order_relaxed)) [[unlikely]]
     start_what_is_due();
+  if (statistics::times_asked() != small_answered.load(std::memory_order_relaxed)) [[unlikely]]
+    answer_small();
   return small(bytes, 1, false, [&] { return je_malloc_default(bytes); });
 }
 
 extern "C" __attribute__((visibility("hidden"))) void terrace_free_slowly(void* block) {
   if (is_large_block(block)) return drop_large(block);
+  if (statistics::times_asked() != small_answered.load(std::memory_order_relaxed)) [[unlikely]]
+    answer_small();
   je_free_default(block);
 }
 

@@ -50,6 +50,12 @@ std::atomic<size_t> plain_bytes{0};
 constexpr size_t reserve_bytes_max = 1u << 20;
 std::atomic<size_t> reserve_bytes{0};
 
+void* plain_extent(void* wanted, size_t bytes, size_t alignment, bool* zero, bool* commit) {
+  void* extent = je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit);
+  if (extent != nullptr) plain_held.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+  return extent;
+}
+
 bool window_wanted(size_t bytes) {
   size_t had = plain_bytes.load(std::memory_order_relaxed);
   do
@@ -140,6 +146,7 @@ void end_fork_in_parent() {
 void end_fork_in_child() {
   reset_returns_in_child();
   if (fork_prepared) small_child();
+  answer_small_in_child();
 }
 
 }  // namespace
@@ -171,7 +178,7 @@ void* je_ehooks_default_alloc_impl(void*, void* wanted, size_t bytes, size_t ali
   *commit = true;  // of memory from elsewhere as well, whatever the kernel's overcommit says
   const Reach reach = Reaching::now();
   if (reach == Reach::plain || !window_wanted(bytes))
-    return je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit);
+    return plain_extent(wanted, bytes, alignment, zero, commit);
   if (wanted != nullptr) return nullptr;
   // Then jemalloc asks for just what it needs, and later for short steps.
   if (!is_modest(bytes) && shorten_growth()) return nullptr;
@@ -185,12 +192,14 @@ void* je_ehooks_default_alloc_impl(void*, void* wanted, size_t bytes, size_t ali
   if (forking || (reach == Reach::plain_exact && exact) ||
       (reach == Reach::reserve && exact &&
        reserve_bytes.fetch_add(bytes, std::memory_order_relaxed) < reserve_bytes_max))
-    return je_extent_alloc_mmap(wanted, bytes, alignment, zero, commit);
+    return plain_extent(wanted, bytes, alignment, zero, commit);
   return nullptr;
 }
 
 bool je_ehooks_default_dalloc_impl(void* extent, size_t bytes) {
-  return in_window(extent) || je_extent_dalloc_mmap(extent, bytes);
+  if (in_window(extent) || je_extent_dalloc_mmap(extent, bytes)) return true;
+  plain_held.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+  return false;
 }
 
 void je_ehooks_default_destroy_impl(void* extent, size_t bytes) {
@@ -198,6 +207,7 @@ void je_ehooks_default_destroy_impl(void* extent, size_t bytes) {
     const int saved = errno;
     ::munmap(extent, bytes);
     errno = saved;
+    plain_held.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
     return note_returned(bytes);
   }
   // Pages that were freed a while ago are gone already; a call costs more than a short extent is worth.

@@ -147,7 +147,8 @@ void make_room(size_t bytes) {
   if (large_from.load(std::memory_order_relaxed) == SIZE_MAX) return;
   constexpr size_t step = 2u << 20;  // jemalloc's first
   Refusal refusal;
-  void* room = allocate_large(bytes > step ? bytes : step, 1, false, &refusal, true);
+  void* room =
+      allocate_large(bytes > step ? bytes : step, 1, false, &refusal, true, statistics::Owner::small_allocator);
   if (room != nullptr) free_large(room);  // else what was reclaimed on the way may do
 }
 

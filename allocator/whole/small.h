@@ -9,6 +9,7 @@
 // Threads   Any.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -74,5 +75,13 @@ struct SmallNumbers {
   size_t retained_bytes;  // of extents that are kept and not resident
 };
 SmallNumbers small_numbers();
+
+// small_classes.cc. What times_asked() was when the size classes were last told; who sees another number on a
+// slow way calls answer_small(), with no lock held.
+extern std::atomic<uint32_t> small_answered;
+void answer_small();
+void answer_small_in_child();
+// Plain memory that the small allocator has in place of the window's.
+extern std::atomic<int64_t> plain_held;
 
 }  // namespace terrace::preload
