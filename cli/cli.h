@@ -30,6 +30,7 @@ void add_cert_verbs(CLI::App& app, Context& context);
 void add_fsck_verb(CLI::App& app, Context& context);
 void add_tensor_verbs(CLI::App& app, Context& context);
 void add_run_verb(CLI::App& app, Context& context);
+void add_top_verb(CLI::App& app, Context& context);
 void add_plan_verb(CLI::App& app, Context& context);
 void add_tiersim_verb(CLI::App& app, Context& context);
 void add_tier_verbs(CLI::App& app, Context& context);  // tier status, set, pause, resume, map

@@ -186,6 +186,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_fsck_verb(app, context);
   add_tensor_verbs(app, context);
   add_run_verb(app, context);
+  add_top_verb(app, context);
   add_tier_verbs(app, context);
   add_plan_verb(app, context);
   add_tiersim_verb(app, context);

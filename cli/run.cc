@@ -1,77 +1,30 @@
 // `terrace run`: starts an unmodified program under libterrace_heap.so (or libterrace_malloc.so) and stays as
 // its supervisor. This process is the tenant's client: it holds the session and the leases, so that the program
 // needs no RPC, no helper thread and no descriptor.
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <memory>
 
 #include "allocator/supply/broker.h"
 #include "cli/cli.h"
 #include "cli/run_inspect.h"
+#include "cli/run_reporter.h"
+#include "cli/run_start.h"
 #include "cli/run_supervise.h"
+#include "cli/when.h"
 #include "core/base/limits.h"
-#include "core/os/userfaultfd.h"
-#include "terrace/session.h"
 #include "tiering/policy/policy.h"
 
 namespace terrace::cli {
 namespace {
 
-struct RunArguments {
-  uint64_t ddr_bytes = gib;
-  uint64_t cxl_bytes = 0;
-  uint64_t min_size = 0;  // the whole heap
-  uint64_t ttl_ns = 0;
-  std::string pool, label, stats_file;
-  std::string policy = "benefit-density";
-  uint64_t copy_bytes_per_s = 2 * gib;
-  bool fallback = false;
-  std::vector<std::string> command;
-};
-
-// In the place of a manager that cannot be reached, with --fallback: no lease is ever granted.
-class NoSession final : public Session {
- public:
-  explicit NoSession(Error why) : why_(std::move(why)) {}
-  Result<std::shared_ptr<Lease>> grant(const LeaseRequest&) override {
-    return Error{.code = ErrorCode::capacity_exhausted, .where = "terrace run", .detail = why_.detail};
-  }
-  Result<std::shared_ptr<Lease>> attach(LeaseId, const std::string&, LeaseAccess) override { return why_; }
-  Result<std::vector<LeaseInfo>> leases() override { return why_; }
-  Result<std::vector<PoolInfo>> pools() override { return why_; }
-  Result<UniqueFd> userfaultfd_device() override { return why_; }
-  std::string tenant() const override { return {}; }
-  bool connected() const override { return false; }
-  void on_notice(LeaseNoticeHandler) override {}
-
- private:
-  Error why_;
-};
-
 // What env, nice and timeout exit with, so that these can be told from the program's own codes.
 constexpr int exit_run_failed = 125;
 constexpr int exit_not_executable = 126;
 constexpr int exit_no_program = 127;
-// How long a program's request for a lease waits when the manager goes away. Later ones in the same outage are
-// answered at once.
-constexpr uint64_t first_wait_ns = 10 * ns_per_s;
 // What the manager accepts, less the "#123" of further leases.
 constexpr size_t label_bytes_max = limits::label_bytes_max - 7;
-
-void say(const std::string& text) {
-  std::string line = "terrace: " + text + "\n";
-  std::fputs(line.c_str(), stderr);
-}
 
 // No control characters (C0, DEL, C1), no overlong or broken sequences.
 bool is_printable_utf8(std::string_view text) {
@@ -94,151 +47,17 @@ bool is_printable_utf8(std::string_view text) {
   return true;
 }
 
-// A pool that does not exist, or none that could be meant, is said before the program starts.
-Status check_pool(Session& session, const RunArguments& arguments) {
-  TERRACE_ASSIGN_OR_RETURN(std::vector<PoolInfo> pools, session.pools());
-  std::string names;
-  for (const PoolInfo& pool : pools) {
-    if (pool.name == arguments.pool) return {};
-    names += (names.empty() ? "" : ", ") + pool.name;
-  }
-  if (!arguments.pool.empty())
-    return Error{
-        .code = ErrorCode::not_found,
-        .where = "terrace run",
-        .detail = "there is no pool '" + arguments.pool + "'" + (names.empty() ? "" : "; there is " + names)};
-  if (pools.empty())
-    return Error{.code = ErrorCode::not_found,
-                 .where = "terrace run",
-                 .detail = "there is no pool yet; make one with 'terrace pool create'"};
-  if (pools.size() > 1)
-    return Error{.code = ErrorCode::invalid_argument,
-                 .where = "terrace run",
-                 .detail = "there are several pools (" + names + "); choose one with --pool"};
-  return {};
-}
-
-Result<std::unique_ptr<Session>> connect(const Context& context, const RunArguments& arguments) {
-  if (arguments.cxl_bytes == 0)
-    return std::unique_ptr<Session>(new NoSession(
-        Error{.code = ErrorCode::unavailable, .where = "terrace run", .detail = "no CXL budget"}));
-  SessionOptions options;
-  options.socket_path = context.socket_path;
-  options.call_timeout_ns = first_wait_ns;
-  options.client_name = "terrace run " + arguments.command.front();
-  Error why;
-  auto session = Session::connect(options);
-  if (session.ok()) {
-    Status pool = check_pool(**session, arguments);
-    if (pool.ok()) return session;
-    why = pool.error();
-  } else {
-    why = session.error();
-  }
-  if (!arguments.fallback) return why;
-  say("no CXL memory for this run, large requests beyond the DDR budget go to plain malloc: " + why.detail);
-  return std::unique_ptr<Session>(new NoSession(why));
-}
-
-// Why memory of this run stays where it is; empty: it can move. `*device` is for programs that may not make a
-// userfaultfd themselves.
-std::string why_still(Session& session, const RunArguments& arguments, UniqueFd* device) {
-  if (arguments.policy == "static") return "the policy is static";
-  if (arguments.cxl_bytes == 0) return "there is no CXL budget";
-  if (arguments.ddr_bytes < limits::granule_bytes)
-    return "the DDR budget is below a granule (" + format_size(limits::granule_bytes) + ")";
-  // The device, also where this process has the right itself: the program may have given its own away.
-  auto given = session.userfaultfd_device();
-  if (given.ok()) {
-    *device = std::move(*given);
-    return {};
-  }
-  device->reset(::open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
-  if (device->valid() || os::open_userfaultfd(-1, 0).ok()) return {};
-  return given.error().detail;
-}
-
-nlohmann::json to_json(const RunArguments& arguments, const supply::RunStats& stats,
-                       const std::string& obstacle, int exit_code) {
-  const supply::Totals& totals = stats.totals;
-  return {{"program", arguments.command.front()},
-          {"supervised", true},
-          {"exit_code", exit_code},
-          {"processes", totals.processes},
-          {"peak_live_bytes", stats.peak_live_bytes},
-          {"live_bytes", totals.live_ddr + totals.live_cxl + totals.live_detached},
-          {"ddr",
-           {{"budget_bytes", arguments.ddr_bytes},
-            {"allocations", totals.allocations_ddr},
-            {"live_bytes", totals.live_ddr}}},
-          {"cxl",
-           {{"budget_bytes", arguments.cxl_bytes},
-            {"allocations", totals.allocations_cxl},
-            {"live_bytes", totals.live_cxl},
-            {"leases_granted", stats.leases_granted},
-            {"leases_released", stats.leases_released},
-            {"leased_bytes_peak", stats.leased_bytes_peak}}},
-          {"detached", {{"allocations", totals.allocations_detached}, {"live_bytes", totals.live_detached}}},
-          {"forks",
-           {{"switched_private", totals.forks_switched},
-            {"switched_bytes", totals.switched_bytes},
-            {"refused", totals.forks_failed},
-            {"folded_bytes", totals.folded_bytes},
-            {"folds", totals.folds},
-            {"allocations_meanwhile", totals.during_fork}}},
-          {"migration",
-           {{"policy", arguments.policy},
-            {"obstacle", obstacle},
-            {"processes", totals.processes_moved},
-            {"promotions", totals.promotions},
-            {"demotions", totals.demotions},
-            {"granule_bytes", limits::granule_bytes},
-            {"undone", totals.moves_undone},
-            {"skipped", totals.moves_skipped},
-            {"stalled_us", totals.stalled_ns / 1000},
-            {"copied_us", totals.copy_ns / 1000},
-            {"sampler_us", totals.sampler_ns / 1000}}},
-          {"fallbacks", totals.fallbacks},
-          {"refused", totals.refused}};
-}
-
-Status write_stats(const std::string& path, const nlohmann::json& document) {
-  std::ofstream file(path, std::ios::trunc);
-  file << document.dump(2) << "\n";
-  file.close();
-  if (!file) return os_error(errno, "terrace run", "cannot write " + path);
-  return {};
-}
-
-std::vector<std::string> environment_for(const std::string& library, const std::string& socket_path,
-                                         uint64_t min_size) {
-  std::vector<std::string> environment;
-  std::string preload = "LD_PRELOAD=" + library;
-  for (char** at = environ; *at != nullptr; ++at) {
-    std::string_view entry = *at;
-    if (entry.rfind("LD_PRELOAD=", 0) == 0) {
-      if (entry.size() > 11) preload += ":" + std::string(entry.substr(11));
-    } else if (entry.rfind(std::string(supply::socket_variable) + "=", 0) != 0 &&
-               entry.rfind(std::string(supply::min_size_variable) + "=", 0) != 0 &&
-               entry.rfind(std::string(supply::seccomp_variable) + "=", 0) != 0) {
-      environment.emplace_back(entry);
-    }
-  }
-  environment.push_back(preload);
-  environment.push_back(std::string(supply::socket_variable) + "=" + socket_path);
-  environment.push_back(std::string(supply::min_size_variable) + "=" + std::to_string(min_size));
-  environment.push_back(std::string(supply::seccomp_variable) + "=" +
-                        std::to_string(supply::seccomp_filters()));
-  return environment;
+std::string plain_report(const RunArguments& arguments, const ProgramFacts& facts) {
+  const nlohmann::json document = {
+      {"program", arguments.command.front()}, {"supervised", false}, {"reason", facts.obstacle}};
+  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 // The program cannot be served: it becomes this process. Returns only when that fails.
 Status run_plainly(const RunArguments& arguments, const ProgramFacts& facts) {
   say(arguments.command.front() + " runs without Terrace: " + facts.obstacle);
   if (!arguments.stats_file.empty())
-    TERRACE_RETURN_IF_ERROR(write_stats(
-        arguments.stats_file,
-        {{"program", arguments.command.front()}, {"supervised", false}, {"reason", facts.obstacle}}));
+    TERRACE_RETURN_IF_ERROR(write_report(arguments.stats_file, plain_report(arguments, facts)));
   std::vector<char*> words;
   for (const std::string& word : arguments.command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -256,7 +75,22 @@ Status check(const RunArguments& arguments) {
         .code = ErrorCode::invalid_argument,
         .where = "terrace run",
         .detail = "--label must be printable UTF-8 of at most " + std::to_string(label_bytes_max) + " bytes"};
+  if (!arguments.stats_interval.empty() && arguments.stats_file.empty())
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "terrace run",
+                 .detail = "--stats-interval needs a file: say --stats FILE"};
   return {};
+}
+
+// With its arguments, for a line of a table.
+std::string command_line(const std::vector<std::string>& words) {
+  constexpr size_t bytes_max = 512;
+  std::string line;
+  for (const std::string& word : words) {
+    if (line.size() > bytes_max) break;
+    line += (line.empty() ? "" : " ") + word;
+  }
+  return printable(line.substr(0, bytes_max));
 }
 
 std::string policy_names() {
@@ -277,6 +111,10 @@ std::string default_label(const std::string& program) {
 Status run(Context& context, const RunArguments& arguments, int* failure) {
   *failure = exit_usage;
   TERRACE_RETURN_IF_ERROR(check(arguments));
+  RunReporterOptions reports;
+  if (!arguments.stats_interval.empty()) {
+    TERRACE_ASSIGN_OR_RETURN(reports.interval_ns, parse_interval("--stats-interval", arguments.stats_interval));
+  }
   auto inspected = inspect_program(arguments.command.front());
   if (!inspected.ok()) {
     *failure = inspected.error().code == ErrorCode::not_found ? exit_no_program : exit_not_executable;
@@ -289,7 +127,8 @@ Status run(Context& context, const RunArguments& arguments, int* failure) {
   TERRACE_ASSIGN_OR_RETURN(std::string library, find_malloc_library(arguments.min_size == 0));
 
   Supervisor supervisor;  // blocks signals before any thread exists
-  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, connect(context, arguments));
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
+                           connect_for_run(context, arguments, &reports.facts.pool));
   supply::BrokerOptions options;
   options.ddr_bytes = arguments.ddr_bytes;
   options.cxl_bytes = arguments.cxl_bytes;
@@ -316,14 +155,18 @@ Status run(Context& context, const RunArguments& arguments, int* failure) {
       *failure = supervisor.exec_errno() == ENOENT ? exit_no_program : exit_not_executable;
     return started;
   }
+  reports.stats_file = arguments.stats_file;
+  reports.facts.program = arguments.command.front();
+  reports.facts.command = command_line(arguments.command);
+  reports.facts.policy = arguments.policy;
+  reports.facts.obstacle = obstacle;
+  reports.facts.ddr_budget_bytes = arguments.ddr_bytes;
+  reports.facts.cxl_budget_bytes = arguments.cxl_bytes;
+  RunReporter reporter(*broker, std::move(reports));
+  supervisor.on_ask([&reporter] { reporter.ask(); });
   context.exit_code = supervisor.wait(*broker);
-  nlohmann::json stats = to_json(arguments, broker->stats(), obstacle, context.exit_code);
-  broker.reset();
-  if (!arguments.stats_file.empty()) {
-    // The program's own status is what the caller waits for; a lost file is said, not returned.
-    Status written = write_stats(arguments.stats_file, stats);
-    if (!written.ok()) say(written.error().to_string());
-  }
+  // The program's own status is what the caller waits for; a lost file is said, not returned.
+  if (Status written = reporter.finish(context.exit_code); !written.ok()) say(written.error().to_string());
   return {};
 }
 
@@ -368,8 +211,14 @@ void add_run_verb(CLI::App& app, Context& context) {
                   "What each process may move a second (default 2G; 0: unbounded)");
   verb->add_option("--label", arguments->label, "Label of the leases (default run:PROGRAM[PID])")
       ->type_name("TEXT");
-  verb->add_option("--stats", arguments->stats_file, "Write numbers about the run, as JSON, at its end")
+  verb->add_option(
+          "--stats", arguments->stats_file,
+          "Write numbers about the run, as JSON, at its end, and when this command gets SIGUSR1 (which\n"
+          "prints a table on stderr where there is no FILE; the program's own SIGUSR1 goes to its pid)")
       ->type_name("FILE");
+  verb->add_option("--stats-interval", arguments->stats_interval,
+                   "Write that file each so many seconds as well")
+      ->type_name("SECONDS");
   verb->add_flag("--fallback", arguments->fallback,
                  "When both budgets are used up, or there is no manager, use plain malloc instead of failing")
       ->envname(supply::fallback_variable);

@@ -137,7 +137,10 @@ int Supervisor::wait(supply::Broker& broker) {
     reap(broker);  // whether it is stopped is known before a signal is passed on
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info))
-      if (info.ssi_signo != SIGCHLD) pass_on(info, broker);
+      if (info.ssi_signo == SIGUSR1 && ask_)
+        ask_();
+      else if (info.ssi_signo != SIGCHLD)
+        pass_on(info, broker);
     if (!ended_) continue;
     uint64_t now_ns = SystemClock().now_ns();
     if (ended_ns == 0) ended_ns = now_ns;

@@ -8,6 +8,7 @@
 #include <sys/signalfd.h>
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ class Supervisor {
                const std::vector<std::string>& environment);
   // After start() failed: why execve did; 0 when it was something before.
   int exec_errno() const { return exec_errno_; }
+  // What SIGUSR1 to this process does, instead of being passed on; on the thread that waits.
+  void on_ask(std::function<void()> ask) { ask_ = std::move(ask); }
   // Until the program and every process that uses the broker's memory have ended. The program's exit code.
   int wait(supply::Broker& broker);
 
@@ -44,6 +47,7 @@ class Supervisor {
   int exec_errno_ = 0;
   rlimit files_before_ = {};
   int exit_code_ = 0;
+  std::function<void()> ask_;
 };
 
 }  // namespace terrace::cli

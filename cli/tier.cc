@@ -11,6 +11,7 @@
 #include "cli/tier_describe.h"
 #include "cli/tier_map.h"
 #include "cli/tier_verbs.h"
+#include "cli/when.h"
 #include "core/base/clock.h"
 
 namespace terrace::cli {
@@ -67,20 +68,10 @@ Status show_status(const Context& context, const StatusArguments& arguments) {
   return {};
 }
 
-// "2", "0.5", "500ms". Errors    invalid_argument
-Result<uint64_t> parse_interval(const std::string& text) {
-  constexpr uint64_t shortest_ns = 100 * ns_per_ms;
-  const bool bare = !text.empty() && text.find_first_not_of("0123456789.") == std::string::npos;
-  TERRACE_ASSIGN_OR_RETURN(const uint64_t interval_ns, parse_duration(bare ? text + "s" : text));
-  if (interval_ns < shortest_ns || interval_ns > 86400 * ns_per_s)
-    return tier_usage("--watch=" + text + ": from 0.1 seconds to a day");
-  return interval_ns;
-}
-
 // Until it is ended, or what was asked for has. A process that is not there yet is no error on the second look:
 // then it ended.
 Status watch_status(const Context& context, const StatusArguments& arguments) {
-  TERRACE_ASSIGN_OR_RETURN(const uint64_t interval_ns, parse_interval(arguments.watch));
+  TERRACE_ASSIGN_OR_RETURN(const uint64_t interval_ns, parse_interval("--watch", arguments.watch));
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   const SystemClock clock;
   TierRates rates;

@@ -57,4 +57,15 @@ uint64_t wall_now_ns() {
   return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
 }
 
+Result<uint64_t> parse_interval(const std::string& option, const std::string& text) {
+  constexpr uint64_t shortest_ns = 100 * ns_per_ms;
+  const bool bare = !text.empty() && text.find_first_not_of("0123456789.") == std::string::npos;
+  TERRACE_ASSIGN_OR_RETURN(const uint64_t interval_ns, parse_duration(bare ? text + "s" : text));
+  if (interval_ns < shortest_ns || interval_ns > 86400 * ns_per_s)
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "interval",
+                 .detail = option + "=" + text + ": from 0.1 seconds to a day"};
+  return interval_ns;
+}
+
 }  // namespace terrace::cli

@@ -16,6 +16,10 @@ Result<uint64_t> parse_moment(const std::string& text, uint64_t now_ns);
 // "2026-11-21 11:30:05"
 std::string format_moment(uint64_t wall_ns);
 
+// How often something is to be done: "2", "0.5" (seconds), "500ms"; in nanoseconds. `option` for the message.
+// Errors    invalid_argument   none of these, or not from 0.1 s to a day
+Result<uint64_t> parse_interval(const std::string& option, const std::string& text);
+
 uint64_t wall_now_ns();
 
 }  // namespace terrace::cli
