@@ -21,7 +21,8 @@ void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal
                      statistics::Owner owner = statistics::Owner::program);
 
 // Of what is there, at once: no word with the supervisor, no wait but for the heap's lock. For callers that
-// hold locks which others need to go on; in the statistics it is the small allocator's. `*zero`: as above; set where the memory reads as zeros. nullptr:
+// hold locks which others need to go on; in the statistics it is the small allocator's. `*zero`: as above; set
+// where the memory reads as zeros. nullptr:
 // `*forking` says that a fork was in the way.
 void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* zero, bool* forking);
 
