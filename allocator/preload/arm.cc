@@ -364,7 +364,8 @@ bool add_segment(size_t bytes, size_t alignment, bool at_once) {
   if (answer == Answer::full) {
     // What this process holds without using it may be what is missing.
     if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
-    const bool any = give_up_free_segments();
+    bool soon = false;
+    const bool any = give_up_free_segments(&soon);
     window.heap_lock.leave();
     if (any) answer = ask_for_segment(needed, at_once);
   }

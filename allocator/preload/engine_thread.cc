@@ -134,28 +134,26 @@ bool fill_reserve(uint32_t pages, uint32_t align_pages) {
 // Descriptors of new segments; before any lock is taken.
 void fetch_segments() {
   const uint32_t count = std::atomic_ref<uint32_t>(window.segment_count).load(std::memory_order_acquire);
-  if (shared.self->segments == count) return;
   Link link;
   bool connected = false;
-  for (uint32_t i = shared.self->segments; i < count; ++i) {
-    if (shared.self->descriptors[i] >= 0) continue;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint64_t key = std::atomic_ref<uint64_t>(window.segments[i].key).load(std::memory_order_acquire);
+    if (key == 0 || shared.self->descriptors[i] >= 0) continue;
     if (!connected) connected = link.open();
     if (!connected) return;
-    shared.self->descriptors[i] = fetch(link, supply::RequestKind::reopen, window.segments[i].key);
+    shared.self->descriptors[i] = fetch(link, supply::RequestKind::reopen, key);
   }
 }
 
 void adopt_segments() {
-  const uint32_t count = window.segment_count;
-  for (uint32_t i = shared.self->segments; i < count && shared.self->descriptors[i] >= 0; ++i) {
+  for (uint32_t i = 0; i < window.segment_count; ++i) {
     const heap::PageSpan span = window.segments[i].span;
     const uint32_t granules = span.pages / granule_pages;
-    if (granules > 0) {
-      if (shared.self->memory.add_segment(shared.self->descriptors[i], granules * granule_bytes) != 0) return;
-      shared.self->memory.adopt(span.first / granule_pages, granules, Residency::cxl, i, 0);
-    }
+    if (shared.self->segment_slots[i] != 0 || granules == 0 || shared.self->descriptors[i] < 0) continue;
+    if (shared.self->memory.add_segment(shared.self->descriptors[i], granules * granule_bytes, i) != 0)
+      continue;
+    shared.self->memory.adopt(span.first / granule_pages, granules, Residency::cxl, i, 0);
     shared.self->segment_slots[i] = granules;
-    shared.self->segments = i + 1;
   }
 }
 
@@ -237,6 +235,7 @@ void settle(void*) {
         shared.given_back.fetch_add(give_back_all(release_by_engine), std::memory_order_relaxed);
         shared.give_back_asked.store(false, std::memory_order_release);  // pairs with wait_for_trim()
       }
+      return_leases();
       const uint32_t pages = shared.wanted_pages.exchange(0, std::memory_order_relaxed);
       if (pages > 0) found = fill_reserve(pages, shared.wanted_align.load(std::memory_order_relaxed));
       balance_charge();
@@ -248,6 +247,7 @@ void settle(void*) {
       shared.self->memory.lock().leave();
     }
     window.heap_lock.leave();
+    empty_leases();
     publish();
     if (found) shared.settled_with_memory.fetch_add(1, std::memory_order_relaxed);
   }

@@ -60,12 +60,20 @@ void ask_to_give_back() {
   if (!shared.give_back_asked.exchange(true, std::memory_order_relaxed)) wake_engine();
 }
 
+void ask_for_leases_back(bool all) {
+  if (!engine_moves()) return;
+  if (all) shared.all_leases_asked.store(true, std::memory_order_relaxed);
+  if (!shared.leases_asked.exchange(true, std::memory_order_relaxed)) wake_engine();
+}
+
 bool wait_for_trim() {
   const uint32_t before = shared.given_back.load(std::memory_order_relaxed);
   const uint64_t end_ns = tiering::monotonic_ns() + settle_patience_ns;
   for (;;) {
     const uint32_t round = shared.settled.load(std::memory_order_acquire);
-    if (!shared.give_back_asked.load(std::memory_order_acquire)) break;
+    if (!shared.give_back_asked.load(std::memory_order_acquire) &&
+        !shared.leases_asked.load(std::memory_order_acquire))
+      break;
     const uint64_t now_ns = tiering::monotonic_ns();
     if (now_ns >= end_ns || !engine_moves()) break;
     wake_engine();
@@ -173,12 +181,8 @@ PageSource source_of(uint32_t page) {
     const Residency residency = migration->memory.residency(granule);
     if (residency == Residency::ddr) return {front_source, granule * granule_bytes + within};
     if (residency == Residency::cxl) {
-      uint32_t slot = migration->memory.slot(granule);
-      for (uint32_t i = 0; i < migration->segments; ++i) {
-        if (slot < migration->segment_slots[i]) return {i, slot * granule_bytes + within};
-        slot -= migration->segment_slots[i];
-      }
-      fatal("fork: a granule's memory is not known");
+      const tiering::TieredMemory::Place place = migration->memory.place(granule);
+      return {place.segment, place.offset + within};
     }
   }
   // As it was mapped first.

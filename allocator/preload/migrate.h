@@ -29,7 +29,9 @@ void start_what_is_due();
 bool engine_moves();
 // heap_lock is held. Whole free granules of the front shall go back soon.
 void ask_to_give_back();
-// No lock is held. Until the engine's thread has done what ask_to_give_back() asked. True: something went back.
+// heap_lock is held. Leases of which nothing is in use shall go back soon: `all`, or what is too much of them.
+void ask_for_leases_back(bool all);
+// No lock is held. Until the engine's thread has done what was asked, or 2 s. True: something went back.
 bool wait_for_trim();
 // No lock is held. True: the engine has found memory for reserve granules, it is worth to look again.
 bool again_after_settling(uint32_t pages, uint32_t align_pages);

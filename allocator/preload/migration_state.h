@@ -21,9 +21,8 @@ struct Migration {
   tiering::TieredMemory memory;
   tiering::Engine engine;
   uint32_t range = 0;
-  int descriptors[sources_max];  // in the thread's own table
-  uint32_t segments = 0;         // known to `memory`
-  uint32_t segment_slots[supply::segments_max] = {};
+  int descriptors[sources_max];                       // in the thread's own table
+  uint32_t segment_slots[supply::segments_max] = {};  // of those that `memory` knows; 0: it does not
   uint64_t ddr_wanted = 0;  // granules: the run's budget, or what `terrace tier set` said since
   uint64_t ddr_set = 0;     // what the engine was told last
 };
@@ -43,6 +42,7 @@ struct Shared {
   std::atomic<const char*> end_reason{nullptr};
 
   std::atomic<bool> give_back_asked{false};
+  std::atomic<bool> leases_asked{false}, all_leases_asked{false};
   std::atomic<uint32_t> given_back{0};  // granules and leases, ever
   std::atomic<uint32_t> wanted_pages{0}, wanted_align{0};
   std::atomic<uint32_t> settled{0};  // rounds in which the engine's thread met the heap, and how many of them
@@ -54,6 +54,11 @@ struct Shared {
   void* asked_argument = nullptr;
 };
 extern Shared shared;
+
+// leases.cc; the engine's thread. return_leases(): with heap_lock and the range's lock, empty_leases(): with
+// neither.
+void return_leases();
+void empty_leases();
 
 bool start_thread();  // of Shared::self; false: there is none
 

@@ -2,12 +2,14 @@
 //
 // A lease is given up when nothing of it is in use and it never was private to this process: then its range is
 // one free run of its shared arena. The mapping goes, the supervisor finds that nobody maps it, and releases
-// it. What an engine moves stays: the slots of its leases hold granules of the whole window.
+// it. Where an engine moves granules it is the engine's thread that does so (leases.cc): other addresses'
+// granules may lie in that lease.
 //
 // Threads   heap_lock is held; add_segment (arm.cc) holds supply_lock as well.
 #include <sys/mman.h>
 #include <time.h>
 
+#include "allocator/preload/migrate.h"
 #include "allocator/preload/window.h"
 
 namespace terrace::preload {
@@ -29,7 +31,9 @@ uint64_t now_ns() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(now.tv_nsec);
 }
 
-bool is_free(uint32_t index) {
+}  // namespace
+
+bool is_segment_free(uint32_t index) {
   const heap::PageSpan span = window.segments[index].span;
   if (span.pages == 0) return false;
   const heap::RunRecord& record = window.heap.run(span.first);
@@ -37,7 +41,7 @@ bool is_free(uint32_t index) {
          record.pages == span.pages;
 }
 
-bool give_up(uint32_t index) {
+bool unmap_segment(uint32_t index) {
   const heap::PageSpan span = window.segments[index].span;
   char* const at = window.address(span.first);
   if (::mmap(at, size_t{span.pages} * page_bytes, PROT_NONE,
@@ -48,6 +52,18 @@ bool give_up(uint32_t index) {
     window.private_bits[page / 64] &= ~(uint64_t{1} << page % 64);
   window.heap.set_dirty(span, false);
   window.heap.move(span, address_arena);
+  window.segments[index].span = {};
+  return true;
+}
+
+void note_given_up() {
+  given_up_ns = now_ns();
+}
+
+namespace {
+
+bool give_up(uint32_t index) {
+  if (!unmap_segment(index)) return false;
   window.segments[index] = {};
   // Whatever was refused last may be granted now.
   std::atomic_ref<uint64_t>(window.segment_retry_ns).store(0, std::memory_order_relaxed);
@@ -59,7 +75,7 @@ bool give_up(uint32_t index) {
 
 uint32_t next_segment_index() {
   uint32_t index = 0;
-  while (index < window.segment_count && window.segments[index].span.pages > 0) ++index;
+  while (index < window.segment_count && window.segments[index].key != 0) ++index;
   return index;
 }
 
@@ -91,20 +107,33 @@ void note_new_segment(uint32_t index, uint64_t key, heap::PageSpan span) {
     std::atomic_ref<uint32_t>(window.segment_count).store(index + 1, std::memory_order_release);
 }
 
-bool give_up_free_segments() {
-  if (window.tiered) return false;
+bool give_up_free_segments(bool* soon) {
   bool any = false;
-  for (uint32_t i = 0; i < window.segment_count; ++i) any = (is_free(i) && give_up(i)) || any;
+  for (uint32_t i = 0; i < window.segment_count; ++i) {
+    if (!is_segment_free(i)) continue;
+    if (!window.tiered)
+      any = give_up(i) || any;
+    else if (engine_moves())
+      *soon = true;
+  }
+  if (*soon) ask_for_leases_back(true);
   return any;
+}
+
+bool are_too_many_free() {
+  uint64_t free_pages = 0;
+  for (uint32_t i = 0; i < window.segment_count; ++i)
+    if (is_segment_free(i)) free_pages += window.segments[i].span.pages;
+  return free_pages > kept_pages_max;
 }
 
 void segment_freed(uint8_t arena, heap::PageSpan free_run) {
   const uint32_t index = segment_of(arena);
-  if (window.tiered || free_run.pages != window.segments[index].span.pages) return;
-  uint64_t free_pages = 0;
-  for (uint32_t i = 0; i < window.segment_count; ++i)
-    if (is_free(i)) free_pages += window.segments[i].span.pages;
-  if (free_pages > kept_pages_max && give_up(index)) given_up_ns = now_ns();
+  if (free_run.pages != window.segments[index].span.pages || !are_too_many_free()) return;
+  if (window.tiered)
+    ask_for_leases_back(false);
+  else if (give_up(index))
+    note_given_up();
 }
 
 }  // namespace terrace::preload

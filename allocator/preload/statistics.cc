@@ -165,9 +165,6 @@ void answer_tiers() {
   tiers_answered = times;
   const migration::Migration& my = *migration::shared.self;
   uint64_t in_ddr = 0, in_cxl = 0, in_segment[supply::segments_max] = {};
-  uint32_t behind[supply::segments_max];  // the first slot behind each segment's
-  uint32_t slots = 0;
-  for (uint32_t i = 0; i < my.segments; ++i) behind[i] = slots += my.segment_slots[i];
   for (uint32_t granule = 0; granule < my.memory.granule_count(); ++granule) {
     const uint64_t bytes = uint64_t{window.used_pages[granule]} * page_bytes;
     const tiering::Residency residency = my.memory.residency(granule);
@@ -177,9 +174,7 @@ void answer_tiers() {
       continue;
     }
     in_cxl += bytes;
-    uint32_t segment = 0;
-    while (segment < my.segments && my.memory.slot(granule) >= behind[segment]) ++segment;
-    if (segment < my.segments) in_segment[segment] += bytes;
+    in_segment[my.memory.place(granule).segment] += bytes;
   }
   put(mine->live_in_ddr, in_ddr);
   put(mine->live_in_cxl, in_cxl);

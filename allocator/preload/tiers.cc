@@ -353,6 +353,14 @@ Found find(const Wish& wish, bool at_once, Taken* taken) {
   return found ? Found::yes : Found::no;
 }
 
+bool lets_leases_go() {
+  if (!window.heap_lock.enter()) return false;
+  bool soon = false;
+  give_up_free_segments(&soon);
+  window.heap_lock.leave();
+  return soon && wait_for_trim();
+}
+
 // In the order of what it costs: the last is a wait.
 Found find_or_reclaim(const Wish& wish, bool may_wait, Taken* taken) {
   Found found = Found::no;
@@ -361,7 +369,10 @@ Found find_or_reclaim(const Wish& wish, bool may_wait, Taken* taken) {
     for (Reclaim how : {Reclaim::whole_runs, Reclaim::every_page})
       if (found == Found::no && reclaim_small(how)) found = find(wish, true, taken);
   }
-  return found == Found::no && may_wait ? find(wish, false, taken) : found;
+  if (found == Found::no && may_wait) found = find(wish, false, taken);
+  // Leases that only the engine can give back, for one that is long enough.
+  if (found == Found::no && may_wait && window.tiered && lets_leases_go()) found = find(wish, false, taken);
+  return found;
 }
 
 // Said once in a process, and why. heap_lock is not held: these are numbers of a moment.
@@ -581,7 +592,7 @@ bool trim_large() {
     purge(0);
     any = window.free_dirty_pages < before;
   }
-  any = give_up_free_segments() || any;
+  any = give_up_free_segments(&soon) || any;
   window.heap_lock.leave();
   return (soon && wait_for_trim()) || any;
 }

@@ -66,8 +66,10 @@ inline constexpr uint32_t granule_pages = 512;
 inline constexpr size_t granule_bytes = granule_pages * page_bytes;
 
 struct Segment {
-  uint64_t key;         // names the lease to the supervisor
-  heap::PageSpan span;  // in the window; no pages: the lease was given up, and the next one may be number i
+  uint64_t key;  // names the lease to the supervisor
+  // In the window; no pages: the lease was given up. The next one may be number i once `key` is 0: until then
+  // granules of other addresses are in it.
+  heap::PageSpan span;
 };
 
 // In the first page of memory that was freed while a fork was under way, where it is no run of its own.
@@ -155,8 +157,14 @@ bool add_segment(size_t bytes, size_t alignment, bool at_once);
 // segments.cc; heap_lock is held.
 // A run of a lease is free now: leases of which nothing is in use go back when there are many of them.
 void segment_freed(uint8_t arena, heap::PageSpan free_run);
-// Gives up all leases of which nothing is in use. True: there were some.
-bool give_up_free_segments();
+// Gives up all leases of which nothing is in use. True: there were some. `*soon`: where memory migrates the
+// engine is asked to do it.
+bool give_up_free_segments(bool* soon);
+bool is_segment_free(uint32_t index);  // nothing of it is in use, and it never was private
+// Its mapping and addresses. False: the kernel refused.
+bool unmap_segment(uint32_t index);
+bool are_too_many_free();
+void note_given_up();  // a lease goes back
 // A new lease, mapped at addresses of take_addresses().
 void note_new_segment(uint32_t index, uint64_t key, heap::PageSpan span);
 // Addresses for a lease of at most `most` pages, at least `least`; pages 0: there are none.

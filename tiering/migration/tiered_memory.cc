@@ -130,8 +130,10 @@ int TieredMemory::open(const TieredMemoryOptions& options) {
 
 void TieredMemory::close() {
   if (granules_ == nullptr) return;
-  for (uint32_t i = 0; i < segment_count_; ++i)
-    ::munmap(segments_[i].alias, uint64_t{segments_[i].slots} * granule_bytes_);
+  for (Segment& segment : segments_) {
+    if (segment.alias != nullptr) ::munmap(segment.alias, uint64_t{segment.slots} * granule_bytes_);
+    segment = {};
+  }
   if (ddr_alias_ != nullptr) ::munmap(ddr_alias_, bytes());
   if (slot_bits_ != nullptr) ::munmap(slot_bits_, slot_bits_bytes_);
   ::munmap(granules_, table_bytes_);
@@ -140,14 +142,19 @@ void TieredMemory::close() {
   ddr_alias_ = nullptr;
   slot_bits_ = nullptr;
   slot_bits_bytes_ = 0;
-  count_ = segment_count_ = slot_count_ = slots_used_ = next_slot_ = 0;
+  count_ = segment_count_ = closing_ = slot_count_ = slots_used_ = next_slot_ = 0;
   ddr_granules_ = cxl_granules_ = mappings_ = 0;
 }
 
-int TieredMemory::add_segment(int fd, uint64_t bytes) {
+int TieredMemory::add_segment(int fd, uint64_t bytes, uint32_t index) {
   const auto slots = static_cast<uint32_t>(bytes / granule_bytes_);
-  if (segment_count_ == tier_segments_max || slots == 0 || on_nodes()) return EINVAL;
-  const size_t bits_bytes = round_to_page((slot_count_ + slots + 63) / 64 * sizeof(uint64_t));
+  if (index == segment_next) index = segment_count_;
+  if (index >= tier_segments_max || slots == 0 || on_nodes() || segments_[index].alias != nullptr)
+    return EINVAL;
+  Segment& segment = segments_[index];
+  // The numbers that a segment of this index had serve again where there are enough.
+  const bool again = slots <= segment.numbers;
+  const size_t bits_bytes = round_to_page((slot_count_ + (again ? 0 : slots) + 63) / 64 * sizeof(uint64_t));
   if (bits_bytes > slot_bits_bytes_) {
     void* bits = ::mmap(nullptr, bits_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (bits == MAP_FAILED) return errno;
@@ -160,15 +167,75 @@ int TieredMemory::add_segment(int fd, uint64_t bytes) {
   }
   char* alias = map_alias(fd, uint64_t{slots} * granule_bytes_, granule_bytes_ >= huge_bytes);
   if (alias == nullptr) return errno;
-  segments_[segment_count_++] = {.fd = fd, .alias = alias, .first_slot = slot_count_, .slots = slots};
-  slot_count_ += slots;
+  if (!again) {
+    segment.first_slot = slot_count_;
+    segment.numbers = slots;
+    slot_count_ += slots;
+  }
+  segment.fd = fd;
+  segment.alias = alias;
+  segment.slots = slots;
+  if (again)
+    for (uint32_t slot = segment.first_slot; slot < segment.first_slot + slots; ++slot) set_slot(slot, false);
+  if (index >= segment_count_) segment_count_ = index + 1;
   return 0;
 }
 
+void TieredMemory::close_segment(uint32_t index) {
+  Segment& segment = segments_[index];
+  TERRACE_CHECK(segment.alias != nullptr && !segment.closing, "closing what is no segment");
+  for (uint32_t slot = segment.first_slot; slot < segment.first_slot + segment.slots; ++slot)
+    if (!slot_used(slot)) set_slot(slot, true);
+  segment.closing = true;
+  ++closing_;
+}
+
+void TieredMemory::drop_segment(uint32_t index) {
+  Segment& segment = segments_[index];
+  TERRACE_CHECK(segment.closing && segment_granules(index) == 0, "dropping a segment that has granules");
+  ::munmap(segment.alias, uint64_t{segment.slots} * granule_bytes_);
+  segment.fd = -1;
+  segment.alias = nullptr;
+  segment.slots = 0;
+  segment.closing = false;
+  --closing_;
+}
+
+uint32_t TieredMemory::segment_granule(uint32_t index, uint32_t from) const {
+  const Segment& segment = segments_[index];
+  uint32_t granule = from;
+  while (granule < count_ && !(granules_[granule].residency == Residency::cxl &&
+                               slots_[granule] - segment.first_slot < segment.slots))
+    ++granule;
+  return granule;
+}
+
+uint32_t TieredMemory::segment_granules(uint32_t index) const {
+  uint32_t found = 0;
+  for (uint32_t granule = segment_granule(index, 0); granule < count_;
+       granule = segment_granule(index, granule + 1))
+    ++found;
+  return found;
+}
+
+uint32_t TieredMemory::segment_of(uint32_t slot) const {
+  uint32_t index = 0;
+  while (index < segment_count_ && slot - segments_[index].first_slot >= segments_[index].slots) ++index;
+  return index;
+}
+
+TieredMemory::Place TieredMemory::place(uint32_t granule) const {
+  const uint32_t slot = slots_[granule], index = segment_of(slot);
+  TERRACE_CHECK(index < segment_count_, "T1: no such CXL slot");
+  return {.segment = index, .offset = uint64_t{slot - segments_[index].first_slot} * granule_bytes_};
+}
+
+// A slot that becomes free in a segment that is closing stays used: nobody gets it.
 void TieredMemory::set_slot(uint32_t slot, bool used) {
   const uint64_t bit = uint64_t{1} << slot % 64;
   TERRACE_CHECK(slot < slot_count_ && slot_used(slot) != used,
                 "T1: a CXL slot given twice, or given back twice");
+  if (closing_ > 0 && !used && segments_[segment_of(slot)].closing) return;
   slot_bits_[slot / 64] ^= bit;
   slots_used_ += used ? 1 : -1;
 }
@@ -237,23 +304,19 @@ Backing TieredMemory::ddr_backing(uint32_t granule) const {
 }
 
 Backing TieredMemory::slot_backing(uint32_t slot) const {
-  for (uint32_t i = 0; i < segment_count_; ++i) {
-    const Segment& segment = segments_[i];
-    if (slot - segment.first_slot >= segment.slots) continue;
-    const uint64_t offset = uint64_t{slot - segment.first_slot} * granule_bytes_;
-    return {.fd = segment.fd,
-            .offset = offset,
-            .alias = segment.alias + offset,
-            .huge = granule_bytes_ >= huge_bytes};
-  }
-  check_failed("slot", __FILE__, __LINE__, "T1: no such CXL slot");
+  const uint32_t index = segment_of(slot);
+  if (index == segment_count_) check_failed("slot", __FILE__, __LINE__, "T1: no such CXL slot");
+  const Segment& segment = segments_[index];
+  const uint64_t offset = uint64_t{slot - segment.first_slot} * granule_bytes_;
+  return {.fd = segment.fd,
+          .offset = offset,
+          .alias = segment.alias + offset,
+          .huge = granule_bytes_ >= huge_bytes};
 }
 
 uint32_t TieredMemory::segment_end(uint32_t slot) const {
-  for (uint32_t i = 0; i < segment_count_; ++i)
-    if (slot - segments_[i].first_slot < segments_[i].slots)
-      return segments_[i].first_slot + segments_[i].slots;
-  return 0;
+  const uint32_t index = segment_of(slot);
+  return index == segment_count_ ? 0 : segments_[index].first_slot + segments_[index].slots;
 }
 
 // How many slots from `slot` on are free, in one segment, at most `count`.
@@ -438,7 +501,8 @@ MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, 
   // faults for each 2 MiB (6 ms instead of 0.3). What cannot be had, memory or a lease that is fenced by now,
   // is an error here and would be a signal there.
   const bool down = to == Residency::cxl;
-  const Backing source = down ? ddr_backing(first) : slot_backing(slots_[first]);
+  const bool from_file = residency(first) == Residency::ddr;
+  const Backing source = from_file ? ddr_backing(first) : slot_backing(slots_[first]);
   const Backing target = down ? slot_backing(slot) : ddr_backing(first);
   if (::madvise(source.alias, bytes, MADV_POPULATE_READ) != 0 ||
       ::madvise(target.alias, bytes, MADV_POPULATE_WRITE) != 0) {
@@ -458,7 +522,7 @@ MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, 
   }
   for (uint32_t i = 0; i < count; ++i) set_residency(first + i, to, slot + i);
   note_mappings(first, count, before);
-  if (to == Residency::cxl) punch(first, count);
+  if (from_file) punch(first, count);
   report.result = MoveResult::done;
   report.granules = count;
   return report;
@@ -537,6 +601,24 @@ MoveReport TieredMemory::move(Mover& mover, uint32_t first, uint32_t count, Resi
   }
   report = move_run(mover, first, begun, to, slot);
   for (uint32_t i = 0; i < begun; ++i) end_move(first + i);
+  return report;
+}
+
+MoveReport TieredMemory::change_slot(Mover& mover, uint32_t granule) {
+  MoveReport report;
+  if (residency(granule) != Residency::cxl || on_nodes()) return report;
+  uint32_t got = 0;
+  const uint32_t slot = find_slots(granule, 1, &got);
+  if (slot == slot_none) {
+    report.result = MoveResult::no_slot;
+    return report;
+  }
+  if (!begin_move(granule)) {
+    report.result = MoveResult::held;
+    return report;
+  }
+  report = move_run(mover, granule, 1, Residency::cxl, slot);
+  end_move(granule);
   return report;
 }
 

@@ -89,8 +89,25 @@ class TieredMemory {
   // Unmaps tables and aliases; the range itself stays as it is.
   void close();
 
-  // Adds CXL memory of `bytes` behind `fd` (the caller's, open as long as this object lives). 0 or an errno.
-  int add_segment(int fd, uint64_t bytes);
+  // Adds CXL memory of `bytes` behind `fd` (the caller's, open as long as the segment is there), as segment
+  // number `index`, which is not in use; segment_next: the one behind the last. 0 or an errno.
+  static constexpr uint32_t segment_next = UINT32_MAX;
+  int add_segment(int fd, uint64_t bytes, uint32_t index = segment_next);
+  // A segment on its way out: none of its slots is given to a granule any more. Granules that have one leave it
+  // by rising, by change_slot(), or when they are forgotten; when there is none left it may be dropped.
+  void close_segment(uint32_t index);
+  void drop_segment(uint32_t index);
+  // Granules in slots of the segment; the first one at or behind `from`, granule_count() when there is none.
+  uint32_t segment_granules(uint32_t index) const;
+  uint32_t segment_granule(uint32_t index, uint32_t from) const;
+  // Moves a granule from its CXL slot to a free one.
+  MoveReport change_slot(Mover& mover, uint32_t granule);
+  // Where the granule's slot lies; residency cxl, not with two nodes.
+  struct Place {
+    uint32_t segment;
+    uint64_t offset;  // bytes
+  };
+  Place place(uint32_t granule) const;
   // Says that the owner has mapped these granules so already. cxl: to consecutive slots of the segment, from
   // `segment_slot` on.
   void adopt(uint32_t first, uint32_t count, Residency residency, uint32_t segment = 0,
@@ -150,6 +167,8 @@ class TieredMemory {
     int fd = -1;
     char* alias = nullptr;
     uint32_t first_slot = 0, slots = 0;
+    uint32_t numbers = 0;  // slot numbers from first_slot on that are this index's, in use or not
+    bool closing = false;
   };
 
   bool begin_move(uint32_t granule);
@@ -158,6 +177,7 @@ class TieredMemory {
   Backing slot_backing(uint32_t slot) const;
   bool slot_used(uint32_t slot) const { return (slot_bits_[slot / 64] >> slot % 64 & 1) != 0; }
   void set_slot(uint32_t slot, bool used);
+  uint32_t segment_of(uint32_t slot) const;
   uint32_t segment_end(uint32_t slot) const;
   uint32_t free_run_at(uint32_t slot, uint32_t count) const;
   uint32_t find_slots(uint32_t first, uint32_t count, uint32_t* got);
@@ -186,7 +206,7 @@ class TieredMemory {
   uint32_t* scratch_ = nullptr;
   size_t table_bytes_ = 0;
   Segment segments_[tier_segments_max];
-  uint32_t segment_count_ = 0;
+  uint32_t segment_count_ = 0, closing_ = 0;
   uint32_t slot_count_ = 0, slots_used_ = 0, next_slot_ = 0;
   uint64_t* slot_bits_ = nullptr;
   size_t slot_bits_bytes_ = 0;

@@ -1,6 +1,6 @@
 // Cases of the large-object heap that need the real pages under it. Each prints "ok" and exits 0, or says what
 // is wrong and exits 1.
-//   shim_large_cases scattered|kept|leases|rounds|steps|small MIB|full MIB|trim|too_long
+//   shim_large_cases scattered|kept|leases|rounds|steps|small MIB|full MIB|trim|too_long|returning
 //
 // scattered  --ddr 64M and nothing else: a request that fits what is free in total is served, wherever that
 // lies. kept       --ddr 256M: pages that stay for the next request never show their old bytes, and go back
@@ -14,6 +14,9 @@
 // same: all of it is used up, and what happens then is ENOMEM, in old threads and new ones. trim       256M:
 // malloc_trim says 1 when something went back, else 0. too_long   64M: a request that is longer than the
 // window.
+//
+// returning  --ddr 16M --cxl 512M: leases come and go while threads use what is left, the engine moves and the
+// program forks.
 #include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
@@ -336,6 +339,55 @@ void too_long() {
   for (void* block : large) free(block);
 }
 
+void use_and_drop(const std::atomic<bool>& stop, unsigned seed) {
+  struct Block {
+    char* at;
+    size_t bytes;
+    unsigned seed;
+  };
+  std::vector<Block> blocks;
+  blocks.reserve(64);
+  while (!stop) {
+    // Much, then little: leases of which nothing is in use, and some in which little is.
+    const size_t most = rand_r(&seed) % 4 == 0 ? 24 : 3;
+    while (blocks.size() < most) {
+      const size_t bytes = (1 + static_cast<size_t>(rand_r(&seed)) % 4) * mib;
+      auto* at = static_cast<char*>(rand_r(&seed) % 2 == 0 ? malloc(bytes) : calloc(1, bytes));
+      if (at == nullptr) break;
+      blocks.push_back({at, bytes, static_cast<unsigned>(rand_r(&seed))});
+      fill(at, bytes, blocks.back().seed);
+    }
+    while (blocks.size() > most / 3) {
+      const size_t i = static_cast<size_t>(rand_r(&seed)) % blocks.size();
+      if (!holds(blocks[i].at, blocks[i].bytes, blocks[i].seed)) fail("a block's bytes changed");
+      free(blocks[i].at);
+      blocks[i] = blocks.back();
+      blocks.pop_back();
+    }
+    for (const Block& block : blocks)
+      if (!holds(block.at, block.bytes, block.seed)) fail("a block's bytes changed");
+  }
+  for (const Block& block : blocks) free(block.at);
+}
+
+void returning() {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 3; ++i) threads.emplace_back([&stop, i] { use_and_drop(stop, i + 1); });
+  for (int round = 0; round < 60; ++round) {
+    usleep(50'000);
+    if (round % 6 == 2) malloc_trim(0);
+    if (round % 20 != 19) continue;
+    const pid_t child = fork();
+    if (child == 0) _exit(0);
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) fail("fork");
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  malloc_trim(0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -357,6 +409,8 @@ int main(int argc, char** argv) {
     trim();
   else if (argc == 2 && strcmp(argv[1], "too_long") == 0)
     too_long();
+  else if (argc == 2 && strcmp(argv[1], "returning") == 0)
+    returning();
   else
     return 2;
   printf("ok\n");

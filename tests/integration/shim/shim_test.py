@@ -316,6 +316,19 @@ class Large(ShimTest):
         self.shim([HERE / "shim_large_cases", "leases"], "--ddr", "0", "--cxl", "512M", "--pool-size", "512M",
                   "--min-size", 65536)
 
+    def test_free_leases_of_a_window_that_migrates_go_back_too(self):
+        run = self.shim([HERE / "shim_large_cases", "leases"], "--ddr", "16M", "--cxl", "512M", "--pool-size", "512M",
+                        "--min-size", 65536, "--policy", "churn", "--round", 1)
+        self.assertGreater(run.stats["promotions"], 0, run.stats)
+        self.assertEqual(run.stats["leases_granted"], run.stats["leases_released"], run.stats)
+
+    def test_leases_come_and_go_under_threads_forks_and_moves(self):
+        for policy in ("static", "churn"):
+            run = self.shim([HERE / "shim_large_cases", "returning"], "--ddr", "16M", "--cxl", "512M", "--min-size", 65536,
+                            "--policy", policy, "--round", 1)
+            self.assertGreater(run.stats["leases_granted"], 2, run.stats)
+            self.assertEqual(run.stats["leases_granted"], run.stats["leases_released"], run.stats)
+
     def test_a_program_of_rounds_keeps_its_leases(self):
         run = self.shim([HERE / "shim_large_cases", "rounds"], "--ddr", "0", "--cxl", "512M", "--min-size", 65536)
         self.assertLess(run.stats["leases_granted"], 16, run.stats)

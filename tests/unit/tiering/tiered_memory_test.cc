@@ -199,6 +199,60 @@ TEST_CASE("TieredMemory: without a free slot nothing sinks, and what rises frees
   CHECK(files.memory.check_all() == nullptr);
 }
 
+TEST_CASE("TieredMemory: a segment is emptied and dropped, and another one has its number") {
+  TwoFiles range(12, 2 * mib, 4);
+  UniqueFd second = range.file("second", 6 * 2 * mib, false), third = range.file("third", 3 * 2 * mib, false);
+  TERRACE_REQUIRE_MOVER(mover);
+  auto& memory = range.memory;
+  REQUIRE(memory.add_segment(second.get(), 6 * 2 * mib) == 0);
+  REQUIRE(memory.map(0, 4, Residency::cxl) == 0);
+  REQUIRE(memory.map(4, 3, Residency::cxl) == 0);
+  REQUIRE(memory.map(7, 2, Residency::ddr) == 0);
+  for (uint32_t granule = 0; granule < 9; ++granule) range.fill(granule, granule + 1);
+  REQUIRE(memory.segment_granules(0) == 4);
+  memory.close_segment(0);
+  const char* broken = memory.check_all();
+  CHECK_MESSAGE(broken == nullptr, broken);
+  // What sinks meanwhile goes elsewhere, as long as there is room, and a granule that rises leaves no room.
+  const uint32_t first = memory.segment_granule(0, 0);
+  REQUIRE(memory.prepare_ddr(first, 1) == 1);
+  REQUIRE(memory.move(mover, first, 1, Residency::ddr).result == MoveResult::done);
+  REQUIRE(memory.move(mover, first, 1, Residency::cxl).result == MoveResult::done);
+  CHECK(memory.place(first).segment == 1);
+  const uint32_t held = memory.segment_granule(0, 0);
+  memory.hold(held, 1);
+  CHECK(memory.change_slot(mover, held).result == MoveResult::held);
+  memory.unhold(held, 1);
+  while (memory.segment_granule(0, 0) < memory.granule_count()) {
+    const uint32_t granule = memory.segment_granule(0, 0);
+    const MoveResult result = memory.change_slot(mover, granule).result;
+    if (result == MoveResult::no_slot)
+      memory.forget(granule, 1, false);
+    else
+      REQUIRE(result == MoveResult::done);
+  }
+  broken = memory.check_all();
+  CHECK_MESSAGE(broken == nullptr, broken);
+  memory.drop_segment(0);
+  range.cxl.reset();
+  uint32_t kept = 0;
+  for (uint32_t granule = 0; granule < 9; ++granule) {
+    if (memory.residency(granule) == Residency::none) continue;
+    ++kept;
+    CHECK(range.holds(granule, granule + 1));
+  }
+  CHECK(kept == 8);  // the other segment has six slots, and two are in DDR
+  CHECK(memory.move(mover, 7, 1, Residency::cxl).result == MoveResult::no_slot);
+  REQUIRE(memory.add_segment(third.get(), 3 * 2 * mib, 0) == 0);
+  CHECK(memory.add_segment(third.get(), 3 * 2 * mib, 0) == EINVAL);
+  REQUIRE(memory.move(mover, 7, 2, Residency::cxl).result == MoveResult::done);
+  CHECK(memory.place(7).segment == 0);
+  CHECK(range.holds(7, 8));
+  CHECK(memory.free_slots() == 1);
+  broken = memory.check_all();
+  CHECK_MESSAGE(broken == nullptr, broken);
+}
+
 TEST_CASE("TieredMemory: moves stop at the bound of kernel mappings, before the process runs out of them") {
   TwoFiles files(16, 64 * kib, 16, 6);
   TERRACE_REQUIRE_MOVER(mover);
