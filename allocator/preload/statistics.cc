@@ -42,9 +42,8 @@ uint32_t class_of(uint32_t pages) {
   return static_cast<uint32_t>(std::bit_width(pages)) - 1;
 }
 
-// A run, or what a run became longer by, comes (+1) or goes (-1, modulo 2^64).
+// Pages of a window that migrates come or go.
 void count_pages(uint32_t first, uint32_t pages, bool comes) {
-  if (!window.tiered) return;
   const uint32_t end = first + pages;
   for (uint32_t at = first; at < end;) {
     const uint32_t granule = at / granule_pages;
@@ -56,17 +55,8 @@ void count_pages(uint32_t first, uint32_t pages, bool comes) {
   }
 }
 
-void count_block(ProcessStatistics& to, Owner owner, uint32_t pages, bool comes) {
-  const uint64_t one = comes ? 1 : ~uint64_t{0};
-  const uint64_t bytes = uint64_t{pages} * page_bytes;
-  const uint64_t more = comes ? bytes : 0 - bytes;
-  if (owner == Owner::small_allocator) {
-    add(to.extent_bytes, more);
-    return;
-  }
-  supply::LargeClass& one_class = to.large[class_of(pages)];
-  add(one_class.blocks, one);
-  add(one_class.bytes, more);
+void count_extent(ProcessStatistics& to, uint64_t more_pages) {
+  add(to.extent_bytes, more_pages * page_bytes);
 }
 
 uint64_t free_bytes(uint8_t arena) {
@@ -108,23 +98,59 @@ void attach() {
   asked.store(mine != nullptr ? &window.control->statistics_asked : &never_asked, std::memory_order_release);
 }
 
-void note_run(uint32_t first, uint32_t before, uint32_t now) {
-  if (now > before) count_pages(first + before, now - before, true);
-  if (now < before) count_pages(first + now, before - now, false);
+void note_came(uint32_t first, uint32_t pages, Owner owner) {
+  if (window.tiered) count_pages(first, pages, true);
   ProcessStatistics* const mine = page.load(std::memory_order_relaxed);
   if (mine == nullptr) return;
-  const Owner owner = owner_of(first);
-  if (before != 0) count_block(*mine, owner, before, false);
-  if (now != 0) count_block(*mine, owner, now, true);
-  if (before == 0 && owner == Owner::program) add(mine->large[class_of(now)].allocations, 1);
-  answer_heap();
+  if (owner == Owner::program) [[likely]] {
+    supply::LargeClass& one = mine->large[class_of(pages)];
+    add(one.bytes, uint64_t{pages} * page_bytes);
+    add(one.allocations, 1);
+  } else {
+    count_extent(*mine, pages);
+  }
+  if (times_asked() != heap_answered) [[unlikely]]
+    answer_heap();
+}
+
+void note_goes(uint32_t first, uint32_t pages) {
+  if (window.tiered) count_pages(first, pages, false);
+  ProcessStatistics* const mine = page.load(std::memory_order_relaxed);
+  if (mine == nullptr) return;
+  if (owner_of(first) == Owner::program) [[likely]] {
+    supply::LargeClass& one = mine->large[class_of(pages)];
+    add(one.bytes, 0 - uint64_t{pages} * page_bytes);
+    add(one.frees, 1);
+  } else {
+    count_extent(*mine, 0 - uint64_t{pages});
+  }
+}
+
+void note_resized(uint32_t first, uint32_t before, uint32_t now) {
+  if (now > before && window.tiered) count_pages(first + before, now - before, true);
+  if (now < before && window.tiered) count_pages(first + now, before - now, false);
+  ProcessStatistics* const mine = page.load(std::memory_order_relaxed);
+  if (mine == nullptr) return;
+  if (owner_of(first) != Owner::program) return count_extent(*mine, uint64_t{now} - before);
+  supply::LargeClass& was = mine->large[class_of(before)];
+  supply::LargeClass& is = mine->large[class_of(now)];
+  add(was.bytes, 0 - uint64_t{before} * page_bytes);
+  add(is.bytes, uint64_t{now} * page_bytes);
+  // Not an allocation, but live in another class.
+  if (&was == &is) return;
+  add(was.frees, 1);
+  add(is.frees, ~uint64_t{0});
 }
 
 void count_inherited() {
   ProcessStatistics* const mine = page.load(std::memory_order_relaxed);
   if (mine == nullptr) return;
   const auto inherit = [&](heap::PageSpan run, heap::RunRecord& record) {
-    if (record.state == heap::RunState::used) count_block(*mine, owner_of(run.first), run.pages, true);
+    if (record.state != heap::RunState::used) return;
+    if (owner_of(run.first) != Owner::program) return count_extent(*mine, run.pages);
+    supply::LargeClass& one = mine->large[class_of(run.pages)];
+    add(one.bytes, uint64_t{run.pages} * page_bytes);
+    add(one.frees, ~uint64_t{0});
   };
   window.heap.for_each_run({0, window.ddr_pages}, inherit);
   for (uint32_t i = 0; i < window.segment_count; ++i)

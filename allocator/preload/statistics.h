@@ -28,8 +28,10 @@ inline uint32_t times_asked() {
 // window.slot is this process's now. Of the only thread, or with supply_lock held.
 void attach();
 
-// A run in use came (`before` 0), went (`now` 0) or changed its length. In pages.
-void note_run(uint32_t first, uint32_t before, uint32_t now);
+// A run in use came, goes, or changed its length. In pages.
+void note_came(uint32_t first, uint32_t pages, Owner owner);
+void note_goes(uint32_t first, uint32_t pages);
+void note_resized(uint32_t first, uint32_t before, uint32_t now);
 // In a fork's child, in its own page: the runs that it has inherited.
 void count_inherited();
 

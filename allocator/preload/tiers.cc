@@ -45,7 +45,7 @@ bool take_from(uint8_t arena, uint32_t pages, uint32_t align_pages, uint64_t sup
   *taken = {taken->owner, window.address(first), window.address(dirty.first), size_t{dirty.pages} * page_bytes,
             arena == ddr_arena && !window.tiered};
   window.heap.run(first).right = static_cast<uint32_t>(taken->owner);
-  statistics::note_run(first, 0, pages);
+  statistics::note_came(first, pages, taken->owner);
   count(counter);
   count_live(arena, static_cast<int64_t>(size_t{pages} * page_bytes));
   return true;
@@ -230,7 +230,7 @@ void free_locked(uint32_t page, bool clean) {
     window.heap.set_dirty(run, false);
   else if (record.arena == ddr_arena && !window.tiered)
     window.free_dirty_pages += run.pages;
-  statistics::note_run(page, run.pages, 0);
+  statistics::note_goes(page, run.pages);
   heap::PageSpan joined = window.heap.free(page);
   count_live(record.arena, -static_cast<int64_t>(bytes));
   if (is_shared(record.arena)) return segment_freed(record.arena, joined);
@@ -568,7 +568,7 @@ bool resize_large(void* pointer, size_t bytes) {
   }
   if (done) {
     count_live(before.arena, static_cast<int64_t>(now) - static_cast<int64_t>(had));
-    statistics::note_run(page, before.pages, pages);
+    statistics::note_resized(page, before.pages, pages);
   }
   purge_if_much();
   window.heap_lock.leave();

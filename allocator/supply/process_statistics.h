@@ -19,8 +19,9 @@ namespace terrace::supply {
 
 // Blocks that are runs of pages: class i has 2^i pages and more, below 2^(i+1).
 struct LargeClass {
-  uint64_t blocks, bytes;  // live
-  uint64_t allocations;    // since the start; of a forked child since the fork
+  uint64_t bytes;        // live
+  uint64_t allocations;  // since the start; of a forked child since the fork
+  uint64_t frees;        // less what a fork's child has inherited: allocations - frees are live
 };
 inline constexpr uint32_t large_classes_max = 32;
 

@@ -41,7 +41,7 @@ void describe_large(const ProcessStatistics& page, ProcessReport* report) {
     SizeClassReport line{.large = true,
                          .bytes_min = uint64_t{4096} << i,
                          .bytes_max = (uint64_t{8192} << i) - 4096,
-                         .blocks = not_negative(one.blocks),
+                         .blocks = not_negative(one.allocations - one.frees),
                          .bytes = not_negative(one.bytes),
                          .allocations = one.allocations,
                          .bytes_at_peak = 0};

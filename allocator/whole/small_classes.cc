@@ -107,7 +107,9 @@ void look(supply::ProcessStatistics& page) {
 
 void answer_small() {
   supply::ProcessStatistics* const page = statistics::page.load(std::memory_order_relaxed);
-  if (page == nullptr || looking.exchange(true, std::memory_order_acquire)) return;
+  // A child of a fork has its parent's page until the fork is done.
+  if (page == nullptr || window.heap_lock.forking() || looking.exchange(true, std::memory_order_acquire))
+    return;
   const uint64_t begin_ns = now_ns();
   if (begin_ns >= next_look_ns) {
     const int saved = errno;

@@ -185,6 +185,24 @@ class TopTest(unittest.TestCase):
         self.assertGreaterEqual(entry(ended["size_classes"], "small", 112)["blocks"], 100_000)
         self.assertEqual((document["memory"]["live_bytes"], document["ddr"]["used_bytes"]), (0, 0))
 
+    def test_a_forked_child_has_numbers_of_its_own(self):
+        script = ("import os,sys,time\na=[bytearray(b'x')*(1<<20) for _ in range(20)]\n"
+                  "child=os.fork()\n"
+                  "if child==0: b=[bytearray(b'y')*(1<<20) for _ in range(10)]; del a[:15]\n"
+                  "else: print(child,flush=True)\n"
+                  "while not __import__('select').select([0],[],[],0.05)[0]: c=[bytes(300) for _ in range(3000)]\n"
+                  "if child: os.waitpid(child,0)")
+        process = self.start(PYTHON, "-c", script, options=("--ddr", "256M", "--policy", "static"))
+        child = int(process.stdout.readline())
+
+        def large(run, wanted):
+            ones = [one for one in run["process_list"] if (one["pid"] == child) == wanted]
+            return (entry(ones[0]["size_classes"], "large", MIB) or {"blocks": 0})["blocks"] if len(ones) == 1 else None
+        # bytearray's blocks are of 1 MiB and a byte.
+        run = self.settled(process, lambda r: large(r, True) == 15 and large(r, False) == 20)
+        self.assertEqual(entry(run["size_classes"], "large", MIB)["blocks"], 35)
+        self.finish(process)
+
     def test_two_hundred_short_processes_are_summed(self):
         stats = self.t.directory / "many.json"
         script = f'i=0; while [ $i -lt 200 ]; do "{self.known}" 10 2 quit; i=$((i+1)); done'

@@ -26,8 +26,8 @@ Slot slot_of(uint32_t pid) {
 // Three blocks of 1 MiB and one of 40 MiB in pages, 1,000 blocks of 112 bytes.
 ProcessStatistics some_page() {
   ProcessStatistics page{};
-  page.large[8] = {.blocks = 3, .bytes = 3 * mib, .allocations = 7};
-  page.large[13] = {.blocks = 1, .bytes = 40 * mib, .allocations = 1};
+  page.large[8] = {.bytes = 3 * mib, .allocations = 7, .frees = 4};
+  page.large[13] = {.bytes = 40 * mib, .allocations = 1, .frees = 0};
   page.extent_bytes = 2 * mib;
   page.small[0] = {.block_bytes = 112, .blocks = 1000};
   page.small_count = 1;
@@ -55,6 +55,7 @@ TEST_CASE("Report: live bytes are the program's blocks, held bytes what is kept 
   CHECK(report.classes[0].blocks == 1000);
   CHECK(report.classes[1].bytes_min == mib);
   CHECK(report.classes[1].bytes_max == 2 * mib - 4096);
+  CHECK(report.classes[1].blocks == 3);
   CHECK(report.classes[1].allocations == 7);
   CHECK(report.classes[2].bytes == 40 * mib);
 }
@@ -190,7 +191,7 @@ TEST_CASE("ControlPage: a process's last numbers are told, then its pages are cl
     CHECK(one.bytes == 0);
     CHECK(one.allocations > 0);
   }
-  CHECK(page.large[8].blocks == 0);
+  CHECK(page.large[8].bytes == 0);
   CHECK(page.small_sequence == 0);
   CHECK(page.program[0] == 0);
   ::munmap(header, control_bytes);
