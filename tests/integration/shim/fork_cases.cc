@@ -456,8 +456,10 @@ void freed_while_folding() {
   constexpr int threads_count = 2;
   std::vector<Blocks> all(threads_count);
   int count = 0;
-  for (void* block; (block = malloc(bytes)) != nullptr; ++count)
+  for (void* block; (block = malloc(bytes)) != nullptr; ++count) {
+    if (count == 1000) wrong("the window has no end");
     all[static_cast<size_t>(count % threads_count)].push_back(static_cast<unsigned char*>(block));
+  }
   if (count < 20) wrong("no memory");
   std::atomic<uint64_t> lost{0};
   std::vector<std::thread> threads;
