@@ -330,7 +330,7 @@ class TopTest(unittest.TestCase):
 
     def test_a_stopped_run_is_shown_and_holds_nobody_up(self):
         process = self.start_known(10, 2, options=("--ddr", "64M"))
-        self.settled(process, lambda r: r["process_list"])
+        self.settled(process, lambda r: r["memory"]["large_bytes"] >= 22 * MIB)
         process.send_signal(signal.SIGSTOP)
         try:
             begin = time.monotonic()
