@@ -446,6 +446,7 @@ void fold_torture() {
   Blocks blocks;
   for (const Counters& one : all) blocks.insert(blocks.end(), one.blocks.begin(), one.blocks.end());
   if (!wait_until_shared(blocks, static_cast<int>(blocks.size()))) wrong("never folded");
+  usleep(500'000);  // the engine goes on, and counts
   printf("%d forks\n", forks);
 }
 
@@ -497,6 +498,10 @@ void freed_while_folding() {
   stop = true;
   for (std::thread& thread : threads) thread.join();
   if (lost != 0) wrong("stores in reused memory were lost");
+  Blocks blocks;
+  for (const Blocks& one : all) blocks.insert(blocks.end(), one.begin(), one.end());
+  if (!wait_until_shared(blocks, static_cast<int>(blocks.size()))) wrong("never folded");
+  usleep(500'000);
 }
 
 // One granule cannot be folded for long: the program's own userfaultfd has a page of it. Blocks of its

@@ -425,7 +425,7 @@ class Fork(ShimTest):
     def test_freed_while_folding(self):
         run = self.shim([HERE / "shim_fork_cases", "freed_while_folding"], "--ddr", "4M", "--cxl", "128M")
         self.assertEqual(run.stats["forks_failed"], 0)
-        self.assertGreater(run.stats["folds"], 2)
+        self.assertGreater(run.stats["folds"], 0)
         self.assertGreater(run.stats["allocations_detached"], 20)
 
     def test_with_threads(self):
