@@ -110,10 +110,11 @@ void answer_small() {
   // A child of a fork has its parent's page until the fork is done.
   if (page == nullptr || window.heap_lock.forking() || looking.exchange(true, std::memory_order_acquire))
     return;
+  // Too soon after the last look, too: the next tick asks again, and no step in between looks at the clock.
+  small_answered.store(statistics::times_asked(), std::memory_order_relaxed);
   const uint64_t begin_ns = now_ns();
   if (begin_ns >= next_look_ns) {
     const int saved = errno;
-    small_answered.store(statistics::times_asked(), std::memory_order_relaxed);
     look(*page);
     errno = saved;
     const uint64_t end_ns = now_ns();
