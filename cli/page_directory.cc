@@ -1,5 +1,7 @@
+// What users show in directories of their own, and whether it is believed.
 #include "cli/page_directory.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,26 +16,18 @@ namespace terrace::cli {
 namespace {
 
 constexpr const char* where = "page directory";
+constexpr size_t files_per_user_max = 4096;
+
+struct DirectoryCloser {
+  void operator()(DIR* directory) const { ::closedir(directory); }
+};
+using Directory = std::unique_ptr<DIR, DirectoryCloser>;
 
 Error refused(ErrorCode code, const std::string& path, const std::string& why) {
   return Error{.code = code, .where = where, .detail = path + " " + why};
 }
 
-}  // namespace
-
-// The directory of `uid`, which nobody else may have written to. Errors    not_found, corrupt, as os_error
-Result<UniqueFd> open_directory_of(const std::string& path, uint32_t uid) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd.valid() && (errno == ELOOP || errno == ENOTDIR))
-    return refused(ErrorCode::corrupt, path, "is no directory");
-  if (!fd.valid()) return os_error(errno, where, "cannot open " + path);
-  struct stat about {};
-  if (::fstat(fd.get(), &about) != 0) return os_error(errno, where, "cannot look at " + path);
-  if (about.st_uid != uid || (about.st_mode & 022) != 0)
-    return refused(ErrorCode::corrupt, path, "is not uid " + std::to_string(uid) + "'s alone; it is left out");
-  return fd;
-}
-
+// At most `most` names that do not begin with a dot, numbers by value. `all`: there are no more.
 std::vector<std::string> names_in(const UniqueFd& directory, size_t most, bool& all) {
   std::vector<std::string> names;
   all = true;
@@ -54,6 +48,7 @@ std::vector<std::string> names_in(const UniqueFd& directory, size_t most, bool& 
   return names;
 }
 
+// The users for whom `prefix` and a number is there, ascending.
 std::vector<uint32_t> users_with_pages(const std::string& prefix) {
   const size_t slash = prefix.rfind('/');
   const std::string parent = prefix.substr(0, slash), begin = prefix.substr(slash + 1);
@@ -67,6 +62,38 @@ std::vector<uint32_t> users_with_pages(const std::string& prefix) {
   }
   std::sort(users.begin(), users.end());
   return users;
+}
+
+}  // namespace
+
+Result<UniqueFd> open_directory_of(const std::string& path, uint32_t uid) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd.valid() && (errno == ELOOP || errno == ENOTDIR))
+    return refused(ErrorCode::corrupt, path, "is no directory");
+  if (!fd.valid()) return os_error(errno, where, "cannot open " + path);
+  struct stat about {};
+  if (::fstat(fd.get(), &about) != 0) return os_error(errno, where, "cannot look at " + path);
+  if (about.st_uid != uid || (about.st_mode & 022) != 0)
+    return refused(ErrorCode::corrupt, path, "is not uid " + std::to_string(uid) + "'s alone; it is left out");
+  return fd;
+}
+
+void look_at_files(const std::string& prefix, std::optional<uint32_t> uid, std::vector<std::string>& problems,
+                   const LookAtFile& look) {
+  for (const uint32_t user : uid.has_value() ? std::vector{*uid} : users_with_pages(prefix)) {
+    const std::string path = prefix + std::to_string(user);
+    const auto directory = open_directory_of(path, user);
+    if (!directory.ok()) {
+      if (directory.error().code != ErrorCode::not_found) problems.push_back(directory.error().detail);
+      continue;
+    }
+    bool all = true;
+    for (const std::string& name : names_in(*directory, files_per_user_max, all))
+      look(*directory, path, name, user);
+    if (!all)
+      problems.push_back(path + " has more than " + std::to_string(files_per_user_max) +
+                         " files; the rest was not looked at");
+  }
 }
 
 }  // namespace terrace::cli

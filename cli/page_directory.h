@@ -4,10 +4,10 @@
 // Trust     A directory counts when it belongs to the user in its name and nobody else may write to it.
 #pragma once
 
-#include <dirent.h>
-
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,16 +16,14 @@
 
 namespace terrace::cli {
 
-struct DirectoryCloser {
-  void operator()(DIR* directory) const { ::closedir(directory); }
-};
-using Directory = std::unique_ptr<DIR, DirectoryCloser>;
-
 // Errors    not_found; corrupt: it is none, or not that user's alone; as os_error
 Result<UniqueFd> open_directory_of(const std::string& path, uint32_t uid);
-// At most `most` names that do not begin with a dot, numbers by value. `all`: there are no more.
-std::vector<std::string> names_in(const UniqueFd& directory, size_t most, bool& all);
-// The users for whom `prefix` and a number is there, ascending.
-std::vector<uint32_t> users_with_pages(const std::string& prefix);
+
+// Calls look(directory, its path, a file's name, user) for the files of `uid`, or of all users where there is
+// none, at most 4096 a user: far more than one machine runs. What cannot be looked at is added to `problems`.
+using LookAtFile = std::function<void(const UniqueFd& directory, const std::string& path,
+                                      const std::string& name, uint32_t uid)>;
+void look_at_files(const std::string& prefix, std::optional<uint32_t> uid, std::vector<std::string>& problems,
+                   const LookAtFile& look);
 
 }  // namespace terrace::cli

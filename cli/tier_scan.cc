@@ -1,5 +1,4 @@
 // All tier pages of this machine: whose directories are believed, and what is swept.
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,8 +15,6 @@ namespace terrace::cli {
 namespace {
 
 constexpr const char* where = "tier";
-// Files looked at of one user: far more than processes that one machine would migrate.
-constexpr size_t files_per_user_max = 4096;
 
 Error refused(ErrorCode code, const std::string& path, const std::string& why) {
   return Error{.code = code, .where = where, .detail = path + " " + why};
@@ -53,21 +50,6 @@ void look_at_file(const TierPlaces& places, const UniqueFd& directory, const std
   scan.pages.push_back(std::move(*page));
 }
 
-void look_at_user(const TierPlaces& places, uint32_t uid, TierScan& scan) {
-  const std::string path = places.prefix + std::to_string(uid);
-  const auto directory = open_directory_of(path, uid);
-  if (!directory.ok()) {
-    if (directory.error().code != ErrorCode::not_found) scan.problems.push_back(directory.error().detail);
-    return;
-  }
-  bool all = true;
-  for (const std::string& name : names_in(*directory, files_per_user_max, all))
-    look_at_file(places, *directory, path, name, uid, scan);
-  if (!all)
-    scan.problems.push_back(path + " has more than " + std::to_string(files_per_user_max) +
-                            " files; the rest was not looked at");
-}
-
 }  // namespace
 
 TierPlaces TierPlaces::own() {
@@ -78,11 +60,10 @@ TierPlaces TierPlaces::own() {
 
 TierScan scan_tier_pages(const TierPlaces& places) {
   TierScan scan;
-  if (places.uid.has_value()) {
-    look_at_user(places, *places.uid, scan);
-  } else {
-    for (const uint32_t uid : users_with_pages(places.prefix)) look_at_user(places, uid, scan);
-  }
+  look_at_files(places.prefix, places.uid, scan.problems,
+                [&](const UniqueFd& directory, const std::string& path, const std::string& name, uint32_t uid) {
+                  look_at_file(places, directory, path, name, uid, scan);
+                });
   for (std::string& problem : scan.problems) problem = printable(problem);
   return scan;
 }

@@ -20,7 +20,6 @@ namespace terrace::cli {
 namespace {
 
 constexpr const char* where = "top";
-constexpr size_t files_per_user_max = 4096;
 // A run writes some hundred bytes a process and class.
 constexpr off_t document_bytes_max = 32 << 20;
 constexpr uint64_t silent_after_ns = 5 * ns_per_s;
@@ -115,21 +114,6 @@ void look_at_run(const RunPlaces& places, const UniqueFd& directory, const std::
   scan.runs.push_back(std::move(view));
 }
 
-void look_at_user(const RunPlaces& places, uint32_t uid, RunScan& scan) {
-  const std::string folder = places.prefix + std::to_string(uid);
-  const auto directory = open_directory_of(folder, uid);
-  if (!directory.ok()) {
-    if (directory.error().code != ErrorCode::not_found) scan.problems.push_back(directory.error().detail);
-    return;
-  }
-  bool all = true;
-  for (const std::string& name : names_in(*directory, files_per_user_max, all))
-    look_at_run(places, *directory, folder, name, uid, scan);
-  if (!all)
-    scan.problems.push_back(folder + " has more than " + std::to_string(files_per_user_max) +
-                            " files; the rest was not looked at");
-}
-
 }  // namespace
 
 RunPlaces RunPlaces::own() {
@@ -140,11 +124,10 @@ RunPlaces RunPlaces::own() {
 
 RunScan scan_runs(const RunPlaces& places) {
   RunScan scan;
-  if (places.uid.has_value()) {
-    look_at_user(places, *places.uid, scan);
-  } else {
-    for (const uint32_t uid : users_with_pages(places.prefix)) look_at_user(places, uid, scan);
-  }
+  look_at_files(places.prefix, places.uid, scan.problems,
+                [&](const UniqueFd& directory, const std::string& path, const std::string& name, uint32_t uid) {
+                  look_at_run(places, directory, path, name, uid, scan);
+                });
   for (std::string& problem : scan.problems) problem = printable(problem);
   return scan;
 }
