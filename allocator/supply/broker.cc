@@ -429,6 +429,14 @@ uint64_t Broker::preferred_bytes(pid_t peer) {
   return round_up(std::min(bytes, largest), limits::granule_bytes);
 }
 
+bool Broker::is_connection_ending() {
+  std::lock_guard lock(mutex_);
+  return std::any_of(connections_.begin(), connections_.end(), [](const Connection& connection) {
+    pollfd end{.fd = connection.socket.get(), .events = POLLRDHUP, .revents = 0};
+    return !connection.done && ::poll(&end, 1, 0) > 0 && (end.revents & (POLLRDHUP | POLLHUP)) != 0;
+  });
+}
+
 // Asks for what is preferred, or less where less is left, but for `needed` at least. On success the lease's
 // bytes are in leased_bytes_.
 Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, bool at_once,
@@ -479,9 +487,10 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, 
         continue;
       }
     }
-    // Full. What ended processes held comes back when they are looked at and the manager has scrubbed it.
+    // Full. What ended processes held comes back when they are looked at and the manager has scrubbed it. A
+    // connection whose end its thread has yet to see is asked for before the look, which may come too early.
+    bool coming_back = is_connection_ending();
     scan();
-    bool coming_back = false;
     {
       std::lock_guard lock(mutex_);
       for (const Segment& segment : segments_) coming_back = coming_back || segment.scans_unmapped > 0;

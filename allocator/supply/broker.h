@@ -127,6 +127,7 @@ class Broker {
   UniqueFd make_token(pid_t peer, Reply* reply);
   uint64_t preferred_bytes(pid_t peer);
   Result<std::shared_ptr<Lease>> grant_lease(pid_t peer, uint64_t needed, bool at_once, std::string* label);
+  bool is_connection_ending();  // closed by the program, and its thread has not seen that yet
   bool manager_stays_away();
   std::string next_label();
 
