@@ -1,0 +1,80 @@
+// Where the pieces of a space lie in this process, and whether numbers read from it can be true. What is here
+// is computed from a checked copy of the header, once; nothing that another holder writes moves it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "core/base/result.h"
+#include "core/layout/tensor_space.h"
+#include "terrace/tensor.h"
+
+namespace terrace::coherence {
+
+struct Geometry {
+  std::byte* base = nullptr;
+  uint64_t total_bytes = 0;
+  uint64_t parts_offset = 0;
+  uint64_t part_bytes = 0;
+  uint64_t data_bytes = 0;  // of a part
+  uint32_t parts = 0;
+  uint32_t records = 0;  // of a part
+  uint32_t pins = 0;     // of a part
+  uint32_t features = 0;
+  layout::SpaceMode mode = layout::SpaceMode::coherent;
+  uint64_t lease_epoch = 0;
+
+  bool checksums() const { return (features & layout::space_feature_checksums) != 0; }
+  std::byte* part_at(uint32_t part) const { return base + parts_offset + part * part_bytes; }
+  layout::PartOwner* owner(uint32_t part) const { return reinterpret_cast<layout::PartOwner*>(part_at(part)); }
+  uint64_t* pin(uint32_t part, uint32_t index) const {
+    return reinterpret_cast<uint64_t*>(part_at(part) + sizeof(layout::PartOwner)) + index;
+  }
+  layout::SpaceRecord* record(uint32_t part, uint32_t index) const {
+    return reinterpret_cast<layout::SpaceRecord*>(part_at(part) + records_offset()) + index;
+  }
+  std::byte* data(uint32_t part) const { return part_at(part) + part_bytes - data_bytes; }
+
+  // From a part's first byte to the end of its records.
+  uint64_t records_offset() const { return sizeof(layout::PartOwner) + uint64_t{pins} * sizeof(uint64_t); }
+  uint64_t records_end() const { return records_offset() + uint64_t{records} * sizeof(layout::SpaceRecord); }
+  // The record where the probing for a name begins.
+  uint32_t home(uint64_t name_hash) const {
+    return static_cast<uint32_t>(name_hash ^ name_hash >> 32) & (records - 1);
+  }
+};
+
+uint64_t name_hash(std::string_view name);
+
+struct GeometryOptions {
+  uint32_t parts = 0;
+  uint32_t records = 0;  // a part; rounded up to a power of two
+  uint32_t pins = 0;     // a part; rounded up to a multiple of 8
+  uint32_t features = 0;
+  layout::SpaceMode mode = layout::SpaceMode::coherent;
+  uint64_t lease_epoch = 0;
+};
+
+// Divides `memory` and gives the header's bytes. Nothing is written.
+// Errors    invalid_argument  numbers out of bounds, memory not aligned to 64 bytes
+//           capacity_exhausted  the memory has no room for these records and a page of data a part
+Result<layout::SpaceHeader> plan_header(std::span<const std::byte> memory, const GeometryOptions& options);
+
+// Errors    not_found         no space here
+//           version_mismatch  another format version or unknown features
+//           corrupt           it contradicts itself or leaves the memory
+Result<Geometry> check_header(const layout::SpaceHeader& copy, std::span<std::byte> memory);
+
+// Whether a record's copied description can be true: all of it lies in the part's data, dtype and shape make
+// data_bytes. The checksum is apart: shape_checksum().
+bool possible(const layout::TensorShape& shape, const Geometry& geometry);
+uint32_t shape_checksum(layout::TensorShape shape, uint64_t incarnation, uint64_t hash, std::string_view name);
+
+// The description of a tensor that is to be created, at an extent offset of 0.
+// Errors    invalid_argument, limit_exceeded  name, dtype or shape
+Result<layout::TensorShape> plan_shape(std::string_view name, DType dtype, const Shape& shape, TensorHint hint,
+                                       uint8_t flags, uint32_t slot_count);
+
+}  // namespace terrace::coherence

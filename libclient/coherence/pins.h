@@ -1,0 +1,103 @@
+// Reading in place: who reads says so in a word of its OWN part, and who would overwrite looks at everybody's.
+//
+//   reader                             owner of the tensor
+//   look at the record: version v      word := v + 1 (or retiring), written back
+//   pin := (part, record, slot)        full barrier
+//   written back; full barrier         look at all pins
+//   look at the record again           pinned: word := v again, and the caller waits
+//   v still there: read as long as needed, then pin := 0
+//
+// Each stores, and only then looks: of a reader and an owner who meet, at least one sees the other. What a dead
+// holder pinned is not pinned.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "libclient/coherence/reader.h"
+
+namespace terrace::coherence {
+
+// The pins of this process, in the part that it owns.
+//
+// Threads   Any number.
+template <CoherenceMemory Memory>
+class PinTable {
+ public:
+  PinTable(Memory memory, const Geometry& geometry, uint32_t part)
+      : memory_(memory), geometry_(geometry), part_(part) {}
+
+  // Visible to owners once a full barrier is behind it: full_barrier(Step::pin_before_recheck).
+  // Nothing when all are in use.
+  std::optional<uint32_t> hold(uint64_t pin) {
+    std::lock_guard lock(mutex_);
+    uint32_t index = 0;
+    if (!free_.empty()) {
+      index = free_.back();
+      free_.pop_back();
+    } else if (used_ < geometry_.pins) {
+      index = used_++;
+      uint64_t* const used = &geometry_.owner(part_)->pins_used;
+      memory_.store(used, used_);
+      memory_.write_back(used, sizeof *used, Step::pin_written_back);
+    } else {
+      return std::nullopt;
+    }
+    memory_.store(geometry_.pin(part_, index), pin);
+    memory_.write_back(geometry_.pin(part_, index), sizeof(uint64_t), Step::pin_written_back);
+    return index;
+  }
+
+  // The reads are done. An owner may learn of it late.
+  void drop(uint32_t index) {
+    memory_.load_barrier(Step::none);
+    std::lock_guard lock(mutex_);
+    memory_.store(geometry_.pin(part_, index), 0);
+    memory_.write_back(geometry_.pin(part_, index), sizeof(uint64_t), Step::none);
+    free_.push_back(index);
+  }
+
+  uint32_t in_use() const {
+    std::lock_guard lock(mutex_);
+    return used_ - static_cast<uint32_t>(free_.size());
+  }
+
+ private:
+  Memory memory_;
+  const Geometry geometry_;
+  const uint32_t part_;
+  mutable std::mutex mutex_;
+  std::vector<uint32_t> free_;
+  uint32_t used_ = 0;
+};
+
+// Whether anybody who lives has pinned a slot of a record; any slot when `slot` is nothing.
+template <CoherenceMemory Memory>
+bool anybody_pinned(Memory memory, const Geometry& geometry, uint32_t part, uint32_t record,
+                    std::optional<uint32_t> slot, const IsDead& is_dead) {
+  for (uint32_t holder = 0; holder < geometry.parts; ++holder)
+    memory.invalidate(geometry.owner(holder), sizeof(layout::PartOwner), Step::pins_invalidated);
+  memory.load_barrier(Step::pins_before_look);
+  uint32_t used[layout::space_parts_max];
+  bool any = false;
+  for (uint32_t holder = 0; holder < geometry.parts; ++holder) {
+    const uint64_t count = memory.load(&geometry.owner(holder)->pins_used);
+    used[holder] = static_cast<uint32_t>(std::min<uint64_t>(count, geometry.pins));
+    if (used[holder] == 0) continue;
+    any = true;
+    memory.invalidate(geometry.pin(holder, 0), used[holder] * sizeof(uint64_t), Step::pins_invalidated);
+  }
+  if (!any) return false;
+  memory.load_barrier(Step::pins_before_look);
+  for (uint32_t holder = 0; holder < geometry.parts; ++holder)
+    for (uint32_t index = 0; index < used[holder]; ++index) {
+      const uint64_t pin = memory.load(geometry.pin(holder, index));
+      const bool hit = slot ? pin == pin_word(part, record, *slot)
+                            : pin == pin_word(part, record, 0) || pin == pin_word(part, record, 1);
+      if (hit && !is_dead(holder, memory.load(&geometry.owner(holder)->epoch))) return true;
+    }
+  return false;
+}
+
+}  // namespace terrace::coherence

@@ -1,0 +1,359 @@
+// TensorSpace over one kind of memory. What it adds to SpaceCore: errors, waiting, an index of names found
+// before.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <shared_mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "core/base/crc32c.h"
+#include "libclient/coherence/space_base.h"
+#include "libclient/coherence/space_core.h"
+
+namespace terrace {
+
+template <typename Memory>
+class SpaceOf final : public SpaceBase {
+  using Outcome = coherence::Outcome;
+  using Located = coherence::Located;
+
+ public:
+  SpaceOf(const coherence::Geometry& geometry, AttachOptions options)
+      : options_(std::move(options)), core_(Memory(), geometry, dead_check()) {}
+
+  // In a forked child everything here is the parent's: nothing may be stored.
+  ~SpaceOf() override {
+    if (core_.own() == nullptr || forked()) return;
+    const uint32_t part = core_.own()->part();
+    core_.own()->release();
+    options_.ownership->release(part);
+  }
+
+  // Errors: busy.
+  Status claim() {
+    if (options_.ownership == nullptr || !options_.own_a_part) return {};
+    const uint32_t first = options_.part.value_or(0);
+    if (first >= core_.geometry().parts)
+      return Error{.code = ErrorCode::invalid_argument,
+                   .where = "TensorSpace::attach",
+                   .detail = "tensor space: it has " + std::to_string(core_.geometry().parts) + " parts"};
+    const uint32_t end = options_.part ? first + 1 : core_.geometry().parts;
+    for (uint32_t part = first; part < end; ++part) {
+      const Result<uint64_t> epoch = options_.ownership->claim(part, [this, part] { return last_epoch(part); });
+      if (!epoch.ok() && epoch.error().code == ErrorCode::busy) continue;
+      if (!epoch.ok()) return epoch.error();
+      core_.become_owner(part, *epoch, options_.host);
+      return {};
+    }
+    return Error{.code = ErrorCode::busy,
+                 .where = "TensorSpace::attach",
+                 .detail = "tensor space: " +
+                           (options_.part ? "part " + std::to_string(first) + " has an owner"
+                                          : "all " + std::to_string(end) + " parts have owners") +
+                           "; attach without ownership to read only, or format it with more parts"};
+  }
+
+  std::optional<uint32_t> part() const override {
+    return own() == nullptr ? std::nullopt : std::optional(own()->part());
+  }
+  uint32_t parts() const override { return core_.geometry().parts; }
+  SpaceCoherence coherence() const override {
+    return Memory::coherent ? SpaceCoherence::coherent : SpaceCoherence::noncoherent;
+  }
+  uint64_t free_bytes() const override { return own() == nullptr ? 0 : own()->free_bytes(); }
+  uint64_t largest_free_bytes() const override { return own() == nullptr ? 0 : own()->largest_free_bytes(); }
+
+  Result<SharedTensor> create(const TensorSpec& spec, const CreateOptions& options) override {
+    TERRACE_ASSIGN_OR_RETURN(const layout::TensorShape shape,
+                             coherence::plan_shape(spec.name, spec.dtype, spec.shape, spec.hint, spec.flags,
+                                                   options.double_buffered ? 2 : 1));
+    FoundTensor found;
+    found.name = spec.name;
+    if (own() == nullptr) return read_only(tensor_of(found));
+    if (forked()) return in_child();
+    Waiting waiting(options.wait_ns);
+    Outcome outcome = core_.create(spec.name, shape, &found);
+    // Each creator that met another waits for a time of its own, so that they do not meet again.
+    while (outcome == Outcome::raced && waiting.again(Outcome::writing)) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20 * (own()->part() + 1)));
+      outcome = core_.create(spec.name, shape, &found);
+    }
+    if (outcome == Outcome::done) return remember(std::move(found));
+    const std::string who = "tensor " + quoted_name(spec.name);
+    if (outcome == Outcome::exists) return refuse(ErrorCode::already_exists, who + " exists: open it");
+    if (outcome == Outcome::disowned) return error_of(outcome, tensor_of(found), false);
+    if (outcome == Outcome::full)
+      return refuse(ErrorCode::capacity_exhausted,
+                    who + " needs " + std::to_string(shape.extent_bytes) + " bytes and a record of part " +
+                        std::to_string(own()->part()) + ", whose largest hole has " +
+                        std::to_string(own()->largest_free_bytes()) + " of " +
+                        std::to_string(own()->free_bytes()) + " free bytes; remove some, or format with more");
+    return refuse(ErrorCode::busy, who + " is being created by another holder; open it or try again");
+  }
+
+  Result<SharedTensor> open(std::string_view name) override {
+    if (name.empty()) return refuse(ErrorCode::invalid_argument, "a tensor's name is not empty");
+    if (std::optional<SharedTensor> known = recall(name)) return *std::move(known);
+    FoundTensor found;
+    Outcome outcome = Outcome::raced;
+    for (int attempt = 0; attempt < 64 && outcome == Outcome::raced; ++attempt)
+      outcome = core_.find(name, &found);
+    const std::string who = "tensor " + quoted_name(name);
+    if (outcome == Outcome::gone) return refuse(ErrorCode::not_found, who + " is in no part");
+    if (outcome == Outcome::corrupt)
+      return refuse(ErrorCode::corrupt,
+                    who + ": its record contradicts itself; its owner should create it again");
+    if (outcome != Outcome::done) return refuse(ErrorCode::busy, who + " keeps changing; try again");
+    found.name = name;
+    return remember(std::move(found));
+  }
+
+  std::vector<SharedTensor> list() override;
+
+  Status remove(const SharedTensor& tensor, uint64_t wait_ns) override {
+    TERRACE_RETURN_IF_ERROR(writable(tensor));
+    Waiting waiting(wait_ns);
+    Outcome outcome = own()->remove(*tensor.located_);
+    while (outcome != Outcome::done && waiting.again(outcome)) {
+      Memory().pause();
+      outcome = own()->remove(*tensor.located_);
+    }
+    if (outcome != Outcome::done) return error_of(outcome, tensor, false);
+    std::unique_lock lock(index_mutex_);
+    index_.erase(coherence::name_hash(tensor.name()));
+    return {};
+  }
+
+  Result<uint64_t> version(const SharedTensor& tensor) override {
+    TERRACE_RETURN_IF_ERROR(known_here(tensor));
+    const coherence::Look seen = core_.reader().look(*tensor.located_);
+    if (seen.outcome != Outcome::done) return error_of(seen.outcome, tensor, writer_died(tensor, seen.outcome));
+    return seen.version;
+  }
+
+  Result<uint64_t> read(const SharedTensor& tensor, std::span<std::byte> into, uint64_t known,
+                        uint64_t wait_ns) override {
+    TERRACE_RETURN_IF_ERROR(known_here(tensor));
+    if (into.size() != tensor.bytes())
+      return refuse(ErrorCode::invalid_argument, "tensor " + quoted_name(tensor.name()) + " has " +
+                                                     std::to_string(tensor.bytes()) + " bytes, not " +
+                                                     std::to_string(into.size()));
+    uint64_t version = 0;
+    const Outcome outcome = patiently(
+        tensor, wait_ns, [&] { return core_.reader().read(*tensor.located_, into, known, &version); });
+    if (outcome == Outcome::done || outcome == Outcome::current) return version;
+    return error_of(outcome, tensor, writer_died(tensor, outcome));
+  }
+
+  Result<TensorPin> pin(const SharedTensor& tensor, uint64_t wait_ns) override {
+    TERRACE_RETURN_IF_ERROR(known_here(tensor));
+    if (own() == nullptr) return read_only(tensor);
+    if (forked()) return in_child();
+    TensorPin pin;
+    const Outcome outcome = patiently(
+        tensor, wait_ns, [&] { return core_.pin(*tensor.located_, &pin.pin_, &pin.version_, &pin.bytes_); });
+    if (outcome == Outcome::done) {
+      pin.space_ = this;
+      return pin;
+    }
+    return error_of(outcome, tensor, writer_died(tensor, outcome));
+  }
+
+  Result<uint64_t> wait_for_version(const SharedTensor& tensor, uint64_t version, uint64_t wait_ns) override {
+    TERRACE_RETURN_IF_ERROR(known_here(tensor));
+    coherence::Look seen;
+    const Outcome outcome = patiently(tensor, wait_ns, [&] {
+      seen = core_.reader().look(*tensor.located_);
+      return seen.outcome == Outcome::done && seen.version < version ? Outcome::blank : seen.outcome;
+    });
+    if (outcome == Outcome::done) return seen.version;
+    return error_of(outcome, tensor, writer_died(tensor, outcome));
+  }
+
+  Result<TensorWrite> write(const SharedTensor& tensor, uint64_t wait_ns) override {
+    TERRACE_RETURN_IF_ERROR(writable(tensor));
+    auto state = std::make_unique<TensorWrite::State>();
+    state->space = this;
+    Waiting waiting(wait_ns);
+    Outcome outcome = own()->begin_write(*tensor.located_, &state->ticket);
+    while (outcome != Outcome::done && waiting.again(outcome)) {
+      Memory().pause();
+      outcome = own()->begin_write(*tensor.located_, &state->ticket);
+    }
+    if (outcome != Outcome::done) return error_of(outcome, tensor, false);
+    return TensorWrite(std::move(state));
+  }
+
+  Result<uint64_t> publish(const SharedTensor& tensor, std::span<const std::byte> bytes,
+                           uint64_t wait_ns) override {
+    if (bytes.size() != tensor.bytes())
+      return refuse(ErrorCode::invalid_argument, "tensor " + quoted_name(tensor.name()) + " has " +
+                                                     std::to_string(tensor.bytes()) + " bytes, not " +
+                                                     std::to_string(bytes.size()));
+    TERRACE_ASSIGN_OR_RETURN(TensorWrite writing, write(tensor, wait_ns));
+    Memory().write(writing.bytes().data(), bytes.data(), bytes.size());
+    return writing.publish();
+  }
+
+  uint64_t finish_write(const coherence::Ticket& ticket) override {
+    if (forked()) return 0;
+    own()->publish(ticket, core_.geometry().checksums() ? crc32c(ticket.bytes) : 0);
+    return ticket.version;
+  }
+  void abort_write(const coherence::Ticket& ticket) override {
+    if (!forked()) own()->abort(ticket, true);
+  }
+
+ protected:
+  bool is_current_slowly(const SharedTensor& tensor, uint64_t version) override {
+    return known_here(tensor).ok() && core_.reader().is_current(*tensor.located_, version);
+  }
+  void unpin(uint32_t pin) override {
+    if (!forked()) own()->pins().drop(pin);
+  }
+
+ private:
+  static Error refuse(ErrorCode code, std::string detail) {
+    return Error{.code = code, .where = "TensorSpace", .detail = std::move(detail)};
+  }
+
+  coherence::OwnedPart<Memory>* own() const { return core_.own(); }
+
+  coherence::IsDead dead_check() {
+    return [this](uint32_t part, uint64_t epoch) {
+      return options_.ownership != nullptr && options_.ownership->is_dead(part, epoch);
+    };
+  }
+
+  uint64_t last_epoch(uint32_t part) {
+    Memory memory;
+    const layout::PartOwner* const owner = core_.geometry().owner(part);
+    memory.invalidate(owner, sizeof *owner, coherence::Step::none);
+    memory.load_barrier(coherence::Step::none);
+    return memory.load(&owner->epoch);
+  }
+
+  bool forked() const { return ::getpid() != process_; }
+  static Error in_child() {
+    return refuse(ErrorCode::unavailable,
+                  "the space belongs to the process that forked this one; map the memory and attach again");
+  }
+
+  // A tensor that was found in this memory: its numbers were checked against this geometry.
+  Status known_here(const SharedTensor& tensor) const {
+    const coherence::Geometry& geometry = core_.geometry();
+    if (tensor.located_ != nullptr && tensor.base_ == geometry.base && tensor.located_->part < geometry.parts &&
+        tensor.located_->record < geometry.records) [[likely]]
+      return {};
+    return refuse(ErrorCode::invalid_argument, tensor.located_ == nullptr
+                                                   ? std::string("a tensor that was neither created nor opened")
+                                                   : "tensor " + quoted_name(tensor.name()) +
+                                                         " was found in other memory than this space's");
+  }
+
+  Status writable(const SharedTensor& tensor) const {
+    TERRACE_RETURN_IF_ERROR(known_here(tensor));
+    if (forked()) return in_child();
+    if (own() == nullptr) return read_only(tensor);
+    if (tensor.part_ != own()->part()) return foreign(tensor);
+    return {};
+  }
+
+  // Nothing is worth waiting for once the writer of the only slot is dead.
+  bool writer_died(const SharedTensor& tensor, Outcome outcome) {
+    if (outcome != Outcome::writing) return false;
+    Memory memory;
+    if (!dead_check()(tensor.part_, memory.load(&core_.reader().slots(*tensor.located_)->owner_epoch)))
+      return false;
+    // It may have published just before: what is there after its death is the answer.
+    return core_.reader().look(*tensor.located_).outcome == Outcome::writing;
+  }
+
+  template <typename Attempt>
+  Outcome patiently(const SharedTensor& tensor, uint64_t wait_ns, Attempt attempt) {
+    Waiting waiting(wait_ns);
+    for (;;) {
+      const Outcome outcome = attempt();
+      if (!waiting.again(outcome) || (waiting.long_wait() && writer_died(tensor, outcome))) return outcome;
+      Memory().pause();
+    }
+  }
+
+  SharedTensor tensor_of(FoundTensor found) const;
+  SharedTensor remember(FoundTensor found);
+  std::optional<SharedTensor> recall(std::string_view name);
+
+  // Half a kilobyte each; not many more than there can be tensors.
+  size_t index_names_max() const {
+    return std::min<size_t>(1u << 20, size_t{2} * core_.geometry().parts * core_.geometry().records);
+  }
+
+  const AttachOptions options_;
+  const pid_t process_ = ::getpid();
+  mutable coherence::SpaceCore<Memory> core_;
+  std::shared_mutex index_mutex_;
+  std::unordered_map<uint64_t, SharedTensor> index_;  // by hash; of two names with one, the last
+};
+
+template <typename Memory>
+std::vector<SharedTensor> SpaceOf<Memory>::list() {
+  std::vector<SharedTensor> tensors;
+  const coherence::Geometry& geometry = core_.geometry();
+  std::vector<char> name(layout::space_name_bytes_max);
+  for (uint32_t part = 0; part < geometry.parts; ++part)
+    for (uint32_t record = 0; record < geometry.records; ++record) {
+      FoundTensor found;
+      uint64_t word = 0;
+      if (core_.reader().describe(part, record, {}, &found, &word, name) != Outcome::done) continue;
+      if (coherence::has(word, layout::word_tentative)) continue;
+      found.name.assign(name.data(), found.shape.name_bytes);
+      tensors.push_back(tensor_of(std::move(found)));
+    }
+  return tensors;
+}
+
+template <typename Memory>
+SharedTensor SpaceOf<Memory>::tensor_of(FoundTensor found) const {
+  const auto kept = std::make_shared<const FoundTensor>(std::move(found));
+  const layout::TensorShape& shape = kept->shape;
+  SharedTensor tensor;
+  if (Memory::coherent) tensor.coherent_word_ = &core_.reader().slots(*kept)->word;
+  tensor.located_ = kept;
+  tensor.base_ = core_.geometry().base;
+  tensor.name_ = kept->name;
+  const Result<Shape> dimensions = Shape::from(std::span(shape.shape).first(shape.rank));
+  if (dimensions.ok()) tensor.shape_ = *dimensions;
+  std::copy(std::begin(shape.strides), std::end(shape.strides), tensor.strides_.begin());
+  tensor.bytes_ = shape.data_bytes;
+  tensor.part_ = kept->part;
+  tensor.dtype_ = dtype_from_number(shape.dtype).value_or(DType::u8);
+  tensor.hint_ = hint_from_number(shape.hint).value_or(TensorHint::none);
+  tensor.flags_ = shape.flags;
+  tensor.double_buffered_ = shape.slot_count == 2;
+  return tensor;
+}
+
+template <typename Memory>
+SharedTensor SpaceOf<Memory>::remember(FoundTensor found) {
+  SharedTensor tensor = tensor_of(std::move(found));
+  std::unique_lock lock(index_mutex_);
+  if (index_.size() >= index_names_max()) index_.clear();
+  index_.insert_or_assign(coherence::name_hash(tensor.name()), tensor);
+  return tensor;
+}
+
+// What was found before is right as long as its record still has the same incarnation.
+template <typename Memory>
+std::optional<SharedTensor> SpaceOf<Memory>::recall(std::string_view name) {
+  std::shared_lock lock(index_mutex_);
+  const auto known = index_.find(coherence::name_hash(name));
+  if (known == index_.end() || known->second.name() != name) return std::nullopt;
+  if (core_.reader().look(*known->second.located_).outcome == Outcome::gone) return std::nullopt;
+  return known->second;
+}
+
+}  // namespace terrace

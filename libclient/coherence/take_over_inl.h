@@ -1,0 +1,107 @@
+// OwnedPart: becoming a part's owner, and leaving it. The last owner may have died anywhere, or have been
+// hostile: every record is checked before it is believed.
+#pragma once
+
+namespace terrace::coherence {
+
+template <CoherenceMemory Memory>
+void OwnedPart<Memory>::set_owner(layout::PartState state) {
+  layout::PartOwner* const owner = geometry_.owner(part_);
+  memory_.store(&owner->epoch, epoch_);
+  memory_.store(&owner->host, host_);
+  memory_.store(&owner->pins_used, 0);
+  memory_.store(&owner->state, static_cast<uint64_t>(state));
+  memory_.write_back(owner, sizeof *owner, Step::take_over_written_back);
+}
+
+template <CoherenceMemory Memory>
+void OwnedPart<Memory>::take_over() {
+  std::lock_guard lock(mutex_);
+  // Of the data nothing is read but names, which describe() asks the memory for; a slot is stored whole.
+  memory_.invalidate(geometry_.part_at(part_), geometry_.records_end(), Step::take_over_invalidated);
+  memory_.load_barrier(Step::take_over_before_look);
+  set_owner(layout::PartState::repairing);
+  memory_.store_barrier(Step::none);
+  for (uint32_t index = 0; index < geometry_.pins; ++index) memory_.store(geometry_.pin(part_, index), 0);
+  memory_.write_back(geometry_.pin(part_, 0), uint64_t{geometry_.pins} * sizeof(uint64_t),
+                     Step::take_over_written_back);
+  free_ = FreeSpace(geometry_.data_bytes);
+  live_ = 0;
+  for (uint32_t index = 0; index < geometry_.records; ++index) {
+    const uint64_t word = memory_.load(word_at(index));
+    if (!has(word, layout::word_live)) continue;
+    ++live_;
+    if (!repair(index, word)) make_gone(index, word);
+  }
+  link_chains();
+  set_owner(layout::PartState::owned);
+  memory_.store_barrier(Step::none);  // what is late here is only late: who uses it has a barrier of its own
+}
+
+// Whether a live record stays. Its extent is taken, its word is even afterwards.
+template <CoherenceMemory Memory>
+bool OwnedPart<Memory>::repair(uint32_t index, uint64_t word) {
+  Located tensor;
+  uint64_t seen = 0;
+  if (has(word, layout::word_tentative)) return false;
+  // Nobody published that often: versions never wrap into the flags.
+  if (version_of(word) > layout::word_version_mask / 2) return false;
+  if (reader_.describe(part_, index, {}, &tensor, &seen) != Outcome::done) return false;
+  if (!free_.take_at(tensor.shape.extent_offset, tensor.shape.extent_bytes)) return false;
+  const uint64_t kept = layout::word_live | layout::word_linked | (word & layout::word_blank);
+  if (version_of(word) % 2 == 0) {
+    if (word != (kept | version_of(word)))
+      set_word(index, kept | version_of(word), Step::take_over_written_back);
+    return true;
+  }
+  if (!memory_.performs(Step::take_over_roll_back)) {
+    set_word(index, kept | (version_of(word) + 1), Step::take_over_written_back);
+    return true;
+  }
+  // Back to the slot of the version before, under a number that nobody saw: the next one but one has that slot,
+  // too. The only slot of a tensor may be half-written: its content is lost.
+  const uint64_t lost = tensor.shape.slot_count == 1 ? layout::word_blank : 0;
+  set_word(index, kept | lost | (version_of(word) - 1 + 4), Step::take_over_written_back);
+  return true;
+}
+
+// Everything between a live record and its home is linked, so that its name is found. Records far from their
+// homes, as only a hostile owner leaves them, get every record linked: right as well, only slower to search.
+template <CoherenceMemory Memory>
+void OwnedPart<Memory>::link_chains() {
+  uint64_t steps = 64 * uint64_t{geometry_.records};
+  bool linked = true;
+  for (uint32_t index = 0; index < geometry_.records && linked; ++index)
+    if (has(memory_.load(word_at(index)), layout::word_live)) linked = link_chain(index, &steps);
+  for (uint32_t index = 0; index < geometry_.records && !linked; ++index) link(index);
+}
+
+template <CoherenceMemory Memory>
+bool OwnedPart<Memory>::link_chain(uint32_t index, uint64_t* steps) {
+  const uint32_t mask = geometry_.records - 1;
+  for (uint32_t at = geometry_.home(memory_.load(&record(index)->slots.name_hash)); at != index;
+       at = (at + 1) & mask) {
+    if ((*steps)-- == 0) return false;
+    link(at);
+  }
+  return true;
+}
+
+template <CoherenceMemory Memory>
+void OwnedPart<Memory>::link(uint32_t index) {
+  const uint64_t word = memory_.load(word_at(index));
+  if (!has(word, layout::word_linked))
+    set_word(index, word | layout::word_linked, Step::take_over_written_back);
+}
+
+template <CoherenceMemory Memory>
+void OwnedPart<Memory>::release() {
+  std::lock_guard lock(mutex_);
+  layout::PartOwner* const owner = geometry_.owner(part_);
+  memory_.store(&owner->pins_used, 0);
+  memory_.store(&owner->state, static_cast<uint64_t>(layout::PartState::free));
+  memory_.write_back(owner, sizeof *owner, Step::release_written_back);
+  memory_.store_barrier(Step::release_written_back);
+}
+
+}  // namespace terrace::coherence

@@ -1,0 +1,193 @@
+#include "terrace/tensor_space.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "libclient/coherence/coherent_memory.h"
+#include "libclient/coherence/noncoherent_memory.h"
+#include "libclient/coherence/space_of.h"
+
+namespace terrace {
+
+using coherence::Outcome;
+using coherence::Step;
+
+static_assert((layout::word_live | layout::word_linked) == uint64_t{3} << 62);  // SharedTensor::stable_word
+
+namespace {
+
+constexpr uint64_t attempts_at_least = 64;
+constexpr uint64_t attempts_hot = 200'000;  // some milliseconds; then the processor is given up in between
+
+Error unsupported_memory() {
+  return Error{.code = ErrorCode::unsupported,
+               .where = "TensorSpace",
+               .detail = "tensor space: this processor cannot write back single cache lines"};
+}
+
+// Zeroes everything that says where something is, then the header, its magic last.
+template <typename Memory>
+void write_empty(Memory memory, std::span<std::byte> bytes, const layout::SpaceHeader& header,
+                 const coherence::Geometry& geometry) {
+  auto* const magic = reinterpret_cast<uint64_t*>(bytes.data());
+  memory.store(magic, 0);
+  memory.write_back(magic, sizeof(uint64_t), Step::none);
+  memory.store_barrier(Step::none);
+  for (uint32_t part = 0; part < geometry.parts; ++part) {
+    std::memset(geometry.part_at(part), 0, geometry.records_end());
+    memory.write_back(geometry.part_at(part), geometry.records_end(), Step::none);
+  }
+  memory.write(bytes.data() + sizeof(uint64_t), reinterpret_cast<const std::byte*>(&header) + sizeof(uint64_t),
+               sizeof header - sizeof(uint64_t));
+  memory.write_back(bytes.data(), sizeof header, Step::none);
+  memory.store_barrier(Step::none);
+  memory.store(magic, header.magic);
+  memory.write_back(magic, sizeof(uint64_t), Step::none);
+  memory.store_barrier(Step::none);
+}
+
+template <typename Memory>
+Result<std::unique_ptr<TensorSpace>> attach_as(const coherence::Geometry& geometry, AttachOptions options) {
+  auto space = std::make_unique<SpaceOf<Memory>>(geometry, std::move(options));
+  TERRACE_RETURN_IF_ERROR(space->claim());
+  return std::unique_ptr<TensorSpace>(std::move(space));
+}
+
+}  // namespace
+
+Status TensorSpace::format(std::span<std::byte> memory, const SpaceOptions& options) {
+  const bool coherent = options.coherence == SpaceCoherence::coherent;
+  if (!coherent && !coherence::NonCoherentMemory::supported()) return unsupported_memory();
+  TERRACE_ASSIGN_OR_RETURN(
+      layout::SpaceHeader header,
+      coherence::plan_header(
+          memory, {.parts = options.parts,
+                   .records = options.records_per_part,
+                   .pins = options.pins_per_part,
+                   .features = options.checksums.value_or(!coherent) ? layout::space_feature_checksums : 0,
+                   .mode = coherent ? layout::SpaceMode::coherent : layout::SpaceMode::noncoherent,
+                   .lease_epoch = options.lease_epoch.value}));
+  TERRACE_ASSIGN_OR_RETURN(const coherence::Geometry geometry, coherence::check_header(header, memory));
+  if (coherent)
+    write_empty(coherence::CoherentMemory(), memory, header, geometry);
+  else
+    write_empty(coherence::NonCoherentMemory(), memory, header, geometry);
+  return {};
+}
+
+Result<std::unique_ptr<TensorSpace>> TensorSpace::attach(std::span<std::byte> memory, AttachOptions options) {
+  layout::SpaceHeader header{};
+  if (memory.size() < sizeof header || reinterpret_cast<uintptr_t>(memory.data()) % 64 != 0)
+    return Error{.code = ErrorCode::not_found,
+                 .where = "TensorSpace::attach",
+                 .detail = "tensor space: the memory is shorter than a header, or not 64-byte aligned"};
+  // How the memory behaves is not known before it is read: dropping a line is right for both kinds.
+  const coherence::NonCoherentMemory careful;
+  careful.invalidate(memory.data(), sizeof header, Step::none);
+  careful.load_barrier(Step::none);
+  careful.read(&header, memory.data(), sizeof header);
+  careful.load_barrier(Step::none);
+  TERRACE_ASSIGN_OR_RETURN(const coherence::Geometry geometry, coherence::check_header(header, memory));
+  if (geometry.mode == layout::SpaceMode::coherent)
+    return attach_as<coherence::CoherentMemory>(geometry, std::move(options));
+  if (!coherence::NonCoherentMemory::supported()) return unsupported_memory();
+  return attach_as<coherence::NonCoherentMemory>(geometry, std::move(options));
+}
+
+bool Waiting::again(Outcome outcome) {
+  const bool may_change = outcome == Outcome::writing || outcome == Outcome::blank ||
+                          outcome == Outcome::pinned || outcome == Outcome::raced;
+  if (!may_change) return false;
+  ++attempts_;
+  if (outcome == Outcome::raced && attempts_ < attempts_at_least) return true;
+  if (wait_ns_ == 0) return false;
+  if (begin_ns_ == 0) begin_ns_ = clock_.now_ns();
+  if (attempts_ % 16 == 0 && clock_.now_ns() - begin_ns_ >= wait_ns_) return false;
+  if (attempts_ > attempts_hot) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  return true;
+}
+
+Error SpaceBase::error_of(Outcome outcome, const SharedTensor& tensor, bool dead) {
+  const std::string who = "tensor " + quoted_name(tensor.name());
+  const auto make = [](ErrorCode code, std::string detail) {
+    return Error{.code = code, .where = "TensorSpace", .detail = std::move(detail)};
+  };
+  if (dead)
+    return make(
+        ErrorCode::unavailable,
+        who + ": its writer died while it wrote the only slot; it has content again once a new owner of part " +
+            std::to_string(tensor.part()) + " publishes it");
+  switch (outcome) {
+    case Outcome::writing: return make(ErrorCode::busy, who + " is being written; wait longer");
+    case Outcome::blank: return make(ErrorCode::busy, who + ": no such version was published yet; wait longer");
+    case Outcome::raced:
+      return make(ErrorCode::busy, who + " is written faster than it can be read; wait longer");
+    case Outcome::pinned:
+      return make(ErrorCode::busy, who + ": the bytes are read in place by another holder; wait longer");
+    case Outcome::disowned:
+      return make(ErrorCode::permission_denied, who + ": part " + std::to_string(tensor.part()) +
+                                                    " has another owner by now; attach again to get a part");
+    case Outcome::gone: return make(ErrorCode::not_found, who + " was removed");
+    case Outcome::corrupt: return make(ErrorCode::corrupt, who + ": the bytes do not have their checksum");
+    case Outcome::full:
+      return make(ErrorCode::limit_exceeded,
+                  who + ": this holder reads as many tensors in place as it has pins; drop one");
+    default: return make(ErrorCode::internal, who + ": an answer that does not belong here");
+  }
+}
+
+Error SpaceBase::read_only(const SharedTensor& tensor) {
+  return Error{.code = ErrorCode::permission_denied,
+               .where = "TensorSpace",
+               .detail = "tensor " + quoted_name(tensor.name()) +
+                         ": this holder owns no part and can only copy; attach with ownership"};
+}
+
+Error SpaceBase::foreign(const SharedTensor& tensor) {
+  return Error{.code = ErrorCode::permission_denied,
+               .where = "TensorSpace",
+               .detail = "tensor " + quoted_name(tensor.name()) + " is in part " +
+                         std::to_string(tensor.part()) + ", which another holder owns"};
+}
+
+TensorPin::TensorPin(TensorPin&& other) noexcept
+    : space_(std::exchange(other.space_, nullptr)),
+      pin_(other.pin_),
+      version_(other.version_),
+      bytes_(std::exchange(other.bytes_, {})) {}
+
+TensorPin& TensorPin::operator=(TensorPin&& other) noexcept {
+  if (this == &other) return *this;
+  reset();
+  space_ = std::exchange(other.space_, nullptr);
+  pin_ = other.pin_;
+  version_ = other.version_;
+  bytes_ = std::exchange(other.bytes_, {});
+  return *this;
+}
+
+void TensorPin::reset() {
+  if (space_ != nullptr) std::exchange(space_, nullptr)->unpin(pin_);
+  bytes_ = {};
+}
+
+TensorWrite::TensorWrite(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TensorWrite::TensorWrite(TensorWrite&& other) noexcept = default;
+
+TensorWrite::~TensorWrite() {
+  if (state_ != nullptr && state_->open) state_->space->abort_write(state_->ticket);
+}
+
+std::span<std::byte> TensorWrite::bytes() const {
+  return state_->ticket.bytes;
+}
+
+uint64_t TensorWrite::publish() {
+  TERRACE_CHECK(state_->open, "a version is published once");
+  state_->open = false;
+  return state_->space->finish_write(state_->ticket);
+}
+
+}  // namespace terrace

@@ -1,0 +1,20 @@
+// Whether memory is mapped from a dax device, whose pages must not be pinned by a driver: the kernel's removal
+// of the device, which is how such a lease is fenced, waits for pins or, on some kernels, goes wrong on them
+// (docs/operations/devdax.md).
+//
+// Threads   Any.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace terrace::device {
+
+// By a text as /proc/self/maps has it. A path's last part tells: daxX.Y, in whatever folder it is seen.
+bool maps_show_dax(std::string_view maps, std::span<const std::byte> memory);
+
+// Of this process now. When the kernel does not say (no /proc), true: then nothing is pinned.
+bool lies_on_dax(std::span<const std::byte> memory);
+
+}  // namespace terrace::device

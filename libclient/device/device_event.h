@@ -1,0 +1,33 @@
+// What stands behind a DeviceEvent: finished once, by the thread of a stream, and waited for by anybody.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+
+#include "core/base/unique_fd.h"
+#include "terrace/device_memory.h"
+
+namespace terrace {
+
+class DeviceEvent::State {
+ public:
+  void finish(Status status);  // once
+
+  bool done() const { return done_.load(std::memory_order_acquire); }  // pairs with the release in finish()
+  Status wait();
+  Result<bool> wait_for(uint64_t timeout_ns);
+  Result<int> fd();
+
+ private:
+  Status status() const { return error_ ? Status(*error_) : Status(); }
+
+  std::atomic<bool> done_ = false;
+  std::mutex mutex_;
+  std::condition_variable finished_;
+  std::optional<Error> error_;  // written before done_
+  UniqueFd fd_;                 // made when somebody asks for it
+};
+
+}  // namespace terrace

@@ -1,0 +1,248 @@
+#include "libclient/device/replica_table.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace terrace {
+namespace {
+
+std::string tensor_text(std::string_view name, uint64_t id) {
+  return "tensor " + std::to_string(id) + " " + quoted_name(name);
+}
+
+// What went wrong with a copy, and of which tensor.
+Status told_of(Status copied, std::string_view name, uint64_t id, const char* where_to) {
+  if (copied.ok()) return copied;
+  Error error = std::move(copied).error();
+  error.detail = tensor_text(name, id) + " was not copied " + where_to + ": " + error.detail;
+  return error;
+}
+
+Error refused(ErrorCode code, const char* where, std::string text) {
+  return {code, 0, where, std::move(text)};
+}
+
+}  // namespace
+
+Status Replica::Table::start() {
+  TERRACE_ASSIGN_OR_RETURN(up_, device_->make_stream());
+  TERRACE_ASSIGN_OR_RETURN(down_, device_->make_stream());
+  return {};
+}
+
+void Replica::Table::close() {
+  up_.reset();  // their last copies take the mutex
+  down_.reset();
+  Buffers dead;
+  const std::lock_guard lock(mutex_);
+  while (!order_.empty()) unlist(order_.begin(), 0, dead);
+}
+
+Result<Replica> Replica::Table::fetch(const ReplicaSource& source, uint64_t version) {
+  if (source.bytes.empty()) {
+    return refused(ErrorCode::invalid_argument, "DeviceReplicas::fetch",
+                   tensor_text(source.name, source.id) + " has no bytes");
+  }
+  Buffers dead;
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<DeviceBuffer> buffer;
+  if (const auto found = entries_.find(source.id); found != entries_.end()) {
+    const std::shared_ptr<Entry>& entry = *found->second;
+    if (entry->version == version && entry->bytes == source.bytes.size()) {
+      ++counts_.hits;
+      order_.splice(order_.begin(), order_, found->second);
+      return pin(entry);
+    }
+    TERRACE_RETURN_IF_ERROR(check_stale(*entry, source, version));
+    ++counts_.stale;
+    buffer = unlist(found->second, source.bytes.size(), dead);
+  }
+  if (buffer == nullptr) TERRACE_RETURN_IF_ERROR(make_room(source, buffer, dead));
+  if (buffer == nullptr) {
+    TERRACE_ASSIGN_OR_RETURN(buffer, allocate(source));
+  }
+  auto entry = std::make_shared<Entry>();
+  entry->id = source.id;
+  entry->name = source.name;
+  entry->version = version;
+  entry->bytes = source.bytes.size();
+  entry->buffer = std::move(buffer);
+  TERRACE_RETURN_IF_ERROR(begin_upload(entry, source));
+  ++counts_.misses;
+  resident_bytes_ += entry->bytes;
+  order_.push_front(entry);
+  entries_[source.id] = order_.begin();
+  entry->listed = true;
+  return pin(entry);
+}
+
+// Whether another version than the asked one may go.
+Status Replica::Table::check_stale(const Entry& entry, const ReplicaSource& source, uint64_t version) const {
+  constexpr const char* where = "DeviceReplicas::fetch";
+  const uint64_t here = entry.version;
+  const std::string text = tensor_text(source.name, source.id);
+  if (version == here) {
+    return refused(ErrorCode::invalid_argument, where,
+                   text + " has " + std::to_string(entry.bytes) + " bytes at version " + std::to_string(here) +
+                       ", not " + std::to_string(source.bytes.size()) + ": two tensors under one id?");
+  }
+  if (version < here) {
+    return refused(ErrorCode::invalid_argument, where,
+                   text + " is at version " + std::to_string(here) + " in tier hbm, newer than the asked " +
+                       std::to_string(version) + ": acquire it again");
+  }
+  if (entry.modified) {
+    return refused(ErrorCode::busy, where,
+                   text + " was modified in tier hbm since version " + std::to_string(here) + " (" +
+                       std::to_string(entry.bytes) + " bytes), and on the host, now at version " +
+                       std::to_string(version) + ": write it back or discard it");
+  }
+  return {};
+}
+
+Status Replica::Table::begin_upload(const std::shared_ptr<Entry>& entry, const ReplicaSource& source) {
+  const uint64_t version = entry->version;
+  Result<DeviceEvent> event = up_->upload(
+      entry->buffer, 0, source.bytes, [this, entry, version, version_now = source.version_now](Status copied) {
+        const bool moved_on = copied.ok() && version_now && version_now() != version;
+        return uploaded(entry, std::move(copied), moved_on);
+      });
+  if (!event.ok()) return std::move(event).error();
+  entry->ready = std::move(*event);
+  entry->copying = true;
+  moving_bytes_ += entry->bytes;
+  return {};
+}
+
+Status Replica::Table::uploaded(const std::shared_ptr<Entry>& entry, Status copied, bool moved_on) {
+  Buffers dead;
+  const std::lock_guard lock(mutex_);
+  entry->copying = false;
+  moving_bytes_ -= entry->bytes;
+  if (copied.ok() && !moved_on) {
+    counts_.uploaded_bytes += entry->bytes;
+  } else {
+    ++(moved_on ? counts_.refused : counts_.failed);
+    if (entry->listed) unlist(entries_.at(entry->id), 0, dead);  // D3
+  }
+  release_if_unused(*entry, dead);
+  trim(dead);
+  if (!moved_on) return told_of(std::move(copied), entry->name, entry->id, "to tier hbm");
+  return refused(ErrorCode::busy, "DeviceReplicas::fetch",
+                 tensor_text(entry->name, entry->id) + " was written on the host while its version " +
+                     std::to_string(entry->version) + " was copied: acquire it and fetch again");
+}
+
+Status Replica::Table::mark_modified(const Replica& replica) {
+  constexpr const char* where = "DeviceReplicas::mark_modified";
+  const std::lock_guard lock(mutex_);
+  Entry& entry = *replica.entry_;
+  const std::string text = tensor_text(entry.name, entry.id);
+  if (entry.copying) return refused(ErrorCode::busy, where, text + " is still being copied: wait for ready()");
+  if (entry.writing) return refused(ErrorCode::busy, where, text + " is being written back");
+  if (!entry.listed) {
+    return refused(
+        ErrorCode::cancelled, where,
+        text + " is no longer the replica of its tensor: the host has a newer version, or it was discarded");
+  }
+  if (!entry.modified) modified_bytes_ += entry.bytes;
+  entry.modified = true;
+  return {};
+}
+
+Result<DeviceEvent> Replica::Table::write_back(const Replica& replica, std::span<std::byte> to,
+                                               uint64_t new_version) {
+  constexpr const char* where = "DeviceReplicas::write_back";
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Entry>& entry = replica.entry_;
+  const std::string text = tensor_text(entry->name, entry->id);
+  if (entry->writing) return refused(ErrorCode::busy, where, text + " is being written back already");
+  if (!entry->listed || !entry->modified) {
+    return refused(ErrorCode::invalid_argument, where, text + " has no modified replica to write back");
+  }
+  if (to.size() != entry->bytes || new_version <= entry->version) {
+    return refused(ErrorCode::invalid_argument, where,
+                   text + " has " + std::to_string(entry->bytes) + " bytes at version " +
+                       std::to_string(entry->version) + ": not written back to " + std::to_string(to.size()) +
+                       " bytes as version " + std::to_string(new_version));
+  }
+  Result<DeviceEvent> event =
+      down_->download(to, entry->buffer, 0, [this, kept = entry, new_version](Status copied) {
+        return written(kept, std::move(copied), new_version);
+      });
+  if (!event.ok()) return event;
+  entry->writing = true;
+  moving_bytes_ += entry->bytes;
+  return event;
+}
+
+Status Replica::Table::written(const std::shared_ptr<Entry>& entry, Status copied, uint64_t new_version) {
+  Buffers dead;
+  const std::lock_guard lock(mutex_);
+  entry->writing = false;
+  moving_bytes_ -= entry->bytes;
+  if (copied.ok()) {
+    counts_.written_back_bytes += entry->bytes;
+    if (entry->modified) {  // not discarded meanwhile
+      entry->modified = false;
+      entry->version = new_version;
+      modified_bytes_ -= entry->bytes;
+    }
+  }
+  release_if_unused(*entry, dead);
+  trim(dead);
+  return told_of(std::move(copied), entry->name, entry->id, "back from tier hbm");
+}
+
+Status Replica::Table::invalidate(uint64_t id, uint64_t version_now) {
+  Buffers dead;
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return {};
+  const Entry& entry = **found->second;
+  const uint64_t here = entry.version;
+  if (here >= version_now) return {};
+  if (entry.modified) {
+    return refused(ErrorCode::busy, "DeviceReplicas::invalidate",
+                   tensor_text(entry.name, id) + " was modified in tier hbm since version " +
+                       std::to_string(here) + ", and the host is at " + std::to_string(version_now) +
+                       ": write it back or discard it");
+  }
+  unlist(found->second, 0, dead);
+  return {};
+}
+
+void Replica::Table::discard(uint64_t id) {
+  Buffers dead;
+  const std::lock_guard lock(mutex_);
+  if (const auto found = entries_.find(id); found != entries_.end()) unlist(found->second, 0, dead);
+}
+
+ReplicaState Replica::Table::state(uint64_t id, uint64_t version) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return ReplicaState::invalid;
+  const Entry& entry = **found->second;
+  if (entry.modified) return ReplicaState::modified;
+  return entry.version == version && !entry.copying ? ReplicaState::shared : ReplicaState::invalid;
+}
+
+void Replica::Table::set_budget(uint64_t bytes) {
+  Buffers dead;
+  const std::lock_guard lock(mutex_);
+  budget_bytes_ = bytes;
+  trim(dead);
+}
+
+ReplicaStats Replica::Table::stats() const {
+  const std::lock_guard lock(mutex_);
+  ReplicaStats stats = counts_;
+  stats.budget_bytes = budget_bytes_;
+  stats.resident_bytes = resident_bytes_;
+  stats.pinned_bytes = pinned_bytes_;
+  stats.modified_bytes = modified_bytes_;
+  stats.replicas = entries_.size();
+  return stats;
+}
+
+}  // namespace terrace

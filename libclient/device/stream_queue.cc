@@ -1,0 +1,210 @@
+#include "libclient/device/stream_queue.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <system_error>
+
+namespace terrace::device {
+namespace {
+
+// The program's signals are not for our threads; what the processor raises is.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    for (const int raised : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) ::sigdelset(&all, raised);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+Error bad_part(const DeviceBuffer& buffer, uint64_t offset, uint64_t bytes) {
+  return {ErrorCode::invalid_argument, 0, "DeviceStream",
+          std::to_string(bytes) + " bytes at " + std::to_string(offset) + " are not inside a buffer of " +
+              std::to_string(buffer.bytes()) + " bytes"};
+}
+
+bool for_engine(const CopyOperation& operation) {
+  return operation.kind != CopyKind::record && operation.bytes != 0;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceStream>> StreamQueue::make(std::shared_ptr<DeviceMemory> device,
+                                                        std::unique_ptr<CopyEngine> engine) {
+  std::unique_ptr<StreamQueue> made(new StreamQueue(std::move(device), std::move(engine)));
+  TERRACE_RETURN_IF_ERROR(made->start());
+  return std::unique_ptr<DeviceStream>(std::move(made));
+}
+
+Status StreamQueue::start() {
+  try {
+    const SignalsBlocked blocked;
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    return Error{ErrorCode::limit_exceeded, error.code().value(), "DeviceMemory::make_stream",
+                 "no thread for a stream's copies: mend the limit of processes (ulimit -u)"};
+  }
+  return {};
+}
+
+StreamQueue::~StreamQueue() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+Result<std::shared_ptr<Allocation>> StreamQueue::check(const std::shared_ptr<DeviceBuffer>& buffer,
+                                                       uint64_t offset, uint64_t bytes,
+                                                       bool may_be_a_peer) const {
+  const auto allocation = std::dynamic_pointer_cast<Allocation>(buffer);
+  const bool ours = allocation != nullptr && &allocation->owner() == device_.get();
+  // The driver copies between its own devices.
+  const bool peer = allocation != nullptr && may_be_a_peer && device_->info().kind == DeviceKind::cuda &&
+                    allocation->owner().info().kind == DeviceKind::cuda;
+  if (!ours && !peer) {
+    return Error{ErrorCode::invalid_argument, 0, "DeviceStream",
+                 "the buffer is not one of the stream's device"};
+  }
+  if (offset > buffer->bytes() || bytes > buffer->bytes() - offset) return bad_part(*buffer, offset, bytes);
+  if (const Status health = device_->health(); !health.ok()) {
+    return Error{ErrorCode::unavailable, 0, "DeviceStream", "the device was lost: " + health.error().detail};
+  }
+  return allocation;
+}
+
+Result<DeviceEvent> StreamQueue::upload(const std::shared_ptr<DeviceBuffer>& to, uint64_t to_offset,
+                                        std::span<const std::byte> from, Finish finish) {
+  CopyOperation operation;
+  TERRACE_ASSIGN_OR_RETURN(operation.to, check(to, to_offset, from.size(), false));
+  operation.kind = CopyKind::upload;
+  operation.device_to = to->address() + to_offset;
+  operation.host_from = from.data();
+  operation.bytes = from.size();
+  operation.finish = std::move(finish);
+  return enqueue(std::move(operation));
+}
+
+Result<DeviceEvent> StreamQueue::download(std::span<std::byte> to, const std::shared_ptr<DeviceBuffer>& from,
+                                          uint64_t from_offset, Finish finish) {
+  CopyOperation operation;
+  TERRACE_ASSIGN_OR_RETURN(operation.from, check(from, from_offset, to.size(), false));
+  operation.kind = CopyKind::download;
+  operation.device_from = from->address() + from_offset;
+  operation.host_to = to.data();
+  operation.bytes = to.size();
+  operation.finish = std::move(finish);
+  return enqueue(std::move(operation));
+}
+
+Result<DeviceEvent> StreamQueue::copy(const std::shared_ptr<DeviceBuffer>& to, uint64_t to_offset,
+                                      const std::shared_ptr<DeviceBuffer>& from, uint64_t from_offset,
+                                      uint64_t bytes, Finish finish) {
+  CopyOperation operation;
+  TERRACE_ASSIGN_OR_RETURN(operation.to, check(to, to_offset, bytes, false));
+  TERRACE_ASSIGN_OR_RETURN(operation.from, check(from, from_offset, bytes, true));
+  operation.kind = CopyKind::copy;
+  operation.device_to = to->address() + to_offset;
+  operation.device_from = from->address() + from_offset;
+  operation.bytes = bytes;
+  operation.finish = std::move(finish);
+  return enqueue(std::move(operation));
+}
+
+DeviceEvent StreamQueue::record() {
+  return enqueue({});
+}
+
+void StreamQueue::wait(DeviceEvent event) {
+  CopyOperation operation;
+  operation.kind = CopyKind::wait;
+  operation.awaited = std::move(event);
+  enqueue(std::move(operation));
+}
+
+DeviceEvent StreamQueue::enqueue(CopyOperation operation) {
+  operation.event = std::make_shared<DeviceEvent::State>();
+  operation.ready_at = std::chrono::steady_clock::now();
+  DeviceEvent event(operation.event);
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(operation));
+  }
+  wake_.notify_one();
+  return event;
+}
+
+void StreamQueue::run() {
+  ::pthread_setname_np(::pthread_self(), "terrace-copy");
+  engine_->enter();
+  while (true) {
+    std::unique_lock lock(mutex_);
+    if (begun_.empty()) wake_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+    if (!queue_.empty() && begun_.size() < engine_->depth()) {
+      CopyOperation next = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      finish_done();
+      begin(std::move(next));
+      continue;
+    }
+    lock.unlock();
+    if (begun_.empty()) return;  // closing
+    finish_oldest();
+  }
+}
+
+void StreamQueue::begin(CopyOperation operation) {
+  if (operation.kind == CopyKind::wait) {
+    // What was begun must not wait for the event: it may be what another stream waits for before it.
+    finish_all();
+    (void)operation.awaited.wait();
+    waited_until_ = std::chrono::steady_clock::now();
+    operation.event->finish({});
+    return;
+  }
+  operation.ready_at = std::max(operation.ready_at, waited_until_);
+  if (for_engine(operation)) {
+    operation.begun = engine_->begin(operation, [this] { finish_oldest(); });
+  }
+  begun_.push_back(std::move(operation));
+}
+
+void StreamQueue::finish_oldest() {
+  CopyOperation operation = std::move(begun_.front());
+  begun_.pop_front();
+  Status status = std::move(operation.begun);
+  if (status.ok() && for_engine(operation)) status = engine_->finish_oldest();
+  operation.to.reset();  // Q2
+  operation.from.reset();
+  if (operation.finish) status = operation.finish(std::move(status));
+  operation.finish = nullptr;
+  operation.event->finish(std::move(status));
+}
+
+// What is done is told before the next is begun, which may take long.
+void StreamQueue::finish_done() {
+  while (!begun_.empty()) {
+    const CopyOperation& oldest = begun_.front();
+    if (for_engine(oldest) && oldest.begun.ok() && !engine_->oldest_is_done()) return;
+    finish_oldest();
+  }
+}
+
+void StreamQueue::finish_all() {
+  while (!begun_.empty()) finish_oldest();
+}
+
+}  // namespace terrace::device

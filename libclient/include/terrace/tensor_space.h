@@ -1,0 +1,256 @@
+// A tensor space: named tensors in memory that several processes, on one or several hosts, write and read at
+// once; usually a lease of mode shared_coherent, mapped. It has a fixed number of parts. Each holder owns one:
+// it creates, writes and removes tensors there, and reads those of all parts, by copy or in place.
+//
+//   a reader never gets a torn tensor, nor an older one than was published before it asked
+//   a writer that dies leaves the last published version of a double-buffered tensor, readable at once
+//   no step needs the other side: no lock is shared, no holder waits for one that died
+//
+// Bytes: docs/formats/tensor_space.md. Protocol: docs/design/0015-coherence.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/base/ids.h"
+#include "core/base/result.h"
+#include "terrace/catalog.h"
+#include "terrace/tensor.h"
+
+namespace terrace {
+
+// A property of the memory: whether the hardware keeps the caches of all hosts that map it coherent. A space
+// that claims more than is true loses bytes.
+enum class SpaceCoherence : uint8_t {
+  coherent,     // one host, or a fabric with hardware coherence: a check for news is one load
+  noncoherent,  // cache lines are written back and dropped explicitly (x86-64)
+};
+
+struct SpaceOptions {
+  uint32_t parts = 8;                // as many holders at once; at most 64
+  uint32_t records_per_part = 4096;  // rounded up to a power of two; three quarters of them can be in use
+  uint32_t pins_per_part = 256;      // tensors that one holder reads in place at once
+  SpaceCoherence coherence = SpaceCoherence::coherent;
+  // Every published slot has a crc32c, which every reader compares. Nothing: where coherence is noncoherent.
+  std::optional<bool> checksums = std::nullopt;
+  LeaseEpoch lease_epoch = {};  // of the lease that the memory belongs to
+};
+
+// Who may own which part. A part has one owner at a time, each under a greater epoch than the one before.
+//
+// Threads   Any.
+class OwnershipSource {
+ public:
+  virtual ~OwnershipSource() = default;
+  // Makes the caller the owner of `part`, and says under which epoch. `last_epoch` reads the epoch of the last
+  // owner from the part; it is called when nobody else can become the owner any more.
+  // Errors    busy  another holder owns it
+  virtual Result<uint64_t> claim(uint32_t part, const std::function<uint64_t()>& last_epoch) = 0;
+  virtual void release(uint32_t part) = 0;
+  // Whether the owner under `epoch` can store nothing any more, and nothing of what it stored is still in a
+  // cache of its host. false when in doubt.
+  virtual bool is_dead(uint32_t part, uint64_t epoch) = 0;
+};
+
+// Ownership among the processes of one machine that map one file: open-file-description locks on bytes far
+// behind its end. The kernel drops them when the process is gone, however it went. A child that was forked and
+// lives on keeps its parent's parts alive, and can do nothing with them. `space_offset` is where the space
+// begins in the file, when it is not the only one there. Not for a lease that may move: its new memory is
+// another file, without the locks.
+//
+// Errors    permission_denied  the file cannot be opened again by this process (it needs a description of its
+//                              own, as descriptors of one lease may share one)
+Result<std::shared_ptr<OwnershipSource>> ownership_by_locks(int fd, uint64_t space_offset = 0);
+
+namespace coherence {
+struct Located;
+}
+
+// A tensor that was created or found, for use with spaces on the same mapped memory. Stays valid as a value as
+// long as that is mapped and not formatted anew; once the tensor is removed every use says not_found.
+//
+// Threads   A plain value.
+class SharedTensor {
+ public:
+  std::string_view name() const { return name_; }
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  const Strides& strides() const { return strides_; }
+  TensorHint hint() const { return hint_; }
+  uint8_t flags() const { return flags_; }
+  uint64_t bytes() const { return bytes_; }
+  uint32_t part() const { return part_; }
+  bool double_buffered() const { return double_buffered_; }
+
+ private:
+  template <typename Memory>
+  friend class SpaceOf;
+  friend class TensorSpace;
+  // What the word of a tensor says that is stable at `version`.
+  static constexpr uint64_t stable_word(uint64_t version) { return uint64_t{3} << 62 | version; }
+
+  const uint64_t* coherent_word_ = nullptr;  // where one load is enough
+  const void* base_ = nullptr;               // of the memory that it was found in
+  std::shared_ptr<const coherence::Located> located_;
+  std::string_view name_;  // in located_'s block
+  Shape shape_;
+  Strides strides_{};
+  uint64_t bytes_ = 0;
+  uint32_t part_ = 0;
+  DType dtype_ = DType::u8;
+  TensorHint hint_ = TensorHint::none;
+  uint8_t flags_ = 0;
+  bool double_buffered_ = false;
+};
+
+// A version that is read in place: its bytes stay as they are until this is destroyed. While it lives the
+// tensor cannot be removed, and its writer cannot go further than the other slot of a double-buffered tensor.
+//
+// Ownership  Uses the space, which must outlive it.
+class TensorPin {
+ public:
+  TensorPin() = default;
+  TensorPin(TensorPin&& other) noexcept;
+  TensorPin& operator=(TensorPin&& other) noexcept;
+  ~TensorPin() { reset(); }
+
+  std::span<const std::byte> bytes() const { return bytes_; }  // 64-byte aligned
+  uint64_t version() const { return version_; }
+  void reset();
+
+ private:
+  template <typename Memory>
+  friend class SpaceOf;
+  class TensorSpace* space_ = nullptr;
+  uint32_t pin_ = 0;
+  uint64_t version_ = 0;
+  std::span<const std::byte> bytes_;
+};
+
+// A slot that is being written. Fill all of bytes(), whose content is undefined, then publish(). Destroyed
+// without it, a double-buffered tensor keeps its content, under a greater number, and the content of another is
+// lost. Other threads' stores that go past the caches (movnt) need an sfence of theirs before publish().
+//
+// Ownership  Uses the space, which must outlive it.
+class TensorWrite {
+ public:
+  TensorWrite(TensorWrite&& other) noexcept;
+  TensorWrite& operator=(TensorWrite&&) = delete;
+  ~TensorWrite();
+
+  std::span<std::byte> bytes() const;
+  // Visible to every holder when it returns. Returns the new version; 0 in a forked child: nothing is
+  // published.
+  uint64_t publish();
+
+ private:
+  template <typename Memory>
+  friend class SpaceOf;
+  struct State;
+  explicit TensorWrite(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+struct AttachOptions {
+  // Where the right to own a part comes from. None: this holder only reads, and only by copy.
+  std::shared_ptr<OwnershipSource> ownership = nullptr;
+  // false: `ownership` is only asked who is dead, so that a reader without a part is told at once that a writer
+  // died over the only slot.
+  bool own_a_part = true;
+  std::optional<uint32_t> part = std::nullopt;  // nothing: the first that can be had
+  uint64_t host = 0;                            // for people: who owns which part
+};
+
+struct CreateOptions {
+  bool double_buffered =
+      true;  // the last version stays readable while the next one is written; twice the bytes
+  uint64_t wait_ns = 1'000'000'000;  // while others create the same name
+};
+
+// Ownership  Borrows the memory, which must stay mapped.
+// Threads    All calls from any thread. Errors are about the tensor named in their text.
+class TensorSpace {
+ public:
+  // Makes an empty space of `memory`. Nobody may have it attached.
+  // Errors    invalid_argument    numbers out of bounds, memory not aligned to 64 bytes
+  //           capacity_exhausted  the memory is too small for these numbers; says how much is needed
+  static Status format(std::span<std::byte> memory, const SpaceOptions& options = {});
+
+  // Errors    not_found, version_mismatch, corrupt  as CatalogReader::open
+  //           busy         all parts (or the one that is wanted) are owned by others
+  //           unsupported  a noncoherent space on a processor without cache-line write-back
+  static Result<std::unique_ptr<TensorSpace>> attach(std::span<std::byte> memory, AttachOptions options = {});
+
+  virtual ~TensorSpace() = default;  // gives the part back; pins and writes must be gone
+
+  virtual std::optional<uint32_t> part() const = 0;  // of this holder
+  virtual uint32_t parts() const = 0;
+  virtual SpaceCoherence coherence() const = 0;
+  virtual uint64_t free_bytes() const = 0;          // of its part, for names and data
+  virtual uint64_t largest_free_bytes() const = 0;  // the biggest hole among them
+
+  // A tensor in this holder's part, under a name that no part has. It has no content yet.
+  // Errors    already_exists      open it instead
+  //           busy                others were creating the same name for all of wait_ns
+  //           capacity_exhausted  no record or no hole for it; says how many bytes are short
+  //           permission_denied   this holder only reads
+  //           invalid_argument, limit_exceeded  name, dtype or shape
+  virtual Result<SharedTensor> create(const TensorSpec& spec, const CreateOptions& options = {}) = 0;
+  // O(parts); a name that was found before costs less.
+  // Errors    not_found; corrupt (a record that should be it makes no sense); busy (it keeps changing)
+  virtual Result<SharedTensor> open(std::string_view name) = 0;
+  // Every tensor there is, in no order. A snapshot of each, not of all.
+  virtual std::vector<SharedTensor> list() = 0;
+  // Errors    permission_denied  another holder's
+  //           busy               somebody reads it in place, or it is being written
+  //           not_found          it is removed already
+  virtual Status remove(const SharedTensor& tensor, uint64_t wait_ns = 0) = 0;
+
+  // The newest version, or an error as in read().
+  virtual Result<uint64_t> version(const SharedTensor& tensor) = 0;
+  // Whether a local copy of `version` is the newest: one load and a compare where the memory is coherent and it
+  // is. false: read() says why.
+  bool is_current(const SharedTensor& tensor, uint64_t version) {
+    if (tensor.coherent_word_ != nullptr && __atomic_load_n(tensor.coherent_word_, __ATOMIC_ACQUIRE) ==
+                                                SharedTensor::stable_word(version)) [[likely]]
+      return true;
+    return is_current_slowly(tensor, version);
+  }
+
+  // Copies the newest version into `into`, bytes() long, unless the caller has it: `known`. Returns its number.
+  // Errors    busy              it is being written and has one slot, or was never published: wait longer
+  //           unavailable       the only slot was being written when its writer died: nothing is there
+  //           not_found         it was removed
+  //           corrupt           the bytes do not have their checksum
+  //           invalid_argument  `into` has another length
+  virtual Result<uint64_t> read(const SharedTensor& tensor, std::span<std::byte> into, uint64_t known = 0,
+                                uint64_t wait_ns = 0) = 0;
+  // The newest version in place.
+  // Errors    as read(); limit_exceeded (no pin left), permission_denied (this holder only reads)
+  virtual Result<TensorPin> pin(const SharedTensor& tensor, uint64_t wait_ns = 0) = 0;
+  // Until there is a version of at least `version` (0: any). Polls. Returns its number. A write that was given
+  // up and a part's new owner may give the same content a greater number.
+  // Errors    as read(); busy: not within wait_ns
+  virtual Result<uint64_t> wait_for_version(const SharedTensor& tensor, uint64_t version, uint64_t wait_ns) = 0;
+
+  // Errors    permission_denied  another holder's
+  //           busy               another thread writes it, or its slot is read in place
+  //           not_found          it was removed
+  virtual Result<TensorWrite> write(const SharedTensor& tensor, uint64_t wait_ns = 0) = 0;
+  // The same with bytes that are there already.
+  virtual Result<uint64_t> publish(const SharedTensor& tensor, std::span<const std::byte> bytes,
+                                   uint64_t wait_ns = 0) = 0;
+
+ protected:
+  friend class TensorPin;
+  virtual bool is_current_slowly(const SharedTensor& tensor, uint64_t version) = 0;
+  virtual void unpin(uint32_t pin) = 0;
+};
+
+}  // namespace terrace
