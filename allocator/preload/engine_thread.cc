@@ -54,7 +54,8 @@ namespace {
 using tiering::Residency;
 
 constexpr size_t stack_bytes = 256 * 1024;
-constexpr int unshare_descriptors = 1 << 1;  // CLOSE_RANGE_UNSHARE
+constexpr uint64_t naming_patience_ns = 100'000'000;  // then it is looked again
+constexpr int unshare_descriptors = 1 << 1;           // CLOSE_RANGE_UNSHARE
 
 // The descriptor of a source, over the engine thread's own connection; -1.
 int fetch(Link& link, supply::RequestKind kind, uint64_t key) {
@@ -376,7 +377,9 @@ void begin_moving() {
 }
 
 void* run_engine(void*) {
-  ::prctl(PR_SET_NAME, "terrace-tier", 0, 0, 0);
+  ::prctl(PR_SET_NAME, engine_thread_name, 0, 0, 0);  // inherited by the threads that it makes
+  shared.named.store(1, std::memory_order_release);
+  futex_wake(&shared.named);
   // Lower numbers than ours stay free, so that none of ours is ever taken for stdin, stdout or stderr.
   int failed = ::syscall(SYS_close_range, 0, ~0u, unshare_descriptors) == 0 ? 0 : errno;
   if (failed == 0) failed = open_engine();
@@ -406,7 +409,11 @@ bool start_thread() {
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  shared.named.store(0, std::memory_order_relaxed);
   const bool ok = ::pthread_create(&shared.thread, &attributes, run_engine, nullptr) == 0;
+  // Until then a signal handler's fork would take it for one of the program's.
+  while (ok && shared.named.load(std::memory_order_acquire) == 0)
+    futex_wait(&shared.named, 0, naming_patience_ns);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   ::pthread_attr_destroy(&attributes);
   return ok;

@@ -2,8 +2,8 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/single_threaded.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include <new>
@@ -19,7 +19,6 @@ using tiering::Residency;
 
 namespace {
 
-constexpr nlink_t engine_threads = 2;
 constexpr uint64_t settle_patience_ns = 2'000'000'000;
 constexpr uint64_t switch_patience_ns = 10'000'000'000;
 
@@ -109,10 +108,11 @@ bool front_granule_in_ddr(uint32_t granule) {
 
 bool program_has_one_thread() {
   if (__libc_single_threaded != 0) return true;
-  if (!shared.engine_loops.load(std::memory_order_acquire)) return false;
-  struct stat tasks;
-  // A link for each thread, and two of any folder. The engine's are two: its own and the reader of faults.
-  return ::stat("/proc/self/task", &tasks) == 0 && tasks.st_nlink == 2 + 1 + engine_threads;
+  // The engine's thread allocates when it makes the reader of faults. It cannot end that where it waits for
+  // what a signal handler's fork has interrupted: so not for ever.
+  constexpr int patience_yields = 100'000;
+  for (int tries = 0; tries < patience_yields && engine_is_opening(); ++tries) ::sched_yield();
+  return has_one_thread_but_the_engines();
 }
 
 void quit_engine(const char* reason) {

@@ -33,6 +33,7 @@ struct Shared {
   std::atomic<bool> engine_loops{false};    // Engine::wake() has an effect
   std::atomic<bool> engine_ended{false};    // its thread has nothing more to do
   std::atomic<bool> running{false};         // there is a thread that nobody has waited for
+  std::atomic<uint32_t> named{0};           // that thread has its name; a word to wait for
   pthread_t thread = {};
   Migration* self = nullptr;  // as `opened`, from before the thread starts
 
@@ -60,7 +61,12 @@ extern Shared shared;
 void return_leases();
 void empty_leases();
 
+inline constexpr char engine_thread_name[] = "terrace-tier";
 bool start_thread();  // of Shared::self; false: there is none
+// threads.cc. It runs, and what it opens (the reader of faults is a second thread) is not all there.
+bool engine_is_opening();
+// By the names of the threads in /proc; false where that cannot be read. Allocates nothing, takes no lock.
+bool has_one_thread_but_the_engines();
 
 void futex_wait(std::atomic<uint32_t>* word, uint32_t value, uint64_t ns);
 void futex_wake(std::atomic<uint32_t>* word);
