@@ -105,12 +105,17 @@ def _bench_one(name: str, command: list, keep: bool, smoke: bool, results: dict)
             results[name] = json.loads(text)
 
 
-def _build_programs(preset: str, kind: str, wanted: str) -> list:
-    """Builds the programs that a preset registers as KIND_* tests (or the one that is wanted); returns their paths."""
+def programs_of(preset: str, kind: str) -> list:
+    """The names of the programs that a preset registers as KIND_* tests."""
     configure(preset)
     listed = subprocess.run([need("ctest"), "--test-dir", str(build_dir(preset)), "--show-only=json-v1", "-L", f"^{kind}$"],
                             cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
-    names = sorted(test["name"] for test in json.loads(listed)["tests"])
+    return sorted(test["name"] for test in json.loads(listed)["tests"])
+
+
+def _build_programs(preset: str, kind: str, wanted: str) -> list:
+    """Builds those programs (or the one that is wanted); returns their paths."""
+    names = programs_of(preset, kind)
     if wanted:
         names = [name for name in names if wanted in (name, name.removeprefix(f"{kind}_"))]
     if not names:
