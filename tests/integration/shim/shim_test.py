@@ -42,6 +42,52 @@ def needs(*programs):
     return unittest.skipIf(missing, f"not on this machine: {', '.join(missing)}")
 
 
+def tree_of(pid):
+    """The process and all below it that still are its descendants."""
+    pids = [pid]
+    for children in pathlib.Path("/proc").glob(f"{pid}/task/*/children"):
+        try:
+            pids += [below for child in children.read_text().split() for below in tree_of(int(child))]
+        except OSError:
+            pass  # gone meanwhile
+    return pids
+
+
+def where_they_wait(pids):
+    """What each thread does, for a run that does not end: state, system call and kernel stack."""
+    lines = []
+    for pid in pids:
+        for task in sorted(pathlib.Path("/proc").glob(f"{pid}/task/*")):
+            lines.append(f"--- process {pid}, thread {task.name}")
+            for name in ("comm", "wchan", "syscall", "stack"):
+                try:
+                    lines.append(f"{name}: {(task / name).read_text().strip()}")
+                except OSError as error:
+                    lines.append(f"{name}: {error}")
+    return "\n".join(lines)
+
+
+def run_to_its_end(command, timeout, input=None, **options):
+    """subprocess.run, but a run that does not end fails with what it waits for, and leaves nothing behind: the
+    program would otherwise hold the pipes of a supervisor that was killed."""
+    options.setdefault("stdin", subprocess.PIPE if input is not None else None)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                          **options) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except subprocess.TimeoutExpired:
+            pids = tree_of(process.pid)
+            report = where_they_wait(pids)
+            for pid in reversed(pids):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            out, err = process.communicate()
+            raise AssertionError(f"{command} was not done after {timeout} s\n{report}\n{out[-2000:]}\n{err[-4000:]}") from None
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
 class Run:
     """One supervised run: code, out, err, and its numbers by name."""
 
@@ -67,8 +113,8 @@ class ShimTest(unittest.TestCase):
     def shim(self, command, *options, code=0, timeout=90, **popen):
         """Runs `command` under the shim, expecting `code`."""
         popen.setdefault("cwd", self.folder)
-        done = subprocess.run(self.shim_command(command, *options), capture_output=True, text=True, errors="replace",
-                              timeout=timeout, env=self.environment, check=False, preexec_fn=popen.pop("preexec_fn", die_with_parent), **popen)
+        popen.setdefault("preexec_fn", die_with_parent)
+        done = run_to_its_end(self.shim_command(command, *options), timeout, env=self.environment, **popen)
         self.assertEqual(done.returncode, code, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
         stats = json.loads((self.folder / "stats.json").read_text())
         return Run(done.returncode, done.stdout, done.stderr, stats)
