@@ -56,6 +56,7 @@ class AdminClient final : public LeaseClient {
   // Gives a dax device to the kernel as memory; the serial of the node that leases then come from.
   Result<std::string> online(const std::string& serial);
   Result<PoolInfo> create_pool(const PoolOptions& options);
+  Result<PoolInfo> set_pool_coherence(const std::string& name, MemoryCoherence coherence);
   Result<PoolInfo> add_device(const std::string& pool, const std::string& serial);
   Result<std::vector<PoolInfo>> pools();
   Status delete_pool(const std::string& name);

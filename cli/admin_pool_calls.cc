@@ -85,7 +85,16 @@ Result<PoolInfo> AdminClient::create_pool(const PoolOptions& options) {
   for (unsigned at = 0; at < list.size(); ++at) list.set(at, options.devices[at]);
   request.setPlacement(client::placement_to_wire(options.placement));
   request.setStripeBytes(options.stripe_bytes);
+  request.setCoherence(client::coherence_to_wire(options.coherence));
   return impl_->call(kj::mv(request), "Admin.createPool",
+                     [](auto& reply) { return client::pool_info_from_wire(reply.getPool()); });
+}
+
+Result<PoolInfo> AdminClient::set_pool_coherence(const std::string& name, MemoryCoherence coherence) {
+  auto request = impl_->admin.setPoolCoherenceRequest();
+  request.setName(name);
+  request.setCoherence(client::coherence_to_wire(coherence));
+  return impl_->call(kj::mv(request), "Admin.setPoolCoherence",
                      [](auto& reply) { return client::pool_info_from_wire(reply.getPool()); });
 }
 

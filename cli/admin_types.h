@@ -90,6 +90,7 @@ struct PoolOptions {
   std::vector<std::string> devices;
   PoolPlacement placement = PoolPlacement::linear;
   uint64_t stripe_bytes = 0;
+  MemoryCoherence coherence = MemoryCoherence::unknown;
 };
 
 struct RegionOptions {

@@ -140,10 +140,10 @@ std::string pool_table(const std::vector<PoolInfo>& pools) {
          percent(pool.capacity_bytes - std::min(pool.free_bytes, pool.capacity_bytes), pool.capacity_bytes),
          format_size(pool.largest_free_bytes), format_size(pool.scrubbing_bytes),
          format_size(pool.quarantined_bytes), std::to_string(pool.waiting), std::to_string(pool.leases),
-         std::to_string(pool.devices.size())});
+         std::to_string(pool.devices.size()), std::string(memory_coherence_name(pool.coherence))});
   }
   return format_table({"POOL", "CAPACITY", "FREE", "USED", "LARGEST FREE", "SCRUBBING", "QUARANTINED",
-                       "WAITING", "LEASES", "DEVICES"},
+                       "WAITING", "LEASES", "DEVICES", "COHERENCE"},
                       rows);
 }
 
@@ -163,6 +163,17 @@ std::string device_table(const std::vector<DeviceStatus>& devices) {
                       rows);
 }
 
+namespace {
+
+std::string describe_owner(const PartOwner& owner) {
+  std::string text = std::to_string(owner.part) + ", epoch " + std::to_string(owner.epoch) + ": ";
+  if (!owner.owned) return text + "nobody's";
+  return text + owner.holder + ", process " + std::to_string(owner.pid) +
+         (owner.ended ? ", which has ended" : "");
+}
+
+}  // namespace
+
 std::string lease_block(const LeaseStatus& lease) {
   std::vector<std::pair<std::string, std::string>> fields = {
       {"label", or_dash(lease.label)},
@@ -180,6 +191,7 @@ std::string lease_block(const LeaseStatus& lease) {
       {"occupied", describe_object_size(lease)},
       {"attached", count_text(lease.holders, "session")}};
   for (const ExtentInfo& extent : lease.extents) fields.emplace_back("extent", describe_extent(extent));
+  for (const PartOwner& owner : lease.owners) fields.emplace_back("part", describe_owner(owner));
   if (lease.usage.holder.empty()) {
     fields.emplace_back("holder", "has not reported its use");
   } else {

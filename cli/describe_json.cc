@@ -22,6 +22,15 @@ json to_json(const LeaseStatus& lease) {
              {"live_bytes", lease.usage.live_bytes},
              {"age_ns", lease.usage_age_ns}};
   }
+  json owners = json::array();
+  for (const PartOwner& owner : lease.owners) {
+    owners.push_back({{"part", owner.part},
+                      {"epoch", owner.epoch},
+                      {"owned", owner.owned},
+                      {"ended", owner.ended},
+                      {"pid", owner.owned ? json(owner.pid) : json(nullptr)},
+                      {"holder", owner.owned ? json(owner.holder) : json(nullptr)}});
+  }
   const bool persistent = lease.ttl_ns == 0;
   return {{"id", lease.id.value},
           {"epoch", lease.epoch.value},
@@ -47,6 +56,8 @@ json to_json(const LeaseStatus& lease) {
           {"object_bytes", lease.measured ? json(lease.object_bytes) : json(nullptr)},
           {"huge_pages", lease.huge_pages},
           {"extents", extents},
+          {"coherence", memory_coherence_name(lease.coherence)},
+          {"owners", owners},
           {"usage", usage}};
 }
 
@@ -58,6 +69,7 @@ json to_json(const PoolInfo& pool) {
           {"devices", pool.devices},
           {"placement", placement_name(pool.placement)},
           {"stripe_bytes", pool.placement == PoolPlacement::striped ? json(pool.stripe_bytes) : json(nullptr)},
+          {"coherence", memory_coherence_name(pool.coherence)},
           {"figures", to_json(pool.figures)},
           {"capacity_bytes", pool.capacity_bytes},
           {"free_bytes", pool.free_bytes},

@@ -89,6 +89,8 @@ std::string pool_block(const PoolInfo& pool) {
       {"placement", describe_placement(pool)},
       {"tier", describe_tier(pool.figures)},
       {"a lease is", or_dash(describe_isolation(pool.figures))},
+      {"coherence", std::string(memory_coherence_name(pool.coherence)) +
+                        (pool.coherence == MemoryCoherence::unknown ? ": treated as noncoherent" : "")},
       {"capacity", exact_size(pool.capacity_bytes) + ", granule " + exact_size(pool.granule_bytes)},
       {"", "[" + usage_bar(pool, bar_columns) + "]"},
       {"# leased", exact_size(pool.leased_bytes) + " in " + count_text(pool.leases, "lease")},

@@ -1,4 +1,4 @@
-// `terrace pool create|list|show|add-device|delete`.
+// `terrace pool create|list|show|set|add-device|delete`.
 #include <algorithm>
 #include <memory>
 
@@ -29,6 +29,7 @@ namespace {
 struct PoolArguments {
   PoolOptions pool;
   std::string placement = "linear";
+  std::string coherence;
   RegionOptions region;
   bool adopt = false;
   bool system_ram = false;
@@ -74,6 +75,34 @@ std::string cost_of_regions(AdminClient& client, const PoolOptions& pool) {
   return text;
 }
 
+MemoryCoherence coherence_of(const PoolArguments& arguments) {
+  for (const MemoryCoherence coherence : {MemoryCoherence::coherent, MemoryCoherence::noncoherent})
+    if (arguments.coherence == memory_coherence_name(coherence)) return coherence;
+  return MemoryCoherence::unknown;
+}
+
+void add_coherence_option(CLI::App& verb, PoolArguments& arguments, bool required) {
+  verb.add_option(
+          "--coherence", arguments.coherence,
+          "Whether hardware keeps the caches of all hosts of this memory coherent; unknown is treated as not")
+      ->type_name("coherent|noncoherent|unknown")
+      ->check(CLI::IsMember({"coherent", "noncoherent", "unknown"}).description(""))
+      ->required(required);
+}
+
+Status set_pool(const Context& context, const PoolArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool,
+                           client->set_pool_coherence(arguments.pool.name, coherence_of(arguments)));
+  if (context.json) {
+    print_json({{"pool", to_json(pool)}});
+  } else {
+    print_text("pool " + printable(pool.name) + ": coherence " +
+               std::string(memory_coherence_name(pool.coherence)) + "\n");
+  }
+  return {};
+}
+
 Status create_pool(const Context& context, PoolArguments& arguments) {
   if (arguments.pool.devices.empty() && arguments.region.memdevs.empty() && !arguments.system_ram) {
     return Error{.code = ErrorCode::invalid_argument,
@@ -83,6 +112,7 @@ Status create_pool(const Context& context, PoolArguments& arguments) {
   for (const PoolPlacement placement : {PoolPlacement::striped, PoolPlacement::spread}) {
     if (arguments.placement == placement_name(placement)) arguments.pool.placement = placement;
   }
+  arguments.pool.coherence = coherence_of(arguments);
   if (arguments.pool.stripe_bytes != 0 && arguments.pool.placement != PoolPlacement::striped) {
     return Error{.code = ErrorCode::invalid_argument,
                  .where = "pool create",
@@ -186,6 +216,7 @@ void add_pool_verbs(CLI::App& app, Context& context) {
       ->check(CLI::IsMember({"linear", "striped", "spread"}).description(""));
   add_size_option(*create, "--stripe", arguments->pool.stripe_bytes,
                   "With striped: how much lies on one device before the next (default: one granule)");
+  add_coherence_option(*create, *arguments, false);
   create->add_flag("--adopt", arguments->adopt, "Adopt those devices first; their contents are lost");
   create->add_flag(
       "--system-ram", arguments->system_ram,
@@ -200,6 +231,12 @@ void add_pool_verbs(CLI::App& app, Context& context) {
   CLI::App* show = pool->add_subcommand("show", "One pool: what lies where, its devices and leases");
   show->add_option("name", arguments->pool.name, "The pool's name")->required();
   on_verb(*show, context, [&context, arguments] { return show_pool(context, arguments->pool.name); });
+
+  CLI::App* set =
+      pool->add_subcommand("set", "Say what is so of a pool's memory; spaces made before stay as they are");
+  set->add_option("name", arguments->pool.name, "The pool's name")->required();
+  add_coherence_option(*set, *arguments, true);
+  on_verb(*set, context, [&context, arguments] { return set_pool(context, *arguments); });
 
   CLI::App* add = pool->add_subcommand("add-device", "Add an adopted device to a pool in use");
   add->add_option("name", arguments->pool.name, "The pool's name")->required();

@@ -9,11 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -54,19 +56,47 @@ class EchoGateway final : public rpc::Gateway::Server {
   ::_exit(0);
 }
 
+// std::exit() runs no destructors of what lives on a stack: what of this process would stay.
+struct Leftovers {
+  pid_t of = 0, manager = 0;
+  std::string objects;  // where it is mounted
+  std::set<std::string> directories;
+};
+Leftovers& leftovers() {
+  static Leftovers of_this_program;
+  return of_this_program;
+}
+
+void stop_manager() {
+  Leftovers& left = leftovers();
+  if (left.manager > 0 && ::kill(left.manager, SIGTERM) == 0) ::waitpid(left.manager, nullptr, 0);
+  left.manager = 0;
+  if (!left.objects.empty()) ::umount2(left.objects.c_str(), MNT_DETACH);  // it stays while leases do
+  left.objects.clear();
+}
+
 }  // namespace
 
 void die(const std::string& what) {
-  std::fprintf(stderr, "bench_lease: %s\n", what.c_str());
+  std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, what.c_str());
+  if (leftovers().of == ::getpid()) {  // not in a forked child
+    stop_manager();
+    std::error_code ignored;
+    for (const std::string& directory : leftovers().directories)
+      std::filesystem::remove_all(directory, ignored);
+  }
   std::exit(1);
 }
 
 ScratchDirectory::ScratchDirectory(const std::string& parent) : path_(parent + "/terrace-bench-XXXXXX") {
   if (::mkdtemp(path_.data()) == nullptr) die("no directory can be made in " + parent);
+  leftovers().of = ::getpid();
+  leftovers().directories.insert(path_);
 }
 ScratchDirectory::~ScratchDirectory() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
+  leftovers().directories.erase(path_);
 }
 
 Manager::Manager(ManagerOptions options) : options_(std::move(options)) {
@@ -97,18 +127,22 @@ void Manager::start() {
     ::execv(arguments[0], arguments.data());
     ::_exit(127);
   }
+  leftovers().of = ::getpid();
+  leftovers().manager = pid_;
+  leftovers().objects = options_.directory + "/run/objects";
   for (int i = 0; i < 60'000; ++i) {
     if (answers(socket_)) return;
-    if (::waitpid(pid_, nullptr, WNOHANG) == pid_) die("terraced ended at its start");
+    if (::waitpid(pid_, nullptr, WNOHANG) == pid_) {
+      leftovers().manager = 0;
+      die("terraced ended at its start");
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   die("terraced does not answer");
 }
 
 Manager::~Manager() {
-  ::kill(pid_, SIGTERM);
-  ::waitpid(pid_, nullptr, 0);
-  ::umount2((options_.directory + "/run/objects").c_str(), MNT_DETACH);  // it stays while leases do
+  stop_manager();
 }
 
 double Manager::restart() {

@@ -35,7 +35,7 @@
   X(scrub_before_unlink, daemon, "a scrubbed object; scrubbed again")                                      \
   X(scrub_after_unlink, daemon, "a scrubbing lease without object; recorded free at start")                \
   X(resize_before_apply, daemon, "the old size; a shrink that was begun goes on at start")                 \
-  X(resize_after_apply, daemon, "a grown object of an old row, cut at start; or a shrink that goes on")    \
+  X(resize_after_apply, daemon, "a grown object whose row says to cut it; or a shrink that goes on")       \
   X(rebind_before_copy, daemon, "a transferring lease; the hand-over goes on at start")                    \
   X(rebind_during_copy, daemon, "bytes in both objects, each piece whole in one; goes on at start")        \
   X(rebind_after_copy, daemon, "all bytes in the new object; recorded at start")                           \
@@ -75,7 +75,11 @@
   X(import_before_publish, client, "a lease whose catalog was never published; readers refuse it")         \
   X(import_after_publish, client, "a complete catalog")                                                    \
   X(export_before_rename, client, "no file of the final name, or the older one; a temporary to delete")    \
-  X(export_after_rename, client, "the complete file")
+  X(export_after_rename, client, "the complete file")                                                      \
+  X(checkpoint_before_manifest, client, "a hidden directory of a dead writer, removed by the next list")   \
+  X(checkpoint_before_rename, client, "a hidden directory of a dead writer, removed by the next list")     \
+  X(checkpoint_after_rename, client, "the complete checkpoint")                                            \
+  X(checkpoint_after_unlist, client, "a hidden directory of what was removed, gone with the next list")
 
 namespace terrace {
 

@@ -21,6 +21,7 @@ using DeviceId = StrongId<struct DeviceIdTag>;            // an adopted device, 
 using PoolId = StrongId<struct PoolIdTag>;                // extents under one policy
 using LeaseId = StrongId<struct LeaseIdTag>;              // a tenant's right to extents
 using ReservationId = StrongId<struct ReservationIdTag>;  // room kept free for a tenant
+using PartId = StrongId<struct PartIdTag>;                // a part of a lease: lease * 64 + part
 
 // The fencing token: grows by at least one with every grant, over the whole life of a store. A holder
 // with a smaller LeaseEpoch for the same bytes has been fenced.

@@ -49,6 +49,7 @@ enum LeaseCause {      # why a lease was or is being taken from its holder
 
 enum DeviceState { inService @0; draining @1; failed @2; }
 enum Placement { linear @0; striped @1; spread @2; }
+enum Coherence { unknown @0; coherent @1; noncoherent @2; } # between the caches of hosts; unknown: take it for the last
 
 enum Access { readOnly @0; readWrite @1; }
 
@@ -104,6 +105,8 @@ struct LeaseInfo {
   holders @22 :UInt32; # sessions that have it attached now
   attributes @23 :TierAttributes; # of its devices together (docs/operations/devices.md has the rule)
   agent @24 :Text;     # the host whose agent holds its memory object; empty: the manager's own
+  coherence @25 :Coherence; # of its pool
+  owners @26 :List(PartOwner); # of its parts; empty in lists
 }
 
 struct DeviceInfo {
@@ -249,6 +252,16 @@ struct PoolInfo {
   waitingBytes @15 :UInt64;
   grantableBytes @16 :UInt64;  # free on devices in service that are present
   attributes @17 :TierAttributes; # of its devices together, as of a lease on all of them
+  coherence @18 :Coherence;
+}
+
+struct PartOwner {     # of one part of a sharedCoherent lease
+  part @0 :UInt32;
+  epoch @1 :UInt64;    # of the owner, or of the last one
+  owned @2 :Bool;      # false: it was given back, or its owner was shut out
+  ended @3 :Bool;      # the owner's process is no more: the next claim gets the part
+  pid @4 :UInt32;
+  holder @5 :Text;     # "python3[1234]"
 }
 
 struct Move {          # a lease that should leave its place, for a drain or a compaction
@@ -410,6 +423,14 @@ interface Lease {
   transfer @5 (tenant :Text, host :Text) -> (error :Error, info :LeaseInfo);
   # The bytes stay, every holder is fenced, the LeaseEpoch steps; empty host: the same.
   beginMove @6 () -> (error :Error, move :LeaseMove, bytes :UInt64, object :Text);
+  claimPart @7 (part :UInt32, lastEpoch :UInt64, key :UInt64) -> (error :Error, epoch :UInt64);
+  # Makes the calling process the owner of a part (0 to 63) of a sharedCoherent lease, under an epoch greater than
+  # `lastEpoch` and than every one before; busy while another process has it. `key`, not 0, is drawn for each claim:
+  # repeated with the same one by the same process it answers the same. Ends with releasePart, with the process, or
+  # with the lease; not with the connection.
+  releasePart @8 (part :UInt32, epoch :UInt64) -> (error :Error);
+  partIsDead @9 (part :UInt32, epoch :UInt64) -> (error :Error, dead :Bool);
+  # Whether the owner under `epoch` can store nothing any more: it gave the part back, or its process has ended.
 }
 
 interface LeaseMove {
@@ -424,7 +445,8 @@ interface Admin {
   status @0 () -> (error :Error, server :ServerInfo, pools :List(PoolInfo), leases :UInt32);
   devices @1 () -> (error :Error, devices :List(DeviceInfo));
   adopt @2 (serial :Text) -> (error :Error, device :DeviceInfo);
-  createPool @3 (name :Text, devices :List(Text), placement :Placement, stripeBytes :UInt64)
+  createPool @3 (name :Text, devices :List(Text), placement :Placement, stripeBytes :UInt64,
+                 coherence :Coherence)
              -> (error :Error, pool :PoolInfo);
   pools @4 () -> (error :Error, pools :List(PoolInfo));
   deletePool @5 (name :Text) -> (error :Error);
@@ -469,4 +491,5 @@ interface Admin {
   # that leases of that node's memory come from.
   offline @34 (serial :Text) -> (error :Error);
   hosts @35 () -> (error :Error, hosts :List(HostInfo));
+  setPoolCoherence @36 (name :Text, coherence :Coherence) -> (error :Error, pool :PoolInfo);
 }

@@ -278,4 +278,34 @@ kj::Promise<void> LocalLease::beginMove(BeginMoveContext context) {
   return kj::READY_NOW;
 }
 
+namespace {
+
+template <typename Context>
+kj::Promise<void> refuse_owners(LocalSession& session, Context& context, uint64_t lease, const char* where) {
+  KJ_IF_MAYBE (slot, admit(session.connection(), context)) {
+    const CallSlot held = kj::mv(*slot);
+    refuse(context,
+           Error{.code = ErrorCode::unsupported,
+                 .where = where,
+                 .detail = "the parts of lease " + std::to_string(lease) +
+                           " have no owners by the manager: it cannot see whether a process of this host, "
+                           "which is not its own, has ended"});
+  }
+  return kj::READY_NOW;
+}
+
+}  // namespace
+
+kj::Promise<void> LocalLease::claimPart(ClaimPartContext context) {
+  return refuse_owners(session(), context, id_, "claimPart");
+}
+
+kj::Promise<void> LocalLease::releasePart(ReleasePartContext context) {
+  return refuse_owners(session(), context, id_, "releasePart");
+}
+
+kj::Promise<void> LocalLease::partIsDead(PartIsDeadContext context) {
+  return refuse_owners(session(), context, id_, "partIsDead");
+}
+
 }  // namespace terrace::daemon

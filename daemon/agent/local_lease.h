@@ -28,6 +28,11 @@ class LocalLease final : public rpc::Lease::Server {
   kj::Promise<void> resize(ResizeContext context) override;
   kj::Promise<void> transfer(TransferContext context) override;
   kj::Promise<void> beginMove(BeginMoveContext context) override;
+  // Refused: the manager sees no process of this host, and gives a part to nobody whose end it would not learn
+  // of.
+  kj::Promise<void> claimPart(ClaimPartContext context) override;
+  kj::Promise<void> releasePart(ReleasePartContext context) override;
+  kj::Promise<void> partIsDead(PartIsDeadContext context) override;
 
   uint64_t id() const { return id_; }
   uint64_t number() const { return number_; }  // in its session

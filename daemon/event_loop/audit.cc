@@ -59,6 +59,9 @@ struct Writer {
     for (const std::string& serial : c.device_serials) devices += (devices.empty() ? "" : ", ") + serial;
     add("pool create", "pool " + c.name, "", devices);
   }
+  void operator()(const SetPoolCoherence& c) {
+    add("pool set", "pool " + c.pool, "", std::string("coherence ") + coherence_name(c.coherence));
+  }
   void operator()(const DeletePool& c) { add("pool delete", "pool " + c.name, "", ""); }
   void operator()(const AddDevice& c) { add("pool add-device", "pool " + c.pool, "", c.serial); }
   void operator()(const DrainDevice& c) { add("device drain", "device " + c.serial, "", ""); }

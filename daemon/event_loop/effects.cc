@@ -12,7 +12,6 @@ namespace terrace::daemon {
 
 // At once, before anything is durable: what they make is recorded by the step that hears of its end.
 bool Engine::is_immediate(const Effect& effect) {
-  if (const auto* resize = std::get_if<ResizeObject>(&effect)) return resize->to_bytes > resize->from_bytes;
   return std::holds_alternative<CarveObject>(effect) || std::holds_alternative<RefuseGrant>(effect);
 }
 

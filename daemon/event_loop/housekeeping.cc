@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "daemon/event_loop/engine.h"
+#include "daemon/event_loop/processes.h"
 
 namespace terrace::daemon {
 namespace {
@@ -185,6 +186,11 @@ void Engine::drive_moves() {
   for (const WantedMove& move : wanted) {
     if (!move.movable || move.target.valid() || moving_.contains(move.lease)) continue;
     const size_t holders = notifier_->holders(move.lease);
+    if (holders == 0 &&
+        living_owner(*state_, move.lease).has_value()) {  // it may store, and has no session now
+      unheld_since_ns_.erase(move.lease.value);
+      continue;
+    }
     if (holders > 0) unheld_since_ns_.erase(move.lease.value);
     if (holders == 0) {
       const uint64_t since_ns = unheld_since_ns_.try_emplace(move.lease.value, now_ns).first->second;
@@ -237,7 +243,8 @@ void Engine::copy_and_finish(const MoveReady& move) {
                      return kj::READY_NOW;
                    }
                    // Whoever attached it meanwhile has the old memory: the lease stays where it is.
-                   const bool held = notifier_ != nullptr && notifier_->holders(move.lease) > 0;
+                   const bool held = (notifier_ != nullptr && notifier_->holders(move.lease) > 0) ||
+                                     living_owner(*state_, move.lease).has_value();
                    if (!status.ok())
                      spdlog::error("lease {} could not be moved: {}", move.lease.value,
                                    status.error().to_string());

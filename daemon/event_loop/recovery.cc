@@ -206,14 +206,15 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
       });
 }
 
-// On the bulk worker, before anything is granted: the room of a growth that a crash cut off is free in the rows
-// already, and must not be in its object any more.
+// On the bulk worker, before anybody attaches: nobody maps what is about to be cut off and erased.
 std::vector<ResizeFinished> Engine::finish_resizes(const std::vector<Effect>& effects) {
   std::vector<ResizeFinished> finished;
   for (const Effect& effect : effects) {
     const auto* resize = std::get_if<ResizeObject>(&effect);
     if (resize == nullptr || !is_local_resize(effect)) continue;
-    Status status = backend_.resize(resize->object, resize->from_bytes, resize->to_bytes, resize->extents);
+    Status status;
+    if (resize->from_bytes != resize->to_bytes)
+      status = backend_.resize(resize->object, resize->from_bytes, resize->to_bytes, resize->extents);
     if (!status.ok()) spdlog::error("object {} keeps its size: {}", resize->object, status.error().to_string());
     finished.push_back({resize->lease, std::move(status), 0});
   }

@@ -70,7 +70,7 @@ class LeaseChecker {
                   : "its holder changed it. Start terraced: it mends or ends the lease");
     } else if (lease.target_bytes != 0 && !context_.serving) {
       add(Severity::note, lease, "is being cut to " + format_size(lease.target_bytes),
-          "start terraced: it goes on");
+          "start terraced: it goes on, or undoes a growth that nobody was told of");
     }
   }
 

@@ -39,6 +39,7 @@ class AdminServer final : public rpc::Admin::Server {
   kj::Promise<void> hosts(HostsContext context) override;
 
   kj::Promise<void> createPool(CreatePoolContext context) override;
+  kj::Promise<void> setPoolCoherence(SetPoolCoherenceContext context) override;
   kj::Promise<void> addDevice(AddDeviceContext context) override;
   kj::Promise<void> pools(PoolsContext context) override;
   kj::Promise<void> deletePool(DeletePoolContext context) override;

@@ -10,8 +10,17 @@ kj::Promise<void> AdminServer::createPool(CreatePoolContext context) {
   create.name = read_text(params.getName());
   create.placement = read_placement(params.getPlacement());
   create.stripe_bytes = params.getStripeBytes();
+  create.coherence = read_coherence(params.getCoherence());
   for (const auto serial : params.getDevices()) create.device_serials.push_back(read_text(serial));
   return command(context, std::move(create), [this](CreatePoolContext& c, Reply& reply) {
+    write_pool(c.getResults().initPool(), std::get<PoolReply>(reply).pool, service());
+  });
+}
+
+kj::Promise<void> AdminServer::setPoolCoherence(SetPoolCoherenceContext context) {
+  const auto params = context.getParams();
+  const SetPoolCoherence request{read_text(params.getName()), read_coherence(params.getCoherence())};
+  return command(context, request, [this](SetPoolCoherenceContext& c, Reply& reply) {
     write_pool(c.getResults().initPool(), std::get<PoolReply>(reply).pool, service());
   });
 }

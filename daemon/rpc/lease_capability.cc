@@ -1,6 +1,8 @@
 // One lease as a capability. Its descriptor travels with it; the lease itself lives by its expiry.
 #include "core/base/limits.h"
+#include "daemon/event_loop/processes.h"
 #include "daemon/rpc/client_session.h"
+#include "daemon/rpc/part_calls.h"
 #include "daemon/state/names.h"
 
 namespace terrace::daemon {
@@ -128,6 +130,61 @@ class LeaseServer final : public rpc::Lease::Server {
                           });
   }
 
+  // Admitted first: who calls is found out by system calls.
+  kj::Promise<void> claimPart(ClaimPartContext context) override {
+    KJ_IF_MAYBE (slot, admit(connection(), context)) {
+      const auto params = context.getParams();
+      auto claim = claim_of(*session_, lease_, access_, params.getPart());
+      if (!claim.ok()) {
+        refuse(context, claim.error());
+        return kj::READY_NOW;
+      }
+      claim->last_epoch = params.getLastEpoch();
+      claim->request = params.getKey();
+      return connection()
+          .submit(std::move(*claim))
+          .then([context](Result<Reply> reply) mutable {
+            if (reply.ok())
+              context.getResults().setEpoch(std::get<OwnerReply>(*reply).owner.epoch);
+            else
+              refuse(context, reply.error());
+          })
+          .attach(kj::mv(*slot));
+    }
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> releasePart(ReleasePartContext context) override {
+    KJ_IF_MAYBE (slot, admit(connection(), context)) {
+      const auto params = context.getParams();
+      auto release = release_of(*session_, lease_, params.getPart(), params.getEpoch());
+      if (!release.ok()) {
+        refuse(context, release.error());
+        return kj::READY_NOW;
+      }
+      return connection()
+          .submit(std::move(*release))
+          .then([context](Result<Reply> reply) mutable {
+            if (!reply.ok()) refuse(context, reply.error());
+          })
+          .attach(kj::mv(*slot));
+    }
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> partIsDead(PartIsDeadContext context) override {
+    return answer_query(connection(), context, [this](PartIsDeadContext& c) {
+      const auto params = c.getParams();
+      if (session_->find(lease_) == nullptr) {
+        refuse(c, Error{.code = ErrorCode::not_found,
+                        .where = "partIsDead",
+                        .detail = "lease " + name() + " has ended"});
+        return;
+      }
+      c.getResults().setDead(owner_is_dead(session_->state(), lease_, params.getPart(), params.getEpoch()));
+    });
+  }
+
  private:
   Connection& connection() { return session_->connection(); }
   Service& service() { return session_->service(); }
@@ -145,13 +202,26 @@ class LeaseServer final : public rpc::Lease::Server {
   Status may_move() {
     const size_t holders = service().holders(lease_);
     const bool moving = service().move_under_way(lease_);
-    if (holders <= 1 && !moving) return {};
+    if (holders <= 1 && !moving) return may_move_owned();
     return Error{.code = ErrorCode::busy,
                  .where = "beginMove",
                  .detail = "lease " + name() +
                            (moving ? " is being moved already"
                                    : " is held by " + std::to_string(holders) +
                                          " sessions; all but the one that moves it have to end first")};
+  }
+
+  // An owner whose connection is gone may live, and store.
+  Status may_move_owned() {
+    if (session_->state().owners_of(lease_).empty()) return {};
+    const Result<ProcessId> caller = caller_of(*session_);
+    const auto owner = living_owner(session_->state(), lease_, caller.ok() ? *caller : ProcessId{});
+    if (!owner.has_value()) return {};
+    return Error{.code = ErrorCode::busy,
+                 .where = "beginMove",
+                 .detail = "part " + std::to_string(part_of(owner->id)) + " of lease " + name() +
+                           " is owned by another process, " + owner->holder +
+                           ", which lives; it has to give the part back or to end first"};
   }
 
   void begin_move(BeginMoveContext& context, const MoveReady& move, MoveMark mark) {

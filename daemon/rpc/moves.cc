@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "daemon/event_loop/processes.h"
 #include "daemon/rpc/wire.h"
 
 namespace terrace::daemon {
@@ -41,6 +42,11 @@ MoveState state_of(const LeaseRow& lease, const WantedMove* wanted, Service& ser
   if (room < lease.bytes) {
     return {"waits for room: the pool has " + format_size(room) + " elsewhere and it needs " +
                 format_size(lease.bytes) + "; release leases or add a device",
+            true};
+  }
+  if (const auto owner = holders == 0 ? living_owner(service.engine().state(), lease.id) : std::nullopt) {
+    return {"part " + std::to_string(part_of(owner->id)) + " is owned by " + owner->holder +
+                ", which lives and has no session now: it has to come back or to end",
             true};
   }
   if (holders == 0) return {"will be moved by the manager", false};

@@ -30,6 +30,7 @@ class PeerConnection : public kj::Refcounted {
 
   // Called once, when the stream is gone. Capabilities may outlive it for a moment.
   void end() {
+    socket = -1;
     for (EndsWithConnection* part : std::exchange(parts, {})) part->connection_ended();
   }
 
@@ -50,6 +51,7 @@ class PeerConnection : public kj::Refcounted {
 
   Peers& peers;
   const PeerCredentials peer;
+  int socket = -1;  // of the stream while it lives; -1: gone, or no socket
   std::string client_name;
   bool greeted = false;
   uint32_t calls = 0;    // under way

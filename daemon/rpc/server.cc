@@ -46,6 +46,7 @@ struct ServedConnection {
         system(capnp::makeRpcServer(network, kj::mv(welcome.bootstrap))) {
     system.setFlowLimit(flow_limit_words);
     all.insert(this);
+    KJ_IF_MAYBE (fd, stream->getFd()) connection->socket = *fd;
   }
   ~ServedConnection() noexcept(false) {
     all.erase(this);

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
+#include <vector>
 
+#include "daemon/event_loop/processes.h"
 #include "daemon/state/names.h"
 
 namespace terrace::daemon {
@@ -21,6 +24,15 @@ LeaseMode read_mode(rpc::LeaseMode mode) {
     case rpc::LeaseMode::EXCLUSIVE: break;
   }
   return LeaseMode::exclusive;
+}
+
+PoolCoherence read_coherence(rpc::Coherence coherence) {
+  switch (coherence) {
+    case rpc::Coherence::COHERENT: return PoolCoherence::coherent;
+    case rpc::Coherence::NONCOHERENT: return PoolCoherence::noncoherent;
+    case rpc::Coherence::UNKNOWN: break;
+  }
+  return PoolCoherence::unknown;
 }
 
 Placement read_placement(rpc::Placement placement) {
@@ -97,6 +109,7 @@ void write_all_but_extents(rpc::LeaseInfo::Builder out, const LeaseRow& lease, S
   out.setTier("cxl");
   out.setIsolation("kernel");
   out.setAgent(StateMachine::agent_of(lease));
+  if (pool != nullptr) out.setCoherence(static_cast<rpc::Coherence>(pool->coherence));
   write_attributes(out.initAttributes(), attributes_of(lease, pool, service));
   out.setHugePages(service.engine().backend().huge_pages(lease.object));
   if (const ReportedUsage* usage = service.usage_of(lease.id)) {
@@ -110,10 +123,33 @@ void write_all_but_extents(rpc::LeaseInfo::Builder out, const LeaseRow& lease, S
   }
 }
 
+// Each process is looked at once, however many parts it has.
+void write_owners(rpc::LeaseInfo::Builder lease, const std::vector<OwnerRow>& owners) {
+  std::vector<std::pair<ProcessId, bool>> seen;
+  const auto ended = [&seen](const ProcessId& process) {
+    for (const auto& [known, has_ended] : seen)
+      if (known == process) return has_ended;
+    seen.emplace_back(process, process.pid != 0 && process_has_ended(process));
+    return seen.back().second;
+  };
+  auto out = lease.initOwners(static_cast<uint32_t>(owners.size()));
+  for (uint32_t i = 0; i < out.size(); ++i) {
+    const OwnerRow& owner = owners[i];
+    out[i].setPart(static_cast<uint32_t>(part_of(owner.id)));
+    out[i].setEpoch(owner.epoch);
+    out[i].setOwned(owner.process.pid != 0);
+    out[i].setEnded(ended(owner.process));
+    out[i].setPid(static_cast<uint32_t>(owner.process.pid));
+    out[i].setHolder(owner.holder);
+  }
+}
+
 }  // namespace
 
 void write_lease(rpc::LeaseInfo::Builder out, const LeaseRow& lease, Service& service, bool with_object) {
   write_all_but_extents(out, lease, service);
+  // Who asks about this lease; not what changes of it are answered with.
+  if (with_object) write_owners(out, service.engine().state().owners_of(lease.id));
   write_extents(out.initExtents(static_cast<uint32_t>(lease.extents.size())), lease, service.engine().state());
   if (with_object && !lease.object.empty()) {
     const auto object = service.engine().backend().usage(lease.object);
@@ -147,6 +183,7 @@ void write_pool(rpc::PoolInfo::Builder out, const PoolRow& pool, Service& servic
   out.setLeases(static_cast<uint32_t>(use.leases));
   out.setPlacement(static_cast<rpc::Placement>(pool.placement));
   out.setStripeBytes(pool.stripe_bytes);
+  out.setCoherence(static_cast<rpc::Coherence>(pool.coherence));
   out.setReservedBytes(use.reserved_bytes);
   out.setWaiting(static_cast<uint32_t>(use.waiting));
   out.setWaitingBytes(use.waiting_bytes);

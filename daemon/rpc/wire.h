@@ -33,6 +33,7 @@ void write_device(rpc::DeviceInfo::Builder out, const DeviceRow& device, const D
 
 LeaseMode read_mode(rpc::LeaseMode mode);
 Placement read_placement(rpc::Placement placement);
+PoolCoherence read_coherence(rpc::Coherence coherence);
 // How many entries a page may have: what was asked for, within the bound; 0 asks for the most.
 uint32_t page_size(uint32_t asked);
 

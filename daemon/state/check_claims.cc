@@ -65,6 +65,7 @@ void StateMachine::check_claims(std::vector<std::string>& problems) const {
             "I12: " + lease_name(move.lease) + " does not know of its move");
   }
   require(live == move_of_.size(), "I12: a lease is said to be moving to a target that does not exist");
+  check_owners(problems);
 }
 
 }  // namespace terrace::daemon

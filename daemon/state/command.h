@@ -28,6 +28,12 @@ struct CreatePool {
   std::vector<std::string> device_serials;
   Placement placement = Placement::linear;
   uint64_t stripe_bytes = 0;  // striped: 0 means one granule
+  PoolCoherence coherence = PoolCoherence::unknown;
+};
+// What an operator says of the pool's memory from now on. Spaces that were made before stay as they are.
+struct SetPoolCoherence {
+  std::string pool;
+  PoolCoherence coherence = PoolCoherence::unknown;
 };
 struct DeletePool {
   std::string name;
@@ -174,6 +180,27 @@ struct FinishMove {
   bool commit = true;  // false: the move is given up, the target is destroyed
   uint64_t now_ns = 0;
 };
+// Makes `process` the owner of a part of a shared_coherent lease, under an epoch greater than any before. The
+// process that asked under the same key has it already: answered the same.
+struct ClaimPart {
+  LeaseId lease;
+  std::string tenant;
+  uint64_t part = 0;
+  uint64_t last_epoch = 0;  // the newest that the claimant saw in the part itself
+  uint64_t request = 0;
+  ProcessId process = {};
+  std::string holder = {};
+  uint64_t dead_epoch = 0;  // whose owner was seen to have ended; 0: nobody's
+  uint64_t now_ns = 0;
+};
+// The owner of `epoch` stores nothing to the part any more. Repeated it is no error.
+struct ReleasePart {
+  LeaseId lease;
+  std::string tenant;
+  uint64_t part = 0;
+  uint64_t epoch = 0;
+  ProcessId process = {};
+};
 // Applies everything that is due at `now_ns`: expiries, and revocations whose grace is over.
 struct Tick {
   uint64_t now_ns = 0;
@@ -196,15 +223,25 @@ struct ScrubAdvanced {
   uint64_t now_ns = 0;
 };
 
-using Command = std::variant<AdoptDevice, CreatePool, DeletePool, AddDevice, DrainDevice, UndrainDevice,
-                             FailDevice, DeviceLost, DeviceBack, RemoveDevice, SetQuota, CreateReservation,
-                             RemoveReservation, CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release,
-                             Revoke, Resize, ResizeFinished, Transfer, RebindFinished, BeginMove, FinishMove,
-                             Tick, FenceFinished, ScrubFinished, ScrubAdvanced>;
+using Command =
+    std::variant<AdoptDevice, CreatePool, DeletePool, AddDevice, DrainDevice, UndrainDevice, FailDevice,
+                 DeviceLost, DeviceBack, RemoveDevice, SetQuota, CreateReservation, RemoveReservation,
+                 CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release, Revoke, Resize, ResizeFinished,
+                 Transfer, RebindFinished, BeginMove, FinishMove, Tick, FenceFinished, ScrubFinished,
+                 ScrubAdvanced, SetPoolCoherence, ClaimPart, ReleasePart>;
+
+constexpr const char* coherence_name(PoolCoherence coherence) {
+  switch (coherence) {
+    case PoolCoherence::coherent: return "coherent";
+    case PoolCoherence::noncoherent: return "noncoherent";
+    case PoolCoherence::unknown: break;
+  }
+  return "unknown";
+}
 
 // --- effects: what the shell does once the step's Delta is durable ---------------------------------
-// CarveObject, RefuseGrant and a growing ResizeObject are the exceptions: they run at once. What they build is
-// made durable by the step that hears of its end, and a crash before that leaves only what recovery undoes.
+// CarveObject and RefuseGrant are the exceptions: they run at once. What a carve builds is made durable by the
+// step that hears of its end, and a crash before that leaves only what recovery undoes.
 
 struct CarveObject {
   LeaseId lease;
@@ -284,6 +321,9 @@ struct PoolReply {
 struct ReservationReply {
   ReservationRow reservation;
 };
+struct OwnerReply {
+  OwnerRow owner;
+};
 struct CompactionReply {
   DeviceId device;  // invalid: a run of that length is free already
   uint64_t first_granule = 0;
@@ -293,7 +333,7 @@ struct CompactionReply {
 };
 
 using Reply = std::variant<Done, GrantPending, ChangePending, MoveReady, LeaseReply, DeviceReply, PoolReply,
-                           ReservationReply, CompactionReply>;
+                           ReservationReply, OwnerReply, CompactionReply>;
 
 struct Step {
   Result<Reply> reply = Reply{Done{}};

@@ -256,11 +256,12 @@ void StateMachine::end_waits(const std::vector<std::pair<std::string, uint64_t>>
       continue;
     }
     const bool whole = std::any_of(objects.begin(), objects.end(), [&](const auto& object) {
-      return object.first == lease.object && object.second >= lease.bytes;
+      return object.first == lease.object &&
+             (object.second >= lease.bytes || (lease.target_bytes != 0 && object.second == lease.target_bytes));
     });
     if (!whole) {
       begin_fence(lease, LeaseCause::object_lost, "its device came back without its memory object", step);
-    } else if (lease.target_bytes != 0) {  // it was being cut when the manager ended
+    } else if (lease.target_bytes != 0) {  // it was being resized when the manager ended
       std::vector<Extent> kept = lease.extents;
       cut(kept, lease.target_bytes / pool_granule_bytes(lease.pool));
       step.effects.push_back(

@@ -29,8 +29,9 @@ Step StateMachine::on(const CreatePool& command) {
   if (command.device_serials.empty())
     return refuse(ErrorCode::invalid_argument, where, "a pool needs at least one device");
 
-  if (command.placement > Placement::spread)
-    return refuse(ErrorCode::invalid_argument, where, "a pool of an unknown placement cannot be made");
+  if (command.placement > Placement::spread || command.coherence > PoolCoherence::noncoherent)
+    return refuse(ErrorCode::invalid_argument, where,
+                  "a pool of an unknown placement or coherence cannot be made");
 
   std::vector<DeviceId> members;
   for (const std::string& serial : command.device_serials) {
@@ -71,7 +72,8 @@ Step StateMachine::on(const CreatePool& command) {
   PoolRow row{.id = PoolId{meta_.next_pool++},
               .name = command.name,
               .placement = command.placement,
-              .stripe_bytes = stripe_bytes};
+              .stripe_bytes = stripe_bytes,
+              .coherence = command.coherence};
   pools_.emplace(row.id, row);
   Step step;
   for (const DeviceId id : members) {
@@ -81,6 +83,22 @@ Step StateMachine::on(const CreatePool& command) {
   step.delta.pools[row.id] = row;
   step.delta.meta = meta_;
   step.reply = Reply{PoolReply{std::move(row)}};
+  return step;
+}
+
+Step StateMachine::on(const SetPoolCoherence& command) {
+  constexpr const char* where = "SetPoolCoherence";
+  const PoolRow* found = find_pool(command.pool);
+  if (found == nullptr) return refuse(ErrorCode::not_found, where, "there is no pool '" + command.pool + "'");
+  if (command.coherence > PoolCoherence::noncoherent)
+    return refuse(ErrorCode::invalid_argument, where, "a pool's memory is coherent, noncoherent, or not known");
+  PoolRow& pool = pools_.at(found->id);
+  Step step;
+  if (pool.coherence != command.coherence) {
+    pool.coherence = command.coherence;
+    step.delta.pools[pool.id] = pool;
+  }
+  step.reply = Reply{PoolReply{pool}};
   return step;
 }
 

@@ -86,8 +86,9 @@ Status StateMachine::load_rows(Image image) {
         !names.insert(pool.name).second || !pools_.emplace(pool.id, pool).second)
       return corrupt("pool " + std::to_string(pool.id.value) + " has an impossible or repeated id or name");
     if (pool.placement > Placement::spread ||
-        (pool.placement == Placement::striped) != (pool.stripe_bytes != 0))
-      return corrupt("pool " + pool.name + " has an impossible placement or stripe");
+        (pool.placement == Placement::striped) != (pool.stripe_bytes != 0) ||
+        pool.coherence > PoolCoherence::noncoherent)
+      return corrupt("pool " + pool.name + " has an impossible placement, stripe or coherence");
   }
   names.clear();
   std::map<PoolId, DeviceRow> kinds;  // a device of each pool
@@ -157,7 +158,7 @@ Status StateMachine::load_claims(Image& image) {
     index_reservation(row, true);
     reservations_.emplace(row.id, row);
   }
-  return {};
+  return load_owners(image);
 }
 
 void StateMachine::recover_times(LeaseRow& lease, bool same_boot, uint64_t now_ns, Recovery& recovery) {
@@ -195,9 +196,9 @@ void StateMachine::recover_usable(LeaseRow& lease, uint64_t object_bytes, bool s
     cut(kept, lease.target_bytes / pool_granule_bytes(lease.pool));
     recovery.effects.push_back(
         ResizeObject{lease.id, lease.object, object_bytes, lease.target_bytes, std::move(kept)});
-    recovery.findings.push_back(lease_name(lease) + " was being cut to " + format_size(lease.target_bytes) +
-                                "; goes on");
-  } else if (object_bytes > lease.bytes) {  // a growth that was never acknowledged, or its holder's doing
+    recovery.findings.push_back(lease_name(lease) + " was being resized; it becomes " +
+                                format_size(lease.target_bytes) + ", the rest is erased");
+  } else if (object_bytes > lease.bytes) {  // its holder's doing
     growths_[lease.id] = {{}, lease.bytes};
     recovery.effects.push_back(ResizeObject{lease.id, lease.object, object_bytes, lease.bytes, lease.extents});
     recovery.findings.push_back("the object of " + lease_name(lease) + " has " + format_size(object_bytes) +
@@ -285,6 +286,7 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
   Recovery recovery;
   TERRACE_RETURN_IF_ERROR(load_rows(std::move(image)));
   const bool same_boot = !boot_id.empty() && meta_.boot_id == boot_id;  // an unreadable id proves nothing
+  const bool other_boot = !boot_id.empty() && !meta_.boot_id.empty() && meta_.boot_id != boot_id;
   if (!same_boot) {
     if (!meta_.boot_id.empty()) recovery.findings.push_back("the machine was restarted since the last run");
     meta_.boot_id = boot_id;
@@ -303,6 +305,11 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
     known.insert(lease.object);
     known.insert(lease.next_object);
     recover_lease(lease, observed.lasting_backends, objects, same_boot, now_ns, recovery);
+  }
+  // No process of another boot lives. Where either id is not known it may be the same boot: owners stay, and
+  // are looked at when somebody asks.
+  if (other_boot) {
+    for (const auto& [id, lease] : leases_) vacate_parts(id, recovery.delta);
   }
   if (!same_boot) {  // a full TTL again, as for leases
     for (auto& [id, row] : reservations_) {

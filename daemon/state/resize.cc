@@ -1,9 +1,14 @@
 // Growing and shrinking a lease at its end.
 //
-// Crash     A growth is in no row until its object is longer: a crash leaves an object that recovery cuts back.
-//           A shrink is in the row (target_bytes) before its object is cut: recovery goes on with it. What was
-//           cut off is another row in the same commit that makes the lease shorter, so that no granule is ever
-//           free before it was erased.
+// Crash     A shrink is in the row (target_bytes) before its object is cut: recovery goes on with it. A growth
+// is
+//           in the row before its object is longer, as a shrink from the new size to the old: recovery cuts
+//           back what was never acknowledged. What is cut off is another row in the same commit that makes the
+//           lease shorter, so that no granule is ever free before it was erased, also where a holder wrote to
+//           it.
+// Backend   A resize that fails leaves the object as long as it was (backend.h), but a growth may have been
+// seen
+//           before that: what it took is erased like what is cut off.
 #include <algorithm>
 
 #include "core/base/limits.h"
@@ -34,6 +39,16 @@ std::vector<Extent> StateMachine::joined(std::vector<Extent> extents, const std:
     }
   }
   return extents;
+}
+
+LeaseRow StateMachine::durable_row(const LeaseRow& lease) const {
+  LeaseRow row = lease;
+  const auto growth = growths_.find(lease.id);
+  if (growth == growths_.end() || growth->second.extents.empty() || !usable(lease)) return row;
+  row.extents = joined(std::move(row.extents), growth->second.extents);
+  row.bytes = growth->second.bytes;
+  row.target_bytes = lease.bytes;
+  return row;
 }
 
 Status StateMachine::check_changeable(LeaseId id, const std::string& tenant, const char* where,
@@ -98,6 +113,7 @@ Step StateMachine::grow(LeaseRow& lease, uint64_t granules) {
   const uint64_t bytes = granules * granule_bytes;
   growths_[lease.id] = {std::move(room).value(), bytes};
   Step step;
+  step.delta.leases[lease.id] = lease;
   step.reply = Reply{ChangePending{lease.id}};
   step.effects.push_back(ResizeObject{lease.id, lease.object, lease.bytes, bytes, std::move(all)});
   return step;
@@ -140,18 +156,25 @@ Step StateMachine::finish_growth(LeaseRow& lease, const Status& status) {
   }
   Growth growth = std::move(growths_.at(lease.id));
   growths_.erase(lease.id);
-  if (!status.ok()) {
-    step.reply = status.error();
-    give_back(growth.extents);
-    serve_waiting(lease.pool, step);
+  if (growth.extents.empty()) {  // recovery has it cut back to its row
+    if (status.ok())
+      step.reply = Reply{LeaseReply{lease}};
+    else
+      step.reply = status.error();
     return step;
   }
-  step.reply = Reply{LeaseReply{lease}};
-  if (growth.extents.empty()) return step;  // recovery had it cut back to its row
+  const uint64_t bytes_before = lease.bytes;
   unindex_lease(lease);
   lease.extents = joined(std::move(lease.extents), growth.extents);
   lease.bytes = growth.bytes;
   index_lease(lease);
+  if (!status.ok()) {
+    // The object is as long as it was, and may have been longer for a moment: a holder can have written there.
+    lease.target_bytes = bytes_before;
+    step = finish_shrink(lease, Status());
+    step.reply = status.error();
+    return step;
+  }
   step.delta.leases[lease.id] = lease;
   step.reply = Reply{LeaseReply{lease}};
   return step;

@@ -58,6 +58,10 @@ enum class DeviceState : uint8_t { in_service = 0, draining = 1, failed = 2 };
 // striped: pieces of PoolRow::stripe_bytes over all devices in turn. spread: one device a lease, the emptiest.
 enum class Placement : uint8_t { linear = 0, striped = 1, spread = 2 };
 
+// Whether the hardware keeps the caches of all hosts that map the memory coherent, on the operator's word. What
+// was not said is to be treated as noncoherent, which is right everywhere.
+enum class PoolCoherence : uint8_t { unknown = 0, coherent = 1, noncoherent = 2 };
+
 struct DeviceRow {
   DeviceId id;
   std::string serial;   // identity across boots
@@ -75,6 +79,7 @@ struct PoolRow {
   std::string name;
   Placement placement = Placement::linear;
   uint64_t stripe_bytes = 0;  // a multiple of the granule when striped; 0 otherwise
+  PoolCoherence coherence = PoolCoherence::unknown;
 
   bool operator==(const PoolRow&) const = default;
 };
@@ -99,7 +104,7 @@ struct LeaseRow {
   uint64_t request_low = 0;
   LeaseCause cause = LeaseCause::none;
   bool movable = false;       // its holder agreed to be asked to move, and to be moved while nobody holds it
-  uint64_t target_bytes = 0;  // a shrink under way: what the object is being cut to; 0 otherwise
+  uint64_t target_bytes = 0;  // what the object is being cut to, by a shrink or to undo a growth; 0 otherwise
   std::string next_object;    // while transferring: the object that takes the bytes over; empty otherwise
 
   bool operator==(const LeaseRow&) const = default;
@@ -126,6 +131,38 @@ struct ReservationRow {
 
   bool operator==(const ReservationRow&) const = default;
 };
+
+// A process as the manager's machine knows it. Two processes of one number differ in when they were started; a
+// number means nothing in another pid namespace, or after another boot.
+struct ProcessId {
+  uint64_t pid = 0;      // 0: none
+  uint64_t started = 0;  // /proc/PID/stat, field 22
+  uint64_t space = 0;    // inode of the pid namespace that `pid` belongs to
+
+  bool operator==(const ProcessId&) const = default;
+};
+
+// Who may write to one part of a shared_coherent lease, and under which epoch. The row outlives its owner, so
+// that the epoch grows as long as the lease lives.
+struct OwnerRow {
+  PartId id;
+  uint64_t epoch = 0;       // of the owner, or of the last one
+  uint64_t request = 0;     // the claim's idempotency key
+  ProcessId process = {};   // pid 0: nobody owns the part
+  std::string holder = {};  // for people: "python3[1234]"; empty when nobody does
+
+  bool operator==(const OwnerRow&) const = default;
+};
+inline constexpr uint64_t lease_parts_max = 64;
+constexpr PartId part_id(LeaseId lease, uint64_t part) {
+  return PartId{lease.value * lease_parts_max + part};
+}
+constexpr LeaseId lease_of(PartId id) {
+  return LeaseId{id.value / lease_parts_max};
+}
+constexpr uint64_t part_of(PartId id) {
+  return id.value % lease_parts_max;
+}
 
 // One line of the audit log. Not part of the state: the store keeps the newest limits::audit_rows_max.
 struct AuditRow {
@@ -159,6 +196,7 @@ struct Image {
   std::vector<LeaseRow> leases;
   std::vector<QuotaRow> quotas;
   std::vector<ReservationRow> reservations;
+  std::vector<OwnerRow> owners = {};
 };
 
 // Row changes that must become durable together; nullopt deletes. The last change of a row wins, so that
@@ -169,12 +207,13 @@ struct Delta {
   std::map<LeaseId, std::optional<LeaseRow>> leases;
   std::map<std::string, std::optional<QuotaRow>> quotas;  // by tenant
   std::map<ReservationId, std::optional<ReservationRow>> reservations;
+  std::map<PartId, std::optional<OwnerRow>> owners;
   std::optional<MetaRow> meta;
   std::vector<AuditRow> audit;  // appended in this order; their sequence is still 0
 
   bool empty() const {
     return devices.empty() && pools.empty() && leases.empty() && quotas.empty() && reservations.empty() &&
-           !meta.has_value() && audit.empty();
+           owners.empty() && !meta.has_value() && audit.empty();
   }
   // `later` happened after this one.
   void merge(Delta&& later) {
@@ -183,6 +222,7 @@ struct Delta {
     for (auto& [id, row] : later.leases) leases[id] = std::move(row);
     for (auto& [tenant, row] : later.quotas) quotas[tenant] = std::move(row);
     for (auto& [id, row] : later.reservations) reservations[id] = std::move(row);
+    for (auto& [id, row] : later.owners) owners[id] = std::move(row);
     audit.insert(audit.end(), std::make_move_iterator(later.audit.begin()),
                  std::make_move_iterator(later.audit.end()));
     if (later.meta.has_value()) meta = std::move(later.meta);

@@ -9,6 +9,10 @@ namespace terrace::daemon {
 
 Step StateMachine::apply(const Command& command) {
   Step step = std::visit([this](const auto& c) { return on(c); }, command);
+  if (!growths_.empty()) {
+    for (auto& [id, row] : step.delta.leases)
+      if (row.has_value()) row = durable_row(*row);
+  }
   if (!compactions_.empty()) {
     const Tick* tick = std::get_if<Tick>(&command);
     end_compactions(tick == nullptr ? 0 : tick->now_ns);
@@ -79,9 +83,11 @@ Image StateMachine::image() const {
   for (const auto& [id, row] : devices_) image.devices.push_back(row);
   for (const auto& [id, row] : pools_) image.pools.push_back(row);
   for (const auto& [id, row] : leases_)
-    if (row.phase != LeasePhase::pending && row.phase != LeasePhase::waiting) image.leases.push_back(row);
+    if (row.phase != LeasePhase::pending && row.phase != LeasePhase::waiting)
+      image.leases.push_back(durable_row(row));
   for (const auto& [tenant, row] : quotas_) image.quotas.push_back(row);
   for (const auto& [id, row] : reservations_) image.reservations.push_back(row);
+  for (const auto& [id, row] : owners_) image.owners.push_back(row);
   return image;
 }
 

@@ -20,6 +20,9 @@
 //   I11 A grant leaves free, or on its way to being free, what other tenants' reservations do not yet have.
 //   I12 A waiting grant has no extents and is in its pool's queue once; a move's target is pending and
 //       unlabelled.
+//   I13 Parts with owner rows belong to shared_coherent leases that are active, revoking or transferring; only
+//       on this machine a part is owned, and a row without a process has nothing of an owner but the epoch. A
+//       part's epoch grows with each owner.
 #pragma once
 
 #include <map>
@@ -118,6 +121,9 @@ class StateMachine {
   uint64_t tenant_bytes_in(PoolId pool, const std::string& tenant) const;
   // The bounds that hold for a tenant: its own row, else that of "*", else none.
   QuotaRow quota_of(const std::string& tenant) const;
+  // Who owns the part, or owned it last; null: nobody ever did.
+  const OwnerRow* find_owner(LeaseId lease, uint64_t part) const;
+  std::vector<OwnerRow> owners_of(LeaseId lease) const;  // by part
   const ExtentMap& free_of(DeviceId id) const { return free_.at(id); }
   bool absent(DeviceId id) const { return absent_.contains(id); }
   // Leases that wait for a device that was not there at the start: they are their holders' still, and whether
@@ -186,6 +192,9 @@ class StateMachine {
   Step on(const FenceFinished& command);
   Step on(const ScrubFinished& command);
   Step on(const ScrubAdvanced& command);
+  Step on(const SetPoolCoherence& command);
+  Step on(const ClaimPart& command);
+  Step on(const ReleasePart& command);
 
   struct DueEntry {
     uint64_t at_ns;
@@ -265,6 +274,9 @@ class StateMachine {
   static std::vector<Extent> joined(std::vector<Extent> extents, const std::vector<Extent>& more);
   // Cuts `extents` after `granules`. Returns  the rest.
   static std::vector<Extent> cut(std::vector<Extent>& extents, uint64_t granules);
+  // What the store has of a lease: while it grows, one that has its new size already and is being cut to the
+  // old.
+  LeaseRow durable_row(const LeaseRow& lease) const;
   Step grow(LeaseRow& lease, uint64_t granules);
   Step shrink(LeaseRow& lease, uint64_t granules);
   Step finish_growth(LeaseRow& lease, const Status& status);
@@ -273,6 +285,12 @@ class StateMachine {
   void give_up_move(LeaseId target, Step& step);
   void unlink_move(LeaseId target);  // not known as a move any more; its row is taken out of the indexes
   Step finish_target_carve(LeaseRow& target);
+
+  // owners.cc
+  void forget_owners(LeaseId id, Step& step);   // the lease has ended for its holders
+  void vacate_parts(LeaseId id, Delta& delta);  // every owner is shut out; the epochs stay
+  Status load_owners(const Image& image);
+  void check_owners(std::vector<std::string>& problems) const;  // I13
 
   LeaseRow* mutable_lease(LeaseId id, const std::string& tenant);
   // Moves a lease to `fencing`: from here it holds no label and no idempotency key.
@@ -310,8 +328,8 @@ class StateMachine {
     uint64_t waiting = 0, waiting_bytes = 0;
     bool operator==(const PoolCounters&) const = default;
   };
-  // A growth whose object is being made longer; its extents are taken but not in the row yet. Without extents:
-  // an object that recovery found too long is being cut back to its row.
+  // A growth whose object is being made longer; its extents are taken and in the durable row, not in leases_
+  // yet. Without extents: an object that recovery found too long is being cut back to its row.
   struct Growth {
     std::vector<Extent> extents;
     uint64_t bytes = 0;  // of the lease afterwards
@@ -343,6 +361,7 @@ class StateMachine {
   std::map<std::tuple<std::string, uint64_t, uint64_t>, LeaseId> by_request_;  // tenant, key
   std::map<std::string, QuotaRow> quotas_;
   std::map<ReservationId, ReservationRow> reservations_;
+  std::map<PartId, OwnerRow> owners_;
   std::set<std::pair<uint64_t, ReservationId>> due_reservations_;
   std::map<std::pair<PoolId, std::string>, uint64_t> reserved_bytes_;  // by pool and tenant; no entry when 0
   std::unordered_map<PoolId, PoolCounters> pool_counters_;

@@ -41,6 +41,7 @@ Step StateMachine::on(const Transfer& command) {
                         format_size(after) + ", is not free; remove the reservation first");
     }
   }
+  Step step;
   unindex_lease(lease);
   lease.phase = LeasePhase::transferring;
   lease.tenant = command.to_tenant;
@@ -51,7 +52,6 @@ Step StateMachine::on(const Transfer& command) {
   lease.expiry_ns = 0;
   lease.request_high = lease.request_low = 0;  // the key was the giver's
   index_lease(lease);
-  Step step;
   step.delta.leases[lease.id] = lease;
   step.delta.meta = meta_;
   step.effects.push_back(
@@ -76,6 +76,7 @@ Step StateMachine::on(const RebindFinished& command) {
     step.reply = command.status.error();
     return step;
   }
+  vacate_parts(lease.id, step.delta);  // not before every holder is shut out: until then its owners may store
   unindex_lease(lease);
   lease.phase = LeasePhase::active;
   lease.object = std::move(lease.next_object);

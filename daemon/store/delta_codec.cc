@@ -82,6 +82,10 @@ class Writer {
     out_.put_byte(static_cast<uint8_t>(value));
   }
   void truth(bool value) { out_.put_byte(value ? 1 : 0); }
+  void policy(Placement placement, PoolCoherence coherence) {
+    out_.put_byte(
+        static_cast<uint8_t>(static_cast<unsigned>(placement) | static_cast<unsigned>(coherence) << 4));
+  }
   template <typename Id>
   void id(const Id& value) {
     out_.put_integer(value.value);
@@ -125,6 +129,12 @@ class Reader {
     const uint8_t byte = take_byte();
     if (byte > 1) fail();
     value = byte == 1;
+  }
+  // What was written before pools had a coherence has none in the upper half.
+  void policy(Placement& placement, PoolCoherence& coherence) {
+    const uint8_t byte = take_byte();
+    placement = static_cast<Placement>(byte & 0xf);
+    coherence = static_cast<PoolCoherence>(byte >> 4);
   }
   template <typename Id>
   void id(Id& value) {
@@ -187,7 +197,7 @@ void device_fields(Io& io, Row& row) {
 template <typename Io, typename Row>
 void pool_fields(Io& io, Row& row) {
   io.text(row.name, limits::name_bytes_max);
-  io.small(row.placement);
+  io.policy(row.placement, row.coherence);
   io.integer(row.stripe_bytes);
 }
 
@@ -228,6 +238,16 @@ void reservation_fields(Io& io, Row& row) {
   io.integer(row.bytes);
   io.integer(row.ttl_ns);
   io.integer(row.expiry_ns);
+}
+
+template <typename Io, typename Row>
+void owner_fields(Io& io, Row& row) {
+  io.integer(row.epoch);
+  io.fixed(row.request);  // random
+  io.integer(row.process.pid);
+  io.integer(row.process.started);
+  io.integer(row.process.space);
+  io.text(row.holder, limits::label_bytes_max);
 }
 
 template <typename Io, typename Row>
@@ -318,6 +338,12 @@ Status read_all(Reader& io, Delta& delta) {
     for (std::string* text : {&row.actor, &row.tenant, &row.verb, &row.subject, &row.detail})
       io.text(*text, limits::audit_text_bytes_max);
   }
+  if (io.failed() || io.at_end()) return {};
+  // Only where there is one: records of before parts had owners end here.
+  std::map<PartId, std::optional<OwnerRow>> owners;
+  TERRACE_RETURN_IF_ERROR(read_table(io, owners, owner_fields<Reader, OwnerRow>));
+  if (owners.empty()) io.fail();
+  for (auto& [id, row] : owners) delta.owners.insert_or_assign(id, std::move(row));
   return {};
 }
 
@@ -338,6 +364,7 @@ void encode_delta(const Delta& delta, ByteBuffer& out) {
     for (const std::string* text : {&row.actor, &row.tenant, &row.verb, &row.subject, &row.detail})
       out.put_text(clip_audit_text(*text));
   }
+  if (!delta.owners.empty()) write_table(io, delta.owners, owner_fields<Writer, const OwnerRow>);
 }
 
 Status decode_delta(std::span<const std::byte> bytes, Delta& delta) {

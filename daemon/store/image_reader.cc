@@ -92,6 +92,7 @@ struct Pools {
   static constexpr const char* name = "pool";
   static constexpr const char* columns = "id, name";
   static constexpr const char* columns_2 = ", placement, stripe_bytes";
+  static constexpr const char* columns_3 = ", coherence";
   static constexpr uint64_t rows_max = limits::pools_max;
   static uint64_t key(const PoolRow& row) { return row.id.value; }
   static PoolRow read(Columns& from, RowFormat format) {
@@ -102,6 +103,7 @@ struct Pools {
       row.placement = enumeration<Placement>(from);
       row.stripe_bytes = from.integer();
     }
+    if (format == RowFormat::current) row.coherence = enumeration<PoolCoherence>(from);
     return row;
   }
 };
@@ -176,15 +178,44 @@ struct Reservations {
   }
 };
 
-std::string select_sql(const char* columns, const char* columns_2, const char* table, RowFormat format) {
+struct Owners {
+  static constexpr const char* name = "owner";
+  static constexpr const char* columns = "id, epoch, request, pid, started, space, holder";
+  static constexpr const char* columns_2 = "";
+  static constexpr uint64_t rows_max = limits::leases_max * lease_parts_max;
+  static uint64_t key(const OwnerRow& row) { return row.id.value; }
+  static OwnerRow read(Columns& from, RowFormat) {
+    OwnerRow row;
+    row.id = PartId{from.integer()};
+    row.epoch = from.integer();
+    row.request = from.integer();
+    row.process.pid = from.integer();
+    row.process.started = from.integer();
+    row.process.space = from.integer();
+    row.holder = from.text(limits::label_bytes_max);
+    return row;
+  }
+};
+
+// What came with version 3, of the tables that were there before.
+template <typename Kind>
+constexpr const char* columns_3() {
+  if constexpr (requires { Kind::columns_3; }) return Kind::columns_3;
+  return "";
+}
+
+std::string select_sql(const char* columns, const char* columns_2, const char* columns_3, const char* table,
+                       RowFormat format) {
   std::string sql = std::string("SELECT ") + columns;
   if (format != RowFormat::version_1) sql += columns_2;
+  if (format == RowFormat::current) sql += columns_3;
   return sql + ", crc FROM " + table;
 }
 
 template <typename Kind, typename Row>
 Status read_table(Connection& connection, RowFormat format, std::vector<Row>& rows, StoreSeal& found) {
-  const std::string sql = select_sql(Kind::columns, Kind::columns_2, Kind::name, format) + " ORDER BY 1";
+  const std::string sql =
+      select_sql(Kind::columns, Kind::columns_2, columns_3<Kind>(), Kind::name, format) + " ORDER BY 1";
   Result<Statement> select = connection.prepare(sql.c_str(), where);
   if (!select.ok()) return query_failed(select.error());
   for (;;) {
@@ -213,7 +244,7 @@ Status read_table(Connection& connection, RowFormat format, std::vector<Row>& ro
 Status read_meta(Connection& connection, RowFormat format, MetaRow& meta, StoreSeal& seal) {
   const std::string sql =
       select_sql("store_id, sequence, rows, digest, next_device, next_pool, next_lease, next_epoch, boot_id",
-                 ", journal, next_reservation", "meta", format);
+                 ", journal, next_reservation", "", "meta", format);
   Result<Statement> select = connection.prepare(sql.c_str(), where);
   if (!select.ok()) return query_failed(select.error());
   Result<bool> found = select->step(where);
@@ -261,6 +292,8 @@ Result<StoredImage> read_image(Connection& connection, RowFormat format) {
     TERRACE_RETURN_IF_ERROR(read_table<Quotas>(connection, format, image.quotas, found));
     TERRACE_RETURN_IF_ERROR(read_table<Reservations>(connection, format, image.reservations, found));
   }
+  if (format == RowFormat::current)
+    TERRACE_RETURN_IF_ERROR(read_table<Owners>(connection, format, image.owners, found));
   if (found.rows != stored.seal.rows) {
     return corrupt("it holds " + std::to_string(found.rows) + " rows, but " + std::to_string(stored.seal.rows) +
                    " were written");

@@ -34,6 +34,9 @@ const std::string& key_of(const QuotaRow& row) {
 ReservationId key_of(const ReservationRow& row) {
   return row.id;
 }
+PartId key_of(const OwnerRow& row) {
+  return row.id;
+}
 
 // Both are in the order of their keys.
 template <typename Key, typename Row>
@@ -81,6 +84,7 @@ void apply_delta(Delta&& delta, Image& image) {
   merge_rows(std::move(delta.leases), image.leases);
   merge_rows(std::move(delta.quotas), image.quotas);
   merge_rows(std::move(delta.reservations), image.reservations);
+  merge_rows(std::move(delta.owners), image.owners);
   if (delta.meta.has_value()) image.meta = std::move(*delta.meta);
 }
 

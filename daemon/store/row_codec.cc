@@ -64,6 +64,7 @@ Status validate(const PoolRow& row) {
   if (!name_fits(row.name)) return impossible(name, "name");
   if (row.placement > Placement::spread) return impossible(name, "placement");
   if ((row.stripe_bytes != 0) != (row.placement == Placement::striped)) return impossible(name, "stripe");
+  if (row.coherence > PoolCoherence::noncoherent) return impossible(name, "coherence");
   return {};
 }
 
@@ -105,6 +106,17 @@ Status validate(const ReservationRow& row) {
   return {};
 }
 
+Status validate(const OwnerRow& row) {
+  const std::string name =
+      "part " + std::to_string(part_of(row.id)) + " of lease " + std::to_string(lease_of(row.id).value);
+  if (!lease_of(row.id).valid()) return impossible(name, "lease");
+  if (row.epoch == 0) return impossible(name, "epoch");
+  if (row.holder.size() > limits::label_bytes_max) return impossible(name, "owner's name");
+  const OwnerRow vacant{.id = row.id, .epoch = row.epoch};
+  if (row.process.pid == 0 && row != vacant) return impossible(name, "owner");
+  return {};
+}
+
 Status validate(const AuditRow& row) {
   for (const std::string* text : {&row.actor, &row.tenant, &row.verb, &row.subject, &row.detail})
     if (text->size() > limits::audit_text_bytes_max) return impossible("an audit row", "text");
@@ -131,6 +143,7 @@ uint32_t row_crc(const PoolRow& row, RowFormat format) {
   Crc crc('P');
   crc.add(row.id.value).add(row.name);
   if (format != RowFormat::version_1) crc.add(static_cast<uint64_t>(row.placement)).add(row.stripe_bytes);
+  if (format == RowFormat::current) crc.add(static_cast<uint64_t>(row.coherence));
   return crc.value();
 }
 
@@ -158,6 +171,12 @@ uint32_t row_crc(const ReservationRow& row, RowFormat) {
   Crc crc('R');
   crc.add(row.id.value).add(row.pool.value).add(row.tenant).add(row.bytes);
   return crc.add(row.ttl_ns).add(row.expiry_ns).value();
+}
+
+uint32_t row_crc(const OwnerRow& row, RowFormat) {
+  Crc crc('O');
+  crc.add(row.id.value).add(row.epoch).add(row.request).add(row.process.pid).add(row.process.started);
+  return crc.add(row.process.space).add(row.holder).value();
 }
 
 uint32_t row_crc(const MetaRow& row, const StoreSeal& seal, RowFormat format) {

@@ -27,8 +27,8 @@ struct StoreSeal {
   bool journal = false;  // commits beyond `sequence` may lie in the journal, which must then be there
 };
 
-// Which columns a row's checksum covers: those of schema version 1, or all.
-enum class RowFormat : uint8_t { version_1, current };
+// Which columns a row's checksum covers: those of schema version 1 or 2, or all.
+enum class RowFormat : uint8_t { version_1, version_2, current };
 
 inline constexpr size_t extent_bytes = 24;  // device, first granule, granules: three little-endian u64
 
@@ -39,6 +39,7 @@ Status validate(const PoolRow& row);
 Status validate(const LeaseRow& row);
 Status validate(const QuotaRow& row);
 Status validate(const ReservationRow& row);
+Status validate(const OwnerRow& row);
 Status validate(const MetaRow& row);
 Status validate(const AuditRow& row);
 
@@ -48,6 +49,7 @@ uint32_t row_crc(const PoolRow& row, RowFormat format = RowFormat::current);
 uint32_t row_crc(const LeaseRow& row, RowFormat format = RowFormat::current);
 uint32_t row_crc(const QuotaRow& row, RowFormat format = RowFormat::current);
 uint32_t row_crc(const ReservationRow& row, RowFormat format = RowFormat::current);
+uint32_t row_crc(const OwnerRow& row, RowFormat format = RowFormat::current);
 uint32_t row_crc(const MetaRow& row, const StoreSeal& seal, RowFormat format = RowFormat::current);
 uint32_t row_crc(const AuditRow& row);
 

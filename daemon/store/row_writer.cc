@@ -22,6 +22,9 @@ uint64_t bindable(LeaseId id) {
 uint64_t bindable(ReservationId id) {
   return id.value;
 }
+uint64_t bindable(PartId id) {
+  return id.value;
+}
 const std::string& bindable(const std::string& tenant) {
   return tenant;
 }
@@ -39,6 +42,9 @@ const std::string& key_of(const QuotaRow& row) {
   return row.tenant;
 }
 ReservationId key_of(const ReservationRow& row) {
+  return row.id;
+}
+PartId key_of(const OwnerRow& row) {
   return row.id;
 }
 
@@ -60,13 +66,14 @@ Status check_all(const Delta& delta) {
   TERRACE_RETURN_IF_ERROR(check_rows(delta.leases));
   TERRACE_RETURN_IF_ERROR(check_rows(delta.quotas));
   TERRACE_RETURN_IF_ERROR(check_rows(delta.reservations));
+  TERRACE_RETURN_IF_ERROR(check_rows(delta.owners));
   if (delta.meta.has_value()) return validate(*delta.meta);
   return {};
 }
 
 }  // namespace
 
-Status RowWriter::prepare(Connection& connection) {
+Status RowWriter::prepare(Connection& connection, RowFormat format) {
   constexpr const char* where = "RowWriter::prepare";
   struct Sql {
     Table table;
@@ -74,10 +81,14 @@ Status RowWriter::prepare(Connection& connection) {
     const char* name;
     const char* put;
   };
-  constexpr Sql statements[] = {
+  format_ = format;
+  const bool older = format != RowFormat::current;
+  const Sql statements[] = {
       {Table::device, "id", "device",
        "(id, serial, backend, capacity_bytes, granule_bytes, pool, state, crc) VALUES (?,?,?,?,?,?,?,?)"},
-      {Table::pool, "id", "pool", "(id, name, placement, stripe_bytes, crc) VALUES (?,?,?,?,?)"},
+      {Table::pool, "id", "pool",
+       older ? "(id, name, placement, stripe_bytes, crc) VALUES (?,?,?,?,?)"
+             : "(id, name, placement, stripe_bytes, coherence, crc) VALUES (?,?,?,?,?,?)"},
       {Table::lease, "id", "lease",
        "(id, pool, tenant, host, label, object, reason, extents, epoch, mode, phase, bytes, ttl_ns, expiry_ns, "
        "deadline_ns, request_high, request_low, cause, movable, target_bytes, next_object, crc) "
@@ -85,8 +96,11 @@ Status RowWriter::prepare(Connection& connection) {
       {Table::quota, "tenant", "quota", "(tenant, bytes_max, leases_max, crc) VALUES (?,?,?,?)"},
       {Table::reservation, "id", "reservation",
        "(id, pool, tenant, bytes, ttl_ns, expiry_ns, crc) VALUES (?,?,?,?,?,?,?)"},
+      {Table::owner, "id", "owner",
+       "(id, epoch, request, pid, started, space, holder, crc) VALUES (?,?,?,?,?,?,?,?)"},
   };
   for (const Sql& sql : statements) {
+    if (older && sql.table == Table::owner) continue;
     Statements& table = tables_[static_cast<size_t>(sql.table)];
     const std::string of_row = std::string(" FROM ") + sql.name + " WHERE " + sql.key + "=?";
     const std::string put = std::string("INSERT OR REPLACE INTO ") + sql.name + " " + sql.put;
@@ -125,6 +139,7 @@ Status RowWriter::write(const Delta& delta, const MetaRow& meta, StoreSeal& seal
   TERRACE_RETURN_IF_ERROR(write_table(Table::lease, delta.leases, seal));
   TERRACE_RETURN_IF_ERROR(write_table(Table::quota, delta.quotas, seal));
   TERRACE_RETURN_IF_ERROR(write_table(Table::reservation, delta.reservations, seal));
+  TERRACE_RETURN_IF_ERROR(write_table(Table::owner, delta.owners, seal));
   TERRACE_RETURN_IF_ERROR(append_audit(delta.audit));
   return put(delta.meta.has_value() ? *delta.meta : meta, seal);
 }
@@ -154,7 +169,7 @@ Status RowWriter::write_table(Table table, const Rows& rows, StoreSeal& seal) {
   for (const auto& [key, row] : rows) {
     TERRACE_ASSIGN_OR_RETURN(const bool stored, take_out(table, bindable(key), seal));
     if (row.has_value()) {
-      const uint32_t crc = row_crc(*row);
+      const uint32_t crc = row_crc(*row, format_);
       TERRACE_RETURN_IF_ERROR(put(*row, crc));
       seal.digest += row_share(row_key(bindable(key)), crc);
       ++seal.rows;
@@ -220,6 +235,7 @@ Status RowWriter::put(const PoolRow& row, uint32_t crc) {
   statement.bind(row.name);
   statement.bind(static_cast<uint64_t>(row.placement));
   statement.bind(row.stripe_bytes);
+  if (format_ == RowFormat::current) statement.bind(static_cast<uint64_t>(row.coherence));
   return finish(Table::pool, crc);
 }
 
@@ -255,6 +271,15 @@ Status RowWriter::put(const ReservationRow& row, uint32_t crc) {
   statement.bind(row.tenant);
   for (const uint64_t value : {row.bytes, row.ttl_ns, row.expiry_ns}) statement.bind(value);
   return finish(Table::reservation, crc);
+}
+
+Status RowWriter::put(const OwnerRow& row, uint32_t crc) {
+  Statement& statement = start_put(Table::owner);
+  for (const uint64_t value :
+       {row.id.value, row.epoch, row.request, row.process.pid, row.process.started, row.process.space})
+    statement.bind(value);
+  statement.bind(row.holder);
+  return finish(Table::owner, crc);
 }
 
 Status RowWriter::put(const MetaRow& row, const StoreSeal& seal) {

@@ -15,12 +15,13 @@
 
 namespace terrace::daemon {
 
-enum class Table : uint8_t { device = 0, pool = 1, lease = 2, quota = 3, reservation = 4 };
-inline constexpr size_t table_count = 5;
+enum class Table : uint8_t { device = 0, pool = 1, lease = 2, quota = 3, reservation = 4, owner = 5 };
+inline constexpr size_t table_count = 6;
 
 class RowWriter {
  public:
-  Status prepare(Connection& connection);
+  // `format`: that of the tables, which a migration to an older version than the newest has made.
+  Status prepare(Connection& connection, RowFormat format = RowFormat::current);
 
   // Errors    internal   a row that load() would refuse: a defect of the caller's
   static Status check(const Delta& delta);
@@ -40,6 +41,7 @@ class RowWriter {
   Status put(const LeaseRow& row, uint32_t crc);
   Status put(const QuotaRow& row, uint32_t crc);
   Status put(const ReservationRow& row, uint32_t crc);
+  Status put(const OwnerRow& row, uint32_t crc);
   Status put(const MetaRow& row, const StoreSeal& seal);
   Status append_audit(const std::vector<AuditRow>& rows);
   Statement& start_put(Table table);
@@ -53,6 +55,7 @@ class RowWriter {
   std::array<Statements, table_count> tables_;
   Statement put_meta_, newest_audit_, put_audit_, cut_audit_;
   std::vector<std::byte> extents_;
+  RowFormat format_ = RowFormat::current;
 };
 
 }  // namespace terrace::daemon

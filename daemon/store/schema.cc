@@ -2,6 +2,7 @@
 
 #include "core/base/check.h"
 #include "daemon/store/schema_version_2.h"
+#include "daemon/store/schema_version_3.h"
 
 namespace terrace::daemon {
 namespace {
@@ -64,6 +65,7 @@ CREATE TABLE lease (
 constexpr Migration all_migrations[] = {
     {1, "devices, pools, leases and the counters", create_tables},
     {2, "composition, quotas, reservations, the audit log", migrate_to_version_2},
+    {3, "the coherence of pools, owners of parts of leases", migrate_to_version_3},
 };
 
 }  // namespace

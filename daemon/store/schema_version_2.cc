@@ -118,7 +118,7 @@ Status migrate_to_version_2(Connection& connection) {
   for (LeaseRow& row : stored.image.leases) delta.leases[row.id] = std::move(row);
   StoreSeal seal{.store_id = stored.seal.store_id, .sequence = stored.seal.sequence};
   RowWriter writer;
-  TERRACE_RETURN_IF_ERROR(writer.prepare(connection));
+  TERRACE_RETURN_IF_ERROR(writer.prepare(connection, RowFormat::version_2));
   return writer.write(delta, stored.image.meta, seal);
 }
 

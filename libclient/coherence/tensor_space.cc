@@ -152,6 +152,14 @@ Error SpaceBase::foreign(const SharedTensor& tensor) {
                          std::to_string(tensor.part()) + ", which another holder owns"};
 }
 
+TensorIdentity SharedTensor::identity() const {
+  if (located_ == nullptr) return {};
+  return {.memory = base_,
+          .part = located_->part,
+          .record = located_->record,
+          .incarnation = located_->incarnation};
+}
+
 TensorPin::TensorPin(TensorPin&& other) noexcept
     : space_(std::exchange(other.space_, nullptr)),
       pin_(other.pin_),

@@ -106,4 +106,26 @@ Result<std::unique_ptr<LeaseMove>> LeaseHandle::begin_move() {
       [handle = handle_](Loop& loop, auto answer) { loop.begin_move(handle, std::move(answer)); });
 }
 
+Result<uint64_t> LeaseHandle::claim_part(uint32_t part, uint64_t last_epoch, uint64_t key) {
+  TERRACE_RETURN_IF_ERROR(check_writable("Lease::claim_part"));
+  return ask<uint64_t>(*mailbox_, "Lease::claim_part",
+                       [handle = handle_, claim = PartClaim{part, last_epoch, key}](Loop& loop, auto answer) {
+                         loop.claim_part(handle, claim, std::move(answer));
+                       });
+}
+
+Status LeaseHandle::release_part(uint32_t part, uint64_t epoch) {
+  if (state() == LeaseState::lost) return {};  // nobody owns anything of it any more
+  return ask<void>(*mailbox_, "Lease::release_part", [handle = handle_, part, epoch](Loop& loop, auto answer) {
+    loop.release_part(handle, part, epoch, std::move(answer));
+  });
+}
+
+Result<bool> LeaseHandle::part_is_dead(uint32_t part, uint64_t epoch) {
+  TERRACE_RETURN_IF_ERROR(check_not_lost("Lease::part_is_dead"));
+  return ask<bool>(*mailbox_, "Lease::part_is_dead", [handle = handle_, part, epoch](Loop& loop, auto answer) {
+    loop.part_is_dead(handle, part, epoch, std::move(answer));
+  });
+}
+
 }  // namespace terrace::client

@@ -43,6 +43,9 @@ class LeaseHandle final : public Lease, public std::enable_shared_from_this<Leas
   Result<LeaseInfo> resize(uint64_t bytes) override;
   Status transfer(const std::string& tenant, const std::string& host) override;
   Result<std::unique_ptr<LeaseMove>> begin_move() override;
+  Result<uint64_t> claim_part(uint32_t part, uint64_t last_epoch, uint64_t key) override;
+  Status release_part(uint32_t part, uint64_t epoch) override;
+  Result<bool> part_is_dead(uint32_t part, uint64_t epoch) override;
 
   // Moves live -> revoking -> lost, never back; `why` is what calls answer once it is lost.
   // Returns   false when the state was that already, or further on.

@@ -6,7 +6,7 @@
 //                         +- Answer-+--> LeaseHandle::change, notice handler
 //
 // Place     libclient/session. loop.cc: mail and connection; loop_calls.cc: calls; loop_leases.cc: renewal and
-//           notices; loop_changes.cc: resize, transfer; loop_moves.cc: moves.
+//           notices; loop_changes.cc: resize, transfer; loop_moves.cc: moves; loop_parts.cc: owners of parts.
 // Threads   The Session's own, except what SessionState guards.
 // Invariants
 //   S3  A call that met a broken connection is sent again on the next one until its deadline. All calls are
@@ -59,6 +59,12 @@ struct RequestKey {
   uint64_t low = 0;
 };
 
+struct PartClaim {
+  uint32_t part = 0;
+  uint64_t last_epoch = 0;
+  uint64_t key = 0;
+};
+
 class Loop final : private kj::TaskSet::ErrorHandler {
  public:
   Loop(kj::AsyncIoContext& io, SessionOptions options, std::shared_ptr<Mailbox> mailbox,
@@ -83,6 +89,9 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   void forget(uint64_t handle);  // the last caller let go of it: no more renewals
   void resize(uint64_t handle, uint64_t bytes, std::shared_ptr<Answer<LeaseInfo>> answer);
   void transfer(uint64_t handle, std::string tenant, std::string host, std::shared_ptr<Answer<void>> answer);
+  void claim_part(uint64_t handle, PartClaim claim, std::shared_ptr<Answer<uint64_t>> answer);
+  void release_part(uint64_t handle, uint32_t part, uint64_t epoch, std::shared_ptr<Answer<void>> answer);
+  void part_is_dead(uint64_t handle, uint32_t part, uint64_t epoch, std::shared_ptr<Answer<bool>> answer);
   void begin_move(uint64_t handle, std::shared_ptr<Answer<std::unique_ptr<LeaseMove>>> answer);
   void commit_move(uint64_t number, std::shared_ptr<Answer<void>> answer);
   void abandon_move(uint64_t number, std::shared_ptr<Answer<void>> answer);

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "core/base/machine_name.h"
 #include "core/base/prng.h"
+#include "core/base/signals_blocked.h"
 #include "core/base/units.h"
 #include "libclient/session/loop.h"
 #include "libclient/session/mailbox.h"
@@ -22,22 +22,6 @@
 namespace terrace {
 namespace client {
 namespace {
-
-// While it lives the calling thread gets no signals, and its children start without them.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 // kj sets SIGPIPE to "ignore" for the whole process; a library may not. Writes of this thread raise none
 // that anybody would see, since it has all signals blocked.
@@ -169,6 +153,15 @@ std::string_view lease_cause_name(LeaseCause cause) {
     case LeaseCause::moved: return "moved";
   }
   return "";
+}
+
+std::string_view memory_coherence_name(MemoryCoherence coherence) {
+  switch (coherence) {
+    case MemoryCoherence::coherent: return "coherent";
+    case MemoryCoherence::noncoherent: return "noncoherent";
+    case MemoryCoherence::unknown: break;
+  }
+  return "unknown";
 }
 
 std::string default_socket_path() {

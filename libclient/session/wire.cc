@@ -83,6 +83,24 @@ LeaseCause cause_from_wire(rpc::LeaseCause wire) {
   return LeaseCause::revoked;  // a newer peer's cause: it was taken, and nothing says that it lapsed
 }
 
+MemoryCoherence coherence_from_wire(rpc::Coherence wire) {
+  switch (wire) {
+    case rpc::Coherence::COHERENT: return MemoryCoherence::coherent;
+    case rpc::Coherence::NONCOHERENT: return MemoryCoherence::noncoherent;
+    case rpc::Coherence::UNKNOWN: break;
+  }
+  return MemoryCoherence::unknown;
+}
+
+rpc::Coherence coherence_to_wire(MemoryCoherence coherence) {
+  switch (coherence) {
+    case MemoryCoherence::coherent: return rpc::Coherence::COHERENT;
+    case MemoryCoherence::noncoherent: return rpc::Coherence::NONCOHERENT;
+    case MemoryCoherence::unknown: break;
+  }
+  return rpc::Coherence::UNKNOWN;
+}
+
 PoolPlacement placement_from_wire(rpc::Placement wire) {
   switch (wire) {
     case rpc::Placement::LINEAR: return PoolPlacement::linear;
@@ -144,6 +162,14 @@ LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire, uint64_t now_ns) {
   info.movable = wire.getMovable();
   info.holders = wire.getHolders();
   info.figures = figures_from_wire(wire.getAttributes());
+  info.coherence = coherence_from_wire(wire.getCoherence());
+  for (const rpc::PartOwner::Reader owner : wire.getOwners())
+    info.owners.push_back({.part = owner.getPart(),
+                           .epoch = owner.getEpoch(),
+                           .owned = owner.getOwned(),
+                           .ended = owner.getEnded(),
+                           .pid = owner.getPid(),
+                           .holder = text_from_wire(owner.getHolder())});
   return info;
 }
 
@@ -176,6 +202,7 @@ PoolInfo pool_info_from_wire(rpc::PoolInfo::Reader wire) {
   info.waiting = wire.getWaiting();
   info.waiting_bytes = wire.getWaitingBytes();
   info.figures = figures_from_wire(wire.getAttributes());
+  info.coherence = coherence_from_wire(wire.getCoherence());
   return info;
 }
 

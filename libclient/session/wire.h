@@ -39,6 +39,8 @@ const char* phase_from_wire(rpc::LeasePhase wire);  // "active", ...; "unknown" 
 LeaseCause cause_from_wire(rpc::LeaseCause wire);
 PoolPlacement placement_from_wire(rpc::Placement wire);
 rpc::Placement placement_to_wire(PoolPlacement placement);
+MemoryCoherence coherence_from_wire(rpc::Coherence wire);
+rpc::Coherence coherence_to_wire(MemoryCoherence coherence);
 void usage_to_wire(const UsageReport& usage, rpc::Usage::Builder wire);
 // A grant's fields without its request key.
 void grant_to_wire(const LeaseRequest& request, rpc::GrantRequest::Builder wire);

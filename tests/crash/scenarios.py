@@ -188,6 +188,33 @@ def crash_export(programs, point, hit, _seed, _workload):
         check_all(harness, journal, programs.stubborn_holder)
 
 
+def crash_checkpoint(programs, point, hit, _seed, _workload):
+    """A checkpoint whose writer or remover dies is whole, or is never offered; doing it again works."""
+    with service(programs, point) as harness:
+        model, directory = harness.directory / "model.safetensors", harness.directory / "checkpoints"
+        write_model(model)
+        harness.cli("checkpoint", "import", model, "older", "--dir", directory)
+        if point == "checkpoint_after_unlist":
+            crash_client(harness, point, hit, "checkpoint", "delete", "older", "--dir", directory)
+            expected, left = [], 1
+        else:
+            crash_client(harness, point, hit, "checkpoint", "import", model, "new", "--dir", directory)
+            renamed = point == "checkpoint_after_rename"
+            expected, left = (["new", "older"], 0) if renamed else (["older"], 1)
+        said = harness.cli("checkpoint", "list", "--dir", directory).json
+        offered = [each["name"] for each in said["checkpoints"]]
+        if offered != expected or said["damaged"] or said["half_written_removed"] != left:
+            raise Broken(f"after a crash at {point} there are {said}, not {expected} and {left} half-written")
+        for name in expected:
+            harness.cli("checkpoint", "verify", name, "--dir", directory)
+        if "new" not in expected:
+            harness.cli("checkpoint", "import", model, "new", "--dir", directory)
+        out = harness.directory / "out.safetensors"
+        harness.cli("checkpoint", "export", "new", out, "--dir", directory)
+        if out.read_bytes() != model.read_bytes():
+            raise Broken("the checkpoint is not the file that was imported")
+
+
 # Where each kind of point is reached: by workload, the one that leads there first. "unplug" is crash_at_unplug.
 _BUSY = ("churn", "change", "drain", "full")
 _REACHED = (
@@ -205,9 +232,11 @@ _REACHED = (
     ("recover_", ("recovery",)),
     ("import_", ("import",)),
     ("export_", ("export",)),
+    ("checkpoint_", ("checkpoint",)),
 )
-_SCENARIOS = {"recovery": crash_in_recovery, "unplug": crash_at_unplug, "import": crash_import, "export": crash_export}
-ONCE = ("recovery", "import", "export", "unplug")  # pass each point once, or a few times
+_SCENARIOS = {"recovery": crash_in_recovery, "unplug": crash_at_unplug, "import": crash_import, "export": crash_export,
+              "checkpoint": crash_checkpoint}
+ONCE = ("recovery", "import", "export", "checkpoint", "unplug")  # pass each point once, or a few times
 
 
 def workloads_of(point):

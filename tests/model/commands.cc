@@ -118,6 +118,29 @@ daemon::Command random_claim(Prng& prng, uint64_t now_ns) {
   return daemon::RemoveReservation{ReservationId{prng.below(60)}, now_ns};
 }
 
+// Few parts and processes, so that they meet. Now and then an owner is said to have ended.
+daemon::Command random_owner(Prng& prng, const Reference& reference, uint64_t now_ns) {
+  if (prng.chance(1, 20))
+    return daemon::SetPoolCoherence{pick(prng, "pool-", 4), static_cast<daemon::PoolCoherence>(prng.below(4))};
+  LeaseId id = pick_lease(prng, reference, LeasePhase::active);
+  for (const auto& row : reference.leases())
+    if (row.mode == daemon::LeaseMode::shared_coherent && prng.chance(1, 3)) id = row.id;
+  const uint64_t part = prng.chance(1, 30) ? prng.below(100) : prng.below(2);
+  const uint64_t epoch = reference.owner_epoch(id, part);
+  const daemon::ProcessId process{prng.below(20) == 0 ? 0 : prng.between(1, 3), prng.below(2), 7};
+  const std::string tenant = pick_tenant(prng, reference, id);
+  if (prng.chance(1, 3))
+    return daemon::ReleasePart{id, tenant, part, prng.chance(1, 4) ? prng.below(5) : epoch, process};
+  daemon::ClaimPart claim{.lease = id, .tenant = tenant, .part = part};
+  if (prng.chance(1, 8)) claim.last_epoch = prng.chance(1, 6) ? UINT64_MAX : prng.below(50);
+  claim.request = prng.below(4);
+  claim.process = process;
+  claim.holder = "p";
+  claim.dead_epoch = prng.chance(1, 3) ? epoch : prng.below(3);
+  claim.now_ns = now_ns;
+  return claim;
+}
+
 // A lease that is growing, shrinking or moving is picked more often than chance would.
 daemon::Command random_change(Prng& prng, const Reference& reference, uint64_t now_ns) {
   const LeaseId id = pick_lease(prng, reference, LeasePhase::active);
@@ -162,7 +185,8 @@ daemon::Command random_command(Prng& prng, const Reference& reference, uint64_t 
   if (dice < 45)
     return daemon::CarveFinished{pick_lease(prng, reference, LeasePhase::pending), pick_status(prng, 8),
                                  now_ns};
-  if (dice < 64) return random_change(prng, reference, now_ns);
+  if (dice < 60) return random_change(prng, reference, now_ns);
+  if (dice < 64) return random_owner(prng, reference, now_ns);
   if (dice < 70) {
     const LeaseId id = pick_lease(prng, reference, LeasePhase::active);
     return daemon::Renew{id, pick_tenant(prng, reference, id), pick_ttl_ns(prng), now_ns};
@@ -193,7 +217,8 @@ const char* command_name(const daemon::Command& command) {
       "FailDevice",        "DeviceLost",  "DeviceBack", "RemoveDevice",   "SetQuota",      "CreateReservation",
       "RemoveReservation", "CompactPool", "Grant",      "CancelGrant",    "CarveFinished", "Renew",
       "Release",           "Revoke",      "Resize",     "ResizeFinished", "Transfer",      "RebindFinished",
-      "BeginMove",         "FinishMove",  "Tick",       "FenceFinished",  "ScrubFinished", "ScrubAdvanced"};
+      "BeginMove",         "FinishMove",  "Tick",       "FenceFinished",  "ScrubFinished", "ScrubAdvanced",
+      "SetPoolCoherence",  "ClaimPart",   "ReleasePart"};
   static_assert(std::size(names) == std::variant_size_v<daemon::Command>);
   return names[command.index()];
 }

@@ -246,6 +246,12 @@ Expected Reference::restart(const std::map<std::string, uint64_t>& objects, cons
                             bool same_boot, uint64_t now_ns) {
   using daemon::LeaseCause;
   Expected expected;
+  for (const auto& [id, growth] : growths_) {  // durable as a lease of the new size that is cut to the old
+    LeaseRow& row = *lease(id, "");
+    if (growth.extents.empty()) continue;
+    row.target_bytes = std::exchange(row.bytes, growth.bytes);
+    row.extents.insert(row.extents.end(), growth.extents.begin(), growth.extents.end());
+  }
   growths_.clear();
   moves_.clear();
   absent_.clear();
@@ -284,6 +290,8 @@ Expected Reference::restart(const std::map<std::string, uint64_t>& objects, cons
   }
   for (Reservation& row : reservations_)
     if (!same_boot && row.ttl_ns != 0) row.expiry_ns = now_ns + row.ttl_ns;
+  for (auto& [part, owner] : owners_)
+    if (!same_boot) owner = {owner.epoch, 0, {}};
   return expected;
 }
 

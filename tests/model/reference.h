@@ -51,6 +51,19 @@ class Reference {
   size_t reservations() const { return reservations_.size(); }
   std::optional<LeaseId> target_of(LeaseId lease) const;
   bool growing(LeaseId lease) const { return growths_.contains(lease); }
+  uint64_t owner_epoch(LeaseId lease, uint64_t part) const {
+    const auto owner = owners_.find({lease, part});
+    return owner == owners_.end() ? 0 : owner->second.epoch;
+  }
+  uint64_t owner_pid(LeaseId lease, uint64_t part) const {
+    const auto owner = owners_.find({lease, part});
+    return owner == owners_.end() ? 0 : owner->second.process.pid;
+  }
+  // What the lease will have once a growth under way has ended.
+  uint64_t bytes_to_come(const daemon::LeaseRow& lease) const {
+    const auto growth = growths_.find(lease.id);
+    return growth == growths_.end() ? lease.bytes : growth->second.bytes;
+  }
   std::optional<uint64_t> next_due_ns() const;
   const std::string& pool_of(const std::string& serial) const { return pool_of_device_.at(serial); }
 
@@ -86,10 +99,18 @@ class Reference {
   Expected on(const daemon::FenceFinished& c);
   Expected on(const daemon::ScrubFinished& c);
   Expected on(const daemon::ScrubAdvanced& c);
+  Expected on(const daemon::SetPoolCoherence& c);
+  Expected on(const daemon::ClaimPart& c);
+  Expected on(const daemon::ReleasePart& c);
 
   struct Growth {
     std::vector<daemon::Extent> extents;
     uint64_t bytes = 0;
+  };
+  struct Owner {
+    uint64_t epoch = 0;
+    uint64_t request = 0;
+    daemon::ProcessId process;
   };
   struct Move {
     LeaseId lease;  // invalid: given up while its target was carved
@@ -127,6 +148,7 @@ class Reference {
   std::vector<std::string> pools_;
   std::map<LeaseId, std::string> pool_of_lease_;
   std::vector<daemon::LeaseRow> leases_;
+  std::map<std::pair<LeaseId, uint64_t>, Owner> owners_;  // by lease and part
   std::set<std::string> absent_;
   std::map<std::string, daemon::QuotaRow> quotas_;
   struct Reservation {

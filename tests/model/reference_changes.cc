@@ -113,10 +113,14 @@ Expected Reference::on(const daemon::ResizeFinished& c) {
     }
     const Growth ended = growth->second;
     growths_.erase(growth);
-    if (!c.status.ok()) return refused(c.status.error().code);
+    if (!c.status.ok() && ended.extents.empty()) return refused(c.status.error().code);
+    if (!c.status.ok()) row->target_bytes = row->bytes;
     row->extents.insert(row->extents.end(), ended.extents.begin(), ended.extents.end());
     row->bytes = ended.bytes;
-    return {};
+    if (c.status.ok()) return {};
+    Expected expected = refused(c.status.error().code);  // it was longer for a moment, perhaps
+    expected.effects = {"scrub the tail"};
+    return expected;
   }
   if (row->target_bytes == 0) return refused(ErrorCode::not_found);
   if (!c.status.ok()) {
@@ -141,6 +145,47 @@ std::string Reference::cut_off(LeaseId id, const LeaseRow& tail) {
   pool_of_lease_[tail.id] = pool_of_lease_.at(id);
   leases_.push_back(tail);
   return {};
+}
+
+// --- owners of parts --------------------------------------------------------------------------------
+
+Expected Reference::on(const daemon::ClaimPart& c) {
+  const LeaseRow* row = lease(c.lease, c.tenant);
+  if (row == nullptr || row->phase == LeasePhase::pending) return refused(ErrorCode::not_found);
+  if (const ErrorCode code = live(*row, c.now_ns); code != ErrorCode::ok) return refused(code);
+  if (c.part >= 64) return refused(ErrorCode::invalid_argument);
+  if (row->mode != daemon::LeaseMode::shared_coherent) return refused(ErrorCode::unsupported);
+  if (c.process.pid == 0 || c.request == 0) return refused(ErrorCode::invalid_argument);
+  Owner owner;
+  if (const auto at = owners_.find({c.lease, c.part}); at != owners_.end()) owner = at->second;
+  if (owner.process.pid != 0) {
+    if (owner.process == c.process && owner.request == c.request) return {};
+    if (owner.epoch != c.dead_epoch) return refused(ErrorCode::busy);
+  }
+  if (c.last_epoch > owner.epoch && c.last_epoch > uint64_t{1} << 48)
+    return refused(ErrorCode::invalid_argument);
+  owners_[{c.lease, c.part}] = {std::max(owner.epoch, c.last_epoch) + 1, c.request, c.process};
+  return {};
+}
+
+Expected Reference::on(const daemon::ReleasePart& c) {
+  const LeaseRow* row = lease(c.lease, c.tenant);
+  if (row == nullptr || row->phase == LeasePhase::pending) return refused(ErrorCode::not_found);
+  if (c.part >= 64) return refused(ErrorCode::invalid_argument);
+  if (row->mode != daemon::LeaseMode::shared_coherent) return refused(ErrorCode::unsupported);
+  const auto at = owners_.find({c.lease, c.part});
+  if (at == owners_.end() || c.epoch == 0 || c.epoch > at->second.epoch)
+    return refused(ErrorCode::invalid_argument);
+  Owner& owner = at->second;
+  if (c.epoch < owner.epoch || owner.process.pid == 0) return {};
+  if (owner.process != c.process) return refused(ErrorCode::permission_denied);
+  owner = {owner.epoch, 0, {}};
+  return {};
+}
+
+Expected Reference::on(const daemon::SetPoolCoherence& c) {
+  if (!has_pool(c.pool)) return refused(ErrorCode::not_found);
+  return c.coherence > daemon::PoolCoherence::noncoherent ? refused(ErrorCode::invalid_argument) : Expected{};
 }
 
 // --- transfer ---------------------------------------------------------------------------------------
@@ -189,6 +234,8 @@ Expected Reference::on(const daemon::RebindFinished& c) {
     fence(*row, LeaseCause::object_lost, expected);
     return expected;
   }
+  for (auto& [part, owner] : owners_)
+    if (part.first == row->id) owner = {owner.epoch, 0, {}};
   row->phase = LeasePhase::active;
   row->object = std::exchange(row->next_object, "");
   if (row->ttl_ns != 0) row->expiry_ns = c.now_ns + row->ttl_ns;

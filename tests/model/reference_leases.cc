@@ -50,6 +50,7 @@ void Reference::fence(LeaseRow& lease, daemon::LeaseCause cause, Expected& expec
     lease.bytes = growth->second.bytes;
     growths_.erase(growth);
   }
+  std::erase_if(owners_, [&](const auto& owner) { return owner.first.first == lease.id; });
   lease.phase = LeasePhase::fencing;
   lease.cause = cause;
   lease.expiry_ns = lease.deadline_ns = lease.target_bytes = 0;

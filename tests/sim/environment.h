@@ -57,7 +57,9 @@ namespace terrace::sim {
   X(ignore_holders, "the manager moves a lease that somebody attached meanwhile")              \
   X(ignore_moves, "nothing is moved for a drain")                                              \
   X(soft_rebind, "a hand-over leaves the old holder its mapping")                              \
-  X(keep_lost_device, "a device that vanished is not reported")
+  X(keep_lost_device, "a device that vanished is not reported")                                \
+  X(lose_owner, "the owner of a part is dropped on its way to the store")                      \
+  X(ignore_death, "the daemon does not see that the owner of a part has ended")
 
 enum class Plant : uint8_t {
 #define TERRACE_SIM_PLANT_ENUM(name, text) name,

@@ -53,6 +53,8 @@ const Expectation expectations[] = {
     {Plant::ignore_moves, "still on a device that is drained"},
     {Plant::soft_rebind, "fenced writer"},
     {Plant::keep_lost_device, "device: "},
+    {Plant::lose_owner, "owner"},
+    {Plant::ignore_death, "owner liveness: "},
 };
 
 }  // namespace

@@ -34,9 +34,11 @@ void SimClient::act() {
   touch_all();
   if (silent_) return;
   bool movable = false;
+  bool to_move = false;
   for (const Held& held : held_) {
     if (held.mapped && !held.over && daemon_.serving()) daemon_.hold(held.lease.id, index_);
     movable = movable || held.lease.movable;
+    to_move = to_move || (held.move_wanted && held.mapped && !held.over);
   }
   // A process that lets its leases be moved keeps its session alive.
   if (!settled_ && !movable && asking_ == Asking::nothing && environment_.prng().chance(1, 60)) {
@@ -48,8 +50,8 @@ void SimClient::act() {
     ask_something();
   } else if (environment_.now_ns() - sent_ns_ > patience_ns()) {
     give_up();
-  } else if (asking_ == Asking::grant && !settled_ && environment_.prng().chance(1, 200)) {
-    daemon_.cancel(std::get<daemon::Grant>(asked_));  // it does not want to wait any more
+  } else if (asking_ == Asking::grant && (settled_ ? to_move : environment_.prng().chance(1, 200))) {
+    daemon_.cancel(std::get<daemon::Grant>(asked_));  // it does not want to wait any more, or has to move first
     ++attempt_;
     asking_ = Asking::nothing;
   }

@@ -126,6 +126,7 @@ void SimClient::ask_grant() {
   grant.persistent = prng.chance(1, 8);
   if (!grant.persistent) grant.ttl_ns = prng.between(1, 20) * ns_per_s;
   grant.movable = prng.chance(1, 2);
+  if (prng.chance(1, 2)) grant.mode = daemon::LeaseMode::shared_coherent;
   if (prng.chance(1, 2)) grant.wait_ns = prng.between(1, 15) * ns_per_s;
   grant.request_high = prng.next();
   grant.request_low = prng.next();

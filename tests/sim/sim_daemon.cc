@@ -11,8 +11,6 @@ using daemon::LeasePhase;
 constexpr uint64_t deferred_ns = 20 * ns_per_ms;
 
 bool immediate(const daemon::Effect& effect) {
-  if (const auto* resize = std::get_if<daemon::ResizeObject>(&effect))
-    return resize->to_bytes > resize->from_bytes;
   return std::holds_alternative<daemon::CarveObject>(effect) ||
          std::holds_alternative<daemon::RefuseGrant>(effect);
 }
@@ -103,7 +101,10 @@ void SimDaemon::cancel(const daemon::Grant& grant) {
 // --- commands ---------------------------------------------------------------------------------------
 
 void SimDaemon::apply(const daemon::Command& command, ReplyAction reply) {
+  const bool due = takes_part_of_the_dead(command);
   daemon::Step step = decide(command);
+  if (due && !step.reply.ok() && step.reply.error().code == ErrorCode::busy)
+    environment_.fail("owner liveness: a part is refused although its owner has ended");
   check_applied(command, step);
   const bool own_delta = !step.delta.empty();
   if (own_delta) {
@@ -144,10 +145,22 @@ void SimDaemon::apply(const daemon::Command& command, ReplyAction reply) {
   arm_timer();
 }
 
+// A claim of a usable lease's part, whose owner was seen to have ended: nothing makes that busy.
+bool SimDaemon::takes_part_of_the_dead(const daemon::Command& command) const {
+  const auto* claim = std::get_if<daemon::ClaimPart>(&command);
+  if (claim == nullptr || claim->dead_epoch == 0) return false;
+  const daemon::LeaseRow* lease = machine_.find_lease(claim->lease);
+  const daemon::OwnerRow* owner = machine_.find_owner(claim->lease, claim->part);
+  return lease != nullptr && lease->phase == LeasePhase::active && owner != nullptr &&
+         owner->epoch == claim->dead_epoch;
+}
+
 void SimDaemon::check_applied(const daemon::Command& command, const daemon::Step& step) {
   backend_.know(machine_);
   ledger_.check(machine_);
   claims_.after(command, step, machine_);
+  if (const auto* rebound = std::get_if<daemon::RebindFinished>(&command); rebound && step.reply.ok())
+    ++hand_overs_[rebound->lease];
   if (!step.reply.ok() && !step.delta.empty() && !report(command))
     environment_.fail("a refused command changed rows");
 }
@@ -277,6 +290,7 @@ void SimDaemon::check_stored() {
   if (image.quotas != stored.quotas) environment_.fail("the store misses a change of a quota");
   if (image.reservations != stored.reservations)
     environment_.fail("the store misses a change of a reservation");
+  if (image.owners != stored.owners) environment_.fail("the store misses a change of an owner");
 }
 
 // --- time -------------------------------------------------------------------------------------------

@@ -61,6 +61,11 @@ class SimDaemon {
   uint64_t recoveries() const { return recoveries_; }
   uint64_t crashes() const { return crashes_; }
   uint64_t moves() const { return moves_; }
+  // How often everybody who held the lease was shut out for its next tenant or host.
+  uint64_t hand_overs(LeaseId lease) const {
+    const auto at = hand_overs_.find(lease);
+    return at == hand_overs_.end() ? 0 : at->second;
+  }
 
  private:
   struct Waiting {
@@ -80,6 +85,7 @@ class SimDaemon {
   uint64_t some_ns(uint64_t max_ns);
   void apply(const daemon::Command& command, ReplyAction reply);
   void check_applied(const daemon::Command& command, const daemon::Step& step);
+  bool takes_part_of_the_dead(const daemon::Command& command) const;
   std::vector<ReplyAction> take_replies(const daemon::Command& command, const daemon::Step& step,
                                         ReplyAction reply);
   void hold_back(bool own_delta, std::function<void()> act, ReplyAction reply);
@@ -126,6 +132,8 @@ class SimDaemon {
   Claims claims_;
   NoticeAction notice_;
   MoveRequest move_request_;
+
+  std::map<LeaseId, uint64_t> hand_overs_;
 
   daemon::StateMachine machine_;
   bool serving_ = false;

@@ -65,6 +65,9 @@ void SimDaemon::check_decided(const daemon::Effect& effect) {
     if (shrinks && row != nullptr && !taken_back(resizing->object) && row->target_bytes != resizing->to_bytes &&
         row->bytes != resizing->to_bytes)
       environment_.fail("lease %llu is cut before that is durable", number(resizing->lease));
+    if (resizing->to_bytes > resizing->from_bytes && row != nullptr && !taken_back(resizing->object) &&
+        (row->bytes != resizing->to_bytes || row->target_bytes != resizing->from_bytes))
+      environment_.fail("lease %llu grows before that is durable", number(resizing->lease));
   }
 }
 

@@ -58,6 +58,12 @@ daemon::Step SimDaemon::decide(const daemon::Command& command) {
     less.bytes = limits::granule_bytes;
     return machine_.apply(less);
   }
+  if (const auto* claim = std::get_if<daemon::ClaimPart>(&command);
+      claim != nullptr && environment_.planted(Plant::ignore_death)) {
+    daemon::ClaimPart blind = *claim;
+    blind.dead_epoch = 0;
+    return machine_.apply(blind);
+  }
   if (const auto* grant = std::get_if<daemon::Grant>(&command);
       grant != nullptr && environment_.planted(Plant::overtake_queue))
     return decide_overtaking(*grant);

@@ -124,7 +124,7 @@ void SimDaemon::check_idempotent(const daemon::Recovery& recovery, const daemon:
   }
 }
 
-// Before anything is granted: objects that no lease has, and what a growth that is in no row left behind.
+// Before anything is granted: objects that no lease has, and what a growth that nobody was told of left behind.
 bool SimDaemon::repair(const daemon::Recovery& recovery) {
   if (crash_here("before orphans")) return false;
   for (const std::string& orphan : recovery.orphans) {

@@ -80,6 +80,7 @@ void SimStore::spoil(daemon::Delta& batch) const {
   using daemon::LeasePhase;
   if (environment_.planted(Plant::lose_quota)) batch.quotas.clear();
   if (environment_.planted(Plant::lose_reservation)) batch.reservations.clear();
+  if (environment_.planted(Plant::lose_owner)) batch.owners.clear();
   if (environment_.planted(Plant::forget_drain)) {
     for (auto& [id, row] : batch.devices)
       if (row.has_value()) row->state = daemon::DeviceState::in_service;
@@ -109,6 +110,7 @@ void SimStore::land(daemon::Delta batch) {
   apply_rows(leases_, batch.leases);
   apply_rows(quotas_, batch.quotas);
   apply_rows(reservations_, batch.reservations);
+  apply_rows(owners_, batch.owners);
   if (batch.meta.has_value() && !(environment_.planted(Plant::forget_meta) && meta_stored_)) {
     meta_ = *batch.meta;
     meta_stored_ = true;
@@ -124,6 +126,7 @@ daemon::Image SimStore::load() const {
   image.leases = values(leases_);
   image.quotas = values(quotas_);
   image.reservations = values(reservations_);
+  image.owners = values(owners_);
   if (environment_.planted(Plant::reuse_epochs)) {
     image.meta.next_epoch = 1;
     for (const auto& lease : image.leases)

@@ -48,6 +48,7 @@ class SimStore {
   std::map<LeaseId, daemon::LeaseRow> leases_;
   std::map<std::string, daemon::QuotaRow> quotas_;
   std::map<ReservationId, daemon::ReservationRow> reservations_;
+  std::map<PartId, daemon::OwnerRow> owners_;
   uint64_t full_until_ns_ = 0;
   uint64_t commits_ = 0;
 };

@@ -9,7 +9,8 @@ World::World(const Options& options)
       backend_(environment_),
       ledger_(environment_),
       daemon_(environment_, store_, backend_, ledger_),
-      operator_(environment_, daemon_, ledger_) {
+      operator_(environment_, daemon_, ledger_),
+      owners_(environment_, daemon_) {
   const uint64_t count = environment_.prng().between(1, 6);
   const auto hand_over = [this](LeaseId lease, const std::string& host) {
     for (auto& client : clients_)
@@ -47,6 +48,13 @@ void World::turn_of_operator() {
   });
 }
 
+void World::turn_of_owners() {
+  environment_.after(environment_.prng().between(1, 400) * ns_per_ms, [this] {
+    owners_.act();
+    turn_of_owners();
+  });
+}
+
 void World::schedule(uint64_t interval_ns, std::function<void()> nemesis) {
   if (interval_ns == 0) return;
   environment_.after(environment_.prng().below(2 * interval_ns), [this, interval_ns, nemesis] {
@@ -63,6 +71,7 @@ void World::schedule_nemeses() {
     daemon_.reboot();
     for (auto& client : clients_) client->end();
     operator_.end();
+    owners_.end();
   });
   schedule(faults.jump_interval_ns, [this] {
     const uint64_t jump_ns = environment_.prng().below(30 * ns_per_s);
@@ -107,6 +116,7 @@ Outcome World::run() {
   daemon_.start();
   for (size_t i = 0; i < clients_.size(); ++i) turn_of_client(i);
   turn_of_operator();
+  turn_of_owners();
   schedule_nemeses();
   watch();
   while (!environment_.failed() && environment_.step() < options_.steps) (void)environment_.run_one();

@@ -11,6 +11,7 @@
 
 #include "tests/sim/sim_client.h"
 #include "tests/sim/sim_operator.h"
+#include "tests/sim/sim_owners.h"
 
 namespace terrace::sim {
 
@@ -36,6 +37,7 @@ class World {
   // world.cc: turns and nemeses
   void turn_of_client(size_t index);
   void turn_of_operator();
+  void turn_of_owners();
   void schedule(uint64_t interval_ns, std::function<void()> nemesis);
   void schedule_nemeses();
   void lose_a_device();
@@ -61,6 +63,7 @@ class World {
   Contents contents_;
   std::vector<std::unique_ptr<SimClient>> clients_;
   SimOperator operator_;
+  SimOwners owners_;
   bool calm_ = false;
   bool silent_ = false;                                            // clients answer nothing any more
   uint64_t calm_since_ns_ = 0;                                     // steady

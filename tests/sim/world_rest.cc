@@ -97,6 +97,7 @@ void World::drain() {
   calm_since_ns_ = environment_.steady_ns();
   environment_.calm();
   operator_.fall_silent();
+  owners_.settle();
   for (auto& client : clients_) client->settle();
   for (int i = 0; i < SimOperator::devices; ++i) backend_.return_device("emu:" + std::to_string(i));
   run_for(settle_ns);

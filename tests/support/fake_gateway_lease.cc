@@ -152,6 +152,13 @@ class LeaseServer final : public rpc::Lease::Server {
       });
     });
   }
+  kj::Promise<void> releasePart(ReleasePartContext context) override {
+    return link_->perform("releasePart", [&](auto fault) {
+      auto results = context.getResults();
+      if (link_->refused(fault, results)) return;
+      with(results, [](StoredLease&) {});
+    });
+  }
   kj::Promise<void> beginMove(BeginMoveContext context) override;
 
  private:

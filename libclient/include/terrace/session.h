@@ -39,6 +39,10 @@ enum class LeaseCause : uint8_t {
 };
 std::string_view lease_cause_name(LeaseCause cause);  // "expired", "device_lost", ...; empty for none
 
+// Whether the hardware keeps the caches of all hosts that map a pool's memory coherent, as its operator says.
+enum class MemoryCoherence : uint8_t { unknown, coherent, noncoherent };
+std::string_view memory_coherence_name(MemoryCoherence coherence);  // "coherent", ...
+
 enum class PoolPlacement : uint8_t { linear, striped, spread };
 
 struct SessionOptions {
@@ -99,6 +103,16 @@ struct UsageReport {
   std::string holder;       // "redis-server[1234]"
 };
 
+// Who owns a part of a shared_coherent lease, or owned it last.
+struct PartOwner {
+  uint32_t part = 0;
+  uint64_t epoch = 0;
+  bool owned = false;  // false: given back, or shut out
+  bool ended = false;  // its process is no more: the part goes to whoever claims it next
+  uint32_t pid = 0;
+  std::string holder;  // "python3[1234]"
+};
+
 struct LeaseInfo {
   LeaseId id;
   LeaseEpoch epoch;
@@ -119,6 +133,8 @@ struct LeaseInfo {
   bool movable = false;
   uint32_t holders = 0;  // sessions that have it attached; 0 from a manager that does not say
   TierFigures figures;
+  MemoryCoherence coherence = MemoryCoherence::unknown;  // of its pool; see space_coherence() in tensor_space.h
+  std::vector<PartOwner> owners;                         // by part, those that ever had one; not in lists
 };
 
 // Free runs of one class of lengths: at least run_bytes_min and less than twice that.
@@ -142,6 +158,7 @@ struct PoolInfo {
   uint32_t waiting = 0;             // grants in the queue
   uint64_t waiting_bytes = 0;
   TierFigures figures;  // as of a lease on all its devices
+  MemoryCoherence coherence = MemoryCoherence::unknown;
 };
 
 // What happened to a lease. The handler is called on the Session's thread: it must not throw, and calls into
@@ -249,6 +266,35 @@ class Lease {
   //           unsupported         the lease is not movable
   //           lease_expired, lease_revoked, permission_denied (read-only access), unavailable
   virtual Result<std::unique_ptr<LeaseMove>> begin_move() = 0;
+
+  // --- parts 0 to 63 of a shared_coherent lease: what ownership_by_manager() in tensor_space.h is made of ---
+
+  // Makes this process the owner of a part, under an epoch greater than `last_epoch` and than every one before.
+  // A claim is repeated with its own `key` (random, not 0), which it does itself over a reconnect. Errors busy
+  // another process owns it, and lives; says which
+  //           unsupported       the lease is of another mode, or on a further host: nobody there is seen to end
+  //           version_mismatch  the manager is older than this call
+  //           invalid_argument, permission_denied (read-only access), lease_expired, lease_revoked, unavailable
+  virtual Result<uint64_t> claim_part(uint32_t part, uint64_t last_epoch, uint64_t key) {
+    (void)part, (void)last_epoch, (void)key;
+    return parts_unsupported();
+  }
+  // Gives it back: this process stores nothing there any more. Waits two seconds at most for a manager that is
+  // away; what it does not hear of ends with the process.
+  virtual Status release_part(uint32_t part, uint64_t epoch) {
+    (void)part, (void)epoch;
+    return parts_unsupported();
+  }
+  // Whether the owner under `epoch` can store nothing any more. Waits as release_part() does.
+  virtual Result<bool> part_is_dead(uint32_t part, uint64_t epoch) {
+    (void)part, (void)epoch;
+    return parts_unsupported();
+  }
+
+ private:
+  static Error parts_unsupported() {
+    return {ErrorCode::unsupported, 0, "Lease", "the parts of this lease have no owners by a manager"};
+  }
 };
 
 class Session {

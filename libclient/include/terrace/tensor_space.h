@@ -68,9 +68,32 @@ class OwnershipSource {
 //                              own, as descriptors of one lease may share one)
 Result<std::shared_ptr<OwnershipSource>> ownership_by_locks(int fd, uint64_t space_offset = 0);
 
+// Ownership as the manager grants it, for the space of a lease of mode shared_coherent: durable there, so that
+// an epoch is never given twice, and seen by `terrace lease show`. A part is its process's until that gives it
+// back or has ended, whatever becomes of connections and of the manager meanwhile; while the manager is away
+// nobody is said to be dead. Also for leases that move, and for processes that may not open files of others.
+// All holders of a space use one kind of source; a lease has one space with this one. The lease's Session must
+// live as long as parts are owned.
+//
+// Errors    permission_denied  the lease is attached read-only
+//           of claim: those of Lease::claim_part()
+Result<std::shared_ptr<OwnershipSource>> ownership_by_manager(std::shared_ptr<class Lease> lease);
+
+// What SpaceOptions::coherence should be for a space in that lease: coherent where the operator says so of its
+// pool, and noncoherent, which is right everywhere, where nothing or the contrary was said.
+SpaceCoherence space_coherence(const struct LeaseInfo& lease);
+
 namespace coherence {
 struct Located;
 }
+
+// Which tensor it is: one that was created later, under the same name or in the same place, has another.
+struct TensorIdentity {
+  const void* memory = nullptr;  // of the space, as mapped in this process
+  uint32_t part = 0, record = 0;
+  uint64_t incarnation = 0;
+  bool operator==(const TensorIdentity&) const = default;
+};
 
 // A tensor that was created or found, for use with spaces on the same mapped memory. Stays valid as a value as
 // long as that is mapped and not formatted anew; once the tensor is removed every use says not_found.
@@ -87,6 +110,7 @@ class SharedTensor {
   uint64_t bytes() const { return bytes_; }
   uint32_t part() const { return part_; }
   bool double_buffered() const { return double_buffered_; }
+  TensorIdentity identity() const;  // memory nullptr: neither created nor opened
 
  private:
   template <typename Memory>

@@ -1,7 +1,11 @@
 #include <doctest/doctest.h>
 
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include "core/base/unique_fd.h"
+#include "daemon/event_loop/processes.h"
 #include "tests/unit/event_loop/engine_fixture.h"
 
 using namespace terrace;
@@ -73,6 +77,34 @@ TEST_CASE(
   CHECK(fixture.notifier.asked == std::vector<LeaseId>{held.id});
   for (const LeaseRow& lease : {held, fixed, shared})
     CHECK(fixture.engine->state().find_lease(lease.id)->extents == lease.extents);
+}
+
+TEST_CASE("Engine: a lease that nobody holds stays while the owner of a part of it lives") {
+  EngineFixture fixture;
+  fixture.start(busy_house);
+  fixture.compose(true);
+  Grant request = fixture.grant_of(4 * mib);
+  request.movable = true;
+  request.mode = LeaseMode::shared_coherent;
+  const LeaseRow lease = fixture.grant(request);
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const UniqueFd ours(ends[0]), theirs(ends[1]);
+  const auto process = peer_process(ours.get(), ::getpid());
+  REQUIRE_MESSAGE(process.ok(), process.error().to_string());
+  ClaimPart claim{.lease = lease.id, .tenant = "t", .part = 1};
+  claim.request = 1;
+  claim.process = *process;
+  claim.holder = "this test";
+  claim.now_ns = fixture.clock.now_ns();
+  REQUIRE(fixture.submit(claim).ok());
+  const std::string serial = serial_of(fixture, lease);
+  REQUIRE(fixture.submit(DrainDevice{serial}).ok());
+  fixture.io.provider->getTimer().afterDelay(200 * kj::MILLISECONDS).wait(fixture.io.waitScope);
+  CHECK(serial_of(fixture, *fixture.engine->state().find_lease(lease.id)) == serial);
+  REQUIRE(fixture.submit(ReleasePart{lease.id, "t", 1, 1, *process}).ok());
+  CHECK(fixture.eventually(
+      [&] { return serial_of(fixture, *fixture.engine->state().find_lease(lease.id)) != serial; }));
 }
 
 TEST_CASE("Engine: a lease that is attached while it is copied stays where it is") {

@@ -121,6 +121,33 @@ TEST_CASE("Lease: a release whose reply was lost is no error") {
   CHECK(notices == 0);  // the own release is no news
 }
 
+TEST_CASE("Lease: a part that was given back while the manager was away is given back when it is there again") {
+  FakeGateway gateway;
+  gateway.start();
+  auto session = connect(gateway, 120 * ns_per_s);
+  auto lease = grant(*session);
+  gateway.stop();
+  REQUIRE(eventually([&] { return !session->connected(); }));
+  const Status released = lease->release_part(3, 1);
+  REQUIRE_FALSE(released.ok());
+  CHECK(released.error().code == ErrorCode::unavailable);
+  lease.reset();  // who released it goes on without it
+  gateway.start();
+  CHECK(eventually([&] { return gateway.calls("releasePart") == 1; }));
+}
+
+TEST_CASE("Lease: a part that cannot be given back does not end the lease") {
+  FakeGateway gateway;
+  gateway.start();
+  auto session = connect(gateway);
+  auto lease = grant(*session);
+  gateway.refuse_with(ErrorCode::invalid_argument, "part 3 had no owner under epoch 1");
+  gateway.fail_next("releasePart", Fault::refuse);
+  CHECK(lease->release_part(3, 1).error().code == ErrorCode::invalid_argument);
+  CHECK(lease->state() == LeaseState::live);
+  CHECK(lease->info().ok());
+}
+
 TEST_CASE("Lease: calls wait for the manager to come back, and say so when it does not") {
   FakeGateway gateway;
   gateway.start();

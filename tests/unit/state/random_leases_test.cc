@@ -19,6 +19,7 @@ struct Rows {
   std::map<LeaseId, LeaseRow> leases;
   std::map<std::string, QuotaRow> quotas;
   std::map<ReservationId, ReservationRow> reservations;
+  std::map<PartId, OwnerRow> owners;
 
   template <typename Id, typename Row>
   static void apply(std::map<Id, Row>& rows, const std::map<Id, std::optional<Row>>& changes) {
@@ -36,6 +37,7 @@ struct Rows {
     apply(leases, delta.leases);
     apply(quotas, delta.quotas);
     apply(reservations, delta.reservations);
+    apply(owners, delta.owners);
     if (delta.meta.has_value()) meta = *delta.meta;
   }
   Image image() const {
@@ -46,6 +48,7 @@ struct Rows {
     for (const auto& [id, row] : leases) image.leases.push_back(row);
     for (const auto& [tenant, row] : quotas) image.quotas.push_back(row);
     for (const auto& [id, row] : reservations) image.reservations.push_back(row);
+    for (const auto& [id, row] : owners) image.owners.push_back(row);
     return image;
   }
 };
@@ -211,6 +214,7 @@ class Run {
     REQUIRE(image.leases == stored.leases);
     REQUIRE(image.quotas == stored.quotas);
     REQUIRE(image.reservations == stored.reservations);
+    REQUIRE(image.owners == stored.owners);
   }
 
   // I11, after each step that placed something: the other tenants' reservations have their room free.
@@ -251,8 +255,8 @@ class Run {
   void restart() {
     Observation observed;
     observed.device_serials = {"emu:0", "emu:1"};
-    for (const auto& [id, lease] : machine_.leases()) {
-      if (lease.phase == LeasePhase::waiting || prng_.chance(1, 30)) continue;
+    for (const LeaseRow& lease : rows_.image().leases) {
+      if (prng_.chance(1, 30)) continue;
       uint64_t bytes = lease.bytes;
       if (lease.target_bytes != 0 && prng_.chance(1, 2)) bytes = lease.target_bytes;
       if (prng_.chance(1, 8)) bytes += granule;

@@ -254,6 +254,8 @@ TEST_CASE("Store damage: rows that someone else changed are refused") {
       "UPDATE pool SET placement=2",
       "INSERT INTO quota VALUES ('alice', 1, 1, 0)",
       "INSERT INTO reservation VALUES (1, 1, 'alice', 1, 0, 0, 0)",
+      "INSERT INTO owner VALUES (65, 1, 1, 1, 1, 1, 'a', 0)",
+      "UPDATE pool SET coherence=1",
       "UPDATE meta SET next_reservation=9",
       "UPDATE meta SET journal=1-journal",
       "CREATE TRIGGER t AFTER INSERT ON lease BEGIN DELETE FROM lease; END",

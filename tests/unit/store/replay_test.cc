@@ -38,6 +38,17 @@ Delta random_delta(Prng& prng) {
     row.bytes = prng.next() | 1;
     delta.reservations[id] = row;
   }
+  if (prng.chance(1, 3)) {
+    const PartId id = part_id(LeaseId{prng.between(1, 3)}, prng.below(3));
+    OwnerRow row{.id = id, .epoch = prng.next() | 1};
+    if (prng.chance(1, 2)) {
+      row.request = prng.next();
+      row.process = {prng.between(1, 9), prng.next(), prng.next()};
+      row.holder = "python3[7]";
+    }
+    delta.owners[id] = row;
+    if (prng.chance(1, 4)) delta.owners[id] = std::nullopt;
+  }
   if (prng.chance(1, 10)) delta.devices[DeviceId{1}] = make_device(1);
   return delta;
 }
@@ -57,6 +68,7 @@ Image image_of(const Delta& model) {
   image.leases = values(model.leases);
   image.quotas = values(model.quotas);
   image.reservations = values(model.reservations);
+  image.owners = values(model.owners);
   return image;
 }
 
