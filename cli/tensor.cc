@@ -1,11 +1,11 @@
 // `terrace tensor import|list|verify|export`: model files in and out of leased memory.
 #include <charconv>
 #include <chrono>
-#include <csignal>
 #include <memory>
 
 #include "cli/cli.h"
 #include "cli/fence_guard.h"
+#include "cli/interrupt.h"
 #include "terrace/catalog.h"
 #include "terrace/mapping.h"
 #include "terrace/safetensors.h"
@@ -21,34 +21,6 @@ struct TensorArguments {
   bool verify = false;
   bool force = false;
   std::vector<std::string> tensors;
-};
-
-volatile std::sig_atomic_t interrupted = 0;
-
-// Turns SIGINT, SIGTERM and SIGHUP into a question that the transfer asks, so that the lease is given back; a
-// second signal ends the process at once. What is ignored (nohup, jobs of a script) stays ignored.
-class InterruptGuard {
- public:
-  InterruptGuard() {
-    struct sigaction action {};
-    action.sa_handler = [](int) { interrupted = 1; };
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    for (size_t index = 0; index < std::size(signals); ++index) {
-      ::sigaction(signals[index], nullptr, &before_[index]);
-      if (before_[index].sa_handler != SIG_IGN) ::sigaction(signals[index], &action, nullptr);
-    }
-  }
-  ~InterruptGuard() {
-    for (size_t index = 0; index < std::size(signals); ++index) {
-      ::sigaction(signals[index], &before_[index], nullptr);
-    }
-  }
-  InterruptGuard(const InterruptGuard&) = delete;
-  InterruptGuard& operator=(const InterruptGuard&) = delete;
-
- private:
-  static constexpr int signals[] = {SIGINT, SIGTERM, SIGHUP};
-  struct sigaction before_[3]{};
 };
 
 std::string crc_text(uint32_t crc32c) {
@@ -144,7 +116,7 @@ Result<TransferReport> import_into(const Context& context, const std::shared_ptr
   options.lease_epoch = lease->epoch();
   options.persist = [&](std::span<const std::byte> range) { mapping->persist(range); };
   options.progress = [&](uint64_t done, uint64_t total) { progress.update(done, total); };
-  options.cancelled = [] { return interrupted != 0 || FenceGuard::fenced(); };
+  options.cancelled = [] { return InterruptGuard::interrupted() || FenceGuard::fenced(); };
   const FenceGuard guard(mapping->const_bytes());
   Result<TransferReport> report = import_safetensors(arguments.file, mapping->bytes(), options);
   TERRACE_RETURN_IF_ERROR(fence_status(*lease, report.ok() ? nullptr : &report.error()));
@@ -286,7 +258,7 @@ Status export_tensors(const Context& context, const TensorArguments& arguments) 
   options.tensors = arguments.tensors;
   options.replace = arguments.force;
   options.progress = [&](uint64_t done, uint64_t total) { progress.update(done, total); };
-  options.cancelled = [] { return interrupted != 0 || FenceGuard::fenced(); };
+  options.cancelled = [] { return InterruptGuard::interrupted() || FenceGuard::fenced(); };
   const Result<TransferReport> done = export_safetensors(catalog.reader, arguments.file, options);
   if (!done.ok()) {
     TERRACE_RETURN_IF_ERROR(fence_status(*catalog.mapping->lease(), &done.error()));

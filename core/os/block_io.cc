@@ -17,6 +17,7 @@
 
 #include "core/base/unique_fd.h"
 #include "core/os/block_plan.h"
+#include "core/os/fault_guard.h"
 
 namespace terrace {
 namespace {
@@ -202,12 +203,14 @@ class Transfer {
       }
     }
     request.memory = request.staging.get();
-    if (write_) {
+    if (!write_) return true;
+    const bool there = os::guarded([&] {
       planner_.for_each_piece(request.chunk, [&](const std::byte* memory, uint64_t at, uint64_t bytes) {
         std::memcpy(request.memory + at, memory, bytes);
       });
-    }
-    return true;
+    });
+    if (!there) fail(os_error(EFAULT, where(), name_ + ": memory went away while it was written"));
+    return there;
   }
 
   // Hands the request's remainder to the kernel; without a ring, does it now.

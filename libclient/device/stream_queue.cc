@@ -1,31 +1,15 @@
 #include "libclient/device/stream_queue.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <string>
 #include <system_error>
 
+#include "core/base/signals_blocked.h"
+
 namespace terrace::device {
 namespace {
-
-// The program's signals are not for our threads; what the processor raises is.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    for (const int raised : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) ::sigdelset(&all, raised);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 Error bad_part(const DeviceBuffer& buffer, uint64_t offset, uint64_t bytes) {
   return {ErrorCode::invalid_argument, 0, "DeviceStream",

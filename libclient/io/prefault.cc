@@ -26,11 +26,22 @@ void populate(const std::stop_token& stop, std::span<std::byte> memory) {
 
 }  // namespace
 
-Prefault::Prefault(std::span<std::byte> memory) {
-  const uint64_t skip = (page_bytes - reinterpret_cast<uintptr_t>(memory.data()) % page_bytes) % page_bytes;
-  if (memory.size() < worthwhile_bytes) return;
+Prefault::Prefault(std::span<std::byte> memory) : Prefault(std::span<const std::span<std::byte>>{&memory, 1}) {}
+
+Prefault::Prefault(std::span<const std::span<std::byte>> parts) {
+  std::vector<std::span<std::byte>> whole;  // of whole pages
+  uint64_t bytes = 0;
+  for (const std::span<std::byte> part : parts) {
+    const uint64_t skip = (page_bytes - reinterpret_cast<uintptr_t>(part.data()) % page_bytes) % page_bytes;
+    if (part.size() <= skip) continue;
+    whole.push_back(part.subspan(skip));
+    bytes += whole.back().size();
+  }
+  if (bytes < worthwhile_bytes) return;
   try {
-    thread_ = std::jthread(populate, memory.subspan(skip));
+    thread_ = std::jthread([whole](const std::stop_token& stop) {
+      for (const std::span<std::byte> part : whole) populate(stop, part);
+    });
   } catch (const std::system_error&) {
     // The transfer touches the pages itself.
   }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 #include <thread>
+#include <vector>
 
 namespace terrace {
 
@@ -16,6 +17,8 @@ namespace terrace {
 class Prefault {
  public:
   explicit Prefault(std::span<std::byte> memory);
+  // One after the other.
+  explicit Prefault(std::span<const std::span<std::byte>> parts);
 
  private:
   std::jthread thread_;

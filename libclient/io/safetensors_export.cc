@@ -1,12 +1,5 @@
 // From a catalog to a safetensors file: the whole file under a temporary name, synced, then renamed.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -14,10 +7,8 @@
 #include <thread>
 
 #include "core/base/crc32c.h"
-#include "core/base/failpoint.h"
-#include "core/base/prng.h"
-#include "core/base/unique_fd.h"
 #include "core/os/block_io.h"
+#include "libclient/io/replace_file.h"
 #include "libclient/io/transfer.h"
 #include "libclient/tensor/parallel.h"
 #include "terrace/safetensors.h"
@@ -69,105 +60,6 @@ Result<std::vector<TensorView>> choose(const CatalogReader& catalog, const std::
   }
   return chosen;
 }
-
-// The name that a replacement really goes to: symbolic links stay, what they lead to is replaced. Only a
-// regular file, or nothing, may be replaced: never a device, a fifo, a socket or a directory.
-Result<std::string> replacement_target(const std::string& path) {
-  struct stat found {};
-  if (::lstat(path.c_str(), &found) != 0) {
-    if (errno == ENOENT) return path;
-    return os_error(errno, where, path + ": cannot be looked at");
-  }
-  std::string target = path;
-  if (S_ISLNK(found.st_mode)) {
-    char* resolved = ::realpath(path.c_str(), nullptr);
-    if (resolved == nullptr) return os_error(errno, where, path + ": is a symbolic link that leads nowhere");
-    target = resolved;
-    std::free(resolved);
-    if (::lstat(target.c_str(), &found) != 0) return os_error(errno, where, target + ": cannot be looked at");
-  }
-  if (!S_ISREG(found.st_mode)) {
-    return Error{.code = ErrorCode::invalid_argument,
-                 .where = where,
-                 .detail = path + ": is not a regular file, so it is not replaced"};
-  }
-  return target;
-}
-
-// A file that is deleted again unless it was given its final name.
-class TemporaryFile {
- public:
-  static Result<TemporaryFile> create(const std::string& path) {
-    const size_t slash = path.rfind('/');
-    TemporaryFile file;
-    file.directory_ = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-    const std::string base = slash == std::string::npos ? path : path.substr(slash + 1);
-    if (base.empty()) {
-      return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = path + ": names no file"};
-    }
-    char random[20];
-    std::snprintf(random, sizeof random, ".%016llx", static_cast<unsigned long long>(secure_random_u64()));
-    // A file name has at most 255 bytes; the suffix takes 22.
-    file.path_ = file.directory_ + "/." + base.substr(0, 230) + random + ".tmp";
-    file.fd_.reset(::open(file.path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!file.fd_.valid()) {
-      const int failure = errno;
-      file.path_.clear();
-      return os_error(failure, where, path + ": cannot create a file in " + file.directory_);
-    }
-    return file;
-  }
-
-  TemporaryFile(TemporaryFile&& other) noexcept
-      : fd_(std::move(other.fd_)),
-        directory_(std::move(other.directory_)),
-        path_(std::exchange(other.path_, {})) {}
-  TemporaryFile& operator=(TemporaryFile&&) = delete;
-  ~TemporaryFile() {
-    if (!path_.empty()) ::unlink(path_.c_str());
-  }
-
-  int fd() const { return fd_.get(); }
-
-  // Makes it durable under `path`, in place of what was there.
-  Status commit(const std::string& path, bool replace) {
-    if (::fsync(fd_.get()) != 0) return os_error(errno, where, path + ": syncing failed");
-    if (const int failure = TERRACE_FAILPOINT(export_before_rename); failure != 0) {
-      return os_error(failure, where, path + ": failpoint before the rename");
-    }
-    // Looked at again: it may have become something else while the bytes were written.
-    if (replace) TERRACE_RETURN_IF_ERROR(replacement_target(path));
-    if (!rename_to(path, replace)) {
-      return os_error(errno, where,
-                      path + (replace ? ": cannot be replaced" : ": cannot be made; does it exist?"));
-    }
-    path_.clear();
-    if (const int failure = TERRACE_FAILPOINT(export_after_rename); failure != 0) {
-      return os_error(failure, where, path + ": failpoint after the rename");
-    }
-    const UniqueFd directory(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    // Some file systems cannot sync a directory and say EINVAL: there the rename is as durable as it gets.
-    if (!directory.valid() || (::fsync(directory.get()) != 0 && errno != EINVAL)) {
-      return os_error(errno, where, path + ": is complete, but syncing its directory failed");
-    }
-    return {};
-  }
-
- private:
-  TemporaryFile() = default;
-
-  bool rename_to(const std::string& path, bool replace) {
-    if (replace) return ::rename(path_.c_str(), path.c_str()) == 0;
-    if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return true;
-    if (errno != EINVAL) return false;
-    // A file system without that flag: a link never replaces either, and takes a second step.
-    return ::link(path_.c_str(), path.c_str()) == 0 && ::unlink(path_.c_str()) == 0;
-  }
-
-  UniqueFd fd_;
-  std::string directory_;
-  std::string path_;
-};
 
 // Checks the recorded checksums while the bytes are written.
 class SourceCheck {
@@ -252,25 +144,15 @@ Result<TransferReport> export_safetensors(const CatalogReader& catalog, const st
   }
   report.total_bytes = header.size() + report.tensor_bytes;
 
-  if (!options.replace && ::access(path.c_str(), F_OK) == 0) {  // decided at the rename; here to fail early
-    return os_error(EEXIST, where, path + ": exists already");
-  }
-  std::string target = path;
-  if (options.replace) {
-    TERRACE_ASSIGN_OR_RETURN(target, replacement_target(path));
-  }
-  TERRACE_ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(target));
-  // Space for all of it now, rather than a failure at the end; not every file system can say.
-  if (::fallocate(file.fd(), 0, 0, static_cast<off_t>(report.total_bytes)) != 0 && errno == ENOSPC) {
-    return os_error(ENOSPC, where, path + ": " + format_size(report.total_bytes) + " do not fit");
-  }
+  TERRACE_ASSIGN_OR_RETURN(TemporaryFile file,
+                           TemporaryFile::create(path, report.total_bytes, options.replace));
   SourceCheck check(tensors, options.threads);
   TERRACE_ASSIGN_OR_RETURN(const BlockIoReport io,
                            write_blocks(file.fd(), path, 0, segments, block_io_options(options)));
   fill_in(report, io);
   TERRACE_RETURN_IF_ERROR(check.finish(tensors));
   if (options.cancelled && options.cancelled()) return cancelled_error(where, path);
-  TERRACE_RETURN_IF_ERROR(file.commit(target, options.replace));
+  TERRACE_RETURN_IF_ERROR(file.commit());
   return report;
 } catch (const std::bad_alloc&) {
   return Error{.code = ErrorCode::out_of_memory, .where = where, .detail = path + ": no local memory"};

@@ -314,6 +314,12 @@ Backing TieredMemory::slot_backing(uint32_t slot) const {
           .huge = granule_bytes_ >= huge_bytes};
 }
 
+char* TieredMemory::alias(uint32_t granule) const {
+  const Residency where = residency(granule);
+  if (on_nodes() || where == Residency::none) return nullptr;
+  return where == Residency::ddr ? ddr_backing(granule).alias : slot_backing(slots_[granule]).alias;
+}
+
 uint32_t TieredMemory::segment_end(uint32_t slot) const {
   const uint32_t index = segment_of(slot);
   return index == segment_count_ ? 0 : segments_[index].first_slot + segments_[index].slots;

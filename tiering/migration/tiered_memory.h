@@ -108,6 +108,9 @@ class TieredMemory {
     uint64_t offset;  // bytes
   };
   Place place(uint32_t granule) const;
+  // Where this process's engine maps the granule's bytes for itself, without the range's protections; constant
+  // while it is held. nullptr: nowhere (two nodes; residency none).
+  char* alias(uint32_t granule) const;
   // Says that the owner has mapped these granules so already. cxl: to consecutive slots of the segment, from
   // `segment_slot` on.
   void adopt(uint32_t first, uint32_t count, Residency residency, uint32_t segment = 0,

@@ -51,7 +51,9 @@ int Userfault::open_descriptor(int device) {
   return fd >= 0 ? fd : -failed;
 }
 
-int Userfault::start(int device) {
+int Userfault::start(int device, FaultHandler on_fault, void* owner) {
+  on_fault_ = on_fault;
+  owner_ = owner;
   int fd = open_descriptor(device);
   if (fd < 0) return -fd;
   uffdio_api api{};
@@ -74,6 +76,7 @@ int Userfault::start(int device) {
   ::pthread_attr_setstacksize(&attributes, reader_stack_bytes);
   sigset_t all, before;
   sigfillset(&all);
+  sigdelset(&all, SIGBUS);  // a handler's copy of memory that goes away meanwhile (core/os/fault_guard.h)
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   int failed = ::pthread_create(&reader_, &attributes, run, this);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -110,9 +113,16 @@ void* Userfault::run(void* self) {
     waits[0].revents = waits[1].revents = 0;
     if (::poll(waits, 2, -1) < 0) continue;
     if (waits[1].revents != 0) return nullptr;
-    // Nothing is done about a message: reading an event lets its cause go on, and a fault is resolved by its
-    // move.
-    while (::read(me->fd_, messages, sizeof(messages)) > 0) continue;
+    // Without a handler nothing is done about a message: reading an event lets its cause go on, and a fault is
+    // resolved by its move.
+    for (;;) {
+      const ssize_t got = ::read(me->fd_, messages, sizeof(messages));
+      if (got <= 0) break;
+      if (me->on_fault_ == nullptr) continue;
+      for (size_t i = 0; i < static_cast<size_t>(got) / sizeof(uffd_msg); ++i)
+        if (messages[i].event == UFFD_EVENT_PAGEFAULT)
+          me->on_fault_(me->owner_, messages[i].arg.pagefault.address);
+    }
   }
 }
 

@@ -3,7 +3,7 @@
 // The kernel delays every mremap of a registered range until somebody has read the event that tells of it; and
 // a read must not wait for anything that a blocked access could hold. So the reader is a thread of its own that
 // touches no memory but its stack. Page-fault messages are read and dropped: whoever waits is woken by the
-// move.
+// move. A snapshot (tiering/range/frozen_memory.h) has one of its own, whose reader resolves the faults.
 //
 // Threads   The calls are one thread's (the one that moves). The reader runs between start() and stop(),
 // signals
@@ -30,7 +30,10 @@ class Userfault {
   // this machine. Returns 0 or an errno: EPERM (kernel faults are not allowed to this process), ENOSYS, EINVAL
   // (a kernel without what is needed: write-protection of shared memory, minor faults there, remap events),
   // or what opening /proc/self/pagemap gave.
-  int start(int device);
+  // `on_fault`: what the reader does for an access that waits at that address, instead of nothing. It must not
+  // wait for anything that a waiting access could hold.
+  using FaultHandler = void (*)(void* owner, uint64_t address);
+  int start(int device, FaultHandler on_fault = nullptr, void* owner = nullptr);
   void stop();
   // In a child of fork: closes the descriptors, and leaves the parent's reader alone.
   void abandon();
@@ -61,6 +64,8 @@ class Userfault {
   int fd_ = -1;
   int stop_fd_ = -1;
   int pagemap_fd_ = -1;
+  FaultHandler on_fault_ = nullptr;
+  void* owner_ = nullptr;
   pthread_t reader_ = {};
 };
 

@@ -9,6 +9,7 @@
 #include "core/base/limits.h"
 #include "core/base/units.h"
 #include "core/os/node_attributes.h"
+#include "tiering/range/frozen_memory.h"
 #include "tiering/range/tiering.h"
 
 namespace terrace {
@@ -39,6 +40,14 @@ Status check_options(const TieredRangeOptions& options) {
   return {};
 }
 
+Status check_lease(const Lease& lease, const char* from) {
+  const std::string name = "lease " + std::to_string(lease.id().value);
+  if (lease.state() == LeaseState::revoking)
+    return Error{ErrorCode::lease_revoked, 0, from, name + " is being taken back"};
+  if (lease.state() == LeaseState::lost) return Error{ErrorCode::lease_expired, 0, from, name + " is lost"};
+  return {};
+}
+
 Status check_leases(const std::vector<std::shared_ptr<Lease>>& leases) {
   if (leases.size() > tiering::tier_segments_max)
     return Error{ErrorCode::limit_exceeded, 0, where, "more than 64 leases in one range"};
@@ -46,9 +55,7 @@ Status check_leases(const std::vector<std::shared_ptr<Lease>>& leases) {
     if (lease == nullptr) return invalid("a null lease");
     const std::string name = "lease " + std::to_string(lease->id().value);
     if (lease->access() != LeaseAccess::read_write) return invalid(name + " is read-only");
-    if (lease->state() == LeaseState::revoking)
-      return Error{ErrorCode::lease_revoked, 0, where, name + " is being taken back"};
-    if (lease->state() == LeaseState::lost) return Error{ErrorCode::lease_expired, 0, where, name + " is lost"};
+    TERRACE_RETURN_IF_ERROR(check_lease(*lease, where));
   }
   return {};
 }
@@ -332,6 +339,34 @@ Result<uint64_t> EngineRange::move_to(std::span<const std::byte> bytes, Tier tie
                  format_size(part.count * memory_.granule_bytes() - there) + " of the part found no room in " +
                      std::string(tier_name(tier))};
   return there;
+}
+
+Result<std::unique_ptr<Snapshot>> EngineRange::freeze(std::span<const std::span<const std::byte>> parts,
+                                                      std::span<const std::span<std::byte>> room) {
+  constexpr const char* here = "TieredRange::freeze";
+  std::vector<uint8_t> use(memory_.granule_count(), 0);  // 1: frozen, 2: room
+  for (const auto bytes : parts) {
+    const Part part = part_of(bytes);
+    if (part.count == 0)
+      return Error{ErrorCode::invalid_argument, 0, here, "a part of no bytes, or not inside this range"};
+    std::fill_n(use.begin() + part.first, part.count, uint8_t{1});
+  }
+  for (const auto bytes : room) {
+    if (bytes.empty() || !map_.contains(bytes.data())) continue;  // memory of the caller's own
+    const Part part = part_of(bytes);
+    const auto* from = use.data() + part.first;
+    if (part.count == 0 || std::any_of(from, from + part.count, [](uint8_t what) { return what != 0; }))
+      return Error{ErrorCode::invalid_argument, 0, here,
+                   "room that is not all inside this range, twice given, or what is to be frozen"};
+    std::fill_n(use.begin() + part.first, part.count, uint8_t{2});
+  }
+  for (const Segment& segment : segments_) TERRACE_RETURN_IF_ERROR(check_lease(*segment.lease, here));
+  if (frozen_.exchange(true, std::memory_order_acquire))
+    return Error{ErrorCode::busy, 0, here, "there is a snapshot of this range; wait until it is released"};
+  auto frozen = std::make_unique<FrozenMemory>(memory_, frozen_);
+  const std::string why_not = tiering_.can_migrate() || memory_.on_nodes() ? "" : tiering_.why_not();
+  TERRACE_RETURN_IF_ERROR(frozen->freeze(parts, room, tiering_.userfault_device(), why_not));
+  return std::unique_ptr<Snapshot>(std::move(frozen));
 }
 
 }  // namespace terrace

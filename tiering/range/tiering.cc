@@ -87,14 +87,13 @@ Status EngineTiering::begin(const TieringOptions& options) {
   chosen.ddr_granules_shared = options.ddr_bytes_shared / limits::granule_bytes;
   shares_ddr_ = chosen.ddr_granules_shared != 0;
   chosen.access_events = options.access_events;
-  UniqueFd device;
   int failed = engine_.open(chosen);
   if (failed == EPERM && options.session != nullptr) {
     auto given = options.session->userfaultfd_device();
     if (given.ok()) {
-      device = std::move(*given);
+      device_ = std::move(*given);
       engine_.close();
-      chosen.userfault_device = device.get();
+      chosen.userfault_device = device_.get();
       failed = engine_.open(chosen);
     } else {
       why_not_ = "the manager gives no userfaultfd: " + given.error().to_string();

@@ -4,6 +4,7 @@
 // Threads   Engine::lock() orders programs' calls with rounds.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <set>
 #include <string>
@@ -30,12 +31,15 @@ class EngineTiering final : public Tiering {
   void set_copy_budget(uint64_t bytes_per_s) override;
   tiering::Engine& engine() { return engine_; }
   bool shares_ddr() const { return shares_ddr_; }
+  // Where a further userfaultfd comes from; -1: from the kernel.
+  int userfault_device() const { return device_.get(); }
   // Memory that lies behind a range of this Tiering: by its file. With the engine's lock.
   bool take_file(uint64_t device, uint64_t inode);
   void give_file(uint64_t device, uint64_t inode);
 
  private:
   tiering::Engine engine_;
+  UniqueFd device_;
   std::string why_not_;
   bool shares_ddr_ = false;
   std::set<std::pair<uint64_t, uint64_t>> files_;
@@ -60,6 +64,8 @@ class EngineRange final : public TieredRange {
   Status set_policy(const std::string& name) override;
   void set_ddr_bytes_max(uint64_t bytes) override;
   Result<uint64_t> move_to(std::span<const std::byte> part, Tier tier) override;
+  Result<std::unique_ptr<Snapshot>> freeze(std::span<const std::span<const std::byte>> parts,
+                                           std::span<const std::span<std::byte>> room) override;
 
  private:
   struct Part {
@@ -86,6 +92,7 @@ class EngineRange final : public TieredRange {
 
   std::vector<Segment> segments_;
   tiering::TieredMemory memory_;
+  std::atomic<bool> frozen_{false};  // one snapshot at a time
   uint32_t index_ = 0;
   bool added_ = false;
 };

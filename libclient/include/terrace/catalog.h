@@ -21,14 +21,6 @@
 
 namespace terrace {
 
-struct TensorSpec {
-  std::string name = {};
-  DType dtype = DType::f32;
-  Shape shape = {};
-  TensorHint hint = TensorHint::none;
-  uint8_t flags = 0;  // TensorFlags
-};
-
 // Key and value pairs that travel with the tensors (the `__metadata__` of a safetensors file).
 using TensorMetadata = std::vector<std::pair<std::string, std::string>>;
 

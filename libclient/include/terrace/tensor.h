@@ -100,6 +100,15 @@ Strides row_major_strides(const Shape& shape);
 //           invalid_argument  F4 and F6 elements that do not fill whole bytes
 Result<uint64_t> tensor_bytes(DType dtype, const Shape& shape);
 
+// A tensor that is to be made.
+struct TensorSpec {
+  std::string name = {};
+  DType dtype = DType::f32;
+  Shape shape = {};
+  TensorHint hint = TensorHint::none;
+  uint8_t flags = 0;  // TensorFlags
+};
+
 // A tensor in somebody's memory.
 //
 // Ownership  Nothing: `name` and `bytes` live as long as what they were taken from.

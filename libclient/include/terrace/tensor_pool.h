@@ -63,14 +63,6 @@ struct TensorPoolOptions {
   uint64_t ddr_bytes_per_s = 0, cxl_bytes_per_s = 0;
 };
 
-struct TensorSpec {
-  std::string name = {};  // unique among the pool's living tensors; empty: cannot be found
-  DType dtype = DType::u8;
-  Shape shape = {};
-  TensorHint hint = TensorHint::none;
-  uint8_t flags = 0;  // TensorFlags; `pinned`: pinned where it is placed first
-};
-
 struct TensorAdvice {
   std::optional<TensorHint> hint = {};
   std::optional<uint8_t> flags = {};  // read_mostly, streaming
@@ -235,7 +227,8 @@ class TensorPool {
                                                   std::vector<std::shared_ptr<Lease>> leases);
   virtual ~TensorPool() = default;
 
-  // The contents are unspecified. 64-byte aligned; small tensors of like use share granules.
+  // The contents are unspecified. 64-byte aligned; small tensors of like use share granules. The name is unique
+  // among the pool's living tensors; without one it cannot be found. `pinned`: pinned where it is placed first.
   // Errors    already_exists      a living tensor has that name
   //           invalid_argument    not UTF-8, or longer than 1 KiB; sizes, as tensor_bytes()
   //           capacity_exhausted  no room in a row: says how many bytes short, and what each tier has

@@ -89,6 +89,34 @@ struct TieredRangeStatus {
 
 class TieredRange;
 
+struct SnapshotStatus {
+  uint64_t bytes = 0;                 // of granules
+  uint64_t released_bytes = 0;        // of them
+  uint64_t copied_bytes = 0;          // since the program stored to them
+  uint64_t copied_at_once_bytes = 0;  // by freeze(): `reason` says why
+  uint64_t room_bytes = 0;
+  uint64_t freeze_ns = 0;       // how long freeze() took
+  uint64_t waits_for_room = 0;  // stores that found the room full
+  std::string reason;
+};
+
+// The bytes that parts of a range held at one moment. A granule is copied aside when the program stores to it
+// the first time (the store waits for the copy, some 0.3 ms); what nobody stores to is never copied.
+//
+// Ownership  Releases everything when destroyed, before its TieredRange.
+// Threads    view() and release() from one thread at a time.
+class Snapshot {
+ public:
+  virtual ~Snapshot() = default;
+  // Where the snapshot's bytes of `part`, of what was frozen and is not released, are at the moment. What was
+  // read there is right if view(part) gives the same places afterwards; else it is to be read again: at most
+  // once a granule. A place without an address: those bytes were lost with a lease.
+  virtual std::vector<std::span<const std::byte>> view(std::span<const std::byte> part) const = 0;
+  // Not needed any more; each byte once.
+  virtual void release(std::span<const std::byte> part) = 0;
+  virtual SnapshotStatus status() const = 0;
+};
+
 // Granules that stay where they are: for memory that a device or the kernel will write to behind our back.
 //
 // Ownership  Lets go when destroyed. Not longer than its TieredRange.
@@ -143,6 +171,20 @@ class TieredRange {
   // Errors    unsupported  no migration here, or no more (status().reason)
   //           capacity_exhausted  DDR up to its bound, or no lease has room; what moved, moved
   virtual Result<uint64_t> move_to(std::span<const std::byte> part, Tier tier) = 0;
+
+  // What the parts hold now, kept while the program goes on storing to them. Nobody stores to them during the
+  // call: what is stored then may be in the snapshot or not. Their granules do not move until they are
+  // released.
+  //
+  // `room`: where granules are copied to before the program's first store to them; whole granules of it are
+  // used. In this range it is not moved either. Less than the parts' granules: stores wait, once it is full,
+  // for releases.
+  // Errors    invalid_argument    a part or room that is not all inside, or in both
+  //           busy                there is a snapshot of this range; lease_expired, lease_revoked
+  //           capacity_exhausted  what cannot be write-protected (no userfaultfd, a dax device) is copied at
+  //                               once, and the room is too small for it: says how much
+  virtual Result<std::unique_ptr<Snapshot>> freeze(std::span<const std::span<const std::byte>> parts,
+                                                   std::span<const std::span<std::byte>> room) = 0;
 
  protected:
   friend class Hold;

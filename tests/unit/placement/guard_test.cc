@@ -116,7 +116,8 @@ TEST_CASE("guards: what is streamed is not copied ahead of use, unless guards wa
     Pools pools(16 * mib, 48 * mib, {.copy_bytes_per_s_max = 0, .guard_wait = wait});
     if (!pools.moves()) return;
     auto weight = pools.tensor("w", 4 * mib);
-    auto streamed = take(pools.pool->create({.shape = {8 * mib}, .flags = TensorFlags::streaming}));
+    auto streamed =
+        take(pools.pool->create({.dtype = DType::u8, .shape = {8 * mib}, .flags = TensorFlags::streaming}));
     for (int i = 0; i < 2; ++i) {
       (void)take(weight->read());
       (void)take(streamed->read());
@@ -206,7 +207,7 @@ TEST_CASE("guards: threads that use, move, pin, make and drop tensors at once lo
           if (any.pin(random() % 2 == 0 ? Tier::ddr : Tier::cxl).ok()) (void)any.unpin();
           break;
         case 3: {
-          auto fresh = pools.pool->create({.shape = {random() % (3 * mib) + 1}});
+          auto fresh = pools.pool->create({.dtype = DType::u8, .shape = {random() % (3 * mib) + 1}});
           if (fresh.ok()) fill((*fresh)->bytes(), 1);
           if (fresh.ok() && random() % 2 == 0) (void)(*fresh)->prefetch();
           break;

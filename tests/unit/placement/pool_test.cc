@@ -127,7 +127,7 @@ TEST_CASE("TensorPool: wrong options and specs are refused in words") {
   CHECK(pools.pool->create({.name = "\xff", .shape = {1}}).error().code == ErrorCode::invalid_argument);
   CHECK(pools.pool->create({.shape = {1}, .flags = 0x80}).error().code == ErrorCode::invalid_argument);
   CHECK_FALSE(pools.pool->create({.dtype = DType::f64, .shape = {UINT64_MAX, 2}}).ok());
-  auto big = pools.pool->create({.name = "big", .shape = {100 * mib}});
+  auto big = pools.pool->create({.name = "big", .dtype = DType::u8, .shape = {100 * mib}});
   REQUIRE_FALSE(big.ok());
   CHECK(big.error().code == ErrorCode::capacity_exhausted);
   CHECK(big.error().detail.find("'big'") != std::string::npos);
@@ -136,7 +136,8 @@ TEST_CASE("TensorPool: wrong options and specs are refused in words") {
 
 TEST_CASE("TensorPool: weights begin in DDR, what is streamed in CXL") {
   Pools pools(16 * mib, 32 * mib);
-  auto streamed = take(pools.pool->create({.shape = {6 * mib}, .flags = TensorFlags::streaming}));
+  auto streamed =
+      take(pools.pool->create({.dtype = DType::u8, .shape = {6 * mib}, .flags = TensorFlags::streaming}));
   auto weight = pools.tensor("w", 6 * mib);
   CHECK(streamed->residency().cxl_bytes == 6 * mib);
   CHECK(weight->residency().ddr_bytes == 6 * mib);
@@ -216,8 +217,11 @@ TEST_CASE("Tensor: a part moves alone; a tensor bigger than DDR says how much is
 
 TEST_CASE("Tensor: the pinned flag pins where it was placed") {
   Pools pools(8 * mib, 8 * mib);
-  auto tensor = take(pools.pool->create(
-      {.name = "p", .shape = {4 * mib}, .hint = TensorHint::weights, .flags = TensorFlags::pinned}));
+  auto tensor = take(pools.pool->create({.name = "p",
+                                         .dtype = DType::u8,
+                                         .shape = {4 * mib},
+                                         .hint = TensorHint::weights,
+                                         .flags = TensorFlags::pinned}));
   CHECK(tensor->statistics().pins == 1);
   CHECK(pools.pool->statistics().pinned_bytes == 4 * mib);
   tensor.reset();

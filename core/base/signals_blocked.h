@@ -1,0 +1,26 @@
+// The program's signals are not for the library's threads, on whose stacks and between whose locks a handler
+// would run; what the processor raises in them is.
+#pragma once
+
+#include <signal.h>
+
+namespace terrace {
+
+// While it lives the calling thread gets no signals, and the threads it starts begin without them.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    for (const int raised : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) ::sigdelset(&all, raised);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace terrace

@@ -1,0 +1,52 @@
+// What the transfers of a pool's tensors share with checkpoints: how tensors become a file's segments, and a
+// file a pool's tensors.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "libclient/io/safetensors_file.h"
+#include "terrace/transfer.h"
+
+namespace terrace {
+
+// A part of a file: `bytes` at `file_offset`.
+struct FileSegment {
+  uint64_t file_offset = 0;
+  std::span<const std::byte> bytes;
+};
+
+// A file before it is written. `header` is the first segment, on a page of its own, as the device wants it.
+struct PoolFilePlan {
+  std::shared_ptr<const std::string> header_memory;
+  std::span<const std::byte> header;
+  std::vector<FileSegment> segments;             // without holes, in order
+  std::vector<std::shared_ptr<Tensor>> tensors;  // in the order of their bytes
+  uint64_t total_bytes = 0, tensor_bytes = 0;
+};
+
+// Errors as export_safetensors. Tensors of whole pages come first, so that the device reads them where they
+// are; then wide elements, so that all are aligned to their elements without holes; then by name.
+Result<PoolFilePlan> plan_pool_file(TensorPool& pool, std::span<const std::shared_ptr<Tensor>> tensors,
+                                    const TensorMetadata& metadata, const char* where);
+
+// The parts of `segments` that lie in [begin, end) of the file.
+std::vector<FileSegment> segments_within(std::span<const FileSegment> segments, uint64_t begin, uint64_t end);
+
+// The file's tensors in the pool: made, or found. In the order of `entries`.
+Result<std::vector<std::shared_ptr<Tensor>>> tensors_for(TensorPool& pool, const std::string& path,
+                                                         std::span<const SafetensorsEntry> entries,
+                                                         const PoolImportOptions& options);
+
+// Reads the tensors' bytes, holding them. `arrived` hears how many bytes from the first tensor's first one on
+// are complete.
+Status read_into_pool(TensorPool& pool, const SafetensorsFile& file, const std::string& path,
+                      std::span<const SafetensorsEntry> entries,
+                      std::span<const std::shared_ptr<Tensor>> tensors, const TransferOptions& options,
+                      const std::function<void(uint64_t)>& arrived, TransferReport& report);
+
+}  // namespace terrace
