@@ -31,11 +31,6 @@ class Replicas final : public DeviceReplicas {
 
 }  // namespace
 
-std::string_view replica_state_name(ReplicaState state) {
-  if (state == ReplicaState::shared) return "shared";
-  return state == ReplicaState::modified ? "modified" : "invalid";
-}
-
 Result<std::unique_ptr<DeviceReplicas>> DeviceReplicas::make(std::shared_ptr<DeviceMemory> device,
                                                              const DeviceReplicasOptions& options) {
   const uint64_t capacity_bytes = device->info().capacity_bytes;

@@ -25,11 +25,9 @@
 #include "core/base/result.h"
 #include "terrace/device_memory.h"
 #include "terrace/dlpack.h"
+#include "terrace/replica_state.h"
 
 namespace terrace {
-
-enum class ReplicaState : uint8_t { invalid, shared, modified };
-std::string_view replica_state_name(ReplicaState state);
 
 // A host tensor to copy.
 //

@@ -1,0 +1,263 @@
+#include "libclient/replicas/table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+namespace terrace {
+
+Error replica_error(ErrorCode code, const char* where, const SharedTensor& tensor, const std::string& text) {
+  return {code, 0, where, "tensor " + quoted_name(tensor.name()) + text};
+}
+
+LocalReplica::Table::Table(TensorSpace& space, const LocalReplicasOptions& options)
+    : space_(space),
+      wait_ns_(options.wait_ns),
+      ahead_bytes_asked_(options.prefetch_bytes_max),
+      budget_bytes_(options.budget_bytes) {}
+
+Status LocalReplica::Table::usable(const SharedTensor& tensor, const char* where) const {
+  if (forked())
+    return Error{ErrorCode::unavailable, 0, where,
+                 "the replicas belong to the process that forked this one; attach again and make others"};
+  if (tensor.identity().memory == nullptr)
+    return Error{ErrorCode::invalid_argument, 0, where, "a tensor that was neither created nor opened"};
+  if (tensor.bytes() == 0) return replica_error(ErrorCode::invalid_argument, where, tensor, " has no bytes");
+  return {};
+}
+
+// Whether there is a replica to give out. `waited`: the mutex was let go meanwhile; look again.
+Result<LocalReplica::Table::Found> LocalReplica::Table::look(const SharedTensor& tensor, Lock& lock,
+                                                             Buffers& dead) {
+  const auto found = entries_.find(tensor.identity());
+  if (found == entries_.end()) return Found::absent;
+  const Entry& entry = **found->second;
+  if (entry.copying) {
+    changed_.wait(lock);
+    return Found::waited;
+  }
+  const uint64_t version = entry.version;
+  if (entry.modified) {
+    // While it is written back, its own publication may be what it sees.
+    if (version == 0 || entry.writing || space_.is_current(tensor, version)) return Found::current;
+    return replica_error(ErrorCode::busy, "LocalReplicas::fetch", tensor,
+                         " was modified in tier ddr since version " + std::to_string(version) + " (" +
+                             std::to_string(entry.bytes) +
+                             " bytes), and another version was published since: discard one of them");
+  }
+  if (space_.is_current(tensor, version)) return Found::current;
+  ++counts_.stale;
+  unlist(found->second, dead);
+  return Found::absent;
+}
+
+Result<LocalReplica> LocalReplica::Table::fetch(const SharedTensor& tensor) {
+  constexpr const char* where = "LocalReplicas::fetch";
+  TERRACE_RETURN_IF_ERROR(usable(tensor, where));
+  Buffers dead;
+  Lock lock(mutex_);
+  for (;;) {
+    TERRACE_ASSIGN_OR_RETURN(const Found found, look(tensor, lock, dead));
+    if (found == Found::waited) continue;
+    if (found == Found::current) {
+      const Order::iterator place = entries_.at(tensor.identity());
+      ++counts_.hits;
+      use(place);
+      return pin(*place);
+    }
+    TERRACE_ASSIGN_OR_RETURN(const bool reserved, reserve(tensor, Patience::waits_for_room, where, lock, dead));
+    if (reserved) break;
+  }
+  TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Entry> entry, enter(tensor, where, dead));
+  ++counts_.misses;
+  LocalReplica replica(shared_from_this(), entry);
+  Status copied = copy_in(entry, wait_ns_, lock, dead);
+  if (copied.ok()) return replica;
+  lock.unlock();  // which letting `replica` go takes
+  return std::move(copied).error();
+}
+
+Result<std::shared_ptr<LocalReplica::Entry>> LocalReplica::Table::enter(const SharedTensor& tensor,
+                                                                        const char* where, Buffers& dead) {
+  auto entry = std::make_shared<Entry>();
+  entry->tensor = tensor;
+  entry->bytes = tensor.bytes();
+  // What was evicted for it, or was stale, is often of its very size.
+  const auto same = std::find_if(dead.begin(), dead.end(), [&](const ReplicaBuffer& buffer) {
+    return buffer.bytes == entry->bytes && buffer.at != nullptr;
+  });
+  entry->buffer = same != dead.end() ? std::move(*same) : ReplicaBuffer::make(entry->bytes);
+  if (entry->buffer.at == nullptr) {
+    resident_bytes_ -= entry->bytes;
+    return replica_error(ErrorCode::out_of_memory, where, tensor,
+                         ": this process got no " + std::to_string(entry->bytes) + " bytes for tier ddr");
+  }
+  entry->pins = 1;
+  pinned_bytes_ += entry->bytes;
+  order_.push_front(entry);
+  entries_[tensor.identity()] = order_.begin();
+  entry->listed = true;
+  return entry;
+}
+
+// Copies the newest version. An entry that could not be filled is not listed afterwards.
+Status LocalReplica::Table::copy_in(const std::shared_ptr<Entry>& entry, uint64_t wait_ns, Lock& lock,
+                                    Buffers& dead) {
+  entry->copying = true;
+  copying_bytes_ += entry->bytes;
+  lock.unlock();
+  const Result<uint64_t> version = space_.read(entry->tensor, entry->buffer.span(), 0, wait_ns);
+  lock.lock();
+  entry->copying = false;
+  copying_bytes_ -= entry->bytes;
+  changed_.notify_all();
+  if (version.ok()) {
+    entry->version = *version;
+    counts_.copied_bytes += entry->bytes;
+    return {};
+  }
+  ++counts_.failed;
+  if (entry->listed) unlist(entries_.at(entry->tensor.identity()), dead);
+  return version.error();
+}
+
+Result<LocalReplica> LocalReplica::Table::overwrite(const SharedTensor& tensor) {
+  constexpr const char* where = "LocalReplicas::overwrite";
+  TERRACE_RETURN_IF_ERROR(usable(tensor, where));
+  if (space_.part() != tensor.part())
+    return replica_error(ErrorCode::permission_denied, where, tensor,
+                         " is in part " + std::to_string(tensor.part()) + ", which is not this holder's");
+  Buffers dead;
+  Lock lock(mutex_);
+  for (;;) {
+    if (const auto found = entries_.find(tensor.identity()); found != entries_.end()) {
+      const Entry& entry = **found->second;
+      if (entry.modified || entry.pins > (entry.copying ? 1 : 0))
+        return replica_error(ErrorCode::busy, where, tensor,
+                             entry.modified ? " was modified already: write it back or discard it"
+                                            : " is in use in this process: let its replicas go");
+      if (entry.copying) {
+        changed_.wait(lock);
+        continue;
+      }
+      unlist(found->second, dead);
+    }
+    TERRACE_ASSIGN_OR_RETURN(const bool reserved, reserve(tensor, Patience::waits_for_room, where, lock, dead));
+    if (reserved) break;
+  }
+  TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Entry> entry, enter(tensor, where, dead));
+  entry->modified = true;
+  modified_bytes_ += entry->bytes;
+  return LocalReplica(shared_from_this(), entry);
+}
+
+Result<std::span<std::byte>> LocalReplica::Table::modify(const LocalReplica& replica, bool already) {
+  constexpr const char* where = "LocalReplicas::mark_modified";
+  Entry& entry = *replica.entry_;
+  TERRACE_RETURN_IF_ERROR(usable(entry.tensor, where));
+  if (space_.part() != entry.tensor.part())
+    return replica_error(ErrorCode::permission_denied, where, entry.tensor,
+                         " is in part " + std::to_string(entry.tensor.part()) + ", which is not this holder's");
+  const std::lock_guard lock(mutex_);
+  if (entry.writing) return replica_error(ErrorCode::busy, where, entry.tensor, " is being written back");
+  if (!entry.listed)
+    return replica_error(ErrorCode::cancelled, where, entry.tensor,
+                         " has a newer version, or its replica was discarded: fetch it again");
+  if (already && !entry.modified)
+    return replica_error(ErrorCode::invalid_argument, where, entry.tensor, " is not modified");
+  if (!already && entry.pins > 1)
+    return replica_error(ErrorCode::busy, where, entry.tensor,
+                         " is in use elsewhere in this process: let its other replicas go");
+  if (!entry.modified) modified_bytes_ += entry.bytes;
+  entry.modified = true;
+  return entry.buffer.span();
+}
+
+// Over version `base`, and no other (0: over any). Another thread of this holder may publish, past the
+// replicas, between a look at the version and the write; so a tensor of two slots is looked at again once
+// nobody else can write it. That write is then given up, which gives the content that is there a greater
+// number. The content of one slot would be lost with it: there the look in front has to do.
+Result<uint64_t> LocalReplica::Table::publish(Entry& entry, uint64_t base) {
+  const SharedTensor& tensor = entry.tensor;
+  const auto another = [&] {
+    return replica_error(
+        ErrorCode::busy, "LocalReplicas::write_back", tensor,
+        " was modified since version " + std::to_string(base) + ", and is another by now: discard one of them");
+  };
+  if (base == 0) return space_.publish(tensor, entry.buffer.span(), wait_ns_);
+  if (!space_.is_current(tensor, base)) return another();
+  if (!tensor.double_buffered()) return space_.publish(tensor, entry.buffer.span(), wait_ns_);
+  TERRACE_ASSIGN_OR_RETURN(TensorWrite writing, space_.write(tensor, wait_ns_));
+  if (!space_.is_current(tensor, base)) return another();
+  std::memcpy(writing.bytes().data(), entry.buffer.at.get(), entry.bytes);
+  return writing.publish();
+}
+
+Result<uint64_t> LocalReplica::Table::write_back(const LocalReplica& replica) {
+  constexpr const char* where = "LocalReplicas::write_back";
+  const std::shared_ptr<Entry> entry = replica.entry_;
+  TERRACE_RETURN_IF_ERROR(usable(entry->tensor, where));
+  Buffers dead;
+  Lock lock(mutex_);
+  if (entry->writing)
+    return replica_error(ErrorCode::busy, where, entry->tensor, " is being written back already");
+  if (!entry->listed || !entry->modified)
+    return replica_error(ErrorCode::invalid_argument, where, entry->tensor, " has no modified replica");
+  entry->writing = true;
+  const uint64_t base = entry->version;
+  lock.unlock();
+  Result<uint64_t> published = publish(*entry, base);
+  lock.lock();
+  entry->writing = false;
+  if (published.ok()) {
+    counts_.written_back_bytes += entry->bytes;
+    if (entry->modified) modified_bytes_ -= entry->bytes;  // not discarded meanwhile
+    entry->modified = false;
+    entry->version = *published;
+  }
+  release_if_unused(*entry, dead);
+  trim(dead);
+  return published;
+}
+
+void LocalReplica::Table::discard(const SharedTensor& tensor) {
+  if (forked()) return;
+  Buffers dead;
+  const std::lock_guard lock(mutex_);
+  if (const auto found = entries_.find(tensor.identity()); found != entries_.end()) unlist(found->second, dead);
+}
+
+ReplicaState LocalReplica::Table::state(const SharedTensor& tensor) {
+  if (forked()) return ReplicaState::invalid;
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(tensor.identity());
+  if (found == entries_.end()) return ReplicaState::invalid;
+  const Entry& entry = **found->second;
+  if (entry.modified) return ReplicaState::modified;
+  return !entry.copying && space_.is_current(tensor, entry.version) ? ReplicaState::shared
+                                                                    : ReplicaState::invalid;
+}
+
+void LocalReplica::Table::set_budget(uint64_t bytes) {
+  if (forked()) return;
+  Buffers dead;
+  const std::lock_guard lock(mutex_);
+  budget_bytes_ = bytes;
+  trim(dead);
+  ahead_wakes_.notify_all();
+}
+
+LocalReplicaStats LocalReplica::Table::stats() const {
+  if (forked()) return {};
+  const std::lock_guard lock(mutex_);
+  LocalReplicaStats stats = counts_;
+  stats.budget_bytes = budget_bytes_;
+  stats.resident_bytes = resident_bytes_;
+  stats.pinned_bytes = pinned_bytes_;
+  stats.modified_bytes = modified_bytes_;
+  stats.replicas = entries_.size();
+  stats.prefetch_pending = ahead_list_.size() - ahead_next_;
+  return stats;
+}
+
+}  // namespace terrace
