@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cli/checkpoint.h"
 #include "cli/cli.h"
 
 namespace terrace::cli {
@@ -185,6 +186,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_cert_verbs(app, context);
   add_fsck_verb(app, context);
   add_tensor_verbs(app, context);
+  add_checkpoint_verbs(app, context);
   add_run_verb(app, context);
   add_top_verb(app, context);
   add_tier_verbs(app, context);
