@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Installs libterrace into a temporary prefix and builds one program with it twice: through find_package(terrace) and
-through pkg-config. Also checks that every installed header compiles alone and names no library of ours."""
+through pkg-config, and one in C. Also checks that every installed header compiles alone and names no library of ours."""
 
 import argparse
 import os
@@ -23,7 +23,7 @@ def run(command, **options):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("build-dir", "compiler", "cmake", "pkg-config", "generator", "sanitize"):
+    for name in ("build-dir", "compiler", "c-compiler", "cmake", "pkg-config", "generator", "sanitize"):
         parser.add_argument(f"--{name}", required=name != "sanitize", default="")
     arguments = parser.parse_args()
     flags = [f"-fsanitize={arguments.sanitize}"] if arguments.sanitize else []
@@ -57,6 +57,7 @@ def main():
             if output != f"terrace {version}\n":
                 sys.exit(f"the consumer printed {output!r}, the package is version {version}")
         check_symbols(libraries / "libterrace.so")
+        check_c(prefix, libraries / "libterrace.so", folder, arguments.c_compiler, flags, found, environment)
     print(f"terrace {version}: installed, moved, found by CMake and pkg-config")
 
 
@@ -80,6 +81,20 @@ def check_symbols(library):
     strangers = [line for line in names if line not in ours and not re.search(r" A |__(asan|ubsan|tsan|odr)", line)]
     if not ours or strangers:
         sys.exit(f"{len(ours)} symbols of our own; strangers: {strangers[:5]}")
+
+
+def check_c(prefix, library, folder, compiler, flags, found, environment):
+    """The header for C is C11, a program in C links and runs, and each function of the header is there."""
+    header = next(prefix.rglob("terrace_c.h"))
+    declared = set(re.findall(r"^[\w *]*?\**(terrace_\w+)\(", header.read_text(), re.MULTILINE))
+    exported = set(re.findall(r" T (terrace_\w+)$", run(["nm", "-D", "--defined-only", library]), re.MULTILINE))
+    if len(declared) < 80 or declared != exported:
+        sys.exit(f"{len(declared)} functions in {header.name}; not exported: {sorted(declared - exported)}, not declared: "
+                 f"{sorted(exported - declared)}")
+    program = folder / "consumer_c"
+    run([compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", *flags, HERE / "consumer" / "main.c", "-o", program,
+         *found])
+    run([program], env=environment)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,414 @@
+/* The C interface of libterrace: sessions, leases, tensors that move between tiers, tensors that several
+ * processes share. Pure C11; for programs in C and for languages that call C.
+ *
+ *     struct terrace_session_options options = {.size = sizeof options};
+ *     terrace_session* session;
+ *     if (terrace_session_connect(&options, &session) != TERRACE_OK) return fail(terrace_error_text());
+ *
+ * Status    Every call that can fail returns a terrace_code and leaves its results untouched unless it is
+ *           TERRACE_OK. What each code means for the caller: docs/c_api.md; what each call says when: the C++
+ * call of the same name (tensor_pool.h, tensor_space.h, session.h). Null where a value is needed, numbers that
+ *           are none of an enumeration's, and option structs of no known size give TERRACE_INVALID_ARGUMENT.
+ * Options   A struct with `size` = sizeof itself. All else zero is the default. Members are added at the end
+ * only: an older program's struct is a shorter one, and a newer one's is refused (TERRACE_VERSION_MISMATCH)
+ * where it sets what this library does not know. Results   The same: statistics are filled as far as `size`
+ * says. Handles   Each is freed once with its own *_free, in any order, from any thread: a handle keeps alive
+ * what it needs (a tensor its memory, a lease its session). Freeing NULL does nothing. Names are UTF-8. Threads
+ * All calls from any thread; one handle is not freed while another thread uses it.
+ */
+#ifndef TERRACE_TERRACE_C_H
+#define TERRACE_TERRACE_C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- errors ---- */
+
+typedef int terrace_code;
+
+enum {
+  TERRACE_OK = 0,
+  TERRACE_INVALID_ARGUMENT = 1,
+  TERRACE_NOT_FOUND = 2,
+  TERRACE_ALREADY_EXISTS = 3,
+  TERRACE_PERMISSION_DENIED = 4,
+  TERRACE_CAPACITY_EXHAUSTED = 5,
+  TERRACE_LIMIT_EXCEEDED = 6,
+  TERRACE_LEASE_EXPIRED = 7,
+  TERRACE_LEASE_REVOKED = 8,
+  TERRACE_BUSY = 9,
+  TERRACE_UNAVAILABLE = 10,
+  TERRACE_IO_ERROR = 11,
+  TERRACE_CORRUPT = 12,
+  TERRACE_UNSUPPORTED = 13,
+  TERRACE_VERSION_MISMATCH = 14,
+  TERRACE_OUT_OF_MEMORY = 15,
+  TERRACE_CANCELLED = 16,
+  TERRACE_INTERNAL = 17
+};
+
+/* "capacity_exhausted"; "internal" for numbers that are none. */
+const char* terrace_code_name(terrace_code code);
+/* The whole text of this thread's last call that failed: which tensor, which tier, how many bytes short, where.
+ * Empty when none did. Valid until this thread's next failing call. */
+const char* terrace_error_text(void);
+/* The errno of that failure; 0 where the kernel had no part in it. */
+int terrace_error_errno(void);
+/* "0.1.0": of the library that the program runs with. */
+const char* terrace_version(void);
+
+/* ---- sessions and leases (session.h) ---- */
+
+typedef struct terrace_session terrace_session;
+typedef struct terrace_lease terrace_lease;
+
+struct terrace_session_options {
+  size_t size;
+  const char* socket_path; /* NULL or empty: $TERRACE_SOCKET, else the usual place */
+  const char* tenant;
+  const char* host;
+  const char* client_name;
+  uint64_t connect_timeout_ns; /* 0: 5 s */
+  uint64_t call_timeout_ns;    /* 0: 30 s */
+};
+
+enum { TERRACE_LEASE_EXCLUSIVE = 0, TERRACE_LEASE_SHARED_READ_ONLY = 1, TERRACE_LEASE_SHARED_COHERENT = 2 };
+enum { TERRACE_LEASE_LIVE = 0, TERRACE_LEASE_REVOKING = 1, TERRACE_LEASE_LOST = 2 };
+
+struct terrace_lease_request {
+  size_t size;
+  const char* pool; /* NULL: the only one there is */
+  uint64_t bytes;
+  int mode;
+  int persistent;
+  uint64_t ttl_ns;   /* 0: the manager's default */
+  const char* label; /* NULL: none */
+  int movable;
+  uint64_t wait_ns; /* in the queue of a full pool */
+};
+
+/* options: NULL for the defaults. */
+terrace_code terrace_session_connect(const struct terrace_session_options* options, terrace_session** session);
+int terrace_session_connected(const terrace_session* session);
+void terrace_session_free(terrace_session* session);
+
+terrace_code terrace_lease_grant(terrace_session* session, const struct terrace_lease_request* request,
+                                 terrace_lease** lease);
+/* By id, or by label when the id is 0. */
+terrace_code terrace_lease_attach(terrace_session* session, uint64_t id, const char* label, int read_only,
+                                  terrace_lease** lease);
+uint64_t terrace_lease_id(const terrace_lease* lease);
+uint64_t terrace_lease_epoch(const terrace_lease* lease);
+uint64_t terrace_lease_bytes(const terrace_lease* lease);
+int terrace_lease_state(const terrace_lease* lease);
+/* Of the memory; the lease's. -1 for NULL. */
+int terrace_lease_fd(const terrace_lease* lease);
+terrace_code terrace_lease_renew(terrace_lease* lease, uint64_t ttl_ns);
+terrace_code terrace_lease_resize(terrace_lease* lease, uint64_t bytes);
+/* Gives the memory back; the handle is still to be freed. */
+terrace_code terrace_lease_release(terrace_lease* lease);
+/* Without terrace_lease_release the lease lives until its expiry. */
+void terrace_lease_free(terrace_lease* lease);
+
+/* ---- a lease's memory in this process (mapping.h) ---- */
+
+typedef struct terrace_mapping terrace_mapping;
+
+terrace_code terrace_mapping_map(terrace_lease* lease, terrace_mapping** mapping);
+/* NULL where the lease may only be read; then const_data alone. */
+void* terrace_mapping_data(terrace_mapping* mapping);
+const void* terrace_mapping_const_data(const terrace_mapping* mapping);
+uint64_t terrace_mapping_bytes(const terrace_mapping* mapping);
+void terrace_mapping_free(terrace_mapping* mapping);
+
+/* ---- what tensors are (tensor.h) ---- */
+
+enum { TERRACE_RANK_MAX = 8 };
+
+enum {
+  TERRACE_DTYPE_BOOL = 1,
+  TERRACE_DTYPE_F4 = 2,
+  TERRACE_DTYPE_F6_E2M3 = 3,
+  TERRACE_DTYPE_F6_E3M2 = 4,
+  TERRACE_DTYPE_U8 = 5,
+  TERRACE_DTYPE_I8 = 6,
+  TERRACE_DTYPE_F8_E5M2 = 7,
+  TERRACE_DTYPE_F8_E4M3 = 8,
+  TERRACE_DTYPE_F8_E8M0 = 9,
+  TERRACE_DTYPE_I16 = 10,
+  TERRACE_DTYPE_U16 = 11,
+  TERRACE_DTYPE_F16 = 12,
+  TERRACE_DTYPE_BF16 = 13,
+  TERRACE_DTYPE_I32 = 14,
+  TERRACE_DTYPE_U32 = 15,
+  TERRACE_DTYPE_F32 = 16,
+  TERRACE_DTYPE_C64 = 17,
+  TERRACE_DTYPE_F64 = 18,
+  TERRACE_DTYPE_I64 = 19,
+  TERRACE_DTYPE_U64 = 20
+};
+enum {
+  TERRACE_HINT_NONE = 0,
+  TERRACE_HINT_WEIGHTS = 1,
+  TERRACE_HINT_ACTIVATIONS = 2,
+  TERRACE_HINT_GRADIENTS = 3,
+  TERRACE_HINT_OPTIMIZER_STATE = 4,
+  TERRACE_HINT_KV_CACHE = 5
+};
+enum { TERRACE_FLAG_READ_MOSTLY = 1, TERRACE_FLAG_STREAMING = 2, TERRACE_FLAG_PINNED = 4 };
+enum { TERRACE_TIER_DDR = 0, TERRACE_TIER_CXL = 1 };
+
+struct terrace_tensor_spec {
+  size_t size;
+  const char* name; /* NULL or empty: none */
+  int dtype;
+  uint32_t rank;
+  const uint64_t* dimensions; /* `rank` of them */
+  int hint;
+  uint32_t flags;
+};
+
+/* ---- tensors that move between DDR and CXL (tensor_pool.h) ---- */
+
+typedef struct terrace_pool terrace_pool;
+typedef struct terrace_tensor terrace_tensor;
+typedef struct terrace_guard terrace_guard;
+typedef struct terrace_move terrace_move;
+
+enum { TERRACE_WAIT_BY_COST = 0, TERRACE_WAIT_ALWAYS = 1, TERRACE_WAIT_NEVER = 2 };
+
+#define TERRACE_NO_BOUND UINT64_MAX
+
+struct terrace_pool_options {
+  size_t size;
+  terrace_session* session; /* may be NULL where this process may open /dev/userfaultfd by itself */
+  const char* name;         /* NULL: "tensors" */
+  uint64_t ddr_bytes;
+  uint64_t copy_bytes_per_s_max; /* 0: 2 GiB; TERRACE_NO_BOUND: none */
+  uint64_t copy_batch_bytes;     /* 0: 8 MiB */
+  const char* policy;            /* NULL: the default */
+  int guard_wait;
+  int ignore_steps; /* not 0: no order is learned */
+  uint32_t ddr_latency_ns, cxl_latency_ns;
+  uint64_t ddr_bytes_per_s, cxl_bytes_per_s;
+};
+
+enum { TERRACE_STEPS_OFF = 0, TERRACE_STEPS_OBSERVING = 1, TERRACE_STEPS_FOLLOWING = 2 };
+
+struct terrace_pool_statistics {
+  size_t size;
+  uint64_t tensors, tensor_bytes, capacity_bytes, free_bytes;
+  uint64_t ddr_bytes_max, ddr_bytes, cxl_bytes, pinned_bytes;
+  uint64_t steps, orders_learned, orders_forgotten, deviations;
+  uint64_t planned_bytes_per_step, copied_to_ddr_bytes, copied_to_cxl_bytes, copy_ns;
+  uint64_t guards, guard_waits, guard_wait_ns, guard_waits_given_up;
+  uint32_t uses_per_step;
+  int step_state;
+  char reason[256]; /* why nothing moves, cut to fit; empty: it does */
+};
+
+struct terrace_tensor_statistics {
+  size_t size;
+  uint64_t reads, writes, guard_waits, guard_wait_ns;
+  float uses_per_step;
+  uint32_t pins;
+};
+
+struct terrace_guard_options {
+  size_t size;
+  int hold;          /* not 0: the bytes do not move while the guard is open */
+  int override_wait; /* not 0: `wait` instead of the pool's guard_wait */
+  int wait;
+  int reserved; /* 0 */
+};
+
+struct terrace_advice {
+  size_t size;
+  int set_hint, hint; /* not 0: `hint` holds from now on; and so on */
+  int set_flags;
+  uint32_t flags; /* TERRACE_FLAG_READ_MOSTLY, TERRACE_FLAG_STREAMING */
+  int set_passes;
+  float passes;
+};
+
+/* leases: `lease_count` of them, may be 0; the pool keeps what it needs of them, the handles stay the caller's.
+ */
+terrace_code terrace_pool_make(const struct terrace_pool_options* options, terrace_lease* const* leases,
+                               size_t lease_count, terrace_pool** pool);
+terrace_code terrace_pool_create(terrace_pool* pool, const struct terrace_tensor_spec* spec,
+                                 terrace_tensor** tensor);
+terrace_code terrace_pool_find(terrace_pool* pool, const char* name, terrace_tensor** tensor);
+terrace_code terrace_pool_step(terrace_pool* pool);
+terrace_code terrace_pool_get_statistics(const terrace_pool* pool, struct terrace_pool_statistics* statistics);
+/* 0 or TERRACE_NO_BOUND: no bound. */
+terrace_code terrace_pool_set_copy_budget(terrace_pool* pool, uint64_t bytes_per_s);
+/* Its tensors stay usable where they are; nothing moves any more. */
+void terrace_pool_free(terrace_pool* pool);
+
+/* Constant over the handle's life. NULL handle: "", 0, NULL. */
+const char* terrace_tensor_name(const terrace_tensor* tensor);
+int terrace_tensor_dtype(const terrace_tensor* tensor);
+uint32_t terrace_tensor_rank(const terrace_tensor* tensor);
+const uint64_t* terrace_tensor_shape(const terrace_tensor* tensor);
+const int64_t* terrace_tensor_strides(const terrace_tensor* tensor); /* in elements */
+int terrace_tensor_is_view(const terrace_tensor* tensor);
+void* terrace_tensor_data(const terrace_tensor* tensor);     /* of the first element */
+void* terrace_tensor_lowest(const terrace_tensor* tensor);   /* where its bytes begin */
+uint64_t terrace_tensor_bytes(const terrace_tensor* tensor); /* from there to the last element's end */
+/* As they are now. */
+int terrace_tensor_hint(const terrace_tensor* tensor);
+uint32_t terrace_tensor_flags(const terrace_tensor* tensor);
+void terrace_tensor_free(terrace_tensor* tensor);
+
+terrace_code terrace_tensor_slice(terrace_tensor* tensor, uint32_t dimension, uint64_t start, uint64_t length,
+                                  uint64_t step, terrace_tensor** view);
+terrace_code terrace_tensor_as_strided(terrace_tensor* tensor, uint32_t rank, const uint64_t* dimensions,
+                                       const int64_t* strides, uint64_t offset, terrace_tensor** view);
+
+/* options: NULL for the defaults. */
+terrace_code terrace_tensor_read(terrace_tensor* tensor, const struct terrace_guard_options* options,
+                                 terrace_guard** guard);
+terrace_code terrace_tensor_write(terrace_tensor* tensor, const struct terrace_guard_options* options,
+                                  terrace_guard** guard);
+const void* terrace_guard_data(const terrace_guard* guard);
+/* NULL for a guard of terrace_tensor_read. */
+void* terrace_guard_writable(terrace_guard* guard);
+uint64_t terrace_guard_bytes(const terrace_guard* guard);
+/* Closes it. */
+void terrace_guard_free(terrace_guard* guard);
+
+/* move: may be NULL, then the move goes on without a handle. */
+terrace_code terrace_tensor_pin(terrace_tensor* tensor, int tier, terrace_move** move);
+terrace_code terrace_tensor_unpin(terrace_tensor* tensor);
+terrace_code terrace_tensor_prefetch(terrace_tensor* tensor, terrace_move** move);
+terrace_code terrace_tensor_move_to(terrace_tensor* tensor, int tier, terrace_move** move);
+terrace_code terrace_tensor_advise(terrace_tensor* tensor, const struct terrace_advice* advice);
+terrace_code terrace_tensor_residency(const terrace_tensor* tensor, uint64_t* ddr_bytes, uint64_t* cxl_bytes);
+terrace_code terrace_tensor_get_statistics(const terrace_tensor* tensor,
+                                           struct terrace_tensor_statistics* statistics);
+
+int terrace_move_done(const terrace_move* move);
+terrace_code terrace_move_wait(terrace_move* move, uint64_t timeout_ns);
+uint64_t terrace_move_bytes_there(const terrace_move* move);
+/* The move goes on. */
+void terrace_move_free(terrace_move* move);
+
+/* ---- tensors that several processes share (tensor_space.h) ---- */
+
+typedef struct terrace_ownership terrace_ownership;
+typedef struct terrace_space terrace_space;
+typedef struct terrace_shared terrace_shared; /* a SharedTensor */
+typedef struct terrace_pin terrace_pin;
+typedef struct terrace_write terrace_write;
+
+enum { TERRACE_SPACE_COHERENT = 0, TERRACE_SPACE_NONCOHERENT = 1 };
+enum { TERRACE_CHECKSUMS_BY_COHERENCE = 0, TERRACE_CHECKSUMS_ON = 1, TERRACE_CHECKSUMS_OFF = 2 };
+
+struct terrace_space_options {
+  size_t size;
+  uint32_t parts;            /* 0: 8 */
+  uint32_t records_per_part; /* 0: 4096 */
+  uint32_t pins_per_part;    /* 0: 256 */
+  int coherence;
+  int checksums;
+  uint64_t lease_epoch;
+};
+
+struct terrace_attach_options {
+  size_t size;
+  terrace_ownership* ownership; /* NULL: this holder only reads, by copy */
+  int without_part;             /* not 0: `ownership` is only asked who is dead */
+  int choose_part;              /* not 0: `part`, else the first that can be had */
+  uint32_t part;
+  uint64_t host;
+};
+
+struct terrace_create_options {
+  size_t size;
+  int single_buffered; /* not 0: half the bytes, and nothing to read while it is written */
+  uint64_t wait_ns;    /* 0: a second; while others create the same name */
+};
+
+terrace_code terrace_ownership_by_locks(int fd, uint64_t space_offset, terrace_ownership** ownership);
+void terrace_ownership_free(terrace_ownership* ownership);
+
+/* memory: 64-byte aligned, nobody has it attached. options: NULL for the defaults, here and below. */
+terrace_code terrace_space_format(void* memory, uint64_t bytes, const struct terrace_space_options* options);
+/* The memory stays mapped until the space and all that was taken from it are freed. */
+terrace_code terrace_space_attach(void* memory, uint64_t bytes, const struct terrace_attach_options* options,
+                                  terrace_space** space);
+/* The same, and the space keeps the mapping. */
+terrace_code terrace_space_attach_mapping(terrace_mapping* mapping,
+                                          const struct terrace_attach_options* options, terrace_space** space);
+/* -1: this holder has no part. */
+int terrace_space_part(const terrace_space* space);
+uint64_t terrace_space_free_bytes(const terrace_space* space);
+/* The part is given back once the pins, writes and shared tensors are freed as well. */
+void terrace_space_free(terrace_space* space);
+
+terrace_code terrace_space_create(terrace_space* space, const struct terrace_tensor_spec* spec,
+                                  const struct terrace_create_options* options, terrace_shared** shared);
+terrace_code terrace_space_open(terrace_space* space, const char* name, terrace_shared** shared);
+/* Calls `each` for every tensor there is, in no order, until it returns something else than 0. `shared` belongs
+ * to the list and is freed after the call. */
+terrace_code terrace_space_list(terrace_space* space, int (*each)(void* context, terrace_shared* shared),
+                                void* context);
+
+const char* terrace_shared_name(const terrace_shared* shared);
+int terrace_shared_dtype(const terrace_shared* shared);
+uint32_t terrace_shared_rank(const terrace_shared* shared);
+const uint64_t* terrace_shared_shape(const terrace_shared* shared);
+uint64_t terrace_shared_bytes(const terrace_shared* shared);
+uint32_t terrace_shared_part(const terrace_shared* shared);
+int terrace_shared_double_buffered(const terrace_shared* shared);
+void terrace_shared_free(terrace_shared* shared);
+
+terrace_code terrace_shared_remove(terrace_shared* shared, uint64_t wait_ns);
+terrace_code terrace_shared_version(terrace_shared* shared, uint64_t* version);
+/* Not 0: a copy of `version` is the newest. */
+int terrace_shared_is_current(terrace_shared* shared, uint64_t version);
+/* Copies the newest version unless the caller has it (`known`; 0: nothing). */
+terrace_code terrace_shared_read(terrace_shared* shared, void* into, uint64_t bytes, uint64_t known,
+                                 uint64_t wait_ns, uint64_t* version);
+terrace_code terrace_shared_publish(terrace_shared* shared, const void* data, uint64_t bytes, uint64_t wait_ns,
+                                    uint64_t* version);
+terrace_code terrace_shared_wait_for_version(terrace_shared* shared, uint64_t at_least, uint64_t wait_ns,
+                                             uint64_t* version);
+
+/* The newest version in place: stays as it is until the pin is freed. */
+terrace_code terrace_shared_pin(terrace_shared* shared, uint64_t wait_ns, terrace_pin** pin);
+const void* terrace_pin_data(const terrace_pin* pin);
+uint64_t terrace_pin_bytes(const terrace_pin* pin);
+uint64_t terrace_pin_version(const terrace_pin* pin);
+void terrace_pin_free(terrace_pin* pin);
+
+/* A slot to fill in place and to publish; freed without that, the write is given up. */
+terrace_code terrace_shared_write(terrace_shared* shared, uint64_t wait_ns, terrace_write** write);
+/* NULL once it is published. */
+void* terrace_write_data(terrace_write* write);
+uint64_t terrace_write_bytes(const terrace_write* write);
+terrace_code terrace_write_publish(terrace_write* write, uint64_t* version);
+void terrace_write_free(terrace_write* write);
+
+/* ---- DLPack: for torch, numpy, jax, ... without a copy (dlpack.h) ---- */
+
+struct DLManagedTensor;          /* as in DLPack's own header */
+struct DLManagedTensorVersioned; /* since DLPack 1.0 */
+
+/* The memory is kept until the deleter is called, whatever is freed meanwhile. */
+terrace_code terrace_dlpack_tensor(const terrace_tensor* tensor, struct DLManagedTensor** managed);
+/* read_only: not 0 marks it so. */
+terrace_code terrace_dlpack_tensor_versioned(const terrace_tensor* tensor, int read_only,
+                                             struct DLManagedTensorVersioned** managed);
+/* A version read in place, always marked read-only; it stays pinned until the deleter is called. */
+terrace_code terrace_dlpack_pin_versioned(const terrace_pin* pin, struct DLManagedTensorVersioned** managed);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

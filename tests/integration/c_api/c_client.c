@@ -1,0 +1,146 @@
+/* A program in C that leases memory, keeps tensors in it and shares some. c_api_test.py starts it.
+ *
+ *   c_client SOCKET pool            a pool of tensors over a lease; everything freed in the wrong order
+ *   c_client SOCKET share LABEL     makes a shared lease of that label with a space, publishes, waits for a line, ends
+ *   c_client SOCKET read LABEL      reads what was published there
+ *
+ * Prints what it saw; exits with 1 and the error's text when a call fails.
+ */
+#include <terrace/terrace_c.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+static void must(terrace_code code, const char* what) {
+  if (code == TERRACE_OK) return;
+  fprintf(stderr, "%s: %s\n", what, terrace_error_text());
+  exit(1);
+}
+#define MUST(call) must((call), #call)
+
+static terrace_session* connect_to(const char* socket) {
+  struct terrace_session_options options = {
+      .size = sizeof options, .socket_path = socket, .client_name = "c_client", .call_timeout_ns = 60000000000u};
+  terrace_session* session = NULL;
+  MUST(terrace_session_connect(&options, &session));
+  return session;
+}
+
+static void use_a_pool(terrace_session* session) {
+  struct terrace_lease_request request = {.size = sizeof request, .bytes = 32 * MIB, .label = "c"};
+  terrace_lease *lease = NULL, *none = NULL;
+  MUST(terrace_lease_grant(session, &request, &lease));
+  printf("lease %d %d\n", terrace_lease_bytes(lease) == 32 * MIB, terrace_lease_state(lease) == TERRACE_LEASE_LIVE);
+  request.label = NULL;
+  request.bytes = (uint64_t)1 << 40;
+  const terrace_code refused = terrace_lease_grant(session, &request, &none);
+  printf("refused %s %d\n", terrace_code_name(refused), none == NULL);
+  request.mode = 3;
+  printf("refused %s\n", terrace_code_name(terrace_lease_grant(session, &request, &none)));
+
+  struct terrace_pool_options options = {.size = sizeof options, .session = session, .ddr_bytes = 8 * MIB};
+  terrace_pool* pool = NULL;
+  MUST(terrace_pool_make(&options, &lease, 1, &pool));
+  const uint64_t dimensions[] = {4, MIB};
+  struct terrace_tensor_spec spec = {
+      .size = sizeof spec, .name = "t", .dtype = TERRACE_DTYPE_U8, .rank = 2, .dimensions = dimensions};
+  terrace_tensor* tensor = NULL;
+  MUST(terrace_pool_create(pool, &spec, &tensor));
+  terrace_move* move = NULL;
+  memset(terrace_tensor_data(tensor), 5, terrace_tensor_bytes(tensor));
+  const terrace_code begun = terrace_tensor_move_to(tensor, TERRACE_TIER_CXL, &move);
+  if (begun == TERRACE_OK) {
+    MUST(terrace_move_wait(move, 60000000000u));
+    uint64_t ddr = 1, cxl = 0;
+    MUST(terrace_tensor_residency(tensor, &ddr, &cxl));
+    printf("moved %d\n", ddr == 0 && cxl == 4 * MIB && ((char*)terrace_tensor_data(tensor))[4 * MIB - 1] == 5);
+  } else {
+    printf("stays %s\n", terrace_code_name(begun));
+  }
+  /* What is used last keeps what it stands on. */
+  terrace_move_free(move);
+  terrace_session_free(session);
+  terrace_pool_free(pool);
+  MUST(terrace_lease_renew(lease, 0));
+  memset(terrace_tensor_data(tensor), 6, terrace_tensor_bytes(tensor));
+  terrace_tensor_free(tensor);
+  MUST(terrace_lease_release(lease));
+  printf("released %d\n", terrace_lease_state(lease) == TERRACE_LEASE_LOST);
+  terrace_lease_free(lease);
+}
+
+static terrace_space* attach(terrace_lease* lease, int format) {
+  terrace_mapping* mapping = NULL;
+  MUST(terrace_mapping_map(lease, &mapping));
+  struct terrace_space_options options = {
+      .size = sizeof options, .parts = 4, .records_per_part = 64, .lease_epoch = terrace_lease_epoch(lease)};
+  if (format)
+    MUST(terrace_space_format(terrace_mapping_data(mapping), terrace_mapping_bytes(mapping), &options));
+  struct terrace_attach_options how = {.size = sizeof how};
+  MUST(terrace_ownership_by_locks(terrace_lease_fd(lease), 0, &how.ownership));
+  terrace_space* space = NULL;
+  MUST(terrace_space_attach_mapping(mapping, &how, &space));
+  terrace_ownership_free(how.ownership);
+  terrace_mapping_free(mapping); /* the space keeps it */
+  return space;
+}
+
+static void share(terrace_session* session, const char* label) {
+  struct terrace_lease_request request = {
+      .size = sizeof request, .bytes = 16 * MIB, .label = label, .mode = TERRACE_LEASE_SHARED_COHERENT};
+  terrace_lease* lease = NULL;
+  MUST(terrace_lease_grant(session, &request, &lease));
+  terrace_space* space = attach(lease, 1);
+  const uint64_t dimensions[] = {MIB};
+  struct terrace_tensor_spec spec = {
+      .size = sizeof spec, .name = "kv/1", .dtype = TERRACE_DTYPE_U8, .rank = 1, .dimensions = dimensions};
+  terrace_shared* shared = NULL;
+  MUST(terrace_space_create(space, &spec, NULL, &shared));
+  terrace_write* write = NULL;
+  MUST(terrace_shared_write(shared, 0, &write));
+  memset(terrace_write_data(write), 9, terrace_write_bytes(write));
+  MUST(terrace_write_publish(write, NULL));
+  terrace_write_free(write);
+  printf("published\n");
+  fflush(stdout);
+  char line[16];
+  if (fgets(line, sizeof line, stdin) == NULL) exit(1);
+  terrace_shared_free(shared);
+  terrace_space_free(space);
+  terrace_lease_free(lease);
+  terrace_session_free(session);
+}
+
+static void read_there(terrace_session* session, const char* label) {
+  terrace_lease* lease = NULL;
+  MUST(terrace_lease_attach(session, 0, label, 0, &lease));
+  terrace_space* space = attach(lease, 0);
+  terrace_shared* shared = NULL;
+  MUST(terrace_space_open(space, "kv/1", &shared));
+  terrace_pin* pin = NULL;
+  MUST(terrace_shared_pin(shared, 30000000000u, &pin));
+  terrace_shared_free(shared);
+  terrace_space_free(space);
+  terrace_lease_free(lease);
+  terrace_session_free(session);
+  const char* bytes = terrace_pin_data(pin); /* the pin keeps all of them */
+  uint64_t right = 0;
+  for (uint64_t i = 0; i < terrace_pin_bytes(pin); ++i) right += bytes[i] == 9;
+  printf("read %d\n", right == MIB);
+  terrace_pin_free(pin);
+}
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  terrace_session* session = connect_to(argv[1]);
+  if (strcmp(argv[2], "pool") == 0)
+    use_a_pool(session);
+  else if (argc > 3 && strcmp(argv[2], "share") == 0)
+    share(session, argv[3]);
+  else if (argc > 3)
+    read_there(session, argv[3]);
+  return 0;
+}
