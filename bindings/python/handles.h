@@ -1,0 +1,103 @@
+// What the Python objects own. Leases keep their session (which renews them), tensors their pool, shared
+// tensors, pins and writes their space and its memory: nothing that Python still has can lose what it stands
+// on.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "bindings/python/arrays.h"
+#include "bindings/python/common.h"
+#include "terrace/mapping.h"
+#include "terrace/session.h"
+#include "terrace/tensor_pool.h"
+#include "terrace/tensor_space.h"
+
+namespace terrace::python {
+
+struct SessionObject {
+  // What the session's thread told, for whoever asks; that thread never touches Python.
+  struct Notices {
+    std::mutex mutex;
+    std::vector<LeaseNotice> waiting;
+  };
+
+  std::shared_ptr<Session> session;
+  std::shared_ptr<Notices> notices;
+
+  // Raises where it was closed. What is called through it outlives a close() by another thread meanwhile.
+  std::shared_ptr<Session> open() const;
+};
+
+struct LeaseObject {
+  std::shared_ptr<Session> session;
+  std::shared_ptr<Lease> lease;  // with the session
+};
+
+struct MappingObject {
+  std::shared_ptr<Mapping> mapping;
+  ArrayView array() const;
+};
+
+struct PoolObject {
+  std::shared_ptr<TensorPool> pool;
+  std::shared_ptr<TensorPool> open() const;  // as SessionObject's
+};
+
+struct TensorObject {
+  std::shared_ptr<Tensor> tensor;  // with its pool
+  int64_t offset = 0;              // of the first element, counted from the base's
+  ArrayView array() const;
+};
+
+struct MoveObject {
+  std::shared_ptr<Tensor> tensor;
+  std::shared_ptr<MoveHandle> handle;
+};
+
+// An open guard, which arrays that it hands out keep; closed it still keeps the tensor.
+struct GuardObject {
+  py::object tensor;
+  ArrayView view;
+  std::optional<ReadGuard> read;
+  std::optional<WriteGuard> write;
+  ArrayView array() const { return view; }
+};
+
+// A space with the memory that it lies in.
+struct SpaceObject {
+  std::shared_ptr<TensorSpace> space;
+  std::shared_ptr<TensorSpace> open() const;  // as SessionObject's
+};
+
+struct SharedObject {
+  std::shared_ptr<TensorSpace> space;
+  SharedTensor tensor;
+};
+
+struct PinObject {
+  struct Held {
+    std::shared_ptr<TensorSpace> space;  // goes after the pin
+    TensorPin pin;
+  };
+  std::shared_ptr<const Held> held;  // none: let go
+  SharedTensor tensor;
+  ArrayView array() const;
+};
+
+struct WriteObject {
+  std::shared_ptr<TensorSpace> space;  // goes after the write
+  std::optional<TensorWrite> write;    // none: published or given up
+  SharedTensor tensor;
+  uint64_t version = 0;
+  std::vector<py::object> handed_out;  // weak references to the arrays over it
+  ArrayView array() const;
+};
+
+// Makes the exception for a thing that was closed.
+[[noreturn]] void raise_closed(const char* what);
+
+}  // namespace terrace::python

@@ -1,0 +1,121 @@
+// TensorPool.
+#include <pybind11/stl.h>
+
+#include <string>
+
+#include "bindings/python/handles.h"
+#include "bindings/python/values.h"
+
+namespace terrace::python {
+namespace {
+
+TensorObject tensor_object(const std::shared_ptr<TensorPool>& pool, std::shared_ptr<Tensor> tensor) {
+  return {kept_by(pool, std::move(tensor)), 0};
+}
+
+PoolObject make(const SessionObject* session, const std::vector<LeaseObject>& leases, uint64_t ddr_bytes,
+                const std::string& name, const py::object& copy_bytes_per_s_max, uint64_t copy_batch_bytes,
+                const std::string& policy, bool step_aware, const std::string& guard_wait) {
+  TensorPoolOptions options;
+  std::vector<std::shared_ptr<Lease>> behind;
+  std::shared_ptr<Session> open_session;  // used by make() only
+  for (const LeaseObject& lease : leases) behind.push_back(lease.lease);
+  if (session != nullptr)
+    options.session = (open_session = session->open()).get();
+  else if (!leases.empty())
+    options.session = leases.front().session.get();
+  options.name = name;
+  options.ddr_bytes = ddr_bytes;
+  options.copy_bytes_per_s_max = copy_bytes_per_s_max.is_none() ? 0 : copy_bytes_per_s_max.cast<uint64_t>();
+  options.copy_batch_bytes = copy_batch_bytes;
+  options.policy = policy;
+  options.step_aware = step_aware;
+  options.guard_wait = guard_wait_of(guard_wait);
+  auto made = take(without_gil([&] { return TensorPool::make(options, behind); }));
+  return {ends_without_gil<TensorPool>(std::move(made))};
+}
+
+TensorObject create(const PoolObject& self, const py::object& shape, const py::object& dtype,
+                    const std::string& name, const py::object& hint, bool read_mostly, bool streaming,
+                    bool pinned) {
+  const TensorSpec spec{.name = name,
+                        .dtype = dtype_of(dtype),
+                        .shape = shape_of(shape),
+                        .hint = hint_of(hint),
+                        .flags = flags_of(read_mostly, streaming, pinned)};
+  const auto pool = self.open();
+  return tensor_object(pool, take(without_gil([&] { return pool->create(spec); })));
+}
+
+TensorObject find(const PoolObject& self, const std::string& name) {
+  const auto pool = self.open();
+  return tensor_object(pool, take(without_gil([&] { return pool->find(name); })));
+}
+
+const char* name_of(StepState state) {
+  return state == StepState::off ? "off" : state == StepState::observing ? "observing" : "following";
+}
+
+py::object statistics(const PoolObject& self) {
+  const auto pool = self.open();
+  const TensorPoolStatistics of = without_gil([&] { return pool->statistics(); });
+  return named("TensorPoolStatistics",
+               py::dict(py::arg("tensors") = of.tensors, py::arg("tensor_bytes") = of.tensor_bytes,
+                        py::arg("capacity_bytes") = of.capacity_bytes, py::arg("free_bytes") = of.free_bytes,
+                        py::arg("ddr_bytes_max") = of.ddr_bytes_max, py::arg("ddr_bytes") = of.ddr_bytes,
+                        py::arg("cxl_bytes") = of.cxl_bytes, py::arg("pinned_bytes") = of.pinned_bytes,
+                        py::arg("step_state") = name_of(of.step_state), py::arg("reason") = of.reason,
+                        py::arg("steps") = of.steps, py::arg("orders_learned") = of.orders_learned,
+                        py::arg("orders_forgotten") = of.orders_forgotten,
+                        py::arg("deviations") = of.deviations, py::arg("uses_per_step") = of.uses_per_step,
+                        py::arg("planned_bytes_per_step") = of.planned_bytes_per_step,
+                        py::arg("copied_to_ddr_bytes") = of.copied_to_ddr_bytes,
+                        py::arg("copied_to_cxl_bytes") = of.copied_to_cxl_bytes,
+                        py::arg("copy_ns") = of.copy_ns, py::arg("guards") = of.guards,
+                        py::arg("guard_waits") = of.guard_waits, py::arg("guard_wait_ns") = of.guard_wait_ns,
+                        py::arg("guard_waits_given_up") = of.guard_waits_given_up));
+}
+
+}  // namespace
+
+std::shared_ptr<TensorPool> PoolObject::open() const {
+  if (pool == nullptr) raise_closed("pool");
+  return pool;
+}
+
+void add_pools(py::module_& module) {
+  const TensorPoolOptions defaults;
+  py::class_<PoolObject>(module, "TensorPool",
+                         "Tensors whose addresses stay while their bytes move between DDR and CXL.")
+      .def(py::init(&make), py::arg("session") = nullptr, py::arg("leases") = std::vector<LeaseObject>(),
+           py::kw_only(), py::arg("ddr_bytes") = 0, py::arg("name") = defaults.name,
+           py::arg("copy_bytes_per_s_max") = defaults.copy_bytes_per_s_max,
+           py::arg("copy_batch_bytes") = defaults.copy_batch_bytes, py::arg("policy") = "",
+           py::arg("step_aware") = true, py::arg("guard_wait") = "by_cost")
+      .def("create", &create, py::arg("shape"), py::arg("dtype") = "float32", py::kw_only(),
+           py::arg("name") = "", py::arg("hint") = py::none(), py::arg("read_mostly") = false,
+           py::arg("streaming") = false, py::arg("pinned") = false)
+      .def("find", &find, py::arg("name"))
+      .def("__getitem__", &find, py::arg("name"))
+      .def(
+          "step",
+          [](const PoolObject& self) {
+            const auto pool = self.open();
+            without_gil([&] { pool->step(); });
+          },
+          "A step is over: the uses since the last call were one.")
+      .def_property_readonly("statistics", &statistics)
+      .def(
+          "set_copy_budget",
+          [](const PoolObject& self, const py::object& bytes_per_s) {
+            self.open()->set_copy_budget(bytes_per_s.is_none() ? 0 : bytes_per_s.cast<uint64_t>());
+          },
+          py::arg("bytes_per_s"))
+      .def(
+          "close", [](PoolObject& self) { self.pool.reset(); },
+          "No more calls; it ends once its tensors and their arrays are gone.")
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", [](PoolObject& self, const py::args&) { self.pool.reset(); });
+}
+
+}  // namespace terrace::python

@@ -1,0 +1,157 @@
+// TensorSpace: memory that several processes share, as named tensors.
+#include <string>
+
+#include "bindings/python/handles.h"
+#include "bindings/python/values.h"
+
+namespace terrace::python {
+namespace {
+
+// Memory that somebody keeps for us, and the descriptor of its file where it is known.
+struct Memory {
+  std::span<std::byte> bytes;
+  std::shared_ptr<void> keep;
+  int fd = -1;
+};
+
+Memory memory_of(std::shared_ptr<Mapping> mapping) {
+  const std::span<std::byte> bytes = mapping->bytes();
+  if (bytes.empty())
+    raise(Error{ErrorCode::permission_denied, 0, "TensorSpace",
+                "the lease may only be read; a holder stores into it"});
+  const int fd = mapping->lease()->fd();
+  return {bytes, ends_without_gil(std::move(mapping)), fd};
+}
+
+// Of an mmap object, a bytearray, ...: it stays exported as long as the space lives.
+Memory memory_of_buffer(py::handle object) {
+  auto buffer = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(object.ptr(), buffer.get(), PyBUF_SIMPLE | PyBUF_WRITABLE) != 0)
+    throw py::error_already_set();
+  Py_buffer* const view = buffer.release();
+  std::shared_ptr<void> keep(view->buf, [view](void*) {
+    if (Py_IsInitialized() != 0) {
+      try {
+        const py::gil_scoped_acquire gil;
+        PyBuffer_Release(view);
+      } catch (...) {
+        stay_until_exit();
+      }
+    }
+    delete view;
+  });
+  return {{static_cast<std::byte*>(view->buf), static_cast<size_t>(view->len)}, std::move(keep)};
+}
+
+Memory memory_of(const py::object& given) {
+  if (py::isinstance<MappingObject>(given)) return memory_of(given.cast<const MappingObject&>().mapping);
+  if (py::isinstance<LeaseObject>(given)) {
+    const auto lease = given.cast<const LeaseObject&>().lease;
+    return memory_of(std::shared_ptr<Mapping>(take(without_gil([&] { return Mapping::map(lease); }))));
+  }
+  return memory_of_buffer(given);
+}
+
+SpaceCoherence coherence_of(const std::string& name) {
+  if (name == "coherent") return SpaceCoherence::coherent;
+  if (name == "noncoherent") return SpaceCoherence::noncoherent;
+  raise_invalid("'" + name + "' is no coherence: coherent, noncoherent");
+}
+
+void format(const py::object& given, uint32_t parts, uint32_t records_per_part, uint32_t pins_per_part,
+            const std::string& coherence, const py::object& checksums) {
+  SpaceOptions options{.parts = parts,
+                       .records_per_part = records_per_part,
+                       .pins_per_part = pins_per_part,
+                       .coherence = coherence_of(coherence)};
+  if (!checksums.is_none()) options.checksums = static_cast<bool>(py::bool_(checksums));
+  if (py::isinstance<LeaseObject>(given)) options.lease_epoch = given.cast<const LeaseObject&>().lease->epoch();
+  const Memory memory = memory_of(given);
+  take(without_gil([&] { return TensorSpace::format(memory.bytes, options); }));
+}
+
+SpaceObject attach(const py::object& given, const py::object& fd, bool own, const py::object& part,
+                   uint64_t offset, uint64_t host) {
+  Memory memory = memory_of(given);
+  AttachOptions options;
+  options.host = host;
+  options.own_a_part = own;
+  if (!part.is_none()) options.part = part.cast<uint32_t>();
+  const int file = fd.is_none() ? memory.fd : fd.cast<int>();
+  if (own && file < 0)
+    raise_invalid("whoever owns a part locks it in the memory's file: give its descriptor, fd=, or own=False");
+  if (own) options.ownership = take(ownership_by_locks(file, offset));
+  auto made = take(without_gil([&] { return TensorSpace::attach(memory.bytes, std::move(options)); }));
+  std::shared_ptr<TensorSpace> space = std::move(made);
+  return {ends_without_gil(kept_by(std::move(memory.keep), std::move(space)))};
+}
+
+SharedObject create(const SpaceObject& self, const std::string& name, const py::object& shape,
+                    const py::object& dtype, const py::object& hint, bool double_buffered,
+                    const py::object& wait) {
+  const TensorSpec spec{
+      .name = name, .dtype = dtype_of(dtype), .shape = shape_of(shape), .hint = hint_of(hint)};
+  const CreateOptions options{.double_buffered = double_buffered, .wait_ns = nanoseconds(wait)};
+  const auto space = self.open();
+  return {space, take(without_gil([&] { return space->create(spec, options); }))};
+}
+
+SharedObject open(const SpaceObject& self, const std::string& name) {
+  const auto space = self.open();
+  return {space, take(without_gil([&] { return space->open(name); }))};
+}
+
+bool contains(const SpaceObject& self, const std::string& name) {
+  const auto space = self.open();
+  auto found = without_gil([&] { return space->open(name); });
+  if (!found.ok() && found.error().code == ErrorCode::not_found) return false;
+  take(std::move(found));
+  return true;
+}
+
+py::list list(const SpaceObject& self) {
+  const auto space = self.open();
+  std::vector<SharedTensor> tensors = without_gil([&] { return space->list(); });
+  py::list objects;
+  for (SharedTensor& tensor : tensors) objects.append(py::cast(SharedObject{space, std::move(tensor)}));
+  return objects;
+}
+
+}  // namespace
+
+std::shared_ptr<TensorSpace> SpaceObject::open() const {
+  if (space == nullptr) raise_closed("space");
+  return space;
+}
+
+void add_spaces(py::module_& module) {
+  const SpaceOptions defaults;
+  py::class_<SpaceObject>(module, "TensorSpace",
+                          "Named tensors in memory that several processes write and read.")
+      .def_static("format", &format, py::arg("memory"), py::kw_only(), py::arg("parts") = defaults.parts,
+                  py::arg("records_per_part") = defaults.records_per_part,
+                  py::arg("pins_per_part") = defaults.pins_per_part, py::arg("coherence") = "coherent",
+                  py::arg("checksums") = py::none())
+      .def(py::init(&attach), py::arg("memory"), py::kw_only(), py::arg("fd") = py::none(),
+           py::arg("own") = true, py::arg("part") = py::none(), py::arg("offset") = 0, py::arg("host") = 0)
+      .def("create", &create, py::arg("name"), py::arg("shape"), py::arg("dtype") = "float32", py::kw_only(),
+           py::arg("hint") = py::none(), py::arg("double_buffered") = true, py::arg("wait") = 1.0)
+      .def("open", &open, py::arg("name"))
+      .def("__getitem__", &open, py::arg("name"))
+      .def("__contains__", &contains, py::arg("name"))
+      .def("list", &list)
+      .def_property_readonly("part",
+                             [](const SpaceObject& self) -> py::object {
+                               const auto part = self.open()->part();
+                               return part ? py::object(py::int_(*part)) : py::object(py::none());
+                             })
+      .def_property_readonly("parts", [](const SpaceObject& self) { return self.open()->parts(); })
+      .def_property_readonly("free_bytes", [](const SpaceObject& self) { return self.open()->free_bytes(); })
+      .def(
+          "close", [](SpaceObject& self) { self.space.reset(); },
+          "No more calls; its part is given back once its tensors, pins and writes are gone.")
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", [](SpaceObject& self, const py::args&) { self.space.reset(); });
+}
+
+}  // namespace terrace::python

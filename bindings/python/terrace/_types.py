@@ -1,0 +1,103 @@
+"""What is told about leases, pools and tensors: plain values, as they were when asked."""
+
+from typing import List, NamedTuple
+
+__all__ = [
+    "LeaseInfo", "LeaseNotice", "PoolInfo", "Residency", "TensorPoolStatistics", "TensorStatistics", "TierFigures",
+]
+
+
+class TierFigures(NamedTuple):
+    """How fast, how durable and how separate memory is; 0, -1 and "" where it is not known."""
+
+    latency_ns: int
+    bandwidth_bytes_per_s: int
+    node: int
+    distance: int
+    persistent: bool
+    source: str
+    isolation: str
+
+
+class LeaseInfo(NamedTuple):
+    id: int
+    epoch: int
+    pool: str
+    tenant: str
+    host: str
+    label: str
+    phase: str
+    reason: str
+    mode: str
+    bytes: int
+    ttl_ns: int
+    expires_in_ns: int
+    movable: bool
+    holders: int
+    figures: TierFigures
+
+
+class PoolInfo(NamedTuple):
+    name: str
+    devices: List[str]
+    capacity_bytes: int
+    free_bytes: int
+    leased_bytes: int
+    grantable_bytes: int
+    granule_bytes: int
+    figures: TierFigures
+
+
+class LeaseNotice(NamedTuple):
+    """state "revoking": stop using the lease within grace_ns; "lost": it is gone, cause says why."""
+
+    lease: int
+    state: str
+    grace_ns: int
+    reason: str
+    cause: str
+    move_requested: bool
+
+
+class Residency(NamedTuple):
+    """Where a tensor's bytes are now."""
+
+    ddr_bytes: int
+    cxl_bytes: int
+
+
+class TensorStatistics(NamedTuple):
+    reads: int
+    writes: int
+    uses_per_step: float
+    guard_waits: int
+    guard_wait_ns: int
+    pins: int
+
+
+class TensorPoolStatistics(NamedTuple):
+    """step_state: "off", "observing" or "following". reason: why nothing moves; empty: it does."""
+
+    tensors: int
+    tensor_bytes: int
+    capacity_bytes: int
+    free_bytes: int
+    ddr_bytes_max: int
+    ddr_bytes: int
+    cxl_bytes: int
+    pinned_bytes: int
+    step_state: str
+    reason: str
+    steps: int
+    orders_learned: int
+    orders_forgotten: int
+    deviations: int
+    uses_per_step: int
+    planned_bytes_per_step: int
+    copied_to_ddr_bytes: int
+    copied_to_cxl_bytes: int
+    copy_ns: int
+    guards: int
+    guard_waits: int
+    guard_wait_ns: int
+    guard_waits_given_up: int
