@@ -36,18 +36,19 @@ int main(int argc, char** argv) {
     const char* name;
     void (*measure)(const Sizes&, nlohmann::json&);
   };
-  constexpr Part parts[] = {{"layer_pass", measure_layer_pass},
-                            {"optimizer_pass", measure_optimizer_pass},
-                            {"acquire", measure_acquire_check},
-                            {"open", measure_open_by_name},
-                            {"handoff", measure_handoff}};
+  constexpr Part parts[] = {{"layer_pass", measure_layer_pass}, {"optimizer_pass", measure_optimizer_pass},
+                            {"acquire", measure_acquire_check}, {"open", measure_open_by_name},
+                            {"handoff", measure_handoff},       {"python", measure_python_view},
+                            {"files", measure_files},           {"checkpoint", measure_checkpoint}};
   Sizes sizes;
   std::string json_file;
   std::vector<std::string> wanted;
   CLI::App app("Tensors across tiers and holders");
   app.add_flag("--smoke", sizes.smoke, "A short run, to see that it works");
   app.add_option("--json", json_file, "Also write the numbers there");
-  app.add_option("--part", wanted, "Only these: layer_pass, optimizer_pass, acquire, open, handoff");
+  app.add_option("--part", wanted,
+                 "Only these: layer_pass, optimizer_pass, acquire, open, handoff, python, files, checkpoint");
+  app.add_option("--dir", sizes.directory, "Where to put files (/var/tmp)");
   CLI11_PARSE(app, argc, argv);
   nlohmann::json out = nlohmann::json::object();
   for (const Part& part : parts)

@@ -12,6 +12,7 @@ namespace terrace::bench {
 
 struct Sizes {
   bool smoke = false;
+  std::string directory = "/var/tmp";  // for files, on a disk
 };
 
 [[noreturn]] void die(const std::string& text);
@@ -37,5 +38,11 @@ void measure_acquire_check(const Sizes& sizes, nlohmann::json& out);
 void measure_open_by_name(const Sizes& sizes, nlohmann::json& out);
 // handoff_us_p50, handoff_1gib_over_4kib, handoff_noncoherent_us_p50
 void measure_handoff(const Sizes& sizes, nlohmann::json& out);
+// python_view_overhead_us (Tensor.numpy()), python_asarray_us, numpy_view_us, python_torch_us, python_slice_us
+void measure_python_view(const Sizes& sizes, nlohmann::json& out);
+// import_gib_per_s_over_dd, export_gib_per_s_over_dd
+void measure_files(const Sizes& sizes, nlohmann::json& out);
+// checkpoint_drain_over_dd, checkpoint_pause_ms_per_gib, checkpoint_begin_ms_per_gib
+void measure_checkpoint(const Sizes& sizes, nlohmann::json& out);
 
 }  // namespace terrace::bench

@@ -9,19 +9,17 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "bench/tensor/disk.h"
 #include "core/base/units.h"
 
 namespace terrace::bench {
 namespace {
 
-double seconds_since(uint64_t begin_ns) {
-  return static_cast<double>(now_ns() - begin_ns) / 1e9;
-}
-
 // By touching its bytes alone: the processor had other work, or an access waited.
 uint64_t work_overran_ns = 0;
 
-// As a manager's leases are: with their pages.
+}  // namespace
+
 void populate(int fd, uint64_t bytes) {
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) die("cannot map a lease");
@@ -29,8 +27,6 @@ void populate(int fd, uint64_t bytes) {
   if (::madvise(at, bytes, MADV_POPULATE_WRITE) != 0) die("not enough memory for this size");
   ::munmap(at, bytes);
 }
-
-}  // namespace
 
 void work_until(uint64_t begin_ns, double seconds) {
   const uint64_t end_ns = begin_ns + static_cast<uint64_t>(seconds * 1e9);

@@ -36,6 +36,9 @@ struct PassSizes {
 };
 PassSizes pass_sizes(const Sizes& sizes);
 
+// As a manager's leases are: with their pages.
+void populate(int fd, uint64_t bytes);
+
 // A pool of its own. nullptr where nothing moves here: `why` says it.
 struct PassPool {
   explicit PassPool(const PassSizes& sizes);
