@@ -12,7 +12,8 @@ namespace {
 
 struct CheckpointArguments {
   std::string directory, name, file;
-  std::vector<std::string> names;
+  std::vector<std::string> names;    // to delete
+  std::vector<std::string> tensors;  // to export
   bool force = false;
 };
 
@@ -30,8 +31,9 @@ nlohmann::json info_json(const CheckpointInfo& info) {
           {"file", info.file}};
 }
 
-TransferOptions transfer_options(Progress& progress) {
-  TransferOptions options;
+template <typename Options = TransferOptions>
+Options transfer_options(Progress& progress) {
+  Options options;
   options.progress = [&progress](uint64_t done, uint64_t total) { progress.update(done, total); };
   options.cancelled = [] { return InterruptGuard::interrupted(); };
   return options;
@@ -135,9 +137,10 @@ Status export_checkpoint(const Context& context, const CheckpointArguments& argu
   const InterruptGuard guard;
   TERRACE_ASSIGN_OR_RETURN(const auto directory, open_existing(arguments));
   Progress progress(context, "export");
-  TERRACE_ASSIGN_OR_RETURN(
-      const CheckpointInfo info,
-      directory->export_file(arguments.name, arguments.file, arguments.force, transfer_options(progress)));
+  auto options = transfer_options<CheckpointExportOptions>(progress);
+  options.tensors = arguments.tensors;
+  TERRACE_ASSIGN_OR_RETURN(const CheckpointInfo info,
+                           directory->export_file(arguments.name, arguments.file, arguments.force, options));
   print_done(context, info, "exported to " + printable(arguments.file));
   return {};
 }
@@ -194,6 +197,9 @@ void add_checkpoint_verbs(CLI::App& app, Context& context) {
   CLI::App* out = verb("export", "Copy its safetensors file, checked on the way");
   add_name(*out);
   out->add_option("file", arguments->file, "The file to make")->required()->type_name("FILE");
+  out->add_option("--tensor", arguments->tensors, "Only this one; may be given several times")
+      ->type_name("TENSOR")
+      ->allow_extra_args(false);
   out->add_flag("--force", arguments->force, "Replace the file where it exists");
   on_verb(*out, context, [&context, arguments] { return export_checkpoint(context, *arguments); });
 

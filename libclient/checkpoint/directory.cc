@@ -10,7 +10,9 @@
 #include "libclient/checkpoint/chunks.h"
 #include "libclient/checkpoint/folder.h"
 #include "libclient/checkpoint/restore.h"
+#include "libclient/checkpoint/subset.h"
 #include "libclient/checkpoint/write.h"
+#include "libclient/io/pool_transfer.h"
 #include "libclient/io/replace_file.h"
 #include "libclient/io/safetensors_file.h"
 
@@ -45,13 +47,15 @@ class Directory final : public CheckpointDirectory {
   Result<CheckpointInfo> import_file(const std::string& file, const std::string& name,
                                      const TransferOptions& options) override;
   Result<CheckpointInfo> export_file(const std::string& name, const std::string& file, bool replace,
-                                     const TransferOptions& options) const override;
+                                     const CheckpointExportOptions& options) const override;
   Status remove(const std::string& name) override {
     TERRACE_ASSIGN_OR_RETURN(const checkpoint::FolderLock lock, checkpoint::lock_directory(path_));
     return checkpoint::remove_folder(path_, name);
   }
 
  private:
+  Result<CheckpointInfo> export_some(const Manifest& manifest, const std::string& file, bool replace,
+                                     const CheckpointExportOptions& options) const;
   std::string file_of(const std::string& name) const {
     return path_ + "/" + name + "/" + checkpoint::data_name;
   }
@@ -136,21 +140,34 @@ Result<CheckpointInfo> Directory::import_file(const std::string& file, const std
 }
 
 Result<CheckpointInfo> Directory::export_file(const std::string& name, const std::string& file, bool replace,
-                                              const TransferOptions& options) const {
+                                              const CheckpointExportOptions& options) const {
   TERRACE_ASSIGN_OR_RETURN(const Manifest manifest, checkpoint::read_folder(path_, name));
+  if (!options.tensors.empty()) return export_some(manifest, file, replace, options);
   TERRACE_ASSIGN_OR_RETURN(const UniqueFd data, open_data(name));
   TERRACE_ASSIGN_OR_RETURN(TemporaryFile target, TemporaryFile::create(file, manifest.file_bytes, replace));
   TERRACE_RETURN_IF_ERROR(
       checkpoint::for_each_chunk({data.get(), file_of(name)}, {target.fd(), file}, manifest.file_bytes,
                                  manifest.chunk_bytes, options, [&](uint64_t number, uint32_t sum) -> Status {
                                    if (sum == manifest.crc32c[number]) return {};
-                                   return Error{.code = ErrorCode::corrupt,
-                                                .where = where,
-                                                .detail = file_of(name) + ": chunk " + std::to_string(number) +
-                                                          " is not as it was written; nothing was exported"};
+                                   return checkpoint::damaged_chunk(file_of(name), manifest, number);
                                  }));
   TERRACE_RETURN_IF_ERROR(target.commit());
   return info_of(manifest);
+}
+
+Result<CheckpointInfo> Directory::export_some(const Manifest& manifest, const std::string& file, bool replace,
+                                              const CheckpointExportOptions& options) const {
+  const std::string path = file_of(manifest.name);
+  TERRACE_ASSIGN_OR_RETURN(const SafetensorsFile data, checkpoint::open_data(path, manifest));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<SafetensorsEntry> entries,
+                           choose_entries(data.index, path, options.tensors, where));
+  CheckpointInfo info = info_of(manifest);
+  info.tensors = entries.size();
+  info.tensor_bytes = 0;
+  for (const SafetensorsEntry& entry : entries) info.tensor_bytes += entry.bytes;
+  TERRACE_RETURN_IF_ERROR(
+      checkpoint::write_some(data, path, manifest, entries, file, replace, options, info.file_bytes));
+  return info;
 }
 
 }  // namespace

@@ -1,12 +1,19 @@
 #include "libclient/checkpoint/restore.h"
 
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <new>
+#include <optional>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "core/base/crc32c.h"
+#include "core/os/fault_guard.h"
+#include "libclient/checkpoint/subset.h"
 #include "libclient/io/pool_transfer.h"
+#include "libclient/io/prefault.h"
 #include "libclient/io/transfer.h"
 
 namespace terrace::checkpoint {
@@ -36,6 +43,7 @@ class FollowingChunks {
     thread_.join();
     return wrong_;
   }
+  bool lost() const { return lost_; }  // of the memory that was checked; after finish()
 
  private:
   static constexpr uint64_t given_up = UINT64_MAX;
@@ -51,9 +59,11 @@ class FollowingChunks {
       }
       if (arrived == given_up) return;
       uint32_t sum = 0;
-      for (const FileSegment& segment : segments_within(segments_, begin, end))
-        sum = crc32c(segment.bytes, sum);
-      if (sum == manifest_.crc32c[number]) continue;
+      const std::vector<FileSegment> parts = segments_within(segments_, begin, end);
+      lost_ = !os::guarded([&] {
+        for (const FileSegment& segment : parts) sum = crc32c(segment.bytes, sum);
+      });
+      if (!lost_ && sum == manifest_.crc32c[number]) continue;
       wrong_ = number;
       return;
     }
@@ -62,24 +72,60 @@ class FollowingChunks {
   const Manifest& manifest_;
   const std::vector<FileSegment>& segments_;
   std::atomic<uint64_t> arrived_{0};
-  std::optional<uint64_t> wrong_;  // the thread's until it is joined
+  std::optional<uint64_t> wrong_;  // these two are the thread's until it is joined
+  bool lost_ = false;
   std::thread thread_;
 };
 
+Error lost(const std::string& path) {
+  return {.code = ErrorCode::lease_expired,
+          .where = where,
+          .detail = path + ": a lease behind the pool is lost, and what was read into it"};
+}
+
+// Some of the tensors, through a buffer: their bytes and those of others are in the same chunks.
+Result<PoolImport> restore_some(const SafetensorsFile& file, const std::string& path, const Manifest& manifest,
+                                TensorPool& pool, const PoolImportOptions& options) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<SafetensorsEntry> entries,
+                           choose_entries(file.index, path, options.tensors, where));
+  PoolImport result;
+  TERRACE_ASSIGN_OR_RETURN(result.tensors, tensors_for(pool, path, entries, options));
+  result.metadata = file.index.metadata;
+  result.report.tensors = entries.size();
+  std::vector<std::span<std::byte>> targets;
+  for (const auto& tensor : result.tensors) {
+    targets.push_back(tensor->bytes());
+    result.report.tensor_bytes += tensor->bytes().size();
+  }
+  result.report.total_bytes = result.report.tensor_bytes;
+  const Prefault prefault(std::span<const std::span<std::byte>>{targets});
+  TERRACE_ASSIGN_OR_RETURN(
+      BlockIoReport io,
+      read_some(file, path, manifest, entries, options,
+                [&](size_t index, uint64_t offset, std::span<const std::byte> bytes) -> Status {
+                  const bool there = os::guarded(
+                      [&] { std::memcpy(targets[index].data() + offset, bytes.data(), bytes.size()); });
+                  return there ? Status() : Status(lost(path));
+                }));
+  io.staged_bytes += std::exchange(io.straight_bytes, 0);  // into the buffer, not where they belong
+  fill_in(result.report, io);
+  return result;
+}
+
 }  // namespace
+
+Result<SafetensorsFile> open_data(const std::string& path, const Manifest& manifest) {
+  TERRACE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
+  if (file.index.file_bytes == manifest.file_bytes && file.index.tensors.size() == manifest.tensors)
+    return file;
+  return Error{
+      .code = ErrorCode::corrupt, .where = where, .detail = path + ": is not the file that its manifest is of"};
+}
 
 Result<PoolImport> restore(const std::string& path, const Manifest& manifest, TensorPool& pool,
                            const PoolImportOptions& options) try {
-  if (!options.tensors.empty())
-    return Error{
-        .code = ErrorCode::invalid_argument,
-        .where = where,
-        .detail = "a checkpoint is restored as a whole; import_safetensors takes some tensors of its file"};
-  TERRACE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(path));
-  if (file.index.file_bytes != manifest.file_bytes || file.index.tensors.size() != manifest.tensors)
-    return Error{.code = ErrorCode::corrupt,
-                 .where = where,
-                 .detail = path + ": is not the file that its manifest is of"};
+  TERRACE_ASSIGN_OR_RETURN(const SafetensorsFile file, open_data(path, manifest));
+  if (!options.tensors.empty()) return restore_some(file, path, manifest, pool, options);
   PoolImport result;
   TERRACE_ASSIGN_OR_RETURN(result.tensors, tensors_for(pool, path, file.index.tensors, options));
   result.metadata = file.index.metadata;
@@ -91,15 +137,14 @@ Result<PoolImport> restore(const std::string& path, const Manifest& manifest, Te
     if (file.index.tensors[index].bytes > 0)
       segments.push_back({file.index.tensors[index].file_offset, result.tensors[index]->bytes()});
   FollowingChunks following(manifest, segments);
-  TERRACE_RETURN_IF_ERROR(read_into_pool(
+  const Status read = read_into_pool(
       pool, file, path, file.index.tensors, result.tensors, options,
-      [&](uint64_t done) { following.arrived(file.index.buffer_offset + done); }, result.report));
-  if (const auto wrong = following.finish())
-    return Error{.code = ErrorCode::corrupt,
-                 .where = where,
-                 .detail = path + ": bytes " + std::to_string(*wrong * manifest.chunk_bytes) + " to " +
-                           std::to_string(std::min((*wrong + 1) * manifest.chunk_bytes, manifest.file_bytes)) +
-                           " do not have the checksum that they were written with"};
+      [&](uint64_t done) { following.arrived(file.index.buffer_offset + done); }, result.report);
+  if (!read.ok() && read.error().os_errno == EFAULT) return lost(path);
+  TERRACE_RETURN_IF_ERROR(read);
+  const auto wrong = following.finish();
+  if (following.lost()) return lost(path);
+  if (wrong) return damaged_chunk(path, manifest, *wrong);
   TERRACE_RETURN_IF_ERROR(file.check_unchanged(path));
   if (options.cancelled && options.cancelled()) return cancelled_error(where, path);
   return result;

@@ -4,9 +4,13 @@
 #include <string>
 
 #include "libclient/checkpoint/manifest.h"
+#include "libclient/io/safetensors_file.h"
 #include "terrace/transfer.h"
 
 namespace terrace::checkpoint {
+
+// The data file, whose header agrees with the manifest. Errors: corrupt, and those of SafetensorsFile::open.
+Result<SafetensorsFile> open_data(const std::string& path, const Manifest& manifest);
 
 // As CheckpointDirectory::restore.
 Result<PoolImport> restore(const std::string& path, const Manifest& manifest, TensorPool& pool,

@@ -1,7 +1,9 @@
 // From a safetensors file to a pool's tensors: open and check, make the tensors, read straight to where each
 // lies.
+#include <algorithm>
 #include <new>
 #include <unordered_map>
+#include <utility>
 
 #include "core/os/block_io.h"
 #include "libclient/io/pool_transfer.h"
@@ -12,26 +14,6 @@ namespace terrace {
 namespace {
 
 constexpr const char* where = "import_safetensors";
-
-Result<std::vector<SafetensorsEntry>> choose(const SafetensorsIndex& index, const std::string& path,
-                                             const std::vector<std::string>& names) {
-  if (names.empty()) return index.tensors;
-  std::unordered_map<std::string_view, bool> wanted;  // whether the file has it
-  for (const std::string& name : names) wanted.emplace(name, false);
-  std::vector<SafetensorsEntry> chosen;
-  for (const SafetensorsEntry& entry : index.tensors) {
-    const auto found = wanted.find(entry.name);
-    if (found == wanted.end()) continue;
-    found->second = true;
-    chosen.push_back(entry);
-  }
-  for (const std::string& name : names) {
-    if (wanted[name]) continue;
-    return Error{
-        .code = ErrorCode::not_found, .where = where, .detail = path + ": has no tensor " + quoted_name(name)};
-  }
-  return chosen;
-}
 
 // How many of `entries` from the first on lie behind each other in the file.
 size_t run_length(std::span<const SafetensorsEntry> entries) {
@@ -52,7 +34,37 @@ void add_up(TransferReport& report, const BlockIoReport& part) {
   if (!one.note.empty()) report.note = one.note;
 }
 
+// "'a', 'b' and 3 more"
+std::string listed(std::span<const std::string> names) {
+  constexpr size_t shown_max = 16;
+  std::string text;
+  for (size_t index = 0; index < std::min(names.size(), shown_max); ++index)
+    text += (index == 0 ? "" : ", ") + quoted_name(names[index]);
+  if (names.size() > shown_max) text += " and " + std::to_string(names.size() - shown_max) + " more";
+  return text;
+}
+
 }  // namespace
+
+Result<std::vector<SafetensorsEntry>> choose_entries(const SafetensorsIndex& index, const std::string& path,
+                                                     const std::vector<std::string>& names, const char* at) {
+  if (names.empty()) return index.tensors;
+  std::unordered_map<std::string_view, bool> wanted;  // whether the file has it
+  for (const std::string& name : names) wanted.emplace(name, false);
+  std::vector<SafetensorsEntry> chosen;
+  for (const SafetensorsEntry& entry : index.tensors) {
+    const auto found = wanted.find(entry.name);
+    if (found == wanted.end()) continue;
+    found->second = true;
+    chosen.push_back(entry);
+  }
+  std::vector<std::string> missing;
+  for (const std::string& name : names)
+    if (!std::exchange(wanted[name], true)) missing.push_back(name);
+  if (missing.empty()) return chosen;
+  return Error{
+      .code = ErrorCode::not_found, .where = at, .detail = path + ": has no tensor " + listed(missing)};
+}
 
 Result<std::vector<std::shared_ptr<Tensor>>> tensors_for(TensorPool& pool, const std::string& path,
                                                          std::span<const SafetensorsEntry> entries,
@@ -133,7 +145,7 @@ Result<PoolImport> import_safetensors(TensorPool& pool, const std::string& path,
                                       const PoolImportOptions& options) try {
   TERRACE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(path));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<SafetensorsEntry> entries,
-                           choose(file.index, path, options.tensors));
+                           choose_entries(file.index, path, options.tensors, where));
   PoolImport result;
   TERRACE_ASSIGN_OR_RETURN(result.tensors, tensors_for(pool, path, entries, options));
   result.metadata = file.index.metadata;

@@ -37,6 +37,11 @@ Result<PoolFilePlan> plan_pool_file(TensorPool& pool, std::span<const std::share
 // The parts of `segments` that lie in [begin, end) of the file.
 std::vector<FileSegment> segments_within(std::span<const FileSegment> segments, uint64_t begin, uint64_t end);
 
+// The file's tensors of these names, each once, in the order of their bytes; no names: all. Errors: not_found,
+// with every name that the file does not have; `at` is whose error it is.
+Result<std::vector<SafetensorsEntry>> choose_entries(const SafetensorsIndex& index, const std::string& path,
+                                                     const std::vector<std::string>& names, const char* at);
+
 // The file's tensors in the pool: made, or found. In the order of `entries`.
 Result<std::vector<std::shared_ptr<Tensor>>> tensors_for(TensorPool& pool, const std::string& path,
                                                          std::span<const SafetensorsEntry> entries,

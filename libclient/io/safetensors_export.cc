@@ -9,6 +9,7 @@
 #include "core/base/crc32c.h"
 #include "core/os/block_io.h"
 #include "libclient/io/replace_file.h"
+#include "libclient/io/safetensors_file.h"
 #include "libclient/io/transfer.h"
 #include "libclient/tensor/parallel.h"
 #include "terrace/safetensors.h"
@@ -92,6 +93,18 @@ class SourceCheck {
 }  // namespace
 
 Result<std::string> safetensors_header(std::span<const TensorView> tensors, const TensorMetadata& metadata) {
+  std::vector<SafetensorsEntry> entries;
+  entries.reserve(tensors.size());
+  for (const TensorView& tensor : tensors)
+    entries.push_back({.name = std::string(tensor.name),
+                       .dtype = tensor.dtype,
+                       .shape = tensor.shape,
+                       .bytes = tensor.bytes.size()});
+  return header_of_entries(entries, metadata);
+}
+
+Result<std::string> header_of_entries(std::span<const SafetensorsEntry> tensors,
+                                      const TensorMetadata& metadata) {
   std::string json = "{";
   if (!metadata.empty()) {
     TensorMetadata sorted = metadata;
@@ -106,15 +119,15 @@ Result<std::string> safetensors_header(std::span<const TensorView> tensors, cons
     json += '}';
   }
   uint64_t offset = 0;
-  for (const TensorView& tensor : tensors) {
+  for (const SafetensorsEntry& tensor : tensors) {
     if (json.size() > 1) json += ',';
-    append_quoted(json, std::string(tensor.name));
+    append_quoted(json, tensor.name);
     json += ":{\"dtype\":\"";
     json += dtype_name(tensor.dtype);
     json += "\",\"shape\":";
     append_numbers(json, tensor.shape.dimensions());
     json += ",\"data_offsets\":";
-    const uint64_t range[2] = {offset, offset + tensor.bytes.size()};
+    const uint64_t range[2] = {offset, offset + tensor.bytes};
     append_numbers(json, range);
     json += '}';
     offset = range[1];

@@ -22,6 +22,11 @@ struct SafetensorsFile {
   Status check_unchanged(const std::string& path) const;
 };
 
+// As safetensors_header, of tensors in the order of their bytes; where they are in another file makes no
+// difference.
+Result<std::string> header_of_entries(std::span<const SafetensorsEntry> tensors,
+                                      const TensorMetadata& metadata);
+
 // Reads exactly `bytes.size()` bytes at `offset`. Errors: io_error; `path` is for the text.
 Status read_exactly(int fd, const std::string& path, uint64_t offset, std::span<std::byte> bytes);
 

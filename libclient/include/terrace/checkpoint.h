@@ -109,6 +109,10 @@ struct CheckpointVerification {
   std::vector<Part> damaged = {};  // empty: all is as it was written
 };
 
+struct CheckpointExportOptions : TransferOptions {
+  std::vector<std::string> tensors = {};  // names; empty: all
+};
+
 class CheckpointDirectory {
  public:
   // Made where it does not exist (its parent does), unless `make` is false.
@@ -138,19 +142,24 @@ class CheckpointDirectory {
   virtual Result<CheckpointVerification> verify(const std::string& name,
                                                 const TransferOptions& options = {}) const = 0;
 
-  // All its tensors in the pool, as import_safetensors; every byte is compared with the checksums. After an
-  // error none of the tensors that were made are left (those of into_existing have any bytes).
-  // Errors    those of find and import_safetensors; corrupt, saying which bytes
-  //           invalid_argument  options.tensors is given
+  // Its tensors in the pool, as import_safetensors; every byte that is used is compared with the checksums. Of
+  // some (options.tensors) only the chunks of 16 MiB in which they and the header lie are read, and progress is
+  // of these. After an error none of the tensors that were made are left (those of into_existing have any
+  // bytes).
+  // Errors    those of find and import_safetensors; corrupt, saying which bytes; lease_expired: the pool's
+  //           memory went away meanwhile
+  //           not_found  no such checkpoint; or it lacks some of options.tensors: every one is named (16 at
+  //           most)
   virtual Result<PoolImport> restore(const std::string& name, TensorPool& pool,
                                      const PoolImportOptions& options = {}) const = 0;
 
-  // A safetensors file becomes a checkpoint, and the other way; checked on the way.
-  // Errors    as checkpoint(), import_safetensors and export_safetensors
+  // A safetensors file becomes a checkpoint, and the other way; checked on the way. Of some tensors it is a
+  // file of its own with the same metadata, and what is returned counts these. Errors    as checkpoint(),
+  // restore(), import_safetensors and export_safetensors
   virtual Result<CheckpointInfo> import_file(const std::string& file, const std::string& name,
                                              const TransferOptions& options = {}) = 0;
   virtual Result<CheckpointInfo> export_file(const std::string& name, const std::string& file, bool replace,
-                                             const TransferOptions& options = {}) const = 0;
+                                             const CheckpointExportOptions& options = {}) const = 0;
 
   // Gone at once for everybody; who reads it goes on. Damaged ones too. Errors: not_found, permission_denied.
   virtual Status remove(const std::string& name) = 0;

@@ -111,6 +111,14 @@ class CheckpointTest(unittest.TestCase):
         self.assertEqual(out.read_bytes(), model.read_bytes())
         self.checkpoint("export", "one", out, check=7)
         self.checkpoint("export", "one", out, "--force")
+        some = self.disk / "some.safetensors"
+        said = self.checkpoint("export", "one", "--tensor", "w", some).json
+        self.assertEqual((said["tensors"], said["tensor_bytes"], some.read_bytes()[-5:]), (1, 5, b"hello"))
+        self.assertEqual(said["file_bytes"], some.stat().st_size)
+        missing = self.checkpoint("export", "one", self.disk / "none", "--tensor", "v", "--tensor", "u", check=3).json
+        self.assertEqual(missing["error"]["code"], "not_found")
+        self.assertIn("'v', 'u'", missing["error"]["message"])
+        self.assertFalse((self.disk / "none").exists())
         data = self.directory / "one" / "tensors.safetensors"
         data.write_bytes(data.read_bytes()[:-1] + b"!")
         self.assertFalse(self.checkpoint("verify", "one", check=8).json["equal"])
