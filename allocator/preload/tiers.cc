@@ -495,6 +495,10 @@ bool are_whole_runs(const void* at, size_t bytes) {
   return page == end;
 }
 
+bool begins_run(const void* at) {
+  return window.heap.is_used(window.page_of(at));
+}
+
 void free_large(void* pointer) {
   int saved = errno;
   uint32_t page = checked_page(pointer, "free(): invalid pointer");

@@ -30,6 +30,9 @@ void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* 
 void free_span(void* at, size_t bytes, bool clean);
 // [at, at + bytes) is one run in use, or some of them side by side.
 bool are_whole_runs(const void* at, size_t bytes);
+// A run in use begins at this page of the window. No lock: the page is a part of the caller's run, or the one
+// behind it.
+bool begins_run(const void* at);
 
 // Each library's own: gives the window what an allocator of small blocks on top of it does not use; nullptr
 // where there is none. Called before a request is refused, with no lock held. False: it could not look.

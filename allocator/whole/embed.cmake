@@ -25,7 +25,8 @@ foreach(name ehooks_default_alloc_impl ehooks_default_dalloc_impl ehooks_default
 endforeach()
 # Functions of which returns.cc has something to do before or after.
 set(terrace_small_wraps LINKER:--wrap=je_pac_init LINKER:--wrap=je_pac_destroy LINKER:--wrap=je_ecache_init
-  LINKER:--wrap=je_extent_dalloc_wrapper LINKER:--wrap=je_eset_insert LINKER:--wrap=je_tsd_tcache_enabled_data_init)
+  LINKER:--wrap=je_extent_dalloc_wrapper LINKER:--wrap=je_eset_insert LINKER:--wrap=je_tsd_tcache_enabled_data_init
+  LINKER:--wrap=je_emap_try_acquire_edata_neighbor LINKER:--wrap=je_emap_try_acquire_edata_neighbor_expand)
 add_custom_command(OUTPUT ${terrace_small_archive}
   COMMAND ${CMAKE_OBJCOPY} ${terrace_small_edits} ${TERRACE_JEMALLOC_PIC} ${terrace_small_archive}
   DEPENDS ${TERRACE_JEMALLOC_PIC} VERBATIM)

@@ -15,9 +15,16 @@
 // map of all extents (deregistered): nobody joins a neighbour with it from then on. Then its pages are freed
 // and its record is put away.
 //
+// Where a part of a request went back, what lies behind the gap does not know that it begins something now:
+// jemalloc marks the first extent of a request alone, and joins any other with what lies before it, even with
+// another arena's, whose lock it does not hold. The window's runs do know, so no join goes over the beginning
+// of one.
+//
 // Threads   Any. Whoever returns something may hold jemalloc's locks, but none that a holder of the heap's lock
 //           waits for: that one calls nothing of jemalloc's.
 #include <errno.h>
+
+#include <utility>
 
 #include "allocator/preload/lock.h"
 #include "allocator/preload/tiers.h"
@@ -33,6 +40,7 @@ struct Extent {
   uint64_t bits;
   void* address;
   uint64_t bytes_and_serial;  // the low 12 bits are the latter's
+  Extent* next_plain;         // jemalloc's for huge pages, which are off; nullptr but in return_retained()
 };
 
 // Opaque here: tsdn_t (nullptr: no thread), pac_t, ehooks_t, ecache_t, base_t, emap_t, eset_t.
@@ -52,6 +60,10 @@ bool __real_je_ecache_init(void* thread, void* cache, int state, unsigned index,
 void __real_je_extent_dalloc_wrapper(void* thread, void* pac, void* hooks, Extent* extent);
 void __real_je_eset_insert(void* set, Extent* extent);
 bool __real_je_tsd_tcache_enabled_data_init(void* thread);
+Extent* __real_je_emap_try_acquire_edata_neighbor(void* thread, void* map, Extent* extent, int allocator,
+                                                  int state, bool forward);
+Extent* __real_je_emap_try_acquire_edata_neighbor_expand(void* thread, void* map, Extent* extent, int allocator,
+                                                         int state);
 }
 
 namespace terrace::preload {
@@ -95,26 +107,34 @@ void decay_now() {
   small_mallctl(all_arenas, nullptr, nullptr, nullptr, 0);
 }
 
+// Whether the extent and what lies behind it, or before it, came with different requests. Pages outside of the
+// window never go back in parts: jemalloc knows.
+bool is_border(const Extent* extent, bool forward) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(extent->address) & ~uintptr_t{page_bytes - 1};
+  const auto* page = reinterpret_cast<const char*>(forward ? begin + bytes_of(extent) : begin);
+  return in_window(page) && begins_run(page);
+}
+
 // Plain memory stays where it is: the budgets have nothing of it.
 void return_retained(const Arena& arena, void* pac) {
   constexpr unsigned no_size_class = 232;
-  Extent* plain[64];
-  size_t plain_count = 0;
+  Extent* plain = nullptr;
   void* hooks = je_base_ehooks_get(arena.base);
   while (Extent* extent = je_ecache_evict(nullptr, pac, hooks, arena.retained, 0)) {
-    if (!in_window(extent->address) && plain_count < sizeof(plain) / sizeof(plain[0]))
-      plain[plain_count++] = extent;
-    else
+    if (in_window(extent->address))
       je_extent_destroy_wrapper(nullptr, pac, hooks, extent);
+    else
+      extent->next_plain = std::exchange(plain, extent);
   }
-  for (size_t i = 0; i < plain_count; ++i) {
+  while (Extent* extent = plain) {
+    plain = std::exchange(extent->next_plain, nullptr);
     // Nobody's until it is in its set again: a neighbour that is freed would take it for retained, and out of
     // there.
-    plain[i]->bits &= ~state_bits;
-    if (je_emap_register_boundary(nullptr, je_arena_emap_global, plain[i], no_size_class, false))
-      je_extent_destroy_wrapper(nullptr, pac, hooks, plain[i]);
-    else
-      je_extent_record(nullptr, pac, hooks, arena.retained, plain[i]);
+    extent->bits &= ~state_bits;
+    // Without memory for the map's nodes it is left alone for good: what the kernel had back would be
+    // another's.
+    if (!je_emap_register_boundary(nullptr, je_arena_emap_global, extent, no_size_class, false))
+      je_extent_record(nullptr, pac, hooks, arena.retained, extent);
   }
 }
 
@@ -216,6 +236,18 @@ void __wrap_je_eset_insert(void* set, Extent* extent) {
     return __real_je_eset_insert(set, extent);
   je_emap_deregister_boundary(nullptr, je_arena_emap_global, extent);
   *taken_out = extent;
+}
+
+Extent* __wrap_je_emap_try_acquire_edata_neighbor(void* thread, void* map, Extent* extent, int allocator,
+                                                  int state, bool forward) {
+  if (is_border(extent, forward)) return nullptr;
+  return __real_je_emap_try_acquire_edata_neighbor(thread, map, extent, allocator, state, forward);
+}
+
+Extent* __wrap_je_emap_try_acquire_edata_neighbor_expand(void* thread, void* map, Extent* extent, int allocator,
+                                                         int state) {
+  if (is_border(extent, true)) return nullptr;
+  return __real_je_emap_try_acquire_edata_neighbor_expand(thread, map, extent, allocator, state);
 }
 
 // A thread's cache is made when it first allocates, or the thread cannot go on: memory that is short must not

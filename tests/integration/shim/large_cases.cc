@@ -29,6 +29,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -279,6 +281,57 @@ void small(size_t tier) {
   free(large);
 }
 
+// Extents of which parts went back, with other arenas' extents in the gaps: none may be joined with its
+// neighbour.
+void borders(size_t tier) {
+  constexpr unsigned threads = 4, rounds = 2, apart = 30;
+  struct {
+    std::vector<char*> stay;
+    Chain all;
+  } of[threads];
+  for (auto& mine : of) mine.stay.reserve(tier / 1024 / apart + 1);  // at full memory it could not grow
+  std::mutex turn;
+  std::condition_variable passed;
+  unsigned step = 0;  // whose turn it is; each thread has an arena of its own
+  const auto work = [&](unsigned me) {
+    auto& mine = of[me];
+    if (step / threads % 2 == 0) {  // fills all there is, and keeps a block of each few hundred
+      for (unsigned i = 0;; ++i) {
+        if (i % apart != 0) {
+          if (!mine.all.add()) break;
+        } else if (auto* kept = static_cast<char*>(malloc(pair_bytes)); kept != nullptr) {
+          fill(kept, pair_bytes, me);
+          mine.stay.push_back(kept);
+        } else {
+          break;
+        }
+      }
+      mine.all.clear();
+    } else {
+      for (char* kept : mine.stay) {
+        if (!holds(kept, pair_bytes, me)) fail("a small block's bytes changed");
+        free(kept);
+      }
+      mine.stay.clear();
+      if (me + 1 < threads) return;
+    }
+    // More than there is: what is retained goes back, page by page, before it is refused.
+    free(malloc(tier));
+  };
+  std::vector<std::thread> all;
+  for (unsigned me = 0; me < threads; ++me)
+    all.emplace_back([&, me] {
+      std::unique_lock lock(turn);
+      for (unsigned round = 0; round < 2 * rounds; ++round) {
+        passed.wait(lock, [&] { return step % threads == me; });
+        work(me);
+        ++step;
+        passed.notify_all();
+      }
+    });
+  for (std::thread& thread : all) thread.join();
+}
+
 void full(size_t tier) {
   // Threads that are there before, and have not allocated yet.
   std::atomic<int> stage{0};
@@ -408,6 +461,8 @@ int main(int argc, char** argv) {
     steps();
   else if (argc == 3 && strcmp(argv[1], "small") == 0)
     small(strtoull(argv[2], nullptr, 10) * mib);
+  else if (argc == 3 && strcmp(argv[1], "borders") == 0)
+    borders(strtoull(argv[2], nullptr, 10) * mib);
   else if (argc == 3 && strcmp(argv[1], "full") == 0)
     full(strtoull(argv[2], nullptr, 10) * mib);
   else if (argc == 2 && strcmp(argv[1], "trim") == 0)

@@ -388,6 +388,11 @@ class Large(ShimTest):
             self.shim([HERE / "shim_large_cases", "small", ddr[:-1] if ddr != "0" else cxl[:-1]], "--ddr", ddr, "--cxl", cxl,
                       "--pool-size", "512M")
 
+    @unittest.skipUnless(WHOLE_HEAP, "small blocks are another malloc's")
+    def test_no_extent_is_joined_over_a_gap(self):
+        for ddr, cxl in (("128M", "0"), ("64M", "64M")):
+            self.shim([HERE / "shim_large_cases", "borders", 128], "--ddr", ddr, "--cxl", cxl, "--pool-size", "256M")
+
     @unittest.skipUnless(WHOLE_HEAP, "another malloc would take all of the machine's memory")
     def test_a_full_budget_is_out_of_memory_for_all_threads(self):
         for ddr, cxl in (("64M", "0"), ("32M", "32M")):
