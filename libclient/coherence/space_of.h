@@ -42,18 +42,23 @@ class SpaceOf final : public SpaceBase {
                    .where = "TensorSpace::attach",
                    .detail = "tensor space: it has " + std::to_string(core_.geometry().parts) + " parts"};
     const uint32_t end = options_.part ? first + 1 : core_.geometry().parts;
+    std::string why;  // of the last one
     for (uint32_t part = first; part < end; ++part) {
       const Result<uint64_t> epoch = options_.ownership->claim(part, [this, part] { return last_epoch(part); });
-      if (!epoch.ok() && epoch.error().code == ErrorCode::busy) continue;
-      if (!epoch.ok()) return epoch.error();
+      if (!epoch.ok() && epoch.error().code != ErrorCode::busy) return epoch.error();
+      if (!epoch.ok()) {
+        why = epoch.error().detail;
+        continue;
+      }
       core_.become_owner(part, *epoch, options_.host);
       return {};
     }
     return Error{.code = ErrorCode::busy,
                  .where = "TensorSpace::attach",
                  .detail = "tensor space: " +
-                           (options_.part ? "part " + std::to_string(first) + " has an owner"
-                                          : "all " + std::to_string(end) + " parts have owners") +
+                           (options_.part ? "part " + std::to_string(first) + " cannot be had"
+                                          : "none of " + std::to_string(end) + " parts can be had") +
+                           (why.empty() ? "" : " (" + why + ")") +
                            "; attach without ownership to read only, or format it with more parts"};
   }
 
