@@ -41,6 +41,11 @@ def _guest(name: str, file: str, topology: str, limit_s: int, ci: bool = True, *
     return GuestTest(name, _script(f"{{tree}}/tests/guest/{file}_test.py", *arguments), topology, limit_s, ci, **options)
 
 
+def _shared_space(memory: str) -> GuestTest:
+    return GuestTest(f"shared-space-{memory}", _script("{tree}/tests/guest/shared_space_test.py", "--memory", memory) * 2,
+                     "two-hosts", 600)
+
+
 TESTS = (
     # The guests themselves, without Terrace.
     _hardware("standard", ci=True), _hardware("interleave"), _hardware("two-bridges"), _hardware("switch"),
@@ -74,6 +79,8 @@ TESTS = (
     # Two hosts, one memory: a manager and an agent over the same soft-reserved node.
     GuestTest("two-hosts", _script("{tree}/tests/guest/two_hosts_test.py") * 2, "two-hosts", 900,
               forwards=((7311,), ())),
+    # Two hosts, one tensor space: writers and readers on both, killed at random.
+    _shared_space("coherent"), _shared_space("noncoherent"),
     # The integration tests of the tree, with the emulated backend: the programs do on this kernel what they do outside.
     _cli("status"), _cli("daemon"), _cli("pool"), _cli("lease"), _cli("compose"), _cli("policy"),
     GuestTest("session", _script("{tree}/tests/integration/session/session_test.py"), "plain", 600, ci=False),
