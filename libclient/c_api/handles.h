@@ -5,7 +5,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "terrace/checkpoint.h"
 #include "terrace/mapping.h"
 #include "terrace/session.h"
 #include "terrace/tensor_pool.h"
@@ -41,6 +43,19 @@ struct terrace_guard {
 struct terrace_move {
   std::shared_ptr<terrace::Tensor> tensor;  // a move of a tensor that is gone is cancelled
   std::shared_ptr<terrace::MoveHandle> handle;
+};
+
+struct terrace_checkpoints {
+  std::unique_ptr<terrace::CheckpointDirectory> directory;
+};
+
+struct terrace_checkpoint {
+  std::unique_ptr<terrace::CheckpointWrite> write;  // with its tensors' memory
+};
+
+struct terrace_tensors {
+  std::vector<std::shared_ptr<terrace::Tensor>> tensors;
+  terrace::TensorMetadata metadata;
 };
 
 struct terrace_ownership {

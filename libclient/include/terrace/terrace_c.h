@@ -394,6 +394,131 @@ uint64_t terrace_write_bytes(const terrace_write* write);
 terrace_code terrace_write_publish(terrace_write* write, uint64_t* version);
 void terrace_write_free(terrace_write* write);
 
+/* ---- checkpoints: what a pool's tensors held at one moment, in a directory (checkpoint.h) ---- */
+
+typedef struct terrace_checkpoints terrace_checkpoints; /* a directory of them */
+typedef struct terrace_checkpoint terrace_checkpoint;   /* one that is being written */
+typedef struct terrace_tensors terrace_tensors;         /* several tensors of a pool, in an order */
+
+/* Called on the thread that makes the call; of terrace_checkpoint_begin on the one that writes, which lets the
+ * program's stores go on: these must neither store to its tensors, nor wait for who does. */
+struct terrace_transfer {
+  size_t size;
+  void (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
+  int (*cancelled)(void* context); /* may be NULL; not 0: give up, with TERRACE_CANCELLED */
+  void* context;
+};
+
+struct terrace_checkpoint_options {
+  size_t size;
+  const char* const* metadata; /* key, value, key, value, ... */
+  size_t metadata_count;       /* of pairs */
+  /* Of the pool's free memory, for what is stored to before it is written. 0: half of what is free, or what is
+   * needed; TERRACE_NO_BOUND is the same. */
+  uint64_t room_bytes_max;
+  const struct terrace_transfer* transfer; /* may be NULL, here and below; copied */
+};
+
+struct terrace_checkpoint_progress {
+  size_t size;
+  uint64_t file_bytes, written_bytes;
+  uint64_t pause_ns;
+  uint64_t snapshot_bytes, copied_bytes, copied_at_once_bytes, room_bytes, waits_for_room;
+  char reason[256]; /* why bytes were copied at once, cut to fit */
+};
+
+struct terrace_checkpoint_info {
+  size_t size;
+  uint64_t tensors, tensor_bytes, file_bytes;
+  uint64_t created_unix_ns;
+  char name[136];
+};
+
+struct terrace_checkpoint_leftovers {
+  size_t size;
+  uint64_t half_written;  /* of writers that died; removed by the call */
+  uint64_t being_written; /* now, by others */
+};
+
+struct terrace_checkpoint_verification {
+  size_t size;
+  uint64_t bytes;         /* of the file */
+  uint64_t damaged_bytes; /* in chunks that are not as they were written; 0: all is well */
+  uint64_t first_damaged_begin, first_damaged_end;
+};
+
+struct terrace_restore_options {
+  size_t size;
+  const char* const* names; /* of tensors, `name_count` of them; 0: all */
+  size_t name_count;
+  int into_existing;  /* not 0: fill the pool's tensors of the same name, dtype and shape */
+  int set_hint, hint; /* not 0: `hint`, else TERRACE_HINT_WEIGHTS */
+  int set_flags;      /* not 0: `flags`, else TERRACE_FLAG_READ_MOSTLY */
+  uint32_t flags;
+  int reserved; /* 0 */
+  const struct terrace_transfer* transfer;
+};
+
+struct terrace_export_options {
+  size_t size;
+  const char* const* names;
+  size_t name_count;
+  int replace;  /* not 0: a file that exists */
+  int reserved; /* 0 */
+  const struct terrace_transfer* transfer;
+};
+
+/* Made where it does not exist, unless existing_only is not 0. */
+terrace_code terrace_checkpoints_open(const char* path, int existing_only, terrace_checkpoints** directory);
+void terrace_checkpoints_free(terrace_checkpoints* directory);
+
+/* Calls `each` for every checkpoint, by name, until it returns something else than 0; `damage`: NULL, or why it
+ * is not offered, and of `info` only the name is told. What is passed is valid during the call. Removes what
+ * dead writers left. leftovers: may be NULL. */
+terrace_code terrace_checkpoints_list(terrace_checkpoints* directory,
+                                      int (*each)(void* context, const struct terrace_checkpoint_info* info,
+                                                  const char* damage),
+                                      void* context, struct terrace_checkpoint_leftovers* leftovers);
+terrace_code terrace_checkpoints_find(const terrace_checkpoints* directory, const char* name,
+                                      struct terrace_checkpoint_info* info);
+/* TERRACE_OK also where bytes are damaged: `verification` says so. */
+terrace_code terrace_checkpoints_verify(const terrace_checkpoints* directory, const char* name,
+                                        const struct terrace_transfer* transfer,
+                                        struct terrace_checkpoint_verification* verification);
+/* The pool's tensors that were made or filled, in the order of their bytes in the file. Those that were made
+ * live as long as somebody has them: the list, or a handle that was taken from it. */
+terrace_code terrace_checkpoints_restore(const terrace_checkpoints* directory, const char* name,
+                                         terrace_pool* pool, const struct terrace_restore_options* options,
+                                         terrace_tensors** tensors);
+terrace_code terrace_checkpoints_import(terrace_checkpoints* directory, const char* file, const char* name,
+                                        const struct terrace_transfer* transfer);
+terrace_code terrace_checkpoints_export(const terrace_checkpoints* directory, const char* name,
+                                        const char* file, const struct terrace_export_options* options);
+terrace_code terrace_checkpoints_remove(terrace_checkpoints* directory, const char* name);
+
+size_t terrace_tensors_count(const terrace_tensors* tensors);
+/* A handle of its own. */
+terrace_code terrace_tensors_get(const terrace_tensors* tensors, size_t index, terrace_tensor** tensor);
+/* What the checkpoint's metadata has of that key; NULL: nothing. Valid until the list is freed. */
+const char* terrace_tensors_metadata(const terrace_tensors* tensors, const char* key);
+void terrace_tensors_free(terrace_tensors* tensors);
+
+/* Between two steps: nobody stores to the tensors during this call. When it returns the program may store,
+ * while the moment's bytes go to the disk. */
+terrace_code terrace_checkpoint_begin(terrace_checkpoints* directory, const char* name, terrace_pool* pool,
+                                      terrace_tensor* const* tensors, size_t tensor_count,
+                                      const struct terrace_checkpoint_options* options,
+                                      terrace_checkpoint** checkpoint);
+int terrace_checkpoint_done(const terrace_checkpoint* checkpoint);
+/* TERRACE_BUSY: not done after timeout_ns, it goes on. Else how it ended. */
+terrace_code terrace_checkpoint_wait(terrace_checkpoint* checkpoint, uint64_t timeout_ns);
+terrace_code terrace_checkpoint_get_progress(const terrace_checkpoint* checkpoint,
+                                             struct terrace_checkpoint_progress* progress);
+/* terrace_checkpoint_wait says TERRACE_CANCELLED soon, unless it was complete already. */
+void terrace_checkpoint_cancel(terrace_checkpoint* checkpoint);
+/* One that is not done is given up, and nothing of it is left. */
+void terrace_checkpoint_free(terrace_checkpoint* checkpoint);
+
 /* ---- DLPack: for torch, numpy, jax, ... without a copy (dlpack.h) ---- */
 
 struct DLManagedTensor;          /* as in DLPack's own header */

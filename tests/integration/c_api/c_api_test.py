@@ -1,9 +1,10 @@
-"""Programs in C on libterrace.so against a real daemon: leases, a pool of tensors, two processes over one space."""
+"""Programs in C on libterrace.so against a real daemon: leases, a pool of tensors, checkpoints, two processes over one space."""
 
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
@@ -13,7 +14,7 @@ from terrace_harness import Harness  # noqa: E402
 
 class CApiTest(unittest.TestCase):
     def setUp(self):
-        self.t = Harness(devices={"a": "64M"}, name="c-api")
+        self.t = Harness(devices={"a": "128M"}, name="c-api")
         self.addCleanup(self.t.close)
         self.t.start()
         self.t.create_pool("p")
@@ -26,6 +27,17 @@ class CApiTest(unittest.TestCase):
         self.assertEqual(lines[4:], ["released 1"])
         self.t.wait_free()
         self.t.check_invariants()
+
+    def test_a_checkpoint_of_a_leases_memory(self):
+        with tempfile.TemporaryDirectory(prefix="terrace-c-", dir="/var/tmp") as folder:
+            directory = pathlib.Path(folder) / "checkpoints"
+            self.assertEqual(self.t.run(self.client, self.t.socket, "checkpoint", directory).out, "restored 1\n")
+            said = self.t.cli("checkpoint", "verify", "one", "--dir", directory).json
+            self.assertTrue(said["equal"])
+            missing = str(pathlib.Path(folder) / "no" / "parent")
+            refused = self.t.run(self.client, self.t.socket, "checkpoint", missing, check=1)
+            self.assertIn(missing, refused.err)
+            self.assertIn("not_found", refused.err)
 
     def test_two_programs_share_a_tensor(self):
         if os.geteuid() != 0:

@@ -1,6 +1,7 @@
 /* A program in C that leases memory, keeps tensors in it and shares some. c_api_test.py starts it.
  *
  *   c_client SOCKET pool            a pool of tensors over a lease; everything freed in the wrong order
+ *   c_client SOCKET checkpoint DIR  a checkpoint of a pool over a lease, stored to meanwhile, and restored over itself
  *   c_client SOCKET share LABEL     makes a shared lease of that label with a space, publishes, waits for a line, ends
  *   c_client SOCKET read LABEL      reads what was published there
  *
@@ -72,6 +73,47 @@ static void use_a_pool(terrace_session* session) {
   terrace_lease_free(lease);
 }
 
+static void checkpoint(terrace_session* session, const char* path) {
+  struct terrace_lease_request request = {.size = sizeof request, .bytes = 96 * MIB};
+  terrace_lease* lease = NULL;
+  MUST(terrace_lease_grant(session, &request, &lease));
+  struct terrace_pool_options options = {.size = sizeof options, .session = session, .ddr_bytes = 8 * MIB};
+  terrace_pool* pool = NULL;
+  MUST(terrace_pool_make(&options, &lease, 1, &pool));
+  const uint64_t dimensions[] = {24 * MIB};
+  struct terrace_tensor_spec spec = {
+      .size = sizeof spec, .name = "t", .dtype = TERRACE_DTYPE_U8, .rank = 1, .dimensions = dimensions};
+  terrace_tensor* tensor = NULL;
+  MUST(terrace_pool_create(pool, &spec, &tensor));
+  char* bytes = terrace_tensor_data(tensor);
+  memset(bytes, 1, 24 * MIB);
+
+  terrace_checkpoints* directory = NULL;
+  MUST(terrace_checkpoints_open(path, 0, &directory));
+  terrace_checkpoint* written = NULL;
+  MUST(terrace_checkpoint_begin(directory, "one", pool, &tensor, 1, NULL, &written));
+  for (int step = 2; !terrace_checkpoint_done(written); step = step % 100 + 2) memset(bytes, step, 24 * MIB);
+  MUST(terrace_checkpoint_wait(written, 0));
+  terrace_checkpoint_free(written);
+  memset(bytes, 101, 24 * MIB);
+
+  const char* const names[] = {"t"};
+  struct terrace_restore_options over = {
+      .size = sizeof over, .names = names, .name_count = 1, .into_existing = 1};
+  terrace_tensors* back = NULL;
+  MUST(terrace_checkpoints_restore(directory, "one", pool, &over, &back));
+  uint64_t right = 0;
+  for (uint64_t i = 0; i < 24 * MIB; ++i) right += bytes[i] == 1;
+  printf("restored %d\n", right == 24 * MIB);
+  terrace_tensors_free(back);
+  terrace_checkpoints_free(directory);
+  terrace_tensor_free(tensor);
+  terrace_pool_free(pool);
+  MUST(terrace_lease_release(lease));
+  terrace_lease_free(lease);
+  terrace_session_free(session);
+}
+
 static terrace_space* attach(terrace_lease* lease, int format) {
   terrace_mapping* mapping = NULL;
   MUST(terrace_mapping_map(lease, &mapping));
@@ -138,6 +180,8 @@ int main(int argc, char** argv) {
   terrace_session* session = connect_to(argv[1]);
   if (strcmp(argv[2], "pool") == 0)
     use_a_pool(session);
+  else if (argc > 3 && strcmp(argv[2], "checkpoint") == 0)
+    checkpoint(session, argv[3]);
   else if (argc > 3 && strcmp(argv[2], "share") == 0)
     share(session, argv[3]);
   else if (argc > 3)

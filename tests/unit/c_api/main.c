@@ -14,5 +14,6 @@ int main(void) {
   run("pools and tensors", pool_tests);
   run("tensor spaces", space_tests);
   run("DLPack", dlpack_tests);
+  run("checkpoints", checkpoint_tests);
   return failed_checks == 0 ? 0 : 1;
 }

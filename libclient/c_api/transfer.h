@@ -1,0 +1,20 @@
+// What the interface's calls on files share: who is told, and which tensors are meant.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+#include "terrace/safetensors.h"
+#include "terrace/terrace_c.h"
+
+namespace terrace::c_api {
+
+// Adds the caller's callbacks to `options`. NULL: none. Errors: invalid_argument, version_mismatch.
+Status add_transfer(const terrace_transfer* transfer, TransferOptions& options, const char* where);
+
+// Errors    invalid_argument, naming the entry that is NULL
+Result<std::vector<std::string>> strings_of(const char* const* given, size_t count, const char* what,
+                                            const char* where);
+
+}  // namespace terrace::c_api
