@@ -102,6 +102,7 @@ auto patiently(uint64_t wait_ns, Call&& call) {
 void add_sessions(py::module_& module);
 void add_pools(py::module_& module);
 void add_tensors(py::module_& module);
+void add_checkpoints(py::module_& module);
 void add_spaces(py::module_& module);
 void add_shared(py::module_& module);
 

@@ -7,10 +7,12 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "bindings/python/arrays.h"
 #include "bindings/python/common.h"
+#include "terrace/checkpoint.h"
 #include "terrace/mapping.h"
 #include "terrace/session.h"
 #include "terrace/tensor_pool.h"
@@ -50,6 +52,7 @@ struct PoolObject {
 struct TensorObject {
   std::shared_ptr<Tensor> tensor;  // with its pool
   int64_t offset = 0;              // of the first element, counted from the base's
+  std::shared_ptr<TensorPool> pool = nullptr;
   ArrayView array() const;
 };
 
@@ -65,6 +68,17 @@ struct GuardObject {
   std::optional<ReadGuard> read;
   std::optional<WriteGuard> write;
   ArrayView array() const { return view; }
+};
+
+struct CheckpointsObject {
+  std::shared_ptr<CheckpointDirectory> directory;
+  std::string path;
+};
+
+// One that is being written; with its tensors, and so with their pool.
+struct CheckpointObject {
+  std::shared_ptr<CheckpointWrite> write;
+  std::string name;
 };
 
 // A space with the memory that it lies in.

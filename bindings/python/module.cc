@@ -26,6 +26,7 @@ PYBIND11_MODULE(_terrace, module) {
   terrace::python::add_sessions(module);
   terrace::python::add_tensors(module);
   terrace::python::add_pools(module);
+  terrace::python::add_checkpoints(module);
   terrace::python::add_shared(module);
   terrace::python::add_spaces(module);
 }

@@ -10,7 +10,7 @@ namespace terrace::python {
 namespace {
 
 TensorObject tensor_object(const std::shared_ptr<TensorPool>& pool, std::shared_ptr<Tensor> tensor) {
-  return {kept_by(pool, std::move(tensor)), 0};
+  return {kept_by(pool, std::move(tensor)), 0, pool};
 }
 
 PoolObject make(const SessionObject* session, const std::vector<LeaseObject>& leases, uint64_t ddr_bytes,

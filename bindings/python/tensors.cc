@@ -97,7 +97,7 @@ class Index {
 
 // A view keeps the pool as its tensor does.
 TensorObject kept(const TensorObject& base, TensorObject view) {
-  return {kept_by(base.tensor, std::move(view.tensor)), view.offset};
+  return {kept_by(base.tensor, std::move(view.tensor)), view.offset, base.pool};
 }
 
 TensorObject get_item(const TensorObject& self, const py::object& key) {

@@ -1,8 +1,12 @@
 """What is told about leases, pools and tensors: plain values, as they were when asked."""
 
-from typing import List, NamedTuple
+from typing import TYPE_CHECKING, Dict, List, NamedTuple
+
+if TYPE_CHECKING:
+    from ._terrace import Tensor
 
 __all__ = [
+    "CheckpointInfo", "CheckpointList", "CheckpointProgress", "Restored",
     "LeaseInfo", "LeaseNotice", "PoolInfo", "Residency", "TensorPoolStatistics", "TensorStatistics", "TierFigures",
 ]
 
@@ -101,3 +105,44 @@ class TensorPoolStatistics(NamedTuple):
     guard_waits: int
     guard_wait_ns: int
     guard_waits_given_up: int
+
+
+class CheckpointInfo(NamedTuple):
+    """file: the safetensors file; created_unix_ns: when it was begun."""
+
+    name: str
+    tensors: int
+    tensor_bytes: int
+    file_bytes: int
+    created_unix_ns: int
+    file: str
+
+
+class CheckpointList(NamedTuple):
+    """damaged: never offered, and why. half_written: left by writers that died, removed now."""
+
+    checkpoints: List[CheckpointInfo]
+    damaged: Dict[str, str]
+    half_written: int
+    being_written: int
+
+
+class CheckpointProgress(NamedTuple):
+    """pause_ns: how long nobody might store. reason: why copied_at_once_bytes were copied meanwhile."""
+
+    file_bytes: int
+    written_bytes: int
+    pause_ns: int
+    snapshot_bytes: int
+    copied_bytes: int
+    copied_at_once_bytes: int
+    room_bytes: int
+    waits_for_room: int
+    reason: str
+
+
+class Restored(NamedTuple):
+    """What came out of a checkpoint: tensors by name, which live as long as somebody has them."""
+
+    tensors: "Dict[str, Tensor]"
+    metadata: Dict[str, str]
