@@ -10,6 +10,7 @@
 #include "libclient/checkpoint/chunks.h"
 #include "libclient/checkpoint/folder.h"
 #include "libclient/checkpoint/restore.h"
+#include "libclient/checkpoint/space_restore.h"
 #include "libclient/checkpoint/subset.h"
 #include "libclient/checkpoint/write.h"
 #include "libclient/io/pool_transfer.h"
@@ -33,6 +34,11 @@ class Directory final : public CheckpointDirectory {
                                                       const CheckpointOptions& options) override {
     return checkpoint::start_write(path_, name, pool, tensors, options);
   }
+  Result<std::unique_ptr<CheckpointWrite>> checkpoint(const std::string& name, TensorSpace& space,
+                                                      std::span<const SharedTensor> tensors,
+                                                      const SpaceCheckpointOptions& options) override {
+    return checkpoint::start_write(path_, name, space, tensors, options);
+  }
   Result<CheckpointInfo> find(const std::string& name) const override {
     TERRACE_ASSIGN_OR_RETURN(const Manifest manifest, checkpoint::read_folder(path_, name));
     return info_of(manifest);
@@ -43,6 +49,11 @@ class Directory final : public CheckpointDirectory {
                              const PoolImportOptions& options) const override {
     TERRACE_ASSIGN_OR_RETURN(const Manifest manifest, checkpoint::read_folder(path_, name));
     return checkpoint::restore(file_of(name), manifest, pool, options);
+  }
+  Result<SpaceImport> restore(const std::string& name, TensorSpace& space,
+                              const SpaceImportOptions& options) const override {
+    TERRACE_ASSIGN_OR_RETURN(const Manifest manifest, checkpoint::read_folder(path_, name));
+    return checkpoint::restore(file_of(name), manifest, space, options);
   }
   Result<CheckpointInfo> import_file(const std::string& file, const std::string& name,
                                      const TransferOptions& options) override;

@@ -19,6 +19,7 @@
 #include "core/base/crc32c.h"
 #include "core/os/block_io.h"
 #include "core/os/fault_guard.h"
+#include "libclient/checkpoint/space_cut.h"
 #include "libclient/io/pool_transfer.h"
 #include "libclient/io/transfer.h"
 
@@ -34,8 +35,12 @@ constexpr uint64_t window_bytes = 4 * chunk_bytes;
 Error lost(const std::string& name) {
   return {.code = ErrorCode::lease_expired,
           .where = where,
-          .detail =
-              "checkpoint '" + name + "': a lease behind the pool is lost, and bytes of the snapshot with it"};
+          .detail = "checkpoint '" + name +
+                    "': a lease behind its tensors is lost, and bytes of the snapshot with it"};
+}
+
+Error no_tensors() {
+  return {.code = ErrorCode::invalid_argument, .where = where, .detail = "a checkpoint of no tensors"};
 }
 
 // Whole granules of the pool that are free now, in CXL where there are some there: at most `bytes`. Errors:
@@ -67,8 +72,12 @@ Status take_room(TensorPool& pool, uint64_t bytes, std::vector<std::shared_ptr<T
 class Write final : public CheckpointWrite {
  public:
   ~Write() override;
-  Status begin(const std::string& directory, const std::string& name, TensorPool& pool,
-               std::span<const std::shared_ptr<Tensor>> tensors, const CheckpointOptions& options);
+  // `snapshot` is asked for the plan's bytes once the name and the disk space are there.
+  using TakeSnapshot = std::function<Result<std::unique_ptr<Snapshot>>()>;
+  Status begin(const std::string& directory, const std::string& name, PoolFilePlan plan,
+               const CheckpointOptions& options, const TakeSnapshot& snapshot);
+  // Of plan_, with room in the pool.
+  Result<std::unique_ptr<Snapshot>> freeze(TensorPool& pool);
 
   bool done() const override {
     const std::lock_guard lock(mutex_);
@@ -79,7 +88,6 @@ class Write final : public CheckpointWrite {
   void cancel() override { cancelled_.store(true, std::memory_order_relaxed); }
 
  private:
-  Status take_snapshot(TensorPool& pool);
   std::vector<std::span<std::byte>> room() const {
     std::vector<std::span<std::byte>> all;
     for (const auto& tensor : room_) all.push_back(tensor->bytes());
@@ -137,20 +145,20 @@ void Write::let_go() {
   folder_.reset();
 }
 
-Status Write::begin(const std::string& directory, const std::string& name, TensorPool& pool,
-                    std::span<const std::shared_ptr<Tensor>> tensors, const CheckpointOptions& options) {
-  if (tensors.empty())
-    return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = "a checkpoint of no tensors"};
+Status Write::begin(const std::string& directory, const std::string& name, PoolFilePlan plan,
+                    const CheckpointOptions& options, const TakeSnapshot& snapshot) {
   options_ = options;
-  TERRACE_ASSIGN_OR_RETURN(plan_, plan_pool_file(pool, tensors, options.metadata, where));
+  plan_ = std::move(plan);
   TERRACE_ASSIGN_OR_RETURN(folder_, NewFolder::make(directory, name, plan_.total_bytes));
   manifest_.name = name;
   manifest_.created_unix_ns = unix_time_ns();
-  manifest_.tensors = plan_.tensors.size();
+  manifest_.tensors = plan_.tensor_count;
   manifest_.tensor_bytes = plan_.tensor_bytes;
   manifest_.file_bytes = plan_.total_bytes;
   progress_.file_bytes = plan_.total_bytes;
-  if (plan_.tensor_bytes > 0) TERRACE_RETURN_IF_ERROR(take_snapshot(pool));
+  if (plan_.tensor_bytes > 0) {
+    TERRACE_ASSIGN_OR_RETURN(snapshot_, snapshot());
+  }
   sigset_t all, before;
   sigfillset(&all);
   sigdelset(&all, SIGBUS);  // of memory that goes away: os::guarded
@@ -165,7 +173,7 @@ Status Write::begin(const std::string& directory, const std::string& name, Tenso
   return started;
 }
 
-Status Write::take_snapshot(TensorPool& pool) {
+Result<std::unique_ptr<Snapshot>> Write::freeze(TensorPool& pool) {
   std::vector<std::span<const std::byte>> parts;
   const uint64_t granule = pool.range().granule_bytes();
   const std::byte* const base = pool.range().bytes().data();
@@ -193,8 +201,7 @@ Status Write::take_snapshot(TensorPool& pool) {
       error.detail += "; the pool has that much too little free memory for a checkpoint";
     return error;
   }
-  snapshot_ = std::move(*frozen);
-  return {};
+  return frozen;
 }
 
 Status Write::wait(uint64_t timeout_ns) {
@@ -349,8 +356,27 @@ Result<std::unique_ptr<CheckpointWrite>> start_write(const std::string& director
                                                      TensorPool& pool,
                                                      std::span<const std::shared_ptr<Tensor>> tensors,
                                                      const CheckpointOptions& options) {
+  if (tensors.empty()) return no_tensors();
+  TERRACE_ASSIGN_OR_RETURN(PoolFilePlan plan, plan_pool_file(pool, tensors, options.metadata, where));
   auto write = std::make_unique<Write>();
-  TERRACE_RETURN_IF_ERROR(write->begin(directory, name, pool, tensors, options));
+  Write* const made = write.get();
+  TERRACE_RETURN_IF_ERROR(
+      write->begin(directory, name, std::move(plan), options, [&] { return made->freeze(pool); }));
+  return std::unique_ptr<CheckpointWrite>(std::move(write));
+}
+
+Result<std::unique_ptr<CheckpointWrite>> start_write(const std::string& directory, const std::string& name,
+                                                     TensorSpace& space, std::span<const SharedTensor> tensors,
+                                                     const SpaceCheckpointOptions& options) {
+  if (tensors.empty()) return no_tensors();
+  TERRACE_RETURN_IF_ERROR(check_name(name));
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<SpaceCut> cut, SpaceCut::take(space, tensors, options));
+  TERRACE_ASSIGN_OR_RETURN(PoolFilePlan plan, plan_file(cut->views(), options.metadata, where));
+  CheckpointOptions of_files;
+  static_cast<TransferOptions&>(of_files) = options;
+  auto write = std::make_unique<Write>();
+  TERRACE_RETURN_IF_ERROR(write->begin(directory, name, std::move(plan), of_files,
+                                       [&] { return Result<std::unique_ptr<Snapshot>>(std::move(cut)); }));
   return std::unique_ptr<CheckpointWrite>(std::move(write));
 }
 

@@ -15,6 +15,11 @@ Result<std::unique_ptr<CheckpointWrite>> start_write(const std::string& director
                                                      std::span<const std::shared_ptr<Tensor>> tensors,
                                                      const CheckpointOptions& options);
 
+// The same of a space's tensors.
+Result<std::unique_ptr<CheckpointWrite>> start_write(const std::string& directory, const std::string& name,
+                                                     TensorSpace& space, std::span<const SharedTensor> tensors,
+                                                     const SpaceCheckpointOptions& options);
+
 uint64_t unix_time_ns();
 
 }  // namespace terrace::checkpoint

@@ -17,8 +17,8 @@ constexpr uint64_t file_page_bytes = 4096;
 // second.
 constexpr uint64_t held_bytes_max = 256 * mib;
 
-bool of_whole_pages(const Tensor& tensor) {
-  return tensor.bytes().size() % file_page_bytes == 0;
+bool of_whole_pages(const TensorView& tensor) {
+  return tensor.bytes.size() % file_page_bytes == 0;
 }
 
 Status check_tensor(TensorPool& pool, const Tensor& tensor, const char* where) {
@@ -90,28 +90,34 @@ Result<BlockIoReport> write_held(TensorPool& pool, const PoolFilePlan& plan, int
 
 Result<PoolFilePlan> plan_pool_file(TensorPool& pool, std::span<const std::shared_ptr<Tensor>> tensors,
                                     const TensorMetadata& metadata, const char* where) {
-  PoolFilePlan plan;
-  std::unordered_set<std::string_view> names;
+  std::vector<TensorView> views;
   for (const auto& tensor : tensors) {
     if (tensor == nullptr)
       return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = "a null tensor"};
     TERRACE_RETURN_IF_ERROR(check_tensor(pool, *tensor, where));
-    if (!names.insert(tensor->name()).second) {
+    views.push_back(view_of(*tensor));
+  }
+  TERRACE_ASSIGN_OR_RETURN(PoolFilePlan plan, plan_file(std::move(views), metadata, where));
+  plan.tensors.assign(tensors.begin(), tensors.end());
+  return plan;
+}
+
+Result<PoolFilePlan> plan_file(std::vector<TensorView> tensors, const TensorMetadata& metadata,
+                               const char* where) {
+  std::unordered_set<std::string_view> names;
+  for (const TensorView& tensor : tensors)
+    if (!names.insert(tensor.name).second)
       return Error{.code = ErrorCode::already_exists,
                    .where = where,
-                   .detail = "tensor " + quoted_name(tensor->name()) + " is given twice"};
-    }
-  }
-  plan.tensors.assign(tensors.begin(), tensors.end());
-  std::sort(plan.tensors.begin(), plan.tensors.end(), [](const auto& a, const auto& b) {
-    if (of_whole_pages(*a) != of_whole_pages(*b)) return of_whole_pages(*a);
-    const uint32_t bits_a = dtype_bits(a->dtype()), bits_b = dtype_bits(b->dtype());
-    if (!of_whole_pages(*a) && bits_a != bits_b) return bits_a > bits_b;
-    return a->name() < b->name();
+                   .detail = "tensor " + quoted_name(tensor.name) + " is given twice"};
+  std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) {
+    if (of_whole_pages(a) != of_whole_pages(b)) return of_whole_pages(a);
+    const uint32_t bits_a = dtype_bits(a.dtype), bits_b = dtype_bits(b.dtype);
+    if (!of_whole_pages(a) && bits_a != bits_b) return bits_a > bits_b;
+    return a.name < b.name;
   });
-  std::vector<TensorView> views;
-  for (const auto& tensor : plan.tensors) views.push_back(view_of(*tensor));
-  TERRACE_ASSIGN_OR_RETURN(std::string header, safetensors_header(views, metadata));
+  PoolFilePlan plan;
+  TERRACE_ASSIGN_OR_RETURN(std::string header, safetensors_header(tensors, metadata));
   const size_t header_bytes = header.size();
   header.resize(header_bytes + file_page_bytes);
   const size_t skip =
@@ -122,12 +128,13 @@ Result<PoolFilePlan> plan_pool_file(TensorPool& pool, std::span<const std::share
   plan.header = std::as_bytes(std::span(plan.header_memory->data() + skip, header_bytes));
   plan.segments.push_back({0, plan.header});
   plan.total_bytes = header_bytes;
-  for (const auto& tensor : plan.tensors) {
-    if (tensor->bytes().empty()) continue;
-    plan.segments.push_back({plan.total_bytes, tensor->bytes()});
-    plan.total_bytes += tensor->bytes().size();
+  for (const TensorView& tensor : tensors) {
+    if (tensor.bytes.empty()) continue;
+    plan.segments.push_back({plan.total_bytes, tensor.bytes});
+    plan.total_bytes += tensor.bytes.size();
   }
   plan.tensor_bytes = plan.total_bytes - plan.header.size();
+  plan.tensor_count = tensors.size();
   return plan;
 }
 
@@ -149,7 +156,7 @@ Result<TransferReport> export_safetensors(TensorPool& pool, std::span<const std:
                                           const std::string& path, const PoolExportOptions& options) try {
   constexpr const char* where = "export_safetensors";
   TERRACE_ASSIGN_OR_RETURN(const PoolFilePlan plan, plan_pool_file(pool, tensors, options.metadata, where));
-  TransferReport report{.tensors = plan.tensors.size(), .tensor_bytes = plan.tensor_bytes};
+  TransferReport report{.tensors = plan.tensor_count, .tensor_bytes = plan.tensor_bytes};
   report.total_bytes = plan.total_bytes;
   TERRACE_ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(path, plan.total_bytes, options.replace));
   TERRACE_ASSIGN_OR_RETURN(const BlockIoReport io, write_held(pool, plan, file.fd(), path, options));

@@ -25,12 +25,19 @@ struct PoolFilePlan {
   std::shared_ptr<const std::string> header_memory;
   std::span<const std::byte> header;
   std::vector<FileSegment> segments;             // without holes, in order
-  std::vector<std::shared_ptr<Tensor>> tensors;  // in the order of their bytes
-  uint64_t total_bytes = 0, tensor_bytes = 0;
+  std::vector<std::shared_ptr<Tensor>> tensors;  // of a pool: kept as long as the plan
+  uint64_t tensor_count = 0, total_bytes = 0, tensor_bytes = 0;
 };
 
-// Errors as export_safetensors. Tensors of whole pages come first, so that the device reads them where they
-// are; then wide elements, so that all are aligned to their elements without holes; then by name.
+// Of named, row-major tensors whose bytes stay where they are. Tensors of whole pages come first, so that the
+// device reads them where they are; then wide elements, so that all are aligned to their elements without
+// holes; then by name.
+//
+// Errors    already_exists (a name given twice); those of safetensors_header
+Result<PoolFilePlan> plan_file(std::vector<TensorView> tensors, const TensorMetadata& metadata,
+                               const char* where);
+
+// Errors as export_safetensors.
 Result<PoolFilePlan> plan_pool_file(TensorPool& pool, std::span<const std::shared_ptr<Tensor>> tensors,
                                     const TensorMetadata& metadata, const char* where);
 

@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "terrace/tensor_space.h"
 #include "terrace/transfer.h"
 
 namespace terrace {
@@ -58,6 +59,17 @@ struct CheckpointOptions : TransferOptions {
   // rest; where the tensors must be copied at once and that is too little, all that is free. Other numbers are
   // a bound alone.
   uint64_t room_bytes_max = UINT64_MAX;
+};
+
+// Of tensors of a space. Each one's newest version is read in place, under a pin, until it is on the disk:
+// meanwhile its writer may publish once more (a single-buffered one not at all), and waits for the disk then,
+// or is told `busy`.
+struct SpaceCheckpointOptions : TransferOptions {
+  TensorMetadata metadata = {};
+  // Copies all of it to local memory before checkpoint() returns: writers wait for that alone.
+  bool copy_at_once = false;
+  // For all of the cut: as long as a tensor is being written, was never published, or does not stand still.
+  uint64_t wait_ns = 1'000'000'000;
 };
 
 struct CheckpointProgress {
@@ -109,6 +121,21 @@ struct CheckpointVerification {
   std::vector<Part> damaged = {};  // empty: all is as it was written
 };
 
+struct SpaceImportOptions : TransferOptions {
+  std::vector<std::string> tensors = {};  // names; empty: all
+  // Publishes a new version of tensors that the space has, where dtype and shape are the same; the others are
+  // created. false: an existing name is an error.
+  bool into_existing = false;
+  TensorHint hint = TensorHint::weights;  // of those that are created
+  bool double_buffered = true;
+  uint64_t wait_ns = 1'000'000'000;  // for each tensor's slot
+};
+
+struct SpaceImport {
+  std::vector<SharedTensor> tensors;  // in the order of their bytes in the file
+  TensorMetadata metadata;
+};
+
 struct CheckpointExportOptions : TransferOptions {
   std::vector<std::string> tensors = {};  // names; empty: all
 };
@@ -133,6 +160,20 @@ class CheckpointDirectory {
                                                               std::span<const std::shared_ptr<Tensor>> tensors,
                                                               const CheckpointOptions& options = {}) = 0;
 
+  // The same of tensors of a space that several processes write: a cut of one moment, at which each of the
+  // versions was the newest. All are pinned, or copied where this holder has no part or no pin left, and looked
+  // at again after that; what has a newer version is taken again, while the older one stays pinned, so that its
+  // writer comes to rest. The write must go before the space.
+  //
+  // Errors    as above, and those of TensorSpace::pin and read, naming the tensor
+  //           busy  a tensor that did not stand still for wait_ns, named; only one that cannot be pinned does
+  //                 that. Or it was being written all the time, or was never published
+  // Lost      A lease that goes away while the bytes are written to the disk, or copied at once, is
+  //           lease_expired. While the cut is made it is SIGBUS, as for every other call of the space.
+  virtual Result<std::unique_ptr<CheckpointWrite>> checkpoint(const std::string& name, TensorSpace& space,
+                                                              std::span<const SharedTensor> tensors,
+                                                              const SpaceCheckpointOptions& options = {}) = 0;
+
   // Errors    not_found, corrupt (its manifest or its file is not as it was written)
   virtual Result<CheckpointInfo> find(const std::string& name) const = 0;
   virtual Result<CheckpointList> list() = 0;
@@ -152,6 +193,15 @@ class CheckpointDirectory {
   //           most)
   virtual Result<PoolImport> restore(const std::string& name, TensorPool& pool,
                                      const PoolImportOptions& options = {}) const = 0;
+
+  // The same into a space. Slots of all tensors are filled and compared with the checksums first, and published
+  // one after the other then: an error leaves every tensor of double buffering as it was, and none that was
+  // created; but readers may see some tensors before and others after the restore, also for good, when the
+  // process dies in between.
+  // Errors    those of find, and of TensorSpace::create and write, naming the tensor; corrupt; already_exists,
+  //           invalid_argument (an existing tensor is another), not_found, as above
+  virtual Result<SpaceImport> restore(const std::string& name, TensorSpace& space,
+                                      const SpaceImportOptions& options = {}) const = 0;
 
   // A safetensors file becomes a checkpoint, and the other way; checked on the way. Of some tensors it is a
   // file of its own with the same metadata, and what is returned counts these. Errors    as checkpoint(),
