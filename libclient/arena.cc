@@ -246,6 +246,7 @@ TierUse MappedArena::use_locked(Tier tier) const {
 }  // namespace
 
 std::string_view tier_name(Tier tier) {
+  if (tier == Tier::hbm) return "hbm";
   return tier == Tier::ddr ? "ddr" : "cxl";
 }
 

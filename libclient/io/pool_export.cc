@@ -95,6 +95,7 @@ Result<PoolFilePlan> plan_pool_file(TensorPool& pool, std::span<const std::share
     if (tensor == nullptr)
       return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = "a null tensor"};
     TERRACE_RETURN_IF_ERROR(check_tensor(pool, *tensor, where));
+    TERRACE_RETURN_IF_ERROR(tensor->write_back());  // what a device has written
     views.push_back(view_of(*tensor));
   }
   TERRACE_ASSIGN_OR_RETURN(PoolFilePlan plan, plan_file(std::move(views), metadata, where));

@@ -110,15 +110,21 @@ Status read_into_pool(TensorPool& pool, const SafetensorsFile& file, const std::
                       const std::function<void(uint64_t)>& arrived, TransferReport& report) {
   uint64_t total = 0, before = 0;
   for (const SafetensorsEntry& entry : entries) total += entry.bytes;
+  const bool has_device = pool.statistics().hbm.capacity_bytes > 0;
   while (!entries.empty()) {
     const size_t count = run_length(entries);
     std::vector<std::span<std::byte>> segments;
     std::vector<Hold> holds;
+    std::vector<WriteGuard> guards;  // a replica on a device is older afterwards
     uint64_t bytes = 0;
     for (const auto& tensor : tensors.first(count)) {
       if (tensor->bytes().empty()) continue;
       segments.push_back(tensor->bytes());
       bytes += tensor->bytes().size();
+      if (has_device) {
+        TERRACE_ASSIGN_OR_RETURN(WriteGuard guard, tensor->write({.wait = GuardWait::never}));
+        guards.push_back(std::move(guard));
+      }
       TERRACE_ASSIGN_OR_RETURN(Hold hold, pool.range().hold(tensor->bytes()));
       holds.push_back(std::move(hold));
     }

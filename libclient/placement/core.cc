@@ -83,7 +83,8 @@ Status Core::begin(const TensorPoolOptions& options, std::vector<std::shared_ptr
   base_ = range_->bytes().data();
   rate_ = options.copy_bytes_per_s_max;
   guard_wait_ = options.guard_wait;
-  step_aware_ = options.step_aware && ddr_max_ > 0 && cxl_max_ > 0;
+  const bool step_aware = options.step_aware;
+  step_aware_ = step_aware && ddr_max_ > 0 && cxl_max_ > 0;
   process_ = ::getpid();
   read_costs(options);
   space_ = std::make_unique<GranuleSpace>(granules_, granule_bytes_);
@@ -91,6 +92,9 @@ Status Core::begin(const TensorPoolOptions& options, std::vector<std::shared_ptr
   pinned_in_ddr_.assign(granules_, 0);
   not_before_.assign(granules_, SteadyTime{});
   if (!tiering_->can_migrate()) stopped_ = tiering_->why_not();
+  if (options.device != nullptr) {
+    TERRACE_ASSIGN_OR_RETURN(device_, DeviceTier::make(options.device, options.hbm_bytes, step_aware));
+  }
   return start_thread();
 }
 
@@ -140,6 +144,7 @@ void Core::stop() {
     mover_wakes_.notify_all();
     guards_wake_.notify_all();
   }
+  if (device_ != nullptr) device_->stop();
   if (thread_.joinable()) thread_.join();
   if (range_ != nullptr) range_->pause();
 }
@@ -193,6 +198,8 @@ Result<std::shared_ptr<Storage>> Core::create(const TensorSpec& spec) {
                          format_size(cxl_max_ * granule_bytes_) + " in all)");
       }
       storage->place = *place;
+      if (device_ != nullptr)
+        storage->replica = device_->add(in_words(*storage), {base_ + place->offset, *bytes});
     }
     storages_.insert(storage.get());
     if (!spec.name.empty()) names_[spec.name] = storage;
@@ -227,6 +234,7 @@ Result<std::shared_ptr<Storage>> Core::find(const std::string& name) {
 
 void Core::retire(Storage& storage) {
   if (in_child()) return;  // not this process's locks, nor its memory
+  if (storage.replica != nullptr) device_->retire(storage.replica);
   const std::lock_guard lock(mutex_);
   if (storages_.erase(&storage) == 0) return;  // never came to be
   cancel_requests(&storage, "the tensor is gone");
@@ -327,6 +335,7 @@ void Core::advise(Storage& storage, const TensorAdvice& advice) {
 }
 
 void Core::step() {
+  if (device_ != nullptr) device_->step();
   const std::lock_guard lock(mutex_);
   ++step_number_;
   ++counts_.steps;
@@ -363,20 +372,29 @@ TensorPoolStatistics Core::statistics() const {
     result.uses_per_step = schedule_.positions();
     result.planned_bytes_per_step = schedule_.fetches() * granule_bytes_;
   }
+  if (device_ != nullptr) result.hbm = device_->statistics();
   return result;
 }
 
 TensorStatistics Core::statistics(const Storage& storage) const {
   const std::lock_guard lock(mutex_);
-  return {.reads = storage.reads,
-          .writes = storage.writes,
-          .uses_per_step = static_cast<float>(std::max(0.0, facts_of(storage).uses_per_step)),
-          .guard_waits = storage.waits,
-          .guard_wait_ns = storage.wait_ns,
-          .pins = storage.pins};
+  TensorStatistics result{.reads = storage.reads,
+                          .writes = storage.writes,
+                          .uses_per_step = static_cast<float>(std::max(0.0, facts_of(storage).uses_per_step)),
+                          .guard_waits = storage.waits,
+                          .guard_wait_ns = storage.wait_ns,
+                          .pins = storage.pins};
+  if (storage.replica != nullptr) device_->add_to(*storage.replica, result);
+  return result;
 }
 
-TensorResidency Core::residency(std::span<const std::byte> bytes) const {
+TensorResidency Core::residency(const Storage& storage, std::span<const std::byte> bytes) const {
+  TensorResidency result = host_residency(bytes);
+  if (storage.replica != nullptr) device_->add_to(*storage.replica, bytes.size(), result);
+  return result;
+}
+
+TensorResidency Core::host_residency(std::span<const std::byte> bytes) const {
   TensorResidency result;
   const Run run = run_of(bytes);
   const auto offset = static_cast<uint64_t>(bytes.data() - base_);

@@ -3,8 +3,9 @@
 //
 // Place     tensor_pool.h's classes are thin handles on it: TensorPool (pool.cc), Tensor (tensor.cc), guards
 //           (guard.cc). Below it a TieredRange, which alone moves anything.
+//           Beside it a DeviceTier, where the pool has a device: replicas in HBM.
 // Threads   Everything from any thread, under mutex_; the mover thread copies without it. Order of locks:
-//           mutex_, then a MoveState's.
+//           mutex_, then the DeviceTier's, then a MoveState's.
 // Lifetime  Tensors share it. stop() ends the thread, and with it all moves; the memory stays until the last
 //           tensor.
 //
@@ -28,7 +29,9 @@
 #include <vector>
 
 #include "libclient/placement/cost.h"
+#include "libclient/placement/device_tier.h"
 #include "libclient/placement/granule_space.h"
+#include "libclient/placement/move_state.h"
 #include "libclient/placement/order.h"
 #include "libclient/placement/schedule.h"
 #include "terrace/tensor_pool.h"
@@ -37,23 +40,6 @@ namespace terrace::placement {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 using Nanoseconds = std::chrono::nanoseconds;
-
-class MoveState final : public MoveHandle {
- public:
-  bool done() const override;
-  Status wait(uint64_t timeout_ns) override;
-  uint64_t bytes_there() const override { return bytes_.load(std::memory_order_relaxed); }
-
-  void note_bytes(uint64_t bytes) { bytes_.store(bytes, std::memory_order_relaxed); }
-  void finish(Status result);
-
- private:
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  Status result_;
-  std::atomic<uint64_t> bytes_{0};
-};
 
 class Core;
 
@@ -81,6 +67,7 @@ struct Storage {
   Tier pin_tier = Tier::ddr;
   std::shared_ptr<MoveState> pin_move;
   Hold pin_hold;
+  std::shared_ptr<HbmEntry> replica;  // null: the pool has no device, or no bytes. Set before anybody sees it
 };
 
 class OpenGuard {
@@ -95,6 +82,18 @@ class OpenGuard {
   bool entered = false;
   bool holds = false;
   Hold hold;
+  bool told_device = false, writes = false;  // tier hbm was told of it
+};
+
+class OpenDeviceGuard {
+ public:
+  ~OpenDeviceGuard();
+  std::shared_ptr<Storage> storage;
+  DeviceTier::Opened opened;
+  bool entered = false, writes = false;
+  uint64_t address = 0, bytes = 0;
+  Shape shape;
+  Strides strides;
 };
 
 class Core : public std::enable_shared_from_this<Core> {
@@ -114,16 +113,26 @@ class Core : public std::enable_shared_from_this<Core> {
                                           bool write, const GuardOptions& options);
   void close(OpenGuard& guard);
 
+  // device_guard.cc: tier hbm. Without a device `unsupported`; a tensor of no bytes has no replica.
+  Result<std::shared_ptr<OpenDeviceGuard>> open_device(const std::shared_ptr<Storage>& storage, bool write,
+                                                       const DeviceGuardOptions& options);
+  void close(OpenDeviceGuard& guard);
+  Status write_back(Storage& storage);
+  Status discard_hbm(Storage& storage);
+  const DeviceInfo& device_info() const { return device_->info(); }
+
   Result<std::shared_ptr<MoveHandle>> pin(Storage& storage, Tier tier);
   Status unpin(Storage& storage);
   // `bytes` lie in the storage.
   Result<std::shared_ptr<MoveHandle>> move(Storage& storage, std::span<std::byte> bytes, Tier tier);
+  // The replica in HBM is given up as well, where the tensor goes elsewhere.
+  Result<std::shared_ptr<MoveHandle>> move_from_hbm(Storage& storage, std::span<std::byte> bytes, Tier tier);
   void advise(Storage& storage, const TensorAdvice& advice);
 
   void step();
   TensorPoolStatistics statistics() const;
   TensorStatistics statistics(const Storage& storage) const;
-  TensorResidency residency(std::span<const std::byte> bytes) const;
+  TensorResidency residency(const Storage& storage, std::span<const std::byte> bytes) const;
   void set_copy_budget(uint64_t bytes_per_s);
   TieredRange& range() { return *range_; }
   std::byte* base() const { return base_; }
@@ -172,7 +181,10 @@ class Core : public std::enable_shared_from_this<Core> {
   void note_use(Storage& storage, bool write);
   std::string in_words(const Storage& storage) const;
   std::string why_no_moves() const;
+  TensorResidency host_residency(std::span<const std::byte> bytes) const;
   void wait_for_ddr(std::unique_lock<std::mutex>& lock, Storage& storage, Run run);
+
+  Result<std::shared_ptr<MoveHandle>> to_hbm(Storage& storage, bool pin);
 
   // requests.cc: pins and moves
   Status room_for_pin(const Storage& storage, Run run, Tier tier) const;
@@ -210,6 +222,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::byte* base_ = nullptr;
   uint64_t granule_bytes_ = 0;
   uint32_t granules_ = 0, ddr_max_ = 0, cxl_max_ = 0, batch_granules_ = 1;
+  std::unique_ptr<DeviceTier> device_;  // null: none
   Costs costs_;
   GuardWait guard_wait_ = GuardWait::by_cost;
   bool step_aware_ = true;

@@ -34,7 +34,7 @@ void WriteGuard::close() {
 namespace placement {
 
 OpenGuard::~OpenGuard() {
-  if (entered) storage->core->close(*this);
+  if (entered || told_device) storage->core->close(*this);
 }
 
 Result<std::unique_ptr<OpenGuard>> Core::open(const std::shared_ptr<Storage>& storage,
@@ -45,6 +45,11 @@ Result<std::unique_ptr<OpenGuard>> Core::open(const std::shared_ptr<Storage>& st
   guard->storage = storage;
   guard->bytes = bytes;
   guard->run = run_of(bytes);
+  guard->writes = write;
+  if (storage->replica != nullptr) {
+    TERRACE_RETURN_IF_ERROR(device_->host_opens(*storage->replica, write));
+    guard->told_device = true;
+  }
   bool note = false;  // the range's policy wants to know while it decides
   {
     std::unique_lock lock(mutex_);
@@ -81,6 +86,8 @@ void Core::close(OpenGuard& guard) {
     return;
   }
   guard.hold.release();
+  if (guard.told_device) device_->host_closed(*guard.storage->replica, guard.writes);
+  if (!guard.entered) return;
   const std::lock_guard lock(mutex_);
   if (guard.ticket != OpenGuard::not_in_order) learner_.closed(guard.ticket);
   open_[guard.index] = open_.back();

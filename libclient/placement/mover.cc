@@ -170,7 +170,7 @@ Core::Batch Core::request_batch() {
   for (size_t tries = requests_.size(); tries > 0 && !requests_.empty(); --tries) {
     Request& request = requests_.front();
     const uint32_t left = away(request);
-    const TensorResidency there = residency(request.bytes);
+    const TensorResidency there = host_residency(request.bytes);
     request.state->note_bytes(request.tier == Tier::ddr ? there.ddr_bytes : there.cxl_bytes);
     if (left == 0) {
       finish_request(request.pin ? take_pin_hold(*request.storage, request.tier) : Status());

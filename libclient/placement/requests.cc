@@ -89,6 +89,9 @@ void Core::undo_pin(Storage& storage) {
 
 Result<std::shared_ptr<MoveHandle>> Core::pin(Storage& storage, Tier tier) {
   const std::lock_guard lock(mutex_);
+  if (tier == Tier::hbm) return to_hbm(storage, true);
+  if (storage.replica != nullptr && device_->pins(*storage.replica) > 0)
+    return error(ErrorCode::busy, in_words(storage) + " is pinned in hbm");
   if (storage.pins > 0) {
     if (storage.pin_tier != tier)
       return error(ErrorCode::busy,
@@ -122,6 +125,7 @@ Result<std::shared_ptr<MoveHandle>> Core::pin(Storage& storage, Tier tier) {
 
 Status Core::unpin(Storage& storage) {
   const std::lock_guard lock(mutex_);
+  if (storage.pins == 0 && storage.replica != nullptr && device_->unpin(*storage.replica)) return {};
   if (storage.pins == 0) return error(ErrorCode::invalid_argument, in_words(storage) + " is not pinned");
   if (--storage.pins > 0) return {};
   count_pins(run_of({base_ + storage.place.offset, storage.bytes}), storage.pin_tier, -1);
@@ -137,6 +141,7 @@ Status Core::unpin(Storage& storage) {
 
 Result<std::shared_ptr<MoveHandle>> Core::move(Storage& storage, std::span<std::byte> bytes, Tier tier) {
   const std::lock_guard lock(mutex_);
+  if (tier == Tier::hbm) return to_hbm(storage, false);
   auto state = std::make_shared<MoveState>();
   const Run run = run_of(bytes);
   const uint32_t away = tier == Tier::ddr ? missing(run) : run.count - missing(run);

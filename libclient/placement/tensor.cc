@@ -76,17 +76,38 @@ class View final : public Tensor {
     return WriteGuard(std::move(guard));
   }
 
+  Result<DeviceGuard> device_read(const DeviceGuardOptions& options) override {
+    return device_guard(false, options);
+  }
+  Result<DeviceGuard> device_write(const DeviceGuardOptions& options) override {
+    return device_guard(true, options);
+  }
+  Status write_back() override { return core().write_back(*storage_); }
+  Status discard_hbm() override { return core().discard_hbm(*storage_); }
+
   Result<std::shared_ptr<MoveHandle>> pin(Tier tier) override { return core().pin(*storage_, tier); }
   Status unpin() override { return core().unpin(*storage_); }
-  Result<std::shared_ptr<MoveHandle>> prefetch() override { return core().move(*storage_, bytes_, Tier::ddr); }
-  Result<std::shared_ptr<MoveHandle>> move_to(Tier tier) override {
+  Result<std::shared_ptr<MoveHandle>> prefetch(Tier tier) override {
     return core().move(*storage_, bytes_, tier);
   }
+  Result<std::shared_ptr<MoveHandle>> move_to(Tier tier) override {
+    return core().move_from_hbm(*storage_, bytes_, tier);
+  }
   void advise(const TensorAdvice& advice) override { core().advise(*storage_, advice); }
-  TensorResidency residency() const override { return core().residency(bytes_); }
+  TensorResidency residency() const override { return core().residency(*storage_, bytes_); }
   TensorStatistics statistics() const override { return core().statistics(*storage_); }
 
  private:
+  Result<DeviceGuard> device_guard(bool write, const DeviceGuardOptions& options) {
+    TERRACE_ASSIGN_OR_RETURN(auto guard, core().open_device(storage_, write, options));
+    if (guard->opened.buffer != nullptr && !bytes_.empty())
+      guard->address = guard->opened.buffer->address() +
+                       static_cast<uint64_t>(data() - (core().base() + storage_->place.offset));
+    guard->bytes = bytes_.size();
+    guard->shape = shape_;
+    guard->strides = strides_;
+    return DeviceGuard(std::move(guard));
+  }
   Core& core() const { return *storage_->core; }
   Error invalid(std::string detail) const {
     return {ErrorCode::invalid_argument, 0, "Tensor",

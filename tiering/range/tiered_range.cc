@@ -317,6 +317,8 @@ Result<uint64_t> EngineRange::move_to(std::span<const std::byte> bytes, Tier tie
   constexpr const char* here = "TieredRange::move_to";
   const Part part = part_of(bytes);
   if (part.count == 0) return Error{ErrorCode::invalid_argument, 0, here, "no bytes, or not inside this range"};
+  if (tier == Tier::hbm)
+    return Error{ErrorCode::invalid_argument, 0, here, "a range lies in ddr and cxl, not in hbm"};
   tiering::Engine& engine = tiering_.engine();
   if (!engine.can_move(memory_) || status().state == TieringState::no_migration)
     return Error{ErrorCode::unsupported, 0, here, status().reason};

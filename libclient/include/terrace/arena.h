@@ -14,8 +14,9 @@
 
 namespace terrace {
 
-enum class Tier : uint8_t { ddr, cxl };
-std::string_view tier_name(Tier tier);  // "ddr", "cxl"
+// hbm: of tensor pools that have a device only (terrace/tensor_pool.h).
+enum class Tier : uint8_t { ddr, cxl, hbm };
+std::string_view tier_name(Tier tier);  // "ddr", "cxl", "hbm"
 
 enum class TierPreference : uint8_t {
   ddr_first,  // DDR while its budget lasts, then CXL

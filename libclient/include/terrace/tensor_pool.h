@@ -1,6 +1,6 @@
 // Tensors whose addresses never move while their bytes lie in DDR or in leases of CXL memory: placed by what
 // they are for at first, by how they are used later, and brought to DDR ahead of use once the order of a step
-// is known.
+// is known. With a device, its memory is a tier as well: terrace/tensor_device.h.
 //
 //   auto pool = TensorPool::make({.session = session.get(), .ddr_bytes = 16ull << 30}, leases);
 //   auto weight = (*pool)->create({.name = "w0", .dtype = DType::bf16, .shape = {4096, 4096},
@@ -12,7 +12,8 @@
 //           guard says exactly what is used and when, which is what a step's order is learned from, and it may
 //           wait until the bytes are in DDR. It does not keep its bytes from moving, since processors do not
 //           see that; one with `hold` does, for devices and system calls that reach the pages behind the
-//           processor's back.
+//           processor's back. Where the pool has a device they are what keeps both copies apart
+//           (terrace/tensor_device.h).
 // Ownership A Tensor, its views and its guards keep the memory alive, also after the TensorPool is gone:
 //           nothing moves any more then. A Tiering that was passed in outlives all of them.
 // Threads   All from any thread. A pool has one thread that copies, beside its Tiering's two.
@@ -31,6 +32,7 @@
 #include "terrace/arena.h"
 #include "terrace/session.h"
 #include "terrace/tensor.h"
+#include "terrace/tensor_device.h"
 #include "terrace/tiering.h"
 
 namespace terrace {
@@ -61,6 +63,9 @@ struct TensorPoolOptions {
   // 0: of the leases, where they say, else usual figures.
   uint32_t ddr_latency_ns = 0, cxl_latency_ns = 0;
   uint64_t ddr_bytes_per_s = 0, cxl_bytes_per_s = 0;
+  // Whose memory is tier hbm; null: the pool has none.
+  std::shared_ptr<DeviceMemory> device = {};
+  uint64_t hbm_bytes = 0;  // of it, for this pool's tensors; 0: nine tenths of the device
 };
 
 struct TensorAdvice {
@@ -71,6 +76,9 @@ struct TensorAdvice {
 
 struct TensorResidency {
   uint64_t ddr_bytes = 0, cxl_bytes = 0;  // together the tensor's bytes
+  // Beside them: all of the bytes while a device has them as new as the host or newer, else 0.
+  uint64_t hbm_bytes = 0;
+  uint64_t hbm_dirty_bytes = 0;  // of these: newer than the host's
 };
 
 struct TensorStatistics {
@@ -78,6 +86,7 @@ struct TensorStatistics {
   float uses_per_step = 0;         // of the last steps
   uint64_t guard_waits = 0, guard_wait_ns = 0;
   uint32_t pins = 0;
+  uint64_t device_reads = 0, device_writes = 0;
 };
 
 // A move under way. Dropping it does not stop the move.
@@ -173,22 +182,48 @@ class Tensor {
 
   // Errors    lease_expired, lease_revoked  a lease behind the pool is gone or about to go: its bytes may be,
   // too
+  //           busy  a device guard is open (for read(): that writes)
+  //           others, of a pool with a device: the write-back that it waited for failed
   virtual Result<ReadGuard> read(const GuardOptions& options = {}) = 0;
   virtual Result<WriteGuard> write(const GuardOptions& options = {}) = 0;
+
+  // For a device: waits until all of the tensor (of a view: of its base) is in HBM, and keeps it there. Others
+  // that no guard or pin keeps make room: what is needed last by the order of the step, else what was used
+  // least recently; what a device has written is written back first.
+  //
+  // Errors    unsupported         the pool has no device
+  //           busy                a host write guard is open; not there after the timeout (the copy goes on)
+  //           capacity_exhausted  more than the budget less what is pinned and in use: says how many bytes
+  //           cancelled           it is not there, and the pool is gone
+  //           lease_expired, lease_revoked, io_error, unavailable  of the copy; the tensor is where it was
+  virtual Result<DeviceGuard> device_read(const DeviceGuardOptions& options = {}) = 0;
+  // As device_read(); from now on the device's bytes are newer than the host's.
+  virtual Result<DeviceGuard> device_write(const DeviceGuardOptions& options = {}) = 0;
+  // Waits until the host's bytes are as new as the device's. Errors  as read()
+  virtual Status write_back() = 0;
+  // Drops the replica in HBM, also where it is newer: the host's bytes count from now on. For what cannot be
+  // written back since its device or lease is lost.
+  // Errors    busy  a device guard is open, or it is pinned in hbm
+  virtual Status discard_hbm() = 0;
 
   // Moves all of the tensor (of a view: its base) there and keeps it; nests, with one unpin() each. Others make
   // room. Where it is there already it stays from now on, else once the handle is done. If the handle fails
   // nothing is pinned, those nested in it included. Errors    capacity_exhausted  with what is pinned already
   // more than the tier has: says how many bytes
   //           busy                pinned in the other tier, or sharing a granule with one that is
-  //           unsupported         nothing moves here, and it is not there already
+  //           unsupported         nothing moves here, and it is not there already; hbm without a device
+  //
+  // In hbm: the replica keeps its address, and is copied again whenever a host write guard was closed.
   virtual Result<std::shared_ptr<MoveHandle>> pin(Tier tier) = 0;
   // Errors    invalid_argument  it is not pinned
   virtual Status unpin() = 0;
-  // To DDR, this view's part only; others make room, the least used ones first.
-  virtual Result<std::shared_ptr<MoveHandle>> prefetch() = 0;
-  // As prefetch(), to either tier. What is used may be moved again later; what is pinned elsewhere stays.
-  // Errors    busy  pinned in the other tier;  unsupported  nothing moves here, and it is not there already
+  // To DDR, this view's part only; others make room, the least used ones first. To hbm: a replica of all of
+  // it, as device_read() makes it; the handle fails as that does.
+  virtual Result<std::shared_ptr<MoveHandle>> prefetch(Tier tier = Tier::ddr) = 0;
+  // As prefetch(), to any tier. What is used may be moved again later; what is pinned elsewhere stays. To ddr
+  // and cxl it also gives up the replica in HBM, once that is written back and no guard is open.
+  // Errors    busy  pinned in the other tier;  unsupported  nothing moves here, and it is not there already;
+  //           hbm without a device
   virtual Result<std::shared_ptr<MoveHandle>> move_to(Tier tier) = 0;
   virtual void advise(const TensorAdvice& advice) = 0;
 
@@ -214,6 +249,7 @@ struct TensorPoolStatistics {
   uint64_t copied_to_ddr_bytes = 0, copied_to_cxl_bytes = 0;  // by the pool's thread
   uint64_t copy_ns = 0;                                       // that it took, without waits for the budget
   uint64_t guards = 0, guard_waits = 0, guard_wait_ns = 0, guard_waits_given_up = 0;
+  HbmStatistics hbm = {};  // guards above are the host's
 };
 
 class TensorPool {
@@ -222,7 +258,8 @@ class TensorPool {
   // traded.
   //
   // Errors    invalid_argument, not_found, already_exists, lease_*, limit_exceeded, out_of_memory  as
-  //           Tiering::start and Tiering::make_range;  capacity_exhausted  less than a granule in all
+  //           Tiering::start and Tiering::make_range;  capacity_exhausted  less than a granule in all;
+  //           unavailable and others  of the device
   static Result<std::unique_ptr<TensorPool>> make(const TensorPoolOptions& options,
                                                   std::vector<std::shared_ptr<Lease>> leases);
   virtual ~TensorPool() = default;

@@ -1,0 +1,186 @@
+// Tier hbm of a pool: replicas of its tensors in a device's memory, under a budget of bytes.
+//
+// Place     core.h asks it where a guard, pin or move is of the device, and at each host guard; it asks nothing
+//           back. Its users are in device_uses.cc, whom it serves and who makes room in device_room.cc,
+//           allocations and copies in device_copies.cc.
+// Threads   Any, under mutex_. One thread of its own decides what to copy, evict and write back; the streams'
+//           threads finish copies. Order of locks: the core's, mutex_, then a MoveState's or a stream's.
+//           Nothing that waits, allocates or frees device memory does so under mutex_.
+//
+// Invariants
+//   H1  used_ is the sum over charged_: an entry is charged from before its memory is asked for until after it
+//       was freed, and used_ <= budget_. So room that is on its way to or from somebody is seen by all who
+//       look.
+//   H2  what is evicted is clean or stale, and no guard, waiting guard, pin or copy has it.
+//   H3  a replica is dirty only while no host write guard is open and the host's bytes are older; bytes go to
+//       the host only from a dirty one.
+//   H4  who is refused for want of room is so by what guards and pins keep, never by copies under way.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "libclient/placement/device_schedule.h"
+#include "libclient/placement/move_state.h"
+#include "libclient/placement/order.h"
+#include "terrace/tensor_device.h"
+
+namespace terrace::placement {
+
+// Of one tensor, for as long as it lives.
+struct HbmEntry {
+  enum class Phase : uint8_t {
+    absent,
+    preparing,  // its memory is being allocated
+    rising,     // copied up
+    resident,
+    sinking,  // written back
+    leaving,  // its memory is being freed
+  };
+  struct Waiter {  // a device guard that is not open yet
+    bool overwrite = false;
+    Status failed;
+  };
+
+  std::string words;  // for errors
+  std::span<std::byte> host;
+  uint32_t slot = 0;
+  // Under the tier's mutex:
+  Phase phase = Phase::absent;
+  std::shared_ptr<DeviceBuffer> buffer;
+  uint64_t host_version = 1;  // grows with each host write guard
+  uint64_t version = 0;       // of the host's bytes that the replica has
+  uint64_t up_failed = 0;     // at this host version: not tried again unasked
+  bool dirty = false;
+  bool to_leave = false;     // is written back to make room
+  bool sink_wanted = false;  // somebody waits for the write-back
+  bool wanted = false;       // is in wants_
+  bool gone = false;         // its tensor is
+  Status sink_error;         // of the last one
+  uint64_t sinks = 0;        // write-backs that ended, well or not
+  uint32_t readers = 0, writers = 0, host_writers = 0, host_waiters = 0, pins = 0;
+  std::vector<Waiter*> waiters;
+  std::vector<std::shared_ptr<MoveState>> moves, releases;
+  std::shared_ptr<MoveState> pin_move;
+  uint64_t last_use = 0, device_reads = 0, device_writes = 0;
+
+  uint64_t bytes() const { return host.size(); }
+  bool has_bytes() const { return phase == Phase::resident || phase == Phase::sinking; }
+  bool current() const { return has_bytes() && (dirty || version == host_version); }
+  bool in_use() const { return readers + writers > 0 || !waiters.empty(); }
+  bool copying() const { return phase != Phase::absent && phase != Phase::resident; }
+};
+
+class DeviceTier {
+ public:
+  using Entry = HbmEntry;
+
+  static Result<std::unique_ptr<DeviceTier>> make(std::shared_ptr<DeviceMemory> device, uint64_t budget_bytes,
+                                                  bool step_aware);
+  ~DeviceTier();  // no entry is left
+  // Nothing is brought any more, and who waits for that is told; what is dirty can still be written back.
+  void stop();
+
+  std::shared_ptr<Entry> add(std::string words, std::span<std::byte> host);
+  void retire(const std::shared_ptr<Entry>& entry);  // waits for its copies
+
+  // A host guard opens: waits for a write-back. Each that is well has its host_closed().
+  Status host_opens(Entry& entry, bool write);
+  void host_closed(Entry& entry, bool write);
+  Status discard(Entry& entry);
+
+  struct Opened {
+    std::shared_ptr<DeviceBuffer> buffer;
+    uint64_t ticket = 0;
+  };
+  Result<Opened> open(Entry& entry, bool write, const DeviceGuardOptions& options);
+  void close(Entry& entry, bool write, uint64_t ticket);
+
+  Result<std::shared_ptr<MoveState>> bring(Entry& entry);
+  Result<std::shared_ptr<MoveState>> pin(Entry& entry);
+  bool unpin(Entry& entry);  // false: it was not pinned
+  uint32_t pins(const Entry& entry) const;
+  // Done when the replica is given up.
+  Result<std::shared_ptr<MoveState>> release(Entry& entry);
+
+  void step();
+  HbmStatistics statistics() const;
+  void add_to(const Entry& entry, uint64_t bytes, TensorResidency& residency) const;
+  void add_to(const Entry& entry, TensorStatistics& statistics) const;
+  const DeviceInfo& info() const { return device_->info(); }
+
+ private:
+  enum class Outcome : uint8_t {
+    done,     // something was begun or ended: look again
+    waits,    // for room that is on its way
+    nothing,  // is to be done for it now
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  DeviceTier(std::shared_ptr<DeviceMemory> device, uint64_t budget, bool step_aware);
+  Status start();
+  void event();  // something that the thread or a waiter looks at has changed
+
+  Status wait_for_sink(Lock& lock, Entry& entry);
+
+  // device_uses.cc
+  void want(Entry& entry);
+  void end_want(Entry& entry, const Status& result);
+
+  // device_room.cc
+  void run();
+  bool look(Lock& lock);
+  bool serve_charged(Lock& lock);
+  Outcome serve_want(Lock& lock, Entry& entry);
+  Outcome bring_ahead(Lock& lock);
+  void plan_order();
+  std::vector<NextUse> next_uses() const;
+  bool evictable(const Entry& entry) const;
+  bool will_be_evictable(const Entry& entry) const;
+  std::vector<Entry*> victims(const std::vector<NextUse>& next) const;
+  // Begins to free at least `bytes`, of these in this order. Says `waits` where enough is on its way.
+  Outcome make_room(Lock& lock, uint64_t bytes, const std::vector<Entry*>& order);
+  Error short_of(const Entry& entry, uint64_t bytes) const;
+
+  // device_copies.cc
+  Outcome allocate_and_raise(Lock& lock, Entry& entry, bool upload);
+  Outcome device_is_short(Lock& lock, Entry& entry, Error refused);
+  bool begin_upload(Entry& entry, bool ahead);
+  bool begin_sink(Entry& entry);
+  Status uploaded(Entry& entry, Status copied, uint64_t version);
+  Status sunk(Entry& entry, Status copied);
+  void drop_buffer(Lock& lock, Entry& entry);
+  std::shared_ptr<DeviceBuffer> counted(Entry& entry, std::shared_ptr<DeviceBuffer> buffer);
+  void charge(Entry& entry);
+  void uncharge(Entry& entry);
+
+  const std::shared_ptr<DeviceMemory> device_;
+  const uint64_t budget_;
+  const bool step_aware_;
+  std::unique_ptr<DeviceStream> up_, down_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_, changed_;
+  uint64_t events_ = 0;
+  bool stopping_ = false, ended_ = false;
+  std::vector<std::shared_ptr<Entry>> entries_;  // by slot; null: free
+  std::vector<uint32_t> free_slots_;
+  std::vector<Entry*> charged_;
+  std::list<Entry*> wants_;  // in the order they were asked for
+  uint64_t used_ = 0, pinned_ = 0, clock_ = 0;
+  uint32_t ahead_under_way_ = 0;
+  OrderLearner learner_;
+  DeviceSchedule schedule_;
+  bool following_ = false, order_changed_ = false;
+  HbmStatistics counts_;  // only the counters
+  std::thread thread_;
+};
+
+}  // namespace terrace::placement
