@@ -222,3 +222,24 @@ TEST_CASE("pool files: a full disk is said, and the older file stands") {
   CHECK(read_file(path) == before);
   CHECK(disk.entries() == 1);
 }
+
+TEST_CASE("pool files: what a device wrote is exported, and it sees what was imported over it") {
+  const TemporaryDirectory directory("/var/tmp");
+  const auto device = take(DeviceMemory::make_emulated({.capacity_bytes = 16 * mib}));
+  Pools pools(8 * mib, 8 * mib, {.device = device});
+  auto tensor = pools.tensor("t", mib);
+  const auto on_device = [](const DeviceGuard& guard) {
+    return std::span<std::byte>(reinterpret_cast<std::byte*>(guard.address()), guard.bytes());
+  };
+  fill(on_device(take(tensor->device_write())), 1);
+  const std::string path = directory.file("m.safetensors");
+  const Tensors all = {tensor};
+  REQUIRE(export_safetensors(*pools.pool, all, path).ok());
+  fill(on_device(take(tensor->device_write())), 2);
+  PoolImportOptions over;
+  over.into_existing = true;
+  REQUIRE(import_safetensors(*pools.pool, path, over).ok());
+  CHECK(whole(on_device(take(tensor->device_read())), 1));
+  auto busy = take(tensor->device_read());
+  CHECK(import_safetensors(*pools.pool, path, over).error().code == ErrorCode::busy);
+}
