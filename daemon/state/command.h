@@ -109,8 +109,9 @@ struct Grant {
   uint64_t request_low = 0;
   uint64_t now_ns = 0;
   bool movable = false;
-  uint64_t wait_ns = 0;  // how long to queue for a full pool; 0: not at all
-  std::string agent;     // the host whose agent carves, fences and erases it; empty: this manager's machine
+  uint64_t wait_ns = 0;     // how long to queue for a full pool; 0: not at all
+  std::string agent;        // the host whose agent carves, fences and erases it; empty: this manager's machine
+  std::string device = {};  // serial of the only device that it may lie on; empty: as the pool's placement says
 };
 // Nobody waits for this grant any more: a waiting one leaves the queue, others are left alone.
 struct CancelGrant {

@@ -34,6 +34,13 @@ Status StateMachine::check_grant(const Grant& command, const PoolRow* pool) cons
                                                     format_duration(limits::ttl_ns_min) + " to " +
                                                     format_duration(limits::ttl_ns_max));
   }
+  if (!command.device.empty()) {
+    const DeviceRow* device = find_device(command.device);
+    if (device == nullptr || device->pool != pool->id)
+      return refused(ErrorCode::not_found, "device '" + command.device + "' is not in pool " + pool->name);
+    if (command.wait_ns != 0)
+      return refused(ErrorCode::invalid_argument, "a lease on a device of choice does not wait in the queue");
+  }
   if (command.wait_ns > limits::wait_ns_max) {
     return refused(ErrorCode::invalid_argument, "waiting " + format_duration(command.wait_ns) + " is beyond " +
                                                     format_duration(limits::wait_ns_max));
@@ -86,7 +93,7 @@ Step StateMachine::on(const Grant& command) {
   lease.movable = command.movable;
   if (Status status = check_quota(lease.tenant, lease.bytes, 1); !status.ok())
     return refuse(std::move(status).error());
-  auto extents = take_room(lease.pool, lease.tenant, granules);
+  auto extents = take_room(lease.pool, lease.tenant, granules, command.device);
   if (!extents.ok()) {
     if (command.wait_ns > 0 && extents.error().code == ErrorCode::capacity_exhausted)
       return enqueue(std::move(lease), command);
@@ -104,11 +111,12 @@ Step StateMachine::on(const Grant& command) {
   return step;
 }
 
-Result<std::vector<Extent>> StateMachine::take_room(PoolId pool, const std::string& tenant, uint64_t granules) {
+Result<std::vector<Extent>> StateMachine::take_room(PoolId pool, const std::string& tenant, uint64_t granules,
+                                                    const std::string& only) {
   const uint64_t bytes = granules * pool_granule_bytes(pool);
   TERRACE_RETURN_IF_ERROR(check_turn(pool, tenant, bytes));
   TERRACE_RETURN_IF_ERROR(check_reservations(pool, tenant, bytes));
-  return place(pool, granules);
+  return place(pool, granules, Windows::if_needed, only);
 }
 
 Step StateMachine::on(const CarveFinished& command) {

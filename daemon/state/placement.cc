@@ -70,12 +70,13 @@ std::vector<Extent> StateMachine::hold_window(PoolId pool) {
   return held;
 }
 
-Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules, Windows windows) {
+Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules, Windows windows,
+                                                const std::string& only) {
   std::vector<DeviceId> ids;
   Devices devices;
   uint64_t free = 0;
   for (const auto& [id, device] : devices_) {
-    if (device.pool != pool || !placeable(device)) continue;
+    if (device.pool != pool || !placeable(device) || (!only.empty() && device.serial != only)) continue;
     ids.push_back(id);
     devices.push_back(&free_.at(id));
     free += devices.back()->free_granules();
@@ -85,6 +86,10 @@ Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules, 
   const auto size_of = [granule_bytes](uint64_t count) {
     return format_size(count > UINT64_MAX / granule_bytes ? UINT64_MAX : count * granule_bytes);
   };
+  if (free < granules && !only.empty()) {
+    return exhausted("device " + only + " has " + size_of(free) + " to place on, " + size_of(granules) +
+                     " is needed; release leases on it, or end its drain");
+  }
   if (free < granules) {
     const PoolUse use = pool_use(pool);
     const uint64_t elsewhere = use.free_bytes - use.grantable_bytes;

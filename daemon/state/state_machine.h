@@ -206,12 +206,15 @@ class StateMachine {
   Status check_grant(const Grant& command, const PoolRow* pool) const;
   // Room for a new lease or a growth of `tenant`: nobody who waits is overtaken, reservations are kept.
   // Errors: capacity_exhausted, nothing taken.
-  Result<std::vector<Extent>> take_room(PoolId pool, const std::string& tenant, uint64_t granules);
+  // `only`: the serial of the one device that it may lie on; empty: any of the pool.
+  Result<std::vector<Extent>> take_room(PoolId pool, const std::string& tenant, uint64_t granules,
+                                        const std::string& only = {});
   // Takes `granules` out of the free indexes as the pool's placement says, on placeable devices only, outside
   // the window of a compaction unless nothing else is left (what leaves a window must never come back to it).
   // Errors: capacity_exhausted, nothing taken.
   enum class Windows { if_needed, never };
-  Result<std::vector<Extent>> place(PoolId pool, uint64_t granules, Windows windows = Windows::if_needed);
+  Result<std::vector<Extent>> place(PoolId pool, uint64_t granules, Windows windows = Windows::if_needed,
+                                    const std::string& only = {});
   std::vector<Extent> hold_window(PoolId pool);  // takes what is free in the pool's window
   void give_back(const std::vector<Extent>& extents);
 

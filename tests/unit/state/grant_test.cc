@@ -234,3 +234,26 @@ TEST_CASE("StateMachine: a mode that does not exist is refused") {
   asked.mode = static_cast<LeaseMode>(3);
   CHECK(code_of(m.apply(asked)) == ErrorCode::invalid_argument);
 }
+
+TEST_CASE("StateMachine: a grant on one device lies there, whatever the pool's placement prefers, or nowhere") {
+  Manager m({10, 4});
+  const auto on = [&m](const char* device, uint64_t granules) {
+    Grant request = m.request(granules * granule);
+    request.device = device;
+    return request;
+  };
+  const LeaseRow small = m.grant(on("emu:0", 2));  // linear alone would take the shorter run of emu:1
+  REQUIRE(small.extents.size() == 1);
+  CHECK(small.extents[0].device == m.machine.find_device("emu:0")->id);
+  CHECK(m.grant(on("emu:1", 4)).extents[0].device == m.machine.find_device("emu:1")->id);
+
+  const Step full = m.apply(on("emu:1", 1));  // the other device has room
+  CHECK(code_of(full) == ErrorCode::capacity_exhausted);
+  CHECK(full.reply.error().detail.find("device emu:1") != std::string::npos);
+  CHECK(code_of(m.apply(on("emu:2", 1))) == ErrorCode::not_found);
+  Grant waiting = on("emu:1", 1);
+  waiting.wait_ns = second;
+  CHECK(code_of(m.apply(waiting)) == ErrorCode::invalid_argument);
+  REQUIRE(m.apply(DrainDevice{"emu:0"}).reply.ok());
+  CHECK(code_of(m.apply(on("emu:0", 1))) == ErrorCode::capacity_exhausted);
+}
