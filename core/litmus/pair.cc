@@ -1,0 +1,109 @@
+#include "core/litmus/pair.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "core/base/clock.h"
+#include "core/litmus/cached_memory.h"
+#include "core/litmus/host_memory.h"
+#include "core/litmus/side.h"
+#include "core/os/fault_guard.h"
+
+namespace terrace::litmus {
+namespace {
+
+// The `last` or first CPU that this thread may use: far apart where CPUs are numbered by socket. Where it may
+// use only one, or none can be chosen, it runs wherever it runs.
+void pin_thread(bool last) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::pthread_getaffinity_np(::pthread_self(), sizeof allowed, &allowed) != 0) return;
+  int chosen = -1;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &allowed) && (last || chosen < 0)) chosen = cpu;
+  if (chosen < 0) return;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(chosen, &one);
+  (void)::pthread_setaffinity_np(::pthread_self(), sizeof one, &one);
+}
+
+struct Outcome {
+  std::optional<Result<Report>> report;  // empty: cut off by a fault
+};
+
+template <typename Memory>
+void play(Memory& memory, Region& region, const SideOptions& options, Outcome& outcome,
+          std::atomic<bool>& abandoned) {
+  pin_thread(options.role == Role::second);
+  Side<Memory> side(memory, region, options);
+  const bool whole = os::guarded([&] {
+    const Status joined = side.join();
+    outcome.report.emplace(joined.ok() ? side.run() : Result<Report>(joined.error()));
+  });
+  if (!whole) outcome.report.reset();
+  if (!outcome.report.has_value() || !outcome.report->ok()) abandoned = true;
+}
+
+template <typename MakeMemory>
+Result<Report> play_both(std::span<std::byte> first, std::span<std::byte> second, const PairOptions& options,
+                         MakeMemory make) {
+  std::atomic<bool> abandoned = false;
+  Outcome outcomes[2];
+  const auto side = [&](Role role, std::span<std::byte> view) {
+    auto& region = *reinterpret_cast<Region*>(view.data());
+    const auto memory = make(region, abandoned);
+    const SideOptions own{role, options.rounds, secure_random_u64() | 1};
+    play(*memory, region, own, outcomes[static_cast<size_t>(role)], abandoned);
+  };
+  std::thread one([&] { side(Role::first, first); });
+  std::thread two([&] { side(Role::second, second); });
+  one.join();
+  two.join();
+  for (const Outcome& outcome : outcomes)
+    if (!outcome.report.has_value())
+      return Error{
+          .code = ErrorCode::io_error,
+          .where = "litmus",
+          .detail = "the memory failed under an access (SIGBUS): its device went, or it was taken away"};
+  // Of two errors the one that came first: the other side only heard of it.
+  for (const Outcome& outcome : outcomes)
+    if (!outcome.report->ok() && outcome.report->error().code != ErrorCode::unavailable)
+      return outcome.report->error();
+  for (const Outcome& outcome : outcomes)
+    if (!outcome.report->ok()) return outcome.report->error();
+  return std::move(*outcomes[0].report);
+}
+
+bool usable(std::span<std::byte> view) {
+  return view.size() >= region_bytes && reinterpret_cast<uintptr_t>(view.data()) % 64 == 0;
+}
+
+}  // namespace
+
+Result<Report> run_pair(std::span<std::byte> first, std::span<std::byte> second, const PairOptions& options) {
+  if (!usable(first) || !usable(second) || options.rounds == 0 || options.rounds > rounds_max) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "litmus",
+                 .detail = "a litmus run takes 1 to " + std::to_string(rounds_max) +
+                           " rounds, and two views of " + std::to_string(region_bytes) + " bytes each"};
+  }
+  const uint64_t began_ns = SystemClock().now_ns();
+  Result<Report> report =
+      options.cached ? play_both(first, second, options,
+                                 [&](Region& region, const std::atomic<bool>& abandoned) {
+                                   return std::make_unique<CachedMemory>(
+                                       region, HostMemory(options.patience_ns, &abandoned));
+                                 })
+                     : play_both(first, second, options, [&](Region&, const std::atomic<bool>& abandoned) {
+                         return std::make_unique<HostMemory>(options.patience_ns, &abandoned);
+                       });
+  if (report.ok()) report->took_ns = SystemClock().now_ns() - began_ns;
+  return report;
+}
+
+}  // namespace terrace::litmus
