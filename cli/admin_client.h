@@ -21,6 +21,7 @@
 namespace terrace::cli {
 
 struct Connection;
+struct LitmusStatus;  // cli/litmus.h
 
 // The socket that `context` means: --socket, else default_socket_path().
 std::string socket_path_of(const Context& context);
@@ -60,6 +61,10 @@ class AdminClient final : public LeaseClient {
   Result<PoolInfo> add_device(const std::string& pool, const std::string& serial);
   Result<std::vector<PoolInfo>> pools();
   Status delete_pool(const std::string& name);
+  // admin_litmus_calls.cc. Looks at a device now (rounds of each shape; 0: the usual number), or tells of the
+  // last look at each since the manager's start.
+  Result<LitmusStatus> litmus(const std::string& serial, uint32_t rounds);
+  Result<std::vector<LitmusStatus>> litmus_runs();
   // Begins a compaction for a free run of `run_bytes`; 0 bytes: reports. timeout_ns 0: the daemon's hour.
   Result<CompactionStatus> compact(const std::string& pool, uint64_t run_bytes, uint64_t timeout_ns);
   Status end_compaction(const std::string& pool);

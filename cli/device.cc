@@ -1,4 +1,5 @@
-// `terrace device list|show|adopt|drain|undrain|fail|remove`; `online` and `offline` are in system_ram.cc.
+// `terrace device list|show|adopt|drain|undrain|fail|remove`; `online` and `offline` are in system_ram.cc,
+// `litmus` in litmus.cc.
 #include <algorithm>
 #include <memory>
 
@@ -8,6 +9,7 @@
 #include "cli/confirm.h"
 #include "cli/describe.h"
 #include "cli/describe_inventory.h"
+#include "cli/litmus.h"
 #include "cli/system_ram.h"
 
 namespace terrace::cli {
@@ -285,6 +287,7 @@ void add_device_verbs(CLI::App& app, Context& context) {
   remove->add_flag("--yes", arguments->yes, "Do not ask");
   on_verb(*remove, context, [&context, arguments] { return remove_device(context, *arguments); });
 
+  add_litmus_verb(*device, context);
   add_system_ram_verbs(*device, context);
 }
 

@@ -6,6 +6,7 @@
 #include "cli/adopt.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
+#include "cli/litmus.h"
 #include "cli/pool_verbs.h"
 #include "cli/system_ram.h"
 
@@ -90,16 +91,26 @@ void add_coherence_option(CLI::App& verb, PoolArguments& arguments, bool require
       ->required(required);
 }
 
+// Of a pool that is coherent on the operator's word: what speaks for that is said as well.
+void print_pool(const Context& context, AdminClient& client, const PoolInfo& pool, const std::string& text) {
+  const bool coherent = pool.coherence == MemoryCoherence::coherent;
+  const auto unknown = coherent ? not_known_coherent(client, pool.name) : std::vector<std::string>{};
+  if (!context.json) {
+    print_text(text + say_not_known_coherent(unknown));
+    return;
+  }
+  nlohmann::json document{{"pool", to_json(pool)}};
+  if (coherent) document["not_known_coherent"] = unknown;
+  print_json(document);
+}
+
 Status set_pool(const Context& context, const PoolArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool,
                            client->set_pool_coherence(arguments.pool.name, coherence_of(arguments)));
-  if (context.json) {
-    print_json({{"pool", to_json(pool)}});
-  } else {
-    print_text("pool " + printable(pool.name) + ": coherence " +
-               std::string(memory_coherence_name(pool.coherence)) + "\n");
-  }
+  print_pool(context, *client, pool,
+             "pool " + printable(pool.name) + ": coherence " +
+                 std::string(memory_coherence_name(pool.coherence)) + "\n");
   return {};
 }
 
@@ -126,11 +137,7 @@ Status create_pool(const Context& context, PoolArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   if (arguments.system_ram) return create_system_ram_pool(context, *client, arguments.pool, arguments.yes);
   TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, compose_region_and_pool(context, *client, arguments));
-  if (context.json) {
-    print_json({{"pool", to_json(pool)}});
-  } else {
-    print_text(pool_table({pool}) + cost_of_regions(*client, arguments.pool));
-  }
+  print_pool(context, *client, pool, pool_table({pool}) + cost_of_regions(*client, arguments.pool));
   return {};
 }
 
@@ -139,11 +146,7 @@ Status add_device(const Context& context, const PoolArguments& arguments) {
   if (arguments.adopt)
     TERRACE_RETURN_IF_ERROR(adopt_devices(context, *client, {arguments.serial}, arguments.yes));
   TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, client->add_device(arguments.pool.name, arguments.serial));
-  if (context.json) {
-    print_json({{"pool", to_json(pool)}});
-  } else {
-    print_text(pool_table({pool}));
-  }
+  print_pool(context, *client, pool, pool_table({pool}));
   return {};
 }
 

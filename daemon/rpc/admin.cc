@@ -118,6 +118,7 @@ void AdminServer::check_objects(std::vector<std::string>& problems) {
     sizes.erase(lease.object);
     sizes.erase(lease.next_object);
   }
+  for (const auto& [serial, object] : service().litmus_runs().under_way()) sizes.erase(object);
   for (const auto& [name, bytes] : sizes) problems.push_back("object " + name + " belongs to no lease");
 }
 

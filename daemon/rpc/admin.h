@@ -2,19 +2,20 @@
 // checks. Whoever has this capability is an administrator: Gateway.openAdmin decides that once.
 //
 // Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
-//           checks, admin_devices.cc, admin_hosts.cc, admin_pools.cc, admin_leases.cc and admin_policy.cc the
-//           rest.
+//           checks, admin_devices.cc, admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc and
+//           admin_policy.cc the rest.
 // Threads   The event loop's thread only.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "core/schema/litmus.capnp.h"
 #include "daemon/rpc/calls.h"
 
 namespace terrace::daemon {
 
-class AdminServer final : public rpc::Admin::Server {
+class AdminServer final : public rpc::LitmusAdmin::Server {
  public:
   explicit AdminServer(kj::Own<Connection> connection) : connection_(kj::mv(connection)) {}
 
@@ -35,6 +36,9 @@ class AdminServer final : public rpc::Admin::Server {
   kj::Promise<void> destroyRegion(DestroyRegionContext context) override;
   kj::Promise<void> online(OnlineContext context) override;
   kj::Promise<void> offline(OfflineContext context) override;
+
+  kj::Promise<void> lookAt(LookAtContext context) override;
+  kj::Promise<void> looked(LookedContext context) override;
 
   kj::Promise<void> hosts(HostsContext context) override;
 
@@ -91,6 +95,14 @@ class AdminServer final : public rpc::Admin::Server {
     });
   }
 
+  // A command whose reply is the pool's row.
+  template <typename Context>
+  kj::Promise<void> pool_command(Context context, Command request) {
+    return command(context, std::move(request), [this](Context& c, Reply& reply) {
+      write_pool(c.getResults().initPool(), std::get<PoolReply>(reply).pool, service());
+    });
+  }
+
   void write_status(rpc::ServerInfo::Builder out);
   void write_devices(DevicesContext& context, const std::vector<SeenDevice>& seen);
   static Error unknown_device(const std::string& serial);
@@ -100,6 +112,10 @@ class AdminServer final : public rpc::Admin::Server {
   template <typename Context, typename Change, typename Answer>
   kj::Promise<void> change_hardware(Context context, Change change, Answer answer);
   void check_objects(std::vector<std::string>& problems);
+  // Lets `request` in once litmus runs of `serials` have let them into a coherent pool.
+  template <typename Context>
+  kj::Promise<void> command_of_coherent(Context context, std::vector<std::string> serials,
+                                        const std::string& pool, Command request);
 
   kj::Own<Connection> connection_;
 };

@@ -153,8 +153,14 @@ kj::Promise<void> AdminServer::failDevice(FailDeviceContext context) {
 
 kj::Promise<void> AdminServer::removeDevice(RemoveDeviceContext context) {
   const auto params = context.getParams();
-  return command(context, RemoveDevice{read_text(params.getSerial()), params.getForgetQuarantined()},
-                 [](RemoveDeviceContext&, Reply&) {});
+  const RemoveDevice request{read_text(params.getSerial()), params.getForgetQuarantined()};
+  if (const Status status = service().litmus_runs().may_change(request.serial); !status.ok()) {
+    refuse(context, status.error());
+    return kj::READY_NOW;
+  }
+  return command(context, request, [this, serial = request.serial](RemoveDeviceContext&, Reply&) {
+    service().litmus_runs().forget(serial);
+  });
 }
 
 Error AdminServer::unknown_device(const std::string& serial) {

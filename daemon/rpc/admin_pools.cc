@@ -4,6 +4,24 @@
 
 namespace terrace::daemon {
 
+// What is said of a pool's memory is looked at before anything of it is granted.
+template <typename Context>
+kj::Promise<void> AdminServer::command_of_coherent(Context context, std::vector<std::string> serials,
+                                                   const std::string& pool, Command request) {
+  KJ_IF_MAYBE (slot, daemon::admit(*connection_, context)) {
+    return service()
+        .litmus_runs()
+        .admit(std::move(serials), shown(pool), connection_->actor())
+        .attach(kj::mv(*slot))
+        .then([this, context, request = std::move(request)](Status looked) mutable -> kj::Promise<void> {
+          if (looked.ok()) return pool_command(context, std::move(request));
+          refuse(context, looked.error());
+          return kj::READY_NOW;
+        });
+  }
+  return kj::READY_NOW;
+}
+
 kj::Promise<void> AdminServer::createPool(CreatePoolContext context) {
   const auto params = context.getParams();
   CreatePool create;
@@ -12,25 +30,39 @@ kj::Promise<void> AdminServer::createPool(CreatePoolContext context) {
   create.stripe_bytes = params.getStripeBytes();
   create.coherence = read_coherence(params.getCoherence());
   for (const auto serial : params.getDevices()) create.device_serials.push_back(read_text(serial));
-  return command(context, std::move(create), [this](CreatePoolContext& c, Reply& reply) {
-    write_pool(c.getResults().initPool(), std::get<PoolReply>(reply).pool, service());
-  });
+  for (const std::string& serial : create.device_serials) {
+    if (const Status status = service().litmus_runs().may_change(serial); !status.ok()) {
+      refuse(context, status.error());
+      return kj::READY_NOW;
+    }
+  }
+  if (create.coherence != PoolCoherence::coherent) return pool_command(context, std::move(create));
+  return command_of_coherent(context, create.device_serials, create.name, create);
 }
 
 kj::Promise<void> AdminServer::setPoolCoherence(SetPoolCoherenceContext context) {
   const auto params = context.getParams();
   const SetPoolCoherence request{read_text(params.getName()), read_coherence(params.getCoherence())};
-  return command(context, request, [this](SetPoolCoherenceContext& c, Reply& reply) {
-    write_pool(c.getResults().initPool(), std::get<PoolReply>(reply).pool, service());
-  });
+  const PoolRow* pool = state().find_pool(request.pool);
+  if (pool != nullptr && request.coherence == PoolCoherence::coherent) {
+    if (const Status status = service().litmus_runs().may_be_coherent(*pool); !status.ok()) {
+      refuse(context, status.error());
+      return kj::READY_NOW;
+    }
+  }
+  return pool_command(context, request);
 }
 
 kj::Promise<void> AdminServer::addDevice(AddDeviceContext context) {
   const auto params = context.getParams();
-  return command(context, AddDevice{read_text(params.getPool()), read_text(params.getSerial())},
-                 [this](AddDeviceContext& c, Reply& reply) {
-                   write_pool(c.getResults().initPool(), std::get<PoolReply>(reply).pool, service());
-                 });
+  const AddDevice request{read_text(params.getPool()), read_text(params.getSerial())};
+  if (const Status status = service().litmus_runs().may_change(request.serial); !status.ok()) {
+    refuse(context, status.error());
+    return kj::READY_NOW;
+  }
+  const PoolRow* pool = state().find_pool(request.pool);
+  if (pool == nullptr || pool->coherence != PoolCoherence::coherent) return pool_command(context, request);
+  return command_of_coherent(context, {request.serial}, request.pool, request);
 }
 
 kj::Promise<void> AdminServer::pools(PoolsContext context) {

@@ -13,6 +13,7 @@ Service::Service(Engine& engine, ServiceOptions options)
       options_(std::move(options)),
       started_ns_(engine.now_ns()),
       waiting_grants_(engine),
+      litmus_runs_(engine, {options_.host, options_.object_directory}),
       tasks_(*this) {
   engine_.set_notifier(this);
 }

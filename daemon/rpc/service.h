@@ -19,6 +19,7 @@
 #include "core/base/limits.h"
 #include "daemon/event_loop/engine.h"
 #include "daemon/rpc/holders.h"
+#include "daemon/rpc/litmus_runs.h"
 #include "daemon/rpc/peers.h"
 #include "daemon/rpc/waiting_grants.h"
 
@@ -119,6 +120,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   // Locks as long as the service lives: for destructors of what a cut-off call owns, which may run after that.
   std::weak_ptr<Service*> handle() const { return self_; }
   WaitingGrants& waiting_grants() { return waiting_grants_; }
+  LitmusRuns& litmus_runs() { return litmus_runs_; }
   // For what a peer left behind: nobody waits for the outcome.
   void submit_unasked(Command command, Actor actor);
 
@@ -148,6 +150,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   Holders holders_;
   std::unordered_map<LeaseId, const HolderListener*> moving_;
   WaitingGrants waiting_grants_;
+  LitmusRuns litmus_runs_;
   std::unordered_map<uint64_t, ReportedUsage> usage_;
   std::unordered_map<PoolId, FreeClasses> free_classes_;
   kj::TaskSet tasks_;
