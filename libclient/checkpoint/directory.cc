@@ -171,7 +171,7 @@ Result<CheckpointInfo> Directory::export_some(const Manifest& manifest, const st
   const std::string path = file_of(manifest.name);
   TERRACE_ASSIGN_OR_RETURN(const SafetensorsFile data, checkpoint::open_data(path, manifest));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<SafetensorsEntry> entries,
-                           choose_entries(data.index, path, options.tensors, where));
+                           choose_checked(data, path, manifest, options.tensors));
   CheckpointInfo info = info_of(manifest);
   info.tensors = entries.size();
   info.tensor_bytes = 0;

@@ -87,7 +87,7 @@ Error lost(const std::string& path) {
 Result<PoolImport> restore_some(const SafetensorsFile& file, const std::string& path, const Manifest& manifest,
                                 TensorPool& pool, const PoolImportOptions& options) {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<SafetensorsEntry> entries,
-                           choose_entries(file.index, path, options.tensors, where));
+                           choose_checked(file, path, manifest, options.tensors));
   PoolImport result;
   TERRACE_ASSIGN_OR_RETURN(result.tensors, tensors_for(pool, path, entries, options));
   result.metadata = file.index.metadata;

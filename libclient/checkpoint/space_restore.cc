@@ -106,7 +106,7 @@ Result<SpaceImport> restore(const std::string& path, const Manifest& manifest, T
                             const SpaceImportOptions& options) try {
   TERRACE_ASSIGN_OR_RETURN(const SafetensorsFile file, open_data(path, manifest));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<SafetensorsEntry> entries,
-                           choose_entries(file.index, path, options.tensors, where));
+                           choose_checked(file, path, manifest, options.tensors));
   Slots slots(space, options);
   for (const SafetensorsEntry& entry : entries) TERRACE_RETURN_IF_ERROR(slots.add(path, entry));
   TERRACE_ASSIGN_OR_RETURN(

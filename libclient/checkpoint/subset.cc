@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libclient/checkpoint/chunks.h"
+#include "libclient/io/pool_transfer.h"
 #include "libclient/io/replace_file.h"
 #include "libclient/io/transfer.h"
 
@@ -39,6 +40,15 @@ Status for_each_piece(std::span<const SafetensorsEntry> entries, uint64_t begin,
 }
 
 }  // namespace
+
+Result<std::vector<SafetensorsEntry>> choose_checked(const SafetensorsFile& file, const std::string& path,
+                                                     const Manifest& manifest,
+                                                     const std::vector<std::string>& names) {
+  auto chosen = choose_entries(file.index, path, names, "checkpoint");
+  if (chosen.ok()) return chosen;
+  const auto header = read_some(file, path, manifest, {}, {}, {});
+  return header.ok() ? std::move(chosen) : Result<std::vector<SafetensorsEntry>>(header.error());
+}
 
 Error damaged_chunk(const std::string& path, const Manifest& manifest, uint64_t number) {
   const uint64_t begin = number * manifest.chunk_bytes;

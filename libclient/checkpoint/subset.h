@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/os/block_io.h"
 #include "libclient/checkpoint/manifest.h"
@@ -25,6 +26,12 @@ using UsePiece = std::function<Status(size_t index, uint64_t offset, std::span<c
 Result<BlockIoReport> read_some(const SafetensorsFile& file, const std::string& path, const Manifest& manifest,
                                 std::span<const SafetensorsEntry> entries, const TransferOptions& options,
                                 const UsePiece& use);
+
+// As choose_entries; where names are missing the header is compared with its checksums first, since it may be
+// damage that they are. Errors: corrupt, and those of both.
+Result<std::vector<SafetensorsEntry>> choose_checked(const SafetensorsFile& file, const std::string& path,
+                                                     const Manifest& manifest,
+                                                     const std::vector<std::string>& names);
 
 // That chunk of the file is not what it was. `path` names the file.
 Error damaged_chunk(const std::string& path, const Manifest& manifest, uint64_t number);

@@ -23,7 +23,7 @@ SEED = 20261122
 
 class CheckpointTest(unittest.TestCase):
     def setUp(self):
-        self.t = Harness(devices={"a": "512M"}, name="checkpoint")
+        self.t = Harness(devices={"a": "1G"}, name="checkpoint")
         self.addCleanup(self.t.close)
         self.t.start()
         self.t.create_pool("p")
@@ -38,9 +38,14 @@ class CheckpointTest(unittest.TestCase):
         return self.t.cli("checkpoint", *arguments, "--dir", self.directory, check=check, json=json)
 
     def train(self, first):
-        trainer = self.t.popen(self.program, "train", self.socket, self.directory, str(first),
+        return self.start("train", str(first))
+
+    def start(self, verb, what):
+        """The program, whose lines say how far it is; it waits for lines where it says "middle"."""
+        trainer = self.t.popen(self.program, verb, self.socket, self.directory, what, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, text=True)
         self.addCleanup(trainer.stdout.close)
+        self.addCleanup(trainer.stdin.close)
         self.addCleanup(trainer.wait)
         self.addCleanup(trainer.kill)
         return trainer
@@ -90,6 +95,25 @@ class CheckpointTest(unittest.TestCase):
             self.assertTrue(self.checkpoint("verify", name).json["equal"])
             self.assertEqual(self.look(name), "step " + name.split("-")[1])
             self.release_all()
+
+    def test_one_name_by_two_processes_at_once(self):
+        writer = self.start("hold", "1")
+        self.assertEqual([writer.stdout.readline() for _ in range(2)], ["begun step-1\n", "middle step-1\n"])
+        refused = self.t.run(self.program, "train", self.socket, self.directory, "1", check=1)
+        self.assertRegex(refused.out, "^error checkpoint 'step-1' is being written in .*checkpoints .busy")
+        said = self.checkpoint("list").json
+        self.assertEqual((said["checkpoints"], said["being_written"], said["half_written_removed"]), ([], 1, 0))
+        self.checkpoint("verify", "step-1", check=3)
+        self.checkpoint("delete", "step-1", check=3)
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+        self.assertEqual(writer.stdout.readline(), "done step-1\n")
+        refused = self.t.run(self.program, "train", self.socket, self.directory, "1", check=1)
+        self.assertIn("already_exists", refused.out)
+        writer.kill()
+        writer.wait()
+        self.release_all()
+        self.assertEqual(self.look("step-1"), "step 1")
 
     def test_verbs(self):
         model = self.disk / "model.safetensors"

@@ -1,14 +1,17 @@
 // For checkpoint_test.py: a process that trains and checkpoints, and one that looks at what came of it.
 //
 //   checkpoint_trainer train SOCKET DIR FIRST   checkpoints step-FIRST, step-FIRST+1, ... until it is killed;
-//   prints
-//                                               "begun NAME" and "done NAME"
+//                                               prints "begun NAME" and "done NAME"
+//   checkpoint_trainer hold SOCKET DIR FIRST    the same, but stops in the middle of each, says "middle NAME"
+//                                               and waits for a line
 //   checkpoint_trainer look SOCKET DIR NAME     prints the step that all tensors are of, or "torn"
+//   checkpoint_trainer peer SOCKET DIR NAME     the same, but stops in the middle of the restore as hold does
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/units.h"
@@ -50,7 +53,13 @@ void say(const char* what, const std::string& name) {
   std::fflush(stdout);
 }
 
-[[noreturn]] void train(const std::string& socket, const std::string& path, uint64_t step) {
+// Says that it is in the middle, and waits for a line.
+void wait_in_the_middle(const std::string& name) {
+  say("middle", name);
+  for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
+}
+
+[[noreturn]] void train(const std::string& socket, const std::string& path, uint64_t step, bool hold) {
   Memory memory(socket, 16 * mib, 320 * mib);
   std::vector<std::shared_ptr<Tensor>> tensors;
   for (uint32_t i = 0; i < tensor_count; ++i)
@@ -67,7 +76,10 @@ void say(const char* what, const std::string& name) {
     store(step);
     const std::string name = "step-" + std::to_string(step);
     CheckpointOptions options;
-    options.progress = [](uint64_t, uint64_t) { ::usleep(20'000); };  // so that a kill finds it at work
+    options.progress = [&, once = false](uint64_t, uint64_t) mutable {
+      ::usleep(20'000);  // so that a kill finds it at work
+      if (hold && !std::exchange(once, true)) wait_in_the_middle(name);
+    };
     const auto write = must(directory->checkpoint(name, *memory.pool, tensors, options));
     say("begun", name);
     while (!write->done()) store(1'000'000 + step);
@@ -76,9 +88,14 @@ void say(const char* what, const std::string& name) {
   }
 }
 
-int look(const std::string& socket, const std::string& path, const std::string& name) {
+int look(const std::string& socket, const std::string& path, const std::string& name, bool hold) {
   Memory memory(socket, 0, 160 * mib);
-  const PoolImport back = must(must(CheckpointDirectory::open(path, false))->restore(name, *memory.pool));
+  PoolImportOptions options;
+  options.progress = [&, once = false](uint64_t, uint64_t) mutable {
+    if (hold && !std::exchange(once, true)) wait_in_the_middle(name);
+  };
+  const PoolImport back =
+      must(must(CheckpointDirectory::open(path, false))->restore(name, *memory.pool, options));
   const uint64_t step = *reinterpret_cast<const uint64_t*>(back.tensors[0]->data());
   for (const auto& tensor : back.tensors) {
     const auto* words = reinterpret_cast<const uint64_t*>(tensor->data());
@@ -96,6 +113,7 @@ int look(const std::string& socket, const std::string& path, const std::string& 
 
 int main(int argc, char** argv) {
   if (argc != 5) return 2;
-  if (std::string(argv[1]) == "look") return look(argv[2], argv[3], argv[4]);
-  train(argv[2], argv[3], std::strtoull(argv[4], nullptr, 10));
+  const std::string verb = argv[1];
+  if (verb == "look" || verb == "peer") return look(argv[2], argv[3], argv[4], verb == "peer");
+  train(argv[2], argv[3], std::strtoull(argv[4], nullptr, 10), verb == "hold");
 }
