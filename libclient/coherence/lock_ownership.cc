@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "core/base/unique_fd.h"
+#include "terrace/host_ownership.h"
 #include "terrace/tensor_space.h"
 
 namespace terrace {
@@ -45,8 +46,18 @@ class LockOwnership final : public OwnershipSource {
                      .detail = "part " + std::to_string(part) + " has an owner that lives"};
       return os_error(errno, "ownership_by_locks", "cannot lock part " + std::to_string(part));
     }
+    const uint64_t last = last_epoch();
+    if (last >= host_epochs_from) {
+      lock.l_type = F_UNLCK;
+      (void)::fcntl(file_.get(), F_OFD_SETLK, &lock);
+      return Error{.code = ErrorCode::permission_denied,
+                   .where = "ownership_by_locks",
+                   .detail = "part " + std::to_string(part) +
+                             " had an owner by host (ownership_by_host_ranges): all holders of a space use the "
+                             "same kind of source; format it anew to change that"};
+    }
     held_.insert(part);
-    return last_epoch() + 1;
+    return last + 1;
   }
 
   // A forked child has the same description: what it unlocked would be lost to its parent.

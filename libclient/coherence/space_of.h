@@ -9,6 +9,7 @@
 #include <shared_mutex>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "core/base/crc32c.h"
 #include "libclient/coherence/space_base.h"
@@ -33,33 +34,38 @@ class SpaceOf final : public SpaceBase {
     options_.ownership->release(part);
   }
 
-  // Errors: busy.
+  // Errors: as TensorSpace::attach.
   Status claim() {
     if (options_.ownership == nullptr || !options_.own_a_part) return {};
-    const uint32_t first = options_.part.value_or(0);
-    if (first >= core_.geometry().parts)
-      return Error{.code = ErrorCode::invalid_argument,
-                   .where = "TensorSpace::attach",
-                   .detail = "tensor space: it has " + std::to_string(core_.geometry().parts) + " parts"};
-    const uint32_t end = options_.part ? first + 1 : core_.geometry().parts;
-    std::string why;  // of the last one
-    for (uint32_t part = first; part < end; ++part) {
-      const Result<uint64_t> epoch = options_.ownership->claim(part, [this, part] { return last_epoch(part); });
-      if (!epoch.ok() && epoch.error().code != ErrorCode::busy) return epoch.error();
-      if (!epoch.ok()) {
-        why = epoch.error().detail;
-        continue;
+    if (options_.part && *options_.part >= core_.geometry().parts)
+      return no_part(ErrorCode::invalid_argument,
+                     "it has " + std::to_string(core_.geometry().parts) + " parts");
+    std::string why;  // the last one was busy
+    std::optional<Error> refused;
+    for (const uint32_t part : parts_to_try()) {
+      const Result<uint64_t> epoch =
+          options_.ownership->claim_after(part, [this, part] { return last_owner(part); });
+      if (epoch.ok()) {
+        core_.become_owner(part, *epoch, options_.host);
+        return {};
       }
-      core_.become_owner(part, *epoch, options_.host);
-      return {};
+      const ErrorCode code = epoch.error().code;
+      if (code == ErrorCode::busy)
+        why = epoch.error().detail;
+      else if (code != ErrorCode::permission_denied && code != ErrorCode::limit_exceeded)
+        return epoch.error();  // not of this part alone
+      else if (!refused)
+        refused = epoch.error();
     }
-    return Error{.code = ErrorCode::busy,
-                 .where = "TensorSpace::attach",
-                 .detail = "tensor space: " +
-                           (options_.part ? "part " + std::to_string(first) + " cannot be had"
-                                          : "none of " + std::to_string(end) + " parts can be had") +
-                           (why.empty() ? "" : " (" + why + ")") +
-                           "; attach without ownership to read only, or format it with more parts"};
+    if (refused) return *refused;
+    const std::string because = why.empty() ? "" : " (" + why + ")";
+    if (options_.part)
+      return no_part(ErrorCode::busy, "part " + std::to_string(*options_.part) + " cannot be had" + because +
+                                          "; let any part do, or attach without ownership to read only");
+    return no_part(ErrorCode::busy, "none of " + std::to_string(core_.geometry().parts) + " parts can be had" +
+                                        because +
+                                        "; attach without ownership to read only, or have more parts: format "
+                                        "it anew, or end another holder");
   }
 
   std::optional<uint32_t> part() const override {
@@ -234,12 +240,27 @@ class SpaceOf final : public SpaceBase {
     };
   }
 
-  uint64_t last_epoch(uint32_t part) {
+  static Error no_part(ErrorCode code, const std::string& why) {
+    return Error{.code = code, .where = "TensorSpace::attach", .detail = "tensor space: " + why};
+  }
+
+  // First those whose owner did not give them back: if it is dead, what it left blocks others until then.
+  std::vector<uint32_t> parts_to_try() {
+    if (options_.part) return {*options_.part};
+    std::vector<uint32_t> parts, given_back;
+    for (uint32_t part = 0; part < core_.geometry().parts; ++part)
+      (last_owner(part).gave_back ? given_back : parts).push_back(part);
+    parts.insert(parts.end(), given_back.begin(), given_back.end());
+    return parts;
+  }
+
+  LastOwner last_owner(uint32_t part) {
     Memory memory;
     const layout::PartOwner* const owner = core_.geometry().owner(part);
     memory.invalidate(owner, sizeof *owner, coherence::Step::none);
     memory.load_barrier(coherence::Step::none);
-    return memory.load(&owner->epoch);
+    return {.epoch = memory.load(&owner->epoch),
+            .gave_back = memory.load(&owner->state) == static_cast<uint64_t>(layout::PartState::free)};
   }
 
   bool forked() const { return ::getpid() != process_; }

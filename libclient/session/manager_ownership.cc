@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "terrace/host_ownership.h"
 #include "terrace/session.h"
 #include "terrace/tensor_space.h"
 
@@ -40,6 +41,12 @@ class ManagerOwnership final : public OwnershipSource {
     // A part that had owners by other means is ahead of the manager once.
     if (const uint64_t last = last_epoch(); last >= epoch) {
       (void)lease_->release_part(part, epoch);
+      if (last >= host_epochs_from)
+        return Error{
+            ErrorCode::permission_denied, 0, where,
+            "part " + std::to_string(part) + " of lease " + std::to_string(lease_->id().value) +
+                " had an owner by host (ownership_by_host_ranges): all holders of a space use the same "
+                "kind of source; format it anew to change that"};
       TERRACE_ASSIGN_OR_RETURN(epoch, lease_->claim_part(part, last, draw_key()));
       if (last_epoch() != last) {
         (void)lease_->release_part(part, epoch);

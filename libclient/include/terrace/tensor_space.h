@@ -42,6 +42,12 @@ struct SpaceOptions {
   LeaseEpoch lease_epoch = {};  // of the lease that the memory belongs to
 };
 
+// What a part says of the last one who owned it.
+struct LastOwner {
+  uint64_t epoch = 0;      // 0: it never had one
+  bool gave_back = false;  // it left in order; else it lives, or died
+};
+
 // Who may own which part. A part has one owner at a time, each under a greater epoch than the one before.
 //
 // Threads   Any.
@@ -52,6 +58,10 @@ class OwnershipSource {
   // owner from the part; it is called when nobody else can become the owner any more.
   // Errors    busy  another holder owns it
   virtual Result<uint64_t> claim(uint32_t part, const std::function<uint64_t()>& last_epoch) = 0;
+  // The same, as TensorSpace::attach asks it, for a source that also heeds how the last owner left.
+  virtual Result<uint64_t> claim_after(uint32_t part, const std::function<LastOwner()>& last_owner) {
+    return claim(part, [&] { return last_owner().epoch; });
+  }
   virtual void release(uint32_t part) = 0;
   // Whether the owner under `epoch` can store nothing any more, and nothing of what it stored is still in a
   // cache of its host. false when in doubt.
@@ -187,8 +197,9 @@ struct AttachOptions {
   // false: `ownership` is only asked who is dead, so that a reader without a part is told at once that a writer
   // died over the only slot.
   bool own_a_part = true;
-  std::optional<uint32_t> part = std::nullopt;  // nothing: the first that can be had
-  uint64_t host = 0;                            // for people: who owns which part
+  // Nothing: the first that a dead owner left behind, or else the first that can be had.
+  std::optional<uint32_t> part = std::nullopt;
+  uint64_t host = 0;  // for people: who owns which part
 };
 
 struct CreateOptions {
@@ -207,8 +218,14 @@ class TensorSpace {
   static Status format(std::span<std::byte> memory, const SpaceOptions& options = {});
 
   // Errors    not_found, version_mismatch, corrupt  as CatalogReader::open
-  //           busy         all parts (or the one that is wanted) are owned by others
-  //           unsupported  a noncoherent space on a processor without cache-line write-back
+  //           busy               all parts (or the one that is wanted) are owned by others
+  //           invalid_argument   the space has no such part
+  //           unsupported        a noncoherent space on a processor without cache-line write-back
+  //           permission_denied, limit_exceeded  the source refuses the part, or each that nobody owns: its
+  //           last
+  //                              owner was by another kind of source, or its epochs are used up
+  //           others of the source's claim(), such as unavailable (the manager is away; `ownership` is of the
+  //                              process that forked this one), at the first part that answers so
   static Result<std::unique_ptr<TensorSpace>> attach(std::span<std::byte> memory, AttachOptions options = {});
 
   virtual ~TensorSpace() = default;  // gives the part back; pins and writes must be gone

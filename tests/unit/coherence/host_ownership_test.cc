@@ -2,11 +2,15 @@
 #include "terrace/host_ownership.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <thread>
 
 #include "core/base/unique_fd.h"
 #include "terrace/tensor_space.h"
@@ -23,7 +27,7 @@ bool says(const Error& error, std::string_view text) {
 
 // A file with a space of `parts` parts. Two hosts: their kernels' locks are different files.
 struct TwoHosts {
-  explicit TwoHosts(uint32_t parts = 4) {
+  TwoHosts() {
     for (UniqueFd& fd : locks) {
       fd.reset(::memfd_create("locks", MFD_CLOEXEC));
       REQUIRE(fd.valid());
@@ -38,22 +42,101 @@ struct TwoHosts {
   ~TwoHosts() { ::munmap(memory.data(), memory.size()); }
   TwoHosts(const TwoHosts&) = delete;
 
-  std::shared_ptr<OwnershipSource> source(uint32_t host) {
+  // On `machine`, which calls itself `host`.
+  std::shared_ptr<OwnershipSource> source(uint32_t machine, uint32_t host, bool restarted = false) {
+    const auto is_gone = [this](uint32_t other) {
+      ++asked;
+      return gone[other];
+    };
     const auto made = ownership_by_host_ranges(
-        locks[host].get(),
-        {.ranges = ranges, .host = host, .is_gone = [this](uint32_t other) { return gone[other]; }});
+        locks[machine].get(), {.ranges = ranges, .host = host, .is_gone = is_gone, .restarted = restarted});
     REQUIRE_MESSAGE(made.ok(), (made.ok() ? std::string() : made.error().to_string()));
     return *made;
   }
+  std::shared_ptr<OwnershipSource> source(uint32_t host) { return source(host, host); }
   Result<std::unique_ptr<TensorSpace>> attach(uint32_t host, std::optional<uint32_t> part = {}) {
     return TensorSpace::attach(memory, {.ownership = source(host), .part = part, .host = host});
   }
+  // A process of that host that owned the part, created "t" in it and was killed.
+  void leave_dead(uint32_t host, uint32_t part);
 
+  static constexpr uint32_t parts = 4;
   UniqueFd locks[2];
   std::span<std::byte> memory;
   std::vector<HostRange> ranges;
   bool gone[2] = {false, false};
+  int asked = 0;  // is_gone, so many times
 };
+
+// A process that runs until it is ended: by the test, or by the kernel when the test is gone.
+class Child {
+ public:
+  template <typename Work>
+  explicit Child(Work work) {
+    const pid_t parent = ::getpid();
+    pid_ = ::fork();
+    REQUIRE(pid_ >= 0);
+    if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    try {  // a check that fails must not go on as the test
+      if (::getppid() == parent) work();
+    } catch (...) {
+    }
+    ::_exit(1);
+  }
+  ~Child() { end(); }
+  Child(const Child&) = delete;
+  void end() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+void own_and_wait(TwoHosts& hosts, uint32_t host, uint32_t part, int ready) {
+  const auto space = hosts.attach(host, part);
+  const char answer = space.ok() && (*space)->create({.name = "t", .shape = {64}}).ok() ? 'y' : 'n';
+  (void)!::write(ready, &answer, 1);
+  for (;;) ::pause();
+}
+
+// Returns when it owns the part.
+std::unique_ptr<Child> start_owner(TwoHosts& hosts, uint32_t host, uint32_t part) {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const UniqueFd answers(ends[0]);
+  UniqueFd ready(ends[1]);
+  auto child = std::make_unique<Child>([&] { own_and_wait(hosts, host, part, ready.get()); });
+  ready.reset();  // a child that dies is an end of file, not a wait for ever
+  char answer = 0;
+  REQUIRE(::read(answers.get(), &answer, 1) == 1);
+  REQUIRE(answer == 'y');
+  return child;
+}
+
+void TwoHosts::leave_dead(uint32_t host, uint32_t part) {
+  start_owner(*this, host, part)->end();
+}
+
+// A "no" of is_gone is good for a moment.
+bool dead_in_time(OwnershipSource& source, uint32_t part, uint64_t epoch) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!source.is_dead(part, epoch)) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+constexpr unsigned number_begins = 26;  // above host and domain
+constexpr uint64_t number_max = (uint64_t{1} << 37) - 1;
+uint64_t number_of(uint64_t epoch) {
+  return epoch >> number_begins & number_max;
+}
 
 Error refused(std::vector<HostRange> ranges, uint32_t host) {
   const UniqueFd file(::memfd_create("space", MFD_CLOEXEC));
@@ -121,7 +204,8 @@ TEST_CASE("Host ranges: epochs grow over processes, and say which host it was") 
     CHECK(source->is_dead(3, *epoch));
     last = *epoch;
   }
-  CHECK(last == 3 * space_hosts_max + 1);
+  CHECK(last >= host_epochs_from);
+  CHECK(number_of(last) == 3);
 }
 
 TEST_CASE("Host ranges: who died on another host is not known before that host is gone") {
@@ -133,33 +217,104 @@ TEST_CASE("Host ranges: who died on another host is not known before that host i
   CHECK_FALSE(mine->is_dead(2, epoch));
   CHECK_FALSE(mine->is_dead(2, 0));
   hosts.gone[1] = true;
-  CHECK(mine->is_dead(2, epoch));
+  CHECK(dead_in_time(*mine, 2, epoch));
   CHECK_FALSE(mine->is_dead(2, 0));  // nobody's
+}
+
+TEST_CASE("Host ranges: who asks in a loop whether a host is gone does not ask the program each time") {
+  TwoHosts hosts;
+  const auto mine = hosts.source(0), theirs = hosts.source(1);
+  const uint64_t epoch = *theirs->claim(2, [] { return uint64_t{0}; });
+  const auto begun = std::chrono::steady_clock::now();
+  constexpr int looks = 20'000;
+  for (int look = 0; look < looks; ++look) REQUIRE_FALSE(mine->is_dead(2, epoch));
+  const auto took = std::chrono::steady_clock::now() - begun;
+  CHECK(hosts.asked >= 1);
+  CHECK(hosts.asked <= 1 + took / std::chrono::milliseconds(1));
+  CHECK(hosts.asked < looks);
 }
 
 TEST_CASE("Host ranges: a process that was killed leaves its part to the next one of its host") {
   TwoHosts hosts;
-  int ready[2];
-  REQUIRE(::pipe(ready) == 0);
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    const auto space = hosts.attach(1);
-    const char answer = space.ok() && (*space)->create({.name = "t", .shape = {64}}).ok() ? 'y' : 'n';
-    (void)!::write(ready[1], &answer, 1);
-    for (;;) ::pause();
-  }
-  char answer = 0;
-  REQUIRE(::read(ready[0], &answer, 1) == 1);
-  CHECK(answer == 'y');
+  const auto owner = start_owner(hosts, 1, 2);
   CHECK_FALSE(hosts.attach(1, 2).ok());
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
+  owner->end();
   const auto next = hosts.attach(1, 2);
   REQUIRE(next.ok());
   CHECK((*next)->open("t").ok());
-  ::close(ready[0]);
-  ::close(ready[1]);
+}
+
+TEST_CASE("Host ranges: what a killed process left is taken over before parts that nobody needs") {
+  TwoHosts hosts;
+  hosts.leave_dead(1, 3);  // part 2 was never owned
+  const auto first = hosts.attach(1);
+  REQUIRE(first.ok());
+  CHECK((*first)->part() == 3);
+  CHECK((*first)->open("t").ok());
+  const auto second = hosts.attach(1);
+  REQUIRE(second.ok());
+  CHECK((*second)->part() == 2);
+}
+
+TEST_CASE("Host ranges: one part that is refused does not keep the others of its host") {
+  TwoHosts hosts;
+  (void)hosts.attach(1, 2);
+  hosts.ranges = {{.host = 0, .first_part = 0, .parts = 1}, {.host = 1, .first_part = 1, .parts = 3}};
+  (void)hosts.attach(1, 1);
+  hosts.ranges = {{.host = 0, .first_part = 0, .parts = 3}, {.host = 1, .first_part = 3, .parts = 1}};
+  const auto a = hosts.attach(0);
+  REQUIRE(a.ok());
+  CHECK((*a)->part() == 0);
+  const auto refused = hosts.attach(0);  // parts 1 and 2 were host 1's; part 3 is
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == ErrorCode::permission_denied);
+  CHECK(says(refused.error(), "part 1 is host 0's here"));
+  hosts.ranges = {{.host = 0, .first_part = 1, .parts = 3}, {.host = 1, .first_part = 0, .parts = 1}};
+  const auto b = hosts.attach(0);  // 1 and 2 are refused
+  REQUIRE(b.ok());
+  CHECK((*b)->part() == 3);
+}
+
+TEST_CASE("Host ranges: two machines with one number find out, whoever comes second") {
+  TwoHosts hosts;
+  const auto options = [&](std::shared_ptr<OwnershipSource> source, std::optional<uint32_t> part = {}) {
+    return AttachOptions{.ownership = std::move(source), .part = part};
+  };
+  const auto first = TensorSpace::attach(hosts.memory, options(hosts.source(0, 0)));
+  REQUIRE(first.ok());
+  for (const std::optional<uint32_t> part : {std::optional<uint32_t>(), std::optional<uint32_t>(0)}) {
+    const auto twin = TensorSpace::attach(hosts.memory, options(hosts.source(1, 0), part));
+    REQUIRE_FALSE(twin.ok());
+    CHECK(twin.error().code == ErrorCode::already_exists);
+    CHECK(says(twin.error(), "part 0 is owned by a process that has the number of this host, 0"));
+    CHECK(says(twin.error(), "a number of its own"));
+  }
+}
+
+TEST_CASE("Host ranges: who has this host's number elsewhere is not said to be dead") {
+  TwoHosts hosts;
+  const auto mine = hosts.source(0), twin = hosts.source(1, 0), later = hosts.source(1, 0, true);
+  const uint64_t epoch = *mine->claim(0, [] { return uint64_t{0}; });
+  CHECK_FALSE(twin->is_dead(0, epoch));
+  CHECK(later->is_dead(0, epoch));  // it knows that this was before a restart
+  CHECK(*twin->claim(1, [] { return uint64_t{0}; }) != *mine->claim(1, [] { return uint64_t{0}; }));
+}
+
+TEST_CASE("Host ranges: what a host owned before it was restarted is had again once it says so") {
+  TwoHosts hosts;
+  hosts.leave_dead(0, 1);
+  const auto unsaid = TensorSpace::attach(hosts.memory, {.ownership = hosts.source(1, 0)});
+  REQUIRE_FALSE(unsaid.ok());
+  CHECK(says(unsaid.error(), "HostOwnershipOptions::restarted"));
+  {
+    const auto said = TensorSpace::attach(hosts.memory, {.ownership = hosts.source(1, 0, true)});
+    REQUIRE(said.ok());
+    CHECK((*said)->part() == 1);
+    CHECK((*said)->open("t").ok());
+  }
+  // What was given back is anybody's who has the number.
+  const auto back = TensorSpace::attach(hosts.memory, {.ownership = hosts.source(0, 0), .part = 1});
+  CHECK(back.ok());
 }
 
 TEST_CASE("Host ranges: a part that another host had is refused until that host is gone") {
@@ -171,23 +326,47 @@ TEST_CASE("Host ranges: a part that another host had is refused until that host 
   CHECK(taken.error().code == ErrorCode::permission_denied);
   CHECK(says(taken.error(), "part 2 is host 0's here, but its last owner was a process of host 1"));
   CHECK(says(taken.error(), "ranges overlap"));
-  hosts.gone[1] = true;
+  hosts.gone[1] = true;  // a claim asks anew
   const auto inherited = hosts.attach(0, 2);
   CHECK(inherited.ok());
 }
 
-TEST_CASE(
-    "Host ranges: a part of another kind of source, and one without epochs left, are refused and let go") {
+TEST_CASE("Host ranges: a part of another kind of source is refused and let go") {
   TwoHosts hosts;
   const auto source = hosts.source(0);
-  const auto other_kind = source->claim(0, [] { return uint64_t{5}; });
-  REQUIRE_FALSE(other_kind.ok());
-  CHECK(other_kind.error().code == ErrorCode::permission_denied);
-  CHECK(says(other_kind.error(), "another kind of source (epoch 5)"));
-  const auto exhausted = source->claim(0, [] { return UINT64_MAX - space_hosts_max + 1; });
+  for (const uint64_t epoch : {uint64_t{1}, uint64_t{5}, uint64_t{64}, uint64_t{128}, uint64_t{130},
+                               uint64_t{1} << 48, host_epochs_from - 1}) {
+    const auto taken = source->claim(0, [&] { return epoch; });
+    REQUIRE_FALSE(taken.ok());
+    CHECK(taken.error().code == ErrorCode::permission_denied);
+    CHECK(says(taken.error(), "another kind of source (epoch " + std::to_string(epoch) + ")"));
+    CHECK_FALSE(source->is_dead(0, epoch));
+  }
+  CHECK(source->claim(0, [] { return uint64_t{0}; }).ok());
+}
+
+TEST_CASE("Host ranges: locks do not follow on hosts, in their own words") {
+  TwoHosts hosts;
+  (void)hosts.attach(0, 0);
+  const auto by_locks = *ownership_by_locks(hosts.locks[0].get());
+  for (int attempt = 0; attempt < 2; ++attempt) {  // the first one let the lock go
+    const auto taken = TensorSpace::attach(hosts.memory, {.ownership = by_locks, .part = 0});
+    REQUIRE_FALSE(taken.ok());
+    CHECK(taken.error().code == ErrorCode::permission_denied);
+    CHECK(says(taken.error(), "had an owner by host"));
+  }
+  CHECK(hosts.attach(0, 0).ok());
+}
+
+TEST_CASE("Host ranges: a part without epochs left is refused and let go") {
+  TwoHosts hosts;
+  const auto source = hosts.source(0);
+  const uint64_t none_left = *source->claim(0, [] { return uint64_t{0}; }) | number_max << number_begins;
+  source->release(0);
+  const auto exhausted = source->claim(0, [&] { return none_left; });
   REQUIRE_FALSE(exhausted.ok());
   CHECK(exhausted.error().code == ErrorCode::limit_exceeded);
-  const auto last = source->claim(0, [] { return UINT64_MAX - 2 * space_hosts_max + 1; });
-  REQUIRE(last.ok());  // neither refusal kept the part
-  CHECK(*last == UINT64_MAX - space_hosts_max + 1);
+  const auto last = source->claim(0, [&] { return none_left - (uint64_t{1} << number_begins); });
+  REQUIRE(last.ok());  // the refusal did not keep the part
+  CHECK(*last == none_left);
 }
