@@ -24,11 +24,16 @@ def finish(process):
     return process.returncode, json.loads(out.splitlines()[-1]) if out else {}
 
 
-def check(test, told, kills, reads, news):
-    """At least so many processes were killed, reads done and versions of the other host seen; nothing was wrong."""
+def check(test, told, memory, kills, reads, news):
+    """The space was of that memory; at least so many processes were killed, reads done and versions of the other host
+    seen; nothing was wrong. Each of the other host's tensors was read, by copy and in place, also the one with one slot."""
     test.assertEqual((told["wrong"], told["why"]), (0, ""))
+    test.assertEqual(told["memory"], memory)
     test.assertGreaterEqual(told["kills"], kills)
-    test.assertGreaterEqual(told["reads"] + told["pins"], reads)
+    test.assertGreaterEqual(sum(map(sum, told["reads"] + told["pins"])), reads)
     test.assertGreaterEqual(told["news"], news)
-    for counted in ("reads", "pins", "checks", "publications"):
+    for counted in ("checks", "publications"):
         test.assertGreater(told[counted], 0, counted)
+    for counted in ("reads", "pins"):
+        others = told[counted][1 - told["host"]]
+        test.assertGreater(min(others), 0, f"{counted} of the other host's tensors: {others}")

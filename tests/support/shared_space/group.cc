@@ -23,6 +23,17 @@ using std::chrono::steady_clock;
 constexpr auto tick = std::chrono::milliseconds(1);
 constexpr uint64_t turn_ns = 1'000'000'000;
 
+// [[of host 0's tensors], [of host 1's]]
+std::string listed(const Ledger::PerTensor& counts) {
+  std::string text;
+  for (const auto& of_host : counts) {
+    text += text.empty() ? "[[" : "], [";
+    for (uint32_t index = 0; index < tensors; ++index)
+      text += (index == 0 ? "" : ", ") + std::to_string(of_host[index].load());
+  }
+  return text + "]]";
+}
+
 Status failed(std::string text) {
   return Error{.code = ErrorCode::unavailable, .where = "shared_space_host", .detail = std::move(text)};
 }
@@ -153,8 +164,10 @@ Status Group::work() {
 }
 
 bool Group::satisfied() const {
-  return kills_ >= setup_.kills && ledger_->reads + ledger_->pins >= setup_.reads &&
-         ledger_->news >= setup_.news;
+  const uint32_t other = 1 - setup_.host;
+  for (uint32_t index = 0; index < tensors; ++index)
+    if (ledger_->reads[other][index] == 0 || ledger_->pins[other][index] == 0) return false;
+  return kills_ >= setup_.kills && ledger_->looks() >= setup_.reads && ledger_->news >= setup_.news;
 }
 
 Status Group::too_late(const std::string& what) const {
@@ -186,11 +199,21 @@ void Group::be(uint32_t child, uint64_t seed) {
   holder.read_on();
 }
 
+// It works until it is killed: any other end is a finding, also one that came just before.
 void Group::end(uint32_t child) {
   if (children_[child] <= 0) return;
   ::kill(children_[child], SIGKILL);
-  ::waitpid(children_[child], nullptr, 0);
+  int status = 0;
+  const pid_t ended = ::waitpid(children_[child], &status, 0);
+  const bool killed = ended == children_[child] && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   children_[child] = 0;
+  if (!killed) ended_by_itself(status);
+}
+
+void Group::ended_by_itself(int status) {
+  ledger_->fail(holders, "a holder ended by itself, " +
+                             (WIFSIGNALED(status) ? "with signal " + std::to_string(WTERMSIG(status))
+                                                  : "with exit code " + std::to_string(WEXITSTATUS(status))));
 }
 
 // The writer every second time, in the middle of whatever it does.
@@ -208,16 +231,22 @@ bool Group::children_live() {
     int status = 0;
     if (child <= 0 || ::waitpid(child, &status, WNOHANG) != child) continue;
     child = 0;
-    ledger_->fail(holders, "a holder ended by itself, with status " + std::to_string(status));
+    ended_by_itself(status);
   }
-  return ledger_->wrong == 0;
+  return !ledger_->anything_wrong();
 }
 
 // With a part of those who were killed last, so that it is repaired once more.
 Status Group::check_what_is_left() {
   TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSpace> space, attach_as(1));
   Holder(*space, *ledger_, setup_, holders, prng_.next()).read_all();
-  return ledger_->wrong == 0 ? Status() : failed(ledger_->first_finding());
+  return ledger_->anything_wrong() ? failed(ledger_->first_finding()) : Status();
+}
+
+// What the space says of itself, which is what decides how all of it was read.
+const char* Group::memory_kind() const {
+  if (!space_) return "none";
+  return space_->coherence() == SpaceCoherence::coherent ? "coherent" : "noncoherent";
 }
 
 void Group::print(const Status& status) const {
@@ -227,11 +256,11 @@ void Group::print(const Status& status) const {
   const Ledger none{};
   const Ledger& ledger = ledger_ == nullptr ? none : *ledger_;
   std::printf("{\"host\": %" PRIu32 ", \"memory\": \"%s\", \"kills\": %" PRIu64 ", \"publications\": %" PRIu64
-              ", \"given_up\": %" PRIu64 ", \"reads\": %" PRIu64 ", \"pins\": %" PRIu64 ", \"checks\": %" PRIu64
+              ", \"given_up\": %" PRIu64 ", \"reads\": %s, \"pins\": %s, \"checks\": %" PRIu64
               ", \"without_content\": %" PRIu64 ", \"news\": %" PRIu64 ", \"wrong\": %" PRIu64
               ", \"why\": \"%s\"}\n",
-              setup_.host, setup_.coherent ? "coherent" : "noncoherent", kills_, ledger.publications.load(),
-              ledger.given_up.load(), ledger.reads.load(), ledger.pins.load(), ledger.checks.load(),
+              setup_.host, memory_kind(), kills_, ledger.publications.load(), ledger.given_up.load(),
+              listed(ledger.reads).c_str(), listed(ledger.pins).c_str(), ledger.checks.load(),
               ledger.without_content.load(), ledger.news.load(), ledger.wrong.load(), why.c_str());
   std::fflush(stdout);
 }

@@ -45,12 +45,14 @@ class Group {
   [[noreturn]] void be(uint32_t child, uint64_t seed);
   // Ends the child and takes it off the list.
   void end(uint32_t child);
+  void ended_by_itself(int status);
   void kill_one();
   bool children_live();
   bool satisfied() const;
   bool late() const { return std::chrono::steady_clock::now() >= deadline_; }
   Status too_late(const std::string& what) const;
   Status check_what_is_left();
+  const char* memory_kind() const;
   void print(const Status& status) const;
 
   const Setup& setup_;

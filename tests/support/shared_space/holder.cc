@@ -106,7 +106,7 @@ void Holder::read(uint32_t host, uint32_t index) {
   const Result<uint64_t> version =
       space_.read(*tensor, copy, 0, floor == 0 || index == single_slot ? turn_ns : patience_ns);
   if (!version.ok()) return judge_error(version.error(), host, index, floor, "read");
-  ++ledger_.reads;
+  ++ledger_.reads[host][index];
   const std::optional<uint64_t> number = judge(copy, host, index, floor, "read");
   if (!number) return;
   // "My copy is still the newest" must not be said of one that is older than what this host had seen before.
@@ -123,7 +123,7 @@ void Holder::pin(uint32_t host, uint32_t index) {
   if (!tensor) return;
   const Result<TensorPin> pin = space_.pin(*tensor, floor == 0 || index == single_slot ? turn_ns : patience_ns);
   if (!pin.ok()) return judge_error(pin.error(), host, index, floor, "in place");
-  ++ledger_.pins;
+  ++ledger_.pins[host][index];
   const std::optional<uint64_t> number = judge(pin->bytes(), host, index, floor, "in place");
   if (!number) return;
   ::sched_yield();

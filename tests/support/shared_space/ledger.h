@@ -16,12 +16,14 @@ struct Ledger {
   // published. It never goes back, over kills neither: nothing older may be read any more by whoever begins
   // afterwards.
   std::atomic<uint64_t> seen[hosts][tensors];
-  std::atomic<uint64_t> steps, publications, given_up, reads, pins, checks, without_content;
+  std::atomic<uint64_t> steps, publications, given_up, checks, without_content;
+  using PerTensor = std::atomic<uint64_t>[hosts][tensors];
+  PerTensor reads, pins;
   std::atomic<uint64_t> news;  // versions of the other host's that raised `seen`
   std::atomic<uint64_t> wrong;
 
   // The first that each place (a child's number, or `holders` for the group itself) found wrong. Who finds
-  // something may be killed while it says so: only then is it not counted.
+  // something may be killed while it says so, before it is counted.
   struct Finding {
     std::atomic<bool> said;
     char text[320];
@@ -45,6 +47,16 @@ struct Ledger {
     }
     ++wrong;
   }
+
+  uint64_t looks() const {
+    uint64_t sum = 0;
+    for (uint32_t host = 0; host < hosts; ++host)
+      for (uint32_t index = 0; index < tensors; ++index) sum += reads[host][index] + pins[host][index];
+    return sum;
+  }
+
+  // A finding may be said without being counted.
+  bool anything_wrong() const { return wrong != 0 || first_finding()[0] != '\0'; }
 
   const char* first_finding() const {
     for (const Finding& finding : findings)
