@@ -145,7 +145,7 @@ Result<PoolImport> restore(const std::string& path, const Manifest& manifest, Te
   const auto wrong = following.finish();
   if (following.lost()) return lost(path);
   if (wrong) return damaged_chunk(path, manifest, *wrong);
-  TERRACE_RETURN_IF_ERROR(file.check_unchanged(path));
+  TERRACE_RETURN_IF_ERROR(file.check_not_written(path));
   if (options.cancelled && options.cancelled()) return cancelled_error(where, path);
   return result;
 } catch (const std::bad_alloc&) {

@@ -74,7 +74,7 @@ Result<BlockIoReport> read_some(const SafetensorsFile& file, const std::string& 
   TERRACE_ASSIGN_OR_RETURN(
       const BlockIoReport report,
       for_chunks({file.fd.get(), path}, manifest.file_bytes, manifest.chunk_bytes, numbers, options, work));
-  TERRACE_RETURN_IF_ERROR(file.check_unchanged(path));
+  TERRACE_RETURN_IF_ERROR(file.check_not_written(path));
   return report;
 }
 

@@ -75,19 +75,32 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) try {
   return refuse(ErrorCode::out_of_memory, path + ": no local memory for its header");
 }
 
-Status SafetensorsFile::check_unchanged(const std::string& path) const {
+namespace {
+
+Status compare_with_now(const SafetensorsFile& file, const std::string& path, bool compare_ctime) {
   struct stat now {};
-  if (::fstat(fd.get(), &now) != 0) return os_error(errno, "SafetensorsFile", path + ": cannot be examined");
-  if (now.st_size == status.st_size && same_time(now.st_mtim, status.st_mtim) &&
-      same_time(now.st_ctim, status.st_ctim)) {
+  if (::fstat(file.fd.get(), &now) != 0)
+    return os_error(errno, "SafetensorsFile", path + ": cannot be examined");
+  if (now.st_size == file.status.st_size && same_time(now.st_mtim, file.status.st_mtim) &&
+      (!compare_ctime || same_time(now.st_ctim, file.status.st_ctim))) {
     return {};
   }
-  // A rename or chmod changes ctime alone; it does no harm, but it cannot be told from a write with a forged
-  // mtime.
   return Error{
       .code = ErrorCode::busy,
       .where = "SafetensorsFile::check_unchanged",
       .detail = path + ": the file was changed while it was read; wait for its writer, then try again"};
+}
+
+}  // namespace
+
+// A rename or chmod changes ctime alone; it does no harm, but it cannot be told from a write with a forged
+// mtime.
+Status SafetensorsFile::check_unchanged(const std::string& path) const {
+  return compare_with_now(*this, path, true);
+}
+
+Status SafetensorsFile::check_not_written(const std::string& path) const {
+  return compare_with_now(*this, path, false);
 }
 
 Result<SafetensorsIndex> read_safetensors_index(const std::string& path) {

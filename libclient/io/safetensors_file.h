@@ -20,6 +20,9 @@ struct SafetensorsFile {
 
   // Refuses a file that was written to since open(), as far as its size and times tell.
   Status check_unchanged(const std::string& path) const;
+  // The same for readers that compare every byte with a checksum: a file that was removed or renamed meanwhile
+  // is as good as before.
+  Status check_not_written(const std::string& path) const;
 };
 
 // As safetensors_header, of tensors in the order of their bytes; where they are in another file makes no

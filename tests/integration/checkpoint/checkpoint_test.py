@@ -115,6 +115,40 @@ class CheckpointTest(unittest.TestCase):
         self.release_all()
         self.assertEqual(self.look("step-1"), "step 1")
 
+    def test_a_killed_writers_name_is_free_at_once(self):
+        writer = self.start("hold", "1")
+        self.assertEqual([writer.stdout.readline() for _ in range(2)], ["begun step-1\n", "middle step-1\n"])
+        writer.kill()
+        writer.wait()
+        self.release_all()
+        heir = self.train(1)
+        self.assertEqual([heir.stdout.readline() for _ in range(2)], ["begun step-1\n", "done step-1\n"])
+
+    def test_a_reader_that_is_killed_in_the_middle_leaves_the_checkpoint_as_it_was(self):
+        writer = self.train(1)
+        self.assertEqual([writer.stdout.readline() for _ in range(2)], ["begun step-1\n", "done step-1\n"])
+        writer.kill()
+        writer.wait()
+        self.release_all()
+        data = self.directory / "step-1" / "tensors.safetensors"
+        before = (data.stat().st_mtime_ns, data.stat().st_size)
+        reader = self.start("peer", "step-1")
+        self.assertEqual(reader.stdout.readline(), "middle step-1\n")
+        reader.kill()
+        reader.wait()
+        self.release_all()
+        self.assertEqual((data.stat().st_mtime_ns, data.stat().st_size), before)
+        self.assertTrue(self.checkpoint("verify", "step-1").json["equal"])
+        self.assertEqual(self.look("step-1"), "step 1")
+        # One that is deleted under a reader stays whole for it.
+        self.release_all()
+        reader = self.start("peer", "step-1")
+        self.assertEqual(reader.stdout.readline(), "middle step-1\n")
+        self.checkpoint("delete", "step-1")
+        reader.stdin.write("\n")
+        reader.stdin.flush()
+        self.assertEqual(reader.stdout.readline(), "step 1\n")
+
     def test_verbs(self):
         model = self.disk / "model.safetensors"
         header = json.dumps({"__metadata__": {"format": "pt"},
