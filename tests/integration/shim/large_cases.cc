@@ -206,6 +206,16 @@ struct Chain {
   }
 };
 
+// On a busy machine leases may be on their way back for longer than a request waits.
+char* large_zeros(size_t bytes) {
+  void* block = calloc(1, bytes);
+  for (int i = 0; block == nullptr && i < 20; ++i) {
+    usleep(250'000);
+    block = calloc(1, bytes);
+  }
+  return static_cast<char*>(block);
+}
+
 void small_then_large(size_t budget) {
   for (unsigned round = 0; round < 3; ++round) {
     Chain all;
@@ -214,7 +224,7 @@ void small_then_large(size_t budget) {
     if (all.count < budget / 10 * 8 / 1024) fail("the budget is not usable for small blocks");
     all.clear();
     const size_t bytes = budget / 10 * 8;
-    auto* large = static_cast<char*>(calloc(1, bytes));
+    char* large = large_zeros(bytes);
     if (large == nullptr) fail("what small blocks had serves no large one");
     if (!is_zero(large, bytes)) fail("calloc's memory is not zero");
     fill(large, bytes, round);
@@ -270,12 +280,7 @@ void small(size_t tier) {
       all.clear();
     });
   for (std::thread& thread : threads) thread.join();
-  auto* large = static_cast<char*>(malloc(tier / 10 * 7));
-  // On a busy machine leases may be on their way back for longer than a request waits.
-  for (int i = 0; large == nullptr && i < 20; ++i) {
-    usleep(250'000);
-    large = static_cast<char*>(malloc(tier / 10 * 7));
-  }
+  char* large = large_zeros(tier / 10 * 7);
   if (large == nullptr) fail("what other threads freed serves no large block");
   fill(large, tier / 10 * 7, 1);
   free(large);
