@@ -44,7 +44,7 @@ Error invalid(const char* where, std::string detail) {
 }
 
 Result<Tier> tier_of(int number, const char* where) {
-  return enum_of<Tier>(number, 2, "tier (TERRACE_TIER_DDR, TERRACE_TIER_CXL)", where);
+  return enum_of<Tier>(number, 3, "tier (TERRACE_TIER_DDR, TERRACE_TIER_CXL, TERRACE_TIER_HBM)", where);
 }
 
 Result<TensorHint> hint_of(int number, const char* where) {

@@ -30,6 +30,10 @@ struct terrace_pool {
   std::unique_ptr<terrace::TensorPool> pool;
 };
 
+struct terrace_device {
+  std::shared_ptr<terrace::DeviceMemory> device;
+};
+
 struct terrace_tensor {
   std::shared_ptr<terrace::Tensor> tensor;
 };

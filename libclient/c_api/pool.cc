@@ -31,6 +31,8 @@ Result<TensorPoolOptions> pool_options(const terrace_pool_options* options, cons
   wanted.cxl_latency_ns = given.cxl_latency_ns;
   wanted.ddr_bytes_per_s = given.ddr_bytes_per_s;
   wanted.cxl_bytes_per_s = given.cxl_bytes_per_s;
+  if (given.device != nullptr) wanted.device = given.device->device;
+  wanted.hbm_bytes = given.hbm_bytes;
   return wanted;
 }
 

@@ -183,6 +183,15 @@ terrace_code terrace_tensor_prefetch(terrace_tensor* tensor, terrace_move** move
   });
 }
 
+terrace_code terrace_tensor_prefetch_to(terrace_tensor* tensor, int tier, terrace_move** move) {
+  return call([&]() -> Status {
+    constexpr const char* where = "terrace_tensor_prefetch_to";
+    TERRACE_C_NEED(where, tensor);
+    TERRACE_ASSIGN_OR_RETURN(const Tier wanted, tier_of(tier, where));
+    return give_move(*tensor, tensor->tensor->prefetch(wanted), move);
+  });
+}
+
 terrace_code terrace_tensor_move_to(terrace_tensor* tensor, int tier, terrace_move** move) {
   return call([&]() -> Status {
     constexpr const char* where = "terrace_tensor_move_to";

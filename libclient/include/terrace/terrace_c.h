@@ -160,7 +160,7 @@ enum {
   TERRACE_HINT_KV_CACHE = 5
 };
 enum { TERRACE_FLAG_READ_MOSTLY = 1, TERRACE_FLAG_STREAMING = 2, TERRACE_FLAG_PINNED = 4 };
-enum { TERRACE_TIER_DDR = 0, TERRACE_TIER_CXL = 1 };
+enum { TERRACE_TIER_DDR = 0, TERRACE_TIER_CXL = 1, TERRACE_TIER_HBM = 2 };
 
 struct terrace_tensor_spec {
   size_t size;
@@ -178,6 +178,7 @@ typedef struct terrace_pool terrace_pool;
 typedef struct terrace_tensor terrace_tensor;
 typedef struct terrace_guard terrace_guard;
 typedef struct terrace_move terrace_move;
+typedef struct terrace_device terrace_device;
 
 enum { TERRACE_WAIT_BY_COST = 0, TERRACE_WAIT_ALWAYS = 1, TERRACE_WAIT_NEVER = 2 };
 
@@ -195,6 +196,8 @@ struct terrace_pool_options {
   int ignore_steps; /* not 0: no order is learned */
   uint32_t ddr_latency_ns, cxl_latency_ns;
   uint64_t ddr_bytes_per_s, cxl_bytes_per_s;
+  terrace_device* device; /* whose memory is tier hbm; the pool keeps it. NULL: the pool has none */
+  uint64_t hbm_bytes;     /* of it, for this pool; 0: nine tenths */
 };
 
 enum { TERRACE_STEPS_OFF = 0, TERRACE_STEPS_OBSERVING = 1, TERRACE_STEPS_FOLLOWING = 2 };
@@ -285,6 +288,7 @@ void terrace_guard_free(terrace_guard* guard);
 terrace_code terrace_tensor_pin(terrace_tensor* tensor, int tier, terrace_move** move);
 terrace_code terrace_tensor_unpin(terrace_tensor* tensor);
 terrace_code terrace_tensor_prefetch(terrace_tensor* tensor, terrace_move** move);
+terrace_code terrace_tensor_prefetch_to(terrace_tensor* tensor, int tier, terrace_move** move);
 terrace_code terrace_tensor_move_to(terrace_tensor* tensor, int tier, terrace_move** move);
 terrace_code terrace_tensor_advise(terrace_tensor* tensor, const struct terrace_advice* advice);
 terrace_code terrace_tensor_residency(const terrace_tensor* tensor, uint64_t* ddr_bytes, uint64_t* cxl_bytes);
@@ -296,6 +300,74 @@ terrace_code terrace_move_wait(terrace_move* move, uint64_t timeout_ns);
 uint64_t terrace_move_bytes_there(const terrace_move* move);
 /* The move goes on. */
 void terrace_move_free(terrace_move* move);
+
+/* ---- tier hbm of a pool (device_memory.h, tensor_device.h) ---- */
+
+typedef struct terrace_device_guard terrace_device_guard;
+
+struct terrace_cuda_options {
+  size_t size;
+  int ordinal;
+  int reserved;           /* 0 */
+  uint64_t staging_bytes; /* 0: 4 MiB */
+};
+
+/* Memory of this process behaves as a device's; 0: no limit. */
+struct terrace_emulated_options {
+  size_t size;
+  uint64_t capacity_bytes; /* 0: 1 GiB */
+  uint64_t upload_bytes_per_s, download_bytes_per_s, latency_ns;
+};
+
+struct terrace_device_guard_options {
+  size_t size;
+  int overwrite;       /* of terrace_tensor_device_write: all will be written, so nothing is copied up */
+  int reserved;        /* 0 */
+  uint64_t timeout_ns; /* 0: as long as it takes */
+};
+
+/* As HbmStatistics. */
+struct terrace_hbm_statistics {
+  size_t size;
+  uint64_t capacity_bytes, budget_bytes, used_bytes, pinned_bytes, in_use_bytes;
+  uint64_t dirty_bytes, stale_bytes, under_way_bytes, replicas;
+  uint64_t uploads, uploaded_bytes, uploads_ahead, write_backs, written_back_bytes;
+  uint64_t evictions, evicted_bytes, failed_copies, refused;
+  uint64_t guards, guard_waits, guard_wait_ns, host_waits, host_wait_ns;
+  uint64_t planned_bytes_per_step;
+  uint32_t uses_per_step;
+  int following;
+};
+
+terrace_code terrace_device_open_cuda(const struct terrace_cuda_options* options, terrace_device** device);
+terrace_code terrace_device_make_emulated(const struct terrace_emulated_options* options,
+                                          terrace_device** device);
+/* For people. Valid as long as the handle. */
+const char* terrace_device_description(const terrace_device* device);
+int terrace_device_is_emulated(const terrace_device* device);
+void terrace_device_free(terrace_device* device);
+
+/* options: NULL for the defaults. Waits until the tensor is in the device's memory, where it stays at its
+ * address until the guard is freed, and the DLPack tensors made of it are gone. */
+terrace_code terrace_tensor_device_read(terrace_tensor* tensor,
+                                        const struct terrace_device_guard_options* options,
+                                        terrace_device_guard** guard);
+terrace_code terrace_tensor_device_write(terrace_tensor* tensor,
+                                         const struct terrace_device_guard_options* options,
+                                         terrace_device_guard** guard);
+/* The device's, of the first element. */
+uint64_t terrace_device_guard_address(const terrace_device_guard* guard);
+uint64_t terrace_device_guard_bytes(const terrace_device_guard* guard);
+/* Closes it. */
+void terrace_device_guard_free(terrace_device_guard* guard);
+/* Waits until the host's bytes are as new as the device's. */
+terrace_code terrace_tensor_write_back(terrace_tensor* tensor);
+/* The host's bytes count from now on, also where the device's are newer. */
+terrace_code terrace_tensor_discard_hbm(terrace_tensor* tensor);
+terrace_code terrace_tensor_hbm_residency(const terrace_tensor* tensor, uint64_t* hbm_bytes,
+                                          uint64_t* dirty_bytes);
+terrace_code terrace_pool_get_hbm_statistics(const terrace_pool* pool,
+                                             struct terrace_hbm_statistics* statistics);
 
 /* ---- tensors that several processes share (tensor_space.h) ---- */
 
@@ -529,6 +601,11 @@ terrace_code terrace_dlpack_tensor(const terrace_tensor* tensor, struct DLManage
 /* read_only: not 0 marks it so. */
 terrace_code terrace_dlpack_tensor_versioned(const terrace_tensor* tensor, int read_only,
                                              struct DLManagedTensorVersioned** managed);
+/* kDLCUDA on a GPU, kDLCPU on an emulated device. A guard to read is marked read-only, which only the versioned
+ * one can say. */
+terrace_code terrace_dlpack_device_guard(const terrace_device_guard* guard, struct DLManagedTensor** managed);
+terrace_code terrace_dlpack_device_guard_versioned(const terrace_device_guard* guard,
+                                                   struct DLManagedTensorVersioned** managed);
 /* A version read in place, always marked read-only; it stays pinned until the deleter is called. */
 terrace_code terrace_dlpack_pin_versioned(const terrace_pin* pin, struct DLManagedTensorVersioned** managed);
 

@@ -15,5 +15,6 @@ int main(void) {
   run("tensor spaces", space_tests);
   run("DLPack", dlpack_tests);
   run("checkpoints", checkpoint_tests);
+  run("tier hbm", hbm_tests);
   return failed_checks == 0 ? 0 : 1;
 }

@@ -112,7 +112,7 @@ static void tiers_are_told_and_asked(terrace_pool* pool) {
   MUST(terrace_tensor_unpin(made));
   CHECK_FAILS(terrace_tensor_unpin(made), TERRACE_INVALID_ARGUMENT, "'t'");
   MUST(terrace_tensor_prefetch(made, NULL));
-  CHECK_FAILS(terrace_tensor_move_to(made, 2, NULL), TERRACE_INVALID_ARGUMENT, "2 is no tier");
+  CHECK_FAILS(terrace_tensor_move_to(made, 3, NULL), TERRACE_INVALID_ARGUMENT, "3 is no tier");
   CHECK_FAILS(terrace_tensor_pin(made, -1, NULL), TERRACE_INVALID_ARGUMENT, "-1 is no tier");
 
   struct terrace_advice advice = {.size = sizeof advice, .set_hint = 1, .hint = TERRACE_HINT_KV_CACHE};
