@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bindings/python/common.h"
-#include "terrace/dlpack.h"
+#include "bindings/python/dlpack.h"
 
 namespace terrace::python {
 namespace {
@@ -134,11 +134,6 @@ struct Exported {
   std::shared_ptr<const void> keep;
 };
 
-[[noreturn]] void raise_buffer_error(const std::string& text) {
-  PyErr_SetString(PyExc_BufferError, text.c_str());
-  throw py::error_already_set();
-}
-
 dlpack::Memory dlpack_memory(const ArrayView& view) {
   for (uint32_t i = 0; i < view.shape.rank(); ++i)
     if (view.strides[i] < 0)
@@ -171,6 +166,16 @@ py::object capsule_of(Result<Managed*> managed, const char* name) {
 
 }  // namespace
 
+void raise_buffer_error(const std::string& text) {
+  PyErr_SetString(PyExc_BufferError, text.c_str());
+  throw py::error_already_set();
+}
+
+py::object dlpack_capsule(const dlpack::Memory& memory, bool versioned) {
+  if (versioned) return capsule_of(dlpack::make_versioned(memory), dlpack::versioned_capsule_name);
+  return capsule_of(dlpack::make(memory), dlpack::capsule_name);
+}
+
 py::object numpy_of(const ArrayView& view, py::handle base) {
   const Layout layout = layout_of(view);
   py::object keeper = py::reinterpret_borrow<py::object>(base);
@@ -193,9 +198,7 @@ py::object dlpack_of(const ArrayView& view, const py::object& stream, const py::
   if (!dl_device.is_none() && !dl_device.equal(py::make_tuple(1, 0)))
     raise_buffer_error("this is host memory (device 1, 0); it is not copied to another device here");
   const bool versioned = !max_version.is_none() && max_version[py::int_(0)].cast<int>() >= 1;
-  const dlpack::Memory memory = dlpack_memory(view);
-  if (versioned) return capsule_of(dlpack::make_versioned(memory), dlpack::versioned_capsule_name);
-  return capsule_of(dlpack::make(memory), dlpack::capsule_name);
+  return dlpack_capsule(dlpack_memory(view), versioned);
 }
 
 py::object torch_of(ArrayView view) {
@@ -218,7 +221,7 @@ py::object torch_of(ArrayView view) {
     called = py::getattr(torch, name, py::none());
     view.dtype = DType::u8;
   }
-  const py::object capsule = capsule_of(dlpack::make(dlpack_memory(view)), dlpack::capsule_name);
+  const py::object capsule = dlpack_capsule(dlpack_memory(view), false);
   py::object tensor = py::module_::import("torch.utils.dlpack").attr("from_dlpack")(capsule);
   return called && !called.is_none() ? tensor.attr("view")(called) : tensor;
 }

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "bindings/python/common.h"
+#include "bindings/python/devices.h"
 #include "terrace/version.h"
 
 namespace terrace::python {
@@ -24,6 +25,7 @@ PYBIND11_MODULE(_terrace, module) {
   module.doc() = "Terrace: tensors across DDR and CXL memory";
   module.attr("__version__") = terrace::library_version();
   terrace::python::add_sessions(module);
+  terrace::python::add_devices(module);
   terrace::python::add_tensors(module);
   terrace::python::add_pools(module);
   terrace::python::add_checkpoints(module);

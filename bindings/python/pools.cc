@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "bindings/python/devices.h"
 #include "bindings/python/handles.h"
 #include "bindings/python/values.h"
 
@@ -15,7 +16,8 @@ TensorObject tensor_object(const std::shared_ptr<TensorPool>& pool, std::shared_
 
 PoolObject make(const SessionObject* session, const std::vector<LeaseObject>& leases, uint64_t ddr_bytes,
                 const std::string& name, const py::object& copy_bytes_per_s_max, uint64_t copy_batch_bytes,
-                const std::string& policy, bool step_aware, const std::string& guard_wait) {
+                const std::string& policy, bool step_aware, const std::string& guard_wait,
+                const DeviceObject* device, uint64_t hbm_bytes) {
   TensorPoolOptions options;
   std::vector<std::shared_ptr<Lease>> behind;
   std::shared_ptr<Session> open_session;  // used by make() only
@@ -31,6 +33,8 @@ PoolObject make(const SessionObject* session, const std::vector<LeaseObject>& le
   options.policy = policy;
   options.step_aware = step_aware;
   options.guard_wait = guard_wait_of(guard_wait);
+  if (device != nullptr) options.device = device->device;
+  options.hbm_bytes = hbm_bytes;
   auto made = take(without_gil([&] { return TensorPool::make(options, behind); }));
   return {ends_without_gil<TensorPool>(std::move(made))};
 }
@@ -56,6 +60,25 @@ const char* name_of(StepState state) {
   return state == StepState::off ? "off" : state == StepState::observing ? "observing" : "following";
 }
 
+py::object hbm_statistics(const HbmStatistics& of) {
+  return named(
+      "HbmStatistics",
+      py::dict(py::arg("capacity_bytes") = of.capacity_bytes, py::arg("budget_bytes") = of.budget_bytes,
+               py::arg("used_bytes") = of.used_bytes, py::arg("pinned_bytes") = of.pinned_bytes,
+               py::arg("in_use_bytes") = of.in_use_bytes, py::arg("dirty_bytes") = of.dirty_bytes,
+               py::arg("stale_bytes") = of.stale_bytes, py::arg("under_way_bytes") = of.under_way_bytes,
+               py::arg("replicas") = of.replicas, py::arg("uploads") = of.uploads,
+               py::arg("uploaded_bytes") = of.uploaded_bytes, py::arg("uploads_ahead") = of.uploads_ahead,
+               py::arg("write_backs") = of.write_backs, py::arg("written_back_bytes") = of.written_back_bytes,
+               py::arg("evictions") = of.evictions, py::arg("evicted_bytes") = of.evicted_bytes,
+               py::arg("failed_copies") = of.failed_copies, py::arg("refused") = of.refused,
+               py::arg("guards") = of.guards, py::arg("guard_waits") = of.guard_waits,
+               py::arg("guard_wait_ns") = of.guard_wait_ns, py::arg("host_waits") = of.host_waits,
+               py::arg("host_wait_ns") = of.host_wait_ns, py::arg("following") = of.following,
+               py::arg("uses_per_step") = of.uses_per_step,
+               py::arg("planned_bytes_per_step") = of.planned_bytes_per_step));
+}
+
 py::object statistics(const PoolObject& self) {
   const auto pool = self.open();
   const TensorPoolStatistics of = without_gil([&] { return pool->statistics(); });
@@ -73,7 +96,8 @@ py::object statistics(const PoolObject& self) {
                         py::arg("copied_to_cxl_bytes") = of.copied_to_cxl_bytes,
                         py::arg("copy_ns") = of.copy_ns, py::arg("guards") = of.guards,
                         py::arg("guard_waits") = of.guard_waits, py::arg("guard_wait_ns") = of.guard_wait_ns,
-                        py::arg("guard_waits_given_up") = of.guard_waits_given_up));
+                        py::arg("guard_waits_given_up") = of.guard_waits_given_up,
+                        py::arg("hbm") = hbm_statistics(of.hbm)));
 }
 
 }  // namespace
@@ -91,7 +115,8 @@ void add_pools(py::module_& module) {
            py::kw_only(), py::arg("ddr_bytes") = 0, py::arg("name") = defaults.name,
            py::arg("copy_bytes_per_s_max") = defaults.copy_bytes_per_s_max,
            py::arg("copy_batch_bytes") = defaults.copy_batch_bytes, py::arg("policy") = "",
-           py::arg("step_aware") = true, py::arg("guard_wait") = "by_cost")
+           py::arg("step_aware") = true, py::arg("guard_wait") = "by_cost", py::arg("device") = nullptr,
+           py::arg("hbm_bytes") = 0)
       .def("create", &create, py::arg("shape"), py::arg("dtype") = "float32", py::kw_only(),
            py::arg("name") = "", py::arg("hint") = py::none(), py::arg("read_mostly") = false,
            py::arg("streaming") = false, py::arg("pinned") = false)

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "bindings/python/devices.h"
 #include "bindings/python/handles.h"
 #include "bindings/python/values.h"
 
@@ -184,15 +185,19 @@ void advise(const TensorObject& self, const py::object& hint, const py::object& 
 
 py::object statistics(const TensorObject& self) {
   const TensorStatistics of = self.tensor->statistics();
-  return named("TensorStatistics",
-               py::dict(py::arg("reads") = of.reads, py::arg("writes") = of.writes,
-                        py::arg("uses_per_step") = of.uses_per_step, py::arg("guard_waits") = of.guard_waits,
-                        py::arg("guard_wait_ns") = of.guard_wait_ns, py::arg("pins") = of.pins));
+  return named(
+      "TensorStatistics",
+      py::dict(py::arg("reads") = of.reads, py::arg("writes") = of.writes,
+               py::arg("uses_per_step") = of.uses_per_step, py::arg("guard_waits") = of.guard_waits,
+               py::arg("guard_wait_ns") = of.guard_wait_ns, py::arg("pins") = of.pins,
+               py::arg("device_reads") = of.device_reads, py::arg("device_writes") = of.device_writes));
 }
 
 py::object residency(const TensorObject& self) {
   const TensorResidency of = self.tensor->residency();
-  return named("Residency", py::dict(py::arg("ddr_bytes") = of.ddr_bytes, py::arg("cxl_bytes") = of.cxl_bytes));
+  return named("Residency",
+               py::dict(py::arg("ddr_bytes") = of.ddr_bytes, py::arg("cxl_bytes") = of.cxl_bytes,
+                        py::arg("hbm_bytes") = of.hbm_bytes, py::arg("hbm_dirty_bytes") = of.hbm_dirty_bytes));
 }
 
 void wait(const MoveObject& self, const py::object& timeout) {
@@ -250,10 +255,13 @@ void add_moves(Class& tensor) {
           },
           py::arg("tier") = "ddr")
       .def("unpin", [](const TensorObject& self) { take(without_gil([&] { return self.tensor->unpin(); })); })
-      .def("prefetch",
-           [](const TensorObject& self) {
-             return moved(self, without_gil([&] { return self.tensor->prefetch(); }));
-           })
+      .def(
+          "prefetch",
+          [](const TensorObject& self, const std::string& tier) {
+            const Tier wanted = tier_of(tier);
+            return moved(self, without_gil([&] { return self.tensor->prefetch(wanted); }));
+          },
+          py::arg("tier") = "ddr")
       .def(
           "move_to",
           [](const TensorObject& self, const std::string& tier) {
@@ -296,6 +304,7 @@ void add_tensors(py::module_& module) {
                exports_buffer<TensorObject>());
   add_description(tensor);
   add_moves(tensor);
+  add_device_use(tensor);
   tensor
       .def(
           "numpy",

@@ -122,9 +122,9 @@ py::tuple tuple_of(const Strides& strides, uint32_t rank) {
 }
 
 Tier tier_of(const std::string& name) {
-  for (const Tier tier : {Tier::ddr, Tier::cxl})
+  for (const Tier tier : {Tier::ddr, Tier::cxl, Tier::hbm})
     if (tier_name(tier) == name) return tier;
-  raise_invalid("'" + name + "' is no tier: ddr, cxl");
+  raise_invalid("'" + name + "' is no tier: ddr, cxl, hbm");
 }
 
 TensorHint hint_of(py::handle name) {

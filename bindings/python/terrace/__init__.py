@@ -14,13 +14,13 @@ docs/python.md of the sources says what keeps what alive, and what numpy sees of
 from ._errors import *  # noqa: F401,F403
 from ._errors import __all__ as _errors_all
 from ._terrace import (
-    Checkpoint, CheckpointDirectory, Guard, Lease, Mapping, Move, Session, SharedPin, SharedTensor, SharedWrite, Tensor, TensorPool, TensorSpace,
+    Checkpoint, CheckpointDirectory, Device, DeviceGuard, Guard, Lease, Mapping, Move, Session, SharedPin, SharedTensor, SharedWrite, Tensor, TensorPool, TensorSpace,
     __version__,
 )
 from ._types import *  # noqa: F401,F403
 from ._types import __all__ as _types_all
 
 __all__ = [
-    "Checkpoint", "CheckpointDirectory", "Guard", "Lease", "Mapping", "Move", "Session", "SharedPin", "SharedTensor", "SharedWrite", "Tensor",
+    "Checkpoint", "CheckpointDirectory", "Device", "DeviceGuard", "Guard", "Lease", "Mapping", "Move", "Session", "SharedPin", "SharedTensor", "SharedWrite", "Tensor",
     "TensorPool", "TensorSpace", "__version__", *_errors_all, *_types_all,
 ]

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from ._terrace import Tensor
 
 __all__ = [
-    "CheckpointInfo", "CheckpointList", "CheckpointProgress", "Restored",
+    "CheckpointInfo", "CheckpointList", "CheckpointProgress", "HbmStatistics", "Restored",
     "LeaseInfo", "LeaseNotice", "PoolInfo", "Residency", "TensorPoolStatistics", "TensorStatistics", "TierFigures",
 ]
 
@@ -64,10 +64,12 @@ class LeaseNotice(NamedTuple):
 
 
 class Residency(NamedTuple):
-    """Where a tensor's bytes are now."""
+    """Where a tensor's bytes are now. Those in hbm are beside the others; dirty: newer than the host's."""
 
     ddr_bytes: int
     cxl_bytes: int
+    hbm_bytes: int = 0
+    hbm_dirty_bytes: int = 0
 
 
 class TensorStatistics(NamedTuple):
@@ -77,6 +79,39 @@ class TensorStatistics(NamedTuple):
     guard_waits: int
     guard_wait_ns: int
     pins: int
+    device_reads: int
+    device_writes: int
+
+
+class HbmStatistics(NamedTuple):
+    """Of a pool's device; capacity_bytes 0: it has none. used_bytes: with what is promised to copies under way."""
+
+    capacity_bytes: int
+    budget_bytes: int
+    used_bytes: int
+    pinned_bytes: int
+    in_use_bytes: int
+    dirty_bytes: int
+    stale_bytes: int
+    under_way_bytes: int
+    replicas: int
+    uploads: int
+    uploaded_bytes: int
+    uploads_ahead: int
+    write_backs: int
+    written_back_bytes: int
+    evictions: int
+    evicted_bytes: int
+    failed_copies: int
+    refused: int
+    guards: int
+    guard_waits: int
+    guard_wait_ns: int
+    host_waits: int
+    host_wait_ns: int
+    following: bool
+    uses_per_step: int
+    planned_bytes_per_step: int
 
 
 class TensorPoolStatistics(NamedTuple):
@@ -105,6 +140,7 @@ class TensorPoolStatistics(NamedTuple):
     guard_waits: int
     guard_wait_ns: int
     guard_waits_given_up: int
+    hbm: HbmStatistics
 
 
 class CheckpointInfo(NamedTuple):
