@@ -92,8 +92,14 @@ Result<PoolImport> restore_some(const SafetensorsFile& file, const std::string& 
   TERRACE_ASSIGN_OR_RETURN(result.tensors, tensors_for(pool, path, entries, options));
   result.metadata = file.index.metadata;
   result.report.tensors = entries.size();
+  const bool has_device = pool.statistics().hbm.capacity_bytes > 0;
+  std::vector<WriteGuard> guards;  // a replica on a device is older from now on
   std::vector<std::span<std::byte>> targets;
   for (const auto& tensor : result.tensors) {
+    if (has_device && !tensor->bytes().empty()) {
+      TERRACE_ASSIGN_OR_RETURN(WriteGuard guard, tensor->write({.wait = GuardWait::never}));
+      guards.push_back(std::move(guard));
+    }
     targets.push_back(tensor->bytes());
     result.report.tensor_bytes += tensor->bytes().size();
   }

@@ -6,7 +6,7 @@
 
 #include "terrace/checkpoint.h"
 #include "tests/unit/io/temporary_directory.h"
-#include "tests/unit/placement/pools.h"
+#include "tests/unit/placement/device_pools.h"
 
 using namespace terrace;
 using namespace terrace::test;
@@ -171,4 +171,25 @@ TEST_CASE("checkpoint: some tensors are restored over those that the pool has, a
   options.cancelled = [&] { return enough; };
   CHECK(f.checkpoints->restore("one", *target.pool, options).error().code == ErrorCode::cancelled);
   CHECK(target.pool->statistics().tensors == 0);
+}
+
+TEST_CASE("checkpoint: what is restored is newer than the device's bytes, clean or not") {
+  const Fixture f;
+  DevicePools target(2 * mib);
+  auto small = target.filled("small", 40, 1000);
+  const auto restore = [&] { return f.checkpoints->restore("one", *target.pool, only({"small"}, true)); };
+  bring(*small);
+  REQUIRE(restore().ok());
+  CHECK(whole(on_device(take(small->device_read())), 4));
+  {
+    auto guard = take(small->device_write());
+    fill(on_device(guard), 50);
+    auto refused = restore();
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code == ErrorCode::busy);
+  }
+  CHECK(small->residency().hbm_dirty_bytes == 1000);
+  REQUIRE(restore().ok());
+  CHECK(whole(take(small->read()).bytes(), 4));
+  CHECK(whole(on_device(take(small->device_read())), 4));
 }
