@@ -150,7 +150,11 @@ void Core::stop() {
 }
 
 Core::~Core() {
-  if (!in_child()) stop();
+  if (in_child()) {
+    (void)device_.release();  // its threads are the parent's: nothing to join
+  } else {
+    stop();
+  }
 }
 
 Status Core::check_leases() const {

@@ -41,6 +41,7 @@ DeviceTier::Outcome DeviceTier::allocate_and_raise(Lock& lock, Entry& entry, boo
   lock.lock();
   if (!buffer.ok()) {
     uncharge(entry);
+    changed_.notify_all();  // no event(): where it waits for room it would be tried again at once, for ever
     return device_is_short(lock, entry, std::move(buffer).error());
   }
   entry.buffer = counted(entry, std::move(*buffer));
@@ -54,13 +55,17 @@ DeviceTier::Outcome DeviceTier::allocate_and_raise(Lock& lock, Entry& entry, boo
 
 // Others use the device too: it may have less than the budget says.
 DeviceTier::Outcome DeviceTier::device_is_short(Lock& lock, Entry& entry, Error refused) {
-  if (refused.code == ErrorCode::capacity_exhausted && !entry.gone) {
+  // For a copy ahead nobody goes: it would be the next that is copied ahead.
+  if (refused.code == ErrorCode::capacity_exhausted && entry.wanted) {
     // Where it waits it is looked at again when what is under way has ended.
     const Outcome made = make_room(lock, 1, victims(next_uses()));
     if (made != Outcome::nothing) return made;
   }
   entry.up_failed = entry.host_version;
-  if (!entry.wanted) return Outcome::done;
+  if (!entry.wanted) {
+    event();
+    return Outcome::done;
+  }
   if (refused.code == ErrorCode::capacity_exhausted) ++counts_.refused;
   refused.detail = entry.words + " is not brought to hbm: " + refused.detail;
   end_want(entry, refused);

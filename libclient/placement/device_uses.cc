@@ -78,7 +78,7 @@ Result<DeviceTier::Opened> DeviceTier::open(Entry& entry, bool write, const Devi
       result = error(ErrorCode::cancelled, entry.words + " is not in hbm, and the pool is gone");
       break;
     }
-    if (lacks) want(entry);
+    if (lacks && (!waited || !entry.wanted)) want(entry);  // else two that wait would wake each other for ever
     waited = true;
     if (forever) {
       changed_.wait(lock);
@@ -155,6 +155,11 @@ Result<std::shared_ptr<MoveState>> DeviceTier::pin(Entry& entry) {
   entry.pins = 1;
   entry.to_leave = false;
   entry.pin_move = state;
+  if (entry.phase != Entry::Phase::leaving) {  // else they are told once it has left
+    for (const auto& release : entry.releases)
+      release->finish(error(ErrorCode::cancelled, entry.words + " was pinned in hbm"));
+    entry.releases.clear();
+  }
   if (entry.current()) {
     state->note_bytes(entry.bytes());
     state->finish({});

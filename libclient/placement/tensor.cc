@@ -98,7 +98,8 @@ class View final : public Tensor {
   TensorStatistics statistics() const override { return core().statistics(*storage_); }
 
  private:
-  Result<DeviceGuard> device_guard(bool write, const DeviceGuardOptions& options) {
+  Result<DeviceGuard> device_guard(bool write, DeviceGuardOptions options) {
+    if (view_) options.overwrite = false;  // the rest of its base would be lost
     TERRACE_ASSIGN_OR_RETURN(auto guard, core().open_device(storage_, write, options));
     if (guard->opened.buffer != nullptr && !bytes_.empty())
       guard->address = guard->opened.buffer->address() +

@@ -36,7 +36,7 @@ class OpenDeviceGuard;
 }
 
 struct DeviceGuardOptions {
-  // device_write() only: all of the tensor will be written, so that what it holds is not copied up.
+  // device_write() only: all of the tensor will be written, so nothing is copied up. Of a view: ignored.
   bool overwrite = false;
   uint64_t timeout_ns = UINT64_MAX;  // for the copy, and for room that others' copies are about to make
 };

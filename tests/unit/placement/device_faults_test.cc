@@ -75,6 +75,42 @@ TEST_CASE("Tier hbm: a device that others fill gives what it has, by evictions, 
   CHECK(pools.hbm().used_bytes == size);
 }
 
+TEST_CASE("Tier hbm: a tensor goes while memory for it is asked for, and not given") {
+  DevicePools pools(2 * size);
+  auto a = pools.filled("a", 1);
+  pools.device->take_away(pools.device->info().capacity_bytes);
+  pools.device->hold_allocations(true);
+  auto move = take(a->move_to(Tier::hbm));
+  REQUIRE(eventually([&] { return pools.device->allocating() == 1; }));
+  std::thread gives([&] {
+    CHECK(eventually([&] { return move->done(); }));  // it is waited for by then
+    pools.device->hold_allocations(false);
+  });
+  a.reset();
+  gives.join();
+  CHECK(move->wait(0).error().code == ErrorCode::cancelled);
+  CHECK(pools.hbm().used_bytes == 0);
+}
+
+TEST_CASE("Tier hbm: of a device with less than the budget nothing is evicted for copies ahead") {
+  constexpr uint32_t count = 6;
+  DevicePools pools(4 * size, 4 * size);
+  pools.device->take_away(size);
+  std::vector<std::shared_ptr<Tensor>> layers;
+  for (uint32_t i = 0; i < count; ++i) layers.push_back(pools.filled("layer." + std::to_string(i), i));
+  const auto step = [&] {
+    for (uint32_t i = 0; i < count; ++i) CHECK(whole(on_device(take(layers[i]->device_read())), i));
+    pools.pool->step();
+  };
+  for (int i = 0; i < 3; ++i) step();
+  REQUIRE(eventually([&] { return pools.hbm().following; }));
+  const uint64_t before = pools.hbm().uploads;
+  // Without an end these are thousands.
+  CHECK_FALSE(eventually([&] { return pools.hbm().uploads > before + count; }, std::chrono::milliseconds(500)));
+  step();
+  CHECK(pools.hbm().used_bytes <= 3 * size);
+}
+
 TEST_CASE("Tier hbm: wrong options and pools without a device are told in words") {
   Pools pools(8 * mib, 0);
   auto a = pools.tensor("a", size);

@@ -136,6 +136,30 @@ TEST_CASE("Tier hbm: what all of is written is not copied up") {
   CHECK(whole(take(a->read()).bytes(), 2));
 }
 
+TEST_CASE("Tier hbm: of a view that is overwritten the rest of its base stays") {
+  DevicePools pools(4 * size);
+  auto a = pools.filled("a", 1);
+  auto part = take(a->slice(0, 4096, 4096));
+  fill(on_device(take(part->device_write({.overwrite = true}))), 9);
+  auto host = take(a->read());
+  CHECK(whole(host.bytes().first(4096), 1));
+  CHECK(whole(host.bytes().subspan(4096, 4096), 9));
+  CHECK(whole(host.bytes().subspan(8192), 1 + 8192 / 8));
+}
+
+TEST_CASE("Tier hbm: a pin ends a move to another tier that waits") {
+  DevicePools pools(2 * size);
+  auto a = pools.filled("a", 1);
+  auto guard = take(a->device_read());
+  auto move = take(a->move_to(a->residency().ddr_bytes > 0 ? Tier::ddr : Tier::cxl));
+  CHECK_FALSE(move->done());
+  REQUIRE(take(a->pin(Tier::hbm))->wait(patience_ns).ok());
+  REQUIRE(move->done());
+  CHECK(move->wait(0).error().code == ErrorCode::cancelled);
+  guard.close();
+  CHECK(a->residency().hbm_bytes == size);
+}
+
 TEST_CASE("Tier hbm: without an order what was used least recently makes room, written back first") {
   DevicePools pools(2 * size);
   auto a = pools.filled("a", 1), b = pools.filled("b", 2), c = pools.filled("c", 3);

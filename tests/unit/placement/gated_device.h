@@ -36,6 +36,16 @@ class GatedDevice final : public DeviceMemory, public std::enable_shared_from_th
     const std::lock_guard lock(mutex_);
     taken_ = bytes;
   }
+  // Allocations wait meanwhile.
+  void hold_allocations(bool held) {
+    const std::lock_guard lock(mutex_);
+    held_ = held;
+    changed_.notify_all();
+  }
+  uint32_t allocating() const {
+    const std::lock_guard lock(mutex_);
+    return allocating_;
+  }
   void lose() {
     const std::lock_guard lock(mutex_);
     lost_ = Error{ErrorCode::unavailable, 0, "gated device", "it was lost"};
@@ -60,7 +70,10 @@ class GatedDevice final : public DeviceMemory, public std::enable_shared_from_th
     return lost_;
   }
   Result<std::shared_ptr<DeviceBuffer>> allocate(uint64_t bytes, std::string_view) override {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    ++allocating_;
+    changed_.wait(lock, [&] { return !held_; });
+    --allocating_;
     if (!lost_.ok()) return lost_.error();
     if (allocated_ + taken_ + bytes > info_.capacity_bytes)
       return Error{ErrorCode::capacity_exhausted, 0, "gated device", "it is full"};
@@ -173,6 +186,8 @@ class GatedDevice final : public DeviceMemory, public std::enable_shared_from_th
   bool shut_[2] = {false, false};
   int failures_[2] = {0, 0};
   uint32_t waiting_[2] = {0, 0};
+  bool held_ = false;
+  uint32_t allocating_ = 0;
   uint64_t allocated_ = 0, taken_ = 0;
   Status lost_;
 };
