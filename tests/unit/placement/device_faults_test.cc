@@ -108,7 +108,8 @@ TEST_CASE("Tier hbm: of a device with less than the budget nothing is evicted fo
   // Without an end these are thousands.
   CHECK_FALSE(eventually([&] { return pools.hbm().uploads > before + count; }, std::chrono::milliseconds(500)));
   step();
-  CHECK(pools.hbm().used_bytes <= 3 * size);
+  // What is asked for, and not given, counts meanwhile.
+  CHECK(eventually([&] { return pools.hbm().used_bytes <= 3 * size; }));
 }
 
 TEST_CASE("Tier hbm: wrong options and pools without a device are told in words") {
