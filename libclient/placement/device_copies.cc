@@ -113,28 +113,29 @@ bool DeviceTier::begin_sink(Entry& entry) {
   entry.sink_error = {};
   auto event_of = down_->download(entry.host, entry.buffer, 0, [this, &entry](Status copied) {
     const std::lock_guard lock(mutex_);
-    return sunk(entry, std::move(copied));
+    return sunk(entry, std::move(copied), true);
   });
   if (!event_of.ok()) {
-    (void)sunk(entry, std::move(event_of).error());
+    (void)sunk(entry, std::move(event_of).error(), false);
     return false;
   }
   entry.phase = Entry::Phase::sinking;
   return true;
 }
 
-Status DeviceTier::sunk(Entry& entry, Status copied) {
+Status DeviceTier::sunk(Entry& entry, Status copied, bool begun) {
   Status result = told_of(std::move(copied), entry, "back from");
   entry.phase = Entry::Phase::resident;
   entry.to_leave = false;
   entry.sink_error = result;
   ++entry.sinks;
   if (result.ok()) {
-    entry.dirty = false;
+    entry.dirty = entry.torn = false;
     entry.version = entry.host_version;
     ++counts_.write_backs;
     counts_.written_back_bytes += entry.bytes();
   } else {
+    entry.torn = entry.torn || begun;
     ++counts_.failed_copies;
   }
   event();

@@ -60,6 +60,10 @@ DeviceTier::Outcome DeviceTier::serve_want(Lock& lock, Entry& entry) {
     end_want(entry, {});
     return Outcome::done;
   }
+  if (upload && entry.lost()) {
+    end_want(entry, lost_bytes(entry));
+    return Outcome::done;
+  }
   if (entry.host_writers > 0) return Outcome::nothing;  // guards have given up; moves go on once it is closed
   if (entry.phase == Entry::Phase::resident) {
     begin_upload(entry, false);
@@ -83,8 +87,8 @@ DeviceTier::Outcome DeviceTier::bring_ahead(Lock& lock) {
   for (uint32_t ahead = 0; ahead < schedule_.positions(); ++ahead) {
     const uint32_t slot = schedule_.use((learner_.position() + ahead) % schedule_.positions()).slot;
     Entry* entry = slot < entries_.size() ? entries_[slot].get() : nullptr;
-    if (entry == nullptr || entry->gone || entry->current() || entry->copying() || entry->wanted ||
-        entry->in_use() || entry->host_writers > 0 || entry->up_failed == entry->host_version)
+    if (entry == nullptr || entry->gone || entry->lost() || entry->current() || entry->copying() ||
+        entry->wanted || entry->in_use() || entry->host_writers > 0 || entry->up_failed == entry->host_version)
       continue;
     if (entry->phase == Entry::Phase::resident) {
       begin_upload(*entry, true);
@@ -178,6 +182,13 @@ DeviceTier::Outcome DeviceTier::make_room(Lock& lock, uint64_t bytes, const std:
     begun = true;
   }
   return begun ? Outcome::done : Outcome::waits;
+}
+
+Error DeviceTier::lost_bytes(const Entry& entry) {
+  return {ErrorCode::corrupt, 0, "TensorPool",
+          entry.words +
+              " was copied back from hbm in part, and its replica was discarded: write it under write(), "
+              "or all of it under device_write() with overwrite"};
 }
 
 Error DeviceTier::short_of(const Entry& entry, uint64_t bytes) const {

@@ -161,10 +161,11 @@ Status DeviceTier::host_opens(Entry& entry, bool write) {
   Lock lock(mutex_);
   if (write && entry.readers + entry.writers > 0) return device_guard_is_open(entry);
   TERRACE_RETURN_IF_ERROR(wait_for_sink(lock, entry));
-  if (!write) return {};
+  if (!write) return entry.lost() ? Status(lost_bytes(entry)) : Status();
   if (entry.readers + entry.writers > 0) return device_guard_is_open(entry);
   ++entry.host_version;
   ++entry.host_writers;
+  entry.torn = false;     // who writes it says what it holds
   changed_.notify_all();  // device guards that wait give up
   return {};
 }

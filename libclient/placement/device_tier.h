@@ -59,6 +59,7 @@ struct HbmEntry {
   uint64_t version = 0;       // of the host's bytes that the replica has
   uint64_t up_failed = 0;     // at this host version: not tried again unasked
   bool dirty = false;
+  bool torn = false;         // a write-back failed half-way: the host's bytes are of two versions
   bool to_leave = false;     // is written back to make room
   bool sink_wanted = false;  // somebody waits for the write-back
   bool wanted = false;       // is in wants_
@@ -74,6 +75,7 @@ struct HbmEntry {
   uint64_t bytes() const { return host.size(); }
   bool has_bytes() const { return phase == Phase::resident || phase == Phase::sinking; }
   bool current() const { return has_bytes() && (dirty || version == host_version); }
+  bool lost() const { return torn && !(dirty && has_bytes()); }  // nobody has all of its bytes any more
   bool in_use() const { return readers + writers > 0 || !waiters.empty(); }
   bool copying() const { return phase != Phase::absent && phase != Phase::resident; }
 };
@@ -147,6 +149,7 @@ class DeviceTier {
   std::vector<Entry*> victims(const std::vector<NextUse>& next) const;
   // Begins to free at least `bytes`, of these in this order. Says `waits` where enough is on its way.
   Outcome make_room(Lock& lock, uint64_t bytes, const std::vector<Entry*>& order);
+  static Error lost_bytes(const Entry& entry);
   Error short_of(const Entry& entry, uint64_t bytes) const;
 
   // device_copies.cc
@@ -155,7 +158,7 @@ class DeviceTier {
   bool begin_upload(Entry& entry, bool ahead);
   bool begin_sink(Entry& entry);
   Status uploaded(Entry& entry, Status copied, uint64_t version);
-  Status sunk(Entry& entry, Status copied);
+  Status sunk(Entry& entry, Status copied, bool begun);
   void drop_buffer(Lock& lock, Entry& entry);
   std::shared_ptr<DeviceBuffer> counted(Entry& entry, std::shared_ptr<DeviceBuffer> buffer);
   void charge(Entry& entry);

@@ -69,6 +69,10 @@ Result<DeviceTier::Opened> DeviceTier::open(Entry& entry, bool write, const Devi
       break;
     }
     if (ready()) break;
+    if (entry.lost() && !waiter.overwrite) {
+      result = lost_bytes(entry);
+      break;
+    }
     if (!waiter.failed.ok()) {
       result = waiter.failed;
       break;

@@ -45,6 +45,31 @@ TEST_CASE("Tier hbm: a write-back that fails leaves the device's bytes, and its 
   bring(*b);
 }
 
+TEST_CASE("Tier hbm: what was written back in part and discarded is nobody's, until it is written") {
+  DevicePools pools(size);
+  auto a = pools.filled("a", 1);
+  const auto tear = [&] {
+    fill(on_device(take(a->device_write({.overwrite = true}))), 11);
+    pools.device->fail(GatedDevice::down, 1);
+    CHECK(a->read().error().code == ErrorCode::io_error);
+    REQUIRE(a->discard_hbm().ok());
+  };
+  tear();
+  CHECK(a->read().error().code == ErrorCode::corrupt);
+  CHECK(says(a->write_back().error(), "'a'"));
+  CHECK(a->device_read().error().code == ErrorCode::corrupt);
+  CHECK(a->device_write().error().code == ErrorCode::corrupt);
+  CHECK(take(a->move_to(Tier::hbm))->wait(patience_ns).error().code == ErrorCode::corrupt);
+  CHECK(take(a->pin(Tier::hbm))->wait(patience_ns).error().code == ErrorCode::corrupt);
+  CHECK(pools.hbm().pinned_bytes == 0);
+  fill(on_device(take(a->device_write({.overwrite = true}))), 5);
+  CHECK(whole(take(a->read()).bytes(), 5));
+  tear();
+  fill(take(a->write()).bytes(), 6);
+  CHECK(whole(take(a->read()).bytes(), 6));
+  CHECK(whole(on_device(take(a->device_read())), 6));
+}
+
 TEST_CASE("Tier hbm: a lost device is told, and what it had is given up by word only") {
   DevicePools pools(2 * size);
   auto a = pools.filled("a", 1), b = pools.filled("b", 2);

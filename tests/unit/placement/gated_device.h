@@ -162,7 +162,8 @@ class GatedDevice final : public DeviceMemory, public std::enable_shared_from_th
           result = Error{ErrorCode::io_error, 0, "gated device", "as told"};
         }
         lock.unlock();
-        if (result.ok()) store(copy);
+        if (!result.ok()) copy.bytes /= 2;  // as a real one may
+        store(copy);
         (void)copy.finish(std::move(result));
         lock.lock();
         --device_->waiting_[copy.direction];
