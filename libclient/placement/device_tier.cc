@@ -13,7 +13,7 @@
 namespace terrace::placement {
 namespace {
 
-constexpr uint32_t order_uses_max = 8192;  // of device guards a step; the plan takes their square
+constexpr uint32_t order_uses_max = 1024;  // of device guards a step; the plan takes their square, under mutex_
 
 using Clock = std::chrono::steady_clock;
 
