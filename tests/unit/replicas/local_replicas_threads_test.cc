@@ -117,13 +117,18 @@ TEST_CASE("LocalReplicas: threads never get torn or old bytes") {
   for (uint64_t seed = 10; seed < 13; ++seed)
     readers.emplace_back([&, seed] { read_at_random(*fixture.replicas, list, tensors, truth, seed); });
   for (std::thread& thread : readers) thread.join();
+  // On a busy machine the writer may have had no turn between two reads of one tensor.
+  CHECK(test::eventually([&] {
+    if (fixture.replicas->stats().stale > 0) return true;
+    read_at_random(*fixture.replicas, list, tensors, truth, 13);
+    return false;
+  }));
   stop = true;
   writer.join();
   CHECK(truth.torn == 0);
   CHECK(truth.stale == 0);
   CHECK(truth.errors == 0);
   const LocalReplicaStats stats = fixture.replicas->stats();
-  CHECK(stats.stale > 0);
   CHECK(stats.evicted > 0);
   CHECK(stats.written_back_bytes > 0);
   CHECK(stats.pinned_bytes == 0);
