@@ -225,6 +225,21 @@ TEST_CASE_FIXTURE(Fixture, "devdax: erasing a piece zeroes that piece only and l
   CHECK(manager.backend->scrub("devdax:lease-1").value() == 4 * granule);
 }
 
+TEST_CASE_FIXTURE(Fixture, "devdax: what a killed litmus run wrote is erased before a grant") {
+  const std::string records = scratch_directory();
+  Manager manager(bus, records);
+  manager.adopt_erased();
+  const std::vector<Extent> extents{Manager::extent(0, 1)};
+  REQUIRE(manager.backend->carve("devdax:litmus-1", granule, extents).ok());
+  bus.fill(base, granule, 0x5a);
+  REQUIRE(manager.backend->fence("devdax:litmus-1").ok());
+  (void)manager.start({}, true);  // it was killed before it erased
+  CHECK(bus.read(base, 1)[0] == std::byte{0x5a});
+  REQUIRE(manager.backend->carve("devdax:lease-1", granule, extents).ok());
+  CHECK(all_zero(bus.read(base, granule)));
+  std::filesystem::remove_all(records);
+}
+
 TEST_CASE_FIXTURE(Fixture, "devdax: a hand-over keeps the bytes in a device that the old holder never had") {
   Manager manager(bus);
   manager.adopt_erased();
