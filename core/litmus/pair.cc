@@ -3,11 +3,16 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "core/base/clock.h"
+#include "core/base/units.h"
 #include "core/litmus/cached_memory.h"
 #include "core/litmus/host_memory.h"
 #include "core/litmus/side.h"
@@ -34,7 +39,56 @@ void pin_thread(bool last) {
 
 struct Outcome {
   std::optional<Result<Report>> report;  // empty: cut off by a fault
+  Report so_far;
 };
+
+// Of both sides' threads: waits for them, and tells them to give up when the run's time is over.
+class Watch {
+ public:
+  Watch(const PairOptions& options, std::atomic<bool>& abandoned) : options_(options), abandoned_(abandoned) {}
+
+  void side_ended() {
+    const std::lock_guard lock(mutex_);
+    ++ended_;
+    changed_.notify_all();
+  }
+  // Returns when both sides are at their end, or were told so.
+  void wait() {
+    const uint64_t began_ns = SystemClock().now_ns();
+    std::unique_lock lock(mutex_);
+    while (ended_ < 2) {
+      stopped_ = options_.stop != nullptr && options_.stop->load();
+      late_ = options_.run_ns_max != 0 && SystemClock().now_ns() - began_ns >= options_.run_ns_max;
+      if (stopped_ || late_) break;
+      changed_.wait_for(lock, std::chrono::milliseconds(20));
+    }
+    if (stopped_ || late_) abandoned_ = true;
+  }
+  bool stopped() const { return stopped_; }
+  bool late() const { return late_; }
+
+ private:
+  const PairOptions& options_;
+  std::atomic<bool>& abandoned_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int ended_ = 0;
+  bool stopped_ = false, late_ = false;
+};
+
+Error unavailable(std::string detail) {
+  return Error{.code = ErrorCode::unavailable, .where = "litmus", .detail = std::move(detail)};
+}
+
+// A run whose time is over: what was seen until then stays seen.
+Report cut_short(Report report, const PairOptions& options) {
+  if (report.verdict != Verdict::not_coherent) {
+    report.verdict = Verdict::inconclusive;
+    report.note = "it was not done within " + std::to_string(options.run_ns_max / ns_per_s) +
+                  " s: the machine is too busy, or the memory too slow for so many rounds";
+  }
+  return report;
+}
 
 template <typename Memory>
 void play(Memory& memory, Region& region, const SideOptions& options, Outcome& outcome,
@@ -46,6 +100,7 @@ void play(Memory& memory, Region& region, const SideOptions& options, Outcome& o
     outcome.report.emplace(joined.ok() ? side.run() : Result<Report>(joined.error()));
   });
   if (!whole) outcome.report.reset();
+  outcome.so_far = side.so_far();
   if (!outcome.report.has_value() || !outcome.report->ok()) abandoned = true;
 }
 
@@ -60,16 +115,30 @@ Result<Report> play_both(std::span<std::byte> first, std::span<std::byte> second
     const SideOptions own{role, options.rounds, secure_random_u64() | 1};
     play(*memory, region, own, outcomes[static_cast<size_t>(role)], abandoned);
   };
-  std::thread one([&] { side(Role::first, first); });
-  std::thread two([&] { side(Role::second, second); });
-  one.join();
-  two.join();
+  Watch watch(options, abandoned);
+  std::thread threads[2];
+  try {
+    threads[0] = std::thread([&] { side(Role::first, first), watch.side_ended(); });
+    threads[1] = std::thread([&] { side(Role::second, second), watch.side_ended(); });
+  } catch (const std::system_error& error) {
+    abandoned = true;
+    if (threads[0].joinable()) threads[0].join();
+    return unavailable(std::string("no thread could be started for a side: ") + error.what());
+  }
+  watch.wait();
+  for (std::thread& thread : threads) thread.join();
   for (const Outcome& outcome : outcomes)
     if (!outcome.report.has_value())
       return Error{
           .code = ErrorCode::io_error,
           .where = "litmus",
           .detail = "the memory failed under an access (SIGBUS): its device went, or it was taken away"};
+  const bool done = outcomes[0].report->ok() && outcomes[1].report->ok();
+  if (!done && watch.stopped()) return unavailable("the run was told to end before it was done");
+  if (!done && watch.late()) {
+    const bool other = outcomes[1].so_far.verdict == Verdict::not_coherent;
+    return cut_short(std::move(outcomes[other ? 1 : 0].so_far), options);
+  }
   // Of two errors the one that came first: the other side only heard of it.
   for (const Outcome& outcome : outcomes)
     if (!outcome.report->ok() && outcome.report->error().code != ErrorCode::unavailable)

@@ -6,6 +6,7 @@
 // Threads   Any; starts and joins two of its own.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,6 +19,8 @@ namespace terrace::litmus {
 struct PairOptions {
   uint64_t rounds = rounds_default;      // of each shape
   uint64_t patience_ns = 5'000'000'000;  // how long a side waits for the other one at a meeting
+  uint64_t run_ns_max = 0;  // of the whole run, 0: no end. What was seen by then is reported, never as coherent
+  const std::atomic<bool>* stop = nullptr;  // once set, the run ends within some milliseconds
   bool cached = false;  // as if each side had a cache that nothing keeps coherent (cached_memory.h)
 };
 
@@ -26,7 +29,9 @@ struct PairOptions {
 //
 // Errors    invalid_argument  a view too small or unaligned, or rounds beyond rounds_max
 //           io_error          the memory failed under an access (SIGBUS): its device went, or was taken away
-//           unavailable       a side got no processor in time; or the views are not of the same memory
+//           unavailable       a side got no processor in time, or no thread; `stop` was set; or the views are
+//           not
+//                             of the same memory
 Result<Report> run_pair(std::span<std::byte> first, std::span<std::byte> second, const PairOptions& options);
 
 }  // namespace terrace::litmus

@@ -55,6 +55,13 @@ class Side {
   //           corrupt      what the other side wrote down does not arrive
   Result<Report> run();
 
+  // What run() has come to, also when it ended with an error.
+  Report so_far() const {
+    Report report = report_;
+    conclude(report);
+    return report;
+  }
+
  private:
   struct Shared {  // what is kept of the other side
     uint64_t nonce = 0;
@@ -104,6 +111,7 @@ class Side {
   uint64_t salt_ = 0;  // the same for both sides: tags of this run
   uint64_t tag_ = 0;   // of the batch's first round
   Seen seen_[rounds_of_batch];
+  Report report_;
 };
 
 template <LitmusMemory Memory>
@@ -364,17 +372,14 @@ void Side<Memory>::look(Shape shape, uint64_t round) {
 
 template <LitmusMemory Memory>
 Result<Report> Side<Memory>::run() {
-  Report report;
-  report.shapes.reserve(all_shapes.size());
+  report_.shapes.reserve(all_shapes.size());
   for (const Shape shape : all_shapes) {
-    ShapeResult result;
+    ShapeResult& result = report_.shapes.emplace_back();
     result.name = shape_name(shape);
     for (uint64_t number = 0; number < shared_.batches; ++number)
       TERRACE_RETURN_IF_ERROR(batch(shape, number, result));
-    report.shapes.push_back(std::move(result));
   }
-  conclude(report);
-  return report;
+  return so_far();
 }
 
 }  // namespace terrace::litmus

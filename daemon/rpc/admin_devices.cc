@@ -45,10 +45,16 @@ kj::Promise<void> AdminServer::adopt(AdoptContext context) {
 
 kj::Promise<void> AdminServer::adopt_seen(AdoptContext context, const SeenDevice& seen) {
   KJ_IF_MAYBE (slot, admit(*connection_, context)) {
+    if (const Status status = service().litmus_runs().may_change(seen.serial); !status.ok()) {
+      refuse(context, status.error());
+      return kj::READY_NOW;
+    }
+    service().litmus_runs().adoption_begins(seen.serial);
     return engine()
         .adopt(AdoptDevice{seen.serial, seen.backend, seen.capacity_bytes, seen.granule_bytes},
                connection_->actor())
-        .then([this, context](Result<Reply> reply) mutable {
+        .then([this, context, serial = seen.serial](Result<Reply> reply) mutable {
+          service().litmus_runs().adoption_ended(serial, reply.ok());
           const auto adopted = reply_as<DeviceReply>(std::move(reply));
           if (!adopted.ok()) {
             refuse(context, adopted.error());

@@ -4,16 +4,19 @@
 
 namespace terrace::daemon {
 
-// What is said of a pool's memory is looked at before anything of it is granted.
+// What is said of a pool's memory is looked at before anything of it is granted. Others may look at the same
+// devices meanwhile, so that they are asked of once more in the turn in which the command is submitted.
 template <typename Context>
 kj::Promise<void> AdminServer::command_of_coherent(Context context, std::vector<std::string> serials,
                                                    const std::string& pool, Command request) {
   KJ_IF_MAYBE (slot, daemon::admit(*connection_, context)) {
     return service()
         .litmus_runs()
-        .admit(std::move(serials), shown(pool), connection_->actor())
+        .admit(serials, shown(pool), connection_->actor())
         .attach(kj::mv(*slot))
-        .then([this, context, request = std::move(request)](Status looked) mutable -> kj::Promise<void> {
+        .then([this, context, serials, pool,
+               request = std::move(request)](Status looked) mutable -> kj::Promise<void> {
+          if (looked.ok()) looked = service().litmus_runs().may_join(serials, shown(pool));
           if (looked.ok()) return pool_command(context, std::move(request));
           refuse(context, looked.error());
           return kj::READY_NOW;

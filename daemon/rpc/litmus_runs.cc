@@ -28,6 +28,10 @@ Result<os::MemoryMap> map_object(int fd, uint64_t bytes) {
   return map;
 }
 
+bool saw_incoherence(const litmus::Report& report) {
+  return report.verdict == litmus::Verdict::not_coherent;
+}
+
 // Whether somebody wants an emulated device to be seen as one of hosts without coherent caches.
 bool looks_noncoherent(const std::string& directory, const DeviceRow& device) {
   constexpr std::string_view prefix = "emu:";
@@ -53,6 +57,7 @@ struct LitmusRuns::Work {
   std::string object;
   uint64_t bytes = 0;
   std::vector<Extent> extents;
+  std::shared_ptr<const std::atomic<bool>> ending;
   litmus::PairOptions options;
 
   // Over two mappings of the object, which exists.
@@ -63,8 +68,9 @@ struct LitmusRuns::Work {
     return litmus::run_pair(first.bytes(), second.bytes(), options);
   }
 
-  // The same over an object of its own. One that cannot be erased stays as it is: an orphan, of which the next
-  // start knows that it is not erased.
+  // The same over an object of its own. One that cannot be erased stays as it is: an orphan. Where memory is
+  // erased in place it counts as not erased from before it is written to (DevdaxBackend::carve), also when this
+  // process dies here.
   Result<litmus::Report> carve_and_look() const {
     TERRACE_RETURN_IF_ERROR(backend.carve(object, bytes, extents));
     Result<litmus::Report> report = look();
@@ -93,7 +99,29 @@ Status LitmusRuns::may_run(const std::string& serial, uint64_t rounds) const {
                                        (state.absent(device->id)                 ? "not there"
                                         : device->state == DeviceState::draining ? "being drained"
                                                                                  : "given up"));
-  return may_change(serial);
+  return may_write(serial);
+}
+
+// An adopted device whose strangers were not taken away yet has memory that is somebody's.
+Status LitmusRuns::may_write(const std::string& serial) const {
+  if (adopting_.contains(serial))
+    return failed(ErrorCode::busy, "device " + serial + " is being adopted; try again in a moment");
+  if (half_adopted_.contains(serial))
+    return failed(ErrorCode::busy,
+                  "the adoption of device " + serial +
+                      " failed half-way, and what was on it may still be in use; `terrace device "
+                      "adopt` it again first");
+  return {};
+}
+
+void LitmusRuns::adoption_ended(const std::string& serial, bool adopted) {
+  const auto under_way = adopting_.find(serial);
+  if (under_way != adopting_.end() && --under_way->second == 0) adopting_.erase(under_way);
+  if (adopted || engine_.state().find_device(serial) == nullptr) {
+    half_adopted_.erase(serial);
+  } else {
+    half_adopted_.insert(serial);
+  }
 }
 
 Status LitmusRuns::may_change(const std::string& serial) const {
@@ -102,26 +130,45 @@ Status LitmusRuns::may_change(const std::string& serial) const {
 }
 
 kj::Promise<Result<litmus::Report>> LitmusRuns::run(const std::string& serial, uint64_t rounds, Actor actor) {
-  if (Status status = may_run(serial, rounds); !status.ok())
-    return Result<litmus::Report>(std::move(status).error());
-  const DeviceRow& device = *engine_.state().find_device(serial);
-  Work work{engine_.backend(), serial, "", device.granule_bytes, {Extent{device.id, 0, 1}}, {}};
-  work.options.rounds = rounds == 0 ? litmus::rounds_default : rounds;
-  work.options.cached = looks_noncoherent(options_.object_directory, device);
-  if (!device.pool.valid()) {
-    work.object = device.backend == "emulated" ? "" : device.backend + ":";
-    work.object += "litmus-" + std::to_string(next_object_++);
-  }
-  under_way_[serial] = work.object;
-  auto looked = device.pool.valid() ? run_on_lease(std::move(work), device, std::move(actor))
-                                    : run_on_object(std::move(work));
+  Status allowed = may_run(serial, rounds);
+  if (allowed.ok()) allowed = may_change(serial);
+  if (!allowed.ok()) return Result<litmus::Report>(std::move(allowed).error());
+  under_way_[serial] = "";
+  auto next = kj::newPromiseAndFulfiller<void>();
+  auto turn = std::exchange(turn_, kj::mv(next.promise));
   auto outcome = kj::newPromiseAndFulfiller<Result<litmus::Report>>();
+  // What is adopted only in this process, and not durably, is not written to.
+  auto looked =
+      turn.then([this] { return engine_.settled(); })
+          .then([this, serial, rounds, actor](Status settled) mutable {
+            if (settled.ok()) settled = may_run(serial, rounds);
+            if (!settled.ok())
+              return kj::Promise<Result<litmus::Report>>(Result<litmus::Report>(std::move(settled).error()));
+            return run_now(serial, rounds, std::move(actor));
+          });
   tasks_.add(
-      looked.then([this, serial, fulfiller = kj::mv(outcome.fulfiller)](Result<litmus::Report> report) mutable {
-        finished(serial, report);
-        fulfiller->fulfill(std::move(report));
-      }));
+      looked
+          .then([this, serial, fulfiller = kj::mv(outcome.fulfiller)](Result<litmus::Report> report) mutable {
+            finished(serial, report);
+            fulfiller->fulfill(std::move(report));
+          })
+          .attach(kj::defer([fulfiller = kj::mv(next.fulfiller)]() mutable { fulfiller->fulfill(); })));
   return kj::mv(outcome.promise);
+}
+
+kj::Promise<Result<litmus::Report>> LitmusRuns::run_now(const std::string& serial, uint64_t rounds,
+                                                        Actor actor) {
+  const DeviceRow& device = *engine_.state().find_device(serial);
+  Work work{engine_.backend(), serial, "", device.granule_bytes, {Extent{device.id, 0, 1}}, ending_, {}};
+  work.options.rounds = rounds == 0 ? litmus::rounds_default : rounds;
+  work.options.run_ns_max = run_ns_max;
+  work.options.stop = ending_.get();
+  work.options.cached = looks_noncoherent(options_.object_directory, device);
+  if (device.pool.valid()) return run_on_lease(std::move(work), device, std::move(actor));
+  work.object = device.backend == "emulated" ? "" : device.backend + ":";
+  work.object += "litmus-" + std::to_string(next_object_++);
+  under_way_[serial] = work.object;
+  return run_on_object(std::move(work));
 }
 
 void LitmusRuns::taskFailed(kj::Exception&& exception) {
@@ -150,6 +197,12 @@ kj::Promise<Result<litmus::Report>> LitmusRuns::run_on_lease(Work work, const De
         const LeaseId lease = granted->lease.id;
         return engine_.run_blocking([work = std::move(work)] { return work.look(); })
             .then([this, actor, lease](Result<litmus::Report> report) {
+              // Taken away while the run waited for the worker, or ran: that says nothing of the device.
+              const LeaseRow* row = engine_.state().find_lease(lease);
+              if (!report.ok() && (row == nullptr || row->phase != LeasePhase::active))
+                report = failed(ErrorCode::unavailable,
+                                "the lease of the run ended before the run did, as the manager was busy with "
+                                "other memory; try again later");
               // One that is not released, as the store fails just now, ends by its TTL.
               return engine_.submit(Release{lease, "", engine_.now_ns()}, actor)
                   .then([report = std::move(report)](Result<Reply>) mutable { return std::move(report); });
@@ -170,6 +223,10 @@ void LitmusRuns::finished(const std::string& serial, const Result<litmus::Report
   spdlog::log(report->verdict == litmus::Verdict::not_coherent ? spdlog::level::err : spdlog::level::info,
               "litmus run of device {}: {}; {}", serial, litmus::verdict_name(report->verdict),
               report->note.empty() ? litmus::what_was_seen(*report) : report->note);
+  const auto last = last_.find(serial);
+  if (last != last_.end() && saw_incoherence(last->second.report) &&
+      report->verdict == litmus::Verdict::inconclusive)
+    return;
   last_[serial] = {*report, engine_.now_ns()};
 }
 
@@ -188,19 +245,28 @@ kj::Promise<Status> LitmusRuns::admit(std::vector<std::string> serials, const st
                            pool + ": " + error.detail;
             return Status(std::move(error));
           }
-          if (report->verdict == litmus::Verdict::not_coherent)
-            return Status(not_coherent(serial, pool, *report));
+          if (saw_incoherence(*report)) return Status(not_coherent(serial, pool, *report));
           return admit(std::move(serials), pool, std::move(actor));
         });
   }
   return Status();
 }
 
+Status LitmusRuns::may_join(const std::vector<std::string>& serials, const std::string& pool) const {
+  for (const std::string& serial : serials) {
+    TERRACE_RETURN_IF_ERROR(may_change(serial));
+    const auto last = last_.find(serial);
+    if (last != last_.end() && saw_incoherence(last->second.report))
+      return not_coherent(serial, pool, last->second.report);
+  }
+  return {};
+}
+
 Status LitmusRuns::may_be_coherent(const PoolRow& pool) const {
   for (const auto& [id, device] : engine_.state().devices()) {
     const auto last = last_.find(device.serial);
     if (device.pool != pool.id || last == last_.end()) continue;
-    if (last->second.report.verdict == litmus::Verdict::not_coherent)
+    if (saw_incoherence(last->second.report))
       return not_coherent(device.serial, pool.name, last->second.report);
   }
   return {};

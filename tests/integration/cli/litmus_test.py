@@ -105,13 +105,14 @@ class ByManager(Devices):
 
     def test_nothing_changes_the_device_meanwhile_and_a_killed_manager_leaves_nothing(self):
         self.t.cli("device", "adopt", "emu:a", "emu:b")
-        run = self.t.popen(self.t.terrace, "device", "litmus", "emu:a", "--rounds", 100000,
+        self.t.kill()
+        self.t.start(failpoints="carve_after_create=delay:60000")  # the kill below ends the run's wait
+        run = self.t.popen(self.t.terrace, "device", "litmus", "emu:a",
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(lambda: list(self.objects().glob("litmus-*.obj")), 60, "the run's object")
         for words in (("device", "litmus", "emu:a"), ("device", "remove", "emu:a"),
                       ("pool", "create", "q", "--device", "emu:a")):
             self.assertIn("is under way", self.t.cli(*words, check=CONFLICT).json["error"]["message"])
-        self.assertEqual(self.t.cli("check").json["problems"], [])
         self.assertIsNone(run.poll(), "the run was over before it was looked at")
         objects = self.objects()
         self.t.kill()

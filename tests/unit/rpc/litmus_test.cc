@@ -1,5 +1,7 @@
 // Litmus runs by the manager: their memory is nobody's, is erased, and is given back whatever becomes of the
 // call.
+#include <future>
+
 #include "core/schema/litmus.capnp.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
@@ -94,16 +96,24 @@ TEST_CASE("Litmus: nothing changes the device meanwhile; a call that is dropped 
   Rpc t;
   Operator one(t);
   one.adopt("emu:a");
+  std::promise<void> gate;
+  // The run's turn at the worker comes when all has been asked.
+  auto held = t.engine->run_blocking([opened = gate.get_future().share()] {
+    opened.wait();
+    return Status();
+  });
   {
-    auto dropped = one.look_at("emu:a", 10'000).send();
+    auto dropped = one.look_at("emu:a", 64).send();
     CHECK(one.make_pool("p", "emu:a", terrace::rpc::Coherence::UNKNOWN) == code(ErrorCode::busy));
     CHECK(one.make_pool("p", "emu:a", terrace::rpc::Coherence::COHERENT) == code(ErrorCode::busy));
     CHECK(t.call(one.look_at("emu:a", 64)).getError().getCode() == code(ErrorCode::busy));
     auto remove = one.admin.removeDeviceRequest();
     remove.setSerial("emu:a");
     CHECK(t.call(remove).getError().getCode() == code(ErrorCode::busy));
-    CHECK(t.call(one.admin.checkRequest()).getProblems().size() == 0);
   }
+  gate.set_value();
+  CHECK(held.wait(t.io.waitScope).ok());
+  CHECK(t.call(one.admin.checkRequest()).getProblems().size() == 0);
   uint16_t made = code(ErrorCode::busy);
   for (int tries = 0; made == code(ErrorCode::busy) && tries < 20'000; ++tries) {
     made = one.make_pool("p", "emu:a", terrace::rpc::Coherence::UNKNOWN);
