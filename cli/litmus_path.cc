@@ -62,19 +62,21 @@ Status not_adopted_here(const Context& context, const std::string& path, const s
     return wrong(ErrorCode::busy, path + " is memory that the manager on this host has adopted (" + by +
                                       "); 'terrace device litmus SERIAL' looks at what is free of it");
   };
-  const auto status = (*client)->status();
-  if (status.ok() && !status->server.object_directory.empty() &&
-      real_path(path).starts_with(real_path(status->server.object_directory) + "/"))
-    return adopted("in " + status->server.object_directory);
+  // A manager that answers must say what is its own: nothing is written to on a guess.
+  TERRACE_ASSIGN_OR_RETURN(const auto status, (*client)->status());
+  // Where objects are: below its runtime directory, in a folder of their own, or where NUMA nodes' lie beside
+  // it.
+  for (const std::string& folder : {status.server.runtime_directory + "/", status.server.object_directory + "/",
+                                    std::string("/dev/shm/terrace-")})
+    if (folder.size() > 1 && real_path(path).starts_with(folder)) return adopted("in " + folder);
   if (dax.empty()) return {};
-  const auto hardware = (*client)->inventory();
-  const auto devices = (*client)->devices();
-  if (!hardware.ok() || !devices.ok()) return {};
-  for (const inventory::DaxDevice& device : hardware->dax_devices) {
+  TERRACE_ASSIGN_OR_RETURN(const auto hardware, (*client)->inventory());
+  TERRACE_ASSIGN_OR_RETURN(const auto devices, (*client)->devices());
+  for (const inventory::DaxDevice& device : hardware.dax_devices) {
     if (device.name != dax) continue;
     if (device.holder.starts_with("lease ")) return adopted(device.holder);
-    for (const inventory::DaxRegion& region : hardware->dax_regions)
-      for (const DeviceStatus& known : *devices)
+    for (const inventory::DaxRegion& region : hardware.dax_regions)
+      for (const DeviceStatus& known : devices)
         if (region.name == device.region && known.serial == region.serial && known.adopted)
           return adopted("device " + known.serial);
   }
