@@ -49,12 +49,12 @@ kj::Promise<void> AdminServer::adopt_seen(AdoptContext context, const SeenDevice
       refuse(context, status.error());
       return kj::READY_NOW;
     }
-    service().litmus_runs().adoption_begins(seen.serial);
+    kj::Own<LitmusRuns::Adoption> adoption = service().litmus_runs().adoption_begins(seen.serial);
     return engine()
         .adopt(AdoptDevice{seen.serial, seen.backend, seen.capacity_bytes, seen.granule_bytes},
                connection_->actor())
-        .then([this, context, serial = seen.serial](Result<Reply> reply) mutable {
-          service().litmus_runs().adoption_ended(serial, reply.ok());
+        .then([this, context, &call = *adoption](Result<Reply> reply) mutable {
+          if (reply.ok()) call.success();
           const auto adopted = reply_as<DeviceReply>(std::move(reply));
           if (!adopted.ok()) {
             refuse(context, adopted.error());
@@ -63,7 +63,7 @@ kj::Promise<void> AdminServer::adopt_seen(AdoptContext context, const SeenDevice
           write_device(context.getResults().initDevice(), adopted->device, device_use(state(), adopted->device),
                        "", engine());
         })
-        .attach(kj::mv(*slot));
+        .attach(kj::mv(*slot), kj::mv(adoption));
   }
   return kj::READY_NOW;
 }

@@ -104,9 +104,9 @@ Status LitmusRuns::may_run(const std::string& serial, uint64_t rounds) const {
 
 // An adopted device whose strangers were not taken away yet has memory that is somebody's.
 Status LitmusRuns::may_write(const std::string& serial) const {
-  if (adopting_.contains(serial))
+  if (adoptions_->under_way.contains(serial))
     return failed(ErrorCode::busy, "device " + serial + " is being adopted; try again in a moment");
-  if (half_adopted_.contains(serial))
+  if (adoptions_->half_way.contains(serial))
     return failed(ErrorCode::busy,
                   "the adoption of device " + serial +
                       " failed half-way, and what was on it may still be in use; `terrace device "
@@ -114,14 +114,26 @@ Status LitmusRuns::may_write(const std::string& serial) const {
   return {};
 }
 
-void LitmusRuns::adoption_ended(const std::string& serial, bool adopted) {
-  const auto under_way = adopting_.find(serial);
-  if (under_way != adopting_.end() && --under_way->second == 0) adopting_.erase(under_way);
-  if (adopted || engine_.state().find_device(serial) == nullptr) {
-    half_adopted_.erase(serial);
+LitmusRuns::Adoption::Adoption(std::shared_ptr<Adoptions> all, std::string serial, bool ours)
+    : all_(std::move(all)), serial_(std::move(serial)), ours_(ours) {
+  ++all_->under_way[serial_];
+}
+
+LitmusRuns::Adoption::~Adoption() {
+  const auto calls = all_->under_way.find(serial_);
+  if (--calls->second == 0) all_->under_way.erase(calls);
+  if (ours_) {
+    all_->half_way.erase(serial_);
   } else {
-    half_adopted_.insert(serial);
+    all_->half_way.insert(serial_);
   }
+}
+
+kj::Own<LitmusRuns::Adoption> LitmusRuns::adoption_begins(const std::string& serial) {
+  const DeviceRow* device = engine_.state().find_device(serial);
+  const bool ours = device != nullptr && !engine_.state().absent(device->id) &&
+                    !adoptions_->half_way.contains(serial) && !adoptions_->under_way.contains(serial);
+  return kj::heap<Adoption>(adoptions_, serial, ours);
 }
 
 Status LitmusRuns::may_change(const std::string& serial) const {

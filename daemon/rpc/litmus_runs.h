@@ -35,6 +35,11 @@ struct LitmusOptions {
 };
 
 class LitmusRuns final : private kj::TaskSet::ErrorHandler {
+  struct Adoptions {
+    std::map<std::string, size_t> under_way;  // by serial: calls
+    std::set<std::string> half_way;           // perhaps in the books, but what was on them was not taken over
+  };
+
  public:
   struct Last {
     litmus::Report report;
@@ -70,9 +75,22 @@ class LitmusRuns final : private kj::TaskSet::ErrorHandler {
   //           unsupported   one was seen not to be coherent
   Status may_join(const std::vector<std::string>& serials, const std::string& pool) const;
 
-  // Around Engine::adopt(): no run of the device begins from the first until the last says that it is ours.
-  void adoption_begins(const std::string& serial) { ++adopting_[serial]; }
-  void adoption_ended(const std::string& serial, bool adopted);
+  // One call of Engine::adopt(): no run of the device begins while it lives. One that goes without success()
+  // leaves the device as it was: one that is not ours for certain has no run until it is adopted.
+  class Adoption {
+   public:
+    Adoption(std::shared_ptr<Adoptions> all, std::string serial, bool ours);
+    ~Adoption();
+    Adoption(const Adoption&) = delete;
+    Adoption& operator=(const Adoption&) = delete;
+    void success() { ours_ = true; }
+
+   private:
+    const std::shared_ptr<Adoptions> all_;  // calls may outlive the runs
+    const std::string serial_;
+    bool ours_;
+  };
+  kj::Own<Adoption> adoption_begins(const std::string& serial);
 
   // Errors    busy   a run of the device is under way, which nothing may change meanwhile
   Status may_change(const std::string& serial) const;
@@ -100,8 +118,7 @@ class LitmusRuns final : private kj::TaskSet::ErrorHandler {
   const LitmusOptions options_;
   std::map<std::string, Last> last_;
   std::map<std::string, std::string> under_way_;  // by serial: the object, or "" where it is a lease's
-  std::map<std::string, size_t> adopting_;        // by serial: calls under way
-  std::set<std::string> half_adopted_;            // in the books, but what was on them was not taken over
+  const std::shared_ptr<Adoptions> adoptions_ = std::make_shared<Adoptions>();
   uint64_t next_object_ = 1;
   std::shared_ptr<std::atomic<bool>> ending_ =
       std::make_shared<std::atomic<bool>>(false);  // the worker reads it

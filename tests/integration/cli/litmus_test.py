@@ -49,6 +49,10 @@ class Devices(WithDaemon):
         self.assertEqual([shape["forbidden"] for shape in litmus["shapes"]], [0] * len(SHAPES))
         return litmus
 
+    def allow_cpus(self, cpus):
+        for task in pathlib.Path(f"/proc/{self.t.pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), cpus)
+
     def pools(self):
         return [pool["name"] for pool in self.t.cli("pool", "list").json["pools"]]
 
@@ -163,6 +167,10 @@ class CoherentPools(Devices):
         self.assertNotIn("not_known_coherent", said)
         self.error("pool", "set", "p", "--coherence", "coherent", code=FAILED, name="unsupported", contains="emu:b")
         (self.objects() / "b.noncoherent").unlink()
+        self.allow_cpus({min(os.sched_getaffinity(0))})  # where nothing can be seen, nothing is taken back
+        self.assertEqual(self.look("emu:b")["verdict"], "inconclusive")
+        self.error("pool", "set", "p", "--coherence", "coherent", code=FAILED, name="unsupported", contains="emu:b")
+        self.allow_cpus(os.sched_getaffinity(0))
         if self.look("emu:b")["verdict"] == "coherent":
             said = self.t.cli("pool", "set", "p", "--coherence", "coherent").json
             self.assertEqual(said["not_known_coherent"], ["emu:a (not looked at)"])

@@ -122,3 +122,33 @@ TEST_CASE("Litmus: nothing changes the device meanwhile; a call that is dropped 
   CHECK(made == 0);
   CHECK(t.backend.list()->empty());
 }
+
+TEST_CASE(
+    "Litmus: no run while a device is being adopted; an adoption that is refused leaves one of ours as it "
+    "was") {
+  Rpc t;
+  Operator one(t);
+  one.adopt("emu:a");
+  std::promise<void> gate;
+  auto held = t.engine->run_blocking([opened = gate.get_future().share()] {
+    opened.wait();
+    return Status();
+  });
+  auto again = one.admin.adoptRequest();
+  again.setSerial("emu:a");
+  auto adopting = again.send();
+  CHECK(t.call(one.look_at("emu:a", 64)).getError().getCode() == code(ErrorCode::busy));
+  t.backend.used = true;
+  gate.set_value();
+  CHECK(held.wait(t.io.waitScope).ok());
+  CHECK(adopting.wait(t.io.waitScope).getError().getCode() == code(ErrorCode::busy));
+  CHECK(t.call(one.look_at("emu:a", 64)).getError().getCode() == 0);
+  // Somebody's until it is ours.
+  auto other = one.admin.adoptRequest();
+  other.setSerial("emu:b");
+  CHECK(t.call(other).getError().getCode() == code(ErrorCode::busy));
+  CHECK(t.call(one.look_at("emu:b", 64)).getError().getCode() == code(ErrorCode::not_found));
+  t.backend.used = false;
+  one.adopt("emu:b");
+  CHECK(t.call(one.look_at("emu:b", 64)).getError().getCode() == 0);
+}
