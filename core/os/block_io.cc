@@ -324,9 +324,12 @@ class Transfer {
   void finish(Request& request) {
     const Chunk& chunk = request.chunk;
     if (chunk.kind == Kind::staged && !write_) {
-      planner_.for_each_piece(chunk, [&](std::byte* memory, uint64_t at, uint64_t bytes) {
-        std::memcpy(memory, request.memory + at, bytes);
+      const bool there = os::guarded([&] {
+        planner_.for_each_piece(chunk, [&](std::byte* memory, uint64_t at, uint64_t bytes) {
+          std::memcpy(memory, request.memory + at, bytes);
+        });
       });
+      if (!there) fail(os_error(EFAULT, where(), name_ + ": memory went away while it was read into"));
     }
     if (!request.direct) {
       report_.buffered_bytes += chunk.bytes;

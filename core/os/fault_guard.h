@@ -1,21 +1,41 @@
-// Accesses to memory that may go away while it is used: a device that is unplugged, a line that is poisoned, a
-// dax device that somebody destroyed. The SIGBUS that they raise would end the process; here it is an answer.
+// Accesses to memory that may go away while it is used: a lease that is fenced, a device that is unplugged, a
+// line that is poisoned, a dax device that somebody destroyed. The SIGBUS that they raise would end the
+// process; here it is an answer.
 //
-// Place     core/os; for who must go on when memory fails: erasing, measuring.
-// Threads   Any. The first use installs a handler of SIGBUS for the process, which leaves a SIGBUS outside of
-// any
-//           guarded access to whoever had it before.
+// Two kinds. guarded() runs loads and stores and jumps out of them: for long copies that hold nothing.
+// core/os/lossy_access.h has single accesses that go on without the memory: for code that holds locks.
+//
+// Place     core/os; for who must go on when memory fails: erasing, measuring, copying, shared tensors.
+// Threads   Any.
+// Handler   The process has one handler of SIGBUS, which may be the program's. Each outermost guard looks
+// whether
+//           it is this library's and puts it in front of another one if not: a system call. A SIGBUS that is
+//           not of a guarded access goes to who had the signal before, with the mask, the stack and the flags
+//           (SA_SIGINFO, SA_NODEFER, SA_RESETHAND, SA_ONSTACK) that it asked for; where nobody had it, the
+//           default action is taken. A handler that another thread installs during a guarded access gets the
+//           fault of that access: the next guard is whole again.
 #pragma once
 
 #include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
 
+#include <cstddef>
+#include <initializer_list>
+#include <span>
 #include <utility>
 
 namespace terrace::os {
 
+// Sees to it that a SIGBUS is this library's first. Before accesses of core/os/lossy_access.h.
+void watch_faults();
+
+using GuardedRange = std::span<const std::byte>;
+
 class FaultGuard {
  public:
-  FaultGuard();
+  // `ranges`: none stands for all memory. Not copied.
+  explicit FaultGuard(std::span<const GuardedRange> ranges);
   ~FaultGuard();
   FaultGuard(const FaultGuard&) = delete;
   FaultGuard& operator=(const FaultGuard&) = delete;
@@ -23,19 +43,28 @@ class FaultGuard {
   sigjmp_buf& where() { return where_; }
 
  private:
-  friend void jump_out(int signal);
+  friend struct FaultHandler;
+  bool covers(const void* address) const;
+
   sigjmp_buf where_;
-  FaultGuard* outer_;
+  const std::span<const GuardedRange> ranges_;
+  FaultGuard* const outer_;
+  bool was_blocked_ = false;  // SIGBUS, in this thread: outermost guards only
 };
 
 // Runs `access`, plain loads and stores: what it constructs is not destroyed when it is cut off. false: it was,
-// by a SIGBUS of this thread.
+// by a SIGBUS of this thread, at an address in one of `ranges` where there are any.
 template <typename Access>
-bool guarded(Access&& access) {
-  FaultGuard guard;
-  if (sigsetjmp(guard.where(), 1) != 0) return false;
+bool guarded(std::initializer_list<GuardedRange> ranges, Access&& access) {
+  FaultGuard guard(std::span(ranges.begin(), ranges.size()));
+  if (sigsetjmp(guard.where(), 0) != 0) return false;  // the handler puts the signal mask back
   std::forward<Access>(access)();
   return true;
+}
+
+template <typename Access>
+bool guarded(Access&& access) {
+  return guarded({}, std::forward<Access>(access));
 }
 
 }  // namespace terrace::os
