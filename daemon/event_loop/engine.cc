@@ -9,6 +9,11 @@
 #include "core/base/units.h"
 
 namespace terrace::daemon {
+namespace {
+
+constexpr uint64_t beat_ns = 200 * ns_per_ms;  // how often the loop notes that it runs
+
+}  // namespace
 
 Engine::Engine(Store& store, Backend& backend, const Clock& clock, kj::Timer& timer, EngineOptions options)
     : store_(store),
@@ -56,6 +61,7 @@ kj::Promise<Result<AuditPage>> Engine::audit(AuditQuery query) {
 }
 
 void Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor) {
+  note_time();  // first: a renewal that waited while this process was stopped is in time
   ++counters_.commands;
   Step step = state_->apply(command);
   if (!step.delta.devices.empty()) tell_devices();
@@ -172,6 +178,29 @@ void Engine::fail_batch(Batch batch, const Error& error) {
 }
 
 // --- time -------------------------------------------------------------------------------------------
+
+// What housekeeping saw before the gap says nothing of now: holders and devices had no time to come back. This
+// loop may have run for a beat since it last said so; that counts, or a manager that is stopped again and again
+// would never end a lease.
+void Engine::note_time() {
+  const uint64_t now_ns = clock_.now_ns();
+  const uint64_t before_ns = std::exchange(noted_ns_, now_ns);
+  const uint64_t gap_ns = before_ns != 0 && now_ns > before_ns ? now_ns - before_ns : 0;
+  if (options_.gap_ns == 0 || gap_ns < options_.gap_ns || refusing_) return;
+  spdlog::warn("this process did not run for {}: that time does not count against leases",
+               format_duration(gap_ns / ns_per_ms * ns_per_ms));
+  unheld_since_ns_.clear();
+  missed_since_ns_.clear();
+  incomplete_since_ns_.clear();
+  apply(ResumeAfterGap{gap_ns - std::min(gap_ns, beat_ns), now_ns}, nullptr);
+}
+
+kj::Promise<void> Engine::keep_time() {
+  note_time();
+  return timer_.afterDelay(static_cast<int64_t>(beat_ns) * kj::NANOSECONDS).then([this] {
+    return keep_time();
+  });
+}
 
 void Engine::arm_timer() {
   const auto due = state_->next_due_ns();

@@ -78,6 +78,10 @@ struct EngineOptions {
   // How long a movable lease must have been without a session before the manager moves it: a holder whose
   // connection broke, or whose manager was restarted, comes back within that.
   uint64_t unheld_ns = limits::reconnect_ns;
+  // The loop notes every fifth of a second that it runs. When it did not for as long as this, the time does not
+  // count against leases (ResumeAfterGap). Below the two thirds of the shortest TTL that a holder has left when
+  // it is about to renew. 0: never.
+  uint64_t gap_ns = 400 * ns_per_ms;
   // A lease whose record of being scrubbed waits for the next commit gets one of its own after this.
   uint64_t deferred_commit_ns = 20 * ns_per_ms;
 };
@@ -161,6 +165,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void release_batch(Batch batch);
   void fail_batch(Batch batch, const Error& error);
   void arm_timer();
+  void note_time();
+  kj::Promise<void> keep_time();
   void taskFailed(kj::Exception&& exception) override;
 
   // lanes.cc: which worker does what
@@ -256,6 +262,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::string look_failure_;                          // of the last look, in words; logged once
   bool looking_again_ = false;
   uint64_t armed_for_ns_ = UINT64_MAX;
+  uint64_t noted_ns_ = 0;  // when this loop last ran; 0: not yet
   uint64_t timer_generation_ = 0;
   static constexpr uint64_t recovery_pause_ns_min = 200 * ns_per_ms;
   static constexpr uint64_t recovery_pause_ns_max = 5 * ns_per_s;

@@ -41,6 +41,7 @@ kj::Promise<Status> Engine::start() {
     if (status.ok()) {
       refusing_ = false;
       arm_timer();
+      if (options_.gap_ns != 0) tasks_.add(keep_time());
       // A holder whose session is not back yet still writes: what looks unheld now may not be.
       if (options_.housekeeping_ns != 0) tasks_.add(keep_house());
     }

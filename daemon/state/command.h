@@ -206,6 +206,12 @@ struct ReleasePart {
 struct Tick {
   uint64_t now_ns = 0;
 };
+// The manager did not run for the last `gap_ns`: it was stopped, starved, or its machine slept. Nobody could
+// renew meanwhile, so the gap does not count against leases that have less than half of their TTL left.
+struct ResumeAfterGap {
+  uint64_t gap_ns = 0;
+  uint64_t now_ns = 0;
+};
 struct FenceFinished {
   LeaseId lease;
   Status status;
@@ -229,7 +235,7 @@ using Command =
                  DeviceLost, DeviceBack, RemoveDevice, SetQuota, CreateReservation, RemoveReservation,
                  CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release, Revoke, Resize, ResizeFinished,
                  Transfer, RebindFinished, BeginMove, FinishMove, Tick, FenceFinished, ScrubFinished,
-                 ScrubAdvanced, SetPoolCoherence, ClaimPart, ReleasePart>;
+                 ScrubAdvanced, SetPoolCoherence, ClaimPart, ReleasePart, ResumeAfterGap>;
 
 constexpr const char* coherence_name(PoolCoherence coherence) {
   switch (coherence) {

@@ -183,6 +183,23 @@ Step StateMachine::on(const Tick& command) {
   return step;
 }
 
+// Never more than a full TTL from now. What had lapsed before the gap stays lapsed. A lease with much of its
+// TTL left is not written: its holder renews it in time, and a manager with many leases must not stall itself
+// again.
+Step StateMachine::on(const ResumeAfterGap& command) {
+  Step step;
+  for (auto& [id, lease] : leases_) {
+    if (lease.phase != LeasePhase::active || lease.ttl_ns == 0) continue;
+    const uint64_t left_ns = lease.expiry_ns > command.now_ns ? lease.expiry_ns - command.now_ns : 0;
+    if (left_ns >= lease.ttl_ns / 2) continue;
+    due_.erase({lease.expiry_ns, id});  // the other indexes do not depend on the expiry
+    lease.expiry_ns = std::min(lease.expiry_ns + command.gap_ns, command.now_ns + lease.ttl_ns);
+    due_.insert({lease.expiry_ns, id});
+    step.delta.leases[id] = lease;
+  }
+  return step;
+}
+
 // Reaching `scrubbing` is not recorded: after a crash the lease is fenced once more, which is harmless.
 Step StateMachine::on(const FenceFinished& command) {
   LeaseRow* lease = mutable_lease(command.lease, "");

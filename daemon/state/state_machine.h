@@ -195,6 +195,7 @@ class StateMachine {
   Step on(const SetPoolCoherence& command);
   Step on(const ClaimPart& command);
   Step on(const ReleasePart& command);
+  Step on(const ResumeAfterGap& command);
 
   struct DueEntry {
     uint64_t at_ns;

@@ -200,7 +200,8 @@ daemon::Command random_command(Prng& prng, const Reference& reference, uint64_t 
     const uint64_t grace_ns = prng.chance(1, 20) ? limits::grace_ns_max + 1 : prng.below(20 * ns_per_s);
     return daemon::Revoke{pick_lease(prng, reference), "because", prng.chance(1, 3) ? 0 : grace_ns, now_ns};
   }
-  if (dice < 81) return daemon::Tick{now_ns};
+  if (dice < 80) return daemon::Tick{now_ns};
+  if (dice < 81) return daemon::ResumeAfterGap{prng.below(20 * ns_per_s), now_ns};
   if (dice < 90)
     return daemon::FenceFinished{pick_lease(prng, reference, LeasePhase::fencing), pick_status(prng, 100),
                                  now_ns};
@@ -213,12 +214,12 @@ daemon::Command random_command(Prng& prng, const Reference& reference, uint64_t 
 
 const char* command_name(const daemon::Command& command) {
   static const char* const names[] = {
-      "AdoptDevice",       "CreatePool",  "DeletePool", "AddDevice",      "DrainDevice",   "UndrainDevice",
-      "FailDevice",        "DeviceLost",  "DeviceBack", "RemoveDevice",   "SetQuota",      "CreateReservation",
-      "RemoveReservation", "CompactPool", "Grant",      "CancelGrant",    "CarveFinished", "Renew",
-      "Release",           "Revoke",      "Resize",     "ResizeFinished", "Transfer",      "RebindFinished",
-      "BeginMove",         "FinishMove",  "Tick",       "FenceFinished",  "ScrubFinished", "ScrubAdvanced",
-      "SetPoolCoherence",  "ClaimPart",   "ReleasePart"};
+      "AdoptDevice",       "CreatePool",  "DeletePool",  "AddDevice",      "DrainDevice",   "UndrainDevice",
+      "FailDevice",        "DeviceLost",  "DeviceBack",  "RemoveDevice",   "SetQuota",      "CreateReservation",
+      "RemoveReservation", "CompactPool", "Grant",       "CancelGrant",    "CarveFinished", "Renew",
+      "Release",           "Revoke",      "Resize",      "ResizeFinished", "Transfer",      "RebindFinished",
+      "BeginMove",         "FinishMove",  "Tick",        "FenceFinished",  "ScrubFinished", "ScrubAdvanced",
+      "SetPoolCoherence",  "ClaimPart",   "ReleasePart", "ResumeAfterGap"};
   static_assert(std::size(names) == std::variant_size_v<daemon::Command>);
   return names[command.index()];
 }

@@ -102,6 +102,7 @@ class Reference {
   Expected on(const daemon::SetPoolCoherence& c);
   Expected on(const daemon::ClaimPart& c);
   Expected on(const daemon::ReleasePart& c);
+  Expected on(const daemon::ResumeAfterGap& c);
 
   struct Growth {
     std::vector<daemon::Extent> extents;

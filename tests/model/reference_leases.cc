@@ -114,6 +114,15 @@ Expected Reference::on(const daemon::Tick& c) {
   return expected;
 }
 
+Expected Reference::on(const daemon::ResumeAfterGap& c) {
+  for (LeaseRow& row : leases_) {
+    if (row.phase != LeasePhase::active || row.ttl_ns == 0) continue;
+    if (row.expiry_ns >= c.now_ns + row.ttl_ns / 2) continue;
+    row.expiry_ns = std::min(row.expiry_ns + c.gap_ns, c.now_ns + row.ttl_ns);
+  }
+  return {};
+}
+
 Expected Reference::on(const daemon::FenceFinished& c) {
   LeaseRow* row = lease(c.lease, "");
   if (row == nullptr || row->phase != LeasePhase::fencing) return refused(ErrorCode::not_found);

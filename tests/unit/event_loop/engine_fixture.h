@@ -35,8 +35,9 @@ class RecordingNotifier final : public daemon::HolderNotifier {
 };
 
 struct EngineFixture {
-  void start(daemon::EngineOptions options = {.housekeeping_ns = 0}) {
-    engine = std::make_unique<daemon::Engine>(store, backend, clock, io.provider->getTimer(), options);
+  void start(daemon::EngineOptions options = {.housekeeping_ns = 0}) { start_with(clock, options); }
+  void start_with(const Clock& its_clock, daemon::EngineOptions options = {.housekeeping_ns = 0}) {
+    engine = std::make_unique<daemon::Engine>(store, backend, its_clock, io.provider->getTimer(), options);
     engine->set_notifier(&notifier);
     TERRACE_CHECK(engine->start().wait(io.waitScope).ok(), "the fixture's engine starts");
   }

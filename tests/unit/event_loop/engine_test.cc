@@ -22,7 +22,52 @@ void compose_lasting(EngineFixture& fixture) {
   REQUIRE(fixture.submit(CreatePool{"p", {"emu:a"}}).ok());
 }
 
+// The kernel's clock, and jumps of it: what a process that was stopped sees of the time.
+class JumpingClock final : public Clock {
+ public:
+  uint64_t now_ns() const override { return system_.now_ns() + jumped_ns; }
+  uint64_t jumped_ns = 0;
+
+ private:
+  SystemClock system_;
+};
+
 }  // namespace
+
+TEST_CASE("Engine: time in which the manager did not run ends no lease that is renewed then") {
+  EngineFixture fixture;
+  JumpingClock clock;
+  fixture.start_with(clock);
+  fixture.compose();
+  Grant request = fixture.grant_of(2 * mib);
+  request.ttl_ns = 2 * ns_per_s;
+  const LeaseRow renewed = fixture.grant(request);
+  const LeaseRow dead = fixture.grant(request);
+  clock.jumped_ns += 30 * ns_per_s;
+  CHECK(fixture.submit(Renew{renewed.id, "t", 60 * ns_per_s, clock.now_ns()}).ok());
+  CHECK(fixture.engine->state().find_lease(dead.id)->phase == LeasePhase::active);
+  // It is durable: a manager that is started again counts on.
+  REQUIRE(fixture.engine->settled().wait(fixture.io.waitScope).ok());
+  const auto image = fixture.store.load();
+  for (const LeaseRow& row : image->leases) CHECK(row.expiry_ns > clock.now_ns());
+  // Nobody renews the other one: it lapses when its TTL has passed while the manager ran.
+  CHECK(fixture.eventually([&] { return fixture.engine->state().find_lease(dead.id) == nullptr; }));
+  CHECK(fixture.engine->state().find_lease(renewed.id)->phase == LeasePhase::active);
+}
+
+TEST_CASE("Engine: a manager that is stopped again and again still ends the leases of the dead") {
+  EngineFixture fixture;
+  JumpingClock clock;
+  fixture.start_with(clock);
+  fixture.compose();
+  Grant request = fixture.grant_of(2 * mib);
+  request.ttl_ns = 1 * ns_per_s;
+  const LeaseRow dead = fixture.grant(request);
+  CHECK(fixture.eventually([&] {  // it runs for 5 ms between the jumps
+    clock.jumped_ns += 3 * ns_per_s;
+    return fixture.engine->state().find_lease(dead.id) == nullptr;
+  }));
+}
 
 TEST_CASE("Engine: a grant and its release are two commits, the record of the scrub goes with the next one") {
   EngineFixture fixture;
