@@ -89,6 +89,9 @@ struct alignas(64) TierRange {
   uint64_t wanted_ddr_bytes_max;         // UINT64_MAX: as it is
   uint64_t wanted_copy_bytes_per_s_max;  // UINT64_MAX: as it is
   char wanted_policy[32];                // empty: as it is
+  // Since the start; 0 where the writer does not know them. Not done: somebody had pages pinned (found before
+  // the move, or in it: then it was undone); nobody can say whether somebody has.
+  uint64_t skipped_pinned, skipped_unproven;
 };
 static_assert(sizeof(TierRange) == 448);
 

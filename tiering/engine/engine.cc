@@ -47,6 +47,7 @@ int Engine::open(const EngineOptions& options) {
   if (options.access_events) events_.open();
   userfault_errno_ = mover_.start(options.userfault_device, options.batch_bytes);
   if (mover_.started()) mover_.set_copy_threads(options.copy_threads);
+  prove_errno_ = options.prove_moves && mover_.started() ? mover_.prove_moves() : 0;
   if (options.publish) open_page();
   return userfault_errno_;
 }
@@ -346,6 +347,8 @@ uint32_t Engine::move_next(Range& range, Batch& batch, Residency to, uint32_t gr
         return report.granules;
       case MoveResult::no_slot: return 0;
       case MoveResult::held: ++page.skipped_busy; break;
+      case MoveResult::pinned: ++page.skipped_pinned; break;
+      case MoveResult::unproven: ++page.skipped_unproven; break;
       case MoveResult::no_mappings: ++page.skipped_vma; break;
       case MoveResult::no_memory:
       case MoveResult::refused: ++page.aborted; break;
@@ -478,7 +481,7 @@ void Engine::plan_and_move(Range& range, uint64_t now_ns) {
   std::span<Granule> granules = memory.granules();
   uint64_t held = 0;
   for (uint32_t granule = 0; granule < granules.size(); ++granule) {
-    granules[granule].busy = memory.is_held(granule) ? 1 : 0;
+    granules[granule].busy = memory.is_held(granule) || memory.is_put_off(granule, now_ns) ? 1 : 0;
     held += granules[granule].busy;
   }
   range.page.busy_bytes = held * granule_bytes;

@@ -56,6 +56,7 @@ struct EngineOptions {
   uint64_t round_ns = 250'000'000;
   uint64_t sweep_gap_ns_min = 0;  // between two looks of the sampler; 0: its own
   uint32_t copy_threads = 1;
+  bool prove_moves = false;  // nothing moves whose pages may be pinned: Mover::prove_moves()
   TierCosts costs;
   PolicyOptions policy;
   uint64_t ddr_granules_shared = 0;  // not 0: divided between the ranges, of one size of granule; their own
@@ -84,6 +85,9 @@ class Engine {
   bool can_move() const { return mover_.started(); }
   bool can_move(const TieredMemory& memory) const { return can_move() || memory.on_nodes(); }
   Mover& mover() { return mover_; }
+  // Of EngineOptions::prove_moves: 0, or why the kernel cannot be asked. Then moves are not proved: the owner
+  // decides.
+  int prove_errno() const { return prove_errno_; }
   const AccessEvents& access_events() const { return events_; }
 
   // 0 or ENOSPC (ranges_max). `memory` outlives its place here. `*index` names the range.
@@ -177,7 +181,7 @@ class Engine {
   EngineOptions options_;
   Mover mover_;
   AccessEvents events_;
-  int userfault_errno_ = 0;
+  int userfault_errno_ = 0, prove_errno_ = 0;
   CopyBudget budget_;
   Range ranges_[ranges_max];
   uint32_t range_count_ = 0;

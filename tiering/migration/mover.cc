@@ -62,6 +62,7 @@ int Mover::start(int userfault_device, size_t scratch_bytes) {
 void Mover::abandon() {
   team_.abandon();
   userfault_.abandon();
+  pins_.stop();
   scratch_ = nullptr;
   scratch_bytes_ = 0;
 }
@@ -69,6 +70,7 @@ void Mover::abandon() {
 void Mover::stop() {
   team_.stop();
   userfault_.stop();
+  pins_.stop();
   if (scratch_ != nullptr) ::munmap(scratch_, scratch_bytes_);
   scratch_ = nullptr;
   scratch_bytes_ = 0;
@@ -106,6 +108,8 @@ void Mover::clear_scratch(size_t bytes) {
 }
 
 int Mover::demote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times) {
+  // Readers must wait as well: a page that is pinned for reading after the question would be left.
+  if (proves()) return promote(at, bytes, from, to, times);
   if (!map_aside(bytes, to)) return errno;
   int failed = userfault_.register_write_protect(at, bytes);
   if (failed != 0) return failed;
@@ -189,6 +193,18 @@ int Mover::fold(char* at, size_t bytes, const Backing& file, MoveTimes* times) {
   return failed;
 }
 
+// Nobody got past the registered target, so the source is as the program left it.
+int Mover::put_back(char* at, size_t bytes, const Backing& from) {
+  if (!map_aside(bytes, from) || !put_in_place(at, bytes, from)) {
+    if (!map_backing(at, bytes, from))
+      check_failed("map_backing", __FILE__, __LINE__,
+                   "the kernel does not give back the mapping of a granule whose move is undone");
+  }
+  const int failed = userfault_.wake(at, bytes);
+  clear_scratch(bytes);
+  return failed;
+}
+
 int Mover::promote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times) {
   if (!map_aside(bytes, to)) return errno;
   int failed = userfault_.register_missing(scratch_, bytes);
@@ -196,7 +212,13 @@ int Mover::promote(char* at, size_t bytes, const Backing& from, const Backing& t
   // Advice to drop them is refused while they are locked.
   if (failed == 0 && (::munlock(scratch_, bytes) != 0 || ::madvise(scratch_, bytes, MADV_DONTNEED) != 0))
     failed = errno;
-  if (failed != 0) return failed;
+  // Refused where the program has a userfaultfd of its own there, whose registration the switch would end. Only
+  // shared memory can be registered so, and only that is proved.
+  if (failed == 0 && proves()) failed = userfault_.register_write_protect(at, bytes);
+  if (failed != 0) {
+    userfault_.unregister(scratch_, bytes);
+    return failed;
+  }
   const uint64_t begin_ns = monotonic_ns();
   // The scratch range stays mapped (DONTUNMAP): a hole there could be taken by another thread's mmap.
   if (::mremap(scratch_, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, at) != at) {
@@ -207,6 +229,13 @@ int Mover::promote(char* at, size_t bytes, const Backing& from, const Backing& t
                    "the kernel took a granule's mapping away and does not give it back");
     userfault_.unregister(scratch_, bytes);
     return failed;
+  }
+  if (proves()) times->pins = pins_.ask(from.alias, bytes);
+  if (times->pins != Pins::none) {
+    failed = put_back(at, bytes, from);
+    times->stall_ns = monotonic_ns() - begin_ns;
+    TERRACE_CHECK(failed == 0, "sleepers of a move that was undone cannot be woken");
+    return EBUSY;
   }
   const uint64_t copy_begin_ns = monotonic_ns();
   copy(to.alias, from.alias, bytes);

@@ -10,17 +10,22 @@
 //          writers wait from the first step to the last. The source must be shared memory (tmpfs, memfd).
 // promote  a scratch mapping of the target, registered for missing and minor faults, takes the place (mremap);
 //          from then on every access waits; copy; unregister; wake. The source may be anything that maps (dax).
+// proved   both directions as promote, and before the copy the kernel is asked whether anybody but page tables
+//          knows the source's pages (pins.h). Whoever does would read or write pages that the program has left:
+//          then the source goes back in place, and as nobody could store meanwhile nothing is lost.
 //
 // Invariants
 //   M1  At every moment a byte is reached at its address in exactly one backing, and every store that was done
 //       before a copy began is in that copy; stores during the copy wait until the switch.
 //   M2  A move that fails leaves the run mapped to its source, with nobody asleep.
+//   M3  While moves are proved, no page is left that anybody had pinned when its copy began.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "tiering/migration/copy_team.h"
+#include "tiering/migration/pins.h"
 #include "tiering/migration/userfault.h"
 
 namespace terrace::tiering {
@@ -37,6 +42,7 @@ struct Backing {
 struct MoveTimes {
   uint64_t stall_ns = 0;  // from the first access that could wait to the wake-up
   uint64_t copy_ns = 0;
+  Pins pins = Pins::none;  // other than none: why a proved move was undone
 };
 
 // Maps `backing` at a place of this process, as every run of a tiered range is: shared, not inherited by a
@@ -51,9 +57,15 @@ class Mover {
   bool started() const { return userfault_.started(); }
   size_t run_bytes_max() const { return scratch_bytes_; }
 
-  // 0, or the errno that undid it: ENOMEM (mappings or memory), others as the kernel says. `bytes` is a
-  // multiple of the page, at most run_bytes_max(). The target's pages should exist already: filling holes takes
-  // far longer than copying.
+  // From now on moves are proved, which needs shared memory in runs of whole huge pages. 0 or an errno, as
+  // PinQuestion::start: the kernel cannot be asked, and nothing is proved.
+  int prove_moves() { return pins_.start(); }
+  bool proves() const { return pins_.started(); }
+  PinQuestion& pins() { return pins_; }
+
+  // 0, or the errno that undid it: EBUSY (the source is pinned, or cannot be asked: MoveTimes::pins), ENOMEM
+  // (mappings or memory), others as the kernel says. `bytes` is a multiple of the page, at most
+  // run_bytes_max(). The target's pages should exist already: filling holes takes far longer than copying.
   int demote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
   int promote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
 
@@ -70,6 +82,7 @@ class Mover {
   void abandon();
 
  private:
+  int put_back(char* at, size_t bytes, const Backing& from);
   void copy(char* to, const char* from, size_t bytes);
   // A mapping of `backing` at the scratch place, with its attributes: a child that a raw system call makes
   // never inherits a granule that is shared. False with errno.
@@ -83,6 +96,7 @@ class Mover {
   char* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
   CopyTeam team_;
+  PinQuestion pins_;
 };
 
 uint64_t monotonic_ns();

@@ -4,10 +4,13 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <linux/futex.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <new>
@@ -42,6 +45,8 @@ uint32_t max_map_count() {
 }
 
 constexpr uint64_t huge_bytes = 2u << 20;
+// After a move that met a pin: 10 ms, twice as long each time, up to 10 s.
+constexpr uint64_t put_off_ms = 10, put_off_tries_max = 10;
 constexpr int madv_collapse = 25;  // Linux 6.1; newer than Debian 12's headers
 
 // On a huge page's boundary, so that a granule of a file in huge pages is one translation here, too.
@@ -62,6 +67,14 @@ char* map_alias(int fd, uint64_t bytes, bool huge) {
   ::munmap(at, bytes);
   errno = failed;
   return nullptr;
+}
+
+// A device's pages cannot be asked for pins. Its node lies in a tmpfs, too.
+bool is_shared_memory(int fd) {
+  struct stat file {};
+  struct statfs system {};
+  return ::fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && ::fstatfs(fd, &system) == 0 &&
+         system.f_type == TMPFS_MAGIC;
 }
 
 constexpr size_t round_to_page(size_t bytes) {
@@ -97,7 +110,8 @@ int TieredMemory::open(const TieredMemoryOptions& options) {
   const auto count = static_cast<uint32_t>(options.bytes / options.granule_bytes);
   const size_t granules = round_to_page(count * sizeof(Granule));
   const size_t words = round_to_page(count * sizeof(uint32_t));
-  table_bytes_ = granules + 3 * words;
+  const size_t put_offs = round_to_page(count * sizeof(PutOff));
+  table_bytes_ = granules + 3 * words + put_offs;
   void* table = ::mmap(nullptr, table_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (table == MAP_FAILED) return errno;
   const bool aliased = options.ddr_fd >= 0 && !on_nodes;  // the kernel moves no page with two mappings
@@ -113,6 +127,7 @@ int TieredMemory::open(const TieredMemoryOptions& options) {
   holds_ = reinterpret_cast<std::atomic<uint32_t>*>(at + granules);
   slots_ = reinterpret_cast<uint32_t*>(at + granules + words);
   scratch_ = reinterpret_cast<uint32_t*>(at + granules + 2 * words);
+  put_offs_ = new (at + granules + 3 * words) PutOff[count];  // in place
   memset(slots_, 0xff, count * sizeof(uint32_t));
   base_ = options.base;
   granule_bytes_ = options.granule_bytes;
@@ -175,6 +190,7 @@ int TieredMemory::add_segment(int fd, uint64_t bytes, uint32_t index) {
   segment.fd = fd;
   segment.alias = alias;
   segment.slots = slots;
+  segment.can_be_asked = is_shared_memory(fd);
   if (again)
     for (uint32_t slot = segment.first_slot; slot < segment.first_slot + slots; ++slot) set_slot(slot, false);
   if (index >= segment_count_) segment_count_ = index + 1;
@@ -491,6 +507,33 @@ int TieredMemory::mappings_more(uint32_t first, uint32_t count, Residency to, ui
   return more;
 }
 
+bool TieredMemory::can_be_asked(uint32_t first, Residency to, uint32_t slot) const {
+  if (granule_bytes_ % huge_bytes != 0) return false;
+  if (residency(first) == Residency::cxl && !segments_[segment_of(slots_[first])].can_be_asked) return false;
+  // From where it goes it must be able to come back.
+  return to != Residency::cxl || segments_[segment_of(slot)].can_be_asked;
+}
+
+MoveReport TieredMemory::not_proved(uint32_t first, uint32_t count, Pins pins) {
+  for (uint32_t granule = first; granule < first + count; ++granule) {
+    PutOff& put_off = put_offs_[granule];
+    if (pins == Pins::unknown) put_off.tries = put_off_tries_max;
+    put_off.until_ms = monotonic_ns() / 1'000'000 + (put_off_ms << put_off.tries);
+    if (put_off.tries < put_off_tries_max) ++put_off.tries;
+  }
+  MoveReport report;
+  report.result = pins == Pins::unknown ? MoveResult::unproven : MoveResult::pinned;
+  report.os_errno = EBUSY;
+  return report;
+}
+
+// The kernel gives huge pages there again.
+void TieredMemory::empty_slots(uint32_t slot, uint32_t count) {
+  const Backing backing = slot_backing(slot);
+  ::fallocate(backing.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(backing.offset),
+              static_cast<off_t>(count * granule_bytes_));
+}
+
 MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, Residency to, uint32_t slot) {
   MoveReport report;
   const uint32_t before = count_mappings(first, count);
@@ -501,6 +544,7 @@ MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, 
     report.result = MoveResult::no_mappings;
     return report;
   }
+  if (mover.proves() && !can_be_asked(first, to, slot)) return not_proved(first, count, Pins::unknown);
   char* at = base_ + uint64_t{first} * granule_bytes_;
   const uint64_t bytes = uint64_t{count} * granule_bytes_;
   // The aliases have their translations before anybody waits: with small pages the copy would else take 512
@@ -516,19 +560,36 @@ MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, 
     report.result = MoveResult::no_memory;
     return report;
   }
+  bool joined = false;
+  if (mover.proves())
+    if (const Pins pins = mover.pins().prepare(source.alias, bytes, &joined); pins != Pins::none)
+      return not_proved(first, count, pins);
   int failed = 0;
   if (down)
     failed = mover.demote(at, bytes, source, target, &report.times);
   else
     failed = mover.promote(at, bytes, source, target, &report.times);
+  if (report.times.pins != Pins::none) {
+    const MoveTimes times = report.times;
+    report = not_proved(first, count, times.pins);
+    report.times = times;
+    return report;
+  }
   if (failed != 0) {
     report.os_errno = failed;
     report.result = failed == ENOMEM || failed == ENOSPC ? MoveResult::no_memory : MoveResult::refused;
     return report;
   }
-  for (uint32_t i = 0; i < count; ++i) set_residency(first + i, to, slot + i);
+  const uint32_t source_slot = slots_[first];
+  for (uint32_t i = 0; i < count; ++i) {
+    set_residency(first + i, to, slot + i);
+    put_offs_[first + i] = {};
+  }
   note_mappings(first, count, before);
-  if (from_file) punch(first, count);
+  if (from_file)
+    punch(first, count);
+  else if (mover.proves() && !joined)
+    empty_slots(source_slot, count);  // the question has split its huge pages
   report.result = MoveResult::done;
   report.granules = count;
   return report;

@@ -50,6 +50,8 @@ class MoveLock {
 enum class MoveResult : uint8_t {
   done,
   held,         // by somebody; try later
+  pinned,       // the kernel or a device knows its pages beyond page tables; try later
+  unproven,     // nobody can say whether somebody does: it stays
   no_mappings,  // it would need more kernel mappings than the bound
   no_slot,      // no free CXL slot
   no_memory,    // no DDR page, or the kernel had no memory; nothing changed
@@ -141,6 +143,10 @@ class TieredMemory {
   bool is_held(uint32_t granule) const {
     return (holds_[granule].load(std::memory_order_relaxed) & ~moving) != 0;
   }
+  // Its last move met a pin, or no proof, lately: no use in planning one. Longer each time. Holder of lock().
+  bool is_put_off(uint32_t granule, uint64_t now_ns) const {
+    return put_offs_[granule].tries != 0 && now_ns / 1'000'000 < put_offs_[granule].until_ms;
+  }
 
   MoveLock& lock() { return lock_; }
   bool on_nodes() const { return ddr_node_ >= 0; }
@@ -172,6 +178,10 @@ class TieredMemory {
     uint32_t first_slot = 0, slots = 0;
     uint32_t numbers = 0;  // slot numbers from first_slot on that are this index's, in use or not
     bool closing = false;
+    bool can_be_asked = false;  // for pins: a file of shared memory
+  };
+  struct PutOff {
+    uint64_t until_ms = 0 /* of monotonic_ns() */, tries = 0;
   };
 
   bool begin_move(uint32_t granule);
@@ -193,6 +203,9 @@ class TieredMemory {
   NodePart node_part(uint32_t first, uint32_t count) const;
   int node_of(Residency residency) const { return residency == Residency::cxl ? cxl_node_ : ddr_node_; }
   MoveReport move_between_nodes(uint32_t first, uint32_t count, Residency to);
+  bool can_be_asked(uint32_t first, Residency to, uint32_t slot) const;
+  MoveReport not_proved(uint32_t first, uint32_t count, Pins pins);
+  void empty_slots(uint32_t slot, uint32_t count);
   MoveReport move_run(Mover& mover, uint32_t first, uint32_t count, Residency to, uint32_t slot);
 
   char* base_ = nullptr;
@@ -207,6 +220,7 @@ class TieredMemory {
   std::atomic<uint32_t>* holds_ = nullptr;
   uint32_t* slots_ = nullptr;
   uint32_t* scratch_ = nullptr;
+  PutOff* put_offs_ = nullptr;
   size_t table_bytes_ = 0;
   Segment segments_[tier_segments_max];
   uint32_t segment_count_ = 0, closing_ = 0;
