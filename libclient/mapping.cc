@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "core/base/units.h"
+#include "core/os/fault_guard.h"
 #include "core/os/memory_map.h"
 #include "core/os/persist.h"
 #include "libclient/guarded_copy.h"
+#include "libclient/lease_ranges.h"
 
 namespace terrace {
 namespace {
@@ -64,15 +66,23 @@ Status check_not_lost(Lease& lease, const char* where) {
 class LeaseMapping final : public Mapping {
  public:
   LeaseMapping(std::shared_ptr<Lease> lease, os::FileMap map, uint64_t bytes, ObjectIdentity object)
-      : lease_(std::move(lease)), map_(std::move(map)), length_(bytes), object_(object) {}
-  ~LeaseMapping() override { drop_tail(); }
+      : lease_(std::move(lease)), map_(std::move(map)), length_(bytes), object_(object) {
+    note_lease_range(in_use(), lease_);
+  }
+  ~LeaseMapping() override {
+    forget_lease_range(in_use().data());
+    drop_tail();
+  }
   LeaseMapping(const LeaseMapping&) = delete;
   LeaseMapping& operator=(const LeaseMapping&) = delete;
 
   std::span<std::byte> bytes() override { return map_.writable() ? in_use() : std::span<std::byte>{}; }
   std::span<const std::byte> const_bytes() const override { return in_use(); }
   const std::shared_ptr<Lease>& lease() const override { return lease_; }
-  void persist(std::span<const std::byte> range) override { map_.persist(range); }
+  // Of memory that is gone nothing is left to persist.
+  void persist(std::span<const std::byte> range) override {
+    (void)os::guarded({range}, [&] { map_.persist(range); });
+  }
   const char* store_granularity() const override { return os::store_granularity_name(map_.granularity()); }
   Result<Remapped> resize() override;
   Status move(const PauseWriters& pause) override;
@@ -121,10 +131,12 @@ Result<Remapped> LeaseMapping::resize() {
   const ObjectIdentity object = identity_of(lease_->fd());
   if (!hold(bytes)) {
     TERRACE_ASSIGN_OR_RETURN(auto map, map_object(*lease_, lease_->fd(), bytes));
+    forget_lease_range(in_use().data());
     drop_tail();
     map_ = std::move(map);
     length_ = bytes;
     object_ = object;
+    note_lease_range(in_use(), lease_);
     return Remapped::elsewhere;
   }
   const uint64_t known = object == object_ ? length_ : 0;  // from here on the object is not mapped yet
@@ -134,6 +146,7 @@ Result<Remapped> LeaseMapping::resize() {
   if (bytes < length_) TERRACE_RETURN_IF_ERROR(os::unmap_at(held(), bytes, length_ - bytes));
   length_ = bytes;
   object_ = object;
+  note_lease_range(in_use(), lease_);
   return Remapped::in_place;
 }
 

@@ -101,6 +101,7 @@ SpaceOptions space_for(const Settings& settings, uint64_t cxl_bytes) {
   options.parts = settings.workers;
   options.records_per_part = static_cast<uint32_t>(std::max<uint64_t>(64, blocks * 3 / 2));
   options.pins_per_part = 64;
+  options.coherence = SpaceCoherence::coherent;  // all workers are on this machine
   return options;
 }
 
@@ -153,7 +154,7 @@ Result<int> run_bench(Options& options) {
     figures.seconds = static_cast<double>(now_ns() - begin) / 1e9;
   }
   AttachOptions to_read;
-  TERRACE_ASSIGN_OR_RETURN(to_read.ownership, ownership_by_locks(lease->fd()));
+  TERRACE_ASSIGN_OR_RETURN(to_read.ownership, ownership_by_manager(lease));
   to_read.own_a_part = false;
   TERRACE_ASSIGN_OR_RETURN(const auto space, TensorSpace::attach(mapping->bytes(), to_read));
   figures.checked_at_end = check_what_is_left(run, *space);

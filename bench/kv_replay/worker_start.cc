@@ -34,7 +34,7 @@ Result<std::unique_ptr<Worker>> Worker::start(SharedRun& run, uint32_t number) {
                            worker->session_->attach(LeaseId{}, lease_label, LeaseAccess::read_write));
   TERRACE_ASSIGN_OR_RETURN(worker->mapping_, Mapping::map(lease));
   AttachOptions attach;
-  TERRACE_ASSIGN_OR_RETURN(attach.ownership, ownership_by_locks(lease->fd()));
+  TERRACE_ASSIGN_OR_RETURN(attach.ownership, ownership_by_manager(lease));
   attach.part = number;
   attach.host = static_cast<uint64_t>(::getpid());
   TERRACE_ASSIGN_OR_RETURN(worker->space_, TensorSpace::attach(worker->mapping_->bytes(), attach));

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,14 +20,7 @@
 namespace terrace::python {
 
 struct SessionObject {
-  // What the session's thread told, for whoever asks; that thread never touches Python.
-  struct Notices {
-    std::mutex mutex;
-    std::vector<LeaseNotice> waiting;
-  };
-
   std::shared_ptr<Session> session;
-  std::shared_ptr<Notices> notices;
 
   // Raises where it was closed. What is called through it outlives a close() by another thread meanwhile.
   std::shared_ptr<Session> open() const;

@@ -1,7 +1,11 @@
 // Session, Lease, Mapping.
+#include <poll.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "bindings/python/handles.h"
 #include "bindings/python/values.h"
@@ -39,50 +43,94 @@ SessionObject connect(const std::string& socket, const std::string& tenant, cons
                                .client_name = client_name,
                                .connect_timeout_ns = nanoseconds(connect_timeout),
                                .call_timeout_ns = nanoseconds(call_timeout)};
-  SessionObject made;
-  made.session = ends_without_gil<Session>(take(without_gil([&] { return Session::connect(options); })));
-  made.notices = std::make_shared<SessionObject::Notices>();
-  made.session->on_notice([notices = made.notices](const LeaseNotice& notice) {
-    constexpr size_t most = 10'000;  // nobody asks: the old ones go
-    const std::lock_guard lock(notices->mutex);
-    if (notices->waiting.size() >= most) notices->waiting.erase(notices->waiting.begin());
-    notices->waiting.push_back(notice);
-  });
-  return made;
+  return {ends_without_gil<Session>(take(without_gil([&] { return Session::connect(options); })))};
 }
 
 LeaseObject lease_object(const std::shared_ptr<Session>& session, std::shared_ptr<Lease> lease) {
   return {session, kept_by(session, std::move(lease))};
 }
 
+// Structured bindings name every field of the C++ structs: one that is added there does not compile here until
+// it is told.
 py::object told(const TierFigures& figures) {
+  const auto& [latency_ns, bandwidth_bytes_per_s, node, distance, persistent, source, isolation] = figures;
   return named(
       "TierFigures",
-      py::dict(py::arg("latency_ns") = figures.latency_ns,
-               py::arg("bandwidth_bytes_per_s") = figures.bandwidth_bytes_per_s, py::arg("node") = figures.node,
-               py::arg("distance") = figures.distance, py::arg("persistent") = figures.persistent,
-               py::arg("source") = figures.source, py::arg("isolation") = figures.isolation));
+      py::dict(py::arg("latency_ns") = latency_ns, py::arg("bandwidth_bytes_per_s") = bandwidth_bytes_per_s,
+               py::arg("node") = node, py::arg("distance") = distance, py::arg("persistent") = persistent,
+               py::arg("source") = source, py::arg("isolation") = isolation));
 }
 
+py::object told(const ExtentInfo& extent) {
+  const auto& [device, offset_bytes, length_bytes] = extent;
+  return named("ExtentInfo", py::dict(py::arg("device") = device, py::arg("offset_bytes") = offset_bytes,
+                                      py::arg("length_bytes") = length_bytes));
+}
+
+py::object told(const UsageReport& usage) {
+  const auto& [ddr_bytes, cxl_bytes, live_bytes, holder] = usage;
+  return named("UsageReport", py::dict(py::arg("ddr_bytes") = ddr_bytes, py::arg("cxl_bytes") = cxl_bytes,
+                                       py::arg("live_bytes") = live_bytes, py::arg("holder") = holder));
+}
+
+py::object told(const PartOwner& owner) {
+  const auto& [part, epoch, owned, ended, pid, holder] = owner;
+  return named("PartOwner",
+               py::dict(py::arg("part") = part, py::arg("epoch") = epoch, py::arg("owned") = owned,
+                        py::arg("ended") = ended, py::arg("pid") = pid, py::arg("holder") = holder));
+}
+
+py::object told(const FreeRuns& runs) {
+  const auto& [run_bytes_min, count, bytes] = runs;
+  return named("FreeRuns", py::dict(py::arg("run_bytes_min") = run_bytes_min, py::arg("runs") = count,
+                                    py::arg("bytes") = bytes));
+}
+
+template <typename Info>
+py::list told(const std::vector<Info>& infos);
+
 py::object told(const LeaseInfo& info) {
+  const auto& [id, epoch, pool, tenant, host, label, object, reason, phase, tier, isolation, bytes, ttl_ns,
+               expires_in_ns, granule_bytes, object_bytes, huge_pages, mode, extents, usage, usage_age_ns,
+               cause, movable, holders, figures, coherence, owners] = info;
   return named(
       "LeaseInfo",
-      py::dict(py::arg("id") = info.id.value, py::arg("epoch") = info.epoch.value, py::arg("pool") = info.pool,
-               py::arg("tenant") = info.tenant, py::arg("host") = info.host, py::arg("label") = info.label,
-               py::arg("phase") = info.phase, py::arg("reason") = info.reason,
-               py::arg("mode") = name_of(info.mode), py::arg("bytes") = info.bytes,
-               py::arg("ttl_ns") = info.ttl_ns, py::arg("expires_in_ns") = info.expires_in_ns,
-               py::arg("movable") = info.movable, py::arg("holders") = info.holders,
-               py::arg("figures") = told(info.figures)));
+      py::dict(py::arg("id") = id.value, py::arg("epoch") = epoch.value, py::arg("pool") = pool,
+               py::arg("tenant") = tenant, py::arg("host") = host, py::arg("label") = label,
+               py::arg("phase") = phase, py::arg("reason") = reason, py::arg("mode") = name_of(mode),
+               py::arg("bytes") = bytes, py::arg("ttl_ns") = ttl_ns, py::arg("expires_in_ns") = expires_in_ns,
+               py::arg("movable") = movable, py::arg("holders") = holders, py::arg("figures") = told(figures),
+               py::arg("object") = object, py::arg("tier") = tier, py::arg("isolation") = isolation,
+               py::arg("granule_bytes") = granule_bytes, py::arg("object_bytes") = object_bytes,
+               py::arg("huge_pages") = huge_pages, py::arg("extents") = told(extents),
+               py::arg("usage") = told(usage), py::arg("usage_age_ns") = usage_age_ns,
+               py::arg("cause") = std::string(lease_cause_name(cause)),
+               py::arg("coherence") = std::string(memory_coherence_name(coherence)),
+               py::arg("owners") = told(owners)));
+}
+
+const char* name_of(PoolPlacement placement) {
+  return placement == PoolPlacement::linear    ? "linear"
+         : placement == PoolPlacement::striped ? "striped"
+                                               : "spread";
 }
 
 py::object told(const PoolInfo& info) {
+  const auto& [name, devices, capacity_bytes, free_bytes, leased_bytes, scrubbing_bytes, quarantined_bytes,
+               largest_free_bytes, granule_bytes, leases, placement, stripe_bytes, free_runs, reserved_bytes,
+               grantable_bytes, waiting, waiting_bytes, figures, coherence] = info;
   return named(
       "PoolInfo",
-      py::dict(py::arg("name") = info.name, py::arg("devices") = info.devices,
-               py::arg("capacity_bytes") = info.capacity_bytes, py::arg("free_bytes") = info.free_bytes,
-               py::arg("leased_bytes") = info.leased_bytes, py::arg("grantable_bytes") = info.grantable_bytes,
-               py::arg("granule_bytes") = info.granule_bytes, py::arg("figures") = told(info.figures)));
+      py::dict(py::arg("name") = name, py::arg("devices") = devices, py::arg("capacity_bytes") = capacity_bytes,
+               py::arg("free_bytes") = free_bytes, py::arg("leased_bytes") = leased_bytes,
+               py::arg("grantable_bytes") = grantable_bytes, py::arg("granule_bytes") = granule_bytes,
+               py::arg("figures") = told(figures), py::arg("scrubbing_bytes") = scrubbing_bytes,
+               py::arg("quarantined_bytes") = quarantined_bytes,
+               py::arg("largest_free_bytes") = largest_free_bytes, py::arg("leases") = leases,
+               py::arg("placement") = name_of(placement), py::arg("stripe_bytes") = stripe_bytes,
+               py::arg("free_runs") = told(free_runs), py::arg("reserved_bytes") = reserved_bytes,
+               py::arg("waiting") = waiting, py::arg("waiting_bytes") = waiting_bytes,
+               py::arg("coherence") = std::string(memory_coherence_name(coherence))));
 }
 
 template <typename Info>
@@ -92,20 +140,84 @@ py::list told(const std::vector<Info>& infos) {
   return list;
 }
 
+py::object told(const LeaseNotice& notice) {
+  return named("LeaseNotice",
+               py::dict(py::arg("lease") = notice.lease.value, py::arg("state") = name_of(notice.state),
+                        py::arg("grace_ns") = notice.grace_ns, py::arg("reason") = notice.reason,
+                        py::arg("cause") = std::string(lease_cause_name(notice.cause)),
+                        py::arg("move_requested") = notice.move_requested));
+}
+
 py::list take_notices(const SessionObject& self) {
-  std::vector<LeaseNotice> waiting;
-  {
-    const std::lock_guard lock(self.notices->mutex);
-    waiting.swap(self.notices->waiting);
-  }
+  const auto session = self.open();
   py::list list;
-  for (const LeaseNotice& notice : waiting)
-    list.append(named("LeaseNotice",
-                      py::dict(py::arg("lease") = notice.lease.value, py::arg("state") = name_of(notice.state),
-                               py::arg("grace_ns") = notice.grace_ns, py::arg("reason") = notice.reason,
-                               py::arg("cause") = std::string(lease_cause_name(notice.cause)),
-                               py::arg("move_requested") = notice.move_requested)));
+  while (const auto notice = session->next_notice()) list.append(told(*notice));
   return list;
+}
+
+// Waits in short slices, so that Ctrl-C is heard.
+py::object next_notice(const SessionObject& self, const py::object& timeout) {
+  constexpr uint64_t slice_ns = 100'000'000;
+  const auto session = self.open();
+  uint64_t left_ns = timeout.is_none() ? UINT64_MAX : nanoseconds(timeout);
+  while (true) {
+    if (const auto notice = session->next_notice()) return told(*notice);
+    if (left_ns == 0) return py::none();
+    const uint64_t now_ns = std::min(left_ns, slice_ns);
+    const timespec time{.tv_sec = 0, .tv_nsec = static_cast<long>(now_ns)};
+    without_gil([&] {
+      pollfd readable{.fd = session->notice_fd(), .events = POLLIN, .revents = 0};
+      ::ppoll(&readable, 1, &time, nullptr);
+    });
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (left_ns != UINT64_MAX) left_ns -= now_ns;
+  }
+}
+
+// Sessions that call Python: they stop before the interpreter ends, when no thread may wait for the GIL any
+// more. With the GIL.
+std::vector<std::weak_ptr<Session>>& calling_sessions() {
+  static auto* const sessions = new std::vector<std::weak_ptr<Session>>();
+  return *sessions;
+}
+
+void on_notice(const SessionObject& self, const py::object& handler) {
+  const auto session = self.open();
+  if (handler.is_none()) {
+    without_gil([&] { session->on_notice(nullptr); });
+    return;
+  }
+  if (!PyCallable_Check(handler.ptr())) raise_invalid("a handler of notices can be called, or is None");
+  // What Python owns is let go by whichever thread drops the handler.
+  const std::shared_ptr<py::object> kept(new py::object(handler), [](py::object* object) {
+    const py::gil_scoped_acquire gil;
+    delete object;
+  });
+  auto& calling = calling_sessions();
+  std::erase_if(calling, [](const std::weak_ptr<Session>& one) { return one.expired(); });
+  calling.push_back(session);
+  LeaseNoticeHandler called = [kept](const LeaseNotice& notice) {
+    const py::gil_scoped_acquire gil;
+    try {
+      (*kept)(told(notice));
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a handler of terrace.Session.on_notice");
+    }
+  };
+  without_gil([&] { session->on_notice(std::move(called)); });
+}
+
+void stop_calling() {
+  std::vector<std::weak_ptr<Session>> calling;
+  calling.swap(calling_sessions());
+  for (const std::weak_ptr<Session>& one : calling)
+    if (const auto session = one.lock()) without_gil([&] { session->on_notice(nullptr); });
+}
+
+// Its leases may keep the session: it calls nobody from now on.
+void close(SessionObject& self) {
+  const auto session = std::exchange(self.session, nullptr);
+  if (session != nullptr) without_gil([&] { session->on_notice(nullptr); });
 }
 
 // None: as long as any lease may live without a renewal.
@@ -229,14 +341,20 @@ void add_sessions(py::module_& module) {
              return told(take(without_gil([&] { return session->pools(); })));
            })
       .def("notices", &take_notices, "What was told about leases since the last call.")
+      .def("next_notice", &next_notice, py::arg("timeout") = 0.0,
+           "The oldest notice that waits; None: none came within `timeout` seconds (None: without a bound).")
+      .def("on_notice", &on_notice, py::arg("handler"),
+           "Has handler(notice) called with each notice, on a thread of its own; None ends that.")
+      .def_property_readonly(
+          "notice_fd", [](const SessionObject& self) { return self.open()->notice_fd(); },
+          "For select and asyncio: readable while a notice waits. Neither read nor close it.")
       .def_property_readonly("tenant", [](const SessionObject& self) { return self.open()->tenant(); })
       .def_property_readonly(
           "connected", [](const SessionObject& self) { return self.session && self.session->connected(); })
-      .def(
-          "close", [](SessionObject& self) { self.session.reset(); },
-          "No more calls; it ends once its leases and what stands on them are gone.")
+      .def("close", &close, "No more calls; it ends once its leases and what stands on them are gone.")
       .def("__enter__", [](py::object self) { return self; })
-      .def("__exit__", [](SessionObject& self, const py::args&) { self.session.reset(); });
+      .def("__exit__", [](SessionObject& self, const py::args&) { close(self); });
+  py::module_::import("atexit").attr("register")(py::cpp_function(&stop_calling));
 }
 
 }  // namespace terrace::python

@@ -121,9 +121,11 @@ uint64_t publish_write(WriteObject& self) {
     write.reset();
     return version;
   });
-  if (self.version == 0)
+  if (self.version == 0) {
+    if (const Status health = self.space->health(); !health.ok()) raise(health.error());
     raise(Error{ErrorCode::cancelled, 0, "SharedTensor.write",
                 "a forked child publishes nothing: attach the space in the child"});
+  }
   return self.version;
 }
 

@@ -7,11 +7,11 @@
 namespace terrace::python {
 namespace {
 
-// Memory that somebody keeps for us, and the descriptor of its file where it is known.
+// Memory that somebody keeps for us, and its lease where it is one's.
 struct Memory {
   std::span<std::byte> bytes;
   std::shared_ptr<void> keep;
-  int fd = -1;
+  std::shared_ptr<Lease> lease = nullptr;
 };
 
 Memory memory_of(std::shared_ptr<Mapping> mapping) {
@@ -19,8 +19,8 @@ Memory memory_of(std::shared_ptr<Mapping> mapping) {
   if (bytes.empty())
     raise(Error{ErrorCode::permission_denied, 0, "TensorSpace",
                 "the lease may only be read; a holder stores into it"});
-  const int fd = mapping->lease()->fd();
-  return {bytes, ends_without_gil(std::move(mapping)), fd};
+  const std::shared_ptr<Lease> lease = mapping->lease();
+  return {bytes, ends_without_gil(std::move(mapping)), lease};
 }
 
 // Of an mmap object, a bytearray, ...: it stays exported as long as the space lives.
@@ -58,12 +58,21 @@ SpaceCoherence coherence_of(const std::string& name) {
   raise_invalid("'" + name + "' is no coherence: coherent, noncoherent");
 }
 
+SpaceOwnership ownership_of(const std::string& name) {
+  if (name == "manager") return SpaceOwnership::manager;
+  if (name == "hosts") return SpaceOwnership::hosts;
+  if (name == "locks") return SpaceOwnership::locks;
+  if (name == "program") return SpaceOwnership::program;
+  raise_invalid("'" + name + "' is no kind of ownership: manager, hosts, locks, program");
+}
+
 void format(const py::object& given, uint32_t parts, uint32_t records_per_part, uint32_t pins_per_part,
-            const std::string& coherence, const py::object& checksums) {
-  SpaceOptions options{.parts = parts,
-                       .records_per_part = records_per_part,
-                       .pins_per_part = pins_per_part,
-                       .coherence = coherence_of(coherence)};
+            const py::object& coherence, const py::object& checksums, const py::object& seats,
+            const py::object& ownership) {
+  SpaceOptions options{.parts = parts, .records_per_part = records_per_part, .pins_per_part = pins_per_part};
+  if (!coherence.is_none()) options.coherence = coherence_of(coherence.cast<std::string>());
+  if (!seats.is_none()) options.seats = seats.cast<uint32_t>();
+  if (!ownership.is_none()) options.ownership = ownership_of(ownership.cast<std::string>());
   if (!checksums.is_none()) options.checksums = static_cast<bool>(py::bool_(checksums));
   if (py::isinstance<LeaseObject>(given)) options.lease_epoch = given.cast<const LeaseObject&>().lease->epoch();
   const Memory memory = memory_of(given);
@@ -77,10 +86,12 @@ SpaceObject attach(const py::object& given, const py::object& fd, bool own, cons
   options.host = host;
   options.own_a_part = own;
   if (!part.is_none()) options.part = part.cast<uint32_t>();
-  const int file = fd.is_none() ? memory.fd : fd.cast<int>();
-  if (own && file < 0)
+  if (!fd.is_none())
+    options.ownership = take(ownership_by_locks(fd.cast<int>(), offset));
+  else if (memory.lease != nullptr)
+    options.ownership = take(ownership_by_manager(memory.lease));
+  else if (own)
     raise_invalid("whoever owns a part locks it in the memory's file: give its descriptor, fd=, or own=False");
-  if (own) options.ownership = take(ownership_by_locks(file, offset));
   auto made = take(without_gil([&] { return TensorSpace::attach(memory.bytes, std::move(options)); }));
   std::shared_ptr<TensorSpace> space = std::move(made);
   return {ends_without_gil(kept_by(std::move(memory.keep), std::move(space)))};
@@ -112,6 +123,7 @@ bool contains(const SpaceObject& self, const std::string& name) {
 py::list list(const SpaceObject& self) {
   const auto space = self.open();
   std::vector<SharedTensor> tensors = without_gil([&] { return space->list(); });
+  if (const Status health = space->health(); !health.ok()) raise(health.error());
   py::list objects;
   for (SharedTensor& tensor : tensors) objects.append(py::cast(SharedObject{space, std::move(tensor)}));
   return objects;
@@ -130,8 +142,9 @@ void add_spaces(py::module_& module) {
                           "Named tensors in memory that several processes write and read.")
       .def_static("format", &format, py::arg("memory"), py::kw_only(), py::arg("parts") = defaults.parts,
                   py::arg("records_per_part") = defaults.records_per_part,
-                  py::arg("pins_per_part") = defaults.pins_per_part, py::arg("coherence") = "coherent",
-                  py::arg("checksums") = py::none())
+                  py::arg("pins_per_part") = defaults.pins_per_part, py::arg("coherence") = py::none(),
+                  py::arg("checksums") = py::none(), py::arg("seats") = py::none(),
+                  py::arg("ownership") = py::none())
       .def(py::init(&attach), py::arg("memory"), py::kw_only(), py::arg("fd") = py::none(),
            py::arg("own") = true, py::arg("part") = py::none(), py::arg("offset") = 0, py::arg("host") = 0)
       .def("create", &create, py::arg("name"), py::arg("shape"), py::arg("dtype") = "float32", py::kw_only(),
@@ -144,6 +157,16 @@ void add_spaces(py::module_& module) {
                              [](const SpaceObject& self) -> py::object {
                                const auto part = self.open()->part();
                                return part ? py::object(py::int_(*part)) : py::object(py::none());
+                             })
+      .def_property_readonly("seat",
+                             [](const SpaceObject& self) -> py::object {
+                               const auto seat = self.open()->seat();
+                               return seat ? py::object(py::int_(*seat)) : py::object(py::none());
+                             })
+      .def_property_readonly("coherence",
+                             [](const SpaceObject& self) {
+                               return self.open()->coherence() == SpaceCoherence::coherent ? "coherent"
+                                                                                           : "noncoherent";
                              })
       .def_property_readonly("parts", [](const SpaceObject& self) { return self.open()->parts(); })
       .def_property_readonly("free_bytes", [](const SpaceObject& self) { return self.open()->free_bytes(); })

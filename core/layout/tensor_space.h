@@ -2,6 +2,8 @@
 // and read at once (a lease of mode shared_coherent).
 //
 //   0             header (256 bytes), written once
+//   256           ownership line (64 bytes): which kind of owners the space has
+//   seats_offset  seat_count seats: an owner line and pins each, for who owns no part and reads in place
 //   parts_offset  part_count parts of part_bytes each; every byte of a part is stored by its owner only
 //
 //   part + 0      owner line (64 bytes)
@@ -14,15 +16,20 @@
 // the protocol.
 //
 // Coherence domain  Memory that hosts share without coherent caches. A line of 64 bytes has one writer: the
-//                   part's owner. Nothing here needs an atomic operation between hosts, only aligned 8-byte
-//                   loads and stores; what changes while others read is one word, TensorSlots::word.
+//                   owner of the part or seat. The ownership line is stored to once, by the first owner (or by
+//                   several who store the same). Nothing here needs an atomic operation between hosts, only
+//                   aligned 8-byte loads and stores; what changes while others read is one word,
+//                   TensorSlots::word.
 //
 // Invariants
-//   N1  a part has one owner at a time; its epoch grows with each owner.
+//   N1  a part and a seat have one owner at a time; their epochs grow with each owner.
 //   N2  the bytes of the slot that a stable word names are those that its publisher wrote, until the word says
 //       otherwise; nobody stores to a slot that is pinned by a holder who lives.
 //   N3  one version of one incarnation never names two contents.
 //   N4  extents of a part's live records do not overlap and lie in its data.
+//   N5  all owners of a space were made by one kind of source (except two kinds that are first in the same
+//   moment
+//       on hosts without coherent caches).
 #pragma once
 
 #include <cstddef>
@@ -38,6 +45,7 @@ inline constexpr uint16_t space_version_minor = 0;
 inline constexpr uint64_t cache_line_bytes = 64;
 inline constexpr uint64_t space_part_alignment_bytes = 4096;
 inline constexpr uint32_t space_parts_max = 64;          // a look-up asks each of them
+inline constexpr uint32_t space_holders_max = 64;        // parts and seats: who stores asks each for pins
 inline constexpr uint32_t space_records_max = 1u << 22;  // a part: 1 GiB of records
 inline constexpr uint32_t space_pins_max = 1u << 16;     // a part
 inline constexpr uint32_t space_dimensions_max = 8;
@@ -45,7 +53,8 @@ inline constexpr uint32_t space_name_bytes_max = 1024;
 
 // Bits of SpaceHeader::features. A reader refuses bits that it does not know.
 inline constexpr uint32_t space_feature_checksums = 1;  // data has checksums, which readers compare
-inline constexpr uint32_t space_features_known = space_feature_checksums;
+inline constexpr uint32_t space_feature_holders = 4;    // there is an ownership line, and maybe seats
+inline constexpr uint32_t space_features_known = space_feature_checksums | space_feature_holders;
 
 enum class SpaceMode : uint32_t {
   coherent = 1,     // the hardware keeps the hosts' caches coherent
@@ -69,8 +78,26 @@ struct SpaceHeader {
   uint32_t record_bytes;  // 256
   uint64_t lease_epoch;   // of the lease that was formatted; 0: unknown
   uint64_t created_unix_s;
-  uint8_t reserved[164];
+  uint64_t seats_offset;  // a multiple of 64; this and seat_count with space_feature_holders
+  uint32_t seat_count;    // with the parts at most space_holders_max
+  uint8_t reserved[152];
   uint32_t checksum;  // crc32c of bytes 0 to 251
+};
+
+// Who makes holders the owners of parts and seats. Two kinds know nothing of each other's owners, so a space
+// has one: what it was formatted with, or else its first owner's.
+enum class OwnershipKind : uint64_t {
+  unsaid = 0,  // nobody owned a part yet
+  manager = 1,
+  hosts = 2,  // fixed parts for each host
+  locks = 3,
+  program = 4,  // a source of the program's own
+};
+
+inline constexpr uint64_t space_ownership_offset = 256;
+struct alignas(64) SpaceOwnership {
+  uint64_t kind;  // OwnershipKind; once it is not 0 it stays
+  uint64_t reserved[7];
 };
 
 enum class PartState : uint64_t {
@@ -79,6 +106,7 @@ enum class PartState : uint64_t {
   owned = 2,
 };
 
+// Of a part, or of a seat.
 struct alignas(64) PartOwner {
   uint64_t epoch;      // of the owner, or of the last one
   uint64_t host;       // for people
@@ -144,6 +172,8 @@ static_assert(offsetof(SpaceHeader, records_per_part) == 52 && offsetof(SpaceHea
 static_assert(offsetof(SpaceHeader, mode) == 60 && offsetof(SpaceHeader, features) == 64);
 static_assert(offsetof(SpaceHeader, record_bytes) == 68 && offsetof(SpaceHeader, lease_epoch) == 72);
 static_assert(offsetof(SpaceHeader, created_unix_s) == 80);
+static_assert(offsetof(SpaceHeader, seats_offset) == 88 && offsetof(SpaceHeader, seat_count) == 96);
+static_assert(sizeof(SpaceOwnership) == 64 && space_ownership_offset == sizeof(SpaceHeader));
 static_assert(std::is_trivially_copyable_v<PartOwner> && sizeof(PartOwner) == 64);
 static_assert(offsetof(PartOwner, host) == 8 && offsetof(PartOwner, state) == 16);
 static_assert(offsetof(PartOwner, pins_used) == 24);

@@ -1,4 +1,8 @@
 // Sessions, leases and their mappings for C.
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "libclient/c_api/call.h"
@@ -13,6 +17,25 @@ Status give_lease(const terrace_session& session, Result<std::shared_ptr<Lease>>
   if (!lease.ok()) return std::move(lease).error();
   *into = new terrace_lease{kept_by(session.session, std::move(lease).value())};
   return {};
+}
+
+template <size_t size>
+void copy_text(char (&into)[size], std::string_view text) {
+  const size_t length = std::min(text.size(), size - 1);
+  std::memcpy(into, text.data(), length);
+  into[length] = '\0';
+}
+
+terrace_notice notice_of(const LeaseNotice& notice) {
+  terrace_notice out{};
+  out.size = sizeof(out);
+  out.lease = notice.lease.value;
+  out.state = static_cast<int>(notice.state);
+  out.move_requested = notice.move_requested ? 1 : 0;
+  out.grace_ns = notice.grace_ns;
+  copy_text(out.cause, lease_cause_name(notice.cause));
+  copy_text(out.reason, notice.reason);
+  return out;
 }
 
 }  // namespace
@@ -43,6 +66,43 @@ int terrace_session_connected(const terrace_session* session) {
 
 void terrace_session_free(terrace_session* session) {
   delete session;
+}
+
+terrace_code terrace_session_on_notice(terrace_session* session, terrace_notice_handler handler,
+                                       void* context) {
+  return call([&]() -> Status {
+    TERRACE_C_NEED("terrace_session_on_notice", session);
+    LeaseNoticeHandler wanted;
+    if (handler != nullptr) {
+      wanted = [handler, context](const LeaseNotice& notice) {
+        const terrace_notice told = notice_of(notice);
+        handler(&told, context);
+      };
+    }
+    session->session->on_notice(std::move(wanted));
+    return {};
+  });
+}
+
+terrace_code terrace_session_next_notice(terrace_session* session, terrace_notice* notice) {
+  return call([&]() -> Status {
+    constexpr const char* where = "terrace_session_next_notice";
+    TERRACE_C_NEED(where, session);
+    TERRACE_C_NEED(where, notice);
+    const size_t size = notice->size;
+    if (size < offsetof(terrace_notice, reason) + sizeof(notice->reason) || size > size_max)
+      return invalid(where, "the notice's size is " + std::to_string(size) + ": set it to sizeof the struct");
+    const auto waiting = session->session->next_notice();
+    if (!waiting.has_value()) return Error{ErrorCode::not_found, 0, where, "no notice waits"};
+    const terrace_notice told = notice_of(*waiting);
+    std::memcpy(notice, &told, std::min(size, sizeof(told)));
+    notice->size = size;
+    return {};
+  });
+}
+
+int terrace_session_notice_fd(const terrace_session* session) {
+  return session == nullptr ? -1 : session->session->notice_fd();
 }
 
 terrace_code terrace_lease_grant(terrace_session* session, const terrace_lease_request* request,

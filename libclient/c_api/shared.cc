@@ -164,6 +164,7 @@ terrace_code terrace_write_publish(terrace_write* write, uint64_t* version) {
     if (!write->write) return invalid(where, "it was published already");
     const uint64_t published = write->write->publish();
     write->write.reset();
+    if (published == 0) TERRACE_RETURN_IF_ERROR(write->space->health());
     if (published == 0)
       return Error{ErrorCode::cancelled, 0, where, "a forked child publishes nothing: attach the space there"};
     if (version != nullptr) *version = published;

@@ -34,6 +34,17 @@ Status give_shared(const terrace_space& space, Result<SharedTensor> tensor, terr
 
 extern "C" {
 
+terrace_code terrace_ownership_by_manager(terrace_lease* lease, terrace_ownership** ownership) {
+  return call([&]() -> Status {
+    constexpr const char* where = "terrace_ownership_by_manager";
+    TERRACE_C_NEED(where, lease);
+    TERRACE_C_NEED(where, ownership);
+    TERRACE_ASSIGN_OR_RETURN(auto made, ownership_by_manager(lease->lease));
+    *ownership = new terrace_ownership{std::move(made)};
+    return {};
+  });
+}
+
 terrace_code terrace_ownership_by_locks(int fd, uint64_t space_offset, terrace_ownership** ownership) {
   return call([&]() -> Status {
     constexpr const char* where = "terrace_ownership_by_locks";
@@ -63,7 +74,12 @@ terrace_code terrace_space_format(void* memory, uint64_t bytes, const terrace_sp
     if (given.parts != 0) wanted.parts = given.parts;
     if (given.records_per_part != 0) wanted.records_per_part = given.records_per_part;
     if (given.pins_per_part != 0) wanted.pins_per_part = given.pins_per_part;
-    wanted.coherence = coherence;
+    if (given.set_coherence != 0 || coherence == SpaceCoherence::noncoherent) wanted.coherence = coherence;
+    if (given.seats != 0) wanted.seats = given.seats;
+    TERRACE_ASSIGN_OR_RETURN(const auto ownership,
+                             enum_of<SpaceOwnership>(given.ownership, TERRACE_OWNERS_BY_PROGRAM + 1,
+                                                     "kind of ownership (TERRACE_OWNERS_...)", where));
+    if (given.ownership != TERRACE_OWNERS_AS_THE_FIRST) wanted.ownership = ownership;
     if (given.checksums != TERRACE_CHECKSUMS_BY_COHERENCE)
       wanted.checksums = given.checksums == TERRACE_CHECKSUMS_ON;
     wanted.lease_epoch = LeaseEpoch{given.lease_epoch};
@@ -105,6 +121,10 @@ int terrace_space_part(const terrace_space* space) {
   return space == nullptr || !space->space->part() ? -1 : static_cast<int>(*space->space->part());
 }
 
+int terrace_space_seat(const terrace_space* space) {
+  return space == nullptr || !space->space->seat() ? -1 : static_cast<int>(*space->space->seat());
+}
+
 uint64_t terrace_space_free_bytes(const terrace_space* space) {
   return space == nullptr ? 0 : space->space->free_bytes();
 }
@@ -144,7 +164,9 @@ terrace_code terrace_space_list(terrace_space* space, int (*each)(void* context,
     constexpr const char* where = "terrace_space_list";
     TERRACE_C_NEED(where, space);
     TERRACE_C_NEED(where, each);
-    for (const SharedTensor& tensor : space->space->list()) {
+    const std::vector<SharedTensor> tensors = space->space->list();
+    TERRACE_RETURN_IF_ERROR(space->space->health());
+    for (const SharedTensor& tensor : tensors) {
       terrace_shared shared{space->space, tensor, std::string(tensor.name())};
       if (each(context, &shared) != 0) break;
     }

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "core/base/crc32c.h"
+#include "core/base/signals_blocked.h"
 #include "core/os/block_io.h"
 #include "core/os/fault_guard.h"
 #include "libclient/checkpoint/space_cut.h"
@@ -80,6 +81,7 @@ class Write final : public CheckpointWrite {
   Result<std::unique_ptr<Snapshot>> freeze(TensorPool& pool);
 
   bool done() const override {
+    if (forked()) return true;
     const std::lock_guard lock(mutex_);
     return done_;
   }
@@ -109,6 +111,8 @@ class Write final : public CheckpointWrite {
     return cancelled_.load(std::memory_order_relaxed) || (options_.cancelled && options_.cancelled());
   }
   void let_go();
+  // In a child of fork a thread that the child does not have may hold the mutex, and nobody writes.
+  bool forked() const { return ::getpid() != process_; }
 
   const int process_ = ::getpid();
   CheckpointOptions options_;
@@ -120,7 +124,7 @@ class Write final : public CheckpointWrite {
   std::atomic<bool> cancelled_{false};
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   bool done_ = false;
   Status result_;
   CheckpointProgress progress_;
@@ -128,9 +132,11 @@ class Write final : public CheckpointWrite {
 };
 
 Write::~Write() {
-  if (::getpid() != process_) {  // a child of fork: neither thread, nor files, nor memory are its own
+  if (forked()) {  // a child of fork: neither thread, nor files, nor memory are its own
     if (thread_.joinable()) thread_.detach();
     (void)folder_.release();
+    (void)changed_.release();  // destroying it would wait for threads of the parent that wait at it
+    (void)snapshot_.release();
     return;
   }
   cancel();
@@ -159,17 +165,13 @@ Status Write::begin(const std::string& directory, const std::string& name, PoolF
   if (plan_.tensor_bytes > 0) {
     TERRACE_ASSIGN_OR_RETURN(snapshot_, snapshot());
   }
-  sigset_t all, before;
-  sigfillset(&all);
-  sigdelset(&all, SIGBUS);  // of memory that goes away: os::guarded
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   Status started;
   try {
+    const SignalsBlocked blocked;
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& refused) {
     started = os_error(refused.code().value(), where, "cannot start the thread that writes (ulimit -u?)");
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;
 }
 
@@ -205,9 +207,14 @@ Result<std::unique_ptr<Snapshot>> Write::freeze(TensorPool& pool) {
 }
 
 Status Write::wait(uint64_t timeout_ns) {
+  if (forked())
+    return Error{
+        .code = ErrorCode::unavailable,
+        .where = where,
+        .detail = "checkpoint '" + manifest_.name + "' is written by the process that forked this one"};
   std::unique_lock lock(mutex_);
   const auto longest = std::chrono::nanoseconds(std::min<uint64_t>(timeout_ns, INT64_MAX / 4));
-  if (!changed_.wait_for(lock, longest, [this] { return done_; }))
+  if (!changed_->wait_for(lock, longest, [this] { return done_; }))
     return Error{.code = ErrorCode::busy,
                  .where = where,
                  .detail = "checkpoint '" + manifest_.name + "' is still being written"};
@@ -215,6 +222,7 @@ Status Write::wait(uint64_t timeout_ns) {
 }
 
 CheckpointProgress Write::progress() const {
+  if (forked()) return {};
   const std::lock_guard lock(mutex_);
   CheckpointProgress now = progress_;
   if (snapshot_ == nullptr) return now;
@@ -253,7 +261,7 @@ void Write::run() {
   const std::lock_guard lock(mutex_);
   result_ = std::move(result);
   done_ = true;
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 // Where the bytes of these segments are now; the header is where it always is.

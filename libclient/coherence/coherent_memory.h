@@ -1,27 +1,21 @@
 // Shared memory whose readers and writers have coherent caches: processes of one host, or hosts on a fabric
 // with hardware coherence. Ordering is all that is left to do.
 //
+// Memory that goes away gives zeros and takes nothing (core/os/lossy_access.h): who calls finds out afterwards.
 // Copies go through `rep movsb` where there is one: they may run beside a writer (the protocol finds out by the
 // second look at the word), which a memcpy may not in C++.
 #pragma once
 
 #include <atomic>
-#include <cstring>
 
+#include "core/os/lossy_access.h"
 #include "libclient/coherence/memory.h"
 
 namespace terrace::coherence {
 
 // Copies bytes that somebody else may be changing.
 inline void racing_copy(void* to, const void* from, size_t bytes) {
-#if defined(__x86_64__)
-  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
-#else
-  auto* out = static_cast<unsigned char*>(to);
-  const auto* in = static_cast<const unsigned char*>(from);
-  for (size_t at = 0; at < bytes; ++at)
-    __atomic_store_n(out + at, __atomic_load_n(in + at, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
-#endif
+  os::copy_or_drop(to, from, bytes);
 }
 
 // Orders for the processor and the compiler. A thread sanitizer does not model free-standing barriers, and on
@@ -45,8 +39,8 @@ class CoherentMemory {
   static constexpr bool coherent = true;
 
   // acquire: pairs with the publisher's release in store(), so that what was written before the word is seen.
-  uint64_t load(const uint64_t* word) const { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
-  void store(uint64_t* word, uint64_t value) const { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+  uint64_t load(const uint64_t* word) const { return os::load_or_zero(word); }
+  void store(uint64_t* word, uint64_t value) const { os::store_or_drop(word, value); }
   void read(void* to, const void* from, size_t bytes) const { racing_copy(to, from, bytes); }
   void write(void* to, const void* from, size_t bytes) const { racing_copy(to, from, bytes); }
   void write_back(const void*, size_t, Step) const {}

@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint64_t page = layout::space_part_alignment_bytes;
 constexpr uint64_t line = layout::cache_line_bytes;
+constexpr uint64_t seats_from = layout::space_ownership_offset + sizeof(layout::SpaceOwnership);
 
 uint64_t round_up(uint64_t value, uint64_t step) {
   return (value + step - 1) / step * step;
@@ -38,6 +39,14 @@ uint32_t header_checksum(const SpaceHeader& header) {
 // Whether [offset, offset + bytes) lies in [begin, end).
 bool inside(uint64_t offset, uint64_t bytes, uint64_t begin, uint64_t end) {
   return begin <= end && offset >= begin && offset <= end && bytes <= end - offset;
+}
+
+// Whether ownership line and seats, where there are any, lie between the header and the parts.
+bool seats_fit(const SpaceHeader& header, const Geometry& geometry) {
+  if (!geometry.says_ownership()) return true;
+  return geometry.seats <= layout::space_holders_max - geometry.parts && geometry.seats_offset % line == 0 &&
+         inside(geometry.seats_offset, geometry.seats * geometry.records_offset(), seats_from,
+                header.parts_offset);
 }
 
 // Bytes that strides reach; nothing when they are negative or beyond 2^64.
@@ -87,6 +96,10 @@ Result<SpaceHeader> plan_header(std::span<const std::byte> memory, const Geometr
   if (options.pins > layout::space_pins_max)
     return refuse(ErrorCode::invalid_argument,
                   "pins a part must be at most " + std::to_string(layout::space_pins_max));
+  if (options.seats > layout::space_holders_max - options.parts)
+    return refuse(ErrorCode::invalid_argument,
+                  std::to_string(options.seats) + " seats beside " + std::to_string(options.parts) +
+                      " parts: both together are at most " + std::to_string(layout::space_holders_max));
   if (reinterpret_cast<uintptr_t>(memory.data()) % line != 0)
     return refuse(ErrorCode::invalid_argument, "the memory must begin at a multiple of 64");
   SpaceHeader header{};
@@ -99,20 +112,23 @@ Result<SpaceHeader> plan_header(std::span<const std::byte> memory, const Geometr
   header.records_per_part = std::bit_ceil(options.records);
   header.pins_per_part = static_cast<uint32_t>(round_up(std::max(options.pins, 1u), 8));
   header.mode = static_cast<uint32_t>(options.mode);
-  header.features = options.features;
+  header.features = options.features | layout::space_feature_holders;
   header.lease_epoch = options.lease_epoch;
-  header.parts_offset = page;
   const Geometry sizes{.records = header.records_per_part, .pins = header.pins_per_part};
+  header.seats_offset = seats_from;
+  header.seat_count = options.seats;
+  header.parts_offset = round_up(header.seats_offset + options.seats * sizes.records_offset(), page);
+  const uint64_t before = header.parts_offset;
   const uint64_t overhead = round_up(sizes.records_end(), page);
-  const uint64_t share = bytes < page ? 0 : (bytes - page) / options.parts / page * page;
+  const uint64_t share = bytes < before ? 0 : (bytes - before) / options.parts / page * page;
   if (share < overhead + page)
     return refuse(ErrorCode::capacity_exhausted,
                   std::to_string(bytes) + " bytes are too few: " + std::to_string(options.parts) +
                       " parts of " + std::to_string(header.records_per_part) + " records need at least " +
-                      std::to_string(page + options.parts * (overhead + page)));
+                      std::to_string(before + options.parts * (overhead + page)));
   header.part_bytes = share;
   header.data_bytes = share - overhead;
-  header.total_bytes = page + options.parts * share;
+  header.total_bytes = before + options.parts * share;
   header.checksum = header_checksum(header);
   return header;
 }
@@ -145,11 +161,15 @@ Result<Geometry> check_header(const SpaceHeader& header, std::span<std::byte> me
                     .features = header.features,
                     .mode = static_cast<SpaceMode>(header.mode),
                     .lease_epoch = header.lease_epoch};
+  if (geometry.says_ownership()) {
+    geometry.seats_offset = header.seats_offset;
+    geometry.seats = header.seat_count;
+  }
   const uint64_t total = header.total_bytes;
   if (total > memory.size() || header.parts_offset % page != 0 || header.part_bytes % page != 0 ||
       header.data_bytes % page != 0 || header.part_bytes == 0 || header.data_bytes == 0 ||
       header.parts_offset < sizeof(SpaceHeader) || header.parts_offset > total ||
-      header.part_bytes > (total - header.parts_offset) / header.part_count ||
+      !seats_fit(header, geometry) || header.part_bytes > (total - header.parts_offset) / header.part_count ||
       header.data_bytes > header.part_bytes || header.part_bytes - header.data_bytes < geometry.records_end())
     return corrupt("its parts overlap or leave its memory");
   return geometry;

@@ -21,23 +21,34 @@ struct Geometry {
   uint64_t data_bytes = 0;  // of a part
   uint32_t parts = 0;
   uint32_t records = 0;  // of a part
-  uint32_t pins = 0;     // of a part
+  uint32_t pins = 0;     // of a part, and of a seat
   uint32_t features = 0;
   layout::SpaceMode mode = layout::SpaceMode::coherent;
   uint64_t lease_epoch = 0;
+  uint64_t seats_offset = 0;
+  uint32_t seats = 0;
 
+  // Who may have pins: holder i has part i, or seat i - parts.
+  uint32_t holders() const { return parts + seats; }
+  bool says_ownership() const { return (features & layout::space_feature_holders) != 0; }
   bool checksums() const { return (features & layout::space_feature_checksums) != 0; }
   std::byte* part_at(uint32_t part) const { return base + parts_offset + part * part_bytes; }
-  layout::PartOwner* owner(uint32_t part) const { return reinterpret_cast<layout::PartOwner*>(part_at(part)); }
-  uint64_t* pin(uint32_t part, uint32_t index) const {
-    return reinterpret_cast<uint64_t*>(part_at(part) + sizeof(layout::PartOwner)) + index;
+  layout::SpaceOwnership* ownership() const {
+    return reinterpret_cast<layout::SpaceOwnership*>(base + layout::space_ownership_offset);
+  }
+  layout::PartOwner* owner(uint32_t holder) const {
+    return reinterpret_cast<layout::PartOwner*>(
+        holder < parts ? part_at(holder) : base + seats_offset + (holder - parts) * records_offset());
+  }
+  uint64_t* pin(uint32_t holder, uint32_t index) const {
+    return reinterpret_cast<uint64_t*>(owner(holder) + 1) + index;
   }
   layout::SpaceRecord* record(uint32_t part, uint32_t index) const {
     return reinterpret_cast<layout::SpaceRecord*>(part_at(part) + records_offset()) + index;
   }
   std::byte* data(uint32_t part) const { return part_at(part) + part_bytes - data_bytes; }
 
-  // From a part's first byte to the end of its records.
+  // From a part's first byte to the end of its pins, which is the size of a seat; to the end of its records.
   uint64_t records_offset() const { return sizeof(layout::PartOwner) + uint64_t{pins} * sizeof(uint64_t); }
   uint64_t records_end() const { return records_offset() + uint64_t{records} * sizeof(layout::SpaceRecord); }
   // The record where the probing for a name begins.
@@ -51,7 +62,8 @@ uint64_t name_hash(std::string_view name);
 struct GeometryOptions {
   uint32_t parts = 0;
   uint32_t records = 0;  // a part; rounded up to a power of two
-  uint32_t pins = 0;     // a part; rounded up to a multiple of 8
+  uint32_t pins = 0;     // a part and a seat; rounded up to a multiple of 8
+  uint32_t seats = 0;
   uint32_t features = 0;
   layout::SpaceMode mode = layout::SpaceMode::coherent;
   uint64_t lease_epoch = 0;

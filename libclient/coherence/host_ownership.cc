@@ -139,6 +139,8 @@ class HostOwnership final : public OwnershipSource {
     if (ours(part)) within_host_->release(part);
   }
 
+  SpaceOwnership kind() const override { return SpaceOwnership::hosts; }
+
   // Of this host's processes its kernel knows. Their stores are in the caches that all of them share, so there
   // is nothing to wait for. Of another host's nothing is known before that host is gone as a whole; nor of who
   // has this host's number elsewhere.

@@ -69,6 +69,8 @@ class LockOwnership final : public OwnershipSource {
     (void)::fcntl(file_.get(), F_OFD_SETLK, &lock);
   }
 
+  SpaceOwnership kind() const override { return SpaceOwnership::locks; }
+
   bool is_dead(uint32_t part, uint64_t /*epoch*/) override {
     struct flock lock = lock_of(space_offset_, part, F_WRLCK);
     std::lock_guard guard(mutex_);

@@ -16,14 +16,26 @@ constexpr size_t streamed_bytes_min =
 
 using LineAction = void (*)(uintptr_t first, uintptr_t end);
 
-__attribute__((target("clwb"))) void write_back_clwb(uintptr_t at, uintptr_t end) {
-  for (; at < end; at += line_bytes) _mm_clwb(reinterpret_cast<void*>(at));
+void write_back_clwb(uintptr_t at, uintptr_t end) {
+  for (; at < end; at += line_bytes)
+    asm volatile("1: clwb (%0)\n2:\n\t" TERRACE_GO_ON_AT_2 : : "r"(at) : "memory");
 }
-__attribute__((target("clflushopt"))) void flush_clflushopt(uintptr_t at, uintptr_t end) {
-  for (; at < end; at += line_bytes) _mm_clflushopt(reinterpret_cast<void*>(at));
+void flush_clflushopt(uintptr_t at, uintptr_t end) {
+  for (; at < end; at += line_bytes)
+    asm volatile("1: clflushopt (%0)\n2:\n\t" TERRACE_GO_ON_AT_2 : : "r"(at) : "memory");
 }
 void flush_clflush(uintptr_t at, uintptr_t end) {
-  for (; at < end; at += line_bytes) _mm_clflush(reinterpret_cast<void*>(at));
+  for (; at < end; at += line_bytes)
+    asm volatile("1: clflush (%0)\n2:\n\t" TERRACE_GO_ON_AT_2 : : "r"(at) : "memory");
+}
+
+__m128i load_16(const __m128i* from) {
+  __m128i value = _mm_setzero_si128();
+  asm volatile("1: movdqu %1, %0\n2:\n\t" TERRACE_GO_ON_AT_2 : "+x"(value) : "m"(*from) : "memory");
+  return value;
+}
+void stream_16(__m128i* to, __m128i value) {
+  asm volatile("1: movntdq %1, %0\n2:\n\t" TERRACE_GO_ON_AT_2 : "=m"(*to) : "x"(value) : "memory");
 }
 
 struct Instructions {
@@ -73,12 +85,12 @@ void NonCoherentMemory::write(void* to, const void* from, size_t bytes) const {
   const auto* in = static_cast<const __m128i*>(from);
   const size_t quarters = bytes / 64 * 4;
   for (size_t at = 0; at < quarters; at += 4) {
-    const __m128i a = _mm_loadu_si128(in + at), b = _mm_loadu_si128(in + at + 1);
-    const __m128i c = _mm_loadu_si128(in + at + 2), d = _mm_loadu_si128(in + at + 3);
-    _mm_stream_si128(out + at, a);
-    _mm_stream_si128(out + at + 1, b);
-    _mm_stream_si128(out + at + 2, c);
-    _mm_stream_si128(out + at + 3, d);
+    const __m128i a = load_16(in + at), b = load_16(in + at + 1);
+    const __m128i c = load_16(in + at + 2), d = load_16(in + at + 3);
+    stream_16(out + at, a);
+    stream_16(out + at + 1, b);
+    stream_16(out + at + 2, c);
+    stream_16(out + at + 3, d);
   }
   racing_copy(out + quarters, in + quarters, bytes % 64);
 }

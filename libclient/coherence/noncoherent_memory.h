@@ -20,8 +20,8 @@ class NonCoherentMemory {
   // "clwb", "clflushopt" or "clflush": what write_back uses.
   static const char* write_back_instruction();
 
-  uint64_t load(const uint64_t* word) const { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
-  void store(uint64_t* word, uint64_t value) const { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+  uint64_t load(const uint64_t* word) const { return os::load_or_zero(word); }
+  void store(uint64_t* word, uint64_t value) const { os::store_or_drop(word, value); }
   void read(void* to, const void* from, size_t bytes) const { racing_copy(to, from, bytes); }
   // Large copies go past the caches: their lines need no write-back, and none of the reader's are evicted.
   void write(void* to, const void* from, size_t bytes) const;

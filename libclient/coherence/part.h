@@ -19,6 +19,7 @@
 #include <unordered_set>
 
 #include "libclient/coherence/free_space.h"
+#include "libclient/coherence/owner_line.h"
 #include "libclient/coherence/pins.h"
 #include "libclient/coherence/reader.h"
 

@@ -1,4 +1,5 @@
-// Reading in place: who reads says so in a word of its OWN part, and who would overwrite looks at everybody's.
+// Reading in place: who reads says so in a word of its OWN part or seat, and who would overwrite looks at
+// everybody's.
 //
 //   reader                             owner of the tensor
 //   look at the record: version v      word := v + 1 (or retiring), written back
@@ -19,14 +20,14 @@
 
 namespace terrace::coherence {
 
-// The pins of this process, in the part that it owns.
+// The pins of this process, in the part or seat that it owns.
 //
 // Threads   Any number.
 template <CoherenceMemory Memory>
 class PinTable {
  public:
-  PinTable(Memory memory, const Geometry& geometry, uint32_t part)
-      : memory_(memory), geometry_(geometry), part_(part) {}
+  PinTable(Memory memory, const Geometry& geometry, uint32_t holder)
+      : memory_(memory), geometry_(geometry), holder_(holder) {}
 
   // Visible to owners once a full barrier is behind it: full_barrier(Step::pin_before_recheck).
   // Nothing when all are in use.
@@ -38,14 +39,14 @@ class PinTable {
       free_.pop_back();
     } else if (used_ < geometry_.pins) {
       index = used_++;
-      uint64_t* const used = &geometry_.owner(part_)->pins_used;
+      uint64_t* const used = &geometry_.owner(holder_)->pins_used;
       memory_.store(used, used_);
       memory_.write_back(used, sizeof *used, Step::pin_written_back);
     } else {
       return std::nullopt;
     }
-    memory_.store(geometry_.pin(part_, index), pin);
-    memory_.write_back(geometry_.pin(part_, index), sizeof(uint64_t), Step::pin_written_back);
+    memory_.store(geometry_.pin(holder_, index), pin);
+    memory_.write_back(geometry_.pin(holder_, index), sizeof(uint64_t), Step::pin_written_back);
     return index;
   }
 
@@ -53,8 +54,8 @@ class PinTable {
   void drop(uint32_t index) {
     memory_.load_barrier(Step::none);
     std::lock_guard lock(mutex_);
-    memory_.store(geometry_.pin(part_, index), 0);
-    memory_.write_back(geometry_.pin(part_, index), sizeof(uint64_t), Step::none);
+    memory_.store(geometry_.pin(holder_, index), 0);
+    memory_.write_back(geometry_.pin(holder_, index), sizeof(uint64_t), Step::none);
     free_.push_back(index);
   }
 
@@ -66,7 +67,7 @@ class PinTable {
  private:
   Memory memory_;
   const Geometry geometry_;
-  const uint32_t part_;
+  const uint32_t holder_;
   mutable std::mutex mutex_;
   std::vector<uint32_t> free_;
   uint32_t used_ = 0;
@@ -76,12 +77,12 @@ class PinTable {
 template <CoherenceMemory Memory>
 bool anybody_pinned(Memory memory, const Geometry& geometry, uint32_t part, uint32_t record,
                     std::optional<uint32_t> slot, const IsDead& is_dead) {
-  for (uint32_t holder = 0; holder < geometry.parts; ++holder)
+  for (uint32_t holder = 0; holder < geometry.holders(); ++holder)
     memory.invalidate(geometry.owner(holder), sizeof(layout::PartOwner), Step::pins_invalidated);
   memory.load_barrier(Step::pins_before_look);
-  uint32_t used[layout::space_parts_max];
+  uint32_t used[layout::space_holders_max];
   bool any = false;
-  for (uint32_t holder = 0; holder < geometry.parts; ++holder) {
+  for (uint32_t holder = 0; holder < geometry.holders(); ++holder) {
     const uint64_t count = memory.load(&geometry.owner(holder)->pins_used);
     used[holder] = static_cast<uint32_t>(std::min<uint64_t>(count, geometry.pins));
     if (used[holder] == 0) continue;
@@ -90,7 +91,7 @@ bool anybody_pinned(Memory memory, const Geometry& geometry, uint32_t part, uint
   }
   if (!any) return false;
   memory.load_barrier(Step::pins_before_look);
-  for (uint32_t holder = 0; holder < geometry.parts; ++holder)
+  for (uint32_t holder = 0; holder < geometry.holders(); ++holder)
     for (uint32_t index = 0; index < used[holder]; ++index) {
       const uint64_t pin = memory.load(geometry.pin(holder, index));
       const bool hit = slot ? pin == pin_word(part, record, *slot)

@@ -79,7 +79,7 @@ class Reader {
     memory_.read(into.data(), from, tensor.shape.data_bytes);
     const uint32_t sum = checksum_of(tensor, slot);
     if (!recheck(tensor, seen.version)) return Outcome::raced;
-    if (geometry_.checksums() && crc32c(into) != sum) return Outcome::corrupt;
+    if (geometry_.checksums() && in_place_checksum(into) != sum) return Outcome::corrupt;
     return Outcome::done;
   }
 
@@ -108,6 +108,19 @@ class Reader {
     memory_.load_barrier(Step::data_before_read);
     if (!geometry_.checksums()) return Outcome::done;
     return in_place_checksum(*bytes) == checksum_of(tensor, slot) ? Outcome::done : Outcome::corrupt;
+  }
+
+  // Of bytes in the space, which may be changing, or gone.
+  uint32_t in_place_checksum(std::span<const std::byte> bytes) {
+    std::byte piece[4096];
+    uint32_t sum = 0;
+    for (size_t at = 0; at < bytes.size(); at += sizeof piece) {
+      const size_t length = std::min(sizeof piece, bytes.size() - at);
+      memory_.read(piece, bytes.data() + at, length);
+      memory_.load_barrier(Step::none);
+      sum = crc32c({piece, length}, sum);
+    }
+    return sum;
   }
 
   // Looks for `name` in one part. `*word` is the record's when it was found: it may be tentative.
@@ -167,18 +180,6 @@ class Reader {
 
   uint32_t checksum_of(const Located& tensor, uint32_t slot) {
     return static_cast<uint32_t>(memory_.load(&slots(tensor)->data_checksums) >> (slot * 32));
-  }
-
-  uint32_t in_place_checksum(std::span<const std::byte> bytes) {
-    std::byte piece[4096];
-    uint32_t sum = 0;
-    for (size_t at = 0; at < bytes.size(); at += sizeof piece) {
-      const size_t length = std::min(sizeof piece, bytes.size() - at);
-      memory_.read(piece, bytes.data() + at, length);
-      memory_.load_barrier(Step::none);
-      sum = crc32c({piece, length}, sum);
-    }
-    return sum;
   }
 
   // The incarnation is read before the word and again at the end: a record is given to another tensor only

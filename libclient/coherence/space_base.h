@@ -18,12 +18,16 @@ struct FoundTensor : coherence::Located {
 class SpaceBase : public TensorSpace {
  public:
   virtual uint64_t finish_write(const coherence::Ticket& ticket) = 0;
+  virtual void fill_write(const coherence::Ticket& ticket, std::span<const std::byte> bytes) = 0;
   virtual void abort_write(const coherence::Ticket& ticket) = 0;
 
  protected:
   // `dead`: its writer is dead.
   static Error error_of(coherence::Outcome outcome, const SharedTensor& tensor, bool dead);
   static Error read_only(const SharedTensor& tensor);
+  static Error without_seats(const SharedTensor& tensor);
+  // The space's kind of owners, and that of the source that was given: numbers of layout::OwnershipKind.
+  static Error other_kind(uint64_t of_space, uint64_t of_source);
   static Error foreign(const SharedTensor& tensor);
 };
 

@@ -1,10 +1,12 @@
-// A space as one holder sees it: all parts to read, one of them to write. The protocol without names of errors,
-// waiting or threads; TensorSpace (tensor_space.cc) adds those, the emulator's tests drive this directly.
+// A space as one holder sees it: all parts to read, and one of them to write or a seat to pin from. The
+// protocol without names of errors, waiting or threads; TensorSpace (tensor_space.cc) adds those, the
+// emulator's tests drive this directly.
 #pragma once
 
 #include <memory>
 
 #include "libclient/coherence/part.h"
+#include "libclient/coherence/seat.h"
 
 namespace terrace::coherence {
 
@@ -23,7 +25,19 @@ class SpaceCore {
     own_ = std::make_unique<OwnedPart<Memory>>(memory_, geometry_, part, epoch, host, is_dead_);
     own_->take_over();
   }
-  void forget_owner() { own_.reset(); }
+  // The caller owns that seat, `parts` + its number, under `epoch`; it has no part.
+  void take_seat(uint32_t holder, uint64_t epoch, uint64_t host) {
+    auto seat = std::make_unique<Seat<Memory>>(memory_, geometry_, holder, epoch, host);
+    seat->take_over();
+    seat_ = std::move(seat);
+  }
+  void forget_owner() {
+    own_.reset();
+    seat_.reset();
+  }
+  Seat<Memory>* seat() { return seat_.get(); }
+  // Of the part or seat that is owned.
+  PinTable<Memory>& pins() { return own_ ? own_->pins() : seat_->pins(); }
 
   // Returns done, gone, raced, corrupt. Tentative tensors are not there yet.
   Outcome find(std::string_view name, Located* found) {
@@ -41,9 +55,10 @@ class SpaceCore {
   // A name is unique: each creator first makes its own tentative record visible, then looks at all other parts.
   // Of two that meet, at least one sees the other, and who sees another withdraws: maybe both. `placed` is told
   // of the tensor before anybody can find it, for who keeps books. Returns done, exists, raced (another creator
-  // was met: again, after a moment of one's own length), full.
+  // was met: again, after a moment of one's own length), full, disowned (also who has no part).
   template <typename Placed>
   Outcome create(std::string_view name, const layout::TensorShape& planned, Located* created, Placed placed) {
+    if (own_ == nullptr) return Outcome::disowned;
     if (find(name, created) == Outcome::done) return Outcome::exists;
     const Outcome room = own_->place(name, planned, created);
     if (room != Outcome::done) return room;
@@ -66,13 +81,13 @@ class SpaceCore {
     const Look seen = reader_.look(tensor);
     if (seen.outcome != Outcome::done) return seen.outcome;
     const uint32_t slot = slot_of(seen.version, tensor.shape.slot_count);
-    const std::optional<uint32_t> held = own_->pins().hold(pin_word(tensor.part, tensor.record, slot));
+    const std::optional<uint32_t> held = pins().hold(pin_word(tensor.part, tensor.record, slot));
     if (!held) return Outcome::full;
     memory_.full_barrier(Step::pin_before_recheck);
     Outcome outcome = Outcome::raced;
     if (reader_.holds_after_pin(tensor, seen.version, is_dead_))
       outcome = reader_.open_in_place(tensor, seen.version, bytes);
-    if (outcome != Outcome::done) own_->pins().drop(*held);
+    if (outcome != Outcome::done) pins().drop(*held);
     *pin = *held;
     *version = seen.version;
     return outcome;
@@ -122,6 +137,7 @@ class SpaceCore {
   Reader<Memory> reader_;
   const IsDead is_dead_;
   std::unique_ptr<OwnedPart<Memory>> own_;
+  std::unique_ptr<Seat<Memory>> seat_;
 };
 
 }  // namespace terrace::coherence

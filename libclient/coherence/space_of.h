@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <shared_mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
-#include "core/base/crc32c.h"
 #include "libclient/coherence/space_base.h"
 #include "libclient/coherence/space_core.h"
 
@@ -28,43 +28,40 @@ class SpaceOf final : public SpaceBase {
 
   // In a forked child everything here is the parent's: nothing may be stored.
   ~SpaceOf() override {
-    if (core_.own() == nullptr || forked()) return;
-    const uint32_t part = core_.own()->part();
-    core_.own()->release();
-    options_.ownership->release(part);
+    if (forked()) return;
+    if (core_.own() != nullptr) {
+      const uint32_t part = core_.own()->part();
+      core_.own()->release();
+      options_.ownership->release(part);
+    }
+    if (core_.seat() != nullptr) {
+      core_.seat()->release();
+      options_.ownership->release(core_.seat()->holder());
+    }
   }
 
   // Errors: as TensorSpace::attach.
   Status claim() {
-    if (options_.ownership == nullptr || !options_.own_a_part) return {};
+    if (options_.ownership == nullptr) return {};
+    if (core_.geometry().says_ownership())
+      TERRACE_RETURN_IF_ERROR(check_kind(coherence::kind_of_owners(Memory(), core_.geometry())));
+    if (!options_.own_a_part) return {};
+    const std::string all = std::to_string(core_.geometry().parts);
     if (options_.part && *options_.part >= core_.geometry().parts)
-      return no_part(ErrorCode::invalid_argument,
-                     "it has " + std::to_string(core_.geometry().parts) + " parts");
-    std::string why;  // the last one was busy
-    std::optional<Error> refused;
-    for (const uint32_t part : parts_to_try()) {
-      const Result<uint64_t> epoch =
-          options_.ownership->claim_after(part, [this, part] { return last_owner(part); });
-      if (epoch.ok()) {
-        core_.become_owner(part, *epoch, options_.host);
-        return {};
-      }
-      const ErrorCode code = epoch.error().code;
-      if (code == ErrorCode::busy)
-        why = epoch.error().detail;
-      else if (code != ErrorCode::permission_denied && code != ErrorCode::limit_exceeded)
-        return epoch.error();  // not of this part alone
-      else if (!refused)
-        refused = epoch.error();
+      return no_part(ErrorCode::invalid_argument, "it has " + all + " parts");
+    const Result<Claimed> claimed =
+        claim_first(options_.part ? std::vector<uint32_t>{*options_.part} : to_try(0, core_.geometry().parts));
+    if (claimed.ok()) {
+      core_.become_owner(claimed->holder, claimed->epoch, options_.host);
+      return {};
     }
-    if (refused) return *refused;
-    const std::string because = why.empty() ? "" : " (" + why + ")";
+    if (claimed.error().code != ErrorCode::busy) return claimed.error();
+    const std::string& why = claimed.error().detail;
     if (options_.part)
-      return no_part(ErrorCode::busy, "part " + std::to_string(*options_.part) + " cannot be had" + because +
-                                          "; let any part do, or attach without ownership to read only");
-    return no_part(ErrorCode::busy, "none of " + std::to_string(core_.geometry().parts) + " parts can be had" +
-                                        because +
-                                        "; attach without ownership to read only, or have more parts: format "
+      return no_part(ErrorCode::busy, "part " + std::to_string(*options_.part) + " cannot be had" + why +
+                                          "; let any part do, or attach without a part to read only");
+    return no_part(ErrorCode::busy, "none of " + all + " parts can be had" + why +
+                                        "; attach without a part to read only, or have more parts: format "
                                         "it anew, or end another holder");
   }
 
@@ -74,6 +71,10 @@ class SpaceOf final : public SpaceBase {
   uint32_t parts() const override { return core_.geometry().parts; }
   SpaceCoherence coherence() const override {
     return Memory::coherent ? SpaceCoherence::coherent : SpaceCoherence::noncoherent;
+  }
+  std::optional<uint32_t> seat() const override {
+    if (!seated_.load(std::memory_order_acquire)) return std::nullopt;
+    return core_.seat()->holder() - core_.geometry().parts;
   }
   uint64_t free_bytes() const override { return own() == nullptr ? 0 : own()->free_bytes(); }
   uint64_t largest_free_bytes() const override { return own() == nullptr ? 0 : own()->largest_free_bytes(); }
@@ -162,8 +163,9 @@ class SpaceOf final : public SpaceBase {
 
   Result<TensorPin> pin(const SharedTensor& tensor, uint64_t wait_ns) override {
     TERRACE_RETURN_IF_ERROR(known_here(tensor));
-    if (own() == nullptr) return read_only(tensor);
+    if (own() == nullptr && options_.ownership == nullptr) return read_only(tensor);
     if (forked()) return in_child();
+    if (own() == nullptr) TERRACE_RETURN_IF_ERROR(take_seat(tensor));
     TensorPin pin;
     const Outcome outcome = patiently(
         tensor, wait_ns, [&] { return core_.pin(*tensor.located_, &pin.pin_, &pin.version_, &pin.bytes_); });
@@ -212,8 +214,11 @@ class SpaceOf final : public SpaceBase {
 
   uint64_t finish_write(const coherence::Ticket& ticket) override {
     if (forked()) return 0;
-    own()->publish(ticket, core_.geometry().checksums() ? crc32c(ticket.bytes) : 0);
+    own()->publish(ticket, core_.geometry().checksums() ? core_.reader().in_place_checksum(ticket.bytes) : 0);
     return ticket.version;
+  }
+  void fill_write(const coherence::Ticket& ticket, std::span<const std::byte> bytes) override {
+    if (!forked()) Memory().write(ticket.bytes.data(), bytes.data(), bytes.size());
   }
   void abort_write(const coherence::Ticket& ticket) override {
     if (!forked()) own()->abort(ticket, true);
@@ -224,7 +229,7 @@ class SpaceOf final : public SpaceBase {
     return known_here(tensor).ok() && core_.reader().is_current(*tensor.located_, version);
   }
   void unpin(uint32_t pin) override {
-    if (!forked()) own()->pins().drop(pin);
+    if (!forked()) core_.pins().drop(pin);
   }
 
  private:
@@ -236,27 +241,95 @@ class SpaceOf final : public SpaceBase {
 
   coherence::IsDead dead_check() {
     return [this](uint32_t part, uint64_t epoch) {
-      return options_.ownership != nullptr && options_.ownership->is_dead(part, epoch);
+      return options_.ownership != nullptr && knows_owners() && options_.ownership->is_dead(part, epoch);
     };
+  }
+
+  // Of another kind's owners a source knows nothing, so none of them is dead for it.
+  bool knows_owners() {
+    if (!core_.geometry().says_ownership() || right_kind_.load(std::memory_order_relaxed)) return true;
+    const bool right = coherence::kind_of_owners(Memory(), core_.geometry()) == own_kind();
+    if (right) right_kind_.store(true, std::memory_order_relaxed);
+    return right;
+  }
+  uint64_t own_kind() const { return static_cast<uint64_t>(options_.ownership->kind()); }
+  Status check_kind(uint64_t kind) const {
+    if (kind == 0 || kind == own_kind()) return {};
+    return other_kind(kind, own_kind());
   }
 
   static Error no_part(ErrorCode code, const std::string& why) {
     return Error{.code = code, .where = "TensorSpace::attach", .detail = "tensor space: " + why};
   }
 
-  // First those whose owner did not give them back: if it is dead, what it left blocks others until then.
-  std::vector<uint32_t> parts_to_try() {
-    if (options_.part) return {*options_.part};
-    std::vector<uint32_t> parts, given_back;
-    for (uint32_t part = 0; part < core_.geometry().parts; ++part)
-      (last_owner(part).gave_back ? given_back : parts).push_back(part);
-    parts.insert(parts.end(), given_back.begin(), given_back.end());
-    return parts;
+  // Parts or seats. First those whose owner did not give them back: if it is dead, what it left blocks others
+  // until then.
+  std::vector<uint32_t> to_try(uint32_t begin, uint32_t end) {
+    std::vector<uint32_t> holders, given_back;
+    for (uint32_t holder = begin; holder < end; ++holder)
+      (last_owner(holder).gave_back ? given_back : holders).push_back(holder);
+    holders.insert(holders.end(), given_back.begin(), given_back.end());
+    return holders;
   }
 
-  LastOwner last_owner(uint32_t part) {
+  struct Claimed {
+    uint32_t holder = 0;
+    uint64_t epoch = 0;
+  };
+  // The first that can be had. `busy` if none: its detail is why in brackets, or empty.
+  Result<Claimed> claim_first(const std::vector<uint32_t>& holders) {
+    std::string why;
+    std::optional<Error> refused;
+    for (const uint32_t holder : holders) {
+      const Result<uint64_t> epoch =
+          options_.ownership->claim_after(holder, [this, holder] { return last_owner(holder); });
+      if (epoch.ok()) {
+        const Status kind = settle_kind();
+        if (kind.ok()) return Claimed{holder, *epoch};
+        options_.ownership->release(holder);
+        return kind.error();
+      }
+      const ErrorCode code = epoch.error().code;
+      if (code == ErrorCode::busy)
+        why = " (" + epoch.error().detail + ")";
+      else if (code != ErrorCode::permission_denied && code != ErrorCode::limit_exceeded)
+        return epoch.error();  // not of this part alone
+      else if (!refused)
+        refused = epoch.error();
+    }
+    if (refused) return *refused;
+    return Error{.code = ErrorCode::busy, .where = "TensorSpace::attach", .detail = why};
+  }
+
+  // Before the first store to a part or seat: the first owner's kind is the space's.
+  Status settle_kind() {
+    if (!core_.geometry().says_ownership()) return {};
+    return check_kind(coherence::settle_kind(Memory(), core_.geometry(), own_kind()));
+  }
+
+  // Errors: as pin().
+  Status take_seat(const SharedTensor& tensor) {
+    if (seated_.load(std::memory_order_acquire)) return {};
+    const std::lock_guard lock(seat_mutex_);
+    if (core_.seat() != nullptr) return {};
+    const coherence::Geometry& geometry = core_.geometry();
+    if (geometry.seats == 0) return without_seats(tensor);
+    const Result<Claimed> claimed = claim_first(to_try(geometry.parts, geometry.holders()));
+    if (claimed.ok()) {
+      core_.take_seat(claimed->holder, claimed->epoch, options_.host);
+      seated_.store(true, std::memory_order_release);
+      return {};
+    }
+    if (claimed.error().code != ErrorCode::busy) return claimed.error();
+    return refuse(ErrorCode::busy, "tensor " + quoted_name(tensor.name()) + ": none of " +
+                                       std::to_string(geometry.seats) +
+                                       " seats for holders without a part can be had" + claimed.error().detail +
+                                       "; read by copy, end another such holder, or format with more seats");
+  }
+
+  LastOwner last_owner(uint32_t holder) {
     Memory memory;
-    const layout::PartOwner* const owner = core_.geometry().owner(part);
+    const layout::PartOwner* const owner = core_.geometry().owner(holder);
     memory.invalidate(owner, sizeof *owner, coherence::Step::none);
     memory.load_barrier(coherence::Step::none);
     return {.epoch = memory.load(&owner->epoch),
@@ -293,10 +366,13 @@ class SpaceOf final : public SpaceBase {
   bool writer_died(const SharedTensor& tensor, Outcome outcome) {
     if (outcome != Outcome::writing) return false;
     Memory memory;
-    if (!dead_check()(tensor.part_, memory.load(&core_.reader().slots(*tensor.located_)->owner_epoch)))
-      return false;
-    // It may have published just before: what is there after its death is the answer.
-    return core_.reader().look(*tensor.located_).outcome == Outcome::writing;
+    const uint64_t* const owner_epoch = &core_.reader().slots(*tensor.located_)->owner_epoch;
+    const uint64_t writer = memory.load(owner_epoch);
+    if (!dead_check()(tensor.part_, writer)) return false;
+    // It may have published just before: what is there after its death is the answer. A mark under another
+    // epoch is the next owner's, who lives.
+    return core_.reader().look(*tensor.located_).outcome == Outcome::writing &&
+           memory.load(owner_epoch) == writer;
   }
 
   template <typename Attempt>
@@ -320,6 +396,9 @@ class SpaceOf final : public SpaceBase {
 
   const AttachOptions options_;
   const pid_t process_ = ::getpid();
+  std::atomic<bool> right_kind_ = false;  // the space's is known, and the source's
+  std::mutex seat_mutex_;
+  std::atomic<bool> seated_ = false;
   mutable coherence::SpaceCore<Memory> core_;
   std::shared_mutex index_mutex_;
   std::unordered_map<uint64_t, SharedTensor> index_;  // by hash; of two names with one, the last

@@ -6,12 +6,7 @@ namespace terrace::coherence {
 
 template <CoherenceMemory Memory>
 void OwnedPart<Memory>::set_owner(layout::PartState state) {
-  layout::PartOwner* const owner = geometry_.owner(part_);
-  memory_.store(&owner->epoch, epoch_);
-  memory_.store(&owner->host, host_);
-  memory_.store(&owner->pins_used, 0);
-  memory_.store(&owner->state, static_cast<uint64_t>(state));
-  memory_.write_back(owner, sizeof *owner, Step::take_over_written_back);
+  store_owner(memory_, geometry_, part_, epoch_, host_, state);
 }
 
 template <CoherenceMemory Memory>
@@ -22,9 +17,7 @@ void OwnedPart<Memory>::take_over() {
   memory_.load_barrier(Step::take_over_before_look);
   set_owner(layout::PartState::repairing);
   memory_.store_barrier(Step::none);
-  for (uint32_t index = 0; index < geometry_.pins; ++index) memory_.store(geometry_.pin(part_, index), 0);
-  memory_.write_back(geometry_.pin(part_, 0), uint64_t{geometry_.pins} * sizeof(uint64_t),
-                     Step::take_over_written_back);
+  clear_pins(memory_, geometry_, part_);
   free_ = FreeSpace(geometry_.data_bytes);
   live_ = 0;
   for (uint32_t index = 0; index < geometry_.records; ++index) {
@@ -97,11 +90,7 @@ void OwnedPart<Memory>::link(uint32_t index) {
 template <CoherenceMemory Memory>
 void OwnedPart<Memory>::release() {
   std::lock_guard lock(mutex_);
-  layout::PartOwner* const owner = geometry_.owner(part_);
-  memory_.store(&owner->pins_used, 0);
-  memory_.store(&owner->state, static_cast<uint64_t>(layout::PartState::free));
-  memory_.write_back(owner, sizeof *owner, Step::release_written_back);
-  memory_.store_barrier(Step::release_written_back);
+  store_free(memory_, geometry_, part_);
 }
 
 }  // namespace terrace::coherence

@@ -6,6 +6,14 @@
 #include <chrono>
 
 namespace terrace {
+namespace {
+
+Error in_child() {
+  return {ErrorCode::unavailable, 0, "DeviceEvent",
+          "the copy was under way in the process that forked this one, and cannot be waited for here"};
+}
+
+}  // namespace
 
 void DeviceEvent::State::finish(Status status) {
   const std::lock_guard lock(mutex_);
@@ -19,6 +27,7 @@ void DeviceEvent::State::finish(Status status) {
 
 Status DeviceEvent::State::wait() {
   if (!done()) {
+    if (forked()) return in_child();
     std::unique_lock lock(mutex_);
     finished_.wait(lock, [this] { return done(); });
   }
@@ -27,6 +36,7 @@ Status DeviceEvent::State::wait() {
 
 Result<bool> DeviceEvent::State::wait_for(uint64_t timeout_ns) {
   if (!done()) {
+    if (forked()) return in_child();
     // A wait of centuries must not overflow the clock.
     constexpr uint64_t longest_ns = uint64_t{1} << 61;
     const std::chrono::nanoseconds timeout(std::min(timeout_ns, longest_ns));
@@ -38,6 +48,7 @@ Result<bool> DeviceEvent::State::wait_for(uint64_t timeout_ns) {
 }
 
 Result<int> DeviceEvent::State::fd() {
+  if (!done() && forked()) return in_child();
   const std::lock_guard lock(mutex_);
   if (!fd_.valid()) {
     fd_.reset(::eventfd(done() ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK));

@@ -1,6 +1,8 @@
 // What stands behind a DeviceEvent: finished once, by the thread of a stream, and waited for by anybody.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -21,8 +23,10 @@ class DeviceEvent::State {
   Result<int> fd();
 
  private:
+  bool forked() const { return ::getpid() != process_; }
   Status status() const { return error_ ? Status(*error_) : Status(); }
 
+  const pid_t process_ = ::getpid();  // a child of fork has nobody who would finish it
   std::atomic<bool> done_ = false;
   std::mutex mutex_;
   std::condition_variable finished_;

@@ -17,6 +17,7 @@ Replica Replica::Table::pin_again(const std::shared_ptr<Entry>& entry) {
 }
 
 void Replica::Table::unpin(Entry& entry) {
+  if (forked()) return;
   Buffers dead;
   const std::lock_guard lock(mutex_);
   if (--entry.pins != 0) return;

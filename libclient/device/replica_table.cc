@@ -30,7 +30,17 @@ Status Replica::Table::start() {
   return {};
 }
 
+Status Replica::Table::usable(const char* where) const {
+  if (!forked()) return {};
+  return refused(ErrorCode::unavailable, where,
+                 "the replicas belong to the process that forked this one; make a device and others here");
+}
+
 void Replica::Table::close() {
+  if (forked()) {  // the table stays: its copies and their threads are the parent's
+    (void)new std::shared_ptr<Table>(shared_from_this());
+    return;
+  }
   up_.reset();  // their last copies take the mutex
   down_.reset();
   Buffers dead;
@@ -39,6 +49,7 @@ void Replica::Table::close() {
 }
 
 Result<Replica> Replica::Table::fetch(const ReplicaSource& source, uint64_t version) {
+  TERRACE_RETURN_IF_ERROR(usable("DeviceReplicas::fetch"));
   if (source.bytes.empty()) {
     return refused(ErrorCode::invalid_argument, "DeviceReplicas::fetch",
                    tensor_text(source.name, source.id) + " has no bytes");
@@ -134,6 +145,7 @@ Status Replica::Table::uploaded(const std::shared_ptr<Entry>& entry, Status copi
 }
 
 Status Replica::Table::mark_modified(const Replica& replica) {
+  TERRACE_RETURN_IF_ERROR(usable("DeviceReplicas::mark_modified"));
   constexpr const char* where = "DeviceReplicas::mark_modified";
   const std::lock_guard lock(mutex_);
   Entry& entry = *replica.entry_;
@@ -152,6 +164,7 @@ Status Replica::Table::mark_modified(const Replica& replica) {
 
 Result<DeviceEvent> Replica::Table::write_back(const Replica& replica, std::span<std::byte> to,
                                                uint64_t new_version) {
+  TERRACE_RETURN_IF_ERROR(usable("DeviceReplicas::write_back"));
   constexpr const char* where = "DeviceReplicas::write_back";
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<Entry>& entry = replica.entry_;
@@ -195,6 +208,7 @@ Status Replica::Table::written(const std::shared_ptr<Entry>& entry, Status copie
 }
 
 Status Replica::Table::invalidate(uint64_t id, uint64_t version_now) {
+  TERRACE_RETURN_IF_ERROR(usable("DeviceReplicas::invalidate"));
   Buffers dead;
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(id);
@@ -213,12 +227,14 @@ Status Replica::Table::invalidate(uint64_t id, uint64_t version_now) {
 }
 
 void Replica::Table::discard(uint64_t id) {
+  if (forked()) return;
   Buffers dead;
   const std::lock_guard lock(mutex_);
   if (const auto found = entries_.find(id); found != entries_.end()) unlist(found->second, 0, dead);
 }
 
 ReplicaState Replica::Table::state(uint64_t id, uint64_t version) const {
+  if (forked()) return ReplicaState::invalid;
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end()) return ReplicaState::invalid;
@@ -228,6 +244,7 @@ ReplicaState Replica::Table::state(uint64_t id, uint64_t version) const {
 }
 
 void Replica::Table::set_budget(uint64_t bytes) {
+  if (forked()) return;
   Buffers dead;
   const std::lock_guard lock(mutex_);
   budget_bytes_ = bytes;
@@ -235,6 +252,7 @@ void Replica::Table::set_budget(uint64_t bytes) {
 }
 
 ReplicaStats Replica::Table::stats() const {
+  if (forked()) return {};
   const std::lock_guard lock(mutex_);
   ReplicaStats stats = counts_;
   stats.budget_bytes = budget_bytes_;

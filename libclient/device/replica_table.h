@@ -9,6 +9,8 @@
 //              afterwards. D4  an entry that is not listed loses its buffer with its last pin and copy.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <list>
 #include <mutex>
@@ -53,6 +55,9 @@ class Replica::Table final : public std::enable_shared_from_this<Table> {
 
   Replica pin_again(const std::shared_ptr<Entry>& entry);
   void unpin(Entry& entry);
+  // In a forked child nothing here may be used: a thread that the child does not have may hold the mutex.
+  bool forked() const { return ::getpid() != process_; }
+  Status usable(const char* where) const;
   const DeviceInfo& device_info() const { return device_->info(); }
 
  private:
@@ -76,6 +81,7 @@ class Replica::Table final : public std::enable_shared_from_this<Table> {
   Status uploaded(const std::shared_ptr<Entry>& entry, Status copied, bool moved_on);
   Status written(const std::shared_ptr<Entry>& entry, Status copied, uint64_t new_version);
 
+  const pid_t process_ = ::getpid();
   const std::shared_ptr<DeviceMemory> device_;
   std::unique_ptr<DeviceStream> up_, down_;
 

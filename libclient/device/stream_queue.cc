@@ -1,6 +1,7 @@
 #include "libclient/device/stream_queue.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -17,6 +18,53 @@ Error bad_part(const DeviceBuffer& buffer, uint64_t offset, uint64_t bytes) {
               std::to_string(buffer.bytes()) + " bytes"};
 }
 
+Error in_child() {
+  return {ErrorCode::unavailable, 0, "DeviceStream",
+          "the stream belongs to the process that forked this one; make another device and stream here"};
+}
+
+// What callers have. In a forked child, which has neither the queue's thread nor whoever holds its mutex, it
+// refuses, and goes away without the queue: destroying that would wait for the thread for ever.
+class OwnStream final : public DeviceStream {
+ public:
+  explicit OwnStream(std::unique_ptr<StreamQueue> queue) : queue_(std::move(queue)) {}
+  ~OwnStream() override {
+    if (forked()) (void)queue_.release();
+  }
+
+  Result<DeviceEvent> upload(const std::shared_ptr<DeviceBuffer>& to, uint64_t to_offset,
+                             std::span<const std::byte> from, Finish finish) override {
+    if (forked()) return in_child();
+    return queue_->upload(to, to_offset, from, std::move(finish));
+  }
+  Result<DeviceEvent> download(std::span<std::byte> to, const std::shared_ptr<DeviceBuffer>& from,
+                               uint64_t from_offset, Finish finish) override {
+    if (forked()) return in_child();
+    return queue_->download(to, from, from_offset, std::move(finish));
+  }
+  Result<DeviceEvent> copy(const std::shared_ptr<DeviceBuffer>& to, uint64_t to_offset,
+                           const std::shared_ptr<DeviceBuffer>& from, uint64_t from_offset, uint64_t bytes,
+                           Finish finish) override {
+    if (forked()) return in_child();
+    return queue_->copy(to, to_offset, from, from_offset, bytes, std::move(finish));
+  }
+  DeviceEvent record() override {
+    if (!forked()) return queue_->record();
+    auto refused = std::make_shared<DeviceEvent::State>();
+    refused->finish(in_child());
+    return DeviceEvent(std::move(refused));
+  }
+  void wait(DeviceEvent event) override {
+    if (!forked()) queue_->wait(std::move(event));
+  }
+
+ private:
+  bool forked() const { return ::getpid() != process_; }
+
+  std::unique_ptr<StreamQueue> queue_;
+  const pid_t process_ = ::getpid();
+};
+
 bool for_engine(const CopyOperation& operation) {
   return operation.kind != CopyKind::record && operation.bytes != 0;
 }
@@ -27,7 +75,7 @@ Result<std::unique_ptr<DeviceStream>> StreamQueue::make(std::shared_ptr<DeviceMe
                                                         std::unique_ptr<CopyEngine> engine) {
   std::unique_ptr<StreamQueue> made(new StreamQueue(std::move(device), std::move(engine)));
   TERRACE_RETURN_IF_ERROR(made->start());
-  return std::unique_ptr<DeviceStream>(std::move(made));
+  return std::unique_ptr<DeviceStream>(std::make_unique<OwnStream>(std::move(made)));
 }
 
 Status StreamQueue::start() {

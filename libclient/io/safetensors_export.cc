@@ -1,5 +1,6 @@
 // From a catalog to a safetensors file: the whole file under a temporary name, synced, then renamed.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 
 #include "core/base/crc32c.h"
 #include "core/os/block_io.h"
+#include "core/os/fault_guard.h"
 #include "libclient/io/replace_file.h"
 #include "libclient/io/safetensors_file.h"
 #include "libclient/io/transfer.h"
@@ -68,13 +70,17 @@ class SourceCheck {
   SourceCheck(const std::vector<TensorView>& tensors, uint32_t threads) : wrong_(tensors.size()) {
     work_ = std::jthread([this, &tensors, threads](const std::stop_token& stop) {
       parallel_for(tensors.size(), worker_threads(threads, tensors.size()), [&](size_t index) {
-        if (!stop.stop_requested()) wrong_[index] = crc32c(tensors[index].bytes) != tensors[index].crc32c;
+        const TensorView& tensor = tensors[index];
+        if (stop.stop_requested()) return;
+        if (!os::guarded({tensor.bytes}, [&] { wrong_[index] = crc32c(tensor.bytes) != tensor.crc32c; }))
+          gone_ = true;
       });
     });
   }
 
   Status finish(const std::vector<TensorView>& tensors) {
     work_.join();
+    if (gone_) return memory_gone(where, "tensor catalog");
     for (size_t index = 0; index < tensors.size(); ++index) {
       if (wrong_[index] == 0) continue;
       return Error{.code = ErrorCode::corrupt,
@@ -86,6 +92,7 @@ class SourceCheck {
   }
 
  private:
+  std::atomic<bool> gone_ = false;
   std::vector<uint8_t> wrong_;  // not vector<bool>: threads write neighbours
   std::jthread work_;
 };

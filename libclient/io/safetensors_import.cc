@@ -8,6 +8,7 @@
 #include "core/base/crc32c.h"
 #include "core/base/failpoint.h"
 #include "core/os/block_io.h"
+#include "core/os/fault_guard.h"
 #include "libclient/io/prefault.h"
 #include "libclient/io/safetensors_file.h"
 #include "libclient/io/transfer.h"
@@ -67,7 +68,9 @@ class FollowingChecksums {
         arrived = arrived_.load(std::memory_order_acquire);
       }
       if (arrived == given_up) return;
-      checksums_[index] = crc32c(bytes);
+      // Of memory that went away publish() says so.
+      uint32_t sum = 0;
+      if (os::guarded({bytes}, [&] { sum = crc32c(bytes); })) checksums_[index] = sum;
     }
   }
 
@@ -90,7 +93,10 @@ Status compare_again(const SafetensorsFile& file, const std::string& path, Catal
       checksum = crc32c(part, checksum);
       if (options.cancelled && options.cancelled()) return cancelled_error("import_safetensors", path);
     }
-    if (checksum != crc32c(writer.data(index))) {
+    uint32_t memory = 0;
+    if (!os::guarded({writer.data(index)}, [&] { memory = crc32c(writer.data(index)); }))
+      return memory_gone("import_safetensors", path);
+    if (checksum != memory) {
       return Error{.code = ErrorCode::corrupt,
                    .where = "import_safetensors",
                    .detail = path + ": tensor " + quoted_name(entry.name) +

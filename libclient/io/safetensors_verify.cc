@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/base/crc32c.h"
+#include "core/os/fault_guard.h"
 #include "libclient/io/safetensors_file.h"
 #include "libclient/io/transfer.h"
 #include "libclient/tensor/parallel.h"
@@ -84,7 +85,12 @@ class Verifier {
     uint32_t memory = 0;
     for (uint64_t at = 0; at < tensor.bytes.size(); at += step_bytes) {
       const auto part = tensor.bytes.subspan(at, std::min<uint64_t>(step_bytes, tensor.bytes.size() - at));
-      memory = crc32c(part, memory);
+      if (!os::guarded({part}, [&] { memory = crc32c(part, memory); })) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = memory_gone("verify", path_);
+        stop_.store(true);
+        return;
+      }
       if (!advance(part.size())) return;
     }
     if (memory != tensor.crc32c) reasons_[index] = "does not have its recorded checksum in memory";

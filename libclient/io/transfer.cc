@@ -27,4 +27,10 @@ Error cancelled_error(const char* where, const std::string& path) {
   return {.code = ErrorCode::cancelled, .where = where, .detail = path + ": given up"};
 }
 
+Error memory_gone(const char* where, const std::string& path) {
+  return {.code = ErrorCode::lease_expired,
+          .where = where,
+          .detail = path + ": the tensors' memory is gone: the lease has ended, or the file was cut"};
+}
+
 }  // namespace terrace

@@ -14,5 +14,7 @@ BlockIoOptions block_io_options(const TransferOptions& options);
 void fill_in(TransferReport& report, const BlockIoReport& io);
 
 Error cancelled_error(const char* where, const std::string& path);
+// The memory of the tensors went away meanwhile.
+Error memory_gone(const char* where, const std::string& path);
 
 }  // namespace terrace

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/signals_blocked.h"
 #include "core/base/units.h"
 
 namespace terrace::placement {
@@ -119,16 +120,13 @@ void Core::read_costs(const TensorPoolOptions& options) {
 }
 
 Status Core::start_thread() {
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   Status started;
   try {
+    const SignalsBlocked blocked;
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& refused) {
     started = os_error(refused.code().value(), where, "cannot start the pool's thread (ulimit -u?)");
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;
 }
 

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/signals_blocked.h"
 #include "core/base/units.h"
 
 namespace terrace::placement {
@@ -55,17 +56,14 @@ Result<std::unique_ptr<DeviceTier>> DeviceTier::make(std::shared_ptr<DeviceMemor
 Status DeviceTier::start() {
   TERRACE_ASSIGN_OR_RETURN(up_, device_->make_stream());
   TERRACE_ASSIGN_OR_RETURN(down_, device_->make_stream());
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   Status started;
   try {
+    const SignalsBlocked blocked;
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& refused) {
     started =
         os_error(refused.code().value(), "TensorPool", "cannot start the thread of tier hbm (ulimit -u?)");
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;
 }
 

@@ -77,7 +77,7 @@ void LocalReplica::Table::copy_ahead(const SharedTensor& tensor, Lock& lock, Buf
   if (const auto found = entries_.find(tensor.identity()); found != entries_.end()) {
     const Order::iterator place = found->second;
     const Entry& entry = **place;
-    if (entry.copying || entry.modified || space_.is_current(tensor, entry.version)) {
+    if (entry.copying || entry.modified || good(tensor, entry.version)) {
       order_.splice(order_.begin(), order_, place);  // wanted soon: not the next to go
       (*place)->wanted = ahead_number_;
       return;

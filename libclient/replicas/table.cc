@@ -1,7 +1,6 @@
 #include "libclient/replicas/table.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 
 namespace terrace {
@@ -39,13 +38,13 @@ Result<LocalReplica::Table::Found> LocalReplica::Table::look(const SharedTensor&
   const uint64_t version = entry.version;
   if (entry.modified) {
     // While it is written back, its own publication may be what it sees.
-    if (version == 0 || entry.writing || space_.is_current(tensor, version)) return Found::current;
+    if (version == 0 || entry.writing || good(tensor, version)) return Found::current;
     return replica_error(ErrorCode::busy, "LocalReplicas::fetch", tensor,
                          " was modified in tier ddr since version " + std::to_string(version) + " (" +
                              std::to_string(entry.bytes) +
                              " bytes), and another version was published since: discard one of them");
   }
-  if (space_.is_current(tensor, version)) return Found::current;
+  if (good(tensor, version)) return Found::current;
   ++counts_.stale;
   unlist(found->second, dead);
   return Found::absent;
@@ -184,13 +183,16 @@ Result<uint64_t> LocalReplica::Table::publish(Entry& entry, uint64_t base) {
         ErrorCode::busy, "LocalReplicas::write_back", tensor,
         " was modified since version " + std::to_string(base) + ", and is another by now: discard one of them");
   };
+  TERRACE_RETURN_IF_ERROR(space_.health());
   if (base == 0) return space_.publish(tensor, entry.buffer.span(), wait_ns_);
   if (!space_.is_current(tensor, base)) return another();
   if (!tensor.double_buffered()) return space_.publish(tensor, entry.buffer.span(), wait_ns_);
   TERRACE_ASSIGN_OR_RETURN(TensorWrite writing, space_.write(tensor, wait_ns_));
   if (!space_.is_current(tensor, base)) return another();
-  std::memcpy(writing.bytes().data(), entry.buffer.at.get(), entry.bytes);
-  return writing.publish();
+  TERRACE_RETURN_IF_ERROR(writing.fill(entry.buffer.span()));
+  const uint64_t version = writing.publish();
+  if (version == 0) TERRACE_RETURN_IF_ERROR(space_.health());
+  return version;
 }
 
 Result<uint64_t> LocalReplica::Table::write_back(const LocalReplica& replica) {
@@ -234,8 +236,7 @@ ReplicaState LocalReplica::Table::state(const SharedTensor& tensor) {
   if (found == entries_.end()) return ReplicaState::invalid;
   const Entry& entry = **found->second;
   if (entry.modified) return ReplicaState::modified;
-  return !entry.copying && space_.is_current(tensor, entry.version) ? ReplicaState::shared
-                                                                    : ReplicaState::invalid;
+  return !entry.copying && good(tensor, entry.version) ? ReplicaState::shared : ReplicaState::invalid;
 }
 
 void LocalReplica::Table::set_budget(uint64_t bytes) {

@@ -3,7 +3,9 @@
 // Threads      Any; one mutex. Bytes are copied without it, by the thread that wants them.
 // Invariants   L1  resident_bytes is the sum over all entries that have a buffer, listed or not.
 //              L2  what is evicted is listed, Shared, and neither pinned, nor being copied or written back.
-//              L3  an entry that is given out was current at a moment of that call, or is Modified.
+//              L3  an entry that is given out was current at a moment of that call, or is Modified, or its
+//              lease
+//                  is lost.
 //              L4  an entry that is not listed loses its buffer with its last pin.
 //              L5  a buffer whose entry is Shared is never stored to: what is stale gets another entry.
 #pragma once
@@ -84,6 +86,11 @@ class LocalReplica::Table final : public std::enable_shared_from_this<Table> {
   enum class Patience : uint8_t { waits_for_room, at_once };  // prefetching never waits
   enum class Found : uint8_t { current, absent, waited };
 
+  // Whether what is here may be given out: it is current, or the space's memory is gone, with whoever could
+  // have published another version.
+  bool good(const SharedTensor& tensor, uint64_t version) const {
+    return space_.is_current(tensor, version) || !space_.health().ok();
+  }
   Status usable(const SharedTensor& tensor, const char* where) const;
   // All of these with the mutex.
   Result<Found> look(const SharedTensor& tensor, Lock& lock, Buffers& dead);

@@ -3,7 +3,7 @@
 //
 //   program threads -> Mailbox -> Loop -> Connection -> terraced
 //                         ^         |
-//                         +- Answer-+--> LeaseHandle::change, notice handler
+//                         +- Answer-+--> LeaseHandle::change, NoticeQueue -> notice handler
 //
 // Place     libclient/session. loop.cc: mail and connection; loop_calls.cc: calls; loop_leases.cc: renewal and
 //           notices; loop_changes.cc: resize, transfer; loop_moves.cc: moves; loop_parts.cc: owners of parts.
@@ -39,6 +39,7 @@
 #include "libclient/session/lease_handle.h"
 #include "libclient/session/mailbox.h"
 #include "libclient/session/move_handle.h"
+#include "libclient/session/notice_queue.h"
 
 namespace terrace::client {
 
@@ -47,11 +48,12 @@ inline constexpr uint64_t timeout_ns_max = 365ull * 86400 * ns_per_s;
 
 // What callers read without asking the loop.
 struct SessionState {
+  explicit SessionState(std::shared_ptr<NoticeQueue> its_notices) : notices(std::move(its_notices)) {}
+
   std::atomic<bool> connected{false};
   std::mutex mutex;
-  std::string tenant;          // under mutex
-  LeaseNoticeHandler handler;  // under handler_mutex, held while it runs
-  std::mutex handler_mutex;
+  std::string tenant;  // under mutex
+  const std::shared_ptr<NoticeQueue> notices;
 };
 
 struct RequestKey {

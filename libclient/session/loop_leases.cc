@@ -229,8 +229,7 @@ void Loop::lose(LeaseId id, Error why, bool tell, LeaseCause cause) {
 }
 
 void Loop::notify(const LeaseNotice& notice) noexcept {
-  const std::lock_guard lock(state_->handler_mutex);
-  if (state_->handler) state_->handler(notice);
+  state_->notices->post(notice);
 }
 
 }  // namespace terrace::client

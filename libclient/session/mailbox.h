@@ -105,13 +105,12 @@ class Answer {
 
 // Posts `job(loop, answer)` and waits for the answer.
 // Errors    unavailable       the session is closed, or belongs to the parent of a fork
-//           invalid_argument  called from a notice handler, which would wait for itself
+//           invalid_argument  called on the session's own thread, which would wait for itself
 //           cancelled         the session was closed meanwhile
 template <typename T, typename Job>
 Result<T> ask(Mailbox& mailbox, const char* where, Job job) {
   if (mailbox.on_owner_thread()) {
-    return Error{ErrorCode::invalid_argument, 0, where,
-                 "a notice handler may not call into its session; do it on another thread"};
+    return Error{ErrorCode::invalid_argument, 0, where, "a session cannot be called on its own thread"};
   }
   auto answer = std::make_shared<Answer<T>>();
   auto receiver = answer->receiver();

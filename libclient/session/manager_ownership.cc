@@ -70,6 +70,8 @@ class ManagerOwnership final : public OwnershipSource {
     if (epoch != 0) (void)lease_->release_part(part, epoch);
   }
 
+  SpaceOwnership kind() const override { return SpaceOwnership::manager; }
+
   bool is_dead(uint32_t part, uint64_t epoch) override {
     if (part >= parts_max || epoch == 0) return false;
     std::atomic<uint64_t>& dead = dead_[part];

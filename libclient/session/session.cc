@@ -84,10 +84,9 @@ class ClientSession final : public Session {
     return state_->tenant;
   }
   bool connected() const override { return state_->connected.load(std::memory_order_acquire); }
-  void on_notice(LeaseNoticeHandler handler) override {
-    const std::lock_guard lock(state_->handler_mutex);
-    state_->handler = std::move(handler);
-  }
+  void on_notice(LeaseNoticeHandler handler) override { state_->notices->set_handler(std::move(handler)); }
+  std::optional<LeaseNotice> next_notice() override { return state_->notices->next(); }
+  int notice_fd() const override { return state_->notices->fd(); }
 
  private:
   ClientSession(std::shared_ptr<Mailbox> mailbox, std::shared_ptr<SessionState> state)
@@ -106,8 +105,9 @@ Result<std::unique_ptr<Session>> ClientSession::start(SessionOptions options) {
   options.call_timeout_ns = std::min(options.call_timeout_ns, timeout_ns_max);
 
   TERRACE_ASSIGN_OR_RETURN(auto mailbox, Mailbox::make());
+  TERRACE_ASSIGN_OR_RETURN(auto notices, NoticeQueue::make());
   std::unique_ptr<ClientSession> session(
-      new ClientSession(std::move(mailbox), std::make_shared<SessionState>()));
+      new ClientSession(std::move(mailbox), std::make_shared<SessionState>(std::move(notices))));
   try {
     const SignalsBlocked blocked;
     session->thread_ = std::thread(run_loop, options, session->mailbox_, session->state_);
@@ -126,13 +126,15 @@ Result<std::unique_ptr<Session>> ClientSession::start(SessionOptions options) {
 
 ClientSession::~ClientSession() {
   if (!thread_.joinable()) return;
-  if (!mailbox_->own_process()) {
-    thread_.detach();  // in the child of a fork there is no such thread
+  if (!mailbox_->own_process()) {  // in the child of a fork there are no such threads
+    thread_.detach();
+    // A condition variable that a thread of the parent waits for cannot be destroyed here.
+    [[maybe_unused]] auto* const stays = new std::shared_ptr<SessionState>(state_);
     return;
   }
-  TERRACE_CHECK(!mailbox_->on_owner_thread(), "a session was destroyed by its own notice handler");
   mailbox_->close();
-  thread_.join();
+  thread_.join();  // first: a handler that waits for an answer gets `cancelled`
+  state_->notices->close();
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/base/crc32c.h"
+#include "core/base/result.h"
 #include "core/layout/tensor_catalog.h"
 
 namespace terrace::catalog_bytes {
@@ -19,6 +20,12 @@ inline void barrier([[maybe_unused]] std::memory_order order) {
 #if !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(order);
 #endif
+}
+
+inline Error memory_gone(const char* where) {
+  return Error{.code = ErrorCode::lease_expired,
+               .where = where,
+               .detail = "tensor catalog: its memory is gone: the lease has ended, or the file was cut"};
 }
 
 inline uint64_t name_hash(std::string_view name) {

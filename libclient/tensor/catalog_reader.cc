@@ -7,6 +7,7 @@
 #include <new>
 #include <unordered_map>
 
+#include "core/os/fault_guard.h"
 #include "libclient/tensor/catalog_bytes.h"
 #include "terrace/catalog.h"
 
@@ -27,8 +28,10 @@ struct CatalogReader::Contents {
 
 namespace {
 
+constexpr const char* where = "CatalogReader::open";
+
 Error refuse(ErrorCode code, std::string detail) {
-  return Error{.code = code, .where = "CatalogReader::open", .detail = std::move(detail)};
+  return Error{.code = code, .where = where, .detail = std::move(detail)};
 }
 
 Error corrupt(const std::string& what) {
@@ -238,6 +241,15 @@ Result<TensorMetadata> parse_metadata(std::span<const std::byte> bytes, uint32_t
 
 }  // namespace
 
+namespace {
+
+bool copy_out(std::span<const std::byte> memory, uint64_t offset, std::span<std::byte> into) {
+  if (into.empty()) return true;
+  return os::guarded({memory}, [&] { std::memcpy(into.data(), memory.data() + offset, into.size()); });
+}
+
+}  // namespace
+
 CatalogReader::CatalogReader(std::shared_ptr<const Contents> contents)
     : contents_(std::move(contents)), tensors_(contents_->tensors) {}
 
@@ -249,10 +261,14 @@ Result<CatalogReader> CatalogReader::open(std::span<const std::byte> memory) try
     return refuse(ErrorCode::invalid_argument, "the memory must be 64-byte aligned");
   }
   const auto& shared = *reinterpret_cast<const CatalogHeader*>(memory.data());
-  const uint32_t state = load_state(shared);
   auto contents = std::make_shared<Contents>();
   CatalogHeader& header = contents->header;
-  std::memcpy(&header, &shared, sizeof header);
+  uint32_t state = 0;
+  const bool there = os::guarded({memory}, [&] {
+    state = load_state(shared);
+    std::memcpy(&header, &shared, sizeof header);
+  });
+  if (!there) return catalog_bytes::memory_gone(where);
   if (header.magic != layout::catalog_magic) {
     return refuse(ErrorCode::not_found, "no tensor catalog here; `terrace tensor import` makes one");
   }
@@ -263,29 +279,33 @@ Result<CatalogReader> CatalogReader::open(std::span<const std::byte> memory) try
   TERRACE_RETURN_IF_ERROR(check_header(header, memory.size()));
 
   std::vector<TensorRecord> records(header.record_count);
-  if (!records.empty()) {
-    std::memcpy(records.data(), memory.data() + header.records_offset, records.size() * sizeof(TensorRecord));
-  }
+  if (!copy_out(memory, header.records_offset, std::as_writable_bytes(std::span(records))))
+    return catalog_bytes::memory_gone(where);
   uint32_t checksum = 0;
   for (const TensorRecord& record : records) checksum = catalog_bytes::cold_lines_checksum(record, checksum);
   if (checksum != header.records_checksum) return corrupt("the records do not have their checksum");
 
-  const auto* names = reinterpret_cast<const char*>(memory.data() + header.names_offset);
-  contents->names.assign(names, names + header.names_bytes);
+  contents->names.resize(header.names_bytes);
+  if (!copy_out(memory, header.names_offset, std::as_writable_bytes(std::span(contents->names))))
+    return catalog_bytes::memory_gone(where);
   const std::string_view all_names(contents->names.data(), contents->names.size());
   if (crc32c(catalog_bytes::bytes_of(all_names)) != header.names_checksum) {
     return corrupt("the names do not have their checksum");
   }
-  const auto shared_metadata = memory.subspan(header.metadata_offset, header.metadata_bytes);
-  const std::vector<std::byte> metadata(shared_metadata.begin(), shared_metadata.end());
+  std::vector<std::byte> metadata(header.metadata_bytes);
+  if (!copy_out(memory, header.metadata_offset, metadata)) return catalog_bytes::memory_gone(where);
   if (crc32c(metadata) != header.metadata_checksum) return corrupt("the metadata does not have its checksum");
   TERRACE_ASSIGN_OR_RETURN(contents->metadata, parse_metadata(metadata, header.metadata_entries));
 
   // The copies above must not sink below the second look at the state.
   catalog_bytes::barrier(std::memory_order_acquire);
   uint64_t generation = 0;
-  std::memcpy(&generation, &shared.generation, sizeof generation);
-  if (load_state(shared) != static_cast<uint32_t>(CatalogState::published) || generation != header.generation) {
+  const bool still_there = os::guarded({memory}, [&] {
+    std::memcpy(&generation, &shared.generation, sizeof generation);
+    state = load_state(shared);
+  });
+  if (!still_there) return catalog_bytes::memory_gone(where);
+  if (state != static_cast<uint32_t>(CatalogState::published) || generation != header.generation) {
     return refuse(ErrorCode::busy, "tensor catalog: it was rewritten while it was read; try again");
   }
 
@@ -334,7 +354,10 @@ uint64_t CatalogReader::data_bytes() const {
 
 Status CatalogReader::verify(size_t index) const {
   const TensorView& view = tensors_[index];
-  if (crc32c(view.bytes) == view.crc32c) return {};
+  uint32_t sum = 0;
+  if (!os::guarded({view.bytes}, [&] { sum = crc32c(view.bytes); }))
+    return catalog_bytes::memory_gone("CatalogReader::verify");
+  if (sum == view.crc32c) return {};
   return Error{.code = ErrorCode::corrupt,
                .where = "CatalogReader::verify",
                .detail = "tensor " + quoted_name(view.name) + ": its bytes do not have the recorded checksum"};

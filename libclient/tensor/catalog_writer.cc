@@ -3,6 +3,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/units.h"
+#include "core/os/fault_guard.h"
 #include "libclient/tensor/catalog_bytes.h"
 #include "libclient/tensor/parallel.h"
 #include "terrace/catalog.h"
@@ -47,10 +48,14 @@ Result<CatalogWriter> CatalogWriter::begin(std::span<std::byte> memory, CatalogP
   }
   CatalogWriter writer(memory, std::move(plan), std::move(options));
   auto& header = *reinterpret_cast<CatalogHeader*>(memory.data());
-  if (header.magic == layout::catalog_magic) writer.generation_ = header.generation + 1;
-  // First of all nobody may take what was here for complete, even if this process dies at the next instruction.
-  store_state(header, CatalogState::building);
-  catalog_bytes::barrier(std::memory_order_release);  // the stores below stay below
+  const bool there = os::guarded({memory}, [&] {
+    if (header.magic == layout::catalog_magic) writer.generation_ = header.generation + 1;
+    // First of all nobody may take what was here for complete, even if this process dies at the next
+    // instruction.
+    store_state(header, CatalogState::building);
+    catalog_bytes::barrier(std::memory_order_release);  // the stores below stay below
+  });
+  if (!there) return catalog_bytes::memory_gone("CatalogWriter::begin");
   writer.persist(0, sizeof header);
 
   const CatalogPlan& p = writer.plan_;
@@ -73,8 +78,11 @@ Result<CatalogWriter> CatalogWriter::begin(std::span<std::byte> memory, CatalogP
   fresh.created_unix_s = wall_clock_ns() / ns_per_s;
   fresh.owner_lease_epoch = writer.options_.lease_epoch.value;
   fresh.generation = writer.generation_;
-  std::memcpy(memory.data(), &fresh, offsetof(CatalogHeader, state));
-  writer.write_names_and_metadata();
+  const bool written = os::guarded({memory}, [&] {
+    std::memcpy(memory.data(), &fresh, offsetof(CatalogHeader, state));
+    writer.write_names_and_metadata();
+  });
+  if (!written) return catalog_bytes::memory_gone("CatalogWriter::begin");
   writer.persist(0, sizeof header);
   return writer;
 }
@@ -112,7 +120,9 @@ Status CatalogWriter::add(std::string_view name, std::span<const std::byte> byte
                         std::to_string(plan_.places_[index].bytes) + " bytes, not " +
                         std::to_string(bytes.size()));
     }
-    if (!bytes.empty()) std::memcpy(data(index).data(), bytes.data(), bytes.size());
+    const std::span<std::byte> into = data(index);
+    if (!bytes.empty() && !os::guarded({into}, [&] { std::memcpy(into.data(), bytes.data(), bytes.size()); }))
+      return catalog_bytes::memory_gone("CatalogWriter::add");
     filled(index, crc32c(bytes));
     return {};
   }
@@ -156,22 +166,9 @@ void CatalogWriter::write_records() {
   }
 }
 
-Status CatalogWriter::publish() {
-  if (published_) return refuse(ErrorCode::already_exists, "CatalogWriter::publish", "published before");
-  std::vector<size_t> unchecked;
-  for (size_t index = 0; index < progress_.size(); ++index) {
-    if (!progress_[index].filled) {
-      return refuse(ErrorCode::invalid_argument, "CatalogWriter::publish",
-                    "tensor " + quoted_name(plan_.tensors_[index].name) + " was planned but never added");
-    }
-    if (!progress_[index].crc32c) unchecked.push_back(index);
-  }
-  parallel_for(unchecked.size(), worker_threads(options_.threads, unchecked.size()), [&](size_t at) {
-    const size_t index = unchecked[at];
-    progress_[index].crc32c = crc32c(data(index));
-  });
+// Records and header, with the checksums of all that is described; not the state.
+void CatalogWriter::write_description() {
   write_records();
-
   auto& header = *reinterpret_cast<CatalogHeader*>(memory_.data());
   CatalogHeader fresh;
   std::memcpy(&fresh, &header, sizeof fresh);
@@ -185,10 +182,34 @@ Status CatalogWriter::publish() {
   fresh.metadata_checksum = crc32c(memory.subspan(plan_.metadata_offset_, plan_.metadata_bytes_));
   fresh.header_checksum = catalog_bytes::header_checksum(fresh);
   std::memcpy(&header, &fresh, offsetof(CatalogHeader, state));
+}
+
+Status CatalogWriter::publish() {
+  if (published_) return refuse(ErrorCode::already_exists, "CatalogWriter::publish", "published before");
+  std::vector<size_t> unchecked;
+  for (size_t index = 0; index < progress_.size(); ++index) {
+    if (!progress_[index].filled) {
+      return refuse(ErrorCode::invalid_argument, "CatalogWriter::publish",
+                    "tensor " + quoted_name(plan_.tensors_[index].name) + " was planned but never added");
+    }
+    if (!progress_[index].crc32c) unchecked.push_back(index);
+  }
+  std::atomic<bool> gone = false;
+  parallel_for(unchecked.size(), worker_threads(options_.threads, unchecked.size()), [&](size_t at) {
+    const size_t index = unchecked[at];
+    uint32_t sum = 0;
+    if (!os::guarded({data(index)}, [&] { sum = crc32c(data(index)); })) gone = true;
+    progress_[index].crc32c = sum;
+  });
+  if (gone || !os::guarded({memory_}, [this] { write_description(); }))
+    return catalog_bytes::memory_gone("CatalogWriter::publish");
 
   // Data and description first, the word that makes them valid alone and last (C1).
   persist(0, plan_.total_bytes_);
-  store_state(header, CatalogState::published);
+  const bool there = os::guarded({memory_}, [this] {
+    store_state(*reinterpret_cast<CatalogHeader*>(memory_.data()), CatalogState::published);
+  });
+  if (!there) return catalog_bytes::memory_gone("CatalogWriter::publish");
   persist(offsetof(CatalogHeader, state), 64);
   published_ = true;
   return {};

@@ -5,17 +5,12 @@
 
 namespace terrace::coherence {
 
-namespace {
-
-constexpr uint64_t names = 10;
-
-std::string name_of(uint64_t index) {
+std::string Actor::some_name() {
+  const uint64_t index = prng_.below(world_.temper_.names);
   std::string name = "tensor-" + std::to_string(index);
   if (index % 3 == 0) name.append(80, 'x');  // a name of two lines
   return name;
 }
-
-}  // namespace
 
 Actor::Actor(World& world, size_t index, uint32_t host)
     : world_(world),
@@ -24,6 +19,23 @@ Actor::Actor(World& world, size_t index, uint32_t host)
       space_(EmulatedHost(world.fabric_, program_), world.geometry_,
              [&world](uint32_t part, uint64_t epoch) { return world.is_dead(part, epoch); }),
       fiber_(std::make_unique<Fiber>([this] { live(); })) {}
+
+// For a while; who only looks mostly until a part is taken over: that is when a slow reader is in most danger.
+bool Actor::begins_to_stall() {
+  if (stalls_in_ == 0 || --stalls_in_ != 0) return false;
+  const bool until_take_over = only_looks_ && prng_.chance(3, 4);
+  stalled_until_ = world_.now_ + (until_take_over ? 20'000 : uint64_t{16} << prng_.below(8));
+  stalled_for_ = until_take_over ? std::optional(world_.counts_.take_overs) : std::nullopt;
+  return true;
+}
+
+bool Actor::stands_still() const {
+  return world_.now_ < stalled_until_ && (!stalled_for_ || world_.counts_.take_overs == *stalled_for_);
+}
+
+void Actor::forget_pins() {
+  for (const View& view : views_) view.handle.truth->unpin(view.since);
+}
 
 void Actor::live() {
   try {
@@ -38,11 +50,17 @@ bool Actor::claim() {
   World::Part& at = world_.parts_[part];
   if (program_.killed) throw Killed();
   if (at.ownership != World::Ownership::free) return false;
+  ++world_.ownership_changes_;
   at = {.ownership = World::Ownership::owned, .repairing = true, .epoch = at.epoch + 1, .host = program_.host};
   part_ = part;
-  space_.become_owner(part, at.epoch, program_.host);
-  compare_after_take_over(part);
+  if (part < world_.geometry_.parts) {
+    space_.become_owner(part, at.epoch, program_.host);
+    compare_after_take_over(part);
+  } else {
+    space_.take_seat(part, at.epoch, program_.host);
+  }
   at.repairing = false;
+  ++world_.ownership_changes_;
   ++world_.counts_.take_overs;
   return true;
 }
@@ -67,6 +85,7 @@ void Actor::compare_after_take_over(uint32_t part) {
     }
     truth->removing = 0;
     truth->unsettled = false;
+    truth->waiting = false;
     if (truth->confirmed == 0) {
       truth->confirmed = world_.now_;  // its creator died just before create() returned
       check_unique(handle);
@@ -84,9 +103,13 @@ void Actor::compare_after_take_over(uint32_t part) {
 }
 
 void Actor::leave() {
+  while (!writings_.empty()) go_on_writing();
   while (!views_.empty()) drop_view();
   const uint32_t part = *part_;
-  space_.own()->release();
+  if (space_.own() != nullptr)
+    space_.own()->release();
+  else
+    space_.seat()->release();
   space_.forget_owner();
   handles_.clear();
   part_.reset();
@@ -96,27 +119,44 @@ void Actor::leave() {
 
 void Actor::operate() {
   ++world_.counts_.operations;
-  program_.late_reads.clear();  // of a buffer that is gone, when a barrier is left out
-  const uint64_t draw = prng_.below(100);
+  program_.late_reads.clear();
+  const auto some_accesses = [&] {
+    return 1 + static_cast<uint32_t>(prng_.below(uint64_t{4} << prng_.below(5)));
+  };
+  stalls_in_ = prng_.below(256) < world_.temper_.stalls_of_256 ? 1 + static_cast<uint32_t>(prng_.below(24)) : 0;
+  if (!writings_.empty() && prng_.chance(1, 3)) go_on_writing();
   if (!views_.empty() && prng_.chance(1, 2)) use_view(views_[prng_.below(views_.size())]);
-  if (draw < 7)
-    create();
-  else if (draw < 10)
-    remove();
-  else if (draw < 35)
-    write();
-  else if (draw < 50)
-    find();
-  else if (draw < 75)
-    read();
-  else if (draw < 82)
-    look();
-  else if (draw < 92)
-    pin();
-  else if (draw < 99)
-    drop_view();
-  else if (prng_.chance(1, 20))
-    leave();
+  if (prng_.below(1024) >= world_.temper_.doomed_of_1024) {
+    operate_at_random();
+    return;
+  }
+  // What leaves most behind: a write.
+  dies_in_ = some_accesses();
+  for (int tries = 0; tries < 8 && prng_.chance(7, 8); ++tries) write();
+  for (;;) operate_at_random();
+}
+
+void Actor::operate_at_random() {
+  program_.late_reads.clear();  // of a buffer that is gone, when a barrier is left out
+  const Habits& habits = world_.temper_.habits;
+  const std::pair<uint32_t, void (Actor::*)()> choices[] = {
+      {habits.create, &Actor::create}, {habits.remove, &Actor::remove},      {habits.write, &Actor::write},
+      {habits.find, &Actor::find},     {habits.read, &Actor::read},          {habits.look, &Actor::look},
+      {habits.pin, &Actor::pin},       {habits.drop_view, &Actor::drop_view}};
+  uint32_t sum = habits.leave;
+  for (const auto& [weight, action] : choices) sum += weight;
+  uint64_t draw = prng_.below(sum);
+  for (const auto& [weight, action] : choices) {
+    if (draw < weight) {
+      only_looks_ =
+          action == &Actor::find || action == &Actor::read || action == &Actor::look || action == &Actor::pin;
+      (this->*action)();
+      only_looks_ = false;
+      return;
+    }
+    draw -= weight;
+  }
+  if (prng_.chance(1, 20)) leave();
 }
 
 Actor::Handle* Actor::some_handle() {
@@ -154,6 +194,9 @@ void Actor::check_outcome(const Handle& handle, const Expected& expected, Outcom
   // An only slot may have been given up, and written again, meanwhile.
   if (outcome == Outcome::blank && expected.floor != 0 && (truth.slots == 2 || quiet))
     fail("lost", handle, what);
+  // Who waits for a reader in place, and may die at it, does not keep others from reading.
+  if (truth.slots == 1 && outcome == Outcome::writing && truth.waiting && truth.owner_began < expected.begin)
+    fail("blocked", handle, std::string(what) + ": its owner waits for a reader, and marked it");
   if (truth.slots == 2 && quiet && (outcome == Outcome::writing || outcome == Outcome::raced))
     fail("blocked", handle, std::string(what) + ": outcome " + std::to_string(static_cast<int>(outcome)));
 }
@@ -178,107 +221,8 @@ void Actor::check_content(const Handle& handle, uint64_t version, uint64_t conte
   }
 }
 
-void Actor::create() {
-  const std::string name = name_of(prng_.below(names));
-  const uint64_t words = 8 * prng_.between(1, 4);
-  const uint32_t slots = prng_.chance(2, 3) ? 2 : 1;
-  const Result<layout::TensorShape> shape =
-      plan_shape(name, DType::u64, Shape{words}, TensorHint::none, 0, slots);
-  Handle handle;
-  handle.truth = std::make_shared<Truth>();
-  handle.truth->name = name;
-  handle.truth->slots = slots;
-  handle.truth->words = words;
-  // The truth is there before others can find the tensor.
-  const Outcome outcome = space_.create(name, *shape, &handle.tensor, [&](const Located& tensor) {
-    world_.truths_[identity_of(tensor)] = handle.truth;
-  });
-  if (outcome != Outcome::done) {
-    handle.truth->removed = world_.now_;
-    ++world_.counts_.refused;
-    return;
-  }
-  ++world_.counts_.creations;
-  handle.truth->confirmed = world_.now_;
-  check_unique(handle);
-  handles_.push_back(handle);
-}
-
-void Actor::check_unique(const Handle& handle) {
-  for (const auto& [identity, other] : world_.truths_)
-    if (other != handle.truth && other->name == handle.truth->name && other->confirmed != 0 &&
-        other->removing == 0 && other->removed == 0)
-      fail("twice", handle, "another live tensor has this name");
-}
-
-void Actor::remove() {
-  Handle* const handle = own_handle();
-  if (handle == nullptr || handle->truth->removed != 0) return;
-  const std::shared_ptr<Truth> truth = handle->truth;
-  const Located tensor = handle->tensor;
-  truth->removing = world_.now_;
-  ++truth->activity;
-  truth->unsettled = true;
-  const Outcome outcome = space_.own()->remove(tensor);
-  truth->unsettled = false;
-  ++truth->activity;
-  if (outcome != Outcome::done) {
-    truth->removing = 0;
-    ++world_.counts_.refused;
-    return;
-  }
-  truth->removed = world_.now_;
-  ++world_.counts_.removals;
-  world_.gone_.push_back(identity_of(tensor));
-  if (world_.gone_.size() > 200) {
-    world_.truths_.erase(world_.gone_.front());
-    world_.gone_.pop_front();
-  }
-}
-
-void Actor::write() {
-  Handle* const found = own_handle();
-  if (found == nullptr || found->truth->removed != 0) return;
-  const Handle handle = *found;
-  Truth& truth = *handle.truth;
-  const uint64_t floor = truth.floor;
-  if (truth.slots == 1) truth.floor = 0;  // from now on there may be nothing to read
-  ++truth.activity;
-  Ticket ticket;
-  const Outcome outcome = space_.own()->begin_write(handle.tensor, &ticket);
-  ++truth.activity;
-  if (outcome != Outcome::done) {
-    truth.floor = floor;
-    if (outcome != Outcome::pinned) fail("lost", handle, "its owner cannot write it");
-    ++world_.counts_.refused;
-    return;
-  }
-  const uint64_t content = world_.next_content_++ << 20;
-  truth.remember(ticket.version, content);
-  const EmulatedHost memory(world_.fabric_, program_);
-  std::vector<uint64_t> words(truth.words);
-  for (uint64_t index = 0; index < truth.words; ++index) words[index] = Truth::word(content, index);
-  const std::span<const std::byte> bytes = std::as_bytes(std::span(words));
-  const bool give_up = prng_.chance(1, 16);
-  memory.write(ticket.bytes.data(), bytes.data(), give_up ? bytes.size() / 2 : bytes.size());
-  if (give_up) {
-    const uint64_t before = version_of(ticket.before);
-    if (const uint64_t kept = truth.content(before); truth.slots == 2 && kept != 0)
-      truth.remember(before + 4, kept);
-    truth.unsettled = true;
-    space_.own()->abort(ticket, true);
-    truth.unsettled = false;
-    ++truth.activity;
-    return;
-  }
-  space_.own()->publish(ticket, crc32c(bytes));
-  ++truth.activity;
-  truth.floor = ticket.version;
-  ++world_.counts_.publications;
-}
-
 void Actor::find() {
-  const std::string name = name_of(prng_.below(names));
+  const std::string name = some_name();
   const uint64_t begin = world_.now_;
   std::vector<std::pair<Identity, std::shared_ptr<Truth>>> there;
   for (const auto& entry : world_.truths_)
@@ -364,6 +308,9 @@ void Actor::pin() {
   if (view.version < expected.floor) fail("stale", view.handle, "pinned an old version");
   if (view.handle.truth->removed != 0) fail("stale", view.handle, "pinned after it was removed");
   view.content = view.handle.truth->content(view.version);
+  view.since = world_.now_;
+  view.handle.truth->pins.push_back(
+      {.since = view.since, .slot = slot_of(view.version, view.handle.tensor.shape.slot_count)});
   views_.push_back(view);
   use_view(views_.back());
 }
@@ -376,10 +323,20 @@ void Actor::use_view(View& view) {
   check_content(view.handle, view.version, view.content, bytes, "read in place");
 }
 
+// What was loaded in place before drop() is of the pinned version, though nothing but drop() orders it.
 void Actor::drop_view() {
   if (views_.empty()) return;
-  space_.own()->pins().drop(views_.back().pin);
+  const View view = views_.back();
+  const EmulatedHost memory(world_.fabric_, program_);
+  std::vector<std::byte> bytes(view.bytes.size());
+  memory.read(bytes.data(), view.bytes.data(), bytes.size());
+  view.handle.truth->unpin(view.since);
+  space_.pins().drop(view.pin);
   views_.pop_back();
+  if (prng_.chance(1, 4))
+    for (uint64_t waited = prng_.below(64); waited > 0; --waited) memory.pause();
+  check_content(view.handle, view.version, view.content, bytes, "read in place before the pin was dropped");
+  program_.late_reads.clear();
 }
 
 }  // namespace terrace::coherence

@@ -13,6 +13,12 @@ class Actor {
   Program& program() { return program_; }
   std::optional<uint32_t> part() const { return part_; }
 
+  // Called before each access: count down to the death, and to the pause, that its operation was given.
+  bool at_its_last_access() { return dies_in_ != 0 && --dies_in_ == 0; }
+  bool begins_to_stall();
+  bool stands_still() const;
+  void forget_pins();  // it died: nothing that it reads in place is in anybody's way any more
+
  private:
   struct Handle {
     Located tensor;
@@ -25,6 +31,14 @@ class Actor {
     uint64_t version = 0;
     std::span<const std::byte> bytes;
     uint64_t content = 0;
+    uint64_t since = 0;
+  };
+  // A slot that is being written while the program does other things, as another of its threads would.
+  struct Writing {
+    Handle handle;
+    Ticket ticket;
+    uint64_t content = 0;
+    size_t written = 0;  // bytes
   };
 
   void live();
@@ -32,10 +46,15 @@ class Actor {
   void compare_after_take_over(uint32_t part);
   void leave();
   void operate();
+  void operate_at_random();
 
   void create();
   void remove();
   void write();
+  void write_some(Writing& writing, size_t bytes);
+  void end_write(const Writing& writing);
+  void go_on_writing();
+  bool is_being_written(const Located& tensor) const;
   void find();
   void read();
   void look();
@@ -43,6 +62,7 @@ class Actor {
   void use_view(View& view);
   void drop_view();
 
+  std::string some_name();
   Handle* some_handle();
   Handle* own_handle();
   Expected expect(const Handle& handle) const;
@@ -59,6 +79,11 @@ class Actor {
   std::optional<uint32_t> part_;
   std::vector<Handle> handles_;
   std::vector<View> views_;
+  std::vector<Writing> writings_;
+  bool only_looks_ = false;  // what it does now stores to no tensor
+  uint64_t stalled_until_ = 0;
+  std::optional<uint64_t> stalled_for_;   // until there were more take-overs than this
+  uint32_t dies_in_ = 0, stalls_in_ = 0;  // accesses; 0: not at one
   std::unique_ptr<Fiber> fiber_;
 };
 

@@ -36,6 +36,9 @@ class Fabric {
   Fabric(uint64_t bytes, uint32_t hosts, uint64_t seed);
 
   std::span<std::byte> memory() { return {memory_, lines_ * 64}; }
+  bool has(const void* at) const {
+    return reinterpret_cast<uintptr_t>(at) - reinterpret_cast<uintptr_t>(memory_) < lines_ * 64;
+  }
   // That step of the protocol is left out everywhere.
   void leave_out(Step step) { left_out_ = step; }
   bool leaves_out(Step step) const { return step != Step::none && left_out_ == step; }
@@ -55,6 +58,10 @@ class Fabric {
   void fence(uint32_t host, const void* at, size_t bytes);
   // The host loses power.
   void lose_power(uint32_t host);
+  // A line leaves the cache right before a late read of it, which then gets what is in memory by now.
+  void evict_at_will(uint32_t host, const void* at) {
+    if (prng_.chance(1, 2)) drop(line_of(at), hosts_[host].lines[line_of(at)]);
+  }
   bool chance_of_late_read() { return prng_.chance(1, 4); }
 
  private:

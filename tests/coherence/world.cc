@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/base/check.h"
 #include "tests/coherence/actor.h"
@@ -10,12 +11,10 @@ namespace terrace::coherence {
 namespace {
 
 constexpr uint32_t hosts = 3;
-constexpr uint32_t actors = 5;  // on the hosts in turn: two of the hosts have two
-constexpr uint32_t parts = 6;   // one is always without owner
-constexpr uint64_t space_bytes = 4096 + parts * 2 * 4096;
 
-Geometry format(std::span<std::byte> memory, bool checksums) {
-  GeometryOptions options{.parts = parts, .records = 8, .pins = 8, .mode = layout::SpaceMode::noncoherent};
+Geometry format(std::span<std::byte> memory, uint32_t parts, uint32_t seats, bool checksums) {
+  GeometryOptions options{
+      .parts = parts, .records = 8, .pins = 8, .seats = seats, .mode = layout::SpaceMode::noncoherent};
   if (checksums) options.features = layout::space_feature_checksums;
   const Result<layout::SpaceHeader> header = plan_header(memory, options);
   TERRACE_CHECK(header.ok(), "the emulated space has room");
@@ -40,18 +39,55 @@ void WorldCounts::add(const WorldCounts& other) {
   deaths += other.deaths;
   power_losses += other.power_losses;
   refused += other.refused;
+  stalls += other.stalls;
+  open_writes += other.open_writes;
+}
+
+// A crowd with many names; a few programs with few names; or two or three at one tensor, where owners die all
+// the time, so that a reader that stands still meets few publications and then a take-over.
+Temper World::draw_temper(Prng& prng, uint32_t seats) {
+  constexpr uint32_t stalls[] = {0, 1, 4, 16};
+  Temper temper;
+  temper.stalls_of_256 = stalls[prng.below(4)];
+  temper.doomed_of_1024 = prng.chance(1, 2) ? 4 : 0;
+  temper.open_writes_of_8 = static_cast<uint32_t>(prng.below(5));
+  const uint64_t kind = prng.below(3);
+  temper.seats = seats;
+  if (kind == 2) return temper;
+  temper.actors = static_cast<uint32_t>(prng.between(2, 4));
+  temper.parts = temper.actors + static_cast<uint32_t>(prng.below(2));
+  temper.names = static_cast<uint32_t>(prng.between(1, 3));
+  temper.seats = std::min(seats, temper.parts);
+  if (kind == 1) return temper;
+  temper.names = 1;
+  temper.actors = static_cast<uint32_t>(prng.between(2, 3));
+  temper.parts = temper.actors;
+  temper.seats = std::min(seats, temper.parts);
+  temper.stalls_of_256 = 64;
+  temper.doomed_of_1024 = static_cast<uint32_t>(8 << prng.below(3));
+  temper.habits = {.create = 4,
+                   .remove = static_cast<uint32_t>(prng.below(2)),
+                   .write = 30,
+                   .find = 10,
+                   .read = 40,
+                   .look = 5,
+                   .pin = 5,
+                   .drop_view = 5,
+                   .leave = 1};
+  return temper;
 }
 
 World::World(const WorldOptions& options)
     : options_(options),
       prng_(options.seed),
-      fabric_(space_bytes, hosts, options.seed ^ 0x5eed),
-      parts_(parts) {
-  // Checksums would find torn bytes by themselves: half of the worlds go without.
-  geometry_ = format(fabric_.memory(), prng_.chance(1, 4));
+      temper_(draw_temper(prng_, options.seats)),
+      fabric_(4096 + temper_.parts * 2 * 4096, hosts, options.seed ^ 0x5eed),
+      parts_(temper_.parts + temper_.seats) {
+  // Checksums would find torn bytes by themselves: most of the worlds go without.
+  geometry_ = format(fabric_.memory(), temper_.parts, temper_.seats, prng_.chance(1, 4));
   fabric_.leave_out(options.left_out);
-  actors_.resize(actors);
-  for (size_t index = 0; index < actors; ++index) start(index);
+  actors_.resize(temper_.actors);
+  for (size_t index = 0; index < actors_.size(); ++index) start(index);
 }
 
 World::~World() {
@@ -75,7 +111,17 @@ void World::fail(const std::string& what) {
 void World::turn(size_t index) {
   ++now_;
   ++counts_.accesses;
-  if ((prng_.next() & 63) < turns_of_64_) actors_[index]->fiber().pause();
+  Actor& actor = *actors_[index];
+  const uint64_t draw = prng_.next();
+  bool pauses = (draw & 63) < turns_of_64_;
+  if (actor.at_its_last_access()) {
+    doomed_ = index;
+    pauses = true;
+  } else if (actor.begins_to_stall()) {
+    ++counts_.stalls;
+    pauses = true;
+  }
+  if (pauses) actor.fiber().pause();
 }
 
 void World::run(uint64_t operations) {
@@ -88,23 +134,43 @@ void World::run(uint64_t operations) {
     Actor& actor = *actors_[index];
     if (actor.fiber().finished())
       start(index);
+    else if (actor.stands_still())
+      ++now_;
     else
       actor.fiber().resume();
+    carry_out_doom();
   }
+}
+
+void World::carry_out_doom() {
+  if (!doomed_) return;
+  const size_t index = *std::exchange(doomed_, std::nullopt);
+  if (prng_.chance(1, 4))
+    cut_power(actors_[index]->program().host);
+  else
+    kill(index);
 }
 
 void World::kill(size_t index) {
   Actor& actor = *actors_[index];
   if (actor.fiber().finished() || actor.program().killed) return;
   ++counts_.deaths;
+  ++ownership_changes_;
   actor.program().killed = true;
   while (!actor.fiber().finished()) actor.fiber().resume();
-  for (uint32_t part = 0; part < parts; ++part)
+  actor.forget_pins();
+  for (uint32_t part = 0; part < parts_.size(); ++part)
     if (actor.part() == part) {
       parts_[part].ownership = Ownership::dying;
       parts_[part].fenced_at = now_ + prng_.below(2000);
       note_activity(part);
     }
+}
+
+bool World::owners_are_settled() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return part.ownership != Ownership::dying && !(part.ownership == Ownership::owned && part.repairing);
+  });
 }
 
 void World::note_activity(uint32_t part) {
@@ -120,7 +186,10 @@ void World::disturb() {
   if (!options_.crashes) return;
   if (prng_.chance(1, 4)) kill(prng_.below(actors_.size()));
   if (!prng_.chance(1, 16)) return;
-  const auto host = static_cast<uint32_t>(prng_.below(hosts));
+  cut_power(static_cast<uint32_t>(prng_.below(hosts)));
+}
+
+void World::cut_power(uint32_t host) {
   ++counts_.power_losses;
   for (size_t index = 0; index < actors_.size(); ++index)
     if (actors_[index]->program().host == host) kill(index);
@@ -129,11 +198,13 @@ void World::disturb() {
 
 // A dead holder's lines leave its host's caches before anybody hears that it is dead.
 void World::fence_the_dead() {
-  for (uint32_t part = 0; part < parts; ++part) {
+  for (uint32_t part = 0; part < parts_.size(); ++part) {
     Part& at = parts_[part];
     if (at.ownership != Ownership::dying || at.fenced_at > now_) continue;
-    fabric_.fence(at.host, geometry_.part_at(part), geometry_.part_bytes);
+    fabric_.fence(at.host, geometry_.owner(part),
+                  part < geometry_.parts ? geometry_.part_bytes : geometry_.records_offset());
     at.ownership = Ownership::free;
+    ++ownership_changes_;
     note_activity(part);  // what it stored last may have come out only now
   }
 }

@@ -37,8 +37,9 @@ class FakeSession final : public Session {
       return Error{.code = ErrorCode::capacity_exhausted, .where = "FakeSession", .detail = "full"};
     if (!request.label.empty() && !state_->labels.insert(request.label).second)
       return Error{.code = ErrorCode::already_exists, .where = "FakeSession", .detail = request.label};
-    UniqueFd fd(::memfd_create("fake-lease", MFD_CLOEXEC));
-    if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    UniqueFd fd =
+        make_file_ != nullptr ? make_file_(bytes) : UniqueFd(::memfd_create("fake-lease", MFD_CLOEXEC));
+    if (!fd.valid() || (make_file_ == nullptr && ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0))
       return os_error(errno, "FakeSession::grant", "memfd");
     state_->free_bytes -= bytes;
     ++state_->granted;
@@ -71,6 +72,8 @@ class FakeSession final : public Session {
     state_->handler = std::move(handler);
   }
 
+  // Before the first grant: leases are files that this makes, as long as it is told.
+  void make_leases_by(UniqueFd (*make_file)(uint64_t bytes)) { make_file_ = make_file; }
   void go_away(bool away) {
     std::lock_guard lock(state_->mutex);
     state_->away = away;
@@ -156,6 +159,7 @@ class FakeSession final : public Session {
     bool released_ = false;
   };
 
+  UniqueFd (*make_file_)(uint64_t) = nullptr;
   std::shared_ptr<State> state_;
 };
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointInfo", "CheckpointList", "CheckpointProgress", "HbmStatistics", "Restored",
     "LeaseInfo", "LeaseNotice", "PoolInfo", "Residency", "TensorPoolStatistics", "TensorStatistics", "TierFigures",
+    "ExtentInfo", "FreeRuns", "PartOwner", "UsageReport",
 ]
 
 
@@ -23,7 +24,46 @@ class TierFigures(NamedTuple):
     isolation: str
 
 
+class ExtentInfo(NamedTuple):
+    """device: its serial."""
+
+    device: str
+    offset_bytes: int
+    length_bytes: int
+
+
+class UsageReport(NamedTuple):
+    """What a holder told of a lease; holder "": nothing."""
+
+    ddr_bytes: int
+    cxl_bytes: int
+    live_bytes: int
+    holder: str
+
+
+class PartOwner(NamedTuple):
+    """Who owns a part of a tensor space, or owned it last. ended: its process is no more."""
+
+    part: int
+    epoch: int
+    owned: bool
+    ended: bool
+    pid: int
+    holder: str
+
+
+class FreeRuns(NamedTuple):
+    """Free runs of at least run_bytes_min and less than twice that."""
+
+    run_bytes_min: int
+    runs: int
+    bytes: int
+
+
 class LeaseInfo(NamedTuple):
+    """cause: why it was taken, "" if it was not. coherence: of its pool, as its operator says. owners: of the parts
+    of a tensor space in it; not in Session.leases()."""
+
     id: int
     epoch: int
     pool: str
@@ -39,9 +79,23 @@ class LeaseInfo(NamedTuple):
     movable: bool
     holders: int
     figures: TierFigures
+    object: str
+    tier: str
+    isolation: str
+    granule_bytes: int
+    object_bytes: int
+    huge_pages: bool
+    extents: List[ExtentInfo]
+    usage: UsageReport
+    usage_age_ns: int
+    cause: str
+    coherence: str
+    owners: List[PartOwner]
 
 
 class PoolInfo(NamedTuple):
+    """placement: "linear", "striped" or "spread". coherence: "unknown" until its operator says."""
+
     name: str
     devices: List[str]
     capacity_bytes: int
@@ -50,6 +104,17 @@ class PoolInfo(NamedTuple):
     grantable_bytes: int
     granule_bytes: int
     figures: TierFigures
+    scrubbing_bytes: int
+    quarantined_bytes: int
+    largest_free_bytes: int
+    leases: int
+    placement: str
+    stripe_bytes: int
+    free_runs: List[FreeRuns]
+    reserved_bytes: int
+    waiting: int
+    waiting_bytes: int
+    coherence: str
 
 
 class LeaseNotice(NamedTuple):

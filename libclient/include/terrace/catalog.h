@@ -65,6 +65,7 @@ struct CatalogWriterOptions {
 // Writes one catalog. From begin() until publish() readers refuse the memory, whatever was there before; a
 // writer that is destroyed or dies in between leaves it so.
 //
+// Errors     Of every call: lease_expired when the memory went away, as a lease's does that ends.
 // Ownership  Borrows the memory.
 // Threads    One thread, but data() spans of different tensors may be filled by different threads.
 class CatalogWriter {
@@ -91,6 +92,7 @@ class CatalogWriter {
   CatalogWriter(std::span<std::byte> memory, CatalogPlan plan, CatalogWriterOptions options);
 
   void write_records();
+  void write_description();
   void write_names_and_metadata();
   void persist(uint64_t offset, uint64_t bytes) const;
 
@@ -118,6 +120,8 @@ class CatalogReader {
   //           busy              it is being written, or its writer died: state is not published
   //           version_mismatch  another format version, or features unknown here
   //           corrupt           it contradicts itself or leaves the span; says where
+  //           lease_expired     the memory went away; also of verify(). Views are plain memory: whoever reads
+  //                             them then gets the SIGBUS
   static Result<CatalogReader> open(std::span<const std::byte> memory);
 
   size_t size() const { return tensors_.size(); }

@@ -64,7 +64,8 @@ class DeviceEvent {
   // Waits until it is done.
   // Errors    those of what was begun: lease_expired (the host memory was fenced during the copy), io_error
   // (the
-  //           device failed), unavailable (it had failed before)
+  //           device failed), unavailable (it had failed before; or this is a forked child, and it was not
+  //           done)
   Status wait() const;
   // At most so long.
   // Returns   whether it is done. Errors    as wait()

@@ -10,6 +10,10 @@
 // A replica is Shared, Modified or Invalid (terrace/replica_state.h), as those on a device are. One that is
 // Modified goes back by write_back(), which publishes it: that needs the part that the tensor is in.
 //
+// Once the space's lease is lost, replicas that are here are still given: of the version that was newest when
+// they were last looked at, as nothing says any more whether another one followed. What is not here is
+// lease_expired; so are write_back() and whatever else needs the memory. TensorSpace::health() tells.
+//
 // Threads     Any. A hit takes a mutex, one look at the tensor's word, and allocates nothing. One thread of its
 //             own copies ahead.
 // Invariants  (in libclient/replicas/table.h)
@@ -96,7 +100,7 @@ class LocalReplicas {
   //                               pinned, modified and being copied. Nothing was evicted for it
   //           busy                it was modified here, and another version was published since: discard it.
   //                               Or: as TensorSpace::read()
-  //           not_found, unavailable, corrupt  as TensorSpace::read()
+  //           not_found, unavailable, corrupt, lease_expired  as TensorSpace::read()
   //           invalid_argument    a tensor of another space, or without bytes
   //           out_of_memory       within the budget, but this process got no memory
   //           unavailable         in a forked child

@@ -67,4 +67,9 @@ class Mapping {
   virtual Status move(const PauseWriters& pause) = 0;
 };
 
+// The lease behind `memory`, where that begins inside a Mapping of this process; else nothing.
+//
+// Threads   Any.
+std::shared_ptr<Lease> lease_of_memory(std::span<const std::byte> memory);
+
 }  // namespace terrace

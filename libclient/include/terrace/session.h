@@ -4,11 +4,15 @@
 // TTL), reconnects with back-off when the manager restarts, re-attaches leases by id, and passes on
 // revocations before the fence. Mapped memory never depends on the connection: a manager that is away
 // disturbs nobody until a lease's expiry. The one exception is a move under way: see LeaseMove.
+//
+// A Session may be a static object: it is destroyed by exit() as any other. In the child of a fork it can only
+// be destroyed.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -161,9 +165,7 @@ struct PoolInfo {
   MemoryCoherence coherence = MemoryCoherence::unknown;
 };
 
-// What happened to a lease. The handler is called on the Session's thread: it must not throw, and calls into
-// the Session or its Leases from there are refused with invalid_argument (Lease::state() and the like are
-// fine).
+// What happened to a lease.
 struct LeaseNotice {
   LeaseId lease;
   LeaseState state = LeaseState::live;
@@ -171,8 +173,8 @@ struct LeaseNotice {
   std::string reason;
   LeaseCause cause = LeaseCause::none;  // for `lost`
   // With state `live`: the manager would like the lease to leave its place (a drain, a compaction) and repeats
-  // that now and then. Lease::begin_move() or Mapping::move() does it, from another thread. Nothing happens to
-  // a holder that does not; operators see it named.
+  // that now and then. Lease::begin_move() or Mapping::move() does it. Nothing happens to a holder that does
+  // not; operators see it named.
   bool move_requested = false;
 };
 using LeaseNoticeHandler = std::function<void(const LeaseNotice&)>;
@@ -328,7 +330,28 @@ class Session {
   virtual Result<UniqueFd> userfaultfd_device() = 0;
   virtual std::string tenant() const = 0;
   virtual bool connected() const = 0;
+
+  // --- notices: of all leases of this Session, in the order in which they happened ---
+  //
+  // They wait for a handler or for next_notice(), 4,096 at most; then the oldest goes. A move request that
+  // waits is not joined by a second one of its lease. Lease::state() tells the truth whether a notice was read
+  // or not.
+
+  // Has `handler` called with each notice, also with those that wait already; an empty one ends that.
+  //
+  // The handler runs on a thread of its own, one call at a time. However long it takes, renewals go on and
+  // leases stay; only further notices of this Session wait. It may call into the Session and its Leases,
+  // replace or remove itself, destroy the Session, and end the process with exit(). It must not throw.
+  //
+  // When this returns, no earlier handler runs any more, so that what it uses may be freed; so it must not be
+  // called with a lock held that the handler takes. Called by the handler itself, it returns at once, and the
+  // running call is the earlier handler's last one. ~Session waits for a running handler in the same way.
   virtual void on_notice(LeaseNoticeHandler handler) = 0;
+  // The oldest notice, if one waits; nothing while a handler is set. Never blocks.
+  virtual std::optional<LeaseNotice> next_notice() { return std::nullopt; }
+  // A descriptor for poll(): readable while next_notice() has something. The Session's; do not read or close
+  // it.
+  virtual int notice_fd() const { return -1; }
 };
 
 // $TERRACE_SOCKET; else /run/terrace/terraced.sock when it exists or the caller is root; else

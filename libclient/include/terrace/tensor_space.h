@@ -1,10 +1,15 @@
 // A tensor space: named tensors in memory that several processes, on one or several hosts, write and read at
 // once; usually a lease of mode shared_coherent, mapped. It has a fixed number of parts. Each holder owns one:
-// it creates, writes and removes tensors there, and reads those of all parts, by copy or in place.
+// it creates, writes and removes tensors there, and reads those of all parts, by copy or in place. A holder
+// that only reads owns no part: to read in place it takes one of the space's seats.
 //
 //   a reader never gets a torn tensor, nor an older one than was published before it asked
 //   a writer that dies leaves the last published version of a double-buffered tensor, readable at once
 //   no step needs the other side: no lock is shared, no holder waits for one that died
+//   a lease that ends is an error, lease_expired, of every call from then on; all objects can be destroyed
+//
+// What is left to the holder: loads and stores of its own in place, through TensorPin::bytes() and
+// TensorWrite::bytes(), get the SIGBUS when the lease ends. read(), publish() and fill() do not.
 //
 // Bytes: docs/formats/tensor_space.md. Protocol: docs/design/0015-coherence.md.
 #pragma once
@@ -32,14 +37,29 @@ enum class SpaceCoherence : uint8_t {
   noncoherent,  // cache lines are written back and dropped explicitly (x86-64)
 };
 
+// Which kind of source makes holders the owners of parts. Two kinds know nothing of each other's owners, so a
+// space has one, and says so: what it was formatted for, or else the kind of its first owner.
+enum class SpaceOwnership : uint8_t {
+  manager = 1,  // ownership_by_manager
+  hosts = 2,    // ownership_by_host_ranges
+  locks = 3,    // ownership_by_locks
+  program = 4,  // a source that the program made
+};
+
 struct SpaceOptions {
-  uint32_t parts = 8;                // as many holders at once; at most 64
+  uint32_t parts = 8;                // as many holders that write at once; at most 64
   uint32_t records_per_part = 4096;  // rounded up to a power of two; three quarters of them can be in use
   uint32_t pins_per_part = 256;      // tensors that one holder reads in place at once
-  SpaceCoherence coherence = SpaceCoherence::coherent;
+  // Nothing: for mapped memory of a lease, what the operator says of its pool (space_coherence()), for other
+  // memory `coherent`.
+  std::optional<SpaceCoherence> coherence = std::nullopt;
   // Every published slot has a crc32c, which every reader compares. Nothing: where coherence is noncoherent.
   std::optional<bool> checksums = std::nullopt;
   LeaseEpoch lease_epoch = {};  // of the lease that the memory belongs to
+  // As many holders at once that read in place and own no part; with the parts at most 64. Nothing: 8, or what
+  // the parts leave.
+  std::optional<uint32_t> seats = std::nullopt;
+  std::optional<SpaceOwnership> ownership = std::nullopt;  // nothing: the first owner's
 };
 
 // What a part says of the last one who owned it.
@@ -66,6 +86,8 @@ class OwnershipSource {
   // Whether the owner under `epoch` can store nothing any more, and nothing of what it stored is still in a
   // cache of its host. false when in doubt.
   virtual bool is_dead(uint32_t part, uint64_t epoch) = 0;
+  // A part beyond the space's last is a seat: numbers `parts` to `parts` + seats - 1.
+  virtual SpaceOwnership kind() const { return SpaceOwnership::program; }
 };
 
 // Ownership among the processes of one machine that map one file: open-file-description locks on bytes far
@@ -179,8 +201,12 @@ class TensorWrite {
   ~TensorWrite();
 
   std::span<std::byte> bytes() const;
-  // Visible to every holder when it returns. Returns the new version; 0 in a forked child: nothing is
-  // published.
+  // Copies into all of bytes(), and survives the end of the lease, as plain stores to bytes() do not.
+  // Errors    lease_expired     the memory is gone
+  //           invalid_argument  `from` has another length
+  Status fill(std::span<const std::byte> from);
+  // Visible to every holder when it returns. Returns the new version; 0 in a forked child, and when the lease
+  // has ended (TensorSpace::health() says so): nothing is published.
   uint64_t publish();
 
  private:
@@ -194,8 +220,9 @@ class TensorWrite {
 struct AttachOptions {
   // Where the right to own a part comes from. None: this holder only reads, and only by copy.
   std::shared_ptr<OwnershipSource> ownership = nullptr;
-  // false: `ownership` is only asked who is dead, so that a reader without a part is told at once that a writer
-  // died over the only slot.
+  // false: for a holder that only reads. `ownership` is asked who is dead, so that this holder is told at once
+  // that a writer died over the only slot, and for a seat at the first pin(). No part is taken, so none is kept
+  // from a writer that is started again.
   bool own_a_part = true;
   // Nothing: the first that a dead owner left behind, or else the first that can be had.
   std::optional<uint32_t> part = std::nullopt;
@@ -210,10 +237,15 @@ struct CreateOptions {
 
 // Ownership  Borrows the memory, which must stay mapped.
 // Threads    All calls from any thread. Errors are about the tensor named in their text.
+// Errors     Of every call: lease_expired when the memory went away, whatever the manager or the Session has
+// said
+//            of the lease by then. It is for good: attach again once there is a new lease.
 class TensorSpace {
  public:
   // Makes an empty space of `memory`. Nobody may have it attached.
-  // Errors    invalid_argument    numbers out of bounds, memory not aligned to 64 bytes
+  // Errors    invalid_argument    numbers out of bounds, memory not aligned to 64 bytes; options.coherence is
+  //                               coherent and the memory a lease's whose pool is noncoherent
+  //           as Lease::info()    the memory is a lease's, and its pool's coherence is asked
   //           capacity_exhausted  the memory is too small for these numbers; says how much is needed
   static Status format(std::span<std::byte> memory, const SpaceOptions& options = {});
 
@@ -221,9 +253,10 @@ class TensorSpace {
   //           busy               all parts (or the one that is wanted) are owned by others
   //           invalid_argument   the space has no such part
   //           unsupported        a noncoherent space on a processor without cache-line write-back
+  //           permission_denied  the space has owners by another kind of source than `ownership`, or was
+  //                              formatted for one; says which
   //           permission_denied, limit_exceeded  the source refuses the part, or each that nobody owns: its
-  //           last
-  //                              owner was by another kind of source, or its epochs are used up
+  //                              last owner was by another kind of source, or its epochs are used up
   //           others of the source's claim(), such as unavailable (the manager is away; `ownership` is of the
   //                              process that forked this one), at the first part that answers so
   static Result<std::unique_ptr<TensorSpace>> attach(std::span<std::byte> memory, AttachOptions options = {});
@@ -231,6 +264,8 @@ class TensorSpace {
   virtual ~TensorSpace() = default;  // gives the part back; pins and writes must be gone
 
   virtual std::optional<uint32_t> part() const = 0;  // of this holder
+  // Of a holder without a part, once it has pinned.
+  virtual std::optional<uint32_t> seat() const { return std::nullopt; }
   virtual uint32_t parts() const = 0;
   virtual SpaceCoherence coherence() const = 0;
   virtual uint64_t free_bytes() const = 0;          // of its part, for names and data
@@ -246,7 +281,7 @@ class TensorSpace {
   // O(parts); a name that was found before costs less.
   // Errors    not_found; corrupt (a record that should be it makes no sense); busy (it keeps changing)
   virtual Result<SharedTensor> open(std::string_view name) = 0;
-  // Every tensor there is, in no order. A snapshot of each, not of all.
+  // Every tensor there is, in no order. A snapshot of each, not of all. None when the memory is gone: health().
   virtual std::vector<SharedTensor> list() = 0;
   // Errors    permission_denied  another holder's
   //           busy               somebody reads it in place, or it is being written
@@ -258,8 +293,8 @@ class TensorSpace {
   // Whether a local copy of `version` is the newest: one load and a compare where the memory is coherent and it
   // is. false: read() says why.
   bool is_current(const SharedTensor& tensor, uint64_t version) {
-    if (tensor.coherent_word_ != nullptr && __atomic_load_n(tensor.coherent_word_, __ATOMIC_ACQUIRE) ==
-                                                SharedTensor::stable_word(version)) [[likely]]
+    if (tensor.coherent_word_ != nullptr &&
+        look_at(tensor.coherent_word_) == SharedTensor::stable_word(version)) [[likely]]
       return true;
     return is_current_slowly(tensor, version);
   }
@@ -273,7 +308,10 @@ class TensorSpace {
   virtual Result<uint64_t> read(const SharedTensor& tensor, std::span<std::byte> into, uint64_t known = 0,
                                 uint64_t wait_ns = 0) = 0;
   // The newest version in place.
-  // Errors    as read(); limit_exceeded (no pin left), permission_denied (this holder only reads)
+  // Errors    as read(); limit_exceeded (no pin left)
+  //           busy               no seat is left for this holder, which owns no part
+  //           permission_denied  this holder has no ownership, or the space no seats: it can only copy
+  //           of the source's claim(), as attach
   virtual Result<TensorPin> pin(const SharedTensor& tensor, uint64_t wait_ns = 0) = 0;
   // Until there is a version of at least `version` (0: any). Polls. Returns its number. A write that was given
   // up and a part's new owner may give the same content a greater number.
@@ -288,8 +326,13 @@ class TensorSpace {
   virtual Result<uint64_t> publish(const SharedTensor& tensor, std::span<const std::byte> bytes,
                                    uint64_t wait_ns = 0) = 0;
 
+  // Whether the space's memory is there. Errors: lease_expired, and for good.
+  virtual Status health() const { return {}; }
+
  protected:
   friend class TensorPin;
+  // An acquiring load of a word in the space; 0 when its memory is gone.
+  static uint64_t look_at(const uint64_t* word);
   virtual bool is_current_slowly(const SharedTensor& tensor, uint64_t version) = 0;
   virtual void unpin(uint32_t pin) = 0;
 };

@@ -94,7 +94,32 @@ struct terrace_lease_request {
 /* options: NULL for the defaults. */
 terrace_code terrace_session_connect(const struct terrace_session_options* options, terrace_session** session);
 int terrace_session_connected(const terrace_session* session);
+/* It goes once its leases and what stands on them are freed, too. Waits for a handler of
+ * terrace_session_on_notice that runs, except in that handler. */
 void terrace_session_free(terrace_session* session);
+
+/* What happened to a lease; see LeaseNotice. cause: "expired", "device_lost", ...; empty: not lost, or not
+ * known. */
+struct terrace_notice {
+  size_t size; /* set by the caller, for terrace_session_next_notice */
+  uint64_t lease;
+  int state; /* TERRACE_LEASE_... */
+  int move_requested;
+  uint64_t grace_ns; /* left before the fence, for TERRACE_LEASE_REVOKING */
+  char cause[32];
+  char reason[256];
+};
+typedef void (*terrace_notice_handler)(const struct terrace_notice* notice, void* context);
+
+/* Has `handler` called with each notice, one at a time, on a thread of the session's that renews nothing: it
+ * may take its time, and call whatever it likes of this interface. NULL ends that. When this returns, no
+ * earlier handler runs any more; called by the handler itself it returns at once. */
+terrace_code terrace_session_on_notice(terrace_session* session, terrace_notice_handler handler, void* context);
+/* The oldest notice that waits; TERRACE_NOT_FOUND: none does, or a handler takes them. Never blocks. */
+terrace_code terrace_session_next_notice(terrace_session* session, struct terrace_notice* notice);
+/* For poll(): readable while terrace_session_next_notice has one. The session's; neither read nor close it. -1
+ * for NULL. */
+int terrace_session_notice_fd(const terrace_session* session);
 
 terrace_code terrace_lease_grant(terrace_session* session, const struct terrace_lease_request* request,
                                  terrace_lease** lease);
@@ -124,6 +149,95 @@ void* terrace_mapping_data(terrace_mapping* mapping);
 const void* terrace_mapping_const_data(const terrace_mapping* mapping);
 uint64_t terrace_mapping_bytes(const terrace_mapping* mapping);
 void terrace_mapping_free(terrace_mapping* mapping);
+
+/* ---- what is told of leases and pools: LeaseInfo and PoolInfo of session.h ---- */
+
+typedef struct terrace_lease_infos terrace_lease_infos; /* as they were when asked */
+typedef struct terrace_pool_infos terrace_pool_infos;
+
+/* Whether the caches of all hosts that map a pool's memory are coherent, as its operator says. */
+enum { TERRACE_COHERENCE_UNKNOWN = 0, TERRACE_COHERENCE_COHERENT = 1, TERRACE_COHERENCE_NONCOHERENT = 2 };
+enum { TERRACE_PLACEMENT_LINEAR = 0, TERRACE_PLACEMENT_STRIPED = 1, TERRACE_PLACEMENT_SPREAD = 2 };
+
+/* What is pointed to below is valid until its list is freed. `size` of a struct that is pointed to says how
+ * much of it the library has. Texts are never NULL. */
+struct terrace_tier_figures {
+  size_t size;
+  uint32_t latency_ns, distance;
+  uint64_t bandwidth_bytes_per_s;
+  int node; /* -1: none is said */
+  int persistent;
+  const char *source, *isolation;
+};
+
+struct terrace_extent_info {
+  size_t size;
+  const char* device;
+  uint64_t offset_bytes, length_bytes;
+};
+
+struct terrace_part_owner {
+  size_t size;
+  uint32_t part, pid;
+  uint64_t epoch;
+  int owned, ended;
+  const char* holder;
+};
+
+struct terrace_lease_info {
+  size_t size;
+  uint64_t id, epoch;
+  const char *pool, *tenant, *host, *label, *object, *reason, *phase, *tier, *isolation;
+  uint64_t bytes, ttl_ns, expires_in_ns, granule_bytes, object_bytes;
+  int huge_pages;
+  int mode; /* TERRACE_LEASE_... */
+  const struct terrace_extent_info* const* extents;
+  size_t extent_count;
+  uint64_t usage_ddr_bytes, usage_cxl_bytes, usage_live_bytes, usage_age_ns;
+  const char* usage_holder;
+  const char* cause; /* "expired", "device_lost", ...; empty: it was not taken */
+  int movable;
+  uint32_t holders;
+  const struct terrace_tier_figures* figures;
+  const struct terrace_part_owner* const* owners; /* not in terrace_session_leases */
+  size_t owner_count;
+  int coherence; /* TERRACE_COHERENCE_... */
+  int reserved;
+};
+
+struct terrace_free_runs {
+  size_t size;
+  uint64_t run_bytes_min, runs, bytes;
+};
+
+struct terrace_pool_info {
+  size_t size;
+  const char* name;
+  const char* const* devices;
+  size_t device_count;
+  uint64_t capacity_bytes, free_bytes, leased_bytes, scrubbing_bytes, quarantined_bytes;
+  uint64_t largest_free_bytes, granule_bytes, stripe_bytes, reserved_bytes, grantable_bytes, waiting_bytes;
+  uint32_t leases, waiting;
+  int placement; /* TERRACE_PLACEMENT_... */
+  int coherence; /* TERRACE_COHERENCE_... */
+  const struct terrace_free_runs* const* free_runs;
+  size_t free_run_count;
+  const struct terrace_tier_figures* figures;
+};
+
+/* A list of one: this lease, fresh from the manager. */
+terrace_code terrace_lease_get_info(terrace_lease* lease, terrace_lease_infos** infos);
+terrace_code terrace_session_leases(terrace_session* session, terrace_lease_infos** infos);
+size_t terrace_lease_infos_count(const terrace_lease_infos* infos);
+terrace_code terrace_lease_infos_get(const terrace_lease_infos* infos, size_t index,
+                                     struct terrace_lease_info* info);
+void terrace_lease_infos_free(terrace_lease_infos* infos);
+
+terrace_code terrace_session_pools(terrace_session* session, terrace_pool_infos** infos);
+size_t terrace_pool_infos_count(const terrace_pool_infos* infos);
+terrace_code terrace_pool_infos_get(const terrace_pool_infos* infos, size_t index,
+                                    struct terrace_pool_info* info);
+void terrace_pool_infos_free(terrace_pool_infos* infos);
 
 /* ---- what tensors are (tensor.h) ---- */
 
@@ -380,20 +494,36 @@ typedef struct terrace_write terrace_write;
 enum { TERRACE_SPACE_COHERENT = 0, TERRACE_SPACE_NONCOHERENT = 1 };
 enum { TERRACE_CHECKSUMS_BY_COHERENCE = 0, TERRACE_CHECKSUMS_ON = 1, TERRACE_CHECKSUMS_OFF = 2 };
 
+/* Which kind of source makes holders the owners of parts; a space has one. */
+enum {
+  TERRACE_OWNERS_AS_THE_FIRST = 0, /* of the first owner */
+  TERRACE_OWNERS_BY_MANAGER = 1,
+  TERRACE_OWNERS_BY_HOSTS = 2,
+  TERRACE_OWNERS_BY_LOCKS = 3,
+  TERRACE_OWNERS_BY_PROGRAM = 4
+};
+
 struct terrace_space_options {
   size_t size;
   uint32_t parts;            /* 0: 8 */
   uint32_t records_per_part; /* 0: 4096 */
   uint32_t pins_per_part;    /* 0: 256 */
-  int coherence;
+  int coherence;             /* TERRACE_SPACE_COHERENT: see set_coherence */
   int checksums;
   uint64_t lease_epoch;
+  /* not 0: `coherence` as it is said, refused where it is coherent and the lease's pool noncoherent. 0:
+   * coherent means what the operator says of the lease's pool, noncoherent where that is unknown; and coherent
+   * for memory that is no mapping of a lease. */
+  int set_coherence;
+  int ownership;     /* TERRACE_OWNERS_... */
+  uint32_t seats;    /* for holders that read in place and own no part. 0: 8, or what the parts leave of 64 */
+  uint32_t reserved; /* 0 */
 };
 
 struct terrace_attach_options {
   size_t size;
   terrace_ownership* ownership; /* NULL: this holder only reads, by copy */
-  int without_part;             /* not 0: `ownership` is only asked who is dead */
+  int without_part;             /* not 0: only reads, in place from a seat: no part is kept from a writer */
   int choose_part;              /* not 0: `part`, else the first that can be had */
   uint32_t part;
   uint64_t host;
@@ -405,6 +535,10 @@ struct terrace_create_options {
   uint64_t wait_ns;    /* 0: a second; while others create the same name */
 };
 
+/* The way for the memory of a lease: any user's processes, leases that move, and all languages see each other.
+ * Keeps the lease. */
+terrace_code terrace_ownership_by_manager(terrace_lease* lease, terrace_ownership** ownership);
+/* For memory without a lease: a file that this process may open again. */
 terrace_code terrace_ownership_by_locks(int fd, uint64_t space_offset, terrace_ownership** ownership);
 void terrace_ownership_free(terrace_ownership* ownership);
 
@@ -418,6 +552,8 @@ terrace_code terrace_space_attach_mapping(terrace_mapping* mapping,
                                           const struct terrace_attach_options* options, terrace_space** space);
 /* -1: this holder has no part. */
 int terrace_space_part(const terrace_space* space);
+/* Of a holder without a part, once it has pinned; else -1. */
+int terrace_space_seat(const terrace_space* space);
 uint64_t terrace_space_free_bytes(const terrace_space* space);
 /* The part is given back once the pins, writes and shared tensors are freed as well. */
 void terrace_space_free(terrace_space* space);

@@ -39,19 +39,77 @@ class CApiTest(unittest.TestCase):
             self.assertIn(missing, refused.err)
             self.assertIn("not_found", refused.err)
 
-    def test_two_programs_share_a_tensor(self):
-        if os.geteuid() != 0:
-            self.skipTest("only root may open the file behind a lease's descriptor again, which locks need")
+    def shared(self, **options):
+        """A writer that published, and now waits."""
         writer = self.t.popen(self.client, self.t.socket, "share", "kv", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              text=True)
-        try:
-            self.assertEqual(writer.stdout.readline(), "published\n")
-            self.assertEqual(self.t.run(self.client, self.t.socket, "read", "kv").out, "read 1\n")
-            writer.communicate("end\n", timeout=60)
-            self.assertEqual(writer.returncode, 0)
-        finally:
+                              text=True, **options)
+
+        def end():
             writer.kill()
-            writer.wait()
+            writer.communicate()
+
+        self.addCleanup(end)
+        self.assertEqual(writer.stdout.readline(), "published\n")
+        return writer
+
+    def test_notices_by_descriptor_and_by_handler(self):
+        client = self.t.popen(self.client, self.t.socket, "notices", stdout=subprocess.PIPE, text=True)
+        try:
+            self.assertEqual(client.stdout.readline(), "none not_found invalid_argument\n")
+            lease = next(iter(self.t.leases()))
+            revoke = self.t.popen(self.t.terrace, "lease", "revoke", str(lease), "--grace", "1h", "--reason", "first",
+                                  stdout=subprocess.DEVNULL)
+            self.assertEqual(client.stdout.readline(), "next 1 1 first 1\n")
+            self.t.cli("lease", "revoke", lease, "--grace", "0s", "--reason", "now")
+            revoke.wait(60)
+            self.assertEqual(client.stdout.readline(), "told 2 now 42\n")
+            self.assertEqual(client.wait(60), 5)
+        finally:
+            client.kill()
+            client.wait()
+            client.stdout.close()
+
+    def test_two_programs_share_a_tensor(self):
+        writer = self.shared()
+        self.assertEqual(self.t.run(self.client, self.t.socket, "read", "kv").out, "part 1 seat -1\nread 1\n")
+        self.assertEqual(self.t.run(self.client, self.t.socket, "watch", "kv").out, "part -1 seat 0\nread 1\n")
+        writer.communicate("end\n", timeout=60)
+        self.assertEqual(writer.returncode, 0)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can become another user")
+    def test_two_programs_of_a_plain_user_share_a_tensor(self):
+        self.t.stop()
+        self.t.start("--allow-unmapped-uids")
+        self.t.directory.chmod(0o755)
+        user = {"user": 65534, "group": 65534, "extra_groups": []}
+        if subprocess.run(["test", "-x", self.client], check=False, **user).returncode:
+            self.skipTest("this user cannot run the program where it was built")
+        self.shared(**user)
+        for verb, said in (("read", "part 1 seat -1\nread 1\n"), ("watch", "part -1 seat 0\nread 1\n")):
+            reader = self.t.popen(self.client, self.t.socket, verb, "kv", stdout=subprocess.PIPE, text=True, **user)
+            self.assertEqual(reader.communicate(timeout=60)[0], said)
+            self.assertEqual(reader.returncode, 0)
+
+    def test_a_spaces_coherence_follows_the_pool(self):
+        for said, modes in ((None, "2 2 2 1"), ("coherent", "1 1 2 1"), ("noncoherent", "2 2 2 invalid_argument")):
+            if said:
+                self.t.cli("pool", "set", "p", "--coherence", said)
+            self.assertEqual(self.t.run(self.client, self.t.socket, "format").out, modes + "\n", said)
+
+    def test_leases_and_pools_are_told(self):
+        self.t.cli("pool", "set", "p", "--coherence", "coherent")
+        writer = self.shared()
+        shown = self.t.cli("lease", "show", "kv").json["leases"][0]
+        lines = self.t.run(self.client, self.t.socket, "infos", "kv").out.splitlines()
+        isolation = lines[0].split()[-1]
+        self.assertIn(isolation, ("file", "node"))
+        self.assertEqual(lines, [
+            f"1 1 {shown['id']} p kv {shown['object']} active {16 << 20} 1 {isolation}",
+            f"extent emu:a {16 << 20}",
+            f"owner 0 1 1 c_client[{writer.pid}]",
+            f"pool p emu:a {128 << 20} {16 << 20} 1 1",
+            "free 1 older 1 beyond invalid_argument",
+        ])
 
 
 if __name__ == "__main__":

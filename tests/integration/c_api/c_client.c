@@ -3,12 +3,18 @@
  *   c_client SOCKET pool            a pool of tensors over a lease; everything freed in the wrong order
  *   c_client SOCKET checkpoint DIR  a checkpoint of a pool over a lease, stored to meanwhile, and restored over itself
  *   c_client SOCKET share LABEL     makes a shared lease of that label with a space, publishes, waits for a line, ends
- *   c_client SOCKET read LABEL      reads what was published there
+ *   c_client SOCKET read LABEL      reads what was published there, with a part of its own
+ *   c_client SOCKET watch LABEL     the same without a part, from a seat
+ *   c_client SOCKET infos LABEL     what is told of that lease and of the pools
+ *   c_client SOCKET format          makes spaces, and says how coherent they are
+ *   c_client SOCKET notices         tells of notices: one by next_notice and poll, the others by a handler
  *
  * Prints what it saw; exits with 1 and the error's text when a call fails.
  */
 #include <terrace/terrace_c.h>
 
+#include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +34,31 @@ static terrace_session* connect_to(const char* socket) {
   terrace_session* session = NULL;
   MUST(terrace_session_connect(&options, &session));
   return session;
+}
+
+static void told(const struct terrace_notice* notice, void* context) {
+  printf("told %d %s %d\n", notice->state, notice->reason, *(int*)context);
+  fflush(stdout);
+  if (notice->state == TERRACE_LEASE_LOST) exit(5); /* in the handler */
+}
+
+static void hear_notices(terrace_session* session) {
+  struct terrace_lease_request request = {.size = sizeof request, .bytes = 2 * MIB, .label = "c"};
+  terrace_lease* lease = NULL;
+  MUST(terrace_lease_grant(session, &request, &lease));
+  struct terrace_notice notice = {.size = sizeof notice};
+  printf("none %s %s\n", terrace_code_name(terrace_session_next_notice(session, &notice)),
+         terrace_code_name(terrace_session_next_notice(session, NULL)));
+  fflush(stdout);
+  struct pollfd readable = {.fd = terrace_session_notice_fd(session), .events = POLLIN};
+  if (poll(&readable, 1, 60000) != 1) exit(1);
+  MUST(terrace_session_next_notice(session, &notice));
+  printf("next %d %d %s %d\n", notice.lease == terrace_lease_id(lease), notice.state, notice.reason,
+         notice.grace_ns > 0);
+  fflush(stdout);
+  int context = 42;
+  MUST(terrace_session_on_notice(session, told, &context));
+  for (;;) poll(NULL, 0, 1000);
 }
 
 static void use_a_pool(terrace_session* session) {
@@ -114,15 +145,15 @@ static void checkpoint(terrace_session* session, const char* path) {
   terrace_session_free(session);
 }
 
-static terrace_space* attach(terrace_lease* lease, int format) {
+static terrace_space* attach(terrace_lease* lease, int format, int without_part) {
   terrace_mapping* mapping = NULL;
   MUST(terrace_mapping_map(lease, &mapping));
   struct terrace_space_options options = {
       .size = sizeof options, .parts = 4, .records_per_part = 64, .lease_epoch = terrace_lease_epoch(lease)};
   if (format)
     MUST(terrace_space_format(terrace_mapping_data(mapping), terrace_mapping_bytes(mapping), &options));
-  struct terrace_attach_options how = {.size = sizeof how};
-  MUST(terrace_ownership_by_locks(terrace_lease_fd(lease), 0, &how.ownership));
+  struct terrace_attach_options how = {.size = sizeof how, .without_part = without_part};
+  MUST(terrace_ownership_by_manager(lease, &how.ownership));
   terrace_space* space = NULL;
   MUST(terrace_space_attach_mapping(mapping, &how, &space));
   terrace_ownership_free(how.ownership);
@@ -135,7 +166,7 @@ static void share(terrace_session* session, const char* label) {
       .size = sizeof request, .bytes = 16 * MIB, .label = label, .mode = TERRACE_LEASE_SHARED_COHERENT};
   terrace_lease* lease = NULL;
   MUST(terrace_lease_grant(session, &request, &lease));
-  terrace_space* space = attach(lease, 1);
+  terrace_space* space = attach(lease, 1, 0);
   const uint64_t dimensions[] = {MIB};
   struct terrace_tensor_spec spec = {
       .size = sizeof spec, .name = "kv/1", .dtype = TERRACE_DTYPE_U8, .rank = 1, .dimensions = dimensions};
@@ -156,14 +187,15 @@ static void share(terrace_session* session, const char* label) {
   terrace_session_free(session);
 }
 
-static void read_there(terrace_session* session, const char* label) {
+static void read_there(terrace_session* session, const char* label, int without_part) {
   terrace_lease* lease = NULL;
   MUST(terrace_lease_attach(session, 0, label, 0, &lease));
-  terrace_space* space = attach(lease, 0);
+  terrace_space* space = attach(lease, 0, without_part);
   terrace_shared* shared = NULL;
   MUST(terrace_space_open(space, "kv/1", &shared));
   terrace_pin* pin = NULL;
   MUST(terrace_shared_pin(shared, 30000000000u, &pin));
+  printf("part %d seat %d\n", terrace_space_part(space), terrace_space_seat(space));
   terrace_shared_free(shared);
   terrace_space_free(space);
   terrace_lease_free(lease);
@@ -175,16 +207,90 @@ static void read_there(terrace_session* session, const char* label) {
   terrace_pin_free(pin);
 }
 
+static void tell(terrace_session* session, const char* label) {
+  terrace_lease* lease = NULL;
+  MUST(terrace_lease_attach(session, 0, label, 0, &lease));
+  terrace_lease_infos *one = NULL, *all = NULL;
+  MUST(terrace_lease_get_info(lease, &one));
+  MUST(terrace_session_leases(session, &all));
+  struct terrace_lease_info told = {.size = sizeof told}, listed = {.size = sizeof listed};
+  MUST(terrace_lease_infos_get(one, 0, &told));
+  MUST(terrace_lease_infos_get(all, 0, &listed));
+  printf("%zu %zu %llu %s %s %s %s %llu %d %s\n", terrace_lease_infos_count(one), terrace_lease_infos_count(all),
+         (unsigned long long)told.id, told.pool, told.label, told.object, told.phase, (unsigned long long)told.bytes,
+         told.coherence, told.figures->isolation);
+  for (size_t i = 0; i < told.extent_count; ++i)
+    printf("extent %s %llu\n", told.extents[i]->device, (unsigned long long)told.extents[i]->length_bytes);
+  for (size_t i = 0; i < told.owner_count; ++i)
+    printf("owner %u %llu %d %s\n", told.owners[i]->part, (unsigned long long)told.owners[i]->epoch,
+           told.owners[i]->owned, told.owners[i]->holder);
+  terrace_pool_infos* pools = NULL;
+  MUST(terrace_session_pools(session, &pools));
+  struct terrace_pool_info pool = {.size = sizeof pool};
+  MUST(terrace_pool_infos_get(pools, 0, &pool));
+  printf("pool %s %s %llu %llu %u %d\n", pool.name, pool.devices[0], (unsigned long long)pool.capacity_bytes,
+         (unsigned long long)pool.leased_bytes, pool.leases, pool.coherence);
+  uint64_t free_bytes = 0;
+  for (size_t i = 0; i < pool.free_run_count; ++i) free_bytes += pool.free_runs[i]->bytes;
+  /* An older program's struct is shorter; what is beyond the list is refused. */
+  struct terrace_pool_info older = {.size = offsetof(struct terrace_pool_info, devices), .device_count = 77};
+  MUST(terrace_pool_infos_get(pools, 0, &older));
+  printf("free %d older %d beyond %s\n", free_bytes == pool.free_bytes,
+         strcmp(older.name, pool.name) == 0 && older.device_count == 77,
+         terrace_code_name(terrace_pool_infos_get(pools, 1, &pool)));
+  terrace_pool_infos_free(pools);
+  terrace_lease_infos_free(one);
+  terrace_lease_infos_free(all);
+  terrace_lease_free(lease);
+  terrace_session_free(session);
+}
+
+/* By default, said to be noncoherent, said to be coherent; of memory that is a lease's, by its address alone. */
+static void format_spaces(terrace_session* session) {
+  struct terrace_lease_request request = {
+      .size = sizeof request, .bytes = 16 * MIB, .mode = TERRACE_LEASE_SHARED_COHERENT};
+  terrace_lease* lease = NULL;
+  MUST(terrace_lease_grant(session, &request, &lease));
+  terrace_mapping* mapping = NULL;
+  MUST(terrace_mapping_map(lease, &mapping));
+  char* memory = terrace_mapping_data(mapping);
+  const struct terrace_space_options asked[] = {
+      {.size = sizeof asked[0]},
+      {.size = offsetof(struct terrace_space_options, set_coherence)}, /* an older program */
+      {.size = sizeof asked[0], .coherence = TERRACE_SPACE_NONCOHERENT},
+      {.size = sizeof asked[0], .coherence = TERRACE_SPACE_COHERENT, .set_coherence = 1}};
+  for (int i = 0; i < 4; ++i) {
+    const terrace_code code = terrace_space_format(memory, terrace_mapping_bytes(mapping), &asked[i]);
+    const uint32_t* mode = (const void*)(memory + 60); /* docs/formats/tensor_space.md */
+    printf("%s", i == 0 ? "" : " ");
+    if (code == TERRACE_OK)
+      printf("%u", *mode);
+    else
+      printf("%s", terrace_code_name(code));
+  }
+  printf("\n");
+  terrace_mapping_free(mapping);
+  MUST(terrace_lease_release(lease));
+  terrace_lease_free(lease);
+  terrace_session_free(session);
+}
+
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   terrace_session* session = connect_to(argv[1]);
   if (strcmp(argv[2], "pool") == 0)
     use_a_pool(session);
+  else if (strcmp(argv[2], "notices") == 0)
+    hear_notices(session);
   else if (argc > 3 && strcmp(argv[2], "checkpoint") == 0)
     checkpoint(session, argv[3]);
   else if (argc > 3 && strcmp(argv[2], "share") == 0)
     share(session, argv[3]);
+  else if (strcmp(argv[2], "format") == 0)
+    format_spaces(session);
+  else if (argc > 3 && strcmp(argv[2], "infos") == 0)
+    tell(session, argv[3]);
   else if (argc > 3)
-    read_there(session, argv[3]);
+    read_there(session, argv[3], strcmp(argv[2], "watch") == 0);
   return 0;
 }

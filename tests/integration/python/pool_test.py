@@ -1,6 +1,11 @@
 """Sessions, leases and pools of tensors from Python, against a real daemon."""
 
 import gc
+import os
+import pathlib
+import select
+import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -67,6 +72,62 @@ class Sessions(Service):
                 del mapping
                 gc.collect()
                 self.assertEqual(array[:4].tobytes(), b"four")
+
+    def revoke(self, lease, grace="0s"):
+        """What it prints is for nobody; with a grace it waits for the holder."""
+        command = self.t.popen(self.t.terrace, "lease", "revoke", str(lease.id), "--grace", grace, "--reason", "maintenance",
+                               stdout=subprocess.DEVNULL)
+        self.addCleanup(command.wait)
+        self.addCleanup(command.kill)
+
+    def test_a_handler_is_called_with_each_notice_and_may_call_back(self):
+        heard, states = [], []
+
+        def handler(notice):
+            heard.append(notice)
+            if notice.state == "revoking":
+                states.append(lease.state)
+                lease.release()
+                self.session.on_notice(None)
+                raise ValueError("for sys.unraisablehook")
+
+        told = []
+        self.addCleanup(setattr, sys, "unraisablehook", sys.unraisablehook)
+        sys.unraisablehook = told.append
+        lease = self.session.grant(2 * MIB, ttl=60)
+        self.session.on_notice(handler)
+        self.revoke(lease, "1h")
+        wait_until(lambda: told, 60, "the handler's exception")
+        self.assertEqual([notice.reason for notice in heard], ["maintenance"])
+        self.assertEqual((states, lease.state), (["revoking"], "lost"))
+        self.t.wait_free(timeout=60)
+        with self.assertRaises(terrace.InvalidArgument):
+            self.session.on_notice(17)
+
+    def test_a_notice_can_be_waited_for(self):
+        self.assertIsNone(self.session.next_notice())
+        self.assertIsNone(self.session.next_notice(timeout=0.01))
+        lease = self.session.grant(2 * MIB, ttl=60)
+        self.revoke(lease)
+        readable, _, _ = select.select([self.session.notice_fd], [], [], 60)
+        self.assertEqual(readable, [self.session.notice_fd])
+        notice = self.session.next_notice(timeout=60)
+        self.assertEqual((notice.lease, notice.state, notice.cause), (lease.id, "lost", "revoked"))
+        self.assertEqual(select.select([self.session.notice_fd], [], [], 0)[0], [])
+
+    def run_program(self, text, returncode=0):
+        environment = dict(os.environ, PYTHONPATH=str(pathlib.Path(terrace.__file__).parents[1]),
+                           TERRACE_SOCKET=str(self.t.socket))
+        done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, returncode, done.stderr)
+        return done.stdout
+
+    def test_a_program_ends_with_its_handler_still_there(self):
+        self.assertEqual(self.run_program(
+            "import terrace, sys\n"
+            "s = terrace.Session(); lease = s.grant(2 << 20)\n"
+            "s.on_notice(lambda notice: print(notice, s))\n"
+            "sys.exit(3)", returncode=3), "")
 
     def test_a_revocation_is_told(self):
         lease = self.session.grant(2 * MIB, ttl=60)

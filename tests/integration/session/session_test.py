@@ -108,6 +108,53 @@ class SessionTest(unittest.TestCase):
         wait_until(lambda: other.ask("attach", "shared", "ro") == answer, what="the holder's connection to end")
         self.assertEqual(other.ask("check", 5), "same")
 
+    def test_a_manager_that_is_stopped_for_longer_than_a_ttl_ends_no_lease_that_is_renewed(self):
+        tenant, dead = self.new_tenant(), self.new_tenant()
+        lease = int(tenant.ask("grant", 2 * MIB, 2 * S).split()[0])
+        gone = int(dead.ask("grant", 2 * MIB, 2 * S).split()[0])
+        self.assertEqual(tenant.ask("fill", 17), "ok")
+        dead.kill()
+        for _ in range(2):
+            self.t.process.send_signal(signal.SIGSTOP)
+            time.sleep(5)
+            self.t.process.send_signal(signal.SIGCONT)
+            self.assertEqual(tenant.ask("info").split()[0], "active")
+        self.assertEqual((tenant.ask("check", 17), tenant.ask("state")), ("same", "live"))
+        self.assertEqual(tenant.notices, [])
+        wait_until(lambda: gone not in self.t.leases(), what="the dead holder's lease to lapse")
+        self.assertEqual(self.t.leases()[lease]["phase"], "active")
+        self.t.check_invariants()
+
+    def run_handler(self, way):
+        program = harness.find_binary("tests/integration/session/handler_client")
+        # What a forked child has of its parent's threads nobody can take apart there: it is left.
+        options = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "detect_leaks=0")))
+        process = self.t.popen(program, self.t.socket, way, env={"ASAN_OPTIONS": options}, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+
+        def end():
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
+
+        self.addCleanup(end)
+        return process, int(process.stdout.readline())
+
+    def test_a_handler_may_call_exit_though_the_session_is_a_static_object(self):
+        process, lease = self.run_handler("exit")
+        self.t.cli("lease", "revoke", lease, "--grace", "0s", "--reason", "now")
+        self.assertEqual(process.wait(60), 7)
+
+    def test_a_program_and_its_forked_child_end_with_a_static_session(self):
+        for way in ("static", "fork"):
+            process, _ = self.run_handler(way)
+            if way == "fork":
+                self.assertEqual(process.stdout.readline(), "child 0\n")
+            process.stdin.write("end\n")
+            process.stdin.flush()
+            self.assertEqual(process.wait(60), 0)
+
     def test_usage_and_arena(self):
         self.assertEqual(self.tenant.ask("arena"), "ddr cxl")
         lease = int(self.tenant.ask("grant", 2 * MIB, 60 * S).split()[0])

@@ -30,6 +30,12 @@ static void null_is_an_error(void) {
   CHECK_FAILS(terrace_lease_renew(NULL, 0), TERRACE_INVALID_ARGUMENT, "lease is NULL");
   CHECK_FAILS(terrace_lease_resize(NULL, 0), TERRACE_INVALID_ARGUMENT, "lease is NULL");
   CHECK_FAILS(terrace_lease_release(NULL), TERRACE_INVALID_ARGUMENT, "lease is NULL");
+  CHECK_FAILS(terrace_lease_get_info(NULL, NULL), TERRACE_INVALID_ARGUMENT, "lease is NULL");
+  CHECK_FAILS(terrace_session_leases(NULL, NULL), TERRACE_INVALID_ARGUMENT, "session is NULL");
+  CHECK_FAILS(terrace_session_pools(NULL, NULL), TERRACE_INVALID_ARGUMENT, "session is NULL");
+  CHECK_FAILS(terrace_lease_infos_get(NULL, 0, NULL), TERRACE_INVALID_ARGUMENT, "infos is NULL");
+  CHECK_FAILS(terrace_pool_infos_get(NULL, 0, NULL), TERRACE_INVALID_ARGUMENT, "infos is NULL");
+  CHECK(terrace_lease_infos_count(NULL) == 0 && terrace_pool_infos_count(NULL) == 0);
   CHECK_FAILS(terrace_mapping_map(NULL, NULL), TERRACE_INVALID_ARGUMENT, "lease is NULL");
   CHECK_FAILS(terrace_pool_make(NULL, NULL, 0, NULL), TERRACE_INVALID_ARGUMENT, "pool is NULL");
   CHECK_FAILS(terrace_pool_create(NULL, NULL, &tensor), TERRACE_INVALID_ARGUMENT, "pool is NULL");
@@ -50,6 +56,7 @@ static void null_is_an_error(void) {
   CHECK_FAILS(terrace_tensor_residency(NULL, &bytes, &bytes), TERRACE_INVALID_ARGUMENT, "tensor is NULL");
   CHECK_FAILS(terrace_tensor_get_statistics(NULL, NULL), TERRACE_INVALID_ARGUMENT, "tensor is NULL");
   CHECK_FAILS(terrace_move_wait(NULL, 0), TERRACE_INVALID_ARGUMENT, "move is NULL");
+  CHECK_FAILS(terrace_ownership_by_manager(NULL, NULL), TERRACE_INVALID_ARGUMENT, "lease is NULL");
   CHECK_FAILS(terrace_ownership_by_locks(-1, 0, NULL), TERRACE_INVALID_ARGUMENT, "ownership is NULL");
   CHECK_FAILS(terrace_space_format(NULL, 0, NULL), TERRACE_INVALID_ARGUMENT, "memory is NULL");
   CHECK_FAILS(terrace_space_attach(NULL, 0, NULL, NULL), TERRACE_INVALID_ARGUMENT, "memory is NULL");
@@ -98,6 +105,9 @@ static void null_handles_have_nothing(void) {
   terrace_tensor_free(NULL);
   terrace_guard_free(NULL);
   terrace_move_free(NULL);
+  terrace_lease_infos_free(NULL);
+  terrace_pool_infos_free(NULL);
+  CHECK(terrace_space_seat(NULL) == -1);
   terrace_ownership_free(NULL);
   terrace_space_free(NULL);
   terrace_shared_free(NULL);

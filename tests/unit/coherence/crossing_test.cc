@@ -21,8 +21,13 @@ using Core = coherence::SpaceCore<coherence::CoherentMemory>;
 
 // Holders a and b of parts 0 and 1. When b asks whether somebody is dead, `last_act` happens, and a is.
 struct Meeting : SpaceFixture {
+  static SpaceOptions owned_by_program() {
+    SpaceOptions options = small();
+    options.ownership = SpaceOwnership::program;
+    return options;
+  }
   Meeting()
-      : SpaceFixture(small()),
+      : SpaceFixture(owned_by_program()),
         a(coherence::CoherentMemory(), geometry(), [](uint32_t, uint64_t) { return false; }),
         b(coherence::CoherentMemory(), geometry(), [this](uint32_t part, uint64_t) {
           if (part != 0) return false;
@@ -170,6 +175,40 @@ TEST_CASE("Crossing: a version that was published just before its writer died is
   SUBCASE("it did not") {
     CHECK(reader->version(tensor).error().code == ErrorCode::unavailable);
   }
+}
+
+TEST_CASE("Crossing: a dead writer's heir that writes, too, is not taken for dead") {
+  // What is_dead() does: the part is taken over; its next owner publishes, and begins to write once more.
+  struct HeirActs final : OwnershipSource {
+    std::function<void()> act;
+    Result<uint64_t> claim(uint32_t, const std::function<uint64_t()>&) override { return uint64_t{1}; }
+    void release(uint32_t) override {}
+    bool is_dead(uint32_t, uint64_t epoch) override {
+      if (act) std::exchange(act, nullptr)();
+      return epoch == 1;
+    }
+  };
+  Meeting both;
+  const Located tensor = both.create(both.a, "t", 1);
+  both.publish(both.a, tensor, 1);
+  const auto source = std::make_shared<HeirActs>();
+  auto reading = TensorSpace::attach(both.memory.span(), {.ownership = source, .own_a_part = false});
+  REQUIRE(reading.ok());
+  const SharedTensor seen = *(*reading)->open("t");
+  coherence::Ticket lost, next;
+  REQUIRE(both.a.own()->begin_write(tensor, &lost) == Outcome::done);
+  Core heir(coherence::CoherentMemory(), both.geometry(), [](uint32_t, uint64_t) { return true; });
+  source->act = [&] {
+    heir.become_owner(0, 2, 0);
+    both.publish(heir, tensor, 2);
+    REQUIRE(heir.own()->begin_write(tensor, &next) == Outcome::done);
+  };
+  const auto version = (*reading)->version(seen);
+  CHECK(source->act == nullptr);
+  REQUIRE_FALSE(version.ok());
+  CHECK(version.error().code == ErrorCode::busy);  // the heir lives, and publishes soon
+  heir.own()->publish(next, 0);
+  CHECK((*reading)->version(seen).ok());
 }
 
 TEST_CASE("Crossing: a forked child cannot give away what is its parent's") {

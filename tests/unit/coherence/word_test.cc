@@ -18,6 +18,7 @@ TEST_CASE("Word: what may be read follows from flags and version") {
   CHECK(stable_of(live | layout::word_tentative | 8, 1).outcome == Outcome::gone);
   CHECK(stable_of(layout::word_linked | 8, 1).outcome == Outcome::gone);
   CHECK(stable_of(0, 2).outcome == Outcome::gone);
+  CHECK(stable_of(live | 1, 2).outcome == Outcome::blank);  // no version is 0
 }
 
 TEST_CASE("Word: a slot holds its version until it is written again") {

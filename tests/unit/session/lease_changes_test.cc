@@ -188,6 +188,7 @@ TEST_CASE("Lease: after a transfer it is lost here, without a notice, and its by
   CHECK(Mapping::map(lease).error().code == ErrorCode::lease_expired);
   session->on_notice(nullptr);
   CHECK(notices == 0);
+  CHECK_FALSE(session->next_notice().has_value());
 }
 
 TEST_CASE("Lease: a transfer to a tenant that is not there leaves it live and renewed") {

@@ -119,6 +119,7 @@ TEST_CASE("Lease: a release whose reply was lost is no error") {
   CHECK(gateway.leases().empty());
   session->on_notice(nullptr);
   CHECK(notices == 0);  // the own release is no news
+  CHECK_FALSE(session->next_notice().has_value());
 }
 
 TEST_CASE("Lease: a part that was given back while the manager was away is given back when it is there again") {

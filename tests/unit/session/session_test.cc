@@ -193,7 +193,9 @@ TEST_CASE("Lease: usage, renewal and release reach the manager") {
   CHECK(gateway.calls("release") == 1);
   CHECK(lease->info().error().code == ErrorCode::lease_expired);
   CHECK(lease->renew().error().code == ErrorCode::lease_expired);
+  session->on_notice(nullptr);
   CHECK(notices == 0);
+  CHECK_FALSE(session->next_notice().has_value());
 }
 
 TEST_CASE("Lease: held leases are renewed at a third of the shortest TTL; a dropped handle is not") {
@@ -241,7 +243,8 @@ TEST_CASE("Lease: a revocation is announced with its grace, then the fence") {
   CHECK(lease->state() == LeaseState::revoking);
   CHECK((*second)->state() == LeaseState::revoking);
   CHECK(notices[0].state == LeaseState::revoking);
-  CHECK(notices[0].grace_ns == 5 * ns_per_s);
+  CHECK(notices[0].grace_ns <= 5 * ns_per_s);  // less what passed since it was told
+  CHECK(notices[0].grace_ns > 0);
   CHECK(notices[0].reason == "rack 4 is drained");
   CHECK(lease->info()->reason == "rack 4 is drained");  // still usable for calls
 
@@ -268,21 +271,6 @@ TEST_CASE("Lease: a fence without a warning says whether the lease lapsed or was
   CHECK(lapsed->info().error().code == ErrorCode::lease_expired);
   CHECK(taken->info().error().code == ErrorCode::lease_revoked);
   CHECK(taken->info().error().detail == "rack 4 is drained");
-}
-
-TEST_CASE("Session: a notice handler that calls back is told so instead of waiting for itself") {
-  FakeGateway gateway;
-  gateway.start();
-  auto session = connect(gateway);
-  auto lease = grant(*session, 2 * mib);
-  std::atomic<int> code{-1};
-  session->on_notice([&](const LeaseNotice&) {
-    const auto info = lease->info();
-    code = info.ok() ? 0 : static_cast<int>(info.error().code);
-  });
-  gateway.revoke(lease->id().value, ns_per_s, "test");
-  CHECK(eventually([&] { return code == static_cast<int>(ErrorCode::invalid_argument); }));
-  session->on_notice(nullptr);
 }
 
 TEST_CASE("Session: the process's signal dispositions are left alone") {

@@ -1,0 +1,74 @@
+// What a Session has to tell of its leases, and the one thread that tells it. The thread that renews leases
+// only puts notices in: what a handler does, and how long, is no business of any lease's.
+//
+// Place     libclient/session; Loop posts, ClientSession hands on_notice() and next_notice() through.
+// Threads   All methods from any. The handler runs on a thread of its own, which begins with the first one.
+// Invariants
+//   S8  Notices are told in the order in which they were posted, one at a time. A notice goes to the handler,
+//   or,
+//       while there is none, to next().
+//   S9  No lock is held while a handler runs: it may replace itself, and end the session.
+//   S10 At most notices_max wait. Beyond that the oldest goes: what became of a lease, its state() tells.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "core/base/result.h"
+#include "core/base/unique_fd.h"
+#include "terrace/session.h"
+
+namespace terrace::client {
+
+class NoticeQueue final : public std::enable_shared_from_this<NoticeQueue> {
+ public:
+  static constexpr size_t notices_max = 4096;
+
+  // Errors    io_error  no descriptor left
+  static Result<std::shared_ptr<NoticeQueue>> make();
+
+  void post(LeaseNotice notice);
+  // From now on notices, also those that wait, go to `handler`; empty: to next(). Returns when a call of an
+  // earlier one has ended; called by the handler itself it does not wait for that.
+  void set_handler(LeaseNoticeHandler handler);
+  std::optional<LeaseNotice> next();
+  // Readable while next() has something to give.
+  int fd() const { return readable_.get(); }
+  // Tells nothing more. Returns when a running call has ended; called by the handler itself at once.
+  void close();
+
+ private:
+  struct Waiting {
+    LeaseNotice notice;
+    uint64_t posted_ns = 0;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  explicit NoticeQueue(UniqueFd readable);
+  void run() noexcept;
+  void start(const Lock& held);
+  void show(const Lock& held);  // brings the descriptor up to date
+  LeaseNotice take(const Lock& held);
+  void await_call(Lock& held);
+  bool own_process() const;
+
+  const UniqueFd readable_;
+  const int process_id_;
+  std::mutex mutex_;
+  std::condition_variable wake_;   // the thread: something to tell, or closed
+  std::condition_variable ended_;  // a call has ended
+  std::deque<Waiting> waiting_;
+  std::shared_ptr<const LeaseNoticeHandler> handler_;
+  std::thread thread_;
+  uint64_t calls_begun_ = 0;
+  uint64_t calls_ended_ = 0;
+  bool shown_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace terrace::client
