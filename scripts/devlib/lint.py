@@ -54,7 +54,7 @@ def layers() -> None:
 def check() -> None:
     """Runs every check, also after one failed, and fails if any did."""
     failed = []
-    for verb in (check_format, layers, check_paths, check_unfinished, check_python, check_failpoints):
+    for verb in (check_format, layers, check_paths, check_unfinished, check_python, check_failpoints, check_mutants):
         try:
             verb()
         except Failure as error:
@@ -142,3 +142,10 @@ def check_failpoints() -> None:
     problems = [f"core/base/failpoint.h: {name} is declared and used nowhere" for name in declared
                 if name not in used]
     _report("failpoints", problems, "failpoints without a place in the code")
+
+
+def check_mutants() -> None:
+    """A mutant whose piece of the protocol is gone would test nothing."""
+    from devlib.mutate import places  # which needs this module's sisters, that need this one
+
+    _report("mutants", places(), "mutants that do not fit the code (scripts/devlib/mutants.py)")

@@ -8,7 +8,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from devlib import ci, lint, packages, runs  # noqa: E402
+from devlib import ci, lint, mutate, packages, runs  # noqa: E402
 from devlib.build import build, clean, test  # noqa: E402
 from devlib.commands import PRESETS  # noqa: E402
 from devlib.output import Failure, complain  # noqa: E402
@@ -90,6 +90,9 @@ def parser() -> argparse.ArgumentParser:
     verb = add("tsan", lambda a: runs.tsan(a.pattern), "Build the tsan preset and run its tests.")
     verb.add_argument("pattern", nargs="?", default="", help="only tests whose name matches this expression")
 
+    mutate.add_arguments(add("mutate", lambda a: mutate.mutate(a), "Change one piece of the protocol of tensor spaces after "
+                             "the other, in a copy, and fail when no test notices (docs/testing.md)."))
+
     verb = add("bench", lambda a: runs.bench(a.name, a.json, a.smoke), "Run the benches of the release build.")
     verb.add_argument("name", nargs="?", default="", help="one bench; default: all")
     verb.add_argument("--json", default="", metavar="FILE", help="write the results here")
@@ -102,6 +105,10 @@ def parser() -> argparse.ArgumentParser:
 
     _add_qemu(add("qemu", _qemu, "Boot guests with emulated CXL devices: run the tests that need such hardware, or "
                   "give a shell in one (docs/operations/qemu.md)."))
+
+    verb = add("pins", lambda a: runs.pins(a.seconds), "Pin memory of programs in every way that the kernel has, "
+               "while it migrates, and compare every byte.")
+    verb.add_argument("--seconds", type=int, default=3600, metavar="N", help="in all (default 3600)")
 
     _add_apps(add("apps", _apps, "Run unmodified real programs plain and under `terrace run`, compare their results, and "
                   "print times and memory (docs/operations/apps.md)."))

@@ -32,6 +32,15 @@ def crash(points: list, size: str, soak_seconds: float, seed) -> None:
     run([*command, *points], what="the crash run")
 
 
+def pins(seconds: int) -> None:
+    """Runs the stress of pinned pages for `seconds`, in each kind of memory, and then with the planted defect."""
+    build("release", ["terrace_malloc", "terrace_heap_preload", "shim_fake_run", "shim_pin_stress",
+                      "shim_pin_stress_static"])
+    say(f"pins: {seconds} s")
+    run(["/usr/bin/python3", "-B", str(ROOT / "tests/integration/shim/pin_test.py"), "--build-dir",
+         str(build_dir("release")), "--seconds", str(seconds)], what="the stress of pinned pages")
+
+
 def fuzz(target: str, seconds: int) -> None:
     """Replays the corpus of each fuzz target, then searches for `seconds` (0: replay only)."""
     for program in _build_programs("fuzz", "fuzz", target):
