@@ -284,6 +284,42 @@ void PageHeap::move_part(uint32_t run, PageSpan part, uint8_t arena) {
   release(part, arena);
 }
 
+uint32_t PageHeap::free_run_with(uint32_t page) const {
+  if (page >= page_count_) return no_page;
+  // Records inside of a free run may be those of runs that it was joined from: from the last run in use on,
+  // each run says where the next one begins.
+  uint32_t at = page;
+  while (at > 0 && records_[at].state != RunState::used) --at;
+  if (records_[at].state == RunState::used) at += records_[at].pages;
+  while (at <= page) {
+    if (records_[at].state == RunState::unmanaged) {
+      ++at;
+      continue;
+    }
+    if (records_[at].pages > page - at) return at;
+    at += records_[at].pages;
+  }
+  return no_page;
+}
+
+void PageHeap::take_part(uint32_t run, PageSpan part, uint16_t tag) {
+  const RunRecord whole = records_[run];
+  const uint32_t end = run + whole.pages, part_end = part.first + part.pages;
+  TERRACE_CHECK(whole.state == RunState::free && part.pages > 0 && part.first >= run && part_end <= end,
+                "taking a part of what is no free run");
+  tree_erase(whole.arena, run);
+  mark(part, whole.arena, RunState::used);
+  records_[part.first].tag = tag;
+  if (part.first > run) {
+    mark({run, part.first - run}, whole.arena, RunState::free);
+    tree_insert(whole.arena, run);
+  }
+  if (part_end < end) {
+    mark({part_end, end - part_end}, whole.arena, RunState::free);
+    tree_insert(whole.arena, part_end);
+  }
+}
+
 void PageHeap::set_dirty(PageSpan span, bool dirty) {
   for (uint32_t page = span.first, end = span.first + span.pages; page < end;) {
     uint32_t bit = page % 64;

@@ -76,6 +76,12 @@ class PageHeap {
   // The run in use that `page` is part of; no_page: there is none. Looks at each page before it.
   uint32_t used_run_with(uint32_t page) const;
 
+  // The free run that `page` is part of; no_page: there is none. Looks at each run since the last one in use.
+  uint32_t free_run_with(uint32_t page) const;
+
+  // Takes `part` of the free run that begins at `run` into use.
+  void take_part(uint32_t run, PageSpan part, uint16_t tag);
+
   // Moves whole runs to another arena, in use or free. `span` begins and ends at run boundaries, and none of
   // its runs is in `arena` already.
   void move(PageSpan span, uint8_t arena);

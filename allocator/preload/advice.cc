@@ -46,6 +46,12 @@ bool is_plain(uint32_t page) {
 }
 
 int drop(heap::PageSpan span, int advice) {
+  // Mappings side by side, of which the kernel can drop the first.
+  if (is_plain(span.first)) {
+    const uint32_t plain_pages = window.front_pages - span.first;
+    const int result = by_kernel({span.first, plain_pages}, advice);
+    return drop({window.front_pages, span.pages - plain_pages}, advice) | result;
+  }
   if (advice != dontneed_locked && any_locked(span)) return failed(EINVAL);
   if (!any_marks.load(std::memory_order_acquire)) {
     // The lease's own pages stay, and a private page of a file would show the file's bytes again.
@@ -126,7 +132,7 @@ bool advise_window(void* address, size_t bytes, int advice, int* result) {
     case MADV_DONTNEED:
     case dontneed_locked:
     case MADV_FREE:
-      if (is_plain(span.first)) return false;
+      if (is_plain(span.first) && is_plain(span.first + span.pages - 1)) return false;
       *result = drop(span, advice);
       return true;
     case MADV_REMOVE:

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "allocator/preload/link.h"
+#include "allocator/preload/mapped.h"
 #include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
@@ -54,6 +55,11 @@ __attribute__((constructor)) void start_up() {
   if (large_from_always != 0) min_size = large_from_always;
   // Below a page each request would cost a page.
   large_from.store(min_size < page_bytes ? page_bytes : min_size, std::memory_order_relaxed);
+  const char* mmap_from = secure_getenv(supply::mmap_variable);
+  const uint64_t mmap_bytes = mmap_from == nullptr ? 0 : strtoull(mmap_from, nullptr, 10);
+  if (mmap_bytes != 0)
+    mapped_from.store(mmap_bytes < supply::mmap_from_min ? supply::mmap_from_min : mmap_bytes,
+                      std::memory_order_relaxed);
 }
 
 // At most 4 TiB a part: page numbers have 32 bits.
@@ -62,9 +68,10 @@ size_t round_to_window(uint64_t bytes) {
   return ((bytes < part_max ? bytes : part_max) + window_alignment - 1) & ~(window_alignment - 1);
 }
 
+// `why` is true of this failure, and not of others.
 bool give_up(const char* why) {
   large_from.store(SIZE_MAX, std::memory_order_relaxed);
-  say(why);
+  if (!window.abandoned) say("%s; running on plain malloc", why);
   return false;
 }
 
@@ -227,34 +234,36 @@ bool in_own_sandbox() {
 bool arm_locked() {
   if (armed.load(std::memory_order_relaxed)) return true;
   if (large_from.load(std::memory_order_relaxed) == SIZE_MAX) return false;  // gave up meanwhile
-  if (in_own_sandbox())
-    return give_up("in a seccomp sandbox that may kill for a socket; running on plain malloc");
+  // Before anything is opened: the filter may kill for that as well.
+  if (links_forbidden()) return give_up(link_failure(EPERM));
+  if (in_own_sandbox()) return give_up("in a seccomp sandbox that may kill for a socket");
   Link link;
-  if (!link.open()) return give_up("no supervisor at TERRACE_SUPPLY; running on plain malloc");
+  if (!link.open()) return give_up(link_failure(errno));
   const supply::Request request = request_for(supply::RequestKind::hello);
   supply::Reply reply{};
   int fd = -1;
-  if (!link.ask(request, &reply, &fd))
-    return give_up("the supervisor does not answer; running on plain malloc");
+  // A child that was forked in the middle of this has its parent's answer.
+  if (!link.ask(request, &reply, &fd) || window.abandoned) return give_up(link_failure(errno));
   if (reply.status != static_cast<uint16_t>(supply::ReplyStatus::ok) || reply.slot >= supply::slots_max ||
       fd < 0) {
     close_raw(fd);
-    return give_up("the supervisor refused this process (too many at once); running on plain malloc");
+    return give_up("the run has as many processes as it can serve");
   }
   void* control = ::mmap(nullptr, supply::control_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close_raw(fd);
-  if (control == MAP_FAILED) return give_up("no address space for the control page; running on plain malloc");
+  if (control == MAP_FAILED) return give_up("no address space for the control page (ulimit -v?)");
   window.control = static_cast<supply::ControlHeader*>(control);
   window.slot = &supply::slots_of(window.control)[reply.slot];
   window.fallback = window.control->fallback != 0;
   // Rounded up, so that segments begin at whole granules; the budget itself is kept by charge().
   size_t ddr_bytes = round_to_window(window.control->ddr_budget);
   size_t cxl_bytes = round_to_window(window.control->cxl_budget);
-  if (window.control->magic != supply::magic || !reserve(ddr_bytes, cxl_bytes)) {
+  const bool same = window.control->magic == supply::magic;
+  if (!same || !reserve(ddr_bytes, cxl_bytes)) {
     ::munmap(control, supply::control_bytes);
     window.control = nullptr;
     window.slot = nullptr;
-    return give_up("no address space for the window; running on plain malloc");
+    return give_up(same ? "no address space for the window (ulimit -v?)" : link_failure(EPROTO));
   }
   uint64_t dirty_max = ddr_bytes / 8 < free_dirty_bytes_max ? ddr_bytes / 8 : free_dirty_bytes_max;
   window.free_dirty_pages_max = dirty_max / page_bytes;
@@ -289,11 +298,12 @@ namespace {
 
 enum class Answer { mapped, full, failed };
 
-// Maps the lease behind `fd`. Takes heap_lock, which is never refused here: a fork would hold supply_lock.
+// Maps the lease behind `fd`. Takes heap_lock, which only a fork by a signal handler that has interrupted the
+// heap can refuse here: any other one would hold supply_lock.
 bool map_segment(int fd, uint64_t key, uint32_t least_pages, uint64_t bytes, uint32_t index) {
   const size_t unit = window.tiered ? granule_bytes : page_bytes;
   const uint64_t most = bytes / unit * unit / page_bytes;
-  if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
+  if (!window.heap_lock.enter()) return false;
   const heap::PageSpan span =
       take_addresses(least_pages, most < window.total_pages ? static_cast<uint32_t>(most) : window.total_pages);
   window.heap_lock.leave();
@@ -307,7 +317,11 @@ bool map_segment(int fd, uint64_t key, uint32_t least_pages, uint64_t bytes, uin
   // Back to a reservation; if even that fails the addresses stay in use, by nobody.
   const bool reserved = !usable && ::mmap(at, mapped, PROT_NONE,
                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == at;
-  if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
+  if (!window.heap_lock.enter()) {
+    // Nobody's addresses from now on, and nobody's lease.
+    ::mmap(at, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return false;
+  }
   if (usable)
     note_new_segment(index, key, span);
   else if (reserved)
@@ -328,10 +342,7 @@ Answer ask_for_segment(size_t needed, bool at_once) {
   // looking for somebody who maps it.
   Link link;
   if (!link.open() || !link.ask(request, &reply, &fd)) {
-    if (!window.supply_gone.exchange(true))
-      say("the supervisor cannot be reached (ended, chroot, change of uid or a seccomp filter); new memory "
-          "comes "
-          "from plain malloc");
+    if (!window.supply_gone.exchange(true)) say("%s; new memory comes from plain malloc", link_failure(errno));
     return Answer::failed;
   }
   auto status = static_cast<supply::ReplyStatus>(reply.status);
@@ -363,7 +374,7 @@ bool add_segment(size_t bytes, size_t alignment, bool at_once) {
     answer = ask_for_segment(needed, at_once);
   if (answer == Answer::full) {
     // What this process holds without using it may be what is missing.
-    if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
+    if (!window.heap_lock.enter()) return false;
     bool soon = false;
     const bool any = give_up_free_segments(&soon);
     window.heap_lock.leave();

@@ -4,8 +4,12 @@
 //
 // Held for the call       reads and writes on descriptors with O_DIRECT, process_vm_writev into this process
 // Held for good           vmsplice, sends with MSG_ZEROCOPY, libaio's io_submit; mappings.cc and futexes.cc
-// have more Migration ends for good an io_uring of this process; syscalls.cc has more terrace_hold for whoever
-// registers memory with a device: see terrace/hold.h
+// have more Migration ends for good an io_uring of this process, where moves are not proved; syscalls.cc has
+// more terrace_hold for whoever registers memory with a device: see terrace/hold.h
+//
+// Calls that come by no function of ours pin pages as well. Moves ask the kernel about those
+// (tiering/migration/ pins.h, Mover): with that the holds here save attempts, and serve memory and kernels that
+// cannot be asked.
 //
 // Everything else passes through after one look at an address.
 #include <dlfcn.h>
@@ -109,7 +113,9 @@ Function* next_function(const char* name) {
 
 void ring_made() {
   note_lent_in_child();
-  end_migration("the program uses io_uring");
+  // What it reads and writes is pinned, and moves ask for that. What is folded after a fork is not asked for.
+  never_fold();
+  if (!moves_are_proved()) end_migration("the program uses io_uring");
 }
 
 void hold_requests_for_good(long count, struct iocb** requests) {

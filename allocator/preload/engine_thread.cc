@@ -3,6 +3,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -139,7 +140,7 @@ void fetch_segments() {
   bool connected = false;
   for (uint32_t i = 0; i < count; ++i) {
     const uint64_t key = std::atomic_ref<uint64_t>(window.segments[i].key).load(std::memory_order_acquire);
-    if (key == 0 || shared.self->descriptors[i] >= 0) continue;
+    if (key == 0 || shared.self->descriptors[i] >= 0 || has_left(i)) continue;
     if (!connected) connected = link.open();
     if (!connected) return;
     shared.self->descriptors[i] = fetch(link, supply::RequestKind::reopen, key);
@@ -150,7 +151,8 @@ void adopt_segments() {
   for (uint32_t i = 0; i < window.segment_count; ++i) {
     const heap::PageSpan span = window.segments[i].span;
     const uint32_t granules = span.pages / granule_pages;
-    if (shared.self->segment_slots[i] != 0 || granules == 0 || shared.self->descriptors[i] < 0) continue;
+    if (shared.self->segment_slots[i] != 0 || granules == 0 || shared.self->descriptors[i] < 0 || has_left(i))
+      continue;
     if (shared.self->memory.add_segment(shared.self->descriptors[i], granules * granule_bytes, i) != 0)
       continue;
     shared.self->memory.adopt(span.first / granule_pages, granules, Residency::cxl, i, 0);
@@ -196,7 +198,8 @@ void publish() {
   put(&supply::Slot::promotions, now.promotions);
   put(&supply::Slot::demotions, now.demotions);
   put(&supply::Slot::moves_undone, now.aborted);
-  put(&supply::Slot::moves_skipped, now.skipped_busy + now.skipped_vma);
+  put(&supply::Slot::moves_skipped,
+      now.skipped_busy + now.skipped_vma + now.skipped_pinned + now.skipped_unproven);
   put(&supply::Slot::stalled_ns, now.stalled_ns);
   put(&supply::Slot::copy_ns, now.copy_ns);
   put(&supply::Slot::sampler_ns, now.sampler_ns);
@@ -327,6 +330,7 @@ int open_engine() {
   // Each look costs a fault for each granule in use, which a server's 99th percentile shows when there are 20 a
   // second.
   engine.sweep_gap_ns_min = engine.round_ns;
+  engine.prove_moves = moves_are_proved();
   failed = shared.self->engine.open(engine);
   close_raw(device);
   tiering::RangeOptions range;
@@ -336,6 +340,8 @@ int open_engine() {
   shared.self->ddr_wanted = shared.self->ddr_set = range.ddr_granules_max;
   range.hooks = {.owner = nullptr, .take_ddr = take_ddr, .give_ddr = give_ddr, .after_round = settle};
   if (failed == 0) failed = shared.self->engine.add_range(&shared.self->memory, range, &shared.self->range);
+  if (failed == 0 && shared.self->engine.prove_errno() != 0)
+    end_migration("the kernel does not say which pages are pinned");
   if (failed == 0)
     open_fold(window.token_key != 0 ? fetch(link, supply::RequestKind::reopen, window.token_key) : -1);
   if (failed != 0) {
@@ -363,12 +369,14 @@ void begin_moving() {
   if (wanted && shared.state.load(std::memory_order_relaxed) == State::starting) {
     adopt_charged();
     // A fork was before the engine.
-    const bool forked = has_detached();
+    const bool forked = has_detached() || window.private_for_good;
     shared.state.store(forked ? State::forked : State::moving, std::memory_order_release);
     put_state(forked ? supply::MigrationState::forked : supply::MigrationState::running);
     if (forked) give_up_for_fork();
   } else {
-    shared.self->engine.give_up(shared.self->range, layout::TierState::stopped, "ended before it began");
+    const char* reason = shared.end_reason.load(std::memory_order_relaxed);
+    shared.self->engine.give_up(shared.self->range, layout::TierState::stopped,
+                                reason != nullptr ? reason : "ended before it began");
     shared.state.store(State::ended, std::memory_order_release);
     put_state(supply::MigrationState::stopped);
   }

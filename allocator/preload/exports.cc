@@ -19,6 +19,7 @@ namespace terrace::preload {
 
 const size_t large_from_always = 0;
 bool (*const reclaim_small)(Reclaim) = nullptr;
+void (*const forget_block)(uint32_t) = nullptr;
 
 namespace {
 

@@ -23,7 +23,8 @@ TERRACE_EXPORT int madvise(void* address, size_t bytes, int advice) {
 }
 
 TERRACE_EXPORT pid_t fork() {
-  if (ready()) return fork_safely([](void*) { return next.fork(); }, nullptr);
+  const auto bare = [](void*) { return next.bare_fork != nullptr ? next.bare_fork() : next.fork(); };
+  if (ready()) return fork_safely([](void*) { return next.fork(); }, nullptr, bare);
   errno = EAGAIN;
   return -1;
 }

@@ -44,6 +44,7 @@ struct Token {
 struct Fold {
   Token token;
   int descriptors_fd = -1;  // /proc/thread-self/fd of the engine's thread, which may not find it again (chroot)
+  int maps_fd = -1;         // /proc/thread-self/maps of it
   int old_fds[old_tokens_max];
   uint32_t old_count = 0;
   uint8_t* marks = nullptr;  // a byte a granule
@@ -188,6 +189,29 @@ bool look_for_children() {
   return fold.old_count == 0;
 }
 
+// The queues of an io_uring and of kernel AIO are mappings of these names, however they were made. What is
+// under way there is in nobody's list, and no question tells of private pages.
+bool has_queues() {
+  static const char* const names[] = {"anon_inode:[io_uring]", "/[aio]"};
+  constexpr size_t overlap = 32;
+  static char text[overlap + 16384 + 1];
+  if (fold.maps_fd < 0) return true;  // not to be known
+  bool found = false;
+  size_t kept = 0;
+  for (off_t at = 0;;) {
+    const ssize_t got = ::pread(fold.maps_fd, text + kept, sizeof(text) - 1 - kept, at);
+    if (got < 0) return true;
+    if (got == 0) break;
+    at += got;
+    const size_t have = kept + static_cast<size_t>(got);
+    text[have] = 0;
+    for (const char* name : names) found = found || strstr(text, name) != nullptr;
+    kept = have < overlap ? have : overlap;
+    memmove(text, text + have - kept, kept);
+  }
+  return found;
+}
+
 bool mark_granules() {
   Locked locked;
   if (!locked.ok || fold.stage != Stage::alone) return false;
@@ -261,7 +285,9 @@ void forget_given_back() {
 
 void give_runs_back() {
   Locked locked;
-  if (!locked.ok || !is_forked() || shared.ending.load(std::memory_order_relaxed)) return;
+  // A fork in a signal handler may have come after the last granule was folded.
+  if (!locked.ok || !is_forked() || window.private_for_good || shared.ending.load(std::memory_order_relaxed))
+    return;
   bool any = false, left = false;
   for (uint32_t i = 0; i < part_count(); ++i) {
     const Part one = part_at(i);
@@ -297,6 +323,8 @@ void open_fold(int token_fd) {
   const size_t bytes = (shared.self->memory.granule_count() + page_bytes - 1) & ~(page_bytes - 1);
   fold.descriptors_fd = static_cast<int>(
       ::syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  fold.maps_fd =
+      static_cast<int>(::syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/maps", O_RDONLY | O_CLOEXEC));
   void* marks = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (marks == MAP_FAILED || token_fd < 0) return never_fold();
   fold.marks = static_cast<uint8_t*>(marks);
@@ -320,8 +348,12 @@ bool fold_back() {
   shared.self->memory.lock().enter();
   if (alone && fold.stage == Stage::asked) fold.stage = Stage::alone;
   shared.self->memory.lock().leave();
-  if (fold.stage != Stage::alone || fold.never.load(std::memory_order_relaxed) || !mark_granules())
+  if (fold.stage != Stage::alone || fold.never.load(std::memory_order_relaxed)) return false;
+  if (has_queues()) {
+    never_fold();
     return false;
+  }
+  if (!mark_granules()) return false;
   const bool more = fold_some();
   give_runs_back();
   return more;

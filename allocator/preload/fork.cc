@@ -12,9 +12,8 @@
 // Ranges that are free stay shared in the parent; the child gets private memory in their place, before it can
 // allocate from them. Between the parent's decision and the child's first step nothing is allocated from the
 // window (lock.h), whatever other libraries' fork handlers do.
-#include "allocator/preload/fork.h"
+#include "allocator/preload/fork_window.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -364,6 +363,27 @@ void advise_shared_ranges(int advice) {
     });
 }
 
+// All of each part, in use or not: what a signal handler's fork needs where it has interrupted a change of the
+// heap's records.
+template <typename Visit>
+bool for_each_stretch_of_parts(Visit visit) {
+  for (uint32_t i = 0; i < part_count(); ++i)
+    if (!for_each_stretch(part_at(i).span, visit)) return false;
+  return true;
+}
+
+bool switch_parts(const int* descriptors, uint64_t* bytes_switched) {
+  return for_each_stretch_of_parts([&](heap::PageSpan stretch, const PageSource& source) {
+    const int fd = descriptors[source.source];
+    const size_t bytes = size_t{stretch.pages} * page_bytes;
+    if (fd < 0 || !map_private(window.address(stretch.first), bytes, fd, source.offset)) return false;
+    note_private(stretch);
+    make_marks_good(stretch);
+    *bytes_switched += bytes;
+    return true;
+  });
+}
+
 // DDR memory in use that is charged to the parent.
 uint64_t inherited_ddr_bytes() {
   uint64_t bytes = window.slot->live_ddr;
@@ -372,6 +392,45 @@ uint64_t inherited_ddr_bytes() {
       bytes += uint64_t{run.pages} * page_bytes;
   });
   return bytes;
+}
+
+}  // namespace
+
+bool make_window_private() {
+  return detach_all() && let_inherit_detached();
+}
+
+bool make_parts_private() {
+  if (part_count() == 0) return true;
+  window.private_for_good = true;  // an engine that is still starting sees it
+  give_up_for_fork();
+  never_fold();
+  uint64_t bytes = 0;
+  bool ok = false;
+  bool fetched = false;
+  {
+    Descriptors descriptors;
+    fetched = for_each_stretch_of_parts(
+        [&](heap::PageSpan, const PageSource& source) { return descriptors.fetch(source.source); });
+    if (fetched) ok = switch_parts(descriptors.all(), &bytes);
+  }
+  if (!fetched) {
+    unlock_moves();
+    ok = switch_by_engine(
+        [](void* switched, const int* from) { return switch_parts(from, static_cast<uint64_t*>(switched)); },
+        &bytes);
+    lock_moves();
+  }
+  if (!ok) return false;
+  forget_folded();
+  for (uint32_t i = 0; i < part_count(); ++i) let_private_inherit(part_at(i).span);
+  count(&supply::Slot::forks_switched);
+  count(&supply::Slot::switched_bytes, bytes);
+  return true;
+}
+
+void let_inherit_free(bool inherit) {
+  advise_shared_ranges(inherit ? MADV_DOFORK : MADV_DONTFORK);
 }
 
 void start_child() {
@@ -398,7 +457,7 @@ void start_child() {
       if (window.heap.run(span.first).arena != arena) window.heap.move(span, arena);
     });
   }
-  apply_marks_in_child();
+  apply_marks_in_child(true);
   if (window.tiered) {
     window.tiered = false;
     window.free_dirty_pages = 0;
@@ -412,12 +471,33 @@ void start_child() {
   }
 }
 
-}  // namespace
-
-void begin_child() {
-  if (is_armed()) start_child();
-  window.heap_lock.reset_in_child();
-  window.supply_lock.reset_in_child();
+void start_abandoned_child() {
+  unlock_moves_in_child();
+  forget_folds_in_child();
+  window.deferred.store(0, std::memory_order_relaxed);
+  window.deferred_spans.store(nullptr, std::memory_order_relaxed);
+  // The interrupted code goes on where the handler returns, and may hand out what was free: whatever is not
+  // there becomes fresh memory.
+  const auto fill = [](uint32_t from, uint32_t end) {
+    for (uint32_t page = from; page < end;) {
+      uint32_t next_page = page;
+      while (next_page < end && !is_private(next_page) && (marks_of(next_page) & not_inherited) == 0)
+        ++next_page;
+      if (next_page > page && !map_fresh(window.address(page), size_t{next_page - page} * page_bytes))
+        fatal("fork: the child cannot replace its parent's memory");
+      page = next_page + 1;
+    }
+  };
+  if (window.tiered) fill(0, window.ddr_pages);
+  fill(window.front_pages, window.mapped_pages);
+  if (window.total_pages > window.mapped_pages)
+    map_fresh(window.address(window.mapped_pages),
+              size_t{window.total_pages - window.mapped_pages} * page_bytes);
+  apply_marks_in_child(false);
+  // The parent's numbers are the parent's.
+  static supply::Slot nobodys;
+  window.slot = &nobodys;
+  statistics::page.store(nullptr, std::memory_order_relaxed);
 }
 
 bool make_private(heap::PageSpan span) {
@@ -449,51 +529,6 @@ bool make_private(heap::PageSpan span) {
   }
   window.supply_lock.leave();
   return ok;
-}
-
-pid_t fork_safely(pid_t (*real)(void*), void* argument) {
-  if (large_from.load(std::memory_order_relaxed) == SIZE_MAX && !is_armed()) return real(argument);
-  if (!window.supply_lock.begin_fork()) {
-    say("fork from a signal handler that interrupted malloc: refused (EAGAIN)");
-    errno = EAGAIN;
-    return -1;
-  }
-  if (!window.heap_lock.begin_fork()) {
-    window.supply_lock.end_fork();
-    say("fork from a signal handler that interrupted malloc: refused (EAGAIN)");
-    errno = EAGAIN;
-    return -1;
-  }
-  int saved = errno;
-  lock_moves();
-  note_fork();
-  bool safe = !is_armed() || (detach_all() && let_inherit_detached());
-  pid_t pid = -1;
-  if (safe) {
-    if (is_armed()) advise_shared_ranges(MADV_DOFORK);
-    errno = saved;
-    pid = real(argument);
-    saved = errno;
-    if (pid == 0) {
-      begin_child();
-      errno = saved;
-      return 0;
-    }
-    if (is_armed()) advise_shared_ranges(MADV_DONTFORK);
-    unlock_moves();
-  } else {
-    unlock_moves();
-    count(&supply::Slot::forks_failed);
-    say("fork refused (EAGAIN): memory of this run cannot be made private (supervisor gone, no memory for a "
-        "copy, "
-        "or too many mappings)");
-    saved = EAGAIN;
-  }
-  if (is_armed()) free_deferred();
-  window.heap_lock.end_fork();
-  window.supply_lock.end_fork();
-  errno = saved;
-  return pid;
 }
 
 }  // namespace terrace::preload

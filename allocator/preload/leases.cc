@@ -14,6 +14,11 @@
 // pages) keeps its lease. A fork in between finds each granule where it is (place()), and the steps go on when
 // memory moves again.
 //
+// A lease that the manager takes back (a revoke with grace, Slot::leaving) goes through steps 2 and 3 while its
+// addresses are in use: they stay, and are backed by DDR or other leases from then on. Where the DDR budget is
+// used up the supervisor says how much more may be used: better than a program's death. The number of such a
+// lease is not used again before all of its addresses are free.
+//
 // Threads   The engine's.
 #include "allocator/preload/front.h"
 #include "allocator/preload/link.h"
@@ -29,10 +34,19 @@ namespace {
 constexpr uint64_t slice_ns = 20'000'000;
 
 uint64_t closing = 0;  // a bit a segment
+uint64_t revoked = 0;  // of those that are closing: their addresses stay in use
+uint64_t left = 0;     // they are empty, and their addresses stay in use
 static_assert(supply::segments_max <= 64);
 
 bool may_go(uint32_t index) {
   const Migration& my = *shared.self;
+  if ((closing >> index & 1) != 0) return false;
+  if (has_left(index) && is_segment_free(index)) {
+    const heap::PageSpan addresses = window.segments[index].span;
+    for (uint32_t page = 0; page < addresses.pages; page += granule_pages)
+      if (my.memory.is_held((addresses.first + page) / granule_pages)) return false;
+    return true;
+  }
   if (my.segment_slots[index] == 0 || !is_segment_free(index)) return false;
   const heap::PageSpan span = window.segments[index].span;
   const uint32_t first = span.first / granule_pages, count = span.pages / granule_pages;
@@ -51,27 +65,74 @@ bool may_go(uint32_t index) {
   return room >= used - inside;
 }
 
+// Beyond the budget, for a lease that is taken back. Only the engine's thread takes from the room.
+bool charge_beyond() {
+  if (window.slot == nullptr) return false;
+  std::atomic_ref<uint64_t> room(window.slot->leave_room);
+  const uint64_t now = room.load(std::memory_order_relaxed);
+  if (now < granule_bytes) return false;
+  room.store(now - granule_bytes, std::memory_order_relaxed);
+  charge_granules_anyway(1);
+  return true;
+}
+
 // True: the granule has left its slot. The range's lock is held.
-bool move_out(uint32_t granule) {
+bool move_out(uint32_t granule, bool may_go_beyond) {
   Migration& my = *shared.self;
   const tiering::MoveReport report = my.memory.change_slot(my.engine.mover(), granule);
   if (report.result != tiering::MoveResult::no_slot) return report.result == tiering::MoveResult::done;
-  if (!charge_granules(1)) return false;
+  const bool within = charge_granules(1);
+  if (!within && !(may_go_beyond && charge_beyond())) return false;
   if (my.memory.prepare_ddr(granule, 1) == 1) {
     if (my.memory.move(my.engine.mover(), granule, 1, Residency::ddr).result == tiering::MoveResult::done)
       return true;
     my.memory.give_prepared_back(granule, 1);
   }
   uncharge_granules(1);
+  if (!within)
+    std::atomic_ref<uint64_t>(window.slot->leave_room).fetch_add(granule_bytes, std::memory_order_relaxed);
   return false;
+}
+
+// Its number can be used again.
+void forget_segment(uint32_t index) {
+  std::atomic_ref<uint64_t>(window.segments[index].key).store(0, std::memory_order_release);
+  std::atomic_ref<uint64_t>(window.segment_retry_ns).store(0, std::memory_order_relaxed);
+  std::atomic_ref<uint64_t>(window.segment_retry_at_once_ns).store(0, std::memory_order_relaxed);
+  shared.given_back.fetch_add(1, std::memory_order_relaxed);
 }
 
 void begin(uint32_t index) {
   const heap::PageSpan span = window.segments[index].span;
   if (!unmap_segment(index)) return;
   shared.self->memory.forget(span.first / granule_pages, span.pages / granule_pages, false);
+  const uint64_t bit = uint64_t{1} << index;
+  if (has_left(index)) {  // nothing but addresses
+    left &= ~bit;
+    forget_segment(index);
+    return;
+  }
   shared.self->memory.close_segment(index);
-  closing |= uint64_t{1} << index;
+  closing |= bit;
+}
+
+// Takes what the supervisor says of leases that are taken back.
+void begin_leaving() {
+  if (window.slot == nullptr) return;
+  std::atomic_ref<uint64_t> asked(window.slot->leaving);
+  if (asked.load(std::memory_order_relaxed) == 0) return;
+  const uint64_t bits =
+      asked.exchange(0, std::memory_order_acquire);  // pairs with the supervisor: leave_room is there
+  for (uint32_t i = 0; i < supply::segments_max; ++i) {
+    const uint64_t bit = uint64_t{1} << i;
+    if ((bits & bit) == 0 || (closing & bit) != 0 || shared.self->segment_slots[i] == 0) continue;
+    std::atomic_ref<uint64_t> bytes(window.slot->left_bytes);
+    bytes.store(bytes.load(std::memory_order_relaxed) + shared.self->memory.segment_granules(i) * granule_bytes,
+                std::memory_order_relaxed);
+    shared.self->memory.close_segment(i);
+    closing |= bit;
+    revoked |= bit;
+  }
 }
 
 void end(uint32_t index) {
@@ -80,16 +141,26 @@ void end(uint32_t index) {
   close_raw(my.descriptors[index]);
   my.descriptors[index] = -1;
   my.segment_slots[index] = 0;
-  std::atomic_ref<uint64_t>(window.segments[index].key).store(0, std::memory_order_release);
-  closing &= ~(uint64_t{1} << index);
-  std::atomic_ref<uint64_t>(window.segment_retry_ns).store(0, std::memory_order_relaxed);
-  std::atomic_ref<uint64_t>(window.segment_retry_at_once_ns).store(0, std::memory_order_relaxed);
-  shared.given_back.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t bit = uint64_t{1} << index;
+  closing &= ~bit;
+  if ((revoked & bit) != 0) {
+    revoked &= ~bit;
+    left |= bit;
+    std::atomic_ref<uint64_t> leases(window.slot->leases_left);
+    leases.store(leases.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    return;
+  }
+  forget_segment(index);
 }
 
 }  // namespace
 
+bool has_left(uint32_t index) {
+  return (left >> index & 1) != 0;
+}
+
 void return_leases() {
+  begin_leaving();
   for (uint32_t i = 0; i < supply::segments_max; ++i)
     if ((closing >> i & 1) != 0 && shared.self->memory.segment_granules(i) == 0) end(i);
   if (!shared.leases_asked.load(std::memory_order_relaxed)) return;
@@ -98,7 +169,7 @@ void return_leases() {
     if (!may_go(i)) continue;
     begin(i);
     if (!all) note_given_up();
-    if (shared.self->memory.segment_granules(i) == 0) end(i);
+    if ((closing >> i & 1) != 0 && shared.self->memory.segment_granules(i) == 0) end(i);
   }
   if (closing != 0) return;
   shared.all_leases_asked.store(false, std::memory_order_relaxed);
@@ -117,7 +188,7 @@ void empty_leases() {
       my.memory.lock().enter();
       granule = engine_moves() ? my.memory.segment_granule(i, granule) : my.memory.granule_count();
       const bool one = granule < my.memory.granule_count();
-      any = (one && move_out(granule)) || any;
+      any = (one && move_out(granule, (revoked >> i & 1) != 0)) || any;
       my.memory.lock().leave();
       if (!one) break;
     }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,22 +39,44 @@ class ForkLock {
     return try_enter() || enter_slowly(true);
   }
 
+  // It could be entered now, or within some milliseconds. For callers that do without rather than wait: its
+  // holder may be a thread that is stopped until this one has done its work (a collector's).
+  bool is_free_soon() const {
+    constexpr int patience_yields = 2'000;
+    for (int i = 0; i < patience_yields; ++i) {
+      if (forking()) return false;
+      if (state_.load(std::memory_order_relaxed) == 0) return true;
+      ::sched_yield();
+    }
+    return false;
+  }
+
   void leave() {
     if ((state_.exchange(0, std::memory_order_release) & contended) != 0) wake(1);
   }
 
-  // Takes the lock for a fork. False: this thread holds it already (a signal handler that forks).
-  bool begin_fork() {
-    if (!try_enter() && !enter_slowly(false)) return false;
-    forking_.store(true, std::memory_order_seq_cst);
-    wake(INT32_MAX);  // those who wait see forking_ and give up
-    return true;
+  // This thread holds it: to be asked by a signal handler, which may have interrupted the holder.
+  bool is_mine() const { return (state_.load(std::memory_order_relaxed) & ~contended) == thread_number() << 1; }
+
+  // Takes the lock for a fork; it is not this thread's.
+  void begin_fork() {
+    if (!try_enter()) enter_slowly(false);
+    begin_fork_inside();  // those who wait see forking_ and give up
   }
 
   void end_fork() {
     forking_.store(false, std::memory_order_seq_cst);
     leave();
   }
+
+  // The same for a fork by a signal handler that has interrupted the holder: this thread has the lock and keeps
+  // it.
+  void begin_fork_inside() {
+    forking_.store(true, std::memory_order_seq_cst);
+    wake(INT32_MAX);
+  }
+
+  void end_fork_inside() { forking_.store(false, std::memory_order_seq_cst); }
 
   // A fork has begun and not ended; by the next line that may have changed.
   bool forking() const { return forking_.load(std::memory_order_seq_cst); }
@@ -63,6 +86,9 @@ class ForkLock {
     state_.store(0, std::memory_order_relaxed);
     forking_.store(false, std::memory_order_seq_cst);
   }
+
+  // In a child that does without what the lock protects: enter() fails from now on, whoever holds it.
+  void refuse_in_child() { forking_.store(true, std::memory_order_seq_cst); }
 
  private:
   // The word holds the owner's number above the lowest bit, in one store with the locking itself: a signal

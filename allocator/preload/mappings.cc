@@ -3,9 +3,12 @@
 //
 // mprotect, mlock      the granules are held for good (a moved one is mapped readable, writable, unlocked), and
 //                      marked, so that a fork's switch makes it good (marks.h)
+// mmap                 large private anonymous memory is served from the window (mapped.h)
 // mmap to a fixed      the program's own from there on: held, never switched, never sampled
-// place, munmap        (a hole stays reserved: nobody else's mapping may come to lie in the window)
-// mremap               a copy at the new place, plain memory; the old one is a hole
+// place, munmap        what was served goes back to the window; of a block of malloc a hole stays, reserved:
+//                      nobody else's mapping may come to lie in the window
+// mremap               in place, or plain memory at the new place, to which pages are moved or copied; the old
+//                      one is unmapped
 //
 // Threads   Any. Before ready() these are the kernel's.
 #include <errno.h>
@@ -15,6 +18,7 @@
 #include <unistd.h>
 
 #include "allocator/preload/export.h"
+#include "allocator/preload/mapped.h"
 #include "allocator/preload/marks.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
@@ -26,6 +30,7 @@ namespace {
 
 constexpr unsigned lock_on_fault = 1;  // MLOCK_ONFAULT
 constexpr int lock_current = 1;        // MCL_CURRENT
+constexpr int lock_future = 2;         // MCL_FUTURE
 constexpr int fixed_noreplace = 0x100000;
 constexpr int dont_unmap = 4;  // MREMAP_DONTUNMAP
 
@@ -49,11 +54,27 @@ bool make_programs_own(const void* address, size_t bytes) {
   // The sampler has seen that it is held, before there is anything of the program's.
   lock_moves();
   unlock_moves();
-  const bool ok = change_marks(span, all_marks, own_mapping);
+  // What is free comes into use: the program had it, gave it back, and puts something there.
+  const bool ok = claim_free_pages(span) && change_marks(span, all_marks, own_mapping);
   if (ok) note_private(span);
   window.heap_lock.leave();
   if (!ok) errno = ENOMEM;
   return ok;
+}
+
+// The next pages in use in `span`; pages 0: there are none. False: the heap cannot be looked at.
+bool find_used(heap::PageSpan span, heap::PageSpan* found) {
+  if (!enter_heap_patiently()) return false;
+  const uint32_t end = span.first + span.pages;
+  *found = {};
+  for (uint32_t page = span.first; page < end && found->pages == 0; ++page) {
+    const uint32_t run = window.heap.used_run_with(page);
+    if (run == heap::no_page) continue;
+    const uint32_t run_end = run + window.heap.run(run).pages;
+    *found = {page, (run_end < end ? run_end : end) - page};
+  }
+  window.heap_lock.leave();
+  return true;
 }
 
 int reserve_hole(heap::PageSpan span) {
@@ -63,6 +84,27 @@ int reserve_hole(heap::PageSpan span) {
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == at
              ? 0
              : -1;
+}
+
+// Of a range that has mappings as well as blocks of malloc only the former were the program's to unmap: where
+// it unmapped a part before, a block may lie now. Free pages are nobody's.
+int unmap_window(heap::PageSpan span) {
+  if (any_served(span)) {
+    unmap_served(span);
+    return 0;
+  }
+  const uint32_t end = span.first + span.pages;
+  for (uint32_t page = span.first; page < end;) {
+    heap::PageSpan used;
+    if (!find_used({page, end - page}, &used)) {
+      errno = EAGAIN;
+      return -1;
+    }
+    if (used.pages == 0) break;
+    if (reserve_hole(used) != 0) return -1;
+    page = used.first + used.pages;
+  }
+  return 0;
 }
 
 // By the kernel's own copying, which says EFAULT where a page must not be read.
@@ -80,6 +122,31 @@ bool copy_pages(char* to, char* from, size_t bytes) {
     done += static_cast<size_t>(copied);
   }
   return true;
+}
+
+// Pages of private anonymous memory go to their new place as they are, with what other threads store meanwhile;
+// zeros are left. False: it has to be a copy.
+bool move_pages_to(char* to, char* from, size_t bytes) {
+  const heap::PageSpan span = pages_of_range(from, bytes);
+  if (window.front_key != 0 || span.first + span.pages > window.front_pages) return false;
+  const int saved = errno;
+  const bool moved =
+      terrace_raw_mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | dont_unmap, to) == to;
+  errno = saved;
+  return moved;
+}
+
+// What was moved and the zeros behind it become one mapping: the kernel's mremap takes no two.
+void* lengthen(char* at, size_t bytes, size_t new_bytes, bool fixed) {
+  if (new_bytes == bytes) return at;
+  terrace_raw_munmap(at + bytes, new_bytes - bytes);
+  void* const longer = terrace_raw_mremap(at, bytes, new_bytes, fixed ? 0 : MREMAP_MAYMOVE);
+  if (longer != MAP_FAILED) return longer;
+  // Another thread's mapping came in between, or there are two kinds of pages: two mappings, then.
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (fixed ? MAP_FIXED : fixed_noreplace);
+  return terrace_raw_mmap(at + bytes, new_bytes - bytes, PROT_READ | PROT_WRITE, flags, -1, 0) == at + bytes
+             ? at
+             : MAP_FAILED;
 }
 
 void* refuse(int number) {
@@ -100,16 +167,25 @@ void* remap(char* old_address, size_t old_bytes, size_t new_bytes, int flags, vo
     if (new_bytes < old_bytes && munmap(old_address + new_bytes, old_bytes - new_bytes) != 0) return MAP_FAILED;
     return old_address;
   }
+  if (!fixed && !keep && grow_served(old_address + old_bytes, new_bytes - old_bytes)) return old_address;
   if ((flags & MREMAP_MAYMOVE) == 0) return refuse(ENOMEM);  // something lies behind it always
   char* const wanted = fixed ? static_cast<char*>(new_address) : nullptr;
   if (fixed && wanted < old_address + old_bytes && old_address < wanted + new_bytes) return refuse(EINVAL);
-  void* made = mmap(wanted, new_bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | (fixed ? MAP_FIXED : 0), -1, 0);
+  // Plain memory, which the kernel moves from then on.
+  constexpr int plain_flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  void* made = fixed ? mmap(wanted, new_bytes, PROT_READ | PROT_WRITE, plain_flags | MAP_FIXED, -1, 0)
+                     : terrace_raw_mmap(nullptr, new_bytes, PROT_READ | PROT_WRITE, plain_flags, -1, 0);
   if (made == MAP_FAILED) return MAP_FAILED;
-  if (!copy_pages(static_cast<char*>(made), old_address, old_bytes < new_bytes ? old_bytes : new_bytes)) {
+  const size_t kept_bytes = old_bytes < new_bytes ? old_bytes : new_bytes;
+  const bool moved = move_pages_to(static_cast<char*>(made), old_address, kept_bytes);
+  if (!moved && !copy_pages(static_cast<char*>(made), old_address, kept_bytes)) {
     const int saved = errno;
     munmap(made, new_bytes);
     return refuse(saved);
+  }
+  if (moved) {
+    made = lengthen(static_cast<char*>(made), kept_bytes, new_bytes, fixed);
+    if (keep || made == MAP_FAILED) return made;
   }
   if (keep ? madvise(old_address, old_bytes, MADV_DONTNEED) != 0 : munmap(old_address, old_bytes) != 0)
     return MAP_FAILED;
@@ -119,6 +195,46 @@ void* remap(char* old_address, size_t old_bytes, size_t new_bytes, int flags, vo
 Marks marks_for(int protection, int key) {
   constexpr int plain = PROT_READ | PROT_WRITE;
   return protection == plain && key <= 0 ? Marks{0} : protection_marks(protection, key < 0 ? 0 : key);
+}
+
+// Files of a tmpfs that is mounted noexec cannot be made executable: what the program makes so becomes
+// anonymous memory of its own. Stores by other threads meanwhile may be lost.
+bool make_executable_kind(char* address, size_t bytes) {
+  const heap::PageSpan span = pages_of_range(address, bytes);
+  char* const at = window.address(span.first);
+  const size_t span_bytes = size_t{span.pages} * page_bytes;
+  constexpr int plain = PROT_READ | PROT_WRITE;
+  void* const made = terrace_raw_mmap(nullptr, span_bytes, plain, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (made == MAP_FAILED) return false;
+  if (copy_pages(static_cast<char*>(made), at, span_bytes) && make_programs_own(at, span_bytes) &&
+      terrace_raw_mremap(made, span_bytes, span_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at)
+    return true;
+  terrace_raw_munmap(made, span_bytes);
+  return false;
+}
+
+// `key`: -1 for mprotect.
+int protect(void* address, size_t bytes, int protection, int key) {
+  const auto by_kernel = [&] {
+    if (key < 0)
+      return next.mprotect != nullptr ? next.mprotect(address, bytes, protection)
+                                      : terrace_raw_mprotect(address, bytes, protection);
+    return static_cast<int>(terrace_raw_call(SYS_pkey_mprotect, reinterpret_cast<long>(address),
+                                             static_cast<long>(bytes), protection, key));
+  };
+  const bool ours = pages_of_range(address, bytes).pages > 0;
+  if (ours) hold_for_good(address, bytes);
+  int result = by_kernel();
+  if (!ours) return result;
+  const int saved = errno;
+  if (result != 0 && saved == EACCES && (protection & PROT_EXEC) != 0 &&
+      make_executable_kind(static_cast<char*>(address), bytes))
+    result = by_kernel();
+  if (result == 0)
+    change_marks_of(address, bytes, all_protection, marks_for(protection, key < 0 ? 0 : key));
+  else
+    errno = saved;
+  return result;
 }
 
 int lock(const void* address, size_t bytes, unsigned flags) {
@@ -142,6 +258,12 @@ using namespace terrace::preload;
 // ---- mappings
 
 TERRACE_EXPORT void* mmap(void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
+  if (is_servable(address, bytes, protection, flags, offset) && ready()) [[unlikely]] {
+    void* const served = serve_mapping(bytes);
+    // The start of a thread allocates. Whoever maps may be the next malloc, with its locks; here there is none.
+    if (large_from_always != 0 && start_is_due.load(std::memory_order_relaxed)) start_what_is_due();
+    if (served != nullptr) return served;
+  }
   const bool replaces = (flags & MAP_FIXED) != 0 && (flags & fixed_noreplace) != fixed_noreplace;
   if (replaces && is_aligned(address) && bytes > 0 && pages_of_range(address, bytes).pages > 0 &&
       !make_programs_own(address, bytes))
@@ -169,7 +291,7 @@ TERRACE_EXPORT int munmap(void* address, size_t bytes) {
     errno = EINVAL;
     return -1;
   }
-  if (reserve_hole(span) != 0 || pass(from, window.address(span.first)) != 0) return -1;
+  if (unmap_window(span) != 0 || pass(from, window.address(span.first)) != 0) return -1;
   return pass(window.address(span.first + span.pages), from + whole_pages(bytes));
 }
 
@@ -200,21 +322,11 @@ TERRACE_EXPORT int remap_file_pages(void* address, size_t bytes, int protection,
 // ---- protections
 
 TERRACE_EXPORT int mprotect(void* address, size_t bytes, int protection) noexcept {
-  const bool ours = pages_of_range(address, bytes).pages > 0;
-  if (ours) hold_for_good(address, bytes);
-  const int result = next.mprotect != nullptr ? next.mprotect(address, bytes, protection)
-                                              : terrace_raw_mprotect(address, bytes, protection);
-  if (ours && result == 0) change_marks_of(address, bytes, all_protection, marks_for(protection, 0));
-  return result;
+  return protect(address, bytes, protection, -1);
 }
 
 TERRACE_EXPORT int pkey_mprotect(void* address, size_t bytes, int protection, int key) noexcept {
-  const bool ours = pages_of_range(address, bytes).pages > 0;
-  if (ours) hold_for_good(address, bytes);
-  const auto result = static_cast<int>(terrace_raw_call(SYS_pkey_mprotect, reinterpret_cast<long>(address),
-                                                        static_cast<long>(bytes), protection, key));
-  if (ours && result == 0) change_marks_of(address, bytes, all_protection, marks_for(protection, key));
-  return result;
+  return protect(address, bytes, protection, key);
 }
 
 // ---- locks
@@ -236,6 +348,7 @@ TERRACE_EXPORT int munlock(const void* address, size_t bytes) noexcept {
 
 TERRACE_EXPORT int mlockall(int flags) noexcept {
   end_migration("the program locks its memory (mlockall)");
+  if ((flags & lock_future) != 0) stop_serving_mappings();
   const auto result = static_cast<int>(terrace_raw_call(SYS_mlockall, flags));
   if (result == 0 && (flags & lock_current) != 0) lock_switched(true);
   return result;

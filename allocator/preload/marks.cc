@@ -73,7 +73,7 @@ heap::PageSpan pages_of_range(const void* address, size_t bytes) {
 }
 
 bool enter_heap_patiently() {
-  for (int i = 0; i < patience_yields; ++i) {
+  for (int i = 0; i < patience_yields && !window.abandoned; ++i) {
     if (window.heap_lock.enter()) return true;
     ::sched_yield();
   }
@@ -151,11 +151,15 @@ void lift_protection(heap::PageSpan span) {
   });
 }
 
-void clean_marks(heap::PageSpan span, bool detached) {
-  for_each_marked(span, [detached](heap::PageSpan part, Marks marks, bool shared_mapped) {
+bool clean_marks(heap::PageSpan span, bool detached) {
+  bool ok = true;
+  for_each_marked(span, [detached, &ok](heap::PageSpan part, Marks marks, bool shared_mapped) {
     if (marks == 0) return;
     if ((marks & own_mapping) != 0 || ((marks & not_inherited) != 0 && detached && shared_mapped)) {
-      if (!map_plain(part, PROT_READ | PROT_WRITE)) fatal("free: the program's mapping cannot be replaced");
+      if (!map_plain(part, PROT_READ | PROT_WRITE)) {
+        ok = false;
+        return;
+      }
       note_private(part);
     } else {
       if ((marks & is_protected) != 0) protect(part, PROT_READ | PROT_WRITE, 0);
@@ -169,9 +173,10 @@ void clean_marks(heap::PageSpan span, bool detached) {
     }
     change_marks(part, all_marks, 0);
   });
+  return ok;
 }
 
-void apply_marks_in_child() {
+void apply_marks_in_child(bool by_records) {
   if (!any_marks.load(std::memory_order_relaxed) || marked_first >= marked_end) return;
   const auto apply = [](heap::PageSpan run) {
     const uint32_t first = run.first > marked_first ? run.first : marked_first;
@@ -192,8 +197,15 @@ void apply_marks_in_child() {
       }
     });
   };
-  for_each_used_run({0, window.ddr_pages}, apply);
-  for (uint32_t i = 0; i < window.segment_count; ++i) for_each_used_run(window.segments[i].span, apply);
+  // Free pages have no marks.
+  const auto apply_to_part = [&](heap::PageSpan part) {
+    if (by_records)
+      for_each_used_run(part, apply);
+    else
+      apply(part);
+  };
+  apply_to_part({0, window.ddr_pages});
+  for (uint32_t i = 0; i < window.segment_count; ++i) apply_to_part(window.segments[i].span);
   change_marks({marked_first, marked_end - marked_first}, locked | locks_on_fault, 0);
 }
 

@@ -78,10 +78,11 @@ void make_marks_good(heap::PageSpan span);
 void lock_switched(bool locks);
 // For an access by this library: readable and writable for now; make_marks_good() ends it.
 void lift_protection(heap::PageSpan span);
-// The pages are freed: ordinary memory again, with any contents.
-void clean_marks(heap::PageSpan span, bool detached);
-// In a fork's child, which has one thread.
-void apply_marks_in_child();
+// The pages are freed: ordinary memory again, with any contents. False: the kernel does not replace a mapping
+// of the program's (too many of them): the pages must stay in use.
+bool clean_marks(heap::PageSpan span, bool detached);
+// In a fork's child, which has one thread. `by_records`: the heap's records can be read.
+void apply_marks_in_child(bool by_records);
 
 // fork.cc. Pages that are shared-mapped become private, as for a fork. Takes the locks. False: no descriptor,
 // or a fork is under way.

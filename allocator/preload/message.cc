@@ -37,7 +37,7 @@ class Line {
   size_t length_ = 0;
 };
 
-void print(const char* text, std::span<const uint64_t> numbers) {
+void print(const char* text, std::span<const uint64_t> numbers, const char* word = nullptr) {
   Line line;
   line.add("terrace: ");
   line.add(program_invocation_short_name != nullptr ? program_invocation_short_name : "program");
@@ -48,6 +48,9 @@ void print(const char* text, std::span<const uint64_t> numbers) {
     if (text[0] == '%' && text[1] == 'u' && !numbers.empty()) {
       line.add(numbers.front());
       numbers = numbers.subspan(1);
+      ++text;
+    } else if (text[0] == '%' && text[1] == 's' && word != nullptr) {
+      line.add(word);
       ++text;
     } else {
       const char one[2] = {*text, 0};
@@ -63,13 +66,25 @@ void remember_stderr() {
   stderr_known = ::fstat(STDERR_FILENO, &stderr_at_start) == 0;
 }
 
-void say_numbers(const char* text, std::span<const uint64_t> numbers) {
+namespace {
+
+void say_all(const char* text, std::span<const uint64_t> numbers, const char* word) {
   int saved = errno;
   struct stat now;
   if (stderr_known && ::fstat(STDERR_FILENO, &now) == 0 && now.st_dev == stderr_at_start.st_dev &&
       now.st_ino == stderr_at_start.st_ino)
-    print(text, numbers);
+    print(text, numbers, word);
   errno = saved;
+}
+
+}  // namespace
+
+void say_numbers(const char* text, std::span<const uint64_t> numbers) {
+  say_all(text, numbers, nullptr);
+}
+
+void say(const char* text, const char* word) {
+  say_all(text, {}, word);
 }
 
 void say(const char* text, uint64_t number) {

@@ -12,8 +12,9 @@ namespace terrace::preload {
 // a daemon that closed it may have a data file there.
 void remember_stderr();
 
-// "terrace: <name>[pid]: <text>", cut at 400 bytes. `%u` in `text` stands for `number`.
+// "terrace: <name>[pid]: <text>", cut at 400 bytes. `%u` in `text` stands for `number`, `%s` for `word`.
 void say(const char* text, uint64_t number = 0);
+void say(const char* text, const char* word);
 // One number for each `%u`, in their order.
 void say_numbers(const char* text, std::span<const uint64_t> numbers);
 

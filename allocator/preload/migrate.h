@@ -47,6 +47,8 @@ void end_hold(const void* address, size_t bytes, Held held);
 void hold_for_good(const void* address, size_t bytes);
 // The same, for pages that may be read after this process's end: by a device, through a pipe.
 void lend_for_good(const void* address, size_t bytes);
+// Nothing moves whose pages the kernel does not prove to be unpinned (Mover::prove_moves).
+bool moves_are_proved();
 bool holds_nothing();  // test seam: what is lost without this protection
 // As often held as let go, by the program itself; heap_lock is not held. False: not memory that moves.
 bool hold_counted(const void* address, size_t bytes);

@@ -59,6 +59,7 @@ extern Shared shared;
 // leases.cc; the engine's thread. return_leases(): with heap_lock and the range's lock, empty_leases(): with
 // neither.
 void return_leases();
+bool has_left(uint32_t index);  // the segment's lease is given back, its addresses are in use
 void empty_leases();
 
 inline constexpr char engine_thread_name[] = "terrace-tier";

@@ -55,8 +55,9 @@ void count_pages(uint32_t first, uint32_t pages, bool comes) {
   }
 }
 
-void count_extent(ProcessStatistics& to, uint64_t more_pages) {
-  add(to.extent_bytes, more_pages * page_bytes);
+// What is no block: counted by its bytes alone.
+void count_extent(ProcessStatistics& to, Owner owner, uint64_t more_pages) {
+  add(owner == Owner::mapping ? to.mapped_bytes : to.extent_bytes, more_pages * page_bytes);
 }
 
 uint64_t free_bytes(uint8_t arena) {
@@ -107,7 +108,7 @@ void note_came(uint32_t first, uint32_t pages, Owner owner) {
     add(one.bytes, uint64_t{pages} * page_bytes);
     add(one.allocations, 1);
   } else {
-    count_extent(*mine, pages);
+    count_extent(*mine, owner, pages);
   }
   if (times_asked() != heap_answered) [[unlikely]]
     answer_heap();
@@ -122,7 +123,7 @@ void note_goes(uint32_t first, uint32_t pages) {
     add(one.bytes, 0 - uint64_t{pages} * page_bytes);
     add(one.frees, 1);
   } else {
-    count_extent(*mine, 0 - uint64_t{pages});
+    count_extent(*mine, owner_of(first), 0 - uint64_t{pages});
   }
 }
 
@@ -131,7 +132,7 @@ void note_resized(uint32_t first, uint32_t before, uint32_t now) {
   if (now < before && window.tiered) count_pages(first + now, before - now, false);
   ProcessStatistics* const mine = page.load(std::memory_order_relaxed);
   if (mine == nullptr) return;
-  if (owner_of(first) != Owner::program) return count_extent(*mine, uint64_t{now} - before);
+  if (owner_of(first) != Owner::program) return count_extent(*mine, owner_of(first), uint64_t{now} - before);
   supply::LargeClass& was = mine->large[class_of(before)];
   supply::LargeClass& is = mine->large[class_of(now)];
   add(was.bytes, 0 - uint64_t{before} * page_bytes);
@@ -142,12 +143,20 @@ void note_resized(uint32_t first, uint32_t before, uint32_t now) {
   add(is.frees, ~uint64_t{0});
 }
 
+void note_taken_again(uint32_t of_class, uint32_t times) {
+  count(&supply::Slot::allocations_ddr, times);
+  ProcessStatistics* const mine = page.load(std::memory_order_relaxed);
+  if (mine == nullptr) return;
+  add(mine->large[of_class].allocations, times);
+  add(mine->large[of_class].frees, times);
+}
+
 void count_inherited() {
   ProcessStatistics* const mine = page.load(std::memory_order_relaxed);
   if (mine == nullptr) return;
   const auto inherit = [&](heap::PageSpan run, heap::RunRecord& record) {
     if (record.state != heap::RunState::used) return;
-    if (owner_of(run.first) != Owner::program) return count_extent(*mine, run.pages);
+    if (owner_of(run.first) != Owner::program) return count_extent(*mine, owner_of(run.first), run.pages);
     supply::LargeClass& one = mine->large[class_of(run.pages)];
     add(one.bytes, uint64_t{run.pages} * page_bytes);
     add(one.frees, ~uint64_t{0});

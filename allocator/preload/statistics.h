@@ -14,7 +14,7 @@
 namespace terrace::preload::statistics {
 
 // Whose a run of pages in use is: kept in RunRecord::right.
-enum class Owner : uint32_t { program = 0, small_allocator = 1 };
+enum class Owner : uint32_t { program = 0, small_allocator = 1, mapping = 2 };
 
 // This process's page, in which it writes from attach() on; nullptr: it has none. Any thread.
 extern std::atomic<supply::ProcessStatistics*> page;
@@ -32,6 +32,8 @@ void attach();
 void note_came(uint32_t first, uint32_t pages, Owner owner);
 void note_goes(uint32_t first, uint32_t pages);
 void note_resized(uint32_t first, uint32_t before, uint32_t now);
+// Runs of class i (process_statistics.h) were freed and taken again, so many times, without any of the above.
+void note_taken_again(uint32_t of_class, uint32_t times);
 // In a fork's child, in its own page: the runs that it has inherited.
 void count_inherited();
 

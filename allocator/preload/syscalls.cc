@@ -13,9 +13,11 @@
 
 #include "allocator/preload/busy.h"
 #include "allocator/preload/export.h"
+#include "allocator/preload/filters.h"
 #include "allocator/preload/fork.h"
 #include "allocator/preload/futexes.h"
 #include "allocator/preload/link.h"
+#include "allocator/preload/mapped.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/raw_calls.h"
@@ -29,7 +31,8 @@ namespace {
 
 constexpr long futex_wait_number = 455, futex_requeue_number = 456;  // Linux 6.7
 
-// The program filters its system calls: that may kill for what the engine's thread does, or for a socket.
+// The program filters its system calls: that may kill for what the engine's thread does, or for a socket. From
+// the first filter on nothing is looked at any more, since that may kill too.
 void before_filter() {
   quit_engine("the program filters its system calls");
   forbid_links();
@@ -80,9 +83,13 @@ bool answer(long number, long a, long b, long c, long d, long e, long* result) {
 void look(long number, long a, long b, long c, long e) {
   switch (number) {
     case SYS_io_uring_setup: return ring_made();
+    // Its owner expects faults and holes, which files' pages do not have.
+    case SYS_userfaultfd: return stop_serving_mappings();
     case SYS_io_submit: return hold_requests_for_good(b, static_cast<struct iocb**>(pointer(c)));
-    // A filter for all threads may kill for what the engine's thread does.
-    case SYS_seccomp: return before_filter();
+    case SYS_seccomp:
+      if (!links_forbidden() && can_confine(static_cast<unsigned>(a), static_cast<unsigned>(b), pointer(c)))
+        before_filter();
+      return;
     case SYS_futex:
       if ((b & FUTEX_PRIVATE_FLAG) != 0) return;
       pin_futex(pointer(a), sizeof(uint32_t));
@@ -134,15 +141,14 @@ constexpr size_t watched_words = 8;
 struct WatchedNumbers {
   uint64_t words[watched_words] = {};
   constexpr WatchedNumbers() {
-    for (long number : {long{SYS_read},     long{SYS_write},          long{SYS_pread64},
-                        long{SYS_pwrite64}, long{SYS_mprotect},       long{SYS_pkey_mprotect},
-                        long{SYS_munmap},   long{SYS_mremap},         long{SYS_madvise},
-                        long{SYS_mlock},    long{SYS_mlock2},         long{SYS_munlock},
-                        long{SYS_mlockall}, long{SYS_munlockall},     long{SYS_remap_file_pages},
-                        long{SYS_vmsplice}, long{SYS_fork},           long{SYS_clone},
-                        long{SYS_clone3},   long{SYS_io_uring_setup}, long{SYS_io_submit},
-                        long{SYS_seccomp},  long{SYS_futex},          long{SYS_futex_waitv},
-                        futex_wait_number,  futex_requeue_number})
+    for (long number :
+         {long{SYS_read},        long{SYS_write},         long{SYS_pread64},          long{SYS_pwrite64},
+          long{SYS_mprotect},    long{SYS_pkey_mprotect}, long{SYS_munmap},           long{SYS_mremap},
+          long{SYS_madvise},     long{SYS_mlock},         long{SYS_mlock2},           long{SYS_munlock},
+          long{SYS_mlockall},    long{SYS_munlockall},    long{SYS_remap_file_pages}, long{SYS_vmsplice},
+          long{SYS_fork},        long{SYS_clone},         long{SYS_clone3},           long{SYS_io_uring_setup},
+          long{SYS_io_submit},   long{SYS_userfaultfd},   long{SYS_seccomp},          long{SYS_futex},
+          long{SYS_futex_waitv}, futex_wait_number,       futex_requeue_number})
       words[number / 64] |= uint64_t{1} << number % 64;
   }
 };
@@ -233,7 +239,9 @@ TERRACE_EXPORT int prctl(int option, ...) {
   long arguments[4];
   for (long& argument : arguments) argument = va_arg(list, long);
   va_end(list);
-  if (option == PR_SET_SECCOMP) before_filter();
+  if (option == PR_SET_SECCOMP && ready() && !links_forbidden() &&
+      can_confine_by_prctl(static_cast<unsigned long>(arguments[0]), pointer(arguments[1])))
+    before_filter();
   return static_cast<int>(
       terrace_raw_call(SYS_prctl, option, arguments[0], arguments[1], arguments[2], arguments[3]));
 }

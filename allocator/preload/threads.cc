@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -39,6 +40,13 @@ bool is_programs(int tasks, const char* id) {
                        memcmp(name, engine_thread_name, engines_bytes - 1) != 0);
 }
 
+// The kernel ends a listing early where it meets a thread that has just ended, and the threads behind that one
+// are missing. Its own count of threads is two less than the directory's links.
+bool has_more_threads_than(int tasks, uint64_t listed) {
+  struct stat about;
+  return ::fstat(tasks, &about) != 0 || about.st_nlink > listed + 2;
+}
+
 }  // namespace
 
 bool engine_is_opening() {
@@ -52,15 +60,20 @@ bool has_one_thread_but_the_engines() {
   if (tasks < 0) return false;
   alignas(DirectoryEntry) char entries[1024];
   int programs = 0;
+  uint64_t listed = 0;
   long bytes = 0;
   while (programs < 2 && (bytes = ::syscall(SYS_getdents64, tasks, entries, sizeof(entries))) > 0)
     for (long at = 0; at < bytes && programs < 2;) {
       const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
-      if (entry->name[0] != '.' && is_programs(tasks, entry->name)) ++programs;
+      if (entry->name[0] != '.') {
+        ++listed;
+        if (is_programs(tasks, entry->name)) ++programs;
+      }
       at += entry->bytes;
     }
+  const bool one = bytes >= 0 && programs == 1 && !has_more_threads_than(tasks, listed);
   close_raw(tasks);
-  return bytes >= 0 && programs == 1;
+  return one;
 }
 
 }  // namespace terrace::preload::migration

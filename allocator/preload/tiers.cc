@@ -10,6 +10,7 @@
 #include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
+#include "allocator/preload/run_cache.h"
 #include "allocator/preload/window.h"
 
 namespace terrace::preload {
@@ -224,8 +225,9 @@ void free_locked(uint32_t page, bool clean) {
   const heap::RunRecord record = window.heap.run(page);
   heap::PageSpan run{page, record.pages};
   size_t bytes = size_t{run.pages} * page_bytes;
+  // What cannot be cleaned stays in use, by nobody.
   if (any_marks.load(std::memory_order_relaxed)) [[unlikely]]
-    clean_marks(run, !is_shared(record.arena) && record.arena != ddr_arena);
+    if (!clean_marks(run, !is_shared(record.arena) && record.arena != ddr_arena)) return;
   if (clean)
     window.heap.set_dirty(run, false);
   else if (record.arena == ddr_arena && !window.tiered)
@@ -262,23 +264,41 @@ void free_span_locked(heap::PageSpan span, bool clean) {
   }
 }
 
-// Gives the pages of a block that is being freed back to the kernel, if that pays. True: they read as zeros
-// now. Before the lock is taken: the block is still its owner's, nobody reads it any more, and a fork that
-// runs meanwhile copies either state.
-bool give_pages_back(uint32_t page) {
-  const heap::RunRecord& record = window.heap.run(page);
+// Frees what threads have kept for themselves. heap_lock is held. True: there was something.
+bool empty_shelves() {
+  bool any = false;
+  for (uint32_t page = take_any_kept_run(); page != heap::no_page; page = take_any_kept_run()) {
+    if (forget_block != nullptr) forget_block(page);
+    free_locked(page, false);
+    any = true;
+  }
+  return any;
+}
+
+// What has waited for the heap's lock. It is held.
+void catch_up() {
+  free_deferred();
+  if (!must_empty_shelves()) return;
+  empty_shelves();
+  emptied_for_statistics();
+}
+
+// Gives pages of the run at `run` that are being freed back to the kernel, if that pays. True: they read as
+// zeros now. Before the lock is taken: they are still their owner's, nobody reads them any more, and a fork
+// that runs meanwhile copies either state.
+bool give_pages_back(uint32_t run, heap::PageSpan span) {
   // A fork may be moving the run from shared to detached: either answer is right, shared does nothing.
-  uint8_t arena = __atomic_load_n(&record.arena, __ATOMIC_RELAXED);
-  char* at = window.address(page);
-  size_t bytes = size_t{record.pages} * page_bytes;
+  uint8_t arena = __atomic_load_n(&window.heap.run(run).arena, __ATOMIC_RELAXED);
+  char* at = window.address(span.first);
+  size_t bytes = size_t{span.pages} * page_bytes;
   if (arena == ddr_arena) {
-    if (window.tiered || record.pages < purge_now_pages) return false;
+    if (window.tiered || span.pages < purge_now_pages) return false;
     // A look without the lock: a wrong number costs a system call, or leaves the work to purge().
     const uint64_t kept = __atomic_load_n(&window.free_dirty_pages, __ATOMIC_RELAXED);
-    return kept + record.pages > kept_pages.max() && next.madvise(at, bytes, MADV_DONTNEED) == 0;
+    return kept + span.pages > kept_pages.max() && next.madvise(at, bytes, MADV_DONTNEED) == 0;
   }
   // Leased pages stay: punching them would give up the space that the lease has reserved.
-  if (is_shared(arena) || record.pages < replace_pages) return false;
+  if (is_shared(arena) || span.pages < replace_pages) return false;
   if (window.tiered) {
     // The mapping stays what it is: parts of it may be folded, or will be. Held: a granule that is being folded
     // would lose its write-protection.
@@ -317,6 +337,14 @@ void uncharge(size_t bytes) {
   std::atomic_ref<uint64_t>(window.control->ddr_used).fetch_sub(bytes, std::memory_order_relaxed);
 }
 
+// What the process ends with is what it did not free. Other threads may go on.
+__attribute__((destructor)) void end_with_empty_shelves() {
+  keep_no_runs();
+  if (!is_armed() || !window.heap_lock.enter()) return;
+  empty_shelves();
+  window.heap_lock.leave();
+}
+
 uint64_t kept_ddr_pages_max() {
   return kept_pages.max();
 }
@@ -334,8 +362,9 @@ Found find(const Wish& wish, bool at_once, Taken* taken) {
   bool found = false;
   for (bool again = true; again;) {
     if (!window.heap_lock.enter()) return Found::forking;
-    free_deferred();
-    found = take_in_budget(wish.pages, wish.align_pages, taken);
+    catch_up();
+    found = take_in_budget(wish.pages, wish.align_pages, taken) ||
+            (empty_shelves() && take_in_budget(wish.pages, wish.align_pages, taken));
     window.heap_lock.leave();
     // Promotions may have left CXL memory behind that could stand in for the reserve's.
     again = !found && !at_once && again_after_settling(wish.pages, wish.align_pages);
@@ -345,7 +374,10 @@ Found find(const Wish& wish, bool at_once, Taken* taken) {
   // Again: another thread may have brought a segment while this one waited.
   for (int round = 0; !found && round < 2; ++round) {
     if (round == 1 && !add_segment(wish.bytes, wish.alignment, at_once)) break;
-    if (!window.heap_lock.enter()) fatal("heap lock refused outside a fork");
+    if (!window.heap_lock.enter()) {  // a fork in a signal handler that has interrupted the heap
+      window.supply_lock.leave();
+      return Found::forking;
+    }
     found = take_in_budget(wish.pages, wish.align_pages, taken);
     window.heap_lock.leave();
   }
@@ -420,6 +452,8 @@ void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal
                      statistics::Owner owner) {
   *refusal = Refusal::use_next;
   if (!is_armed() && !arm()) return nullptr;
+  if (alignment <= page_bytes && owner == statistics::Owner::program)
+    if (void* kept = take_kept_run(bytes); kept != nullptr) return zero ? memset(kept, 0, bytes) : kept;
   const size_t window_bytes = size_t{window.total_pages} * page_bytes;
   const bool fits = bytes <= window_bytes && alignment <= window_bytes;
   Wish wish{bytes, alignment, 0, 1};
@@ -450,7 +484,8 @@ void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal
   return nullptr;
 }
 
-void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* zero, bool* forking) {
+void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* zero, bool* forking,
+                       statistics::Owner owner) {
   *forking = false;
   const size_t window_bytes = size_t{window.total_pages} * page_bytes;
   if (!is_armed() || bytes > window_bytes || alignment > window_bytes) return nullptr;
@@ -463,9 +498,10 @@ void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* 
   const uint32_t pages = pages_for(bytes);
   const uint32_t align_pages = alignment > page_bytes ? static_cast<uint32_t>(alignment / page_bytes) : 1;
   Taken taken;
-  taken.owner = statistics::Owner::small_allocator;
-  const bool found =
-      take_in_budget(pages, align_pages, &taken) || (detached_too && take_detached(pages, align_pages, &taken));
+  taken.owner = owner;
+  const bool found = take_in_budget(pages, align_pages, &taken) ||
+                     (empty_shelves() && take_in_budget(pages, align_pages, &taken)) ||
+                     (detached_too && take_detached(pages, align_pages, &taken));
   window.heap_lock.leave();
   if (!found) return nullptr;
   const bool wanted = *zero;
@@ -477,7 +513,7 @@ void free_span(void* at, size_t bytes, bool clean) {
   const uint32_t pages = pages_for(bytes);
   if (window.heap_lock.enter()) {
     free_span_locked({window.page_of(at), pages}, clean);
-    free_deferred();
+    catch_up();
     window.heap_lock.leave();
     return;
   }
@@ -488,6 +524,38 @@ void free_span(void* at, size_t bytes, bool clean) {
   }
 }
 
+bool free_mapped(heap::PageSpan span) {
+  // The pages' own run does not change before they are freed.
+  const uint32_t run = window.heap.used_run_with(span.first);
+  if (run == heap::no_page) fatal("munmap: pages of a mapping that are not in use");
+  const bool inside = run + window.heap.run(run).pages >= span.first + span.pages;
+  const bool clean = inside && give_pages_back(run, span);
+  if (!window.heap_lock.enter()) return false;
+  free_span_locked(span, clean);
+  catch_up();
+  window.heap_lock.leave();
+  return true;
+}
+
+bool claim_part(uint32_t run, heap::PageSpan part) {
+  const uint8_t arena = window.heap.run(run).arena;
+  if (arena == address_arena || arena == reserve_arena) {
+    window.heap.take_part(run, part, window.generation);
+    window.heap.run(part.first).right = static_cast<uint32_t>(statistics::Owner::mapping);
+    return false;
+  }
+  if (arena == ddr_arena && !window.tiered) {
+    charge_anyway(size_t{part.pages} * page_bytes);
+    window.free_dirty_pages -= window.heap.count_dirty(part);
+  }
+  window.heap.take_part(run, part, window.generation);
+  window.heap.set_dirty(part, true);
+  window.heap.run(part.first).right = static_cast<uint32_t>(statistics::Owner::mapping);
+  statistics::note_came(part.first, part.pages, statistics::Owner::mapping);
+  count_live(arena, static_cast<int64_t>(size_t{part.pages} * page_bytes));
+  return true;
+}
+
 bool are_whole_runs(const void* at, size_t bytes) {
   uint32_t page = window.page_of(at);
   const uint32_t end = page + static_cast<uint32_t>(bytes / page_bytes);
@@ -495,17 +563,25 @@ bool are_whole_runs(const void* at, size_t bytes) {
   return page == end;
 }
 
+void free_kept_runs() {
+  if (!is_armed() || !window.heap_lock.enter()) return;
+  empty_shelves();
+  window.heap_lock.leave();
+}
+
 bool begins_run(const void* at) {
   return window.heap.is_used(window.page_of(at));
 }
 
 void free_large(void* pointer) {
-  int saved = errno;
-  uint32_t page = checked_page(pointer, "free(): invalid pointer");
-  bool clean = give_pages_back(page);
+  uint32_t page = keep_run(checked_page(pointer, "free(): invalid pointer"));
+  if (page == heap::no_page) return;
+  const int saved = errno;
+  if (forget_block != nullptr) forget_block(page);
+  bool clean = give_pages_back(page, {page, window.heap.run(page).pages});
   if (window.heap_lock.enter()) {
     free_locked(page, clean);
-    free_deferred();
+    catch_up();
     window.heap_lock.leave();
   } else {
     // Treiber stack, push only; free_deferred() takes it whole, so no node can come back in between.
@@ -553,7 +629,10 @@ bool resize_large(void* pointer, size_t bytes) {
   if (now < had) {
     heap::PageSpan tail{page + pages, before.pages - pages};
     if (any_marks.load(std::memory_order_relaxed)) [[unlikely]]
-      clean_marks(tail, !is_shared(before.arena) && before.arena != ddr_arena);
+      if (!clean_marks(tail, !is_shared(before.arena) && before.arena != ddr_arena)) {
+        window.heap_lock.leave();
+        return true;  // it keeps its pages
+      }
     if (ddr) window.free_dirty_pages += tail.pages;
     done = window.heap.resize(page, pages);
     if (ddr && before.tag == window.generation) uncharge(had - now);
@@ -587,6 +666,7 @@ size_t usable_large(const void* pointer) {
 bool trim_large() {
   if (!is_armed() || !window.heap_lock.enter()) return false;
   free_deferred();
+  empty_shelves();
   bool any = false;
   bool soon = false;  // the engine's thread has to do it
   if (window.tiered) {

@@ -21,10 +21,17 @@ void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal
                      statistics::Owner owner = statistics::Owner::program);
 
 // Of what is there, at once: no word with the supervisor, no wait but for the heap's lock. For callers that
-// hold locks which others need to go on; in the statistics it is the small allocator's. `*zero`: as above; set
-// where the memory reads as zeros. nullptr:
+// hold locks which others need to go on. `*zero`: as above; set where the memory reads as zeros. nullptr:
 // `*forking` says that a fork was in the way.
-void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* zero, bool* forking);
+void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* zero, bool* forking,
+                       statistics::Owner owner = statistics::Owner::small_allocator);
+
+// For mapped.cc. Frees pages in use: a part of a run, or several. False: a fork is under way, nothing was
+// freed.
+bool free_mapped(heap::PageSpan span);
+// heap_lock is held: `part` of the free run at `run` is in use from now on, as a mapping, charged also beyond
+// the budget. False: of addresses behind which there is no memory.
+bool claim_part(uint32_t run, heap::PageSpan part);
 
 // Frees [at, at + bytes) of runs in use, whole pages: a part of one, or several. `clean`: they read as zeros.
 void free_span(void* at, size_t bytes, bool clean);
@@ -34,10 +41,17 @@ bool are_whole_runs(const void* at, size_t bytes);
 // behind it.
 bool begins_run(const void* at);
 
+// Frees what is kept for the next requests (run_cache.h), for numbers that count blocks.
+void free_kept_runs();
+
 // Each library's own: gives the window what an allocator of small blocks on top of it does not use; nullptr
 // where there is none. Called before a request is refused, with no lock held. False: it could not look.
 enum class Reclaim : uint8_t { whole_runs, every_page };
 extern bool (*const reclaim_small)(Reclaim how);
+
+// Each library's own: the block that begins at `page` goes back to the heap; nullptr where nobody wants to
+// know. Before its pages can be anybody else's.
+extern void (*const forget_block)(uint32_t page);
 
 // The following take pointers for which in_window() holds; any that is not the start of a block ends the
 // process, as glibc's free does.

@@ -120,6 +120,11 @@ struct Window {
   std::atomic<uint32_t> deferred{0};  // freed while a fork was under way: page + 1, linked by RunRecord::left
   std::atomic<FreedSpan*> deferred_spans{nullptr};
   std::atomic<uint64_t> during_fork{0};  // allocations then
+  // A fork in the middle of a change made pages private that the records call shared: nothing moves any more.
+  bool private_for_good = false;
+  // This process was forked in the middle of a change to what is above: what is in use stays usable, and
+  // nothing here changes any more. Both locks refuse.
+  bool abandoned = false;
   std::atomic<bool> supply_gone{false};  // the supervisor cannot be reached any more: plain malloc from here on
 
   char* address(uint32_t page) const { return base + size_t{page} * page_bytes; }

@@ -109,23 +109,7 @@ Result<std::unique_ptr<Broker>> Broker::start(Session& session, BrokerOptions op
   broker->control_->on_end(
       [self](const Slot& slot, const ProcessStatistics& page) { self->note_end(slot, page); });
   broker->control_->ask_for_statistics();
-  session.on_notice([self](const LeaseNotice& notice) {
-    std::string who;
-    {
-      std::lock_guard lock(self->mutex_);
-      for (const Segment& segment : self->segments_)
-        if (segment.lease->id() == notice.lease)
-          who = segment.owner_name + "[" + std::to_string(segment.owner) + "]: lease " +
-                std::to_string(notice.lease.value) + (segment.label.empty() ? "" : " (" + segment.label + ")");
-    }
-    if (who.empty()) return;  // given back already
-    std::string why = notice.reason.empty() ? "" : ": " + notice.reason;
-    if (notice.state == LeaseState::revoking)
-      self->warn(who + " is being taken back in " + format_duration(notice.grace_ns) + why +
-                 "; a program that still uses it then gets SIGBUS");
-    else if (notice.state == LeaseState::lost)
-      self->warn(who + " is lost" + why + "; the program gets SIGBUS where it touches that memory");
-  });
+  session.on_notice([self](const LeaseNotice& notice) { self->on_notice(notice); });
   try {
     broker->accept_thread_ = std::thread([self] { self->accept_loop(); });
     broker->watch_thread_ = std::thread([self] { self->watch_loop(); });
@@ -133,6 +117,35 @@ Result<std::unique_ptr<Broker>> Broker::start(Session& session, BrokerOptions op
     return os_error(failed.code().value(), "Broker::start", "cannot start a thread (ulimit -u?)");
   }
   return broker;
+}
+
+// A lease that is taken back is left by whoever can move: its bytes go to DDR or other leases of the process.
+void Broker::on_notice(const LeaseNotice& notice) {
+  const bool revoked = notice.state == LeaseState::revoking;
+  const uint64_t spare = revoked && options_.spare_bytes ? options_.spare_bytes() : 0;
+  std::string who;
+  bool leaves = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (Segment& segment : segments_) {
+      if (segment.lease->id() != notice.lease) continue;
+      who = segment.owner_name + "[" + std::to_string(segment.owner) + "]: lease " +
+            std::to_string(notice.lease.value) + (segment.label.empty() ? "" : " (" + segment.label + ")");
+      if (revoked) segment.leaving = leaves = control_->ask_to_leave(segment.owner, segment.index, spare);
+    }
+  }
+  if (who.empty()) return;  // given back already
+  const std::string why = notice.reason.empty() ? "" : ": " + notice.reason;
+  if (leaves)
+    warn(who + " is being taken back in " + format_duration(notice.grace_ns) + why +
+         "; what lies in it moves to DDR, also beyond the budget, and to other leases now");
+  else if (revoked)
+    warn(who + " is being taken back in " + format_duration(notice.grace_ns) + why +
+         "; memory of this process does not move ('terrace top --processes' says why): if it still uses the "
+         "lease "
+         "then it gets SIGBUS");
+  else if (notice.state == LeaseState::lost)
+    warn(who + " is lost" + why + "; the program gets SIGBUS where it touches that memory");
 }
 
 Status Broker::listen() {
@@ -314,7 +327,9 @@ void Broker::grant(Connection& connection, const Request& request, pid_t peer, R
   auto granted =
       grant_lease(peer, round_up(request.bytes, limits::granule_bytes), request.at_once != 0, &label);
   if (!granted.ok()) {
-    bool full = granted.error().code == ErrorCode::capacity_exhausted;
+    // A quota that is used up is as a pool that is full: other leases of the tenant may end.
+    bool full = granted.error().code == ErrorCode::capacity_exhausted ||
+                granted.error().code == ErrorCode::limit_exceeded;
     reply->status = static_cast<uint16_t>(full ? ReplyStatus::exhausted : ReplyStatus::unavailable);
     // Once in an outage, not for each request.
     if (!full && granted.error().where != still_away)
@@ -341,7 +356,9 @@ void Broker::grant(Connection& connection, const Request& request, pid_t peer, R
                   .owner_name = process_name(peer),
                   .index = request.segment_index,
                   .connection = connection.id,
-                  .scans_unmapped = 0};
+                  .scans_unmapped = 0,
+                  .leaving = false};
+  control_->stay(peer, request.segment_index);
   reply->status = static_cast<uint16_t>(ReplyStatus::ok);
   reply->bytes = lease->bytes();
   reply->segment_key = segment.key;
@@ -481,7 +498,8 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, 
       }
       if (granted.error().code == ErrorCode::unavailable) outage_waited_ = true;
       if (granted.error().code == ErrorCode::already_exists && label_tries_left-- > 0) continue;
-      if (granted.error().code != ErrorCode::capacity_exhausted) return granted;
+      const bool over_quota = granted.error().code == ErrorCode::limit_exceeded;
+      if (granted.error().code != ErrorCode::capacity_exhausted && !over_quota) return granted;
       if (size > needed) {
         preferred = std::max(needed, round_up(size / 2, limits::granule_bytes));
         continue;

@@ -49,6 +49,9 @@ struct BrokerOptions {
   uint64_t tick_ns = ns_per_s;
   uint64_t grant_patience_ns = 10 * ns_per_s;  // how long a full pool is asked again while memory comes back
   Migration migration;
+  // DDR that processes may use beyond the budget to save what lies in leases that are taken back; asked each
+  // time.
+  std::function<uint64_t()> spare_bytes;
   // A line for the person who runs the program. Any thread; must not call back.
   std::function<void(const std::string&)> warn;
 };
@@ -86,6 +89,7 @@ class Broker {
     uint32_t index = 0;       // in its owner
     uint64_t connection = 0;  // not 0: its descriptor is on the way over this connection
     int scans_unmapped = 0;
+    bool leaving = false;  // it is being taken back, and its owner moves out
   };
   // The memory file of one process's DDR part. Its memory lives as long as somebody maps it.
   struct Front {
@@ -110,10 +114,12 @@ class Broker {
     pid_t pid = 0;
     bool known = false;   // they could be read
     bool hidden = false;  // they could not, of a process that uses the window: it may map any lease of the run
+    bool slot = false;
     bool control = false;
     // Its engine samples by taking translations away: what is resident says nothing, what the slot says counts.
     bool moves = false;
     uint64_t ddr_bytes = 0;
+    uint64_t outside_bytes = 0;              // anonymous, beside the window
     std::map<uint64_t, uint64_t> cxl_bytes;  // by segment key
   };
 
@@ -134,9 +140,11 @@ class Broker {
   void watch_loop();
   void scan_locked();
   View look_at(pid_t pid, const Slot* slot);
+  void note_outside(const std::vector<View>& views);
   void note_mappings(const std::vector<View>& views);
   bool anyone_maps(const Segment& segment);
   void release_unmapped();
+  void on_notice(const LeaseNotice& notice);
   void note_migration(pid_t pid, const Slot& slot);
   void report_usage(const std::vector<View>& views);
   uint64_t leased_by(pid_t pid);
@@ -167,6 +175,8 @@ class Broker {
   uint64_t label_serial_ = 0;
   uint64_t leased_bytes_ = 0;  // held, asked for and not yet refused
   std::map<pid_t, UniqueFd> pidfds_;
+  std::map<pid_t, uint64_t> outside_;               // by process, as of the last scan
+  uint64_t other_processes_ = 0, other_bytes_ = 0;  // likewise, of those without the window
   std::map<uint32_t, int>
       slot_misses_;             // scans in a row in which a slot's process did not map the control page
   std::set<pid_t> greeting_;    // got a slot over a connection that is still open

@@ -54,6 +54,8 @@ std::vector<ProcessReport> Broker::describe_running() {
     const auto pid = static_cast<pid_t>(slot.pid);
     const ProcessStatistics page = control_->read_statistics(i);
     running.push_back(describe_process(slot, page, history_.small_of(pid), leased_by(pid), now));
+    if (const auto at = outside_.find(pid); at != outside_.end())
+      running.back().memory.outside_bytes = at->second;
     running.back().name = history_.name_of(pid, page);
   }
   std::sort(running.begin(), running.end(),
@@ -70,6 +72,8 @@ RunReport Broker::report() {
   std::lock_guard lock(mutex_);
   RunReport report;
   report.stats = stats_locked();
+  report.other_processes = other_processes_;
+  report.other_bytes = other_bytes_;
   report.processes = describe_running();
   report.sum = sum_of(report.processes);
   report.sum.add(history_.ended_counters());

@@ -36,6 +36,8 @@ void add(const Slot& slot, Totals* totals) {
   totals->moves_skipped += slot.moves_skipped;
   totals->stalled_ns += slot.stalled_ns;
   totals->copy_ns += slot.copy_ns;
+  totals->leases_left += slot.leases_left;
+  totals->left_bytes += slot.left_bytes;
   totals->sampler_ns += slot.sampler_ns;
 }
 
@@ -130,6 +132,27 @@ void ControlPage::give_back(uint64_t bytes) {
   uint64_t now = used.load(std::memory_order_relaxed);
   while (!used.compare_exchange_weak(now, now - std::min(now, bytes), std::memory_order_relaxed)) {
   }
+}
+
+bool ControlPage::ask_to_leave(pid_t owner, uint32_t segment, uint64_t room_bytes) {
+  for (uint32_t i = 0; i < slots_max && segment < segments_max; ++i) {
+    if (pid(i) != static_cast<uint32_t>(owner)) continue;
+    Slot& its = slot(i);
+    if (static_cast<uint32_t>(load(its.migration_state)) != static_cast<uint32_t>(MigrationState::running))
+      return false;
+    std::atomic_ref<uint64_t>(its.leave_room).store(room_bytes, std::memory_order_relaxed);
+    // release pairs with the engine's exchange: it sees the room.
+    std::atomic_ref<uint64_t>(its.leaving).fetch_or(uint64_t{1} << segment, std::memory_order_release);
+    return true;
+  }
+  return false;
+}
+
+void ControlPage::stay(pid_t owner, uint32_t segment) {
+  for (uint32_t i = 0; i < slots_max && segment < segments_max; ++i)
+    if (pid(i) == static_cast<uint32_t>(owner))
+      std::atomic_ref<uint64_t>(slot(i).leaving)
+          .fetch_and(~(uint64_t{1} << segment), std::memory_order_relaxed);
 }
 
 void ControlPage::reclaim(uint32_t index) {

@@ -40,6 +40,7 @@ struct Totals {
   uint64_t processes_moved = 0;         // in which it moved something
   uint64_t tier_ddr = 0, tier_cxl = 0;  // of running processes whose memory migrates: where it is now
   uint64_t promotions = 0, demotions = 0, moves_undone = 0, moves_skipped = 0;  // granules
+  uint64_t leases_left = 0, left_bytes = 0;  // emptied since they were taken back
   uint64_t stalled_ns = 0, copy_ns = 0, sampler_ns = 0;
 };
 
@@ -69,6 +70,11 @@ class ControlPage {
   ProcessStatistics read_statistics(uint32_t slot) const;
   // Asks all processes for what they work out only then.
   void ask_for_statistics();
+  // Tells the process to leave the lease of its segment, with so much DDR beyond the budget. False: it has no
+  // slot, or its memory does not move.
+  bool ask_to_leave(pid_t pid, uint32_t segment, uint64_t room_bytes);
+  // Another lease has the segment's number now.
+  void stay(pid_t pid, uint32_t segment);
   // Called with a process's last numbers before its slot is cleared.
   void on_end(std::function<void(const Slot&, const ProcessStatistics&)> handler) {
     on_end_ = std::move(handler);

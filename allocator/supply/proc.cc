@@ -106,6 +106,14 @@ std::vector<MappedRange> read_maps(pid_t pid) {
   return parse(read_of_any_thread(pid, "maps"));
 }
 
+uint64_t anonymous_bytes(pid_t pid) {
+  const std::string text = read_of_any_thread(pid, "smaps_rollup");
+  const size_t at = text.find("\nAnonymous:");
+  uint64_t kib = 0;
+  if (at == std::string::npos || std::sscanf(text.c_str() + at, " Anonymous: %" SCNu64, &kib) != 1) return 0;
+  return kib * 1024;
+}
+
 std::vector<MappedRange> read_smaps(pid_t pid) {
   return parse(read_of_any_thread(pid, "smaps"));
 }

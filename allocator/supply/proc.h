@@ -29,6 +29,9 @@ std::vector<MappedRange> read_maps(pid_t pid);
 // From /proc/PID/smaps: walks the page tables of the process, some 10 ms per GiB of small pages.
 std::vector<MappedRange> read_smaps(pid_t pid);
 
+// Anonymous memory that is resident, of all mappings. 0: not known.
+uint64_t anonymous_bytes(pid_t pid);
+
 // No thread of the process runs any more. Without a pidfd, so only for want of one: `pid` may have been reused.
 bool has_ended(pid_t pid);
 

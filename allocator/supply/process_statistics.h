@@ -65,8 +65,10 @@ struct alignas(4096) ProcessStatistics {
   uint64_t small_count;     // of `small`
   char program[16];         // its name, when it came
   SmallClass small[small_classes_max];
+
+  uint64_t mapped_bytes;  // of the program's own mappings that the window serves; always. Not in `large`
 };
 static_assert(sizeof(ProcessStatistics) == 4096 && offsetof(ProcessStatistics, extent_bytes) == 768 &&
-              offsetof(ProcessStatistics, small) == 1496);
+              offsetof(ProcessStatistics, small) == 1496 && offsetof(ProcessStatistics, mapped_bytes) == 3288);
 
 }  // namespace terrace::supply

@@ -17,17 +17,21 @@
 namespace terrace::supply {
 
 inline constexpr uint32_t magic = 0x31535254;  // "TRS1"
-inline constexpr uint16_t version = 4;
+inline constexpr uint16_t version = 5;
 
 // Environment of a supervised program.
 inline constexpr char socket_variable[] = "TERRACE_SUPPLY";
 inline constexpr char min_size_variable[] = "TERRACE_MIN_SIZE";
+// Private anonymous mappings of at least so many bytes are served; 0 or not there: none.
+inline constexpr char mmap_variable[] = "TERRACE_MMAP";
 inline constexpr char fallback_variable[] = "TERRACE_FALLBACK";
 // seccomp filters that the supervisor has itself: a process with more of them is in a sandbox of the program's.
 inline constexpr char seccomp_variable[] = "TERRACE_SECCOMP_FILTERS";
 inline constexpr char library_variable[] = "TERRACE_MALLOC_LIBRARY";
 
 inline constexpr uint64_t min_size_default = 32 * 1024;
+inline constexpr uint64_t mmap_from_default = 1024 * 1024;
+inline constexpr uint64_t mmap_from_min = 64 * 1024;
 
 // Leases one process can map. Segments are at least a 32nd of the budget, so that this is never the limit.
 inline constexpr uint32_t segments_max = 64;
@@ -112,7 +116,11 @@ struct alignas(64) Slot {
   // After forks: bytes of private memory that went back into leases and front, and how often all of it was
   // back.
   uint64_t folded_bytes, folds;
-  uint64_t reserved[6];
+  // A bit a segment whose lease is being taken back: written by the supervisor, taken by the engine's thread,
+  // which moves what lies in it elsewhere. leave_room: DDR that may be used for that beyond the budget.
+  uint64_t leaving, leave_room;
+  uint64_t leases_left, left_bytes;  // leases emptied that way, and what of them went to DDR or other leases
+  uint64_t reserved[2];
   uint64_t segment_live[segments_max];
 };
 static_assert(sizeof(Slot) == 832 && offsetof(Slot, window_base) == 8 && offsetof(Slot, segment_live) == 320);

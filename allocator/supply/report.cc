@@ -57,7 +57,7 @@ bool before(const SizeClassReport& one, const SizeClassReport& other) {
 }  // namespace
 
 uint64_t MemoryReport::live_bytes() const {
-  return plus(large_bytes, small_bytes);
+  return plus(plus(large_bytes, mapped_bytes), small_bytes);
 }
 
 uint64_t MemoryReport::held_bytes() const {
@@ -65,30 +65,16 @@ uint64_t MemoryReport::held_bytes() const {
 }
 
 void MemoryReport::add(const MemoryReport& other) {
-  for (uint64_t MemoryReport::*field : {&MemoryReport::live_ddr,
-                                        &MemoryReport::live_cxl,
-                                        &MemoryReport::live_detached,
-                                        &MemoryReport::large_bytes,
-                                        &MemoryReport::extent_bytes,
-                                        &MemoryReport::plain_bytes,
-                                        &MemoryReport::small_bytes,
-                                        &MemoryReport::ddr_bytes,
-                                        &MemoryReport::leased_bytes,
-                                        &MemoryReport::free_bytes,
-                                        &MemoryReport::allocations_ddr,
-                                        &MemoryReport::allocations_cxl,
-                                        &MemoryReport::allocations_detached,
-                                        &MemoryReport::refused,
-                                        &MemoryReport::fallbacks,
-                                        &MemoryReport::fallback_bytes,
-                                        &MemoryReport::during_fork,
-                                        &MemoryReport::promotions,
-                                        &MemoryReport::demotions,
-                                        &MemoryReport::promoted_bytes,
-                                        &MemoryReport::demoted_bytes,
-                                        &MemoryReport::promotions_per_s,
-                                        &MemoryReport::demotions_per_s,
-                                        &MemoryReport::copy_bytes_per_s})
+  for (uint64_t MemoryReport::*field :
+       {&MemoryReport::live_ddr,        &MemoryReport::live_cxl,        &MemoryReport::live_detached,
+        &MemoryReport::large_bytes,     &MemoryReport::mapped_bytes,    &MemoryReport::outside_bytes,
+        &MemoryReport::extent_bytes,    &MemoryReport::plain_bytes,     &MemoryReport::small_bytes,
+        &MemoryReport::ddr_bytes,       &MemoryReport::leased_bytes,    &MemoryReport::free_bytes,
+        &MemoryReport::allocations_ddr, &MemoryReport::allocations_cxl, &MemoryReport::allocations_detached,
+        &MemoryReport::refused,         &MemoryReport::fallbacks,       &MemoryReport::fallback_bytes,
+        &MemoryReport::during_fork,     &MemoryReport::promotions,      &MemoryReport::demotions,
+        &MemoryReport::promoted_bytes,  &MemoryReport::demoted_bytes,   &MemoryReport::promotions_per_s,
+        &MemoryReport::demotions_per_s, &MemoryReport::copy_bytes_per_s})
     this->*field = plus(this->*field, other.*field);
   longest_free_bytes = std::max(longest_free_bytes, other.longest_free_bytes);
   peak_live = std::max(peak_live, other.peak_live);
@@ -122,7 +108,9 @@ ProcessReport describe_process(const Slot& slot, const ProcessStatistics& page,
   ProcessReport report;
   report.pid = static_cast<pid_t>(slot.pid);
   report.migration = static_cast<MigrationState>(static_cast<uint32_t>(slot.migration_state));
+  report.forked_child = slot.parent_slot != no_slot || slot.inherited_bytes > 0;
   MemoryReport& memory = report.memory;
+  memory.mapped_bytes = not_negative(page.mapped_bytes);
   memory.extent_bytes = not_negative(page.extent_bytes);
   memory.plain_bytes = not_negative(page.plain_bytes);
   describe_large(page, &report);

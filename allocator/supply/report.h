@@ -39,10 +39,12 @@ struct SizeClassReport {
 struct MemoryReport {
   uint64_t live_ddr = 0, live_cxl = 0, live_detached = 0;  // of the window, handed out, by where it is
   uint64_t large_bytes = 0;                                // in blocks of the program
+  uint64_t mapped_bytes = 0;                               // in mappings of the program
   uint64_t extent_bytes = 0, plain_bytes = 0;              // that the small allocator has: window, elsewhere
   uint64_t small_bytes = 0;                                // live in small blocks
   uint64_t ddr_bytes = 0;                                  // charged to the DDR budget
   uint64_t leased_bytes = 0;
+  uint64_t outside_bytes = 0;  // resident, the process's own, in neither budget: mmap, stacks, other allocators
   uint64_t free_bytes = 0, longest_free_bytes = 0;  // of the window; of several: the longest of any
   uint64_t peak_live = 0;                           // of the window
   uint64_t allocations_ddr = 0, allocations_cxl = 0, allocations_detached = 0;
@@ -68,6 +70,8 @@ struct ProcessReport {
   uint64_t small_age_ns = 0;  // since the small classes were told
   bool room_known = false;    // free_bytes and longest_free_bytes
   MigrationState migration = MigrationState::not_started;
+  bool forked_child = false;
+  std::string why_still;  // in words; empty: its memory moves, or it has ended
   MemoryReport memory;
   std::vector<SizeClassReport> classes;  // with live blocks or allocations, ascending
 };
@@ -89,6 +93,9 @@ struct RunReport {
   uint64_t processes_left_out = 0;       // ended ones that are in the sums only
   std::vector<LeaseReport> leases;
   uint64_t peak_live_bytes = 0;  // of all together, with the classes' bytes_at_peak
+  // Processes that the program started and that do not use the window: statically linked ones, those with an
+  // allocator of their own. What they have resident for themselves.
+  uint64_t other_processes = 0, other_bytes = 0;
   // Of running processes: whose small blocks are in `sum` by their extents only.
   uint64_t small_unknown = 0;
 };

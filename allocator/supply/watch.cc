@@ -133,6 +133,7 @@ void Broker::scan_locked() {
       at = seen.contains(at->first) ? std::next(at) : pidfds_.erase(at);
   }
   for (const auto& [index, slot] : slots) note_migration(static_cast<pid_t>(slot.pid), slot);
+  note_outside(views);
   note_mappings(views);
   release_unmapped();
   report_usage(views);
@@ -142,10 +143,13 @@ Broker::View Broker::look_at(pid_t pid, const Slot* slot) {
   View view{.pid = pid,
             .known = false,
             .hidden = false,
+            .slot = false,
             .control = false,
             .moves = false,
             .ddr_bytes = 0,
+            .outside_bytes = 0,
             .cxl_bytes = {}};
+  view.slot = slot != nullptr;
   view.moves = slot != nullptr && slot->migration_state == static_cast<uint64_t>(MigrationState::running);
   std::vector<MappedRange> ranges = slot != nullptr ? read_smaps(pid) : read_maps(pid);
   view.known = !ranges.empty();
@@ -169,10 +173,29 @@ Broker::View Broker::look_at(pid_t pid, const Slot* slot) {
     // no more than what lies within.
     uint64_t begin = std::max<uint64_t>(range.begin, slot->window_base);
     uint64_t end = std::min<uint64_t>(range.end, slot->window_base + slot->window_bytes);
-    if (begin < end) view.ddr_bytes += std::min<uint64_t>(range.rss_bytes, end - begin);
+    const uint64_t within = begin < end ? std::min<uint64_t>(range.rss_bytes, end - begin) : 0;
+    view.ddr_bytes += within;
+    view.outside_bytes += range.anonymous_bytes - std::min(range.anonymous_bytes, within);
   }
   if (view.moves) view.ddr_bytes = slot->tier_ddr_bytes;
   return view;
+}
+
+void Broker::note_outside(const std::vector<View>& views) {
+  std::map<pid_t, uint64_t> outside;
+  uint64_t others = 0, bytes = 0;
+  for (const View& view : views) {
+    if (view.slot) {
+      outside[view.pid] = view.outside_bytes;
+    } else if (const uint64_t its = anonymous_bytes(view.pid); its > 0) {
+      ++others;
+      bytes += its;
+    }
+  }
+  std::lock_guard lock(mutex_);
+  outside_ = std::move(outside);
+  other_processes_ = others;
+  other_bytes_ = bytes;
 }
 
 void Broker::note_mappings(const std::vector<View>& views) {
@@ -206,6 +229,7 @@ void Broker::release_unmapped() {
   }
   for (const Segment& segment : candidates) {
     bool mapped = anyone_maps(segment);
+    bool has_left = false;
     {
       std::lock_guard lock(mutex_);
       auto at = std::find_if(segments_.begin(), segments_.end(),
@@ -215,10 +239,14 @@ void Broker::release_unmapped() {
         continue;
       }
       leased_bytes_ -= std::min(leased_bytes_, segment.lease->bytes());
+      has_left = at->leaving && pidfds_.contains(segment.owner);
       segments_.erase(at);
       ++stats_.leases_released;
       released_ns_ = now_ns();
     }
+    if (has_left)
+      warn(segment.owner_name + "[" + std::to_string(segment.owner) + "] has moved out of lease " +
+           std::to_string(segment.lease->id().value) + " in time; it goes back now");
     Status released = segment.lease->release();
     if (!released.ok() && segment.lease->state() == LeaseState::live)
       warn("lease " + std::to_string(segment.lease->id().value) +

@@ -15,7 +15,7 @@ set(terrace_small_edits)
 foreach(name calloc realloc memalign aligned_alloc valloc posix_memalign malloc_usable_size mallocx rallocx
         xallocx sallocx dallocx sdallocx nallocx mallctl mallctlnametomib mallctlbymib malloc_stats_print malloc_conf
         malloc_conf_2_conf_harder malloc_message pthread_atfork
-        _Unwind_Backtrace _Unwind_GetIP)
+        _Unwind_Backtrace _Unwind_GetIP mmap munmap)
   list(APPEND terrace_small_edits --redefine-sym ${name}=small_${name})
 endforeach()
 foreach(name ehooks_default_alloc_impl ehooks_default_dalloc_impl ehooks_default_destroy_impl
@@ -23,9 +23,11 @@ foreach(name ehooks_default_alloc_impl ehooks_default_dalloc_impl ehooks_default
         ehooks_default_purge_forced_impl ehooks_default_zero_impl exp_grow_init)
   list(APPEND terrace_small_edits --weaken-symbol je_${name})
 endforeach()
-# Functions of which returns.cc has something to do before or after.
+# Functions of which returns.cc and checks.cc have something to do before or after.
 set(terrace_small_wraps LINKER:--wrap=je_pac_init LINKER:--wrap=je_pac_destroy LINKER:--wrap=je_ecache_init
   LINKER:--wrap=je_extent_dalloc_wrapper LINKER:--wrap=je_eset_insert LINKER:--wrap=je_tsd_tcache_enabled_data_init
+  LINKER:--wrap=je_iarena_cleanup LINKER:--wrap=je_sz_boot
+  LINKER:--wrap=je_arena_dalloc_bin_locked_handle_newly_empty
   LINKER:--wrap=je_emap_try_acquire_edata_neighbor LINKER:--wrap=je_emap_try_acquire_edata_neighbor_expand)
 add_custom_command(OUTPUT ${terrace_small_archive}
   COMMAND ${CMAKE_OBJCOPY} ${terrace_small_edits} ${TERRACE_JEMALLOC_PIC} ${terrace_small_archive}

@@ -7,13 +7,11 @@
 #include <errno.h>
 #include <malloc.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "allocator/preload/export.h"
-#include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/tiers.h"
@@ -28,10 +26,6 @@ namespace terrace::preload {
 const size_t large_from_always = whole_large_from;
 
 namespace {
-
-__attribute__((constructor)) void start_small() {
-  align_small_as_glibc();
-}
 
 // A bit a page of the window: a large block begins there. Made with the first one, never given back.
 std::atomic<std::atomic<uint64_t>*> large_bits{nullptr};
@@ -63,6 +57,15 @@ bool is_large_block(const void* block) {
   return marks != nullptr && (marks[page / 64].load(std::memory_order_relaxed) & bit_of(page)) != 0;
 }
 
+// Where no blocks come or go meanwhile it is exact.
+template <typename Visit>
+void for_each_large(Visit visit) {
+  const std::atomic<uint64_t>* marks = large_bits.load(std::memory_order_acquire);
+  for (uint32_t word = 0; marks != nullptr && word < (window.mapped_pages + 63) / 64; ++word)
+    for (uint64_t left = marks[word].load(std::memory_order_relaxed); left != 0; left &= left - 1)
+      visit(word * 64 + static_cast<uint32_t>(__builtin_ctzll(left)));
+}
+
 void* out_of_memory() {
   errno = ENOMEM;
   return nullptr;
@@ -86,16 +89,18 @@ void* large(size_t bytes, size_t alignment, bool zero, Refusal* refusal) {
       return out_of_memory();
     }
     const uint32_t page = window.page_of(block);
-    marks[page / 64].fetch_or(bit_of(page), std::memory_order_relaxed);
+    // A run that was kept (run_cache.h) has its bit still; neighbours' bits are in the same word.
+    if ((marks[page / 64].load(std::memory_order_relaxed) & bit_of(page)) == 0)
+      marks[page / 64].fetch_or(bit_of(page), std::memory_order_relaxed);
   }
   errno = block == nullptr && *refusal == Refusal::exhausted ? ENOMEM : saved;
   return block;
 }
 
-void drop_large(void* block) {
-  const uint32_t page = window.page_of(block);
-  large_bits.load(std::memory_order_acquire)[page / 64].fetch_and(~bit_of(page), std::memory_order_relaxed);
-  free_large(block);
+void forget_large(uint32_t page) {
+  std::atomic<uint64_t>* marks = large_bits.load(std::memory_order_acquire);
+  if (marks != nullptr && (marks[page / 64].load(std::memory_order_relaxed) & bit_of(page)) != 0)
+    marks[page / 64].fetch_and(~bit_of(page), std::memory_order_relaxed);
 }
 
 // For requests that the window leaves to the small allocator: with a fork under way, without a supervisor, with
@@ -170,23 +175,6 @@ void* move_block(void* block, size_t had, size_t bytes) {
   return moved;
 }
 
-struct mallinfo2 numbers() {
-  const SmallNumbers small = small_numbers();
-  struct mallinfo2 info {};
-  size_t large_bytes = 0;
-  if (is_armed() && window.slot != nullptr) {
-    const supply::Slot& slot = *window.slot;
-    large_bytes =
-        slot.live_ddr + slot.live_cxl + slot.live_detached;  // extents of the small allocator included
-  }
-  info.arena = small.mapped_bytes;
-  info.uordblks = small.live_bytes;
-  info.fordblks = small.mapped_bytes > small.live_bytes ? small.mapped_bytes - small.live_bytes : 0;
-  info.hblkhd = large_bytes > small.mapped_bytes ? large_bytes - small.mapped_bytes : 0;
-  info.keepcost = small.retained_bytes;
-  return info;
-}
-
 // "arena.<i>.extent_hooks", and "arenas.create", whose value they are. Hooks put around ours would be called
 // for memory that is not theirs.
 bool names_extent_hooks(const size_t* mib, size_t mib_length) {
@@ -200,6 +188,20 @@ bool names_extent_hooks(const size_t* mib, size_t mib_length) {
 }
 
 }  // namespace
+
+void (*const forget_block)(uint32_t page) = forget_large;
+
+LargeNumbers large_numbers() {
+  free_kept_runs();
+  LargeNumbers now{};
+  for_each_large([&](uint32_t page) {
+    ++now.blocks;
+    now.bytes +=
+        size_t{std::atomic_ref(window.heap.run(page).pages).load(std::memory_order_relaxed)} * page_bytes;
+  });
+  return now;
+}
+
 }  // namespace terrace::preload
 
 using namespace terrace::preload;
@@ -217,7 +219,9 @@ extern "C" __attribute__((visibility("hidden"))) void* terrace_malloc_slowly(siz
 }
 
 extern "C" __attribute__((visibility("hidden"))) void terrace_free_slowly(void* block) {
-  if (is_large_block(block)) return drop_large(block);
+  if (is_large_block(block)) return free_large(block);
+  if (!is_small_block(block)) [[unlikely]]
+    refuse_block(block);
   if (statistics::times_asked() != small_answered.load(std::memory_order_relaxed)) [[unlikely]]
     answer_small();
   je_free_default(block);
@@ -251,7 +255,7 @@ TERRACE_EXPORT void* realloc(void* block, size_t bytes) {
     return small_xallocx(block, bytes, 0, 0) >= bytes ? block : move_block(block, had, bytes);
   }
   if (bytes == 0) {
-    drop_large(block);
+    free_large(block);
     return nullptr;
   }
   if (bytes > PTRDIFF_MAX) return out_of_memory();
@@ -304,43 +308,6 @@ TERRACE_EXPORT int malloc_trim(size_t) {
   return trim_large() || small_blocks ? 1 : 0;
 }
 
-TERRACE_EXPORT int mallopt(int, int) {
-  return 1;  // as glibc: what is no use here is no error
-}
-
-TERRACE_EXPORT struct mallinfo2 mallinfo2() {
-  return numbers();
-}
-
-TERRACE_EXPORT struct mallinfo mallinfo() {
-  const struct mallinfo2 wide = numbers();
-  struct mallinfo info {};
-  info.arena = static_cast<int>(wide.arena);
-  info.hblkhd = static_cast<int>(wide.hblkhd);
-  info.uordblks = static_cast<int>(wide.uordblks);
-  info.fordblks = static_cast<int>(wide.fordblks);
-  info.keepcost = static_cast<int>(wide.keepcost);
-  return info;
-}
-
-TERRACE_EXPORT int malloc_info(int options, FILE* stream) {
-  if (options != 0) return EINVAL;
-  const struct mallinfo2 now = numbers();
-  fprintf(stream,
-          "<malloc version=\"1\">\n<heap nr=\"0\">\n<total type=\"rest\" count=\"0\" size=\"%zu\"/>\n"
-          "<system type=\"current\" size=\"%zu\"/>\n</heap>\n<total type=\"mmap\" count=\"0\" "
-          "size=\"%zu\"/>\n</malloc>\n",
-          now.fordblks, now.arena, now.hblkhd);
-  return 0;
-}
-
-TERRACE_EXPORT void malloc_stats() {
-  const struct mallinfo2 now = numbers();
-  say("small blocks: %u KiB live", now.uordblks >> 10);
-  say("small blocks: %u KiB mapped", now.arena >> 10);
-  say("large blocks: %u KiB live", now.hblkhd >> 10);
-}
-
 // C23. glibc 2.36 has no such functions: a program that finds them gets free.
 TERRACE_EXPORT void free_sized(void* block, size_t) {
   free(block);
@@ -375,7 +342,7 @@ TERRACE_EXPORT void* rallocx(void* block, size_t bytes, int flags) {
   if (moved == nullptr) return nullptr;
   const size_t had = usable_large(block);
   memcpy(moved, block, had < bytes ? had : bytes);
-  drop_large(block);
+  free_large(block);
   return moved;
 }
 
@@ -391,12 +358,12 @@ TERRACE_EXPORT size_t sallocx(const void* block, int flags) {
 }
 
 TERRACE_EXPORT void dallocx(void* block, int flags) {
-  if (is_large_block(block)) return drop_large(block);
+  if (is_large_block(block)) return free_large(block);
   small_dallocx(block, flags);
 }
 
 TERRACE_EXPORT void sdallocx(void* block, size_t bytes, int flags) {
-  if (is_large_block(block)) return drop_large(block);
+  if (is_large_block(block)) return free_large(block);
   small_sdallocx(block, bytes, flags);
 }
 

@@ -34,6 +34,7 @@ extern "C" {
 extern uint8_t je_sz_size2index_tab[];
 void* je_extent_alloc_mmap(void* wanted, size_t bytes, size_t alignment, bool* zero, bool* commit);
 bool je_extent_dalloc_mmap(void* extent, size_t bytes);
+void __real_je_sz_boot(const void* size_classes, bool random_offsets);
 }
 
 namespace {
@@ -127,6 +128,11 @@ extern "C" {
 using ForkHandler = void (*)();
 int __register_atfork(ForkHandler, ForkHandler, ForkHandler, void*);
 extern void* __dso_handle;
+// The lock of the list of all streams, which fork takes after the handlers, and which its holder may take
+// twice.
+void _IO_list_lock();
+void _IO_list_unlock();
+void _IO_list_resetlock();
 }
 
 namespace {
@@ -136,16 +142,24 @@ bool fork_prepared = false;  // one fork at a time: the C library sees to it
 
 void prepare_fork() {
   fork_prepared = !program_has_one_thread();
-  if (fork_prepared) small_prepare();
+  if (!fork_prepared) return;
+  // fflush(nullptr) holds the list while it waits for a stream, whose holder may wait for memory.
+  _IO_list_lock();
+  small_prepare();
 }
 
 void end_fork_in_parent() {
-  if (fork_prepared) small_parent();
+  if (!fork_prepared) return;
+  small_parent();
+  _IO_list_unlock();
 }
 
 void end_fork_in_child() {
   reset_returns_in_child();
-  if (fork_prepared) small_child();
+  if (fork_prepared) {
+    small_child();
+    _IO_list_resetlock();  // as the C library does, where it knows of other threads
+  }
   answer_small_in_child();
 }
 
@@ -153,6 +167,23 @@ void end_fork_in_child() {
 
 // jemalloc's names and their meanings: true is failure.
 extern "C" {
+
+// Blocks of up to 8 bytes get 16, aligned so, as glibc gives them. From the very first block on: with one of a
+// class that the table does not know any more, a realloc to 16 bytes would find both in one class and leave it
+// in place. Constructors of other libraries may allocate before any of this library runs.
+void __wrap_je_sz_boot(const void* size_classes, bool random_offsets) {
+  __real_je_sz_boot(size_classes, random_offsets);
+  je_sz_size2index_tab[0] = je_sz_size2index_tab[1] = je_sz_size2index_tab[2];
+}
+
+// Its own memory is never the program's mapping.
+__attribute__((visibility("hidden"))) void* small_mmap(void* wanted, size_t bytes, int protection, int flags,
+                                                       int fd, off_t offset) {
+  return terrace_raw_mmap(wanted, bytes, protection, flags, fd, offset);
+}
+__attribute__((visibility("hidden"))) int small_munmap(void* at, size_t bytes) {
+  return terrace_raw_munmap(at, bytes);
+}
 
 // Heap profiles are not offered: no need for the unwinder's library in every program.
 int small__Unwind_Backtrace(void*, void*) {
@@ -243,11 +274,6 @@ void je_exp_grow_init(ExtentGrowth* growth) {
 }
 
 namespace terrace::preload {
-
-void align_small_as_glibc() {
-  free(malloc(1));  // it has started after that
-  je_sz_size2index_tab[0] = je_sz_size2index_tab[1] = je_sz_size2index_tab[2];
-}
 
 SmallNumbers small_numbers() {
   uint64_t epoch = 1;

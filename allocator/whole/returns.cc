@@ -60,6 +60,7 @@ bool __real_je_ecache_init(void* thread, void* cache, int state, unsigned index,
 void __real_je_extent_dalloc_wrapper(void* thread, void* pac, void* hooks, Extent* extent);
 void __real_je_eset_insert(void* set, Extent* extent);
 bool __real_je_tsd_tcache_enabled_data_init(void* thread);
+void __real_je_iarena_cleanup(void* thread);
 Extent* __real_je_emap_try_acquire_edata_neighbor(void* thread, void* map, Extent* extent, int allocator,
                                                   int state, bool forward);
 Extent* __real_je_emap_try_acquire_edata_neighbor_expand(void* thread, void* map, Extent* extent, int allocator,
@@ -163,6 +164,14 @@ bool (*const reclaim_small)(Reclaim how) = reclaim;
 
 thread_local constinit Reach Reaching::now_ = Reach::budget;
 
+namespace {
+TERRACE_THREAD_LOCAL bool thread_is_known = false;
+}
+
+bool small_knows_this_thread() {
+  return thread_is_known;
+}
+
 void make_room(size_t bytes) {
   if (large_from.load(std::memory_order_relaxed) == SIZE_MAX) return;
   constexpr size_t step = 2u << 20;  // jemalloc's first
@@ -254,6 +263,14 @@ Extent* __wrap_je_emap_try_acquire_edata_neighbor_expand(void* thread, void* map
 // end it there.
 bool __wrap_je_tsd_tcache_enabled_data_init(void* thread) {
   Reaching reaching(Reach::plain_exact);
-  return __real_je_tsd_tcache_enabled_data_init(thread);
+  const bool failed = __real_je_tsd_tcache_enabled_data_init(thread);
+  thread_is_known = true;
+  return failed;
+}
+
+// The first step of a thread's end that is only ever that.
+void __wrap_je_iarena_cleanup(void* thread) {
+  thread_is_known = false;
+  __real_je_iarena_cleanup(thread);
 }
 }

@@ -39,9 +39,6 @@ namespace terrace::preload {
 // Requests of at least this many bytes are large: runs of pages in the window, one a block.
 inline constexpr size_t whole_large_from = 64 * 1024;
 
-// Blocks of 8 bytes get 16, aligned so, as glibc gives them. Called once, before the program runs.
-void align_small_as_glibc();
-
 // How far an extent may be taken from, in the calling thread: what is there in the budget; pages that a fork
 // made private as well; a little plain memory that each process has for when nothing else is left; plain
 // memory, for extents no longer than they need be; plain memory.
@@ -69,12 +66,29 @@ void note_returned(size_t bytes);
 // Of a fork's child.
 void reset_returns_in_child();
 
+// Whether the calling thread is in the small allocator's lists: from its first allocation until the destructors
+// of its thread-specific data have run. Where this is false nothing of the small allocator may be called that
+// enters the thread there (mallctl): after those destructors nobody takes it out again, and the lists would
+// hold a thread that is gone. The C library frees on behalf of each thread after them, if only nullptr.
+bool small_knows_this_thread();
+
 struct SmallNumbers {
   size_t live_bytes;  // asked for, rounded up to size classes
   size_t mapped_bytes;
   size_t retained_bytes;  // of extents that are kept and not resident
 };
 SmallNumbers small_numbers();
+
+struct LargeNumbers {
+  size_t blocks, bytes;
+};
+LargeNumbers large_numbers();
+
+// checks.cc. False: nothing that the small allocator has handed out lies there, and it is not null. Not every
+// wrong pointer is found.
+bool is_small_block(const void* block);
+// Ends the process, as glibc's free does.
+[[noreturn]] void refuse_block(const void* block);
 
 // small_classes.cc. What times_asked() was when the size classes were last told; who sees another number on a
 // slow way calls answer_small(), with no lock held.

@@ -106,6 +106,7 @@ void look(supply::ProcessStatistics& page) {
 }  // namespace
 
 void answer_small() {
+  if (!small_knows_this_thread()) return;
   supply::ProcessStatistics* const page = statistics::page.load(std::memory_order_relaxed);
   // A child of a fork has its parent's page until the fork is done.
   if (page == nullptr || window.heap_lock.forking() || looking.exchange(true, std::memory_order_acquire))

@@ -1,6 +1,7 @@
 // Memory that the kernel or a device knows by its pages, while granules go to and fro: busy_cases NAME. Exit 0:
 // no byte was lost, no protection forgotten. To be run with a policy that moves all the time
 // (TERRACE_TEST_POLICY=churn); with TERRACE_TEST_HOLD_NOTHING in the environment each case must fail.
+#include <aio.h>
 #include <fcntl.h>
 #include <liburing.h>
 #include <linux/filter.h>
@@ -18,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <thread>
@@ -197,6 +199,50 @@ void held_by_the_program() {
   if (!any_moves(some, 20'000)) wrong("what was let go does not move again");
 }
 
+// True when one of them moved within the time and stayed away for a while: a move that meets a pin is undone,
+// and its target is seen in between.
+bool any_stays_away(const std::vector<unsigned char*>& list, int milliseconds) {
+  constexpr int looks = 5;
+  // Where it is in most of some looks.
+  std::vector<std::string> before;
+  for (auto* one : list) {
+    std::vector<std::string> seen;
+    for (int i = 0; i < looks; ++i) {
+      seen.push_back(backing_of(one));
+      usleep(2000);
+    }
+    std::string best = seen[0];
+    for (const std::string& place : seen)
+      if (std::count(seen.begin(), seen.end(), place) > std::count(seen.begin(), seen.end(), best))
+        best = place;
+    before.push_back(best);
+  }
+  std::vector<int> away(list.size());
+  for (int i = 0; i < milliseconds / 10; ++i) {
+    usleep(10'000);
+    for (size_t at = 0; at < list.size(); ++at) {
+      away[at] = backing_of(list[at]) != before[at] ? away[at] + 1 : 0;
+      if (away[at] == looks) return true;
+    }
+  }
+  return false;
+}
+
+// Registered buffers stay, other memory goes on moving, and what was registered moves again afterwards.
+void check_registered(int ring_fd, const std::vector<unsigned char*>& list) {
+  // Mixed: the first ones are in DDR at first, and while all that is there is pinned nothing else can rise.
+  std::vector<unsigned char*> some, others;
+  for (size_t i = 0; i < list.size(); ++i) (i % 2 == 0 ? some : others).push_back(list[i]);
+  std::vector<iovec> buffers;
+  for (auto* one : some) buffers.push_back({one + 65536, 8192});
+  if (syscall(SYS_io_uring_register, ring_fd, IORING_REGISTER_BUFFERS, buffers.data(), buffers.size()) != 0)
+    wrong("register");
+  if (any_stays_away(some, 2000)) wrong("registered memory moved");
+  if (!any_moves(others, 20'000)) wrong("an io_uring keeps other memory where it is");
+  if (syscall(SYS_io_uring_register, ring_fd, IORING_UNREGISTER_BUFFERS, nullptr, 0) != 0) wrong("unregister");
+  if (!any_moves(some, 40'000)) wrong("what is not registered any more does not move again");
+}
+
 void a_ring() {
   auto list = make_granules();
   wait_for_moves(list);
@@ -205,7 +251,7 @@ void a_ring() {
     puts("no io_uring here");
     return;
   }
-  if (any_moves(list, 1000)) wrong("memory moves beside an io_uring");
+  check_registered(ring.ring_fd, list);
   for (int i = 0; i < granules; ++i)
     for (size_t at = 0; at < granule; at += 512)
       if (list[static_cast<size_t>(i)][at] != i + 1) wrong("a byte changed");
@@ -227,7 +273,7 @@ void a_raw_ring() {
     puts("no io_uring here");
     return;
   }
-  if (any_moves(list, 1000)) wrong("memory moves beside an io_uring");
+  check_registered(static_cast<int>(fd), list);
 }
 
 long threads_now() {
@@ -266,6 +312,62 @@ void a_filter() {
   for (size_t i = 0; i < granules; ++i)
     for (size_t at = 0; at < granule; at += 512)
       if (list[i][at] != i + 1) wrong("a byte changed");
+}
+
+// What libseccomp asks at its start, and other calls that the kernel refuses: each leaves things as they were.
+void fail_to_filter() {
+  auto refused = [](const char* what, long result, int why) {
+    if (result != -1 || errno != why) wrong(what);
+  };
+  auto line = [](unsigned code, unsigned k, unsigned char skip = 0) {
+    return sock_filter{static_cast<unsigned short>(code), skip, skip, k};
+  };
+  const auto at = [](unsigned long address) { return reinterpret_cast<void*>(address); };
+  refused("strict, with flags", syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, nullptr), EINVAL);
+  refused("no such operation", syscall(SYS_seccomp, 77, 0, nullptr), EINVAL);
+  for (unsigned flag = 0; flag < 6; ++flag) {
+    const unsigned flags = 1u << flag | (flag == 5 ? 1u << 3 : 0u);  // the last one wants a listener
+    refused("probe", syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, nullptr), EFAULT);
+  }
+  refused("no such flag", syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 1u << 20, nullptr), EINVAL);
+  refused("a wild pointer", syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, at(0x7fff'ffff'0000)), EFAULT);
+  unsigned action = SECCOMP_RET_ALLOW;
+  if (syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) != 0) wrong("a question");
+  refused("prctl, no such mode", prctl(PR_SET_SECCOMP, 9, nullptr), EINVAL);
+  refused("prctl, no filter", prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, nullptr), EFAULT);
+  sock_filter lines[2] = {line(BPF_LD | BPF_W | BPF_ABS, 0), line(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  auto try_it = [&](const char* what, unsigned short count, sock_filter* from) {
+    sock_fprog program{count, from};
+    refused(what, syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), from == lines ? EINVAL : EFAULT);
+    refused(what, prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), from == lines ? EINVAL : EFAULT);
+  };
+  try_it("no line", 0, lines);
+  try_it("no end", 1, lines);
+  try_it("lines that are not there", 2, static_cast<sock_filter*>(at(0x7fff'ffff'0000)));
+  const sock_filter bad[] = {line(BPF_LD | BPF_W | BPF_ABS, 2),   line(BPF_LD | BPF_W | BPF_ABS, 64),
+                             line(BPF_LD | BPF_B | BPF_ABS, 0),   line(BPF_ALU | BPF_DIV | BPF_K, 0),
+                             line(BPF_ALU | BPF_LSH | BPF_K, 32), line(BPF_ST, 16),
+                             line(BPF_JMP | BPF_JA, 1),           line(BPF_JMP | BPF_JEQ | BPF_K, 0, 1),
+                             line(BPF_ALU | BPF_MOD | BPF_K, 1),  line(0xffff, 0)};
+  for (const sock_filter& one : bad) {
+    lines[0] = one;
+    try_it("a bad line", 2, lines);
+  }
+  // Without the right to it.
+  lines[0] = line(BPF_LD | BPF_W | BPF_ABS, 0);
+  sock_fprog program{2, lines};
+  if (geteuid() == 0 && seteuid(61'237) == 0) {
+    refused("no right", syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program), EACCES);
+    if (seteuid(0) != 0) wrong("seteuid");
+  }
+}
+
+void filters_that_fail() {
+  fail_to_filter();  // before the first request for memory of the window
+  auto list = make_granules();
+  wait_for_moves(list);
+  fail_to_filter();
+  wait_for_moves(list);
 }
 
 void written_by_itself() {
@@ -333,6 +435,58 @@ void fork_while_moving() {
       if (list[i][at] != i + 1) wrong("the parent sees the child's stores");
 }
 
+// Reads are under way all the time, by calls that no function of the library sees, while children come and go
+// and what is private since then goes back into its files.
+void aio_while_folding() {
+  auto list = make_granules();
+  wait_for_moves(list);
+  char name[] = "direct-XXXXXX";
+  const int made = mkstemp(name), fd = open(name, O_RDWR | O_DIRECT);
+  unlink(name);
+  auto* source = static_cast<unsigned char*>(
+      mmap(nullptr, granule, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  for (size_t at = 0; at < granule; ++at) source[at] = static_cast<unsigned char>(at * 31 + at / 4096 + 1);
+  if (made < 0 || fd < 0) {
+    puts("no direct I/O here");
+    return;
+  }
+  if (pwrite(fd, source, granule, 0) != static_cast<ssize_t>(granule)) wrong("cannot write the file");
+  std::atomic<bool> stop{false};
+  std::atomic<int> lost{0}, reads{0};
+  std::thread reader([&] {
+    constexpr size_t lanes = 3;
+    for (size_t round = 0; !stop; ++round) {
+      aiocb requests[lanes] = {};
+      for (size_t lane = 0; lane < lanes; ++lane) {
+        unsigned char* into = list[(round * 5 + lane * 8) % granules];
+        memset(into, 0, granule);
+        requests[lane].aio_fildes = fd;
+        requests[lane].aio_buf = into;
+        requests[lane].aio_nbytes = granule;
+        if (aio_read(&requests[lane]) != 0) wrong("a read cannot begin");
+      }
+      for (size_t lane = 0; lane < lanes; ++lane) {
+        const aiocb* one = &requests[lane];
+        while (aio_error(one) == EINPROGRESS) aio_suspend(&one, 1, nullptr);
+        if (aio_return(&requests[lane]) != static_cast<ssize_t>(granule)) wrong("aio_return");
+      }
+      for (const aiocb& one : requests)
+        if (memcmp(const_cast<void*>(one.aio_buf), source, granule) != 0) ++lost;
+      reads += static_cast<int>(lanes);
+    }
+  });
+  for (int i = 0; i < 60; ++i) {
+    const pid_t child = fork();
+    if (child == 0) _exit(0);
+    if (child < 0 || waitpid(child, nullptr, 0) != child) wrong("fork");
+    usleep(100'000);
+  }
+  stop = true;
+  reader.join();
+  printf("%d reads, %d lost\n", reads.load(), lost.load());
+  if (lost > 0) wrong("reads lost data");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -348,7 +502,9 @@ int main(int argc, char** argv) {
                             {"a_ring", a_ring},
                             {"a_raw_ring", a_raw_ring},
                             {"a_filter", a_filter},
+                            {"filters_that_fail", filters_that_fail},
                             {"written_by_itself", written_by_itself},
+                            {"aio_while_folding", aio_while_folding},
                             {"fork_while_moving", fork_while_moving}};
   for (const Case& one : cases)
     if (argc == 2 && strcmp(argv[1], one.name) == 0) {

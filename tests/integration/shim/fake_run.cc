@@ -1,6 +1,7 @@
 // `terrace run` over a FakeSession: the whole shim and supervisor without a daemon.
-//   fake_run [--ddr S] [--cxl S] [--pool-size S] [--min-size N] [--fallback] [--tick MS] [--stats FILE]
-//   [--away-after MS] [--policy NAME] [--round MS] [--copy-budget S]
+//   fake_run [--ddr S] [--cxl S] [--pool-size S] [--min-size N] [--mmap N] [--fallback] [--tick MS] [--stats
+//   FILE]
+//   [--huge-leases] [--away-after MS] [--policy NAME] [--round MS] [--copy-budget S]
 //            -- PROGRAM ARGUMENTS
 // Exits as the program did; 99 when something leaked: a lease after all its users ended.
 #include <sys/stat.h>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "allocator/supply/broker.h"
+#include "allocator/supply/huge_file.h"
 #include "cli/run_supervise.h"
 #include "tests/support/fake_session.h"
 
@@ -35,9 +37,11 @@ uint64_t size_of(const std::string& text) {
 }
 
 int supervise(const std::vector<std::string>& command, BrokerOptions options, uint64_t pool_bytes,
-              const std::string& min_size, const std::string& stats_file, int go_away_after_ms) {
+              const std::string& min_size, const std::string& mmap_from, const std::string& stats_file,
+              int go_away_after_ms, bool huge_leases) {
   terrace::cli::Supervisor supervisor;
   terrace::test::FakeSession session(pool_bytes);
+  if (huge_leases) session.make_leases_by(terrace::supply::make_huge_file);
   options.warn = [](const std::string& text) { std::fprintf(stderr, "fake_run: %s\n", text.c_str()); };
   auto broker = Broker::start(session, options);
   if (!broker.ok()) {
@@ -49,6 +53,7 @@ int supervise(const std::vector<std::string>& command, BrokerOptions options, ui
   environment.emplace_back(std::string("LD_PRELOAD=") + std::getenv("TERRACE_MALLOC_LIBRARY"));
   environment.emplace_back("TERRACE_SUPPLY=" + (*broker)->socket_path());
   environment.emplace_back("TERRACE_MIN_SIZE=" + min_size);
+  environment.emplace_back("TERRACE_MMAP=" + mmap_from);
   environment.emplace_back("TERRACE_SECCOMP_FILTERS=" + std::to_string(terrace::supply::seccomp_filters()));
   auto started = supervisor.start(command[0], command, environment);
   if (!started.ok()) {
@@ -137,8 +142,9 @@ int main(int argc, char** argv) {
   options.label = "fake";
   options.tick_ns = 100 * terrace::ns_per_ms;
   uint64_t pool_bytes = 2 * terrace::gib;
-  std::string min_size = "4096", stats_file;
+  std::string min_size = "4096", mmap_from = "0", stats_file;
   int go_away_after_ms = 0;
+  bool huge_leases = false;
   // The tests' parameter: the whole suite runs with and without migration.
   if (const char* policy = std::getenv("TERRACE_TEST_POLICY"); policy != nullptr)
     options.migration.policy = policy;
@@ -150,6 +156,10 @@ int main(int argc, char** argv) {
     if (word == "--") {
       command.assign(words.begin() + static_cast<long>(i) + 1, words.end());
       break;
+    }
+    if (word == "--huge-leases") {
+      huge_leases = true;
+      continue;
     }
     if (word == "--fallback") {
       options.fallback = true;
@@ -165,6 +175,8 @@ int main(int argc, char** argv) {
       pool_bytes = size_of(value);
     else if (word == "--min-size")
       min_size = value;
+    else if (word == "--mmap")
+      mmap_from = std::to_string(size_of(value));
     else if (word == "--stats")
       stats_file = value;
     else if (word == "--tick")
@@ -181,5 +193,6 @@ int main(int argc, char** argv) {
       return 2;
   }
   if (command.empty() || std::getenv("TERRACE_MALLOC_LIBRARY") == nullptr) return 2;
-  return supervise(command, options, pool_bytes, min_size, stats_file, go_away_after_ms);
+  return supervise(command, options, pool_bytes, min_size, mmap_from, stats_file, go_away_after_ms,
+                   huge_leases);
 }

@@ -19,6 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from terrace_harness import Harness, find_binary, process_alive, wait_until  # noqa: E402
 
 PYTHON = "/usr/bin/python3"
+CASES = "tests/integration/shim/"  # below the build directory
 
 
 class RunTest(unittest.TestCase):
@@ -48,6 +49,21 @@ class RunTest(unittest.TestCase):
         self.assertEqual(result.stats["cxl"]["leases_granted"], result.stats["cxl"]["leases_released"])
         self.assertEqual(self.t.leases(), {})
         self.t.wait_free()
+
+    def test_code_in_leased_memory(self):
+        # The manager's mounts are noexec. Once on mappings that the window serves, once on blocks of malloc.
+        for way in ("name", "number"):
+            self.run_program(find_binary(CASES + "shim_memory_cases"), "executable", way, options=("--ddr", "0", "--cxl", "200M"))
+
+    def test_memory_of_mmap_is_in_the_budgets(self):
+        script = "import mmap;a=[mmap.mmap(-1,4<<20,flags=mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS) for _ in range(20)];[b.write(b'x'*(4<<20)) for b in a];print(sum(len(b) for b in a))"
+        for option, served in (("1M", True), ("off", False)):
+            result = self.run_program(PYTHON, "-c", script, options=("--ddr", "16M", "--cxl", "200M", "--mmap", option,
+                                                                     "--policy", "static"))
+            self.assertEqual(result.out, f"{80 << 20}\n")
+            self.assertEqual(result.stats["peak_live_bytes"] > 80 << 20, served, result.stats)
+        for wrong in ("4K", "much"):
+            self.assertIn("off", self.t.cli("run", "--mmap", wrong, "--", "/bin/true", json=False, check=2).err)
 
     def test_exit_codes_are_the_programs(self):
         self.assertEqual(self.run_program("/bin/sh", "-c", "exit 7", options=("--cxl", "64M"), check=7).code, 7)
@@ -155,10 +171,105 @@ class RunTest(unittest.TestCase):
         self.assertEqual(lease["label"], "victim")
         self.t.cli("lease", "revoke", lease["id"], "--grace", "30s", "--reason", "maintenance")
         line = process.stderr.readline()
-        self.assertRegex(line, r"terrace: python3.*\[\d+\]: lease %d \(victim\) is being taken back in .*maintenance" % lease["id"])
+        self.assertRegex(line, r"terrace: python3.*\[\d+\]: lease %d \(victim\) is being taken back in .*maintenance.*does not move" % lease["id"])
         process.terminate()
         self.assertEqual(process.wait(30), 128 + signal.SIGTERM)
         wait_until(lambda: not self.t.leases(), 30, "the revoked lease to go")
+
+    @unittest.skipUnless(os.path.exists("/dev/userfaultfd"), "this kernel has no /dev/userfaultfd")
+    def test_memory_moves_out_of_a_revoked_lease(self):
+        # More than the DDR budget: it goes beyond, since the machine has room.
+        script = ("import sys\na=[bytearray(bytes([i])*(1<<20)) for i in range(150)]\nprint('ready',flush=True)\n"
+                  "sys.stdin.readline()\nfor i,b in enumerate(a):\n  assert b.count(i)==1<<20, i\n"
+                  "b=[bytearray(b'n'*(1<<20)) for _ in range(60)]\na.clear()\nb.clear()\n"
+                  "c=[bytearray(b'm'*(1<<20)) for _ in range(150)]\nprint(sum(x.count(b'm') for x in c)>>20,flush=True)")
+        stats = self.t.directory / "revoked.json"
+        process = self.t.popen(self.t.terrace, "run", "--ddr", "32M", "--cxl", "400M", "--stats", stats, "--stats-interval", "0.2",
+                               "--label", "moved", "--", PYTHON, "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (process.kill(), process.communicate()) if process.poll() is None else None)
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        wait_until(lambda: any(one["migration"] == "running" for one in json.loads(stats.read_text())["process_list"]), 30,
+                   "the engine")
+        leases = [lease["id"] for lease in self.t.leases().values() if lease["label"].startswith("moved")]
+        self.assertGreaterEqual(len(leases), 2)
+        for lease in leases:
+            self.t.cli("lease", "revoke", lease, "--grace", "60s", "--reason", "maintenance")
+        # Long before the grace ends they are given back, and the program never notices.
+        wait_until(lambda: not set(leases) & {lease["id"] for lease in self.t.leases().values()}, 50, "the leases to go back")
+        out, err = process.communicate("go\n", timeout=60)
+        self.assertEqual((process.returncode, out), (0, "150\n"), err)
+        self.assertIn("moves to DDR, also beyond the budget", err)
+        self.assertEqual(err.count("has moved out of lease"), len(leases), err)
+        self.assertNotIn("SIGBUS", err)
+        migration = json.loads(stats.read_text())["migration"]
+        self.assertEqual(migration["leases_left"], len(leases))
+        self.assertGreaterEqual(migration["left_bytes"], 100 << 20)
+
+    def documents(self, script, *options, wrap=()):
+        """A run of a script that waits for its standard input; what --stats says of it, as often as one asks."""
+        stats = self.t.directory / "told.json"
+        stats.unlink(missing_ok=True)
+        process = self.t.popen(self.t.terrace, "run", *options, "--stats", stats, "--stats-interval", "0.2", "--", *wrap, PYTHON,
+                               "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (process.kill(), process.communicate()) if process.poll() is None else process.communicate())
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        return process, lambda: json.loads(stats.read_text()) if stats.exists() else {"process_list": [], "run": {}}
+
+    BLOCKS = "a=[bytearray(b'x'*(1<<20)) for _ in range(%d)]\n"
+    WAIT = "print('ready',flush=True)\nimport sys\nsys.stdin.readline()\n"
+
+    def top(self):
+        return self.t.cli("top", "--once", "--processes", json=False, env={"COLUMNS": "250"}).out.splitlines()
+
+    def end(self, process):
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        self.assertEqual(process.wait(60), 0)
+
+    def test_memory_in_neither_budget_is_told(self):
+        script = ("import ctypes\nc=ctypes.CDLL(None)\nc.mmap.restype=ctypes.c_void_p\n"
+                  "at=c.mmap(None,ctypes.c_size_t(120<<20),3,0x22,-1,0)\nctypes.memset(ctypes.c_void_p(at),1,120<<20)\n")
+        process, told = self.documents(self.BLOCKS % 40 + script + self.WAIT, "--ddr", "16M", "--cxl", "64M")
+
+        def outside():
+            running = [one for one in told()["process_list"] if one["running"]]
+            return running[0]["memory"]["outside_bytes"] if len(running) == 1 else 0
+        wait_until(lambda: 120 << 20 <= outside() <= 200 << 20, 30, "what lies outside")
+        wait_until(lambda: any("OUTSIDE" in line for line in self.top()), 30, "the column of top")
+        self.end(process)
+
+    def test_processes_without_the_window_are_told(self):
+        # The child is started without the library.
+        script = ("import subprocess,os\nenv=dict(os.environ)\nenv.pop('LD_PRELOAD')\n"
+                  "p=subprocess.Popen(['/usr/bin/python3','-c','b=bytearray(b\"z\"*(90<<20));print(1,flush=True);input()'],env=env,"
+                  "stdin=subprocess.PIPE,stdout=subprocess.PIPE)\np.stdout.readline()\n")
+        process, told = self.documents(self.BLOCKS % 40 + script + self.WAIT + "p.communicate(b'x\\n')", "--ddr", "16M", "--cxl", "64M")
+        wait_until(lambda: told()["run"].get("other_processes") == 1 and told()["run"]["other_bytes"] >= 90 << 20, 30, "the other one")
+        self.end(process)
+
+    @unittest.skipUnless(os.path.exists("/dev/userfaultfd"), "this kernel has no /dev/userfaultfd")
+    def test_why_memory_does_not_move_is_told(self):
+        fork = "import os,time\nr,w=os.pipe()\nif os.fork()==0:\n  os.close(w)\n  os.read(r,1)\n  os._exit(0)\nos.close(r)\n"
+        lock = "import ctypes\nassert ctypes.CDLL(None).mlockall(2)==0\n"  # MCL_FUTURE
+        for what, policy, reason in ((fork, "benefit-density", "private since a fork, until its child ends"),
+                                     (lock, "benefit-density", "mlockall"), ("", "static", "the policy is static")):
+            with self.subTest(reason=reason):
+                # First it moves: the engine has begun.
+                script = self.BLOCKS % 60 + self.WAIT + what + self.WAIT
+                process, told = self.documents(script, "--ddr", "16M", "--cxl", "128M", "--policy", policy)
+
+                def states(key):
+                    return [one[key] for one in told()["process_list"] if one["running"]]
+                if policy != "static":
+                    wait_until(lambda: states("migration") == ["running"], 30, "the engine")
+                    self.assertEqual(states("migration_reason"), [None])
+                process.stdin.write("go\n")
+                process.stdin.flush()
+                self.assertEqual(process.stdout.readline(), "ready\n")
+                wait_until(lambda: any(reason in (one or "") for one in states("migration_reason")), 30, "the reason")
+                wait_until(lambda: any("does not move: " in line and reason in line for line in self.top()), 30, "its line in top")
+                self.end(process)
 
     def test_a_killed_supervisor_ends_the_program(self):
         script = ("import os,time\na=[bytearray(b'r')*(1<<20) for _ in range(40)]\nprint(os.getpid(),flush=True)\ntime.sleep(60)")
@@ -215,6 +326,93 @@ class RunTest(unittest.TestCase):
         process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0)
         wait_until(lambda: not self.t.leases(), 30, "the leases to be released")
+
+
+class DefaultSizes(unittest.TestCase):
+    """Runs whose command line leaves sizes open."""
+
+    BLOCKS = "a=[bytearray(b'x'*(1<<20)) for _ in range(%d)];print(sum(b.count(b'x') for b in a)>>20)"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.t = Harness(devices={"a": "256M", "b": "192M", "c": "64M"}, name="sizes",
+                        env={"TERRACE_MALLOC_LIBRARY": find_binary("libterrace_heap.so")})
+        cls.addClassCleanup(cls.t.close)
+        cls.t.start()
+        cls.t.create_pool("large", ["a", "b"])
+        cls.t.create_pool("small", ["c"])
+
+    def blocks(self, count, *options, check=0, env=None, wrap=()):
+        stats = self.t.directory / "sizes.json"
+        stats.unlink(missing_ok=True)
+        result = self.t.cli("run", "--stats", stats, *options, "--", *wrap, PYTHON, "-c", self.BLOCKS % count, json=False,
+                            check=False, env=env)
+        self.assertEqual(result.code, check, result)
+        if check == 0:
+            self.assertEqual(result.out, f"{count}\n")
+        result.stats = json.loads(stats.read_text()) if stats.exists() else None
+        return result
+
+    def test_nothing_given(self):
+        result = self.blocks(1500)
+        stats = result.stats
+        self.assertEqual(result.err, "")
+        self.assertEqual((stats["ddr"]["budget_from"], stats["cxl"]["budget_from"], stats["run"]["fallback"]), ("machine", "pool", True))
+        self.assertEqual((stats["run"]["pool"], stats["cxl"]["budget_bytes"]), ("large", 448 << 20))
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.assertLess(stats["ddr"]["budget_bytes"], total)
+        self.assertEqual(stats["refused"], 0)
+
+    def test_what_the_window_cannot_hold_is_plain_memory(self):
+        # The window is half of the addresses.
+        result = self.blocks(800, wrap=("/bin/sh", "-c", 'ulimit -v 1250000; exec "$0" "$@"'))
+        self.assertGreater(result.stats["fallbacks"], 100)
+        self.assertEqual(result.stats["refused"], 0)
+
+    def test_with_a_ddr_size_the_pool_is_the_rest(self):
+        stats = self.blocks(300, "--ddr", "16M").stats
+        self.assertEqual((stats["ddr"]["budget_from"], stats["cxl"]["budget_from"], stats["run"]["fallback"]), ("given", "pool", False))
+        self.assertGreater(stats["cxl"]["allocations"], 200)
+        stats = self.blocks(300, "--ddr", "16M", "--pool", "small", check=1).stats
+        self.assertGreater(stats["refused"], 0)
+        self.assertEqual(stats["cxl"]["budget_bytes"], 64 << 20)
+
+    def test_quota(self):
+        self.t.cli("quota", "set", "*", "--bytes", "96M")
+        self.addCleanup(lambda: self.t.cli("quota", "remove", "*"))
+        stats = self.blocks(80, "--ddr", "16M").stats
+        self.assertLessEqual(stats["cxl"]["leased_bytes_peak"], 96 << 20)
+        # What is asked for is more than the quota: all of the quota is used, and the message is about room.
+        result = self.blocks(200, "--ddr", "16M", "--cxl", "256M", "--pool", "large", check=1)
+        self.assertGreater(result.stats["cxl"]["leased_bytes_peak"], 90 << 20)
+        self.assertNotIn("does not answer", result.err)
+        result = self.blocks(200, "--ddr", "16M", "--cxl", "256M", "--pool", "large", "--fallback")
+        self.assertEqual(result.stats["refused"], 0)
+
+    def test_two_runs_of_one_pool(self):
+        script = "import sys\n" + self.BLOCKS % 350 + "\nsys.stdout.flush()\nsys.stdin.read()"
+        runs = [self.t.popen(self.t.terrace, "run", "--ddr", "16M", "--fallback", "--", PYTHON, "-c", script,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        self.assertEqual([run.stdout.readline() for run in runs], ["350\n", "350\n"])
+        self.assertLessEqual(sum(lease["bytes"] for lease in self.t.leases().values()), 448 << 20)
+        for run in runs:
+            run.communicate()
+            self.assertEqual(run.returncode, 0)
+
+    def test_without_a_daemon(self):
+        nowhere = {"TERRACE_SOCKET": str(self.t.directory / "nowhere.sock")}
+        result = self.blocks(50, env=nowhere)
+        self.assertIn("no CXL memory for this run, what does not fit into its DDR budget goes to plain malloc", result.err)
+        self.assertIn("no manager", result.err)
+        self.assertEqual((result.stats["cxl"]["budget_from"], result.stats["run"]["pool"]), ("none", None))
+        result = self.blocks(50, "--ddr", "128M", env=nowhere)
+        self.assertIn("its DDR budget is all it has", result.err)
+        self.blocks(50, "--pool", "large", check=125, env=nowhere)
+        self.blocks(50, "--ddr", "0", check=125, env=nowhere)
+        self.assertEqual(self.blocks(50, "--cxl", "0", env=nowhere).err, "")
+
+    def test_a_size_wants_a_pool(self):
+        self.assertIn("choose one with --pool", self.blocks(50, "--cxl", "64M", check=125).err)
 
 
 @unittest.skipUnless(os.geteuid() == 0, "only root can become another user")

@@ -8,6 +8,7 @@ A program that this machine lacks is reported as a skip; exit code 77 when all o
 """
 
 import ctypes
+import ctypes.util
 import hashlib
 import json
 import os
@@ -152,6 +153,8 @@ class Library(ShimTest):
         exported = {line.split()[-1] for line in symbols.splitlines()}
         family = {"malloc", "calloc", "realloc", "reallocarray", "free", "free_sized", "free_aligned_sized",
                   "aligned_alloc", "posix_memalign", "memalign", "valloc", "pvalloc", "malloc_usable_size",
+                  "cfree", *(f"__libc_{name}" for name in ("malloc", "calloc", "realloc", "free", "memalign", "valloc",
+                                                           "pvalloc")),
                   "malloc_trim", "madvise", "fork", "__fork", "_Fork", "daemon", "forkpty",
                   # memory that must not move meanwhile
                   "read", "write", "pread", "pwrite", "pread64", "pwrite64", "readv", "writev", "preadv", "pwritev",
@@ -159,6 +162,7 @@ class Library(ShimTest):
                   "__pread_chk", "__pread64_chk", "vmsplice", "process_vm_writev", "send", "sendto", "sendmsg",
                   "sendmmsg", "io_submit", "mprotect", "pkey_mprotect", "mlock", "mlock2", "mlockall",
                   "io_uring_queue_init", "io_uring_queue_init_params", "io_uring_queue_init_mem", "io_uring_setup",
+                  "aio_read", "aio_write", "lio_listio", "aio_read64", "aio_write64", "lio_listio64",
                   "syscall", "prctl", "terrace_hold", "terrace_unhold",
                   # mappings that it is to keep in mind, children, futexes that the kernel knows by their page
                   "mmap", "mmap64", "munmap", "mremap", "remap_file_pages", "munlock", "munlockall", "clone", "dlopen",
@@ -236,6 +240,41 @@ class Torture(ShimTest):
         run = self.shim(["/usr/bin/python3", "-c", script], "--min-size", 16 << 20)
         self.assertEqual(run.out, f"{60 << 20}\n")
         self.assertIn("seccomp", run.err)
+
+    def test_a_sandbox_entered_before_any_memory(self):
+        # By prctl of the program itself, so that the library knows it before it would look.
+        program = self.folder / "confined"
+        (self.folder / "confined.c").write_text(
+            "#include <linux/filter.h>\n#include <linux/seccomp.h>\n#include <stdlib.h>\n#include <sys/prctl.h>\n"
+            "#include <string.h>\nint main(void) {\n"
+            "  struct sock_filter lines[] = {{0x20, 0, 0, 0}, {0x15, 0, 1, 41}, {6, 0, 0, 0x80000000}, {6, 0, 0, 0x7fff0000}};\n"
+            "  struct sock_fprog program = {4, lines};\n"
+            "  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, 2, &program)) return 1;\n"
+            "  return memset(malloc(32 << 20), 1, 32 << 20) == 0; }\n")
+        self.plain(["gcc", self.folder / "confined.c", "-o", program])
+        run = self.shim([program], "--min-size", 16 << 20)
+        self.assertIn("the program filters its system calls (seccomp)", run.err)
+        self.assertNotIn("supervisor at", run.err)
+
+    @unittest.skipUnless(ctypes.util.find_library("seccomp"), "not on this machine: libseccomp")
+    def test_a_library_that_probes_for_filters(self):
+        script = ("import ctypes\nlibrary=ctypes.CDLL('libseccomp.so.2')\nlibrary.seccomp_init.restype=ctypes.c_void_p\n"
+                  "assert library.seccomp_api_get()>0 and library.seccomp_init(0x7fff0000)\n"
+                  "a=[bytearray(b'x'*(1<<20)) for _ in range(40)]\nprint(len(a))")
+        run = self.shim(["/usr/bin/python3", "-c", script], "--ddr", "8M")
+        self.assertNotIn("running on plain malloc", run.err)
+        self.assert_used_cxl(run)
+
+    @needs("qemu-system-x86_64")
+    def test_qemu(self):
+        run = self.shim(["qemu-system-x86_64", "--version"], "--ddr", "64M")
+        self.assertIn("QEMU emulator version", run.out)
+        self.assertNotIn("running on plain malloc", run.err)
+        # A machine with memory of its own, that boots nothing.
+        run = self.shim(["qemu-system-x86_64", "-M", "q35", "-m", "16", "-display", "none", "-monitor", "stdio", "-serial", "none"],
+                        "--ddr", "64M", input="quit\n")
+        self.assertNotIn("running on plain malloc", run.err)
+        self.assertGreater(run.stats["allocations_ddr"], 0)
 
     def test_pool_shorter_than_the_budget(self):
         run = self.shim(["/usr/bin/python3", "-c", "print(len(bytearray(30 << 20)))"], "--ddr", "0", "--cxl", "8G",
@@ -334,9 +373,10 @@ class Torture(ShimTest):
         script = ("import ctypes,os,struct,sys,time\na=bytearray(b'k')*(60<<20)\npid=os.fork()\n"
                   "if pid: os._exit(0)\n"
                   "b=next(int(l.split('-')[0],16) for l in open('/proc/self/maps') if 'terrace-control' in l)\n"
+                  "own=os.getpid()%%1024\n"  # a process takes the slot of its number, or the next one that is free
                   "print('ready',flush=True)\nwhile True:\n"
-                  "  for slot,pid in ((900,%d),(901,0xffffffff),(902,1)):\n"
-                  "    ctypes.memmove(b+128+slot*832,struct.pack('I',pid),4)\n"
+                  "  for more,pid in ((500,%d),(501,0xffffffff),(502,1)):\n"
+                  "    ctypes.memmove(b+128+(own+more)%%1024*832,struct.pack('I',pid),4)\n"
                   "  time.sleep(0.002)" % stranger.pid)
         process = subprocess.Popen(self.shim_command(["/usr/bin/python3", "-c", script]), stdout=subprocess.PIPE,
                                    text=True, env=self.environment, preexec_fn=die_with_parent)
@@ -350,6 +390,29 @@ class Torture(ShimTest):
             process.kill()
             raise
         self.assertIsNone(stranger.poll())
+
+
+class Kept(ShimTest):
+    """Page runs that threads keep for their next request: kept_cases.cc."""
+
+    def kept(self, *words, ddr="256M", cxl="0", **more):
+        return self.shim([HERE / "shim_kept_cases", *words], "--ddr", ddr, "--cxl", cxl, "--min-size", 65536, **more)
+
+    def test_what_ended_threads_kept_serves_others(self):
+        self.kept("shelves")
+
+    def test_calloc_shows_no_old_bytes(self):
+        for ddr, cxl in (("256M", "0"), ("64M", "64M"), ("0", "64M")):
+            self.kept("zeros", ddr=ddr, cxl=cxl)
+
+    def test_freed_twice(self):
+        run = self.kept("twice", code=128 + signal.SIGABRT)
+        self.assertIn("double free", run.err)
+
+    def test_pairs_are_counted(self):
+        run = self.kept("pairs", 20000)
+        self.assertGreaterEqual(run.stats["allocations_ddr"], 20000, run.stats)
+        self.assertEqual(run.stats["live_bytes"] // (256 << 10), 0, run.stats)
 
 
 class Large(ShimTest):
@@ -373,10 +436,14 @@ class Large(ShimTest):
 
     def test_leases_come_and_go_under_threads_forks_and_moves(self):
         for policy in ("static", "churn"):
-            run = self.shim([HERE / "shim_large_cases", "returning"], "--ddr", "16M", "--cxl", "512M", "--min-size", 65536,
-                            "--policy", policy, "--round", 1)
-            self.assertGreater(run.stats["leases_granted"], 2, run.stats)
-            self.assertEqual(run.stats["leases_granted"], run.stats["leases_released"], run.stats)
+            for _ in range(6):  # on a busy machine the program gets too little done in its three seconds
+                run = self.shim([HERE / "shim_large_cases", "returning"], "--ddr", "16M", "--cxl", "512M",
+                                "--min-size", 65536, "--policy", policy, "--round", 1)
+                self.assertEqual(run.stats["leases_granted"], run.stats["leases_released"], run.stats)
+                if run.stats["leases_granted"] > 2:
+                    break
+            else:
+                self.fail(f"no lease came again: {run.stats}")
 
     def test_a_program_of_rounds_keeps_its_leases(self):
         run = self.shim([HERE / "shim_large_cases", "rounds"], "--ddr", "0", "--cxl", "512M", "--min-size", 65536)
@@ -537,10 +604,13 @@ class Busy(ShimTest):
     def check(self, name, *, fails_without=True, promotions=1):
         command = [HERE / "shim_busy_cases", name]
         options = ("--ddr", "16M", "--cxl", "64M", "--policy", "churn", "--round", "1")
-        run = self.shim(command, *options)
+        for _ in range(6):  # a busy machine may leave the engine no time in one of them
+            run = self.shim(command, *options)
+            if run.stats["promotions"] >= promotions:
+                break
         self.assertGreaterEqual(run.stats["promotions"], promotions)
         if fails_without and "here" not in run.out:
-            self.environment["TERRACE_TEST_HOLD_NOTHING"] = "1"
+            self.environment["TERRACE_TEST_HOLD_NOTHING"] = self.environment["TERRACE_TEST_ASK_NOTHING"] = "1"
             self.shim(command, *options, code=1)
         return run
 
@@ -568,10 +638,30 @@ class Busy(ShimTest):
     def test_a_filter_for_all_threads(self):
         self.check("a_filter", fails_without=False)
 
+    def test_filters_that_the_kernel_refuses(self):
+        self.check("filters_that_fail", fails_without=False)
+
     def test_fork_while_moving(self):
         # Short: on a busy machine one of them may end before anything moves.
         runs = [self.check("fork_while_moving", fails_without=False, promotions=0) for _ in range(8)]
         self.assertGreater(sum(run.stats["promotions"] for run in runs), 0)
+
+    def test_where_the_kernel_cannot_be_asked_nothing_moves(self):
+        def without_huge_pages():
+            die_with_parent()
+            ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: the question needs them
+
+        def moved(*ways):
+            run = self.shim([HERE / "shim_pin_stress", "3", *ways], "--ddr", "4M", "--cxl", "64M", "--policy", "churn",
+                            "--round", "1", preexec_fn=without_huge_pages)
+            return run.stats["promotions"] + run.stats["demotions"]
+
+        self.assertEqual(moved("uring", "stores"), 0)
+        self.environment["TERRACE_MOVE_UNPROVEN"] = "1"
+        self.assertGreater(moved("stores"), 0)
+
+    def test_aio_while_folding(self):
+        self.check("aio_while_folding", fails_without=False, promotions=0)
 
     def test_written_by_itself(self):
         self.check("written_by_itself", fails_without=False)  # a page at a time: too short to be hit at will

@@ -357,5 +357,34 @@ TEST_CASE("PageHeap: parts of free runs go to another arena and come back") {
   }
 }
 
+TEST_CASE("PageHeap: the free run of a page is found, and any part of it taken") {
+  Fixture f(300);
+  f.heap.add({20, 100}, 1, false);  // what lies before and behind is not the heap's
+  f.heap.add({120, 136}, 2, false);
+  Prng random(11);
+  for (int round = 0; round < 3000; ++round) {
+    const auto page = static_cast<uint32_t>(random.below(300));
+    uint32_t expected = no_page;
+    f.heap.for_each_run({20, 236}, [&](PageSpan run, RunRecord& record) {
+      if (record.state == RunState::free && page - run.first < run.pages) expected = run.first;
+    });
+    REQUIRE(f.heap.free_run_with(page) == expected);
+    if (const uint32_t used = f.heap.used_run_with(page); used != no_page) {
+      f.heap.free(used);
+    } else if (expected != no_page) {
+      const uint32_t most = expected + f.heap.run(expected).pages - page;
+      const auto pages = static_cast<uint32_t>(1 + random.below(most));
+      const uint8_t arena = f.heap.run(expected).arena;
+      const uint64_t free_pages = f.heap.free_pages(arena);
+      f.heap.take_part(expected, {page, pages}, 7);
+      REQUIRE(f.heap.is_used(page));
+      CHECK(f.heap.run(page).pages == pages);
+      CHECK(f.heap.run(page).tag == 7);
+      CHECK(f.heap.free_pages(arena) == free_pages - pages);
+    }
+    REQUIRE(f.heap.check_all({20, 236}) == nullptr);
+  }
+}
+
 }  // namespace
 }  // namespace terrace::heap

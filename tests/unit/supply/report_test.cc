@@ -30,6 +30,7 @@ ProcessStatistics some_page() {
   page.large[8] = {.bytes = 3 * mib, .allocations = 7, .frees = 4};
   page.large[13] = {.bytes = 40 * mib, .allocations = 1, .frees = 0};
   page.extent_bytes = 2 * mib;
+  page.mapped_bytes = 5 * mib;
   page.small[0] = {.block_bytes = 112, .blocks = 1000};
   page.small_count = 1;
   page.small_bytes = 112'000;
@@ -47,8 +48,9 @@ TEST_CASE("Report: live bytes are the program's blocks, held bytes what is kept 
   const ProcessReport report = describe_process(slot, page, nullptr, 64 * mib, now);
   CHECK(report.pid == 7);
   CHECK(report.memory.large_bytes == 43 * mib);
+  CHECK(report.memory.mapped_bytes == 5 * mib);
   CHECK(report.memory.small_bytes == 112'000);
-  CHECK(report.memory.live_bytes() == 43 * mib + 112'000);
+  CHECK(report.memory.live_bytes() == 48 * mib + 112'000);
   CHECK(report.memory.held_bytes() == (46 + 64 + 2) * mib);
   CHECK(report.small_age_ns == 5 * ns_per_ms);
   REQUIRE(report.classes.size() == 3);
@@ -187,7 +189,7 @@ TEST_CASE("ControlPage: a process's last numbers are told, then its pages are cl
   const ProcessReport& ended = history.ended()[0];
   CHECK(ended.name == "prog");
   CHECK(!ended.running);
-  CHECK(ended.memory.live_bytes() == 43 * mib + 112'000);
+  CHECK(ended.memory.live_bytes() == 48 * mib + 112'000);
   CHECK(history.ended_counters().refused == 2);
   CHECK(history.ended_counters().live_bytes() == 0);
   // Of its classes the sums keep what happened, not what was held.

@@ -1,0 +1,43 @@
+// Freed page runs of the DDR part, kept for the next request of the same length: a thread that allocates and
+// frees large blocks again and again does so without the heap's lock.
+//
+// Each thread has a shelf (threads of one number modulo shelf_count share one): a few words, each a run that is
+// in use for the heap and nobody's for the program. A word is taken and put by one atomic exchange, so that any
+// thread can empty any shelf, a forked child finds its parent's, and nothing happens when a thread ends.
+//
+// What is kept is charged to the budget and counts as live; so shelves hold little (a 256th of the budget, at
+// most 4 MiB each), and are emptied when a question for statistics comes, on malloc_trim, and before the budget
+// or a lease is asked for more than it has.
+//
+// Place     tiers.cc asks before it takes the heap's lock, and empties the shelves with the lock held.
+// Threads   Any; in a signal handler too.
+//
+// Invariant
+//   K1  A run on a shelf is in use (page_heap.h), the program's by its owner, and on one shelf only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace terrace::preload {
+
+// A kept run of exactly the pages that `bytes` need; nullptr: there is none. It holds old bytes.
+void* take_kept_run(size_t bytes);
+
+// Keeps the block that begins at `page`. Returns the page of the block that shall be freed instead: this one,
+// or one that was kept longer; no_page: none. Ends the process when the block is kept already.
+uint32_t keep_run(uint32_t page);
+
+// Takes some run off the shelves; no_page: there is none left. With it go the numbers of what was taken and
+// kept since the last time: heap_lock is held.
+uint32_t take_any_kept_run();
+
+// Whether the supervisor has asked for statistics since the shelves were emptied for it. Then nothing is taken
+// or kept before emptied_for_statistics().
+bool must_empty_shelves();
+void emptied_for_statistics();
+
+// Nothing is kept from now on: the process ends.
+void keep_no_runs();
+
+}  // namespace terrace::preload
