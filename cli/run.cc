@@ -8,6 +8,7 @@
 
 #include "allocator/supply/broker.h"
 #include "cli/cli.h"
+#include "cli/run_budget.h"
 #include "cli/run_inspect.h"
 #include "cli/run_reporter.h"
 #include "cli/run_start.h"
@@ -66,7 +67,7 @@ Status run_plainly(const RunArguments& arguments, const ProgramFacts& facts) {
 }
 
 Status check(const RunArguments& arguments) {
-  if (arguments.cxl_bytes == 0 && arguments.ddr_bytes == 0)
+  if (arguments.cxl_given && arguments.cxl_bytes == 0 && arguments.ddr_given && arguments.ddr_bytes == 0)
     return Error{.code = ErrorCode::invalid_argument,
                  .where = "terrace run",
                  .detail = "both budgets are 0; give --cxl SIZE"};
@@ -108,7 +109,7 @@ std::string default_label(const std::string& program) {
 }
 
 // `failure` is what to exit with when this returns an error.
-Status run(Context& context, const RunArguments& arguments, int* failure) {
+Status run(Context& context, RunArguments arguments, int* failure) {
   *failure = exit_usage;
   TERRACE_RETURN_IF_ERROR(check(arguments));
   RunReporterOptions reports;
@@ -127,8 +128,7 @@ Status run(Context& context, const RunArguments& arguments, int* failure) {
   TERRACE_ASSIGN_OR_RETURN(std::string library, find_malloc_library(arguments.min_size == 0));
 
   Supervisor supervisor;  // blocks signals before any thread exists
-  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
-                           connect_for_run(context, arguments, &reports.facts.pool));
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, connect_for_run(context, &arguments));
   supply::BrokerOptions options;
   options.ddr_bytes = arguments.ddr_bytes;
   options.cxl_bytes = arguments.cxl_bytes;
@@ -137,6 +137,8 @@ Status run(Context& context, const RunArguments& arguments, int* failure) {
   options.ttl_ns = arguments.ttl_ns;
   options.label = arguments.label.empty() ? default_label(arguments.command.front()) : arguments.label;
   options.warn = say;
+  // Some of it stays for the rest of the machine.
+  options.spare_bytes = [] { return available_memory_bytes() / 4 * 3; };
   UniqueFd userfault_device;
   const std::string obstacle = why_still(*session, arguments, &userfault_device);
   if (obstacle.empty())
@@ -148,8 +150,9 @@ Status run(Context& context, const RunArguments& arguments, int* failure) {
     say("memory stays where it is first put: " + obstacle);
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<supply::Broker> broker, supply::Broker::start(*session, options));
 
-  Status started = supervisor.start(facts.path, arguments.command,
-                                    environment_for(library, broker->socket_path(), arguments.min_size));
+  Status started = supervisor.start(
+      facts.path, arguments.command,
+      environment_for(library, broker->socket_path(), arguments.min_size, arguments.mmap_from));
   if (!started.ok()) {
     if (supervisor.exec_errno() != 0)
       *failure = supervisor.exec_errno() == ENOENT ? exit_no_program : exit_not_executable;
@@ -158,8 +161,14 @@ Status run(Context& context, const RunArguments& arguments, int* failure) {
   reports.stats_file = arguments.stats_file;
   reports.facts.program = arguments.command.front();
   reports.facts.command = command_line(arguments.command);
+  reports.facts.pool = arguments.cxl_bytes > 0 ? arguments.pool : "";
   reports.facts.policy = arguments.policy;
   reports.facts.obstacle = obstacle;
+  reports.facts.ddr_budget_from = arguments.ddr_given ? size_given : size_of_machine;
+  reports.facts.cxl_budget_from = arguments.cxl_given       ? size_given
+                                  : arguments.cxl_bytes > 0 ? size_of_pool
+                                                            : size_none;
+  reports.facts.fallback = arguments.fallback;
   reports.facts.ddr_budget_bytes = arguments.ddr_bytes;
   reports.facts.cxl_budget_bytes = arguments.cxl_bytes;
   RunReporter reporter(*broker, std::move(reports));
@@ -168,6 +177,25 @@ Status run(Context& context, const RunArguments& arguments, int* failure) {
   // The program's own status is what the caller waits for; a lost file is said, not returned.
   if (Status written = reporter.finish(context.exit_code); !written.ok()) say(written.error().to_string());
   return {};
+}
+
+void add_mmap_option(CLI::App& verb, RunArguments& arguments) {
+  verb.add_option_function<std::string>(
+          "--mmap",
+          [&arguments](const std::string& text) {
+            const auto size = parse_size(text);
+            arguments.mmap_from = size.ok() ? *size : 0;  // off
+          },
+          "Private anonymous mappings of at least so much are in the budgets as well (default 1M; off: none)")
+      ->type_name("SIZE|off")
+      ->envname(supply::mmap_variable)
+      ->check([](const std::string& text) {
+        if (text == "off" || text == "0") return std::string();
+        const auto size = parse_size(text);
+        if (size.ok() && *size >= supply::mmap_from_min) return std::string();
+        return "'" + text + "' is no size from " + format_size(supply::mmap_from_min) +
+               " on, as 1M, and not 'off'";
+      });
 }
 
 }  // namespace
@@ -188,17 +216,24 @@ void add_run_verb(CLI::App& app, Context& context) {
       "their TTL. Processes that this program started get nothing (with sh -c 'prog; ...' only sh does): they "
       "get\n"
       "SIGBUS when the leases end. End a run with SIGTERM, which is passed on.");
-  add_size_option(*verb, "--ddr", arguments->ddr_bytes,
-                  "DDR budget of all its processes, used first (default 1G)");
-  add_size_option(*verb, "--cxl", arguments->cxl_bytes,
-                  "CXL budget, leased as it is needed (default 0: DDR only)");
+  const CLI::Option* ddr = add_size_option(*verb, "--ddr", arguments->ddr_bytes,
+                                           "DDR budget of all its processes, used first. Default: half of what "
+                                           "the machine, or a control group, has\n"
+                                           "available; then plain memory serves what fits into no budget");
+  const CLI::Option* cxl = add_size_option(
+      *verb, "--cxl", arguments->cxl_bytes,
+      "CXL budget, leased as it is needed. Default: what the pool has free, as far as the tenant's\n"
+      "quota allows; 0: DDR only");
   add_size_option(
       *verb, "--min-size", arguments->min_size,
       "Requests below this stay with the program's own malloc (at least 4K; default 0: the whole heap is\n"
       "in the budgets)")
       ->envname(supply::min_size_variable);
+  add_mmap_option(*verb, *arguments);
   add_duration_option(*verb, "--ttl", arguments->ttl_ns, "TTL of the leases (default: the manager's)");
-  verb->add_option("--pool", arguments->pool, "Pool to lease from (default: the only one)")->type_name("NAME");
+  verb->add_option("--pool", arguments->pool,
+                   "Pool to lease from (default: the only one; without --cxl the one with most that is free)")
+      ->type_name("NAME");
   verb->add_option("--policy", arguments->policy,
                    "Which memory moves between DDR and CXL while the program runs: " + policy_names() +
                        " (default benefit-density; static: none)")
@@ -219,13 +254,17 @@ void add_run_verb(CLI::App& app, Context& context) {
   verb->add_option("--stats-interval", arguments->stats_interval,
                    "Write that file each so many seconds as well")
       ->type_name("SECONDS");
-  verb->add_flag("--fallback", arguments->fallback,
-                 "When both budgets are used up, or there is no manager, use plain malloc instead of failing")
+  verb->add_flag(
+          "--fallback", arguments->fallback,
+          "When both budgets are used up, or there is no manager, use plain malloc instead of failing (always\n"
+          "so without --ddr)")
       ->envname(supply::fallback_variable);
   verb->add_option("program", arguments->command, "The program and its arguments, after --")
       ->required()
       ->type_name("-- PROGRAM ARGUMENT");
-  verb->callback([arguments, &context] {
+  verb->callback([arguments, ddr, cxl, &context] {
+    arguments->ddr_given = ddr->count() > 0;
+    arguments->cxl_given = cxl->count() > 0;
     int failure = exit_run_failed;
     Status status = run(context, *arguments, &failure);
     if (status.ok()) return;

@@ -31,6 +31,7 @@ constexpr Field<MemoryReport> memory_fields[] = {
     {"live_cxl_bytes", &MemoryReport::live_cxl},
     {"live_detached_bytes", &MemoryReport::live_detached},
     {"large_bytes", &MemoryReport::large_bytes},
+    {"mapped_bytes", &MemoryReport::mapped_bytes},
     {"small_bytes", &MemoryReport::small_bytes},
     {"small_extent_bytes", &MemoryReport::extent_bytes},
     {"plain_bytes", &MemoryReport::plain_bytes},
@@ -73,6 +74,7 @@ json reasons_json(const std::array<uint64_t, supply::full_reasons>& counts) {
 
 json memory_json(const MemoryReport& memory, bool room_known) {
   json object;
+  object["outside_bytes"] = memory.outside_bytes;
   for (const auto& field : memory_fields) object[field.key] = memory.*field.value;
   object["live_bytes"] = memory.live_bytes();
   object["held_bytes"] = memory.held_bytes();
@@ -111,6 +113,7 @@ json process_json(const ProcessReport& process) {
           {"program", process.name},
           {"running", process.running},
           {"migration", migration_name(process.migration)},
+          {"migration_reason", process.why_still.empty() ? json() : json(process.why_still)},
           {"small_age_ns", process.small_known ? json(process.small_age_ns) : json()},
           {"memory", memory_json(process.memory, process.room_known)},
           {"size_classes", classes_json(process.classes)}};
@@ -140,11 +143,13 @@ json summary_json(const RunDocument& run) {
           {"live_bytes", sum.live_ddr + sum.live_cxl + sum.live_detached},
           {"ddr",
            {{"budget_bytes", run.ddr_budget_bytes},
+            {"budget_from", run.ddr_budget_from},
             {"used_bytes", stats.ddr_used},
             {"allocations", totals.allocations_ddr},
             {"live_bytes", sum.live_ddr}}},
           {"cxl",
            {{"budget_bytes", run.cxl_budget_bytes},
+            {"budget_from", run.cxl_budget_from},
             {"allocations", totals.allocations_cxl},
             {"live_bytes", sum.live_cxl},
             {"leased_bytes", stats.leased_bytes},
@@ -166,6 +171,8 @@ json summary_json(const RunDocument& run) {
             {"promotions", totals.promotions},
             {"demotions", totals.demotions},
             {"granule_bytes", limits::granule_bytes},
+            {"leases_left", totals.leases_left},
+            {"left_bytes", totals.left_bytes},
             {"undone", totals.moves_undone},
             {"skipped", totals.moves_skipped},
             {"stalled_us", totals.stalled_ns / 1000},
@@ -195,6 +202,8 @@ class Reader {
     refuse(key, "no count");
     return 0;
   }
+  // Newer keys: runs of before do not have them.
+  bool has(const json& in, const char* key) const { return in.is_object() && in.contains(key); }
   bool flag(const json& in, const char* key) {
     const json& found = any(in, key);
     if (found.is_boolean()) return found.get<bool>();
@@ -231,6 +240,7 @@ class Reader {
 MemoryReport read_memory(Reader& reader, const json& from) {
   MemoryReport memory;
   for (const auto& field : memory_fields) memory.*field.value = reader.number(from, field.key, true);
+  if (reader.has(from, "outside_bytes")) memory.outside_bytes = reader.number(from, "outside_bytes");
   const json& refused = reader.object(from, "refused_by");
   const json& fallbacks = reader.object(from, "fallbacks_by");
   for (uint32_t i = 0; i < supply::full_reasons && reader.fine(); ++i) {
@@ -262,6 +272,8 @@ ProcessReport read_process(Reader& reader, const json& from) {
   for (auto state :
        {supply::MigrationState::running, supply::MigrationState::stopped, supply::MigrationState::forked})
     if (migration == migration_name(state)) process.migration = state;
+  if (reader.has(from, "migration_reason") && !reader.any(from, "migration_reason").is_null())
+    process.why_still = reader.text(from, "migration_reason");
   process.small_known = !reader.any(from, "small_age_ns").is_null();
   process.small_age_ns = reader.number(from, "small_age_ns", true);
   const json& memory = reader.object(from, "memory");
@@ -288,10 +300,12 @@ void read_summary(Reader& reader, const json& from, RunDocument* run) {
   run->program = reader.text(from, "program");
   const json& ddr = reader.object(from, "ddr");
   run->ddr_budget_bytes = reader.number(ddr, "budget_bytes");
+  if (reader.has(ddr, "budget_from")) run->ddr_budget_from = reader.text(ddr, "budget_from");
   stats.ddr_used = reader.number(ddr, "used_bytes");
   totals.allocations_ddr = reader.number(ddr, "allocations");
   const json& cxl = reader.object(from, "cxl");
   run->cxl_budget_bytes = reader.number(cxl, "budget_bytes");
+  if (reader.has(cxl, "budget_from")) run->cxl_budget_from = reader.text(cxl, "budget_from");
   totals.allocations_cxl = reader.number(cxl, "allocations");
   stats.leased_bytes = reader.number(cxl, "leased_bytes");
   stats.leases_granted = reader.number(cxl, "leases_granted");
@@ -311,6 +325,8 @@ void read_summary(Reader& reader, const json& from, RunDocument* run) {
   totals.processes_moved = reader.number(migration, "processes");
   totals.promotions = reader.number(migration, "promotions");
   totals.demotions = reader.number(migration, "demotions");
+  if (reader.has(migration, "leases_left")) totals.leases_left = reader.number(migration, "leases_left");
+  if (reader.has(migration, "left_bytes")) totals.left_bytes = reader.number(migration, "left_bytes");
   totals.moves_undone = reader.number(migration, "undone");
   totals.moves_skipped = reader.number(migration, "skipped");
   totals.stalled_ns = reader.number(migration, "stalled_us") % (UINT64_MAX / 1000) * 1000;
@@ -371,6 +387,9 @@ nlohmann::json to_json(const RunDocument& run) {
                      {"start_ticks", run.start_ticks},
                      {"command", run.command},
                      {"pool", run.pool.empty() ? json() : json(run.pool)},
+                     {"fallback", run.fallback},
+                     {"other_processes", run.report.other_processes},
+                     {"other_bytes", run.report.other_bytes},
                      {"running", run.running},
                      {"processes_running", run.running_processes()},
                      {"elapsed_ns", run.elapsed_ns},
@@ -402,6 +421,10 @@ Result<RunDocument> run_from_json(const std::string& text) {
   run.start_ticks = reader.number(about, "start_ticks");
   run.command = reader.text(about, "command");
   if (!reader.any(about, "pool").is_null()) run.pool = reader.text(about, "pool");
+  if (reader.has(about, "other_processes"))
+    run.report.other_processes = reader.number(about, "other_processes");
+  if (reader.has(about, "other_bytes")) run.report.other_bytes = reader.number(about, "other_bytes");
+  if (reader.has(about, "fallback")) run.fallback = reader.flag(about, "fallback");
   run.running = reader.flag(about, "running");
   if (const json& code = reader.any(document, "exit_code"); code.is_number_integer())
     run.exit_code = static_cast<int>(code.get<int64_t>() & 0xff);

@@ -23,6 +23,8 @@ struct RunDocument {
   std::string pool;          // empty: none
   std::string policy, obstacle;
   uint64_t ddr_budget_bytes = 0, cxl_budget_bytes = 0;
+  std::string ddr_budget_from, cxl_budget_from;  // "given", "machine", "pool", "none"; empty: not told
+  bool fallback = false;                         // plain memory when both are used up
   bool running = true;
   int exit_code = 0;         // when it is over
   uint64_t elapsed_ns = 0;   // since the program started

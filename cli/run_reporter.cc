@@ -12,9 +12,11 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "allocator/supply/proc.h"
 #include "cli/output.h"
 #include "cli/run_table.h"
 #include "cli/tier_map.h"
+#include "cli/tier_pages.h"
 #include "cli/top_scan.h"
 
 namespace terrace::cli {
@@ -44,6 +46,44 @@ std::string own_directory() {
   const bool usable = ::lstat(path.c_str(), &about) == 0 && S_ISDIR(about.st_mode) &&
                       about.st_uid == ::geteuid() && (about.st_mode & 077) == 0;
   return usable ? path : std::string();
+}
+
+// What the engine of a process says in its tier page; empty: it says nothing.
+std::string engine_reason(pid_t pid) {
+  const std::string directory = layout::tier_page_directory + std::to_string(::geteuid());
+  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return {};
+  const auto file = TierPageFile::open(fd.get(), directory, std::to_string(pid), ::geteuid(), TierAccess::read);
+  if (!file.ok()) return {};
+  const auto page = file->read();
+  if (!page.ok()) return {};
+  for (const TierRangeView& range : page->ranges)
+    if (range.name == "heap") return range.reason;
+  return {};
+}
+
+std::string still_reason(const supply::ProcessReport& process, const RunDocument& run) {
+  const size_t children =
+      process.migration == supply::MigrationState::forked ? supply::descendants(process.pid).size() : 0;
+  switch (process.migration) {
+    case supply::MigrationState::running: return {};
+    case supply::MigrationState::forked:
+      return children == 0
+                 ? "its memory is private since a fork and is being folded back"
+                 : "its memory is private since a fork, until its " +
+                       (children == 1 ? "child ends or becomes another program"
+                                      : std::to_string(children) + " children end or become other programs");
+    case supply::MigrationState::stopped: {
+      const std::string reason = engine_reason(process.pid);
+      return reason.empty() ? "its engine ended or could not start (standard error says why)" : reason;
+    }
+    case supply::MigrationState::not_started: break;
+  }
+  if (process.forked_child) return "a forked child: its memory is private to it";
+  if (!run.obstacle.empty()) return run.obstacle;
+  return process.memory.leased_bytes == 0
+             ? "it has no lease: all it has is in DDR"
+             : "its window cannot move (ulimit -v, or a file of its DDR part cannot be had)";
 }
 
 // What is shown: those that run, the largest first.
@@ -122,6 +162,8 @@ void RunReporter::ask() {
 RunDocument RunReporter::look() {
   RunDocument run = options_.facts;
   run.report = broker_.report();
+  for (supply::ProcessReport& process : run.report.processes)
+    if (process.running) process.why_still = still_reason(process, run);
   run.written_ns = boot_ns();
   run.elapsed_ns = run.written_ns - started_ns_;
   return run;

@@ -137,10 +137,34 @@ std::string process_state(const ProcessReport& process) {
   return "still";
 }
 
+constexpr size_t still_lines_max = 8;
+
+// Why memory of running processes does not move: a line a reason, with those that it holds for.
+std::string still_lines(const std::vector<ProcessReport>& processes) {
+  std::vector<std::pair<std::string, std::string>> lines;  // reason, processes
+  for (const ProcessReport& process : processes) {
+    if (!process.running || process.why_still.empty()) continue;
+    const std::string who = process.name + "[" + std::to_string(process.pid) + "]";
+    const auto at = std::find_if(lines.begin(), lines.end(),
+                                 [&](const auto& one) { return one.first == process.why_still; });
+    if (at == lines.end())
+      lines.emplace_back(process.why_still, who);
+    else if (at->second.size() < 100)
+      at->second += " " + who;
+    else if (at->second.back() != '.')
+      at->second += " ...";
+  }
+  if (lines.size() > still_lines_max) lines.resize(still_lines_max);
+  std::string text;
+  for (const auto& [reason, who] : lines) text += "does not move: " + reason + ": " + who + "\n";
+  return text;
+}
+
 std::string process_rows(const supply::RunReport& report, size_t width) {
-  static const std::vector<Column> columns = {
-      {"PID", 0},  {"PROGRAM", 0}, {"MEMORY", 5},  {"DDR", 1},    {"CXL", 1},     {"LIVE", 0}, {"HELD/LIVE", 3},
-      {"FREE", 6}, {"BROKEN", 4},  {"PROMO/S", 2}, {"DEMO/S", 2}, {"COPYING", 2}, {"FULL", 3}};
+  static const std::vector<Column> columns = {{"PID", 0},     {"PROGRAM", 0}, {"MEMORY", 5},    {"DDR", 1},
+                                              {"CXL", 1},     {"LIVE", 0},    {"HELD/LIVE", 3}, {"OUTSIDE", 3},
+                                              {"FREE", 6},    {"BROKEN", 4},  {"PROMO/S", 2},   {"DEMO/S", 2},
+                                              {"COPYING", 2}, {"FULL", 3}};
   std::vector<ProcessReport> processes = report.processes;
   std::stable_sort(processes.begin(), processes.end(), [](const auto& one, const auto& other) {
     return one.running != other.running ? one.running : one.memory.live_bytes() > other.memory.live_bytes();
@@ -150,13 +174,13 @@ std::string process_rows(const supply::RunReport& report, size_t width) {
     const MemoryReport& memory = process.memory;
     rows.push_back({std::to_string(process.pid), process.name, process_state(process),
                     format_size(memory.live_ddr + memory.live_detached), format_size(memory.live_cxl),
-                    format_size(memory.live_bytes()), ratio_text(memory),
+                    format_size(memory.live_bytes()), ratio_text(memory), format_size(memory.outside_bytes),
                     process.room_known ? format_size(memory.free_bytes) : "-",
                     share_text(memory, process.room_known), std::to_string(memory.promotions_per_s),
                     std::to_string(memory.demotions_per_s), rate_text(memory.copy_bytes_per_s),
                     full_text(memory)});
   }
-  return fitted(columns, rows, width);
+  return fitted(columns, rows, width) + still_lines(processes);
 }
 
 std::string class_rows(const supply::RunReport& report, size_t most) {
@@ -191,6 +215,12 @@ std::string lease_rows(const supply::RunReport& report) {
   return format_table({"LEASE", "LABEL", "OWNER", "SIZE", "IN USE"}, rows);
 }
 
+std::string budget_text(uint64_t bytes, const std::string& from) {
+  return format_size(bytes) + (from == "machine" ? " (half of what was available)"
+                               : from == "pool"  ? " (what the pool had left)"
+                                                 : "");
+}
+
 std::string used_of(uint64_t used, uint64_t all) {
   return format_size(used) + "/" + format_size(all);
 }
@@ -219,20 +249,31 @@ std::string run_summary(const RunDocument& run) {
         std::to_string(run.running_processes()) + " with memory of the run, " +
             std::to_string(stats.totals.processes - std::min(stats.totals.processes, run.running_processes())) +
             " ended"},
-       {"DDR", format_size(stats.ddr_used) + " of " + format_size(run.ddr_budget_bytes) + "; " +
-                   format_size(sum.live_ddr) + " in use"},
-       {"CXL", format_size(stats.leased_bytes) + " leased of " + format_size(run.cxl_budget_bytes) + "; " +
-                   format_size(sum.live_cxl) + " in use"},
+       {"DDR", format_size(stats.ddr_used) + " of " + budget_text(run.ddr_budget_bytes, run.ddr_budget_from) +
+                   "; " + format_size(sum.live_ddr) + " in use"},
+       {"CXL", format_size(stats.leased_bytes) + " leased of " +
+                   budget_text(run.cxl_budget_bytes, run.cxl_budget_from) + "; " + format_size(sum.live_cxl) +
+                   " in use"},
        {"live", format_size(sum.live_bytes()) + ": " + format_size(sum.large_bytes) + " in large blocks, " +
+                    (sum.mapped_bytes == 0 ? "" : format_size(sum.mapped_bytes) + " in mappings, ") +
                     format_size(sum.small_bytes) + " in small ones" +
                     (report.small_unknown == 0
                          ? ""
                          : " (by their extents in " + processes_text(report.small_unknown) + ")") +
                     "; " + format_size(sum.plain_bytes) + " of plain memory"},
        {"held", format_size(sum.held_bytes()) + ", " + ratio_text(sum) + " times what is live"},
+       {"outside", format_size(sum.outside_bytes) + " of its processes in neither budget" +
+                       (report.other_processes == 0
+                            ? ""
+                            : ", and " + format_size(report.other_bytes) + " of " +
+                                  processes_text(report.other_processes) + " that do not use them")},
        {"free room", room},
        {"moved", count_text(sum.promotions, "promotion") + ", " + count_text(sum.demotions, "demotion") + "; " +
-                     rate_text(sum.copy_bytes_per_s) + " lately"},
+                     rate_text(sum.copy_bytes_per_s) + " lately" +
+                     (stats.totals.leases_left == 0
+                          ? ""
+                          : "; " + format_size(stats.totals.left_bytes) + " out of " +
+                                count_text(stats.totals.leases_left, "lease") + " taken back")},
        {"no room", std::to_string(sum.refused) + " refused" + reasons(sum.refused_by) + ", " +
                        std::to_string(sum.fallbacks) + " to plain memory" + reasons(sum.fallbacks_by)}});
   if (!report.leases.empty()) text += lease_rows(report);

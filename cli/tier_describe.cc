@@ -39,6 +39,8 @@ std::string with_reason(const TierRangeView& range, const std::string& text) {
 
 std::string skipped_text(const TierRange& numbers) {
   return std::to_string(numbers.skipped_busy) + " held by I/O or a guard, " +
+         std::to_string(numbers.skipped_pinned) + " with pinned pages, " +
+         std::to_string(numbers.skipped_unproven) + " without proof that none are, " +
          std::to_string(numbers.skipped_vma) + " at the bound of mappings";
 }
 
@@ -204,6 +206,8 @@ nlohmann::json to_json(const TierRangeView& range) {
                {"aborted", n.aborted},
                {"skipped_busy", n.skipped_busy},
                {"skipped_mappings", n.skipped_vma},
+               {"skipped_pinned", n.skipped_pinned},
+               {"skipped_unproven", n.skipped_unproven},
                {"stalled_ns", n.stalled_ns},
                {"stalled_ns_mean", mean(n.stalled_ns, moved_granules(n))},
                {"copy_ns", n.copy_ns},

@@ -42,9 +42,10 @@ def _missing_modules(modules: dict) -> set:
 
 def all_apps() -> dict:
     """Every app by name, in the order of the table."""
-    from devlib.apps import databases, memcached, nginx, numeric, python_programs, redis, runtimes, tools
+    from devlib.apps import (databases, media, memcached, nginx, numeric, python_programs, redis, runtimes, scripting,
+                             toolchains, tools)
     found = {}
-    for module in (redis, memcached, databases, nginx, python_programs, tools, runtimes, numeric):
+    for module in (redis, memcached, databases, nginx, python_programs, tools, runtimes, numeric, scripting, media, toolchains):
         for app in module.APPS:
             found[app.name] = app
     return found
