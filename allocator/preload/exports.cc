@@ -63,12 +63,17 @@ __attribute__((noinline)) void* early(size_t bytes, size_t alignment) {
 
 __attribute__((noinline)) void* realloc_window_block(void* block, size_t bytes) {
   if (bytes > PTRDIFF_MAX) return out_of_memory();
-  if (resize_large(block, bytes)) return block;
+  const int saved = errno;
+  if (resize_large(block, bytes)) {
+    errno = saved;
+    return block;
+  }
   void* moved = malloc(bytes);
   if (moved == nullptr) return nullptr;
   size_t had = usable_large(block);
   memcpy(moved, block, had < bytes ? had : bytes);
   free_large(block);
+  errno = saved;
   return moved;
 }
 

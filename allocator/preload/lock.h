@@ -7,9 +7,10 @@
 // allocates from the next malloc and queues what it frees. The same answer is given to a signal handler that
 // interrupted this very lock's holder.
 //
-// Threads   Any. Raw futex calls: no cancellation point, nothing allocated.
+// Threads   Any. Raw futex calls: no cancellation point, nothing allocated. errno stays as it was.
 #pragma once
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -119,11 +120,18 @@ class ForkLock {
       if ((now & contended) == 0 &&
           !state_.compare_exchange_weak(now, now | contended, std::memory_order_relaxed))
         continue;
-      ::syscall(SYS_futex, &state_, FUTEX_WAIT_PRIVATE, now | contended, &brief, nullptr, 0);
+      futex(FUTEX_WAIT_PRIVATE, now | contended, &brief);
     }
   }
 
-  void wake(int count) { ::syscall(SYS_futex, &state_, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0); }
+  void wake(int count) { futex(FUTEX_WAKE_PRIVATE, static_cast<uint32_t>(count), nullptr); }
+
+  // EAGAIN of a wait that came too late, or ETIMEDOUT, is not the program's.
+  void futex(int operation, uint32_t value, const timespec* time) {
+    const int saved = errno;
+    ::syscall(SYS_futex, &state_, operation, value, time, nullptr, 0);
+    errno = saved;
+  }
 
   // A wait that began between begin_fork()'s store and its wake ends by itself.
   static constexpr timespec brief = {0, 2'000'000};

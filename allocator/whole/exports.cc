@@ -259,7 +259,12 @@ TERRACE_EXPORT void* realloc(void* block, size_t bytes) {
     return nullptr;
   }
   if (bytes > PTRDIFF_MAX) return out_of_memory();
-  if (bytes >= whole_large_from && resize_large(block, bytes)) return block;
+  if (bytes >= whole_large_from) {
+    const int saved = errno;
+    const bool fits = resize_large(block, bytes);
+    errno = saved;
+    if (fits) return block;
+  }
   return move_block(block, usable_large(block), bytes);
 }
 

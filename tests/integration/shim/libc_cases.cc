@@ -1,5 +1,5 @@
 // What a program may expect of glibc's malloc beside its interface: forks in signal handlers, forks beside
-// streams, errno of free, wrong frees that end the process. libc_cases NAME [ARGUMENT]; exit 0: as with plain
+// streams, errno, wrong frees that end the process. libc_cases NAME [ARGUMENT]; exit 0: as with plain
 // glibc.
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -299,6 +300,36 @@ void free_wrongly() {
   puts("not detected");
 }
 
+// ---- errno beside threads
+
+std::atomic<bool> errno_changed{false};
+
+// What succeeds leaves errno alone, also when a thread had to wait for another one on the way.
+void call_all_of_malloc(unsigned seed) {
+  constexpr size_t sizes[] = {24, 5000, 40'000, 300'000, 3'000'000, 9'000'000};
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  for (unsigned i = seed; std::chrono::steady_clock::now() < end && !errno_changed; ++i) {
+    errno = 77;
+    void* block = malloc(sizes[i % 6]);
+    block = realloc(block, sizes[i * 7 / 3 % 6]);
+    void* const zeros = calloc(1, sizes[i * 5 / 2 % 6]);
+    void* const aligned = aligned_alloc(4096, 262'144);
+    block = realloc(block, sizes[(i + 3) % 6] / 2);
+    if (block == nullptr || zeros == nullptr || aligned == nullptr) wrong("no memory");
+    free(aligned);
+    free(block);
+    free(zeros);
+    if (errno != 77) errno_changed = true;
+  }
+}
+
+void errno_beside_threads() {
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 6; ++i) threads.emplace_back(call_all_of_malloc, i);
+  for (std::thread& thread : threads) thread.join();
+  if (errno_changed) wrong("errno is not what it was");
+}
+
 // ---- what is asked
 
 void numbers() {
@@ -329,6 +360,7 @@ int main(int argc, char** argv) {
                             {"bare_fork_in_handlers", bare_fork_in_handlers},
                             {"fork_beside_streams", fork_beside_streams},
                             {"free_without_mappings", free_without_mappings},
+                            {"errno_beside_threads", errno_beside_threads},
                             {"free_wrongly", free_wrongly},
                             {"numbers", numbers}};
   if (argc > 2) argument = argv[2];

@@ -112,6 +112,9 @@ class Libc(ShimTest):
     def test_free_without_mappings(self):
         self.check("free_without_mappings")
 
+    def test_errno_beside_threads(self):
+        self.check("errno_beside_threads")
+
     def test_wrong_frees_end_the_program(self):
         mistakes = ["large_twice", "inside_a_large_block"]
         if WHOLE_HEAP:
