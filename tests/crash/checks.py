@@ -76,12 +76,13 @@ def check_acknowledged(journal, leases):
 def as_told(granted, epoch, size, extents):
     """Whether a lease is what its holder was told. What an open change may have made of it is right as well, and a
     movable lease may be elsewhere, under a later LeaseEpoch."""
-    stepped = granted.movable or granted.open in ("move", "transfer")
+    resized = "resize" in granted.open
+    stepped = granted.movable or not {"move", "transfer"}.isdisjoint(granted.open)
     if epoch < granted.epoch or (epoch != granted.epoch and not stepped):
         return False
-    if size != granted.bytes and granted.open != "resize":
+    if size != granted.bytes and not resized:
         return False
-    return granted.extents is None or granted.open == "resize" or epoch != granted.epoch or extents == granted.extents
+    return granted.extents is None or resized or epoch != granted.epoch or extents == granted.extents
 
 
 def check_settings(journal, harness):

@@ -11,7 +11,7 @@ class Granted:
     bytes: int
     extents: tuple = None
     movable: bool = False  # the manager may move it by itself: the epoch steps, the extents change
-    open: str = ""         # a change that was asked for and whose outcome is not known: resize, move, transfer
+    open: tuple = ()       # changes that were asked for and whose outcome is not known: resize, move, transfer
 
 
 class Journal:
@@ -51,12 +51,13 @@ class Journal:
     def change_asked(self, operation, lease_id):
         with self._lock:
             if lease_id in self.granted:
-                self.granted[lease_id].open = operation
+                self.granted[lease_id].open += (operation,)
 
     def change_refused(self, lease_id):
+        """The one that was asked for last; what became of those before it, nobody has said by that."""
         with self._lock:
             if lease_id in self.granted:
-                self.granted[lease_id].open = ""
+                self.granted[lease_id].open = self.granted[lease_id].open[:-1]
 
     def change_acknowledged(self, lease_id, epoch, size, extents=None):
         with self._lock:

@@ -201,7 +201,8 @@ class Clients:
     def _cli_drain(self):
         device = self._random.choice(("emu:a", "emu:b"))
         if self._cli("device", "drain", device).code == 0:
-            self._over.wait(self._random.uniform(0.2, 2.5))
+            # A lease that nobody holds moves only after `reconnect_ns` (core/base/limits.h): some last longer.
+            self._over.wait(self._random.choice((0.2, 1.0, 2.5, 8.0)))
         self._cli("device", "undrain", device)
 
     def _cli_quota(self):
