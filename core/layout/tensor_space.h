@@ -5,13 +5,15 @@
 //   256           ownership line (64 bytes): which kind of owners the space has
 //   seats_offset  seat_count seats: an owner line and pins each, for who owns no part and reads in place
 //   parts_offset  part_count parts of part_bytes each; every byte of a part is stored by its owner only
+//   data_offset   data_bytes of data, 4 KiB aligned, in chunk_count chunks; a chunk is stored to by the owner of
+//                 the part that has it
 //
 //   part + 0      owner line (64 bytes)
 //   part + 64     pins_per_part words of 8 bytes, up to a multiple of 64: what the owner reads in place
+//   ...           chunk_count words of 8 bytes, up to a multiple of 64: which chunks the part has
 //   ...           records_per_part records of 256 bytes: a hash table by name, linear probing
-//   ...           data_bytes of data, 4 KiB aligned
 //
-// Offsets count from the header's first byte, in a part from the part's data. Integers are little-endian. There
+// Offsets count from the header's first byte, in a record from the data's. Integers are little-endian. There
 // are no pointers. docs/formats/tensor_space.md has the meaning of each field, docs/design/0015-coherence.md
 // the protocol.
 //
@@ -26,10 +28,11 @@
 //   N2  the bytes of the slot that a stable word names are those that its publisher wrote, until the word says
 //       otherwise; nobody stores to a slot that is pinned by a holder who lives.
 //   N3  one version of one incarnation never names two contents.
-//   N4  extents of a part's live records do not overlap and lie in its data.
+//   N4  extents of a part's live records do not overlap and lie in chunks that the part has.
 //   N5  all owners of a space were made by one kind of source (except two kinds that are first in the same
 //   moment
 //       on hosts without coherent caches).
+//   N6  a chunk is one part's at a time: of two claim words of a chunk at most one says chunk_owned.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +42,7 @@
 namespace terrace::layout {
 
 inline constexpr uint64_t space_magic = 0x3143505343525254ull;  // "TRRCSPC1" in memory order
-inline constexpr uint16_t space_version_major = 1;
+inline constexpr uint16_t space_version_major = 2;
 inline constexpr uint16_t space_version_minor = 0;
 
 inline constexpr uint64_t cache_line_bytes = 64;
@@ -48,6 +51,7 @@ inline constexpr uint32_t space_parts_max = 64;          // a look-up asks each 
 inline constexpr uint32_t space_holders_max = 64;        // parts and seats: who stores asks each for pins
 inline constexpr uint32_t space_records_max = 1u << 22;  // a part: 1 GiB of records
 inline constexpr uint32_t space_pins_max = 1u << 16;     // a part
+inline constexpr uint32_t space_chunks_max = 256;        // who claims one reads so many words of each part
 inline constexpr uint32_t space_dimensions_max = 8;
 inline constexpr uint32_t space_name_bytes_max = 1024;
 
@@ -66,10 +70,10 @@ struct SpaceHeader {
   uint16_t version_major;
   uint16_t version_minor;
   uint32_t header_bytes;  // 256
-  uint64_t total_bytes;   // of the header and all parts
+  uint64_t total_bytes;   // of the header, all parts and the data
   uint64_t parts_offset;  // a multiple of 4096
   uint64_t part_bytes;    // a multiple of 4096
-  uint64_t data_bytes;    // of a part, a multiple of 4096
+  uint64_t data_bytes;    // of all chunks, a multiple of 4096
   uint32_t part_count;
   uint32_t records_per_part;  // a power of two
   uint32_t pins_per_part;     // a multiple of 8
@@ -80,7 +84,10 @@ struct SpaceHeader {
   uint64_t created_unix_s;
   uint64_t seats_offset;  // a multiple of 64; this and seat_count with space_feature_holders
   uint32_t seat_count;    // with the parts at most space_holders_max
-  uint8_t reserved[152];
+  uint32_t chunk_count;   // data_bytes / chunk_bytes, rounded up
+  uint64_t chunk_bytes;   // a multiple of 64; the last chunk may be shorter
+  uint64_t data_offset;   // a multiple of 4096, behind the parts
+  uint8_t reserved[132];
   uint32_t checksum;  // crc32c of bytes 0 to 251
 };
 
@@ -118,6 +125,13 @@ struct alignas(64) PartOwner {
 // One word of the pin table: 0, or what its owner reads in place.
 inline constexpr uint64_t pin_used = 1ull << 63;
 
+// A claim word: what its part has of one chunk. Any other number counts as a claim of a part that is not asked.
+enum class ChunkClaim : uint64_t {
+  none = 0,
+  wanted = 1,  // its owner still looks whether the chunk is free
+  owned = 2,
+};
+
 // TensorSlots::word: flags, and the version in the rest.
 inline constexpr uint64_t word_live = 1ull << 63;       // there is a tensor
 inline constexpr uint64_t word_linked = 1ull << 62;     // probing goes on behind this record
@@ -138,9 +152,9 @@ struct alignas(64) TensorSlots {
 
 // Lines 1 to 3: written before the word says live, constant until it no longer does.
 struct TensorShape {
-  uint64_t extent_offset;  // of all that belongs to the tensor, in the part's data; the name comes first
+  uint64_t extent_offset;  // of all that belongs to the tensor, in the space's data; the name comes first
   uint64_t extent_bytes;
-  uint64_t data_offset;  // of slot 0, in the part's data
+  uint64_t data_offset;  // of slot 0, in the space's data
   uint64_t data_bytes;
   uint64_t slot_stride_bytes;
   uint32_t slot_count;  // 1 or 2
@@ -173,6 +187,8 @@ static_assert(offsetof(SpaceHeader, mode) == 60 && offsetof(SpaceHeader, feature
 static_assert(offsetof(SpaceHeader, record_bytes) == 68 && offsetof(SpaceHeader, lease_epoch) == 72);
 static_assert(offsetof(SpaceHeader, created_unix_s) == 80);
 static_assert(offsetof(SpaceHeader, seats_offset) == 88 && offsetof(SpaceHeader, seat_count) == 96);
+static_assert(offsetof(SpaceHeader, chunk_count) == 100 && offsetof(SpaceHeader, chunk_bytes) == 104);
+static_assert(offsetof(SpaceHeader, data_offset) == 112);
 static_assert(sizeof(SpaceOwnership) == 64 && space_ownership_offset == sizeof(SpaceHeader));
 static_assert(std::is_trivially_copyable_v<PartOwner> && sizeof(PartOwner) == 64);
 static_assert(offsetof(PartOwner, host) == 8 && offsetof(PartOwner, state) == 16);

@@ -40,6 +40,13 @@ bool FreeSpace::take_at(uint64_t offset, uint64_t bytes) {
   return true;
 }
 
+bool FreeSpace::has(uint64_t offset, uint64_t bytes) const {
+  const auto next = by_offset_.upper_bound(offset);
+  if (next == by_offset_.begin()) return false;
+  const auto& [begin, length] = *std::prev(next);
+  return offset - begin <= length && bytes <= length - (offset - begin);
+}
+
 void FreeSpace::give(uint64_t offset, uint64_t bytes) {
   auto next = by_offset_.lower_bound(offset);
   if (next != by_offset_.begin()) {

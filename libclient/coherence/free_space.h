@@ -1,4 +1,4 @@
-// Which bytes of a part's data are free. It lives in the owner's process only and is made again from the
+// Which bytes of a part's chunks are free. It lives in the owner's process only and is made again from the
 // records by the next owner: nothing about free space is stored in shared memory. Pure.
 #pragma once
 
@@ -20,6 +20,9 @@ class FreeSpace {
   bool take_at(uint64_t offset, uint64_t bytes);
   // Joins its neighbours.
   void give(uint64_t offset, uint64_t bytes);
+
+  bool has(uint64_t offset, uint64_t bytes) const;                          // whether all of this range is free
+  const std::map<uint64_t, uint64_t>& holes() const { return by_offset_; }  // offset, bytes; none touch
 
   uint64_t free_bytes() const { return free_bytes_; }
   uint64_t largest_bytes() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }

@@ -45,8 +45,16 @@ bool inside(uint64_t offset, uint64_t bytes, uint64_t begin, uint64_t end) {
 bool seats_fit(const SpaceHeader& header, const Geometry& geometry) {
   if (!geometry.says_ownership()) return true;
   return geometry.seats <= layout::space_holders_max - geometry.parts && geometry.seats_offset % line == 0 &&
-         inside(geometry.seats_offset, geometry.seats * geometry.records_offset(), seats_from,
-                header.parts_offset);
+         inside(geometry.seats_offset, geometry.seats * geometry.pins_end(), seats_from, header.parts_offset);
+}
+
+// Whether the data lies behind the parts and is divided into just these chunks.
+bool data_fits(const SpaceHeader& header) {
+  const uint64_t chunk = header.chunk_bytes;
+  return header.data_offset % page == 0 && header.data_bytes % page == 0 && header.data_bytes != 0 &&
+         inside(header.data_offset, header.data_bytes, 0, header.total_bytes) && chunk != 0 &&
+         chunk % line == 0 && chunk <= header.data_bytes &&
+         header.chunk_count == (header.data_bytes - 1) / chunk + 1;
 }
 
 // Bytes that strides reach; nothing when they are negative or beyond 2^64.
@@ -114,21 +122,30 @@ Result<SpaceHeader> plan_header(std::span<const std::byte> memory, const Geometr
   header.mode = static_cast<uint32_t>(options.mode);
   header.features = options.features | layout::space_feature_holders;
   header.lease_epoch = options.lease_epoch;
-  const Geometry sizes{.records = header.records_per_part, .pins = header.pins_per_part};
+  Geometry sizes{.records = header.records_per_part, .pins = header.pins_per_part};
   header.seats_offset = seats_from;
   header.seat_count = options.seats;
-  header.parts_offset = round_up(header.seats_offset + options.seats * sizes.records_offset(), page);
+  header.parts_offset = round_up(header.seats_offset + options.seats * sizes.pins_end(), page);
   const uint64_t before = header.parts_offset;
-  const uint64_t overhead = round_up(sizes.records_end(), page);
-  const uint64_t share = bytes < before ? 0 : (bytes - before) / options.parts / page * page;
-  if (share < overhead + page)
+  // Claims for as many chunks as there would be if parts took nothing.
+  const uint64_t left = bytes < before ? 0 : (bytes - before) / page * page;
+  header.chunk_bytes = options.chunk_bytes != 0
+                           ? options.chunk_bytes
+                           : std::max(page, round_up(left / layout::space_chunks_max, page));
+  sizes.chunks =
+      static_cast<uint32_t>(std::clamp<uint64_t>(left / header.chunk_bytes + 1, 1, layout::space_chunks_max));
+  header.part_bytes = round_up(sizes.records_end(), page);
+  const uint64_t needed = options.parts * header.part_bytes + page;
+  if (left < needed)
     return refuse(ErrorCode::capacity_exhausted,
                   std::to_string(bytes) + " bytes are too few: " + std::to_string(options.parts) +
                       " parts of " + std::to_string(header.records_per_part) + " records need at least " +
-                      std::to_string(before + options.parts * (overhead + page)));
-  header.part_bytes = share;
-  header.data_bytes = share - overhead;
-  header.total_bytes = before + options.parts * share;
+                      std::to_string(before + needed));
+  header.data_offset = before + options.parts * header.part_bytes;
+  header.data_bytes = std::min(left - options.parts * header.part_bytes, sizes.chunks * header.chunk_bytes);
+  header.chunk_bytes = std::min(header.chunk_bytes, header.data_bytes);
+  header.chunk_count = static_cast<uint32_t>((header.data_bytes + header.chunk_bytes - 1) / header.chunk_bytes);
+  header.total_bytes = header.data_offset + header.data_bytes;
   header.checksum = header_checksum(header);
   return header;
 }
@@ -137,24 +154,28 @@ Result<Geometry> check_header(const SpaceHeader& header, std::span<std::byte> me
   if (header.magic != layout::space_magic) return refuse(ErrorCode::not_found, "there is none in this memory");
   if (header.version_major != layout::space_version_major)
     return refuse(ErrorCode::version_mismatch,
-                  "format version " + std::to_string(header.version_major) + ", this program reads version 1");
+                  "format version " + std::to_string(header.version_major) + ", this program reads version " +
+                      std::to_string(layout::space_version_major) + ": format the space anew");
   if (header.checksum != header_checksum(header)) return corrupt("the header does not have its checksum");
   if ((header.features & ~layout::space_features_known) != 0)
     return refuse(ErrorCode::version_mismatch, "it needs features unknown to this program");
   if (header.header_bytes != sizeof(SpaceHeader) || header.record_bytes != sizeof(layout::SpaceRecord) ||
       (header.mode != static_cast<uint32_t>(SpaceMode::coherent) &&
        header.mode != static_cast<uint32_t>(SpaceMode::noncoherent)))
-    return corrupt("header size, record size or mode is not one of version 1");
+    return corrupt("header size, record size or mode is not one of version 2");
   if (header.part_count == 0 || header.part_count > layout::space_parts_max || header.records_per_part == 0 ||
       header.records_per_part > layout::space_records_max || !std::has_single_bit(header.records_per_part) ||
       header.pins_per_part == 0 || header.pins_per_part > layout::space_pins_max ||
-      header.pins_per_part % 8 != 0)
-    return corrupt("more parts, records or pins than the format allows");
+      header.pins_per_part % 8 != 0 || header.chunk_count == 0 || header.chunk_count > layout::space_chunks_max)
+    return corrupt("more parts, records, pins or chunks than the format allows");
   Geometry geometry{.base = memory.data(),
                     .total_bytes = header.total_bytes,
                     .parts_offset = header.parts_offset,
                     .part_bytes = header.part_bytes,
+                    .data_offset = header.data_offset,
                     .data_bytes = header.data_bytes,
+                    .chunk_bytes = header.chunk_bytes,
+                    .chunks = header.chunk_count,
                     .parts = header.part_count,
                     .records = header.records_per_part,
                     .pins = header.pins_per_part,
@@ -166,11 +187,13 @@ Result<Geometry> check_header(const SpaceHeader& header, std::span<std::byte> me
     geometry.seats = header.seat_count;
   }
   const uint64_t total = header.total_bytes;
+  if (!data_fits(header))
+    return corrupt("its data overlaps its parts, leaves its memory, or its chunks do not make it");
   if (total > memory.size() || header.parts_offset % page != 0 || header.part_bytes % page != 0 ||
-      header.data_bytes % page != 0 || header.part_bytes == 0 || header.data_bytes == 0 ||
-      header.parts_offset < sizeof(SpaceHeader) || header.parts_offset > total ||
-      !seats_fit(header, geometry) || header.part_bytes > (total - header.parts_offset) / header.part_count ||
-      header.data_bytes > header.part_bytes || header.part_bytes - header.data_bytes < geometry.records_end())
+      header.part_bytes == 0 || header.parts_offset < sizeof(SpaceHeader) ||
+      header.parts_offset > header.data_offset || !seats_fit(header, geometry) ||
+      header.part_bytes > (header.data_offset - header.parts_offset) / header.part_count ||
+      header.part_bytes < geometry.records_end())
     return corrupt("its parts overlap or leave its memory");
   return geometry;
 }

@@ -2,6 +2,7 @@
 // is computed from a checked copy of the header, once; nothing that another holder writes moves it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,7 +19,10 @@ struct Geometry {
   uint64_t total_bytes = 0;
   uint64_t parts_offset = 0;
   uint64_t part_bytes = 0;
-  uint64_t data_bytes = 0;  // of a part
+  uint64_t data_offset = 0;
+  uint64_t data_bytes = 0;  // of all chunks
+  uint64_t chunk_bytes = 0;
+  uint32_t chunks = 0;
   uint32_t parts = 0;
   uint32_t records = 0;  // of a part
   uint32_t pins = 0;     // of a part, and of a seat
@@ -38,18 +42,28 @@ struct Geometry {
   }
   layout::PartOwner* owner(uint32_t holder) const {
     return reinterpret_cast<layout::PartOwner*>(
-        holder < parts ? part_at(holder) : base + seats_offset + (holder - parts) * records_offset());
+        holder < parts ? part_at(holder) : base + seats_offset + (holder - parts) * pins_end());
   }
   uint64_t* pin(uint32_t holder, uint32_t index) const {
     return reinterpret_cast<uint64_t*>(owner(holder) + 1) + index;
   }
+  // Of a part, about one chunk: a layout::ChunkClaim.
+  uint64_t* claim(uint32_t part, uint32_t chunk) const {
+    return reinterpret_cast<uint64_t*>(part_at(part) + pins_end()) + chunk;
+  }
   layout::SpaceRecord* record(uint32_t part, uint32_t index) const {
     return reinterpret_cast<layout::SpaceRecord*>(part_at(part) + records_offset()) + index;
   }
-  std::byte* data(uint32_t part) const { return part_at(part) + part_bytes - data_bytes; }
+  std::byte* data() const { return base + data_offset; }
+  uint64_t chunk_begin(uint32_t chunk) const { return chunk * chunk_bytes; }  // from the data's first byte
+  uint64_t chunk_end(uint32_t chunk) const { return std::min(data_bytes, (chunk + uint64_t{1}) * chunk_bytes); }
 
-  // From a part's first byte to the end of its pins, which is the size of a seat; to the end of its records.
-  uint64_t records_offset() const { return sizeof(layout::PartOwner) + uint64_t{pins} * sizeof(uint64_t); }
+  // From a part's first byte to the end of its pins, which is the size of a seat; of its claims; of its records.
+  uint64_t pins_end() const { return sizeof(layout::PartOwner) + uint64_t{pins} * sizeof(uint64_t); }
+  uint64_t records_offset() const {
+    constexpr uint64_t line = layout::cache_line_bytes;
+    return pins_end() + (chunks * sizeof(uint64_t) + line - 1) / line * line;
+  }
   uint64_t records_end() const { return records_offset() + uint64_t{records} * sizeof(layout::SpaceRecord); }
   // The record where the probing for a name begins.
   uint32_t home(uint64_t name_hash) const {
@@ -67,11 +81,12 @@ struct GeometryOptions {
   uint32_t features = 0;
   layout::SpaceMode mode = layout::SpaceMode::coherent;
   uint64_t lease_epoch = 0;
+  uint64_t chunk_bytes = 0;  // a multiple of 64; 0: pages, so that there are at most space_chunks_max
 };
 
 // Divides `memory` and gives the header's bytes. Nothing is written.
 // Errors    invalid_argument  numbers out of bounds, memory not aligned to 64 bytes
-//           capacity_exhausted  the memory has no room for these records and a page of data a part
+//           capacity_exhausted  the memory has no room for these records and a page of data
 Result<layout::SpaceHeader> plan_header(std::span<const std::byte> memory, const GeometryOptions& options);
 
 // Errors    not_found         no space here
@@ -79,7 +94,7 @@ Result<layout::SpaceHeader> plan_header(std::span<const std::byte> memory, const
 //           corrupt           it contradicts itself or leaves the memory
 Result<Geometry> check_header(const layout::SpaceHeader& copy, std::span<std::byte> memory);
 
-// Whether a record's copied description can be true: all of it lies in the part's data, dtype and shape make
+// Whether a record's copied description can be true: all of it lies in the data, dtype and shape make
 // data_bytes. The checksum is apart: shape_checksum().
 bool possible(const layout::TensorShape& shape, const Geometry& geometry);
 uint32_t shape_checksum(layout::TensorShape shape, uint64_t incarnation, uint64_t hash, std::string_view name);

@@ -35,8 +35,14 @@ class LossySpace final : public TensorSpace {
   std::optional<uint32_t> seat() const override { return space_->seat(); }
   uint32_t parts() const override { return space_->parts(); }
   SpaceCoherence coherence() const override { return space_->coherence(); }
-  uint64_t free_bytes() const override { return space_->free_bytes(); }
-  uint64_t largest_free_bytes() const override { return space_->largest_free_bytes(); }
+  uint64_t free_bytes() const override {
+    const auto bytes = survive([&] { return Result(space_->free_bytes()); });
+    return bytes.ok() ? *bytes : 0;
+  }
+  uint64_t largest_free_bytes() const override {
+    const auto bytes = survive([&] { return Result(space_->largest_free_bytes()); });
+    return bytes.ok() ? *bytes : 0;
+  }
 
   Result<SharedTensor> create(const TensorSpec& spec, const CreateOptions& options) override {
     return survive([&] { return space_->create(spec, options); });

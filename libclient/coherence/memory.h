@@ -55,6 +55,16 @@ enum class Step : uint8_t {
   live_written_back,   // a tensor that nobody finds
   live_before_return,  // create() returns before others can find it
 
+  // Claiming chunks of the data.
+  claim_written_back,  // two parts have one chunk: two tensors in one place
+  claim_before_look,   // the same
+  claims_invalidated,  // the same
+  claims_before_look,  // the same
+  claim_look,          // the same
+  claims_seen_kept,    // the same, after a power cut
+  owned_written_back,  // a chunk with tensors that no part has, after its owner's death
+  claim_given_back,    // the claims of one who left overwrite the next one's
+
   // Removing.
   retire_written_back,  // pinned while it is removed
   retire_before_pins,   // the same

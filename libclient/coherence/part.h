@@ -18,6 +18,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "libclient/coherence/chunk_claims.h"
 #include "libclient/coherence/free_space.h"
 #include "libclient/coherence/owner_line.h"
 #include "libclient/coherence/pins.h"
@@ -45,18 +46,16 @@ class OwnedPart {
         epoch_(epoch),
         host_(host),
         is_dead_(std::move(is_dead)),
-        pins_(memory, geometry, part) {}
+        pins_(memory, geometry, part),
+        chunks_(memory, geometry, part, is_dead_) {}
 
   uint32_t part() const { return part_; }
   uint64_t epoch() const { return epoch_; }
   PinTable<Memory>& pins() { return pins_; }
-  uint64_t free_bytes() const {
+  // What is free in its chunks, and the chunks that nobody has by now.
+  FreeSpace free_space() {
     std::lock_guard lock(mutex_);
-    return free_.free_bytes();
-  }
-  uint64_t largest_free_bytes() const {
-    std::lock_guard lock(mutex_);
-    return free_.largest_bytes();
+    return with_chunks(free_, chunks_.look_for_free(), geometry_);
   }
 
   // Makes the part whole after whoever had it before, whatever that left behind: half-written versions go back
@@ -66,7 +65,7 @@ class OwnedPart {
   void release();
 
   // A tentative tensor under a name that this part does not have. Visible to others' create() when it returns.
-  // Returns done, exists, raced (another thread creates it), full, disowned.
+  // Returns done, exists, raced (another thread creates it), full, crowded, disowned.
   Outcome place(std::string_view name, const layout::TensorShape& planned, Located* created);
   void confirm(const Located& tensor);   // the name is this holder's
   void withdraw(const Located& tensor);  // it is not
@@ -99,6 +98,9 @@ class OwnedPart {
     return memory_.performs(check) && anybody_pinned(memory_, geometry_, part_, index, slot, is_dead_);
   }
   void make_gone(uint32_t index, uint64_t word);
+  // Room for `bytes`, in a chunk that is claimed for them if need be. Returns done, full, crowded.
+  Outcome take_room(uint64_t bytes, uint64_t* offset);
+  void give_room(const layout::TensorShape& shape);  // of a tensor that is gone
   void unlink_tail(uint32_t index);
   bool repair(uint32_t index, uint64_t word);
   void link_chains();
@@ -115,7 +117,8 @@ class OwnedPart {
   const IsDead is_dead_;
   PinTable<Memory> pins_;
   mutable std::mutex mutex_;
-  FreeSpace free_;
+  ChunkClaims<Memory> chunks_;
+  FreeSpace free_;  // in the part's chunks
   uint32_t live_ = 0;
 };
 

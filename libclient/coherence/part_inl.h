@@ -16,15 +16,15 @@ Outcome OwnedPart<Memory>::place(std::string_view name, const layout::TensorShap
   uint32_t index = geometry_.home(hash);
   for (word = memory_.load(word_at(index)); has(word, layout::word_live); word = memory_.load(word_at(index)))
     index = (index + 1) & (geometry_.records - 1);
-  const std::optional<uint64_t> offset = free_.take(planned.extent_bytes);
-  if (!offset) return Outcome::full;
+  uint64_t offset = 0;
+  if (const Outcome room = take_room(planned.extent_bytes, &offset); room != Outcome::done) return room;
   ++live_;
 
   layout::SpaceRecord* const at = record(index);
   const uint64_t incarnation = memory_.load(&at->slots.incarnation) + 1;
   layout::TensorShape shape = planned;
-  shape.extent_offset = *offset;
-  shape.data_offset = *offset + planned.data_offset;
+  shape.extent_offset = offset;
+  shape.data_offset = offset + planned.data_offset;
   shape.checksum = shape_checksum(shape, incarnation, hash, name);
   // The incarnation first: who still reads the description that was here must see it change.
   memory_.store(&at->slots.incarnation, incarnation);
@@ -32,9 +32,9 @@ Outcome OwnedPart<Memory>::place(std::string_view name, const layout::TensorShap
   memory_.write_back(&at->slots, sizeof at->slots, Step::shape_written_back);
   memory_.store_barrier(Step::shape_before_live);
   memory_.write(&at->shape, &shape, sizeof shape);
-  memory_.write(geometry_.data(part_) + *offset, name.data(), name.size());
+  memory_.write(geometry_.data() + offset, name.data(), name.size());
   memory_.write_back(&at->shape, sizeof shape, Step::shape_written_back);
-  memory_.write_back(geometry_.data(part_) + *offset, name.size(), Step::shape_written_back);
+  memory_.write_back(geometry_.data() + offset, name.size(), Step::shape_written_back);
   memory_.store_barrier(Step::shape_before_live);
   set_word(index,
            layout::word_live | layout::word_linked | layout::word_blank | layout::word_tentative |
@@ -57,7 +57,7 @@ template <CoherenceMemory Memory>
 void OwnedPart<Memory>::withdraw(const Located& tensor) {
   std::lock_guard lock(mutex_);
   make_gone(tensor.record, memory_.load(word_at(tensor.record)));
-  free_.give(tensor.shape.extent_offset, tensor.shape.extent_bytes);
+  give_room(tensor.shape);
 }
 
 template <CoherenceMemory Memory>
@@ -134,8 +134,27 @@ Outcome OwnedPart<Memory>::remove(const Located& tensor) {
     return Outcome::pinned;
   }
   make_gone(tensor.record, word);
-  free_.give(tensor.shape.extent_offset, tensor.shape.extent_bytes);
+  give_room(tensor.shape);
   return Outcome::done;
+}
+
+template <CoherenceMemory Memory>
+Outcome OwnedPart<Memory>::take_room(uint64_t bytes, uint64_t* offset) {
+  std::optional<uint64_t> room = free_.take(bytes);
+  if (!room) {
+    const Outcome claimed = chunks_.make_room(bytes, &free_);
+    if (claimed != Outcome::done) return claimed;
+    room = free_.take(bytes);
+  }
+  if (!room) return Outcome::full;
+  *offset = *room;
+  return Outcome::done;
+}
+
+template <CoherenceMemory Memory>
+void OwnedPart<Memory>::give_room(const layout::TensorShape& shape) {
+  free_.give(shape.extent_offset, shape.extent_bytes);
+  chunks_.give_back(shape.extent_offset, shape.extent_bytes, &free_);
 }
 
 // Versions skip 4, so that nobody who read the old tensor takes its bytes for whole afterwards.

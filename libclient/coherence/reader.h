@@ -44,7 +44,7 @@ class Reader {
     return &geometry_.record(tensor.part, tensor.record)->slots;
   }
   std::byte* data(const Located& tensor, uint32_t slot) const {
-    return geometry_.data(tensor.part) + tensor.shape.data_offset + slot * tensor.shape.slot_stride_bytes;
+    return geometry_.data() + tensor.shape.data_offset + slot * tensor.shape.slot_stride_bytes;
   }
 
   // The newest published version.
@@ -200,7 +200,7 @@ class Reader {
     const bool sensible = possible(shape, geometry_);
     char text[layout::space_name_bytes_max];
     if (sensible) {
-      const std::byte* const name_at = geometry_.data(part) + shape.extent_offset;
+      const std::byte* const name_at = geometry_.data() + shape.extent_offset;
       memory_.invalidate(name_at, shape.name_bytes, Step::shape_invalidated);
       memory_.load_barrier(Step::shape_before_read);
       memory_.read(text, name_at, shape.name_bytes);

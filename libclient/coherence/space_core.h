@@ -55,7 +55,8 @@ class SpaceCore {
   // A name is unique: each creator first makes its own tentative record visible, then looks at all other parts.
   // Of two that meet, at least one sees the other, and who sees another withdraws: maybe both. `placed` is told
   // of the tensor before anybody can find it, for who keeps books. Returns done, exists, raced (another creator
-  // was met: again, after a moment of one's own length), full, disowned (also who has no part).
+  // was met: again, after a moment of one's own length), full,
+  // crowded, disowned (also who has no part).
   template <typename Placed>
   Outcome create(std::string_view name, const layout::TensorShape& planned, Located* created, Placed placed) {
     if (own_ == nullptr) return Outcome::disowned;

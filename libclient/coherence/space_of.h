@@ -76,8 +76,8 @@ class SpaceOf final : public SpaceBase {
     if (!seated_.load(std::memory_order_acquire)) return std::nullopt;
     return core_.seat()->holder() - core_.geometry().parts;
   }
-  uint64_t free_bytes() const override { return own() == nullptr ? 0 : own()->free_bytes(); }
-  uint64_t largest_free_bytes() const override { return own() == nullptr ? 0 : own()->largest_free_bytes(); }
+  uint64_t free_bytes() const override { return free_space().free_bytes(); }
+  uint64_t largest_free_bytes() const override { return free_space().largest_bytes(); }
 
   Result<SharedTensor> create(const TensorSpec& spec, const CreateOptions& options) override {
     TERRACE_ASSIGN_OR_RETURN(const layout::TensorShape shape,
@@ -90,7 +90,7 @@ class SpaceOf final : public SpaceBase {
     Waiting waiting(options.wait_ns);
     Outcome outcome = core_.create(spec.name, shape, &found);
     // Each creator that met another waits for a time of its own, so that they do not meet again.
-    while (outcome == Outcome::raced && waiting.again(Outcome::writing)) {
+    while ((outcome == Outcome::raced || outcome == Outcome::crowded) && waiting.again(Outcome::writing)) {
       std::this_thread::sleep_for(std::chrono::microseconds(20 * (own()->part() + 1)));
       outcome = core_.create(spec.name, shape, &found);
     }
@@ -98,12 +98,16 @@ class SpaceOf final : public SpaceBase {
     const std::string who = "tensor " + quoted_name(spec.name);
     if (outcome == Outcome::exists) return refuse(ErrorCode::already_exists, who + " exists: open it");
     if (outcome == Outcome::disowned) return error_of(outcome, tensor_of(found), false);
-    if (outcome == Outcome::full)
+    if (outcome == Outcome::full) {
+      const coherence::FreeSpace free = free_space();
       return refuse(ErrorCode::capacity_exhausted,
                     who + " needs " + std::to_string(shape.extent_bytes) + " bytes and a record of part " +
-                        std::to_string(own()->part()) + ", whose largest hole has " +
-                        std::to_string(own()->largest_free_bytes()) + " of " +
-                        std::to_string(own()->free_bytes()) + " free bytes; remove some, or format with more");
+                        std::to_string(own()->part()) + ", which can have " +
+                        std::to_string(free.largest_bytes()) + " in one hole of " +
+                        std::to_string(free.free_bytes()) + " free bytes; remove some, or format with more");
+    }
+    if (outcome == Outcome::crowded)
+      return refuse(ErrorCode::busy, who + ": other holders are claiming the free bytes; try again");
     return refuse(ErrorCode::busy, who + " is being created by another holder; open it or try again");
   }
 
@@ -238,6 +242,9 @@ class SpaceOf final : public SpaceBase {
   }
 
   coherence::OwnedPart<Memory>* own() const { return core_.own(); }
+  coherence::FreeSpace free_space() const {
+    return own() == nullptr || forked() ? coherence::FreeSpace() : own()->free_space();
+  }
 
   coherence::IsDead dead_check() {
     return [this](uint32_t part, uint64_t epoch) {

@@ -18,7 +18,8 @@ void OwnedPart<Memory>::take_over() {
   set_owner(layout::PartState::repairing);
   memory_.store_barrier(Step::none);
   clear_pins(memory_, geometry_, part_);
-  free_ = FreeSpace(geometry_.data_bytes);
+  free_ = FreeSpace();
+  chunks_.take_over(&free_);
   live_ = 0;
   for (uint32_t index = 0; index < geometry_.records; ++index) {
     const uint64_t word = memory_.load(word_at(index));
@@ -26,6 +27,7 @@ void OwnedPart<Memory>::take_over() {
     ++live_;
     if (!repair(index, word)) make_gone(index, word);
   }
+  chunks_.give_back(0, geometry_.data_bytes, &free_);
   link_chains();
   set_owner(layout::PartState::owned);
   memory_.store_barrier(Step::none);  // what is late here is only late: who uses it has a barrier of its own

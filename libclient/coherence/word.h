@@ -30,6 +30,7 @@ enum class Outcome : uint8_t {
   corrupt,   // the bytes contradict their checksum or themselves
   exists,    // the name is taken
   full,      // no record or no room
+  crowded,   // others are claiming the same room; again
   disowned,  // the part has another owner by now
 };
 

@@ -18,12 +18,15 @@ void Actor::create() {
   handle.truth->words = words;
   // The truth is there before others can find the tensor.
   World::Creators& creators = world_.creators_[name];
-  const bool alone = creators.now++ == 0 && world_.owners_are_settled();
-  const uint64_t begun = ++creators.begun, ownership_before = world_.ownership_changes_;
+  const bool settled = world_.owners_are_settled();
+  const bool alone = creators.now++ == 0 && settled,
+             alone_of_all = world_.creators_of_all_.now++ == 0 && settled;
+  const uint64_t begun = ++creators.begun, begun_of_all = ++world_.creators_of_all_.begun;
+  const uint64_t ownership_before = world_.ownership_changes_;
   struct Ended {  // also by death
-    World::Creators& creators;
-    ~Ended() { --creators.now; }
-  } ended{creators};
+    World::Creators &creators, &of_all;
+    ~Ended() { --creators.now, --of_all.now; }
+  } ended{creators, world_.creators_of_all_};
   const Outcome outcome = space_.create(name, *shape, &handle.tensor, [&](const Located& tensor) {
     world_.truths_[identity_of(tensor)] = handle.truth;
   });
@@ -31,9 +34,13 @@ void Actor::create() {
   if (outcome == Outcome::raced && alone && creators.begun == begun &&
       world_.ownership_changes_ == ownership_before)
     world_.fail("blocked: " + name + " cannot be created, though nobody else creates it");
+  if (outcome == Outcome::crowded && alone_of_all && world_.creators_of_all_.begun == begun_of_all &&
+      world_.ownership_changes_ == ownership_before)
+    world_.fail("blocked: no room for " + name + ", though nobody else creates anything");
   if (outcome != Outcome::done) {
     handle.truth->removed = world_.now_;
     ++world_.counts_.refused;
+    if (outcome == Outcome::full || outcome == Outcome::crowded) ++world_.counts_.without_room;
     return;
   }
   ++world_.counts_.creations;

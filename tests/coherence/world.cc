@@ -11,16 +11,26 @@ namespace terrace::coherence {
 namespace {
 
 constexpr uint32_t hosts = 3;
+constexpr uint64_t chunk_bytes = 512;  // fewer than most tensors have, and never of two tensors for long
 
 Geometry format(std::span<std::byte> memory, uint32_t parts, uint32_t seats, bool checksums) {
-  GeometryOptions options{
-      .parts = parts, .records = 8, .pins = 8, .seats = seats, .mode = layout::SpaceMode::noncoherent};
+  GeometryOptions options{.parts = parts,
+                          .records = 8,
+                          .pins = 8,
+                          .seats = seats,
+                          .mode = layout::SpaceMode::noncoherent,
+                          .chunk_bytes = chunk_bytes};
   if (checksums) options.features = layout::space_feature_checksums;
   const Result<layout::SpaceHeader> header = plan_header(memory, options);
   TERRACE_CHECK(header.ok(), "the emulated space has room");
   const Result<Geometry> geometry = check_header(*header, memory);
   TERRACE_CHECK(geometry.ok(), "what was planned is accepted");
   return *geometry;
+}
+
+// Sometimes little, so that holders want each other's.
+uint64_t data_bytes_of(const Temper& temper) {
+  return temper.data_pages * uint64_t{4096};
 }
 
 }  // namespace
@@ -41,19 +51,35 @@ void WorldCounts::add(const WorldCounts& other) {
   refused += other.refused;
   stalls += other.stalls;
   open_writes += other.open_writes;
+  without_room += other.without_room;
 }
 
-// A crowd with many names; a few programs with few names; or two or three at one tensor, where owners die all
-// the time, so that a reader that stands still meets few publications and then a take-over.
+// A crowd with many names; a few programs with few names; two or three at one tensor, where owners die all the time,
+// so that a reader that stands still meets few publications and then a take-over; or programs that create and remove
+// all the time in little room, so that chunks go from one part to another.
 Temper World::draw_temper(Prng& prng, uint32_t seats) {
   constexpr uint32_t stalls[] = {0, 1, 4, 16};
   Temper temper;
   temper.stalls_of_256 = stalls[prng.below(4)];
   temper.doomed_of_1024 = prng.chance(1, 2) ? 4 : 0;
   temper.open_writes_of_8 = static_cast<uint32_t>(prng.below(5));
-  const uint64_t kind = prng.below(3);
+  const bool little_room = prng.chance(1, 2);
+  const uint64_t kind = prng.below(4);
+  if (little_room) temper.data_pages = static_cast<uint32_t>(prng.between(1, 2));
   temper.seats = seats;
   if (kind == 2) return temper;
+  if (kind == 3) {
+    temper.actors = static_cast<uint32_t>(prng.between(3, 6));
+    temper.data_pages = 1;
+    temper.habits.create = 40;
+    temper.habits.remove = 30;
+    if (prng.chance(1, 2)) return temper;
+    // Many of one host, which share a cache and lose power together.
+    temper.hosts = static_cast<uint32_t>(prng.between(1, 2));
+    temper.stalls_of_256 = 64;
+    temper.doomed_of_1024 = 32;
+    return temper;
+  }
   temper.actors = static_cast<uint32_t>(prng.between(2, 4));
   temper.parts = temper.actors + static_cast<uint32_t>(prng.below(2));
   temper.names = static_cast<uint32_t>(prng.between(1, 3));
@@ -81,7 +107,7 @@ World::World(const WorldOptions& options)
     : options_(options),
       prng_(options.seed),
       temper_(draw_temper(prng_, options.seats)),
-      fabric_(4096 + temper_.parts * 2 * 4096, hosts, options.seed ^ 0x5eed),
+      fabric_(4096 + temper_.parts * 4096 + data_bytes_of(temper_), hosts, options.seed ^ 0x5eed),
       parts_(temper_.parts + temper_.seats) {
   // Checksums would find torn bytes by themselves: most of the worlds go without.
   geometry_ = format(fabric_.memory(), temper_.parts, temper_.seats, prng_.chance(1, 4));
@@ -98,7 +124,7 @@ World::~World() {
 }
 
 void World::start(size_t index) {
-  actors_[index] = std::make_unique<Actor>(*this, index, static_cast<uint32_t>(index % hosts));
+  actors_[index] = std::make_unique<Actor>(*this, index, static_cast<uint32_t>(index % temper_.hosts));
 }
 
 void World::fail(const std::string& what) {
@@ -202,10 +228,23 @@ void World::fence_the_dead() {
     Part& at = parts_[part];
     if (at.ownership != Ownership::dying || at.fenced_at > now_) continue;
     fabric_.fence(at.host, geometry_.owner(part),
-                  part < geometry_.parts ? geometry_.part_bytes : geometry_.records_offset());
+                  part < geometry_.parts ? geometry_.part_bytes : geometry_.pins_end());
+    if (part < geometry_.parts) fence_chunks(at.host, part);
     at.ownership = Ownership::free;
     ++ownership_changes_;
     note_activity(part);  // what it stored last may have come out only now
+  }
+}
+
+// Only those that the part has: what its owner stored to others, and did not write back, stays for the caches to play
+// with.
+void World::fence_chunks(uint32_t host, uint32_t part) {
+  for (uint32_t chunk = 0; chunk < geometry_.chunks; ++chunk) {
+    uint64_t claim = 0;
+    std::memcpy(&claim, geometry_.claim(part, chunk), sizeof claim);
+    if (claim != static_cast<uint64_t>(layout::ChunkClaim::none))
+      fabric_.fence(host, geometry_.data() + geometry_.chunk_begin(chunk),
+                    geometry_.chunk_end(chunk) - geometry_.chunk_begin(chunk));
   }
 }
 

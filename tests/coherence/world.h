@@ -6,13 +6,13 @@
 // dies at one of the next accesses of what it does.
 //
 //   stale     a read or look gives less than what publish() had returned before it began
-//   torn      bytes of no version, or of another one than the answer says
+//   torn      bytes of no version, or of another one than the answer says: also where two parts have one chunk
 //   lost      a tensor that was created and not removed is not found; a publication is undone
 //   moved     bytes under a pin change
 //   twice     two live tensors of one name
 //   blocked   a double-buffered tensor that nobody works on cannot be read; a name that no living holder
 //   creates
-//             cannot be had; an only slot looks written while its writer waits for a reader in place
+//             cannot be had; room that nobody else wants is contended; an only slot looks written while its writer waits for a reader in place
 //   corrupt   a description or checksum that does not fit
 #pragma once
 
@@ -39,6 +39,7 @@ struct WorldCounts {
   uint64_t operations = 0, accesses = 0;
   uint64_t reads = 0, stale_free_looks = 0, publications = 0, pins = 0, creations = 0, removals = 0, finds = 0;
   uint64_t take_overs = 0, deaths = 0, power_losses = 0, refused = 0, stalls = 0, open_writes = 0;
+  uint64_t without_room = 0;  // creations
   void add(const WorldCounts& other);
 };
 
@@ -50,11 +51,13 @@ struct Habits {
 
 struct Temper {
   uint32_t actors = 5;  // on the hosts in turn
+  uint32_t hosts = 3;
   uint32_t parts = 6;
   uint32_t seats = 0;
   uint32_t names = 10;
-  uint32_t stalls_of_256 = 0;     // operations in which the program stands still once
-  uint32_t doomed_of_1024 = 0;    // operations that their program does not survive
+  uint32_t stalls_of_256 = 0;   // operations in which the program stands still once
+  uint32_t doomed_of_1024 = 0;  // operations that their program does not survive
+  uint32_t data_pages = 6;
   uint32_t open_writes_of_8 = 0;  // writes that go on beside other operations, as another thread's
   Habits habits = {};
 };
@@ -94,6 +97,7 @@ class World {
   void kill(size_t index);
   void disturb();
   void fence_the_dead();
+  void fence_chunks(uint32_t host, uint32_t part);
   void note_activity(uint32_t part);
   bool is_dead(uint32_t part, uint64_t epoch) const {
     return parts_[part].epoch != epoch || parts_[part].ownership == Ownership::free;
@@ -115,7 +119,8 @@ class World {
   uint64_t next_content_ = 1;
   uint64_t ownership_changes_ = 0;
   std::map<std::string, Creators> creators_;  // by name
-  std::optional<size_t> doomed_;              // the program that dies now
+  Creators creators_of_all_;
+  std::optional<size_t> doomed_;  // the program that dies now
   WorldCounts counts_;
   std::string failure_;
 };

@@ -1,6 +1,6 @@
 // A tensor space: named tensors in memory that several processes, on one or several hosts, write and read at
-// once; usually a lease of mode shared_coherent, mapped. It has a fixed number of parts. Each holder owns one:
-// it creates, writes and removes tensors there, and reads those of all parts, by copy or in place. A holder
+// once; usually a lease of mode shared_coherent, mapped. It has a fixed number of parts. Each holder owns one,
+// with records of its own and as much of the data as its tensors need: it creates, writes and removes tensors there, and reads those of all parts, by copy or in place. A holder
 // that only reads owns no part: to read in place it takes one of the space's seats.
 //
 //   a reader never gets a torn tensor, nor an older one than was published before it asked
@@ -268,13 +268,16 @@ class TensorSpace {
   virtual std::optional<uint32_t> seat() const { return std::nullopt; }
   virtual uint32_t parts() const = 0;
   virtual SpaceCoherence coherence() const = 0;
-  virtual uint64_t free_bytes() const = 0;          // of its part, for names and data
-  virtual uint64_t largest_free_bytes() const = 0;  // the biggest hole among them
+  // For names and data of this holder, now: what is free beside its tensors, and what no holder has. All holders share
+  // the latter. 0 without a part.
+  virtual uint64_t free_bytes() const = 0;
+  virtual uint64_t largest_free_bytes() const = 0;  // the biggest hole among them: no tensor can be larger
 
   // A tensor in this holder's part, under a name that no part has. It has no content yet.
   // Errors    already_exists      open it instead
-  //           busy                others were creating the same name for all of wait_ns
-  //           capacity_exhausted  no record or no hole for it; says how many bytes are short
+  //           busy                others were creating the same name, or claiming the last free bytes, for all
+  //                               of wait_ns
+  //           capacity_exhausted  no record or no hole for it; says how many bytes there are
   //           permission_denied   this holder only reads
   //           invalid_argument, limit_exceeded  name, dtype or shape
   virtual Result<SharedTensor> create(const TensorSpec& spec, const CreateOptions& options = {}) = 0;

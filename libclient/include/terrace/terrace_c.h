@@ -554,6 +554,7 @@ terrace_code terrace_space_attach_mapping(terrace_mapping* mapping,
 int terrace_space_part(const terrace_space* space);
 /* Of a holder without a part, once it has pinned; else -1. */
 int terrace_space_seat(const terrace_space* space);
+/* What this holder's tensors can have now: free beside them, or had by nobody. All holders share the latter. */
 uint64_t terrace_space_free_bytes(const terrace_space* space);
 /* The part is given back once the pins, writes and shared tensors are freed as well. */
 void terrace_space_free(terrace_space* space);

@@ -1,5 +1,5 @@
 // The bytes of a part that a hostile holder wrote, in a space that is otherwise whole: every reader's call, and
-// a take-over, stay inside the memory. The input is laid over the part's owner line, pins and records (and the
+// a take-over, stay inside the memory. The input is laid over the part's owner line, pins, claims and records (and the
 // first names); checksums are mended then, as a hostile holder would.
 //
 // The first byte says which header numbers are changed, so that the header's checks are reached, too.
@@ -18,7 +18,7 @@ using namespace terrace;
 
 namespace {
 
-constexpr size_t space_bytes = 4096 + 2 * 3 * 4096;
+constexpr size_t space_bytes = 4096 + 2 * 4096 + 4 * 4096;  // header and seats, two parts, four chunks
 
 class AlwaysGranted final : public OwnershipSource {
  public:
@@ -40,7 +40,7 @@ void mend_records(const coherence::Geometry& geometry) {
   for (uint32_t index = 0; index < geometry.records; ++index) {
     layout::SpaceRecord* const record = geometry.record(0, index);
     if (!coherence::possible(record->shape, geometry)) continue;
-    const std::string_view name(reinterpret_cast<const char*>(geometry.data(0) + record->shape.extent_offset),
+    const std::string_view name(reinterpret_cast<const char*>(geometry.data() + record->shape.extent_offset),
                                 record->shape.name_bytes);
     record->slots.name_hash = coherence::name_hash(name);
     record->shape.checksum =

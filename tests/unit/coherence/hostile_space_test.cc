@@ -45,7 +45,7 @@ TEST_CASE("TensorSpace: a header that contradicts itself or the memory is refuse
   };
   using Header = layout::SpaceHeader;
   CHECK(refused([](Header& h) { h.magic = 1; }) == ErrorCode::not_found);
-  CHECK(refused([](Header& h) { h.version_major = 2; }) == ErrorCode::version_mismatch);
+  CHECK(refused([](Header& h) { h.version_major = 3; }) == ErrorCode::version_mismatch);
   CHECK(refused([](Header& h) { h.features = 2; }) == ErrorCode::version_mismatch);
   CHECK(refused([](Header& h) { h.mode = 3; }) == ErrorCode::corrupt);
   CHECK(refused([](Header& h) { h.total_bytes = ~0ull; }) == ErrorCode::corrupt);
