@@ -77,10 +77,17 @@ class ChecksTest(unittest.TestCase):
         check_acknowledged(journal, by_id(lease(1, 0, 4 * MIB)))
         with self.assertRaisesRegex(Broken, "was acknowledged as"):
             check_acknowledged(journal, by_id(lease(1, 0, 4 * MIB, epoch=9)))
-        journal.change_asked("transfer", 1)
-        check_acknowledged(journal, by_id(lease(1, 0, epoch=9)))
+        journal.change_asked("transfer", 1)  # nobody has said yet what became of the resize
+        for right in (lease(1, 0, epoch=9), lease(1, 0, 4 * MIB), lease(1, 0, 4 * MIB, epoch=9)):
+            check_acknowledged(journal, by_id(right))
+        journal.change_refused(1)  # the transfer: of the resize that says nothing
+        check_acknowledged(journal, by_id(lease(1, 0, 4 * MIB)))
         with self.assertRaisesRegex(Broken, "was acknowledged as"):
-            check_acknowledged(journal, by_id(lease(1, 0, 4 * MIB, epoch=9)))
+            check_acknowledged(journal, by_id(lease(1, 0, epoch=9)))
+        journal.change_refused(1)
+        with self.assertRaisesRegex(Broken, "was acknowledged as"):
+            check_acknowledged(journal, by_id(lease(1, 0, 4 * MIB)))
+        journal.change_asked("transfer", 1)
         journal.change_acknowledged(1, 9, 2 * MIB)
         with self.assertRaisesRegex(Broken, "was acknowledged as"):
             check_acknowledged(journal, by_id(lease(1, 0)))  # the acknowledged hand-over came undone
@@ -178,7 +185,7 @@ class ChecksTest(unittest.TestCase):
             path = pathlib.Path(folder, "out")
             path.write_text(text, encoding="utf-8")
             journal = read_load(path)
-        self.assertEqual({7: Granted(3, 4 * MIB, (("emu:a", 0, 4 * MIB),), open="transfer")}, journal.granted)
+        self.assertEqual({7: Granted(3, 4 * MIB, (("emu:a", 0, 4 * MIB),), open=("transfer",))}, journal.granted)
         self.assertEqual((2, 3), (journal.acknowledged, journal.answers))
 
 
