@@ -32,8 +32,7 @@ class FenceGuard {
 
 // What to say of an error met, or a result made, while `lease` was read or written.
 // Returns   lease_revoked or lease_expired when the memory was taken away (a fault was met, or `error` is
-// EFAULT
-//           and the lease is over); ok when nothing points to that, so that `error` stands.
+//           EFAULT and the lease is over); ok when nothing points to that, so that `error` stands.
 Status fence_status(Lease& lease, const Error* error);
 
 }  // namespace terrace::cli

@@ -38,7 +38,8 @@ class RunReporter {
 
   // Writes the file now, or a table to stderr. Returns at once.
   void ask();
-  // The last numbers: writes the file, if there is one. Errors    of writing it
+  // The last numbers: writes the file, if there is one.
+  // Errors    of writing it
   Status finish(int exit_code);
 
  private:

@@ -68,7 +68,8 @@ class TierPageFile {
   // Errors    corrupt   as above
   Result<std::vector<uint8_t>> cells(const TierRangeView& range) const;
 
-  // Fields of a range, for requests. Errors    corrupt   as above
+  // Fields of a range, for requests.
+  // Errors    corrupt   as above
   Result<uint32_t> load(uint32_t range, size_t offset) const;   // acquire
   Status store(uint32_t range, size_t offset, uint32_t value);  // release
   Status store_bytes(uint32_t range, size_t offset, const void* from, size_t bytes);
@@ -105,7 +106,8 @@ struct TierScan {
 // Looks at all pages. What is not there is no error; what cannot be looked at is a problem.
 TierScan scan_tier_pages(const TierPlaces& places);
 
-// Opens the page of a process that a scan returned. Errors    as TierPageFile::open
+// Opens the page of a process that a scan returned.
+// Errors    as TierPageFile::open
 Result<TierPageFile> open_tier_page(const TierPlaces& places, const TierPageView& page, TierAccess access);
 
 // --- tier_process.cc

@@ -53,7 +53,8 @@ bool exists(const std::string& proc, int pid) {
          (errno != ENOENT && errno != ESRCH);
 }
 
-// Opened without following a link or waiting for a pipe's writer. Errors    not_found, corrupt, as os_error
+// Opened without following a link or waiting for a pipe's writer.
+// Errors    not_found, corrupt, as os_error
 Result<std::string> read_document(const UniqueFd& directory, const std::string& path, const std::string& name,
                                   uint32_t uid) {
   const auto refused = [&](const char* why) {

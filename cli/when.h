@@ -9,8 +9,8 @@
 namespace terrace::cli {
 
 // "2h" (that long ago), "11:30" or "11:30:05" (today), "2026-11-21", "2026-11-21 11:30[:05]" or with T, local
-// time; with Z: UTC. In nanoseconds since 1970; `now_ns` as well. Errors    invalid_argument  none of these, or
-// no such day or hour
+// time; with Z: UTC. In nanoseconds since 1970; `now_ns` as well.
+// Errors    invalid_argument  none of these, or no such day or hour
 Result<uint64_t> parse_moment(const std::string& text, uint64_t now_ns);
 
 // "2026-11-21 11:30:05"

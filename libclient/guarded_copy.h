@@ -13,7 +13,8 @@
 namespace terrace {
 
 // Copies the first bytes of `from_fd` into `to`, all of which is a mapping; `from` is a mapping of the same
-// bytes for descriptors that cannot be read (dax devices). Errors    cancelled      `to` was fenced
+// bytes for descriptors that cannot be read (dax devices).
+// Errors    cancelled      `to` was fenced
 //           lease_expired  the source was fenced
 //           others         as os_error says
 Status copy_guarded(int from_fd, std::span<const std::byte> from, std::span<std::byte> to);

@@ -2,9 +2,9 @@
 // of files lie below.
 //
 //   zeros      MADV_DONTNEED drops nothing that is the file's: zeros are written. A lease keeps its pages
-//   (tiers.cc) children   MADV_DONTFORK and MADV_WIPEONFORK are kept as marks, which a fork looks at: the
-//   kernel's flags are
-//              this library's own here (W1), or not for files
+//              (tiers.cc)
+//   children   MADV_DONTFORK and MADV_WIPEONFORK are kept as marks, which a fork looks at: the
+//              kernel's flags are this library's own here (W1), or not for files
 //   refused    what anonymous memory refuses (MADV_REMOVE), and what nobody could tell from it (guard pages)
 //
 // All else goes to the kernel.

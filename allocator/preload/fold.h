@@ -23,11 +23,9 @@
 //
 // Invariants
 //   O1  No byte of a file is written where a private mapping of another process may show it: a granule is
-//   folded
-//       only while `alone`, with the range's lock held, which a fork takes before it says `fresh`.
+//       folded only while `alone`, with the range's lock held, which a fork takes before it says `fresh`.
 //   O2  Granules that are folded are mapped shared; a fork makes those private again that belong to runs which
-//   are
-//       detached still.
+//       are detached still.
 #pragma once
 
 #include <cstddef>

@@ -5,11 +5,9 @@
 //
 // Invariants
 //   F1  charged[g] is 0 exactly if granule g of the DDR part is all in `reserve_arena`; such a granule is
-//   mapped
-//       to the front's file at its own offset, which is a hole.
+//       mapped to the front's file at its own offset, which is a hole.
 //   F2  charged_granules counts the granules that are in DDR: of the DDR part those that are charged and were
-//   not
-//       demoted, of the segments those that were promoted.
+//       not demoted, of the segments those that were promoted.
 #pragma once
 
 #include <cstdint>

@@ -2,12 +2,10 @@
 //
 // A lease of whose addresses nothing is in use is given up in three steps, between rounds of the engine:
 //   1. its addresses are reserved again, and what lay behind them is forgotten: their slots, in whatever lease,
-//   and
-//      the granules of them that were in DDR. From here on the lease is closing: none of its slots is given
+//      and the granules of them that were in DDR. From here on the lease is closing: none of its slots is given
 //      out.
 //   2. granules of other addresses that lie in its slots move, one by one: to free slots of other leases, or to
-//   DDR where
-//      it has room.
+//      DDR where it has room.
 //   3. when there is none left its last mapping and its descriptor go: the supervisor finds that nobody maps
 //   it.
 // It begins only where the others have room for those granules. Memory that is held (a device may know its

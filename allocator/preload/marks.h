@@ -8,8 +8,7 @@
 //   as well)
 //
 // Place     mappings.cc and advice.cc note; fork.cc makes good, and leaves or replaces in the child; tiers.cc
-// cleans
-//           what is freed.
+//           cleans what is freed.
 // Threads   heap_lock is held, unless noted.
 #pragma once
 

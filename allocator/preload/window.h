@@ -23,9 +23,8 @@
 // Invariants
 //   W1  A page of arena `shared(i)` is mapped MAP_SHARED from segment i's lease and not inherited by fork.
 //   W2  A page of arena `detached(i)` is private memory of this process, or folded (fold.h: O2). The lease's
-//   own
-//       page below it is not written or punched while another process may read it there (O1). So it is with the
-//       front's file for pages of `detached_front_arena`.
+//       own page below it is not written or punched while another process may read it there (O1). So it is with
+//       the front's file for pages of `detached_front_arena`.
 //   W3  While a fork is under way neither the heap nor the mapping of the window changes but by the fork.
 #pragma once
 

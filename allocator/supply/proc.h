@@ -1,8 +1,7 @@
 // What /proc says about processes and their mappings.
 //
 // Errors    A process that has ended, or may not be read (PR_SET_DUMPABLE, a program that is executable only),
-// has
-//           no mappings here: "unknown", never "maps nothing". A living process always has some.
+//           has no mappings here: "unknown", never "maps nothing". A living process always has some.
 // Threads   Any.
 #pragma once
 

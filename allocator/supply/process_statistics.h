@@ -5,10 +5,9 @@
 // Threads   Written by the process: `large` and what follows it under its heap lock, the tiers by its engine's
 //           thread, `small` by one thread at a time.
 // Fresh     `large`, the reasons and plain memory: always. The rest when it was asked for: the supervisor
-// raises
-//           ControlHeader::statistics_asked at each tick, and the process answers at its next slow step (a
-//           large block, a miss of a thread's cache, a round of its engine). A process that takes no such step
-//           has nothing new to say, but for frees into a thread's cache.
+//           raises ControlHeader::statistics_asked at each tick, and the process answers at its next slow step
+//           (a large block, a miss of a thread's cache, a round of its engine). A process that takes no such
+//           step has nothing new to say, but for frees into a thread's cache.
 // Trust     As the control page: a statement of the program about itself.
 #pragma once
 

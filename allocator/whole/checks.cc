@@ -2,13 +2,12 @@
 // looks at nothing.
 //
 //   where a thread's cache cannot take a block   its page is looked up in jemalloc's map of extents: large
-//   blocks
-//                                                freed twice, blocks of jemalloc's own extents freed twice,
-//                                                addresses of the stack, of globals, inside of large blocks
+//                                                blocks freed twice, blocks of jemalloc's own extents freed
+//                                                twice, addresses of the stack, of globals, inside of large
+//                                                blocks
 //   where a slab has become empty                each of its blocks is free exactly if the count is right: a
-//   block
-//                                                freed twice has been counted twice, and the slab, which would
-//                                                go back with blocks in use, ends the process instead
+//                                                block freed twice has been counted twice, and the slab, which
+//                                                would go back with blocks in use, ends the process instead
 //
 // Not found: a small block that is twice in one thread's cache, and addresses inside of small blocks.
 //

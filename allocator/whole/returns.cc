@@ -4,11 +4,10 @@
 // Freed extents are kept by jemalloc for some seconds (dirty, 10 s of decay), and after that for good
 // (retained). Two things are changed of that:
 //   - when extents that decay make up what one request once brought, or several of them, side by side, that
-//   goes
-//     back at once instead of being retained. A part stays: jemalloc fills it again sooner than others could.
+//     goes back at once instead of being retained. A part stays: jemalloc fills it again sooner than others
+//     could.
 //   - before a request is refused (make_room(), or a large one: reclaim_small()) everything decays at once, and
-//   if
-//     that is not enough every retained page goes back, wherever it lies.
+//     if that is not enough every retained page goes back, wherever it lies.
 //
 // The functions of jemalloc's that are called or wrapped (embed.cmake) are its internal ones, of exactly
 // version 5.3.0. An extent that goes back is first taken out of its set, under the set's lock, and out of the

@@ -2,8 +2,7 @@
 // stranded and fragmented the memory was. Pure: virtual time, no randomness, the same answer every time.
 //
 // Place     trace.h -> here -> sizing.h. Memory is taken from real state machines (memory.h): one for each
-// host's
-//           own memory, one for the pool.
+//           host's own memory, one for the pool.
 //
 // What happens to a request at its start, after everything that ends by then was given back:
 //   1. It needs whole granules on one host, and that host's cores and GPUs where those are limited.

@@ -5,8 +5,8 @@
 //   256           ownership line (64 bytes): which kind of owners the space has
 //   seats_offset  seat_count seats: an owner line and pins each, for who owns no part and reads in place
 //   parts_offset  part_count parts of part_bytes each; every byte of a part is stored by its owner only
-//   data_offset   data_bytes of data, 4 KiB aligned, in chunk_count chunks; a chunk is stored to by the owner of
-//                 the part that has it
+//   data_offset   data_bytes of data, 4 KiB aligned, in chunk_count chunks; each is stored to by the owner of the
+//                 part that has it
 //
 //   part + 0      owner line (64 bytes)
 //   part + 64     pins_per_part words of 8 bytes, up to a multiple of 64: what the owner reads in place
@@ -30,8 +30,7 @@
 //   N3  one version of one incarnation never names two contents.
 //   N4  extents of a part's live records do not overlap and lie in chunks that the part has.
 //   N5  all owners of a space were made by one kind of source (except two kinds that are first in the same
-//   moment
-//       on hosts without coherent caches).
+//       moment on hosts without coherent caches).
 //   N6  a chunk is one part's at a time: of two claim words of a chunk at most one says chunk_owned.
 #pragma once
 

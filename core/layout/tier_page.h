@@ -8,13 +8,12 @@
 // Offsets count from the file's first byte. Native byte order: one machine reads it. No pointers.
 //
 // Coherence domain  One machine. Every field that changes is accessed with std::atomic_ref, relaxed unless
-// noted. Trust             Directory 0700 of the uid, file 0600. Both sides take what they read as the
-// statement of a
-//                   process of the same user (or root): lengths, offsets, names and states are checked before
-//                   use, by the engine as well.
+//                   noted.
+// Trust             Directory 0700 of the uid, file 0600. Both sides take what they read as the
+//                   statement of a process of the same user (or root): lengths, offsets, names and states are
+//                   checked before use, by the engine as well.
 // Threads           The engine's thread writes the statistics and cells; `terrace tier` writes requests, one at
-// a
-//                   time under an exclusive flock of the file.
+//                   a time under an exclusive flock of the file.
 //
 // A request: `terrace tier` writes the wanted_* fields of a range, then raises `request` (release). The engine
 // sees it at its next round (acquire), carries it out or not, writes `answer`, then sets `applied` to the

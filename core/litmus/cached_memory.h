@@ -4,7 +4,8 @@
 // and still not coherent: a litmus run over it must see so.
 //
 // Place     core/litmus; the manager uses it for an emulated device that is to be seen to fail
-// (docs/design/0017). Threads   One side each.
+// (docs/design/0017).
+// Threads   One side each.
 #pragma once
 
 #include <atomic>

@@ -30,8 +30,7 @@ struct PairOptions {
 // Errors    invalid_argument  a view too small or unaligned, or rounds beyond rounds_max
 //           io_error          the memory failed under an access (SIGBUS): its device went, or was taken away
 //           unavailable       a side got no processor in time, or no thread; `stop` was set; or the views are
-//           not
-//                             of the same memory
+//                             not of the same memory
 Result<Report> run_pair(std::span<std::byte> first, std::span<std::byte> second, const PairOptions& options);
 
 }  // namespace terrace::litmus

@@ -45,12 +45,14 @@ class Side {
     TERRACE_CHECK(options.nonce != 0, "a side of a litmus run has a nonce");
   }
 
-  // Waits until both sides know of each other. Errors    unavailable  nobody came in time
+  // Waits until both sides know of each other.
+  // Errors    unavailable  nobody came in time
   //           busy         another process plays this side, on this memory
   //           corrupt      the other side wants a number of rounds that nobody may ask for
   Status join();
 
-  // All shapes. Call once, after join(). Errors    unavailable  the other side is no longer heard of
+  // All shapes. Call once, after join().
+  // Errors    unavailable  the other side is no longer heard of
   //           busy         as join(); or the other side was started again
   //           corrupt      what the other side wrote down does not arrive
   Result<Report> run();

@@ -8,12 +8,11 @@
 // Place     core/os; for who must go on when memory fails: erasing, measuring, copying, shared tensors.
 // Threads   Any.
 // Handler   The process has one handler of SIGBUS, which may be the program's. Each outermost guard looks
-// whether
-//           it is this library's and puts it in front of another one if not: a system call. A SIGBUS that is
-//           not of a guarded access goes to who had the signal before, with the mask, the stack and the flags
-//           (SA_SIGINFO, SA_NODEFER, SA_RESETHAND, SA_ONSTACK) that it asked for; where nobody had it, the
-//           default action is taken. A handler that another thread installs during a guarded access gets the
-//           fault of that access: the next guard is whole again.
+//           whether it is this library's and puts it in front of another one if not: a system call. A SIGBUS
+//           that is not of a guarded access goes to who had the signal before, with the mask, the stack and the
+//           flags (SA_SIGINFO, SA_NODEFER, SA_RESETHAND, SA_ONSTACK) that it asked for; where nobody had it,
+//           the default action is taken. A handler that another thread installs during a guarded access gets
+//           the fault of that access: the next guard is whole again.
 #pragma once
 
 #include <setjmp.h>

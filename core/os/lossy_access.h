@@ -7,8 +7,7 @@
 //
 // Threads   Any.
 // Limits    Without x86-64 each access is a guard of its own (slower). Under ThreadSanitizer, which must see
-// the
-//           accesses, they are plain ones: memory that goes away ends the process.
+//           the accesses, they are plain ones: memory that goes away ends the process.
 #pragma once
 
 #include <cstddef>

@@ -3,8 +3,7 @@
 //
 // Place     core/os, the only user of libnuma.
 // Threads   Any. Sizes are read afresh; which nodes there are, and how far apart, is what libnuma saw first in
-// this
-//           process: for memory that comes and goes there is node_attributes.h.
+//           this process: for memory that comes and goes there is node_attributes.h.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,8 @@ struct FileRange {
 
 // Has the pages of a shared memory file that are allocated from now on come from `node` and no other, whoever
 // touches them first: the policy is the file's, not this process's. No memory is taken. Beyond the file's end
-// is fine. Errors    invalid_argument   the node has no memory
+// is fine.
+// Errors    invalid_argument   the node has no memory
 //           permission_denied  mbind is forbidden here (a container's filter)
 Status bind_file(int fd, FileRange range, int node);
 

@@ -12,8 +12,8 @@
 // one.
 //
 // Place     The agent starts `terraced ... --guard` in a session of its own: killing the agent's process group,
-// or its
-//           terminal, leaves it. What kills both (a reboot, a whole container) takes the programs along, too.
+//           or its terminal, leaves it. What kills both (a reboot, a whole container) takes the programs along,
+//           too.
 // Threads   None.
 #pragma once
 

@@ -2,16 +2,13 @@
 // through to the manager, with descriptors of this host's own memory objects. It decides nothing; while the
 // manager is away it answers what was promised.
 //
-//   program ─ unix socket ─► gateway ─► LocalSession ─► manager's TenantSession (opened for the program's
-//   tenant)
+//   program ─ unix socket ─► gateway ─► LocalSession ─► manager's TenantSession, opened for its tenant
 //                                          └─ LocalLease ─► manager's Lease  +  the object's descriptor here
 //
 // Threads   The event loop's thread only.
-// Invariant L1  a capability handed out here has a descriptor of an object that the manager granted to this
-// host
+// Invariant L1  a capability handed out here has a descriptor of an object that was granted to this host
 //           L2  without the manager nothing is said to last beyond the host lease, nor beyond the lease's own
-//           expiry
-//               as the manager gave it last
+//               expiry as the manager gave it last
 #pragma once
 
 #include <set>

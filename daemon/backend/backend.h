@@ -133,7 +133,8 @@ class Backend {
     (void)serial;
     return cannot("bring online");
   }
-  // The way back. Errors    busy   pages of it are in use
+  // The way back.
+  // Errors    busy   pages of it are in use
   virtual Status offline(const std::string& serial) {
     (void)serial;
     return cannot("take offline");
@@ -176,8 +177,8 @@ class Backend {
   }
 
   // Makes an object that is `from_bytes` long `to_bytes` long; where it grew it reads as zeros and its memory
-  // is reserved. One of `to_bytes` already is done. Errors    capacity_exhausted  as carve; the object is as it
-  // was
+  // is reserved. One of `to_bytes` already is done.
+  // Errors    capacity_exhausted  as carve; the object is as it was
   //           busy                it is neither that long nor that long: fenced, or changed by its holder
   virtual Status resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
                         const std::vector<Extent>& extents) {
@@ -187,7 +188,8 @@ class Backend {
 
   // Shuts every holder of `from` out and gives its bytes to the new object `to` on the same extents, with no
   // more memory than one object needs. `from` is gone afterwards. Done again it goes on where a crash cut it
-  // off. Errors    corrupt   neither object holds the bytes any more
+  // off.
+  // Errors    corrupt   neither object holds the bytes any more
   virtual Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
                         const std::vector<Extent>& extents) {
     (void)from, (void)to, (void)bytes, (void)extents;

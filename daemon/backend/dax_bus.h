@@ -13,8 +13,7 @@
 //   - the ranges of a device follow each other in its mapping in the order in which they were given
 //   - a device is destroyed only without driver and ranges; the region's first (daxX.0) never
 //   - unbinding takes every mapping away: SIGBUS, and ENXIO for a new mmap of an old descriptor. Binding the
-//   same
-//     device again brings the old mappings back: what was fenced must be destroyed instead
+//     same device again brings the old mappings back: what was fenced must be destroyed instead
 //   - nothing is zeroed
 //
 // Threads   Any; changes to one region follow each other (the backend sees to it).
@@ -101,7 +100,8 @@ class DaxBus {
   virtual Result<std::vector<DaxRegion>> regions() = 0;
   virtual Result<DaxDevice> device(const std::string& name) = 0;
 
-  // A device without ranges and driver; its name. Errors    capacity_exhausted   the region has no room left
+  // A device without ranges and driver; its name.
+  // Errors    capacity_exhausted   the region has no room left
   virtual Result<std::string> create(const DaxRegion& region) = 0;
   virtual Status set_align(const std::string& name, uint64_t align_bytes) = 0;
   virtual Status add_range(const std::string& name, DaxRange range) = 0;
@@ -110,7 +110,8 @@ class DaxBus {
   virtual Status disable(const std::string& name) = 0;
   virtual Status destroy(const DaxRegion& region, const std::string& name) = 0;
 
-  // The device's node. Errors    corrupt   /dev has another device under that name
+  // The device's node.
+  // Errors    corrupt   /dev has another device under that name
   virtual Result<UniqueFd> open(const DaxDevice& device, bool writable) = 0;
   virtual Result<std::unique_ptr<DaxMemory>> map(const DaxDevice& device) = 0;
 

@@ -4,16 +4,14 @@
 //
 //   carve   create -> align -> one range an extent, in their order -> enable; what fails is undone
 //   fence   disable (old mappings give SIGBUS) -> size 0 -> destroy. Never enabled again: that would bring the
-//   old
-//           mappings back to life
+//           old mappings back to life
 //   scrub   nothing is left to do: erase() zeroed the memory, and read a sample back, through a device of the
 //           manager's own that lives for one piece only. It cannot be kept for the next piece, as the brief
 //           life of a granule between its erasure and its next grant begins with the end of the piece
 //   rebind  fence the old object, carve the new one over the same extents: the bytes stay where they are
 //   resize  unsupported. A size changes only while nothing is bound, which takes every holder's mapping away,
-//   and
-//           enabling the same device again would give it back to those that were shut out for good. A program
-//           that needs more leases another extent, or has the lease moved
+//           and enabling the same device again would give it back to those that were shut out for good. A
+//           program that needs more leases another extent, or has the lease moved
 //
 // The kernel remembers no names: an object is found again by where it lies (know_objects), which no two can
 // share. Whatever else is in an adopted region is an orphan, `devdax:orphan-dax0.3`. After a reboot no device

@@ -20,8 +20,7 @@
 // it has: the cut is recorded there (one ftruncate) before it is made. Hence, with a crash anywhere,
 //   - each piece is whole in `to` when that says so, and else whole in `from`
 //   - `from`'s holder cannot change the record: it reaches only `from`. Growing that again, during the
-//   hand-over
-//     or between a crash and the redo, shows it pages of its own, which nobody copies
+//     hand-over or between a crash and the redo, shows it pages of its own, which nobody copies
 //   - what it writes to a part that was not copied yet may arrive; what it writes later goes nowhere
 //   - shrinking `from` early destroys its own bytes: they arrive as zeros, or the rebind ends as `corrupt`
 // On return `from` has neither size nor name, and `to`, a file of its own, exactly the lease's size.

@@ -8,8 +8,8 @@
 //   more
 //
 // Rule      T1  agent's end <= manager's end, for any delay of messages, as long as neither clock
-// (CLOCK_BOOTTIME)
-//               runs more than 9% faster or slower than the other: sent <= received, and 1.0 * 1.09 < 1.1.
+//               (CLOCK_BOOTTIME) runs more than 9% faster or slower than the other: sent <= received, and 1.0 *
+//               1.09 < 1.1.
 //           T2  an end never moves back, and one that has passed is never extended: register again instead.
 // Attacked  tests/unit/backend/host_lease_test.cc, with made-up clocks and delays.
 #pragma once

@@ -99,7 +99,8 @@ class NumaBackend final : public Backend {
   // `adopting`: what is there may be other memory than when it was measured last.
   Result<Node> open_node(int node, bool adopting);
   Result<Node> node_of(const std::vector<Extent>& extents) const;
-  // The node that has the object; nullptr: none. Errors    it could not be looked at
+  // The node that has the object; nullptr: none.
+  // Errors    it could not be looked at
   Result<Node> holder_of(const std::string& file) const;
   Status all_open() const;
   std::vector<Node> open_nodes() const;

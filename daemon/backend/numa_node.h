@@ -2,8 +2,7 @@
 // check that it does. EmulatedBackend keeps the files; this decides where their pages come from.
 //
 //   root      the tmpfs is mounted with mpol=bind:<node>, so that the policy holds for every page of every
-//   file,
-//             whoever touches it first
+//             file, whoever touches it first
 //   others    each file is bound (mbind) before it gets memory
 //
 // Both are checked: after memory was reserved, and before anyone gets the object, the kernel is asked on which

@@ -3,8 +3,7 @@
 //
 // Place     daemon/backend; pmem_kernel_ndctl.cc is this machine's, through libndctl.
 // Names     Regions go by the physical address they begin at, namespaces by their uuid, which is in their
-// label:
-//           regionN, namespaceN.M and daxN.M are dealt out anew by each boot.
+//           label: regionN, namespaceN.M and daxN.M are dealt out anew by each boot.
 // Threads   One call at a time.
 #pragma once
 
@@ -55,13 +54,15 @@ class PmemKernel {
 
   // Changes when a device of the CXL or the persistent-memory bus appears or goes; much cheaper than a look.
   virtual Result<std::string> fingerprint() = 0;
-  // Every region of persistent memory that is enabled, as it is now. Errors    one of them could not be read
+  // Every region of persistent memory that is enabled, as it is now.
+  // Errors    one of them could not be read
   virtual Result<std::vector<PmemRegion>> regions() = 0;
   // Sets a region's unit_bytes. It does not outlive the region's device; namespaces of any unit do.
   virtual Status set_unit(uint64_t region_start, uint64_t bytes) = 0;
 
   // A new namespace, disabled and without a label's name. The kernel chooses where: at the lowest address where
-  // all of it fits. Returns its uuid. Errors    capacity_exhausted   no contiguous room
+  // all of it fits. Returns its uuid.
+  // Errors    capacity_exhausted   no contiguous room
   virtual Result<std::string> allocate(uint64_t region_start, uint64_t bytes) = 0;
   virtual Status set_label(const std::string& uuid, const std::string& label) = 0;  // of a disabled one
   // Makes a disabled namespace that never was one a devdax device, page structures in DRAM, and enables it.
@@ -86,7 +87,8 @@ class PmemKernel {
   // Errors    not_found   it has none
   virtual Result<UniqueFd> open(const PmemNamespace& one, int flags) = 0;
   // Who uses it, in words ("process 12 (vllm)", "mounted at /mnt"); empty: nobody that can be seen. This and
-  // the next only look, and may be called at any time. Errors    as os_error   it could not be looked at
+  // the next only look, and may be called at any time.
+  // Errors    as os_error   it could not be looked at
   virtual Result<std::string> users(const PmemNamespace& one) = 0;
   // The same of all dax devices that lie in a region of volatile memory.
   virtual Result<std::string> volatile_users(uint64_t region_start, uint64_t bytes) = 0;

@@ -49,7 +49,8 @@ struct RamRegion {
   std::vector<RamDevice> devices;  // those with memory
 };
 
-// The kernel, as this needs it. Errors    as os_error; busy where something is in use
+// The kernel, as this needs it.
+// Errors    as os_error; busy where something is in use
 class RamKernel {
  public:
   virtual ~RamKernel() = default;

@@ -9,8 +9,8 @@
 namespace terrace::daemon {
 
 // Reads a private copy of the store, lists objects and devices as `config` has them, looks at every process,
-// and prints what does not fit together to standard output. No file of the manager is changed. Returns   the
-// exit code: 0 no finding of severity error; 1 at least one, an unreadable store being one; 2 it
+// and prints what does not fit together to standard output. No file of the manager is changed.
+// Returns   the exit code: 0 no finding of severity error; 1 at least one, an unreadable store being one; 2 it
 //           cannot be checked now (a terraced is serving from this state), said on standard error.
 int run_fsck(const DaemonConfig& config, bool json);
 

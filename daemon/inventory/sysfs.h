@@ -1,8 +1,7 @@
 // What sysfs and procfs say of CXL and DAX, below a root directory that tests make up ("" is the machine).
 //
 // Place     daemon/inventory: take_inventory() puts it together with what the libraries say; backends use
-// single
-//           readers.
+//           single readers.
 // Threads   Plain functions; any thread.
 #pragma once
 

@@ -33,7 +33,8 @@ bool concerns_devices(const Uevent& event);
 bool worth_telling(const Uevent& event);
 
 // A non-blocking socket that gets the kernel's events. Needs no privilege; in a network namespace of its own it
-// stays silent. Errors    as os_error
+// stays silent.
+// Errors    as os_error
 Result<UniqueFd> open_uevent_socket();
 
 struct ReadUevent {

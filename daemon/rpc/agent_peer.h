@@ -2,8 +2,9 @@
 // sessions that it opened for programs on its host.
 //
 // Place     Agents makes one a connection; its capabilities (AgentGateway, Registration, AgentService) refer to
-// it. Threads   The event loop's thread only. Invariant After end() nothing of Agents or Service is touched:
-// capabilities may live on for a moment.
+// it.
+// Threads   The event loop's thread only.
+// Invariant After end() nothing of Agents or Service is touched: capabilities may live on for a moment.
 #pragma once
 
 #include <kj/debug.h>

@@ -5,8 +5,7 @@
 //   RemoteBackend on a worker ─ order() ─► queue ─► event loop ─► HostAgent of that host's connection
 //
 // Invariants  A1  an order goes only over the connection that registered last and counts (state connected):
-// before
-//                 that every object there that no row wants was destroyed
+//                 before that every object there that no row wants was destroyed
 //             A2  a host is `lapsed` only when its host lease (daemon/backend/host_lease.h) has run out by the
 //                 manager's count; a heartbeat that comes later is refused, so that the agent fences
 //             A3  while a host is lapsed all its live leases are being ended

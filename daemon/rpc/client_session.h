@@ -2,7 +2,8 @@
 // It hands leases over: descriptor, capability, and the session as one to be told.
 //
 // Place     TenantSession, Lease and LeaseMove servers each keep a reference; the connection knows it as a
-// part. Threads   The event loop's thread only.
+// part.
+// Threads   The event loop's thread only.
 #pragma once
 
 #include <kj/refcount.h>

@@ -2,8 +2,7 @@
 // device came to.
 //
 //   a device in a pool    a lease of its own on it, for a minute at most: placed, carved, fenced and erased as
-//   any,
-//                         also after a crash
+//                         any, also after a crash
 //   a device in no pool   no lease can lie there. An object that no row has, on its first granule; while it is
 //                         there the device joins no pool and is not removed. After a crash it is an orphan,
 //                         destroyed at the next start
@@ -66,8 +65,8 @@ class LitmusRuns final : private kj::TaskSet::ErrorHandler {
   kj::Promise<Result<litmus::Report>> run(const std::string& serial, uint64_t rounds, Actor actor);
 
   // Before devices join a coherent pool, one after the other: those that are adopted and in no pool. What else
-  // is wrong with them is for the command to say. Errors    unsupported   one is not coherent; says what was
-  // seen, and what to do
+  // is wrong with them is for the command to say.
+  // Errors    unsupported   one is not coherent; says what was seen, and what to do
   kj::Promise<Status> admit(std::vector<std::string> serials, const std::string& pool, Actor actor);
 
   // The devices that are about to join `pool`, in the turn in which the command that does it is submitted.

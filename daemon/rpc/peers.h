@@ -2,7 +2,8 @@
 // answers it has not taken, of leases looked through.
 //
 // Place     The manager's Service and an agent's LocalService are both one; RpcServer knows nothing more of
-// them. Threads   The event loop's thread only.
+// them.
+// Threads   The event loop's thread only.
 #pragma once
 
 #include <cstdint>

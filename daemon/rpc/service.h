@@ -70,8 +70,8 @@ class HostDirectory {
   // Errors    unavailable   its agent is away, or does not see all devices of the pool; says which
   virtual Status may_grant(const std::string& host, PoolId pool) const = 0;
   // Where the lease's object goes when it is handed to `to_host`: that host's agent, or "" for the manager's
-  // own machine; nullopt: it stays where it is, the host's name is no agent's. Errors    unavailable,
-  // unsupported   it cannot go there, and why
+  // own machine; nullopt: it stays where it is, the host's name is no agent's.
+  // Errors    unavailable, unsupported   it cannot go there, and why
   virtual Result<std::optional<std::string>> agent_for(const LeaseRow& lease, const std::string& to_host,
                                                        const std::string& to_tenant) const = 0;
   virtual std::vector<HostStatus> list() const = 0;

@@ -2,8 +2,7 @@
 // object, extents and LeaseEpoch and leaves the old ones to be fenced and scrubbed under the target's id.
 //
 // Crash     A move is in memory only until the swap: a crash before it leaves the lease as it was, and the
-// target's
-//           object as an orphan. The swap writes both rows in one commit.
+//           target's object as an orphan. The swap writes both rows in one commit.
 #include "core/base/limits.h"
 #include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"

@@ -5,8 +5,8 @@
 //
 // Place     Whether a process has ended is seen outside (daemon/rpc/processes.h) and comes with the command.
 // Crash     A claim is durable before its answer, so that an epoch is never given twice; rows stay until the
-// lease
-//           ends for its holders. A reboot ends every process: parts are nobody's then, and their epochs stay.
+//           lease ends for its holders. A reboot ends every process: parts are nobody's then, and their epochs
+//           stay.
 #include "core/base/limits.h"
 #include "daemon/state/names.h"
 #include "daemon/state/owner_limits.h"

@@ -1,14 +1,12 @@
 // Growing and shrinking a lease at its end.
 //
 // Crash     A shrink is in the row (target_bytes) before its object is cut: recovery goes on with it. A growth
-// is
-//           in the row before its object is longer, as a shrink from the new size to the old: recovery cuts
+//           is in the row before its object is longer, as a shrink from the new size to the old: recovery cuts
 //           back what was never acknowledged. What is cut off is another row in the same commit that makes the
 //           lease shorter, so that no granule is ever free before it was erased, also where a holder wrote to
 //           it.
 // Backend   A resize that fails leaves the object as long as it was (backend.h), but a growth may have been
-// seen
-//           before that: what it took is erased like what is cut off.
+//           seen before that: what it took is erased like what is cut off.
 #include <algorithm>
 
 #include "core/base/limits.h"

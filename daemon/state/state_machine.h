@@ -276,7 +276,8 @@ class StateMachine {
   Status check_changeable(LeaseId id, const std::string& tenant, const char* where, uint64_t now_ns) const;
   // `extents` and `more` after it, merged where it continues the last one.
   static std::vector<Extent> joined(std::vector<Extent> extents, const std::vector<Extent>& more);
-  // Cuts `extents` after `granules`. Returns  the rest.
+  // Cuts `extents` after `granules`.
+  // Returns  the rest.
   static std::vector<Extent> cut(std::vector<Extent>& extents, uint64_t granules);
   // What the store has of a lease: while it grows, one that has its new size already and is being cut to the
   // old.

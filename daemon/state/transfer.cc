@@ -1,9 +1,8 @@
 // Handing a lease, its bytes kept, to another tenant or host.
 //
 // Crash     The row is the new tenant's from the first step (`transferring`), under a new LeaseEpoch, and names
-// both
-//           objects; recovery rebinds again. A rebind that fails leaves the bytes in either object: the lease
-//           is fenced under the old object's name, scrubbed, then fenced and scrubbed under the new one's
+//           both objects; recovery rebinds again. A rebind that fails leaves the bytes in either object: the
+//           lease is fenced under the old object's name, scrubbed, then fenced and scrubbed under the new one's
 //           (ScrubFinished), and only then are its extents free.
 #include "core/base/limits.h"
 #include "daemon/state/names.h"

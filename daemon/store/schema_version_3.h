@@ -7,8 +7,8 @@
 namespace terrace::daemon {
 
 // Replaces the table of pools and adds that of owners. All rows of version 2 are verified against their
-// checksums and their seal first; those of other tables stay as they are. Errors    corrupt   a row of version
-// 2 is not what was written
+// checksums and their seal first; those of other tables stay as they are.
+// Errors    corrupt   a row of version 2 is not what was written
 Status migrate_to_version_3(Connection& connection);
 
 }  // namespace terrace::daemon

@@ -2,8 +2,7 @@
 //
 // Invariants
 //   S1  What commit() acknowledged is in every later load(): its journal record is synced before it returns,
-//   and
-//       the mark file says how many commits must be found.
+//       and the mark file says how many commits must be found.
 //   S2  A store that held something never loads as an empty or an older one: missing, shortened or older files,
 //       dropped records and vanished rows are `corrupt`.
 //   S3  What load() returns was written by commit(): each record and each row by its crc, all rows by the seal.

@@ -93,8 +93,7 @@ inline constexpr size_t step_count = static_cast<size_t>(Step::none);
 //   write           a copy, in any order
 //   write_back      begins to bring this host's stores to these lines to memory; they may stay cached
 //   invalidate      begins to drop these lines from this host's caches, so that a later load asks the memory;
-//   what
-//                   this host stored to them is written back first
+//                   what this host stored to them is written back first
 //   store_barrier   stores and write-backs before it have reached memory before stores after it do
 //   load_barrier    loads and invalidations before it are done before loads and invalidations after it
 //   full_barrier    both, and stores and write-backs before it reach memory before loads after it

@@ -7,8 +7,7 @@
 // Threads      Any. Memory is pinned and let go without the mutex, which copies take: that can last seconds.
 // Invariants   R1  a range is unregistered when neither a registration nor a copy under way keeps it.
 //              R2  ranges in the table do not overlap. An entry is there before its pages are registered and
-//              until
-//                  they are no longer: nobody else registers one of them meanwhile.
+//                  until they are no longer: nobody else registers one of them meanwhile.
 #pragma once
 
 #include <condition_variable>

@@ -1,8 +1,7 @@
 // What DeviceReplicas knows: one entry a replica, the order of use, the sums.
 //
 // Threads      Any; one mutex. Copies are finished by the streams' threads, which take it too: nothing here
-// waits
-//              for a copy while it has the mutex.
+//              waits for a copy while it has the mutex.
 // Invariants   D1  resident_bytes is the sum over all entries that have a buffer, listed or not.
 //              D2  what is evicted is listed, Shared, and neither pinned nor part of a copy under way.
 //              D3  an entry whose copy went wrong is unlisted before its event is done: nobody hits it

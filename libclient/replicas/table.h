@@ -4,8 +4,7 @@
 // Invariants   L1  resident_bytes is the sum over all entries that have a buffer, listed or not.
 //              L2  what is evicted is listed, Shared, and neither pinned, nor being copied or written back.
 //              L3  an entry that is given out was current at a moment of that call, or is Modified, or its
-//              lease
-//                  is lost.
+//                  lease is lost.
 //              L4  an entry that is not listed loses its buffer with its last pin.
 //              L5  a buffer whose entry is Shared is never stored to: what is stale gets another entry.
 #pragma once

@@ -5,8 +5,7 @@
 // Threads   All methods from any. The handler runs on a thread of its own, which begins with the first one.
 // Invariants
 //   S8  Notices are told in the order in which they were posted, one at a time. A notice goes to the handler,
-//   or,
-//       while there is none, to next().
+//       or, while there is none, to next().
 //   S9  No lock is held while a handler runs: it may replace itself, and end the session.
 //   S10 At most notices_max wait. Beyond that the oldest goes: what became of a lease, its state() tells.
 #pragma once

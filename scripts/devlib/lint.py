@@ -54,7 +54,8 @@ def layers() -> None:
 def check() -> None:
     """Runs every check, also after one failed, and fails if any did."""
     failed = []
-    for verb in (check_format, layers, check_paths, check_unfinished, check_python, check_failpoints, check_mutants):
+    for verb in (check_format, layers, check_paths, check_unfinished, check_comments, check_python, check_failpoints,
+                 check_mutants):
         try:
             verb()
         except Failure as error:
@@ -112,6 +113,37 @@ def check_unfinished() -> None:
     marks = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
     names = [name for name in tree_files() if name.endswith((*CXX, ".c", ".py", ".capnp", ".cmake", ".txt", ".md"))]
     _report("unfinished", _grep(marks, names), "marks of unfinished work")
+
+
+_COMMENT = re.compile(r"^(\s*)//( *)(.*)$")
+_HEADING = r"(?:Place|Threads|Errors|Memory|Ownership|Invariants?|Returns)"
+
+
+def torn_comments(lines: list) -> list:
+    """The numbers of lines where a comment was torn by a reflow: a few words alone between a full line and one that
+    hangs deeper, or a heading that was joined to the sentence before it."""
+    found = []
+    parts = [_COMMENT.match(line) for line in lines]
+    for at, part in enumerate(parts):
+        if part is None:
+            continue
+        words = part[3]
+        if re.search(rf"[.\w] {_HEADING} {{2,}}\S", words) and "|" not in words:
+            found.append(at + 1)
+        before, after = parts[at - 1] if at > 0 else None, parts[at + 1] if at + 1 < len(parts) else None
+        if before is None or after is None or not words or not before[3] or not after[3]:
+            continue
+        starts = re.match(_HEADING, words) or (words[0].isupper() and before[3].endswith((".", ":")))
+        if (len(lines[at - 1]) >= 92 and len(words) <= 24 and len(words.split()) <= 3 and not starts
+                and len(before[2]) <= len(part[2]) < len(after[2])):
+            found.append(at + 1)
+    return found
+
+
+def check_comments() -> None:
+    problems = [f"{name}:{line}: torn" for name in _cxx_files()
+                for line in torn_comments((ROOT / name).read_text(encoding="utf-8").splitlines())]
+    _report("comments", problems, "comments torn by a reflow")
 
 
 def check_python() -> None:

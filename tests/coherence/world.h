@@ -11,8 +11,8 @@
 //   moved     bytes under a pin change
 //   twice     two live tensors of one name
 //   blocked   a double-buffered tensor that nobody works on cannot be read; a name that no living holder
-//   creates
-//             cannot be had; room that nobody else wants is contended; an only slot looks written while its writer waits for a reader in place
+//             creates cannot be had; room that nobody else wants is contended; an only slot looks written while
+//             its writer waits for a reader in place
 //   corrupt   a description or checksum that does not fit
 #pragma once
 

@@ -3,8 +3,7 @@
 // Place     An owner (libterrace's TieredRange, the preload library) gives it a thread: hotness → policy →
 //           migration, statistics into the tier page (core/layout/tier_page.h), requests out of it.
 // Threads   run() and round() are the engine thread's. announce(), note_access(), wake() from any thread. All
-// else
-//           before the thread starts, or with every range's lock() held.
+//           else before the thread starts, or with every range's lock() held.
 // Memory    libc only: it lives in unmodified programs. Its thread touches no memory of the range but through
 //           aliases, and takes no lock that a thread could hold while it waits for a granule.
 //

@@ -3,7 +3,8 @@
 // They exist from start() on: a copy happens while accesses wait, and making a thread then could need memory,
 // or a lock, of whoever waits.
 //
-// Threads   start, stop and copy are one thread's. Memory    libc only.
+// Threads   start, stop and copy are one thread's.
+// Memory    libc only.
 #pragma once
 
 #include <pthread.h>

@@ -2,8 +2,8 @@
 //
 // Place     engine decides → Mover moves. One run at a time: contiguous in addresses and in both backings.
 // Threads   One thread calls; any others use the memory meanwhile, system calls included. No thread forks
-// during a
-//           call (the owner holds forks off): between a switch and its madvise a child would share the granule.
+//           during a call (the owner holds forks off): between a switch and its madvise a child would share the
+//           granule.
 // Memory    libc only.
 //
 // demote   write-protect, copy through the aliases, map the other backing in place, wake. Readers never wait,

@@ -7,18 +7,17 @@
 // segments, no slots, one mapping, no Mover, no userfaultfd.
 //
 // Place     An owner (libterrace's TieredRange, the preload library) makes the range and says what is mapped
-// where;
-//           tiering/engine moves granules; anyone holds granules that must not move.
+//           where; tiering/engine moves granules; anyone holds granules that must not move.
 // Threads   hold/unhold and residency() from any thread. All else: one thread at a time, the holder of
-// `lock()`. Memory    libc only; tables are mapped, not allocated.
+//           `lock()`.
+// Memory    libc only; tables are mapped, not allocated.
 //
 // Invariants
 //   T1  A granule has a CXL slot exactly if its residency is cxl (none with two nodes); no slot has two
 //       granules.
 //   T2  A granule that is held does not move; one that moves cannot be held until the move is over.
 //   T3  No move brings the range beyond its mappings_max kernel mappings, or all ranges of the process beyond a
-//   quarter
-//       of vm.max_map_count.
+//       quarter of vm.max_map_count.
 #pragma once
 
 #include <atomic>

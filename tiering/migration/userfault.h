@@ -6,8 +6,7 @@
 // move. A snapshot (tiering/range/frozen_memory.h) has one of its own, whose reader resolves the faults.
 //
 // Threads   The calls are one thread's (the one that moves). The reader runs between start() and stop(),
-// signals
-//           blocked.
+//           signals blocked.
 // Memory    libc only.
 #pragma once
 

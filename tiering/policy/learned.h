@@ -2,7 +2,8 @@
 // their last use. A plain value of fixed size inside PolicyMemory; all zeros is "nothing learned".
 //
 // Place     note_access() counts uses here, each plan counts who was still waiting; learning.cc makes values of
-// both. Threads   As PolicyMemory.
+// both.
+// Threads   As PolicyMemory.
 #pragma once
 
 #include <cstddef>

@@ -2,10 +2,9 @@
 //
 // Place     EngineRange::freeze makes one; a checkpoint drains it.
 // How       The granules are held and write-protected through a userfaultfd of the snapshot's own. A store
-// waits;
-//           that userfaultfd's reader copies the granule into the room and takes the protection away. Readers
-//           of the snapshot read the program's own pages, through the engine's aliases, as long as they are
-//           protected. What cannot be protected is copied before the constructor's caller goes on.
+//           waits; that userfaultfd's reader copies the granule into the room and takes the protection away.
+//           Readers of the snapshot read the program's own pages, through the engine's aliases, as long as they
+//           are protected. What cannot be protected is copied before the constructor's caller goes on.
 // Threads   The reader resolves faults; view() and release() are one other thread's. mutex_ is never held while
 //           memory of the range is touched, nor during a call of the kernel's that could wait.
 //

@@ -2,8 +2,7 @@
 // bring in at once what is used. Nothing limits their copying.
 //
 // Place     simulate() runs them beside the policies. tests/unit/tiering_sim holds them to hand-worked traces,
-// and
-//           belady to the true optimum of small ones.
+//           and belady to the true optimum of small ones.
 #pragma once
 
 #include <cstdint>

@@ -9,21 +9,18 @@
 //   auto back = (*directory)->restore("step-1000", *pool);
 //
 // Snapshot  By copy on write, a granule (2 MiB) at a time: checkpoint() write-protects the tensors' granules
-// and
-//           returns; the program's first store to a granule waits until it is copied to free memory of the pool
-//           (some 0.3 ms). Where the kernel gives no userfaultfd, or the memory cannot be protected (a dax
+//           and returns; the program's first store to a granule waits until it is copied to free memory of the
+//           pool (some 0.3 ms). Where the kernel gives no userfaultfd, or the memory cannot be protected (a dax
 //           device), the granules are copied before checkpoint() returns: progress().reason says why, and
 //           pause_ns how long it took.
 // Moment    While checkpoint() runs nobody stores to the tensors: it is called between two steps. What is
-// stored
-//           then may be in the checkpoint or not.
+//           stored then may be in the checkpoint or not.
 // Devices   Stores that do not go through the program's page tables are seen by no protection, also when they
 //           begin after checkpoint(): of devices to registered memory (cuMemHostRegister, RDMA), of the kernel
 //           to fixed buffers of io_uring. None may go to the tensors until the checkpoint is done.
 // Files     A checkpoint is a directory of its name with a safetensors file that any reader takes, and a
-// manifest
-//           with its checksums (docs/formats/checkpoint.md). It appears under its name all at once, complete
-//           and synced; until then it is a hidden directory that is never offered.
+//           manifest with its checksums (docs/formats/checkpoint.md). It appears under its name all at once,
+//           complete and synced; until then it is a hidden directory that is never offered.
 // Forks     A child of fork that outlives a writer's death keeps the writer's lock, since it inherits the open
 //           file: that name is `busy`, and half written, until the child has ended or executed another program.
 // Threads   Any. Several processes may use one directory of one machine at the same time.
@@ -204,8 +201,8 @@ class CheckpointDirectory {
                                       const SpaceImportOptions& options = {}) const = 0;
 
   // A safetensors file becomes a checkpoint, and the other way; checked on the way. Of some tensors it is a
-  // file of its own with the same metadata, and what is returned counts these. Errors    as checkpoint(),
-  // restore(), import_safetensors and export_safetensors
+  // file of its own with the same metadata, and what is returned counts these.
+  // Errors    as checkpoint(), restore(), import_safetensors and export_safetensors
   virtual Result<CheckpointInfo> import_file(const std::string& file, const std::string& name,
                                              const TransferOptions& options = {}) = 0;
   virtual Result<CheckpointInfo> export_file(const std::string& name, const std::string& file, bool replace,

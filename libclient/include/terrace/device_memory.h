@@ -15,9 +15,8 @@
 // Threads   Everything here is called from any thread. Each stream has one thread, which makes its copies in
 //           order; streams run beside each other.
 // Order     Copies are ordered by their stream and by events of this header only. A framework's own streams
-// know
-//           nothing of them: wait for the event before a kernel that reads the bytes is launched, and for the
-//           kernel before its results are downloaded.
+//           know nothing of them: wait for the event before a kernel that reads the bytes is launched, and for
+//           the kernel before its results are downloaded.
 #pragma once
 
 #include <cstddef>
@@ -63,12 +62,12 @@ class DeviceEvent {
   bool done() const;  // well or not
   // Waits until it is done.
   // Errors    those of what was begun: lease_expired (the host memory was fenced during the copy), io_error
-  // (the
-  //           device failed), unavailable (it had failed before; or this is a forked child, and it was not
+  //           (the device failed), unavailable (it had failed before; or this is a forked child, and it was not
   //           done)
   Status wait() const;
   // At most so long.
-  // Returns   whether it is done. Errors    as wait()
+  // Returns   whether it is done.
+  // Errors    as wait()
   Result<bool> wait_for(uint64_t timeout_ns) const;
   // A descriptor that is readable once it is done, for poll and epoll; do not read from it.
   // Ownership  The event's: valid while a copy of this event is left.
@@ -93,8 +92,7 @@ class DeviceBuffer {
 // Copies, one after the other, each begun when those before it were.
 //
 // Ownership  The host memory is the caller's and must stay mapped until the copy's event is done. Destroying
-// the
-//            stream waits for what was begun.
+//            the stream waits for what was begun.
 class DeviceStream {
  public:
   // Runs on the stream's thread when a copy is done and before its event is; what it returns becomes the
@@ -124,9 +122,8 @@ enum class HostAccess : uint8_t { read_only, read_write };  // how the memory is
 // Host memory that the device may reach by itself.
 //
 // Ownership  Gives it back when destroyed, after the copies under way. The memory must not be unmapped,
-// remapped
-//            or moved to another tier before that: Hold memory of a TieredRange first. Memory that the preload
-//            library moves is held by this.
+//            remapped or moved to another tier before that: Hold memory of a TieredRange first. Memory that the
+//            preload library moves is held by this.
 class HostRegistration {
  public:
   virtual ~HostRegistration() = default;
@@ -188,7 +185,8 @@ class DeviceMemory {
   // Tells the driver of memory, such as a lease's mapping, so that the device copies from and to it directly.
   // Where that is not possible (the driver refuses a file system's pages, or too much locked memory; pages of a
   // dax device are not pinned, see CudaDeviceOptions), copies still work, in stages: direct() and reason() say
-  // so. Errors    invalid_argument  nothing to register
+  // so.
+  // Errors    invalid_argument  nothing to register
   //           unavailable       the device was lost
   virtual Result<std::unique_ptr<HostRegistration>> register_host(std::span<const std::byte> memory,
                                                                   HostAccess access) = 0;

@@ -13,7 +13,8 @@
 // cache, not an arbiter.
 //
 // Threads     Any. A hit takes a mutex and allocates nothing. Copies run on two streams of the device, up and
-// down. Invariants  (in libclient/device/replica_table.h)
+// down.
+// Invariants  (in libclient/device/replica_table.h)
 #pragma once
 
 #include <cstdint>
@@ -92,8 +93,8 @@ class Replica {
   const DeviceEvent& ready() const;
 
   // For DLPack, as a dense `shape` of `dtype`, which must need no more than these bytes; pins the replica as
-  // long as it lives. The consumer may write to it only after mark_modified(). Errors    busy              not
-  // ready() yet
+  // long as it lives. The consumer may write to it only after mark_modified().
+  // Errors    busy              not ready() yet
   //           invalid_argument  says how many bytes it is short;  others as tensor_bytes()
   Result<dlpack::Memory> dlpack_memory(DType dtype, const Shape& shape) const;
 
@@ -112,13 +113,11 @@ class DeviceReplicas {
 
   // The replica of the tensor at this version: one that is there, or a new one, whose copy has begun.
   // Errors    capacity_exhausted  tier hbm: the text names the tensor, how many bytes short, and what is
-  // pinned,
-  //                               modified and on its way. Nothing was evicted for it,
-  //                               unless the device was short although the budget was not.
+  //                               pinned, modified and on its way. Nothing was evicted for it, unless the
+  //                               device was short although the budget was not.
   //           busy                modified on the device since an older version: write it back, or discard it
   //           invalid_argument    an older version than the one here (acquire the tensor again), or no bytes,
-  //           or
-  //                               another size under the same id and version
+  //                               or another size under the same id and version
   //           others              as DeviceStream::upload
   virtual Result<Replica> fetch(const ReplicaSource& source, uint64_t version) = 0;
 

@@ -119,12 +119,12 @@ inline Device device_of(const DeviceInfo& info) {
 Result<DataType> data_type(DType dtype, bool before_1_1);
 
 // Errors    unsupported       an element type that DLPack 0.8 has no name for, or read-only memory, which it
-// cannot
-//                             mark: a consumer would write to it
+//                             cannot mark: a consumer would write to it
 //           invalid_argument  more elements than DLPack counts
 Result<ManagedTensor*> make(const Memory& memory);
 // For consumers of DLPack 1.x, which ask with max_version. Says 1.0 where that has all that is needed,
-// else 1.1. Errors    invalid_argument  more elements than DLPack counts
+// else 1.1.
+// Errors    invalid_argument  more elements than DLPack counts
 Result<ManagedTensorVersioned*> make_versioned(const Memory& memory);
 
 }  // namespace terrace::dlpack

@@ -20,9 +20,8 @@ using PauseWriters = std::function<void(const std::function<void()>& body)>;
 
 // Ownership  Unmaps when destroyed. Holds its own reference to the Lease.
 // Threads    resize() and move() are one thread's at a time, with no other call meanwhile; move() changes
-// neither
-//            address nor length, so that readers of the bytes go on. What is mapped is shared memory and the
-//            caller's to order.
+//            neither address nor length, so that readers of the bytes go on. What is mapped is shared memory
+//            and the caller's to order.
 class Mapping {
  public:
   // Maps all of `lease`, writable when its access is read_write.
@@ -43,8 +42,8 @@ class Mapping {
 
   // Follows the lease to its present size, after Lease::resize(). A shrunk one stays where it is. A grown one
   // does too when the addresses behind it are free; otherwise it is mapped elsewhere, and pointers into the old
-  // place are dead. Addresses that a shrink left unused are kept for the next growth. Errors    as map(); the
-  // mapping is then what it was
+  // place are dead. Addresses that a shrink left unused are kept for the next growth.
+  // Errors    as map(); the mapping is then what it was
   virtual Result<Remapped> resize() = 0;
 
   // Moves the lease to other memory, at the same address and with the same bytes:
@@ -59,8 +58,7 @@ class Mapping {
   // touches the range in that moment can get SIGBUS. Pause readers too where that must not be.
   //
   // Errors    those of Lease::begin_move(); cancelled and others of LeaseMove::commit(): the mapping is on the
-  // old
-  //           memory, try again
+  //           old memory, try again
   //           invalid_argument  the lease was resized: resize() first; or `pause` did not call its argument
   //           cancelled with a closed Session: the mapping is on the new memory if the commit was sent
   //           lease_expired, lease_revoked  the lease is lost

@@ -93,8 +93,8 @@ Result<uint64_t> required_bytes(const std::string& path);
 // Errors    those of read_safetensors_index, read_blocks and CatalogWriter; corrupt when options.verify found
 //           a difference; cancelled
 // Threads   Two more threads touch memory ahead of the read and compute checksums behind it; callbacks come on
-// the calling thread. Crash     Before the publication: a lease that readers refuse. After it: a complete
-// catalog.
+//           the calling thread.
+// Crash     Before the publication: a lease that readers refuse. After it: a complete catalog.
 Result<TransferReport> import_safetensors(const std::string& path, std::span<std::byte> destination,
                                           const ImportOptions& options = {});
 

@@ -212,8 +212,7 @@ class LeaseMove {
   // Errors    cancelled      with state `ended`: the manager gave the move up first; begin again. With another
   //                          state: the Session was closed; with `unknown` nobody can find out any more
   //           unavailable    state `unknown`: the call timeout passed without the manager. One of both memories
-  //           is
-  //                          fenced as soon as it is back: write to neither, call commit() again
+  //                          is fenced as soon as it is back: write to neither, call commit() again
   //           lease_expired, lease_revoked  state `ended`: the lease is lost altogether, with both memories
   //           others         as the manager says; state `ended`
   virtual Status commit() = 0;
@@ -258,8 +257,8 @@ class Lease {
   virtual Result<LeaseInfo> resize(uint64_t bytes) = 0;
   // Gives the lease, its bytes kept, to another tenant; an empty host means the same host. Every holder is
   // fenced: unmap first. Afterwards this Lease is lost without a notice. When the answer was lost with the
-  // connection and this tenant then has no such lease any more, that counts as done. Errors    not_found,
-  // permission_denied, limit_exceeded (the other's quota), busy  nothing changed
+  // connection and this tenant then has no such lease any more, that counts as done.
+  // Errors    not_found, permission_denied, limit_exceeded (the other's quota), busy  nothing changed
   //           lease_expired, lease_revoked, unavailable
   virtual Status transfer(const std::string& tenant, const std::string& host = "") = 0;
   // Asks for a new place. At most one move of a lease at a time, by its only holder.

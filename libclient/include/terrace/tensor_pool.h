@@ -180,8 +180,7 @@ class Tensor {
   virtual Result<std::shared_ptr<Tensor>> as_strided(const Shape& shape, const Strides& strides,
                                                      uint64_t offset) = 0;
 
-  // Errors    lease_expired, lease_revoked  a lease behind the pool is gone or about to go: its bytes may be,
-  // too
+  // Errors    lease_expired, lease_revoked  a lease behind the pool is gone, or about to; its bytes may be
   //           busy  a device guard is open (for read(): that writes)
   //           others, of a pool with a device: the write-back that it waited for failed
   virtual Result<ReadGuard> read(const GuardOptions& options = {}) = 0;
@@ -199,7 +198,8 @@ class Tensor {
   virtual Result<DeviceGuard> device_read(const DeviceGuardOptions& options = {}) = 0;
   // As device_read(); from now on the device's bytes are newer than the host's.
   virtual Result<DeviceGuard> device_write(const DeviceGuardOptions& options = {}) = 0;
-  // Waits until the host's bytes are as new as the device's. Errors  as read()
+  // Waits until the host's bytes are as new as the device's.
+  // Errors  as read()
   virtual Status write_back() = 0;
   // Drops the replica in HBM, also where it is newer: the host's bytes count from now on. For what cannot be
   // written back since its device or lease is lost.
@@ -208,8 +208,8 @@ class Tensor {
 
   // Moves all of the tensor (of a view: its base) there and keeps it; nests, with one unpin() each. Others make
   // room. Where it is there already it stays from now on, else once the handle is done. If the handle fails
-  // nothing is pinned, those nested in it included. Errors    capacity_exhausted  with what is pinned already
-  // more than the tier has: says how many bytes
+  // nothing is pinned, those nested in it included.
+  // Errors    capacity_exhausted  with what is pinned already more than the tier has: says how many bytes
   //           busy                pinned in the other tier, or sharing a granule with one that is
   //           unsupported         nothing moves here, and it is not there already; hbm without a device
   //

@@ -1,7 +1,8 @@
 // A tensor space: named tensors in memory that several processes, on one or several hosts, write and read at
 // once; usually a lease of mode shared_coherent, mapped. It has a fixed number of parts. Each holder owns one,
-// with records of its own and as much of the data as its tensors need: it creates, writes and removes tensors there, and reads those of all parts, by copy or in place. A holder
-// that only reads owns no part: to read in place it takes one of the space's seats.
+// with records of its own and as much of the data as its tensors need: it creates, writes and removes tensors
+// there, and reads those of all parts, by copy or in place. A holder that only reads owns no part: to read in
+// place it takes one of the space's seats.
 //
 //   a reader never gets a torn tensor, nor an older one than was published before it asked
 //   a writer that dies leaves the last published version of a double-buffered tensor, readable at once
@@ -238,8 +239,7 @@ struct CreateOptions {
 // Ownership  Borrows the memory, which must stay mapped.
 // Threads    All calls from any thread. Errors are about the tensor named in their text.
 // Errors     Of every call: lease_expired when the memory went away, whatever the manager or the Session has
-// said
-//            of the lease by then. It is for good: attach again once there is a new lease.
+//            said of the lease by then. It is for good: attach again once there is a new lease.
 class TensorSpace {
  public:
   // Makes an empty space of `memory`. Nobody may have it attached.
@@ -268,8 +268,8 @@ class TensorSpace {
   virtual std::optional<uint32_t> seat() const { return std::nullopt; }
   virtual uint32_t parts() const = 0;
   virtual SpaceCoherence coherence() const = 0;
-  // For names and data of this holder, now: what is free beside its tensors, and what no holder has. All holders share
-  // the latter. 0 without a part.
+  // For names and data of this holder, now: what is free beside its tensors, and what no holder has, which all
+  // share. 0 without a part.
   virtual uint64_t free_bytes() const = 0;
   virtual uint64_t largest_free_bytes() const = 0;  // the biggest hole among them: no tensor can be larger
 

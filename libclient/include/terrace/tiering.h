@@ -2,20 +2,19 @@
 // the leases of CXL memory, under running threads, without a signal handler and without a lost store.
 //
 //   auto tiering = Tiering::start({.session = session.get()});
-//   auto range = (*tiering)->make_range({.bytes = 64ull << 30, .ddr_bytes_max = 16ull << 30, .name = "kv"},
-//   leases); float* values = reinterpret_cast<float*>((*range)->bytes().data());
+//   TieredRangeOptions options{.bytes = 64ull << 30, .ddr_bytes_max = 16ull << 30, .name = "kv"};
+//   auto range = (*tiering)->make_range(options, leases);
+//   float* values = reinterpret_cast<float*>((*range)->bytes().data());
 //
 // Threads   A Tiering has one thread that looks, plans and moves, and one that the kernel needs. The memory is
-// the
-//           caller's to use from any thread; an access to a granule that is being moved waits for the copy
+//           the caller's to use from any thread; an access to a granule that is being moved waits for the copy
 //           (about 0.2 ms for 2 MiB; readers of a sinking granule do not wait).
 // fork      The range is not inherited: a child that touches it gets SIGSEGV, and neither side's bytes are ever
 //           changed by the other; its copies of these objects say no_migration. vfork and posix_spawn are as
 //           ever.
 // Leases    A range whose lease is being taken back, is lost, was moved or resized is not migrated any more. A
-// lease
-//           that is fenced without notice while a granule of it is being copied ends the process with SIGBUS,
-//           as the program's own next access to it would.
+//           lease that is fenced without notice while a granule of it is being copied ends the process with
+//           SIGBUS, as the program's own next access to it would.
 // Not allowed on the range: mmap, munmap, mremap, mprotect and madvise by the caller; futexes shared between
 //           processes (PTHREAD_PROCESS_SHARED: a sleeper would not be found after a move); memory that a device
 //           or the kernel writes to later (O_DIRECT, io_uring, vmsplice, RDMA) without a Hold.
@@ -197,7 +196,8 @@ class TieredRange {
 class Tiering {
  public:
   // Where the kernel gives no userfaultfd to this process all works, but nothing moves: can_migrate() and each
-  // range's status say so. Errors    out_of_memory, limit_exceeded (threads, descriptors)
+  // range's status say so.
+  // Errors    out_of_memory, limit_exceeded (threads, descriptors)
   static Result<std::unique_ptr<Tiering>> start(const TieringOptions& options);
   virtual ~Tiering() = default;
 

@@ -2,8 +2,7 @@
 // took.
 //
 // Lines     {"grants", "failures", "grant_us": {"p50", "p99", "max"}, "renew_us": {...}} at the end; exit code
-// 3 when
-//           its memory was not zero or lost its stamp
+//           3 when its memory was not zero or lost its stamp
 #include <signal.h>
 
 #include <CLI/CLI.hpp>

@@ -3,8 +3,7 @@
 // a machine, or whoever plays one.
 //
 //   shared_space_host FILE --host 0|1 [--memory coherent|noncoherent] [--run N] [--kills N] [--reads N] [--news
-//   N]
-//                     [--steps-per-kill N] [--limit-s N] [--seed N] [--fault none|in-place|old|early]
+//                     N] [--steps-per-kill N] [--limit-s N] [--seed N] [--fault none|in-place|old|early]
 //
 // FILE is memory that both hosts map: a dax device, or a file of at least 8 MiB. Host 0 formats it. A line of
 // JSON is printed at the end. Exit code 0: both hosts saw enough and nothing wrong; 1: this one did not, or
