@@ -34,7 +34,8 @@ std::optional<std::vector<uint32_t>> chunks_for(uint64_t bytes, const FreeSpace&
   };
   std::optional<Place> best;
   const FreeSpace possible = with_chunks(own, free_chunks, geometry);
-  for (const auto& [begin, length] : possible.holes()) {
+  for (const auto& hole : possible.holes()) {
+    const uint64_t begin = hole.first, length = hole.second;
     if (length < bytes) continue;
     const uint64_t last = begin + length - bytes, at_home = geometry.chunk_begin(home);
     const uint64_t middle = std::max(begin, (begin + last) / 2 / geometry.chunk_bytes * geometry.chunk_bytes);
