@@ -67,7 +67,7 @@ def crash_under_load(programs, point, hit, seed, workload):
             harness.kill()
             harness.start(failpoints=f"{point}=crash@{hit}", wait=False)
             clients.start()
-            wait_for_crash(harness, point, 120.0)
+            wait_for_crash(harness, point, 300.0)
             harness.start()
             clients.wait_going_on(3)
             journal.merge(clients.stop())
