@@ -79,6 +79,8 @@ std::string or_dash(const std::string& text);
 
 // "1 tensor", "2 tensors".
 std::string count_text(uint64_t count, const std::string& one);
+// A number with so many digits behind the point.
+std::string fixed(double value, int digits);
 
 // One line of progress on a terminal ("import  128 MiB of 475 MiB"), at most ten a second, or a line every two
 // seconds where stderr is no terminal. Nothing with --json.

@@ -1,7 +1,6 @@
 #include "cli/run_table.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "cli/describe.h"
 #include "cli/output.h"
@@ -15,12 +14,6 @@ using supply::ProcessReport;
 using supply::SizeClassReport;
 
 constexpr size_t classes_shown_max = 24;
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
 
 std::string processes_text(uint64_t count) {
   return std::to_string(count) + (count == 1 ? " process" : " processes");

@@ -14,12 +14,6 @@ namespace {
 using layout::TierRange;
 using layout::TierState;
 
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
-
 // The hit share, or nothing: a range that nobody touches has none.
 bool knows_hits(const TierRange& numbers) {
   return numbers.sweeps != 0 && numbers.ddr_hit_permille <= 1000;

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "cli/cli.h"
+#include "cli/output.h"
 #include "core/base/units.h"
 #include "tiering/sim/generators.h"
 #include "tiering/sim/numbers.h"
@@ -168,12 +169,6 @@ Result<std::vector<Row>> run_all(Context& context, const TiersimOptions& options
     }
   }
   return rows;
-}
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
 }
 
 std::string seconds_text(double value) {

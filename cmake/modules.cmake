@@ -1,5 +1,7 @@
 # terrace_module(NAME SOURCES... [PUBLIC targets...] [PRIVATE targets...]): a static library with the project's
-# warnings, sanitizers and failpoints. terrace_program does the same for an executable.
+# warnings, sanitizers and failpoints. terrace_program does the same for an executable. terrace_compile_together
+# (NAME BATCH APART files...) lets the compiler see BATCH sources at once: kj's and Cap'n Proto's templates are
+# most of what these cost, and are then made once a batch. Sources APART are compiled by themselves.
 add_library(terrace_options INTERFACE)
 target_compile_options(terrace_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
                        -Woverloaded-virtual -Wcast-qual -Werror)
@@ -37,4 +39,10 @@ function(terrace_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE terrace_options ${arg_LINK})
+endfunction()
+
+function(terrace_compile_together name batch)
+  cmake_parse_arguments(arg "" "" "APART" ${ARGN})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
+  set_source_files_properties(${arg_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
