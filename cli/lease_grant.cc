@@ -16,6 +16,7 @@ struct GrantArguments {
 
 Status grant_lease(const Context& context, GrantArguments& arguments) {
   LeaseRequest& request = arguments.grant.request;
+  request.detached = true;  // this process keeps no hold on it
   TERRACE_ASSIGN_OR_RETURN(request.mode, parse_mode(arguments.mode));
   TERRACE_RETURN_IF_ERROR(check_label(request.label));
   if (arguments.ttl_given && request.ttl_ns == 0) return zero_ttl("lease grant");

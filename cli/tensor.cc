@@ -136,6 +136,7 @@ Status import_tensors(const Context& context, const TensorArguments& arguments) 
   request.ttl_ns = arguments.ttl_ns;
   request.persistent = arguments.ttl_ns == 0;
   request.label = arguments.label;
+  request.detached = true;  // for those who attach it later
   TERRACE_ASSIGN_OR_RETURN(const auto lease, session->grant(request));
   const Stopwatch stopwatch;
   // The mapping ends inside, before the lease is given back.

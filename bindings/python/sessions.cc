@@ -227,7 +227,7 @@ uint64_t ttl_of(const py::object& seconds) {
 
 LeaseObject grant(const SessionObject& self, uint64_t bytes, const std::string& pool, const std::string& mode,
                   const py::object& ttl, bool persistent, const std::string& label, bool movable,
-                  const py::object& wait) {
+                  const py::object& wait, bool detached) {
   LeaseRequest request;
   request.pool = pool;
   request.bytes = bytes;
@@ -237,6 +237,7 @@ LeaseObject grant(const SessionObject& self, uint64_t bytes, const std::string& 
   request.label = label;
   request.movable = movable;
   request.wait_ns = wait.is_none() ? limits::wait_ns_max : nanoseconds(wait);
+  request.detached = detached;
   const auto session = self.open();
   return lease_object(session, take(without_gil([&] { return session->grant(request); })));
 }
@@ -328,7 +329,8 @@ void add_sessions(py::module_& module) {
            py::arg("call_timeout") = 30.0)
       .def("grant", &grant, py::arg("bytes"), py::kw_only(), py::arg("pool") = "",
            py::arg("mode") = "exclusive", py::arg("ttl") = 0.0, py::arg("persistent") = false,
-           py::arg("label") = "", py::arg("movable") = false, py::arg("wait") = 0.0)
+           py::arg("label") = "", py::arg("movable") = false, py::arg("wait") = 0.0,
+           py::arg("detached") = false)
       .def("attach", &attach, py::arg("lease"), py::kw_only(), py::arg("read_only") = false)
       .def("leases",
            [](const SessionObject& self) {

@@ -386,13 +386,17 @@ struct GrantRequest {
   movable @8 :Bool;        # may be asked to move, and be moved while no session has it attached: a holder
                            # that keeps it mapped must then stay connected
   waitNs @9 :UInt64;       # how long to wait in the queue of a full pool; 0: not at all
+  endsWithHolders @10 :Bool;  # given back at once when every process that had it handed over, on the manager's
+                              # own machine, has ended; else it lives until its expiry. Not with persistent
 }
 
 interface TenantSession {
   grant @0 (request :GrantRequest) -> (error :Error, info :LeaseInfo, lease :Lease);
-  attach @1 (lease :UInt64, label :Text, access :Access) -> (error :Error, info :LeaseInfo, lease :Lease);
+  attach @1 (lease :UInt64, label :Text, access :Access, endsWithHolders :Bool)
+      -> (error :Error, info :LeaseInfo, lease :Lease);
   # By id, or by label when the id is 0. Read-only access gives a descriptor that the kernel refuses to
-  # map writable. Other tenants' leases do not exist for this session.
+  # map writable. Other tenants' leases do not exist for this session. endsWithHolders: what the process asked
+  # for in its grant, for a manager that was restarted since.
   list @2 (after :UInt64, limit :UInt32) -> (error :Error, leases :List(LeaseInfo));
   pools @3 () -> (error :Error, pools :List(PoolInfo));
   renewMany @4 (leases :List(UInt64), ttlNs :UInt64) -> (error :Error, failed :List(RenewFailure));

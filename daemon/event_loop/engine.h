@@ -127,6 +127,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
 
   const StateMachine& state() const { return *state_; }
   Backend& backend() { return backend_; }
+  kj::Timer& timer() { return timer_; }
   uint64_t now_ns() const { return clock_.now_ns(); }
   const EngineCounters& counters() const { return counters_; }
   ScrubCounters scrub_counters() const;

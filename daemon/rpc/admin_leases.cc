@@ -1,5 +1,6 @@
 // The operator's interface: leases of all tenants. An empty tenant in a command is an administrator's.
 #include "daemon/rpc/admin.h"
+#include "daemon/rpc/ended_holders.h"
 
 namespace terrace::daemon {
 namespace {
@@ -105,6 +106,7 @@ kj::Promise<void> AdminServer::transfer(TransferContext context) {
   }
   return command(context, std::move(request), [this](TransferContext& c, Reply& reply) {
     const LeaseRow& moved = std::get<LeaseReply>(reply).lease;
+    service().ended_holders().forget(moved.id);
     service().epoch_stepped(moved, "handed to " + moved.tenant + " on " + moved.host, LeaseCause::revoked,
                             nullptr);
     write_lease(c.getResults().initInfo(), moved, service(), false);

@@ -1,5 +1,8 @@
 #include "daemon/rpc/client_session.h"
 
+#include "daemon/event_loop/processes.h"
+#include "daemon/rpc/ended_holders.h"
+
 namespace terrace::daemon {
 
 ClientSession::ClientSession(kj::Own<Connection> connection, std::string tenant, std::string host,
@@ -20,7 +23,7 @@ ClientSession::~ClientSession() noexcept(false) {
 // capability must not keep us.
 void ClientSession::end() {
   if (std::exchange(ended_, true)) return;
-  service().holders().remove(*this);
+  service().ended_holders().let_go(service().holders().remove(*this));
   notices_.stop();
   connection_->parts.erase(this);
 }
@@ -64,7 +67,16 @@ Status ClientSession::on_this_host(const LeaseRow& lease) const {
                          "; attach it there"};
 }
 
-Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess access) {
+const ProcessId& ClientSession::process() {
+  if (!process_.has_value()) {
+    auto seen = connection_->agent.empty() ? peer_process(connection_->socket, connection_->peer.pid)
+                                           : Result<ProcessId>(ProcessId{});
+    process_ = seen.ok() ? *seen : ProcessId{};
+  }
+  return *process_;
+}
+
+Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess access, bool ends_with_holders) {
   TERRACE_RETURN_IF_ERROR(may_take_one_more());
   const LeaseRow* lease = find(id);
   if (lease != nullptr && lease->phase == LeasePhase::transferring) {
@@ -92,6 +104,7 @@ Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess acc
     TERRACE_ASSIGN_OR_RETURN(memory, service().open_memory(*lease, access));
   }
   service().holders().add(*lease, access, *this);
+  if (lease->ttl_ns != 0) service().ended_holders().handed_over(id, process(), describe(), ends_with_holders);
   if (lease->phase == LeasePhase::revoking) {  // told again, also after a restart of the daemon
     const uint64_t now_ns = engine().now_ns();
     revoking(id, lease->deadline_ns > now_ns ? lease->deadline_ns - now_ns : 0, lease->reason);

@@ -8,6 +8,7 @@
 
 #include <kj/refcount.h>
 
+#include <optional>
 #include <string>
 
 #include "daemon/rpc/calls.h"
@@ -36,11 +37,12 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
   Status may_take_one_more();
 
   // Hands the lease over: `answer` gets the description and a capability with a fresh descriptor.
+  // `ends_with_holders`: the session asked that the lease ends when its holders' processes have (EndedHolders).
   // Errors    lease_expired, lease_revoked, limit_exceeded, busy, cancelled, or the backend's
-  Result<rpc::Lease::Client> hand_over(LeaseId lease, ObjectAccess access);
+  Result<rpc::Lease::Client> hand_over(LeaseId lease, ObjectAccess access, bool ends_with_holders);
   template <typename Context>
-  void hand_over(Context& context, LeaseId lease, ObjectAccess access) {
-    auto handed = hand_over(lease, access);
+  void hand_over(Context& context, LeaseId lease, ObjectAccess access, bool ends_with_holders = false) {
+    auto handed = hand_over(lease, access, ends_with_holders);
     if (!handed.ok()) {
       refuse(context, handed.error());
       return;
@@ -61,6 +63,7 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
 
  private:
   void connection_ended() override { end(); }
+  const ProcessId& process();
   // Errors    unsupported   its memory object is on another host than this session's program
   Status on_this_host(const LeaseRow& lease) const;
 
@@ -68,6 +71,7 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
   const std::string tenant_;
   const std::string host_;
   Notices notices_;
+  std::optional<ProcessId> process_;  // at the other end; a pid of 0: nobody would learn of its end
   bool ended_ = false;
 };
 

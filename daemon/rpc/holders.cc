@@ -44,14 +44,14 @@ void Holders::forget(LeaseId lease, HolderListener* listener) {
 }
 
 // Costs what this listener holds, not what all hold: closing connections must not be an attack.
-void Holders::remove(HolderListener& listener) {
-  const auto held = by_listener_.find(&listener);
-  if (held == by_listener_.end()) return;
-  for (const LeaseId lease : held->second) {
+std::set<LeaseId> Holders::remove(HolderListener& listener) {
+  auto held = by_listener_.extract(&listener);
+  if (held.empty()) return {};
+  for (const LeaseId lease : held.mapped()) {
     auto [at, end] = by_lease_.equal_range(lease);
     while (at != end) at = at->second.listener == &listener ? by_lease_.erase(at) : std::next(at);
   }
-  by_listener_.erase(held);
+  return std::move(held.mapped());
 }
 
 std::optional<ObjectAccess> Holders::leave(LeaseId lease, HolderListener& listener) {

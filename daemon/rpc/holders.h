@@ -39,7 +39,8 @@ class Holders {
   Status may_hold(const LeaseRow& lease, ObjectAccess access, const HolderListener& listener) const;
 
   void add(const LeaseRow& lease, ObjectAccess access, HolderListener& listener);
-  void remove(HolderListener& listener);
+  // Returns the leases that it held.
+  std::set<LeaseId> remove(HolderListener& listener);
   // Takes one holder of one lease out; returns the access it had, nullopt if it did not hold it.
   std::optional<ObjectAccess> leave(LeaseId lease, HolderListener& listener);
   // Takes every holder of the lease out, and gives them back.

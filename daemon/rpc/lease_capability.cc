@@ -2,6 +2,7 @@
 #include "core/base/limits.h"
 #include "daemon/event_loop/processes.h"
 #include "daemon/rpc/client_session.h"
+#include "daemon/rpc/ended_holders.h"
 #include "daemon/rpc/part_calls.h"
 #include "daemon/state/names.h"
 
@@ -110,6 +111,7 @@ class LeaseServer final : public rpc::Lease::Server {
     }
     return answer_command(connection(), context, std::move(request), [this](TransferContext& c, Reply& reply) {
       const LeaseRow& lease = std::get<LeaseReply>(reply).lease;
+      service().ended_holders().forget(lease_);
       service().epoch_stepped(lease, "handed to " + lease.tenant + " on " + lease.host, LeaseCause::revoked,
                               nullptr);
       write_lease(c.getResults().initInfo(), lease, service(), false);

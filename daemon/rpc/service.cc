@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "daemon/rpc/ended_holders.h"
+
 namespace terrace::daemon {
 
 Service::Service(Engine& engine, ServiceOptions options)
@@ -14,6 +16,7 @@ Service::Service(Engine& engine, ServiceOptions options)
       started_ns_(engine.now_ns()),
       waiting_grants_(engine),
       litmus_runs_(engine, {options_.host, options_.object_directory}),
+      ended_holders_(kj::heap<EndedHolders>(*this, engine.timer())),
       tasks_(*this) {
   engine_.set_notifier(this);
 }
@@ -65,6 +68,7 @@ void Service::revoking(LeaseId lease, uint64_t grace_ns, const std::string& reas
 
 void Service::fenced(LeaseId lease, const std::string& reason, LeaseCause cause) {
   usage_.erase(lease.value);
+  ended_holders_->forget(lease);
   for (HolderListener* listener : holders_.take_all(lease)) listener->fenced(lease, reason, cause);
 }
 

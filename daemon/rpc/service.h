@@ -77,6 +77,8 @@ class HostDirectory {
   virtual std::vector<HostStatus> list() const = 0;
 };
 
+class EndedHolders;
+
 class Service final : public Peers, public HolderNotifier, private kj::TaskSet::ErrorHandler {
  public:
   Service(Engine& engine, ServiceOptions options);
@@ -94,6 +96,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
 
   // --- who holds what ---
   Holders& holders() { return holders_; }
+  EndedHolders& ended_holders() { return *ended_holders_; }
   // Whether `listener` may attach `lease` now: beside those who hold it (Holders::may_hold), and no move of it
   // is under way: what a newcomer wrote would be lost with the old memory.
   Status may_hold(const LeaseRow& lease, ObjectAccess access, const HolderListener& listener) const;
@@ -151,6 +154,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   std::unordered_map<LeaseId, const HolderListener*> moving_;
   WaitingGrants waiting_grants_;
   LitmusRuns litmus_runs_;
+  kj::Own<EndedHolders> ended_holders_;
   std::unordered_map<uint64_t, ReportedUsage> usage_;
   std::unordered_map<PoolId, FreeClasses> free_classes_;
   kj::TaskSet tasks_;

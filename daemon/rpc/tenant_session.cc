@@ -3,6 +3,7 @@
 
 #include "core/base/limits.h"
 #include "daemon/rpc/client_session.h"
+#include "daemon/rpc/ended_holders.h"
 #include "daemon/rpc/userfaultfd_device.h"
 
 namespace terrace::daemon {
@@ -23,22 +24,18 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
         refuse(context, status.error());
         return kj::READY_NOW;
       }
+      const bool ends_with_holders = context.getParams().getRequest().getEndsWithHolders();
       context.releaseParams();
-      const bool may_wait = command.wait_ns != 0;
-      auto submitted = service().waiting_grants().submit(std::move(command), connection().actor());
-      auto answered = submitted.answer.then([this, context](Result<Reply> reply) mutable {
-        const auto granted = reply_as<LeaseReply>(std::move(reply));
-        if (granted.ok()) {
-          session_->hand_over(context, granted->lease.id, ObjectAccess::read_write);
-        } else {
-          refuse(context, granted.error());
-        }
-      });
-      // A client that gives up, or goes away, must not leave its request in the queue.
-      if (may_wait) context.allowCancellation();
-      if (submitted.waits && connection().waiting < limits::waiting_per_tenant_max)
-        return answered.attach(WaitingSlot(connection()));  // for an hour, perhaps: not one of the calls
-      return answered.attach(kj::mv(*slot));
+      const LeaseRow* namesake = find_by_label(command.label);
+      if (namesake == nullptr) return submit(context, std::move(command), ends_with_holders, kj::mv(*slot));
+      // The last run's, perhaps, which has ended a moment ago.
+      return service()
+          .ended_holders()
+          .settle(namesake->id)
+          .then(
+              [this, context, command = std::move(command), ends_with_holders, slot = kj::mv(*slot)]() mutable {
+                return submit(context, std::move(command), ends_with_holders, kj::mv(slot));
+              });
     }
     return kj::READY_NOW;
   }
@@ -159,9 +156,27 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
       const LeaseRow* now = session_->find(id);
       if (now != nullptr && (now->object != object || now->bytes != bytes))
         return attach_durable(context, *now, access);
-      session_->hand_over(context, id, access);
+      session_->hand_over(context, id, access, context.getParams().getEndsWithHolders());
       return kj::READY_NOW;
     });
+  }
+
+  kj::Promise<void> submit(GrantContext context, Grant command, bool ends_with_holders, CallSlot slot) {
+    const bool may_wait = command.wait_ns != 0;
+    auto submitted = service().waiting_grants().submit(std::move(command), connection().actor());
+    auto answered = submitted.answer.then([this, context, ends_with_holders](Result<Reply> reply) mutable {
+      const auto granted = reply_as<LeaseReply>(std::move(reply));
+      if (granted.ok()) {
+        session_->hand_over(context, granted->lease.id, ObjectAccess::read_write, ends_with_holders);
+      } else {
+        refuse(context, granted.error());
+      }
+    });
+    // A client that gives up, or goes away, must not leave its request in the queue.
+    if (may_wait) context.allowCancellation();
+    if (submitted.waits && connection().waiting < limits::waiting_per_tenant_max)
+      return answered.attach(WaitingSlot(connection()));  // for an hour, perhaps: not one of the calls
+    return answered.attach(kj::mv(slot));
   }
 
   Connection& connection() { return session_->connection(); }

@@ -124,6 +124,7 @@ terrace_code terrace_lease_grant(terrace_session* session, const terrace_lease_r
     wanted.label = text_of(given.label);
     wanted.movable = given.movable != 0;
     wanted.wait_ns = given.wait_ns;
+    wanted.detached = given.detached != 0;
     return give_lease(*session, session->session->grant(wanted), lease);
   });
 }

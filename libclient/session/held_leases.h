@@ -26,6 +26,7 @@ struct Held {
   std::weak_ptr<LeaseHandle> handle;
   LeaseFacts facts;                              // ttl_ns 0: persistent, never renewed
   std::optional<rpc::Lease::Client> capability;  // of the present connection
+  bool ends_with_holders = false;                // as the grant asked: said again when it is attached again
   bool stale = false;      // another handle changed the lease: take its new memory when attaching again
   bool giving_up = false;  // released or transferred by us: the fence that follows is no news
 

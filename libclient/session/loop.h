@@ -144,7 +144,8 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   void perform_on_lease(const char* where, uint64_t handle, std::shared_ptr<Answer<T>> answer,
                         std::function<kj::Promise<Result<T>>(rpc::Lease::Client)> call);
   kj::Promise<Result<std::shared_ptr<Lease>>> hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client capability,
-                                                   LeaseAccess access, const char* where);
+                                                   LeaseAccess access, bool ends_with_holders,
+                                                   const char* where);
   // `wait_until`: when a grant that waits in the queue of a full pool should give up.
   kj::Promise<Result<std::shared_ptr<Lease>>> send_grant(LeaseRequest request, RequestKey key,
                                                          kj::TimePoint wait_until);

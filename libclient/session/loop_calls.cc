@@ -23,7 +23,7 @@ uint64_t boottime_ns() {
 
 // Makes the caller's object for a lease that the manager gave: takes its descriptor and remembers it.
 kj::Promise<Leased> Loop::hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client capability, LeaseAccess access,
-                               const char* where) {
+                               bool ends_with_holders, const char* where) {
   const LeaseFacts facts{.id = LeaseId{info.getId()},
                          .epoch = LeaseEpoch{info.getEpoch()},
                          .bytes = info.getBytes(),
@@ -32,7 +32,7 @@ kj::Promise<Leased> Loop::hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client c
   const bool revoking = info.getPhase() == rpc::LeasePhase::REVOKING;
   std::string reason = text_from_wire(info.getReason());
   auto descriptor = capability.getFd();
-  return descriptor.then([this, facts, capability = kj::mv(capability), where, revoking,
+  return descriptor.then([this, facts, capability = kj::mv(capability), ends_with_holders, where, revoking,
                           reason = std::move(reason)](kj::Maybe<int> borrowed) mutable -> Leased {
     UniqueFd fd;
     KJ_IF_MAYBE (number, borrowed) {
@@ -48,6 +48,7 @@ kj::Promise<Leased> Loop::hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client c
     held.handle = lease;
     held.facts = facts;
     held.capability = kj::mv(capability);
+    held.ends_with_holders = ends_with_holders;
     held_.add(handle, std::move(held));
     held_.renew_after_third(handle, timer_.now());
     if (const auto early = early_grace_ns_.extract(facts.id); revoking)
@@ -66,11 +67,12 @@ kj::Promise<Leased> Loop::send_grant(LeaseRequest request, RequestKey key, kj::T
   wire.setRequestHigh(key.high);
   wire.setRequestLow(key.low);
   return call.send().then(
-      [this](capnp::Response<rpc::TenantSession::GrantResults>&& reply) -> kj::Promise<Leased> {
+      [this, ends = ends_with_holders(request)](
+          capnp::Response<rpc::TenantSession::GrantResults>&& reply) -> kj::Promise<Leased> {
         constexpr const char* where = "Session::grant";
         if (Status status = status_from_wire(reply.getError(), where); !status.ok())
           return Leased(std::move(status).error());
-        return hold(reply.getInfo(), reply.getLease(), LeaseAccess::read_write, where);
+        return hold(reply.getInfo(), reply.getLease(), LeaseAccess::read_write, ends, where);
       });
 }
 
@@ -109,7 +111,7 @@ void Loop::attach(LeaseId id, std::string label, LeaseAccess access,
         [this, access](capnp::Response<rpc::TenantSession::AttachResults>&& reply) -> kj::Promise<Leased> {
           if (Status status = status_from_wire(reply.getError(), where); !status.ok())
             return Leased(std::move(status).error());
-          return hold(reply.getInfo(), reply.getLease(), access, where);
+          return hold(reply.getInfo(), reply.getLease(), access, false, where);
         });
   });
 }

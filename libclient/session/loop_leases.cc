@@ -34,6 +34,7 @@ kj::Promise<Status> Loop::attach_again(uint64_t handle) {
   auto call = connection_->session.attachRequest();
   call.setLease(found->facts.id.value);
   call.setAccess(access_to_wire(found->facts.access));
+  call.setEndsWithHolders(found->ends_with_holders);
   return call.send().then(
       [this, handle](capnp::Response<rpc::TenantSession::AttachResults>&& reply) -> kj::Promise<Status> {
         const Held* held = held_.find(handle);

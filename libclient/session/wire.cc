@@ -220,6 +220,10 @@ void usage_to_wire(const UsageReport& usage, rpc::Usage::Builder wire) {
   wire.setHolder(usage.holder);
 }
 
+bool ends_with_holders(const LeaseRequest& request) {
+  return !request.detached && !request.persistent;
+}
+
 void grant_to_wire(const LeaseRequest& request, rpc::GrantRequest::Builder wire) {
   wire.setPool(request.pool);
   wire.setBytes(request.bytes);
@@ -229,6 +233,7 @@ void grant_to_wire(const LeaseRequest& request, rpc::GrantRequest::Builder wire)
   wire.setLabel(request.label);
   wire.setMovable(request.movable);
   wire.setWaitNs(request.wait_ns);
+  wire.setEndsWithHolders(ends_with_holders(request));
 }
 
 }  // namespace terrace::client

@@ -43,6 +43,7 @@ MemoryCoherence coherence_from_wire(rpc::Coherence wire);
 rpc::Coherence coherence_to_wire(MemoryCoherence coherence);
 void usage_to_wire(const UsageReport& usage, rpc::Usage::Builder wire);
 // A grant's fields without its request key.
+bool ends_with_holders(const LeaseRequest& request);
 void grant_to_wire(const LeaseRequest& request, rpc::GrantRequest::Builder wire);
 
 std::string text_from_wire(capnp::Text::Reader text);

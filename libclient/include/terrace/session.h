@@ -71,6 +71,10 @@ struct LeaseRequest {
   bool movable = false;
   // How long to wait for room in a full pool; 0: be refused at once. First come, first served.
   uint64_t wait_ns = 0;
+  // The lease outlives its holders until its expiry: another process attaches it later. Otherwise the manager
+  // takes it back as soon as every process of its own machine that had it attached has ended, however it ended,
+  // and no other one has its memory mapped or open. Persistent leases stay in any case.
+  bool detached = false;
 };
 
 struct ExtentInfo {
@@ -223,7 +227,8 @@ class LeaseMove {
 // One lease held by this process.
 //
 // Ownership  The caller's; the Session renews it while a handle exists. Destroying the last handle does not
-//            release the lease: that is an explicit act. It then lives until its expiry. A handle that outlives
+//            release the lease: that is an explicit act. It then lives until its expiry, or until the process
+//            ends (LeaseRequest::detached). A handle that outlives
 //            its Session keeps its descriptor and answers calls with `unavailable`, as do a Session and its
 //            Leases in the child of a fork.
 // Threads    All methods from any thread.

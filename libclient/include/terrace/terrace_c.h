@@ -89,6 +89,7 @@ struct terrace_lease_request {
   const char* label; /* NULL: none */
   int movable;
   uint64_t wait_ns; /* in the queue of a full pool */
+  int detached;     /* it outlives the processes that hold it, until its expiry; see LeaseRequest */
 };
 
 /* options: NULL for the defaults. */
@@ -136,7 +137,8 @@ terrace_code terrace_lease_renew(terrace_lease* lease, uint64_t ttl_ns);
 terrace_code terrace_lease_resize(terrace_lease* lease, uint64_t bytes);
 /* Gives the memory back; the handle is still to be freed. */
 terrace_code terrace_lease_release(terrace_lease* lease);
-/* Without terrace_lease_release the lease lives until its expiry. */
+/* Without terrace_lease_release the lease lives until its expiry or, unless it was granted `detached`, until the
+ * process ends. */
 void terrace_lease_free(terrace_lease* lease);
 
 /* ---- a lease's memory in this process (mapping.h) ---- */

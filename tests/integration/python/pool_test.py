@@ -129,6 +129,19 @@ class Sessions(Service):
             "s.on_notice(lambda notice: print(notice, s))\n"
             "sys.exit(3)", returncode=3), "")
 
+    def test_a_program_runs_again_at_once(self):
+        """However it ended, the next one gets the same label and all of the pool."""
+        program = ("import os, sys, terrace\n"
+                   "session = terrace.Session()\n"
+                   "lease = session.grant(192 << 20, label='weights', wait=60)\n"
+                   "pool = terrace.TensorPool(session, [lease], ddr_bytes=16 << 20)\n"
+                   "weight = pool.create((1024, 1024), 'bfloat16', name='w0', hint='weights')\n"
+                   "memoryview(weight).cast('B')[:4] = b'used'\n")
+        for end, code in (("", 0), ("raise RuntimeError('an end')", 1), ("os.kill(os.getpid(), 9)", -9),
+                          ("os.abort()", -6), ("os._exit(5)", 5), ("", 0)):
+            self.run_program(program + end, returncode=code)
+        self.t.wait_free()
+
     def test_a_revocation_is_told(self):
         lease = self.session.grant(2 * MIB, ttl=60)
         self.t.cli("lease", "revoke", lease.id, "--grace", "0s", "--reason", "maintenance")

@@ -126,6 +126,7 @@ class Tenant {
     if (verb == "usage")
       return outcome(
           lease_->report_usage({.ddr_bytes = 1, .cxl_bytes = 2, .live_bytes = 3, .holder = "tenant[1]"}));
+    if (verb == "fork") return fork_child();
     if (verb == "info") {
       const auto info = lease_->info();
       return info.ok() ? info->phase + " " + std::to_string(info->epoch.value) : named(info.error());
@@ -153,7 +154,8 @@ class Tenant {
   }
   std::string grant(std::istringstream& words) {
     LeaseRequest request;
-    words >> request.bytes >> request.ttl_ns >> request.label >> request.wait_ns >> request.movable;
+    words >> request.bytes >> request.ttl_ns >> request.label >> request.wait_ns >> request.movable >>
+        request.detached;
     return hold(session_->grant(request));
   }
   std::string attach(std::istringstream& words) {
@@ -223,6 +225,14 @@ class Tenant {
     arena->reset();
     const Status released = (*lease)->release();
     return released.ok() ? tiers : named(released.error());
+  }
+
+  // A child that does nothing, with what a fork gives it, until it is killed.
+  static std::string fork_child() {
+    const pid_t child = ::fork();
+    if (child != 0) return std::to_string(child);
+    for (const int fd : {0, 1, 2}) ::close(fd);  // or readers would wait for its end
+    for (;;) ::pause();
   }
 
   // A tiered range over a lease of its size: NAME BYTES DDR_BYTES.

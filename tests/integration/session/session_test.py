@@ -64,8 +64,8 @@ class SessionTest(unittest.TestCase):
         self.t.start()
         self.assertEqual(self.tenant.answers.get(timeout=30), "ok")
 
-    def test_a_lease_lapses_once_its_holder_is_gone(self):
-        self.tenant.ask("grant", 2 * MIB, 2 * S)
+    def test_a_detached_lease_lapses_once_its_holder_is_gone(self):
+        self.tenant.ask("grant", 2 * MIB, 2 * S, "left", 0, 0, 1)
         self.tenant.process.kill()
         self.tenant.process.wait()
         self.assertEqual(len(self.t.leases()), 1)
@@ -100,7 +100,7 @@ class SessionTest(unittest.TestCase):
         self.assertEqual(self.tenant.process.returncode, -signal.SIGBUS)
 
     def test_a_second_process_reads_what_the_first_one_wrote(self):
-        answer = self.tenant.ask("grant", 2 * MIB, 60 * S, "shared")
+        answer = self.tenant.ask("grant", 2 * MIB, 60 * S, "shared", 0, 0, 1)
         self.assertEqual(self.tenant.ask("fill", 5), "ok")
         other = self.new_tenant()
         self.assertEqual(other.ask("attach", "shared", "ro"), "error busy")  # exclusive

@@ -1,0 +1,137 @@
+#include "daemon/rpc/ended_holders.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "daemon/event_loop/processes.h"
+#include "daemon/rpc/service.h"
+
+namespace terrace::daemon {
+namespace {
+
+// A connection ends a moment before its process does; a process that lives on is looked at more and more rarely.
+constexpr int64_t pause_ms_min = 2;
+constexpr int64_t pause_ms_max = 1000;
+
+}  // namespace
+
+EndedHolders::EndedHolders(Service& service, kj::Timer& timer)
+    : service_(service), timer_(timer), tasks_(*this) {
+  tasks_.add(watch());
+}
+
+void EndedHolders::taskFailed(kj::Exception&& exception) {
+  spdlog::error("leases of ended processes are left to their TTL: {}", exception.getDescription().cStr());
+}
+
+void EndedHolders::handed_over(LeaseId lease, const ProcessId& process, const std::string& holder,
+                               bool ends_with_holders) {
+  Watched& watched = watched_[lease];
+  watched.ends |= ends_with_holders;
+  watched.unseen |= process.pid == 0;
+  watched.holder = holder;
+  auto& processes = watched.processes;
+  if (std::find(processes.begin(), processes.end(), process) != processes.end()) return;
+  if (processes.size() % 16 == 15) std::erase_if(processes, process_has_ended);
+  processes.push_back(process);
+}
+
+void EndedHolders::let_go(const std::set<LeaseId>& leases) {
+  for (const LeaseId lease : leases)
+    if (const auto at = watched_.find(lease); at != watched_.end() && at->second.ends && !at->second.unseen)
+      unheld_.insert(lease);
+  if (unheld_.empty()) return;
+  pause_ms_ = pause_ms_min;
+  if (wake_.get() != nullptr) wake_->fulfill();
+}
+
+void EndedHolders::forget(LeaseId lease) {
+  watched_.erase(lease);
+  unheld_.erase(lease);
+}
+
+kj::Promise<void> EndedHolders::watch() {
+  auto woken = kj::newPromiseAndFulfiller<void>();
+  wake_ = kj::mv(woken.fulfiller);
+  kj::Promise<void> wait = kj::mv(woken.promise);
+  if (!unheld_.empty()) wait = wait.exclusiveJoin(timer_.afterDelay(pause_ms_ * kj::MILLISECONDS));
+  return wait
+      .then([this] {
+        pause_ms_ = std::min(pause_ms_ * 2, pause_ms_max);
+        return look();
+      })
+      .then([this] { return watch(); });
+}
+
+kj::Promise<void> EndedHolders::look() {
+  std::vector<Ended> ended = without_holders();
+  if (ended.empty()) return kj::READY_NOW;
+  std::set<FileId> files;
+  for (const Ended& one : ended) files.insert(one.memory);
+  if (!worker_.has_value()) worker_.emplace();
+  return worker_->run([files = std::move(files)] { return files_in_use(files); })
+      .then([this, ended = std::move(ended)](Result<std::set<FileId>> used) {
+        if (used.ok())
+          give_back(ended, *used);
+        else
+          spdlog::warn("leases of ended processes wait: {}", used.error().to_string());
+      });
+}
+
+std::vector<EndedHolders::Ended> EndedHolders::without_holders() {
+  std::vector<Ended> found;
+  for (auto at = unheld_.begin(); at != unheld_.end();) {
+    const LeaseRow* lease = service_.engine().state().find_lease(*at);
+    if (lease == nullptr || service_.holders().count(*at) > 0) {
+      at = unheld_.erase(at);
+      continue;
+    }
+    if (const auto one = ended(*at)) found.push_back(*one);
+    ++at;
+  }
+  return found;
+}
+
+bool EndedHolders::may_end(LeaseId id) const {
+  const LeaseRow* lease = service_.engine().state().find_lease(id);
+  const auto at = watched_.find(id);
+  if (lease == nullptr || lease->phase != LeasePhase::active || at == watched_.end()) return false;
+  const Watched& watched = at->second;
+  return watched.ends && !watched.unseen &&
+         std::all_of(watched.processes.begin(), watched.processes.end(), process_has_ended);
+}
+
+kj::Promise<void> EndedHolders::settle(LeaseId lease, int tries) {
+  if (tries == 0 || !may_end(lease)) return kj::READY_NOW;
+  let_go({lease});
+  return timer_.afterDelay(10 * kj::MILLISECONDS).then([this, lease, tries] {
+    return settle(lease, tries - 1);
+  });
+}
+
+std::optional<EndedHolders::Ended> EndedHolders::ended(LeaseId id) {
+  if (service_.holders().count(id) > 0 || !may_end(id)) return std::nullopt;
+  const LeaseRow* lease = service_.engine().state().find_lease(id);
+  const Result<SharedFd> memory = service_.open_memory(*lease, ObjectAccess::read_only);
+  if (!memory.ok()) return std::nullopt;  // a device that is late, say: the TTL goes on
+  const Result<FileId> file = file_id((*memory)->get());
+  if (!file.ok()) return std::nullopt;
+  return Ended{id, lease->epoch, *file};
+}
+
+// Of those that nobody got meanwhile.
+void EndedHolders::give_back(const std::vector<Ended>& all, const std::set<FileId>& used) {
+  for (const Ended& one : all) {
+    const std::optional<Ended> now = ended(one.lease);
+    if (used.contains(one.memory) || !now.has_value() || now->epoch != one.epoch || now->memory != one.memory)
+      continue;
+    const LeaseRow* lease = service_.engine().state().find_lease(one.lease);
+    const std::string holder = watched_.at(one.lease).holder;
+    spdlog::info("lease {} goes back: {} has ended, and nobody else has its memory", one.lease.value, holder);
+    service_.submit_unasked(Release{one.lease, lease->tenant, service_.engine().now_ns()},
+                            Actor{"manager, since " + holder + " has ended"});
+  }
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,74 @@
+// Gives leases back whose holders have ended: every process of this machine that had the lease handed over, and
+// asked for that (LeaseRequest::detached says not), and no other process has its memory mapped or open. They go at
+// once instead of when their TTL is over, whether the last process exited or was killed.
+//
+// What it does not see leaves a lease to its TTL: a process of another host or pid namespace, one that ended
+// while no manager ran, a descriptor that is under way in a socket. The look at other processes is a courtesy:
+// without a holder nobody renews, so what it overlooks would have lost the lease at its expiry.
+//
+// Place     Service owns one.
+// Threads   The event loop's thread; /proc is read on a worker of its own.
+#pragma once
+
+#include <kj/async.h>
+#include <kj/timer.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/event_loop/file_users.h"
+#include "daemon/event_loop/worker.h"
+#include "daemon/state/rows.h"
+
+namespace terrace::daemon {
+
+class Service;
+
+class EndedHolders final : private kj::TaskSet::ErrorHandler {
+ public:
+  EndedHolders(Service& service, kj::Timer& timer);
+
+  // A session has the lease now. A `process` with pid 0 cannot be seen to end: the lease is left to its TTL.
+  void handed_over(LeaseId lease, const ProcessId& process, const std::string& holder, bool ends_with_holders);
+  // A session that held these has ended; its process perhaps, too.
+  void let_go(const std::set<LeaseId>& leases);
+  void forget(LeaseId lease);
+  // Resolves when the lease is given back, where all its processes have ended: within half a second, or not.
+  kj::Promise<void> settle(LeaseId lease, int tries = 50);
+
+ private:
+  struct Watched {
+    std::vector<ProcessId> processes;
+    std::string holder;  // the last one, in words
+    bool ends = false;
+    bool unseen = false;
+  };
+  struct Ended {
+    LeaseId lease;
+    LeaseEpoch epoch;
+    FileId memory;
+  };
+
+  kj::Promise<void> watch();
+  kj::Promise<void> look();
+  std::vector<Ended> without_holders();
+  // Its processes have ended; others may have its memory all the same.
+  bool may_end(LeaseId lease) const;
+  std::optional<Ended> ended(LeaseId lease);
+  void give_back(const std::vector<Ended>& ended, const std::set<FileId>& used);
+  void taskFailed(kj::Exception&& exception) override;
+
+  Service& service_;
+  kj::Timer& timer_;
+  std::map<LeaseId, Watched> watched_;
+  std::set<LeaseId> unheld_;  // those of watched_ that may have no session any more
+  std::optional<Worker> worker_;
+  kj::Own<kj::PromiseFulfiller<void>> wake_;
+  int64_t pause_ms_ = 0;
+  kj::TaskSet tasks_;
+};
+
+}  // namespace terrace::daemon
