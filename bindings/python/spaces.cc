@@ -99,10 +99,11 @@ SpaceObject attach(const py::object& given, const py::object& fd, bool own, cons
 
 SharedObject create(const SpaceObject& self, const std::string& name, const py::object& shape,
                     const py::object& dtype, const py::object& hint, bool double_buffered,
-                    const py::object& wait) {
+                    const py::object& wait, bool peers_may_remove) {
   const TensorSpec spec{
       .name = name, .dtype = dtype_of(dtype), .shape = shape_of(shape), .hint = hint_of(hint)};
-  const CreateOptions options{.double_buffered = double_buffered, .wait_ns = nanoseconds(wait)};
+  const CreateOptions options{
+      .double_buffered = double_buffered, .wait_ns = nanoseconds(wait), .peers_may_remove = peers_may_remove};
   const auto space = self.open();
   return {space, take(without_gil([&] { return space->create(spec, options); }))};
 }
@@ -148,7 +149,8 @@ void add_spaces(py::module_& module) {
       .def(py::init(&attach), py::arg("memory"), py::kw_only(), py::arg("fd") = py::none(),
            py::arg("own") = true, py::arg("part") = py::none(), py::arg("offset") = 0, py::arg("host") = 0)
       .def("create", &create, py::arg("name"), py::arg("shape"), py::arg("dtype") = "float32", py::kw_only(),
-           py::arg("hint") = py::none(), py::arg("double_buffered") = true, py::arg("wait") = 1.0)
+           py::arg("hint") = py::none(), py::arg("double_buffered") = true, py::arg("wait") = 1.0,
+           py::arg("peers_may_remove") = false)
       .def("open", &open, py::arg("name"))
       .def("__getitem__", &open, py::arg("name"))
       .def("__contains__", &contains, py::arg("name"))
@@ -169,7 +171,20 @@ void add_spaces(py::module_& module) {
                                                                                            : "noncoherent";
                              })
       .def_property_readonly("parts", [](const SpaceObject& self) { return self.open()->parts(); })
-      .def_property_readonly("free_bytes", [](const SpaceObject& self) { return self.open()->free_bytes(); })
+      .def_property_readonly("free_bytes",
+                             [](const SpaceObject& self) {
+                               const auto space = self.open();
+                               const uint64_t bytes = space->free_bytes();
+                               if (bytes == 0) take(space->health());
+                               return bytes;
+                             })
+      .def(
+          "tend",
+          [](const SpaceObject& self) {
+            const auto space = self.open();
+            return without_gil([&] { return space->tend(); });
+          },
+          "Removes what other holders wait for; for an owner that makes no other call. How many.")
       .def(
           "close", [](SpaceObject& self) { self.space.reset(); },
           "No more calls; its part is given back once its tensors, pins and writes are gone.")

@@ -121,8 +121,11 @@ struct alignas(64) PartOwner {
   uint64_t reserved[4];
 };
 
-// One word of the pin table: 0, or what its owner reads in place.
+// One word of the pin table: 0, or what its owner reads in place, or (pin_asks_removal) a tensor that it asks
+// the owner of another part to remove. Who looks for pins passes over the latter, and over what else it does not
+// know.
 inline constexpr uint64_t pin_used = 1ull << 63;
+inline constexpr uint64_t pin_asks_removal = 1ull << 62;
 
 // A claim word: what its part has of one chunk. Any other number counts as a claim of a part that is not asked.
 enum class ChunkClaim : uint64_t {

@@ -129,6 +129,10 @@ uint64_t terrace_space_free_bytes(const terrace_space* space) {
   return space == nullptr ? 0 : space->space->free_bytes();
 }
 
+uint64_t terrace_space_tend(terrace_space* space) {
+  return space == nullptr ? 0 : space->space->tend();
+}
+
 void terrace_space_free(terrace_space* space) {
   delete space;
 }
@@ -144,6 +148,7 @@ terrace_code terrace_space_create(terrace_space* space, const terrace_tensor_spe
     CreateOptions how;
     how.double_buffered = given.single_buffered == 0;
     if (given.wait_ns != 0) how.wait_ns = given.wait_ns;
+    how.peers_may_remove = given.peers_may_remove != 0;
     return give_shared(*space, space->space->create(wanted, how), shared);
   });
 }

@@ -20,6 +20,8 @@ constexpr uint64_t page = layout::space_part_alignment_bytes;
 constexpr uint64_t line = layout::cache_line_bytes;
 constexpr uint64_t seats_from = layout::space_ownership_offset + sizeof(layout::SpaceOwnership);
 
+constexpr uint8_t space_flags = TensorFlags::all | TensorFlags::peers_may_remove;
+
 uint64_t round_up(uint64_t value, uint64_t step) {
   return (value + step - 1) / step * step;
 }
@@ -76,7 +78,7 @@ std::optional<uint64_t> reach_bits(const TensorShape& shape, uint32_t bits) {
 
 bool describes_its_bytes(const TensorShape& shape) {
   const std::optional<DType> dtype = dtype_from_number(shape.dtype);
-  if (!dtype || !hint_from_number(shape.hint) || (shape.flags & ~TensorFlags::all) != 0) return false;
+  if (!dtype || !hint_from_number(shape.hint) || (shape.flags & ~space_flags) != 0) return false;
   if (shape.rank > layout::space_dimensions_max) return false;
   for (uint32_t index = shape.rank; index < layout::space_dimensions_max; ++index)
     if (shape.shape[index] != 0 || shape.strides[index] != 0) return false;
@@ -226,7 +228,7 @@ Result<TensorShape> plan_shape(std::string_view name, DType dtype, const Shape& 
   if (name.empty() || name.size() > layout::space_name_bytes_max || !is_utf8(name) ||
       name.find('\0') != std::string_view::npos)
     return refuse(ErrorCode::invalid_argument, who + ": a name is 1 to 1024 bytes of UTF-8 without NUL");
-  if ((flags & ~TensorFlags::all) != 0 || slot_count == 0 || slot_count > 2)
+  if ((flags & ~space_flags) != 0 || slot_count == 0 || slot_count > 2)
     return refuse(ErrorCode::invalid_argument, who + ": unknown flags, or neither one slot nor two");
   TERRACE_ASSIGN_OR_RETURN(const uint64_t bytes, tensor_bytes(dtype, dimensions));
   if (bytes > uint64_t{1} << 56)

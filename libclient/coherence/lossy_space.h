@@ -57,6 +57,10 @@ class LossySpace final : public TensorSpace {
   Status remove(const SharedTensor& tensor, uint64_t wait_ns) override {
     return survive([&] { return space_->remove(tensor, wait_ns); });
   }
+  uint64_t tend() override {
+    const auto removed = survive([&] { return Result(space_->tend()); });
+    return removed.ok() ? *removed : 0;
+  }
   Result<uint64_t> version(const SharedTensor& tensor) override {
     return survive([&] { return space_->version(tensor); });
   }

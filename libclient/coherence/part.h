@@ -78,6 +78,9 @@ class OwnedPart {
   void abort(const Ticket& ticket, bool touched);
   // Returns done, writing, pinned, gone, disowned.
   Outcome remove(const Located& tensor);
+  // Removes what other holders ask for, of tensors that say TensorFlags::peers_may_remove and that nobody writes
+  // or reads in place now. Returns how many.
+  uint64_t remove_what_peers_ask();
 
  private:
   layout::SpaceRecord* record(uint32_t index) const { return geometry_.record(part_, index); }

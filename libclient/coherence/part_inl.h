@@ -139,6 +139,21 @@ Outcome OwnedPart<Memory>::remove(const Located& tensor) {
 }
 
 template <CoherenceMemory Memory>
+uint64_t OwnedPart<Memory>::remove_what_peers_ask() {
+  uint64_t removed = 0;
+  for (const Removal& asked : removals_asked(memory_, geometry_, part_)) {
+    Located tensor;
+    uint64_t word = 0;
+    if (reader_.describe(part_, asked.record, {}, &tensor, &word) != Outcome::done) continue;
+    const bool allowed = (tensor.shape.flags & TensorFlags::peers_may_remove) != 0;
+    if (allowed && asked_incarnation(tensor.incarnation) == asked.incarnation &&
+        remove(tensor) == Outcome::done)
+      ++removed;
+  }
+  return removed;
+}
+
+template <CoherenceMemory Memory>
 Outcome OwnedPart<Memory>::take_room(uint64_t bytes, uint64_t* offset) {
   std::optional<uint64_t> room = free_.take(bytes);
   if (!room) {

@@ -10,6 +10,9 @@
 //
 // Each stores, and only then looks: of a reader and an owner who meet, at least one sees the other. What a dead
 // holder pinned is not pinned.
+//
+// A word may also ask the owner of a part to remove a tensor. It orders nothing: the owner removes as it does
+// by itself, or does not, and who asked looks whether the tensor is gone.
 #pragma once
 
 #include <mutex>
@@ -73,10 +76,9 @@ class PinTable {
   uint32_t used_ = 0;
 };
 
-// Whether anybody who lives has pinned a slot of a record; any slot when `slot` is nothing.
-template <CoherenceMemory Memory>
-bool anybody_pinned(Memory memory, const Geometry& geometry, uint32_t part, uint32_t record,
-                    std::optional<uint32_t> slot, const IsDead& is_dead) {
+// Gives `look` each word of every holder's pins, with the holder, until it returns true; whether it did.
+template <CoherenceMemory Memory, typename Look>
+bool any_pin(Memory memory, const Geometry& geometry, Look look) {
   for (uint32_t holder = 0; holder < geometry.holders(); ++holder)
     memory.invalidate(geometry.owner(holder), sizeof(layout::PartOwner), Step::pins_invalidated);
   memory.load_barrier(Step::pins_before_look);
@@ -92,13 +94,33 @@ bool anybody_pinned(Memory memory, const Geometry& geometry, uint32_t part, uint
   if (!any) return false;
   memory.load_barrier(Step::pins_before_look);
   for (uint32_t holder = 0; holder < geometry.holders(); ++holder)
-    for (uint32_t index = 0; index < used[holder]; ++index) {
-      const uint64_t pin = memory.load(geometry.pin(holder, index));
-      const bool hit = slot ? pin == pin_word(part, record, *slot)
-                            : pin == pin_word(part, record, 0) || pin == pin_word(part, record, 1);
-      if (hit && !is_dead(holder, memory.load(&geometry.owner(holder)->epoch))) return true;
-    }
+    for (uint32_t index = 0; index < used[holder]; ++index)
+      if (look(holder, memory.load(geometry.pin(holder, index)))) return true;
   return false;
+}
+
+// Whether anybody who lives has pinned a slot of a record; any slot when `slot` is nothing.
+template <CoherenceMemory Memory>
+bool anybody_pinned(Memory memory, const Geometry& geometry, uint32_t part, uint32_t record,
+                    std::optional<uint32_t> slot, const IsDead& is_dead) {
+  return any_pin(memory, geometry, [&](uint32_t holder, uint64_t pin) {
+    const bool hit = slot ? pin == pin_word(part, record, *slot)
+                          : pin == pin_word(part, record, 0) || pin == pin_word(part, record, 1);
+    return hit && !is_dead(holder, memory.load(&geometry.owner(holder)->epoch));
+  });
+}
+
+// What holders ask the owner of `part` to remove.
+template <CoherenceMemory Memory>
+std::vector<Removal> removals_asked(Memory memory, const Geometry& geometry, uint32_t part) {
+  std::vector<Removal> asked;
+  any_pin(memory, geometry, [&](uint32_t, uint64_t pin) {
+    if ((pin & (layout::pin_used | layout::pin_asks_removal)) != layout::pin_asks_removal) return false;
+    const Removal removal = removal_of(pin);
+    if (removal.part == part && removal.record < geometry.records) asked.push_back(removal);
+    return false;
+  });
+  return asked;
 }
 
 }  // namespace terrace::coherence

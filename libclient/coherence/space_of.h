@@ -80,15 +80,20 @@ class SpaceOf final : public SpaceBase {
   uint64_t largest_free_bytes() const override { return free_space().largest_bytes(); }
 
   Result<SharedTensor> create(const TensorSpec& spec, const CreateOptions& options) override {
+    const auto flags =
+        static_cast<uint8_t>(spec.flags | (options.peers_may_remove ? TensorFlags::peers_may_remove : 0));
     TERRACE_ASSIGN_OR_RETURN(const layout::TensorShape shape,
-                             coherence::plan_shape(spec.name, spec.dtype, spec.shape, spec.hint, spec.flags,
+                             coherence::plan_shape(spec.name, spec.dtype, spec.shape, spec.hint, flags,
                                                    options.double_buffered ? 2 : 1));
     FoundTensor found;
     found.name = spec.name;
     if (own() == nullptr) return read_only(tensor_of(found));
     if (forked()) return in_child();
+    tend_now_and_then();
     Waiting waiting(options.wait_ns);
     Outcome outcome = core_.create(spec.name, shape, &found);
+    if (outcome == Outcome::full && own()->remove_what_peers_ask() > 0)
+      outcome = core_.create(spec.name, shape, &found);
     // Each creator that met another waits for a time of its own, so that they do not meet again.
     while ((outcome == Outcome::raced || outcome == Outcome::crowded) && waiting.again(Outcome::writing)) {
       std::this_thread::sleep_for(std::chrono::microseconds(20 * (own()->part() + 1)));
@@ -131,18 +136,17 @@ class SpaceOf final : public SpaceBase {
   std::vector<SharedTensor> list() override;
 
   Status remove(const SharedTensor& tensor, uint64_t wait_ns) override {
-    TERRACE_RETURN_IF_ERROR(writable(tensor));
-    Waiting waiting(wait_ns);
-    Outcome outcome = own()->remove(*tensor.located_);
-    while (outcome != Outcome::done && waiting.again(outcome)) {
-      Memory().pause();
-      outcome = own()->remove(*tensor.located_);
-    }
-    if (outcome != Outcome::done) return error_of(outcome, tensor, false);
+    TERRACE_RETURN_IF_ERROR(known_here(tensor));
+    if (own() == nullptr || tensor.part_ != own()->part())
+      TERRACE_RETURN_IF_ERROR(have_removed(tensor, wait_ns));
+    else
+      TERRACE_RETURN_IF_ERROR(remove_own(tensor, wait_ns));
     std::unique_lock lock(index_mutex_);
     index_.erase(coherence::name_hash(tensor.name()));
     return {};
   }
+
+  uint64_t tend() override { return own() == nullptr || forked() ? 0 : own()->remove_what_peers_ask(); }
 
   Result<uint64_t> version(const SharedTensor& tensor) override {
     TERRACE_RETURN_IF_ERROR(known_here(tensor));
@@ -193,6 +197,7 @@ class SpaceOf final : public SpaceBase {
 
   Result<TensorWrite> write(const SharedTensor& tensor, uint64_t wait_ns) override {
     TERRACE_RETURN_IF_ERROR(writable(tensor));
+    tend_now_and_then();
     auto state = std::make_unique<TensorWrite::State>();
     state->space = this;
     Waiting waiting(wait_ns);
@@ -361,6 +366,51 @@ class SpaceOf final : public SpaceBase {
                                                          " was found in other memory than this space's");
   }
 
+  Status remove_own(const SharedTensor& tensor, uint64_t wait_ns) {
+    TERRACE_RETURN_IF_ERROR(writable(tensor));
+    tend_now_and_then();
+    Waiting waiting(wait_ns);
+    Outcome outcome = own()->remove(*tensor.located_);
+    while (outcome != Outcome::done && waiting.again(outcome)) {
+      Memory().pause();
+      outcome = own()->remove(*tensor.located_);
+    }
+    return outcome == Outcome::done ? Status{} : Status(error_of(outcome, tensor, false));
+  }
+
+  // Asks the owner of another part, and waits until it has done it. What was asked is taken back at the end of
+  // the wait; an owner that read it by then removes the tensor all the same.
+  Status have_removed(const SharedTensor& tensor, uint64_t wait_ns) {
+    if (forked()) return in_child();
+    if (own() == nullptr && options_.ownership == nullptr) return read_only(tensor);
+    if ((tensor.flags() & TensorFlags::peers_may_remove) == 0) return foreign(tensor);
+    if (own() == nullptr) TERRACE_RETURN_IF_ERROR(take_seat(tensor));
+    const Located& located = *tensor.located_;
+    if (core_.reader().look(located).outcome == Outcome::gone) return error_of(Outcome::gone, tensor, false);
+    const std::optional<uint32_t> word =
+        core_.pins().hold(coherence::removal_word(located.part, located.record, located.incarnation));
+    if (!word) return error_of(Outcome::full, tensor, false);
+    Memory().full_barrier(coherence::Step::none);
+    Waiting waiting(wait_ns);
+    bool gone = false, dead = false;
+    do {
+      Memory().pause();
+      gone = core_.reader().look(located).outcome == Outcome::gone;
+      if (!gone && waiting.long_wait()) dead = dead_check()(located.part, last_owner(located.part).epoch);
+    } while (!gone && !dead && waiting.again(Outcome::pinned));
+    core_.pins().drop(*word);
+    return gone ? Status{} : Status(not_removed(tensor, dead));
+  }
+
+  // Other holders ask rarely, and wait: once a millisecond is often enough.
+  void tend_now_and_then() {
+    constexpr uint64_t pause_ns = 1'000'000;
+    const uint64_t now_ns = clock_.now_ns();
+    uint64_t due_ns = tend_at_ns_.load(std::memory_order_relaxed);
+    if (now_ns < due_ns || !tend_at_ns_.compare_exchange_strong(due_ns, now_ns + pause_ns)) return;
+    own()->remove_what_peers_ask();
+  }
+
   Status writable(const SharedTensor& tensor) const {
     TERRACE_RETURN_IF_ERROR(known_here(tensor));
     if (forked()) return in_child();
@@ -406,6 +456,8 @@ class SpaceOf final : public SpaceBase {
   std::atomic<bool> right_kind_ = false;  // the space's is known, and the source's
   std::mutex seat_mutex_;
   std::atomic<bool> seated_ = false;
+  SystemClock clock_;
+  std::atomic<uint64_t> tend_at_ns_ = 0;
   mutable coherence::SpaceCore<Memory> core_;
   std::shared_mutex index_mutex_;
   std::unordered_map<uint64_t, SharedTensor> index_;  // by hash; of two names with one, the last

@@ -242,6 +242,17 @@ Error SpaceBase::foreign(const SharedTensor& tensor) {
                          std::to_string(tensor.part()) + ", which another holder owns"};
 }
 
+Error SpaceBase::not_removed(const SharedTensor& tensor, bool dead) {
+  const std::string who =
+      "tensor " + quoted_name(tensor.name()) + ": the owner of part " + std::to_string(tensor.part());
+  return Error{.code = dead ? ErrorCode::unavailable : ErrorCode::busy,
+               .where = "TensorSpace",
+               .detail = dead ? who + " has died; who takes the part over may remove it"
+                              : who +
+                                    " has not removed it yet: somebody reads it in place, or the owner made no "
+                                    "call; wait longer, or let it call tend()"};
+}
+
 TensorIdentity SharedTensor::identity() const {
   if (located_ == nullptr) return {};
   return {.memory = base_,

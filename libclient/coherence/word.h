@@ -61,4 +61,24 @@ inline constexpr uint64_t pin_word(uint32_t part, uint32_t record, uint32_t slot
   return layout::pin_used | uint64_t{part} << 40 | uint64_t{slot} << 32 | record;
 }
 
+// The word by which a holder asks for the removal of a tensor: part in bits 56 to 61, the low bits of the
+// incarnation in 22 to 55, record below.
+struct Removal {
+  uint32_t part = 0;
+  uint32_t record = 0;
+  uint64_t incarnation = 0;  // its low bits
+};
+inline constexpr uint64_t asked_incarnation(uint64_t incarnation) {
+  return incarnation & ((uint64_t{1} << 34) - 1);
+}
+inline constexpr uint64_t removal_word(uint32_t part, uint32_t record, uint64_t incarnation) {
+  return layout::pin_asks_removal | uint64_t{part} << 56 | asked_incarnation(incarnation) << 22 | record;
+}
+static_assert(layout::space_parts_max <= 64 && layout::space_records_max <= 1u << 22);
+inline constexpr Removal removal_of(uint64_t word) {
+  return {.part = static_cast<uint32_t>(word >> 56) & 63,
+          .record = static_cast<uint32_t>(word) & ((1u << 22) - 1),
+          .incarnation = asked_incarnation(word >> 22)};
+}
+
 }  // namespace terrace::coherence

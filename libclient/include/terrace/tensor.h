@@ -63,6 +63,8 @@ struct TensorFlags {
   static constexpr uint8_t streaming = 2;    // each byte once an iteration: caching it is waste
   static constexpr uint8_t pinned = 4;       // stays where it is
   static constexpr uint8_t all = 7;
+  // Of tensor spaces only: holders of other parts may have it removed (CreateOptions).
+  static constexpr uint8_t peers_may_remove = 8;
 };
 
 // Up to eight dimensions, each a number of elements. A scalar has rank 0; a dimension may be 0.

@@ -234,6 +234,7 @@ struct CreateOptions {
   bool double_buffered =
       true;  // the last version stays readable while the next one is written; twice the bytes
   uint64_t wait_ns = 1'000'000'000;  // while others create the same name
+  bool peers_may_remove = false;     // remove() by holders of other parts, and of none, has its owner remove it
 };
 
 // Ownership  Borrows the memory, which must stay mapped.
@@ -286,10 +287,19 @@ class TensorSpace {
   virtual Result<SharedTensor> open(std::string_view name) = 0;
   // Every tensor there is, in no order. A snapshot of each, not of all. None when the memory is gone: health().
   virtual std::vector<SharedTensor> list() = 0;
-  // Errors    permission_denied  another holder's
-  //           busy               somebody reads it in place, or it is being written
+  // One of another part, which its owner created with peers_may_remove, is asked for: its owner removes it in its
+  // next create(), write(), publish() or remove(), a millisecond later at most, or in tend(). It takes a word of
+  // pins_per_part meanwhile, and where this holder owns no part, a seat.
+  // Errors    permission_denied  another holder's, without peers_may_remove; or this holder only copies
+  //           busy               somebody reads it in place, or it is being written, or its owner has not done it
+  //                              within wait_ns, but still may
+  //           unavailable        its owner died: who owns the part next may remove it
+  //           limit_exceeded     no word left to ask with
   //           not_found          it is removed already
   virtual Status remove(const SharedTensor& tensor, uint64_t wait_ns = 0) = 0;
+  // Removes what other holders ask for now. For an owner that may make no other call for longer than they wait.
+  // Returns how many.
+  virtual uint64_t tend() { return 0; }
 
   // The newest version, or an error as in read().
   virtual Result<uint64_t> version(const SharedTensor& tensor) = 0;

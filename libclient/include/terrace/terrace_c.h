@@ -533,8 +533,9 @@ struct terrace_attach_options {
 
 struct terrace_create_options {
   size_t size;
-  int single_buffered; /* not 0: half the bytes, and nothing to read while it is written */
-  uint64_t wait_ns;    /* 0: a second; while others create the same name */
+  int single_buffered;  /* not 0: half the bytes, and nothing to read while it is written */
+  uint64_t wait_ns;     /* 0: a second; while others create the same name */
+  int peers_may_remove; /* not 0: terrace_shared_remove by other holders has its owner remove it */
 };
 
 /* The way for the memory of a lease: any user's processes, leases that move, and all languages see each other.
@@ -558,6 +559,8 @@ int terrace_space_part(const terrace_space* space);
 int terrace_space_seat(const terrace_space* space);
 /* What this holder's tensors can have now: free beside them, or had by nobody. All holders share the latter. */
 uint64_t terrace_space_free_bytes(const terrace_space* space);
+/* Removes what other holders wait for; for an owner that makes no other call. How many. */
+uint64_t terrace_space_tend(terrace_space* space);
 /* The part is given back once the pins, writes and shared tensors are freed as well. */
 void terrace_space_free(terrace_space* space);
 
@@ -578,6 +581,7 @@ uint32_t terrace_shared_part(const terrace_shared* shared);
 int terrace_shared_double_buffered(const terrace_shared* shared);
 void terrace_shared_free(terrace_shared* shared);
 
+/* One of another holder, created with peers_may_remove, is removed by its owner: see TensorSpace::remove. */
 terrace_code terrace_shared_remove(terrace_shared* shared, uint64_t wait_ns);
 terrace_code terrace_shared_version(terrace_shared* shared, uint64_t* version);
 /* Not 0: a copy of `version` is the newest. */

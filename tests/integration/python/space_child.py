@@ -30,6 +30,12 @@ def main():
             tensor = space.create(name, (1024, 1024), "i32") if name not in space else space[name]
             tensor.publish(numpy.full((1024, 1024), int(rest[0]), numpy.int32), wait=30)
             print("version", tensor.version, flush=True)
+        elif verb == "remove":
+            try:
+                space[name].remove(wait=float(rest[0]))
+                print("removed", flush=True)
+            except terrace.Error as error:
+                print(error.code, flush=True)
         elif verb == "begin":  # and never end
             kept = space[name].write(wait=30)
             kept.numpy()[:512] = -1

@@ -274,6 +274,32 @@ class InAFile(unittest.TestCase):
         stop.set()
         self.assertEqual(failed, [])
 
+    def test_a_peer_has_removed_what_its_owner_allows(self):
+        mine = self.space.create("mine", (16,), "u8")
+        theirs = self.space.create("theirs", (16,), "u8", peers_may_remove=True)
+        for tensor in (mine, theirs):
+            tensor.publish(numpy.zeros(16, numpy.uint8))
+        peer = Child(self, self.path)
+        self.assertEqual(peer.ask("remove", "mine", 0.1), "permission_denied")
+        self.assertEqual(peer.ask("remove", "theirs", 0.1), "busy")  # nobody tends
+        ended = threading.Event()
+
+        def tend():
+            while not ended.is_set():
+                self.space.tend()
+
+        thread = threading.Thread(target=tend)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(ended.set)
+        self.assertEqual(peer.ask("remove", "theirs", 60), "removed")
+        with self.assertRaises(terrace.NotFound):
+            theirs.read()
+        self.assertEqual(mine.read()[0].max(), 0)
+        self.assertNotIn("theirs", self.space)
+        ended.set()
+        thread.join()
+
     def test_two_processes(self):
         child = Child(self, self.path)
         self.assertTrue(child.ask("publish", "theirs", 3).startswith("version"))
