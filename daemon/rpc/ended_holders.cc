@@ -13,6 +13,8 @@ namespace {
 // A connection ends a moment before its process does; a process that lives on is looked at more and more rarely.
 constexpr int64_t pause_ms_min = 2;
 constexpr int64_t pause_ms_max = 1000;
+// In one look: each one's memory is opened on the event loop.
+constexpr size_t leases_per_look_max = 256;
 
 }  // namespace
 
@@ -79,30 +81,47 @@ kj::Promise<void> EndedHolders::look() {
       });
 }
 
+// From where the last look stopped: leases that somebody else still has must not keep those behind them.
 std::vector<EndedHolders::Ended> EndedHolders::without_holders() {
   std::vector<Ended> found;
-  for (auto at = unheld_.begin(); at != unheld_.end();) {
-    const LeaseRow* lease = service_.engine().state().find_lease(*at);
-    if (lease == nullptr || service_.holders().count(*at) > 0) {
-      at = unheld_.erase(at);
-      continue;
+  known_.clear();
+  std::vector<LeaseId> in_turn(unheld_.upper_bound(last_looked_at_), unheld_.end());
+  in_turn.insert(in_turn.end(), unheld_.begin(), unheld_.upper_bound(last_looked_at_));
+  for (const LeaseId id : in_turn) {
+    if (found.size() == leases_per_look_max) {
+      pause_ms_ = pause_ms_min;
+      break;
     }
-    if (const auto one = ended(*at)) found.push_back(*one);
-    ++at;
+    last_looked_at_ = id;
+    const LeaseRow* lease = service_.engine().state().find_lease(id);
+    if (lease == nullptr || service_.holders().count(id) > 0)
+      unheld_.erase(id);
+    else if (const auto one = ended(id))
+      found.push_back(*one);
   }
   return found;
 }
 
-bool EndedHolders::may_end(LeaseId id) const {
+// One answer a process and look: it may have had thousands of leases.
+bool EndedHolders::has_ended(const ProcessId& process) {
+  for (const auto& [known, ended] : known_)
+    if (known == process) return ended;
+  return known_.emplace_back(process, process_has_ended(process)).second;
+}
+
+bool EndedHolders::may_end(LeaseId id) {
   const LeaseRow* lease = service_.engine().state().find_lease(id);
   const auto at = watched_.find(id);
-  if (lease == nullptr || lease->phase != LeasePhase::active || at == watched_.end()) return false;
+  if (lease == nullptr || at == watched_.end()) return false;
+  if (lease->phase != LeasePhase::active && lease->phase != LeasePhase::revoking) return false;
   const Watched& watched = at->second;
   return watched.ends && !watched.unseen &&
-         std::all_of(watched.processes.begin(), watched.processes.end(), process_has_ended);
+         std::all_of(watched.processes.begin(), watched.processes.end(),
+                     [this](const ProcessId& process) { return has_ended(process); });
 }
 
 kj::Promise<void> EndedHolders::settle(LeaseId lease, int tries) {
+  known_.clear();
   if (tries == 0 || !may_end(lease)) return kj::READY_NOW;
   let_go({lease});
   return timer_.afterDelay(10 * kj::MILLISECONDS).then([this, lease, tries] {
@@ -122,11 +141,12 @@ std::optional<EndedHolders::Ended> EndedHolders::ended(LeaseId id) {
 
 // Of those that nobody got meanwhile.
 void EndedHolders::give_back(const std::vector<Ended>& all, const std::set<FileId>& used) {
+  known_.clear();
   for (const Ended& one : all) {
-    const std::optional<Ended> now = ended(one.lease);
-    if (used.contains(one.memory) || !now.has_value() || now->epoch != one.epoch || now->memory != one.memory)
-      continue;
     const LeaseRow* lease = service_.engine().state().find_lease(one.lease);
+    if (used.contains(one.memory) || lease == nullptr || lease->epoch != one.epoch ||
+        service_.holders().count(one.lease) > 0 || !may_end(one.lease))
+      continue;
     const std::string holder = watched_.at(one.lease).holder;
     spdlog::info("lease {} goes back: {} has ended, and nobody else has its memory", one.lease.value, holder);
     service_.submit_unasked(Release{one.lease, lease->tenant, service_.engine().now_ns()},

@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/event_loop/file_users.h"
@@ -56,7 +57,8 @@ class EndedHolders final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> look();
   std::vector<Ended> without_holders();
   // Its processes have ended; others may have its memory all the same.
-  bool may_end(LeaseId lease) const;
+  bool may_end(LeaseId lease);
+  bool has_ended(const ProcessId& process);
   std::optional<Ended> ended(LeaseId lease);
   void give_back(const std::vector<Ended>& ended, const std::set<FileId>& used);
   void taskFailed(kj::Exception&& exception) override;
@@ -65,6 +67,8 @@ class EndedHolders final : private kj::TaskSet::ErrorHandler {
   kj::Timer& timer_;
   std::map<LeaseId, Watched> watched_;
   std::set<LeaseId> unheld_;  // those of watched_ that may have no session any more
+  LeaseId last_looked_at_{};
+  std::vector<std::pair<ProcessId, bool>> known_;  // whether it has ended, in this look
   std::optional<Worker> worker_;
   kj::Own<kj::PromiseFulfiller<void>> wake_;
   int64_t pause_ms_ = 0;

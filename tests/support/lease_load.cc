@@ -112,6 +112,7 @@ class Load {
     request.pool = options_.pool;
     request.bytes = prng_.between(1, size_max_);
     request.ttl_ns = ttl_ns_;
+    request.detached = true;  // what was acknowledged is looked for when this process has ended
     request.movable = sessions_[1] != nullptr && prng_.below(2) == 0;
     if (prng_.below(2) == 0) request.wait_ns = wait_ns_;
     if (!options_.label.empty()) request.label = options_.label + '-' + std::to_string(++labels_);

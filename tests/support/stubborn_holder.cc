@@ -126,6 +126,7 @@ int start(const Options& options) {
   request.persistent = options.persistent;
   request.movable = options.movable;
   request.label = options.label;
+  request.detached = options.leave;
   Result<std::shared_ptr<Lease>> granted = (*session)->grant(request);
   if (!granted.ok()) {
     say("refused grant " + granted.error().to_string());
