@@ -24,6 +24,7 @@
 #include "allocator/preload/link.h"
 #include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
+#include "allocator/preload/signals_blocked.h"
 #include "allocator/preload/tiers.h"
 #include "allocator/preload/window.h"
 
@@ -34,22 +35,6 @@ namespace {
 std::atomic<uint32_t> forking_thread{0};
 // The last process that began as a child.
 std::atomic<pid_t> begun{0};
-
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigfillset(&all_);
-    block();
-  }
-  ~SignalsBlocked() { unblock(); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-  void block() { ::pthread_sigmask(SIG_SETMASK, &all_, &before_); }
-  void unblock() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t all_, before_;
-};
 
 // The locks of one fork, and what it has interrupted.
 class Locks {

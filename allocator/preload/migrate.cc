@@ -12,6 +12,7 @@
 #include "allocator/preload/fold.h"
 #include "allocator/preload/message.h"
 #include "allocator/preload/migration_state.h"
+#include "allocator/preload/signals_blocked.h"
 
 namespace terrace::preload {
 
@@ -144,7 +145,8 @@ void end_migration(const char* reason) {
   Migration* migration = shared.opened.load(std::memory_order_acquire);
   if (migration == nullptr) return;
   // The engine plans nothing after this, and the last move is over once the lock was had. settle() tells the
-  // heap.
+  // heap. Of the threads that take it this one alone has handlers: one that forks would wait for its own lock.
+  const SignalsBlocked blocked;
   migration->memory.lock().enter();
   migration->engine.give_up(migration->range, layout::TierState::stopped, reason);
   migration->memory.lock().leave();
