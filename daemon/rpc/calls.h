@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "core/schema/enumerants.h"
 #include "daemon/rpc/connection.h"
 
 namespace terrace::daemon {
@@ -19,9 +20,17 @@ void refuse(Context& context, const Error& error) {
   write_error(context.getResults().initError(), error);
 }
 
-// Admits a call, or answers it with limit_exceeded. Every method of every capability begins with this.
-template <typename Context>
-kj::Maybe<CallSlot> admit(PeerConnection& connection, Context& context) {
+// Admits a call, or answers it: limit_exceeded, or version_mismatch where it holds a number of an enum that this
+// program does not know. Every method of every capability begins with this.
+template <typename Params, typename Results>
+kj::Maybe<CallSlot> admit(PeerConnection& connection, capnp::CallContext<Params, Results>& context) {
+  if (const std::string unknown = schema::unknown_enumerant_in<Params>(context.getParams()); !unknown.empty()) {
+    refuse(context, Error{.code = ErrorCode::version_mismatch,
+                          .where = "admit",
+                          .detail = unknown + ", which this program is too old to know; upgrade it, or ask for "
+                                              "what it knows"});
+    return nullptr;
+  }
   const uint32_t most = connection.peers.peer_options().calls_outstanding_max;
   if (connection.calls < most) return CallSlot(connection);
   refuse(context, Error{.code = ErrorCode::limit_exceeded,

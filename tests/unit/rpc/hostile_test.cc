@@ -387,3 +387,37 @@ TEST_CASE("Fence: one that lacks descriptors is tried again, not quarantined") {
   fixture.io.provider->getTimer().afterDelay(1200 * kj::MILLISECONDS).wait(fixture.io.waitScope);
   CHECK(fixture.engine->state().find_lease(LeaseId{lease}) == nullptr);
 }
+
+TEST_CASE("a number of an enum that this side does not know is refused, and says which it is") {
+  ManagerFixture fixture;
+  fixture.start();
+  auto& scope = fixture.io.waitScope;
+  FixtureClient client(fixture, 0, 1);
+  std::vector<CollectingListener::Notice> notices;
+  uint64_t lease = 0;
+  auto session = session_with_lease(fixture, client, lease, notices);
+  auto grant = session.grantRequest();
+  grant.getRequest().setPool("p");
+  grant.getRequest().setBytes(2 * mib);
+  grant.getRequest().setMode(static_cast<rpc::LeaseMode>(7));
+  const auto granted = grant.send().wait(scope);
+  CHECK(granted.getError().getCode() == code(ErrorCode::version_mismatch));
+  CHECK(std::string(granted.getError().getDetail().cStr()).find("request.mode is 7") != std::string::npos);
+
+  auto attach = session.attachRequest();
+  attach.setLease(lease);
+  attach.setAccess(static_cast<rpc::Access>(2));
+  CHECK(attach.send().wait(scope).getError().getCode() == code(ErrorCode::version_mismatch));
+
+  auto admin = client.gateway.openAdminRequest().send().wait(scope).getAdmin();
+  auto create = admin.createPoolRequest();
+  create.setName("q");
+  create.setPlacement(static_cast<rpc::Placement>(9));
+  CHECK(create.send().wait(scope).getError().getCode() == code(ErrorCode::version_mismatch));
+  create = admin.createPoolRequest();
+  create.setName("q");
+  create.setCoherence(static_cast<rpc::Coherence>(9));
+  CHECK(create.send().wait(scope).getError().getCode() == code(ErrorCode::version_mismatch));
+  CHECK(fixture.engine->state().leases().size() == 1);
+  CHECK(fixture.engine->state().pools().size() == 1);
+}

@@ -1,0 +1,26 @@
+// Numbers of enums that this side's schema has no name for: of a peer that is newer. What they mean cannot be
+// guessed, so who gets one refuses the call.
+//
+// Threads   Any.
+#pragma once
+
+#include <capnp/dynamic.h>
+
+#include <string>
+
+namespace terrace::schema {
+
+// Whether messages of this struct can hold an enum, in themselves or below.
+bool may_hold_enums(capnp::StructSchema type);
+
+// The first such number in the message or below it, in words ("request.mode is 7"); empty: there is none.
+std::string unknown_enumerant(capnp::DynamicStruct::Reader message);
+
+// The same of a struct of generated code; costs nothing for types without enums.
+template <typename Struct>
+std::string unknown_enumerant_in(typename Struct::Reader message) {
+  static const bool possible = may_hold_enums(capnp::Schema::from<Struct>());
+  return possible ? unknown_enumerant(message) : std::string();
+}
+
+}  // namespace terrace::schema
