@@ -127,8 +127,4 @@ Error Connection::call_error(const kj::Exception& exception, bool timed_out, uin
   return error;
 }
 
-uint64_t Connection::now_ns() {
-  return SystemClock().now_ns();
-}
-
 }  // namespace terrace::cli

@@ -71,8 +71,6 @@ struct Connection {
     return {};
   }
 
-  static uint64_t now_ns();  // CLOCK_BOOTTIME
-
  private:
   Error call_error(const kj::Exception& exception, bool timed_out, uint64_t timeout_ns,
                    const char* where) const;

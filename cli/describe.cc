@@ -107,6 +107,7 @@ std::string shortened(const std::string& text, size_t columns) {
 
 std::string describe_expiry(const LeaseInfo& lease) {
   if (lease.ttl_ns == 0) return "persistent";
+  if (lease.phase == "waiting") return "-";  // its time begins with the grant
   if (lease.expires_in_ns == 0) return "lapsed";
   // Whole units are enough to act on: "in 59 s", not "in 59.98 s".
   const uint64_t ns = lease.expires_in_ns;

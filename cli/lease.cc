@@ -11,7 +11,8 @@
 namespace terrace::cli {
 namespace {
 
-constexpr const char* phases = "active|revoking|transferring|fencing|scrubbing|quarantined";
+const std::vector<std::string> phases = {"waiting", "active",    "revoking",   "transferring",
+                                         "fencing", "scrubbing", "quarantined"};
 
 struct LeaseArguments {
   std::string pool, tenant, phase;
@@ -153,9 +154,8 @@ void add_lease_verbs(CLI::App& app, Context& context) {
   list->add_option("--pool", arguments->pool, "Only this pool's")->type_name("POOL");
   list->add_option("--tenant", arguments->tenant, "Only this tenant's")->type_name("TENANT");
   list->add_option("--phase", arguments->phase, "Only those in this phase")
-      ->type_name(phases)
-      ->check(CLI::IsMember({"active", "revoking", "transferring", "fencing", "scrubbing", "quarantined"})
-                  .description(""));
+      ->type_name(CLI::detail::join(phases, "|"))
+      ->check(CLI::IsMember(phases).description(""));
   on_verb(*list, context, [&context, arguments] { return list_leases(context, *arguments); });
 
   CLI::App* show = lease->add_subcommand("show", "Everything about leases, with where their bytes are");

@@ -78,7 +78,7 @@ DeviceStatus read_device(rpc::DeviceInfo::Reader reader) {
 
 LeaseStatus read_lease(rpc::LeaseInfo::Reader reader, bool measured) {
   LeaseStatus lease;
-  static_cast<LeaseInfo&>(lease) = client::lease_info_from_wire(reader, Connection::now_ns());
+  static_cast<LeaseInfo&>(lease) = client::lease_info_from_wire(reader);
   lease.measured = measured;
   return lease;
 }

@@ -15,10 +15,6 @@ namespace {
 
 using Leased = Result<std::shared_ptr<Lease>>;
 
-uint64_t boottime_ns() {
-  return SystemClock().now_ns();
-}
-
 }  // namespace
 
 // Makes the caller's object for a lease that the manager gave: takes its descriptor and remembers it.
@@ -128,7 +124,7 @@ kj::Promise<Result<std::vector<LeaseInfo>>> Loop::list_after(uint64_t after,
         if (Status status = status_from_wire(reply.getError(), where); !status.ok())
           return Listed(std::move(status).error());
         const auto page = reply.getLeases();
-        for (LeaseInfo& lease : lease_infos_from_wire(page, boottime_ns())) so_far->push_back(std::move(lease));
+        for (LeaseInfo& lease : lease_infos_from_wire(page)) so_far->push_back(std::move(lease));
         if (page.size() < limits::leases_per_page_max) return Listed(std::move(*so_far));
         const uint64_t last = page[page.size() - 1].getId();
         if (last <= after)
@@ -187,7 +183,7 @@ void Loop::info(uint64_t handle, std::shared_ptr<Answer<LeaseInfo>> answer) {
           if (const Held* held = held_.find(handle);
               held != nullptr && held->facts.bytes != reply.getInfo().getBytes())
             check_again(LeaseId{held->facts.id});
-          return lease_info_from_wire(reply.getInfo(), boottime_ns());
+          return lease_info_from_wire(reply.getInfo());
         });
   });
 }

@@ -113,7 +113,7 @@ void Loop::resize(uint64_t handle, uint64_t bytes, std::shared_ptr<Answer<LeaseI
         [this, handle](capnp::Response<rpc::Lease::ResizeResults>&& reply) -> kj::Promise<Info> {
           if (Status status = status_from_wire(reply.getError(), where); !status.ok())
             return Info(std::move(status).error());
-          LeaseInfo info = lease_info_from_wire(reply.getInfo(), SystemClock().now_ns());
+          LeaseInfo info = lease_info_from_wire(reply.getInfo());
           if (held_.find(handle) == nullptr) return Info(std::move(info));
           auto taken =
               reply.hasLease() ? take_over(handle, reply.getInfo(), reply.getLease()) : attach_again(handle);

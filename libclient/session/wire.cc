@@ -129,7 +129,7 @@ TierFigures figures_from_wire(rpc::TierAttributes::Reader wire) {
           .isolation = text_from_wire(wire.getIsolation())};
 }
 
-LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire, uint64_t now_ns) {
+LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire) {
   LeaseInfo info;
   info.id = LeaseId{wire.getId()};
   info.epoch = LeaseEpoch{wire.getEpoch()};
@@ -156,8 +156,7 @@ LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire, uint64_t now_ns) {
                 .cxl_bytes = usage.getCxlBytes(),
                 .live_bytes = usage.getLiveBytes(),
                 .holder = text_from_wire(usage.getHolder())};
-  const uint64_t reported_ns = usage.getReportedNs();
-  info.usage_age_ns = reported_ns != 0 && reported_ns < now_ns ? now_ns - reported_ns : 0;
+  info.usage_age_ns = usage.getAgeNs();  // by the manager's clock, which may be another machine's
   info.cause = cause_from_wire(wire.getCause());
   info.movable = wire.getMovable();
   info.holders = wire.getHolders();
@@ -173,10 +172,10 @@ LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire, uint64_t now_ns) {
   return info;
 }
 
-std::vector<LeaseInfo> lease_infos_from_wire(capnp::List<rpc::LeaseInfo>::Reader wire, uint64_t now_ns) {
+std::vector<LeaseInfo> lease_infos_from_wire(capnp::List<rpc::LeaseInfo>::Reader wire) {
   std::vector<LeaseInfo> infos;
   infos.reserve(wire.size());
-  for (const rpc::LeaseInfo::Reader lease : wire) infos.push_back(lease_info_from_wire(lease, now_ns));
+  for (const rpc::LeaseInfo::Reader lease : wire) infos.push_back(lease_info_from_wire(lease));
   return infos;
 }
 

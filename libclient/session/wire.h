@@ -26,8 +26,8 @@ Status status_from_wire(rpc::Error::Reader wire, const char* where);
 Error error_from_kj(const kj::Exception& exception, const char* where);
 
 // `now_ns` is CLOCK_BOOTTIME, the clock in which the daemon stamps usage reports.
-LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire, uint64_t now_ns);
-std::vector<LeaseInfo> lease_infos_from_wire(capnp::List<rpc::LeaseInfo>::Reader wire, uint64_t now_ns);
+LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire);
+std::vector<LeaseInfo> lease_infos_from_wire(capnp::List<rpc::LeaseInfo>::Reader wire);
 TierFigures figures_from_wire(rpc::TierAttributes::Reader wire);
 PoolInfo pool_info_from_wire(rpc::PoolInfo::Reader wire);
 std::vector<PoolInfo> pool_infos_from_wire(capnp::List<rpc::PoolInfo>::Reader wire);
