@@ -16,11 +16,17 @@ from devlib.output import Failure, complain  # noqa: E402
 
 def _demo(arguments: argparse.Namespace) -> None:
     if not arguments.no_setup:
-        packages.setup()
+        packages.setup(packages.DEMO_SECTIONS)
     from demo.main import TARGETS, demo  # the demo's modules are not needed by any other verb
 
     build("release", TARGETS)
     demo(keep=arguments.keep)
+
+
+def _test(arguments: argparse.Namespace) -> None:
+    if not arguments.no_setup:
+        packages.setup()
+    test(arguments.pattern)
 
 
 def _qemu(arguments: argparse.Namespace) -> None:
@@ -64,9 +70,10 @@ def parser() -> argparse.ArgumentParser:
                       "failpoints)")
     verb.add_argument("targets", nargs="*", help="only these targets; default: all")
 
-    verb = add("test", lambda a: test(a.pattern), "Build the dev preset and run every test that needs no special "
+    verb = add("test", _test, "Build the dev preset and run every test that needs no special "
                "hardware.")
     verb.add_argument("pattern", nargs="?", default="", help="only tests whose name matches this expression")
+    verb.add_argument("--no-setup", action="store_true", help="do not look at the packages")
 
     add("check", lambda a: lint.check(), "Format, layers and the other checks of the sources.")
     add("format", lambda a: lint.format_tree(), "Rewrite the C++ files as .clang-format says.")

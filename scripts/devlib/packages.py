@@ -36,35 +36,42 @@ done
 """
 
 
-def listed() -> list:
-    """The package names, in the order of the list."""
-    names = []
+DEMO_SECTIONS = ("building", "libraries", "the demo")
+
+
+def listed(sections: tuple = ()) -> list:
+    """The package names, in the order of the list; with `sections` those below headings that begin so."""
+    names, heading = [], ""
     for line in PACKAGE_LIST.read_text(encoding="utf-8").splitlines():
-        name = line.partition("#")[0].strip()
-        if name:
+        name, _, remark = line.partition("#")
+        name = name.strip()
+        if name and (not sections or heading.startswith(sections)):
             names.append(name)
+        elif not name:
+            heading = remark.strip()
     return names
 
 
-def missing() -> list:
+def missing(sections: tuple = ()) -> list:
     if shutil.which("dpkg-query") is None:
         raise Failure("this is no Debian: install what scripts/packages.txt lists by hand")
-    query = subprocess.run(["dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n", *listed()],
+    query = subprocess.run(["dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n", *listed(sections)],
                            capture_output=True, text=True, check=False)
     installed = set()
     for line in query.stdout.splitlines():
         name, _, status = line.partition(" ")
         if status == "installed":
             installed.add(name.partition(":")[0])
-    return [name for name in listed() if name not in installed]
+    return [name for name in listed(sections) if name not in installed]
 
 
-def setup() -> None:
-    absent = missing()
+def setup(sections: tuple = ()) -> None:
+    absent = missing(sections)
+    wanted = len(listed(sections))
     if not absent:
-        say(f"packages: all {len(listed())} are installed")
+        say(f"packages: all {wanted} are installed")
         return
-    say(f"packages: installing {len(absent)} of {len(listed())}: {' '.join(absent)}")
+    say(f"packages: installing {len(absent)} of {wanted}: {' '.join(absent)}")
     command = ["sh", "-c", INSTALL, "setup", *absent]
     if os.geteuid() != 0:
         if shutil.which("sudo") is None:
@@ -76,6 +83,6 @@ def setup() -> None:
     stdin = None if command[0] == "sudo" else subprocess.DEVNULL
     if subprocess.run(command, stdin=stdin, check=False).returncode != 0:
         raise Failure("installing packages failed; apt-get's message is above")
-    still = missing()
+    still = missing(sections)
     if still:
         raise Failure(f"apt-get reported success, but these are not installed: {' '.join(still)}")
