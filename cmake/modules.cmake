@@ -3,6 +3,16 @@
 # (NAME BATCH APART files...) lets the compiler see BATCH sources at once: kj's and Cap'n Proto's templates are
 # most of what these cost, and are then made once a batch. Sources APART are compiled by themselves.
 add_library(terrace_options INTERFACE)
+
+# Sources that the build makes. They are the same in every build of this tree, and have one path in all of them, so
+# that the compiler cache knows an object of one preset in the next.
+cmake_path(GET PROJECT_BINARY_DIR PARENT_PATH TERRACE_GENERATED)
+if(TERRACE_GENERATED STREQUAL "${PROJECT_SOURCE_DIR}/build")
+  string(APPEND TERRACE_GENERATED /generated)
+else()
+  set(TERRACE_GENERATED ${PROJECT_BINARY_DIR}/generated)
+endif()
+
 target_compile_options(terrace_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
                        -Woverloaded-virtual -Wcast-qual -Werror)
 target_include_directories(terrace_options INTERFACE ${PROJECT_SOURCE_DIR})
@@ -43,6 +53,19 @@ endfunction()
 
 function(terrace_compile_together name batch)
   cmake_parse_arguments(arg "" "" "APART" ${ARGN})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
-  set_source_files_properties(${arg_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  get_target_property(sources ${name} SOURCES)
+  list(REMOVE_ITEM sources ${arg_APART})
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE folder)
+  set(together)
+  while(sources)
+    list(SUBLIST sources 0 ${batch} members)
+    list(REMOVE_ITEM sources ${members})
+    list(TRANSFORM members REPLACE "(.+)" "#include \"${folder}/\\1\"\n")
+    list(JOIN members "" text)
+    list(LENGTH together number)
+    set(file ${TERRACE_GENERATED}/together/${name}_${number}.cc)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)  # written only where it differs
+    list(APPEND together ${file})
+  endwhile()
+  set_target_properties(${name} PROPERTIES SOURCES "${arg_APART};${together}")
 endfunction()
