@@ -21,25 +21,26 @@
 namespace terrace::litmus {
 namespace {
 
-// The `last` or first CPU that this thread may use: far apart where CPUs are numbered by socket. Where it may
-// use only one, or none can be chosen, it runs wherever it runs.
-void pin_thread(bool last) {
+// The `last` or first CPU that this thread may use: far apart where CPUs are numbered by socket. -1: it stays
+// wherever it runs, as none can be chosen.
+int pin_thread(bool last) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  if (::pthread_getaffinity_np(::pthread_self(), sizeof allowed, &allowed) != 0) return;
+  if (::pthread_getaffinity_np(::pthread_self(), sizeof allowed, &allowed) != 0) return -1;
   int chosen = -1;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
     if (CPU_ISSET(cpu, &allowed) && (last || chosen < 0)) chosen = cpu;
-  if (chosen < 0) return;
+  if (chosen < 0) return -1;
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(chosen, &one);
-  (void)::pthread_setaffinity_np(::pthread_self(), sizeof one, &one);
+  return ::pthread_setaffinity_np(::pthread_self(), sizeof one, &one) == 0 ? chosen : -1;
 }
 
 struct Outcome {
   std::optional<Result<Report>> report;  // empty: cut off by a fault
   Report so_far;
+  int cpu = -1;
 };
 
 // Of both sides' threads: waits for them, and tells them to give up when the run's time is over.
@@ -90,10 +91,20 @@ Report cut_short(Report report, const PairOptions& options) {
   return report;
 }
 
+// On one CPU the scheduler can show both sides at it at once, but every load and store went through one cache.
+Report judged(Report report, const Outcome& first, const Outcome& second) {
+  if (report.verdict == Verdict::coherent && first.cpu >= 0 && first.cpu == second.cpu) {
+    report.verdict = Verdict::inconclusive;
+    report.note = "both sides ran on CPU " + std::to_string(first.cpu) +
+                  ", whose cache cannot disagree with itself: let the process use two CPUs";
+  }
+  return report;
+}
+
 template <typename Memory>
 void play(Memory& memory, Region& region, const SideOptions& options, Outcome& outcome,
           std::atomic<bool>& abandoned) {
-  pin_thread(options.role == Role::second);
+  outcome.cpu = pin_thread(options.role == Role::second);
   Side<Memory> side(memory, region, options);
   const bool whole = os::guarded([&] {
     const Status joined = side.join();
@@ -145,7 +156,7 @@ Result<Report> play_both(std::span<std::byte> first, std::span<std::byte> second
       return outcome.report->error();
   for (const Outcome& outcome : outcomes)
     if (!outcome.report->ok()) return outcome.report->error();
-  return std::move(*outcomes[0].report);
+  return judged(std::move(**outcomes[0].report), outcomes[0], outcomes[1]);
 }
 
 bool usable(std::span<std::byte> view) {

@@ -1,7 +1,11 @@
 // Both sides in one process, over two mappings of one memory file.
 #include <doctest/doctest.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include <atomic>
+#include <thread>
 
 #include "core/litmus/pair.h"
 #include "core/litmus/region.h"
@@ -49,6 +53,29 @@ TEST_CASE("litmus pair: two mappings of this machine's memory are coherent") {
   }
   CHECK(report->verdict != Verdict::not_coherent);  // inconclusive where there is one CPU only
   CHECK(report->took_ns > 0);
+}
+
+TEST_CASE("litmus pair: on one CPU nothing is called coherent, however the sides met") {
+  cpu_set_t before, one;
+  REQUIRE(::sched_getaffinity(0, sizeof before, &before) == 0);
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu)
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  REQUIRE(::sched_setaffinity(0, sizeof one, &one) == 0);
+  // The kernel takes the CPU from a side in the middle of a round now and then: then both were at it.
+  std::atomic<bool> ended{false};
+  std::thread disturber([&] {
+    while (!ended) ::usleep(100);
+  });
+  const UniqueFd fd = memory_file();
+  const View first(fd.get()), second(fd.get());
+  const auto report = run_pair(first.bytes(), second.bytes(), {.patience_ns = patience_ns});
+  ended = true;
+  disturber.join();
+  CHECK(::sched_setaffinity(0, sizeof before, &before) == 0);
+  REQUIRE_MESSAGE(report.ok(), (report.ok() ? "" : report.error().to_string()));
+  CHECK(report->verdict == Verdict::inconclusive);
+  CHECK(!report->note.empty());
 }
 
 TEST_CASE("litmus pair: what an earlier run left there is nothing to a later one") {
