@@ -292,9 +292,13 @@ TEST_CASE("Lease: the cause of a fence decides what a lost lease says, whatever 
       eventually([&] { return lapsed->state() == LeaseState::lost && taken->state() == LeaseState::lost; }));
   CHECK(lapsed->info().error().code == ErrorCode::lease_expired);
   CHECK(taken->info().error().code == ErrorCode::lease_revoked);
+  // They come on a thread of their own, behind the state.
+  REQUIRE(eventually([&] {
+    const std::lock_guard lock(mutex);
+    return notices.size() == 2;
+  }));
   session->on_notice(nullptr);
   const std::lock_guard lock(mutex);
-  REQUIRE(notices.size() == 2);
   CHECK(notices[0].cause == LeaseCause::expired);
   CHECK(notices[1].cause == LeaseCause::device_lost);
   CHECK(lease_cause_name(notices[1].cause) == "device_lost");
