@@ -39,14 +39,15 @@ int main(int argc, char** argv) {
     void (*measure)(const Sizes&, Report&, Peer&);
   };
   constexpr Part parts[] = {{"pairs", measure_pairs},           {"glibc", measure_beside_glibc},
-                            {"throughput", measure_throughput}, {"memory", measure_memory},
-                            {"startup", measure_startup},       {"redis", measure_redis},
-                            {"bgsave", measure_bgsave}};
+                            {"throughput", measure_throughput}, {"curve", measure_curve},
+                            {"memory", measure_memory},         {"startup", measure_startup},
+                            {"redis", measure_redis},           {"bgsave", measure_bgsave}};
   CLI::App app("The cost of a program's heap under Terrace, beside glibc, jemalloc and memtier");
   app.add_flag("--smoke", sizes.smoke, "A short run, to see that it works");
   app.add_option("--json", json_file, "Also write the numbers there");
   app.add_option("--rounds", sizes.rounds, "Of each comparison (default 5; 1 with --smoke)");
-  app.add_option("--part", wanted, "Only these: pairs, glibc, throughput, memory, startup, redis, bgsave");
+  app.add_option("--part", wanted,
+                 "Only these: pairs, glibc, throughput, curve, memory, startup, redis, bgsave");
   app.add_option("--whole-library", whole_library, "In the place of this build's libterrace_heap.so")
       ->check(CLI::ExistingFile);
   app.add_option("--large-library", large_library, "In the place of this build's libterrace_malloc.so")

@@ -21,6 +21,7 @@ struct Peer {
 };
 
 void measure_pairs(const Sizes& sizes, Report& report, Peer& peer);  // over jemalloc, by size and threads
+void measure_curve(const Sizes& sizes, Report& report, Peer& peer);  // over jemalloc, from 1 thread to 64
 void measure_beside_glibc(const Sizes& sizes, Report& report, Peer& peer);  // pairs, CPU time of large blocks
 void measure_throughput(const Sizes& sizes, Report& report, Peer& peer);    // objects that live longer
 void measure_memory(const Sizes& sizes, Report& report, Peer& peer);        // resident bytes, use of a window

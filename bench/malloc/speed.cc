@@ -1,6 +1,7 @@
 // How fast: malloc/free pairs by size and threads, objects that live longer, CPU time of large blocks.
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "bench/malloc/in_turn.h"
 #include "core/base/units.h"
@@ -128,7 +129,41 @@ void compare_throughput(const Sizes& sizes, Supplies& supplies, Report& report, 
   }
 }
 
+// From one thread to many more than there are processors: the worst of them is the figure. Beyond two threads a
+// heap that makes them wait for each other falls behind by the clock, one that has them spin by CPU time too.
+void compare_curve(const Sizes& sizes, Supplies& supplies, Report& report) {
+  const uint64_t ms = sizes.smoke ? 40 : 250;
+  for (uint64_t bytes : {256ul, 4096ul, 65536ul, 1048576ul}) {
+    const std::string key = "thread_curve_over_jemalloc_" + std::to_string(bytes);
+    std::optional<double> worst;
+    std::string why;
+    for (uint64_t threads : {1, 2, 8, 64}) {
+      InTurn runs(sizes.rounds, {Heap::jemalloc, Heap::whole}, [&](Heap heap) {
+        return supplies.run("sets", {bytes, threads, ms}, heap);
+      });
+      const std::string at = "_threads_" + std::to_string(threads);
+      const auto ratio = runs.ratio(Heap::whole, Heap::jemalloc);
+      if (!ratio) {
+        why = runs.why(Heap::whole, Heap::jemalloc);
+        break;
+      }
+      worst = std::min(worst.value_or(*ratio), *ratio);
+      report.detail(key + at, *ratio);
+      if (auto by_cpu = runs.ratio_by_cpu(Heap::whole, Heap::jemalloc))
+        report.detail(key + "_by_cpu" + at, *by_cpu);
+      for (Heap heap : {Heap::jemalloc, Heap::whole})
+        report.detail("sets_per_s_" + std::to_string(bytes) + "_" + name_of(heap) + at, runs.middle(heap));
+    }
+    figure_or_missing(report, key, why.empty() ? worst : std::nullopt, why, at_least(0.95));
+  }
+}
+
 }  // namespace
+
+void measure_curve(const Sizes& sizes, Report& report, Peer&) {
+  Supplies supplies;
+  compare_curve(sizes, supplies, report);
+}
 
 void measure_pairs(const Sizes& sizes, Report& report, Peer& peer) {
   Supplies supplies;

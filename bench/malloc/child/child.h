@@ -44,6 +44,7 @@ int large_blocks(const uint64_t* arguments);  // OPERATIONS: CPU seconds
 int larson(const uint64_t* arguments);        // THREADS MS: replacements a second
 int xmalloc(const uint64_t* arguments);       // PAIRS MS: objects a second
 int random_sizes(const uint64_t* arguments);  // THREADS MS: replacements a second
+int one_size(const uint64_t* arguments);      // SIZE THREADS MS: replacements a second
 int resident(const uint64_t* arguments);      // LIVE_MIB: resident bytes over live ones
 int fill_window(const uint64_t* arguments);   // SIZE: bytes handed out until the first refusal
 int churn_window(const uint64_t* arguments);  // WINDOW_BYTES ATTEMPTS SEED: failed ones of 100

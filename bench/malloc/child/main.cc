@@ -12,7 +12,7 @@
 namespace terrace::bench::child {
 namespace {
 
-constexpr unsigned threads_max = 16;
+constexpr unsigned threads_max = 64;
 
 double read_clock(clockid_t clock) {
   timespec now;
@@ -38,9 +38,9 @@ struct Part {
   int (*run)(const uint64_t*);
 };
 
-constexpr Part parts[] = {{"pairs", 3, pairs},      {"large", 1, large_blocks},  {"larson", 2, larson},
-                          {"xmalloc", 2, xmalloc},  {"random", 2, random_sizes}, {"resident", 1, resident},
-                          {"fill", 1, fill_window}, {"churn", 3, churn_window}};
+constexpr Part parts[] = {{"pairs", 3, pairs},       {"large", 1, large_blocks},  {"larson", 2, larson},
+                          {"xmalloc", 2, xmalloc},   {"random", 2, random_sizes}, {"sets", 3, one_size},
+                          {"resident", 1, resident}, {"fill", 1, fill_window},    {"churn", 3, churn_window}};
 
 }  // namespace
 

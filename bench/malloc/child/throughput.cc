@@ -158,6 +158,26 @@ void replace_at_random(void* argument, unsigned index) {
   }
 }
 
+// ---- blocks of one size
+
+constexpr unsigned set_blocks = 16;
+
+struct Sets : Shared {
+  using Shared::Shared;
+  uint64_t bytes = 0;
+};
+
+void replace_in_set(void* argument, unsigned index) {
+  auto& sets = *static_cast<Sets*>(argument);
+  void* slots[set_blocks] = {};
+  Random random{0x9e3779b97f4a7c15u + index};
+  while (!sets.over()) {
+    for (unsigned i = 0; i < 100; ++i)
+      if (!replace(&slots[random.below(set_blocks)], sets.bytes)) return sets.failed.store(true);
+    sets.operations.fetch_add(100, std::memory_order_relaxed);
+  }
+}
+
 }  // namespace
 
 int larson(const uint64_t* arguments) {
@@ -172,6 +192,13 @@ int xmalloc(const uint64_t* arguments) {
   if (pairs.threads > 8) return 2;
   on_threads(pairs.threads * 2, producer_or_consumer, &pairs);
   return pairs.finish();
+}
+
+int one_size(const uint64_t* arguments) {
+  Sets sets(static_cast<unsigned>(arguments[1]), arguments[2]);
+  sets.bytes = arguments[0];
+  on_threads(sets.threads, replace_in_set, &sets);
+  return sets.finish();
 }
 
 int random_sizes(const uint64_t* arguments) {
