@@ -38,6 +38,11 @@ def _unseen(reason: str) -> dict:
     return {"unseen": reason}
 
 
+# Of a second line of defence in create.
+_SAME_LINE = ("the record's word said gone in memory, behind a barrier, before it is used again (make_gone, repair), and incarnation and "
+              "word share a line: who looks again behind the description sees a word that is not live, or the new one with the new "
+              "incarnation")
+
 _TABLE = [
     *_of(
         "word.h",
@@ -81,9 +86,10 @@ _TABLE = [
         ("create: a live record is taken", "::place(", "has(word, layout::word_live); word =", "false; word ="),
         ("create: the incarnation stays", "::place(", "memory_.load(&at->slots.incarnation) + 1", "memory_.load(&at->slots.incarnation)"),
         ("create: the incarnation is not written back first", "::place(",
-         "memory_.write_back(&at->slots, sizeof at->slots, Step::shape_written_back);", ""),
+         "memory_.write_back(&at->slots, sizeof at->slots, Step::shape_written_back);", "",
+         _same(_SAME_LINE)),
         ("create: no barrier behind the incarnation", "::place(", "memory_.store_barrier(Step::shape_before_live); memory_.write(&at->shape",
-         "memory_.write(&at->shape"),
+         "memory_.write(&at->shape", _same(_SAME_LINE)),
         ("create: the description is not written back", "::place(", "memory_.write_back(&at->shape, sizeof shape, Step::shape_written_back);", ""),
         ("create: the name is not written back", "::place(",
          "memory_.write_back(geometry_.data() + offset, name.size(), Step::shape_written_back);", ""),
