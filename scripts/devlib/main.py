@@ -12,6 +12,7 @@ from devlib import ci, lint, mutate, packages, runs  # noqa: E402
 from devlib.build import build, clean, test  # noqa: E402
 from devlib.commands import PRESETS  # noqa: E402
 from devlib.output import Failure, complain  # noqa: E402
+from devlib.timings import timings  # noqa: E402
 
 
 def _demo(arguments: argparse.Namespace) -> None:
@@ -21,6 +22,10 @@ def _demo(arguments: argparse.Namespace) -> None:
 
     build("release", TARGETS)
     demo(keep=arguments.keep)
+
+
+def _build(arguments: argparse.Namespace) -> None:
+    (timings if arguments.timings else build)(arguments.preset, arguments.targets)
 
 
 def _test(arguments: argparse.Namespace) -> None:
@@ -65,10 +70,12 @@ def parser() -> argparse.ArgumentParser:
     add("setup", lambda a: packages.setup(), "Install the missing Debian packages of scripts/packages.txt "
         "(root, or sudo when not root).")
 
-    verb = add("build", lambda a: build(a.preset, a.targets), "Configure and build a preset into build/PRESET.")
+    verb = add("build", _build, "Configure and build a preset into build/PRESET.")
     verb.add_argument("preset", nargs="?", default="dev", choices=PRESETS, help="default: dev (ASan, UBSan, "
                       "failpoints)")
     verb.add_argument("targets", nargs="*", help="only these targets; default: all")
+    verb.add_argument("--timings", action="store_true", help="from nothing, in a folder of its own and without the compiler "
+                      "cache; print the processor time, and what was slow")
 
     verb = add("test", _test, "Build the dev preset and run every test that needs no special "
                "hardware.")
