@@ -299,7 +299,9 @@ _TABLE = [
          "return hit && !is_dead(holder, memory.load(&geometry.owner(holder)->epoch));", "(void)is_dead; return hit;"),
         ("asked removals: of any part", "removals_asked(", "removal.part == part &&", "(void)part,"),
         ("asked removals: any word", "removals_asked(",
-         "(pin & (layout::pin_used | layout::pin_asks_removal)) != layout::pin_asks_removal", "false"),
+         "(pin & (layout::pin_used | layout::pin_asks_removal)) != layout::pin_asks_removal", "false",
+         _same("a pin names the very record that it keeps from being removed; a word with neither bit is 0, and no tensor has its "
+               "incarnation")),
     ),
     *_of(
         "reader.h",

@@ -48,14 +48,18 @@ def leave(code: int) -> None:
 
 
 class KernelLog:
-    """What the kernel said since the last look; only complaints that mean a defect are of interest."""
+    """What the kernel said since the last look; only complaints that mean a defect are of interest, and the lines
+    behind each (`context`), which say where it was."""
+
+    CONTEXT_LINES = 40
 
     def __init__(self):
+        self.context = []
         self._file = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
         self.complaints()
 
     def complaints(self) -> list:
-        found = []
+        found, self.context, left = [], [], 0
         while True:
             try:
                 record = os.read(self._file, 8192).decode("utf-8", "replace")
@@ -66,6 +70,10 @@ class KernelLog:
             text = record.partition(";")[2].splitlines()[0]
             if OOPS.search(text):
                 found.append(text)
+                left = self.CONTEXT_LINES
+            if left > 0:
+                self.context.append(text)
+                left -= 1
 
 
 def load_modules(job: dict) -> None:
@@ -114,11 +122,26 @@ def run_command(command: dict, environment: dict, log: KernelLog) -> None:
             code = process.wait(command["limit_s"])
         except subprocess.TimeoutExpired:
             code = 124
+            output.write(waits_in_kernel().encode())
             kill_all_others()
             process.wait()
-    left = kill_all_others()
-    tell("end", name=name, code=code, seconds=round(time.monotonic() - begin, 2), left=left,
-         kernel=log.complaints())
+        left = kill_all_others()
+        complaints = log.complaints()
+        output.write("".join(f"kernel: {line}\n" for line in log.context).encode())
+    tell("end", name=name, code=code, seconds=round(time.monotonic() - begin, 2), left=left, kernel=complaints)
+
+
+def waits_in_kernel() -> str:
+    """Where in the kernel each thread stands that no signal wakes: what a test that hangs waits for."""
+    text = ""
+    for thread in pathlib.Path("/proc").glob("[0-9]*/task/[0-9]*"):
+        try:
+            name, _, rest = (thread / "stat").read_text("ascii", "replace").partition("(")[2].rpartition(")")
+            if rest.split()[0] == "D":
+                text += f"{name}[{thread.name}] waits in the kernel:\n{(thread / 'stack').read_text('ascii')}"
+        except OSError:
+            continue  # it ended meanwhile
+    return text
 
 
 def kill_all_others() -> list:
