@@ -5,6 +5,7 @@ import json
 import pathlib
 import shlex
 import shutil
+import signal
 import statistics
 import sys
 import time
@@ -39,6 +40,10 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def apps(arguments: argparse.Namespace) -> None:
+    # Started in the background by a shell, this process ignores SIGINT and hands that on: CPython's own tests
+    # of it would fail, plain and under `terrace run`.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     known = all_apps()
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
