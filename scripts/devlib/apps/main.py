@@ -77,8 +77,8 @@ def apps(arguments: argparse.Namespace) -> None:
 
 
 def _lacks(app) -> str:
-    packages = app.missing()
-    return f"skipped: apt-get install {' '.join(packages)}" if packages else ""
+    missing = app.missing()
+    return f"skipped: {missing}" if missing else ""
 
 
 def _options(app, run_args: str) -> list:
@@ -94,9 +94,9 @@ def _one(app, arguments) -> dict:
     """Runs one app; nothing of it is left but what `--keep` asks for."""
     report = {"name": app.name, "about": app.about, "result": "same", "reason": "", "differences": [],
               "run_options": _options(app, arguments.run_args)}
-    packages = app.missing()
-    if packages:
-        return dict(report, result="skipped", reason=f"apt-get install {' '.join(packages)}")
+    missing = app.missing()
+    if missing:
+        return dict(report, result="skipped", reason=missing)
     build = arguments.build_dir or str(build_dir("release"))
     service = Harness(devices=POOL_DEVICES, name="apps", build_dir=build, mount=can_mount(), keep=arguments.keep,
                       daemon_args=["--allow-unmapped-uids"])

@@ -1,4 +1,4 @@
-"""perl, ruby, php, lua and octave: interpreters whose data is many small objects, and some large strings and matrices."""
+"""perl, ruby, php, lua, octave and R: interpreters with many small objects, and some large strings and matrices."""
 
 from devlib.apps.registry import App
 from devlib.apps.side import Side, digest
@@ -63,6 +63,32 @@ printf('text %d %s\n', numel(s), hash('md5', s));
 c = cell(1, 300); for i = 1:300; c{i} = rand(1, 20000); if i > 100; c{i - 100} = []; end; end
 printf('cells %.8e\n', sum(cellfun(@sum, c)));
 """
+R = r"""
+n <- as.integer(commandArgs(trailingOnly = TRUE)[1])
+set.seed(7, kind = "Mersenne-Twister", normal.kind = "Inversion", sample.kind = "Rejection")
+hashed <- function(x) { writeBin(serialize(x, NULL, ascii = TRUE), "hashed"); unname(tools::md5sum("hashed")) }
+say <- function(name, ...) cat(name, " ", paste(...), "\n", sep = "")
+x <- runif(n * 10)
+say("sorted", hashed(sort(x)), hashed(order(x, decreasing = TRUE)), hashed(rank(round(x, 3), ties.method = "min")))
+m <- matrix(rnorm(n * 5), ncol = 50); g <- crossprod(m)
+say("matrices", hashed(g), hashed(solve(g, colSums(m))), hashed(t(m)[, 1:9]), hashed(round(svd(m)$d, 6)))
+d <- data.frame(key = sample(n %/% 20, n, TRUE), kind = sample(letters, n, TRUE), value = runif(n))
+d$text <- paste("row", seq_len(n))
+say("frames", hashed(aggregate(value ~ kind, d, sum)), hashed(merge(d, d[1:500, ], by = "key")),
+    hashed(table(d$kind, d$key %% 7)), hashed(do.call(rbind, lapply(split(d, d$kind), head, 20))))
+say("model", hashed(round(coef(lm(value ~ kind + key, d)), 8)))
+words <- unlist(strsplit(paste(d$text, collapse = " "), " "))
+say("regex", hashed(gsub("([0-9])([0-9]*)", "\\2<\\1>", words)), sum(grepl("7.*3$", words, perl = TRUE)),
+    hashed(toupper(rev(words))))
+kept <- list()
+for (i in seq_len(300)) {
+  kept[[i]] <- rnorm(sample(n * 2, 1)); if (i > 60) kept[i - 60] <- list(NULL); if (i %% 50 == 0) invisible(gc())
+}
+say("churn", hashed(vapply(kept, function(k) if (is.null(k)) 0 else sum(k), 0)))
+saveRDS(d, "rows.rds"); say("saved", identical(readRDS("rows.rds"), d))
+say("child", system(paste("printf %s", hashed(d), "| tr a-f A-F"), intern = TRUE))
+say("forked", hashed(parallel::mclapply(1:6, function(i) sum(sort(x * i)[seq_len(n)]), mc.cores = 2)))
+"""
 
 
 def _lines(out: bytes) -> dict:
@@ -91,4 +117,6 @@ APPS = [
         programs={"lua5.4": "lua5.4"}, ddr="8M"),
     App("octave", "matrices, cells, strings", _interpreter("octave-cli", "program.m", OCTAVE, 300, 1200, "-qf"),
         programs={"octave-cli": "octave"}),
+    App("R", "sorting, matrices, data frames, regular expressions, forked children", _interpreter("Rscript",
+        "program.R", R, 10_000, 60_000, "--vanilla"), programs={"Rscript": "r-base-core"}),
 ]

@@ -103,6 +103,8 @@ class VerbTest(unittest.TestCase):
         report = main._one(app, self.arguments())
         self.assertEqual((report["result"], report["reason"]),
                          ("skipped", "apt-get install package-a package-b package-c"))
+        report = main._one(App("x", "", None, built={"/nonexistent": "thing"}), self.arguments())
+        self.assertEqual(report["reason"], "no thing: docs/operations/apps.md tells how to build it")
 
     def test_budgets_that_are_given_replace_the_defaults(self):
         app = App("x", "", None, ddr="4M")
