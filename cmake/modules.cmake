@@ -67,5 +67,9 @@ function(terrace_compile_together name batch)
     file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)  # written only where it differs
     list(APPEND together ${file})
   endwhile()
+  # A name of one file that a later one's parameter shadows is no mistake of either; g++ does not look there.
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    set_source_files_properties(${together} PROPERTIES COMPILE_OPTIONS -Wno-shadow)
+  endif()
   set_target_properties(${name} PROPERTIES SOURCES "${arg_APART};${together}")
 endfunction()

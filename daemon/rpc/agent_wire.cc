@@ -6,7 +6,7 @@
 namespace terrace::daemon {
 namespace {
 
-constexpr uint64_t bytes_max = uint64_t{1} << 56;
+constexpr uint64_t object_bytes_max = uint64_t{1} << 56;
 
 Error impossible(const std::string& what) {
   return Error{.code = ErrorCode::invalid_argument, .where = "agent_wire", .detail = "impossible " + what};
@@ -43,12 +43,12 @@ Result<WireObject> read_object(rpc::AgentObject::Reader in) {
   WireObject object{text(in.getName()), in.getBytes(), {}};
   if (!valid_name(object.name) || !object_host(object.name).empty())
     return impossible("name of a memory object");
-  if (object.bytes > bytes_max) return impossible("size of memory object " + object.name);
+  if (object.bytes > object_bytes_max) return impossible("size of memory object " + object.name);
   if (in.getExtents().size() > limits::lease_extents_max)
     return impossible("number of extents of memory object " + object.name);
   for (const rpc::Extent::Reader extent : in.getExtents()) {
     WireExtent read{text(extent.getDevice()), extent.getOffset(), extent.getLength()};
-    if (!valid_name(read.serial) || read.offset > bytes_max || read.length > bytes_max)
+    if (!valid_name(read.serial) || read.offset > object_bytes_max || read.length > object_bytes_max)
       return impossible("extent of memory object " + object.name);
     object.extents.push_back(std::move(read));
   }
@@ -77,7 +77,7 @@ Result<std::vector<SeenDevice>> read_devices(capnp::List<rpc::AgentDevice>::Read
     device.granule_bytes = one.getGranuleBytes();
     const bool granule = device.granule_bytes >= 4096 && device.granule_bytes <= limits::granule_bytes_max &&
                          (device.granule_bytes & (device.granule_bytes - 1)) == 0;
-    if (!valid_name(device.serial) || !valid_name(device.backend) || device.capacity_bytes > bytes_max ||
+    if (!valid_name(device.serial) || !valid_name(device.backend) || device.capacity_bytes > object_bytes_max ||
         !granule)
       return impossible("device");
     devices.push_back(std::move(device));
