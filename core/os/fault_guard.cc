@@ -74,7 +74,10 @@ struct Place {
   struct sigaction before {};
   std::atomic<bool> used_up = false;  // `before` was SA_RESETHAND and has run
 };
-constexpr size_t places_max = 32;  // as many different handlers; the last place is used again
+// As many different handlers. No place is used again: a handler that calls the one before it would come back to
+// itself. Two copies of this library in one process go in front of each other until one has none left, and stays
+// behind the other, which hands on what is not its own.
+constexpr size_t places_max = 32;
 Place places[places_max];
 size_t places_used = 0;  // under the lock
 
@@ -120,12 +123,15 @@ class InstallLock {
   const pid_t self_;
 };
 
+// places_max: none is left.
 size_t place_for(const struct sigaction& before) {
   size_t index = 0;
   while (index < places_used && !same(places[index].before, before)) ++index;
-  if (index == places_max) --index;
-  if (index == places_used) ++places_used;
-  if (!same(places[index].before, before)) places[index].before = before;
+  if (index == places_max) return index;
+  if (index == places_used) {
+    places[index].before = before;
+    ++places_used;
+  }
   places[index].used_up.store(false, std::memory_order_relaxed);
   return index;
 }
@@ -133,8 +139,10 @@ size_t place_for(const struct sigaction& before) {
 void install() {
   const InstallLock lock;
   for (struct sigaction before = handler_now(); !is_ours(before);) {
+    const size_t place = place_for(before);
+    if (place == places_max) return;
     struct sigaction action {};
-    action.sa_sigaction = entries[place_for(before)];
+    action.sa_sigaction = entries[place];
     // The stack is the program's choice where it has a handler; else the one that cannot be too short.
     action.sa_flags = SA_SIGINFO | (is_function(before) ? before.sa_flags & (SA_ONSTACK | SA_RESTART)
                                                         : SA_ONSTACK | SA_RESTART);
@@ -311,6 +319,11 @@ uint64_t load_or_zero(const uint64_t* word) {
 }
 void store_or_drop(uint64_t* word, uint64_t value) {
   lossy(word, [&] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
+}
+void replace_or_drop(uint64_t* word, uint64_t expected, uint64_t value) {
+  lossy(word, [&] {
+    __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  });
 }
 #endif
 #if !defined(TERRACE_LOSSY_PLAIN) || !defined(__x86_64__)

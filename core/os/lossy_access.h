@@ -64,6 +64,13 @@ inline uint64_t load_or_zero(const uint64_t* word) {
 inline void store_or_drop(uint64_t* word, uint64_t value) {
   asm volatile("1: movq %1, %0\n2:\n\t" TERRACE_GO_ON_AT_2 : "=m"(*word) : "r"(value) : "memory");
 }
+// Stores `value` where `expected` is; one indivisible step, and a full barrier.
+inline void replace_or_drop(uint64_t* word, uint64_t expected, uint64_t value) {
+  asm volatile("1: lock cmpxchgq %2, %1\n2:\n\t" TERRACE_GO_ON_AT_2
+               : "+a"(expected), "+m"(*word)
+               : "r"(value)
+               : "memory", "cc");
+}
 inline void copy_or_drop(void* to, const void* from, size_t bytes) {
   asm volatile("1: rep movsb\n2:\n\t" TERRACE_GO_ON_AT_2 : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
@@ -77,6 +84,9 @@ inline uint64_t load_or_zero(const uint64_t* word) {
 inline void store_or_drop(uint64_t* word, uint64_t value) {
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
+inline void replace_or_drop(uint64_t* word, uint64_t expected, uint64_t value) {
+  __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
 #if defined(__x86_64__)
 inline void copy_or_drop(void* to, const void* from, size_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
@@ -89,6 +99,7 @@ void copy_or_drop(void* to, const void* from, size_t bytes);
 
 uint64_t load_or_zero(const uint64_t* word);
 void store_or_drop(uint64_t* word, uint64_t value);
+void replace_or_drop(uint64_t* word, uint64_t expected, uint64_t value);
 void copy_or_drop(void* to, const void* from, size_t bytes);
 
 #endif

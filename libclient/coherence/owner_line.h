@@ -1,6 +1,7 @@
 // What a new owner of a part or a seat does first, and the record of which kind of owners a space has.
 #pragma once
 
+#include "core/os/lossy_access.h"
 #include "libclient/coherence/geometry.h"
 #include "libclient/coherence/memory.h"
 
@@ -49,8 +50,7 @@ template <CoherenceMemory Memory>
 uint64_t settle_kind(Memory memory, const Geometry& geometry, uint64_t kind) {
   if (const uint64_t known = kind_of_owners(memory, geometry); known != 0) return known;
   layout::SpaceOwnership* const line = geometry.ownership();
-  uint64_t unsaid = 0;
-  __atomic_compare_exchange_n(&line->kind, &unsaid, kind, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  os::replace_or_drop(&line->kind, 0, kind);  // memory that is gone says 0 above
   memory.write_back(line, sizeof *line, Step::none);
   memory.full_barrier(Step::none);
   return kind_of_owners(memory, geometry);

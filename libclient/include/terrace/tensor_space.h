@@ -10,7 +10,8 @@
 //   a lease that ends is an error, lease_expired, of every call from then on; all objects can be destroyed
 //
 // What is left to the holder: loads and stores of its own in place, through TensorPin::bytes() and
-// TensorWrite::bytes(), get the SIGBUS when the lease ends. read(), publish() and fill() do not.
+// TensorWrite::bytes(), get the SIGBUS when the lease ends. read(), publish() and fill() do not, unless the thread has
+// begun to block SIGBUS after its first call.
 //
 // Bytes: docs/formats/tensor_space.md. Protocol: docs/design/0015-coherence.md.
 #pragma once

@@ -176,6 +176,49 @@ TEST_CASE("TensorSpace: memory of the caller that goes away during a copy is not
   }
 }
 
+// The manager's answer to a claim can be the last that is heard of a lease.
+TEST_CASE("TensorSpace: a lease that ends while a part or a seat is claimed is lease_expired") {
+  struct Source final : OwnershipSource {
+    Source(const test::EndingLease& of, bool fences) : lease_(of), fences_(fences) {}
+    Result<uint64_t> claim(uint32_t, const std::function<uint64_t()>& last_epoch) override {
+      const uint64_t epoch = last_epoch() + 1;
+      if (fences_) lease_.fence();
+      return epoch;
+    }
+    void release(uint32_t) override {}
+    bool is_dead(uint32_t, uint64_t) override { return false; }
+    const test::EndingLease& lease_;
+    const bool fences_;
+  };
+  const auto attach = [](const test::EndingLease& lease, bool own, bool ends) {
+    AttachOptions options;
+    options.ownership = std::make_shared<Source>(lease, ends);
+    options.own_a_part = own;
+    return TensorSpace::attach(lease.memory, std::move(options));
+  };
+  for (const SpaceCoherence coherence : both) {
+    SpaceOptions options{.parts = 2, .records_per_part = 16, .pins_per_part = 8, .coherence = coherence};
+    for (const auto kind : {std::optional<SpaceOwnership>(), std::optional(SpaceOwnership::program)}) {
+      const test::EndingLease lease;
+      options.ownership = kind;
+      REQUIRE(TensorSpace::format(lease.memory, options).ok());
+      CHECK(is_lost(attach(lease, true, true)));
+    }
+    const test::EndingLease lease;
+    REQUIRE(TensorSpace::format(lease.memory, options).ok());
+    const auto owner = attach(lease, true, false);
+    REQUIRE(owner.ok());
+    const auto made = (*owner)->create(u8_tensor("t", 8192));
+    REQUIRE(made.ok());
+    REQUIRE((*owner)->publish(*made, bytes_of(1, 8192)).ok());
+    const auto reader = attach(lease, false, true);
+    REQUIRE(reader.ok());
+    const auto found = (*reader)->open("t");
+    REQUIRE(found.ok());
+    CHECK(is_lost((*reader)->pin(*found)));
+  }
+}
+
 TEST_CASE(
     "TensorSpace: a handler of the program, installed after the space was attached, does not get the end") {
   Scene scene(SpaceCoherence::coherent);

@@ -22,6 +22,7 @@ namespace terrace::os {
 namespace {
 
 constexpr size_t page = 4096;
+constexpr size_t handlers_max = 60;
 
 // Mapped, and nothing behind it.
 struct Gone {
@@ -256,6 +257,39 @@ TEST_CASE("guarded: handlers that call or put back the one before them end where
   CHECK_MESSAGE(ending.exit_code == 99, "signal ", ending.signal);
 }
 
+// More of them than the library has functions to go in front with: the last ones are behind nobody, and none comes back
+// to itself.
+TEST_CASE("guarded: any number of handlers that call the one before them come to an end") {
+  const Gone memory;
+  static struct sigaction before[handlers_max];
+  static size_t next = 0, calls = 0;
+  for (const size_t handlers : {size_t{31}, size_t{32}, size_t{33}, handlers_max}) {
+    const Ending ending = in_child([&] {
+      plain_default();
+      // As different to the library as different functions are: each has a mask of its own.
+      static const auto chained = [](int signal, siginfo_t* info, void* context) {
+        if (++calls > 1000) ::_exit(30);
+        const struct sigaction& older = before[--next];
+        if ((older.sa_flags & SA_SIGINFO) != 0) return older.sa_sigaction(signal, info, context);
+        ::_exit(older.sa_handler == SIG_DFL ? 20 : 21);
+      };
+      for (; next < handlers; ++next) {
+        (void)guarded([] {});
+        struct sigaction action {};
+        action.sa_sigaction = chained;
+        action.sa_flags = SA_SIGINFO;
+        for (size_t bit = 0; bit < 6; ++bit)
+          if ((next >> bit & 1) != 0) ::sigaddset(&action.sa_mask, SIGRTMIN + static_cast<int>(bit));
+        ::sigaction(SIGBUS, &action, &before[next]);
+      }
+      (void)guarded([] {});
+      own_fault(memory);
+    });
+    CHECK_MESSAGE(ending.signal == SIGBUS, handlers, " handlers: exit ", ending.exit_code, " signal ",
+                  ending.signal);
+  }
+}
+
 TEST_CASE(
     "guarded: in threads that block signals, in handlers, after a fork, on an alternate stack that disarms") {
   const Gone memory;
@@ -338,6 +372,11 @@ TEST_CASE("guarded: in several threads while another one installs handlers") {
 TEST_CASE("lossy accesses: they go on without their memory, say so, and lose nothing else") {
   const Gone gone;
   auto* const word = reinterpret_cast<uint64_t*>(gone.at);
+  uint64_t replaced = 4;
+  replace_or_drop(&replaced, 3, 9);
+  CHECK(replaced == 4);
+  replace_or_drop(&replaced, 4, 9);
+  CHECK(replaced == 9);
   std::vector<std::byte> bytes(page, std::byte{3});
   uint64_t there = 5;
   {
