@@ -1,6 +1,7 @@
 #include "daemon/event_loop/file_users.h"
 
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,16 +17,51 @@
 namespace terrace::daemon {
 namespace {
 
-// "7f12a000-7f12c000 rw-s 00000000 00:2f 1234   /path". By the inode's number alone: some file systems show
-// another device here than stat() does. A number that is by chance another file's only delays what is asked for.
-void add_mapped(std::string_view maps, const std::multimap<ino_t, FileId>& by_inode, std::set<FileId>& used) {
+// The next word of `line`, which is cut off with the blanks after it.
+std::string_view next_word(std::string_view& line) {
+  const std::string_view word = line.substr(0, line.find(' '));
+  line.remove_prefix(std::min(word.size(), line.size()));
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  return word;
+}
+
+// "2f:3" in hexadecimal; 0 where it is something else.
+dev_t device_of(std::string_view text) {
+  unsigned major = 0, minor = 0;
+  const char* const end = text.data() + text.size();
+  const auto [colon, error] = std::from_chars(text.data(), end, major, 16);
+  if (error != std::errc{} || colon == end || *colon != ':') return 0;
+  std::from_chars(colon + 1, end, minor, 16);
+  return makedev(major, minor);
+}
+
+// Whether a mapping whose line shows the file's inode, but another device, is of the file all the same: some file
+// systems show a device of their own there. The kernel tells it to who may follow the link; to others it counts as
+// the file, which only delays what is asked for.
+bool is_the_file(const std::string& process, std::string_view range, const FileId& file) {
+  struct stat status {};
+  const std::string link = process + "/map_files/" + std::string(range);
+  if (::stat(link.c_str(), &status) != 0) return errno != ENOENT;  // gone meanwhile
+  return FileId{status.st_dev, status.st_ino} == file;
+}
+
+// "7f12a000-7f12c000 rw-s 00000000 00:2f 1234   /path". Two emulated pools are two tmpfs whose inodes have the same
+// numbers, so the device decides.
+void add_mapped(const std::string& process, std::string_view maps, const std::multimap<ino_t, FileId>& by_inode,
+                std::set<FileId>& used) {
   for (size_t end; (end = maps.find('\n')) != std::string_view::npos; maps.remove_prefix(end + 1)) {
     std::string_view line = maps.substr(0, end);
-    for (int word = 0; word < 4; ++word) line.remove_prefix(std::min(line.find(' '), line.size() - 1) + 1);
+    const std::string_view range = next_word(line);
+    next_word(line);  // what is allowed
+    next_word(line);  // the offset
+    const dev_t device = device_of(next_word(line));
+    const std::string_view number = next_word(line);
     ino_t inode = 0;
-    std::from_chars(line.data(), line.data() + line.size(), inode);
+    std::from_chars(number.data(), number.data() + number.size(), inode);
+    if (inode == 0) continue;
     const auto [first, last] = by_inode.equal_range(inode);
-    for (auto at = first; inode != 0 && at != last; ++at) used.insert(at->second);
+    for (auto at = first; at != last; ++at)
+      if (at->second.first == device || is_the_file(process, range, at->second)) used.insert(at->second);
   }
 }
 
@@ -57,9 +93,10 @@ Result<std::set<FileId>> files_in_use(const std::set<FileId>& files) {
     pid_t pid = 0;
     const auto [rest, error] = std::from_chars(entry.data(), entry.data() + entry.size(), pid);
     if (error != std::errc{} || rest != entry.data() + entry.size() || pid == ::getpid()) continue;
-    TERRACE_ASSIGN_OR_RETURN(const std::string maps, read_content("/proc/" + entry + "/maps"));
-    add_mapped(maps, by_inode, used);
-    TERRACE_RETURN_IF_ERROR(add_open("/proc/" + entry + "/fd", files, used));
+    const std::string process = "/proc/" + entry;
+    TERRACE_ASSIGN_OR_RETURN(const std::string maps, read_content(process + "/maps"));
+    add_mapped(process, maps, by_inode, used);
+    TERRACE_RETURN_IF_ERROR(add_open(process + "/fd", files, used));
   }
   return used;
 }

@@ -18,8 +18,13 @@ constexpr size_t leases_per_look_max = 256;
 
 }  // namespace
 
-EndedHolders::EndedHolders(Service& service, kj::Timer& timer)
-    : service_(service), timer_(timer), tasks_(*this) {
+EndedHolders::EndedHolders(Service& service, kj::Timer& timer, std::string file)
+    : service_(service), timer_(timer), file_(std::move(file)), tasks_(*this) {
+  watched_ =
+      file_.take_over([this](LeaseId lease) { return service_.engine().state().find_lease(lease) != nullptr; });
+  std::set<LeaseId> before;
+  for (const auto& [lease, holders] : watched_) before.insert(lease);
+  let_go(before);  // who lives connects again, which takes the lease out of these
   tasks_.add(watch());
 }
 
@@ -29,7 +34,7 @@ void EndedHolders::taskFailed(kj::Exception&& exception) {
 
 void EndedHolders::handed_over(LeaseId lease, const ProcessId& process, const std::string& holder,
                                bool ends_with_holders) {
-  Watched& watched = watched_[lease];
+  LeaseHolders& watched = watched_[lease];
   watched.ends |= ends_with_holders;
   watched.unseen |= process.pid == 0;
   watched.holder = holder;
@@ -37,6 +42,7 @@ void EndedHolders::handed_over(LeaseId lease, const ProcessId& process, const st
   if (std::find(processes.begin(), processes.end(), process) != processes.end()) return;
   if (processes.size() % 16 == 15) std::erase_if(processes, process_has_ended);
   processes.push_back(process);
+  file_.handed_over(lease, process, watched, watched_);
 }
 
 void EndedHolders::let_go(const std::set<LeaseId>& leases) {
@@ -49,8 +55,9 @@ void EndedHolders::let_go(const std::set<LeaseId>& leases) {
 }
 
 void EndedHolders::forget(LeaseId lease) {
-  watched_.erase(lease);
+  if (watched_.erase(lease) == 0) return;
   unheld_.erase(lease);
+  file_.forgotten(lease, watched_);
 }
 
 kj::Promise<void> EndedHolders::watch() {
@@ -114,7 +121,7 @@ bool EndedHolders::may_end(LeaseId id) {
   const auto at = watched_.find(id);
   if (lease == nullptr || at == watched_.end()) return false;
   if (lease->phase != LeasePhase::active && lease->phase != LeasePhase::revoking) return false;
-  const Watched& watched = at->second;
+  const LeaseHolders& watched = at->second;
   return watched.ends && !watched.unseen &&
          std::all_of(watched.processes.begin(), watched.processes.end(),
                      [this](const ProcessId& process) { return has_ended(process); });

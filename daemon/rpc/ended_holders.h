@@ -2,8 +2,9 @@
 // asked for that (LeaseRequest::detached says not), and no other process has its memory mapped or open. They go at
 // once instead of when their TTL is over, whether the last process exited or was killed.
 //
-// What it does not see leaves a lease to its TTL: a process of another host or pid namespace, one that ended
-// while no manager ran, a descriptor that is under way in a socket. The look at other processes is a courtesy:
+// A manager that starts goes on with the holders that the one before wrote down (HolderFile): those that have ended
+// meanwhile are seen to have. What it does not see leaves a lease to its TTL: a process of another host or pid
+// namespace, a descriptor that is under way in a socket. The look at other processes is a courtesy:
 // without a holder nobody renews, so what it overlooks would have lost the lease at its expiry.
 //
 // Place     Service owns one.
@@ -13,7 +14,6 @@
 #include <kj/async.h>
 #include <kj/timer.h>
 
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -22,6 +22,7 @@
 
 #include "daemon/event_loop/file_users.h"
 #include "daemon/event_loop/worker.h"
+#include "daemon/rpc/holder_file.h"
 #include "daemon/state/rows.h"
 
 namespace terrace::daemon {
@@ -30,7 +31,8 @@ class Service;
 
 class EndedHolders final : private kj::TaskSet::ErrorHandler {
  public:
-  EndedHolders(Service& service, kj::Timer& timer);
+  // `file`: of HolderFile.
+  EndedHolders(Service& service, kj::Timer& timer, std::string file);
 
   // A session has the lease now. A `process` with pid 0 cannot be seen to end: the lease is left to its TTL.
   void handed_over(LeaseId lease, const ProcessId& process, const std::string& holder, bool ends_with_holders);
@@ -41,12 +43,6 @@ class EndedHolders final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> settle(LeaseId lease, int tries = 50);
 
  private:
-  struct Watched {
-    std::vector<ProcessId> processes;
-    std::string holder;  // the last one, in words
-    bool ends = false;
-    bool unseen = false;
-  };
   struct Ended {
     LeaseId lease;
     LeaseEpoch epoch;
@@ -65,7 +61,8 @@ class EndedHolders final : private kj::TaskSet::ErrorHandler {
 
   Service& service_;
   kj::Timer& timer_;
-  std::map<LeaseId, Watched> watched_;
+  HolderFile file_;
+  HolderFile::All watched_;
   std::set<LeaseId> unheld_;  // those of watched_ that may have no session any more
   LeaseId last_looked_at_{};
   std::vector<std::pair<ProcessId, bool>> known_;  // whether it has ended, in this look

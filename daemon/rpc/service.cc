@@ -16,7 +16,8 @@ Service::Service(Engine& engine, ServiceOptions options)
       started_ns_(engine.now_ns()),
       waiting_grants_(engine),
       litmus_runs_(engine, {options_.host, options_.object_directory}),
-      ended_holders_(kj::heap<EndedHolders>(*this, engine.timer())),
+      ended_holders_(kj::heap<EndedHolders>(
+          *this, engine.timer(), options_.state_file.empty() ? "" : options_.state_file + "-holders")),
       tasks_(*this) {
   engine_.set_notifier(this);
 }

@@ -58,6 +58,20 @@ class EndedHolders(unittest.TestCase):
         self.assertIn("has ended", str(entries))
         self.t.check_invariants()
 
+    # The first lease's file of each manager has the same inode number, each on a file system of its own.
+    def test_a_killed_process_beside_another_manager(self):
+        with Harness(devices={"a": "64M"}, name="ended-other") as other:
+            other.start()
+            other.create_pool("p")
+            theirs = Tenant(other)
+            self.addCleanup(theirs.close)
+            theirs.ask("grant", 2 * MIB, LONG, "one", 0, 0, 0)
+            self.assertEqual(theirs.ask("fill", 7), "ok")
+            ours, _ = self.holder()
+            ours.kill()
+            self.t.wait_free(timeout=20)
+            self.assertEqual([lease["phase"] for lease in other.leases().values()], ["active"])
+
     def test_many_leases_of_a_process(self):
         tenant = self.tenant()
         self.assertEqual(tenant.ask("hold", 16, 2 * MIB, LONG), "16 of 16")
@@ -105,6 +119,40 @@ class EndedHolders(unittest.TestCase):
         self.assertEqual(tenant.ask("check", 7), "same")
         tenant.kill()  # what it had asked for was said again to the new manager
         self.t.wait_free(timeout=20)
+
+    # Nobody watches then; the next manager knows the processes from the one before.
+    def test_holders_that_end_while_no_manager_runs(self):
+        for hard in (True, False):
+            dies, _ = self.holder("dies")
+            lives, lease = self.holder("lives")
+            left, left_lease = self.holder("left", detached=1)
+            self.t.kill() if hard else self.t.stop()
+            dies.kill()
+            left.kill()
+            self.t.start()
+            wait_until(lambda: {row["label"] for row in self.t.leases().values()} == {"lives", "left"},
+                       what="the lease of the process that ended", timeout=20)
+            self.assertEqual(lives.ask("check", 7), "same")
+            self.t.kill()
+            lives.kill()  # it may not have been back yet
+            self.t.start()
+            wait_until(lambda: lease not in self.t.leases(), what="the other one", timeout=20)
+            self.stays(left_lease)
+            self.t.cli("lease", "release", left_lease)
+            self.t.wait_free(timeout=20)
+
+    def test_what_was_written_of_holders_may_be_damaged(self):
+        file = pathlib.Path(f"{self.t.state}-holders")
+        for text in (b"", b"held\nheld 1\nforgotten x\n\xff\x00" + b"held 1 2 3" * 4000, None):
+            tenant, lease = self.holder()
+            self.t.kill()
+            self.assertTrue(file.exists(), list(file.parent.iterdir()))
+            file.unlink() if text is None else file.write_bytes(text)
+            self.t.start()
+            wait_until(lambda: tenant.ask("connected") == "yes", what="the session's return")
+            self.stays(lease)
+            tenant.kill()
+            self.t.wait_free(timeout=20)
 
     def test_one_given_to_another_tenant_stays(self):
         tenant, lease = self.holder()
