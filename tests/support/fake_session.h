@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -129,7 +130,7 @@ class FakeSession final : public Session {
     Status renew(uint64_t) override { return {}; }
     Status release() override {
       std::lock_guard lock(manager_->mutex);
-      if (std::exchange(released_, true)) return {};
+      if (released_.exchange(true)) return {};
       // As a manager does: whoever still maps it gets SIGBUS.
       if (::ftruncate(fd_.get(), 0) != 0) return os_error(errno, "FakeLease::release", "truncate");
       manager_->free_bytes += bytes_;
@@ -156,7 +157,7 @@ class FakeSession final : public Session {
     uint64_t bytes_;
     std::string label_;
     UniqueFd fd_;
-    bool released_ = false;
+    std::atomic<bool> released_{false};
   };
 
   UniqueFd (*make_file_)(uint64_t) = nullptr;

@@ -46,6 +46,7 @@ int Engine::open(const EngineOptions& options) {
   // Before any thread of ours, so that those inherit it.
   if (options.access_events) events_.open();
   userfault_errno_ = mover_.start(options.userfault_device, options.batch_bytes);
+  mover_.set_copy(options.copy);
   if (mover_.started()) mover_.set_copy_threads(options.copy_threads);
   prove_errno_ = options.prove_moves && mover_.started() ? mover_.prove_moves() : 0;
   if (options.publish) open_page();
@@ -114,6 +115,7 @@ int Engine::add_range(TieredMemory* memory, const RangeOptions& options, uint32_
     range.sweep_due_ns = blind ? UINT64_MAX : 0;
     range.plan_due_ns = 0;
     range.ddr_accesses = range.cxl_accesses = 0;
+    range.lost_memory = false;
     range.options.name = "";  // the caller's text
     range.memory = memory;
     if (i >= range_count_) range_count_ = i + 1;
@@ -346,6 +348,7 @@ uint32_t Engine::move_next(Range& range, Batch& batch, Residency to, uint32_t gr
         note_move(range, report, to);
         return report.granules;
       case MoveResult::no_slot: return 0;
+      case MoveResult::lost: give_up_lost(range); return 0;
       case MoveResult::held: ++page.skipped_busy; break;
       case MoveResult::pinned: ++page.skipped_pinned; break;
       case MoveResult::unproven: ++page.skipped_unproven; break;
@@ -433,6 +436,14 @@ bool Engine::may_move(Range& range) {
   return why == nullptr;
 }
 
+// The owner is told of a lease's end some time after that; until then each further copy would fail as well.
+void Engine::give_up_lost(Range& range) {
+  ++range.page.aborted;
+  range.lost_memory = true;
+  give_up(static_cast<uint32_t>(&range - ranges_), layout::TierState::stopped,
+          "memory behind it went away during a copy, as a lease that is fenced does");
+}
+
 MoveResult Engine::move_now(uint32_t index, uint32_t first, uint32_t count, Residency to) {
   Range& range = ranges_[index];
   TieredMemory& memory = *range.memory;
@@ -463,6 +474,7 @@ MoveResult Engine::move_now(uint32_t index, uint32_t first, uint32_t count, Resi
     if (to == Residency::ddr && report.granules < prepared)
       memory.give_prepared_back(granule + report.granules, prepared - report.granules);
     if (report.result == MoveResult::done) note_move(range, report, to);
+    if (report.result == MoveResult::lost) give_up_lost(range);
     if (report.result != MoveResult::done && report.result != MoveResult::nothing) worst = report.result;
     if (to == Residency::cxl && hooks.give_ddr != nullptr && report.granules > 0)
       hooks.give_ddr(hooks.owner, report.granules);

@@ -36,7 +36,8 @@ struct RangeHooks {
   void (*give_ddr)(void* owner, uint32_t granules) = nullptr;
   void (*after_round)(void* owner) = nullptr;
   // Before each round, with the lock: nullptr, or why the range must not be moved (or looked at) ever again, as
-  // when its lease is being taken back: a copy from memory that is fenced would end the process.
+  // when its lease is being taken back: where copies are not guarded (EngineOptions::copy), one from memory that
+  // is fenced ends the process.
   const char* (*why_stop)(void* owner) = nullptr;
 };
 
@@ -55,6 +56,7 @@ struct EngineOptions {
   uint64_t round_ns = 250'000'000;
   uint64_t sweep_gap_ns_min = 0;  // between two looks of the sampler; 0: its own
   uint32_t copy_threads = 1;
+  CopyBlock copy = nullptr;  // as Mover::set_copy(); a range whose memory went away during a copy is given up
   bool prove_moves = false;  // nothing moves whose pages may be pinned: Mover::prove_moves()
   TierCosts costs;
   PolicyOptions policy;
@@ -119,6 +121,8 @@ class Engine {
   MoveResult move_now(uint32_t range, uint32_t first, uint32_t count, Residency to);
   // The range is of no use to the engine any more (a fork made it private, its lease is lost).
   void give_up(uint32_t range, layout::TierState state, const char* reason);
+  // Given up because memory behind it went away during a copy. Range's or engine's lock held.
+  bool has_lost_memory(uint32_t range) const { return ranges_[range].lost_memory; }
   // What was given up for a fork is as it was before. Range's lock held.
   void suspend(uint32_t range, const char* reason);
   void resume(uint32_t range);
@@ -147,6 +151,7 @@ class Engine {
     uint64_t sweep_due_ns = 0, plan_due_ns = 0;
     double ddr_accesses = 0, cxl_accesses = 0;  // decayed, as the sampler sees them
     uint64_t copied_bytes = 0, copied_shown_bytes = 0, shown_ns = 0;
+    bool lost_memory = false;
     bool paused_meanwhile = false;  // forked: what it was, or was asked to be since
   };
   struct Batch;
@@ -156,6 +161,7 @@ class Engine {
   void put_note(uint32_t range, uint32_t first, uint32_t count, uint32_t accesses, uint64_t when_ns);
   void take_note(const Note& note);
   bool may_move(Range& range);
+  void give_up_lost(Range& range);
   void take_notes();
   void take_events();
   void tell_refused(layout::TierRange& page);

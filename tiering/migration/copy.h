@@ -25,6 +25,16 @@ const char* copy_kind_name(CopyKind kind);  // "memcpy", "nt-avx2", "nt-avx512"
 // (sfence).
 void copy_streamed(void* to, const void* from, size_t bytes, CopyKind kind = best_copy_kind());
 
+// How a mover copies where memory may go away in the middle of it, as a lease that is fenced: false then, with
+// anything in the target. The owner of the process says so, since an answer in place of a SIGBUS needs a signal
+// handler; nullptr stands for copy_streamed.
+using CopyBlock = bool (*)(char* to, const char* from, size_t bytes);
+inline bool copy_block(CopyBlock copy, char* to, const char* from, size_t bytes) {
+  if (copy != nullptr) return copy(to, from, bytes);
+  copy_streamed(to, from, bytes);
+  return true;
+}
+
 // Writes the lines of freshly zeroed memory back and drops them from the caches, where the processor can:
 // streaming into memory that is still in the caches is twice as slow. Outside any stall.
 void drop_from_caches(void* at, size_t bytes);

@@ -6,8 +6,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "tiering/migration/copy.h"
-
 namespace terrace::tiering {
 namespace {
 
@@ -70,13 +68,15 @@ void* CopyTeam::run(void* argument) {
 void CopyTeam::copy_part(uint32_t index) {
   const size_t each = bytes_ / (helpers_ + 1) & ~(part_alignment - 1);
   const size_t begin = index * each;
-  copy_streamed(to_ + begin, from_ + begin, index == helpers_ ? bytes_ - begin : each);
+  if (!copy_block(copy_, to_ + begin, from_ + begin, index == helpers_ ? bytes_ - begin : each))
+    lost_.store(true, std::memory_order_relaxed);
 }
 
-void CopyTeam::copy(char* to, const char* from, size_t bytes) {
+bool CopyTeam::copy(char* to, const char* from, size_t bytes) {
   to_ = to;
   from_ = from;
   bytes_ = bytes;
+  lost_.store(false, std::memory_order_relaxed);
   if (helpers_ > 0) {
     working_.store(helpers_, std::memory_order_relaxed);
     block_.fetch_add(1, std::memory_order_release);
@@ -86,6 +86,7 @@ void CopyTeam::copy(char* to, const char* from, size_t bytes) {
   for (uint32_t left = working_.load(std::memory_order_acquire); left != 0;
        left = working_.load(std::memory_order_acquire))
     futex(&working_, FUTEX_WAIT_PRIVATE, left);
+  return !lost_.load(std::memory_order_relaxed);
 }
 
 }  // namespace terrace::tiering

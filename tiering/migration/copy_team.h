@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tiering/migration/copy.h"
+
 namespace terrace::tiering {
 
 class CopyTeam {
@@ -28,8 +30,10 @@ class CopyTeam {
   void stop();
   void abandon() { helpers_ = 0; }  // in a child of fork
   uint32_t threads() const { return helpers_ + 1; }
-  // As copy_streamed.
-  void copy(char* to, const char* from, size_t bytes);
+  // From now on each thread copies its part so.
+  void set_copy(CopyBlock by) { copy_ = by; }
+  // False: memory of some part went away meanwhile.
+  bool copy(char* to, const char* from, size_t bytes);
 
  private:
   struct Helper {
@@ -42,12 +46,14 @@ class CopyTeam {
 
   Helper made_[threads_max - 1];
   uint32_t helpers_ = 0;
+  CopyBlock copy_ = nullptr;
   char* to_ = nullptr;
   const char* from_ = nullptr;
   size_t bytes_ = 0;
   // Raised for each block (release: its place is written), waited for by the helpers (acquire).
   std::atomic<uint32_t> block_{0};
   std::atomic<uint32_t> working_{0};
+  std::atomic<bool> lost_{false};  // of this block; ordered by working_
   std::atomic<bool> stopping_{false};
 };
 

@@ -24,6 +24,14 @@ bool set_attributes(char* at, size_t bytes, bool huge) {
   return ::madvise(at, bytes, MADV_DONTFORK) == 0;
 }
 
+// Of a move that is undone. A device that was fenced meanwhile maps nothing any more, but what is mapped of it
+// already stays, and can be mapped a second time: an access is a signal there, as before the move.
+bool map_source_again(char* at, size_t bytes, const Backing& from) {
+  if (map_backing(at, bytes, from)) return true;
+  if (::mremap(from.alias, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != at) return false;
+  return set_attributes(at, bytes, from.huge);
+}
+
 bool is_mapped(char* at, size_t bytes) {
   return ::msync(at, bytes, MS_ASYNC) == 0;
 }
@@ -80,11 +88,17 @@ int Mover::set_copy_threads(uint32_t threads) {
   return team_.start(threads);
 }
 
-void Mover::copy(char* to, const char* from, size_t bytes) {
-  if (bytes < parallel_from_bytes)
-    copy_streamed(to, from, bytes);
-  else
-    team_.copy(to, from, bytes);
+void Mover::set_copy(CopyBlock by) {
+  copy_ = by;
+  team_.set_copy(by);
+}
+
+bool Mover::copy(char* to, const char* from, size_t bytes, MoveTimes* times) {
+  const uint64_t begin_ns = monotonic_ns();
+  times->lost =
+      !(bytes < parallel_from_bytes ? copy_block(copy_, to, from, bytes) : team_.copy(to, from, bytes));
+  if (!times->lost) times->copy_ns = monotonic_ns() - begin_ns;
+  return !times->lost;
 }
 
 bool Mover::map_aside(size_t bytes, const Backing& backing) {
@@ -116,10 +130,10 @@ int Mover::demote(char* at, size_t bytes, const Backing& from, const Backing& to
   const uint64_t begin_ns = monotonic_ns();
   failed = userfault_.write_protect(at, bytes, true);
   if (failed == 0) {
-    const uint64_t copy_begin_ns = monotonic_ns();
-    copy(to.alias, from.alias, bytes);
-    times->copy_ns = monotonic_ns() - copy_begin_ns;
-    if (!put_in_place(at, bytes, to)) failed = errno;
+    if (!copy(to.alias, from.alias, bytes, times))
+      failed = EFAULT;
+    else if (!put_in_place(at, bytes, to))
+      failed = errno;
   }
   if (failed == 0) {
     // The new mapping is not registered; those who slept on the old one look again.
@@ -130,8 +144,8 @@ int Mover::demote(char* at, size_t bytes, const Backing& from, const Backing& to
     return 0;
   }
   // A failed mmap leaves what was there, or nothing.
-  if (!is_mapped(at, bytes) && !map_backing(at, bytes, from))
-    check_failed("map_backing", __FILE__, __LINE__,
+  if (!is_mapped(at, bytes) && !map_source_again(at, bytes, from))
+    check_failed("map_source_again", __FILE__, __LINE__,
                  "the kernel took a granule's mapping away and does not give it back");
   userfault_.write_protect(at, bytes, false);
   userfault_.unregister(at, bytes);
@@ -196,8 +210,8 @@ int Mover::fold(char* at, size_t bytes, const Backing& file, MoveTimes* times) {
 // Nobody got past the registered target, so the source is as the program left it.
 int Mover::put_back(char* at, size_t bytes, const Backing& from) {
   if (!map_aside(bytes, from) || !put_in_place(at, bytes, from)) {
-    if (!map_backing(at, bytes, from))
-      check_failed("map_backing", __FILE__, __LINE__,
+    if (!map_source_again(at, bytes, from))
+      check_failed("map_source_again", __FILE__, __LINE__,
                    "the kernel does not give back the mapping of a granule whose move is undone");
   }
   const int failed = userfault_.wake(at, bytes);
@@ -224,22 +238,19 @@ int Mover::promote(char* at, size_t bytes, const Backing& from, const Backing& t
   if (::mremap(scratch_, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, at) != at) {
     failed = errno;
     // The kernel may have taken the old mapping away before it failed.
-    if (!map_backing(at, bytes, from))
-      check_failed("map_at", __FILE__, __LINE__,
+    if (!map_source_again(at, bytes, from))
+      check_failed("map_source_again", __FILE__, __LINE__,
                    "the kernel took a granule's mapping away and does not give it back");
     userfault_.unregister(scratch_, bytes);
     return failed;
   }
   if (proves()) times->pins = pins_.ask(from.alias, bytes);
-  if (times->pins != Pins::none) {
+  if (times->pins != Pins::none || !copy(to.alias, from.alias, bytes, times)) {
     failed = put_back(at, bytes, from);
     times->stall_ns = monotonic_ns() - begin_ns;
     TERRACE_CHECK(failed == 0, "sleepers of a move that was undone cannot be woken");
-    return EBUSY;
+    return times->lost ? EFAULT : EBUSY;
   }
-  const uint64_t copy_begin_ns = monotonic_ns();
-  copy(to.alias, from.alias, bytes);
-  times->copy_ns = monotonic_ns() - copy_begin_ns;
   failed = userfault_.unregister(at, bytes);
   times->stall_ns = monotonic_ns() - begin_ns;
   // The scratch place is no mapping of the file any more, and not registered: whoever looks there must not

@@ -17,7 +17,8 @@
 // Invariants
 //   M1  At every moment a byte is reached at its address in exactly one backing, and every store that was done
 //       before a copy began is in that copy; stores during the copy wait until the switch.
-//   M2  A move that fails leaves the run mapped to its source, with nobody asleep.
+//   M2  A move that fails leaves the run mapped to its source, with nobody asleep; also where the source is gone
+//       by then: who sleeps gets the signal that any access to it is.
 //   M3  While moves are proved, no page is left that anybody had pinned when its copy began.
 #pragma once
 
@@ -42,6 +43,7 @@ struct Backing {
 struct MoveTimes {
   uint64_t stall_ns = 0;  // from the first access that could wait to the wake-up
   uint64_t copy_ns = 0;
+  bool lost = false;       // memory of either side went away during the copy: undone with EFAULT
   Pins pins = Pins::none;  // other than none: why a proved move was undone
 };
 
@@ -64,7 +66,7 @@ class Mover {
   PinQuestion& pins() { return pins_; }
 
   // 0, or the errno that undid it: EBUSY (the source is pinned, or cannot be asked: MoveTimes::pins), ENOMEM
-  // (mappings or memory), others as the kernel says. `bytes` is a multiple of the page, at most
+  // (mappings or memory), EFAULT (MoveTimes::lost), others as the kernel says. `bytes` is a multiple of the page, at most
   // run_bytes_max(). The target's pages should exist already: filling holes takes far longer than copying.
   int demote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
   int promote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
@@ -77,13 +79,15 @@ class Mover {
   // Copies with this many threads, at most 8, from 4 MiB on (1: the calling one only). They are made now:
   // nothing is allocated or started while accesses wait. 0 or an errno; fewer threads then.
   int set_copy_threads(uint32_t threads);
+  // How demote and promote copy. Without it memory that goes away during a copy is SIGBUS in the copying thread.
+  void set_copy(CopyBlock by);
   // In a child of fork, which has neither the threads nor the mappings: forgets them, touching nothing of the
   // parent's.
   void abandon();
 
  private:
   int put_back(char* at, size_t bytes, const Backing& from);
-  void copy(char* to, const char* from, size_t bytes);
+  bool copy(char* to, const char* from, size_t bytes, MoveTimes* times);
   // A mapping of `backing` at the scratch place, with its attributes: a child that a raw system call makes
   // never inherits a granule that is shared. False with errno.
   bool map_aside(size_t bytes, const Backing& backing);
@@ -95,6 +99,7 @@ class Mover {
   Userfault userfault_;
   char* scratch_ = nullptr;
   size_t scratch_bytes_ = 0;
+  CopyBlock copy_ = nullptr;
   CopyTeam team_;
   PinQuestion pins_;
 };

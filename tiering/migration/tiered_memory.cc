@@ -577,7 +577,9 @@ MoveReport TieredMemory::move_run(Mover& mover, uint32_t first, uint32_t count, 
   }
   if (failed != 0) {
     report.os_errno = failed;
-    report.result = failed == ENOMEM || failed == ENOSPC ? MoveResult::no_memory : MoveResult::refused;
+    report.result = report.times.lost                      ? MoveResult::lost
+                    : failed == ENOMEM || failed == ENOSPC ? MoveResult::no_memory
+                                                           : MoveResult::refused;
     return report;
   }
   const uint32_t source_slot = slots_[first];

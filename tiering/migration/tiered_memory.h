@@ -54,6 +54,7 @@ enum class MoveResult : uint8_t {
   no_mappings,  // it would need more kernel mappings than the bound
   no_slot,      // no free CXL slot
   no_memory,    // no DDR page, or the kernel had no memory; nothing changed
+  lost,         // memory of either side went away during the copy, as a lease that is fenced
   refused,      // the kernel said something else: see MoveReport::os_errno
   nothing,      // is there already, or has no bytes
 };

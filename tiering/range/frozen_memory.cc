@@ -6,19 +6,13 @@
 #include <algorithm>
 
 #include "core/base/units.h"
-#include "core/os/fault_guard.h"
-#include "tiering/migration/copy.h"
+#include "tiering/range/lossy_copy.h"
 
 namespace terrace {
 namespace {
 
 std::string kernel_says(const char* what, int os_errno) {
   return os_error(os_errno, "TieredRange::freeze", what).to_string();
-}
-
-// False: a lease behind one of them was fenced.
-bool copied(char* to, const char* from, size_t bytes) {
-  return os::guarded([&] { tiering::copy_streamed(to, from, bytes); });
 }
 
 }  // namespace
@@ -179,7 +173,7 @@ Status FrozenMemory::copy_now(Granule& granule) {
   free_slots_.pop_back();
   granule.claimed = true;
   lock.unlock();
-  const bool there = copied(slot, granule.live, granule_bytes_);
+  const bool there = copy_unless_lost(slot, granule.live, granule_bytes_);
   lock.lock();
   granule.claimed = false;
   unclaimed_.notify_all();
@@ -244,7 +238,7 @@ void FrozenMemory::resolve(uint64_t address) {
 // whole runs, and again where a store had come to a granule of the run meanwhile.
 void FrozenMemory::save(Granule& granule, char* slot) {
   if (slot != nullptr) {
-    const bool there = copied(slot, granule.live, granule_bytes_);
+    const bool there = copy_unless_lost(slot, granule.live, granule_bytes_);
     const std::lock_guard lock(mutex_);
     granule.copy = slot;
     granule.state = there ? State::aside : State::lost;

@@ -313,6 +313,19 @@ void EngineRange::set_ddr_bytes_max(uint64_t bytes) {
   engine.wake();
 }
 
+// What the session knows of the leases says more than the engine, which is told nothing else than to stop; and
+// the engine may have met a fence that the session has not heard of yet.
+Error EngineRange::no_migration() const {
+  constexpr const char* here = "TieredRange::move_to";
+  for (const Segment& segment : segments_)
+    if (Status status = check_lease(*segment.lease, here); !status.ok()) return status.error();
+  tiering::Engine& engine = tiering_.engine();
+  engine.lock().enter();
+  const bool lost = engine.has_lost_memory(index_);
+  engine.lock().leave();
+  return {lost ? ErrorCode::lease_expired : ErrorCode::unsupported, 0, here, status().reason};
+}
+
 Result<uint64_t> EngineRange::move_to(std::span<const std::byte> bytes, Tier tier) {
   constexpr const char* here = "TieredRange::move_to";
   const Part part = part_of(bytes);
@@ -320,8 +333,10 @@ Result<uint64_t> EngineRange::move_to(std::span<const std::byte> bytes, Tier tie
   if (tier == Tier::hbm)
     return Error{ErrorCode::invalid_argument, 0, here, "a range lies in ddr and cxl, not in hbm"};
   tiering::Engine& engine = tiering_.engine();
-  if (!engine.can_move(memory_) || status().state == TieringState::no_migration)
-    return Error{ErrorCode::unsupported, 0, here, status().reason};
+  const auto stopped = [&] {
+    return !engine.can_move(memory_) || status().state == TieringState::no_migration;
+  };
+  if (stopped()) return no_migration();
   const Residency to = tier == Tier::ddr ? Residency::ddr : Residency::cxl;
   auto result = tiering::MoveResult::done;
   uint64_t there = 0;
@@ -336,6 +351,7 @@ Result<uint64_t> EngineRange::move_to(std::span<const std::byte> bytes, Tier tie
     engine.lock().leave();
     if (one != tiering::MoveResult::done) result = one;
   }
+  if (result != tiering::MoveResult::done && stopped()) return no_migration();
   if (result == tiering::MoveResult::no_slot || result == tiering::MoveResult::no_memory)
     return Error{ErrorCode::capacity_exhausted, 0, here,
                  format_size(part.count * memory_.granule_bytes() - there) + " of the part found no room in " +

@@ -12,6 +12,7 @@
 
 #include "core/base/limits.h"
 #include "core/base/units.h"
+#include "tiering/range/lossy_copy.h"
 
 namespace terrace {
 namespace {
@@ -84,6 +85,7 @@ Status EngineTiering::begin(const TieringOptions& options) {
   chosen.copy_bytes_per_s_max = options.copy_bytes_per_s_max;
   chosen.round_ns = options.round_ns;
   chosen.copy_threads = options.copy_threads;
+  chosen.copy = copy_unless_lost;
   chosen.ddr_granules_shared = options.ddr_bytes_shared / limits::granule_bytes;
   shares_ddr_ = chosen.ddr_granules_shared != 0;
   chosen.access_events = options.access_events;

@@ -88,6 +88,7 @@ class EngineRange final : public TieredRange {
     uint64_t device = 0, inode = 0;
   };
   static const char* why_stop(void* segments);
+  Error no_migration() const;
   Status add_leases(std::vector<std::shared_ptr<Lease>> leases);
 
   std::vector<Segment> segments_;

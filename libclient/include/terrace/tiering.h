@@ -13,8 +13,10 @@
 //           changed by the other; its copies of these objects say no_migration. vfork and posix_spawn are as
 //           ever.
 // Leases    A range whose lease is being taken back, is lost, was moved or resized is not migrated any more. A
-//           lease that is fenced without notice while a granule of it is being copied ends the process with
-//           SIGBUS, as the program's own next access to it would.
+//           lease that is fenced without notice while a granule of it is being copied stops the range as well:
+//           that move is undone, and only the program's own accesses to what was in the lease are SIGBUS. For
+//           that these copies are guarded, as those of tensor spaces: a handler of SIGBUS that the program has
+//           gets every other SIGBUS.
 // Not allowed on the range: mmap, munmap, mremap, mprotect and madvise by the caller; futexes shared between
 //           processes (PTHREAD_PROCESS_SHARED: a sleeper would not be found after a move); memory that a device
 //           or the kernel writes to later (O_DIRECT, io_uring, vmsplice, RDMA) without a Hold.
@@ -168,6 +170,7 @@ class TieredRange {
   // Moves what it can of the part now, whatever the policy thinks, and says how many bytes of it are in `tier`
   // afterwards. The policy may move it back later.
   // Errors    unsupported  no migration here, or no more (status().reason)
+  //           lease_expired, lease_revoked  no more, since a lease behind the range is gone or about to go
   //           capacity_exhausted  DDR up to its bound, or no lease has room; what moved, moved
   virtual Result<uint64_t> move_to(std::span<const std::byte> part, Tier tier) = 0;
 

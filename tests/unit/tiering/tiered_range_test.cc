@@ -207,6 +207,43 @@ TEST_CASE("TieredRange: a lost lease stops the range; nobody else is disturbed")
 }
 
 TEST_CASE(
+    "TieredRange: a lease that is fenced in the middle of a copy stops the range, by one thread or more") {
+  for (uint32_t round = 0; round < 12; ++round) {
+    Ranges ranges({.copy_bytes_per_s_max = 0, .batch_bytes_max = 16 * mib, .copy_threads = 1 + round % 2 * 3});
+    if (!ranges.tiering->can_migrate()) {
+      MESSAGE("skipped: " << ranges.tiering->why_not());
+      return;
+    }
+    auto lease = ranges.lease(32 * mib);
+    auto range = take(ranges.tiering->make_range(
+        {.bytes = 48 * mib, .ddr_bytes_max = 32 * mib, .name = "fenced", .policy = "static"}, {lease}));
+    fill(range->bytes());
+    std::thread fence([&] {
+      ::usleep(5'000 + round * 2'300);
+      CHECK(::ftruncate(lease->fd(), 0) == 0);
+      ::usleep(1'000);
+      CHECK(lease->release().ok());
+    });
+    const std::span<std::byte> part = range->bytes().first(16 * mib);
+    Result<uint64_t> moved = uint64_t{0};
+    for (uint64_t turn = 0; moved.ok(); ++turn)
+      moved = range->move_to(part, turn % 2 == 0 ? Tier::cxl : Tier::ddr);
+    fence.join();
+    CHECK(range->move_to(part, Tier::cxl).error().code == ErrorCode::lease_expired);
+    CHECK(range->status().state == TieringState::no_migration);
+    // What lies in DDR is whole.
+    const auto* words = reinterpret_cast<const uint64_t*>(range->bytes().data());
+    for (uint64_t i = 0; i < range->bytes().size() / 8; ++i) {
+      if (i % (2 * mib / 8) == 0 && range->tier_of(words + i) != Tier::ddr) {
+        i += 2 * mib / 8 - 1;
+        continue;
+      }
+      if (words[i] != i * 0x9e3779b97f4a7c15u) FAIL("word " << i << " of DDR is another");
+    }
+  }
+}
+
+TEST_CASE(
     "TieredRange: a fork while granules move: the parent's bytes stay, the child gets a signal where it "
     "touches them") {
   Ranges ranges({.session = nullptr, .copy_bytes_per_s_max = 0, .round_ns = 1'000'000});
