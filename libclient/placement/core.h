@@ -187,6 +187,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Result<std::shared_ptr<MoveHandle>> to_hbm(Storage& storage, bool pin);
 
   // requests.cc: pins and moves
+  Error stays(const Storage& storage, Tier tier) const;
   Status room_for_pin(const Storage& storage, Run run, Tier tier) const;
   void count_pins(Run run, Tier tier, int by);
   void cancel_requests(const Storage* storage, const char* why);
@@ -212,7 +213,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void undo_pin(Storage& storage);
   void carry_out(std::unique_lock<std::mutex>& lock, const Batch& batch);
   uint32_t move_runs(const std::vector<uint32_t>& granules, Tier tier, size_t at_most,
-                     std::vector<uint32_t>* refused, std::string* stopped);
+                     std::vector<uint32_t>* refused, Status* stopped);
   double copy_rate() const;
 
   std::unique_ptr<Tiering> own_tiering_;
@@ -243,7 +244,8 @@ class Core : public std::enable_shared_from_this<Core> {
   OrderLearner learner_;
   Schedule schedule_;
   bool following_ = false, order_changed_ = false, policy_paused_ = false;
-  std::string stopped_;  // why nothing moves any more
+  std::string stopped_;  // why nothing moves any more, and what is answered to who asks for it
+  ErrorCode stopped_code_ = ErrorCode::unsupported;
   uint64_t step_number_ = 1;
   uint64_t rate_ = 0;  // bytes a second; 0: no bound
   SteadyTime next_copy_{};

@@ -26,6 +26,10 @@ Error error(ErrorCode code, std::string detail) {
   return {code, 0, "TensorPool", std::move(detail)};
 }
 
+bool is_for_good(ErrorCode code) {
+  return code == ErrorCode::unsupported || code == ErrorCode::lease_expired || code == ErrorCode::lease_revoked;
+}
+
 }  // namespace
 
 void Core::note_work() {
@@ -115,7 +119,7 @@ std::vector<float> Core::values() const {
 
 Core::Batch Core::next_batch() {
   if (!stopped_.empty()) {
-    while (!requests_.empty()) finish_request(error(ErrorCode::unsupported, "nothing moves: " + stopped_));
+    while (!requests_.empty()) finish_request(error(stopped_code_, "nothing moves: " + stopped_));
     return {};
   }
   if (!requests_.empty() && (waiters_.empty() || !following_)) {
@@ -313,7 +317,10 @@ Core::Batch Core::sink_batch(const Request& request, const std::vector<uint8_t>&
   return batch;
 }
 
+// What a lease that ends does to a move looks like many things, from no room to granules that would not go.
 void Core::finish_request(Status result) {
+  if (!result.ok())
+    if (Status lost = check_leases(); !lost.ok()) result = std::move(lost);
   Request request = std::move(requests_.front());
   requests_.pop_front();
   if (request.pin && !result.ok()) undo_pin(*request.storage);
@@ -321,15 +328,15 @@ void Core::finish_request(Status result) {
 }
 
 uint32_t Core::move_runs(const std::vector<uint32_t>& granules, Tier tier, size_t at_most,
-                         std::vector<uint32_t>* refused, std::string* stopped) {
+                         std::vector<uint32_t>* refused, Status* stopped) {
   uint32_t moved = 0;
   for (size_t i = 0; i < granules.size() && moved < at_most;) {
     size_t end = i + 1;
     while (end < granules.size() && granules[end] == granules[end - 1] + 1 && end - i < at_most - moved) ++end;
     const uint64_t bytes = (end - i) * granule_bytes_;
     auto there = range_->move_to({base_ + uint64_t{granules[i]} * granule_bytes_, bytes}, tier);
-    if (!there.ok() && there.error().code == ErrorCode::unsupported) {
-      *stopped = there.error().detail.empty() ? "the range does not move any more" : there.error().detail;
+    if (!there.ok() && is_for_good(there.error().code)) {
+      *stopped = there.error();
       return moved;
     }
     for (; i < end; ++i) {
@@ -349,11 +356,11 @@ void Core::carry_out(std::unique_lock<std::mutex>& lock, const Batch& batch) {
   if (!whole) std::sort(in.begin(), in.end());
   lock.unlock();
   const SteadyTime begin = now();
-  std::string stopped;
+  Status stopped;
   const uint32_t sank = move_runs(out, Tier::cxl, out.size(), &refused, &stopped);
   // For each that did not go out one must stay away.
   const size_t may_rise = in.size() - std::min<size_t>(in.size(), out.size() - sank);
-  const uint32_t rose = stopped.empty() ? move_runs(in, Tier::ddr, may_rise, &refused, &stopped) : 0;
+  const uint32_t rose = stopped.ok() ? move_runs(in, Tier::ddr, may_rise, &refused, &stopped) : 0;
   const SteadyTime end = now();
   lock.lock();
   counts_.copied_to_cxl_bytes += sank * granule_bytes_;
@@ -366,8 +373,9 @@ void Core::carry_out(std::unique_lock<std::mutex>& lock, const Batch& batch) {
     next_copy_ = std::max(next_copy_, begin - saves_up) + Nanoseconds(static_cast<int64_t>(seconds * 1e9));
   }
   costs_.copy_bytes_per_s = copy_rate();
-  if (!stopped.empty()) {
-    stopped_ = stopped;
+  if (!stopped.ok()) {
+    stopped_ = stopped.error().detail.empty() ? "the range does not move any more" : stopped.error().detail;
+    stopped_code_ = stopped.error().code;
     following_ = false;
   }
   guards_wake_.notify_all();

@@ -87,7 +87,13 @@ void Core::undo_pin(Storage& storage) {
   count_pins(run_of({base_ + storage.place.offset, storage.bytes}), storage.pin_tier, -1);
 }
 
+Error Core::stays(const Storage& storage, Tier tier) const {
+  return error(stopped_code_, in_words(storage) + " is not in " + std::string(tier_name(tier)) +
+                                  ", and nothing moves: " + why_no_moves());
+}
+
 Result<std::shared_ptr<MoveHandle>> Core::pin(Storage& storage, Tier tier) {
+  TERRACE_RETURN_IF_ERROR(check_leases());  // also of what is there already: its bytes may be gone
   const std::lock_guard lock(mutex_);
   if (tier == Tier::hbm) return to_hbm(storage, true);
   if (storage.replica != nullptr && device_->pins(*storage.replica) > 0)
@@ -103,9 +109,7 @@ Result<std::shared_ptr<MoveHandle>> Core::pin(Storage& storage, Tier tier) {
   const std::span<std::byte> bytes{base_ + storage.place.offset, storage.bytes};
   const Run run = run_of(bytes);
   const uint32_t away = tier == Tier::ddr ? missing(run) : run.count - missing(run);
-  if (const std::string why = why_no_moves(); !why.empty() && away > 0)
-    return error(ErrorCode::unsupported, in_words(storage) + " is not in " + std::string(tier_name(tier)) +
-                                             ", and nothing moves: " + why);
+  if (away > 0 && !why_no_moves().empty()) return stays(storage, tier);
   TERRACE_RETURN_IF_ERROR(room_for_pin(storage, run, tier));
   storage.pins = 1;
   storage.pin_tier = tier;
@@ -140,6 +144,7 @@ Status Core::unpin(Storage& storage) {
 }
 
 Result<std::shared_ptr<MoveHandle>> Core::move(Storage& storage, std::span<std::byte> bytes, Tier tier) {
+  TERRACE_RETURN_IF_ERROR(check_leases());
   const std::lock_guard lock(mutex_);
   if (tier == Tier::hbm) return to_hbm(storage, false);
   auto state = std::make_shared<MoveState>();
@@ -153,9 +158,7 @@ Result<std::shared_ptr<MoveHandle>> Core::move(Storage& storage, std::span<std::
   if (storage.pins > 0 && storage.pin_tier != tier)
     return error(ErrorCode::busy,
                  in_words(storage) + " is pinned in " + std::string(tier_name(storage.pin_tier)));
-  if (const std::string why = why_no_moves(); !why.empty())
-    return error(ErrorCode::unsupported, in_words(storage) + " is not in " + std::string(tier_name(tier)) +
-                                             ", and nothing moves: " + why);
+  if (!why_no_moves().empty()) return stays(storage, tier);
   requests_.push_back({.state = state, .storage = &storage, .bytes = bytes, .run = run, .tier = tier});
   note_work();
   return std::shared_ptr<MoveHandle>(std::move(state));

@@ -212,6 +212,7 @@ class Tensor {
   // Errors    capacity_exhausted  with what is pinned already more than the tier has: says how many bytes
   //           busy                pinned in the other tier, or sharing a granule with one that is
   //           unsupported         nothing moves here, and it is not there already; hbm without a device
+  //           lease_expired, lease_revoked  as read(); also the handle's
   //
   // In hbm: the replica keeps its address, and is copied again whenever a host write guard was closed.
   virtual Result<std::shared_ptr<MoveHandle>> pin(Tier tier) = 0;
@@ -219,11 +220,12 @@ class Tensor {
   virtual Status unpin() = 0;
   // To DDR, this view's part only; others make room, the least used ones first. To hbm: a replica of all of
   // it, as device_read() makes it; the handle fails as that does.
+  // Errors    as move_to()
   virtual Result<std::shared_ptr<MoveHandle>> prefetch(Tier tier = Tier::ddr) = 0;
   // As prefetch(), to any tier. What is used may be moved again later; what is pinned elsewhere stays. To ddr
   // and cxl it also gives up the replica in HBM, once that is written back and no guard is open.
   // Errors    busy  pinned in the other tier;  unsupported  nothing moves here, and it is not there already;
-  //           hbm without a device
+  //           hbm without a device;  lease_expired, lease_revoked  as read(); also the handle's
   virtual Result<std::shared_ptr<MoveHandle>> move_to(Tier tier) = 0;
   virtual void advise(const TensorAdvice& advice) = 0;
 

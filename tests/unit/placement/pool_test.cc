@@ -282,8 +282,39 @@ TEST_CASE("TensorPool: a lost lease is said by guards, and what waits is answere
   REQUIRE(pools.lease->release().ok());
   CHECK(tensor->read().error().code == ErrorCode::lease_expired);
   CHECK(pools.pool->create({.shape = {1}}).error().code == ErrorCode::lease_expired);
-  auto move = tensor->move_to(Tier::cxl);
-  if (move.ok()) CHECK_FALSE((*move)->wait(patience_ns).ok());
+  // Whether there is anything to move or not: of what is there already the bytes are gone.
+  for (const Tier tier : {Tier::ddr, Tier::cxl}) {
+    CHECK(tensor->move_to(tier).error().code == ErrorCode::lease_expired);
+    CHECK(tensor->prefetch(tier).error().code == ErrorCode::lease_expired);
+    CHECK(tensor->pin(tier).error().code == ErrorCode::lease_expired);
+  }
+}
+
+// Nobody but the pool touches the memory. The fence comes at any moment of its copies, and the pool hears of it
+// some time after that.
+TEST_CASE(
+    "TensorPool: a lease that is fenced while the pool moves tensors ends the moves and not the process") {
+  for (uint32_t round = 0; round < 12; ++round) {
+    Pools pools(48 * mib, 32 * mib, {.copy_bytes_per_s_max = 0});
+    if (!pools.moves()) return;
+    const std::vector<std::shared_ptr<Tensor>> tensors = {pools.tensor("a", 16 * mib),
+                                                          pools.tensor("b", 16 * mib)};
+    for (const auto& tensor : tensors) std::memset(tensor->bytes().data(), 7, tensor->bytes().size());
+    std::thread fence([&] {
+      ::usleep(10'000 + round * 3'100);
+      CHECK(::ftruncate(pools.lease->fd(), 0) == 0);
+      ::usleep(round % 4 * 5'000);
+      CHECK(pools.lease->release().ok());
+    });
+    Status last;
+    for (uint64_t turn = 0; last.ok(); ++turn) {
+      const auto move = tensors[turn % 2]->move_to(turn / 2 % 2 == 0 ? Tier::cxl : Tier::ddr);
+      last = move.ok() ? (*move)->wait(patience_ns) : move.error();
+    }
+    fence.join();
+    CHECK_MESSAGE(last.error().code == ErrorCode::lease_expired, last.error().to_string());
+    CHECK(tensors[0]->move_to(Tier::cxl).error().code == ErrorCode::lease_expired);
+  }
 }
 
 TEST_CASE("TensorPool: a child of fork may close guards, whatever a thread of its parent was doing") {
