@@ -1,5 +1,6 @@
 // From a pool's tensors to a safetensors file, a piece at a time: held, written, let go.
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <new>
 #include <unordered_set>
@@ -80,8 +81,9 @@ Result<BlockIoReport> write_held(TensorPool& pool, const PoolFilePlan& plan, int
     BlockIoOptions io = block_io_options(options);
     if (options.progress)
       io.progress = [&](uint64_t done, uint64_t) { options.progress(begin + done, plan.total_bytes); };
-    TERRACE_ASSIGN_OR_RETURN(const BlockIoReport part, write_blocks(fd, path, begin, pieces, io));
-    add_up(sum, part);
+    const auto part = write_blocks(fd, path, begin, pieces, io);
+    if (!part.ok()) return lease_lost_error(part.error(), "export_safetensors", path);
+    add_up(sum, *part);
   }
   return sum;
 }
@@ -137,6 +139,13 @@ Result<PoolFilePlan> plan_file(std::vector<TensorView> tensors, const TensorMeta
   plan.tensor_bytes = plan.total_bytes - plan.header.size();
   plan.tensor_count = tensors.size();
   return plan;
+}
+
+Error lease_lost_error(const Error& error, const char* where, const std::string& path) {
+  if (error.os_errno != EFAULT) return error;
+  return {.code = ErrorCode::lease_expired,
+          .where = where,
+          .detail = path + ": a lease behind the pool is lost, and tensors' bytes with it"};
 }
 
 std::vector<FileSegment> segments_within(std::span<const FileSegment> segments, uint64_t begin, uint64_t end) {

@@ -156,8 +156,9 @@ Result<PoolImport> import_safetensors(TensorPool& pool, const std::string& path,
   TERRACE_ASSIGN_OR_RETURN(result.tensors, tensors_for(pool, path, entries, options));
   result.metadata = file.index.metadata;
   result.report.tensors = entries.size();
-  TERRACE_RETURN_IF_ERROR(
-      read_into_pool(pool, file, path, entries, result.tensors, options, {}, result.report));
+  if (const Status read = read_into_pool(pool, file, path, entries, result.tensors, options, {}, result.report);
+      !read.ok())
+    return lease_lost_error(read.error(), where, path);
   TERRACE_RETURN_IF_ERROR(file.check_unchanged(path));
   if (options.cancelled && options.cancelled()) return cancelled_error(where, path);
   return result;

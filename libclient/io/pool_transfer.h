@@ -41,6 +41,10 @@ Result<PoolFilePlan> plan_file(std::vector<TensorView> tensors, const TensorMeta
 Result<PoolFilePlan> plan_pool_file(TensorPool& pool, std::span<const std::shared_ptr<Tensor>> tensors,
                                     const TensorMetadata& metadata, const char* where);
 
+// What the kernel answers where a pool's memory went away under a read or a write, in words; other errors as they
+// are.
+Error lease_lost_error(const Error& error, const char* where, const std::string& path);
+
 // The parts of `segments` that lie in [begin, end) of the file.
 std::vector<FileSegment> segments_within(std::span<const FileSegment> segments, uint64_t begin, uint64_t end);
 

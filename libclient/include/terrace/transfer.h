@@ -41,7 +41,7 @@ struct PoolImport {
 //
 // Errors    those of read_safetensors_index, read_blocks and TensorPool::create; already_exists; not_found (a
 //           name of options.tensors); invalid_argument (an existing tensor is another); busy (the file was
-//           changed meanwhile); cancelled
+//           changed meanwhile); cancelled; lease_expired (a lease behind the pool is lost)
 Result<PoolImport> import_safetensors(TensorPool& pool, const std::string& path,
                                       const PoolImportOptions& options = {});
 
@@ -58,6 +58,7 @@ struct PoolExportOptions : TransferOptions {
 //           already_exists      two tensors of one name; or such a file, and options.replace is false
 //           unsupported         a view that is not row-major
 //           capacity_exhausted  the file system is full: nothing is left of the new file, the old one stands
+//           lease_expired       a lease behind the pool is lost; the old file stands
 //           permission_denied, not_found, io_error, cancelled; the old file stands
 Result<TransferReport> export_safetensors(TensorPool& pool, std::span<const std::shared_ptr<Tensor>> tensors,
                                           const std::string& path, const PoolExportOptions& options = {});

@@ -223,6 +223,26 @@ TEST_CASE("pool files: a full disk is said, and the older file stands") {
   CHECK(disk.entries() == 1);
 }
 
+TEST_CASE("pool files: of a pool whose lease is lost nothing is exported or imported over, and that is said") {
+  const TemporaryDirectory directory;
+  Pools source(8 * mib, 32 * mib);
+  const Tensors tensors = {source.tensor("a", 8 * mib), source.tensor("b", 8 * mib),
+                           source.tensor("c", 2'000'003)};
+  const std::string path = directory.file("m.safetensors");
+  take(export_safetensors(*source.pool, tensors, path));
+  const std::string before = read_file(path);
+  REQUIRE(source.lease->release().ok());
+  const auto report = export_safetensors(*source.pool, tensors, path);
+  REQUIRE(!report.ok());
+  CHECK(report.error().code == ErrorCode::lease_expired);
+  CHECK(report.error().detail.find("lease") != std::string::npos);
+  CHECK(read_file(path) == before);
+  CHECK(directory.entries() == 1);
+  PoolImportOptions into;
+  into.into_existing = true;
+  CHECK(import_safetensors(*source.pool, path, into).error().code == ErrorCode::lease_expired);
+}
+
 TEST_CASE("pool files: what a device wrote is exported, and it sees what was imported over it") {
   const TemporaryDirectory directory("/var/tmp");
   const auto device = take(DeviceMemory::make_emulated({.capacity_bytes = 16 * mib}));
