@@ -53,10 +53,14 @@ class Slots {
   }
   Status publish() {
     for (Slot& slot : slots_) {
-      if (slot.write->publish() == 0)
+      if (slot.write->publish() == 0) {
+        const Status health = space_.health();
+        lost_ = !health.ok();
+        if (lost_) return health;
         return Error{.code = ErrorCode::cancelled,
                      .where = where,
                      .detail = "a forked child publishes nothing: attach the space in the child"};
+      }
       slot.write.reset();
       published_ = true;
     }

@@ -166,7 +166,7 @@ class CheckpointDirectory {
   //           busy  a tensor that did not stand still for wait_ns, named; only one that cannot be pinned does
   //                 that. Or it was being written all the time, or was never published
   // Lost      A lease that goes away while the bytes are written to the disk, or copied at once, is
-  //           lease_expired. While the cut is made it is SIGBUS, as for every other call of the space.
+  //           lease_expired; so it is while the cut is made, as for every other call of the space.
   virtual Result<std::unique_ptr<CheckpointWrite>> checkpoint(const std::string& name, TensorSpace& space,
                                                               std::span<const SharedTensor> tensors,
                                                               const SpaceCheckpointOptions& options = {}) = 0;

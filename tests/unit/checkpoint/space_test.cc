@@ -399,4 +399,12 @@ TEST_CASE("space checkpoint: memory that goes away meanwhile is an error and not
   const auto back = disk.checkpoints->restore("good", *lost.space, options);
   REQUIRE(!back.ok());
   CHECK(back.error().code == ErrorCode::lease_expired);
+  // All is filled, and nothing published yet.
+  FileSpace lost_at_last(100 * mib);
+  options.progress = [&](uint64_t done, uint64_t total) {
+    if (done == total) lost_at_last.lose();
+  };
+  const auto unpublished = disk.checkpoints->restore("good", *lost_at_last.space, options);
+  REQUIRE(!unpublished.ok());
+  CHECK(unpublished.error().code == ErrorCode::lease_expired);
 }
