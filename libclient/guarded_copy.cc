@@ -9,6 +9,7 @@
 #include "core/base/check.h"
 #include "core/base/unique_fd.h"
 #include "core/base/units.h"
+#include "core/os/fault_guard.h"
 
 namespace terrace {
 namespace {
@@ -45,6 +46,11 @@ Status copy_guarded(int from_fd, std::span<const std::byte> from, std::span<std:
     }
   }
   return {};
+}
+
+Status persist_guarded(const os::FileMap& to, std::span<const std::byte> bytes) {
+  if (os::guarded([&] { to.persist(bytes); })) return {};
+  return target_fenced();
 }
 
 Status copy_through_pipe(std::span<const std::byte> from, std::span<std::byte> to) {

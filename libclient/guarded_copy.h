@@ -1,5 +1,5 @@
 // Copies memory that may be fenced while it is copied: what would be SIGBUS in a memcpy is an error here,
-// because the kernel does the copying.
+// because the kernel does the copying; and makes the copy durable, where a signal is answered in its place.
 //
 // Place     libclient; Mapping::move uses it.
 // Threads   Any.
@@ -9,6 +9,7 @@
 #include <span>
 
 #include "core/base/result.h"
+#include "core/os/persist.h"
 
 namespace terrace {
 
@@ -18,6 +19,10 @@ namespace terrace {
 //           lease_expired  the source was fenced
 //           others         as os_error says
 Status copy_guarded(int from_fd, std::span<const std::byte> from, std::span<std::byte> to);
+
+// Makes the copied bytes durable. On a dax device that is an access to each line of them.
+// Errors    cancelled      `to` was fenced
+Status persist_guarded(const os::FileMap& to, std::span<const std::byte> bytes);
 
 // From mapping to mapping, through a pipe: two copies, for any kind of memory. As copy_guarded otherwise.
 Status copy_through_pipe(std::span<const std::byte> from, std::span<std::byte> to);

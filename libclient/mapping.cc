@@ -172,7 +172,7 @@ Status LeaseMapping::move(const PauseWriters& pause) {
 // With the writers paused.
 Status LeaseMapping::replace(LeaseMove& move, const os::FileMap& target) {
   TERRACE_RETURN_IF_ERROR(copy_guarded(lease_->fd(), in_use(), target.bytes().first(length_)));
-  target.persist(target.bytes().first(length_));
+  TERRACE_RETURN_IF_ERROR(persist_guarded(target, target.bytes().first(length_)));
   const auto put = [this](int fd) { return os::map_file_at(in_use(), 0, length_, fd, 0, protection()); };
   const ObjectIdentity object = identity_of(move.fd());
   Status status = put(move.fd());

@@ -7,11 +7,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
 
+#include "core/base/unique_fd.h"
 #include "core/base/units.h"
+#include "core/os/persist.h"
 #include "libclient/guarded_copy.h"
 #include "terrace/mapping.h"
 #include "tests/support/eventually.h"
@@ -319,6 +322,24 @@ TEST_CASE("Lease: a request to move is told with the lease live, but not during 
   scene.gateway.tell_fenced(1, "moved", LeaseCause::moved);
   CHECK(eventually([&] { return scene.lease->state() == LeaseState::lost; }));
   scene.session->on_notice(nullptr);
+}
+
+// As a dax device is written back: by lines, each of which is looked up.
+TEST_CASE("guarded copy: memory that is fenced while the copy is made durable is an error, not a signal") {
+  const uint64_t bytes = 3 * mib;
+  const UniqueFd file(::memfd_create("to", MFD_CLOEXEC));
+  REQUIRE(::ftruncate(file.get(), bytes) == 0);
+  ::setenv("PMEM2_FORCE_GRANULARITY", "CACHE_LINE", 1);
+  const auto map = os::FileMap::map(file.get());
+  ::unsetenv("PMEM2_FORCE_GRANULARITY");
+  REQUIRE(map.ok());
+  REQUIRE(map->granularity() == os::StoreGranularity::cache_line);
+  std::memset(map->bytes().data(), 1, bytes);
+  CHECK(persist_guarded(*map, map->bytes()).ok());
+  REQUIRE(::ftruncate(file.get(), mib) == 0);
+  CHECK(persist_guarded(*map, map->bytes()).error().code == ErrorCode::cancelled);
+  REQUIRE(::ftruncate(file.get(), bytes) == 0);
+  CHECK(persist_guarded(*map, map->bytes()).ok());
 }
 
 TEST_CASE("guarded copy: fenced memory on either side is an error, not a signal") {
