@@ -147,9 +147,12 @@ int Supervisor::wait(supply::Broker& broker) {
     if (!broker.in_use()) return exit_code_;
     if (!said && now_ns - ended_ns > quiet_wait_ns) {
       said = true;
-      std::fprintf(stderr,
-                   "terrace: the program ended, %zu processes of it still use its memory; waiting for them\n",
-                   broker.processes().size());
+      // Those that have just come, or map it and say nothing, are not among them.
+      const size_t known = broker.processes().size();
+      const std::string who = known == 0   ? "something of it still uses"
+                              : known == 1 ? "a process of it still uses"
+                                           : std::to_string(known) + " processes of it still use";
+      std::fprintf(stderr, "terrace: the program ended, %s its memory; waiting\n", who.c_str());
     }
   }
 }

@@ -131,6 +131,8 @@ void Broker::on_notice(const LeaseNotice& notice) {
       if (segment.lease->id() != notice.lease) continue;
       who = segment.owner_name + "[" + std::to_string(segment.owner) + "]: lease " +
             std::to_string(notice.lease.value) + (segment.label.empty() ? "" : " (" + segment.label + ")");
+      segment.taken_back = revoked;
+      segment.spare_bytes = spare;
       if (revoked) segment.leaving = leaves = control_->ask_to_leave(segment.owner, segment.index, spare);
     }
   }
@@ -140,10 +142,10 @@ void Broker::on_notice(const LeaseNotice& notice) {
     warn(who + " is being taken back in " + format_duration(notice.grace_ns) + why +
          "; what lies in it moves to DDR, also beyond the budget, and to other leases now");
   else if (revoked)
-    warn(who + " is being taken back in " + format_duration(notice.grace_ns) + why +
-         "; memory of this process does not move ('terrace top --processes' says why): if it still uses the "
-         "lease "
-         "then it gets SIGBUS");
+    warn(
+        who + " is being taken back in " + format_duration(notice.grace_ns) + why +
+        "; memory of this process does not move now ('terrace top --processes' says why): if it still uses the "
+        "lease then it gets SIGBUS");
   else if (notice.state == LeaseState::lost)
     warn(who + " is lost" + why + "; the program gets SIGBUS where it touches that memory");
 }
@@ -357,6 +359,8 @@ void Broker::grant(Connection& connection, const Request& request, pid_t peer, R
                   .index = request.segment_index,
                   .connection = connection.id,
                   .scans_unmapped = 0,
+                  .taken_back = false,
+                  .spare_bytes = 0,
                   .leaving = false};
   control_->stay(peer, request.segment_index);
   reply->status = static_cast<uint16_t>(ReplyStatus::ok);

@@ -89,7 +89,9 @@ class Broker {
     uint32_t index = 0;       // in its owner
     uint64_t connection = 0;  // not 0: its descriptor is on the way over this connection
     int scans_unmapped = 0;
-    bool leaving = false;  // it is being taken back, and its owner moves out
+    bool taken_back = false;  // it is being taken back; with room for this much beyond the budget
+    uint64_t spare_bytes = 0;
+    bool leaving = false;  // and its owner moves out
   };
   // The memory file of one process's DDR part. Its memory lives as long as somebody maps it.
   struct Front {
@@ -123,6 +125,8 @@ class Broker {
     std::map<uint64_t, uint64_t> cxl_bytes;  // by segment key
   };
 
+  // Asks the owners of leases that are being taken back, of which memory did not move so far.
+  void ask_again_to_leave();
   Broker(Session& session, BrokerOptions options) : session_(session), options_(std::move(options)) {}
   Status listen();
   void accept_loop();

@@ -133,6 +133,7 @@ void Broker::scan_locked() {
       at = seen.contains(at->first) ? std::next(at) : pidfds_.erase(at);
   }
   for (const auto& [index, slot] : slots) note_migration(static_cast<pid_t>(slot.pid), slot);
+  ask_again_to_leave();
   note_outside(views);
   note_mappings(views);
   release_unmapped();
@@ -252,6 +253,25 @@ void Broker::release_unmapped() {
       warn("lease " + std::to_string(segment.lease->id().value) +
            " could not be given back now, it ends with its TTL: " + released.error().to_string());
   }
+}
+
+// A process that had a child of fork, or no engine yet, when the notice came may move since.
+void Broker::ask_again_to_leave() {
+  std::vector<std::string> can;
+  {
+    std::lock_guard lock(mutex_);
+    for (Segment& segment : segments_) {
+      if (!segment.taken_back || segment.leaving) continue;
+      segment.leaving = control_->ask_to_leave(segment.owner, segment.index, segment.spare_bytes);
+      if (segment.leaving)
+        can.push_back(segment.owner_name + "[" + std::to_string(segment.owner) + "]: lease " +
+                      std::to_string(segment.lease->id().value));
+    }
+  }
+  for (const std::string& who : can)
+    warn(who +
+         " is being taken back; memory of this process moves again: what lies in the lease moves to DDR, also "
+         "beyond the budget, and to other leases now");
 }
 
 // The engine's thread has no stderr: what hinders it is said here, once a process.
