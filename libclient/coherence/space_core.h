@@ -25,7 +25,7 @@ class SpaceCore {
     own_ = std::make_unique<OwnedPart<Memory>>(memory_, geometry_, part, epoch, host, is_dead_);
     own_->take_over();
   }
-  // The caller owns that seat, `parts` + its number, under `epoch`; it has no part.
+  // The caller owns that seat, `parts` + its number, under `epoch`; it has no part yet.
   void take_seat(uint32_t holder, uint64_t epoch, uint64_t host) {
     auto seat = std::make_unique<Seat<Memory>>(memory_, geometry_, holder, epoch, host);
     seat->take_over();
@@ -36,8 +36,8 @@ class SpaceCore {
     seat_.reset();
   }
   Seat<Memory>* seat() { return seat_.get(); }
-  // Of the part or seat that is owned.
-  PinTable<Memory>& pins() { return own_ ? own_->pins() : seat_->pins(); }
+  // Of the seat or part that is owned: a holder that had a seat before it got a part pins from the seat still.
+  PinTable<Memory>& pins() { return seat_ ? seat_->pins() : own_->pins(); }
 
   // Returns done, gone, raced, corrupt. Tentative tensors are not there yet.
   Outcome find(std::string_view name, Located* found) {

@@ -29,10 +29,9 @@ class SpaceOf final : public SpaceBase {
   // In a forked child everything here is the parent's: nothing may be stored.
   ~SpaceOf() override {
     if (forked()) return;
-    if (core_.own() != nullptr) {
-      const uint32_t part = core_.own()->part();
-      core_.own()->release();
-      options_.ownership->release(part);
+    if (own() != nullptr) {
+      own()->release();
+      options_.ownership->release(own()->part());
     }
     if (core_.seat() != nullptr) {
       core_.seat()->release();
@@ -46,23 +45,12 @@ class SpaceOf final : public SpaceBase {
     if (core_.geometry().says_ownership())
       TERRACE_RETURN_IF_ERROR(check_kind(coherence::kind_of_owners(Memory(), core_.geometry())));
     if (!options_.own_a_part) return {};
-    const std::string all = std::to_string(core_.geometry().parts);
     if (options_.part && *options_.part >= core_.geometry().parts)
-      return no_part(ErrorCode::invalid_argument, "it has " + all + " parts");
-    const Result<Claimed> claimed =
-        claim_first(options_.part ? std::vector<uint32_t>{*options_.part} : to_try(0, core_.geometry().parts));
-    if (claimed.ok()) {
-      core_.become_owner(claimed->holder, claimed->epoch, options_.host);
-      return {};
-    }
-    if (claimed.error().code != ErrorCode::busy) return claimed.error();
-    const std::string& why = claimed.error().detail;
-    if (options_.part)
-      return no_part(ErrorCode::busy, "part " + std::to_string(*options_.part) + " cannot be had" + why +
-                                          "; let any part do, or attach without a part to read only");
-    return no_part(ErrorCode::busy, "none of " + all + " parts can be had" + why +
-                                        "; attach without a part to read only, or have more parts: format "
-                                        "it anew, or end another holder");
+      return no_part(ErrorCode::invalid_argument,
+                     "it has " + std::to_string(core_.geometry().parts) + " parts");
+    if (options_.claim == PartClaim::when_needed && !options_.part) return {};
+    return claim_part(options_.part ? std::vector<uint32_t>{*options_.part}
+                                    : to_try(0, core_.geometry().parts));
   }
 
   std::optional<uint32_t> part() const override {
@@ -87,8 +75,9 @@ class SpaceOf final : public SpaceBase {
                                                    options.double_buffered ? 2 : 1));
     FoundTensor found;
     found.name = spec.name;
-    if (own() == nullptr) return read_only(tensor_of(found));
+    if (own() == nullptr && !claims_later()) return read_only(tensor_of(found));
     if (forked()) return in_child();
+    TERRACE_RETURN_IF_ERROR(part_for_new(spec.name));
     tend_now_and_then();
     Waiting waiting(options.wait_ns);
     Outcome outcome = core_.create(spec.name, shape, &found);
@@ -137,6 +126,9 @@ class SpaceOf final : public SpaceBase {
 
   Status remove(const SharedTensor& tensor, uint64_t wait_ns) override {
     TERRACE_RETURN_IF_ERROR(known_here(tensor));
+    // One that another holder owns has it removed by that.
+    if (const Status part = part_of(tensor); !part.ok() && part.error().code != ErrorCode::busy)
+      return part.error();
     if (own() == nullptr || tensor.part_ != own()->part())
       TERRACE_RETURN_IF_ERROR(have_removed(tensor, wait_ns));
     else
@@ -246,19 +238,31 @@ class SpaceOf final : public SpaceBase {
     return Error{.code = code, .where = "TensorSpace", .detail = std::move(detail)};
   }
 
-  coherence::OwnedPart<Memory>* own() const { return core_.own(); }
+  coherence::OwnedPart<Memory>* own() const { return own_.load(std::memory_order_acquire); }
   coherence::FreeSpace free_space() const {
-    return own() == nullptr || forked() ? coherence::FreeSpace() : own()->free_space();
+    if (forked()) return {};
+    if (own() != nullptr) return own()->free_space();
+    return claims_later() ? unclaimed_space() : coherence::FreeSpace();
+  }
+  // What no part has: for who has none yet.
+  coherence::FreeSpace unclaimed_space() const {
+    const coherence::Geometry& geometry = core_.geometry();
+    Memory memory;
+    memory.invalidate(geometry.claim(0, 0), uint64_t{geometry.chunks} * sizeof(uint64_t),
+                      coherence::Step::none);
+    memory.load_barrier(coherence::Step::none);
+    coherence::ChunkClaims<Memory> claims(memory, geometry, 0, dead_check());
+    return coherence::with_chunks({}, claims.look_for_free(), geometry);
   }
 
-  coherence::IsDead dead_check() {
+  coherence::IsDead dead_check() const {
     return [this](uint32_t part, uint64_t epoch) {
       return options_.ownership != nullptr && knows_owners() && options_.ownership->is_dead(part, epoch);
     };
   }
 
   // Of another kind's owners a source knows nothing, so none of them is dead for it.
-  bool knows_owners() {
+  bool knows_owners() const {
     if (!core_.geometry().says_ownership() || right_kind_.load(std::memory_order_relaxed)) return true;
     const bool right = coherence::kind_of_owners(Memory(), core_.geometry()) == own_kind();
     if (right) right_kind_.store(true, std::memory_order_relaxed);
@@ -319,13 +323,58 @@ class SpaceOf final : public SpaceBase {
     return check_kind(coherence::settle_kind(Memory(), core_.geometry(), own_kind()));
   }
 
+  // Whether a part is claimed by the first call that needs one.
+  bool claims_later() const {
+    return options_.ownership != nullptr && options_.own_a_part && options_.claim == PartClaim::when_needed;
+  }
+
+  // The first of them that can be had is this holder's. Errors: as TensorSpace::attach.
+  Status claim_part(const std::vector<uint32_t>& parts) {
+    const Result<Claimed> claimed = claim_first(parts);
+    if (claimed.ok()) {
+      core_.become_owner(claimed->holder, claimed->epoch, options_.host);
+      own_.store(core_.own(), std::memory_order_release);
+      return {};
+    }
+    if (claimed.error().code != ErrorCode::busy) return claimed.error();
+    const std::string& why = claimed.error().detail;
+    if (options_.part)
+      return no_part(ErrorCode::busy, "part " + std::to_string(*options_.part) + " cannot be had" + why +
+                                          "; let any part do, or attach without a part to read only");
+    return no_part(ErrorCode::busy, "none of " + std::to_string(core_.geometry().parts) + " parts can be had" +
+                                        why +
+                                        "; attach without a part to read only, or have more parts: format "
+                                        "it anew, or end another holder");
+  }
+
+  // A part for a new tensor, where none is owned yet; not for a name that there is: who only makes sure that it
+  // is there takes nothing.
+  Status part_for_new(std::string_view name) {
+    if (own() != nullptr || !claims_later()) return {};
+    Located found;
+    if (core_.find(name, &found) == Outcome::done)
+      return refuse(ErrorCode::already_exists, "tensor " + quoted_name(name) + " exists: open it");
+    const std::lock_guard lock(holder_mutex_);
+    return own() != nullptr ? Status{} : claim_part(to_try(0, core_.geometry().parts));
+  }
+
+  // The part that the tensor is in, where none is owned yet. Errors: `busy`: its owner lives.
+  Status part_of(const SharedTensor& tensor) {
+    if (own() != nullptr || !claims_later()) return {};
+    if (forked()) return in_child();
+    if (core_.reader().look(*tensor.located_).outcome == Outcome::gone)
+      return error_of(Outcome::gone, tensor, false);
+    const std::lock_guard lock(holder_mutex_);
+    return own() != nullptr ? Status{} : claim_part({tensor.part_});
+  }
+
   // Errors: as pin().
   Status take_seat(const SharedTensor& tensor) {
     if (seated_.load(std::memory_order_acquire)) return {};
-    const std::lock_guard lock(seat_mutex_);
-    if (core_.seat() != nullptr) return {};
+    const std::lock_guard lock(holder_mutex_);
+    if (core_.seat() != nullptr || own() != nullptr) return {};
     const coherence::Geometry& geometry = core_.geometry();
-    if (geometry.seats == 0) return without_seats(tensor);
+    if (geometry.seats == 0 && !claims_later()) return without_seats(tensor);
     const Result<Claimed> claimed = claim_first(to_try(geometry.parts, geometry.holders()));
     if (claimed.ok()) {
       core_.take_seat(claimed->holder, claimed->epoch, options_.host);
@@ -333,10 +382,20 @@ class SpaceOf final : public SpaceBase {
       return {};
     }
     if (claimed.error().code != ErrorCode::busy) return claimed.error();
+    // Rather a part than nothing, but none that a restarted writer will ask for.
+    if (claims_later() && claim_part(spare_parts()).ok()) return {};
     return refuse(ErrorCode::busy, "tensor " + quoted_name(tensor.name()) + ": none of " +
                                        std::to_string(geometry.seats) +
                                        " seats for holders without a part can be had" + claimed.error().detail +
                                        "; read by copy, end another such holder, or format with more seats");
+  }
+
+  // Those that nobody had yet, or that were given back.
+  std::vector<uint32_t> spare_parts() {
+    std::vector<uint32_t> spare;
+    for (uint32_t part = 0; part < core_.geometry().parts; ++part)
+      if (const LastOwner last = last_owner(part); last.epoch == 0 || last.gave_back) spare.push_back(part);
+    return spare;
   }
 
   LastOwner last_owner(uint32_t holder) {
@@ -411,9 +470,11 @@ class SpaceOf final : public SpaceBase {
     own()->remove_what_peers_ask();
   }
 
-  Status writable(const SharedTensor& tensor) const {
+  Status writable(const SharedTensor& tensor) {
     TERRACE_RETURN_IF_ERROR(known_here(tensor));
     if (forked()) return in_child();
+    if (const Status part = part_of(tensor); !part.ok())
+      return part.error().code == ErrorCode::busy ? foreign(tensor) : part.error();
     if (own() == nullptr) return read_only(tensor);
     if (tensor.part_ != own()->part()) return foreign(tensor);
     return {};
@@ -453,9 +514,10 @@ class SpaceOf final : public SpaceBase {
 
   const AttachOptions options_;
   const pid_t process_ = ::getpid();
-  std::atomic<bool> right_kind_ = false;  // the space's is known, and the source's
-  std::mutex seat_mutex_;
+  mutable std::atomic<bool> right_kind_ = false;  // the space's is known, and the source's
+  std::mutex holder_mutex_;                       // while a part or a seat is taken
   std::atomic<bool> seated_ = false;
+  std::atomic<coherence::OwnedPart<Memory>*> own_ = nullptr;  // core_'s, once it is taken over
   SystemClock clock_;
   std::atomic<uint64_t> tend_at_ns_ = 0;
   mutable coherence::SpaceCore<Memory> core_;

@@ -219,6 +219,13 @@ class TensorWrite {
   std::unique_ptr<State> state_;
 };
 
+// When a holder that is to own a part becomes the owner of one.
+enum class PartClaim : uint8_t {
+  at_once,      // in attach()
+  when_needed,  // in the first call that needs it: create(), or write(), publish() and remove() of a tensor, whose
+                // part it is then. Until then it is a holder without a part, which pins from a seat
+};
+
 struct AttachOptions {
   // Where the right to own a part comes from. None: this holder only reads, and only by copy.
   std::shared_ptr<OwnershipSource> ownership = nullptr;
@@ -229,6 +236,10 @@ struct AttachOptions {
   // Nothing: the first that a dead owner left behind, or else the first that can be had.
   std::optional<uint32_t> part = std::nullopt;
   uint64_t host = 0;  // for people: who owns which part
+  // when_needed: for programs of which nobody knows whether they will write. One that opens, reads and pins takes
+  // no part from a writer that is started again, unless the space has no seat left: then one that nobody had
+  // or that was given back. A `part` that is named is claimed at once.
+  PartClaim claim = PartClaim::at_once;
 };
 
 struct CreateOptions {
@@ -265,13 +276,13 @@ class TensorSpace {
 
   virtual ~TensorSpace() = default;  // gives the part back; pins and writes must be gone
 
-  virtual std::optional<uint32_t> part() const = 0;  // of this holder
-  // Of a holder without a part, once it has pinned.
+  virtual std::optional<uint32_t> part() const = 0;  // of this holder, once it has one
+  // Of a holder that pinned when it had no part.
   virtual std::optional<uint32_t> seat() const { return std::nullopt; }
   virtual uint32_t parts() const = 0;
   virtual SpaceCoherence coherence() const = 0;
   // For names and data of this holder, now: what is free beside its tensors, and what no holder has, which all
-  // share. 0 without a part.
+  // share. 0 for a holder that will have no part.
   virtual uint64_t free_bytes() const = 0;
   virtual uint64_t largest_free_bytes() const = 0;  // the biggest hole among them: no tensor can be larger
 
@@ -281,6 +292,7 @@ class TensorSpace {
   //                               of wait_ns
   //           capacity_exhausted  no record or no hole for it; says how many bytes there are
   //           permission_denied   this holder only reads
+  //           those of attach()   the first call of PartClaim::when_needed
   //           invalid_argument, limit_exceeded  name, dtype or shape
   virtual Result<SharedTensor> create(const TensorSpec& spec, const CreateOptions& options = {}) = 0;
   // O(parts); a name that was found before costs less.
@@ -332,7 +344,7 @@ class TensorSpace {
   // Errors    as read(); busy: not within wait_ns
   virtual Result<uint64_t> wait_for_version(const SharedTensor& tensor, uint64_t version, uint64_t wait_ns) = 0;
 
-  // Errors    permission_denied  another holder's
+  // Errors    permission_denied  another holder's, which lives: also for PartClaim::when_needed
   //           busy               another thread writes it, or its slot is read in place
   //           not_found          it was removed
   virtual Result<TensorWrite> write(const SharedTensor& tensor, uint64_t wait_ns = 0) = 0;

@@ -335,3 +335,119 @@ TEST_CASE("Holders: threads that pin at once take one seat, and a forked child n
   REQUIRE((*other)->pin(tensor).ok());
   CHECK((*other)->seat() == 1u);  // the child gave nothing away
 }
+
+namespace {
+
+std::unique_ptr<TensorSpace> later_holder_of(SpaceFixture& fixture) {
+  auto space = TensorSpace::attach(
+      fixture.memory.span(),
+      {.ownership = std::make_shared<MadeUpOwnership>(fixture.book), .claim = PartClaim::when_needed});
+  REQUIRE_MESSAGE(space.ok(), space.error().to_string());
+  return std::move(*space);
+}
+
+SpaceOptions with_parts(uint32_t parts, uint32_t seats) {
+  SpaceOptions options = SpaceFixture::small();
+  options.parts = parts;
+  options.seats = seats;
+  return options;
+}
+
+}  // namespace
+
+// Found by programs that attached as every process was told to, only read, and kept the restarted writer out.
+TEST_CASE("Holders: who may write later owns nothing while it opens, reads and pins") {
+  SpaceFixture fixture(with_parts(1, 2));
+  auto writer = fixture.attach();
+  REQUIRE(writer->publish(*writer->create(u8_tensor("t", 64)), bytes_of(1, 64)).ok());
+  fixture.die(std::move(writer));
+  const auto reader = later_holder_of(fixture);
+  const SharedTensor seen = *reader->open("t");
+  CHECK(reader->create(u8_tensor("t", 64)).error().code == ErrorCode::already_exists);
+  const auto pin = reader->pin(seen);
+  REQUIRE_MESSAGE(pin.ok(), pin.error().to_string());
+  CHECK(reader->part() == std::nullopt);
+  CHECK(reader->seat() == 0u);
+  CHECK(reader->tend() == 0);
+  const auto heir = fixture.attach();
+  CHECK(heir->publish(*heir->open("t"), bytes_of(2, 64)).ok());
+  CHECK(pin->bytes()[0] == std::byte{1});
+  // The part has an owner who lives: nothing is left to become the owner of.
+  CHECK(reader->write(seen).error().code == ErrorCode::permission_denied);
+  CHECK(reader->remove(seen).error().code == ErrorCode::permission_denied);
+  const auto refused = reader->create(u8_tensor("u", 64));
+  CHECK(refused.error().code == ErrorCode::busy);
+  CHECK(says(refused.error(), "none of 1 parts can be had"));
+}
+
+TEST_CASE("Holders: who writes later becomes the owner of the part that it writes to") {
+  SpaceFixture fixture(with_parts(3, 2));
+  std::unique_ptr<TensorSpace> writers[] = {fixture.attach(), fixture.attach()};
+  for (const auto& writer : writers)
+    REQUIRE(
+        writer->publish(*writer->create(u8_tensor("t" + std::to_string(*writer->part()), 64)), bytes_of(1, 64))
+            .ok());
+  for (auto& writer : writers) fixture.die(std::move(writer));
+  const auto heir = later_holder_of(fixture);
+  CHECK(heir->free_bytes() > 0);
+  const auto pin = heir->pin(*heir->open("t0"));
+  REQUIRE(pin.ok());
+  const SharedTensor second = *heir->open("t1");
+  CHECK(heir->publish(second, bytes_of(2, 64)).ok());
+  CHECK(heir->part() == 1u);
+  CHECK(heir->seat() == 0u);
+  const auto more = heir->pin(second);  // both from the seat
+  REQUIRE(more.ok());
+  CHECK(more->bytes()[0] == std::byte{2});
+  CHECK(heir->remove(second).error().code == ErrorCode::busy);  // its own pin is heeded
+  const auto other = later_holder_of(fixture);
+  CHECK(other->create(u8_tensor("u", 64)).ok());
+  CHECK(other->part() == 0u);  // what the dead left comes first
+  const auto third = later_holder_of(fixture);
+  CHECK(third->remove(second).error().code == ErrorCode::permission_denied);
+  CHECK(third->part() == std::nullopt);
+}
+
+TEST_CASE("Holders: without a seat left who may write later pins from a part that no dead writer left") {
+  SpaceFixture fixture(with_parts(2, 0));
+  auto writer = fixture.attach();
+  REQUIRE(writer->publish(*writer->create(u8_tensor("t", 64)), bytes_of(1, 64)).ok());
+  fixture.die(std::move(writer));
+  const auto reader = later_holder_of(fixture);
+  REQUIRE(reader->pin(*reader->open("t")).ok());
+  CHECK(reader->part() == 1u);
+  const auto late = later_holder_of(fixture);
+  const auto refused = late->pin(*late->open("t"));
+  CHECK(refused.error().code == ErrorCode::busy);
+  CHECK(says(refused.error(), "none of 0 seats"));
+  CHECK(fixture.attach()->part() == 0u);
+}
+
+TEST_CASE("Holders: threads that pin and create at once take one seat at most and one part") {
+  InAFile space;
+  const auto owner = space.attach(space.of(SpaceOwnership::locks));
+  REQUIRE(owner.ok());
+  const SharedTensor tensor = *(*owner)->create(u8_tensor("t", 64));
+  REQUIRE((*owner)->publish(tensor, bytes_of(1, 64)).ok());
+  for (int turn = 0; turn < 50; ++turn) {
+    auto holder = TensorSpace::attach(
+        space.memory, {.ownership = space.of(SpaceOwnership::locks), .claim = PartClaim::when_needed});
+    REQUIRE(holder.ok());
+    std::atomic<int> pinned = 0, made = 0;
+    {
+      std::vector<std::jthread> threads;
+      for (int i = 0; i < 2; ++i) {
+        threads.emplace_back([&] {
+          for (int n = 0; n < 20; ++n) pinned += (*holder)->pin(tensor).ok();
+        });
+        threads.emplace_back([&, i] {
+          const auto mine = (*holder)->create(u8_tensor("m" + std::to_string(i), 64));
+          made += mine.ok() && (*holder)->remove(*mine).ok();
+        });
+      }
+    }
+    CHECK(pinned == 40);
+    CHECK(made == 2);
+    CHECK((*holder)->part() == 1u);
+  }
+}
