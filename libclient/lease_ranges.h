@@ -1,5 +1,6 @@
-// Which addresses of this process are mapped memory of which lease: whoever is given memory alone finds its
-// lease (lease_of_memory() in terrace/mapping.h).
+// Which addresses of this process are mapped memory of which lease, and which leases it has at all: whoever is
+// given memory alone finds its lease (lease_of_memory() in terrace/mapping.h), also where the program mapped the
+// lease's descriptor itself.
 //
 // Threads   Any.
 #pragma once
@@ -14,6 +15,8 @@ namespace terrace {
 
 // Replaces what was noted for a range with the same first byte.
 void note_lease_range(std::span<const std::byte> range, std::weak_ptr<Lease> lease);
+// From now on memory that is mapped from the lease's descriptor is the lease's.
+void note_lease(std::weak_ptr<Lease> lease);
 // What begins at `first`. Before the range is unmapped.
 void forget_lease_range(const std::byte* first);
 

@@ -51,6 +51,8 @@ std::string owner_by(uint64_t kind) {
 // Errors    as TensorSpace::format
 Result<SpaceCoherence> coherence_for(std::span<const std::byte> memory, std::optional<SpaceCoherence> said) {
   const std::shared_ptr<Lease> lease = lease_of_memory(memory);
+  // A device of which nobody says what it is may be another host's as well.
+  if (lease == nullptr && !said && is_dax_memory(memory)) return SpaceCoherence::noncoherent;
   if (lease == nullptr) return said.value_or(SpaceCoherence::coherent);
   if (said == SpaceCoherence::noncoherent) return *said;  // right everywhere
   TERRACE_ASSIGN_OR_RETURN(const LeaseInfo info, lease->info());

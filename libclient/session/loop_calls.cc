@@ -6,6 +6,7 @@
 #include "core/base/clock.h"
 #include "core/base/limits.h"
 #include "core/base/units.h"
+#include "libclient/lease_ranges.h"
 #include "libclient/session/loop.h"
 #include "libclient/session/loop_templates.h"
 #include "libclient/session/wire.h"
@@ -40,6 +41,7 @@ kj::Promise<Leased> Loop::hold(rpc::LeaseInfo::Reader info, rpc::Lease::Client c
     if (!fd.valid()) return os_error(errno, where, "cannot keep the descriptor of a lease");
     const uint64_t handle = next_handle_++;
     auto lease = std::make_shared<LeaseHandle>(facts, handle, std::move(fd), mailbox_);
+    note_lease(lease);
     Held held;
     held.handle = lease;
     held.facts = facts;

@@ -65,9 +65,15 @@ class Mapping {
   virtual Status move(const PauseWriters& pause) = 0;
 };
 
-// The lease behind `memory`, where that begins inside a Mapping of this process; else nothing.
+// The lease behind `memory`, where that begins inside a Mapping of this process, or in what it mapped itself from
+// the descriptor of a lease that it has; else nothing. Not found by a descriptor: a lease of which only another
+// process has a handle.
 //
 // Threads   Any.
 std::shared_ptr<Lease> lease_of_memory(std::span<const std::byte> memory);
+
+// Whether `memory` begins in a mapping of a file that is named as DAX devices are (daxX.Y): what is not ordinary
+// memory of this machine alone, maybe.
+bool is_dax_memory(std::span<const std::byte> memory);
 
 }  // namespace terrace

@@ -52,8 +52,9 @@ struct SpaceOptions {
   uint32_t parts = 8;                // as many holders that write at once; at most 64
   uint32_t records_per_part = 4096;  // rounded up to a power of two; three quarters of them can be in use
   uint32_t pins_per_part = 256;      // tensors that one holder reads in place at once
-  // Nothing: for mapped memory of a lease, what the operator says of its pool (space_coherence()), for other
-  // memory `coherent`.
+  // Nothing: for memory of a lease (lease_of_memory()), what the operator says of its pool (space_coherence()).
+  // For other memory `coherent`, but `noncoherent`, which is right everywhere, for a DAX device: nobody says what
+  // pool it is of.
   std::optional<SpaceCoherence> coherence = std::nullopt;
   // Every published slot has a crc32c, which every reader compares. Nothing: where coherence is noncoherent.
   std::optional<bool> checksums = std::nullopt;
