@@ -12,6 +12,7 @@ using namespace terrace::c_api;
 
 namespace {
 
+// What is pointed to is `of`'s.
 struct terrace_checkpoint_info in_c(const CheckpointInfo& of) {
   struct terrace_checkpoint_info told {};
   told.size = sizeof told;
@@ -20,13 +21,19 @@ struct terrace_checkpoint_info in_c(const CheckpointInfo& of) {
   told.file_bytes = of.file_bytes;
   told.created_unix_ns = of.created_unix_ns;
   std::snprintf(told.name, sizeof told.name, "%s", of.name.c_str());
+  told.file = of.file.c_str();
   return told;
 }
 
-struct terrace_checkpoint_info name_alone(const std::string& name) {
-  CheckpointInfo info;
-  info.name = name;
-  return in_c(info);
+// What this thread was last told points to these.
+CheckpointInfo& last_found() {
+  thread_local CheckpointInfo found;
+  return found;
+}
+
+std::vector<terrace_file_part>& last_damaged() {
+  thread_local std::vector<terrace_file_part> damaged;
+  return damaged;
 }
 
 Result<PoolImportOptions> restore_options(const terrace_restore_options* options, const char* where) {
@@ -51,7 +58,14 @@ Result<PoolImportOptions> restore_options(const terrace_restore_options* options
 struct terrace_checkpoint_verification in_c(const CheckpointVerification& of) {
   struct terrace_checkpoint_verification told {};
   told.bytes = of.bytes;
-  for (const auto& part : of.damaged) told.damaged_bytes += part.end - part.begin;
+  std::vector<terrace_file_part> all;
+  for (const auto& part : of.damaged) {
+    told.damaged_bytes += part.end - part.begin;
+    all.push_back({part.begin, part.end});
+  }
+  last_damaged() = std::move(all);
+  told.damaged = last_damaged().data();
+  told.damaged_count = last_damaged().size();
   if (!of.damaged.empty()) {
     told.first_damaged_begin = of.damaged.front().begin;
     told.first_damaged_end = of.damaged.front().end;
@@ -122,7 +136,9 @@ terrace_code terrace_checkpoints_list(terrace_checkpoints* directory,
       if (each(context, &told, nullptr) != 0) return {};
     }
     for (const auto& damaged : list.damaged) {
-      const auto told = name_alone(damaged.name);
+      CheckpointInfo name_alone;
+      name_alone.name = damaged.name;
+      const auto told = in_c(name_alone);
       if (each(context, &told, damaged.error.to_string().c_str()) != 0) return {};
     }
     return {};
@@ -136,8 +152,9 @@ terrace_code terrace_checkpoints_find(const terrace_checkpoints* directory, cons
     TERRACE_C_NEED(where, directory);
     TERRACE_C_NEED(where, name);
     TERRACE_C_NEED(where, info);
-    TERRACE_ASSIGN_OR_RETURN(const CheckpointInfo found, directory->directory->find(name));
-    return give(info, in_c(found), where);
+    TERRACE_ASSIGN_OR_RETURN(CheckpointInfo found, directory->directory->find(name));
+    last_found() = std::move(found);
+    return give(info, in_c(last_found()), where);
   });
 }
 

@@ -16,6 +16,7 @@
 
 struct terrace_session {
   std::shared_ptr<terrace::Session> session;
+  std::string tenant;
 };
 
 struct terrace_lease {

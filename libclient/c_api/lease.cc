@@ -55,9 +55,14 @@ terrace_code terrace_session_connect(const terrace_session_options* options, ter
     if (given.connect_timeout_ns != 0) wanted.connect_timeout_ns = given.connect_timeout_ns;
     if (given.call_timeout_ns != 0) wanted.call_timeout_ns = given.call_timeout_ns;
     TERRACE_ASSIGN_OR_RETURN(auto made, Session::connect(std::move(wanted)));
-    *session = new terrace_session{std::move(made)};
+    std::string tenant = made->tenant();
+    *session = new terrace_session{std::move(made), std::move(tenant)};
     return {};
   });
+}
+
+const char* terrace_session_tenant(const terrace_session* session) {
+  return session == nullptr ? "" : session->tenant.c_str();
 }
 
 int terrace_session_connected(const terrace_session* session) {
@@ -155,6 +160,10 @@ uint64_t terrace_lease_bytes(const terrace_lease* lease) {
 
 int terrace_lease_state(const terrace_lease* lease) {
   return lease == nullptr ? TERRACE_LEASE_LOST : static_cast<int>(lease->lease->state());
+}
+
+int terrace_lease_access(const terrace_lease* lease) {
+  return lease == nullptr ? -1 : static_cast<int>(lease->lease->access());
 }
 
 int terrace_lease_fd(const terrace_lease* lease) {

@@ -47,6 +47,30 @@ int terrace_shared_double_buffered(const terrace_shared* shared) {
   return shared != nullptr && shared->tensor.double_buffered() ? 1 : 0;
 }
 
+const int64_t* terrace_shared_strides(const terrace_shared* shared) {
+  return shared == nullptr ? nullptr : shared->tensor.strides().data();
+}
+
+int terrace_shared_hint(const terrace_shared* shared) {
+  return shared == nullptr ? 0 : static_cast<int>(shared->tensor.hint());
+}
+
+uint32_t terrace_shared_flags(const terrace_shared* shared) {
+  return shared == nullptr ? 0 : shared->tensor.flags();
+}
+
+terrace_code terrace_shared_identity(const terrace_shared* shared, struct terrace_tensor_identity* identity) {
+  return call([&]() -> Status {
+    constexpr const char* where = "terrace_shared_identity";
+    TERRACE_C_NEED(where, shared);
+    TERRACE_C_NEED(where, identity);
+    const auto& [memory, part, record, incarnation] = shared->tensor.identity();
+    return give(identity,
+                {.size = 0, .memory = memory, .part = part, .record = record, .incarnation = incarnation},
+                where);
+  });
+}
+
 void terrace_shared_free(terrace_shared* shared) {
   delete shared;
 }

@@ -18,6 +18,11 @@ Result<AttachOptions> attach_options(const terrace_attach_options* options, cons
   TERRACE_ASSIGN_OR_RETURN(const auto given, options_of(options, where));
   AttachOptions wanted;
   if (given.ownership != nullptr) wanted.ownership = given.ownership->source;
+  TERRACE_ASSIGN_OR_RETURN(const auto claim,
+                           enum_of<int>(given.claim, 2, "time to claim a part (TERRACE_CLAIM_...)", where));
+  if (given.reserved != 0)
+    return Error{ErrorCode::version_mismatch, 0, where, "reserved is not 0: built for a newer libterrace"};
+  wanted.claim = claim == TERRACE_CLAIM_AT_ONCE ? PartClaim::at_once : PartClaim::when_needed;
   wanted.own_a_part = given.without_part == 0;
   if (given.choose_part != 0) wanted.part = given.part;
   wanted.host = given.host;
@@ -127,6 +132,25 @@ int terrace_space_seat(const terrace_space* space) {
 
 uint64_t terrace_space_free_bytes(const terrace_space* space) {
   return space == nullptr ? 0 : space->space->free_bytes();
+}
+
+uint64_t terrace_space_largest_free_bytes(const terrace_space* space) {
+  return space == nullptr ? 0 : space->space->largest_free_bytes();
+}
+
+uint32_t terrace_space_parts(const terrace_space* space) {
+  return space == nullptr ? 0 : space->space->parts();
+}
+
+int terrace_space_coherence(const terrace_space* space) {
+  return space == nullptr ? -1 : static_cast<int>(space->space->coherence());
+}
+
+terrace_code terrace_space_health(const terrace_space* space) {
+  return call([&]() -> Status {
+    TERRACE_C_NEED("terrace_space_health", space);
+    return space->space->health();
+  });
 }
 
 uint64_t terrace_space_tend(terrace_space* space) {

@@ -247,6 +247,8 @@ terrace_code terrace_tensor_get_statistics(const terrace_tensor* tensor,
     told.guard_wait_ns = of.guard_wait_ns;
     told.uses_per_step = of.uses_per_step;
     told.pins = of.pins;
+    told.device_reads = of.device_reads;
+    told.device_writes = of.device_writes;
     return give(statistics, told, where);
   });
 }

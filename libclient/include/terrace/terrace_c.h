@@ -77,6 +77,7 @@ struct terrace_session_options {
 };
 
 enum { TERRACE_LEASE_EXCLUSIVE = 0, TERRACE_LEASE_SHARED_READ_ONLY = 1, TERRACE_LEASE_SHARED_COHERENT = 2 };
+enum { TERRACE_ACCESS_READ_ONLY = 0, TERRACE_ACCESS_READ_WRITE = 1 };
 enum { TERRACE_LEASE_LIVE = 0, TERRACE_LEASE_REVOKING = 1, TERRACE_LEASE_LOST = 2 };
 
 struct terrace_lease_request {
@@ -95,6 +96,8 @@ struct terrace_lease_request {
 /* options: NULL for the defaults. */
 terrace_code terrace_session_connect(const struct terrace_session_options* options, terrace_session** session);
 int terrace_session_connected(const terrace_session* session);
+/* The tenant that the manager knows it as. Valid as long as the handle. */
+const char* terrace_session_tenant(const terrace_session* session);
 /* It goes once its leases and what stands on them are freed, too. Waits for a handler of
  * terrace_session_on_notice that runs, except in that handler. */
 void terrace_session_free(terrace_session* session);
@@ -131,6 +134,8 @@ uint64_t terrace_lease_id(const terrace_lease* lease);
 uint64_t terrace_lease_epoch(const terrace_lease* lease);
 uint64_t terrace_lease_bytes(const terrace_lease* lease);
 int terrace_lease_state(const terrace_lease* lease);
+/* TERRACE_ACCESS_...; -1 for NULL. */
+int terrace_lease_access(const terrace_lease* lease);
 /* Of the memory; the lease's. -1 for NULL. */
 int terrace_lease_fd(const terrace_lease* lease);
 terrace_code terrace_lease_renew(terrace_lease* lease, uint64_t ttl_ns);
@@ -276,6 +281,8 @@ enum {
   TERRACE_HINT_KV_CACHE = 5
 };
 enum { TERRACE_FLAG_READ_MOSTLY = 1, TERRACE_FLAG_STREAMING = 2, TERRACE_FLAG_PINNED = 4 };
+/* Told of a shared tensor, and not to be asked for here: see terrace_create_options. */
+enum { TERRACE_FLAG_PEERS_MAY_REMOVE = 8 };
 enum { TERRACE_TIER_DDR = 0, TERRACE_TIER_CXL = 1, TERRACE_TIER_HBM = 2 };
 
 struct terrace_tensor_spec {
@@ -335,6 +342,7 @@ struct terrace_tensor_statistics {
   uint64_t reads, writes, guard_waits, guard_wait_ns;
   float uses_per_step;
   uint32_t pins;
+  uint64_t device_reads, device_writes;
 };
 
 struct terrace_guard_options {
@@ -514,21 +522,31 @@ struct terrace_space_options {
   int checksums;
   uint64_t lease_epoch;
   /* not 0: `coherence` as it is said, refused where it is coherent and the lease's pool noncoherent. 0:
-   * coherent means what the operator says of the lease's pool, noncoherent where that is unknown; and coherent
-   * for memory that is no mapping of a lease. */
+   * coherent means what the operator says of the lease's pool, noncoherent where that is unknown; and for memory
+   * that is of no lease of this process coherent, but noncoherent for a DAX device. */
   int set_coherence;
   int ownership;     /* TERRACE_OWNERS_... */
   uint32_t seats;    /* for holders that read in place and own no part. 0: 8, or what the parts leave of 64 */
   uint32_t reserved; /* 0 */
 };
 
+/* When a holder becomes the owner of a part. */
+enum {
+  /* In its first create, or its first write, publish or remove of a tensor, whose part it is then: a process that
+   * opens, reads and pins takes no part from a writer that is started again. */
+  TERRACE_CLAIM_WHEN_NEEDED = 0,
+  TERRACE_CLAIM_AT_ONCE = 1
+};
+
 struct terrace_attach_options {
   size_t size;
   terrace_ownership* ownership; /* NULL: this holder only reads, by copy */
   int without_part;             /* not 0: only reads, in place from a seat: no part is kept from a writer */
-  int choose_part;              /* not 0: `part`, else the first that can be had */
+  int choose_part;              /* not 0: `part`, claimed at once; else the first that can be had */
   uint32_t part;
   uint64_t host;
+  int claim;    /* TERRACE_CLAIM_... */
+  int reserved; /* 0 */
 };
 
 struct terrace_create_options {
@@ -553,12 +571,19 @@ terrace_code terrace_space_attach(void* memory, uint64_t bytes, const struct ter
 /* The same, and the space keeps the mapping. */
 terrace_code terrace_space_attach_mapping(terrace_mapping* mapping,
                                           const struct terrace_attach_options* options, terrace_space** space);
-/* -1: this holder has no part. */
+/* -1: this holder has no part, or none yet. */
 int terrace_space_part(const terrace_space* space);
-/* Of a holder without a part, once it has pinned; else -1. */
+/* Of a holder that pinned when it had no part; else -1. */
 int terrace_space_seat(const terrace_space* space);
 /* What this holder's tensors can have now: free beside them, or had by nobody. All holders share the latter. */
 uint64_t terrace_space_free_bytes(const terrace_space* space);
+/* The biggest hole among them: no tensor can be larger. */
+uint64_t terrace_space_largest_free_bytes(const terrace_space* space);
+uint32_t terrace_space_parts(const terrace_space* space);
+/* TERRACE_SPACE_...; -1 for NULL. */
+int terrace_space_coherence(const terrace_space* space);
+/* Whether the space's memory is there: TERRACE_LEASE_EXPIRED, and for good, where it is not. */
+terrace_code terrace_space_health(const terrace_space* space);
 /* Removes what other holders wait for; for an owner that makes no other call. How many. */
 uint64_t terrace_space_tend(terrace_space* space);
 /* The part is given back once the pins, writes and shared tensors are freed as well. */
@@ -579,6 +604,18 @@ const uint64_t* terrace_shared_shape(const terrace_shared* shared);
 uint64_t terrace_shared_bytes(const terrace_shared* shared);
 uint32_t terrace_shared_part(const terrace_shared* shared);
 int terrace_shared_double_buffered(const terrace_shared* shared);
+const int64_t* terrace_shared_strides(const terrace_shared* shared); /* in elements */
+int terrace_shared_hint(const terrace_shared* shared);
+uint32_t terrace_shared_flags(const terrace_shared* shared); /* TERRACE_FLAG_... */
+
+/* Which tensor it is: one that was created later, under the same name or in the same place, has another. */
+struct terrace_tensor_identity {
+  size_t size;
+  const void* memory; /* of the space, as mapped in this process */
+  uint32_t part, record;
+  uint64_t incarnation;
+};
+terrace_code terrace_shared_identity(const terrace_shared* shared, struct terrace_tensor_identity* identity);
 void terrace_shared_free(terrace_shared* shared);
 
 /* One of another holder, created with peers_may_remove, is removed by its owner: see TensorSpace::remove. */
@@ -647,6 +684,9 @@ struct terrace_checkpoint_info {
   uint64_t tensors, tensor_bytes, file_bytes;
   uint64_t created_unix_ns;
   char name[136];
+  /* The safetensors file; empty where a checkpoint is not offered. Valid during the call of `each`, and until this
+   * thread's next terrace_checkpoints_find. */
+  const char* file;
 };
 
 struct terrace_checkpoint_leftovers {
@@ -655,11 +695,18 @@ struct terrace_checkpoint_leftovers {
   uint64_t being_written; /* now, by others */
 };
 
+struct terrace_file_part {
+  uint64_t begin, end; /* bytes of the file */
+};
+
 struct terrace_checkpoint_verification {
   size_t size;
   uint64_t bytes;         /* of the file */
   uint64_t damaged_bytes; /* in chunks that are not as they were written; 0: all is well */
   uint64_t first_damaged_begin, first_damaged_end;
+  /* All of them, in order. Valid until this thread's next terrace_checkpoints_verify. */
+  const struct terrace_file_part* damaged;
+  size_t damaged_count;
 };
 
 struct terrace_restore_options {

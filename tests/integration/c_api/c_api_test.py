@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,8 @@ class CApiTest(unittest.TestCase):
 
     def test_a_lease_and_a_pool_freed_in_the_wrong_order(self):
         lines = self.t.run(self.client, self.t.socket, "pool").out.splitlines()
-        self.assertEqual(lines[:3], ["lease 1 1", "refused capacity_exhausted 1", "refused invalid_argument"])
+        self.assertRegex(lines[0], r"^lease 1 1 1 \S+$")  # with the session's tenant
+        self.assertEqual(lines[1:3], ["refused capacity_exhausted 1", "refused invalid_argument"])
         self.assertIn(lines[3], ("moved 1", "stays unsupported"))
         self.assertEqual(lines[4:], ["released 1"])
         self.t.wait_free()
@@ -71,7 +73,8 @@ class CApiTest(unittest.TestCase):
 
     def test_two_programs_share_a_tensor(self):
         writer = self.shared()
-        self.assertEqual(self.t.run(self.client, self.t.socket, "read", "kv").out, "part 1 seat -1\nread 1\n")
+        self.assertEqual(self.t.run(self.client, self.t.socket, "own", "kv").out, "part 1 seat -1\nread 1\n")
+        self.assertEqual(self.t.run(self.client, self.t.socket, "read", "kv").out, "part -1 seat 0\nread 1\n")
         self.assertEqual(self.t.run(self.client, self.t.socket, "watch", "kv").out, "part -1 seat 0\nread 1\n")
         writer.communicate("end\n", timeout=60)
         self.assertEqual(writer.returncode, 0)
@@ -85,7 +88,7 @@ class CApiTest(unittest.TestCase):
         if subprocess.run(["test", "-x", self.client], check=False, **user).returncode:
             self.skipTest("this user cannot run the program where it was built")
         self.shared(**user)
-        for verb, said in (("read", "part 1 seat -1\nread 1\n"), ("watch", "part -1 seat 0\nread 1\n")):
+        for verb, said in (("own", "part 1 seat -1\nread 1\n"), ("watch", "part -1 seat 0\nread 1\n")):
             reader = self.t.popen(self.client, self.t.socket, verb, "kv", stdout=subprocess.PIPE, text=True, **user)
             self.assertEqual(reader.communicate(timeout=60)[0], said)
             self.assertEqual(reader.returncode, 0)
@@ -110,6 +113,56 @@ class CApiTest(unittest.TestCase):
             f"pool p emu:a {128 << 20} {16 << 20} 1 1",
             "free 1 older 1 beyond invalid_argument",
         ])
+
+
+class Header(unittest.TestCase):
+    """Whatever C++ tells has a name in the C header, too. What only C++ has (docs/c_api.md) is not looked for."""
+
+    HEADERS = pathlib.Path(__file__).resolve().parents[3] / "libclient/include/terrace"
+
+    @staticmethod
+    def names(text):
+        """Of the members of a struct, in either language."""
+        text = re.sub(r"  struct \w+ \{.*?\n  \};|//[^\n]*|/\*.*?\*/|bool operator[^;]*", "", text, flags=re.S)
+        text = re.sub(r"= *[^,;]*|\[\d+\]", "", text)
+        return {re.split(r"[\s*]+", name.strip())[-1]
+                for line in text.split(";") if line.strip() for name in line.split(",")}
+
+    def struct(self, name, header):
+        text = re.search(rf"^struct {name} {{\n(.*?)\n}};", (self.HEADERS / header).read_text(), re.S | re.M)
+        return self.names(text.group(1))
+
+    def test_every_field_that_cpp_has_is_there(self):
+        renamed = {"LeaseNotice": {}, "TensorStatistics": {}, "TensorIdentity": {}, "HbmStatistics": {},
+                   "TensorPoolStatistics": {"hbm"}, "CheckpointInfo": {}, "CheckpointProgress": {},
+                   "CheckpointVerification": {}, "TierFigures": {}, "ExtentInfo": {}, "PartOwner": {}, "FreeRuns": {},
+                   "LeaseInfo": {"usage"}, "PoolInfo": {}}  # what is told by a call or by members of its own
+        c = {"LeaseNotice": "notice", "TensorStatistics": "tensor_statistics", "TensorIdentity": "tensor_identity",
+             "HbmStatistics": "hbm_statistics", "TensorPoolStatistics": "pool_statistics",
+             "CheckpointInfo": "checkpoint_info", "CheckpointProgress": "checkpoint_progress",
+             "CheckpointVerification": "checkpoint_verification", "TierFigures": "tier_figures",
+             "ExtentInfo": "extent_info", "PartOwner": "part_owner", "FreeRuns": "free_runs",
+             "LeaseInfo": "lease_info", "PoolInfo": "pool_info"}
+        for header in ("session.h", "tensor_pool.h", "tensor_device.h", "tensor_space.h", "checkpoint.h"):
+            for name in re.findall(r"^struct (\w+) {", (self.HEADERS / header).read_text(), re.M):
+                if name not in c:
+                    continue
+                with self.subTest(name):
+                    there = self.struct("terrace_" + c.pop(name), "terrace_c.h")
+                    self.assertLessEqual(self.struct(name, header) - set(renamed[name]), there)
+        self.assertEqual(c, {})
+
+    def test_every_question_that_cpp_answers_is_there(self):
+        header = (self.HEADERS / "terrace_c.h").read_text()
+        for kind, file, prefix in (("Session", "session.h", "session"), ("Lease", "session.h", "lease"),
+                                   ("SharedTensor", "tensor_space.h", "shared"),
+                                   ("TensorSpace", "tensor_space.h", "space"), ("Tensor", "tensor_pool.h", "tensor")):
+            text = re.search(rf"^class {kind}(?: final)? {{\n(.*?)\n}};", (self.HEADERS / file).read_text(), re.S | re.M)
+            questions = re.findall(r"(\w+)\(\) const\b", re.sub(r"//[^\n]*", "", text.group(1)).split("private:")[0])
+            self.assertGreater(len(questions), 2)
+            for question in questions:
+                with self.subTest(kind=kind, question=question):
+                    self.assertTrue(re.search(rf"\bterrace_{prefix}_(get_)?{question}\(", header))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
  *   c_client SOCKET pool            a pool of tensors over a lease; everything freed in the wrong order
  *   c_client SOCKET checkpoint DIR  a checkpoint of a pool over a lease, stored to meanwhile, and restored over itself
  *   c_client SOCKET share LABEL     makes a shared lease of that label with a space, publishes, waits for a line, ends
- *   c_client SOCKET read LABEL      reads what was published there, with a part of its own
- *   c_client SOCKET watch LABEL     the same without a part, from a seat
+ *   c_client SOCKET read LABEL      reads in place what was published there, as who may write later
+ *   c_client SOCKET own LABEL       the same with a part of its own
+ *   c_client SOCKET watch LABEL     the same as who never writes
  *   c_client SOCKET infos LABEL     what is told of that lease and of the pools
  *   c_client SOCKET format          makes spaces, and says how coherent they are
  *   c_client SOCKET notices         tells of notices: one by next_notice and poll, the others by a handler
@@ -65,7 +66,8 @@ static void use_a_pool(terrace_session* session) {
   struct terrace_lease_request request = {.size = sizeof request, .bytes = 32 * MIB, .label = "c"};
   terrace_lease *lease = NULL, *none = NULL;
   MUST(terrace_lease_grant(session, &request, &lease));
-  printf("lease %d %d\n", terrace_lease_bytes(lease) == 32 * MIB, terrace_lease_state(lease) == TERRACE_LEASE_LIVE);
+  printf("lease %d %d %d %s\n", terrace_lease_bytes(lease) == 32 * MIB, terrace_lease_state(lease) == TERRACE_LEASE_LIVE,
+         terrace_lease_access(lease) == TERRACE_ACCESS_READ_WRITE, terrace_session_tenant(session));
   request.label = NULL;
   request.bytes = (uint64_t)1 << 40;
   const terrace_code refused = terrace_lease_grant(session, &request, &none);
@@ -145,14 +147,14 @@ static void checkpoint(terrace_session* session, const char* path) {
   terrace_session_free(session);
 }
 
-static terrace_space* attach(terrace_lease* lease, int format, int without_part) {
+static terrace_space* attach(terrace_lease* lease, int format, int without_part, int claim) {
   terrace_mapping* mapping = NULL;
   MUST(terrace_mapping_map(lease, &mapping));
   struct terrace_space_options options = {
       .size = sizeof options, .parts = 4, .records_per_part = 64, .lease_epoch = terrace_lease_epoch(lease)};
   if (format)
     MUST(terrace_space_format(terrace_mapping_data(mapping), terrace_mapping_bytes(mapping), &options));
-  struct terrace_attach_options how = {.size = sizeof how, .without_part = without_part};
+  struct terrace_attach_options how = {.size = sizeof how, .without_part = without_part, .claim = claim};
   MUST(terrace_ownership_by_manager(lease, &how.ownership));
   terrace_space* space = NULL;
   MUST(terrace_space_attach_mapping(mapping, &how, &space));
@@ -166,7 +168,7 @@ static void share(terrace_session* session, const char* label) {
       .size = sizeof request, .bytes = 16 * MIB, .label = label, .mode = TERRACE_LEASE_SHARED_COHERENT};
   terrace_lease* lease = NULL;
   MUST(terrace_lease_grant(session, &request, &lease));
-  terrace_space* space = attach(lease, 1, 0);
+  terrace_space* space = attach(lease, 1, 0, TERRACE_CLAIM_AT_ONCE);
   const uint64_t dimensions[] = {MIB};
   struct terrace_tensor_spec spec = {
       .size = sizeof spec, .name = "kv/1", .dtype = TERRACE_DTYPE_U8, .rank = 1, .dimensions = dimensions};
@@ -187,10 +189,10 @@ static void share(terrace_session* session, const char* label) {
   terrace_session_free(session);
 }
 
-static void read_there(terrace_session* session, const char* label, int without_part) {
+static void read_there(terrace_session* session, const char* label, int without_part, int claim) {
   terrace_lease* lease = NULL;
   MUST(terrace_lease_attach(session, 0, label, 0, &lease));
-  terrace_space* space = attach(lease, 0, without_part);
+  terrace_space* space = attach(lease, 0, without_part, claim);
   terrace_shared* shared = NULL;
   MUST(terrace_space_open(space, "kv/1", &shared));
   terrace_pin* pin = NULL;
@@ -291,6 +293,6 @@ int main(int argc, char** argv) {
   else if (argc > 3 && strcmp(argv[2], "infos") == 0)
     tell(session, argv[3]);
   else if (argc > 3)
-    read_there(session, argv[3], strcmp(argv[2], "watch") == 0);
+    read_there(session, argv[3], strcmp(argv[2], "watch") == 0, strcmp(argv[2], "read") != 0);
   return 0;
 }

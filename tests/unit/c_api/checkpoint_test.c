@@ -1,6 +1,7 @@
 /* Checkpoints through the C interface: begun, waited for, listed, restored as a whole and in part, damaged. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stddef.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -81,6 +82,7 @@ static int count(void* context, const struct terrace_checkpoint_info* info, cons
   *(damage == NULL ? &seen->whole : &seen->damaged) += 1;
   snprintf(seen->name, sizeof seen->name, "%s", info->name);
   CHECK(damage == NULL ? info->tensors == 3 : strstr(damage, "corrupt") != NULL);
+  CHECK(damage == NULL ? strstr(info->file, "/one/tensors.safetensors") != NULL : info->file[0] == 0);
   return 0;
 }
 
@@ -99,10 +101,19 @@ static void listed_and_found(struct fixture* f) {
   struct terrace_checkpoint_info info = {.size = sizeof info};
   MUST(terrace_checkpoints_find(f->directory, "one", &info));
   CHECK(info.tensor_bytes == 9 * MIB + 100 && info.created_unix_ns > 0 && strcmp(info.name, "one") == 0);
+  CHECK(access(info.file, R_OK) == 0 && strncmp(info.file, f->path, strlen(f->path)) == 0);
+  struct {
+    size_t size;
+    uint64_t tensors, tensor_bytes, file_bytes, created_unix_ns;
+    char name[136];
+    void* behind;
+  } older = {.size = offsetof(struct terrace_checkpoint_info, file), .behind = &older};
+  MUST(terrace_checkpoints_find(f->directory, "one", (struct terrace_checkpoint_info*)&older));
+  CHECK(older.tensors == 3 && older.behind == &older); /* an older program's struct is shorter */
   CHECK_FAILS(terrace_checkpoints_find(f->directory, "two", &info), TERRACE_NOT_FOUND, "'two'");
   struct terrace_checkpoint_verification verified = {.size = sizeof verified};
   MUST(terrace_checkpoints_verify(f->directory, "one", NULL, &verified));
-  CHECK(verified.damaged_bytes == 0 && verified.bytes == info.file_bytes);
+  CHECK(verified.damaged_bytes == 0 && verified.damaged_count == 0 && verified.bytes == info.file_bytes);
 }
 
 static void count_progress(void* context, uint64_t done, uint64_t total) {
@@ -225,6 +236,8 @@ static void damage_is_told(struct fixture* f) {
   struct terrace_checkpoint_verification verified = {.size = sizeof verified};
   MUST(terrace_checkpoints_verify(f->directory, "one", NULL, &verified));
   CHECK(verified.damaged_bytes == verified.bytes && verified.first_damaged_end == verified.bytes);
+  CHECK(verified.damaged_count == 1 && verified.damaged[0].begin == 0);
+  CHECK(verified.damaged[0].end == verified.bytes);
   terrace_tensors* back = NULL;
   terrace_pool* other = ddr_pool(64 * MIB);
   CHECK_FAILS(terrace_checkpoints_restore(f->directory, "one", other, NULL, &back), TERRACE_CORRUPT, "checksum");
@@ -238,6 +251,37 @@ static void damage_is_told(struct fixture* f) {
   MUST(terrace_checkpoints_list(f->directory, stop_at_once, &calls, NULL));
   CHECK(calls == 1);
   MUST(terrace_checkpoints_remove(f->directory, "one"));
+}
+
+/* Checksums are of 16 MiB each: the first and the last are damaged. */
+static void all_damage_is_told(struct fixture* f) {
+  const uint64_t bytes = 40 * MIB;
+  terrace_pool* pool = ddr_pool(64 * MIB);
+  terrace_tensor* big = bytes_tensor(pool, "big", bytes, 1);
+  terrace_checkpoint* checkpoint = NULL;
+  MUST(terrace_checkpoint_begin(f->directory, "big", pool, &big, 1, NULL, &checkpoint));
+  MUST(terrace_checkpoint_wait(checkpoint, PATIENCE_NS));
+  terrace_checkpoint_free(checkpoint);
+  terrace_tensor_free(big);
+  terrace_pool_free(pool);
+  struct terrace_checkpoint_info info = {.size = sizeof info};
+  MUST(terrace_checkpoints_find(f->directory, "big", &info));
+  FILE* data = fopen(info.file, "r+b");
+  if (data == NULL) exit(1);
+  fseek(data, (long)MIB, SEEK_SET);
+  fputc(0x55, data);
+  fseek(data, -1, SEEK_END);
+  fputc(0x55, data);
+  fclose(data);
+  struct terrace_checkpoint_verification verified = {.size = sizeof verified};
+  MUST(terrace_checkpoints_verify(f->directory, "big", NULL, &verified));
+  CHECK(verified.damaged_count == 2);
+  if (verified.damaged_count == 2) {
+    CHECK(verified.damaged[0].begin == 0 && verified.damaged[0].end == 16 * MIB);
+    CHECK(verified.damaged[1].begin == 32 * MIB && verified.damaged[1].end == verified.bytes);
+  }
+  CHECK(verified.damaged_bytes == verified.bytes - 16 * MIB);
+  MUST(terrace_checkpoints_remove(f->directory, "big"));
 }
 
 static void refused(struct fixture* f) {
@@ -298,6 +342,7 @@ void checkpoint_tests(void) {
   given_up(&f);
   files_in_and_out(&f);
   refused(&f);
+  all_damage_is_told(&f);
   damage_is_told(&f);
   freed(&f);
   freed_in_the_wrong_order();

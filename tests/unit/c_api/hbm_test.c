@@ -52,6 +52,9 @@ static void used_on_both_sides(void) {
   MUST(terrace_dlpack_device_guard(guard, &managed));
   CHECK(managed != NULL);
   terrace_device_guard_free(guard);
+  struct terrace_tensor_statistics used = {.size = sizeof used};
+  MUST(terrace_tensor_get_statistics(a, &used));
+  CHECK(used.device_reads == 1 && used.device_writes == 1);
   CHECK_FAILS(terrace_tensor_read(a, NULL, &host), TERRACE_BUSY, "device");
   /* DLManagedTensor: a DLTensor of 48 bytes, its manager, its deleter */
   void (*deleter)(struct DLManagedTensor*);

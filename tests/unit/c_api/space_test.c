@@ -16,7 +16,7 @@ struct holder {
 static struct holder attach(int fd) {
   struct holder holder = {.memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)};
   CHECK(holder.memory != MAP_FAILED);
-  struct terrace_attach_options options = {.size = sizeof options};
+  struct terrace_attach_options options = {.size = sizeof options, .claim = TERRACE_CLAIM_AT_ONCE};
   MUST(terrace_ownership_by_locks(fd, 0, &options.ownership));
   MUST(terrace_space_attach(holder.memory, BYTES, &options, &holder.space));
   terrace_ownership_free(options.ownership); /* the space keeps it */
@@ -72,6 +72,81 @@ static void publish_and_read(terrace_space* writer, terrace_space* reader) {
   CHECK_FAILS(terrace_shared_write(seen, 0, &write), TERRACE_PERMISSION_DENIED, "kv/17");
   terrace_shared_free(mine);
   terrace_shared_free(seen);
+}
+
+static void everything_is_told(terrace_space* writer) {
+  const uint64_t dimensions[] = {3, 5};
+  struct terrace_tensor_spec spec = {.size = sizeof spec, .name = "told", .dtype = TERRACE_DTYPE_F32, .rank = 2,
+                                     .dimensions = dimensions, .hint = TERRACE_HINT_KV_CACHE,
+                                     .flags = TERRACE_FLAG_READ_MOSTLY};
+  struct terrace_create_options shared_removal = {.size = sizeof shared_removal, .peers_may_remove = 1};
+  terrace_shared *shared = NULL, *again = NULL;
+  MUST(terrace_space_create(writer, &spec, &shared_removal, &shared));
+  CHECK(terrace_shared_strides(shared)[0] == 5 && terrace_shared_strides(shared)[1] == 1);
+  CHECK(terrace_shared_hint(shared) == TERRACE_HINT_KV_CACHE);
+  CHECK(terrace_shared_flags(shared) == (TERRACE_FLAG_READ_MOSTLY | TERRACE_FLAG_PEERS_MAY_REMOVE));
+  struct terrace_tensor_identity first = {.size = sizeof first}, later = {.size = sizeof later};
+  MUST(terrace_shared_identity(shared, &first));
+  MUST(terrace_space_open(writer, "told", &again));
+  MUST(terrace_shared_identity(again, &later));
+  CHECK(first.memory != NULL && memcmp(&first, &later, sizeof first) == 0);
+  MUST(terrace_shared_remove(shared, 0));
+  terrace_shared_free(shared);
+  MUST(terrace_space_create(writer, &spec, NULL, &shared));
+  MUST(terrace_shared_identity(shared, &later));
+  CHECK(first.record == later.record && first.incarnation != later.incarnation);
+  MUST(terrace_shared_remove(shared, 0));
+  terrace_shared_free(shared);
+  terrace_shared_free(again);
+  CHECK_FAILS(terrace_shared_identity(NULL, &first), TERRACE_INVALID_ARGUMENT, "shared is NULL");
+  CHECK(terrace_shared_strides(NULL) == NULL && terrace_shared_hint(NULL) == 0 && terrace_shared_flags(NULL) == 0);
+
+  CHECK(terrace_space_parts(writer) == 2 && terrace_space_parts(NULL) == 0);
+  CHECK(terrace_space_coherence(writer) == TERRACE_SPACE_COHERENT && terrace_space_coherence(NULL) == -1);
+  const uint64_t largest = terrace_space_largest_free_bytes(writer);
+  CHECK(largest > 0 && largest <= terrace_space_free_bytes(writer) && terrace_space_largest_free_bytes(NULL) == 0);
+  MUST(terrace_space_health(writer));
+  CHECK_FAILS(terrace_space_health(NULL), TERRACE_INVALID_ARGUMENT, "space is NULL");
+}
+
+/* Who attaches without saying more owns nothing until it writes. */
+static void owns_a_part_once_it_writes(int fd, void* memory) {
+  struct terrace_space_options one = {.size = sizeof one, .parts = 1, .records_per_part = 64};
+  MUST(terrace_space_format(memory, BYTES, &one));
+  struct holder writer = attach(fd);
+  terrace_shared* shared = make(writer.space, "t");
+  char bytes[64] = {5};
+  MUST(terrace_shared_publish(shared, bytes, sizeof bytes, 0, NULL));
+  terrace_shared_free(shared);
+  terrace_space_free(writer.space);
+  munmap(writer.memory, BYTES);
+
+  struct terrace_attach_options options = {.size = sizeof options};
+  MUST(terrace_ownership_by_locks(fd, 0, &options.ownership));
+  terrace_space *reader = NULL, *heir = NULL;
+  MUST(terrace_space_attach(memory, BYTES, &options, &reader));
+  CHECK(terrace_space_free_bytes(reader) > 0);
+  MUST(terrace_space_open(reader, "t", &shared));
+  terrace_pin* pin = NULL;
+  MUST(terrace_shared_pin(shared, 0, &pin));
+  CHECK(terrace_space_part(reader) == -1 && terrace_space_seat(reader) == 0);
+  terrace_ownership_free(options.ownership);
+  MUST(terrace_ownership_by_locks(fd, 0, &options.ownership));
+  options.claim = 2;
+  CHECK_FAILS(terrace_space_attach(memory, BYTES, &options, &heir), TERRACE_INVALID_ARGUMENT, "TERRACE_CLAIM_");
+  options.claim = TERRACE_CLAIM_WHEN_NEEDED;
+  MUST(terrace_space_attach(memory, BYTES, &options, &heir));
+  terrace_ownership_free(options.ownership);
+  terrace_shared* theirs = NULL;
+  MUST(terrace_space_open(heir, "t", &theirs));
+  MUST(terrace_shared_publish(theirs, bytes, sizeof bytes, 0, NULL));
+  CHECK(terrace_space_part(heir) == 0 && terrace_space_seat(heir) == -1);
+  CHECK_FAILS(terrace_shared_publish(shared, bytes, sizeof bytes, 0, NULL), TERRACE_PERMISSION_DENIED, "'t'");
+  terrace_pin_free(pin);
+  terrace_shared_free(shared);
+  terrace_shared_free(theirs);
+  terrace_space_free(reader);
+  terrace_space_free(heir);
 }
 
 static void pins_hold(terrace_space* writer, terrace_space* reader) {
@@ -146,7 +221,7 @@ void space_tests(void) {
   CHECK(terrace_space_part(writer.space) == 0 && terrace_space_part(reader.space) == 1);
   CHECK(terrace_space_free_bytes(writer.space) > 0);
   terrace_space* third = NULL;
-  struct terrace_attach_options all_taken = {.size = sizeof all_taken};
+  struct terrace_attach_options all_taken = {.size = sizeof all_taken, .claim = TERRACE_CLAIM_AT_ONCE};
   MUST(terrace_ownership_by_locks(fd, 0, &all_taken.ownership));
   CHECK_FAILS(terrace_space_attach(memory, BYTES, &all_taken, &third), TERRACE_BUSY, "part");
   terrace_ownership_free(all_taken.ownership);
@@ -154,6 +229,7 @@ void space_tests(void) {
   CHECK(terrace_space_part(third) == -1);
 
   publish_and_read(writer.space, reader.space);
+  everything_is_told(writer.space);
   pins_hold(writer.space, reader.space);
   lists(writer.space, reader.space);
 
@@ -175,6 +251,7 @@ void space_tests(void) {
   terrace_space_free(reader.space);
   munmap(writer.memory, BYTES);
   munmap(reader.memory, BYTES);
+  owns_a_part_once_it_writes(fd, memory);
   munmap(memory, BYTES);
   close(fd);
 }
