@@ -141,11 +141,11 @@ py::list told(const std::vector<Info>& infos) {
 }
 
 py::object told(const LeaseNotice& notice) {
-  return named("LeaseNotice",
-               py::dict(py::arg("lease") = notice.lease.value, py::arg("state") = name_of(notice.state),
-                        py::arg("grace_ns") = notice.grace_ns, py::arg("reason") = notice.reason,
-                        py::arg("cause") = std::string(lease_cause_name(notice.cause)),
-                        py::arg("move_requested") = notice.move_requested));
+  const auto& [lease, state, grace_ns, reason, cause, move_requested] = notice;
+  return named("LeaseNotice", py::dict(py::arg("lease") = lease.value, py::arg("state") = name_of(state),
+                                       py::arg("grace_ns") = grace_ns, py::arg("reason") = reason,
+                                       py::arg("cause") = std::string(lease_cause_name(cause)),
+                                       py::arg("move_requested") = move_requested));
 }
 
 py::list take_notices(const SessionObject& self) {
@@ -263,6 +263,11 @@ void add_lease(py::module_& module) {
       .def_property_readonly("epoch", [](const LeaseObject& self) { return self.lease->epoch().value; })
       .def_property_readonly("bytes", [](const LeaseObject& self) { return self.lease->bytes(); })
       .def_property_readonly("state", [](const LeaseObject& self) { return name_of(self.lease->state()); })
+      .def_property_readonly("access",
+                             [](const LeaseObject& self) {
+                               return self.lease->access() == LeaseAccess::read_only ? "read_only"
+                                                                                     : "read_write";
+                             })
       .def("fileno", [](const LeaseObject& self) { return self.lease->fd(); })
       .def("info",
            [](const LeaseObject& self) { return told(take(without_gil([&] { return self.lease->info(); }))); })

@@ -197,6 +197,28 @@ void add_shared(py::module_& module) {
       .def_property_readonly("nbytes", [](const SharedObject& self) { return self.tensor.bytes(); })
       .def_property_readonly(
           "hint", [](const SharedObject& self) { return std::string(hint_name(self.tensor.hint())); })
+      .def_property_readonly(
+          "strides",
+          [](const SharedObject& self) { return tuple_of(self.tensor.strides(), self.tensor.shape().rank()); },
+          "In elements.")
+      .def_property_readonly(
+          "read_mostly",
+          [](const SharedObject& self) { return (self.tensor.flags() & TensorFlags::read_mostly) != 0; })
+      .def_property_readonly(
+          "streaming",
+          [](const SharedObject& self) { return (self.tensor.flags() & TensorFlags::streaming) != 0; })
+      .def_property_readonly(
+          "peers_may_remove",
+          [](const SharedObject& self) { return (self.tensor.flags() & TensorFlags::peers_may_remove) != 0; })
+      .def_property_readonly("flags", [](const SharedObject& self) { return self.tensor.flags(); })
+      .def_property_readonly("identity",
+                             [](const SharedObject& self) {
+                               const auto& [memory, part, record, incarnation] = self.tensor.identity();
+                               return named("TensorIdentity",
+                                            py::dict(py::arg("memory") = reinterpret_cast<uintptr_t>(memory),
+                                                     py::arg("part") = part, py::arg("record") = record,
+                                                     py::arg("incarnation") = incarnation));
+                             })
       .def_property_readonly("part", [](const SharedObject& self) { return self.tensor.part(); })
       .def_property_readonly("double_buffered",
                              [](const SharedObject& self) { return self.tensor.double_buffered(); })

@@ -79,18 +79,20 @@ void format(const py::object& given, uint32_t parts, uint32_t records_per_part, 
   take(without_gil([&] { return TensorSpace::format(memory.bytes, options); }));
 }
 
-SpaceObject attach(const py::object& given, const py::object& fd, bool own, const py::object& part,
+// own: None says that a part is claimed by the first call that needs one.
+SpaceObject attach(const py::object& given, const py::object& fd, const py::object& own, const py::object& part,
                    uint64_t offset, uint64_t host) {
   Memory memory = memory_of(given);
   AttachOptions options;
   options.host = host;
-  options.own_a_part = own;
+  options.own_a_part = own.is_none() || py::bool_(own);
+  if (own.is_none()) options.claim = PartClaim::when_needed;
   if (!part.is_none()) options.part = part.cast<uint32_t>();
   if (!fd.is_none())
     options.ownership = take(ownership_by_locks(fd.cast<int>(), offset));
   else if (memory.lease != nullptr)
     options.ownership = take(ownership_by_manager(memory.lease));
-  else if (own)
+  else if (options.own_a_part)
     raise_invalid("whoever owns a part locks it in the memory's file: give its descriptor, fd=, or own=False");
   auto made = take(without_gil([&] { return TensorSpace::attach(memory.bytes, std::move(options)); }));
   std::shared_ptr<TensorSpace> space = std::move(made);
@@ -99,9 +101,12 @@ SpaceObject attach(const py::object& given, const py::object& fd, bool own, cons
 
 SharedObject create(const SpaceObject& self, const std::string& name, const py::object& shape,
                     const py::object& dtype, const py::object& hint, bool double_buffered,
-                    const py::object& wait, bool peers_may_remove) {
-  const TensorSpec spec{
-      .name = name, .dtype = dtype_of(dtype), .shape = shape_of(shape), .hint = hint_of(hint)};
+                    const py::object& wait, bool peers_may_remove, bool read_mostly, bool streaming) {
+  const TensorSpec spec{.name = name,
+                        .dtype = dtype_of(dtype),
+                        .shape = shape_of(shape),
+                        .hint = hint_of(hint),
+                        .flags = flags_of(read_mostly, streaming, false)};
   const CreateOptions options{
       .double_buffered = double_buffered, .wait_ns = nanoseconds(wait), .peers_may_remove = peers_may_remove};
   const auto space = self.open();
@@ -147,10 +152,11 @@ void add_spaces(py::module_& module) {
                   py::arg("checksums") = py::none(), py::arg("seats") = py::none(),
                   py::arg("ownership") = py::none())
       .def(py::init(&attach), py::arg("memory"), py::kw_only(), py::arg("fd") = py::none(),
-           py::arg("own") = true, py::arg("part") = py::none(), py::arg("offset") = 0, py::arg("host") = 0)
+           py::arg("own") = py::none(), py::arg("part") = py::none(), py::arg("offset") = 0,
+           py::arg("host") = 0)
       .def("create", &create, py::arg("name"), py::arg("shape"), py::arg("dtype") = "float32", py::kw_only(),
            py::arg("hint") = py::none(), py::arg("double_buffered") = true, py::arg("wait") = 1.0,
-           py::arg("peers_may_remove") = false)
+           py::arg("peers_may_remove") = false, py::arg("read_mostly") = false, py::arg("streaming") = false)
       .def("open", &open, py::arg("name"))
       .def("__getitem__", &open, py::arg("name"))
       .def("__contains__", &contains, py::arg("name"))
@@ -178,6 +184,16 @@ void add_spaces(py::module_& module) {
                                if (bytes == 0) take(space->health());
                                return bytes;
                              })
+      .def_property_readonly("largest_free_bytes",
+                             [](const SpaceObject& self) {
+                               const auto space = self.open();
+                               const uint64_t bytes = space->largest_free_bytes();
+                               if (bytes == 0) take(space->health());
+                               return bytes;
+                             })
+      .def(
+          "health", [](const SpaceObject& self) { take(self.open()->health()); },
+          "Raises LeaseExpired where the space's memory is gone, and for good.")
       .def(
           "tend",
           [](const SpaceObject& self) {

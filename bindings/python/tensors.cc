@@ -234,6 +234,7 @@ void add_description(Class& tensor) {
       .def_property_readonly(
           "streaming",
           [](const TensorObject& self) { return (self.tensor->flags() & TensorFlags::streaming) != 0; })
+      .def_property_readonly("flags", [](const TensorObject& self) { return self.tensor->flags(); })
       .def_property_readonly("is_view", [](const TensorObject& self) { return self.tensor->is_view(); })
       .def_property_readonly("residency", &residency)
       .def_property_readonly("statistics", &statistics)

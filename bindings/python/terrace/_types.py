@@ -7,7 +7,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointInfo", "CheckpointList", "CheckpointProgress", "HbmStatistics", "Restored",
-    "LeaseInfo", "LeaseNotice", "PoolInfo", "Residency", "TensorPoolStatistics", "TensorStatistics", "TierFigures",
+    "LeaseInfo", "LeaseNotice", "PoolInfo", "Residency", "TensorIdentity", "TensorPoolStatistics", "TensorStatistics",
+    "TierFigures",
     "ExtentInfo", "FreeRuns", "PartOwner", "UsageReport",
 ]
 
@@ -135,6 +136,15 @@ class Residency(NamedTuple):
     cxl_bytes: int
     hbm_bytes: int = 0
     hbm_dirty_bytes: int = 0
+
+
+class TensorIdentity(NamedTuple):
+    """Which tensor of a space it is. memory: the space's address in this process."""
+
+    memory: int
+    part: int
+    record: int
+    incarnation: int
 
 
 class TensorStatistics(NamedTuple):

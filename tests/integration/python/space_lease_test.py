@@ -3,18 +3,20 @@ without a part, and what is told of leases and pools."""
 
 import gc
 import json
+import mmap
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import python_base
 from python_base import MIB, Harness, harness, needs_numpy, numpy, terrace, wait_until
 
 CHILD = pathlib.Path(__file__).resolve().with_name("space_lease_child.py")
-SESSION_H = pathlib.Path(__file__).resolve().parents[3] / "libclient/include/terrace/session.h"
+HEADERS = pathlib.Path(__file__).resolve().parents[3] / "libclient/include/terrace"
 USER = 65534
 
 
@@ -82,7 +84,7 @@ class Owners(InALease):
         lease = terrace.Session(str(self.t.socket)).attach("space")
         with self.assertRaisesRegex(terrace.Busy, "part 0"):
             terrace.TensorSpace(lease, part=0)
-        space = terrace.TensorSpace(lease)
+        space = terrace.TensorSpace(lease, own=True)
         self.assertEqual(space.part, 1)
         space.create("mine", (4096,), "u8").publish(numpy.full(4096, 7, numpy.uint8))
         self.assertEqual(cpp("read", "mine"), "7")
@@ -113,7 +115,7 @@ class Owners(InALease):
         terrace.TensorSpace.format(lease, parts=4, records_per_part=64, ownership="locks")
         with self.assertRaisesRegex(terrace.PermissionDenied, "by file locks"):
             terrace.TensorSpace(lease)
-        self.assertEqual(terrace.TensorSpace(lease, fd=lease.fileno()).part, 0)
+        self.assertEqual(terrace.TensorSpace(lease, fd=lease.fileno(), own=True).part, 0)
         with self.assertRaisesRegex(terrace.InvalidArgument, "no kind of ownership"):
             terrace.TensorSpace.format(lease, ownership="me")
         del lease, session
@@ -121,7 +123,7 @@ class Owners(InALease):
     def test_a_reader_leaves_a_dead_writers_part_to_the_next_writer(self):
         writer, heir = self.child(), self.child()
         self.assertEqual(writer.ask("grant", "space", {"parts": 1, "seats": 2}), 8 * MIB)
-        self.assertEqual(writer.ask("attach", {}), [0, None])
+        self.assertEqual(writer.ask("attach", {"own": True}), [0, None])
         writer.ask("publish", "t", 5)
         lease = terrace.Session(str(self.t.socket)).attach("space")
         space = terrace.TensorSpace(lease, own=False)
@@ -134,7 +136,7 @@ class Owners(InALease):
         self.assertEqual((array.min(), array.max()), (5, 5))
         self.assertEqual((space.part, space.seat), (None, 0))
         self.assertEqual(heir.ask("take", "space"), 8 * MIB)
-        self.assertEqual(heir.ask("attach", {}), [0, None])
+        self.assertEqual(heir.ask("attach", {"own": True}), [0, None])
         self.assertIsInstance(heir.ask("publish", "t", 6), int)  # the other slot
         self.assertEqual(heir.ask("publish", "t", 7)["error"], "busy")  # the pinned one
         self.assertEqual(array.max(), 5)
@@ -162,6 +164,38 @@ class Owners(InALease):
         self.assertEqual(readers[1].ask("pin", "t"), 9)
         del tensor, space, lease
 
+    def test_who_only_reads_owns_nothing_without_saying_so(self):
+        # Attached as every process is: it took the dead writer's part, and the writer that was started again got none.
+        writer, heir = self.child(), self.child()
+        self.assertEqual(writer.ask("grant", "space", {"parts": 1, "seats": 2}), 8 * MIB)
+        self.assertEqual(writer.ask("attach", {}), [None, None])
+        writer.ask("publish", "t", 5)
+        lease = terrace.Session(str(self.t.socket)).attach("space")
+        self.assertEqual([(one.part, one.owned) for one in lease.info().owners], [(0, True)])
+        writer.process.kill()
+        writer.process.wait()
+        space = terrace.TensorSpace(lease)
+        self.assertGreater(space.free_bytes, 0)
+        with self.assertRaises(terrace.AlreadyExists):
+            space.create("t", (1,), "u8")
+        with space["t"].pin() as array:
+            self.assertEqual(array.max(), 5)
+        del array
+        self.assertEqual((space.part, space.seat), (None, 0))
+        heir.ask("take", "space")
+        self.assertEqual(heir.ask("attach", {}), [None, None])
+        self.assertIsInstance(heir.ask("publish", "t", 6), int)
+        self.assertEqual(space["t"].read(wait=30)[0].max(), 6)
+        with self.assertRaisesRegex(terrace.PermissionDenied, "which another holder owns"):
+            space["t"].publish(numpy.zeros(4096, numpy.uint8))
+        with self.assertRaisesRegex(terrace.Busy, "none of 1 parts"):
+            space.create("u", (1,), "u8")
+        heir.process.kill()
+        heir.process.wait()
+        self.assertIsInstance(space["t"].publish(numpy.full(4096, 7, numpy.uint8)), int)
+        self.assertEqual((space.part, space.seat), (0, 0))  # the part of the tensor
+        del space, lease
+
 
 @needs_numpy
 @unittest.skipUnless(os.geteuid() == 0, "only root can become another user")
@@ -179,10 +213,10 @@ class AnotherUser(InALease):
         self.t.directory.chmod(0o755)
         writer, reader, watcher = self.user(), self.user(), self.user()
         self.assertEqual(writer.ask("grant", "space", {}), 8 * MIB)
-        self.assertEqual(writer.ask("attach", {}), [0, None])
+        self.assertEqual(writer.ask("attach", {"own": True}), [0, None])
         writer.ask("publish", "t", 5)
         self.assertEqual(reader.ask("take", "space"), 8 * MIB)
-        self.assertEqual(reader.ask("attach", {}), [1, None])
+        self.assertEqual(reader.ask("attach", {"own": True}), [1, None])
         self.assertEqual(reader.ask("pin", "t"), 5)
         watcher.ask("take", "space")
         self.assertEqual(watcher.ask("attach", {"own": False}), [None, None])
@@ -191,7 +225,7 @@ class AnotherUser(InALease):
         writer.process.wait()
         heir = self.user()
         heir.ask("take", "space")
-        self.assertEqual(heir.ask("attach", {}), [0, None])
+        self.assertEqual(heir.ask("attach", {"own": True}), [0, None])
         self.assertIsInstance(heir.ask("publish", "t", 6), int)
         self.assertEqual(watcher.ask("read", "t"), 6)
 
@@ -202,7 +236,8 @@ class Coherence(InALease):
         session = terrace.Session(str(self.t.socket))
         lease = session.grant(8 * MIB, mode="shared_coherent")
         memory = {None: lambda: lease, "mapping": lambda: terrace.Mapping(lease),
-                  "buffer": lambda: terrace.Mapping(lease).numpy()}[how]()
+                  "buffer": lambda: terrace.Mapping(lease).numpy(),
+                  "mmap": lambda: mmap.mmap(lease.fileno(), lease.bytes)}[how]()
         terrace.TensorSpace.format(memory, records_per_part=64, **options)
         kind = terrace.TensorSpace(lease, own=False).coherence
         del memory
@@ -214,7 +249,7 @@ class Coherence(InALease):
         for said, kind in ((None, "noncoherent"), ("coherent", "coherent"), ("noncoherent", "noncoherent")):
             if said:
                 self.t.cli("pool", "set", "p", "--coherence", said)
-            for how in (None, "mapping", "buffer"):
+            for how in (None, "mapping", "buffer", "mmap"):
                 with self.subTest(pool=said, memory=how):
                     self.assertEqual(self.formatted(how), kind)
         self.assertEqual(terrace.Session(str(self.t.socket)).pools()[0].coherence, "noncoherent")
@@ -224,7 +259,7 @@ class Coherence(InALease):
         self.t.cli("pool", "set", "p", "--coherence", "coherent")
         self.assertEqual(self.formatted(coherence="noncoherent"), "noncoherent")  # right everywhere
         self.t.cli("pool", "set", "p", "--coherence", "noncoherent")
-        for how in (None, "mapping", "buffer"):
+        for how in (None, "mapping", "buffer", "mmap"):
             with self.assertRaisesRegex(terrace.InvalidArgument, "pool 'p' is noncoherent, as its operator says"):
                 self.formatted(how, coherence="coherent")
 
@@ -235,13 +270,27 @@ class Coherence(InALease):
         terrace.TensorSpace.format(aligned, parts=2, records_per_part=16)
         self.assertEqual(terrace.TensorSpace(aligned, own=False).coherence, "coherent")
 
+    def test_a_device_of_which_nothing_is_known_is_noncoherent(self):
+        with tempfile.TemporaryDirectory(prefix="terrace-dax-", dir="/dev/shm") as folder:
+            with open(pathlib.Path(folder) / "dax0.0", "w+b") as device:  # as a mapped one is named
+                device.truncate(MIB)
+                memory = mmap.mmap(device.fileno(), MIB)
+            for options, kind in (({}, "noncoherent"), ({"coherence": "coherent"}, "coherent")):
+                terrace.TensorSpace.format(memory, parts=2, records_per_part=16, **options)
+                self.assertEqual(terrace.TensorSpace(memory, own=False).coherence, kind)
+
 
 class Infos(InALease):
     @staticmethod
-    def members(struct):
-        text = re.search(rf"struct {struct} {{\n(.*?)\n}};", SESSION_H.read_text(), re.S).group(1)
+    def text_of(kind, name, header):
+        text = re.search(rf"^{kind} {name}(?: final)? {{\n(.*?)\n}};", (HEADERS / header).read_text(), re.S | re.M)
+        return re.sub(r"  struct \w+ \{.*?\n  \};|//[^\n]*", "", text.group(1), flags=re.S)
+
+    @classmethod
+    def members(cls, struct, header="session.h"):
+        text = cls.text_of("struct", struct, header)
         names = set()
-        for line in re.sub(r"//.*|  bool operator.*", "", text).split(";"):
+        for line in re.sub(r"  bool operator.*", "", text).split(";"):
             words = re.sub(r"= *[^,]*", "", line).strip()
             if words:
                 names |= {re.split(r"\s+", name.strip())[-1] for name in words.split(",")}
@@ -252,6 +301,53 @@ class Infos(InALease):
                      terrace.UsageReport, terrace.PartOwner, terrace.FreeRuns):
             with self.subTest(kind.__name__):
                 self.assertEqual(set(kind._fields), self.members(kind.__name__))
+        for name, header, kind in (("LeaseNotice", "session.h", terrace.LeaseNotice),
+                                   ("TensorResidency", "tensor_pool.h", terrace.Residency),
+                                   ("TensorStatistics", "tensor_pool.h", terrace.TensorStatistics),
+                                   ("TensorPoolStatistics", "tensor_pool.h", terrace.TensorPoolStatistics),
+                                   ("HbmStatistics", "tensor_device.h", terrace.HbmStatistics),
+                                   ("TensorIdentity", "tensor_space.h", terrace.TensorIdentity),
+                                   ("CheckpointInfo", "checkpoint.h", terrace.CheckpointInfo),
+                                   ("CheckpointList", "checkpoint.h", terrace.CheckpointList),
+                                   ("CheckpointProgress", "checkpoint.h", terrace.CheckpointProgress)):
+            with self.subTest(name):
+                self.assertEqual(set(kind._fields), self.members(name, header))
+
+    def test_every_question_that_cpp_answers_is_there(self):
+        called = {"bytes": "nbytes", "fd": "fileno", "notice_fd": "notice_fd"}
+        for kind, header, python in (("Session", "session.h", terrace.Session), ("Lease", "session.h", terrace.Lease),
+                                     ("SharedTensor", "tensor_space.h", terrace.SharedTensor),
+                                     ("TensorSpace", "tensor_space.h", terrace.TensorSpace),
+                                     ("Tensor", "tensor_pool.h", terrace.Tensor)):
+            text = self.text_of("class", kind, header).split("private:")[0]
+            questions = set(re.findall(r"(\w+)\(\) const\b", text)) - {"data"}
+            self.assertGreater(len(questions), 2)
+            for question in questions:
+                with self.subTest(kind=kind, question=question):
+                    self.assertTrue(hasattr(python, question) or hasattr(python, called.get(question, question)))
+
+    @needs_numpy
+    def test_what_is_told_of_spaces_and_their_tensors(self):
+        session = terrace.Session(str(self.t.socket))
+        lease = session.grant(8 * MIB, mode="shared_coherent", label="space")
+        self.assertEqual((lease.access, session.attach("space", read_only=True).access), ("read_write", "read_only"))
+        terrace.TensorSpace.format(lease, parts=2, records_per_part=16)
+        space = terrace.TensorSpace(lease)
+        self.assertEqual(space.health(), None)
+        self.assertGreater(space.largest_free_bytes, 0)
+        tensor = space.create("t", (3, 5), "f32", read_mostly=True, peers_may_remove=True)
+        self.assertLessEqual(space.largest_free_bytes, space.free_bytes)
+        self.assertEqual((tensor.strides, tensor.read_mostly, tensor.streaming, tensor.peers_may_remove, tensor.flags),
+                         ((5, 1), True, False, True, 9))
+        first = tensor.identity
+        self.assertEqual(first, space["t"].identity)
+        self.assertEqual((first.part, first.memory > 0), (0, True))
+        tensor.remove()
+        self.assertNotEqual(space.create("t", (3, 5), "f32").identity, first)
+        lease.release()
+        with self.assertRaises(terrace.LeaseExpired):
+            wait_until(space.health, 60, "the end of the lease")
+        del tensor, space, lease, session
 
     def test_fields_say_what_the_command_line_says(self):
         session = terrace.Session(str(self.t.socket))

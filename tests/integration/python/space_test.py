@@ -187,11 +187,11 @@ class InAFile(unittest.TestCase):
         self.space.close()
         gc.collect()
         self.assertEqual(array.sum(), 48)  # still mapped, still pinned
-        other = terrace.TensorSpace(self.memory(), fd=self.fd)
+        other = terrace.TensorSpace(self.memory(), fd=self.fd, own=True)
         self.assertEqual(other.part, 1)  # the part is still owned
         del array
         gc.collect()
-        third = terrace.TensorSpace(self.memory(), fd=self.fd)
+        third = terrace.TensorSpace(self.memory(), fd=self.fd, own=True)
         self.assertEqual(third.part, 0)
 
     def test_wrong_calls_are_said(self):
