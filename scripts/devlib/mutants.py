@@ -220,7 +220,7 @@ _TABLE = [
         ("leave: the owner line stays dirty", "void store_free(", "memory.write_back(owner, sizeof *owner, Step::release_written_back);", ""),
         ("leave: no barrier", "void store_free(", "memory.store_barrier(Step::release_written_back);", ""),
         ("kind: the first owner does not say it", "uint64_t settle_kind(",
-         "os::replace_or_drop(&line->kind, 0, kind);", "(void)unsaid;"),
+         "os::replace_or_drop(&line->kind, 0, kind);", ""),
         ("kind: a known one is tried again", "uint64_t settle_kind(",
          "if (const uint64_t known = kind_of_owners(memory, geometry); known != 0) return known;", "",
          _same("the exchange fails and the known kind is returned. Only dearer")),
