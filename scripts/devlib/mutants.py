@@ -166,7 +166,9 @@ _TABLE = [
         "take_over_inl.h",
         ("take-over: from old lines", "::take_over(",
          "memory_.invalidate(geometry_.part_at(part_), geometry_.records_end(), Step::take_over_invalidated);", ""),
-        ("take-over: loads overtake the invalidation", "::take_over(", "memory_.load_barrier(Step::take_over_before_look);", ""),
+        ("take-over: loads overtake the invalidation", "::take_over(", "memory_.load_barrier(Step::take_over_before_look);", "",
+         _same("the first thing of the part that is loaded are its claims, behind the barrier that their own look has; the owner line "
+               "and the pins are stored whole before it")),
         ("take-over: begun without a word", "::take_over(", "set_owner(layout::PartState::repairing);", ""),
         ("take-over: repairs overtake the owner line", "::take_over(",
          "set_owner(layout::PartState::repairing); memory_.store_barrier(Step::none);", "set_owner(layout::PartState::repairing);",
@@ -378,7 +380,9 @@ _TABLE = [
         ("create: a dead creator confirmed nothing", "Outcome tentative_left_by_dead(",
          "if (!has(word, layout::word_tentative)) return Outcome::exists;", ""),
         ("create: an heir's tentative name is the dead one's", "Outcome tentative_left_by_dead(",
-         "now.incarnation == tentative.incarnation ? Outcome::done : Outcome::raced", "Outcome::done"),
+         "now.incarnation == tentative.incarnation ? Outcome::done : Outcome::raced", "Outcome::done",
+         _same("this creator's name was visible before it saw the dead one's, so the heir, which creates later, sees it and "
+               "withdraws: the name is this creator's either way")),
         ("create: an old owner line says who is dead", "uint64_t owner_epoch(",
          "memory_.invalidate(owner, sizeof *owner, Step::pins_invalidated);", ""),
         ("pin: the second look overtakes it", "Outcome pin(", "memory_.full_barrier(Step::pin_before_recheck);", ""),

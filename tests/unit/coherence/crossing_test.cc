@@ -88,8 +88,13 @@ TEST_CASE("Crossing: a name is tentative while another thread of its holder crea
   Located first, second;
   REQUIRE(both.a.own()->place("t", shape, &first) == Outcome::done);
   CHECK(both.a.create("t", shape, &second) == Outcome::raced);
+  const auto watcher = TensorSpace::attach(both.memory.span());
+  REQUIRE(watcher.ok());
+  CHECK((*watcher)->open("t").error().code == ErrorCode::not_found);
+  CHECK((*watcher)->list().empty());
   both.a.own()->confirm(first);
   CHECK(both.a.create("t", shape, &second) == Outcome::exists);
+  CHECK((*watcher)->list().size() == 1);
 }
 
 TEST_CASE("Crossing: a pin that meets a removal does not hold what was removed before the remover died") {
@@ -223,7 +228,7 @@ TEST_CASE("Crossing: a forked child cannot give away what is its parent's") {
   REQUIRE(attached.ok());
   std::unique_ptr<TensorSpace> space = std::move(*attached);
   const auto watcher = *ownership_by_locks(file.get());
-  const SharedTensor tensor = *space->create(u8_tensor("t", 64));
+  const SharedTensor tensor = *space->create(u8_tensor("t", 64)), idle = *space->create(u8_tensor("idle", 64));
   REQUIRE(space->publish(tensor, bytes_of(1, 64)).ok());
   auto pinned = space->pin(tensor);
   auto begun = space->write(tensor);
@@ -239,6 +244,9 @@ TEST_CASE("Crossing: a forked child cannot give away what is its parent's") {
     wrong += space->pin(tensor).ok() ? 2 : 0;
     wrong += space->remove(tensor).ok() ? 4 : 0;
     wrong += space->create(u8_tensor("u", 64)).ok() ? 8 : 0;
+    // Nor where no write or pin of the parent's is in its way.
+    wrong += space->publish(idle, bytes_of(9, 64)).ok() ? 16 : 0;
+    wrong += space->remove(idle).ok() ? 32 : 0;
     pin.reset();
     write.reset();
     space.reset();

@@ -135,6 +135,31 @@ TEST_CASE("Holders: a space that was formatted for a kind refuses another though
   }
 }
 
+TEST_CASE("Holders: who finds another kind there only once it has claimed a part gives that back") {
+  // Another kind's first owner comes between this one's look at the kind and its claim.
+  struct Late final : OwnershipSource {
+    Late(std::function<void()> act, std::shared_ptr<MadeUpOwnership::Book> book)
+        : before_claim(std::move(act)), made_up(std::move(book)) {}
+    Result<uint64_t> claim(uint32_t part, const std::function<uint64_t()>& last_epoch) override {
+      if (before_claim) std::exchange(before_claim, nullptr)();
+      return made_up.claim(part, last_epoch);
+    }
+    void release(uint32_t part) override { made_up.release(part); }
+    bool is_dead(uint32_t part, uint64_t epoch) override { return made_up.is_dead(part, epoch); }
+    SpaceOwnership kind() const override { return SpaceOwnership::manager; }
+    std::function<void()> before_claim;
+    MadeUpOwnership made_up;
+  };
+  InAFile space;
+  Result<std::unique_ptr<TensorSpace>> first = Error{};
+  const auto late = space.attach(
+      std::make_shared<Late>([&] { first = space.attach(space.of(SpaceOwnership::locks)); }, space.book));
+  REQUIRE(first.ok());
+  CHECK(late.error().code == ErrorCode::permission_denied);
+  CHECK(space.book->owned.empty());
+  CHECK((*first)->create(u8_tensor("t", 64)).ok());
+}
+
 TEST_CASE("Holders: a reader that asks a source of another kind hears of no death") {
   InAFile space;
   const auto wrong = space.attach(space.of(SpaceOwnership::program), false);  // nobody owned a part yet
@@ -232,6 +257,22 @@ TEST_CASE("Holders: seats run out with words, and come back") {
   CHECK(c->pin(tensor).ok());
   CHECK(c->seat() == 0u);
   for (const auto& reader : {&b}) CHECK((*reader)->seat() == 1u);
+}
+
+TEST_CASE("Holders: a seat whose holder died is taken before one that was left") {
+  SpaceFixture fixture;
+  const auto writer = fixture.attach();
+  const SharedTensor tensor = *writer->create(u8_tensor("t", 64));
+  REQUIRE(writer->publish(tensor, bytes_of(1, 64)).ok());
+  auto leaves = reader_of(fixture), dies = reader_of(fixture);
+  for (const auto& reader : {&leaves, &dies}) REQUIRE((*reader)->pin(tensor).ok());
+  REQUIRE(dies->seat() == 1u);
+  leaves.reset();
+  fixture.book->owned.erase(writer->parts() + 1);
+  fixture.dead.push_back(std::move(dies));
+  const auto next = reader_of(fixture);
+  REQUIRE(next->pin(tensor).ok());
+  CHECK(next->seat() == 1u);
 }
 
 TEST_CASE("Holders: a space without seats, or of a library before seats, says so") {

@@ -106,6 +106,50 @@ TEST_CASE("TensorSpace: a record whose numbers leave its part is not believed") 
   CHECK_FALSE(refused([](TensorShape&) {}));
 }
 
+TEST_CASE("TensorSpace: a description that lost a bit is not believed, and gone with the part's next owner") {
+  SpaceFixture fixture;
+  auto writer = fixture.attach();
+  const auto reader = fixture.attach();
+  const uint64_t free = reader->free_bytes();
+  const SharedTensor tensor = *writer->create(u8_tensor("t", 200));
+  REQUIRE(writer->publish(tensor, bytes_of(1, 200)).ok());
+  layout::SpaceRecord* const record = record_of(fixture, 0, tensor.identity().record);
+  record->shape.flags ^= TensorFlags::read_mostly;  // as sensible as before
+  CHECK(reader->open("t").error().code == ErrorCode::corrupt);
+  CHECK(reader->list().empty());
+  fixture.die(std::move(writer));
+  const auto heir = fixture.attach();
+  REQUIRE(heir->part() == 0u);
+  CHECK(reader->open("t").error().code == ErrorCode::not_found);
+  CHECK(heir->free_bytes() == free);
+}
+
+TEST_CASE("TensorSpace: bytes that nobody published are refused where the space has checksums") {
+  for (const bool double_buffered : {false, true}) {
+    SpaceOptions options = SpaceFixture::small();
+    options.checksums = true;
+    SpaceFixture fixture(options);
+    const auto writer = fixture.attach(), reader = fixture.attach();
+    constexpr size_t size = 5000;  // more than are checked in one piece
+    const SharedTensor tensor = *writer->create(u8_tensor("t", size), {.double_buffered = double_buffered});
+    REQUIRE(writer->publish(tensor, bytes_of(1, size)).ok());
+    std::byte* last = nullptr;
+    {
+      const auto pin = reader->pin(tensor);
+      REQUIRE(pin.ok());
+      last = const_cast<std::byte*>(&pin->bytes()[size - 1]);
+    }
+    std::vector<std::byte> copy(size);
+    *last ^= std::byte{1};
+    CHECK(reader->read(tensor, copy).error().code == ErrorCode::corrupt);
+    CHECK(reader->pin(tensor).error().code == ErrorCode::corrupt);
+    *last ^= std::byte{1};
+    CHECK(reader->read(tensor, copy).ok());
+    CHECK(reader->pin(tensor).ok());
+    CHECK(writer->remove(tensor).ok());  // no pin that failed stays
+  }
+}
+
 TEST_CASE("TensorSpace: whatever lies in a part, its next owner makes it whole") {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SpaceFixture fixture({.parts = 2, .records_per_part = 8, .pins_per_part = 8}, 64 * 1024);

@@ -53,13 +53,18 @@ TEST_CASE("Steps: a take-over leaves the words that the format names") {
     uint32_t slots;
     uint64_t found, left;
   };
+  constexpr uint64_t often = layout::word_version_mask / 2 + 1;
   const Case cases[] = {{2, there | 6, there | 6},
                         {2, there | 7, there | 10},
                         {1, there | 7, there | layout::word_blank | 10},
                         {2, there | layout::word_blank | 7, there | layout::word_blank | 10},
                         {2, there | layout::word_retiring | 6, there | 6},
                         {1, there | layout::word_blank | 6, there | layout::word_blank | 6},
-                        {2, there | layout::word_blank | layout::word_tentative | 4, 8}};
+                        {2, there | layout::word_blank | layout::word_tentative | 4, 8},
+                        // Nobody published that often: it could count into the flags.
+                        {2, there | (often - 2), there | (often - 2)},
+                        {2, there | often, often + 4},
+                        {2, there | (often + 1), often + 4}};
   for (const Case& each : cases) {
     Steps steps;
     const Located tensor = steps.create(steps.owner, "t", each.slots);
@@ -73,6 +78,52 @@ TEST_CASE("Steps: a take-over leaves the words that the format names") {
     heir.own()->release();
     CHECK(steps.geometry().owner(0)->state == static_cast<uint64_t>(layout::PartState::free));
   }
+}
+
+TEST_CASE("Steps: nobody finds a name before its creator has looked whether it is free") {
+  Steps steps;
+  Located theirs, mine, found;
+  REQUIRE(steps.other.own()->place("t", Steps::shape_of("t", 2), &theirs) == Outcome::done);
+  std::optional<Outcome> meanwhile;
+  steps.asked = [&] {  // whether the other creator is dead
+    if (!meanwhile) meanwhile = steps.other.find("t", &found);
+  };
+  CHECK(steps.owner.create("t", Steps::shape_of("t", 2), &mine) == Outcome::raced);
+  CHECK(meanwhile == Outcome::gone);
+}
+
+TEST_CASE("Steps: two names of one hash are two tensors") {
+  const std::string names[] = {"8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ"};
+  REQUIRE(name_hash(names[0]) == name_hash(names[1]));
+  Steps steps;
+  Located made[2], found;
+  made[0] = steps.create(steps.owner, names[0], 2);
+  CHECK(steps.other.find(names[1], &found) == Outcome::gone);
+  made[1] = steps.create(steps.owner, names[1], 2);
+  for (const int which : {0, 1}) {
+    REQUIRE(steps.other.find(names[which], &found) == Outcome::done);
+    CHECK(found.record == made[which].record);
+  }
+}
+
+TEST_CASE("Steps: a take-over mends the whole chain before a name, whatever broke it") {
+  Steps steps;
+  const Geometry at = steps.geometry();
+  // Three names that want one record.
+  std::vector<std::string> names;
+  for (int number = 0; names.size() < 3; ++number)
+    if (const std::string name = "t" + std::to_string(number); at.home(name_hash(name)) == 5)
+      names.push_back(name);
+  std::vector<Located> tensors;
+  for (const std::string& name : names) tensors.push_back(steps.create(steps.owner, name, 2));
+  REQUIRE(tensors[2].record == 7);
+  steps.word(tensors[0]) = steps.word(tensors[1]) = 0;  // as never used
+  Located found;
+  CHECK(steps.other.find(names[2], &found) == Outcome::gone);
+  Core heir = steps.core();
+  heir.become_owner(0, 2, 0);
+  CHECK(steps.other.find(names[2], &found) == Outcome::done);
+  CHECK(steps.other.find(names[1], &found) == Outcome::gone);
 }
 
 TEST_CASE("Steps: a take-over says so before it changes anything") {
