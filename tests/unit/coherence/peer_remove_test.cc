@@ -155,14 +155,16 @@ TEST_CASE("an owner that makes no call is waited for, and may find nothing later
 TEST_CASE("what is read in place or written stays until then") {
   Spaces spaces(SpaceCoherence::coherent);
   const auto owner = spaces.holder(), peer = spaces.holder(), third = spaces.holder();
-  const SharedTensor own = made(*owner, "t");
+  // Two, since the owner may be about to remove the one when the peer gives up and the reader leaves.
+  const SharedTensor read = made(*owner, "r"), own = made(*owner, "t");
   const SharedTensor tensor = *peer->open("t");
   const Tending tending([&] { owner->tend(); });
   {
-    const auto pin = third->pin(*third->open("t"), second_ns);
+    const auto pin = third->pin(*third->open("r"), second_ns);
     REQUIRE(pin.ok());
-    CHECK(code_of(peer->remove(tensor, second_ns / 20)) == ErrorCode::busy);
+    CHECK(code_of(peer->remove(*peer->open("r"), second_ns / 20)) == ErrorCode::busy);
     CHECK(pin->bytes()[0] == std::byte{7});
+    CHECK(owner->version(read).ok());
   }
   {
     auto write = owner->write(own, second_ns);
