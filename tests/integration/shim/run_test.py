@@ -189,8 +189,8 @@ class RunTest(unittest.TestCase):
                                stderr=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (process.kill(), process.communicate()) if process.poll() is None else None)
         self.assertEqual(process.stdout.readline(), "ready\n")
-        wait_until(lambda: any(one["migration"] == "running" for one in json.loads(stats.read_text())["process_list"]), 30,
-                   "the engine")
+        wait_until(lambda: stats.exists() and any(one["migration"] == "running"
+                                                  for one in json.loads(stats.read_text())["process_list"]), 30, "the engine")
         leases = [lease["id"] for lease in self.t.leases().values() if lease["label"].startswith("moved")]
         self.assertGreaterEqual(len(leases), 2)
         for lease in leases:
