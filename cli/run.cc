@@ -1,9 +1,12 @@
 // `terrace run`: starts an unmodified program under libterrace_heap.so (or libterrace_malloc.so) and stays as
 // its supervisor. This process is the tenant's client: it holds the session and the leases, so that the program
 // needs no RPC, no helper thread and no descriptor.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "allocator/supply/broker.h"
@@ -66,6 +69,22 @@ Status run_plainly(const RunArguments& arguments, const ProgramFacts& facts) {
   return os_error(errno, "terrace run", "cannot start " + facts.path);
 }
 
+// What is sure to fail hours later, when the program has ended, is said before it starts.
+Status check_stats_file(const std::string& file) {
+  if (file.empty()) return {};
+  struct stat about {};
+  const std::string directory = std::filesystem::path(file).parent_path().string();
+  const bool there = ::stat(file.c_str(), &about) == 0;
+  if (there && S_ISDIR(about.st_mode))
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "terrace run",
+                 .detail = "--stats " + printable(file) + " is a directory: name a file in it"};
+  if (::access(there ? file.c_str() : directory.empty() ? "." : directory.c_str(), W_OK) == 0) return {};
+  return Error{.code = ErrorCode::invalid_argument,
+               .where = "terrace run",
+               .detail = "--stats " + printable(file) + " cannot be written: " + std::strerror(errno)};
+}
+
 Status check(const RunArguments& arguments) {
   if (arguments.cxl_given && arguments.cxl_bytes == 0 && arguments.ddr_given && arguments.ddr_bytes == 0)
     return Error{.code = ErrorCode::invalid_argument,
@@ -80,7 +99,7 @@ Status check(const RunArguments& arguments) {
     return Error{.code = ErrorCode::invalid_argument,
                  .where = "terrace run",
                  .detail = "--stats-interval needs a file: say --stats FILE"};
-  return {};
+  return check_stats_file(arguments.stats_file);
 }
 
 // With its arguments, for a line of a table.

@@ -15,7 +15,9 @@
 namespace terrace::cli {
 namespace {
 
-constexpr int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
+// What ends a process that does not want it, and is no fault or limit of its own; further those of real time.
+constexpr int passed_on[] = {SIGINT,  SIGTERM,   SIGHUP,  SIGQUIT, SIGUSR1, SIGUSR2,  SIGWINCH,
+                             SIGALRM, SIGVTALRM, SIGPROF, SIGIO,   SIGPWR,  SIGSTKFLT};
 // How long what the program left behind may take to go before it is said that this process waits for it.
 constexpr uint64_t quiet_wait_ns = 3 * ns_per_s;
 
@@ -32,10 +34,13 @@ Supervisor::Supervisor() {
   sigset_t handled;
   ::sigemptyset(&handled);
   for (int number : passed_on) ::sigaddset(&handled, number);
+  for (int number = SIGRTMIN; number <= SIGRTMAX; ++number) ::sigaddset(&handled, number);
   ::sigaddset(&handled, SIGCHLD);
   sigset_t blocked = handled;
   // Stopped, this process could not renew leases: Ctrl-Z stops the program only.
   ::sigaddset(&blocked, SIGTSTP);
+  // Nobody reads what it says: the program goes on.
+  ::sigaddset(&blocked, SIGPIPE);
   ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
   signals_.reset(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);

@@ -102,6 +102,13 @@ class RunTest(unittest.TestCase):
                 self.assertIn(text, result.err + result.out)
                 self.assertEqual(result.code, code, result)
 
+    def test_a_file_that_cannot_be_written_is_said_first(self):
+        ran = self.t.directory / "ran"
+        for path, text in (("/nonexistent/stats.json", "No such file"), (self.t.directory, "is a directory")):
+            result = self.t.cli("run", "--cxl", "64M", "--stats", path, "--", "touch", ran, json=False, check=2)
+            self.assertIn(text, result.err)
+        self.assertFalse(ran.exists())
+
     def test_programs_that_cannot_be_served_run_without_us(self):
         source = self.t.directory / "static.c"
         source.write_text('#include <stdio.h>\nint main(void) { puts("static"); return 4; }\n')
