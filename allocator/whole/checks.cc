@@ -92,6 +92,10 @@ void refuse_block(const void*) {
   fatal("free(): invalid pointer, or double free detected: no block of the heap is in use at that address");
 }
 
+void refuse_realloc(const void*) {
+  fatal("realloc(): invalid pointer: no block of the heap is in use at that address");
+}
+
 }  // namespace terrace::preload
 
 extern "C" void __wrap_je_arena_dalloc_bin_locked_handle_newly_empty(void* thread, void* arena, void* slab,

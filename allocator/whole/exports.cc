@@ -241,6 +241,8 @@ TERRACE_EXPORT void* calloc(size_t count, size_t bytes_each) {
 TERRACE_EXPORT void* realloc(void* block, size_t bytes) {
   if (block == nullptr) return malloc(bytes);
   if (!is_large_block(block)) {
+    if (!is_small_block(block)) [[unlikely]]
+      refuse_realloc(block);
     if (bytes < whole_large_from) {
       const int saved = errno;
       void* same = small_realloc(block, bytes);

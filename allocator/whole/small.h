@@ -89,6 +89,7 @@ LargeNumbers large_numbers();
 bool is_small_block(const void* block);
 // Ends the process, as glibc's free does.
 [[noreturn]] void refuse_block(const void* block);
+[[noreturn]] void refuse_realloc(const void* block);
 
 // small_classes.cc. What times_asked() was when the size classes were last told; who sees another number on a
 // slow way calls answer_small(), with no lock held.

@@ -4,6 +4,7 @@
 // shelves  --ddr 256M and nothing else: what ended threads have kept serves a request that needs all of it.
 // zeros    calloc of a run that was kept reads as zeros; realloc and aligned requests leave it whole.
 // twice    a block that is freed twice ends the process (SIGABRT).
+// realloc_stack, realloc_global, realloc_inside   of no block: the same
 // pairs N  N pairs of malloc and free of 256 KiB, for whoever counts them.
 #include <malloc.h>
 #include <stdio.h>
@@ -70,6 +71,17 @@ void twice() {
   fail("a second free was taken");
 }
 
+void resize_none(const char* what) {
+  static char global[256];
+  char stack[256];
+  char* const block = static_cast<char*>(malloc(256 * kib));
+  char* volatile none = strcmp(what, "realloc_stack") == 0    ? stack + 16
+                        : strcmp(what, "realloc_global") == 0 ? global + 16
+                                                              : block + 64;
+  none = static_cast<char*>(realloc(none, 512));
+  fail("a realloc of no block was taken");
+}
+
 void pairs(int count) {
   for (int i = 0; i < count; ++i) {
     char* volatile block = static_cast<char*>(malloc(256 * kib));
@@ -88,6 +100,8 @@ int main(int argc, char** argv) {
     zeros();
   else if (strcmp(name, "twice") == 0)
     twice();
+  else if (strncmp(name, "realloc_", 8) == 0)
+    resize_none(name);
   else if (strcmp(name, "pairs") == 0)
     pairs(atoi(argv[2]));
   else

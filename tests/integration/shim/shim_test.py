@@ -409,6 +409,13 @@ class Kept(ShimTest):
         run = self.kept("twice", code=128 + signal.SIGABRT)
         self.assertIn("double free", run.err)
 
+    @unittest.skipUnless(WHOLE_HEAP, "glibc's own")
+    def test_realloc_of_no_block(self):
+        for what in ("realloc_stack", "realloc_inside", "realloc_global"):
+            with self.subTest(what):
+                run = self.kept(what, code=128 + signal.SIGABRT)
+                self.assertIn("realloc(): invalid pointer", run.err)
+
     def test_pairs_are_counted(self):
         run = self.kept("pairs", 20000)
         self.assertGreaterEqual(run.stats["allocations_ddr"], 20000, run.stats)
