@@ -66,7 +66,7 @@ std::string still_reason(const supply::ProcessReport& process, const RunDocument
   const size_t children =
       process.migration == supply::MigrationState::forked ? supply::descendants(process.pid).size() : 0;
   switch (process.migration) {
-    case supply::MigrationState::running: return {};
+    case supply::MigrationState::running: return engine_reason(process.pid);  // of a pause, or lost memory
     case supply::MigrationState::forked:
       return children == 0
                  ? "its memory is private since a fork and is being folded back"
@@ -74,16 +74,17 @@ std::string still_reason(const supply::ProcessReport& process, const RunDocument
                        (children == 1 ? "child ends or becomes another program"
                                       : std::to_string(children) + " children end or become other programs");
     case supply::MigrationState::stopped: {
-      const std::string reason = engine_reason(process.pid);
+      std::string reason = supply::end_reason_text(process.end_reason);
+      if (reason.empty()) reason = engine_reason(process.pid);
       return reason.empty() ? "its engine ended or could not start (standard error says why)" : reason;
     }
     case supply::MigrationState::not_started: break;
   }
   if (process.forked_child) return "a forked child: its memory is private to it";
   if (!run.obstacle.empty()) return run.obstacle;
-  return process.memory.leased_bytes == 0
-             ? "it has no lease: all it has is in DDR"
-             : "its window cannot move (ulimit -v, or a file of its DDR part cannot be had)";
+  if (process.memory.leased_bytes == 0) return "it has no lease: all it has is in DDR";
+  return process.can_start ? "its engine has not started yet"
+                           : "its window cannot move (ulimit -v, or a file of its DDR part cannot be had)";
 }
 
 // What is shown: those that run, the largest first.

@@ -115,7 +115,7 @@ void ring_made() {
   note_lent_in_child();
   // What it reads and writes is pinned, and moves ask for that. What is folded after a fork is not asked for.
   never_fold();
-  if (!moves_are_proved()) end_migration("the program uses io_uring");
+  if (!moves_are_proved()) end_migration(supply::EndReason::ring);
 }
 
 void hold_requests_for_good(long count, struct iocb** requests) {

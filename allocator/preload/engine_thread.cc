@@ -171,9 +171,10 @@ void apply_early_holds() {
 
 // Whoever ended it said why.
 void stop_moving() {
-  shared.self->engine.give_up(shared.self->range, layout::TierState::stopped,
-                              shared.end_reason.load(std::memory_order_relaxed));
+  const supply::EndReason reason = shared.end_reason.load(std::memory_order_relaxed);
+  shared.self->engine.give_up(shared.self->range, layout::TierState::stopped, supply::end_reason_text(reason));
   shared.state.store(State::ended, std::memory_order_release);
+  put(&supply::Slot::end_reason, reason);
   put_state(supply::MigrationState::stopped);
 }
 
@@ -340,8 +341,7 @@ int open_engine() {
   shared.self->ddr_wanted = shared.self->ddr_set = range.ddr_granules_max;
   range.hooks = {.owner = nullptr, .take_ddr = take_ddr, .give_ddr = give_ddr, .after_round = settle};
   if (failed == 0) failed = shared.self->engine.add_range(&shared.self->memory, range, &shared.self->range);
-  if (failed == 0 && shared.self->engine.prove_errno() != 0)
-    end_migration("the kernel does not say which pages are pinned");
+  if (failed == 0 && shared.self->engine.prove_errno() != 0) end_migration(supply::EndReason::no_proof);
   if (failed == 0)
     open_fold(window.token_key != 0 ? fetch(link, supply::RequestKind::reopen, window.token_key) : -1);
   if (failed != 0) {
@@ -374,11 +374,7 @@ void begin_moving() {
     put_state(forked ? supply::MigrationState::forked : supply::MigrationState::running);
     if (forked) give_up_for_fork();
   } else {
-    const char* reason = shared.end_reason.load(std::memory_order_relaxed);
-    shared.self->engine.give_up(shared.self->range, layout::TierState::stopped,
-                                reason != nullptr ? reason : "ended before it began");
-    shared.state.store(State::ended, std::memory_order_release);
-    put_state(supply::MigrationState::stopped);
+    stop_moving();
   }
   shared.self->memory.lock().leave();
   window.heap_lock.leave();
@@ -404,6 +400,11 @@ void* run_engine(void*) {
   shared.self->engine.run();
   shared.engine_loops.store(false, std::memory_order_release);
   shared.self->engine.close();  // what memory lies where is still asked for
+  // Its last round may have been before it was told to end. Without the heap's lock: a handler that ends it may
+  // have interrupted who holds that.
+  shared.self->memory.lock().enter();
+  if (shared.ending.load(std::memory_order_relaxed)) stop_moving();
+  shared.self->memory.lock().leave();
   shared.engine_ended.store(true, std::memory_order_release);
   return nullptr;
 }

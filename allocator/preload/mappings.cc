@@ -347,7 +347,7 @@ TERRACE_EXPORT int munlock(const void* address, size_t bytes) noexcept {
 }
 
 TERRACE_EXPORT int mlockall(int flags) noexcept {
-  end_migration("the program locks its memory (mlockall)");
+  end_migration(terrace::supply::EndReason::locks);
   if ((flags & lock_future) != 0) stop_serving_mappings();
   const auto result = static_cast<int>(terrace_raw_call(SYS_mlockall, flags));
   if (result == 0 && (flags & lock_current) != 0) lock_switched(true);

@@ -125,7 +125,7 @@ bool program_has_one_thread() {
   return has_one_thread_but_the_engines();
 }
 
-void quit_engine(const char* reason) {
+void quit_engine(supply::EndReason reason) {
   end_migration(reason);
   if (shared.running.exchange(false, std::memory_order_acq_rel) == false) return;
   // It may not be in its loop yet: it is soon, or it ends by itself.
@@ -138,7 +138,7 @@ void quit_engine(const char* reason) {
   ::pthread_join(shared.thread, nullptr);  // until it makes no system call any more
 }
 
-void end_migration(const char* reason) {
+void end_migration(supply::EndReason reason) {
   if (holds_nothing()) return;
   shared.end_reason.store(reason, std::memory_order_relaxed);
   if (shared.ending.exchange(true, std::memory_order_seq_cst)) return;
@@ -148,7 +148,7 @@ void end_migration(const char* reason) {
   // heap. Of the threads that take it this one alone has handlers: one that forks would wait for its own lock.
   const SignalsBlocked blocked;
   migration->memory.lock().enter();
-  migration->engine.give_up(migration->range, layout::TierState::stopped, reason);
+  migration->engine.give_up(migration->range, layout::TierState::stopped, supply::end_reason_text(reason));
   migration->memory.lock().leave();
   wake_engine();
 }

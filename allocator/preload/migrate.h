@@ -53,10 +53,10 @@ bool holds_nothing();  // test seam: what is lost without this protection
 // As often held as let go, by the program itself; heap_lock is not held. False: not memory that moves.
 bool hold_counted(const void* address, size_t bytes);
 void unhold_counted(const void* address, size_t bytes);
-// Nothing moves any more in this process, for `reason` (at most 60 bytes). Waits for a move that is under way.
-void end_migration(const char* reason);
+// Nothing moves any more in this process. Waits for a move that is under way.
+void end_migration(supply::EndReason reason);
 // The same, and the engine's threads end.
-void quit_engine(const char* reason);
+void quit_engine(supply::EndReason reason);
 
 // The threads of this process are one, and the engine's.
 bool program_has_one_thread();

@@ -40,7 +40,7 @@ struct Shared {
   std::atomic<uint32_t> early_holds{0};  // of before `opened`: nothing moves until they are gone
   bool holds_applied = false;            // those of before `opened` that last; heap_lock
   std::atomic<bool> ending{false};
-  std::atomic<const char*> end_reason{nullptr};
+  std::atomic<supply::EndReason> end_reason{supply::EndReason::none};
 
   std::atomic<bool> give_back_asked{false};
   std::atomic<bool> leases_asked{false}, all_leases_asked{false};

@@ -34,7 +34,7 @@ constexpr long futex_wait_number = 455, futex_requeue_number = 456;  // Linux 6.
 // The program filters its system calls: that may kill for what the engine's thread does, or for a socket. From
 // the first filter on nothing is looked at any more, since that may kill too.
 void before_filter() {
-  quit_engine("the program filters its system calls");
+  quit_engine(supply::EndReason::filters);
   forbid_links();
 }
 

@@ -57,6 +57,8 @@ std::vector<ProcessReport> Broker::describe_running() {
     if (const auto at = outside_.find(pid); at != outside_.end())
       running.back().memory.outside_bytes = at->second;
     running.back().name = history_.name_of(pid, page);
+    running.back().can_start =
+        std::any_of(fronts_.begin(), fronts_.end(), [&](const Front& front) { return front.owner == pid; });
   }
   std::sort(running.begin(), running.end(),
             [](const ProcessReport& one, const ProcessReport& other) { return one.pid < other.pid; });

@@ -120,7 +120,8 @@ struct alignas(64) Slot {
   // which moves what lies in it elsewhere. leave_room: DDR that may be used for that beyond the budget.
   uint64_t leaving, leave_room;
   uint64_t leases_left, left_bytes;  // leases emptied that way, and what of them went to DDR or other leases
-  uint64_t reserved[2];
+  uint64_t end_reason;               // EndReason, beside MigrationState::stopped
+  uint64_t reserved[1];
   uint64_t segment_live[segments_max];
 };
 static_assert(sizeof(Slot) == 832 && offsetof(Slot, window_base) == 8 && offsetof(Slot, segment_live) == 320);
@@ -131,6 +132,20 @@ enum class MigrationState : uint64_t {
   stopped = 2,  // ring, fork or a failure ended it: the program said why on stderr where it was a failure
   forked = 3,   // private memory since a fork
 };
+
+// Why a process ended its migration, or none could begin.
+enum class EndReason : uint64_t { none = 0, filters = 1, locks = 2, ring = 3, no_proof = 4 };
+// At most 60 bytes; empty: none, or one that this version does not know.
+constexpr const char* end_reason_text(EndReason reason) {
+  switch (reason) {
+    case EndReason::filters: return "the program filters its system calls";
+    case EndReason::locks: return "the program locks its memory (mlockall)";
+    case EndReason::ring: return "the program uses io_uring";
+    case EndReason::no_proof: return "the kernel does not say which pages are pinned";
+    case EndReason::none: break;
+  }
+  return "";
+}
 
 inline constexpr size_t policy_name_bytes = 32;
 

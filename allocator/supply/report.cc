@@ -108,6 +108,7 @@ ProcessReport describe_process(const Slot& slot, const ProcessStatistics& page,
   ProcessReport report;
   report.pid = static_cast<pid_t>(slot.pid);
   report.migration = static_cast<MigrationState>(static_cast<uint32_t>(slot.migration_state));
+  report.end_reason = static_cast<EndReason>(slot.end_reason);
   report.forked_child = slot.parent_slot != no_slot || slot.inherited_bytes > 0;
   MemoryReport& memory = report.memory;
   memory.mapped_bytes = not_negative(page.mapped_bytes);

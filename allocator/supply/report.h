@@ -70,6 +70,8 @@ struct ProcessReport {
   uint64_t small_age_ns = 0;  // since the small classes were told
   bool room_known = false;    // free_bytes and longest_free_bytes
   MigrationState migration = MigrationState::not_started;
+  EndReason end_reason = EndReason::none;  // of `stopped`
+  bool can_start = false;                  // of `not_started`: its window is made for it
   bool forked_child = false;
   std::string why_still;  // in words; empty: its memory moves, or it has ended
   MemoryReport memory;

@@ -285,8 +285,13 @@ class RunTest(unittest.TestCase):
     def test_why_memory_does_not_move_is_told(self):
         fork = "import os,time\nr,w=os.pipe()\nif os.fork()==0:\n  os.close(w)\n  os.read(r,1)\n  os._exit(0)\nos.close(r)\n"
         lock = "import ctypes\nassert ctypes.CDLL(None).mlockall(2)==0\n"  # MCL_FUTURE
+        # One line of BPF that allows everything.
+        confine = ("import ctypes,struct\nc=ctypes.CDLL(None)\nb=ctypes.create_string_buffer(struct.pack('HBBI',6,0,0,0x7fff0000))\n"
+                   "p=ctypes.create_string_buffer(struct.pack('@HQ',1,ctypes.addressof(b)))\n"
+                   "assert c.prctl(38,1,0,0,0)==0 and c.prctl(22,2,p)==0\n")
         for what, policy, reason in ((fork, "benefit-density", "private since a fork, until its child ends"),
-                                     (lock, "benefit-density", "mlockall"), ("", "static", "the policy is static")):
+                                     (lock, "benefit-density", "mlockall"),
+                                     (confine, "benefit-density", "filters its system calls"), ("", "static", "the policy is static")):
             with self.subTest(reason=reason):
                 # First it moves: the engine has begun.
                 script = self.BLOCKS % 60 + self.WAIT + what + self.WAIT
