@@ -226,6 +226,7 @@ void after_fork() {
 void settle(void*) {
   serve_switch();
   fetch_segments();
+  ask_for_room();
   if (shared.state.load(std::memory_order_acquire) == State::moving) {
     if (!window.heap_lock.enter()) {  // a fork is under way: it waits for the range's lock
       constexpr timespec pause{.tv_sec = 0, .tv_nsec = 200'000};

@@ -96,15 +96,20 @@ void return_addresses(heap::PageSpan span) {
   window.heap.free(span.first);
 }
 
+void note_new_slots(uint32_t index, uint64_t key) {
+  window.segments[index] = {key, {}};
+  if (index == window.segment_count)
+    std::atomic_ref<uint32_t>(window.segment_count).store(index + 1, std::memory_order_release);
+}
+
 void note_new_segment(uint32_t index, uint64_t key, heap::PageSpan span) {
   if (given_up_ns != 0 && now_ns() - given_up_ns < regret_ns) kept_pages_max += span.pages;
-  window.segments[index] = {key, span};
+  note_new_slots(index, key);
+  window.segments[index].span = span;
   window.heap.run(span.first).arena = shared_arena(index);
   window.heap.free(span.first);
   const uint32_t end = span.first + span.pages;
   if (end > window.mapped_pages) window.mapped_pages = end;
-  if (index == window.segment_count)
-    std::atomic_ref<uint32_t>(window.segment_count).store(index + 1, std::memory_order_release);
 }
 
 bool give_up_free_segments(bool* soon) {

@@ -59,7 +59,10 @@ inline constexpr uint8_t reserve_arena = detached_arena(supply::segments_max);
 inline constexpr uint8_t detached_front_arena = reserve_arena + 1;
 // Addresses behind the DDR part that no lease is mapped to.
 inline constexpr uint8_t address_arena = detached_front_arena + 1;
-static_assert(address_arena < heap::arenas_max);
+// Addresses of a lease that was taken back (leases.cc) that were free then: reserved, and nobody's until all of
+// that lease's are free.
+inline constexpr uint8_t left_arena = address_arena + 1;
+static_assert(left_arena < heap::arenas_max);
 
 inline constexpr uint32_t granule_pages = 512;
 inline constexpr size_t granule_bytes = granule_pages * page_bytes;
@@ -171,6 +174,8 @@ bool are_too_many_free();
 void note_given_up();  // a lease goes back
 // A new lease, mapped at addresses of take_addresses().
 void note_new_segment(uint32_t index, uint64_t key, heap::PageSpan span);
+// A new lease of which no addresses are: the engine puts granules of others into it.
+void note_new_slots(uint32_t index, uint64_t key);
 // Addresses for a lease of at most `most` pages, at least `least`; pages 0: there are none.
 heap::PageSpan take_addresses(uint32_t least, uint32_t most);
 void return_addresses(heap::PageSpan span);

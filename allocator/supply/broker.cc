@@ -470,7 +470,11 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, 
     uint64_t size = 0;
     {
       std::lock_guard lock(mutex_);
-      uint64_t left = budget - std::min(budget, leased_bytes_);
+      // What is being taken back is on its way out, and its bytes may need another lease.
+      uint64_t held = leased_bytes_;
+      for (const Segment& segment : segments_)
+        if (segment.leaving) held -= std::min(held, segment.lease->bytes());
+      uint64_t left = budget - std::min(budget, held);
       // Where others may want some too, the last lease of the budget is not handed out whole.
       uint64_t share = control_->processes() > 1 ? left / 2 : left;
       size = std::max(needed, std::min(preferred, share) & ~(limits::granule_bytes - 1));

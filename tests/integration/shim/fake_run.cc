@@ -60,6 +60,14 @@ int supervise(const std::vector<std::string>& command, BrokerOptions options, ui
     std::fprintf(stderr, "fake_run: %s\n", started.error().to_string().c_str());
     return 2;
   }
+  // The program asks for it: all leases of this moment are taken back.
+  supervisor.on_ask([&session] {
+    for (uint64_t id = 1, last = session.grants().size(); id <= last; ++id)
+      session.notify({.lease = terrace::LeaseId{id},
+                      .state = terrace::LeaseState::revoking,
+                      .grace_ns = 60 * terrace::ns_per_s,
+                      .reason = "asked for"});
+  });
   std::jthread leaver;
   if (go_away_after_ms > 0)
     leaver = std::jthread([&session, go_away_after_ms] {
@@ -107,6 +115,8 @@ int supervise(const std::vector<std::string>& command, BrokerOptions options, ui
                              {"forks_failed", t.forks_failed},
                              {"folded_bytes", t.folded_bytes},
                              {"folds", t.folds},
+                             {"leases_left", t.leases_left},
+                             {"left_bytes", t.left_bytes},
                              {"leases_granted", stats.leases_granted},
                              {"leases_released", stats.leases_released},
                              {"leased_bytes_peak", stats.leased_bytes_peak},

@@ -656,6 +656,14 @@ class Busy(ShimTest):
     def test_where_the_kernel_cannot_be_asked_nothing_moves(self):
         def without_huge_pages():
             die_with_parent()
+    def test_leases_that_are_taken_back(self):
+        run = self.shim([HERE / "shim_busy_cases", "taken_back"], "--ddr", "8M", "--cxl", "200M")
+        self.assertGreaterEqual(run.stats["leases_left"], 2)
+        self.assertGreater(run.stats["left_bytes"], 0)
+        # What was free was not moved, and the DDR budget holds.
+        self.assertLess(run.stats["left_bytes"], 72 << 20)
+        self.assertEqual(run.stats["refused"], 0)
+
             ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: the question needs them
 
         def moved(*ways):
