@@ -400,12 +400,12 @@ void* run_engine(void*) {
   shared.engine_loops.store(true, std::memory_order_release);
   shared.self->engine.run();
   shared.engine_loops.store(false, std::memory_order_release);
-  shared.self->engine.close();  // what memory lies where is still asked for
   // Its last round may have been before it was told to end. Without the heap's lock: a handler that ends it may
   // have interrupted who holds that.
   shared.self->memory.lock().enter();
   if (shared.ending.load(std::memory_order_relaxed)) stop_moving();
   shared.self->memory.lock().leave();
+  shared.self->engine.close();  // what memory lies where is still asked for
   shared.engine_ended.store(true, std::memory_order_release);
   return nullptr;
 }

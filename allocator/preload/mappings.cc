@@ -7,14 +7,12 @@
 // mmap to a fixed      the program's own from there on: held, never switched, never sampled
 // place, munmap        what was served goes back to the window; of a block of malloc a hole stays, reserved:
 //                      nobody else's mapping may come to lie in the window
-// mremap               in place, or plain memory at the new place, to which pages are moved or copied; the old
-//                      one is unmapped
+// mremap               remap.h
 //
 // Threads   Any. Before ready() these are the kernel's.
 #include <errno.h>
 #include <stdarg.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "allocator/preload/export.h"
@@ -23,6 +21,7 @@
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/raw_calls.h"
+#include "allocator/preload/remap.h"
 #include "allocator/preload/tiers.h"
 
 namespace terrace::preload {
@@ -31,16 +30,6 @@ namespace {
 constexpr unsigned lock_on_fault = 1;  // MLOCK_ONFAULT
 constexpr int lock_current = 1;        // MCL_CURRENT
 constexpr int lock_future = 2;         // MCL_FUTURE
-constexpr int fixed_noreplace = 0x100000;
-constexpr int dont_unmap = 4;  // MREMAP_DONTUNMAP
-
-bool is_aligned(const void* address) {
-  return reinterpret_cast<uintptr_t>(address) % page_bytes == 0;
-}
-
-size_t whole_pages(size_t bytes) {
-  return (bytes + page_bytes - 1) & ~(page_bytes - 1);
-}
 
 // The range's pages of the window are no memory of this library's any more. False: errno says why.
 bool make_programs_own(const void* address, size_t bytes) {
@@ -105,91 +94,6 @@ int unmap_window(heap::PageSpan span) {
     page = used.first + used.pages;
   }
   return 0;
-}
-
-// By the kernel's own copying, which says EFAULT where a page must not be read.
-bool copy_pages(char* to, char* from, size_t bytes) {
-  constexpr size_t step = 1u << 30;
-  for (size_t done = 0; done < bytes;) {
-    const size_t more = bytes - done < step ? bytes - done : step;
-    const iovec into{to + done, more}, out_of{from + done, more};
-    const long copied = terrace_raw_call(SYS_process_vm_readv, ::getpid(), reinterpret_cast<long>(&into), 1,
-                                         reinterpret_cast<long>(&out_of), 1, 0);
-    if (copied <= 0) {
-      errno = EFAULT;
-      return false;
-    }
-    done += static_cast<size_t>(copied);
-  }
-  return true;
-}
-
-// Pages of private anonymous memory go to their new place as they are, with what other threads store meanwhile;
-// zeros are left. False: it has to be a copy.
-bool move_pages_to(char* to, char* from, size_t bytes) {
-  const heap::PageSpan span = pages_of_range(from, bytes);
-  if (window.front_key != 0 || span.first + span.pages > window.front_pages) return false;
-  const int saved = errno;
-  const bool moved =
-      terrace_raw_mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | dont_unmap, to) == to;
-  errno = saved;
-  return moved;
-}
-
-// What was moved and the zeros behind it become one mapping: the kernel's mremap takes no two.
-void* lengthen(char* at, size_t bytes, size_t new_bytes, bool fixed) {
-  if (new_bytes == bytes) return at;
-  terrace_raw_munmap(at + bytes, new_bytes - bytes);
-  void* const longer = terrace_raw_mremap(at, bytes, new_bytes, fixed ? 0 : MREMAP_MAYMOVE);
-  if (longer != MAP_FAILED) return longer;
-  // Another thread's mapping came in between, or there are two kinds of pages: two mappings, then.
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (fixed ? MAP_FIXED : fixed_noreplace);
-  return terrace_raw_mmap(at + bytes, new_bytes - bytes, PROT_READ | PROT_WRITE, flags, -1, 0) == at + bytes
-             ? at
-             : MAP_FAILED;
-}
-
-void* refuse(int number) {
-  errno = number;
-  return MAP_FAILED;
-}
-
-void* remap(char* old_address, size_t old_bytes, size_t new_bytes, int flags, void* new_address) {
-  const bool fixed = (flags & MREMAP_FIXED) != 0, keep = (flags & dont_unmap) != 0;
-  if (!is_aligned(old_address) || old_bytes == 0 || new_bytes == 0 ||
-      (flags & ~(MREMAP_MAYMOVE | MREMAP_FIXED | dont_unmap)) != 0 ||
-      ((fixed || keep) && (flags & MREMAP_MAYMOVE) == 0) || (keep && old_bytes != new_bytes) ||
-      (fixed && !is_aligned(new_address)))
-    return refuse(EINVAL);
-  old_bytes = whole_pages(old_bytes);
-  new_bytes = whole_pages(new_bytes);
-  if (!fixed && !keep && new_bytes <= old_bytes) {
-    if (new_bytes < old_bytes && munmap(old_address + new_bytes, old_bytes - new_bytes) != 0) return MAP_FAILED;
-    return old_address;
-  }
-  if (!fixed && !keep && grow_served(old_address + old_bytes, new_bytes - old_bytes)) return old_address;
-  if ((flags & MREMAP_MAYMOVE) == 0) return refuse(ENOMEM);  // something lies behind it always
-  char* const wanted = fixed ? static_cast<char*>(new_address) : nullptr;
-  if (fixed && wanted < old_address + old_bytes && old_address < wanted + new_bytes) return refuse(EINVAL);
-  // Plain memory, which the kernel moves from then on.
-  constexpr int plain_flags = MAP_PRIVATE | MAP_ANONYMOUS;
-  void* made = fixed ? mmap(wanted, new_bytes, PROT_READ | PROT_WRITE, plain_flags | MAP_FIXED, -1, 0)
-                     : terrace_raw_mmap(nullptr, new_bytes, PROT_READ | PROT_WRITE, plain_flags, -1, 0);
-  if (made == MAP_FAILED) return MAP_FAILED;
-  const size_t kept_bytes = old_bytes < new_bytes ? old_bytes : new_bytes;
-  const bool moved = move_pages_to(static_cast<char*>(made), old_address, kept_bytes);
-  if (!moved && !copy_pages(static_cast<char*>(made), old_address, kept_bytes)) {
-    const int saved = errno;
-    munmap(made, new_bytes);
-    return refuse(saved);
-  }
-  if (moved) {
-    made = lengthen(static_cast<char*>(made), kept_bytes, new_bytes, fixed);
-    if (keep || made == MAP_FAILED) return made;
-  }
-  if (keep ? madvise(old_address, old_bytes, MADV_DONTNEED) != 0 : munmap(old_address, old_bytes) != 0)
-    return MAP_FAILED;
-  return made;
 }
 
 Marks marks_for(int protection, int key) {

@@ -4,6 +4,8 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include <utility>
+
 #include "allocator/preload/message.h"
 
 namespace terrace::preload {
@@ -29,10 +31,14 @@ long bytes_of(heap::PageSpan span) {
   return static_cast<long>(size_t{span.pages} * page_bytes);
 }
 
-void protect(heap::PageSpan span, int protection, int key) {
+void protect(long address, long bytes, int protection, int key) {
   // mprotect leaves the key as it is; where there are no keys, or this one was given back, there is only that.
-  if (terrace_raw_call(SYS_pkey_mprotect, address_of(span), bytes_of(span), protection, key) != 0)
-    terrace_raw_call(SYS_mprotect, address_of(span), bytes_of(span), protection);
+  if (terrace_raw_call(SYS_pkey_mprotect, address, bytes, protection, key) != 0)
+    terrace_raw_call(SYS_mprotect, address, bytes, protection);
+}
+
+void make_plain(heap::PageSpan span) {
+  protect(address_of(span), bytes_of(span), PROT_READ | PROT_WRITE, 0);
 }
 
 bool map_plain(heap::PageSpan span, int protection) {
@@ -131,23 +137,31 @@ void lock_switched(bool locks) {
 }
 
 void make_marks_good(heap::PageSpan span) {
+  constexpr Marks of_mapping = all_protection | locked | locks_on_fault | not_dumped;
   if (locks_all.load(std::memory_order_relaxed)) terrace_raw_call(SYS_mlock, address_of(span), bytes_of(span));
   if (!any_marks.load(std::memory_order_relaxed)) return;
   for_each_marked(span, [](heap::PageSpan part, Marks marks, bool) {
-    if ((marks & own_mapping) != 0) return;
-    if ((marks & is_protected) != 0) protect(part, protection_of(marks), key_of(marks));
-    if ((marks & locked) != 0)
-      terrace_raw_call(SYS_mlock2, address_of(part), bytes_of(part),
-                       (marks & locks_on_fault) != 0 ? lock_on_fault : 0);
-    if ((marks & not_dumped) != 0)
-      terrace_raw_call(SYS_madvise, address_of(part), bytes_of(part), MADV_DONTDUMP);
+    if ((marks & own_mapping) == 0)
+      apply_marks(window.address(part.first), size_t{part.pages} * page_bytes,
+                  static_cast<Marks>(marks & of_mapping));
   });
+void apply_marks(char* at, size_t bytes, Marks marks) {
+  const auto address = reinterpret_cast<long>(at), length = static_cast<long>(bytes);
+  if ((marks & is_protected) != 0) protect(address, length, protection_of(marks), key_of(marks));
+  if ((marks & locked) != 0)
+    terrace_raw_call(SYS_mlock2, address, length, (marks & locks_on_fault) != 0 ? lock_on_fault : 0);
+  for (const auto& [mark, advice] :
+       {std::pair{not_dumped, MADV_DONTDUMP}, std::pair{not_inherited, MADV_DONTFORK},
+        std::pair{wiped_on_fork, MADV_WIPEONFORK}})
+    if ((marks & mark) != 0) terrace_raw_call(SYS_madvise, address, length, advice);
+}
+
 }
 
 void lift_protection(heap::PageSpan span) {
   if (!any_marks.load(std::memory_order_relaxed)) return;
   for_each_marked(span, [](heap::PageSpan part, Marks marks, bool) {
-    if ((marks & is_protected) != 0 && (marks & own_mapping) == 0) protect(part, PROT_READ | PROT_WRITE, 0);
+    if ((marks & is_protected) != 0 && (marks & own_mapping) == 0) make_plain(part);
   });
 }
 
@@ -162,7 +176,7 @@ bool clean_marks(heap::PageSpan span, bool detached) {
       }
       note_private(part);
     } else {
-      if ((marks & is_protected) != 0) protect(part, PROT_READ | PROT_WRITE, 0);
+      if ((marks & is_protected) != 0) make_plain(part);
       if ((marks & locked) != 0) terrace_raw_call(SYS_munlock, address_of(part), bytes_of(part));
       if ((marks & not_dumped) != 0)
         terrace_raw_call(SYS_madvise, address_of(part), bytes_of(part), MADV_DODUMP);

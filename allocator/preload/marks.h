@@ -79,6 +79,9 @@ void lock_switched(bool locks);
 void lift_protection(heap::PageSpan span);
 // The pages are freed: ordinary memory again, with any contents. False: the kernel does not replace a mapping
 // of the program's (too many of them): the pages must stay in use.
+// What the marks say, done to a mapping of the kernel's: plain memory outside of the window, or a part of it whose
+// marks do not change. Any thread, no lock.
+void apply_marks(char* at, size_t bytes, Marks marks);
 bool clean_marks(heap::PageSpan span, bool detached);
 // In a fork's child, which has one thread. `by_records`: the heap's records can be read.
 void apply_marks_in_child(bool by_records);

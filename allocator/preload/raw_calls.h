@@ -2,8 +2,8 @@
 // on the program's anonymous memory, and past its syscall(), which leads there.
 //
 // Included by the compiler's command line before each source of tiering/ that goes into the preload library,
-// and before the library's own but the one that exports the mappings' calls: there the plain names are the
-// kernel's.
+// and before the library's own but those that export the mappings' calls and use them: there the plain
+// names are the kernel's.
 #pragma once
 
 #include <errno.h>

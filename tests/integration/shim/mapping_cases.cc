@@ -277,7 +277,9 @@ class Model {
   }
 
   void remap_some() {
-    const Range range = some_plain(400);
+    Range range = some(400);
+    for (size_t i = 0; i < range.pages; ++i)
+      if (pages_[range.at + i * page].below != 0) range.pages = i;  // a file's
     if (range.pages == 0 || pages_.size() + 2 * range.pages > pages_max_) return;
     const size_t kind = below(5);
     size_t new_pages = kind == 0 ? 1 + below(range.pages) : kind == 1 ? range.pages + below(200) : range.pages;
@@ -299,14 +301,20 @@ class Model {
     }
     if (to != nullptr && at != to) wrong("mremap to a fixed place", at);
     if (kind == 2) {
-      each(range, [&](char*, Page& one) { one = {}; });
+      each(range, [&](char*, Page& one) { one = {.protection = one.protection}; });
       add(at, range.pages, {});
     } else {
       forget(range.at, range.pages);
-      add(at, new_pages, {});
+      add(at, new_pages, {.protection = had.back().protection});
     }
     for (size_t i = 0; i < new_pages && i < had.size(); ++i) pages_[at + i * page] = had[i];
     each({at, new_pages}, [&](char* where, Page& one) { check(where, one); });
+    if (forks_) return;
+    for (char* where : {at, at + (new_pages - 1) * page, kind == 2 ? range.at : at}) {
+      const int kind_there = pages_[where].protection;
+      if (faults(where, false) != (kind_there == PROT_NONE) || faults(where, true) != (kind_there != plain))
+        wrong("mremap lost a protection", where);
+    }
   }
 
   void put_over() {
