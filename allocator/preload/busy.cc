@@ -25,6 +25,7 @@
 #include "allocator/preload/busy.h"
 #include "allocator/preload/export.h"
 #include "allocator/preload/fold.h"
+#include "allocator/preload/marks.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/raw_calls.h"
@@ -313,6 +314,7 @@ TERRACE_EXPORT int io_uring_queue_init_params(unsigned entries, void* ring, void
 TERRACE_EXPORT int io_uring_queue_init_mem(unsigned entries, void* ring, void* parameters, void* memory,
                                            size_t bytes) {
   ring_made();
+  change_marks_of(memory, bytes, 0, stays_shared);  // the queues
   auto* function = next_function<int(unsigned, void*, void*, void*, size_t)>("io_uring_queue_init_mem");
   return function == nullptr ? -ENOSYS : function(entries, ring, parameters, memory, bytes);
 }

@@ -26,6 +26,7 @@
 #include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
+#include "allocator/preload/registered.h"
 #include "allocator/preload/statistics.h"
 #include "allocator/preload/tiers.h"
 #include "allocator/preload/window.h"
@@ -89,10 +90,10 @@ bool for_each_used_range(const Part& part, Visit visit) {
   return true;
 }
 
-// A fork leaves alone what is private already, since a fork that failed half way or by the program's doing, and
-// what the program lets no child have.
+// A fork leaves alone what is private already, since a fork that failed half way or by the program's doing, what
+// the program lets no child have, and what a ring knows.
 bool stays(uint32_t page) {
-  return is_private(page) || (marks_of(page) & not_inherited) != 0;
+  return is_private(page) || (marks_of(page) & (not_inherited | stays_shared)) != 0;
 }
 
 // The pages from `page` on, before `end`, that lie one behind the other in one file, none of them private yet.
@@ -170,7 +171,7 @@ bool has_programs_own(const Part& part) {
   if (!any_marks.load(std::memory_order_relaxed)) return false;
   return !for_each_used_range(part, [](heap::PageSpan range, char*, size_t) {
     for (uint32_t page = range.first; page < range.first + range.pages; ++page)
-      if ((marks_of(page) & (own_mapping | not_inherited)) != 0) return false;
+      if ((marks_of(page) & (own_mapping | not_inherited | stays_shared)) != 0) return false;
     return true;
   });
 }
@@ -435,6 +436,7 @@ void let_inherit_free(bool inherit) {
 
 void start_child() {
   unlock_moves_in_child();
+  take_copies_in_child();
   forget_folds_in_child();
   window.deferred.store(0, std::memory_order_relaxed);  // other threads' blocks: they stay in use in the child
   window.deferred_spans.store(nullptr, std::memory_order_relaxed);
@@ -473,6 +475,7 @@ void start_child() {
 
 void start_abandoned_child() {
   unlock_moves_in_child();
+  take_copies_in_child();
   forget_folds_in_child();
   window.deferred.store(0, std::memory_order_relaxed);
   window.deferred_spans.store(nullptr, std::memory_order_relaxed);
@@ -500,6 +503,15 @@ void start_abandoned_child() {
   statistics::page.store(nullptr, std::memory_order_relaxed);
 }
 
+namespace {
+
+// Until it is written a page of a private mapping is the file's. Nothing that another thread stores is lost.
+void own_page(uint32_t page) {
+  __atomic_fetch_or(window.address(page), char{0}, __ATOMIC_RELAXED);
+}
+
+}  // namespace
+
 bool make_private(heap::PageSpan span) {
   constexpr int patience_yields = 100'000;
   int tries = 0;
@@ -512,17 +524,21 @@ bool make_private(heap::PageSpan span) {
     lock_moves();
     Descriptors descriptors;
     ok = true;
-    for (uint32_t page = span.first; ok && page < span.first + span.pages; ++page) {
-      if (!is_shared_mapped(page)) continue;
+    const uint32_t end = span.first + span.pages;
+    for (uint32_t page = span.first; ok && page < end;) {
+      if (!is_shared_mapped(page)) {
+        ++page;
+        continue;
+      }
       const PageSource source = source_of(page);
+      const heap::PageSpan stretch{page, stretch_at(page, end, source)};
       ok = descriptors.fetch(source.source) &&
-           map_private(window.address(page), page_bytes, descriptors.all()[source.source], source.offset);
+           map_private(window.address(page), size_t{stretch.pages} * page_bytes,
+                       descriptors.all()[source.source], source.offset);
       if (!ok) break;
-      // The page itself, too: until it is written it would be the file's.
-      *reinterpret_cast<volatile char*>(window.address(page)) =
-          *reinterpret_cast<volatile char*>(window.address(page));
-      note_private({page, 1});
-      make_marks_good({page, 1});
+      for (; page < stretch.first + stretch.pages; ++page) own_page(page);
+      note_private(stretch);
+      make_marks_good(stretch);
     }
     unlock_moves();
     window.heap_lock.leave();

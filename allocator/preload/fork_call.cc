@@ -24,6 +24,7 @@
 #include "allocator/preload/link.h"
 #include "allocator/preload/message.h"
 #include "allocator/preload/migrate.h"
+#include "allocator/preload/registered.h"
 #include "allocator/preload/signals_blocked.h"
 #include "allocator/preload/tiers.h"
 #include "allocator/preload/window.h"
@@ -96,6 +97,11 @@ void begin_abandoned_child() {
   window.supply_lock.refuse_in_child();
 }
 
+// What both sides may use after a fork. False: not all of it could be made so.
+bool make_safe(bool in_heap) {
+  return mark_registered() && (in_heap ? make_parts_private() : make_window_private()) && copy_registered();
+}
+
 pid_t fork_once(pid_t (*real)(void*), void* argument) {
   const pid_t pid = real(argument);
   if (pid != 0) return pid;
@@ -131,7 +137,7 @@ pid_t fork_safely(pid_t (*real)(void*), void* argument, pid_t (*bare)(void*)) {
   SignalsBlocked blocked;
   Locks locks;
   note_fork();
-  const bool safe = !is_armed() || (locks.in_heap() ? make_parts_private() : make_window_private());
+  const bool safe = !is_armed() || make_safe(locks.in_heap());
   if (!safe) {
     count(&supply::Slot::forks_failed);
     locks.leave();
@@ -154,6 +160,7 @@ pid_t fork_safely(pid_t (*real)(void*), void* argument, pid_t (*bare)(void*)) {
   if (pid != 0 && forking_thread.load(std::memory_order_relaxed) == mine) {
     forking_thread.store(0, std::memory_order_relaxed);
     if (lends_free) let_inherit_free(false);
+    drop_copies();
     locks.leave();
   }
   errno = saved;

@@ -12,13 +12,11 @@ namespace terrace::preload {
 
 std::atomic<bool> any_marks{false};
 Marks* page_marks = nullptr;
+uint32_t marked_first = UINT32_MAX, marked_end = 0;
 
 namespace {
 
 std::atomic<bool> locks_all{false};
-
-// Where marks are, or were: [first, end).
-uint32_t marked_first = UINT32_MAX, marked_end = 0;
 
 constexpr int patience_yields = 100'000;
 constexpr unsigned lock_on_fault = 1;  // MLOCK_ONFAULT
@@ -137,14 +135,16 @@ void lock_switched(bool locks) {
 }
 
 void make_marks_good(heap::PageSpan span) {
-  constexpr Marks of_mapping = all_protection | locked | locks_on_fault | not_dumped;
   if (locks_all.load(std::memory_order_relaxed)) terrace_raw_call(SYS_mlock, address_of(span), bytes_of(span));
   if (!any_marks.load(std::memory_order_relaxed)) return;
+  constexpr Marks of_mapping = all_protection | locked | locks_on_fault | not_dumped;
   for_each_marked(span, [](heap::PageSpan part, Marks marks, bool) {
     if ((marks & own_mapping) == 0)
       apply_marks(window.address(part.first), size_t{part.pages} * page_bytes,
                   static_cast<Marks>(marks & of_mapping));
   });
+}
+
 void apply_marks(char* at, size_t bytes, Marks marks) {
   const auto address = reinterpret_cast<long>(at), length = static_cast<long>(bytes);
   if ((marks & is_protected) != 0) protect(address, length, protection_of(marks), key_of(marks));
@@ -154,8 +154,6 @@ void apply_marks(char* at, size_t bytes, Marks marks) {
        {std::pair{not_dumped, MADV_DONTDUMP}, std::pair{not_inherited, MADV_DONTFORK},
         std::pair{wiped_on_fork, MADV_WIPEONFORK}})
     if ((marks & mark) != 0) terrace_raw_call(SYS_madvise, address, length, advice);
-}
-
 }
 
 void lift_protection(heap::PageSpan span) {
@@ -169,7 +167,8 @@ bool clean_marks(heap::PageSpan span, bool detached) {
   bool ok = true;
   for_each_marked(span, [detached, &ok](heap::PageSpan part, Marks marks, bool shared_mapped) {
     if (marks == 0) return;
-    if ((marks & own_mapping) != 0 || ((marks & not_inherited) != 0 && detached && shared_mapped)) {
+    const bool replaces = (marks & (not_inherited | stays_shared)) != 0 && detached && shared_mapped;
+    if ((marks & own_mapping) != 0 || replaces) {
       if (!map_plain(part, PROT_READ | PROT_WRITE)) {
         ok = false;
         return;

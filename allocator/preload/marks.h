@@ -26,6 +26,8 @@ inline constexpr Marks own_mapping = 4;      // above
 inline constexpr Marks locked = 8;           // mlock
 inline constexpr Marks locks_on_fault = 16;  // ... with MLOCK_ONFAULT
 inline constexpr Marks not_dumped = 32;      // MADV_DONTDUMP
+inline constexpr Marks stays_shared =
+    128;  // registered with a ring: a fork does not make it private (registered.h)
 inline constexpr Marks is_protected =
     64;  // not readable and writable with key 0, but as the bits below have it
 inline constexpr Marks protection_marks(int protection, int key) {
@@ -65,6 +67,10 @@ void clear_everywhere(Marks cleared);
 template <typename Visit>
 void for_each_marked(heap::PageSpan span, Visit visit);
 
+// The same for all pages that have marks, or had some.
+template <typename Visit>
+void for_each_marked_page(Visit visit);
+
 inline bool is_private(uint32_t page) {
   return (window.private_bits[page / 64] >> page % 64 & 1) != 0;
 }
@@ -73,15 +79,15 @@ bool is_shared_mapped(uint32_t page);
 
 // Protection, locks and the like of a range that has got new mappings.
 void make_marks_good(heap::PageSpan span);
+// What the marks say, done to a mapping of the kernel's: plain memory outside of the window, or a part of it whose
+// marks do not change. Any thread, no lock.
+void apply_marks(char* at, size_t bytes, Marks marks);
 // After mlockall: whatever gets new mappings is locked there. Any thread.
 void lock_switched(bool locks);
 // For an access by this library: readable and writable for now; make_marks_good() ends it.
 void lift_protection(heap::PageSpan span);
 // The pages are freed: ordinary memory again, with any contents. False: the kernel does not replace a mapping
 // of the program's (too many of them): the pages must stay in use.
-// What the marks say, done to a mapping of the kernel's: plain memory outside of the window, or a part of it whose
-// marks do not change. Any thread, no lock.
-void apply_marks(char* at, size_t bytes, Marks marks);
 bool clean_marks(heap::PageSpan span, bool detached);
 // In a fork's child, which has one thread. `by_records`: the heap's records can be read.
 void apply_marks_in_child(bool by_records);
@@ -102,6 +108,14 @@ void for_each_marked(heap::PageSpan span, Visit visit) {
     visit(heap::PageSpan{page, next_page - page}, marks, shared_mapped);
     page = next_page;
   }
+}
+
+extern uint32_t marked_first, marked_end;  // where they are: [first, end)
+
+template <typename Visit>
+void for_each_marked_page(Visit visit) {
+  if (any_marks.load(std::memory_order_relaxed) && marked_first < marked_end)
+    for_each_marked({marked_first, marked_end - marked_first}, visit);
 }
 
 }  // namespace terrace::preload

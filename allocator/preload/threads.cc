@@ -2,27 +2,19 @@
 // thread's signal handler has interrupted, no other thread will ever finish.
 //
 // Threads   Any, in signal handlers too: no allocation, no lock, nothing of stdio.
-#include <dirent.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "allocator/preload/directory.h"
 #include "allocator/preload/link.h"
 #include "allocator/preload/migration_state.h"
 
 namespace terrace::preload::migration {
 
 namespace {
-
-struct DirectoryEntry {  // as the kernel writes them: getdents64(2); the name goes on behind it
-  uint64_t inode;
-  int64_t next_offset;
-  uint16_t bytes;
-  uint8_t type;
-  char name[1];
-};
 
 // A thread that ends meanwhile has no name, and is not counted.
 bool is_programs(int tasks, const char* id) {
@@ -55,25 +47,15 @@ bool engine_is_opening() {
 }
 
 bool has_one_thread_but_the_engines() {
-  const int tasks =
-      static_cast<int>(::syscall(SYS_openat, AT_FDCWD, "/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (tasks < 0) return false;
-  alignas(DirectoryEntry) char entries[1024];
+  const Directory tasks("/proc/self/task");
   int programs = 0;
   uint64_t listed = 0;
-  long bytes = 0;
-  while (programs < 2 && (bytes = ::syscall(SYS_getdents64, tasks, entries, sizeof(entries))) > 0)
-    for (long at = 0; at < bytes && programs < 2;) {
-      const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
-      if (entry->name[0] != '.') {
-        ++listed;
-        if (is_programs(tasks, entry->name)) ++programs;
-      }
-      at += entry->bytes;
-    }
-  const bool one = bytes >= 0 && programs == 1 && !has_more_threads_than(tasks, listed);
-  close_raw(tasks);
-  return one;
+  const bool read = tasks.for_each([&](const char* id) {
+    ++listed;
+    if (is_programs(tasks.fd(), id)) ++programs;
+    return programs < 2;
+  });
+  return read && programs == 1 && !has_more_threads_than(tasks.fd(), listed);
 }
 
 }  // namespace terrace::preload::migration

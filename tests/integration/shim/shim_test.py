@@ -588,6 +588,14 @@ class Fork(ShimTest):
             self.skipTest("needs root for chroot")
         self.assertEqual(self.check("after_chroot").out, "copied\n")
 
+    def test_registered_buffers(self):
+        for name in ("registered", "freed_and_again", "busy_ring"):
+            with self.subTest(name):
+                run = self.shim([HERE / "shim_ring_cases", name], "--ddr", "4M", "--cxl", "300M")
+                self.assertEqual(run.stats["forks_failed"], 0)
+                if "no io_uring" not in run.out:
+                    self.assertGreater(run.stats["forks_switched"], 0)
+
     def test_supervisor_refused(self):
         if os.geteuid() != 0:
             self.skipTest("needs root for chroot")
@@ -648,14 +656,6 @@ class Busy(ShimTest):
     def test_filters_that_the_kernel_refuses(self):
         self.check("filters_that_fail", fails_without=False)
 
-    def test_fork_while_moving(self):
-        # Short: on a busy machine one of them may end before anything moves.
-        runs = [self.check("fork_while_moving", fails_without=False, promotions=0) for _ in range(8)]
-        self.assertGreater(sum(run.stats["promotions"] for run in runs), 0)
-
-    def test_where_the_kernel_cannot_be_asked_nothing_moves(self):
-        def without_huge_pages():
-            die_with_parent()
     def test_leases_that_are_taken_back(self):
         run = self.shim([HERE / "shim_busy_cases", "taken_back"], "--ddr", "8M", "--cxl", "200M")
         self.assertGreaterEqual(run.stats["leases_left"], 2)
@@ -664,6 +664,14 @@ class Busy(ShimTest):
         self.assertLess(run.stats["left_bytes"], 72 << 20)
         self.assertEqual(run.stats["refused"], 0)
 
+    def test_fork_while_moving(self):
+        # Short: on a busy machine one of them may end before anything moves.
+        runs = [self.check("fork_while_moving", fails_without=False, promotions=0) for _ in range(8)]
+        self.assertGreater(sum(run.stats["promotions"] for run in runs), 0)
+
+    def test_where_the_kernel_cannot_be_asked_nothing_moves(self):
+        def without_huge_pages():
+            die_with_parent()
             ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: the question needs them
 
         def moved(*ways):

@@ -1,0 +1,170 @@
+#include "allocator/preload/registered.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "allocator/preload/directory.h"
+#include "allocator/preload/fold.h"
+#include "allocator/preload/link.h"
+#include "allocator/preload/marks.h"
+#include "allocator/preload/message.h"
+#include "allocator/preload/remap.h"
+
+namespace terrace::preload {
+namespace {
+
+// What the kernel tells of a ring: "UserBufs:" and their number, then a line each: "    0: 0x7f2122659000/8192".
+class BufferLines {
+ public:
+  void add(char byte) {
+    if (byte != '\n') {
+      if (bytes_ < sizeof(line_) - 1) line_[bytes_++] = byte;
+      return;
+    }
+    line_[bytes_] = 0;
+    constexpr char head[] = "UserBufs:";
+    if (strncmp(line_, head, sizeof(head) - 1) == 0)
+      seen_ = in_list_ = true;
+    else if (in_list_)
+      in_list_ = take();
+    bytes_ = 0;
+  }
+  bool seen() const { return seen_; }
+  bool ok() const { return ok_; }
+
+ private:
+  bool take() {
+    const char* at = strstr(line_, ": 0x");
+    if (at == nullptr) return false;
+    uint64_t address = 0, bytes = 0;
+    for (at += 4; digit(*at) < 16; ++at) address = address << 4 | digit(*at);
+    if (*at != '/') return false;
+    for (++at; digit(*at) < 10; ++at) bytes = bytes * 10 + digit(*at);
+    const heap::PageSpan span = pages_of_range(reinterpret_cast<const void*>(address), bytes);
+    for (uint32_t page = span.first; ok_ && page < span.first + span.pages; ++page)
+      if (is_shared_mapped(page)) ok_ = change_marks({page, 1}, 0, stays_shared);
+    return true;
+  }
+  static uint32_t digit(char byte) {
+    if (byte >= '0' && byte <= '9') return static_cast<uint32_t>(byte - '0');
+    return byte >= 'a' && byte <= 'f' ? static_cast<uint32_t>(byte - 'a') + 10 : 99;
+  }
+
+  char line_[64] = {};
+  size_t bytes_ = 0;
+  bool seen_ = false, in_list_ = false, ok_ = true;
+};
+
+bool is_ring(int descriptors, const char* name) {
+  constexpr char what[] = "anon_inode:[io_uring]";
+  char target[sizeof(what)];
+  const long bytes = ::syscall(SYS_readlinkat, descriptors, name, target, sizeof(target));
+  return bytes == sizeof(what) - 1 && memcmp(target, what, sizeof(what) - 1) == 0;
+}
+
+// A ring that another thread is in at the moment tells nothing of its buffers.
+bool mark_buffers_of(int infos, const char* name) {
+  constexpr int patience_yields = 20'000;
+  for (int tries = 0; tries < patience_yields; ++tries) {
+    const int info = static_cast<int>(::syscall(SYS_openat, infos, name, O_RDONLY | O_CLOEXEC));
+    if (info < 0) return true;
+    BufferLines lines;
+    char part[1024];
+    for (long bytes; (bytes = ::syscall(SYS_read, info, part, sizeof(part))) > 0;)
+      for (long i = 0; i < bytes; ++i) lines.add(part[i]);
+    close_raw(info);
+    if (lines.seen() || !lines.ok()) return lines.ok();
+    ::sched_yield();
+  }
+  return true;
+}
+
+template <typename Visit>
+void for_each_kept(Visit visit) {
+  for_each_marked_page([&](heap::PageSpan part, Marks marks, bool shared_mapped) {
+    if ((marks & stays_shared) != 0 && shared_mapped) visit(part);
+  });
+}
+
+// Of the fork under way: one behind the other, as for_each_kept() visits.
+char* copies = nullptr;
+size_t copied_bytes = 0;
+
+// The pages themselves are inherited just long enough that nothing else comes to lie there in the child.
+void advise_kept(int advice) {
+  for_each_kept([advice](heap::PageSpan part) {
+    terrace_raw_madvise(window.address(part.first), size_t{part.pages} * page_bytes, advice);
+  });
+}
+
+bool copy_part(char* to, heap::PageSpan part) {
+  char* const from = window.address(part.first);
+  const size_t bytes = size_t{part.pages} * page_bytes;
+  if (copy_pages(to, from, bytes)) return true;
+  lift_protection(part);
+  const bool copied = copy_pages(to, from, bytes);
+  make_marks_good(part);
+  return copied;
+}
+
+}  // namespace
+
+bool mark_registered() {
+  if (part_count() == 0 || links_forbidden()) return true;  // after a filter nothing is looked at any more
+  const Directory descriptors("/proc/thread-self/fd"), infos("/proc/thread-self/fdinfo");
+  bool ok = true;
+  descriptors.for_each([&](const char* name) {
+    if (is_ring(descriptors.fd(), name)) ok = mark_buffers_of(infos.fd(), name);
+    return ok;
+  });
+  return ok;
+}
+
+bool copy_registered() {
+  size_t bytes = 0;
+  for_each_kept([&](heap::PageSpan part) { bytes += size_t{part.pages} * page_bytes; });
+  if (bytes == 0) return true;
+  void* const made =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made == MAP_FAILED) return false;
+  copies = static_cast<char*>(made);
+  copied_bytes = bytes;
+  bool ok = true;
+  size_t done = 0;
+  for_each_kept([&](heap::PageSpan part) {
+    ok = ok && copy_part(copies + done, part);
+    done += size_t{part.pages} * page_bytes;
+  });
+  advise_kept(MADV_DOFORK);
+  if (!ok) drop_copies();
+  return ok;
+}
+
+void take_copies_in_child() {
+  if (copies == nullptr) return;
+  size_t done = 0;
+  // What is taken does not count any more: the next one is found as before.
+  for_each_kept([&](heap::PageSpan part) {
+    char* const at = window.address(part.first);
+    const size_t bytes = size_t{part.pages} * page_bytes;
+    if (::mremap(copies + done, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != at)
+      fatal("fork: the child cannot take its copy of registered buffers");
+    done += bytes;
+    note_private(part);
+    change_marks(part, stays_shared, 0);
+    make_marks_good(part);
+  });
+  copies = nullptr;
+}
+
+void drop_copies() {
+  if (copies == nullptr) return;
+  advise_kept(MADV_DONTFORK);
+  ::munmap(copies, copied_bytes);
+  copies = nullptr;
+}
+
+}  // namespace terrace::preload
