@@ -79,7 +79,11 @@ Status check_stats_file(const std::string& file) {
     return Error{.code = ErrorCode::invalid_argument,
                  .where = "terrace run",
                  .detail = "--stats " + printable(file) + " is a directory: name a file in it"};
-  if (::access(there ? file.c_str() : directory.empty() ? "." : directory.c_str(), W_OK) == 0) return {};
+  // A file is replaced where its directory lets that be.
+  if (there && ::access(file.c_str(), W_OK) == 0) return {};
+  if ((!there || S_ISREG(about.st_mode)) &&
+      ::access(directory.empty() ? "." : directory.c_str(), W_OK | X_OK) == 0)
+    return {};
   return Error{.code = ErrorCode::invalid_argument,
                .where = "terrace run",
                .detail = "--stats " + printable(file) + " cannot be written: " + std::strerror(errno)};

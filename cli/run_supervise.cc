@@ -120,7 +120,9 @@ void Supervisor::pass_on(const signalfd_siginfo& info, supply::Broker& broker) {
   if (!ended_) {
     // What the terminal sends goes to the whole foreground group: the program has it already, unless it made
     // its own group or session.
-    if (info.ssi_code != SI_KERNEL || ::getpgid(child_) != ::getpgrp()) ::kill(child_, number);
+    const bool of_terminal = number == SIGINT || number == SIGQUIT || number == SIGHUP || number == SIGWINCH;
+    const bool has_it = of_terminal && info.ssi_code == SI_KERNEL && ::getpgid(child_) == ::getpgrp();
+    if (!has_it) ::kill(child_, number);
     // Stopped it would not see it, and this process holds the terminal meanwhile.
     bool ends = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
     if (stopped_ && ends) ::kill(child_, SIGCONT);
