@@ -25,7 +25,7 @@ namespace terrace::heap {
 
 inline constexpr size_t page_bytes = 4096;
 inline constexpr uint32_t no_page = UINT32_MAX;
-inline constexpr uint32_t arenas_max = 192;
+inline constexpr uint32_t arenas_max = 200;
 
 enum class RunState : uint8_t { unmanaged = 0, free = 1, used = 2 };
 

@@ -37,10 +37,12 @@ namespace {
 // lease is near a round of the engine, which looks at all granules and may not get a processor soon, is rare.
 constexpr uint64_t slice_ns = 20'000'000, revoked_slice_ns = 500'000'000;
 
-uint64_t closing = 0;  // a bit a segment
-uint64_t revoked = 0;  // of those that are closing: their addresses stay in use
-uint64_t left = 0;     // they are empty, and their addresses stay in use
-bool room_is_short = false, room_was_asked_for = false;  // for those that are revoked now
+uint64_t closing = 0;        // a bit a segment
+uint64_t revoked = 0;        // of those that are closing: their addresses stay in use
+uint64_t left = 0;           // they are empty, and their addresses stay in use
+bool room_is_short = false;  // for those that are revoked now
+uint64_t room_asked_ns = 0;  // for a further lease, last
+constexpr uint64_t ask_again_ns = 1'000'000'000;
 static_assert(supply::segments_max <= 64);
 
 // Of a lease that was taken back: none of its addresses is in use or held.
@@ -51,7 +53,7 @@ bool is_left_free(uint32_t index) {
   bool free = span.pages > 0;
   window.heap.for_each_run(span, [&](heap::PageSpan, heap::RunRecord& record) {
     free = free && record.state == heap::RunState::free &&
-           (record.arena == shared_arena(index) || record.arena == left_arena);
+           (record.arena == shared_arena(index) || record.arena == left_arena(index));
   });
   return free;
 }
@@ -157,11 +159,19 @@ void leave_free_behind(uint32_t index, heap::PageSpan free_run) {
     if (::mmap(at, size_t{part.pages} * page_bytes, PROT_NONE,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != at)
       continue;
+    const uint32_t start = run;
     shared.self->memory.forget(part.first / granule_pages, part.pages / granule_pages, false);
-    note_private(part);
     window.heap.set_dirty(part, false);
-    window.heap.move_part(run, part, left_arena);
     run = part.first + part.pages;
+    heap::PageSpan& addresses = window.segments[index].span;
+    if (run == addresses.first + addresses.pages) {  // free for the next lease
+      addresses.pages -= part.pages;
+      note_shared(part);
+      window.heap.move_part(start, part, address_arena);
+    } else {
+      note_private(part);
+      window.heap.move_part(start, part, left_arena(index));
+    }
   }
 }
 
@@ -185,7 +195,15 @@ void begin_leaving() {
       asked.exchange(0, std::memory_order_acquire);  // pairs with the supervisor: leave_room is there
   for (uint32_t i = 0; i < supply::segments_max; ++i) {
     const uint64_t bit = uint64_t{1} << i;
-    if ((bits & bit) == 0 || (closing & bit) != 0 || shared.self->segment_slots[i] == 0) continue;
+    if ((bits & bit) == 0 || has_left(i)) continue;
+    if ((closing & bit) != 0) {
+      revoked |= bit;
+      continue;
+    }
+    if (shared.self->segment_slots[i] == 0) {  // the next round knows it
+      if (window.segments[i].key != 0) asked.fetch_or(bit, std::memory_order_relaxed);
+      continue;
+    }
     leave_free_behind(i);
     std::atomic_ref<uint64_t> bytes(window.slot->left_bytes);
     bytes.store(bytes.load(std::memory_order_relaxed) + shared.self->memory.segment_granules(i) * granule_bytes,
@@ -193,7 +211,6 @@ void begin_leaving() {
     shared.self->memory.close_segment(i);
     closing |= bit;
     revoked |= bit;
-    room_was_asked_for = false;
   }
 }
 
@@ -256,9 +273,13 @@ bool has_left(uint32_t index) {
 }
 
 void ask_for_room() {
-  if (!room_is_short || room_was_asked_for || !window.supply_lock.enter()) return;
+  const uint64_t now_ns = tiering::monotonic_ns();
+  if (!room_is_short || now_ns - room_asked_ns < ask_again_ns ||
+      shared.ending.load(std::memory_order_relaxed) || !window.supply_lock.is_free_soon() ||
+      !window.supply_lock.enter())
+    return;
   room_is_short = false;
-  room_was_asked_for = true;
+  room_asked_ns = now_ns;
   const uint64_t bytes = revoked_bytes();
   const uint32_t index = next_segment_index();
   Link link;
@@ -312,7 +333,8 @@ void empty_leases() {
     for (uint32_t granule = 0;; ++granule) {
       if (tiering::monotonic_ns() > end_ns || window.heap_lock.forking()) return my.engine.wake();
       my.memory.lock().enter();
-      granule = engine_moves() ? my.memory.segment_granule(i, granule) : my.memory.granule_count();
+      const bool moves = engine_moves() && !shared.ending.load(std::memory_order_seq_cst);
+      granule = moves ? my.memory.segment_granule(i, granule) : my.memory.granule_count();
       const bool one = granule < my.memory.granule_count();
       any = (one && move_out(granule, (revoked >> i & 1) != 0)) || any;
       my.memory.lock().leave();

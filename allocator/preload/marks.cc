@@ -122,6 +122,11 @@ void note_private(heap::PageSpan span) {
     window.private_bits[page / 64] |= uint64_t{1} << page % 64;
 }
 
+void note_shared(heap::PageSpan span) {
+  for (uint32_t page = span.first; page < span.first + span.pages; ++page)
+    window.private_bits[page / 64] &= ~(uint64_t{1} << page % 64);
+}
+
 bool is_shared_mapped(uint32_t page) {
   if (is_private(page)) return false;
   if (page < window.ddr_pages) return window.tiered;

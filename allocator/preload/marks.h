@@ -75,6 +75,7 @@ inline bool is_private(uint32_t page) {
   return (window.private_bits[page / 64] >> page % 64 & 1) != 0;
 }
 void note_private(heap::PageSpan span);
+void note_shared(heap::PageSpan span);
 bool is_shared_mapped(uint32_t page);
 
 // Protection, locks and the like of a range that has got new mappings.

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "allocator/preload/marks.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/window.h"
 
@@ -48,8 +49,7 @@ bool unmap_segment(uint32_t index) {
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != at)
     return false;
   // Marks of a fork that failed: the next lease here is shared from its first page to its last.
-  for (uint32_t page = span.first; page < span.first + span.pages; ++page)
-    window.private_bits[page / 64] &= ~(uint64_t{1} << page % 64);
+  note_shared(span);
   window.heap.set_dirty(span, false);
   window.heap.move(span, address_arena);
   window.segments[index].span = {};

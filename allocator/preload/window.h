@@ -61,8 +61,10 @@ inline constexpr uint8_t detached_front_arena = reserve_arena + 1;
 inline constexpr uint8_t address_arena = detached_front_arena + 1;
 // Addresses of a lease that was taken back (leases.cc) that were free then: reserved, and nobody's until all of
 // that lease's are free.
-inline constexpr uint8_t left_arena = address_arena + 1;
-static_assert(left_arena < heap::arenas_max);
+constexpr uint8_t left_arena(uint32_t segment) {
+  return static_cast<uint8_t>(address_arena + 1 + segment);
+}
+static_assert(address_arena + supply::segments_max < heap::arenas_max);
 
 inline constexpr uint32_t granule_pages = 512;
 inline constexpr size_t granule_bytes = granule_pages * page_bytes;

@@ -501,25 +501,30 @@ std::set<std::string> leases_mapped() {
   return found;
 }
 
-// All leases are taken back, twice, where DDR has no room: what is in use goes to other leases, what is free goes
-// nowhere, and the program does not notice.
+// All leases are taken back, again and again, where DDR has no room: what is in use goes to other leases, what is
+// free goes nowhere, and the program does not notice. There are several leases, side by side.
 void taken_back() {
-  constexpr size_t block = 1u << 20, count = 40;
-  std::vector<unsigned char*> blocks;
-  for (size_t i = 0; i < count; ++i) {
-    blocks.push_back(static_cast<unsigned char*>(malloc(block)));
-    memset(blocks[i], static_cast<int>(i + 1), block);
-  }
-  for (size_t i = 4; i < count; ++i)
-    if (i % 12 < 7) free(std::exchange(blocks[i], nullptr));
+  constexpr size_t block = 1u << 20, count = 90;
+  std::vector<unsigned char*> blocks(count);
+  const auto fill = [&] {
+    for (size_t i = 0; i < count; ++i) {
+      if (blocks[i] != nullptr) continue;
+      blocks[i] = static_cast<unsigned char*>(malloc(block));
+      if (blocks[i] == nullptr) wrong("no memory");
+      memset(blocks[i], static_cast<int>(i + 1), block);
+    }
+  };
   const auto check = [&] {
     for (size_t i = 0; i < count; ++i)
       for (size_t at = 0; blocks[i] != nullptr && at < block; at += 512)
         if (blocks[i][at] != i + 1) wrong("a byte changed");
   };
-  for (int round = 0; round < 2; ++round) {
+  for (size_t round = 0; round < 4; ++round) {
+    fill();
+    for (size_t i = 4; i < count; ++i)
+      if ((i + round * 4) % 12 < 7) free(std::exchange(blocks[i], nullptr));
     const std::set<std::string> before = leases_mapped();
-    if (before.empty()) wrong("nothing lies in leases: this run shows nothing");
+    if (before.size() < (round == 0 ? 2 : 1)) wrong("there are no leases side by side: this run shows nothing");
     if (kill(getppid(), SIGUSR1) != 0) wrong("kill");
     for (int tries = 0;; ++tries) {
       const std::set<std::string> now = leases_mapped();
@@ -531,21 +536,11 @@ void taken_back() {
     }
     check();
     // And what was free there can be had again.
-    for (size_t i = 4; i < count; ++i)
-      if (blocks[i] == nullptr) {
-        blocks[i] = static_cast<unsigned char*>(malloc(block));
-        if (blocks[i] == nullptr) wrong("no memory after a lease was taken back");
-        memset(blocks[i], static_cast<int>(i + 1), block);
-      }
+    fill();
     check();
-    for (size_t i = 4; i < count; ++i)
-      if (i % 10 < 6) free(std::exchange(blocks[i], nullptr));
-  }
-  for (unsigned char* one : blocks) free(one);
-  for (int i = 0; i < 20; ++i) {
-    void* more = calloc(1, 2 * block);
-    if (more == nullptr) wrong("no memory");
-    free(more);
+    if (round % 2 == 0) std::reverse(blocks.begin(), blocks.end());
+    for (unsigned char*& one : blocks) free(std::exchange(one, nullptr));
+    usleep(200'000);  // rounds of the engine
   }
 }
 
