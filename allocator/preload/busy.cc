@@ -25,10 +25,10 @@
 #include "allocator/preload/busy.h"
 #include "allocator/preload/export.h"
 #include "allocator/preload/fold.h"
-#include "allocator/preload/marks.h"
 #include "allocator/preload/migrate.h"
 #include "allocator/preload/next.h"
 #include "allocator/preload/raw_calls.h"
+#include "allocator/preload/registered.h"
 
 namespace terrace::preload {
 namespace {
@@ -113,6 +113,7 @@ Function* next_function(const char* name) {
 }  // namespace
 
 void ring_made() {
+  has_ring.store(true, std::memory_order_relaxed);
   note_lent_in_child();
   // What it reads and writes is pinned, and moves ask for that. What is folded after a fork is not asked for.
   never_fold();
@@ -314,7 +315,7 @@ TERRACE_EXPORT int io_uring_queue_init_params(unsigned entries, void* ring, void
 TERRACE_EXPORT int io_uring_queue_init_mem(unsigned entries, void* ring, void* parameters, void* memory,
                                            size_t bytes) {
   ring_made();
-  change_marks_of(memory, bytes, 0, stays_shared);  // the queues
+  keep_registered(memory, bytes);  // the queues
   auto* function = next_function<int(unsigned, void*, void*, void*, size_t)>("io_uring_queue_init_mem");
   return function == nullptr ? -ENOSYS : function(entries, ring, parameters, memory, bytes);
 }

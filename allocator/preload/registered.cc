@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
+
 #include "allocator/preload/directory.h"
 #include "allocator/preload/fold.h"
 #include "allocator/preload/link.h"
@@ -14,7 +16,12 @@
 #include "allocator/preload/remap.h"
 
 namespace terrace::preload {
+
+std::atomic<bool> has_ring{false};
+
 namespace {
+
+bool any_kept = false;  // or there was; heap_lock
 
 // What the kernel tells of a ring: "UserBufs:" and their number, then a line each: "    0: 0x7f2122659000/8192".
 class BufferLines {
@@ -26,27 +33,33 @@ class BufferLines {
     }
     line_[bytes_] = 0;
     constexpr char head[] = "UserBufs:";
-    if (strncmp(line_, head, sizeof(head) - 1) == 0)
-      seen_ = in_list_ = true;
-    else if (in_list_)
-      in_list_ = take();
+    const char* number = line_ + sizeof(head) - 1;
+    if (strncmp(line_, head, sizeof(head) - 1) == 0) {
+      seen_ = true;
+      while (*number == ' ' || *number == '\t') ++number;
+      for (; digit(*number) < 10; ++number) missing_ = missing_ * 10 + digit(*number);
+    } else if (missing_ > 0 && strchr(line_, ':') != nullptr) {
+      --missing_;
+      take();
+    }
     bytes_ = 0;
   }
-  bool seen() const { return seen_; }
+  // Some kernels tell the number alone while another thread is in the ring.
+  bool whole() const { return seen_ && missing_ == 0; }
   bool ok() const { return ok_; }
 
  private:
-  bool take() {
+  void take() {
     const char* at = strstr(line_, ": 0x");
-    if (at == nullptr) return false;
+    if (at == nullptr) return;  // a place without a buffer
     uint64_t address = 0, bytes = 0;
     for (at += 4; digit(*at) < 16; ++at) address = address << 4 | digit(*at);
-    if (*at != '/') return false;
+    if (*at != '/') return;
     for (++at; digit(*at) < 10; ++at) bytes = bytes * 10 + digit(*at);
     const heap::PageSpan span = pages_of_range(reinterpret_cast<const void*>(address), bytes);
     for (uint32_t page = span.first; ok_ && page < span.first + span.pages; ++page)
       if (is_shared_mapped(page)) ok_ = change_marks({page, 1}, 0, stays_shared);
-    return true;
+    any_kept = any_kept || span.pages > 0;
   }
   static uint32_t digit(char byte) {
     if (byte >= '0' && byte <= '9') return static_cast<uint32_t>(byte - '0');
@@ -55,7 +68,8 @@ class BufferLines {
 
   char line_[64] = {};
   size_t bytes_ = 0;
-  bool seen_ = false, in_list_ = false, ok_ = true;
+  uint32_t missing_ = 0;
+  bool seen_ = false, ok_ = true;
 };
 
 bool is_ring(int descriptors, const char* name) {
@@ -70,20 +84,21 @@ bool mark_buffers_of(int infos, const char* name) {
   constexpr int patience_yields = 20'000;
   for (int tries = 0; tries < patience_yields; ++tries) {
     const int info = static_cast<int>(::syscall(SYS_openat, infos, name, O_RDONLY | O_CLOEXEC));
-    if (info < 0) return true;
+    if (info < 0) return false;
     BufferLines lines;
     char part[1024];
     for (long bytes; (bytes = ::syscall(SYS_read, info, part, sizeof(part))) > 0;)
       for (long i = 0; i < bytes; ++i) lines.add(part[i]);
     close_raw(info);
-    if (lines.seen() || !lines.ok()) return lines.ok();
+    if (lines.whole() || !lines.ok()) return lines.ok();
     ::sched_yield();
   }
-  return true;
+  return false;
 }
 
 template <typename Visit>
 void for_each_kept(Visit visit) {
+  if (!any_kept) return;
   for_each_marked_page([&](heap::PageSpan part, Marks marks, bool shared_mapped) {
     if ((marks & stays_shared) != 0 && shared_mapped) visit(part);
   });
@@ -116,11 +131,19 @@ bool mark_registered() {
   if (part_count() == 0 || links_forbidden()) return true;  // after a filter nothing is looked at any more
   const Directory descriptors("/proc/thread-self/fd"), infos("/proc/thread-self/fdinfo");
   bool ok = true;
-  descriptors.for_each([&](const char* name) {
-    if (is_ring(descriptors.fd(), name)) ok = mark_buffers_of(infos.fd(), name);
+  const bool read = descriptors.for_each([&](const char* name) {
+    if (!is_ring(descriptors.fd(), name)) return true;
+    has_ring.store(true, std::memory_order_relaxed);
+    ok = mark_buffers_of(infos.fd(), name);
     return ok;
   });
-  return ok;
+  return ok && (read || !has_ring.load(std::memory_order_relaxed));
+}
+
+void keep_registered(const void* address, size_t bytes) {
+  if (!in_window(address) || !enter_heap_patiently()) return;
+  any_kept = change_marks(pages_of_range(address, bytes), 0, stays_shared) || any_kept;
+  window.heap_lock.leave();
 }
 
 bool copy_registered() {
@@ -154,7 +177,7 @@ void take_copies_in_child() {
       fatal("fork: the child cannot take its copy of registered buffers");
     done += bytes;
     note_private(part);
-    change_marks(part, stays_shared, 0);
+    change_marks(part, stays_shared | locked | locks_on_fault, 0);  // locks are not inherited
     make_marks_good(part);
   });
   copies = nullptr;

@@ -73,6 +73,16 @@ class Ring {
   void enter() {
     if (io_uring_register_buffers(&ring_, buffers_.all.data(), buffer_count) != 0) wrong("register");
   }
+  // Behind places without a buffer.
+  void enter_sparse() {
+    constexpr unsigned places = 5;
+    const std::vector<__u64> tags(buffer_count);
+    if (io_uring_register_buffers_sparse(&ring_, buffer_count + 2 * places) != 0 ||
+        io_uring_register_buffers_update_tag(&ring_, places, buffers_.all.data(), tags.data(), buffer_count) <
+            0)
+      wrong("register_buffers_sparse");
+    first_ = places;
+  }
   void leave() {
     if (io_uring_unregister_buffers(&ring_) != 0) wrong("unregister");
   }
@@ -83,9 +93,9 @@ class Ring {
       io_uring_sqe* request = io_uring_get_sqe(&ring_);
       const auto bytes = static_cast<unsigned>(one.iov_len);
       if (writes)
-        io_uring_prep_write_fixed(request, fd_, one.iov_base, bytes, offset, static_cast<int>(i));
+        io_uring_prep_write_fixed(request, fd_, one.iov_base, bytes, offset, first_ + static_cast<int>(i));
       else
-        io_uring_prep_read_fixed(request, fd_, one.iov_base, bytes, offset, static_cast<int>(i));
+        io_uring_prep_read_fixed(request, fd_, one.iov_base, bytes, offset, first_ + static_cast<int>(i));
       if (io_uring_submit(&ring_) != 1) wrong("submit");
       io_uring_cqe* answer = nullptr;
       while (io_uring_wait_cqe(&ring_, &answer) == -EINTR) continue;
@@ -122,6 +132,7 @@ class Ring {
   Buffers& buffers_;
   io_uring ring_;
   int fd_;
+  int first_ = 0;  // number of the first buffer
 };
 
 void wait_for(pid_t child) {
@@ -186,6 +197,13 @@ void registered() {
   wait_for(child);
 }
 
+void sparse() {
+  Buffers buffers = make_buffers();
+  Ring ring(buffers);
+  ring.enter_sparse();
+  for (unsigned round = 0; round < 2; ++round) over_a_fork(ring, buffers, round * 3);
+}
+
 // What was registered is freed and comes into use again: for other things, and registered again.
 void freed_and_again() {
   for (unsigned round = 0; round < 3; ++round) {
@@ -232,8 +250,10 @@ int main(int argc, char** argv) {
     const char* name;
     void (*run)();
   };
-  constexpr Case cases[] = {
-      {"registered", registered}, {"freed_and_again", freed_and_again}, {"busy_ring", busy_ring}};
+  constexpr Case cases[] = {{"registered", registered},
+                            {"sparse", sparse},
+                            {"freed_and_again", freed_and_again},
+                            {"busy_ring", busy_ring}};
   for (const Case& one : cases)
     if (argc == 2 && strcmp(argv[1], one.name) == 0) {
       one.run();

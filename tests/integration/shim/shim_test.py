@@ -589,7 +589,7 @@ class Fork(ShimTest):
         self.assertEqual(self.check("after_chroot").out, "copied\n")
 
     def test_registered_buffers(self):
-        for name in ("registered", "freed_and_again", "busy_ring"):
+        for name in ("registered", "sparse", "freed_and_again", "busy_ring"):
             with self.subTest(name):
                 run = self.shim([HERE / "shim_ring_cases", name], "--ddr", "4M", "--cxl", "300M")
                 self.assertEqual(run.stats["forks_failed"], 0)
