@@ -7,6 +7,7 @@
 
 #include "allocator/preload/mapped.h"
 #include "allocator/preload/marks.h"
+#include "allocator/preload/message.h"
 #include "allocator/preload/raw_calls.h"
 
 namespace terrace::preload {
@@ -29,7 +30,8 @@ bool copy_pages(char* to, char* from, size_t bytes) {
 
 namespace {
 
-constexpr int dont_unmap = 4;  // MREMAP_DONTUNMAP
+constexpr int dont_unmap = 4;        // MREMAP_DONTUNMAP
+constexpr int dontneed_locked = 24;  // MADV_DONTNEED_LOCKED
 constexpr int plain_protection = PROT_READ | PROT_WRITE, plain_flags = MAP_PRIVATE | MAP_ANONYMOUS;
 
 Marks marks_at(const char* at) {
@@ -50,18 +52,48 @@ bool for_each_stretch_of_marks(const char* from, size_t bytes, Visit visit) {
 }
 
 bool move_by_kernel(char* to, char* from, size_t bytes) {
+  return terrace_raw_mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | dont_unmap, to) == to;
+}
+
+// A page at a time, since the kernel moves no two mappings as one, or stops between them. False: none has moved.
+bool move_own_pages(char* to, char* from, size_t bytes) {
+  for (size_t done = 0; done < bytes; done += page_bytes) {
+    if (move_by_kernel(to + done, from + done, page_bytes)) continue;
+    while (done > 0) {
+      done -= page_bytes;
+      if (!move_by_kernel(from + done, to + done, page_bytes))
+        fatal("mremap: the kernel moves a page, and does not move it back");
+    }
+    return false;
+  }
+  return true;
+}
+
+bool marks_differ(const char* from, size_t bytes) {
+  const Marks first = marks_at(from);
+  return (first & own_mapping) != 0 ||
+         !for_each_stretch_of_marks(from, bytes,
+                                    [first](size_t, size_t, Marks marks) { return marks == first; });
+}
+
+// Of what copy_with_marks() did that cannot be left: own pages. errno is left alone.
+void move_back(char* to, char* from, size_t bytes) {
   const int saved = errno;
-  const bool moved =
-      terrace_raw_mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | dont_unmap, to) == to;
+  for_each_stretch_of_marks(from, bytes, [&](size_t at, size_t part, Marks marks) {
+    if ((marks & own_mapping) != 0 && !move_own_pages(from + at, to + at, part))
+      fatal("mremap: the kernel moves pages, and does not move them back");
+    return true;
+  });
   errno = saved;
-  return moved;
 }
 
 // The old pages go with what the program has made of them. What cannot be read (guard pages, a key) is for the
 // copy's time, to other threads as well. Only the kernel knows what the program's own mappings are.
 bool copy_with_marks(char* to, char* from, size_t bytes) {
-  return for_each_stretch_of_marks(from, bytes, [&](size_t at, size_t part, Marks marks) {
-    if ((marks & own_mapping) != 0 && move_by_kernel(to + at, from + at, part)) return true;
+  size_t done = 0;
+  const bool all = for_each_stretch_of_marks(from, bytes, [&](size_t at, size_t part, Marks marks) {
+    done = at;
+    if ((marks & own_mapping) != 0) return move_own_pages(to + at, from + at, part);
     const bool protects = (marks & is_protected) != 0;
     const bool hidden = protects && ((protection_of(marks) & plain_protection) == 0 || key_of(marks) != 0);
     if (hidden) apply_marks(from + at, part, protection_marks(PROT_READ, 0));
@@ -72,6 +104,8 @@ bool copy_with_marks(char* to, char* from, size_t bytes) {
     errno = saved;
     return copied;
   });
+  if (!all) move_back(to, from, done);
+  return all;
 }
 
 // Pages of private anonymous memory go to their new place as they are, with what other threads store meanwhile;
@@ -79,7 +113,12 @@ bool copy_with_marks(char* to, char* from, size_t bytes) {
 bool move_pages_to(char* to, char* from, size_t bytes) {
   const heap::PageSpan span = pages_of_range(from, bytes);
   if (window.front_key != 0 || span.first + span.pages > window.front_pages) return false;
-  return move_by_kernel(to, from, bytes);
+  // Several mappings, of which the kernel might move some only, are copied.
+  if (marks_differ(from, bytes)) return false;
+  const int saved = errno;
+  const bool moved = move_by_kernel(to, from, bytes);
+  errno = saved;
+  return moved;
 }
 
 // What was moved and the zeros behind it become one mapping: the kernel's mremap takes no two.
@@ -92,8 +131,8 @@ void* lengthen(char* at, size_t bytes, size_t new_bytes, bool fixed, Marks marks
   const size_t before = bytes - page_bytes;
   if (terrace_raw_mremap(at + before, page_bytes, new_bytes - before, 0) != MAP_FAILED) return at;
   // Another thread's mapping came in between, or the limit of mappings.
-  const int flags = plain_flags | (fixed ? MAP_FIXED : fixed_noreplace);
-  if (terrace_raw_mmap(at + bytes, new_bytes - bytes, plain_protection, flags, -1, 0) != at + bytes)
+  if (terrace_raw_mmap(at + bytes, new_bytes - bytes, plain_protection, plain_flags | fixed_noreplace, -1, 0) !=
+      at + bytes)
     return MAP_FAILED;
   apply_marks(at + bytes, new_bytes - bytes, marks);
   return at;
@@ -127,6 +166,7 @@ void* remap(char* old_address, size_t old_bytes, size_t new_bytes, int flags, vo
   if (is_wrong(old_address, old_bytes, new_bytes, flags, new_address)) return refuse(EINVAL);
   old_bytes = whole_pages(old_bytes);
   new_bytes = whole_pages(new_bytes);
+  if (old_bytes == 0 || new_bytes == 0) return refuse(EINVAL);  // more than there are addresses
   if (!fixed && !keep && new_bytes <= old_bytes) {
     if (new_bytes < old_bytes && munmap(old_address + new_bytes, old_bytes - new_bytes) != 0) return MAP_FAILED;
     return old_address;
@@ -152,8 +192,16 @@ void* remap(char* old_address, size_t old_bytes, size_t new_bytes, int flags, vo
     made = lengthen(to, kept_bytes, new_bytes, fixed, last);
   else if (new_bytes > kept_bytes)
     apply_marks(to + kept_bytes, new_bytes - kept_bytes, last);
-  if (made == MAP_FAILED || (moved && keep)) return made;
-  if (keep ? madvise(old_address, old_bytes, MADV_DONTNEED) != 0 : munmap(old_address, old_bytes) != 0)
+  if (made == MAP_FAILED) {
+    if (moved && !move_by_kernel(old_address, to, kept_bytes))
+      fatal("mremap: the kernel moves pages, and does not move them back");
+    if (!moved) move_back(to, old_address, kept_bytes);
+    munmap(to, kept_bytes);
+    return refuse(ENOMEM);
+  }
+  if (moved && keep) return made;
+  const auto drops = [&](int advice) { return madvise(old_address, old_bytes, advice) == 0; };
+  if (keep ? !drops(MADV_DONTNEED) && !drops(dontneed_locked) : munmap(old_address, old_bytes) != 0)
     return MAP_FAILED;
   return made;
 }
