@@ -1,7 +1,7 @@
 // `terrace run` over a FakeSession: the whole shim and supervisor without a daemon.
 //   fake_run [--ddr S] [--cxl S] [--pool-size S] [--min-size N] [--mmap N] [--fallback] [--tick MS] [--stats
 //   FILE]
-//   [--huge-leases] [--away-after MS] [--policy NAME] [--round MS] [--copy-budget S]
+//   [--huge-leases] [--revokes] [--away-after MS] [--policy NAME] [--round MS] [--copy-budget S]
 //            -- PROGRAM ARGUMENTS
 // Exits as the program did; 99 when something leaked: a lease after all its users ended.
 #include <sys/stat.h>
@@ -38,7 +38,7 @@ uint64_t size_of(const std::string& text) {
 
 int supervise(const std::vector<std::string>& command, BrokerOptions options, uint64_t pool_bytes,
               const std::string& min_size, const std::string& mmap_from, const std::string& stats_file,
-              int go_away_after_ms, bool huge_leases) {
+              int go_away_after_ms, bool huge_leases, bool revokes) {
   terrace::cli::Supervisor supervisor;
   terrace::test::FakeSession session(pool_bytes);
   if (huge_leases) session.make_leases_by(terrace::supply::make_huge_file);
@@ -60,14 +60,15 @@ int supervise(const std::vector<std::string>& command, BrokerOptions options, ui
     std::fprintf(stderr, "fake_run: %s\n", started.error().to_string().c_str());
     return 2;
   }
-  // The program asks for it: all leases of this moment are taken back.
-  supervisor.on_ask([&session] {
+  // The program asks for it (SIGUSR1): all leases of this moment are taken back.
+  const auto revoke = [&session] {
     for (uint64_t id = 1, last = session.grants().size(); id <= last; ++id)
       session.notify({.lease = terrace::LeaseId{id},
                       .state = terrace::LeaseState::revoking,
                       .grace_ns = 60 * terrace::ns_per_s,
                       .reason = "asked for"});
-  });
+  };
+  if (revokes) supervisor.on_ask(revoke);
   std::jthread leaver;
   if (go_away_after_ms > 0)
     leaver = std::jthread([&session, go_away_after_ms] {
@@ -154,7 +155,7 @@ int main(int argc, char** argv) {
   uint64_t pool_bytes = 2 * terrace::gib;
   std::string min_size = "4096", mmap_from = "0", stats_file;
   int go_away_after_ms = 0;
-  bool huge_leases = false;
+  bool huge_leases = false, revokes = false;
   // The tests' parameter: the whole suite runs with and without migration.
   if (const char* policy = std::getenv("TERRACE_TEST_POLICY"); policy != nullptr)
     options.migration.policy = policy;
@@ -169,6 +170,10 @@ int main(int argc, char** argv) {
     }
     if (word == "--huge-leases") {
       huge_leases = true;
+      continue;
+    }
+    if (word == "--revokes") {
+      revokes = true;
       continue;
     }
     if (word == "--fallback") {
@@ -203,6 +208,6 @@ int main(int argc, char** argv) {
       return 2;
   }
   if (command.empty() || std::getenv("TERRACE_MALLOC_LIBRARY") == nullptr) return 2;
-  return supervise(command, options, pool_bytes, min_size, mmap_from, stats_file, go_away_after_ms,
-                   huge_leases);
+  return supervise(command, options, pool_bytes, min_size, mmap_from, stats_file, go_away_after_ms, huge_leases,
+                   revokes);
 }

@@ -657,7 +657,7 @@ class Busy(ShimTest):
         self.check("filters_that_fail", fails_without=False)
 
     def test_leases_that_are_taken_back(self):
-        run = self.shim([HERE / "shim_busy_cases", "taken_back"], "--ddr", "8M", "--cxl", "400M")
+        run = self.shim([HERE / "shim_busy_cases", "taken_back"], "--ddr", "8M", "--cxl", "400M", "--revokes")
         self.assertGreaterEqual(run.stats["leases_left"], 5)
         self.assertGreater(run.stats["left_bytes"], 0)
         # What was free was not moved, and the DDR budget holds.
