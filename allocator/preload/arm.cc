@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "allocator/preload/directory.h"
 #include "allocator/preload/link.h"
 #include "allocator/preload/mapped.h"
 #include "allocator/preload/message.h"
@@ -203,22 +204,6 @@ void describe_window_in_slot() {
   window.slot->window_base = reinterpret_cast<uintptr_t>(window.base);
   window.slot->window_bytes = size_t{window.total_pages} * page_bytes;
   window.slot->ddr_window_bytes = size_t{window.ddr_pages} * page_bytes;
-}
-
-// The number behind `field` in /proc/self/status; `otherwise` when it is not there.
-uint64_t status_number(const char* field, uint64_t otherwise) {
-  char text[4096];
-  auto fd = static_cast<int>(::syscall(SYS_openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC));
-  if (fd < 0) return otherwise;
-  long length = 0;
-  for (long got = 1; got > 0 && length < static_cast<long>(sizeof(text)) - 1;) {
-    got = ::syscall(SYS_read, fd, text + length, sizeof(text) - 1 - static_cast<size_t>(length));
-    if (got > 0) length += got;
-  }
-  close_raw(fd);
-  text[length] = 0;
-  const char* at = strstr(text, field);
-  return at == nullptr ? otherwise : strtoull(at + strlen(field), nullptr, 10);
 }
 
 // The program has put itself (or was put by its parent) into a sandbox since the supervisor started it. Its

@@ -1,8 +1,9 @@
-// The names in a directory of /proc, where nothing may be allocated and no lock taken: in a fork, in a signal
-// handler.
+// What /proc says, where nothing may be allocated and no lock taken: in a fork, in a signal handler.
 #pragma once
 
 #include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,6 +14,24 @@
 
 namespace terrace::preload {
 
+// The number behind `field` in the calling thread's status; `otherwise` when it is not there.
+inline uint64_t status_number(const char* field, uint64_t otherwise) {
+  char text[4096];
+  const auto fd = static_cast<int>(
+      terrace_raw_syscall(SYS_openat, AT_FDCWD, "/proc/thread-self/status", O_RDONLY | O_CLOEXEC));
+  if (fd < 0) return otherwise;
+  long length = 0;
+  for (long got = 1; got > 0 && length < static_cast<long>(sizeof(text)) - 1;) {
+    got = terrace_raw_syscall(SYS_read, fd, text + length, sizeof(text) - 1 - static_cast<size_t>(length));
+    if (got > 0) length += got;
+  }
+  close_raw(fd);
+  text[length] = 0;
+  const char* at = strstr(text, field);
+  return at == nullptr ? otherwise : strtoull(at + strlen(field), nullptr, 10);
+}
+
+// The names in a directory.
 class Directory {
  public:
   explicit Directory(const char* path)

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -72,6 +74,25 @@ class BufferLines {
   bool seen_ = false, ok_ = true;
 };
 
+// A cheap first look: rings are, as other things without a name in any file system, of no type.
+bool can_be_ring(int fd) {
+  struct stat about {};
+  return terrace_raw_syscall(SYS_fstat, fd, &about) == 0 && (about.st_mode & S_IFMT) == 0;
+}
+
+class Decimal {
+ public:
+  explicit Decimal(int number) {
+    do *--at_ = static_cast<char>('0' + number % 10);
+    while ((number /= 10) > 0);
+  }
+  const char* text() const { return at_; }
+
+ private:
+  char digits_[12] = {};
+  char* at_ = digits_ + sizeof(digits_) - 1;
+};
+
 bool is_ring(int descriptors, const char* name) {
   constexpr char what[] = "anon_inode:[io_uring]";
   char target[sizeof(what)];
@@ -129,14 +150,25 @@ bool copy_part(char* to, heap::PageSpan part) {
 
 bool mark_registered() {
   if (part_count() == 0 || links_forbidden()) return true;  // after a filter nothing is looked at any more
+  // A listing costs several times as much for each descriptor, but nothing for those that are not there.
+  constexpr uint64_t tried_max = 65'536;
+  const uint64_t table = status_number("\nFDSize:", tried_max + 1);
+  const bool lists = table > tried_max;
+  int fd = 0;
+  while (!lists && fd < static_cast<int>(table) && !can_be_ring(fd)) ++fd;
+  if (!lists && fd == static_cast<int>(table)) return true;
   const Directory descriptors("/proc/thread-self/fd"), infos("/proc/thread-self/fdinfo");
   bool ok = true;
-  const bool read = descriptors.for_each([&](const char* name) {
+  const auto look = [&](const char* name) {
     if (!is_ring(descriptors.fd(), name)) return true;
     has_ring.store(true, std::memory_order_relaxed);
-    ok = mark_buffers_of(infos.fd(), name);
-    return ok;
-  });
+    return ok = mark_buffers_of(infos.fd(), name);
+  };
+  bool read = descriptors.fd() >= 0;
+  if (lists)
+    read = descriptors.for_each([&](const char* name) { return !can_be_ring(atoi(name)) || look(name); });
+  for (; !lists && ok && fd < static_cast<int>(table); ++fd)
+    if (can_be_ring(fd)) look(Decimal(fd).text());
   return ok && (read || !has_ring.load(std::memory_order_relaxed));
 }
 
