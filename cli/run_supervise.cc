@@ -28,6 +28,16 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return list;
 }
 
+// As /proc has it; 0: there is none.
+char main_thread_state(pid_t pid) {
+  const UniqueFd file(::open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  char text[512];
+  const ssize_t bytes = file.valid() ? ::read(file.get(), text, sizeof(text)) : 0;
+  const std::string_view line(text, bytes > 0 ? static_cast<size_t>(bytes) : 0);
+  const size_t name_end = line.rfind(')');  // the name may hold any byte
+  return name_end == std::string_view::npos || name_end + 2 >= line.size() ? '\0' : line[name_end + 2];
+}
+
 }  // namespace
 
 Supervisor::Supervisor() {
@@ -100,11 +110,7 @@ void Supervisor::reap(supply::Broker& broker) {
     }
     if (WIFSTOPPED(status)) {
       if (pid != child_) continue;
-      stopped_ = true;
-      std::fprintf(stderr,
-                   "terrace: the program is stopped; terrace stays, to keep its leases (kill -CONT %d goes on, "
-                   "Ctrl-C ends it)\n",
-                   static_cast<int>(pid));
+      note_stopped();
       continue;
     }
     any = true;
@@ -113,6 +119,29 @@ void Supervisor::reap(supply::Broker& broker) {
     exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
   if (any && ended_) broker.scan();
+  look_whether_stopped();
+}
+
+void Supervisor::note_stopped() {
+  stopped_ = true;
+  std::fprintf(stderr,
+               "terrace: the program is stopped; terrace stays, to keep its leases (kill -CONT %d goes on, "
+               "Ctrl-C ends it)\n",
+               static_cast<int>(child_));
+}
+
+// While one of its threads waits in the kernel for another one that is stopped already (a move of memory, for
+// who reads the events of userfaultfd) a process counts as running: no wait tells of the stop, nor of its end.
+void Supervisor::look_whether_stopped() {
+  if (ended_ || child_ <= 0) return;
+  const bool looks_stopped = main_thread_state(child_) == 'T';
+  if (looks_stopped && !stopped_) {
+    // The wait for it tells of most stops, if a moment later.
+    if (seen_stopped_) note_stopped();
+    seen_stopped_ = true;
+  } else if (!looks_stopped) {
+    stopped_ = seen_stopped_ = false;
+  }
 }
 
 void Supervisor::pass_on(const signalfd_siginfo& info, supply::Broker& broker) {
@@ -124,8 +153,9 @@ void Supervisor::pass_on(const signalfd_siginfo& info, supply::Broker& broker) {
     const bool has_it = of_terminal && info.ssi_code == SI_KERNEL && ::getpgid(child_) == ::getpgrp();
     if (!has_it) ::kill(child_, number);
     // Stopped it would not see it, and this process holds the terminal meanwhile.
+    look_whether_stopped();
     bool ends = number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
-    if (stopped_ && ends) ::kill(child_, SIGCONT);
+    if ((stopped_ || seen_stopped_) && ends) ::kill(child_, SIGCONT);
     return;
   }
   // What it left behind may have left the terminal's group too: then this is the only way to reach it. The

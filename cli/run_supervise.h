@@ -37,6 +37,8 @@ class Supervisor {
 
  private:
   void reap(supply::Broker& broker);
+  void note_stopped();
+  void look_whether_stopped();
   void pass_on(const signalfd_siginfo& info, supply::Broker& broker);
 
   sigset_t before_;
@@ -44,6 +46,7 @@ class Supervisor {
   pid_t child_ = -1;
   bool ended_ = false;
   bool stopped_ = false;
+  bool seen_stopped_ = false;  // by its state, once
   int exec_errno_ = 0;
   rlimit files_before_ = {};
   int exit_code_ = 0;

@@ -359,6 +359,27 @@ class Torture(ShimTest):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(30), 128 + signal.SIGTERM)
 
+    # A thread that waits in the kernel (for the exec of a child that cannot open its input yet) does not stop with the
+    # others: the kernel tells nobody of such a stop.
+    def test_ctrl_c_ends_a_program_that_is_stopped_in_part(self):
+        fifo = self.folder / "fifo"
+        os.mkfifo(fifo)
+        script = ("import os,sys,threading,time\na=bytearray(b'k')*(60<<20)\nprint(os.getpid(),flush=True)\n"
+                  "spawn=lambda: os.posix_spawn('/bin/true',['true'],{},file_actions=[(os.POSIX_SPAWN_OPEN,0,sys.argv[1],os.O_RDONLY,0)])\n"
+                  "threading.Thread(target=spawn,daemon=True).start()\ntime.sleep(60)")
+        process = subprocess.Popen(self.shim_command(["/usr/bin/python3", "-c", script, str(fifo)]), stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=self.environment, preexec_fn=die_with_parent)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        pid = int(process.stdout.readline())
+        time.sleep(2)
+        os.kill(pid, signal.SIGSTOP)
+        self.assertIn("is stopped", process.stderr.readline())
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))
+        self.assertEqual(process.wait(30), 128 + signal.SIGTERM)
+
     def test_descriptor_limit_is_the_programs_own(self):
         run = self.shim(["/bin/sh", "-c", "ulimit -n"], preexec_fn=lambda: resource.setrlimit(
             resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
