@@ -294,9 +294,9 @@ class Model {
     each(range, [&](char*, Page& one) { had.push_back(one); });
     char* at = remap(range.at, range.pages * page, new_pages * page, flags, to);
     if (at == nullptr) {
-      // The range is of more than one of the kernel's mappings. (A place that was to be taken may be gone.)
+      // The range is of more than one of the kernel's mappings. A place that was to be taken may be gone, and another
+      // thread's by now: it is left.
       if (errno != EFAULT && errno != EINVAL) wrong("mremap", range.at);
-      if (to != nullptr) unmap(to, range.pages * page);
       return;
     }
     if (to != nullptr && at != to) wrong("mremap to a fixed place", at);
