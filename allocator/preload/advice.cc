@@ -59,6 +59,7 @@ int drop(heap::PageSpan span, int advice) {
     return 0;
   }
   int result = 0;
+  const HeapHeld heap;  // a fork would protect again what is being cleared
   for_each_marked(span, [&](heap::PageSpan part, Marks marks, bool) {
     if ((marks & own_mapping) != 0) {
       result |= by_kernel(part, advice);

@@ -127,30 +127,42 @@ int protect(void* address, size_t bytes, int protection, int key) {
                                              static_cast<long>(bytes), protection, key));
   };
   const bool ours = pages_of_range(address, bytes).pages > 0;
-  if (ours) hold_for_good(address, bytes);
-  int result = by_kernel();
-  if (!ours) return result;
-  const int saved = errno;
+  if (!ours) return by_kernel();
+  hold_for_good(address, bytes);
+  const Marks marks = marks_for(protection, key < 0 ? 0 : key);
+  int result = 0, saved = 0;
+  {
+    const HeapHeld heap;
+    result = by_kernel();
+    saved = errno;
+    if (result == 0 && heap.held()) change_marks(pages_of_range(address, bytes), all_protection, marks);
+    if (result == 0 && heap.held()) return errno = saved, 0;
+  }
   if (result != 0 && saved == EACCES && (protection & PROT_EXEC) != 0 &&
       make_executable_kind(static_cast<char*>(address), bytes))
     result = by_kernel();
   if (result == 0)
-    change_marks_of(address, bytes, all_protection, marks_for(protection, key < 0 ? 0 : key));
+    change_marks_of(address, bytes, all_protection, marks);
   else
     errno = saved;
   return result;
 }
 
 int lock(const void* address, size_t bytes, unsigned flags) {
-  const bool ours = pages_of_range(address, bytes).pages > 0;
-  if (ours) hold_for_good(address, bytes);
-  const auto result = static_cast<int>(
-      flags == 0
-          ? terrace_raw_call(SYS_mlock, reinterpret_cast<long>(address), static_cast<long>(bytes))
-          : terrace_raw_call(SYS_mlock2, reinterpret_cast<long>(address), static_cast<long>(bytes), flags));
-  if (ours && result == 0)
-    change_marks_of(address, bytes, locked | locks_on_fault,
-                    (flags & lock_on_fault) != 0 ? static_cast<Marks>(locked | locks_on_fault) : locked);
+  const auto by_kernel = [&] {
+    return static_cast<int>(
+        flags == 0
+            ? terrace_raw_call(SYS_mlock, reinterpret_cast<long>(address), static_cast<long>(bytes))
+            : terrace_raw_call(SYS_mlock2, reinterpret_cast<long>(address), static_cast<long>(bytes), flags));
+  };
+  const heap::PageSpan span = pages_of_range(address, bytes);
+  if (span.pages == 0) return by_kernel();
+  hold_for_good(address, bytes);
+  const HeapHeld heap;
+  const int result = by_kernel();
+  if (result == 0 && heap.held())
+    change_marks(span, locked | locks_on_fault,
+                 (flags & lock_on_fault) != 0 ? static_cast<Marks>(locked | locks_on_fault) : locked);
   return result;
 }
 
@@ -244,9 +256,14 @@ TERRACE_EXPORT int mlock2(const void* address, size_t bytes, unsigned flags) noe
 }
 
 TERRACE_EXPORT int munlock(const void* address, size_t bytes) noexcept {
+  const terrace::heap::PageSpan span = pages_of_range(address, bytes);
+  if (span.pages == 0)
+    return static_cast<int>(
+        terrace_raw_call(SYS_munlock, reinterpret_cast<long>(address), static_cast<long>(bytes)));
+  const HeapHeld heap;
   const auto result = static_cast<int>(
       terrace_raw_call(SYS_munlock, reinterpret_cast<long>(address), static_cast<long>(bytes)));
-  if (result == 0) change_marks_of(address, bytes, locked | locks_on_fault, 0);
+  if (result == 0 && heap.held()) change_marks(span, locked | locks_on_fault, 0);
   return result;
 }
 

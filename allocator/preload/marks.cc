@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <utility>
 
@@ -18,7 +19,6 @@ namespace {
 
 std::atomic<bool> locks_all{false};
 
-constexpr int patience_yields = 100'000;
 constexpr unsigned lock_on_fault = 1;  // MLOCK_ONFAULT
 
 long address_of(heap::PageSpan span) {
@@ -77,9 +77,17 @@ heap::PageSpan pages_of_range(const void* address, size_t bytes) {
 }
 
 bool enter_heap_patiently() {
-  for (int i = 0; i < patience_yields && !window.abandoned; ++i) {
+  // By time: a fork of much memory on a busy machine outlasts any number of yields, and what is not noted here a
+  // later fork undoes (a protection comes back, or is gone).
+  constexpr int looks_max = 100'000, yields = 1'000;
+  constexpr timespec pause{.tv_sec = 0, .tv_nsec = 100'000};
+  for (int i = 0; i < looks_max && !window.abandoned; ++i) {
     if (window.heap_lock.enter()) return true;
-    ::sched_yield();
+    if (window.heap_lock.is_mine()) return false;
+    if (i < yields)
+      ::sched_yield();
+    else
+      ::nanosleep(&pause, nullptr);
   }
   return false;
 }

@@ -55,6 +55,21 @@ heap::PageSpan pages_of_range(const void* address, size_t bytes);
 // heap_lock for the program's own calls, which a fork by another thread makes wait. False: it is this thread
 // that forks, or a signal handler that has interrupted malloc.
 bool enter_heap_patiently();
+// It held for as long as this lives, where that is possible: what the kernel does to pages and what their marks say
+// change together, or a fork in between makes the old marks good.
+class HeapHeld {
+ public:
+  HeapHeld() : held_(enter_heap_patiently()) {}
+  ~HeapHeld() {
+    if (held_) window.heap_lock.leave();
+  }
+  HeapHeld(const HeapHeld&) = delete;
+  HeapHeld& operator=(const HeapHeld&) = delete;
+  bool held() const { return held_; }
+
+ private:
+  bool held_;
+};
 
 // False: no memory for the marks.
 bool change_marks(heap::PageSpan span, Marks cleared, Marks set);
