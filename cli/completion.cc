@@ -2,8 +2,8 @@
 #include <memory>
 #include <set>
 
-#include "cli/cli.h"
 #include "cli/completion.h"
+#include "cli/terminal/verb.h"
 
 namespace terrace::cli {
 namespace {

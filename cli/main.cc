@@ -1,7 +1,7 @@
 // terrace: the operator's and user's command line. Builds the parser, parses, lets the verb's callback run.
 #include <exception>
 
-#include "cli/cli.h"
+#include "cli/terminal/verb.h"
 #include "core/base/failpoint.h"
 
 namespace terrace::cli {

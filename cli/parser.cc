@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cli/checkpoint.h"
-#include "cli/cli.h"
+#include "cli/terminal/verb.h"
 
 namespace terrace::cli {
 namespace {

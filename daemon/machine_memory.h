@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "daemon/backend/backend_set.h"
-#include "daemon/backend/emulated.h"
-#include "daemon/backend/hardware.h"
-#include "daemon/backend/numa.h"
-#include "daemon/backend/pmem.h"
 #include "daemon/config/config.h"
+#include "daemon/memory/files/emulated.h"
+#include "daemon/memory/machine/backend_set.h"
+#include "daemon/memory/machine/hardware.h"
+#include "daemon/memory/numa/numa.h"
+#include "daemon/memory/pmem/pmem.h"
 
 namespace terrace::daemon {
 

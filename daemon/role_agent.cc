@@ -15,10 +15,10 @@
 #include "daemon/agent/orders.h"
 #include "daemon/agent/uplink.h"
 #include "daemon/config/runtime_directory.h"
+#include "daemon/hosts/tls.h"
 #include "daemon/machine_memory.h"
 #include "daemon/roles.h"
-#include "daemon/rpc/server.h"
-#include "daemon/rpc/tls.h"
+#include "daemon/rpc/connection/server.h"
 
 namespace terrace::daemon {
 namespace {

@@ -1,7 +1,7 @@
 // The supervisor's broker: turns one run's budgets into leases of a pool manager, and hands their descriptors
 // to the processes of the run.
 //
-// Place     cli/run.cc owns one, above libclient's Session. Programs talk to it through allocator/preload.
+// Place     cli/run/run.cc owns one, above libclient's Session. Programs talk to it through allocator/preload.
 // Threads   start, stats, in_use and processes from any thread. Inside: one thread accepts, one serves each
 //           connection (a grant may wait for the pool manager), one watches processes and reports usage.
 //

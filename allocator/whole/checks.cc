@@ -18,7 +18,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "allocator/preload/message.h"
+#include "allocator/preload/libc/message.h"
 #include "allocator/whole/small.h"
 
 using namespace terrace::preload;

@@ -11,11 +11,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "allocator/preload/export.h"
-#include "allocator/preload/migrate.h"
-#include "allocator/preload/next.h"
-#include "allocator/preload/tiers.h"
-#include "allocator/preload/window.h"
+#include "allocator/preload/libc/export.h"
+#include "allocator/preload/libc/next.h"
+#include "allocator/preload/window/movement.h"
+#include "allocator/preload/window/tiers.h"
+#include "allocator/preload/window/window.h"
 #include "allocator/whole/small.h"
 
 extern "C" void* je_malloc_default(size_t bytes);

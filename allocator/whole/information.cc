@@ -12,7 +12,7 @@
 
 #include <atomic>
 
-#include "allocator/preload/export.h"
+#include "allocator/preload/libc/export.h"
 #include "allocator/whole/small.h"
 
 namespace terrace::preload {

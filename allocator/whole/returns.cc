@@ -25,9 +25,9 @@
 
 #include <utility>
 
-#include "allocator/preload/lock.h"
-#include "allocator/preload/tiers.h"
-#include "allocator/preload/window.h"
+#include "allocator/preload/libc/lock.h"
+#include "allocator/preload/window/tiers.h"
+#include "allocator/preload/window/window.h"
 #include "allocator/whole/small.h"
 
 using namespace terrace::preload;

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "allocator/preload/statistics.h"
+#include "allocator/preload/window/statistics.h"
 #include "allocator/whole/small.h"
 
 namespace terrace::preload {

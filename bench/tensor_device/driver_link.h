@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "libclient/device/cuda_driver.h"
+#include "libclient/device/cuda/cuda_driver.h"
 
 namespace terrace::bench {
 

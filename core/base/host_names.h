@@ -1,6 +1,6 @@
 // How managers and agents are named in certificates, and hosts in the names of memory objects.
 //
-// Place     core/base: `terrace cert` writes these names, daemon/rpc and daemon/agent read them.
+// Place     core/base: `terrace cert` writes these names, daemon/hosts and daemon/memory/remote read them.
 #pragma once
 
 #include <cstddef>

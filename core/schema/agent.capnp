@@ -9,7 +9,7 @@
 #                                        <-   AgentService: from now on orders, sessions, heartbeats
 #
 # The host lease. An answered heartbeat promises the agent its objects for `hostLeaseNs` from the moment when it
-# SENT it; the manager counts from when it RECEIVED it, and longer (daemon/backend/host_lease.h). An agent whose
+# SENT it; the manager counts from when it RECEIVED it, and longer (daemon/model/host_lease.h). An agent whose
 # promise runs out fences all its objects; only then does the manager give their extents to others.
 #
 # Evolution: as in terrace.capnp.

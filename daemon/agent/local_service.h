@@ -19,7 +19,7 @@
 #include "daemon/agent/orders.h"
 #include "daemon/agent/uplink.h"
 #include "daemon/rpc/calls.h"
-#include "daemon/rpc/server.h"
+#include "daemon/rpc/connection/server.h"
 
 namespace terrace::daemon {
 

@@ -8,7 +8,7 @@
 
 #include "core/base/limits.h"
 #include "daemon/agent/local_lease.h"
-#include "daemon/rpc/userfaultfd_device.h"
+#include "daemon/rpc/tenant/userfaultfd_device.h"
 
 namespace terrace::daemon {
 namespace {

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/backend/backend.h"
 #include "daemon/event_loop/worker.h"
-#include "daemon/rpc/agent_wire.h"
+#include "daemon/hosts/agent_wire.h"
+#include "daemon/memory/backend.h"
 
 namespace terrace::daemon {
 

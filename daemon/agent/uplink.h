@@ -9,7 +9,7 @@
 //
 // Place     daemon/agent/local_service.h asks for service(); Orders does what the manager says.
 // Threads   The event loop's thread; in_force() any.
-// Invariant U1  the lease file says never more than what the manager promised (daemon/backend/host_lease.h),
+// Invariant U1  the lease file says never more than what the manager promised (daemon/model/host_lease.h),
 //               and it says so before a heartbeat's answer is used for anything
 //           U2  after the promise has ended nothing is connected until all objects were fenced
 #pragma once
@@ -23,8 +23,8 @@
 #include "core/base/clock.h"
 #include "daemon/agent/host_lease_file.h"
 #include "daemon/agent/orders.h"
-#include "daemon/backend/host_lease.h"
-#include "daemon/rpc/tls.h"
+#include "daemon/hosts/tls.h"
+#include "daemon/model/host_lease.h"
 
 namespace terrace::daemon {
 

@@ -13,7 +13,7 @@
 
 #include "core/base/limits.h"
 #include "core/base/result.h"
-#include "daemon/backend/emulated.h"
+#include "daemon/memory/files/emulated.h"
 
 namespace terrace::daemon {
 

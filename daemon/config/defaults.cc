@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
-#include "daemon/backend/remote.h"
 #include "daemon/config/config.h"
+#include "daemon/memory/remote/remote_memory.h"
 #include "daemon/state/names.h"
 
 namespace terrace::daemon {

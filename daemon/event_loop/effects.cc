@@ -5,8 +5,8 @@
 #include <cerrno>
 
 #include "core/base/failpoint.h"
-#include "daemon/backend/remote.h"
 #include "daemon/event_loop/engine.h"
+#include "daemon/memory/remote/remote_memory.h"
 
 namespace terrace::daemon {
 
@@ -112,7 +112,7 @@ void Engine::settle_backend(Work work, Finished finished, const std::string& obj
     finished(std::move(status));
     return;
   }
-  // A host that is away has many such; that it is away was said once (daemon/rpc/agents.h).
+  // A host that is away has many such; that it is away was said once (daemon/hosts/agents.h).
   spdlog::log(object_host(object).empty() ? spdlog::level::warn : spdlog::level::debug,
               "trying again in a second: {}", status.error().to_string());
   tasks_.add(timer_.afterDelay(1 * kj::SECONDS)

@@ -37,10 +37,10 @@
 #include "core/base/clock.h"
 #include "core/base/limits.h"
 #include "core/base/units.h"
-#include "daemon/backend/backend.h"
 #include "daemon/event_loop/audit.h"
 #include "daemon/event_loop/scrubber.h"
 #include "daemon/event_loop/worker.h"
+#include "daemon/memory/backend.h"
 #include "daemon/state/state_machine.h"
 #include "daemon/store/store.h"
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/backend/proc_files.h"
+#include "daemon/memory/proc_files.h"
 
 namespace terrace::daemon {
 namespace {

@@ -20,7 +20,7 @@ Result<FileId> file_id(int fd);
 
 // Those of `files` that a process other than this one has. A process that this one may not look into counts as
 // having none.
-// Errors    as read_names() and read_content() (daemon/backend/proc_files.h)
+// Errors    as read_names() and read_content() (daemon/memory/proc_files.h)
 Result<std::set<FileId>> files_in_use(const std::set<FileId>& files);
 
 }  // namespace terrace::daemon

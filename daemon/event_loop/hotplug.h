@@ -1,7 +1,7 @@
 // Hot-add and hot-remove: the kernel's uevents make the engine look at its devices at once instead of at the
 // next second. Without the right to hear them nothing is lost but that second.
 //
-// Place     Beside the engine, built by daemon/main.
+// Place     Beside the engine, built by daemon/role_manager.cc.
 // Threads   The event loop's.
 #pragma once
 

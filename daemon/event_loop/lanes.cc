@@ -2,8 +2,8 @@
 // it.
 #include <spdlog/spdlog.h>
 
-#include "daemon/backend/remote.h"
 #include "daemon/event_loop/engine.h"
+#include "daemon/memory/remote/remote_memory.h"
 
 namespace terrace::daemon {
 

@@ -11,9 +11,9 @@
 
 #include "core/base/failpoint.h"
 #include "core/base/limits.h"
-#include "daemon/backend/backend_set.h"
-#include "daemon/backend/remote.h"
 #include "daemon/event_loop/engine.h"
+#include "daemon/memory/machine/backend_set.h"
+#include "daemon/memory/remote/remote_memory.h"
 
 namespace terrace::daemon {
 namespace {
@@ -28,7 +28,7 @@ bool lies_on(const LeaseRow& lease, DeviceId device) {
                      [device](const Extent& extent) { return extent.device == device; });
 }
 
-// An agent cuts its objects back before it counts (daemon/rpc/agents.h): nobody waits for it at the start.
+// An agent cuts its objects back before it counts (daemon/hosts/agents.h): nobody waits for it at the start.
 bool is_local_resize(const Effect& effect) {
   const auto* resize = std::get_if<ResizeObject>(&effect);
   return resize != nullptr && object_host(resize->object).empty();

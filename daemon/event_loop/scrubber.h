@@ -12,8 +12,8 @@
 #include <list>
 
 #include "core/base/clock.h"
-#include "daemon/backend/backend.h"
 #include "daemon/event_loop/worker.h"
+#include "daemon/memory/backend.h"
 #include "daemon/state/command.h"
 
 namespace terrace::daemon {

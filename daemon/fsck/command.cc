@@ -9,11 +9,11 @@
 
 #include "core/base/clock.h"
 #include "core/base/unique_fd.h"
-#include "daemon/backend/hardware.h"
-#include "daemon/backend/object_file.h"
 #include "daemon/fsck/fsck.h"
 #include "daemon/fsck/node_check.h"
 #include "daemon/fsck/store_copy.h"
+#include "daemon/memory/files/object_file.h"
+#include "daemon/memory/machine/hardware.h"
 
 namespace terrace::daemon {
 namespace {

@@ -84,7 +84,7 @@ class LeaseChecker {
   void check_transferring(const LeaseRow& lease) {
     const ObservedObject* old = find(lease.object);
     const ObservedObject* next = find(lease.next_object);
-    // The object that takes over is longer than its lease by what is still missing (backend/emulated.h).
+    // The object that takes over is longer than its lease by what is still missing (daemon/memory/files/emulated.h).
     const uint64_t missing =
         next == nullptr || next->bytes < lease.bytes ? lease.bytes : next->bytes - lease.bytes;
     if (missing > 0 && (old == nullptr || old->bytes < missing)) {

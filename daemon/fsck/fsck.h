@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/backend/backend.h"
 #include "daemon/fsck/process_scan.h"
-#include "daemon/state/rows.h"
+#include "daemon/memory/backend.h"
+#include "daemon/model/rows.h"
 
 namespace terrace::daemon {
 

@@ -3,8 +3,8 @@
 #include <fcntl.h>
 
 #include "core/base/unique_fd.h"
-#include "daemon/backend/numa.h"
-#include "daemon/backend/object_file.h"
+#include "daemon/memory/files/object_file.h"
+#include "daemon/memory/numa/numa.h"
 
 namespace terrace::daemon {
 namespace {

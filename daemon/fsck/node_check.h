@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/backend/backend.h"
 #include "daemon/fsck/process_scan.h"
+#include "daemon/memory/backend.h"
 
 namespace terrace::daemon {
 

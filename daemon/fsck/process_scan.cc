@@ -17,7 +17,7 @@
 #include <string_view>
 
 #include "core/base/unique_fd.h"
-#include "daemon/backend/emulated.h"
+#include "daemon/memory/files/emulated.h"
 
 namespace terrace::daemon {
 namespace {

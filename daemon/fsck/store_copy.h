@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/base/result.h"
-#include "daemon/state/rows.h"
+#include "daemon/model/rows.h"
 
 namespace terrace::daemon {
 

@@ -1,4 +1,4 @@
-// What CXL and DAX hardware the kernel shows. Reads only: nothing here writes to a device or changes a mode. On
+// What CXL and DAX hardware the kernel shows. Reads only; dax_mode.h, beside it, is the one that changes something. On
 // a machine with none of it the lists are empty and that is no error.
 //
 // Two sources behind one seam. libcxl, libdaxctl and libndctl (in this process) give memdevs, decoders, dax and

@@ -2,7 +2,7 @@
 // when `memN`, `regionN` and `daxX.Y` may have been dealt out anew. Inventory and the backends all name by
 // these.
 //
-// Place     daemon/inventory; pure, also used by daemon/backend.
+// Place     daemon/inventory; pure, also used by daemon/memory.
 // Threads   Plain functions.
 // Invariant What they return is a valid name of a device: letters, digits and -_.:@, at most
 //           limits::name_bytes_max bytes, if host and name of a memdev without a serial are of those too.

@@ -22,8 +22,8 @@
 
 #include "daemon/event_loop/file_users.h"
 #include "daemon/event_loop/worker.h"
+#include "daemon/model/rows.h"
 #include "daemon/rpc/holder_file.h"
-#include "daemon/state/rows.h"
 
 namespace terrace::daemon {
 

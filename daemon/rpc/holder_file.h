@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/base/unique_fd.h"
-#include "daemon/state/rows.h"
+#include "daemon/model/rows.h"
 
 namespace terrace::daemon {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "daemon/backend/backend.h"
-#include "daemon/state/rows.h"
+#include "daemon/memory/backend.h"
+#include "daemon/model/rows.h"
 
 namespace terrace::daemon {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "daemon/rpc/peers.h"
+#include "daemon/rpc/peer_limits.h"
 
 namespace terrace::daemon {
 

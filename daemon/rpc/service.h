@@ -1,7 +1,7 @@
 // What every connection of a manager shares: the engine, who holds which lease, what holders reported; and, as
 // Peers, who may do what and how much each uid takes.
 //
-// Place     daemon/main builds one; gateway, tenant session, admin and lease capabilities refer to it.
+// Place     daemon/role_manager.cc builds one; gateway, tenant session, admin and lease capabilities refer to it.
 // Threads   The event loop's thread only.
 #pragma once
 
@@ -18,9 +18,9 @@
 
 #include "core/base/limits.h"
 #include "daemon/event_loop/engine.h"
+#include "daemon/litmus/litmus_runs.h"
 #include "daemon/rpc/holders.h"
-#include "daemon/rpc/litmus_runs.h"
-#include "daemon/rpc/peers.h"
+#include "daemon/rpc/peer_limits.h"
 #include "daemon/rpc/waiting_grants.h"
 
 namespace terrace::daemon {

@@ -3,7 +3,7 @@
 //   a part      nobody's ── claim ──► a process's, under an epoch ── release ──► nobody's
 //                                     └── another claims, and the owner was seen to have ended ──► the other's
 //
-// Place     Whether a process has ended is seen outside (daemon/rpc/processes.h) and comes with the command.
+// Place     Whether a process has ended is seen outside (daemon/event_loop/processes.h) and comes with the command.
 // Crash     A claim is durable before its answer, so that an epoch is never given twice; rows stay until the
 //           lease ends for its holders. A reboot ends every process: parts are nobody's then, and their epochs
 //           stay.

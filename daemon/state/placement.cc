@@ -1,5 +1,5 @@
-// Where a lease goes: which granules of which devices of its pool. daemon/pool/placement.h has the policies.
-#include "daemon/pool/placement.h"
+// Where a lease goes: which granules of which devices of its pool. daemon/model/placement.h has the policies.
+#include "daemon/model/placement.h"
 
 #include <algorithm>
 #include <numeric>

@@ -35,9 +35,9 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "daemon/pool/extent_map.h"
+#include "daemon/model/extent_map.h"
+#include "daemon/model/rows.h"
 #include "daemon/state/command.h"
-#include "daemon/state/rows.h"
 
 namespace terrace::daemon {
 

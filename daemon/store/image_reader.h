@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/base/result.h"
-#include "daemon/state/rows.h"
+#include "daemon/model/rows.h"
 #include "daemon/store/row_codec.h"
 #include "daemon/store/sqlite_handle.h"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "daemon/state/rows.h"
+#include "daemon/model/rows.h"
 
 namespace terrace::daemon {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "daemon/state/rows.h"
+#include "daemon/model/rows.h"
 
 namespace terrace::daemon {
 

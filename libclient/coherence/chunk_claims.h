@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "libclient/coherence/chunk_run.h"
-#include "libclient/coherence/memory.h"
+#include "libclient/coherence/memory/memory.h"
 #include "libclient/coherence/reader.h"
 
 namespace terrace::coherence {

@@ -3,7 +3,7 @@
 
 #include "core/os/lossy_access.h"
 #include "libclient/coherence/geometry.h"
-#include "libclient/coherence/memory.h"
+#include "libclient/coherence/memory/memory.h"
 
 namespace terrace::coherence {
 

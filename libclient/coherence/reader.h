@@ -12,7 +12,7 @@
 
 #include "core/base/crc32c.h"
 #include "libclient/coherence/geometry.h"
-#include "libclient/coherence/memory.h"
+#include "libclient/coherence/memory/memory.h"
 #include "libclient/coherence/word.h"
 
 namespace terrace::coherence {

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "core/os/lossy_access.h"
-#include "libclient/coherence/coherent_memory.h"
 #include "libclient/coherence/lossy_space.h"
-#include "libclient/coherence/noncoherent_memory.h"
+#include "libclient/coherence/memory/coherent_memory.h"
+#include "libclient/coherence/memory/noncoherent_memory.h"
 #include "libclient/coherence/space_of.h"
 #include "terrace/mapping.h"
 

@@ -5,7 +5,8 @@
 // Invariants   D1  resident_bytes is the sum over all entries that have a buffer, listed or not.
 //              D2  what is evicted is listed, Shared, and neither pinned nor part of a copy under way.
 //              D3  an entry whose copy went wrong is unlisted before its event is done: nobody hits it
-//              afterwards. D4  an entry that is not listed loses its buffer with its last pin and copy.
+//                  afterwards.
+//              D4  an entry that is not listed loses its buffer with its last pin and copy.
 #pragma once
 
 #include <unistd.h>

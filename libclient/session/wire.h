@@ -1,7 +1,7 @@
 // Between the schema's structs and the client's own: no decisions, only translation. Bytes from the other
 // side are never trusted to be in range: unknown numbers become the nearest safe meaning.
 //
-// Place     libclient/session, and the CLI's administration client. The only header here with capnp in it.
+// Place     libclient/session, and the CLI's administration client.
 // Threads   Pure functions.
 #pragma once
 

@@ -54,7 +54,7 @@ def layers() -> None:
 def check() -> None:
     """Runs every check, also after one failed, and fails if any did."""
     failed = []
-    for verb in (check_format, layers, check_paths, check_unfinished, check_comments, check_python, check_failpoints,
+    for verb in (check_format, layers, check_rooms, check_paths, check_unfinished, check_comments, check_python, check_failpoints,
                  check_mutants):
         try:
             verb()
@@ -100,6 +100,40 @@ def _grep(pattern: re.Pattern, names: list) -> list:
             if pattern.search(line):
                 found.append(f"{name}:{number}: {line.strip()[:120]}")
     return found
+
+
+SOURCES_MAX = 25          # files of a folder, without those of its folders
+SOURCES_UNEXPLAINED = 8   # above, a README says what flows through
+README_LINES_MAX = 40
+
+
+def crowded_folders(names: list, readme_lines) -> list:
+    """What is wrong with the folders of `names`; readme_lines: folder to the lines of its README, None without."""
+    counts = {}
+    for name in names:
+        if name.endswith((".h", ".cc")):
+            folder = name.rpartition("/")[0]
+            counts[folder] = counts.get(folder, 0) + 1
+    problems = []
+    for folder, count in sorted(counts.items()):
+        if count > SOURCES_MAX:
+            problems.append(f"{folder}: {count} source files, at most {SOURCES_MAX}")
+        if folder.startswith("tests/unit/") or folder == "libclient/include/terrace":
+            continue  # one test a source; installed headers, which docs/library.md explains
+        lines = readme_lines(folder)
+        if count > SOURCES_UNEXPLAINED and lines is None:
+            problems.append(f"{folder}: {count} source files and no README.md")
+        if lines is not None and lines > README_LINES_MAX:
+            problems.append(f"{folder}/README.md: {lines} lines, at most {README_LINES_MAX}")
+    return problems
+
+
+def check_rooms() -> None:
+    def readme_lines(folder: str):
+        path = ROOT / folder / "README.md"
+        return len(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else None
+
+    _report("rooms", crowded_folders(tree_files(), readme_lines), "folders that a newcomer gets lost in")
 
 
 def check_paths() -> None:

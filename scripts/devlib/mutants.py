@@ -407,7 +407,7 @@ _TABLE = [
         ("fork: a child writes its parent's part", "Status writable(", "if (forked()) return in_child();", ""),
     ),
     *_of(
-        "coherent_memory.h",
+        "memory/coherent_memory.h",
         ("x86: bytes that went past the caches are late", "void store_barrier(",
          'if (step == Step::data_before_flip) asm volatile("sfence" : : : "memory");', "(void)step;",
          _unseen("it shows only where users store past the caches and the processor is late with it, which no test can make it be; "

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "core/base/prng.h"
-#include "libclient/coherence/memory.h"
+#include "libclient/coherence/memory/memory.h"
 
 namespace terrace::coherence {
 

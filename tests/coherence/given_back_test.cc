@@ -19,9 +19,9 @@ Geometry small_space(std::span<std::byte> memory) {
   return *check_header(*header, memory);
 }
 
-// Whether a tensor outlasts the power cut of its host. It has a chunk that another program of that host was giving back:
-// that one had stored it, not written it back, before the creator's access `moment`, and never went on. `seed`: which lines
-// come out of the cache before the power is gone.
+// Whether a tensor outlasts the power cut of its host. It has a chunk that another program of that host was giving
+// back: that one had stored it, not written it back, before the creator's access `moment`, and never went on.
+// `seed`: which lines come out of the cache before the power is gone.
 bool outlasts_power_cut(uint64_t moment, uint64_t seed, Step left_out) {
   Fabric fabric(4 * 4096, 2, seed);
   fabric.leave_out(left_out);

@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import terrace_harness  # noqa: E402
 from terrace_harness import Harness, HarnessError, can_mount, wait_until  # noqa: E402
 
-RECORD_MAGIC = b"TRCJREC1"  # daemon/store/journal_segment.cc
+RECORD_MAGIC = b"TRCJREC1"  # daemon/store/journal/journal_segment.cc
 CURE = r"(?i)restore|put .*back|copy|newer|mend|free|room|choose"
 
 

@@ -11,7 +11,7 @@
 //       device comes back.
 //   L6  A holder that was told of a revocation has the grace it was told, whatever the lease's expiry.
 //   L7  What an operator was acknowledged (quotas, reservations, devices' states and pools) is what is in
-//   force.
+//       force.
 //
 // Place     tests/sim; knows the state machine's queries, none of its decisions.
 #pragma once

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/sim/sim_client.h"
-#include "tests/sim/sim_operator.h"
-#include "tests/sim/sim_owners.h"
+#include "tests/sim/actors/sim_client.h"
+#include "tests/sim/actors/sim_operator.h"
+#include "tests/sim/actors/sim_owners.h"
 
 namespace terrace::sim {
 

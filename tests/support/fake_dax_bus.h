@@ -1,4 +1,4 @@
-// A DaxBus that behaves as the kernel was measured to (daemon/backend/dax_bus.h lists it), over memory of this
+// A DaxBus that behaves as the kernel was measured to (daemon/memory/devdax/dax_bus.h lists it), over memory of this
 // process: regions are memory files, so that bytes stay when devices come and go. Any step can be made to fail
 // or to lose the daemon (a throw), and every step is counted.
 //
@@ -17,7 +17,7 @@
 
 #include "core/base/check.h"
 #include "core/base/units.h"
-#include "daemon/backend/dax_bus.h"
+#include "daemon/memory/devdax/dax_bus.h"
 
 namespace terrace::test {
 

@@ -6,13 +6,14 @@
 //   granted ID EPOCH BYTES         acknowledged; its memory read as zeros and now carries this lease's stamp
 //   extents ID DEVICE:OFFSET:LENGTH,...
 //   renewed ID · releasing ID · released ID
-//   resizing ID · moving ID · transferring ID    with --mix all; until the next line about ID its outcome is
-//   open changed ID EPOCH BYTES         ... acknowledged: what the lease is now; the stamps of what stayed are
-//   intact notice ID revoking|lost|move   the manager took it back, or would like it elsewhere lost ID dropped
-//   without a release of ours refused OPERATION CODE [ID]    an error that changed nothing unknown OPERATION
-//   [ID]         the manager did not answer within the call timeout broken WHAT                    a promise
-//   was broken (memory not zero, a stamp gone); exit code 3 stopped OPERATIONS             the end, after
-//   SIGTERM or the asked number of operations
+//   resizing ID · moving ID · transferring ID   with --mix all; until the next line about ID its outcome is open
+//   changed ID EPOCH BYTES         ... acknowledged: the lease as it is now; the stamps of the rest are intact
+//   notice ID revoking|lost|move   the manager took it back, or would like it elsewhere
+//   lost ID                        dropped without a release of ours
+//   refused OPERATION CODE [ID]    an error that changed nothing
+//   unknown OPERATION [ID]         the manager did not answer within the call timeout
+//   broken WHAT                    a promise was broken (memory not zero, a stamp gone); exit code 3
+//   stopped OPERATIONS             the end, after SIGTERM or the asked number of operations
 #include <signal.h>
 
 #include <CLI/CLI.hpp>

@@ -9,7 +9,7 @@
 
 #include "core/base/clock.h"
 #include "core/schema/terrace.capnp.h"
-#include "daemon/rpc/server.h"
+#include "daemon/rpc/connection/server.h"
 #include "tests/support/memory_backend.h"
 #include "tests/support/memory_store.h"
 

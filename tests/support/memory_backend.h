@@ -1,5 +1,5 @@
 // A Backend whose objects are memfds of this process, for tests of the layers above it. Faults are set by
-// the test; real files, mounts and kernels are the business of tests/unit/backend and tests/integration.
+// the test; real files, mounts and kernels are the business of tests/unit/memory and tests/integration.
 //
 // Threads   As Backend; the fault switches are atomic.
 #pragma once
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "core/base/units.h"
-#include "daemon/backend/backend.h"
+#include "daemon/memory/backend.h"
 
 namespace terrace::test {
 

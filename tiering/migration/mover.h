@@ -66,8 +66,8 @@ class Mover {
   PinQuestion& pins() { return pins_; }
 
   // 0, or the errno that undid it: EBUSY (the source is pinned, or cannot be asked: MoveTimes::pins), ENOMEM
-  // (mappings or memory), EFAULT (MoveTimes::lost), others as the kernel says. `bytes` is a multiple of the page, at most
-  // run_bytes_max(). The target's pages should exist already: filling holes takes far longer than copying.
+  // (mappings or memory), EFAULT (MoveTimes::lost), others as the kernel says. `bytes` is a multiple of the page,
+  // at most run_bytes_max(). The target's pages should exist already: filling holes takes far longer than copying.
   int demote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
   int promote(char* at, size_t bytes, const Backing& from, const Backing& to, MoveTimes* times);
 

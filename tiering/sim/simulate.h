@@ -1,6 +1,6 @@
 // Runs one policy, or one of the published caches, over a trace in virtual time.
 //
-// Place     Trace → simulate() → Outcome; cli/tiersim.cc and the bench print it. Pure; minutes of trace in
+// Place     Trace → simulate() → Outcome; cli/tools/tiersim.cc and the bench print it. Pure; minutes of trace in
 // milliseconds.
 //
 // The machine: objects are granules of one size. A new object is written to DDR while the range has room there,

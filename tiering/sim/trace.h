@@ -37,7 +37,8 @@ enum class TraceFormat { mooncake, accesses };
 
 // Reads a trace; docs/operations/tiersim.md describes the formats:
 //   mooncake   one JSON object a line: timestamp (ms) and hash_ids (the request's blocks); other members are
-//   ignored accesses   one access a line: "time_us object [r|w]"; '#' begins a comment; objects are any words
+//              ignored
+//   accesses   one access a line: "time_us object [r|w]"; '#' begins a comment; objects are any words
 // Requests stamped alike by a coarse clock (mooncake's ticks every three seconds) are spread evenly until the
 // next stamp. An object named twice by one request counts once.
 //

@@ -3,8 +3,8 @@
 //
 //   auto directory = CheckpointDirectory::open("/data/checkpoints");
 //   auto write = (*directory)->checkpoint("step-1000", *pool, tensors);   // between two steps
-//   train_on();                                       // the snapshot stands; its bytes go to the disk
-//   meanwhile Status done = (*write)->wait(600'000'000'000);
+//   train_on();                                       // the snapshot stands; its bytes go to the disk meanwhile
+//   Status done = (*write)->wait(600'000'000'000);
 //   ...
 //   auto back = (*directory)->restore("step-1000", *pool);
 //

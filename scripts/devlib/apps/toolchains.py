@@ -8,7 +8,7 @@ from devlib.apps.registry import App
 from devlib.apps.side import Side, file_digest
 from devlib.commands import ROOT
 
-SOURCES = ("core/base/units.cc", "daemon/pool/placement.cc", "tiering/policy/benefit_density.cc")
+SOURCES = ("core/base/units.cc", "daemon/model/placement.cc", "tiering/policy/benefit_density.cc")
 RUST = r"""
 use std::collections::BTreeMap;
 fn main() {

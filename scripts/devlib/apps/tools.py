@@ -7,7 +7,7 @@ from devlib.apps.registry import App
 from devlib.apps.side import AppFailure, AppSkipped, Side, digest, file_digest
 from devlib.commands import ROOT
 
-SOURCES = ("core/base/units.cc", "core/base/prng.cc", "daemon/pool/placement.cc", "daemon/pool/extent_map.cc",
+SOURCES = ("core/base/units.cc", "core/base/prng.cc", "daemon/model/placement.cc", "daemon/model/extent_map.cc",
            "libclient/arena/granule_allocator.cc", "tiering/policy/benefit_density.cc")
 
 

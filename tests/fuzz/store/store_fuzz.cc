@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "core/base/check.h"
-#include "daemon/store/delta_codec.h"
-#include "daemon/store/journal_replay.h"
-#include "daemon/store/journal_segment.h"
+#include "daemon/store/journal/delta_codec.h"
+#include "daemon/store/journal/journal_replay.h"
+#include "daemon/store/journal/journal_segment.h"
 #include "daemon/store/row_writer.h"
 
 using namespace terrace;

@@ -1,8 +1,7 @@
 // `terrace run` over a FakeSession: the whole shim and supervisor without a daemon.
-//   fake_run [--ddr S] [--cxl S] [--pool-size S] [--min-size N] [--mmap N] [--fallback] [--tick MS] [--stats
-//   FILE]
-//   [--huge-leases] [--revokes] [--away-after MS] [--policy NAME] [--round MS] [--copy-budget S]
-//            -- PROGRAM ARGUMENTS
+//   fake_run [--ddr S] [--cxl S] [--pool-size S] [--min-size N] [--mmap N] [--fallback] [--tick MS]
+//            [--stats FILE] [--huge-leases] [--revokes] [--away-after MS] [--policy NAME] [--round MS]
+//            [--copy-budget S] -- PROGRAM ARGUMENTS
 // Exits as the program did; 99 when something leaked: a lease after all its users ended.
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,7 +18,7 @@
 
 #include "allocator/supply/broker.h"
 #include "allocator/supply/huge_file.h"
-#include "cli/run_supervise.h"
+#include "cli/run/run_supervise.h"
 #include "tests/support/fake_session.h"
 
 extern char** environ;

@@ -1,4 +1,4 @@
-// What threads keep of freed page runs (allocator/preload/run_cache.h): kept_cases NAME. Prints "ok" and exits
+// What threads keep of freed page runs (allocator/preload/window/run_cache.h): kept_cases NAME. Prints "ok" and exits
 // 0, or says what is wrong and exits 1.
 //
 // shelves  --ddr 256M and nothing else: what ended threads have kept serves a request that needs all of it.

@@ -3,20 +3,19 @@
 //   shim_large_cases scattered|kept|leases|rounds|steps|small MIB|full MIB|trim|too_long|returning
 //
 // scattered  --ddr 64M and nothing else: a request that fits what is free in total is served, wherever that
-// lies. kept       --ddr 256M: pages that stay for the next request never show their old bytes, and go back
-// when asked.
-//
+//            lies.
+// kept       --ddr 256M: pages that stay for the next request never show their old bytes, and go back when
+//            asked.
 // leases     --ddr 0 --cxl 512M: leases of which nothing is in use go back, and come again as one that is long
-// enough. rounds     --ddr 0 --cxl 512M: a program that frees all it has in each round keeps its leases.
-// steps      whole heap, --ddr 256M: what small blocks are given ahead leaves room for large ones.
-//
-// small      whole heap, one tier of MIB or two: what small blocks had serves large ones, at once. full the
-// same: all of it is used up, and what happens then is ENOMEM, in old threads and new ones. trim       256M:
-// malloc_trim says 1 when something went back, else 0. too_long   64M: a request that is longer than the
-// window.
-//
-// returning  --ddr 16M --cxl 512M: leases come and go while threads use what is left, the engine moves and the
-// program forks.
+//            enough.
+// rounds     --ddr 0 --cxl 512M: a program that frees all it has in each round keeps its leases.
+// steps      whole heap, --ddr 256M: small blocks leave room for large ones.
+// small      whole heap, one tier of MIB or two: memory of freed small blocks serves large ones, at once.
+// full       the same: all of it is used up, and then malloc says ENOMEM, in old threads and new ones.
+// trim       256M: malloc_trim says 1 when something went back, else 0.
+// too_long   64M: a request that is longer than the window.
+// returning  --ddr 16M --cxl 512M: leases come and go while threads use the rest, the engine moves and the
+//            program forks.
 #include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>

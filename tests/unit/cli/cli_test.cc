@@ -4,9 +4,9 @@
 
 #include <set>
 
-#include "cli/cli.h"
-#include "cli/daemon_process.h"
-#include "cli/doctor.h"
+#include "cli/doctor/doctor.h"
+#include "cli/terminal/verb.h"
+#include "cli/verbs/daemon_process.h"
 
 using namespace terrace;
 using namespace terrace::cli;

@@ -10,7 +10,7 @@
 #include <set>
 #include <sstream>
 
-#include "cli/cli.h"
+#include "cli/terminal/verb.h"
 
 using namespace terrace::cli;
 

@@ -1,11 +1,11 @@
 // What is shown of hardware: pure, no machine.
-#include "cli/describe_inventory.h"
+#include "cli/show/describe_inventory.h"
 
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "cli/describe.h"
+#include "cli/show/describe.h"
 
 using namespace terrace;
 using namespace terrace::cli;

@@ -1,5 +1,5 @@
 // What is shown of leases, pools and devices: pure, no daemon.
-#include "cli/describe.h"
+#include "cli/show/describe.h"
 
 #include <doctest/doctest.h>
 

@@ -1,12 +1,12 @@
 // The doctor's checks of CXL and DAX hardware, and its mending, on made-up machines.
-#include "cli/doctor.h"
+#include "cli/doctor/doctor.h"
 
 #include <doctest/doctest.h>
 
 #include <set>
 
-#include "cli/adopt.h"
-#include "cli/doctor_fix.h"
+#include "cli/doctor/doctor_fix.h"
+#include "cli/pools/adopt.h"
 
 using namespace terrace;
 using namespace terrace::cli;

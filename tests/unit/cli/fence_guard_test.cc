@@ -1,5 +1,5 @@
 // A fence met while a command reads: the command lives, and knows.
-#include "cli/fence_guard.h"
+#include "cli/verbs/fence_guard.h"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>

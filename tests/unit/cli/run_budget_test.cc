@@ -1,5 +1,5 @@
 // What a run may use where no sizes are given.
-#include "cli/run_budget.h"
+#include "cli/run/run_budget.h"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // Which devices `pool create --system-ram` means.
-#include "cli/system_ram.h"
+#include "cli/pools/system_ram.h"
 
 #include <doctest/doctest.h>
 

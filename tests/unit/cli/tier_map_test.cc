@@ -1,5 +1,5 @@
 // A range as a picture: what a block says of its cells, and what both forms show of it.
-#include "cli/tier_map.h"
+#include "cli/tier/tier_map.h"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // Tier pages read as strangers' files: whatever they hold, what comes out is safe and true, or a clear refusal.
-#include "cli/tier_pages.h"
+#include "cli/tier/tier_pages.h"
 
 #include <doctest/doctest.h>
 #include <signal.h>
@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "cli/tier_describe.h"
-#include "cli/tier_map.h"
-#include "cli/tier_request.h"
+#include "cli/tier/tier_describe.h"
+#include "cli/tier/tier_map.h"
+#include "cli/tier/tier_request.h"
 #include "core/base/prng.h"
 #include "core/base/units.h"
 #include "tests/support/tier_page_file.h"

@@ -1,5 +1,5 @@
 // Requests to an engine through its page: carried out, refused, or not answered.
-#include "cli/tier_request.h"
+#include "cli/tier/tier_request.h"
 
 #include <doctest/doctest.h>
 #include <sys/file.h>
@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-#include "cli/tier_describe.h"
+#include "cli/tier/tier_describe.h"
 #include "core/base/clock.h"
 #include "core/base/units.h"
 #include "tests/support/tier_page_file.h"

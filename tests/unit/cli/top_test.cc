@@ -9,11 +9,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/run_report.h"
-#include "cli/run_reporter.h"
-#include "cli/run_table.h"
-#include "cli/top_scan.h"
-#include "cli/when.h"
+#include "cli/run/run_report.h"
+#include "cli/run/run_reporter.h"
+#include "cli/run/run_table.h"
+#include "cli/run/top_scan.h"
+#include "cli/terminal/local_time.h"
 #include "core/base/prng.h"
 #include "core/base/units.h"
 

@@ -5,11 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/confirm.h"
-#include "cli/describe.h"
-#include "cli/fsck.h"
-#include "cli/lease_verbs.h"
-#include "cli/when.h"
+#include "cli/show/describe.h"
+#include "cli/terminal/confirm.h"
+#include "cli/terminal/local_time.h"
+#include "cli/verbs/fsck.h"
+#include "cli/verbs/lease_verbs.h"
 #include "core/base/clock.h"
 
 using namespace terrace;

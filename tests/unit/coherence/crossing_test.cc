@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "core/base/unique_fd.h"
-#include "libclient/coherence/coherent_memory.h"
+#include "libclient/coherence/memory/coherent_memory.h"
 #include "libclient/coherence/space_core.h"
 #include "tests/unit/coherence/space_fixture.h"
 

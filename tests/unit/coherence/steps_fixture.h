@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "libclient/coherence/coherent_memory.h"
+#include "libclient/coherence/memory/coherent_memory.h"
 #include "libclient/coherence/space_core.h"
 #include "tests/unit/tensor/aligned_memory.h"
 

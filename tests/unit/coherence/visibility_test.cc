@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "libclient/coherence/noncoherent_memory.h"
+#include "libclient/coherence/memory/noncoherent_memory.h"
 #include "tests/unit/tensor/aligned_memory.h"
 
 TEST_CASE("Visibility: publish and acquire of any range that begins on a line") {

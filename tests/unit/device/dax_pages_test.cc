@@ -1,5 +1,5 @@
 // Memory of dax devices is recognised in the kernel's list of mappings.
-#include "libclient/device/dax_pages.h"
+#include "libclient/device/cuda/dax_pages.h"
 
 #include "tests/unit/device/device_fixture.h"
 

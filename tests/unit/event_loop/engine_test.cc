@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "daemon/backend/backend_set.h"
+#include "daemon/memory/machine/backend_set.h"
 #include "tests/unit/event_loop/engine_fixture.h"
 
 using namespace terrace;

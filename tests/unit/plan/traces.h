@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/plan/replay.h"
-#include "cli/plan/trace.h"
+#include "cli/tools/plan/replay.h"
+#include "cli/tools/plan/trace.h"
 #include "core/base/prng.h"
 #include "core/base/units.h"
 

@@ -4,7 +4,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "daemon/rpc/server.h"
+#include "daemon/rpc/connection/server.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
 using namespace terrace;

@@ -8,7 +8,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from devlib import layers  # noqa: E402
+from devlib import layers, lint  # noqa: E402
 
 RULES = """
 [modules]
@@ -91,6 +91,27 @@ class LayersTest(unittest.TestCase):
         for text in ("core/base :\n", "[modules]\na : b\n", "[modules]\na :\na :\n", "[libraries]\nx.h : nobody\n"):
             with self.subTest(text=text), self.assertRaises(layers.RulesError):
                 layers.Rules(text)
+
+
+class RoomsTest(unittest.TestCase):
+    def problems(self, count, readme_lines, folder="daemon/a"):
+        return lint.crowded_folders([f"{folder}/file_{i}.cc" for i in range(count)] + [f"{folder}/b/c.h", f"{folder}/x.py"],
+                                    lambda of: readme_lines if of == folder else None)
+
+    def test_small_folders_need_no_page(self):
+        self.assertEqual([], self.problems(8, None))
+
+    def test_larger_ones_do_and_it_is_short(self):
+        self.assertEqual(["daemon/a: 9 source files and no README.md"], self.problems(9, None))
+        self.assertEqual([], self.problems(9, 40))
+        self.assertEqual(["daemon/a/README.md: 41 lines, at most 40"], self.problems(9, 41))
+
+    def test_a_crowd_is_named(self):
+        self.assertEqual([], self.problems(25, 10))
+        self.assertEqual(["daemon/a: 26 source files, at most 25"], self.problems(26, 10))
+
+    def test_unit_tests_mirror_the_tree_and_explain_nothing(self):
+        self.assertEqual([], self.problems(25, None, "tests/unit/state"))
 
 
 if __name__ == "__main__":

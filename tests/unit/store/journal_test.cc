@@ -6,7 +6,7 @@
 
 #include "core/base/failpoint.h"
 #include "core/base/prng.h"
-#include "daemon/store/journal_segment.h"
+#include "daemon/store/journal/journal_segment.h"
 #include "tests/unit/store/store_fixture.h"
 
 using namespace terrace;

@@ -1,0 +1,101 @@
+// The operator's connection to a daemon, for verbs: blocking calls, plain structs, no kj in this header.
+//
+// Place     cli verbs -> AdminClient -> unix socket -> daemon/rpc.
+// Threads   The thread that connected; one AdminClient a process is enough (it owns an event loop).
+// Errors    Every call can end with
+//             unavailable       the daemon went away or did not answer within the time limit; a change may or
+//                               may not have happened, look before doing it again
+//             version_mismatch  the daemon does not know the call
+//           besides those that the daemon reports as data.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/client/admin_types.h"
+#include "cli/client/lease_client.h"
+#include "daemon/inventory/inventory.h"
+
+namespace terrace::cli {
+
+struct Connection;
+struct LitmusStatus;  // cli/client/admin_types.h
+
+// The socket that `context` means: --socket, else default_socket_path().
+std::string socket_path_of(const Context& context);
+
+class AdminClient final : public LeaseClient {
+ public:
+  // Connects, settles the protocol version and asks for the operator's interface.
+  // Errors    unavailable        nobody listens; names the socket and how to start a daemon
+  //           permission_denied  the socket or the daemon refuses this user
+  //           version_mismatch   no protocol version in common
+  static Result<std::unique_ptr<AdminClient>> connect(const Context& context);
+  static Result<std::unique_ptr<AdminClient>> open(std::unique_ptr<Connection> connection);
+  ~AdminClient() override;
+  AdminClient(const AdminClient&) = delete;
+  AdminClient& operator=(const AdminClient&) = delete;
+
+  Result<StatusReply> status();
+  Result<std::vector<std::string>> check();  // broken invariants in words; empty when all hold
+
+  // admin_pool_calls.cc: devices and pools
+  Result<std::vector<DeviceStatus>> devices();
+  Result<inventory::Inventory> inventory();   // of the manager's machine
+  Status offline(const std::string& serial);  // a node's memory becomes a dax device again
+  Result<DeviceStatus> adopt(const std::string& serial);
+  Result<DrainProgress> drain(const std::string& serial);  // again: where it stands
+  Result<DrainProgress> progress(const std::string& serial);
+  Result<DeviceStatus> undrain(const std::string& serial);
+  Result<DeviceStatus> fail_device(const std::string& serial);
+  Status remove_device(const std::string& serial, bool forget_quarantined);
+  // Returns the serial of the region, which is a device from then on.
+  Result<std::string> create_region(const RegionOptions& options);
+  Status destroy_region(const std::string& serial);
+  // Gives a dax device to the kernel as memory; the serial of the node that leases then come from.
+  Result<std::string> online(const std::string& serial);
+  Result<PoolInfo> create_pool(const PoolOptions& options);
+  Result<PoolInfo> set_pool_coherence(const std::string& name, MemoryCoherence coherence);
+  Result<PoolInfo> add_device(const std::string& pool, const std::string& serial);
+  Result<std::vector<PoolInfo>> pools();
+  Status delete_pool(const std::string& name);
+  // admin_litmus_calls.cc. Looks at a device now (rounds of each shape; 0: the usual number), or tells of the
+  // last look at each since the manager's start.
+  Result<LitmusStatus> litmus(const std::string& serial, uint32_t rounds);
+  Result<std::vector<LitmusStatus>> litmus_runs();
+  // Begins a compaction for a free run of `run_bytes`; 0 bytes: reports. timeout_ns 0: the daemon's hour.
+  Result<CompactionStatus> compact(const std::string& pool, uint64_t run_bytes, uint64_t timeout_ns);
+  Status end_compaction(const std::string& pool);
+
+  Result<std::vector<LeaseStatus>> leases(const std::string& pool, const std::string& tenant) override;
+  Result<LeaseStatus> lease(LeaseId id, const std::string& label) override;
+  Result<LeaseStatus> grant(const GrantOptions& options, const WaitReport& waiting) override;
+  Result<LeaseStatus> renew(LeaseId id, uint64_t ttl_ns) override;
+  Status release(LeaseId id) override;
+  Result<LeaseStatus> resize(LeaseId id, uint64_t bytes) override;
+  Result<LeaseStatus> transfer(LeaseId id, const std::string& tenant, const std::string& host) override;
+  Result<LeaseStatus> revoke(LeaseId id, const RevokeOptions& options);
+  Result<std::vector<LeaseStatus>> quarantined();
+
+  // admin_policy_calls.cc: quotas, reservations, audit, consistency, hosts
+  Result<std::vector<QuotaStatus>> quotas();
+  Status set_quota(const QuotaStatus& quota);  // both bounds 0: removed
+  Result<ReservationStatus> reserve(const ReservationStatus& wanted);
+  Result<std::vector<ReservationStatus>> reservations();
+  Status unreserve(uint64_t id);
+  // The newest `limit` entries that match, oldest of them first; 0: all there are.
+  Result<std::vector<AuditRecord>> audit_newest(const AuditFilter& filter, uint64_t limit);
+  // Entries with a sequence above `after`, ascending; at most one page of the daemon's.
+  Result<std::vector<AuditRecord>> audit_after(const AuditFilter& filter, uint64_t after);
+  Result<std::vector<FindingStatus>> fsck();
+  Result<std::vector<HostRecord>> hosts();
+
+ private:
+  struct Impl;
+  explicit AdminClient(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace terrace::cli

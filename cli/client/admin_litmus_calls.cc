@@ -1,0 +1,53 @@
+// The operator's calls about litmus runs: of an extension of Admin, which an older daemon lacks.
+#include "cli/client/admin_impl.h"
+#include "core/schema/litmus.capnp.h"
+
+namespace terrace::cli {
+namespace {
+
+litmus::Verdict read_verdict(rpc::LitmusVerdict verdict) {
+  switch (verdict) {
+    case rpc::LitmusVerdict::COHERENT: return litmus::Verdict::coherent;
+    case rpc::LitmusVerdict::NOT_COHERENT: return litmus::Verdict::not_coherent;
+    case rpc::LitmusVerdict::INCONCLUSIVE: break;
+  }
+  return litmus::Verdict::inconclusive;
+}
+
+LitmusStatus read_litmus(rpc::Litmus::Reader in) {
+  LitmusStatus status;
+  status.device = client::text_from_wire(in.getDevice());
+  status.age_ns = in.getAgeNs();
+  status.report.verdict = read_verdict(in.getVerdict());
+  status.report.note = client::text_from_wire(in.getNote());
+  status.report.took_ns = in.getTookNs();
+  for (const auto shape : in.getShapes())
+    status.report.shapes.push_back({.name = client::text_from_wire(shape.getName()),
+                                    .rounds = shape.getRounds(),
+                                    .met = shape.getMet(),
+                                    .forbidden = shape.getForbidden(),
+                                    .example = client::text_from_wire(shape.getExample()),
+                                    .verdict = read_verdict(shape.getVerdict())});
+  return status;
+}
+
+}  // namespace
+
+Result<LitmusStatus> AdminClient::litmus(const std::string& serial, uint32_t rounds) {
+  auto request = impl_->admin.castAs<rpc::LitmusAdmin>().lookAtRequest();
+  request.setSerial(serial);
+  request.setRounds(rounds);
+  return impl_->call(kj::mv(request), "LitmusAdmin.lookAt",
+                     [](auto& reply) { return read_litmus(reply.getLitmus()); });
+}
+
+Result<std::vector<LitmusStatus>> AdminClient::litmus_runs() {
+  return impl_->call(impl_->admin.castAs<rpc::LitmusAdmin>().lookedRequest(), "LitmusAdmin.looked",
+                     [](auto& reply) {
+                       std::vector<LitmusStatus> all;
+                       for (const auto device : reply.getDevices()) all.push_back(read_litmus(device));
+                       return all;
+                     });
+}
+
+}  // namespace terrace::cli

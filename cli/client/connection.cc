@@ -1,0 +1,130 @@
+#include "cli/client/connection.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "cli/client/admin_client.h"
+#include "core/base/clock.h"
+#include "core/base/limits.h"
+#include "core/base/machine_name.h"
+
+namespace terrace::cli {
+namespace {
+
+Error no_daemon(const std::string& path, int os_errno) {
+  return Error{
+      .code = ErrorCode::unavailable,
+      .os_errno = os_errno,
+      .where = "AdminClient::connect",
+      .detail = "no daemon answers at " + path +
+                "; start one with 'terrace daemon start', or name its socket with --socket or TERRACE_SOCKET"};
+}
+
+Result<UniqueFd> connect_socket(const std::string& path, uint64_t timeout_ns) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path) || path.find('\0') != std::string::npos) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "AdminClient::connect",
+                 .detail = "'" + path + "' cannot be a unix socket's path (1 to " +
+                           std::to_string(sizeof(address.sun_path) - 1) + " bytes)"};
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return os_error(errno, "AdminClient::connect", "cannot make a socket");
+  // A daemon that is stopped (SIGSTOP) with a full backlog would otherwise hold us for ever.
+  const timeval limit{.tv_sec = static_cast<time_t>(timeout_ns / ns_per_s),
+                      .tv_usec = static_cast<suseconds_t>(timeout_ns % ns_per_s / ns_per_us)};
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  while (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EACCES || errno == EPERM)
+      return os_error(errno, "AdminClient::connect", "this user may not connect to " + path);
+    return no_daemon(path, errno);
+  }
+  return fd;
+}
+
+// A session must name a listener; a command that ends at once has nobody to tell.
+class SilentListener final : public rpc::LeaseListener::Server {
+ protected:
+  kj::Promise<void> revoking(RevokingContext) override { return kj::READY_NOW; }
+  kj::Promise<void> fenced(FencedContext) override { return kj::READY_NOW; }
+  kj::Promise<void> moveRequested(MoveRequestedContext) override { return kj::READY_NOW; }
+};
+
+}  // namespace
+
+std::string socket_path_of(const Context& context) {
+  return context.socket_path.empty() ? default_socket_path() : context.socket_path;
+}
+
+Connection::Connection(UniqueFd fd, std::string socket_path, uint64_t timeout)
+    : path(std::move(socket_path)),
+      call_timeout_ns(timeout),
+      io(kj::setupAsyncIo()),
+      stream(io.lowLevelProvider->wrapUnixSocketFd(
+          fd.release(),
+          kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC)),
+      client(*stream, limits::rpc_fds_per_message_max),
+      gateway(client.bootstrap().castAs<rpc::Gateway>()) {}
+
+Result<std::unique_ptr<Connection>> Connection::open(const Context& context) {
+  constexpr const char* where = "AdminClient::connect";
+  const std::string path = socket_path_of(context);
+  TERRACE_ASSIGN_OR_RETURN(UniqueFd fd, connect_socket(path, context.call_timeout_ns));
+  auto connection = std::make_unique<Connection>(std::move(fd), path, context.call_timeout_ns);
+
+  auto hello = connection->gateway.helloRequest();
+  hello.setOldest(rpc::PROTOCOL_VERSION_OLDEST);
+  hello.setNewest(rpc::PROTOCOL_VERSION);
+  hello.setClient("terrace " TERRACE_VERSION);
+  TERRACE_ASSIGN_OR_RETURN(const uint32_t version,
+                           connection->call(kj::mv(hello), where, [&connection](auto& reply) {
+                             connection->admin = reply.getAdmin();
+                             return reply.getVersion();
+                           }));
+  if (version < rpc::PROTOCOL_VERSION_OLDEST || version > rpc::PROTOCOL_VERSION) {
+    return Error{.code = ErrorCode::version_mismatch,
+                 .where = where,
+                 .detail = "the daemon at " + path + " chose protocol version " + std::to_string(version) +
+                           ", which this program does not speak"};
+  }
+  return connection;
+}
+
+Result<rpc::TenantSession::Client> Connection::open_session(const std::string& tenant, std::string* name) {
+  auto open = gateway.openSessionRequest();
+  open.setTenant(tenant);
+  open.setHost(machine_name());
+  open.setListener(kj::heap<SilentListener>());
+  return call(kj::mv(open), "Gateway.openSession", [name](auto& reply) {
+    if (name != nullptr) *name = client::text_from_wire(reply.getTenant());
+    return reply.getSession();
+  });
+}
+
+Error Connection::call_error(const kj::Exception& exception, bool timed_out, uint64_t timeout_ns,
+                             const char* where) const {
+  if (timed_out) {
+    return Error{.code = ErrorCode::unavailable,
+                 .where = where,
+                 .detail = "the daemon at " + path + " did not answer within " + format_duration(timeout_ns) +
+                           "; if it was asked for a change, that may still happen (--timeout gives it longer)"};
+  }
+  Error error = client::error_from_kj(exception, where);
+  if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
+    error.detail = "the daemon at " + path +
+                   " closed the connection before it answered; if it was asked for a change, that may have "
+                   "happened or not";
+  }
+  return error;
+}
+
+}  // namespace terrace::cli

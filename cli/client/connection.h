@@ -1,0 +1,134 @@
+// One connection to a daemon, with kj and Cap'n Proto in it: for the files that translate calls, and no verb.
+//
+// Place     admin_client.cc, admin_pool_calls.cc, tenant_client.cc -> Connection -> unix socket -> daemon/rpc.
+// Threads   The thread that opened it; it owns that thread's event loop.
+#pragma once
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/async-io.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "cli/terminal/output.h"
+#include "core/base/unique_fd.h"
+#include "core/schema/terrace.capnp.h"
+#include "libclient/session/wire.h"
+
+namespace terrace::cli {
+
+struct LongCall {
+  uint64_t timeout_ns = 0;
+  std::function<void()> waiting;
+};
+
+// Members in the order in which they depend on each other; destroyed in reverse.
+struct Connection {
+  // Connects and settles the protocol version.
+  // Errors    unavailable        nobody listens; names the socket and how to start a daemon
+  //           permission_denied  the socket refuses this user
+  //           version_mismatch   no protocol version in common
+  static Result<std::unique_ptr<Connection>> open(const Context& context);
+  Connection(UniqueFd fd, std::string socket_path, uint64_t timeout);
+
+  std::string path;
+  uint64_t call_timeout_ns;
+  kj::AsyncIoContext io;
+  kj::Own<kj::AsyncCapabilityStream> stream;
+  capnp::TwoPartyClient client;
+  rpc::Gateway::Client gateway;
+  bool admin = false;  // whether this uid may open the operator's interface
+
+  // Opens a tenant's session (empty: the tenant of this uid), whose name goes into `*name` unless that is null.
+  Result<rpc::TenantSession::Client> open_session(const std::string& tenant, std::string* name = nullptr);
+
+  // Sends `request`, waits within the limit, and gives what `read` makes of the reply, or the error in it.
+  // Capabilities can be taken out of the reply by `read`: it gets the whole response.
+  template <typename Params, typename Results, typename Read>
+  auto call(capnp::Request<Params, Results> request, const char* where, Read read)
+      -> Result<decltype(read(std::declval<capnp::Response<Results>&>()))> {
+    return finish<Results>(call_timeout_ns, where, read, [&](bool* timed_out) {
+      return send(kj::mv(request), call_timeout_ns, timed_out).wait(io.waitScope);
+    });
+  }
+
+  // The same, for a call that may wait long in the daemon: `waiting` is called about once a second meanwhile,
+  // and may make calls of its own.
+  template <typename Params, typename Results, typename Read>
+  auto call_reporting(capnp::Request<Params, Results> request, const char* where, const LongCall& options,
+                      Read read) -> Result<decltype(read(std::declval<capnp::Response<Results>&>()))> {
+    return finish<Results>(options.timeout_ns, where, read, [&](bool* timed_out) {
+      return wait_reporting(send(kj::mv(request), options.timeout_ns, timed_out), options.waiting);
+    });
+  }
+
+  // For replies that carry nothing but their error.
+  template <typename Params, typename Results>
+  Status call(capnp::Request<Params, Results> request, const char* where) {
+    const Result<bool> done = call(kj::mv(request), where, [](auto&) { return true; });
+    if (!done.ok()) return done.error();
+    return {};
+  }
+
+ private:
+  Error call_error(const kj::Exception& exception, bool timed_out, uint64_t timeout_ns,
+                   const char* where) const;
+
+  // `timed_out` must live as long as the promise.
+  template <typename Params, typename Results>
+  kj::Promise<capnp::Response<Results>> send(capnp::Request<Params, Results> request, uint64_t timeout_ns,
+                                             bool* timed_out) {
+    auto limit = io.provider->getTimer()
+                     .afterDelay(static_cast<int64_t>(timeout_ns) * kj::NANOSECONDS)
+                     .then([timed_out]() -> kj::Promise<capnp::Response<Results>> {
+                       *timed_out = true;
+                       return KJ_EXCEPTION(OVERLOADED, "time limit");
+                     });
+    kj::Promise<capnp::Response<Results>> reply = request.send();
+    return reply.exclusiveJoin(kj::mv(limit));
+  }
+
+  template <typename Results, typename Read, typename Wait>
+  auto finish(uint64_t timeout_ns, const char* where, Read read, Wait wait)
+      -> Result<decltype(read(std::declval<capnp::Response<Results>&>()))> {
+    bool timed_out = false;
+    try {
+      capnp::Response<Results> response = wait(&timed_out);
+      TERRACE_RETURN_IF_ERROR(client::status_from_wire(response.getError(), where));
+      return read(response);
+    } catch (const kj::Exception& exception) {
+      return call_error(exception, timed_out, timeout_ns, where);
+    }
+  }
+
+  // Never inside the event loop's callbacks: `waiting` may wait for calls of its own.
+  template <typename Response>
+  Response wait_reporting(kj::Promise<Response> answer, const std::function<void()>& waiting) {
+    auto ended = kj::newPromiseAndFulfiller<void>();
+    bool done = false;
+    const auto end = [&done, &ended]() {
+      done = true;
+      ended.fulfiller->fulfill();
+    };
+    kj::Promise<Response> watched = answer
+                                        .then(
+                                            [end](Response&& response) -> kj::Promise<Response> {
+                                              end();
+                                              return kj::mv(response);
+                                            },
+                                            [end](kj::Exception&& exception) -> kj::Promise<Response> {
+                                              end();
+                                              return kj::mv(exception);
+                                            })
+                                        .eagerlyEvaluate(nullptr);
+    auto signal = ended.promise.fork();
+    while (!done) {
+      signal.addBranch().exclusiveJoin(io.provider->getTimer().afterDelay(1 * kj::SECONDS)).wait(io.waitScope);
+      if (!done && waiting) waiting();
+    }
+    return watched.wait(io.waitScope);
+  }
+};
+
+}  // namespace terrace::cli

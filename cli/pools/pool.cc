@@ -1,0 +1,261 @@
+// `terrace pool create|list|show|set|add-device|delete`.
+#include <algorithm>
+#include <memory>
+
+#include "cli/client/admin_client.h"
+#include "cli/pools/adopt.h"
+#include "cli/pools/litmus.h"
+#include "cli/pools/pool_verbs.h"
+#include "cli/pools/system_ram.h"
+#include "cli/show/describe.h"
+#include "cli/terminal/verb.h"
+
+namespace terrace::cli {
+
+Result<PoolInfo> find_pool(AdminClient& client, const std::string& name) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<PoolInfo> pools, client.pools());
+  std::vector<std::string> names;
+  for (const PoolInfo& pool : pools) {
+    if (pool.name == name) return pool;
+    names.push_back(pool.name);
+  }
+  std::string detail = "no pool is named '" + name + "'";
+  if (const std::string near = did_you_mean(name, names); !near.empty())
+    detail += "; did you mean '" + near + "'?";
+  return Error{.code = ErrorCode::not_found, .where = "terrace pool", .detail = detail};
+}
+
+namespace {
+
+struct PoolArguments {
+  PoolOptions pool;
+  std::string placement = "linear";
+  std::string coherence;
+  RegionOptions region;
+  bool adopt = false;
+  bool system_ram = false;
+  bool offline = false;
+  bool yes = false;
+  std::string serial;
+};
+
+// Adopts what is to be, and makes the pool; what it adopted of `made` is given back when that fails.
+Result<PoolInfo> compose_pool(const Context& context, AdminClient& client, const PoolArguments& arguments,
+                              const std::string& made) {
+  if (arguments.adopt)
+    TERRACE_RETURN_IF_ERROR(adopt_devices(context, client, arguments.pool.devices, arguments.yes));
+  auto pool = client.create_pool(arguments.pool);
+  if (!pool.ok() && !made.empty()) (void)client.remove_device(made, false);
+  return pool;
+}
+
+// A region of --memdev is taken apart again when no pool comes of it.
+Result<PoolInfo> compose_region_and_pool(const Context& context, AdminClient& client,
+                                         PoolArguments& arguments) {
+  if (arguments.region.memdevs.empty()) return compose_pool(context, client, arguments, "");
+  TERRACE_ASSIGN_OR_RETURN(const std::string made, client.create_region(arguments.region));
+  arguments.pool.devices.push_back(made);
+  arguments.adopt = true;
+  auto pool = compose_pool(context, client, arguments, made);
+  if (pool.ok()) return pool;
+  Error error = pool.error();
+  if (const Status undone = client.destroy_region(made); !undone.ok())
+    error.detail += "; the region " + made + " stays: " + undone.error().detail;
+  return error;
+}
+
+// What the kernel's metadata costs is said before a grant is refused for it.
+std::string cost_of_regions(AdminClient& client, const PoolOptions& pool) {
+  std::string text;
+  const auto devices = client.devices();
+  if (!devices.ok()) return text;
+  for (const DeviceStatus& device : *devices)
+    if (device.backend == "pmem" &&
+        std::find(pool.devices.begin(), pool.devices.end(), device.serial) != pool.devices.end())
+      text += printable(device.serial) + ": " + printable(device.detail) + "\n";
+  return text;
+}
+
+MemoryCoherence coherence_of(const PoolArguments& arguments) {
+  for (const MemoryCoherence coherence : {MemoryCoherence::coherent, MemoryCoherence::noncoherent})
+    if (arguments.coherence == memory_coherence_name(coherence)) return coherence;
+  return MemoryCoherence::unknown;
+}
+
+void add_coherence_option(CLI::App& verb, PoolArguments& arguments, bool required) {
+  verb.add_option(
+          "--coherence", arguments.coherence,
+          "Whether hardware keeps the caches of all hosts of this memory coherent; unknown is treated as not")
+      ->type_name("coherent|noncoherent|unknown")
+      ->check(CLI::IsMember({"coherent", "noncoherent", "unknown"}).description(""))
+      ->required(required);
+}
+
+// Of a pool that is coherent on the operator's word: what speaks for that is said as well.
+void print_pool(const Context& context, AdminClient& client, const PoolInfo& pool, const std::string& text) {
+  const bool coherent = pool.coherence == MemoryCoherence::coherent;
+  const auto unknown = coherent ? not_known_coherent(client, pool.name) : std::vector<std::string>{};
+  if (!context.json) {
+    print_text(text + say_not_known_coherent(unknown));
+    return;
+  }
+  nlohmann::json document{{"pool", to_json(pool)}};
+  if (coherent) document["not_known_coherent"] = unknown;
+  print_json(document);
+}
+
+Status set_pool(const Context& context, const PoolArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool,
+                           client->set_pool_coherence(arguments.pool.name, coherence_of(arguments)));
+  print_pool(context, *client, pool,
+             "pool " + printable(pool.name) + ": coherence " +
+                 std::string(memory_coherence_name(pool.coherence)) + "\n");
+  return {};
+}
+
+Status create_pool(const Context& context, PoolArguments& arguments) {
+  if (arguments.pool.devices.empty() && arguments.region.memdevs.empty() && !arguments.system_ram) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "pool create",
+                 .detail = "a pool is made of devices: --device SERIAL, or --memdev SERIAL for a new region"};
+  }
+  for (const PoolPlacement placement : {PoolPlacement::striped, PoolPlacement::spread}) {
+    if (arguments.placement == placement_name(placement)) arguments.pool.placement = placement;
+  }
+  arguments.pool.coherence = coherence_of(arguments);
+  if (arguments.pool.stripe_bytes != 0 && arguments.pool.placement != PoolPlacement::striped) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "pool create",
+                 .detail = "--stripe is for --placement striped only"};
+  }
+  if (arguments.system_ram && !arguments.region.memdevs.empty()) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "pool create",
+                 .detail = "--memdev makes a persistent region, which is no memory for --system-ram"};
+  }
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  if (arguments.system_ram) return create_system_ram_pool(context, *client, arguments.pool, arguments.yes);
+  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, compose_region_and_pool(context, *client, arguments));
+  print_pool(context, *client, pool, pool_table({pool}) + cost_of_regions(*client, arguments.pool));
+  return {};
+}
+
+Status add_device(const Context& context, const PoolArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  if (arguments.adopt)
+    TERRACE_RETURN_IF_ERROR(adopt_devices(context, *client, {arguments.serial}, arguments.yes));
+  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, client->add_device(arguments.pool.name, arguments.serial));
+  print_pool(context, *client, pool, pool_table({pool}));
+  return {};
+}
+
+Status list_pools(const Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<PoolInfo> pools, client->pools());
+  if (context.json) {
+    print_json({{"pools", to_json_list(pools)}});
+  } else if (pools.empty()) {
+    print_text("no pools; 'terrace pool create NAME --device SERIAL' makes one\n");
+  } else {
+    print_text(pool_table(pools));
+  }
+  return {};
+}
+
+Status show_pool(const Context& context, const std::string& name) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, find_pool(*client, name));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<DeviceStatus> all_devices, client->devices());
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<LeaseStatus> leases, client->leases(name, ""));
+  std::vector<DeviceStatus> devices;
+  for (const DeviceStatus& device : all_devices) {
+    if (device.pool == name) devices.push_back(device);
+  }
+  if (context.json) {
+    print_json({{"pool", to_json(pool)}, {"devices", to_json_list(devices)}, {"leases", to_json_list(leases)}});
+    return {};
+  }
+  std::string text = pool_block(pool) + "\n" + device_table(devices) + "\n";
+  text += leases.empty() ? "no leases\n" : lease_table(leases);
+  print_text(text);
+  return {};
+}
+
+Status delete_pool(const Context& context, const PoolArguments& arguments) {
+  const std::string& name = arguments.pool.name;
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  if (arguments.offline) return delete_system_ram_pool(context, *client, name);
+  TERRACE_RETURN_IF_ERROR(client->delete_pool(name));
+  if (context.json) {
+    print_json({{"deleted", name}});
+  } else {
+    print_text("deleted pool " + printable(name) + "\n");
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_pool_verbs(CLI::App& app, Context& context) {
+  CLI::App* pool = app.add_subcommand("pool", "Pools: devices under one policy, from which leases are granted");
+  pool->require_subcommand(1);
+  const auto arguments = std::make_shared<PoolArguments>();
+
+  CLI::App* create = pool->add_subcommand("create", "Compose a pool of adopted devices");
+  create->add_option("name", arguments->pool.name, "The pool's name")->required();
+  create->add_option("--device", arguments->pool.devices, "A device's serial; repeat for more")
+      ->type_name("SERIAL");
+  create
+      ->add_option(
+          "--memdev", arguments->region.memdevs,
+          "A CXL memory device's serial; all of them, in this order, become one new region, which is adopted")
+      ->type_name("SERIAL");
+  add_region_options(*create, arguments->region);
+  create
+      ->add_option("--placement", arguments->placement,
+                   "linear: whole runs on one device; striped: over all in stripes; spread: on the emptiest")
+      ->type_name("linear|striped|spread")
+      ->check(CLI::IsMember({"linear", "striped", "spread"}).description(""));
+  add_size_option(*create, "--stripe", arguments->pool.stripe_bytes,
+                  "With striped: how much lies on one device before the next (default: one granule)");
+  add_coherence_option(*create, *arguments, false);
+  create->add_flag("--adopt", arguments->adopt, "Adopt those devices first; their contents are lost");
+  create->add_flag(
+      "--system-ram", arguments->system_ram,
+      "Give those dax devices (or the only one) to the kernel as memory of a node, and lease from there");
+  create->add_flag("--yes", arguments->yes,
+                   "With --adopt, --memdev or --system-ram: do not ask, whatever is on them");
+  on_verb(*create, context, [&context, arguments] { return create_pool(context, *arguments); });
+
+  on_verb(*pool->add_subcommand("list", "All pools, and how full they are"), context,
+          [&context] { return list_pools(context); });
+
+  CLI::App* show = pool->add_subcommand("show", "One pool: what lies where, its devices and leases");
+  show->add_option("name", arguments->pool.name, "The pool's name")->required();
+  on_verb(*show, context, [&context, arguments] { return show_pool(context, arguments->pool.name); });
+
+  CLI::App* set =
+      pool->add_subcommand("set", "Say what is so of a pool's memory; spaces made before stay as they are");
+  set->add_option("name", arguments->pool.name, "The pool's name")->required();
+  add_coherence_option(*set, *arguments, true);
+  on_verb(*set, context, [&context, arguments] { return set_pool(context, *arguments); });
+
+  CLI::App* add = pool->add_subcommand("add-device", "Add an adopted device to a pool in use");
+  add->add_option("name", arguments->pool.name, "The pool's name")->required();
+  add->add_option("serial", arguments->serial, "The device's serial")->required();
+  add->add_flag("--adopt", arguments->adopt, "Adopt it first; its contents are lost");
+  add->add_flag("--yes", arguments->yes, "With --adopt: do not ask, whatever is on it");
+  on_verb(*add, context, [&context, arguments] { return add_device(context, *arguments); });
+
+  add_pool_compact_verb(*pool, context);
+
+  CLI::App* remove = pool->add_subcommand("delete", "Take an empty pool apart; its devices stay adopted");
+  remove->add_option("name", arguments->pool.name, "The pool's name")->required();
+  remove->add_flag(
+      "--offline", arguments->offline,
+      "Also give its memory nodes up and take their memory back from the kernel: dax devices again");
+  on_verb(*remove, context, [&context, arguments] { return delete_pool(context, *arguments); });
+}
+
+}  // namespace terrace::cli

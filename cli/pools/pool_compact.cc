@@ -1,0 +1,143 @@
+// `terrace pool compact`: a longer free run, made by moving leases that may be moved.
+#include <algorithm>
+#include <memory>
+
+#include "cli/pools/pool_verbs.h"
+#include "cli/show/describe.h"
+#include "cli/terminal/confirm.h"
+
+namespace terrace::cli {
+namespace {
+
+struct CompactArguments {
+  std::string pool;
+  uint64_t run_bytes = 0;
+  uint64_t timeout_ns = 0;
+  bool wait = false;
+  bool status = false;
+  bool end = false;
+};
+
+std::string compaction_text(const std::string& pool, const CompactionStatus& compaction) {
+  if (!compaction.active && compaction.device.empty())
+    return "pool " + printable(pool) + " has no compaction under way\n";
+  const std::string window = exact_size(compaction.length_bytes) + " on " + printable(compaction.device) +
+                             " at " + exact_size(compaction.offset_bytes);
+  if (!compaction.active) return "the run is free: " + window + "\n";
+  std::string text =
+      "clearing " + window + ": " + printable(describe_moves(compaction.left_bytes, compaction.moves)) + "\n";
+  if (!compaction.moves.empty()) text += move_table(compaction.moves);
+  return text;
+}
+
+// Without --run: as long a run as there could be if all that is free lay together on one device.
+Result<uint64_t> default_run(AdminClient& client, const PoolInfo& pool) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<DeviceStatus> devices, client.devices());
+  uint64_t most = 0;
+  for (const DeviceStatus& device : devices) {
+    if (device.pool == pool.name && device.state == "in_service" && device.present)
+      most = std::max(most, device.free_bytes);
+  }
+  if (most == 0) {
+    return Error{.code = ErrorCode::capacity_exhausted,
+                 .where = "pool compact",
+                 .detail = "nothing is free on the devices of pool '" + pool.name +
+                           "' that are in service: there is no room to move anything"};
+  }
+  return most;
+}
+
+// The run is there already: nothing had to move.
+bool run_is_free(const CompactionStatus& compaction) {
+  return !compaction.active;
+}
+
+Status wait_for_run(Context& context, AdminClient& client, const CompactArguments& arguments,
+                    CompactionStatus compaction) {
+  StatusLines lines(context);
+  const uint64_t timeout_ns = arguments.timeout_ns == 0 ? 3600 * ns_per_s : arguments.timeout_ns;
+  for (Pace pace(timeout_ns); !run_is_free(compaction);) {
+    lines.say(describe_moves(compaction.left_bytes, compaction.moves));
+    if (!pace.again()) {
+      const Error error{.code = ErrorCode::busy,
+                        .where = "pool compact",
+                        .detail = "no free run of " + exact_size(arguments.run_bytes) + " in pool '" +
+                                  arguments.pool + "' after " + format_duration(timeout_ns) + ": " +
+                                  describe_moves(compaction.left_bytes, compaction.moves)};
+      fail_with(context, error, "compaction", to_json(compaction), compaction_text(arguments.pool, compaction));
+      return {};
+    }
+    TERRACE_ASSIGN_OR_RETURN(compaction, client.compact(arguments.pool, 0, 0));
+  }
+  // The plan also ends by its deadline or by 'compact --end': only a run that is there is success.
+  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, find_pool(client, arguments.pool));
+  if (pool.largest_free_bytes < arguments.run_bytes) {
+    const Error error{.code = ErrorCode::busy,
+                      .where = "pool compact",
+                      .detail = "the compaction ended before the run was free; the largest free run is " +
+                                exact_size(pool.largest_free_bytes) + " of the wanted " +
+                                exact_size(arguments.run_bytes)};
+    fail_with(context, error, "compaction", to_json(compaction), "");
+    return {};
+  }
+  if (context.json) {
+    print_json({{"compaction", to_json(compaction)}, {"pool", to_json(pool)}});
+  } else {
+    print_text("pool " + printable(pool.name) + ": the largest free run is " +
+               exact_size(pool.largest_free_bytes) + "\n");
+  }
+  return {};
+}
+
+Status compact_pool(Context& context, CompactArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, find_pool(*client, arguments.pool));
+  if (arguments.end) {
+    TERRACE_RETURN_IF_ERROR(client->end_compaction(arguments.pool));
+    if (context.json) {
+      print_json({{"ended", arguments.pool}});
+    } else {
+      print_text("no compaction of pool " + printable(arguments.pool) + " goes on; what has moved stays\n");
+    }
+    return {};
+  }
+  if (!arguments.status && arguments.run_bytes == 0) {
+    TERRACE_ASSIGN_OR_RETURN(arguments.run_bytes, default_run(*client, pool));
+  }
+  const uint64_t run_bytes = arguments.status ? 0 : arguments.run_bytes;
+  TERRACE_ASSIGN_OR_RETURN(const CompactionStatus compaction,
+                           client->compact(arguments.pool, run_bytes, arguments.timeout_ns));
+  if (arguments.wait) return wait_for_run(context, *client, arguments, compaction);
+  if (context.json) {
+    print_json({{"compaction", to_json(compaction)}});
+  } else if (!arguments.status && run_is_free(compaction)) {
+    print_text("pool " + printable(arguments.pool) + " has a free run of " + exact_size(arguments.run_bytes) +
+               " already\n");
+  } else {
+    print_text(compaction_text(arguments.pool, compaction));
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_pool_compact_verb(CLI::App& pool, Context& context) {
+  const auto arguments = std::make_shared<CompactArguments>();
+  CLI::App* compact =
+      pool.add_subcommand("compact", "Make a longer free run by moving leases that were granted movable");
+  compact->add_option("name", arguments->pool, "The pool's name")->required();
+  CLI::Option* run = add_size_option(*compact, "--run", arguments->run_bytes,
+                                     "How long a run (default: what is free on the emptiest device)");
+  CLI::Option* wait =
+      compact->add_flag("--wait", arguments->wait, "Until it is there, with lines that say how it stands");
+  CLI::Option* timeout = add_duration_option(*compact, "--timeout", arguments->timeout_ns,
+                                             "How long it is tried, --wait or not (default and most: 1h)");
+  CLI::Option* status =
+      compact->add_flag("--status", arguments->status, "Only say how the one under way stands");
+  CLI::Option* end = compact->add_flag("--end", arguments->end, "Give the one under way up");
+  status->excludes(run)->excludes(wait)->excludes(timeout)->excludes(end);
+  end->excludes(run)->excludes(wait)->excludes(timeout);
+  on_verb(*compact, context, [&context, arguments] { return compact_pool(context, *arguments); });
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,126 @@
+// `terrace region create|destroy|list`: CXL memory devices composed into regions, which are devices of pools.
+#include <algorithm>
+#include <memory>
+
+#include "cli/client/admin_client.h"
+#include "cli/pools/pool_verbs.h"
+#include "cli/show/describe.h"
+#include "cli/terminal/confirm.h"
+#include "cli/terminal/verb.h"
+
+namespace terrace::cli {
+namespace {
+
+struct RegionArguments {
+  RegionOptions region;
+  std::string serial;
+  bool yes = false;
+};
+
+Result<DeviceStatus> find_region(AdminClient& client, const std::string& serial) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<DeviceStatus> devices, client.devices());
+  std::vector<std::string> serials;
+  for (const DeviceStatus& device : devices) {
+    if (device.serial == serial) return device;
+    serials.push_back(device.serial);
+  }
+  const std::string near = did_you_mean(serial, serials);
+  return Error{.code = ErrorCode::not_found,
+               .where = "terrace region",
+               .detail = "there is no region " + serial +
+                         (near.empty() ? "; 'terrace region list' shows those there are"
+                                       : "; did you mean '" + near + "'?")};
+}
+
+// Composed of memdevs: soft-reserved memory is a dax device, too, and no region of anybody's making.
+bool is_region(const DeviceStatus& device) {
+  return device.serial.starts_with("pmem:") || device.serial.starts_with("dax:0x");
+}
+
+Status create_region(const Context& context, const RegionArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const std::string serial, client->create_region(arguments.region));
+  TERRACE_ASSIGN_OR_RETURN(const DeviceStatus device, find_region(*client, serial));
+  if (context.json) {
+    print_json({{"region", to_json(device)}});
+  } else {
+    print_text("made region " + printable(serial) + ": " + printable(device.detail) +
+               "\nwhat was written to it was read back; 'terrace pool create NAME --device " +
+               printable(serial) + " --adopt' makes a pool of it\n");
+  }
+  return {};
+}
+
+Status destroy_region(const Context& context, const RegionArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const DeviceStatus device, find_region(*client, arguments.serial));
+  TERRACE_RETURN_IF_ERROR(confirm(
+      context, arguments.yes,
+      printable(device.serial) + " is " + device_state(device) + ": " + printable(device.detail) +
+          "\nIts memdevs are free for other regions afterwards. What is on them stays, and is seen again when "
+          "the same are made a region in the same order.\n",
+      "Take region " + arguments.serial + " apart?"));
+  TERRACE_RETURN_IF_ERROR(client->destroy_region(arguments.serial));
+  if (context.json) {
+    print_json({{"destroyed", arguments.serial}});
+  } else {
+    print_text("took region " + printable(arguments.serial) + " apart\n");
+  }
+  return {};
+}
+
+Status list_regions(const Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(std::vector<DeviceStatus> devices, client->devices());
+  std::erase_if(devices, [](const DeviceStatus& device) { return !is_region(device); });
+  if (context.json) {
+    print_json({{"regions", to_json_list(devices)}});
+  } else if (devices.empty()) {
+    print_text(
+        "no regions; 'terrace region create MEMDEV...' makes one, 'terrace device list' shows the memdevs\n");
+  } else {
+    std::string text = device_table(devices);
+    for (const DeviceStatus& device : devices)
+      text += printable(device.serial) + ": " + printable(device.detail) + "\n";
+    print_text(text);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_region_options(CLI::App& verb, RegionOptions& region) {
+  add_size_option(
+      verb, "--granularity", region.granularity_bytes,
+      "Bytes on one memdev before the next, 256 to 16K (default: the most that all decoders can do)");
+}
+
+void add_region_verbs(CLI::App& app, Context& context) {
+  CLI::App* region =
+      app.add_subcommand("region", "CXL memory devices composed into regions, which pools are made of");
+  region->require_subcommand(1);
+  const auto arguments = std::make_shared<RegionArguments>();
+
+  CLI::App* create = region->add_subcommand(
+      "create",
+      "Make memdevs one region, try it by writing and reading back, and make it again after each reboot");
+  create
+      ->add_option("memdev", arguments->region.memdevs,
+                   "Serials of memdevs, in the order of their interleaving")
+      ->required();
+  add_region_options(*create, arguments->region);
+  add_size_option(*create, "--size", arguments->region.bytes,
+                  "Of all of it, a multiple of 256M for each memdev (default: all that is free on them)");
+  on_verb(*create, context, [&context, arguments] { return create_region(context, *arguments); });
+
+  CLI::App* destroy =
+      region->add_subcommand("destroy", "Take a region that is not adopted apart, and forget it");
+  destroy->add_option("serial", arguments->serial, "Its serial, as 'terrace region list' shows it")->required();
+  destroy->add_flag("--yes", arguments->yes, "Do not ask");
+  on_verb(*destroy, context, [&context, arguments] { return destroy_region(context, *arguments); });
+
+  on_verb(*region->add_subcommand("list", "All regions, and those on record that cannot be made now"), context,
+          [&context] { return list_regions(context); });
+}
+
+}  // namespace terrace::cli

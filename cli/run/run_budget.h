@@ -1,0 +1,33 @@
+// What a run may use where its command line gives no sizes: DDR by what the machine and its control groups have
+// left, CXL by what the pools have free. A tenant's quota and others' reservations are the manager's to
+// enforce, lease by lease: these are upper bounds.
+//
+// Place     Below cli/run/run_start.cc.
+// Threads   Any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "terrace/session.h"
+
+namespace terrace::cli {
+
+// Memory that this process could still use: what the machine has available, or less where a control group
+// (v1 or v2) of this process or above it leaves less. 0: that is not known. `proc` and `cgroup` are where those
+// file systems are.
+uint64_t available_memory_bytes(const std::string& proc = "/proc",
+                                const std::string& cgroup = "/sys/fs/cgroup");
+
+// Half of what is available, in whole granules, and at least some of them: the rest of the machine and other
+// runs want memory as well.
+uint64_t default_ddr_bytes(uint64_t available_bytes);
+
+// Of the pools that can grant something, the one with the most that is free; nullptr: none has anything.
+const PoolInfo* roomiest(const std::vector<PoolInfo>& pools);
+
+// What `pool` can grant in whole granules, at most 1 TiB: the engine looks at each granule of the window.
+uint64_t default_cxl_bytes(const PoolInfo& pool);
+
+}  // namespace terrace::cli

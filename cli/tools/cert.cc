@@ -1,0 +1,382 @@
+// `terrace cert`: a small private CA for managers and agents. Everything is done here with libcrypto; nothing
+// that exists is ever overwritten.
+#include <fcntl.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <ctime>
+#include <memory>
+
+#include "cli/terminal/verb.h"
+#include "core/base/host_names.h"
+#include "core/base/unique_fd.h"
+
+namespace terrace::cli {
+namespace {
+
+constexpr const char* where = "cert";
+constexpr int64_t seconds_per_day = 86'400;
+constexpr uint64_t ca_days = 3650;
+constexpr uint64_t issue_days = 730;
+constexpr uint64_t days_max = 36'500;
+
+struct Free {
+  void operator()(X509* one) const { X509_free(one); }
+  void operator()(EVP_PKEY* one) const { EVP_PKEY_free(one); }
+  void operator()(BIO* one) const { BIO_free(one); }
+  void operator()(BIGNUM* one) const { BN_free(one); }
+  void operator()(X509_EXTENSION* one) const { X509_EXTENSION_free(one); }
+};
+template <typename T>
+using Ssl = std::unique_ptr<T, Free>;
+
+Error failed(const std::string& what) {
+  char text[256] = "";
+  const unsigned long code = ERR_get_error();
+  if (code != 0) ERR_error_string_n(code, text, sizeof(text));
+  ERR_clear_error();
+  return Error{.code = ErrorCode::internal, .where = where, .detail = what + (code == 0 ? "" : ": ") + text};
+}
+
+Error wrong(std::string detail) {
+  return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = std::move(detail)};
+}
+
+// --- files ----------------------------------------------------------------------------------------------
+
+Status write_new(const std::string& path, const std::string& content) {
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid() && errno == EEXIST) {
+    return Error{
+        .code = ErrorCode::already_exists,
+        .where = where,
+        .detail = path + " exists; nothing is overwritten. Move it away first, or choose another name"};
+  }
+  if (!file.valid()) return os_error(errno, where, "cannot make " + path);
+  if (::write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
+      ::fsync(file.get()) != 0) {
+    const int why = errno;
+    ::unlink(path.c_str());
+    return os_error(why, where, "cannot write " + path);
+  }
+  return {};
+}
+
+bool exists(const std::string& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+Result<std::string> read_file(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return os_error(errno, where, "cannot read " + path);
+  std::string content(256 * 1024, '\0');
+  const ssize_t bytes = ::read(file.get(), content.data(), content.size());
+  if (bytes < 0) return os_error(errno, where, "cannot read " + path);
+  content.resize(static_cast<size_t>(bytes));
+  return content;
+}
+
+template <typename Write>
+Result<std::string> to_pem(Write write) {
+  const Ssl<BIO> bio(BIO_new(BIO_s_mem()));
+  if (bio == nullptr || write(bio.get()) != 1) return failed("cannot write PEM");
+  char* data = nullptr;
+  const long bytes = BIO_get_mem_data(bio.get(), &data);
+  return std::string(data, static_cast<size_t>(bytes));
+}
+
+Result<Ssl<X509>> read_certificate(const std::string& path) {
+  TERRACE_ASSIGN_OR_RETURN(const std::string pem, read_file(path));
+  const Ssl<BIO> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  Ssl<X509> certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  if (certificate == nullptr) return wrong(path + " is no PEM certificate");
+  return certificate;
+}
+
+Result<Ssl<EVP_PKEY>> read_key(const std::string& path) {
+  TERRACE_ASSIGN_OR_RETURN(const std::string pem, read_file(path));
+  const Ssl<BIO> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  Ssl<EVP_PKEY> key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  if (key == nullptr) return wrong(path + " is no PEM key without a password");
+  return key;
+}
+
+// --- certificates -----------------------------------------------------------------------------------------
+
+struct Wanted {
+  std::string common_name;
+  std::string alternative_names;  // empty: none
+  const char* extended_usage = nullptr;
+  bool ca = false;
+  uint64_t days = 0;
+};
+
+Status add_extension(X509& certificate, X509& issuer, int id, const std::string& value) {
+  X509V3_CTX context;
+  X509V3_set_ctx_nodb(&context);
+  X509V3_set_ctx(&context, &issuer, &certificate, nullptr, nullptr, 0);
+  const Ssl<X509_EXTENSION> extension(X509V3_EXT_conf_nid(nullptr, &context, id, value.c_str()));
+  if (extension == nullptr || X509_add_ext(&certificate, extension.get(), -1) != 1)
+    return failed("cannot add '" + value + "' to a certificate");
+  return {};
+}
+
+Status fill_in(X509& certificate, EVP_PKEY& key, X509* issuer, const Wanted& wanted) {
+  unsigned char random[16];
+  if (RAND_bytes(random, sizeof(random)) != 1) return failed("no random numbers");
+  random[0] &= 0x7f;
+  const Ssl<BIGNUM> serial(BN_bin2bn(random, sizeof(random), nullptr));
+  X509_NAME* name = X509_get_subject_name(&certificate);
+  const auto* text = reinterpret_cast<const unsigned char*>(wanted.common_name.c_str());
+  // A few minutes back: clocks of hosts differ.
+  const bool made =
+      X509_set_version(&certificate, X509_VERSION_3) == 1 &&
+      BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(&certificate)) != nullptr &&
+      X509_gmtime_adj(X509_getm_notBefore(&certificate), -300) != nullptr &&
+      X509_gmtime_adj(X509_getm_notAfter(&certificate), static_cast<long>(wanted.days) * seconds_per_day) !=
+          nullptr &&
+      X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, text, -1, -1, 0) == 1 &&
+      X509_set_pubkey(&certificate, &key) == 1 &&
+      X509_set_issuer_name(&certificate, issuer == nullptr ? name : X509_get_subject_name(issuer)) == 1;
+  if (!made) return failed("cannot make a certificate");
+  X509& signer = issuer == nullptr ? certificate : *issuer;
+  TERRACE_RETURN_IF_ERROR(add_extension(certificate, signer, NID_basic_constraints,
+                                        wanted.ca ? "critical,CA:TRUE,pathlen:0" : "critical,CA:FALSE"));
+  TERRACE_RETURN_IF_ERROR(
+      add_extension(certificate, signer, NID_key_usage,
+                    wanted.ca ? "critical,keyCertSign,cRLSign" : "critical,digitalSignature"));
+  TERRACE_RETURN_IF_ERROR(add_extension(certificate, signer, NID_subject_key_identifier, "hash"));
+  TERRACE_RETURN_IF_ERROR(add_extension(certificate, signer, NID_authority_key_identifier, "keyid"));
+  if (wanted.extended_usage != nullptr)
+    TERRACE_RETURN_IF_ERROR(add_extension(certificate, signer, NID_ext_key_usage, wanted.extended_usage));
+  if (!wanted.alternative_names.empty())
+    TERRACE_RETURN_IF_ERROR(add_extension(certificate, signer, NID_subject_alt_name, wanted.alternative_names));
+  return {};
+}
+
+struct Made {
+  std::string certificate, key;  // PEM
+};
+
+// Signed by `issuer`, or by itself when there is none.
+Result<Made> make(const Wanted& wanted, X509* issuer, EVP_PKEY* issuer_key) {
+  const Ssl<EVP_PKEY> key(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256"));
+  const Ssl<X509> certificate(X509_new());
+  if (key == nullptr || certificate == nullptr) return failed("cannot make a key");
+  TERRACE_RETURN_IF_ERROR(fill_in(*certificate, *key, issuer, wanted));
+  if (X509_sign(certificate.get(), issuer_key == nullptr ? key.get() : issuer_key, EVP_sha256()) == 0)
+    return failed("cannot sign a certificate");
+  Made made;
+  TERRACE_ASSIGN_OR_RETURN(made.certificate,
+                           to_pem([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate.get()); }));
+  TERRACE_ASSIGN_OR_RETURN(made.key, to_pem([&](BIO* bio) {
+                             return PEM_write_bio_PKCS8PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr,
+                                                                  nullptr);
+                           }));
+  return made;
+}
+
+int64_t seconds_left(const X509& certificate) {
+  int days = 0, seconds = 0;
+  if (ASN1_TIME_diff(&days, &seconds, nullptr, X509_get0_notAfter(&certificate)) != 1) return 0;
+  return days * seconds_per_day + seconds;
+}
+
+// --- verbs ------------------------------------------------------------------------------------------------
+
+Status check_days(uint64_t days) {
+  if (days >= 1 && days <= days_max) return {};
+  return wrong("a certificate is valid for 1 to " + std::to_string(days_max) + " days, not " +
+               std::to_string(days));
+}
+
+struct Arguments {
+  std::string directory = ".", name, out, file;
+  uint64_t days = 0;
+  bool manager = false;
+};
+
+void tell(const Context& context, const std::string& certificate, const std::string& key,
+          const std::string& more) {
+  if (context.json) {
+    print_json({{"certificate", certificate}, {"key", key}});
+  } else {
+    print_text(certificate + "\n" + key + "\n" + more);
+  }
+}
+
+Status init(const Context& context, const Arguments& arguments) {
+  const std::string& directory = arguments.directory;
+  const uint64_t days = arguments.days == 0 ? ca_days : arguments.days;
+  TERRACE_RETURN_IF_ERROR(check_days(days));
+  const std::string certificate = directory + "/ca.pem", key = directory + "/ca.key";
+  for (const std::string& path : {certificate, key}) {
+    if (exists(path)) {
+      return Error{.code = ErrorCode::already_exists,
+                   .where = where,
+                   .detail = path +
+                             " exists: there is a CA already, and another one would shut out everything that "
+                             "it issued. Choose another directory"};
+    }
+  }
+  if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
+    return os_error(errno, where, "cannot make " + directory);
+  Wanted wanted;
+  wanted.common_name = "Terrace private CA";
+  wanted.ca = true;
+  wanted.days = days;
+  TERRACE_ASSIGN_OR_RETURN(const Made made, make(wanted, nullptr, nullptr));
+  TERRACE_RETURN_IF_ERROR(write_new(key, made.key));
+  TERRACE_RETURN_IF_ERROR(write_new(certificate, made.certificate));
+  tell(context, certificate, key,
+       "A CA for " + std::to_string(days) +
+           " days. Keep ca.key here, and nowhere else: whoever has it can be any "
+           "host.\nNext: terrace cert issue NAME --manager --ca " +
+           directory + ", then one for each host.\n");
+  return {};
+}
+
+Status issue(const Context& context, const Arguments& arguments) {
+  const std::string& name = arguments.name;
+  if (!valid_agent_name(name) || name == "ca" || name == tls_server_name) {
+    return wrong("'" + name + "' is no host's name: letters, digits and -_., at most " +
+                 std::to_string(agent_name_bytes_max) + ", and neither 'ca' nor '" + tls_server_name + "'");
+  }
+  const uint64_t days = arguments.days == 0 ? issue_days : arguments.days;
+  TERRACE_RETURN_IF_ERROR(check_days(days));
+  const std::string ca_path = arguments.directory + "/ca.pem";
+  if (!exists(ca_path)) {
+    return Error{.code = ErrorCode::not_found,
+                 .where = where,
+                 .detail = "there is no CA in " + arguments.directory +
+                           "; `terrace cert init DIR` makes one, --ca "
+                           "DIR says where it is"};
+  }
+  TERRACE_ASSIGN_OR_RETURN(const Ssl<X509> ca, read_certificate(ca_path));
+  TERRACE_ASSIGN_OR_RETURN(const Ssl<EVP_PKEY> ca_key, read_key(arguments.directory + "/ca.key"));
+  if (X509_check_private_key(ca.get(), ca_key.get()) != 1)
+    return wrong(arguments.directory + "/ca.key does not belong to " + ca_path);
+  if (seconds_left(*ca) < static_cast<int64_t>(days) * seconds_per_day) {
+    return wrong("the CA is valid for another " + std::to_string(seconds_left(*ca) / seconds_per_day) +
+                 " days only, less than " + std::to_string(days) + "; give --days, or make a new CA");
+  }
+  Wanted wanted;
+  wanted.common_name =
+      std::string(arguments.manager ? manager_certificate_prefix : host_certificate_prefix) + name;
+  wanted.extended_usage = arguments.manager ? "serverAuth" : "clientAuth";
+  if (arguments.manager) wanted.alternative_names = std::string("DNS:") + tls_server_name + ",DNS:" + name;
+  wanted.days = days;
+  const std::string out = arguments.out.empty() ? arguments.directory : arguments.out;
+  const std::string certificate = out + "/" + name + ".pem", key = out + "/" + name + ".key";
+  if (exists(certificate)) {
+    return Error{
+        .code = ErrorCode::already_exists,
+        .where = where,
+        .detail = certificate + " exists; nothing is overwritten. Move it away first, or give --out DIR"};
+  }
+  TERRACE_ASSIGN_OR_RETURN(const Made made, make(wanted, ca.get(), ca_key.get()));
+  TERRACE_RETURN_IF_ERROR(write_new(key, made.key));
+  TERRACE_RETURN_IF_ERROR(write_new(certificate, made.certificate));
+  tell(context, certificate, key,
+       std::string("For the ") + (arguments.manager ? "manager " : "agent of host ") + name + ", " +
+           std::to_string(days) + " days. Copy both and ca.pem there, the key by a safe way.\n");
+  return {};
+}
+
+std::string moment(const ASN1_TIME& time) {
+  std::tm broken{};
+  if (ASN1_TIME_to_tm(&time, &broken) != 1) return "?";
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%SZ", &broken);
+  return text;
+}
+
+std::string fingerprint(const X509& certificate) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned bytes = 0;
+  if (X509_digest(&certificate, EVP_sha256(), digest, &bytes) != 1) return "";
+  static constexpr const char* hex = "0123456789abcdef";
+  std::string text;
+  for (unsigned i = 0; i < bytes; ++i) {
+    text += hex[digest[i] >> 4];
+    text += hex[digest[i] & 15];
+  }
+  return text;
+}
+
+Status show(const Context& context, const Arguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const Ssl<X509> certificate, read_certificate(arguments.file));
+  char common[256] = "", issuer[256] = "";
+  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, common, sizeof(common));
+  X509_NAME_get_text_by_NID(X509_get_issuer_name(certificate.get()), NID_commonName, issuer, sizeof(issuer));
+  const std::string name = common;
+  const bool manager = name.starts_with(manager_certificate_prefix);
+  const bool host = name.starts_with(host_certificate_prefix);
+  const std::string role = manager                                 ? "manager"
+                           : host                                  ? "agent"
+                           : X509_check_ca(certificate.get()) != 0 ? "ca"
+                                                                   : "other";
+  const std::string plain = manager || host ? name.substr(name.find(':') + 1) : name;
+  const int64_t left = seconds_left(*certificate);
+  const std::string from = moment(*X509_get0_notBefore(certificate.get()));
+  const std::string until = moment(*X509_get0_notAfter(certificate.get()));
+  if (context.json) {
+    print_json({{"file", arguments.file},
+                {"name", plain},
+                {"role", role},
+                {"issuer", issuer},
+                {"not_before", from},
+                {"not_after", until},
+                {"expired", left <= 0},
+                {"days_left", left / seconds_per_day},
+                {"sha256", fingerprint(*certificate)}});
+    return {};
+  }
+  print_text(
+      format_table({"NAME", "ROLE", "FROM", "UNTIL", "LEFT", "ISSUER"},
+                   {{plain, role, from, until,
+                     left <= 0 ? "expired" : std::to_string(left / seconds_per_day) + " days", issuer}}) +
+      "SHA-256 " + fingerprint(*certificate) + "\n");
+  return {};
+}
+
+}  // namespace
+
+void add_cert_verbs(CLI::App& app, Context& context) {
+  CLI::App* cert = app.add_subcommand("cert", "Certificates by which managers and agents know each other");
+  cert->require_subcommand(1);
+
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* begin = cert->add_subcommand("init", "Make a small private CA");
+  begin->add_option("dir", arguments->directory, "Where it is kept (made if need be, for you alone)")
+      ->type_name("DIR")
+      ->required();
+  begin->add_option("--days", arguments->days, "How long it is valid (default 3650)")->type_name("N");
+  on_verb(*begin, context, [&context, arguments] { return init(context, *arguments); });
+
+  CLI::App* one = cert->add_subcommand("issue", "Make the certificate and key of an agent, or of a manager");
+  one->add_option("name", arguments->name, "The host's name: what its agent is, whatever it says")
+      ->type_name("NAME")
+      ->required();
+  one->add_flag("--manager", arguments->manager, "For a manager");
+  one->add_option("--ca", arguments->directory, "Directory of the CA (default: here)")->type_name("DIR");
+  one->add_option("--out", arguments->out, "Where the files go (default: beside the CA)")->type_name("DIR");
+  one->add_option("--days", arguments->days, "How long it is valid (default 730)")->type_name("N");
+  on_verb(*one, context, [&context, arguments] { return issue(context, *arguments); });
+
+  CLI::App* look = cert->add_subcommand("show", "Whose a certificate is, and until when");
+  look->add_option("file", arguments->file, "A PEM certificate")->type_name("FILE")->required();
+  on_verb(*look, context, [&context, arguments] { return show(context, *arguments); });
+}
+
+}  // namespace terrace::cli

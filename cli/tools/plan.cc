@@ -1,0 +1,213 @@
+// `terrace plan`: how much memory would pooling save? Replays a trace of requests through the state machine, in
+// virtual time. Needs no daemon and touches no device.
+#include "cli/tools/plan/sizing.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <sstream>
+
+#include "cli/terminal/verb.h"
+#include "cli/tools/plan/figure.h"
+#include "cli/tools/plan/report.h"
+#include "cli/tools/plan/trace.h"
+#include "core/base/limits.h"
+
+namespace terrace::cli {
+namespace {
+
+struct PlanOptions {
+  std::string trace;
+  std::string svg;
+  std::string csv;
+  uint64_t hosts = 0;  // 0: chosen
+  uint64_t host_memory_bytes = 0;
+  // -1: as of a usual server with GPUs, where the trace names what each request needs of them.
+  int64_t host_cores = -1;
+  int64_t host_gpus = -1;
+  std::vector<double> local_fractions;
+  std::vector<uint64_t> pool_bytes;
+  std::string placement = "worst-fit";
+  std::string spill = "when-full";
+  plan::Question question;
+};
+
+Error usage(std::string detail) {
+  return Error{.code = ErrorCode::invalid_argument, .where = "plan", .detail = std::move(detail)};
+}
+
+// A value such as "0.9,0.8" as its parts; `parse` throws CLI::ValidationError for what it cannot read.
+template <typename T>
+void add_list_option(CLI::App& app, const std::string& name, std::vector<T>& target, const std::string& help,
+                     const char* type, std::function<T(const std::string&)> parse) {
+  app.add_option_function<std::string>(
+         name,
+         [&target, parse](const std::string& text) {
+           target.clear();
+           std::istringstream parts(text);
+           for (std::string part; std::getline(parts, part, ',');) target.push_back(parse(part));
+         },
+         help)
+      ->type_name(type);
+}
+
+double parse_share(const std::string& option, const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !(value >= 0 && value <= 1))
+    throw CLI::ValidationError(option, "'" + text + "' is no share between 0 and 1, such as 0.75");
+  return value;
+}
+
+void add_share_option(CLI::App& app, const std::string& name, double& target, const std::string& help) {
+  app.add_option_function<std::string>(
+         name, [&target, name](const std::string& text) { target = parse_share(name, text); }, help)
+      ->type_name("SHARE");
+}
+
+Result<std::string> read_whole(const std::string& path) {
+  // Far beyond any trace of requests; a device or a disk image given by mistake must not fill this machine.
+  constexpr size_t bytes_max = size_t{1} << 30;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return os_error(errno, "plan", "cannot read the trace " + path);
+  std::string text;
+  char part[1 << 16];
+  while (file.read(part, sizeof part) || file.gcount() > 0) {
+    text.append(part, static_cast<size_t>(file.gcount()));
+    if (text.size() > bytes_max) return usage("the trace " + path + " has more than 1 GiB; split it");
+  }
+  if (file.bad()) return os_error(errno, "plan", "cannot read the trace " + path + " (is it a file?)");
+  return text;
+}
+
+Status write_whole(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) return os_error(errno != 0 ? errno : EIO, "plan", "cannot write " + path);
+  return {};
+}
+
+// What the options leave open is a server as they are sold for this work: 96 cores, 8 GPUs.
+Status complete(PlanOptions& options, const plan::Trace& trace) {
+  constexpr int64_t usual_cores = 96, usual_gpus = 8;
+  plan::Question& question = options.question;
+  if (options.host_cores > 0 && !trace.has_cpu)
+    return usage("--host-cores needs a column cpu_milli in " + options.trace);
+  if (options.host_gpus > 0 && !trace.has_gpu)
+    return usage("--host-gpus needs a column num_gpu in " + options.trace);
+  const int64_t cores = options.host_cores >= 0 ? options.host_cores : trace.has_cpu ? usual_cores : 0;
+  const int64_t gpus = options.host_gpus >= 0 ? options.host_gpus : trace.has_gpu ? usual_gpus : 0;
+  question.setup.host_cpu_milli = static_cast<uint64_t>(cores) * 1000;
+  question.setup.host_gpu_milli = static_cast<uint64_t>(gpus) * 1000;
+  if (options.hosts != 0) question.hosts = options.hosts;
+  if (options.host_memory_bytes != 0) question.host_memory_bytes = options.host_memory_bytes;
+  if (!options.local_fractions.empty()) question.local_fractions = options.local_fractions;
+  question.pool_bytes = options.pool_bytes;
+  question.setup.placement =
+      options.placement == "best-fit" ? plan::Placement::best_fit : plan::Placement::worst_fit;
+  question.setup.spill = options.spill == "even" ? plan::Spill::even : plan::Spill::when_full;
+  return {};
+}
+
+Status make_plan(Context& context, PlanOptions& options) {
+  TERRACE_ASSIGN_OR_RETURN(const std::string text, read_whole(options.trace));
+  TERRACE_ASSIGN_OR_RETURN(const plan::Trace trace, plan::parse_trace(text, options.trace));
+  TERRACE_RETURN_IF_ERROR(complete(options, trace));
+  TERRACE_ASSIGN_OR_RETURN(const plan::Plan made, plan::make_plan(trace, options.question));
+  if (const std::vector<std::string> problems = made.problems(); !problems.empty()) {
+    return Error{
+        .code = ErrorCode::corrupt,
+        .where = "plan",
+        .detail = "the state machine broke an invariant while replaying, report this: " + problems.front()};
+  }
+  if (!options.svg.empty()) {
+    const std::string name = options.trace.substr(options.trace.rfind('/') + 1);
+    TERRACE_RETURN_IF_ERROR(write_whole(options.svg, plan::figure(made, trace, printable(name))));
+  }
+  if (!options.csv.empty()) TERRACE_RETURN_IF_ERROR(write_whole(options.csv, plan::time_series_csv(made)));
+  if (context.json) {
+    print_json(plan::report_json(made, trace));
+  } else {
+    print_text(plan::report_text(made, trace));
+  }
+  return {};
+}
+
+void add_policy_options(CLI::App& app, PlanOptions& options) {
+  plan::Question& question = options.question;
+  add_share_option(app, "--rejection-rate", question.rejection_rate,
+                   "Share of the requests that may be rejected, with and without a pool (default 0.01)");
+  add_share_option(app, "--pool-fraction-max", question.setup.pool_fraction_max,
+                   "Share of one request that may come from the pool (default 0.5)");
+  app.add_option("--spill", options.spill,
+                 "when-full: from the pool only what no host has room for; even: its share of every request")
+      ->type_name("when-full|even")
+      ->check(CLI::IsMember({"when-full", "even"}).description(""));
+  app.add_option("--placement", options.placement,
+                 "Among hosts with room: the fullest (best-fit) or the emptiest (worst-fit, the default)")
+      ->type_name("best-fit|worst-fit")
+      ->check(CLI::IsMember({"best-fit", "worst-fit"}).description(""));
+  add_size_option(app, "--granule", question.setup.granule_bytes,
+                  "Unit that memory is given out in (default 2M)");
+  app.add_option("--pool-devices", question.setup.pool_devices, "Devices the pool is made of (default 4)")
+      ->check(CLI::Range(uint64_t{1}, limits::devices_max).description(""))
+      ->type_name("N");
+}
+
+}  // namespace
+
+void add_plan_verb(CLI::App& app, Context& context) {
+  CLI::App* verb = app.add_subcommand(
+      "plan", "How much memory a shared pool would save: replays a trace of requests, needs no daemon");
+  const auto options = std::make_shared<PlanOptions>();
+  plan::Question& question = options->question;
+  question.setup.granule_bytes = limits::granule_bytes;
+  question.setup.pool_fraction_max = 0.5;
+
+  verb->add_option(
+          "--trace", options->trace,
+          "CSV with a header; columns memory_mib, creation_time, deletion_time (seconds), and if there "
+          "cpu_milli, num_gpu, gpu_milli")
+      ->required()
+      ->type_name("FILE");
+  constexpr uint64_t hosts_max = 10'000;
+  verb->add_option("--hosts", options->hosts, "Hosts (default: the fewest that keep the rejection rate)")
+      ->check(CLI::Range(uint64_t{1}, hosts_max).description(""))
+      ->type_name("N");
+  add_size_option(
+      *verb, "--host-memory", options->host_memory_bytes,
+      "Memory of a host without a pool (default: the smallest usual size that 99.9% of requests fit in)");
+  constexpr int64_t count_max = 1'000'000;
+  verb->add_option("--host-cores", options->host_cores,
+                   "Cores of a host, 0: as many as needed (default 96 where the trace has cpu_milli)")
+      ->check(CLI::Range(int64_t{0}, count_max).description(""))
+      ->type_name("N");
+  verb->add_option("--host-gpus", options->host_gpus,
+                   "GPUs of a host, 0: as many as needed (default 8 where the trace has num_gpu)")
+      ->check(CLI::Range(int64_t{0}, count_max).description(""))
+      ->type_name("N");
+  add_list_option<double>(*verb, "--local-fractions", options->local_fractions,
+                          "Shares of the host memory that stay local (default 0.9,0.8,0.7,0.6,0.5)", "LIST",
+                          [](const std::string& text) { return parse_share("--local-fractions", text); });
+  add_list_option<uint64_t>(*verb, "--pool-sizes", options->pool_bytes,
+                            "Pool sizes to try, such as 128G,256G (default: search the smallest that will do)",
+                            "LIST", [](const std::string& text) {
+                              const Result<uint64_t> bytes = parse_size(text);
+                              if (!bytes.ok()) throw CLI::ValidationError("--pool-sizes", bytes.error().detail);
+                              return *bytes;
+                            });
+  add_policy_options(*verb, *options);
+  verb->add_option("--svg", options->svg, "Write a picture: saving and rejections by pool size, use over time")
+      ->type_name("FILE");
+  verb->add_option("--csv", options->csv, "Write the time series of the baseline and of what is plotted")
+      ->type_name("FILE");
+  verb->callback([&context, options] {
+    if (const Status done = make_plan(context, *options); !done.ok()) fail(context, done.error());
+  });
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,22 @@
+// What `terrace fsck` makes of findings. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/client/admin_types.h"
+#include "core/base/result.h"
+
+namespace terrace::cli {
+
+// Errors first, then warnings, notes, and what a newer daemon calls otherwise; each with what mends it.
+std::string findings_text(const std::vector<FindingStatus>& findings);
+
+// Whether something must be mended: an error or a warning; notes only tell.
+bool needs_repair(const std::vector<FindingStatus>& findings);
+
+// Findings as `terraced --fsck --json` prints them: {"findings": [{"severity", "subject", "what", "repair"}]}.
+// Errors    corrupt  it is not that
+Result<std::vector<FindingStatus>> parse_findings(const std::string& text);
+
+}  // namespace terrace::cli

@@ -1,0 +1,68 @@
+// `terrace host list`: the further hosts, as their manager knows them.
+#include "cli/client/admin_client.h"
+#include "cli/show/describe.h"
+#include "cli/terminal/verb.h"
+
+namespace terrace::cli {
+namespace {
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text.empty() ? "-" : text;
+}
+
+std::string state_text(const HostRecord& host) {
+  if (host.state != "away") return host.state;
+  return "away, fenced in " + format_duration(host.ends_in_ns / ns_per_ms * ns_per_ms);
+}
+
+std::string contact_text(const HostRecord& host) {
+  if (host.address.empty()) return "not since the start";
+  return format_duration(host.last_contact_ns / ns_per_ms * ns_per_ms) + " ago";
+}
+
+nlohmann::json host_json(const HostRecord& host) {
+  return {{"name", host.name},
+          {"state", host.state},
+          {"address", host.address},
+          {"version", host.version},
+          {"last_contact_ns", host.last_contact_ns},
+          {"ends_in_ns", host.ends_in_ns},
+          {"leases", host.leases},
+          {"leased_bytes", host.leased_bytes},
+          {"devices", host.devices},
+          {"detail", host.detail}};
+}
+
+Status list_hosts(const Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<HostRecord> hosts, client->hosts());
+  if (context.json) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const HostRecord& host : hosts) list.push_back(host_json(host));
+    print_json({{"hosts", list}});
+    return {};
+  }
+  if (hosts.empty()) {
+    print_text("no further hosts; 'terrace cert' and docs/operations/agents.md say how one joins\n");
+    return {};
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const HostRecord& host : hosts)
+    rows.push_back({host.name, state_text(host), contact_text(host), std::to_string(host.leases),
+                    exact_size(host.leased_bytes), joined(host.devices)});
+  print_text(format_table({"HOST", "STATE", "LAST CONTACT", "LEASES", "BYTES", "DEVICES"}, rows));
+  return {};
+}
+
+}  // namespace
+
+void add_host_verbs(CLI::App& app, Context& context) {
+  CLI::App* host = app.add_subcommand("host", "Further hosts, which lease through an agent");
+  host->require_subcommand(1);
+  CLI::App* list = host->add_subcommand("list", "Hosts, whether their agents are there, and what they lease");
+  on_verb(*list, context, [&context] { return list_hosts(context); });
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,190 @@
+// `terrace lease list|show|renew|revoke|release`, and what the other verbs of the family share.
+#include <algorithm>
+#include <charconv>
+#include <memory>
+
+#include "cli/client/admin_client.h"
+#include "cli/show/describe.h"
+#include "cli/terminal/verb.h"
+#include "cli/verbs/lease_verbs.h"
+
+namespace terrace::cli {
+namespace {
+
+const std::vector<std::string> phases = {"waiting", "active",    "revoking",   "transferring",
+                                         "fencing", "scrubbing", "quarantined"};
+
+struct LeaseArguments {
+  std::string pool, tenant, phase;
+  std::vector<std::string> names;
+  std::string name;  // id or label
+  uint64_t ttl_ns = 0;
+  RevokeOptions revoke{.grace_ns = 10 * ns_per_s, .reason = {}};
+};
+
+Status list_leases(const Context& context, const LeaseArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(std::vector<LeaseStatus> leases, client->leases(arguments.pool, arguments.tenant));
+  if (!arguments.phase.empty())
+    std::erase_if(leases, [&](const LeaseStatus& lease) { return lease.phase != arguments.phase; });
+  if (context.json) {
+    print_json({{"leases", to_json_list(leases)}});
+  } else if (leases.empty()) {
+    print_text("no leases\n");
+  } else {
+    print_text(lease_table(leases));
+  }
+  return {};
+}
+
+// Shows all that exist, then fails for the first that does not.
+Status show_leases(const Context& context, const LeaseArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
+  std::vector<LeaseStatus> leases;
+  Status missing;
+  for (const std::string& name : arguments.names) {
+    Result<LeaseStatus> lease = find_lease(*client, name);
+    if (lease.ok()) {
+      leases.push_back(std::move(lease).value());
+    } else if (missing.ok()) {
+      missing = lease.error();
+    }
+  }
+  if (context.json) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const LeaseStatus& lease : leases) list.push_back(to_json(lease));
+    if (missing.ok()) print_json({{"leases", list}});
+    return missing;
+  }
+  std::string text;
+  for (const LeaseStatus& lease : leases) text += (text.empty() ? "" : "\n") + lease_block(lease);
+  print_text(text);
+  return missing;
+}
+
+Status renew_lease(const Context& context, const LeaseArguments& arguments) {
+  if (arguments.ttl_ns == 0) return zero_ttl("lease renew");
+  TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, find_lease_id(*client, arguments.name));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease, client->renew(id, arguments.ttl_ns));
+  if (context.json) {
+    print_json({{"lease", to_json(lease)}});
+  } else {
+    print_text("renewed lease " + std::to_string(id.value) + ", expires " + describe_expiry(lease) + "\n");
+  }
+  return {};
+}
+
+Status revoke_lease(const Context& context, const LeaseArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, find_lease_id(*client, arguments.name));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease, client->revoke(id, arguments.revoke));
+  if (context.json) {
+    print_json({{"lease", to_json(lease)}});
+  } else if (lease.phase == "revoking") {
+    print_text("told the holder of lease " + std::to_string(id.value) + "; it is fenced within " +
+               format_duration(arguments.revoke.grace_ns) + ", sooner if the holder lets go\n");
+  } else {
+    print_text("lease " + std::to_string(id.value) + " is " + lease.phase + "\n");
+  }
+  return {};
+}
+
+Status release_lease(const Context& context, const LeaseArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, find_lease_id(*client, arguments.name));
+  TERRACE_RETURN_IF_ERROR(client->release(id));
+  if (context.json) {
+    print_json({{"released", id.value}});
+  } else {
+    print_text("released lease " + std::to_string(id.value) +
+               "; its memory is scrubbed before it is free again\n");
+  }
+  return {};
+}
+
+}  // namespace
+
+Error zero_ttl(const char* where) {
+  return Error{
+      .code = ErrorCode::invalid_argument,
+      .where = where,
+      .detail = "a ttl of 0 is no time at all; 'lease grant --persistent' makes a lease without expiry"};
+}
+
+Result<LeaseId> parse_lease_id(const std::string& name) {
+  if (name.empty()) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "terrace lease",
+                 .detail = "an empty text names no lease"};
+  }
+  if (!only_digits(name)) return LeaseId{};
+  uint64_t id = 0;
+  if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc() || id == 0) {
+    return Error{.code = ErrorCode::not_found,
+                 .where = "terrace lease",
+                 .detail = "there is no lease " + name + "; ids begin at 1"};
+  }
+  return LeaseId{id};
+}
+
+Result<LeaseStatus> find_lease(LeaseClient& client, const std::string& name) {
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, parse_lease_id(name));
+  return client.lease(id, id.value == 0 ? name : "");
+}
+
+Result<LeaseId> find_lease_id(LeaseClient& client, const std::string& name) {
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, parse_lease_id(name));
+  if (id.value != 0) return id;
+  TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease, client.lease(LeaseId{}, name));
+  return lease.id;
+}
+
+void add_lease_argument(CLI::App& verb, std::string& name) {
+  verb.add_option("lease", name, "Id or label (all digits: an id)")->required()->type_name("ID|LABEL");
+}
+
+void add_lease_verbs(CLI::App& app, Context& context) {
+  CLI::App* lease = app.add_subcommand("lease", "Leases: who holds which memory, until when");
+  lease->require_subcommand(1);
+  add_lease_grant_verb(*lease, context);
+  const auto arguments = std::make_shared<LeaseArguments>();
+
+  CLI::App* list = lease->add_subcommand("list", "All leases, or those of a pool, tenant or phase");
+  list->add_option("--pool", arguments->pool, "Only this pool's")->type_name("POOL");
+  list->add_option("--tenant", arguments->tenant, "Only this tenant's")->type_name("TENANT");
+  list->add_option("--phase", arguments->phase, "Only those in this phase")
+      ->type_name(CLI::detail::join(phases, "|"))
+      ->check(CLI::IsMember(phases).description(""));
+  on_verb(*list, context, [&context, arguments] { return list_leases(context, *arguments); });
+
+  CLI::App* show = lease->add_subcommand("show", "Everything about leases, with where their bytes are");
+  show->add_option("lease", arguments->names, "Ids or labels (all digits: an id)")
+      ->required()
+      ->type_name("ID|LABEL");
+  on_verb(*show, context, [&context, arguments] { return show_leases(context, *arguments); });
+
+  CLI::App* renew = lease->add_subcommand("renew", "Put a lease's expiry off");
+  add_lease_argument(*renew, arguments->name);
+  add_duration_option(*renew, "--ttl", arguments->ttl_ns, "How long from now")->required();
+  on_verb(*renew, context, [&context, arguments] { return renew_lease(context, *arguments); });
+
+  CLI::App* revoke =
+      lease->add_subcommand("revoke", "Take a lease back: tell the holder, wait, fence it, scrub it");
+  add_lease_argument(*revoke, arguments->name);
+  add_duration_option(*revoke, "--grace", arguments->revoke.grace_ns,
+                      "How long the holder has to let go (default 10s; 0s: fence now)");
+  revoke->add_option("--reason", arguments->revoke.reason, "Shown to the holder and in lists")
+      ->type_name("TEXT");
+  on_verb(*revoke, context, [&context, arguments] { return revoke_lease(context, *arguments); });
+
+  CLI::App* release =
+      lease->add_subcommand("release",
+                            "Give a lease back in its holder's name: it is fenced at once. A quarantined one "
+                            "is fenced and erased once more");
+  add_lease_argument(*release, arguments->name);
+  on_verb(*release, context, [&context, arguments] { return release_lease(context, *arguments); });
+  add_lease_change_verbs(*lease, context);
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,141 @@
+// `terrace lease resize|transfer|quarantined`.
+#include <memory>
+
+#include "cli/show/describe.h"
+#include "cli/terminal/confirm.h"
+#include "cli/verbs/lease_verbs.h"
+
+namespace terrace::cli {
+namespace {
+
+struct ChangeArguments {
+  std::string name;  // id or label
+  std::string size;
+  std::string to_tenant, to_host;
+  bool yes = false;
+};
+
+Status resize_lease(const Context& context, const ChangeArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseStatus before, find_lease(*client, arguments.name));
+  TERRACE_ASSIGN_OR_RETURN(const uint64_t bytes, parse_new_size(arguments.size, before.bytes));
+  const std::string id = std::to_string(before.id.value);
+  const uint64_t granules_bytes =
+      is_power_of_two(before.granule_bytes) ? round_up(bytes, before.granule_bytes) : bytes;
+  if (granules_bytes < before.bytes) {
+    const std::string lost = exact_size(before.bytes - granules_bytes);
+    TERRACE_RETURN_IF_ERROR(confirm(context, arguments.yes,
+                                    "The last " + lost + " of lease " + id +
+                                        " are cut off and erased; a holder that touches them gets SIGBUS (" +
+                                        count_text(before.holders, "session") + " attached).\n",
+                                    "Shrink lease " + id + " from " + exact_size(before.bytes) + " to " +
+                                        exact_size(granules_bytes) + "?"));
+  }
+  TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease, client->resize(before.id, bytes));
+  if (context.json) {
+    print_json({{"lease", to_json(lease)}, {"bytes_before", before.bytes}});
+  } else if (lease.bytes == before.bytes) {
+    print_text("lease " + id + " has " + exact_size(lease.bytes) + " already\n");
+  } else {
+    print_text("lease " + id + " has " + exact_size(lease.bytes) + " now, " + exact_size(before.bytes) +
+               " before" +
+               (lease.bytes > before.bytes ? "; holders map the rest when they attach again\n" : "\n"));
+  }
+  return {};
+}
+
+Status transfer_lease(const Context& context, const ChangeArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseStatus before, find_lease(*client, arguments.name));
+  const std::string id = std::to_string(before.id.value);
+  const std::string to =
+      "tenant " + arguments.to_tenant + (arguments.to_host.empty() ? "" : " on " + arguments.to_host);
+  TERRACE_RETURN_IF_ERROR(confirm(context, arguments.yes,
+                                  "The bytes stay; whoever holds the lease is fenced (" +
+                                      count_text(before.holders, "session") + " attached), and tenant " +
+                                      printable(before.tenant) + " loses it.\n",
+                                  "Give lease " + id + " to " + to + "?"));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease,
+                           client->transfer(before.id, arguments.to_tenant, arguments.to_host));
+  if (context.json) {
+    print_json({{"lease", to_json(lease)}});
+  } else {
+    print_text("lease " + id + " belongs to tenant " + printable(lease.tenant) +
+               (lease.host.empty() ? "" : " on " + printable(lease.host)) + ", epoch " +
+               std::to_string(lease.epoch.value) + "; it attaches with that id" +
+               (lease.label.empty() ? "\n" : " or label " + printable(lease.label) + "\n"));
+  }
+  return {};
+}
+
+Status list_quarantined(const Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<LeaseStatus> leases, client->quarantined());
+  if (context.json) {
+    print_json({{"leases", to_json_list(leases)}});
+    return {};
+  }
+  if (leases.empty()) {
+    print_text("nothing is quarantined\n");
+    return {};
+  }
+  std::vector<std::vector<std::string>> rows;
+  uint64_t bytes = 0;
+  for (const LeaseStatus& lease : leases) {
+    bytes += lease.bytes;
+    rows.push_back({std::to_string(lease.id.value), lease.label.empty() ? "-" : lease.label, lease.pool,
+                    lease.tenant, exact_size(lease.bytes),
+                    lease.cause == LeaseCause::none ? "-" : std::string(lease_cause_name(lease.cause)),
+                    lease.reason});
+  }
+  print_text(
+      format_table({"ID", "LABEL", "POOL", "TENANT", "SIZE", "CAUSE", "WHY"}, rows) + "\n" + exact_size(bytes) +
+      " could not be fenced or erased, and are granted to nobody: a former holder may still reach them.\n"
+      "Mend what WHY says (end the process that maps them, say), then 'terrace lease release ID' fences and "
+      "erases "
+      "once more.\n"
+      "On a device that is gone for good: 'terrace device remove SERIAL --forget-quarantined'.\n");
+  return {};
+}
+
+}  // namespace
+
+Result<uint64_t> parse_new_size(const std::string& text, uint64_t bytes) {
+  const bool relative = !text.empty() && (text[0] == '+' || text[0] == '-');
+  TERRACE_ASSIGN_OR_RETURN(const uint64_t size, parse_size(relative ? text.substr(1) : text));
+  if (relative && size == 0) return bytes;
+  if (relative && text[0] == '+') return size > UINT64_MAX / 2 - bytes ? UINT64_MAX / 2 : bytes + size;
+  if (!relative && size != 0) return size;
+  if (relative && size < bytes) return bytes - size;
+  return Error{.code = ErrorCode::invalid_argument,
+               .where = "lease resize",
+               .detail = "'" + text + "' would leave nothing of " + exact_size(bytes) +
+                         "; 'terrace lease release' gives all of it back"};
+}
+
+void add_lease_change_verbs(CLI::App& lease, Context& context) {
+  const auto arguments = std::make_shared<ChangeArguments>();
+  CLI::App* resize = lease.add_subcommand("resize", "Make a lease larger, or cut off its end");
+  add_lease_argument(*resize, arguments->name);
+  resize->add_option("size", arguments->size, "The new size, or +SIZE or -SIZE; rounded up to granules")
+      ->required()
+      ->type_name("SIZE");
+  resize->add_flag("--yes", arguments->yes, "Do not ask before a shrink");
+  on_verb(*resize, context, [&context, arguments] { return resize_lease(context, *arguments); });
+
+  CLI::App* transfer = lease.add_subcommand(
+      "transfer", "Give a lease, its bytes kept, to another tenant: holders are fenced, the epoch steps");
+  add_lease_argument(*transfer, arguments->name);
+  transfer->add_option("--to-tenant", arguments->to_tenant, "Whose it will be")
+      ->required()
+      ->type_name("TENANT");
+  transfer->add_option("--to-host", arguments->to_host, "On which host (default: the same)")->type_name("HOST");
+  transfer->add_flag("--yes", arguments->yes, "Do not ask");
+  on_verb(*transfer, context, [&context, arguments] { return transfer_lease(context, *arguments); });
+
+  CLI::App* quarantined =
+      lease.add_subcommand("quarantined", "What could not be fenced or erased, why, and what to do");
+  on_verb(*quarantined, context, [&context] { return list_quarantined(context); });
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,193 @@
+// `terrace quota list|set|remove` and `terrace reserve create|list|remove`.
+#include <memory>
+
+#include "cli/client/admin_client.h"
+#include "cli/show/describe.h"
+#include "cli/terminal/verb.h"
+
+namespace terrace::cli {
+namespace {
+
+struct QuotaArguments {
+  QuotaStatus quota;
+  bool bytes_given = false;
+  bool leases_given = false;
+};
+
+std::string bound(uint64_t value, const std::string& text) {
+  return value == 0 ? "no bound" : text;
+}
+
+std::string quota_table(const std::vector<QuotaStatus>& quotas) {
+  std::vector<std::vector<std::string>> rows;
+  for (const QuotaStatus& quota : quotas) {
+    const bool others = quota.tenant == "*";
+    rows.push_back({quota.tenant, others ? "-" : exact_size(quota.bytes),
+                    bound(quota.bytes_max, exact_size(quota.bytes_max)),
+                    others ? "-" : std::to_string(quota.leases),
+                    bound(quota.leases_max, std::to_string(quota.leases_max))});
+  }
+  return format_table({"TENANT", "BYTES", "MOST BYTES", "LEASES", "MOST LEASES"}, rows);
+}
+
+Status list_quotas(const Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<QuotaStatus> quotas, client->quotas());
+  if (context.json) {
+    print_json({{"quotas", to_json_list(quotas)}});
+  } else if (quotas.empty()) {
+    print_text("no quotas: every tenant may lease all there is; 'terrace quota set TENANT --bytes SIZE'\n");
+  } else {
+    print_text(quota_table(quotas));
+  }
+  return {};
+}
+
+// The quota that stands for exactly `tenant` now; one without bounds when there is none.
+Result<QuotaStatus> find_quota(AdminClient& client, const std::string& tenant, bool* found) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<QuotaStatus> quotas, client.quotas());
+  for (const QuotaStatus& quota : quotas) {
+    *found = quota.tenant == tenant;
+    if (*found) return quota;
+  }
+  return QuotaStatus{.tenant = tenant};
+}
+
+Status set_quota(const Context& context, const QuotaArguments& arguments) {
+  if (!arguments.bytes_given && !arguments.leases_given) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "quota set",
+                 .detail = "say what is bounded: --bytes SIZE, --leases N, or both"};
+  }
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  bool found = false;
+  TERRACE_ASSIGN_OR_RETURN(QuotaStatus quota, find_quota(*client, arguments.quota.tenant, &found));
+  if (arguments.bytes_given) quota.bytes_max = arguments.quota.bytes_max;
+  if (arguments.leases_given) quota.leases_max = arguments.quota.leases_max;
+  TERRACE_RETURN_IF_ERROR(client->set_quota(quota));
+  TERRACE_ASSIGN_OR_RETURN(quota, find_quota(*client, arguments.quota.tenant, &found));
+  if (context.json) {
+    print_json({{"quota", to_json(quota)}});
+    return {};
+  }
+  std::string text = quota_table({quota});
+  const bool over = (quota.bytes_max != 0 && quota.bytes > quota.bytes_max) ||
+                    (quota.leases_max != 0 && quota.leases > quota.leases_max);
+  if (over) text += "It holds more than that now: what it has stays, but it gets nothing more.\n";
+  print_text(text);
+  return {};
+}
+
+Status remove_quota(const Context& context, const std::string& tenant) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  bool found = false;
+  TERRACE_RETURN_IF_ERROR(find_quota(*client, tenant, &found));
+  if (!found) {
+    return Error{.code = ErrorCode::not_found,
+                 .where = "quota remove",
+                 .detail = "tenant '" + tenant + "' has no quota of its own"};
+  }
+  TERRACE_RETURN_IF_ERROR(client->set_quota({.tenant = tenant}));
+  if (context.json) {
+    print_json({{"removed", tenant}});
+  } else {
+    print_text("tenant " + printable(tenant) + " has no quota of its own any more\n");
+  }
+  return {};
+}
+
+std::string reservation_table(const std::vector<ReservationStatus>& reservations) {
+  std::vector<std::vector<std::string>> rows;
+  for (const ReservationStatus& reservation : reservations) {
+    rows.push_back(
+        {std::to_string(reservation.id), reservation.pool, reservation.tenant, exact_size(reservation.bytes),
+         exact_size(reservation.used_bytes),
+         reservation.ttl_ns == 0 ? "until removed" : "in " + format_duration(reservation.expires_in_ns)});
+  }
+  return format_table({"ID", "POOL", "TENANT", "RESERVED", "LEASED THERE", "ENDS"}, rows);
+}
+
+Status create_reservation(const Context& context, const ReservationStatus& wanted) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const ReservationStatus made, client->reserve(wanted));
+  if (context.json) {
+    print_json({{"reservation", to_json(made)}});
+  } else {
+    print_text(reservation_table({made}));
+  }
+  return {};
+}
+
+Status list_reservations(const Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<ReservationStatus> reservations, client->reservations());
+  if (context.json) {
+    print_json({{"reservations", to_json_list(reservations)}});
+  } else if (reservations.empty()) {
+    print_text("no reservations\n");
+  } else {
+    print_text(reservation_table(reservations));
+  }
+  return {};
+}
+
+Status remove_reservation(const Context& context, uint64_t id) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_RETURN_IF_ERROR(client->unreserve(id));
+  if (context.json) {
+    print_json({{"removed", id}});
+  } else {
+    print_text("removed reservation " + std::to_string(id) + "\n");
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_quota_verbs(CLI::App& app, Context& context) {
+  CLI::App* quota =
+      app.add_subcommand("quota", "How much each tenant may lease at most, in all pools together");
+  quota->require_subcommand(1);
+  const auto arguments = std::make_shared<QuotaArguments>();
+  on_verb(*quota->add_subcommand("list", "All quotas, and what is used of them"), context,
+          [&context] { return list_quotas(context); });
+
+  CLI::App* set = quota->add_subcommand("set", "Bound a tenant; '*': all without a quota of their own");
+  set->add_option("tenant", arguments->quota.tenant, "The tenant, or '*'")->required();
+  CLI::Option* bytes = add_size_option(*set, "--bytes", arguments->quota.bytes_max,
+                                       "The most bytes (0: no bound; left out: as it is)");
+  CLI::Option* leases = set->add_option("--leases", arguments->quota.leases_max,
+                                        "The most leases (0: no bound; left out: as it is)")
+                            ->type_name("N");
+  on_verb(*set, context, [&context, arguments, bytes, leases] {
+    arguments->bytes_given = bytes->count() > 0;
+    arguments->leases_given = leases->count() > 0;
+    return set_quota(context, *arguments);
+  });
+
+  CLI::App* remove = quota->add_subcommand("remove", "Take a tenant's quota away; that of '*' holds then");
+  remove->add_option("tenant", arguments->quota.tenant, "The tenant, or '*'")->required();
+  on_verb(*remove, context, [&context, arguments] { return remove_quota(context, arguments->quota.tenant); });
+}
+
+void add_reserve_verbs(CLI::App& app, Context& context) {
+  CLI::App* reserve = app.add_subcommand("reserve", "Memory of a pool that is kept free for a tenant");
+  reserve->require_subcommand(1);
+  const auto wanted = std::make_shared<ReservationStatus>();
+  CLI::App* create = reserve->add_subcommand("create", "Keep memory of a pool for a tenant");
+  create->add_option("pool", wanted->pool, "The pool")->required();
+  create->add_option("tenant", wanted->tenant, "The tenant; what it has leased there counts towards it")
+      ->required();
+  add_size_option(*create, "size", wanted->bytes, "How much")->required();
+  add_duration_option(*create, "--ttl", wanted->ttl_ns, "How long (default: until it is removed)");
+  on_verb(*create, context, [&context, wanted] { return create_reservation(context, *wanted); });
+
+  on_verb(*reserve->add_subcommand("list", "All reservations"), context,
+          [&context] { return list_reservations(context); });
+
+  CLI::App* remove = reserve->add_subcommand("remove", "End a reservation; leases stay");
+  remove->add_option("id", wanted->id, "Its id")->required()->type_name("ID");
+  on_verb(*remove, context, [&context, wanted] { return remove_reservation(context, wanted->id); });
+}
+
+}  // namespace terrace::cli

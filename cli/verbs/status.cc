@@ -1,0 +1,60 @@
+// `terrace status` and `terrace check`.
+#include "cli/client/admin_client.h"
+#include "cli/show/describe.h"
+#include "cli/terminal/verb.h"
+
+namespace terrace::cli {
+namespace {
+
+Status show_status(const Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, client->status());
+  if (context.json) {
+    print_json({{"socket", socket_path_of(context)},
+                {"server", to_json(reply.server)},
+                {"pools", to_json_list(reply.pools)},
+                {"leases", reply.leases}});
+    return {};
+  }
+  std::string text = server_block(reply.server, socket_path_of(context)) + "\n";
+  if (reply.pools.empty()) {
+    text += "no pools; 'terrace device list' shows what 'terrace pool create' can use\n";
+  } else {
+    text += pool_table(reply.pools);
+  }
+  text += "\n" + std::to_string(reply.leases) + (reply.leases == 1 ? " lease\n" : " leases\n");
+  print_text(text);
+  return {};
+}
+
+Status run_check(Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> problems, client->check());
+  if (!problems.empty()) context.exit_code = exit_mismatch;
+  if (context.json) {
+    print_json({{"ok", problems.empty()}, {"problems", problems}});
+    return {};
+  }
+  if (problems.empty()) {
+    print_text("every invariant holds, and the objects match the leases\n");
+    return {};
+  }
+  std::string text = std::to_string(problems.size()) + (problems.size() == 1 ? " problem:\n" : " problems:\n");
+  for (const std::string& problem : problems) text += "  " + printable(problem) + "\n";
+  print_text(text);
+  return {};
+}
+
+}  // namespace
+
+void add_status_verbs(CLI::App& app, Context& context) {
+  app.add_subcommand("status", "The daemon, its pools and how full they are")->callback([&context] {
+    if (const Status done = show_status(context); !done.ok()) fail(context, done.error());
+  });
+  app.add_subcommand("check", "Re-derive every invariant in the daemon and compare with the objects that exist")
+      ->callback([&context] {
+        if (const Status done = run_check(context); !done.ok()) fail(context, done.error());
+      });
+}
+
+}  // namespace terrace::cli

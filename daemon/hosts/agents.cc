@@ -1,0 +1,278 @@
+#include "daemon/hosts/agents.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+
+#include "core/base/unique_fd.h"
+
+#include "daemon/hosts/agent_peer.h"
+
+namespace terrace::daemon {
+namespace {
+
+// What sessions of agents count as among peers: uids that no machine gives to a user.
+constexpr uint32_t first_host_uid = 0xffff0000;
+
+std::string seconds(uint64_t ns) {
+  return format_duration(ns / ns_per_ms * ns_per_ms);
+}
+
+// A line that is no host's name (the end of one that was being written) is nobody's: that host had no orders
+// yet.
+std::vector<std::string> read_host_names(const std::string& path) {
+  std::vector<std::string> names;
+  std::ifstream file(path);
+  for (std::string line; names.size() < agents_max && std::getline(file, line);)
+    if (valid_agent_name(line)) names.push_back(line);
+  return names;
+}
+
+}  // namespace
+
+Agents::Agents(AgentsOptions options, const Clock& clock, kj::Timer& timer)
+    : options_(std::move(options)), clock_(clock), timer_(timer), tasks_(new kj::TaskSet(*this)) {
+  tasks_->add(order_loop());
+}
+
+Agents::~Agents() noexcept {
+  end();
+}
+
+void Agents::end() {
+  stop();
+  tasks_.reset();
+  if (service_ != nullptr) service_->set_hosts(nullptr);
+  service_ = nullptr;
+}
+
+void Agents::taskFailed(kj::Exception&& exception) {
+  log(std::string("an agent's connection ended: ") + exception.getDescription().cStr());
+}
+
+void Agents::log(const std::string& line) {
+  peer_log_.warn(now_ns(), line);
+}
+
+void Agents::begin(Service& service) {
+  service_ = &service;
+  service.set_hosts(this);
+  for (const auto& [id, lease] : service.engine().state().leases()) {
+    for (const std::string& object : {lease.object, lease.next_object})
+      if (!object_host(object).empty()) host(std::string(object_host(object)));
+  }
+  for (const std::string& name : read_host_names(options_.hosts_file)) {
+    remembered_.insert(name);
+    unsettled_.insert(name);
+    host(name);
+  }
+  settle_hosts();
+  tasks_->add(watch_loop());
+}
+
+Status Agents::remember(const std::string& name) {
+  if (options_.hosts_file.empty() || remembered_.contains(name)) return {};
+  const std::string& path = options_.hosts_file;
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const std::string line = name + "\n";
+  if (!file.valid() || ::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()) ||
+      ::fsync(file.get()) != 0)
+    return os_error(errno, "register", "cannot remember host " + name + " in " + path);
+  remembered_.insert(name);
+  return {};
+}
+
+// A host that was not heard of in this run may have been promised its lease by the last one, a moment ago.
+Agents::Host& Agents::host(const std::string& name) {
+  const auto known = hosts_.find(name);
+  if (known != hosts_.end()) return known->second;
+  HostLeaseTerms terms = options_.terms;
+  terms.length_ns = std::max(terms.length_ns, options_.earlier_length_ns);
+  Host& added = hosts_.try_emplace(name, terms).first->second;
+  added.count.begin(now_ns());
+  added.uid = first_host_uid + static_cast<uint32_t>(hosts_.size());
+  return added;
+}
+
+// --- hosts that fall silent ---------------------------------------------------------------------------
+
+kj::Promise<void> Agents::watch_loop() {
+  const uint64_t pause_ns = std::clamp<uint64_t>(options_.terms.length_ns / 20, 20 * ns_per_ms, ns_per_s);
+  return timer_.afterDelay(static_cast<int64_t>(pause_ns) * kj::NANOSECONDS).then([this] {
+    for (auto& [name, known] : hosts_) watch(name, known);
+    if (!settled_) settle_hosts();
+    return watch_loop();
+  });
+}
+
+void Agents::watch(const std::string& name, Host& known) {
+  const uint64_t now = now_ns();
+  const uint64_t silence_max = options_.terms.heartbeat_ns() + options_.terms.answer_ns_max();
+  if (known.peer != nullptr && now - known.heard_ns > silence_max)
+    known.peer->close("it sent no heartbeat for " + seconds(now - known.heard_ns));
+  if (!known.count.lapsed(now)) return;
+  if (known.peer != nullptr) known.peer->close("its host lease has run out");
+  if (!known.lapse_told) {
+    known.lapse_told = true;
+    const std::string silence =
+        known.heard_ns == 0 ? "since the manager's start" : "for " + seconds(now - known.heard_ns);
+    log("host " + name + " was not heard of " + silence +
+        ": its host lease has run out, it has fenced its leases itself");
+    forgotten(known);
+  }
+  // Once, and now and then: the engine may have refused, or a lease have become live since.
+  constexpr uint64_t look_again_ns = 5 * ns_per_s;
+  if (known.looked_at_ns != 0 && now - known.looked_at_ns < look_again_ns) return;
+  known.looked_at_ns = now;
+  end_live_leases(name,
+                  "host " + name + " lost its manager for longer than its host lease and fenced its memory");
+}
+
+void Agents::end_live_leases(const std::string& name, const std::string& reason) {
+  std::vector<LeaseId> live;
+  for (const auto& [id, lease] : service_->engine().state().leases()) {
+    const bool usable = lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking;
+    if (usable && StateMachine::agent_of(lease) == name) live.push_back(id);
+  }
+  for (const LeaseId id : live) end_lease(id, reason);
+}
+
+void Agents::end_lease(LeaseId lease, const std::string& reason) {
+  spdlog::warn("lease {} ends: {}", lease.value, reason);
+  service_->submit_unasked(Revoke{lease, reason, 0, now_ns()}, Actor{});
+}
+
+std::string Agents::describe_absence(const std::string& name, Host& known) const {
+  const uint64_t now = clock_.now_ns();
+  std::string text = "the agent of host " + name + " is away";
+  text += known.heard_ns == 0 ? " since the manager's start"
+                              : ", last heard of " + seconds(now - known.heard_ns) + " ago";
+  if (known.count.lapsed(now)) return text + "; its leases are fenced";
+  return text + "; its leases count as fenced in " + seconds(known.count.end_ns() - now);
+}
+
+uint64_t Agents::leases_on(const std::string& name) const {
+  uint64_t count = 0;
+  for (const auto& [id, lease] : service_->engine().state().leases())
+    count += StateMachine::agent_of(lease) == name;
+  return count;
+}
+
+// --- HostDirectory --------------------------------------------------------------------------------------
+
+Status Agents::may_grant(const std::string& name, PoolId pool) const {
+  const auto known = hosts_.find(name);
+  if (known == hosts_.end() || known->second.peer == nullptr) {
+    return Error{.code = ErrorCode::unavailable,
+                 .where = "grant",
+                 .detail = "the agent of host " + name + " is not connected to the manager"};
+  }
+  if (service_->engine().state().leases().size() >= agent_objects_max && leases_on(name) >= agent_objects_max) {
+    return Error{
+        .code = ErrorCode::limit_exceeded,
+        .where = "grant",
+        .detail = "host " + name + " has its limit of " + std::to_string(agent_objects_max) + " leases"};
+  }
+  std::string seen, unseen;
+  for (const auto& entry : service_->engine().state().devices()) {
+    const DeviceRow& device = entry.second;
+    if (device.pool != pool || device.state != DeviceState::in_service) continue;
+    const bool there =
+        std::any_of(known->second.devices.begin(), known->second.devices.end(), [&](const SeenDevice& one) {
+          return one.serial == device.serial && one.backend == device.backend &&
+                 one.capacity_bytes >= device.capacity_bytes;
+        });
+    std::string& list = there ? seen : unseen;
+    list += (list.empty() ? "" : ", ") + device.serial;
+  }
+  if (unseen.empty()) return {};
+  std::string all;
+  for (const SeenDevice& device : known->second.devices) all += (all.empty() ? "" : ", ") + device.serial;
+  return Error{.code = ErrorCode::unavailable,
+               .where = "grant",
+               .detail = "host " + name + " does not see " + unseen + " of that pool's devices" +
+                         (seen.empty() ? "" : " (it sees " + seen + ")") + "; what it shows at all: " +
+                         (all.empty() ? "none" : all) + ". Use a pool whose devices all its hosts see"};
+}
+
+Status Agents::may_act_for(const std::string& name, const std::string& tenant) const {
+  const auto allowed = options_.tenants.find(name);
+  if (allowed == options_.tenants.end() || allowed->second.contains(tenant)) return {};
+  return Error{.code = ErrorCode::permission_denied,
+               .where = "agent",
+               .detail = "host " + name + " may not act for tenant " + tenant +
+                         "; the manager's configuration names its tenants under [hosts." + name + "]"};
+}
+
+Result<std::optional<std::string>> Agents::agent_for(const LeaseRow& lease, const std::string& to_host,
+                                                     const std::string& to_tenant) const {
+  const std::string from = StateMachine::agent_of(lease);
+  const auto named = hosts_.find(to_host);
+  const bool known = named != hosts_.end();
+  const bool own = to_host == service_->options().host;
+  const std::string target = known ? to_host : "";
+  if (to_host.empty() || to_host == lease.host) return std::optional<std::string>();
+  if (!known && !own) {
+    if (!service_->engine().backend().is_shared(lease.object)) return std::optional<std::string>();
+    return Error{.code = ErrorCode::not_found,
+                 .where = "transfer",
+                 .detail = "there is no host " + to_host +
+                           " here: `terrace host list` has those whose agents " +
+                           "have connected, and this machine is " + service_->options().host};
+  }
+  if (target == from) return std::optional<std::string>();
+  if (!service_->engine().backend().is_shared(lease.object)) {
+    return Error{.code = ErrorCode::unsupported,
+                 .where = "transfer",
+                 .detail = "lease " + std::to_string(lease.id.value) + " has memory that only host " +
+                           (from.empty() ? service_->options().host : from) +
+                           " can map: only leases of shared dax memory can be handed to another host"};
+  }
+  if (own && !known) return std::optional<std::string>(std::string());
+  TERRACE_RETURN_IF_ERROR(may_act_for(to_host, to_tenant));
+  TERRACE_RETURN_IF_ERROR(may_grant(to_host, lease.pool));
+  for (const Extent& extent : lease.extents) {
+    const DeviceRow* device = service_->engine().state().find_device(extent.device);
+    if (device == nullptr || has_proved(to_host, device->serial)) continue;
+    return Error{.code = ErrorCode::unavailable,
+                 .where = "transfer",
+                 .detail = "host " + to_host + " has not proved yet that it sees the memory of " +
+                           device->serial + ", which its first lease there does, and the agent was started " +
+                           "since: grant it one (`terrace lease grant` on " + to_host +
+                           "; it can be released at once), then hand this lease over"};
+  }
+  return std::optional<std::string>(to_host);
+}
+
+std::vector<HostStatus> Agents::list() const {
+  const uint64_t now = clock_.now_ns();
+  std::vector<HostStatus> all;
+  for (const auto& [name, known] : hosts_) {
+    HostLeaseCount count = known.count;
+    HostStatus status;
+    status.name = name;
+    status.state = known.peer != nullptr          ? "connected"
+                   : known.registering != nullptr ? "registering"
+                   : count.lapsed(now)            ? "self-fenced"
+                                                  : "away";
+    status.address = known.address;
+    status.version = known.version;
+    status.detail = known.detail;
+    status.silent_ns = known.heard_ns == 0 ? 0 : now - known.heard_ns;
+    status.ends_in_ns = status.state == "away" ? known.count.end_ns() - now : 0;
+    for (const SeenDevice& device : known.devices) status.devices.push_back(device.serial);
+    for (const auto& [id, lease] : service_->engine().state().leases()) {
+      if (StateMachine::agent_of(lease) != name) continue;
+      ++status.leases;
+      status.bytes += lease.bytes;
+    }
+    all.push_back(std::move(status));
+  }
+  return all;
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,177 @@
+// The manager's further hosts: listens for their agents over mutual TLS, knows which are there, gives them the
+// orders that RemoteBackend asks for, and decides when an absent one has fenced what it had.
+//
+//   AgentPeer (one connection) ─ register, report, heartbeat ─► Agents ─ hosts ─► Service (Admin.hosts, grants)
+//   RemoteBackend on a worker ─ order() ─► queue ─► event loop ─► HostAgent of that host's connection
+//
+// Invariants  A1  an order goes only over the connection that registered last and counts (state connected):
+//                 before that every object there that no row wants was destroyed
+//             A2  a host is `lapsed` only when its host lease (daemon/model/host_lease.h) has run out by the
+//                 manager's count; a heartbeat that comes later is refused, so that the agent fences
+//             A3  while a host is lapsed all its live leases are being ended
+//             A4  who a connection is for says its certificate alone; one host has one connection that counts
+//
+// Threads   order() and wait_until_forgotten() from workers; all else on the event loop's thread.
+#pragma once
+
+#include <kj/async-io.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "daemon/hosts/agent_wire.h"
+#include "daemon/hosts/handshakes.h"
+#include "daemon/hosts/tls.h"
+#include "daemon/memory/remote/remote_memory.h"
+#include "daemon/model/host_lease.h"
+#include "daemon/rpc/service.h"
+
+namespace terrace::daemon {
+
+struct AgentsOptions {
+  HostLeaseTerms terms{30 * ns_per_s};
+  // What agents may still rely on from the last run of the manager, if that was longer.
+  uint64_t earlier_length_ns = 0;
+  std::map<std::string, std::set<std::string>> tenants;  // host -> those it may act for; none named: all
+  std::string hosts_file;  // names of all hosts that ever registered, one a line; empty: remembered nowhere
+};
+
+class AgentPeer;
+
+class Agents final : public AgentOrders, public HostDirectory, private kj::TaskSet::ErrorHandler {
+ public:
+  Agents(AgentsOptions options, const Clock& clock, kj::Timer& timer);
+  ~Agents() noexcept override;
+
+  // Begins to count the hosts that leases are on, and to look after them. After Engine::start().
+  void begin(Service& service);
+  // Accepts agents at `port`.
+  void listen(kj::Own<kj::ConnectionReceiver> port, kj::Own<kj::TlsContext> tls);
+  // Answers every order that waits, and all that come, so that workers can end.
+  void stop();
+  // Closes all connections as well. Before the Service goes.
+  void end();
+
+  // --- AgentOrders: from workers ---
+  AgentAnswer order(const std::string& host, const AgentOrder& order) override;
+  bool wait_until_forgotten(const std::string& host) override;
+  bool wait_until_settled() override;
+  bool has_proved(const std::string& host, const std::string& serial) const override;
+  void set_proved(const std::string& host, const std::string& serial) override;
+
+  // --- HostDirectory ---
+  Status may_grant(const std::string& host, PoolId pool) const override;
+  Result<std::optional<std::string>> agent_for(const LeaseRow& lease, const std::string& to_host,
+                                               const std::string& to_tenant) const override;
+  Status may_act_for(const std::string& host, const std::string& tenant) const;
+  std::vector<HostStatus> list() const override;
+
+  const HostLeaseTerms& terms() const { return options_.terms; }
+  void log(const std::string& line);  // about peers, within bounds
+
+ private:
+  friend class AgentPeer;
+
+  struct Pending {
+    std::string host;
+    AgentOrder order;
+    bool until_forgotten = false;
+    bool until_settled = false;
+    std::mutex mutex;
+    std::condition_variable ready;
+    bool done = false;
+    AgentAnswer answer;
+  };
+  using PendingPtr = std::shared_ptr<Pending>;
+
+  struct Host {
+    explicit Host(HostLeaseTerms terms) : count(terms) {}
+    HostLeaseCount count;
+    AgentPeer* peer = nullptr;         // the connection that counts
+    AgentPeer* registering = nullptr;  // one on its way there
+    uint64_t heard_ns = 0;
+    uint64_t instance = 0;  // of the agent that was connected last
+    std::string address, version, detail;
+    std::vector<SeenDevice> devices;
+    std::vector<PendingPtr> until_forgotten;
+    bool lapse_told = false;
+    uint64_t looked_at_ns = 0;  // for live leases, since it has lapsed
+    uint32_t uid = 0;           // what its sessions count as, among peers
+  };
+
+  // agents.cc
+  Host& host(const std::string& name);
+  uint64_t now_ns() const { return clock_.now_ns(); }
+  kj::Promise<void> watch_loop();
+  void watch(const std::string& name, Host& host);
+  void end_live_leases(const std::string& name, const std::string& reason);
+  uint64_t leases_on(const std::string& name) const;  // O(leases)
+  void end_lease(LeaseId lease, const std::string& reason);
+  void taskFailed(kj::Exception&& exception) override;
+  std::string describe_absence(const std::string& name, Host& host) const;
+
+  // agents_listen.cc
+  struct Served;
+  kj::Promise<void> accept_loop();
+  kj::Promise<void> greet(kj::AuthenticatedStream stream);
+  kj::Promise<void> serve(kj::Own<kj::AsyncIoStream> stream, const std::string& name,
+                          const std::string& address);
+  uint32_t uid_of(const std::string& name) const;
+
+  // agents_orders.cc
+  AgentAnswer wait_for(const PendingPtr& pending);
+  kj::Promise<void> order_loop();
+  void dispatch(const PendingPtr& pending);
+  kj::Promise<AgentAnswer> send(rpc::HostAgent::Client& agent, const AgentOrder& order);
+  void answer(const PendingPtr& pending, AgentAnswer answer);
+  void forgotten(Host& host);
+  void forget_proofs(const std::string& host);
+  void settle_hosts();
+  Status remember(const std::string& name);  // durable when it returns
+
+  // agents_registration.cc
+  struct Plan;
+  Plan plan_of(const std::string& name, const std::map<std::string, uint64_t>& observed) const;
+  Status may_register(const std::string& name, AgentPeer& peer, uint64_t instance);
+  kj::Promise<Status> settle(AgentPeer& peer, std::shared_ptr<std::map<std::string, uint64_t>> observed,
+                             uint64_t received_ns, int rounds_left);
+  void connected(AgentPeer& peer, uint64_t received_ns);
+  void disconnected(AgentPeer& peer);
+
+  const AgentsOptions options_;
+  const Clock& clock_;
+  kj::Timer& timer_;
+  Service* service_ = nullptr;
+  std::map<std::string, Host> hosts_;
+  std::set<AgentPeer*> peers_;
+  // Hosts of earlier runs that were not heard of yet, and who waits for them.
+  std::set<std::string> unsettled_;
+  std::set<std::string> remembered_;
+  std::deque<PendingPtr> until_settled_;
+  std::atomic<bool> settled_ = false;
+  Handshakes handshakes_;
+  std::map<std::string, uint32_t> connections_;  // of each host, that have shown its certificate
+  PeerLog peer_log_;
+
+  mutable std::mutex queue_mutex_;
+  std::set<std::pair<std::string, std::string>> proved_;  // hosts and serials
+  std::deque<PendingPtr> queue_;                          // not looked at yet
+  std::set<PendingPtr> unanswered_;                       // all of them
+  bool stopping_ = false;
+  kj::Own<kj::CrossThreadPromiseFulfiller<void>> wake_;
+
+  kj::Own<kj::ConnectionReceiver> port_;
+  kj::Own<kj::TlsContext> tls_;
+  std::unique_ptr<kj::TaskSet> tasks_;
+};
+
+}  // namespace terrace::daemon

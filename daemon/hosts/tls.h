@@ -1,0 +1,41 @@
+// Mutual TLS between a manager and its agents: whom a certificate of `terrace cert` names, and the contexts
+// that take no other. Certificates are of one private CA; a manager's has the common name "manager:NAME" and is
+// valid for the server name `tls_server_name`, an agent's has "host:NAME".
+//
+// Place     daemon/hosts/agents.cc (manager) and daemon/agent/uplink.cc; cli/tools/cert.cc makes the certificates.
+// Threads   The event loop's thread only.
+#pragma once
+
+#include <kj/async-io.h>
+#include <kj/compat/tls.h>
+
+#include <string>
+
+#include "core/base/host_names.h"
+#include "core/base/result.h"
+
+namespace terrace::daemon {
+
+struct TlsFiles {
+  std::string ca, certificate, key;  // PEM
+};
+
+enum class TlsRole { manager, agent };
+
+// Reads and checks the files: the key fits, the CA signed it, its dates hold, it is for `role`.
+// Errors    not_found, permission_denied, io_error   a file cannot be read
+//           permission_denied   the key can be read by others
+//           invalid_argument    one of them is not what it should be; says which, and what to do
+Result<kj::Own<kj::TlsContext>> make_tls_context(const TlsFiles& files, TlsRole role, kj::Timer& timer);
+
+// The name of the peer: "hostb" of "host:hostb".
+// Errors    permission_denied   it is no certificate for `role`
+Result<std::string> peer_name(kj::PeerIdentity& identity, TlsRole role);
+
+// A failed handshake or connection in words that say whose certificate is wrong, and how.
+std::string tls_failure(const kj::Exception& exception);
+
+// Keeps a connection from being taken for alive for long when the network is cut.
+void set_keep_alive(int fd, uint64_t give_up_ns);
+
+}  // namespace terrace::daemon

@@ -1,0 +1,172 @@
+#include "daemon/memory/devdax/dax_memory_record.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+namespace terrace::daemon {
+namespace {
+
+constexpr const char* where = "DaxMemoryRecord";
+constexpr const char* magic = "terrace-dax-record-1";
+
+}  // namespace
+
+void RangeSet::add(DaxRange range) {
+  if (range.bytes == 0) return;
+  uint64_t start = range.start, end = range.end();
+  auto at = ends_.upper_bound(start);
+  if (at != ends_.begin() && std::prev(at)->second >= start) --at;
+  while (at != ends_.end() && at->first <= end) {
+    start = std::min(start, at->first);
+    end = std::max(end, at->second);
+    at = ends_.erase(at);
+  }
+  ends_[start] = end;
+}
+
+void RangeSet::remove(DaxRange range) {
+  for (const DaxRange part : within(range)) {
+    const auto whole = std::prev(ends_.upper_bound(part.start));
+    const uint64_t start = whole->first, end = whole->second;
+    ends_.erase(whole);
+    if (start < part.start) ends_[start] = part.start;
+    if (part.end() < end) ends_[part.end()] = end;
+  }
+}
+
+std::vector<DaxRange> RangeSet::within(DaxRange range) const {
+  std::vector<DaxRange> parts;
+  auto at = ends_.upper_bound(range.start);
+  if (at != ends_.begin()) --at;
+  for (; at != ends_.end() && at->first < range.end(); ++at) {
+    const uint64_t start = std::max(at->first, range.start), end = std::min(at->second, range.end());
+    if (start < end) parts.push_back({start, end - start});
+  }
+  return parts;
+}
+
+std::vector<DaxRange> RangeSet::all() const {
+  return within({0, UINT64_MAX});
+}
+
+void DaxMemoryRecord::track(const std::string& serial, DaxRange device) {
+  const std::lock_guard lock(mutex_);
+  if (const auto at = entries_.find(serial); at != entries_.end() && at->second.device == device) return;
+  Entry entry{.device = device, .unerased = {}, .hand_over = false};
+  if (!load(serial, entry)) {
+    entry = Entry{.device = device, .unerased = {}, .hand_over = false};
+    entry.unerased.add(device);
+    (void)save(serial, entry);  // without it the next start takes all of it for unerased: that is safe
+  }
+  entries_[serial] = std::move(entry);
+}
+
+void DaxMemoryRecord::forget(const std::string& serial) {
+  const std::lock_guard lock(mutex_);
+  entries_.erase(serial);
+  if (!directory_.empty() && !read_only_) ::unlink(path_of(serial).c_str());
+}
+
+Status DaxMemoryRecord::begin_hand_over(const std::string& serial) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(serial);
+  if (at == entries_.end() || at->second.hand_over) return {};
+  at->second.hand_over = true;
+  const Status saved = save(serial, at->second);
+  if (!saved.ok()) at->second.hand_over = false;  // the next try must write it
+  return saved;
+}
+
+bool DaxMemoryRecord::had_hand_over(const std::string& serial) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(serial);
+  return at != entries_.end() && at->second.hand_over;
+}
+
+Status DaxMemoryRecord::mark_unerased(const std::string& serial, const std::vector<DaxRange>& ranges) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(serial);
+  if (at == entries_.end()) return {};  // unerased as a whole, once it is tracked
+  for (const DaxRange& range : ranges) at->second.unerased.add(range);
+  return save(serial, at->second);
+}
+
+void DaxMemoryRecord::mark_erased(const std::string& serial, const std::vector<DaxRange>& ranges) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(serial);
+  if (at == entries_.end()) return;
+  bool changed = false;
+  for (const DaxRange& range : ranges) {
+    changed |= !at->second.unerased.within(range).empty();
+    at->second.unerased.remove(range);
+  }
+  if (changed) (void)save(serial, at->second);  // an older file only has it erased once more
+}
+
+std::vector<DaxRange> DaxMemoryRecord::unerased(const std::string& serial,
+                                                const std::vector<DaxRange>& ranges) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(serial);
+  if (at == entries_.end()) return ranges;
+  std::vector<DaxRange> found;
+  for (const DaxRange& range : ranges)
+    for (const DaxRange& part : at->second.unerased.within(range)) found.push_back(part);
+  return found;
+}
+
+// The last line says that the file is whole.
+bool DaxMemoryRecord::load(const std::string& serial, Entry& entry) const {
+  if (directory_.empty() || boot_id_.empty()) return false;
+  std::ifstream file(path_of(serial));
+  std::string word, boot;
+  DaxRange device;
+  if (!(file >> word >> boot >> device.start >> device.bytes) || word != magic || boot != boot_id_ ||
+      device != entry.device)
+    return false;
+  while (file >> word) {
+    DaxRange range;
+    if (word == "end") return true;
+    if (word == "hand-over") {
+      entry.hand_over = true;
+      continue;
+    }
+    if (word == "measured") {  // of earlier managers, which kept it here
+      file >> range.start >> range.bytes;
+      continue;
+    }
+    if (word != "unerased" || !(file >> range.start >> range.bytes)) return false;
+    entry.unerased.add(range);
+  }
+  return false;
+}
+
+Status DaxMemoryRecord::save(const std::string& serial, const Entry& entry) const {
+  if (directory_.empty() || read_only_) return {};
+  std::ostringstream text;
+  text << magic << ' ' << boot_id_ << ' ' << entry.device.start << ' ' << entry.device.bytes << '\n';
+  for (const DaxRange& range : entry.unerased.all())
+    text << "unerased " << range.start << ' ' << range.bytes << '\n';
+  if (entry.hand_over) text << "hand-over\n";
+  text << "end\n";
+  const std::string path = path_of(serial), part = path + ".new", content = text.str();
+  const auto cannot = [&] { return os_error(errno, where, "cannot write " + part); };
+  if (::mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST) return cannot();
+  const UniqueFd file(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file.valid()) return cannot();
+  if (::write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size())) {
+    if (errno == 0) errno = ENOSPC;
+    return cannot();
+  }
+  if (::rename(part.c_str(), path.c_str()) != 0) return cannot();
+  return {};
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,77 @@
+// What the manager must remember of dax memory that no kernel remembers for it: which parts of an adopted
+// device may still hold somebody's bytes although no lease has them.
+//
+// The kernel zeroes nothing. Memory is erased when a lease ends; but what was just adopted, what a stranger's
+// device lay on, and everything after a reboot (other firmware, other kernels and a power cut had it) is
+// `unerased` until it was erased here once: carve() does that before it hands the memory out. The record of a
+// device is a small text file of the runtime directory; it holds for the boot that it names, and a device
+// without one is unerased as a whole. A file is replaced as a whole; it need not outlive the machine, only the
+// process.
+//
+// Threads   Any.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "daemon/memory/devdax/dax_bus.h"
+
+namespace terrace::daemon {
+
+// A set of addresses.
+class RangeSet {
+ public:
+  void add(DaxRange range);
+  void remove(DaxRange range);
+  // The parts of `range` that are in the set, ascending.
+  std::vector<DaxRange> within(DaxRange range) const;
+  std::vector<DaxRange> all() const;
+
+ private:
+  std::map<uint64_t, uint64_t> ends_;  // start -> end; neither overlapping nor touching
+};
+
+class DaxMemoryRecord {
+ public:
+  // `directory` is made when something is written to it; empty: remembered by this object alone.
+  // `read_only`: nothing is written, for who only looks.
+  DaxMemoryRecord(std::string directory, std::string boot_id, bool read_only = false)
+      : directory_(std::move(directory)), boot_id_(std::move(boot_id)), read_only_(read_only) {}
+
+  // From here on the device is known; what its file says of it is taken if it is of this boot and of the same
+  // addresses. Done again it changes nothing.
+  void track(const std::string& serial, DaxRange device);
+  // It went, or is given up: nothing is known of it any more.
+  void forget(const std::string& serial);
+
+  // A hand-over begins: until its second device is there the bytes lie on none, and are whole all the same. An
+  // earlier process of this boot began one: what lies there is what the manager left there.
+  Status begin_hand_over(const std::string& serial);
+  bool had_hand_over(const std::string& serial) const;
+
+  // Errors    as the file system's: then nothing may be done that relies on it
+  Status mark_unerased(const std::string& serial, const std::vector<DaxRange>& ranges);
+  void mark_erased(const std::string& serial, const std::vector<DaxRange>& ranges);
+  std::vector<DaxRange> unerased(const std::string& serial, const std::vector<DaxRange>& ranges) const;
+
+ private:
+  struct Entry {
+    DaxRange device;
+    RangeSet unerased;
+    bool hand_over = false;
+  };
+
+  std::string path_of(const std::string& serial) const { return directory_ + "/" + serial; }
+  bool load(const std::string& serial, Entry& entry) const;
+  Status save(const std::string& serial, const Entry& entry) const;
+
+  const std::string directory_;
+  const std::string boot_id_;
+  const bool read_only_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Entry> entries_;
+};
+
+}  // namespace terrace::daemon

@@ -1,0 +1,167 @@
+// The devdax backend: memory of dynamic DAX regions (soft-reserved memory, volatile CXL regions). A device of
+// the manager is a region; a lease is a dax device of its own with exactly the lease's extents as its ranges,
+// whose descriptor the holder gets.
+//
+//   carve   create -> align -> one range an extent, in their order -> enable; what fails is undone
+//   fence   disable (old mappings give SIGBUS) -> size 0 -> destroy. Never enabled again: that would bring the
+//           old mappings back to life
+//   scrub   nothing is left to do: erase() zeroed the memory, and read a sample back, through a device of the
+//           manager's own that lives for one piece only. It cannot be kept for the next piece, as the brief
+//           life of a granule between its erasure and its next grant begins with the end of the piece
+//   rebind  fence the old object, carve the new one over the same extents: the bytes stay where they are
+//   resize  unsupported. A size changes only while nothing is bound, which takes every holder's mapping away,
+//           and enabling the same device again would give it back to those that were shut out for good. A
+//           program that needs more leases another extent, or has the lease moved
+//
+// The kernel remembers no names: an object is found again by where it lies (know_objects), which no two can
+// share. Whatever else is in an adopted region is an orphan, `devdax:orphan-dax0.3`. After a reboot no device
+// of ours is left, so that every lease is lost, and erased again before its memory is granted.
+//
+// Regions that are not adopted are looked at and never written to. Adopting one (take_over) destroys the
+// devices in it, unless somebody has one of them: then it is `busy`.
+//
+// A hand-over that a crash cut off between its two halves has no device at all; list() reports its old object
+// all the same, as the bytes are there, if it was begun in this boot (DaxMemoryRecord).
+//
+// Hazard of the kernel's (6.1 and 6.12): a holder that vmspliced lease memory into a pipe does not keep it from
+// being fenced, but emptying the pipe afterwards is an oops. Leases are for programs that are not after the
+// machine.
+//
+// Threads   Any. Steps of the kernel's follow each other (kernel_mutex_); erasing and copying run beside them.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/memory/backend.h"
+#include "daemon/memory/devdax/dax_bus.h"
+#include "daemon/memory/devdax/dax_memory_record.h"
+#include "daemon/memory/measured_record.h"
+
+namespace terrace::daemon {
+
+struct DevdaxOptions {
+  std::string record_directory;  // DaxMemoryRecord; empty: known to this process only
+  std::string boot_id;
+  bool read_only = false;  // only looks: `terraced --fsck`
+  unsigned erase_threads = 4;
+  // Devices of which the firmware says nothing are measured once, into this; nullptr: not. Outlives the
+  // backend.
+  MeasuredRecord* measured = nullptr;
+};
+
+class DevdaxBackend final : public Backend {
+ public:
+  // `bus` outlives it.
+  DevdaxBackend(DaxBus& bus, DevdaxOptions options);
+
+  std::string_view kind() const override { return "devdax"; }
+
+  std::vector<SeenDevice> discover() override;
+  Status refresh() override;
+  std::vector<SeenDevice> inspect() override;
+  TierAttributes attributes(const std::string& serial) const override;
+  void know_devices(const std::vector<KnownDevice>& devices) override;
+  void know_objects(const std::vector<KnownObject>& objects) override;
+  Status may_take_over(const std::string& serial) override;
+  Status take_over(const std::string& serial) override;
+
+  Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) override;
+  Result<UniqueFd> open(const std::string& name, ObjectAccess access) override;
+  Status fence(const std::string& name) override;
+  Result<uint64_t> scrub(const std::string& name) override;
+  bool erases_in_place(std::string_view) const override { return true; }
+  Status erase(const std::string& name, const std::vector<Extent>& extents, uint64_t offset,
+               uint64_t length) override;
+  Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
+                const std::vector<Extent>& extents) override;
+  Status resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
+                const std::vector<Extent>& extents) override;
+  Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
+  // Reads the kernel's state, changes nothing.
+  Result<std::vector<ObservedObject>> list() override;
+  Result<ObservedObject> usage(const std::string& name) override;
+  bool is_shared(std::string_view) const override { return true; }
+  Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
+                         const Nonce& put) override;
+  Status clean(const std::string& name, const std::vector<Extent>& extents) override;
+  Status write_back(const std::string& name, const std::vector<Extent>& extents) override;
+  std::vector<std::string> dax_regions() const override;
+  std::string describe_memory() const override;
+  bool huge_pages(std::string_view) const override { return true; }
+
+ private:
+  struct Object {
+    std::string serial;
+    std::vector<DaxRange> ranges;
+    uint64_t bytes = 0;
+    std::string device;  // the kernel's name; empty: not known, or fenced
+    uint64_t order = 0;  // in which they were told
+    std::vector<Extent> extents = {};
+  };
+  // Where extents lie: one region, and ranges in it.
+  struct Place {
+    std::string serial;
+    std::vector<DaxRange> ranges;
+    uint64_t bytes = 0;
+  };
+
+  // devdax_devices.cc: what there is
+  Result<DaxRegion> look_at(const std::string& serial);                 // now, with its devices
+  std::optional<DaxRegion> region_of(const std::string& serial) const;  // as it was seen last, without devices
+  bool adopted(const std::string& serial) const;
+  void place_objects();
+  // `holders`: as far as they are known.
+  SeenDevice seen(const DaxRegion& region, const std::vector<DaxHolder>& holders) const;
+  std::vector<DaxDevice> strangers_in(const DaxRegion& region) const;
+  Status unused(const std::string& serial, const std::vector<DaxDevice>& strangers) const;
+  bool to_measure(const DaxRegion& region) const;
+  void measure(const DaxRegion& region);
+  void measure_erased(const DaxRegion& region, const DaxDevice& device);
+  bool is_object(const std::string& serial, const DaxDevice& device) const;
+
+  // devdax.cc: objects
+  Result<Place> locate(const std::string& name, const std::vector<Extent>& extents, const char* where) const;
+  std::optional<Object> find(const std::string& name) const;
+  Result<DaxDevice> make_for(const std::string& name, const Place& place);
+  // A device of the manager's own, which list() does not show.
+  Result<DaxDevice> make_own(const DaxRegion& region, const std::vector<DaxRange>& ranges);
+  Status dismantle_own(const DaxRegion& region, const DaxDevice& device);
+  void set_device(const std::string& name, const std::string& device);
+  Result<DaxDevice> device_of(const std::string& name) const;
+  Status erase_ranges(const DaxDevice& device, const std::vector<DaxRange>& parts);
+  // devdax_shared.cc: does something with a device of the manager's own over these ranges
+  Status with_own(const DaxRegion& region, const std::vector<DaxRange>& ranges,
+                  const std::function<Status(const DaxDevice&)>& work);
+
+  // devdax_kernel.cc: steps with kernel_mutex_ held
+  Result<DaxDevice> make(const DaxRegion& region, const std::vector<DaxRange>& ranges);
+  Status build(const std::string& device, const DaxRegion& region, const std::vector<DaxRange>& ranges);
+  Status dismantle(const DaxRegion& region, const DaxDevice& device);
+  Status make_room(const DaxRegion& region, const std::vector<DaxRange>& ranges);
+  Result<DaxDevice> make_with_room(const DaxRegion& region, const std::vector<DaxRange>& ranges);
+  Status fence_object(const std::string& name, const Object& object);
+  Status fence_orphan(const std::string& device);
+
+  DaxBus& bus_;
+  const DevdaxOptions options_;
+  DaxMemoryRecord record_;
+
+  std::mutex kernel_mutex_;  // before mutex_
+  mutable std::mutex mutex_;
+  std::vector<SeenDevice> seen_;
+  std::map<std::string, TierAttributes> firmware_;  // by serial: what the firmware says
+  std::map<DeviceId, KnownDevice> devices_;
+  std::map<std::string, DaxRegion> regions_;  // by serial, without their devices, as seen last
+  std::map<std::string, Object> objects_;
+  std::set<std::string> own_;  // dax devices that live for one piece of erasing or for measuring
+  uint64_t next_order_ = 0;
+};
+
+}  // namespace terrace::daemon

@@ -1,0 +1,158 @@
+// The emulated backend: pool memory as files of a private tmpfs directory, one 0600 file `<name>.obj` for each
+// lease, whose descriptor the holder gets. It needs no hardware and obeys the same rules as the others.
+//
+// What a hostile holder can still do. tmpfs files cannot be sealed, so who has a writable descriptor can
+// change the size of that one file, before the fence, after it, and after the file was removed:
+//   - growing it gives fresh zeroed pages of the kernel's, never bytes of another lease; objects share no page
+//   - after the fence an old mapping that covers pages grown again stops giving SIGBUS; it shows zeros and what
+//     that holder writes itself. The lease's bytes are gone all the same, and no other holder sees them
+//   - the pages count against the mount's size. Carving for others may then fail with capacity_exhausted until
+//     that holder is gone; list() shows the grown file while it has a name
+//   - shrinking its own file takes its own memory away (SIGBUS)
+// scrub() therefore truncates again right before the unlink, and reports io_error (the manager quarantines)
+// when a holder grows the file faster than that. A read-only descriptor can be neither mapped writable nor
+// resized. A holder with the daemon's own uid, or root, can open the file again through /proc/self/fd: keep
+// tenants on other uids when isolation matters.
+//
+// The hand-over (rebind) copies from the end of `from` to its beginning, a piece at a time, and cuts `from` off
+// behind each piece: extra memory is one piece, and a holder's access to what was copied gives SIGBUS at once
+// instead of zeros. `to` is as long as the lease plus what is still to come, so that its size says exactly what
+// it has: the cut is recorded there (one ftruncate) before it is made. Hence, with a crash anywhere,
+//   - each piece is whole in `to` when that says so, and else whole in `from`
+//   - `from`'s holder cannot change the record: it reaches only `from`. Growing that again, during the
+//     hand-over or between a crash and the redo, shows it pages of its own, which nobody copies
+//   - what it writes to a part that was not copied yet may arrive; what it writes later goes nowhere
+//   - shrinking `from` early destroys its own bytes: they arrive as zeros, or the rebind ends as `corrupt`
+// On return `from` has neither size nor name, and `to`, a file of its own, exactly the lease's size.
+//
+// How fast it is. Objects are ordinary memory of this machine, from whichever node the kernel takes it, so that
+// no node is said, and a sample of other such memory is measured: none of the mount's, which leases may want.
+//
+// Hot-unplug without hardware: while a file `<name>.unplugged` lies in the object directory, discover() does
+// not show the device `<name>`. Its objects stay as they are.
+//
+// Threads   carve, fence, scrub and open on one object follow each other, on different objects they may run on
+//           any threads at once. resize may meet a fence of the same object: that stays fenced. rebind, copy
+//           and list run on the worker thread.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <array>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/limits.h"
+#include "daemon/memory/backend.h"
+#include "daemon/memory/files/descriptor_cache.h"
+#include "daemon/memory/files/object_directory.h"
+#include "daemon/memory/measured_record.h"
+
+namespace terrace::daemon {
+
+struct EmulatedDevice {
+  std::string name;  // its serial is "emu:<name>"
+  uint64_t size_bytes = 0;
+
+  bool operator==(const EmulatedDevice&) const = default;
+};
+
+// Where the memory of objects must come from, for whoever keeps objects as files but not of any memory. The
+// calls surround each piece of memory that is reserved.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  // Pages of this part of an object, which has none of them yet, will come from there.
+  virtual Status bind(int fd, uint64_t offset, uint64_t bytes) = 0;
+  // Whether there is so much now. Asked for each piece, at most room_step_bytes at once.
+  // Errors    capacity_exhausted
+  virtual Status room(uint64_t bytes) = 0;
+  // Whether these pages are where they should be.
+  virtual Status verify(int fd, uint64_t offset, uint64_t bytes) = 0;
+
+  static constexpr uint64_t room_step_bytes = uint64_t{256} << 20;
+};
+
+struct EmulatedOptions {
+  std::vector<EmulatedDevice> devices;
+  uint64_t granule_bytes = limits::granule_bytes;
+  // Whether memory is taken from the machine when it is granted. false lets a pool be larger than the machine,
+  // for trials of scale: memory is taken when it is touched, and a holder gets SIGBUS where none is left.
+  bool reserve = true;
+  // How fast the memory of this machine is, of which emulated devices are made, is measured once a device is
+  // adopted, into this; nullptr: not. Outlives the backend.
+  MeasuredRecord* measured = nullptr;
+  // Whom to ask for memory, and whether what was got is right; outlives the backend. nullptr: the mount alone.
+  MemorySource* source = nullptr;
+};
+
+// Whether `name` can name an object: letters, digits and "-_.", not beginning with '.' or '-', at most
+// limits::name_bytes_max long. Nothing that leads out of the directory passes.
+bool valid_object_name(std::string_view name);
+
+class EmulatedBackend final : public Backend {
+ public:
+  // Takes the prepared directory over.
+  EmulatedBackend(ObjectDirectory directory, EmulatedOptions options);
+
+  std::string_view kind() const override { return "emulated"; }
+  std::vector<SeenDevice> discover() override;
+  TierAttributes attributes(const std::string& serial) const override;
+  Status refresh() override;
+  void know_devices(const std::vector<KnownDevice>& devices) override;
+  Status take_over(const std::string& serial) override;
+  Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) override;
+  Result<UniqueFd> open(const std::string& name, ObjectAccess access) override;
+  Status fence(const std::string& name) override;
+  // Returns the size that the object was carved, resized or fenced with; 0 where that was forgotten since.
+  Result<uint64_t> scrub(const std::string& name) override;
+  // A holder that grew its object is no hindrance: it is cut or filled up to `to_bytes`. One that shrank it
+  // below both sizes, and a fence, are `busy`.
+  Status resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
+                const std::vector<Extent>& extents) override;
+  // list() and usage() show an unfinished `to` longer than its lease.
+  // Errors    capacity_exhausted   not one page of the mount is free; both stay as they are, do it again later
+  Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
+                const std::vector<Extent>& extents) override;
+  Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
+  // The same from an object of another directory.
+  Status copy_from(const EmulatedBackend& source, const std::string& from, const std::string& to,
+                   uint64_t bytes);
+  bool quick(std::string_view name, uint64_t bytes) const override;
+  Result<std::vector<ObservedObject>> list() override;
+  Result<ObservedObject> usage(const std::string& name) override;
+  std::string describe_memory() const override { return directory_.description(); }
+  bool huge_pages(std::string_view) const override { return directory_.huge_pages(); }
+
+  Status enlarge_directory(const ObjectDirectoryOptions& options) { return directory_.enlarge(options); }
+  // The clean end, when no lease is left: ObjectDirectory::remove().
+  Status remove_directory();
+
+ private:
+  Status check_bytes(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents,
+                     const char* where) const;
+  Result<UniqueFd> open_object(const std::string& name, int flags, struct stat& status) const;
+  Status reserve(int fd, const std::string& name, uint64_t bytes) const;
+  Status take_memory(int fd, int mode, uint64_t offset, uint64_t bytes) const;
+  Status set_size(int fd, const std::string& name, uint64_t from_bytes, uint64_t to_bytes);
+  Result<bool> unlink_if_empty(int fd, const std::string& name) const;
+  Result<UniqueFd> open_target(const std::string& to, uint64_t bytes, uint64_t& missing) const;
+  Status hand_over(const UniqueFd& from, const UniqueFd& to, const std::string& from_name, uint64_t bytes,
+                   uint64_t missing);
+  Status cut(int fd, const std::string& name, uint64_t bytes);
+  std::mutex& size_lock(const std::string& name);
+
+  ObjectDirectory directory_;
+  EmulatedOptions options_;
+  std::vector<SeenDevice> devices_;
+  std::mutex adopted_mutex_;
+  std::vector<std::string> adopted_;  // serials
+  bool umask_hinders_ = false;        // files are not made with all of mode 0600
+  DescriptorCache descriptors_;
+  // Between looking at an object's size and changing it: nothing may grow what another thread just fenced.
+  std::array<std::mutex, 64> size_locks_;
+};
+
+}  // namespace terrace::daemon

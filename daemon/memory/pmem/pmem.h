@@ -1,0 +1,180 @@
+// Leases as namespaces of persistent memory: a device is a CXL region of pmem, a lease its own devdax namespace
+// in it, whose alternative name in the label is the object's name (`pmem:lease-7`). Serial and label are what
+// it is found again by after a reboot, with its bytes.
+//
+// Sizes. A namespace costs 2 MiB of its region for the kernel's metadata, whatever its size, and units of 2 MiB
+// (6 where memdevs interleave by threes). The granule is 16 MiB (128 MiB in regions of 16 GiB and more), since
+// the kernel makes no smaller devices, and the capacity that is shown counts every granule as if it were a
+// lease of its own: whoever is granted n bytes can map n bytes, and the books never promise more than the
+// kernel has. Page structures are kept in DRAM.
+//
+// Places. Where a namespace lies is the kernel's choice: at the lowest address where all of it fits. A lease's
+// extents are therefore accounting: how much of which region, not where. Room that is free in the books but not
+// in one piece is `capacity_exhausted`, with the largest free run named. A lease lies in one region.
+//
+// Zeros. Only what this process has erased since its start, and not handed out again, counts as erased; the
+// rest of a new namespace is erased before anybody gets it.
+//
+// Fencing takes the namespace's device away: mappings give SIGBUS, descriptors ENXIO. Enabling the namespace
+// again, to erase it, makes a new device; what held the old one stays dead (measured on 6.1:
+// docs/operations/pmem.md).
+//
+// What was never adopted is not written, with one exception that is asked for: composing a region writes to
+// free capacity of it, to find out whether it keeps what is written.
+//
+// Threads   Any. `kernel_mutex_` is held over every step that changes hardware, with the look at who uses what
+//           that step takes away, and never while something is waited for, erased or copied: fences take it.
+//           `composing_` is held over a whole change of regions and their record. `mutex_` over what
+//           discover(), open(), usage() and attributes() answer from, never for long. They are taken in the
+//           order composing_, kernel_mutex_, mutex_.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/units.h"
+#include "daemon/memory/backend.h"
+#include "daemon/memory/measured_record.h"
+#include "daemon/memory/pmem/erased_ranges.h"
+#include "daemon/memory/pmem/pmem_kernel.h"
+#include "daemon/memory/region/region.h"
+
+namespace terrace::daemon {
+
+struct PmemOptions {
+  // How often a look is taken, and what could not be made again is tried again, although nothing seems changed.
+  uint64_t look_ns = 10 * ns_per_s;
+  // Devices of which the firmware says nothing are measured once, into this; nullptr: not. Outlives the
+  // backend.
+  MeasuredRecord* measured = nullptr;
+};
+
+// What a lease of `bytes` takes of a region, metadata included.
+uint64_t pmem_namespace_bytes(uint64_t bytes, uint64_t unit_bytes);
+// Sizes that a region's namespaces are multiples of, once it is ours.
+uint64_t pmem_unit_bytes(unsigned ways);
+uint64_t pmem_granule_bytes(uint64_t region_bytes);
+// What all leases together can have, even if each is of one granule.
+uint64_t pmem_capacity_bytes(uint64_t region_bytes, unsigned ways);
+
+class PmemBackend final : public Backend {
+ public:
+  // Both kernels outlive it.
+  PmemBackend(PmemKernel& kernel, CxlKernel& cxl, RegionRecords records, PmemOptions options = {});
+
+  std::string_view kind() const override { return "pmem"; }
+  std::vector<SeenDevice> discover() override;
+  Status refresh() override;
+  std::vector<SeenDevice> inspect() override;
+  bool outlasts_absence(std::string_view) const override { return true; }
+  TierAttributes attributes(const std::string& serial) const override;
+  void know_devices(const std::vector<KnownDevice>& devices) override;
+  void know_objects(const std::vector<KnownObject>& objects) override;
+  Status may_take_over(const std::string& serial) override;
+  Status take_over(const std::string& serial) override;
+  Result<std::string> create_region(const RegionRequest& request) override;
+  Status destroy_region(const std::string& serial) override;
+
+  Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) override;
+  Result<UniqueFd> open(const std::string& name, ObjectAccess access) override;
+  Status fence(const std::string& name) override;
+  Result<uint64_t> scrub(const std::string& name) override;
+  bool erases_in_place(std::string_view) const override { return true; }
+  Status erase(const std::string& name, const std::vector<Extent>& extents, uint64_t offset,
+               uint64_t length) override;
+  Status resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
+                const std::vector<Extent>& extents) override;
+  Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
+                const std::vector<Extent>& extents) override;
+  Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
+  Result<std::vector<ObservedObject>> list() override;
+  Result<ObservedObject> usage(const std::string& name) override;
+  std::string describe_memory() const override;
+  bool huge_pages(std::string_view) const override { return true; }
+
+ private:
+  // A region as both buses show it.
+  struct Device {
+    MadeRegion made;
+    PmemRegion region;
+  };
+  struct Object {
+    std::string serial;
+    PmemNamespace space;
+    uint64_t bytes = 0;  // that a holder can map; 0: fenced
+  };
+
+  // pmem_hardware.cc: what is there; kernel_mutex_ is held
+  Result<std::vector<Device>> look();
+  Status publish();  // looks, and answers from that from now on
+  void restore();
+  // `users`: also who uses what is not ours, which is looked for in all processes.
+  SeenDevice describe(const Device& device, bool users) const;
+  std::string contents(const Device& device, bool users) const;
+  void add_problems(std::vector<SeenDevice>& seen) const;
+  void keep_unseen(std::vector<SeenDevice>& seen, std::map<std::string, TierAttributes>& attributes,
+                   std::map<std::string, Object>& objects) const;
+  Status all_seen() const;
+  Result<Device> find_device(const std::string& serial);
+  Result<PmemNamespace> find_namespace(const std::string& uuid);
+  // The object of that name in an adopted region; nullopt: there is none.
+  Result<std::optional<Object>> find(const std::string& name);
+  std::map<std::string, Object> objects_of(const std::vector<Device>& devices) const;
+  // Whether that label is a lease's of ours on that device: another manager's may be called the same.
+  bool is_known(const std::string& label, const std::string& serial) const;
+  bool is_adopted(const std::string& serial) const;
+  Result<std::string> device_of(const std::string& name, const std::vector<Extent>& extents) const;
+  bool on_lost_device(const std::string& name) const;
+
+  // pmem.cc; kernel_mutex_ is held
+  Result<PmemNamespace> make_namespace(const Device& device, const std::string& name, uint64_t bytes);
+  Status finish_namespace(const std::string& uuid, const std::string& name);
+  Status destroy_namespace(const PmemNamespace& space);
+  void give_back_tail(const std::string& name, uint64_t keep_bytes);
+  // Without it: erases what is not known to be erased.
+  Status prepare(const PmemNamespace& space, const std::vector<ByteRange>& dirty);
+
+  // pmem_region.cc; kernel_mutex_ is held
+  // `lock` is let go while the kernel's drivers are waited for; null: nothing is waited for.
+  Probed probe(const CxlRegion& made, std::unique_lock<std::mutex>* lock);
+  Probed probe_region(const PmemRegion& region);
+  Probed probe_volatile(const CxlRegion& made, std::unique_lock<std::mutex>* lock);
+  Probed check_device(const PmemNamespace& space);
+  void measure(const Device& device);
+  // Without it, of a device that was adopted by a manager that measured nothing: on what was just erased.
+  void measure_erased(const std::string& serial, int fd, ByteRange erased);
+  Status empty_of_users(const Device& device) const;
+  Status unused_volatile(const std::string& serial);
+
+  PmemKernel& kernel_;
+  const PmemOptions options_;
+
+  std::mutex composing_;
+  std::mutex kernel_mutex_;
+  RegionMaker maker_;                                  // by kernel_mutex_, and so are the next eight
+  std::map<std::string, ErasedRanges> erased_;         // by serial; physical addresses
+  std::map<std::string, uint64_t> erased_from_bytes_;  // by object: erased from there to its end
+  std::map<uint64_t, os::MemorySpeed> probed_;         // by a region's start: how fast it was when it was tried
+  std::string fingerprint_;
+  uint64_t looked_ns_ = 0, restored_ns_ = 0;
+  std::string unseen_;  // by the last look(): a region that is there and could not be looked at
+  unsigned looks_ = 0;  // complete ones since something changed
+  bool restore_due_ = true;
+
+  mutable std::mutex mutex_;
+  std::vector<SeenDevice> devices_;
+  std::map<std::string, TierAttributes> attributes_;  // by serial: what the firmware says
+  std::map<std::string, uint64_t> region_bytes_;
+  std::map<std::string, Object> objects_;
+  std::map<DeviceId, KnownDevice> known_devices_;
+  std::map<std::string, KnownObject> known_objects_;
+  std::set<std::string> preparing_;  // carved, and not erased yet: nobody may open them
+  std::vector<RegionProblem> problems_;
+  bool stale_ = true;  // look, although the fingerprint is the same
+};
+
+}  // namespace terrace::daemon

@@ -1,0 +1,36 @@
+// Small files of procfs and sysfs, read so that "it is not there" and "it could not be read" stay apart: who
+// looks for what is gone, or for who uses a device, must not take want of descriptors or memory for "nothing".
+//
+// Place     daemon/memory.
+// Threads   Plain functions.
+// Errors    as os_error, of the path. What is gone, or not ours to see, is no error and has no content.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "core/base/result.h"
+
+namespace terrace::daemon {
+
+// Whether an errno says that a file or its device is not there, or hidden from this process.
+bool gone_or_hidden(int code);
+
+// The names in a directory but those that begin with a dot.
+Result<std::vector<std::string>> read_names(const std::string& path);
+Result<std::string> read_content(const std::string& path);
+// Its first line.
+Result<std::string> read_attribute_line(const std::string& path);
+
+// The processes that have one of `devices` ("/dev/dax0.1") open or mapped, but this one.
+struct DeviceUser {
+  pid_t pid = 0;
+  std::string command;  // printable
+  std::string device;
+};
+Result<std::vector<DeviceUser>> find_device_users(const std::vector<std::string>& devices,
+                                                  const std::string& root = "");
+
+}  // namespace terrace::daemon

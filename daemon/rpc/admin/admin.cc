@@ -1,0 +1,125 @@
+// The operator's interface: what the daemon is and does, its audit log, and checks of its state.
+#include "daemon/rpc/admin/admin.h"
+
+#include <unistd.h>
+
+#include <map>
+
+#include "core/base/failpoint.h"
+
+namespace terrace::daemon {
+
+rpc::Admin::Client make_admin(kj::Own<Connection> connection) {
+  return kj::heap<AdminServer>(kj::mv(connection));
+}
+
+kj::Promise<void> AdminServer::status(StatusContext context) {
+  return query(context, [this](StatusContext& c) {
+    write_status(c.getResults().initServer());
+    write_pools(c.getResults().initPools(static_cast<uint32_t>(state().pools().size())), service());
+    c.getResults().setLeases(static_cast<uint32_t>(state().leases().size()));
+  });
+}
+
+void AdminServer::write_status(rpc::ServerInfo::Builder server) {
+  const ServiceOptions& options = service().options();
+  const EngineCounters& counters = engine().counters();
+  server.setVersion(TERRACE_VERSION);
+  server.setPid(static_cast<uint32_t>(::getpid()));
+  server.setUptimeNs(now_ns() - service().started_ns());
+  server.setBootId(read_boot_id());
+  server.setRuntimeDirectory(options.runtime_directory);
+  server.setStateFile(options.state_file);
+  server.setObjectDirectory(options.object_directory);
+  server.setHugePages(engine().backend().describe_memory());
+  server.setStoreCommits(counters.commits);
+  server.setCommandsApplied(counters.commands);
+  server.setConnections(service().connections());
+  server.setFailpoints(failpoints_enabled());
+  std::string recovered;
+  for (const std::string& finding : engine().findings()) recovered += finding + "\n";
+  server.setRecovered(recovered);
+  const ScrubCounters& scrub = engine().scrub_counters();
+  server.setScrubbedBytes(scrub.scrubbed_bytes);
+  server.setScrubQueuedBytes(scrub.queued_bytes);
+  server.setScrubBytesPerS(engine().options().scrub_bytes_per_s);
+  uint64_t waiting = 0;
+  for (const auto& [id, pool] : state().pools()) waiting += state().pool_use(id).waiting;
+  server.setWaiting(static_cast<uint32_t>(waiting));
+}
+
+kj::Promise<void> AdminServer::audit(AuditContext context) {
+  KJ_IF_MAYBE (slot, admit(*connection_, context)) {
+    const auto asked = context.getParams().getQuery();
+    AuditQuery wanted;
+    wanted.after = asked.getAfter();
+    wanted.since_ns = asked.getSinceNs();
+    wanted.limit = std::min(asked.getLimit(), limits::audit_rows_per_page_max);
+    wanted.tenant = read_text(asked.getTenant());
+    wanted.verb = read_text(asked.getVerb());
+    wanted.subject = read_text(asked.getSubject());
+    wanted.newest_first = asked.getNewestFirst();
+    return engine()
+        .audit(std::move(wanted))
+        .then([context](Result<AuditPage> page) mutable {
+          if (!page.ok()) {
+            refuse(context, page.error());
+            return;
+          }
+          auto results = context.getResults();
+          results.setOldest(page->oldest);
+          results.setNewest(page->newest);
+          auto entries = results.initEntries(static_cast<uint32_t>(page->rows.size()));
+          for (uint32_t i = 0; i < page->rows.size(); ++i) {
+            const AuditRow& row = page->rows[i];
+            entries[i].setSequence(row.sequence);
+            entries[i].setWallNs(row.wall_ns);
+            entries[i].setActor(row.actor);
+            entries[i].setTenant(row.tenant);
+            entries[i].setVerb(row.verb);
+            entries[i].setSubject(row.subject);
+            entries[i].setDetail(row.detail);
+          }
+        })
+        .attach(kj::mv(*slot));
+  }
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> AdminServer::check(CheckContext context) {
+  return query(context, [this](CheckContext& c) {
+    std::vector<std::string> problems = state().check_all();
+    check_objects(problems);
+    auto out = c.getResults().initProblems(static_cast<uint32_t>(problems.size()));
+    for (uint32_t i = 0; i < problems.size(); ++i) out.set(i, problems[i]);
+  });
+}
+
+// Objects against leases, as they are now: work under way may leave an object for a moment.
+void AdminServer::check_objects(std::vector<std::string>& problems) {
+  const auto objects = engine().backend().list();
+  if (!objects.ok()) {
+    problems.push_back("the objects cannot be listed: " + objects.error().to_string());
+    return;
+  }
+  std::map<std::string, uint64_t> sizes;
+  for (const ObservedObject& object : *objects) sizes[object.name] = object.bytes;
+  for (const auto& [id, lease] : state().leases()) {
+    const auto at = sizes.find(lease.object);
+    // Being cut to another length, it may be seen with either.
+    const bool usable =
+        (lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking) && lease.target_bytes == 0;
+    if (usable && at == sizes.end()) {
+      problems.push_back("lease " + std::to_string(id.value) + " has no memory object");
+    } else if (usable && at->second != lease.bytes) {
+      problems.push_back("the object of lease " + std::to_string(id.value) + " has " +
+                         std::to_string(at->second) + " bytes instead of " + std::to_string(lease.bytes));
+    }
+    sizes.erase(lease.object);
+    sizes.erase(lease.next_object);
+  }
+  for (const auto& [serial, object] : service().litmus_runs().under_way()) sizes.erase(object);
+  for (const auto& [name, bytes] : sizes) problems.push_back("object " + name + " belongs to no lease");
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,123 @@
+// The operator's interface: devices, pools, every tenant's leases, quotas and reservations, the audit log,
+// checks. Whoever has this capability is an administrator: Gateway.openAdmin decides that once.
+//
+// Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
+//           the audit log, admin_fsck.cc the checks, admin_inventory.cc hardware, admin_devices.cc, admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc and
+//           admin_policy.cc the rest.
+// Threads   The event loop's thread only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/schema/litmus.capnp.h"
+#include "daemon/rpc/calls.h"
+
+namespace terrace::daemon {
+
+class AdminServer final : public rpc::LitmusAdmin::Server {
+ public:
+  explicit AdminServer(kj::Own<Connection> connection) : connection_(kj::mv(connection)) {}
+
+  kj::Promise<void> status(StatusContext context) override;
+  kj::Promise<void> check(CheckContext context) override;
+  kj::Promise<void> fsck(FsckContext context) override;
+  kj::Promise<void> audit(AuditContext context) override;
+
+  kj::Promise<void> inventory(InventoryContext context) override;
+  kj::Promise<void> devices(DevicesContext context) override;
+  kj::Promise<void> adopt(AdoptContext context) override;
+  kj::Promise<void> drain(DrainContext context) override;
+  kj::Promise<void> progress(ProgressContext context) override;
+  kj::Promise<void> undrain(UndrainContext context) override;
+  kj::Promise<void> failDevice(FailDeviceContext context) override;
+  kj::Promise<void> removeDevice(RemoveDeviceContext context) override;
+  kj::Promise<void> createRegion(CreateRegionContext context) override;
+  kj::Promise<void> destroyRegion(DestroyRegionContext context) override;
+  kj::Promise<void> online(OnlineContext context) override;
+  kj::Promise<void> offline(OfflineContext context) override;
+
+  kj::Promise<void> lookAt(LookAtContext context) override;
+  kj::Promise<void> looked(LookedContext context) override;
+
+  kj::Promise<void> hosts(HostsContext context) override;
+
+  kj::Promise<void> createPool(CreatePoolContext context) override;
+  kj::Promise<void> setPoolCoherence(SetPoolCoherenceContext context) override;
+  kj::Promise<void> addDevice(AddDeviceContext context) override;
+  kj::Promise<void> pools(PoolsContext context) override;
+  kj::Promise<void> deletePool(DeletePoolContext context) override;
+  kj::Promise<void> compact(CompactContext context) override;
+  kj::Promise<void> endCompaction(EndCompactionContext context) override;
+
+  kj::Promise<void> leases(LeasesContext context) override;
+  kj::Promise<void> quarantined(QuarantinedContext context) override;
+  kj::Promise<void> lease(LeaseContext context) override;
+  kj::Promise<void> revoke(RevokeContext context) override;
+  kj::Promise<void> renew(RenewContext context) override;
+  kj::Promise<void> release(ReleaseContext context) override;
+  kj::Promise<void> resize(ResizeContext context) override;
+  kj::Promise<void> transfer(TransferContext context) override;
+
+  kj::Promise<void> setQuota(SetQuotaContext context) override;
+  kj::Promise<void> quotas(QuotasContext context) override;
+  kj::Promise<void> reserve(ReserveContext context) override;
+  kj::Promise<void> reservations(ReservationsContext context) override;
+  kj::Promise<void> unreserve(UnreserveContext context) override;
+
+ private:
+  Service& service() { return connection_->service; }
+  Engine& engine() { return connection_->service.engine(); }
+  const StateMachine& state() { return connection_->service.engine().state(); }
+  uint64_t now_ns() { return engine().now_ns(); }
+
+  template <typename Context, typename Answer>
+  kj::Promise<void> query(Context context, Answer answer) {
+    return answer_query(*connection_, context, std::move(answer));
+  }
+  template <typename Context, typename Answer>
+  kj::Promise<void> command(Context context, Command request, Answer answer) {
+    return answer_command(*connection_, context, std::move(request), std::move(answer));
+  }
+  // A command whose reply is the lease's row.
+  template <typename Context>
+  kj::Promise<void> lease_command(Context context, Command request) {
+    return command(context, std::move(request), [this](Context& c, Reply& reply) {
+      write_lease(c.getResults().initInfo(), std::get<LeaseReply>(reply).lease, service(), false);
+    });
+  }
+  // A command whose reply is the device's row.
+  template <typename Context>
+  kj::Promise<void> device_command(Context context, Command request) {
+    return command(context, std::move(request), [this](Context& c, Reply& reply) {
+      const DeviceRow& device = std::get<DeviceReply>(reply).device;
+      write_device(c.getResults().initDevice(), device, device_use(state(), device), "", engine());
+    });
+  }
+
+  // A command whose reply is the pool's row.
+  template <typename Context>
+  kj::Promise<void> pool_command(Context context, Command request) {
+    return command(context, std::move(request), [this](Context& c, Reply& reply) {
+      write_pool(c.getResults().initPool(), std::get<PoolReply>(reply).pool, service());
+    });
+  }
+
+  void write_status(rpc::ServerInfo::Builder out);
+  void write_devices(DevicesContext& context, const std::vector<SeenDevice>& seen);
+  static Error unknown_device(const std::string& serial);
+  kj::Promise<void> refuse_unseen(AdoptContext context, const std::string& serial);
+  kj::Promise<void> adopt_seen(AdoptContext context, const SeenDevice& seen);
+  // Runs `change` of the hardware on a worker, looks at the devices again, and lets `answer` write the outcome.
+  template <typename Context, typename Change, typename Answer>
+  kj::Promise<void> change_hardware(Context context, Change change, Answer answer);
+  void check_objects(std::vector<std::string>& problems);
+  // Lets `request` in once litmus runs of `serials` have let them into a coherent pool.
+  template <typename Context>
+  kj::Promise<void> command_of_coherent(Context context, std::vector<std::string> serials,
+                                        const std::string& pool, Command request);
+
+  kj::Own<Connection> connection_;
+};
+
+}  // namespace terrace::daemon

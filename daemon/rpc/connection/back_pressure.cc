@@ -1,0 +1,71 @@
+#include "daemon/rpc/connection/back_pressure.h"
+
+namespace terrace::daemon {
+namespace {
+
+uint64_t bytes_of(kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) {
+  uint64_t words = 0;
+  for (const auto segment : segments) words += segment.size();
+  return words * sizeof(capnp::word);
+}
+
+}  // namespace
+
+capnp::ReaderOptions message_bounds(uint64_t bytes_max) {
+  capnp::ReaderOptions options;
+  options.traversalLimitInWords = bytes_max / sizeof(capnp::word);
+  options.nestingLimit = 32;
+  return options;
+}
+
+kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> BackPressureStream::tryReadMessage(
+    kj::ArrayPtr<kj::AutoCloseFd> fds, capnp::ReaderOptions options, kj::ArrayPtr<capnp::word> scratch) {
+  if (writing_ == 0) {
+    return capnp::tryReadMessage(input_, message_bounds(message_bytes_max_), scratch)
+        .then([](kj::Maybe<kj::Own<capnp::MessageReader>> read) -> kj::Maybe<capnp::MessageReaderAndFds> {
+          KJ_IF_MAYBE (message, read) return capnp::MessageReaderAndFds{kj::mv(*message), nullptr};
+          return nullptr;
+        });
+  }
+  auto pair = kj::newPromiseAndFulfiller<void>();
+  written_ = kj::mv(pair.fulfiller);
+  return pair.promise.then([this, fds, options, scratch] { return tryReadMessage(fds, options, scratch); });
+}
+
+kj::Promise<void> BackPressureStream::writeMessage(
+    kj::ArrayPtr<const int> fds, kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) {
+  return counted(inner_->writeMessage(fds, segments), bytes_of(segments));
+}
+
+kj::Promise<void> BackPressureStream::writeMessages(
+    kj::ArrayPtr<kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>>> messages) {
+  uint64_t bytes = 0;
+  for (const auto segments : messages) bytes += bytes_of(segments);
+  return counted(inner_->writeMessages(messages), bytes);
+}
+
+kj::Promise<void> BackPressureStream::counted(kj::Promise<void> write, uint64_t bytes) {
+  ++writing_;
+  const uint32_t uid = uid_();
+  peers_.answer_made(uid, bytes);
+  return write.attach(kj::defer([this, uid, bytes] {
+    sweeps_without_progress_ = 0;
+    peers_.answer_taken(uid, bytes);
+    if (--writing_ == 0 && written_.get() != nullptr) kj::mv(written_)->fulfill();
+  }));
+}
+
+bool BackPressureStream::stalled(uint64_t sweeps) {
+  if (writing_ == 0) sweeps_without_progress_ = 0;
+  return sweeps_without_progress_++ >= sweeps;
+}
+
+kj::Promise<void> BackPressureStream::until_stalled(kj::Timer& timer) {
+  const auto pause = static_cast<int64_t>(peers_.peer_options().write_stall_ns_max / sweeps_a_stall);
+  return timer.afterDelay(pause * kj::NANOSECONDS).then([this, &timer]() -> kj::Promise<void> {
+    if (stalled(sweeps_a_stall)) return kj::READY_NOW;
+    return until_stalled(timer);
+  });
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,132 @@
+#include "daemon/rpc/tenant/client_session.h"
+
+#include "daemon/event_loop/processes.h"
+#include "daemon/rpc/ended_holders.h"
+
+namespace terrace::daemon {
+
+ClientSession::ClientSession(kj::Own<Connection> connection, std::string tenant, std::string host,
+                             rpc::LeaseListener::Client listener)
+    : connection_(kj::mv(connection)),
+      tenant_(std::move(tenant)),
+      host_(std::move(host)),
+      notices_(*connection_, kj::mv(listener)) {
+  TERRACE_CHECK(!tenant_.empty(), "a session acts for a tenant: to the state machine none is an administrator");
+  connection_->parts.insert(this);
+}
+
+ClientSession::~ClientSession() noexcept(false) {
+  end();
+}
+
+// The peer is gone, or gave the session up: nobody can be told any more, and a listener that is our own
+// capability must not keep us.
+void ClientSession::end() {
+  if (std::exchange(ended_, true)) return;
+  service().ended_holders().let_go(service().holders().remove(*this));
+  notices_.stop();
+  connection_->parts.erase(this);
+}
+
+const LeaseRow* ClientSession::find(LeaseId id) {
+  const LeaseRow* lease = state().find_lease(id);
+  if (lease == nullptr || lease->tenant != tenant_) return nullptr;
+  return lease->phase == LeasePhase::pending || lease->phase == LeasePhase::waiting ? nullptr : lease;
+}
+
+Status ClientSession::may_take_one_more() {
+  const uint32_t most = service().options().leases_max;
+  if (ended_) {
+    return Error{.code = ErrorCode::cancelled,
+                 .where = "attach",
+                 .detail = "the session of this lease has ended; attach it in another one"};
+  }
+  if (connection_->leases < most) return {};
+  return Error{
+      .code = ErrorCode::limit_exceeded,
+      .where = "attach",
+      .detail = "this connection holds " + std::to_string(most) + " lease capabilities; drop some first"};
+}
+
+namespace {
+
+ErrorCode code_of_end(const LeaseRow* lease) {
+  return lease != nullptr && lease->cause == LeaseCause::expired ? ErrorCode::lease_expired
+                                                                 : ErrorCode::lease_revoked;
+}
+
+}  // namespace
+
+Status ClientSession::on_this_host(const LeaseRow& lease) const {
+  const std::string agent = StateMachine::agent_of(lease);
+  if (agent == connection_->agent) return {};
+  return Error{.code = ErrorCode::unsupported,
+               .where = "attach",
+               .detail = "the memory of lease " + std::to_string(lease.id.value) + " is " +
+                         (agent.empty() ? "on the manager's own host" : "on host " + agent) +
+                         "; attach it there"};
+}
+
+const ProcessId& ClientSession::process() {
+  if (!process_.has_value()) {
+    auto seen = connection_->agent.empty() ? peer_process(connection_->socket, connection_->peer.pid)
+                                           : Result<ProcessId>(ProcessId{});
+    process_ = seen.ok() ? *seen : ProcessId{};
+  }
+  return *process_;
+}
+
+Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess access, bool ends_with_holders) {
+  TERRACE_RETURN_IF_ERROR(may_take_one_more());
+  const LeaseRow* lease = find(id);
+  if (lease != nullptr && lease->phase == LeasePhase::transferring) {
+    return Error{
+        .code = ErrorCode::busy,
+        .where = "attach",
+        .detail = "lease " + std::to_string(id.value) + " is being handed over; try again in a moment"};
+  }
+  if (lease == nullptr || (lease->phase != LeasePhase::active && lease->phase != LeasePhase::revoking)) {
+    const std::string reason = lease == nullptr ? "it was fenced and scrubbed" : lease->reason;
+    return Error{.code = reason == "expired" ? ErrorCode::lease_expired : code_of_end(lease),
+                 .where = "attach",
+                 .detail = "lease " + std::to_string(id.value) + " has ended: " + reason};
+  }
+  TERRACE_RETURN_IF_ERROR(on_this_host(*lease));
+  TERRACE_RETURN_IF_ERROR(service().may_hold(*lease, access, *this));
+  if (engine().state().awaited(id)) {
+    return Error{.code = ErrorCode::unavailable,
+                 .where = "attach",
+                 .detail = "the memory of lease " + std::to_string(id.value) +
+                           " is not there yet: its device is late; the lease waits for it"};
+  }
+  SharedFd memory;  // none for a session of another host: its agent opens the object
+  if (connection_->agent.empty()) {
+    TERRACE_ASSIGN_OR_RETURN(memory, service().open_memory(*lease, access));
+  }
+  service().holders().add(*lease, access, *this);
+  if (lease->ttl_ns != 0) service().ended_holders().handed_over(id, process(), describe(), ends_with_holders);
+  if (lease->phase == LeasePhase::revoking) {  // told again, also after a restart of the daemon
+    const uint64_t now_ns = engine().now_ns();
+    revoking(id, lease->deadline_ns > now_ns ? lease->deadline_ns - now_ns : 0, lease->reason);
+  }
+  return make_lease(kj::addRef(*this), id, access, std::move(memory));
+}
+
+void ClientSession::revoking(LeaseId lease, uint64_t grace_ns, const std::string& reason) {
+  notices_.revoking(lease, grace_ns, reason);
+}
+
+void ClientSession::fenced(LeaseId lease, const std::string& reason, LeaseCause cause) {
+  notices_.fenced(lease, reason, cause);
+}
+
+void ClientSession::move_requested(LeaseId lease, const std::string& reason) {
+  notices_.move_requested(lease, reason);
+}
+
+std::string ClientSession::describe() const {
+  return (connection_->client_name.empty() ? "process " : connection_->client_name) + "[" +
+         std::to_string(connection_->peer.pid) + "]";
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,104 @@
+// What the capabilities of one tenant's session share: on whose behalf they act, and who is told of its leases.
+// It hands leases over: descriptor, capability, and the session as one to be told.
+//
+// Place     TenantSession, Lease and LeaseMove servers each keep a reference; the connection knows it as a
+// part.
+// Threads   The event loop's thread only.
+#pragma once
+
+#include <kj/refcount.h>
+
+#include <optional>
+#include <string>
+
+#include "daemon/rpc/calls.h"
+#include "daemon/rpc/tenant/notices.h"
+
+namespace terrace::daemon {
+
+class ClientSession final : public kj::Refcounted, public HolderListener, private EndsWithConnection {
+ public:
+  ClientSession(kj::Own<Connection> connection, std::string tenant, std::string host,
+                rpc::LeaseListener::Client listener);
+  ~ClientSession() noexcept(false);
+
+  Connection& connection() { return *connection_; }
+  Service& service() { return connection_->service; }
+  Engine& engine() { return connection_->service.engine(); }
+  const StateMachine& state() { return connection_->service.engine().state(); }
+  const std::string& tenant() const { return tenant_; }
+  const std::string& host() const { return host_; }
+
+  // The tenant's lease, whatever its phase; nullptr: it has none of that id, or one that was not granted yet.
+  const LeaseRow* find(LeaseId lease);
+
+  // Errors    limit_exceeded   the connection has as many lease and move capabilities as it may
+  //           cancelled        the session has ended
+  Status may_take_one_more();
+
+  // Hands the lease over: `answer` gets the description and a capability with a fresh descriptor.
+  // `ends_with_holders`: the session asked that the lease ends when its holders' processes have (EndedHolders).
+  // Errors    lease_expired, lease_revoked, limit_exceeded, busy, cancelled, or the backend's
+  Result<rpc::Lease::Client> hand_over(LeaseId lease, ObjectAccess access, bool ends_with_holders);
+  template <typename Context>
+  void hand_over(Context& context, LeaseId lease, ObjectAccess access, bool ends_with_holders = false) {
+    auto handed = hand_over(lease, access, ends_with_holders);
+    if (!handed.ok()) {
+      refuse(context, handed.error());
+      return;
+    }
+    write_lease(context.getResults().initInfo(), *state().find_lease(lease), service(), false);
+    context.getResults().setLease(kj::mv(*handed));
+  }
+
+  // Holds nothing and is told nothing from now on.
+  void end();
+  bool ended() const { return ended_; }
+
+  void revoking(LeaseId lease, uint64_t grace_ns, const std::string& reason) override;
+  void fenced(LeaseId lease, const std::string& reason, LeaseCause cause) override;
+  void move_requested(LeaseId lease, const std::string& reason) override;
+  int32_t pid() const override { return connection_->peer.pid; }
+  std::string describe() const override;
+
+ private:
+  void connection_ended() override { end(); }
+  const ProcessId& process();
+  // Errors    unsupported   its memory object is on another host than this session's program
+  Status on_this_host(const LeaseRow& lease) const;
+
+  kj::Own<Connection> connection_;
+  const std::string tenant_;
+  const std::string host_;
+  Notices notices_;
+  std::optional<ProcessId> process_;  // at the other end; a pid of 0: nobody would learn of its end
+  bool ended_ = false;
+};
+
+// getFd() hands `memory` over; null: the lease's memory is on the host of the agent that asks.
+rpc::Lease::Client make_lease(kj::Own<ClientSession> session, LeaseId lease, ObjectAccess access,
+                              SharedFd memory);
+
+// Marks a lease as being moved by its holder, for as long as it lives: nobody else attaches it meanwhile.
+class MoveMark {
+ public:
+  MoveMark(kj::Own<ClientSession> session, LeaseId lease) : session_(kj::mv(session)), lease_(lease) {
+    session_->service().move_began(lease_, session_.get());
+  }
+  ~MoveMark() noexcept(false) {
+    if (session_.get() == nullptr) return;
+    if (const auto service = session_->connection().service_handle.lock()) (*service)->move_ended(lease_);
+  }
+  MoveMark(MoveMark&&) = default;
+  MoveMark& operator=(MoveMark&&) = delete;
+
+ private:
+  kj::Own<ClientSession> session_;
+  LeaseId lease_;
+};
+
+// getFd() hands the target's `memory` over.
+rpc::LeaseMove::Client make_lease_move(kj::Own<ClientSession> session, MoveReady move, MoveMark mark,
+                                       SharedFd memory);
+
+}  // namespace terrace::daemon

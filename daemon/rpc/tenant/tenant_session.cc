@@ -1,0 +1,253 @@
+// A tenant's session on the wire: grants and attaches leases, lists and renews them.
+#include <sys/random.h>
+
+#include "core/base/limits.h"
+#include "daemon/rpc/ended_holders.h"
+#include "daemon/rpc/tenant/client_session.h"
+#include "daemon/rpc/tenant/userfaultfd_device.h"
+
+namespace terrace::daemon {
+namespace {
+
+class TenantSessionServer final : public rpc::TenantSession::Server {
+ public:
+  explicit TenantSessionServer(kj::Own<ClientSession> session) : session_(kj::mv(session)) {}
+  // Its lease capabilities may live on; they are told nothing more.
+  ~TenantSessionServer() noexcept(false) { session_->end(); }
+
+  kj::Promise<void> grant(GrantContext context) override {
+    KJ_IF_MAYBE (slot, admit(connection(), context)) {
+      Grant command = read_grant(context.getParams().getRequest());
+      Status status = check_ttl(command.ttl_ns);
+      if (status.ok()) status = check_host(command);
+      if (!status.ok()) {
+        refuse(context, status.error());
+        return kj::READY_NOW;
+      }
+      const bool ends_with_holders = context.getParams().getRequest().getEndsWithHolders();
+      context.releaseParams();
+      const LeaseRow* namesake = find_by_label(command.label);
+      if (namesake == nullptr) return submit(context, std::move(command), ends_with_holders, kj::mv(*slot));
+      // The last run's, perhaps, which has ended a moment ago.
+      return service()
+          .ended_holders()
+          .settle(namesake->id)
+          .then(
+              [this, context, command = std::move(command), ends_with_holders, slot = kj::mv(*slot)]() mutable {
+                return submit(context, std::move(command), ends_with_holders, kj::mv(slot));
+              });
+    }
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> attach(AttachContext context) override {
+    KJ_IF_MAYBE (slot, admit(connection(), context)) {
+      const auto params = context.getParams();
+      const LeaseId id{params.getLease()};
+      const std::string label = read_text(params.getLabel());
+      const LeaseRow* lease = id.valid() ? session_->find(id) : find_by_label(label);
+      if (lease == nullptr) {
+        refuse(context,
+               Error{.code = ErrorCode::not_found,
+                     .where = "attach",
+                     .detail = "tenant " + session_->tenant() + " has no lease " +
+                               (id.valid() ? std::to_string(id.value) : "labelled '" + shown(label) + "'")});
+        return kj::READY_NOW;
+      }
+      const auto access =
+          params.getAccess() == rpc::Access::READ_WRITE ? ObjectAccess::read_write : ObjectAccess::read_only;
+      return attach_durable(context, *lease, access).attach(kj::mv(*slot));
+    }
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> list(ListContext context) override {
+    return answer_page(connection(), context, [this](ListContext& c) {
+      const auto params = c.getParams();
+      if (Status status = service().may_look(connection().peer); !status.ok()) {
+        refuse(c, status.error());
+        return;
+      }
+      const uint32_t most = page_size(params.getLimit());
+      uint64_t looked_at = 0;
+      std::vector<const LeaseRow*> found;
+      const auto& leases = session_->state().leases();
+      for (auto at = leases.upper_bound(LeaseId{params.getAfter()}); at != leases.end() && found.size() < most;
+           ++at, ++looked_at)
+        if (session_->find(at->first) != nullptr) found.push_back(&at->second);
+      service().looked_at(connection().peer, looked_at);
+      write_leases(c.getResults().initLeases(static_cast<uint32_t>(found.size())), found, service());
+    });
+  }
+
+  kj::Promise<void> pools(PoolsContext context) override {
+    return answer_query(connection(), context, [this](PoolsContext& c) {
+      write_pools(c.getResults().initPools(static_cast<uint32_t>(session_->state().pools().size())), service());
+    });
+  }
+
+  // All renewals are applied at once, so that they share one commit.
+  kj::Promise<void> renewMany(RenewManyContext context) override {
+    KJ_IF_MAYBE (slot, admit(connection(), context)) {
+      const auto ids = context.getParams().getLeases();
+      if (Status status = service().may_look(connection().peer); !status.ok()) {
+        refuse(context, status.error());
+        return kj::READY_NOW;
+      }
+      if (ids.size() > limits::leases_per_page_max) {
+        refuse(context,
+               Error{.code = ErrorCode::limit_exceeded,
+                     .where = "renewMany",
+                     .detail = "at most " + std::to_string(limits::leases_per_page_max) + " leases a call"});
+        return kj::READY_NOW;
+      }
+      const uint64_t now_ns = service().engine().now_ns();
+      const uint64_t ttl_ns = context.getParams().getTtlNs();
+      auto failed = std::make_shared<std::vector<std::pair<uint64_t, Error>>>();
+      service().looked_at(connection().peer, ids.size());
+      kj::Vector<kj::Promise<void>> renewals;
+      const Actor actor = connection().actor();
+      for (const uint64_t id : ids) {
+        renewals.add(service()
+                         .engine()
+                         .submit(Renew{LeaseId{id}, session_->tenant(), ttl_ns, now_ns}, actor)
+                         .then([failed, id](Result<Reply> reply) {
+                           if (!reply.ok()) failed->emplace_back(id, reply.error());
+                         }));
+      }
+      return kj::joinPromises(renewals.releaseAsArray())
+          .then([context, failed]() mutable {
+            auto out = context.getResults().initFailed(static_cast<uint32_t>(failed->size()));
+            for (uint32_t i = 0; i < failed->size(); ++i) {
+              out[i].setLease((*failed)[i].first);
+              write_error(out[i].initError(), (*failed)[i].second);
+            }
+          })
+          .attach(kj::mv(*slot));
+    }
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> userfaultfd(UserfaultfdContext context) override {
+    KJ_IF_MAYBE (slot, admit(connection(), context)) {
+      const CallSlot held = kj::mv(*slot);
+      if (connection().agent.empty()) {
+        userfaultfd_.write(connection(), context);
+      } else {  // its programs are on another machine, whose device their agent opens
+        refuse(context,
+               Error{.code = ErrorCode::unsupported,
+                     .where = "userfaultfd",
+                     .detail = "a manager's /dev/userfaultfd is of no use on host " + connection().agent});
+      }
+    }
+    return kj::READY_NOW;
+  }
+
+ private:
+  // Hands over the descriptor of what is durable: a lease that moved or grew meanwhile is waited for again.
+  kj::Promise<void> attach_durable(AttachContext context, const LeaseRow& lease, ObjectAccess access) {
+    return service().engine().settled().then([this, context, id = lease.id, object = lease.object,
+                                              bytes = lease.bytes,
+                                              access](Status status) mutable -> kj::Promise<void> {
+      if (!status.ok()) {
+        refuse(context, status.error());
+        return kj::READY_NOW;
+      }
+      const LeaseRow* now = session_->find(id);
+      if (now != nullptr && (now->object != object || now->bytes != bytes))
+        return attach_durable(context, *now, access);
+      session_->hand_over(context, id, access, context.getParams().getEndsWithHolders());
+      return kj::READY_NOW;
+    });
+  }
+
+  kj::Promise<void> submit(GrantContext context, Grant command, bool ends_with_holders, CallSlot slot) {
+    const bool may_wait = command.wait_ns != 0;
+    auto submitted = service().waiting_grants().submit(std::move(command), connection().actor());
+    auto answered = submitted.answer.then([this, context, ends_with_holders](Result<Reply> reply) mutable {
+      const auto granted = reply_as<LeaseReply>(std::move(reply));
+      if (granted.ok()) {
+        session_->hand_over(context, granted->lease.id, ObjectAccess::read_write, ends_with_holders);
+      } else {
+        refuse(context, granted.error());
+      }
+    });
+    // A client that gives up, or goes away, must not leave its request in the queue.
+    if (may_wait) context.allowCancellation();
+    if (submitted.waits && connection().waiting < limits::waiting_per_tenant_max)
+      return answered.attach(WaitingSlot(connection()));  // for an hour, perhaps: not one of the calls
+    return answered.attach(kj::mv(slot));
+  }
+
+  Connection& connection() { return session_->connection(); }
+  Service& service() { return session_->service(); }
+
+  Grant read_grant(rpc::GrantRequest::Reader request) {
+    Grant command;
+    command.pool = read_text(request.getPool());
+    if (command.pool.empty()) command.pool = only_pool();
+    command.tenant = session_->tenant();
+    command.host = session_->host();
+    command.agent = connection().agent;
+    command.label = read_text(request.getLabel());
+    command.bytes = request.getBytes();
+    command.mode = read_mode(request.getMode());
+    command.persistent = request.getPersistent();
+    command.ttl_ns = request.getTtlNs();
+    command.request_high = request.getRequestHigh();
+    command.request_low = request.getRequestLow();
+    command.movable = request.getMovable();
+    command.wait_ns = request.getWaitNs();
+    command.now_ns = service().engine().now_ns();
+    // One that waits is found by its key when its client goes away.
+    const bool keyed = command.request_high != 0 || command.request_low != 0;
+    if (command.wait_ns != 0 && !keyed) draw_key(command);
+    return command;
+  }
+
+  static void draw_key(Grant& command) {
+    uint64_t key[2] = {0, 0};
+    while (key[0] == 0 && ::getrandom(key, sizeof(key), 0) != static_cast<ssize_t>(sizeof(key))) {
+    }
+    command.request_high = key[0];
+    command.request_low = key[1];
+  }
+
+  std::string only_pool() {
+    const auto& pools = session_->state().pools();
+    return pools.size() == 1 ? pools.begin()->second.name : "";
+  }
+
+  const LeaseRow* find_by_label(const std::string& label) {
+    const LeaseRow* lease = session_->state().find_lease_by_label(session_->tenant(), label);
+    return lease == nullptr ? nullptr : session_->find(lease->id);
+  }
+
+  // A pool that does not exist is the state machine's to refuse.
+  Status check_host(const Grant& command) {
+    const PoolRow* pool = session_->state().find_pool(command.pool);
+    if (command.agent.empty() || pool == nullptr || service().hosts() == nullptr) return {};
+    return service().hosts()->may_grant(command.agent, pool->id);
+  }
+
+  Status check_ttl(uint64_t ttl_ns) {
+    if (ttl_ns <= service().options().ttl_ns_max) return {};
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "grant",
+                 .detail = "a TTL of " + format_duration(ttl_ns) + " is beyond this daemon's " +
+                           format_duration(service().options().ttl_ns_max)};
+  }
+
+  kj::Own<ClientSession> session_;
+  UserfaultfdAnswer userfaultfd_;
+};
+
+}  // namespace
+
+rpc::TenantSession::Client make_tenant_session(kj::Own<Connection> connection, std::string tenant,
+                                               std::string host, rpc::LeaseListener::Client listener) {
+  return kj::heap<TenantSessionServer>(
+      kj::refcounted<ClientSession>(kj::mv(connection), std::move(tenant), std::move(host), kj::mv(listener)));
+}
+
+}  // namespace terrace::daemon

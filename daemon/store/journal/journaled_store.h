@@ -1,0 +1,97 @@
+// The store: commits go into a journal, a thread of its own folds the journal into the database.
+//
+//   commit -> one record into the active segment -> fdatasync -> the mark -> acknowledged
+//   the active segment is full, or nothing came for a while -> it is sealed, the other one becomes active
+//   fold thread: a sealed segment's commits, merged -> one database transaction -> the segment is free again
+//
+// Each segment is active (commits go there), sealed (waits to be folded) or free. One of the two is active; a
+// commit that has no room waits for the other one to be free. docs/design/0005-journal.md says why it is so.
+//
+// Threads   Store's calls from one thread at a time. `mutex_` guards the segments' roles and every member;
+//           `database_mutex_` guards the database; who holds it does not take `mutex_`.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/store/database.h"
+#include "daemon/store/journal/delta_codec.h"
+#include "daemon/store/journal/journal_replay.h"
+#include "daemon/store/journal/journal_segment.h"
+#include "daemon/store/mark_file.h"
+#include "daemon/store/store.h"
+#include "daemon/store/store_options.h"
+
+namespace terrace::daemon {
+
+class JournaledStore final : public Store {
+ public:
+  JournaledStore(std::string path, const StoreOptions& options);
+  ~JournaledStore() override;
+
+  // Opens, verifies, replays and folds; leaves the image of that for the first load().
+  Status attach();
+
+  Result<Image> load() override;
+  Status commit(const Delta& delta) override;
+  Result<AuditPage> audit(const AuditQuery& query) override;
+  bool quick() const override { return quick_; }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  static constexpr size_t segment_count = 2;
+
+  Status attach_unexplained();
+  Status open_segments(const StoreSeal& seal);
+  Status renew_segments(uint64_t store_id);
+  Result<Replay> replay(uint64_t folded);
+  void detach();
+
+  // Makes the active segment the sealed one and the free one active. The other one must be free.
+  void seal_active();
+  bool other_free() const { return !sealed_.has_value(); }
+  // Waits until the sealed segment is folded; the failure of a fold ends the wait.
+  Status wait_folded(Lock& lock);
+  Status fold_all(Lock& lock);
+  Status make_room(Lock& lock, size_t record_bytes);
+  Status commit_directly(Lock& lock, const Delta& delta);
+  Status append(Lock& lock);
+  Error in_doubt(Error cause);
+  Error refuse(Error cause);
+
+  void fold_loop();
+  Status fold_segment(const JournalSegment& segment);
+
+  const std::string path_;
+  const StoreOptions options_;
+  MarkFile mark_;
+
+  std::mutex database_mutex_;
+  Database database_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_fold_, folded_;
+  std::array<JournalSegment, segment_count> segments_;
+  size_t active_ = 0;
+  std::optional<size_t> sealed_;
+  uint64_t store_id_ = 0;
+  uint64_t sequence_ = 0;       // of the newest commit
+  uint64_t fold_attempts_ = 0;  // finished ones
+  Status fold_status_;          // of the last one
+  bool fold_wanted_ = false;    // somebody waits: try now, even if the last attempt failed
+  bool stopping_ = false;
+  std::thread fold_thread_;
+
+  ByteBuffer record_;
+  std::optional<Image> verified_;
+  bool quick_ = false;
+  bool failed_ = true;              // until attached, and after an outcome that nobody knows
+  bool distrust_segments_ = false;  // a write or sync failed: new files after the next replay
+};
+
+}  // namespace terrace::daemon
