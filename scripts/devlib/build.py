@@ -5,6 +5,7 @@ import re
 import subprocess
 import time
 
+from devlib import skips
 from devlib.commands import (PRESETS, ROOT, build_dir, build_environment, describe_exit, job_count, need,
                              run, run_ninja)
 from devlib.output import Failure, duration, say
@@ -57,10 +58,16 @@ def test(pattern: str = "", preset: str = "dev") -> None:
     code = process.wait()
     if skipped:
         print(f"skipped, not passed: {', '.join(skipped)}")
+    log = build_dir(preset) / "Testing/Temporary/LastTest.log"
+    could_run = skips.report(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
+    for skip in could_run:
+        print(f"skipped, although this machine has what it needs: {skip.name}: {skip.reason}")
     if closing:
         print(closing, flush=True)
     if code != 0:
         raise Failure(f"tests: ctest {describe_exit(code)}")
+    if could_run and os.environ.get("CI"):
+        raise Failure(f"tests: {len(could_run)} cases were skipped that this machine could run")
 
 
 def clean() -> None:

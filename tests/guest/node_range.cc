@@ -20,6 +20,7 @@
 #include "core/base/units.h"
 #include "core/os/node_attributes.h"
 #include "terrace/tiering.h"
+#include "tests/support/skip.h"
 
 using namespace terrace;
 
@@ -29,7 +30,7 @@ constexpr uint64_t page = 4096;
 
 bool two_nodes() {
   if (os::node_attributes(1).total_bytes > 0) return true;
-  MESSAGE("skipped: there is no memory node 1");
+  TERRACE_SKIP(second_node, "there is no memory node 1");
   return false;
 }
 

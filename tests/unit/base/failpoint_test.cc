@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/base/failpoint.h"
+#include "tests/support/skip.h"
 
 using namespace terrace;
 
@@ -24,7 +25,10 @@ TEST_CASE("failpoint: names are unique and every one says what it leaves behind"
 }
 
 TEST_CASE("failpoint: a wrong specification is refused with what is wrong") {
-  if (!failpoints_enabled()) return;
+  if (!failpoints_enabled()) {
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
+    return;
+  }
   CHECK(arm_failpoints("").ok());
   for (const char* text : {"nonsense", "no_such_point=crash", "journal_after_sync=explode",
                            "journal_after_sync=error:EWHAT", "journal_after_sync=crash@0"}) {
@@ -35,7 +39,10 @@ TEST_CASE("failpoint: a wrong specification is refused with what is wrong") {
 }
 
 TEST_CASE("failpoint: an armed error begins at its hit, an armed crash kills with SIGKILL") {
-  if (!failpoints_enabled()) return;
+  if (!failpoints_enabled()) {
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
+    return;
+  }
   REQUIRE(arm_failpoints("export_after_rename=error:EIO@2").ok());
   CHECK(TERRACE_FAILPOINT(export_after_rename) == 0);
   CHECK(TERRACE_FAILPOINT(export_after_rename) == EIO);

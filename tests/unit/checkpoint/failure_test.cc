@@ -9,6 +9,7 @@
 #include <atomic>
 
 #include "terrace/checkpoint.h"
+#include "tests/support/skip.h"
 #include "tests/unit/io/temporary_directory.h"
 #include "tests/unit/placement/pools.h"
 
@@ -71,7 +72,7 @@ int copied_at_once(const std::string& path) {
 
 TEST_CASE("checkpoint: what cannot be protected is copied at once, with all the free memory that it takes") {
   if (::geteuid() != 0) {
-    MESSAGE("skipped: needs root to become somebody else");
+    TERRACE_SKIP(root, "needs root to become somebody else");
     return;
   }
   const TemporaryDirectory directory("/var/tmp");
@@ -94,7 +95,7 @@ TEST_CASE("checkpoint: what cannot be protected is copied at once, with all the 
   REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(WIFEXITED(status));
   if (WEXITSTATUS(status) == 77) {
-    MESSAGE("skipped: everybody may handle the kernel's faults here");
+    TERRACE_SKIP(refused_users, "everybody may handle the kernel's faults here");
     return;
   }
   CHECK(WEXITSTATUS(status) == 0);

@@ -11,6 +11,7 @@
 
 #include "core/base/unique_fd.h"
 #include "terrace/checkpoint.h"
+#include "tests/support/skip.h"
 #include "tests/unit/io/temporary_directory.h"
 #include "tests/unit/placement/pools.h"
 #include "tests/unit/pool_files/small_disk.h"
@@ -173,7 +174,7 @@ TEST_CASE("checkpoint: a changed byte in any part of its files is an error for e
 
 TEST_CASE("checkpoint: who may only read restores, and is refused the rest with the place named") {
   if (::geteuid() != 0) {
-    MESSAGE("skipped: needs root to become somebody else");
+    TERRACE_SKIP(root, "needs root to become somebody else");
     return;
   }
   const TemporaryDirectory directory("/var/tmp");

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "terrace/tiering.h"
+#include "tests/support/skip.h"
 #include "tests/unit/placement/pools.h"
 
 using namespace terrace;
@@ -31,7 +32,7 @@ struct Ranges {
     room = range->bytes().subspan(granules * granule);
   }
   bool protects() const {
-    if (!tiering->can_migrate()) MESSAGE("skipped: " << tiering->why_not());
+    if (!tiering->can_migrate()) TERRACE_SKIP(migration, tiering->why_not());
     return tiering->can_migrate();
   }
   std::span<std::byte> of(uint32_t number) const { return bytes.subspan(number * granule, granule); }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "terrace/tiering.h"
+#include "tests/support/skip.h"
 #include "tests/unit/placement/pools.h"
 
 using namespace terrace;
@@ -30,7 +31,7 @@ struct Ranges {
     room = range->bytes().subspan(granules * granule);
   }
   bool protects() const {
-    if (!tiering->can_migrate()) MESSAGE("skipped: " << tiering->why_not());
+    if (!tiering->can_migrate()) TERRACE_SKIP(migration, tiering->why_not());
     return tiering->can_migrate();
   }
   Result<std::unique_ptr<Snapshot>> freeze(std::span<const std::byte> part) {

@@ -1,5 +1,6 @@
 // The runtime directory: made when missing, refused when somebody else could swap what lies in it.
 #include "daemon/config/runtime_directory.h"
+#include "tests/support/skip.h"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>
@@ -86,7 +87,7 @@ TEST_CASE("runtime directory: links and files in its place are refused") {
 
 TEST_CASE("runtime directory: one that another user prepared in a sticky folder is refused") {
   if (::geteuid() != 0) {
-    MESSAGE("skipped: acting as two users needs root");
+    TERRACE_SKIP(root, "acting as two users needs root");
     return;
   }
   Folder folder;

@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "core/base/units.h"
+#include "tests/support/skip.h"
 
 using namespace terrace;
 using namespace terrace::daemon;
@@ -157,7 +158,7 @@ TEST_CASE("scan: processes that come and go meanwhile are no error") {
 
 TEST_CASE("scan: others' processes are counted, not guessed at") {
   if (::geteuid() != 0) {
-    MESSAGE("skipped: acting as another user needs root");
+    TERRACE_SKIP(root, "acting as another user needs root");
     return;
   }
   const Folder folder;

@@ -19,6 +19,7 @@
 #include "core/base/prng.h"
 #include "core/base/unique_fd.h"
 #include "core/os/block_plan.h"
+#include "tests/support/skip.h"
 #include "tests/unit/io/temporary_directory.h"
 #include "tests/unit/tensor/aligned_memory.h"
 
@@ -274,7 +275,7 @@ TEST_CASE("block I/O: where a seccomp filter refuses io_uring, pread does the wo
   REQUIRE(::waitpid(child, &status, 0) == child);
   REQUIRE(WIFEXITED(status));
   if (WEXITSTATUS(status) == 77) {
-    MESSAGE("skipped: this machine does not let a process set a seccomp filter");
+    TERRACE_SKIP(seccomp, "this machine does not let a process set a seccomp filter");
   } else {
     CHECK(WEXITSTATUS(status) == 0);
   }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/base/failpoint.h"
+#include "tests/support/skip.h"
 #include "tests/unit/memory/backend_fixture.h"
 
 using namespace terrace;
@@ -128,7 +129,7 @@ TEST_CASE("EmulatedBackend: a carved object is private, whole, reserved and zero
 
 TEST_CASE("EmulatedBackend: more than there is gives capacity_exhausted and leaves nothing") {
   if (::geteuid() != 0) {
-    MESSAGE("skipped: only a mount of our own has a size that a test may exhaust");
+    TERRACE_SKIP(mount, "only a mount of our own has a size that a test may exhaust");
     return;
   }
   Pool pool;
@@ -248,7 +249,7 @@ TEST_CASE("EmulatedBackend: a read-only descriptor gives no way to write") {
   CHECK(::mprotect(at, granule, PROT_READ | PROT_WRITE) != 0);
   ::munmap(at, granule);
   if (::geteuid() != 0) {
-    MESSAGE("skipped in part: acting as another user needs root");
+    TERRACE_SKIP_IN_PART(root, "acting as another user needs root");
     return;
   }
   const std::string again = "/proc/self/fd/" + std::to_string(fd->get());
@@ -348,7 +349,7 @@ TEST_CASE(
 
 TEST_CASE("EmulatedBackend: a clean end waits for holders, then leaves no trace") {
   if (::geteuid() != 0) {
-    MESSAGE("skipped: needs a mount of our own");
+    TERRACE_SKIP(mount, "needs a mount of our own");
     return;
   }
   RuntimeFolder folder;
@@ -373,7 +374,7 @@ TEST_CASE("EmulatedBackend: a clean end waits for holders, then leaves no trace"
 
 TEST_CASE("EmulatedBackend: a crash at each failpoint leaves what recovery can finish") {
   if (!failpoints_enabled()) {
-    MESSAGE("skipped: this build has no failpoints");
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
     return;
   }
   struct Expectation {

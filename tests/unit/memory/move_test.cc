@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/base/failpoint.h"
+#include "tests/support/skip.h"
 #include "tests/unit/memory/backend_fixture.h"
 
 using namespace terrace;
@@ -76,7 +77,7 @@ TEST_CASE("EmulatedBackend: a rebind keeps every byte and shuts the holder out")
 
 TEST_CASE("EmulatedBackend: a rebind needs no more room than is left, and refuses to begin without any") {
   if (::geteuid() != 0) {
-    MESSAGE("skipped: only a mount of our own has a size that a test may exhaust");
+    TERRACE_SKIP(mount, "only a mount of our own has a size that a test may exhaust");
     return;
   }
   Pool pool;
@@ -116,7 +117,7 @@ TEST_CASE("EmulatedBackend: a rebind needs no more room than is left, and refuse
 
 TEST_CASE("EmulatedBackend: a rebind cut off anywhere goes on, whatever the holder grew meanwhile") {
   if (!failpoints_enabled()) {
-    MESSAGE("skipped: this build has no failpoints");
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
     return;
   }
   for (const char* point :
@@ -154,7 +155,7 @@ TEST_CASE("EmulatedBackend: a rebind cut off anywhere goes on, whatever the hold
 
 TEST_CASE("EmulatedBackend: an error in a rebind loses nothing") {
   if (!failpoints_enabled()) {
-    MESSAGE("skipped: this build has no failpoints");
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
     return;
   }
   for (const char* point : {"rebind_before_copy", "rebind_during_copy", "rebind_after_copy"}) {
@@ -251,7 +252,7 @@ TEST_CASE("EmulatedBackend: a copy gives the other object the same bytes") {
 
 TEST_CASE("EmulatedBackend: a copy cut off by a crash is done again") {
   if (!failpoints_enabled()) {
-    MESSAGE("skipped: this build has no failpoints");
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
     return;
   }
   for (const char* point : {"move_before_copy=crash", "move_after_copy=crash"}) {

@@ -8,6 +8,7 @@
 
 #include "core/os/page_nodes.h"
 #include "daemon/memory/files/object_file.h"
+#include "tests/support/skip.h"
 #include "tests/unit/memory/backend_fixture.h"
 
 using namespace terrace;
@@ -80,7 +81,7 @@ bool can_bind() {
   if (::ftruncate(file.get(), 4096) != 0) return false;
   const bool can =
       os::bind_file(file.get(), {0, 4096}, 0).ok() && os::nodes_of_file(file.get(), {0, 4096}, 1).ok();
-  if (!can) MESSAGE("not tested: this process may not bind memory to a node, or not ask where it is");
+  if (!can) TERRACE_SKIP(memory_policy, "this process may not bind memory to a node, or not ask where it is");
   return can;
 }
 
@@ -205,11 +206,15 @@ TEST_CASE("numa: a lease's pages are on the node, read as zeros, and are gone af
 }
 
 TEST_CASE("numa: root's objects are on a tmpfs of the node's own, bounded and with its policy") {
-  if (::geteuid() != 0 || !can_bind()) return;
+  if (::geteuid() != 0) {
+    TERRACE_SKIP(root, "only root may mount");
+    return;
+  }
+  if (!can_bind()) return;
   Adopted numa;
   const std::string memory = numa.backend.describe_memory();
   if (memory.find("/dev/shm") != std::string::npos) {
-    MESSAGE("not tested: root may not mount here");
+    TERRACE_SKIP(mount, "root may not mount here");
     return;
   }
   CHECK_MESSAGE(memory.find("memory policy bind:0") != std::string::npos, memory);

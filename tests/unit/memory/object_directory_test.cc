@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "daemon/memory/files/mount_table.h"
+#include "tests/support/skip.h"
 #include "tests/unit/memory/backend_fixture.h"
 
 using namespace terrace;
@@ -18,7 +19,7 @@ constexpr uid_t nobody = 65534;
 
 bool is_root() {
   if (::geteuid() == 0) return true;
-  MESSAGE("skipped: needs root");
+  TERRACE_SKIP(root, "needs root");
   return false;
 }
 
@@ -187,7 +188,7 @@ TEST_CASE("ObjectDirectory: a directory on a disk is refused when nothing may be
   options.mount = false;
   const auto refused = ObjectDirectory::prepare(options);
   if (refused.ok()) {
-    MESSAGE("skipped: this machine's /tmp is itself a tmpfs");
+    TERRACE_SKIP(disk_tmp, "this machine's /tmp is itself a tmpfs");
     return;
   }
   CHECK(refused.error().code == ErrorCode::unsupported);

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/base/failpoint.h"
+#include "tests/support/skip.h"
 #include "tests/unit/memory/backend_fixture.h"
 
 using namespace terrace;
@@ -121,7 +122,7 @@ TEST_CASE("EmulatedBackend: a fence in the middle of a resize wins") {
 
 TEST_CASE("EmulatedBackend: more than there is leaves the object as it was") {
   if (::geteuid() != 0) {
-    MESSAGE("skipped: only a mount of our own has a size that a test may exhaust");
+    TERRACE_SKIP(mount, "only a mount of our own has a size that a test may exhaust");
     return;
   }
   Pool pool;
@@ -136,7 +137,7 @@ TEST_CASE("EmulatedBackend: more than there is leaves the object as it was") {
 
 TEST_CASE("EmulatedBackend: a crash at each failpoint of a resize is mended by doing it again") {
   if (!failpoints_enabled()) {
-    MESSAGE("skipped: this build has no failpoints");
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
     return;
   }
   for (const char* failpoint : {"resize_before_apply", "resize_after_apply"}) {

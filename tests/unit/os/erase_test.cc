@@ -11,6 +11,7 @@
 
 #include "core/base/units.h"
 #include "core/os/memory_map.h"
+#include "tests/support/skip.h"
 
 using namespace terrace;
 using namespace terrace::os;
@@ -38,7 +39,7 @@ TEST_CASE("erase: every alignment and length, nothing beside the range") {
   const auto bytes = map.bytes().first(8 * kib);
   for (const EraseStores stores : every_kind) {
     if (!can_erase_with(stores)) {
-      MESSAGE("skipped in part: this processor lacks kind " << int(stores));
+      TERRACE_SKIP_IN_PART(cpu_kinds, "this processor lacks kind " << int(stores));
       continue;
     }
     for (uint64_t start = 0; start < 130; start += start < 66 ? 1 : 9) {

@@ -10,6 +10,7 @@
 #include "core/base/units.h"
 #include "core/os/memory_map.h"
 #include "core/os/node_attributes.h"
+#include "tests/support/skip.h"
 
 using namespace terrace;
 using namespace terrace::os;
@@ -25,7 +26,7 @@ uint64_t allocated(int fd) {
 // A container may forbid the calls; that is said, not passed over.
 bool forbidden(const Error& error) {
   if (error.code != ErrorCode::permission_denied && error.code != ErrorCode::unsupported) return false;
-  MESSAGE("not tested: " << error.to_string());
+  TERRACE_SKIP(memory_policy, error.to_string());
   return true;
 }
 
@@ -33,7 +34,10 @@ bool forbidden(const Error& error) {
 
 TEST_CASE("page nodes: a bound file's pages are where they were bound to, and binding takes no memory") {
   const std::vector<int> nodes = online_nodes();
-  if (nodes.empty()) return;  // a kernel without NUMA
+  if (nodes.empty()) {
+    TERRACE_SKIP(memory_policy, "a kernel without NUMA");
+    return;
+  }
   const int node = nodes.front();
   auto file = make_memory_file("terrace-test", 4 * mib);
   REQUIRE(file.ok());

@@ -1,6 +1,7 @@
 // A userfaultfd of this process, through the device or the system call. What a kernel lacks is skipped, and
 // said.
 #include "core/os/userfaultfd.h"
+#include "tests/support/skip.h"
 
 #include <doctest/doctest.h>
 #include <errno.h>
@@ -24,7 +25,7 @@ UniqueFd device() {
 TEST_CASE("userfaultfd: of the device it is a fresh one, ready for use, with the features asked for") {
   const UniqueFd opened = device();
   if (!opened.valid()) {
-    MESSAGE("skipped: /dev/userfaultfd cannot be opened here");
+    TERRACE_SKIP(userfaultfd, "/dev/userfaultfd cannot be opened here");
     return;
   }
   const auto made = os::open_userfaultfd(opened.get(), UFFD_FEATURE_PAGEFAULT_FLAG_WP);
@@ -44,7 +45,7 @@ TEST_CASE("userfaultfd: of the device it is a fresh one, ready for use, with the
 TEST_CASE("userfaultfd: a feature that no kernel has is refused by name, and one without a name as well") {
   const auto features = os::userfaultfd_features(-1);
   if (!features.ok()) {
-    MESSAGE("skipped: " << features.error().to_string());
+    TERRACE_SKIP(userfaultfd, features.error().to_string());
     return;
   }
   CHECK((*features & UFFD_FEATURE_PAGEFAULT_FLAG_WP) != 0);

@@ -12,6 +12,7 @@
 #include "terrace/tensor_pool.h"
 #include "tests/support/eventually.h"
 #include "tests/support/fake_session.h"
+#include "tests/support/skip.h"
 
 namespace terrace::test {
 
@@ -42,7 +43,7 @@ struct Pools {
   }
   bool moves() const {
     const std::string why = pool->statistics().reason;
-    if (!why.empty()) MESSAGE("skipped: " << why);
+    if (!why.empty()) TERRACE_SKIP(migration, why);
     return why.empty();
   }
 

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "tests/support/skip.h"
 #include "tests/unit/io/temporary_directory.h"
 
 namespace terrace::test {
@@ -14,7 +15,7 @@ class SmallDisk {
  public:
   explicit SmallDisk(const std::string& size) {
     mounted_ = ::mount("terrace-test", directory_.file("").c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
-    if (!mounted_) MESSAGE("skipped: no right to mount a tmpfs");
+    if (!mounted_) TERRACE_SKIP(mount, "no right to mount a tmpfs");
   }
   ~SmallDisk() {
     if (mounted_) ::umount2(directory_.file("").c_str(), MNT_DETACH);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "terrace/transfer.h"
+#include "tests/support/skip.h"
 #include "tests/unit/io/temporary_directory.h"
 #include "tests/unit/placement/pools.h"
 #include "tests/unit/pool_files/small_disk.h"
@@ -84,7 +85,7 @@ TEST_CASE("pool files: tensors of whole pages go straight between device and mem
   const std::string path = directory.file("m.safetensors");
   const TransferReport written = take(export_safetensors(*source.pool, tensors, path));
   if (!written.note.empty()) {
-    MESSAGE("skipped: " << written.note);
+    TERRACE_SKIP(direct_io, written.note);
     return;
   }
   CHECK(written.straight_bytes >= 10 * mib + 4096);

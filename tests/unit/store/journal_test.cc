@@ -7,6 +7,7 @@
 #include "core/base/failpoint.h"
 #include "core/base/prng.h"
 #include "daemon/store/journal/journal_segment.h"
+#include "tests/support/skip.h"
 #include "tests/unit/store/store_fixture.h"
 
 using namespace terrace;
@@ -221,7 +222,7 @@ TEST_CASE("Store journal: a fold that finds the disk full keeps the journal, and
   const std::string mount_point = folder.file("small");
   REQUIRE(::mkdir(mount_point.c_str(), 0700) == 0);
   if (::mount("terrace-test", mount_point.c_str(), "tmpfs", 0, "size=1m") != 0) {
-    MESSAGE("skipped: mounting a small tmpfs needs root");
+    TERRACE_SKIP(mount, "mounting a small tmpfs needs root");
     return;
   }
   {
@@ -253,7 +254,7 @@ TEST_CASE("Store journal: a fold that finds the disk full keeps the journal, and
 
 TEST_CASE("Store journal: a fold that fails once loses nothing") {
   if (!failpoints_enabled()) {
-    MESSAGE("skipped: this build has no failpoints");
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
     return;
   }
   // error: from the first fold on, for good. The store goes on until the journal is full, and says why.
@@ -286,7 +287,7 @@ TEST_CASE("Store journal: a fold that fails once loses nothing") {
 
 TEST_CASE("Store journal: a crash at any failpoint leaves the state before or after it") {
   if (!failpoints_enabled()) {
-    MESSAGE("skipped: this build has no failpoints");
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
     return;
   }
   for (const char* point : {"journal_before_append", "journal_after_append", "journal_after_sync",

@@ -6,6 +6,7 @@
 
 #include "core/base/failpoint.h"
 #include "core/base/prng.h"
+#include "tests/support/skip.h"
 #include "tests/unit/store/store_fixture.h"
 
 using namespace terrace;
@@ -245,7 +246,7 @@ TEST_CASE("Store: a full disk refuses the commit whole, and the store goes on") 
   const std::string mount_point = folder.file("small");
   REQUIRE(::mkdir(mount_point.c_str(), 0700) == 0);
   if (::mount("terrace-test", mount_point.c_str(), "tmpfs", 0, "size=1m") != 0) {
-    MESSAGE("skipped: mounting a small tmpfs needs root");
+    TERRACE_SKIP(mount, "mounting a small tmpfs needs root");
     return;
   }
   {
@@ -282,7 +283,7 @@ TEST_CASE("Store: a disk that is full at the first start leaves nothing half-mad
   const std::string mount_point = folder.file("small");
   REQUIRE(::mkdir(mount_point.c_str(), 0700) == 0);
   if (::mount("terrace-test", mount_point.c_str(), "tmpfs", 0, "size=16k") != 0) {
-    MESSAGE("skipped: mounting a small tmpfs needs root");
+    TERRACE_SKIP(mount, "mounting a small tmpfs needs root");
     return;
   }
   const Result<Image> refused = load_store(mount_point + "/state.db");
@@ -302,7 +303,7 @@ TEST_CASE("Store: a disk that is full at the first start leaves nothing half-mad
 
 TEST_CASE("Store: each failpoint reports its errno with the promised outcome") {
   if (!failpoints_enabled()) {
-    MESSAGE("skipped: this build has no failpoints");
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
     return;
   }
   struct Expectation {

@@ -12,6 +12,7 @@
 #include "core/layout/tensor_catalog.h"
 #include "terrace/catalog.h"
 #include "tests/support/mend_catalog.h"
+#include "tests/support/skip.h"
 #include "tests/unit/tensor/aligned_memory.h"
 
 using namespace terrace;
@@ -216,7 +217,7 @@ TEST_CASE("Hostile catalog: a second slot inside the data is read from there") {
 
 TEST_CASE("Hostile catalog: a writer that changes it while it is opened") {
 #if defined(__SANITIZE_THREAD__)
-  MESSAGE("skipped: the hostile writer races on purpose");
+  TERRACE_SKIP(races, "the hostile writer races on purpose");
 #else
   Tampered tampered;
   std::atomic<bool> stop{false};

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tests/support/eventually.h"
+#include "tests/support/skip.h"
 #include "tests/unit/tiering/two_files.h"
 #include "tiering/hotness/pmu_event.h"
 #include "tiering/hotness/sampler.h"
@@ -78,7 +79,7 @@ struct Faults {
   bool open() {
     const bool works = events.open() && events.opened(EventSource::minor_faults);
     if (!works)
-      MESSAGE("skipped: minor faults refused: " << std::string(events.why(EventSource::minor_faults)));
+      TERRACE_SKIP(userfaultfd, "minor faults refused: " << std::string(events.why(EventSource::minor_faults)));
     return works;
   }
   // Of those drained, the ones in the range.
@@ -393,7 +394,7 @@ TEST_CASE("AccessEvents: with a sweep's faults the sampler tells much used granu
   tiering::Sampler sampler;
   if (!faults.open()) return;
   if (const int failed = sampler.open(&files.memory); failed != 0) {
-    MESSAGE("skipped: no PAGEMAP_SCAN, errno " << failed);
+    TERRACE_SKIP(pagemap_scan, "no PAGEMAP_SCAN, errno " << failed);
     return;
   }
   sampler.expect_first_touches();

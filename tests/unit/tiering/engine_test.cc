@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/eventually.h"
+#include "tests/support/skip.h"
 #include "tests/unit/tiering/two_files.h"
 
 using namespace terrace;
@@ -52,7 +53,7 @@ struct Running {
     range.ddr_granules_max = ddr;
     range.hooks = hooks;
     REQUIRE(engine.add_range(&files.memory, range, &index) == 0);
-    if (!moves) MESSAGE("skipped: no userfaultfd for this process");
+    if (!moves) TERRACE_SKIP(userfaultfd, "no userfaultfd for this process");
     ::usleep(20'000);  // the copy budget begins at nothing
     round();
     ::usleep(20'000);

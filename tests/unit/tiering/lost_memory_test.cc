@@ -11,6 +11,7 @@
 
 #include "core/os/fault_guard.h"
 #include "tests/support/eventually.h"
+#include "tests/support/skip.h"
 #include "tests/unit/tiering/two_files.h"
 #include "tiering/engine/engine.h"
 
@@ -180,7 +181,7 @@ TEST_CASE("Engine: a range whose memory went away during a copy is given up, bef
   options.publish = false;
   options.copy = fence_and_copy;
   if (engine.open(options) != 0) {
-    MESSAGE("skipped: no userfaultfd for this process");
+    TERRACE_SKIP(userfaultfd, "no userfaultfd for this process");
     return;
   }
   REQUIRE(files.memory.map(0, 2, Residency::ddr) == 0);

@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "tests/support/skip.h"
 #include "tests/unit/tiering/two_files.h"
 #include "tiering/engine/engine.h"
 
@@ -270,7 +271,7 @@ TEST_CASE("node moves: options that make no sense are refused") {
 TEST_CASE("node moves: this kernel finds pages on the node where they are, and no node that is not there") {
   NodeRange range(2, 2 * mib, &tiering::kernel_node_calls, near_node);
   if (const int failed = range.memory.map(0, 2, Residency::ddr); failed != 0) {
-    MESSAGE("skipped: mbind is refused here, errno " << failed);
+    TERRACE_SKIP(memory_policy, "mbind is refused here, errno " << failed);
     return;
   }
   range.fill(0);

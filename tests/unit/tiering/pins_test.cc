@@ -10,6 +10,7 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/support/skip.h"
 #include "tests/unit/tiering/two_files.h"
 
 using namespace terrace;
@@ -48,10 +49,10 @@ MoveReport move_soon(TieredMemory& memory, Mover& mover, uint32_t granule, Resid
   return report;
 }
 
-#define TERRACE_REQUIRE_PROOF(mover)                                               \
-  if (const int failed = (mover).prove_moves(); failed != 0) {                     \
-    MESSAGE("skipped: this kernel does not say what is pinned, errno " << failed); \
-    return;                                                                        \
+#define TERRACE_REQUIRE_PROOF(mover)                                                 \
+  if (const int failed = (mover).prove_moves(); failed != 0) {                       \
+    TERRACE_SKIP(pins, "this kernel does not say what is pinned, errno " << failed); \
+    return;                                                                          \
   }
 
 void pinned_stays(bool huge) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/support/eventually.h"
+#include "tests/support/skip.h"
 #include "tests/unit/tiering/two_files.h"
 
 using namespace terrace;
@@ -155,7 +156,7 @@ TEST_CASE("migration: direct I/O into a held granule arrives whole while everyth
   ::fsync(file.get());
   UniqueFd direct(::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_RDONLY | O_DIRECT));
   if (!direct.valid()) {
-    MESSAGE("skipped: no direct I/O on this file system");
+    TERRACE_SKIP(direct_io, "no direct I/O on this file system");
     return;
   }
   TwoFiles files(2, 2 * mib);
@@ -261,7 +262,7 @@ TEST_CASE("migration: no store is lost in a process that locks all its future me
   REQUIRE(files.memory.map(0, 4, Residency::cxl) == 0);
   std::memset(files.base(), 0, files.memory.bytes());
   if (::mlockall(MCL_FUTURE) != 0) {
-    MESSAGE("skipped: this process may not lock memory");
+    TERRACE_SKIP(locked_memory, "this process may not lock memory");
     return;
   }
   std::atomic<bool> stop{false};

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/support/eventually.h"
+#include "tests/support/skip.h"
 #include "tests/unit/tiering/two_files.h"
 
 using namespace terrace;
@@ -20,7 +21,7 @@ struct Sampled {
   }
   bool open() {
     const int failed = sampler.open(&files.memory);
-    if (failed != 0) MESSAGE("skipped: no PAGEMAP_SCAN, errno " << failed);
+    if (failed != 0) TERRACE_SKIP(pagemap_scan, "no PAGEMAP_SCAN, errno " << failed);
     sampler.set_wait_ns(long_wait_ns);
     return failed == 0;
   }

@@ -19,6 +19,7 @@
 #include "core/base/units.h"
 #include "tests/support/eventually.h"
 #include "tests/support/fake_session.h"
+#include "tests/support/skip.h"
 
 using namespace terrace;
 using namespace terrace::test;
@@ -86,7 +87,7 @@ TEST_CASE("TieredRange: begins in DDR, goes on in the leases, and what is told t
   CHECK(range->tier_of(range->bytes().data()) == Tier::ddr);
   CHECK(range->tier_of(range->bytes().data() + 8 * mib) == Tier::cxl);
   if (!ranges.tiering->can_migrate()) {
-    MESSAGE("skipped: " << ranges.tiering->why_not());
+    TERRACE_SKIP(migration, ranges.tiering->why_not());
     return;
   }
   auto moved = range->move_to(range->bytes().first(6 * mib), Tier::cxl);
@@ -111,7 +112,7 @@ TEST_CASE("TieredRange: begins in DDR, goes on in the leases, and what is told t
 TEST_CASE("TieredRange: with the default policy what is used rises and what is not sinks, every byte kept") {
   Ranges ranges({.session = nullptr, .round_ns = 20'000'000});
   if (!ranges.tiering->can_migrate()) {
-    MESSAGE("skipped: " << ranges.tiering->why_not());
+    TERRACE_SKIP(migration, ranges.tiering->why_not());
     return;
   }
   auto range = take(ranges.tiering->make_range({.bytes = 64 * mib, .ddr_bytes_max = 16 * mib, .name = "hot"},
@@ -144,7 +145,10 @@ TEST_CASE("TieredRange: what is held stays until the last hold goes") {
   CHECK_FALSE(range->hold({}).ok());
   std::byte outside{};
   CHECK_FALSE(range->hold({&outside, 1}).ok());
-  if (!ranges.tiering->can_migrate()) return;
+  if (!ranges.tiering->can_migrate()) {
+    TERRACE_SKIP(migration, ranges.tiering->why_not());
+    return;
+  }
   {
     Hold first = take(range->hold(range->bytes().subspan(3 * mib, 1)));
     Hold second = std::move(first);
@@ -211,7 +215,7 @@ TEST_CASE(
   for (uint32_t round = 0; round < 12; ++round) {
     Ranges ranges({.copy_bytes_per_s_max = 0, .batch_bytes_max = 16 * mib, .copy_threads = 1 + round % 2 * 3});
     if (!ranges.tiering->can_migrate()) {
-      MESSAGE("skipped: " << ranges.tiering->why_not());
+      TERRACE_SKIP(migration, ranges.tiering->why_not());
       return;
     }
     auto lease = ranges.lease(32 * mib);
@@ -247,7 +251,10 @@ TEST_CASE(
     "TieredRange: a fork while granules move: the parent's bytes stay, the child gets a signal where it "
     "touches them") {
   Ranges ranges({.session = nullptr, .copy_bytes_per_s_max = 0, .round_ns = 1'000'000});
-  if (!ranges.tiering->can_migrate()) return;
+  if (!ranges.tiering->can_migrate()) {
+    TERRACE_SKIP(migration, ranges.tiering->why_not());
+    return;
+  }
   auto range = take(ranges.tiering->make_range(
       {.bytes = 16 * mib, .ddr_bytes_max = 8 * mib, .granule_bytes = 64 * kib, .policy = "static"},
       {ranges.lease(16 * mib)}));
@@ -322,7 +329,7 @@ TEST_CASE("TieredRange: a child of fork may use and destroy its copies; the pare
 TEST_CASE(
     "Tiering: without the right to handle kernel faults all works but moving; a Session's device mends that") {
   if (::geteuid() != 0) {
-    MESSAGE("skipped: needs root to become somebody else");
+    TERRACE_SKIP(root, "needs root to become somebody else");
     return;
   }
   // In a child that gives its rights up: the descriptor of /dev/userfaultfd is opened before.
@@ -357,7 +364,7 @@ TEST_CASE(
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
-    MESSAGE("skipped: no /dev/userfaultfd on this machine");
+    TERRACE_SKIP(userfaultfd, "no /dev/userfaultfd on this machine");
     return;
   }
   CHECK(WIFEXITED(status));

@@ -11,6 +11,7 @@
 
 #include "core/base/units.h"
 #include "core/os/memory_map.h"
+#include "tests/support/skip.h"
 #include "tiering/migration/tiered_memory.h"
 
 namespace terrace::test {
@@ -69,11 +70,11 @@ struct TwoFiles {
 };
 
 // A Mover, or the test is skipped: this machine or user has no userfaultfd.
-#define TERRACE_REQUIRE_MOVER(mover)                                        \
-  tiering::Mover mover;                                                     \
-  if (const int refused = mover.start(-1, 8 * mib); refused != 0) {         \
-    MESSAGE("skipped: no userfaultfd for this process, errno " << refused); \
-    return;                                                                 \
+#define TERRACE_REQUIRE_MOVER(mover)                                                 \
+  tiering::Mover mover;                                                              \
+  if (const int refused = mover.start(-1, 8 * mib); refused != 0) {                  \
+    TERRACE_SKIP(userfaultfd, "no userfaultfd for this process, errno " << refused); \
+    return;                                                                          \
   }
 
 }  // namespace terrace::test
