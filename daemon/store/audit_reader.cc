@@ -5,7 +5,7 @@
 
 #include "core/base/limits.h"
 #include "daemon/store/image_reader.h"
-#include "daemon/store/row_codec.h"
+#include "daemon/store/row_sql.h"
 
 namespace terrace::daemon {
 namespace {
@@ -31,12 +31,11 @@ Result<uint64_t> read_bound(Connection& connection, const char* sql) {
 Result<AuditRow> read_row(const Statement& select) {
   AuditRow row;
   uint64_t crc = 0;
-  bool sound = select.read(0, row.sequence) && select.read(1, row.wall_ns);
-  int column = 2;
-  for (std::string* text : {&row.actor, &row.tenant, &row.verb, &row.subject, &row.detail})
-    sound = sound && select.read_text(column++, limits::audit_text_bytes_max, *text);
-  sound = sound && select.read(column, crc);
-  if (sound && crc == row_crc(row)) return row;
+  ColumnReader columns(select);
+  Stored<AuditRow>::key(columns, row);
+  Stored<AuditRow>::fields(columns, row);
+  columns.integer("crc", crc);
+  if (columns.sound() && crc == row_crc(row)) return row;
   return Error{.code = ErrorCode::corrupt,
                .where = where,
                .detail = "line " + std::to_string(row.sequence) + " of the audit log is damaged"};
@@ -49,8 +48,8 @@ Result<AuditPage> read_audit(Connection& connection, const AuditQuery& query) {
   TERRACE_ASSIGN_OR_RETURN(page.oldest, read_bound(connection, "SELECT coalesce(min(sequence), 0) FROM audit"));
   TERRACE_ASSIGN_OR_RETURN(page.newest, read_bound(connection, "SELECT coalesce(max(sequence), 0) FROM audit"));
   std::string sql =
-      "SELECT sequence, wall_ns, actor, tenant, verb, subject, detail, crc FROM audit "
-      "WHERE sequence > ?1 AND wall_ns >= ?2 AND (?3 = '' OR tenant = ?3) "
+      select_sql<AuditRow>() +
+      " WHERE sequence > ?1 AND wall_ns >= ?2 AND (?3 = '' OR tenant = ?3) "
       "AND (?4 = '' OR substr(verb, 1, length(?4)) = ?4) AND (?5 = '' OR subject = ?5) ORDER BY sequence ";
   sql += query.newest_first ? "DESC LIMIT ?6" : "LIMIT ?6";
   TERRACE_ASSIGN_OR_RETURN(Statement select, connection.prepare(sql.c_str(), where));

@@ -55,7 +55,7 @@ Error Database::explain(Error error) {
 }
 
 Result<StoredImage> Database::verify_or_migrate() {
-  const auto newest = static_cast<int64_t>(options_.migrations.size());
+  const int64_t newest = options_.migrations.back().version;
   TERRACE_ASSIGN_OR_RETURN(const std::string version_text,
                            connection_.query_text("PRAGMA user_version", where_open));
   const int64_t version = std::strtoll(version_text.c_str(), nullptr, 10);
@@ -65,6 +65,11 @@ Result<StoredImage> Database::verify_or_migrate() {
                                                      "; run the newer terraced that wrote it");
   }
   if (version < 1) return error_of(ErrorCode::corrupt, "schema version " + version_text + " never existed");
+  if (version < store_version_first)
+    return error_of(ErrorCode::version_mismatch,
+                    "store " + path_ + " has version " + version_text +
+                        ", of a build before the first release; this build reads from " +
+                        std::to_string(store_version_first) + " on");
   const Result<std::string> checked = connection_.query_text("PRAGMA quick_check(1)", where_open);
   if (!checked.ok()) return query_failed(checked.error());
   const std::string& found = *checked;

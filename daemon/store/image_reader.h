@@ -18,6 +18,6 @@ struct StoredImage {
 Error query_failed(Error error);
 
 // Errors    corrupt   names the table and row, or says that rows are missing
-Result<StoredImage> read_image(Connection& connection, RowFormat format = RowFormat::current);
+Result<StoredImage> read_image(Connection& connection);
 
 }  // namespace terrace::daemon

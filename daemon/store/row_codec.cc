@@ -16,14 +16,21 @@ static_assert(std::endian::native == std::endian::little, "the codec copies inte
 class Crc {
  public:
   explicit Crc(char table) { add_bytes(&table, 1); }
-  Crc& add(uint64_t value) {
-    add_bytes(&value, sizeof(value));
-    return *this;
+  void integer(const char*, uint64_t value) { add_bytes(&value, sizeof(value)); }
+  void random(const char* name, uint64_t value) { integer(name, value); }
+  void truth(const char* name, bool value) { integer(name, value ? 1 : 0); }
+  void id(const char* name, auto value) { integer(name, value.value); }
+  void small(const char* name, auto value, auto) { integer(name, static_cast<uint64_t>(value)); }
+  void name(const char* name, const std::string& value) { text(name, value, 0); }
+  void text(const char* name, const std::string& value, size_t) {
+    integer(name, value.size());
+    add_bytes(value.data(), value.size());
   }
-  Crc& add(std::string_view text) {
-    add(static_cast<uint64_t>(text.size()));
-    add_bytes(text.data(), text.size());
-    return *this;
+  void extents(const char* name, const std::vector<Extent>& list) {
+    integer(name, list.size());
+    for (const Extent& extent : list)
+      for (const uint64_t value : {extent.device.value, extent.first_granule, extent.granules})
+        integer(name, value);
   }
   uint32_t value() const { return crc_; }
 
@@ -34,165 +41,145 @@ class Crc {
   uint32_t crc_ = 0;
 };
 
-Error impossible(std::string row, const char* what) {
-  return Error{.code = ErrorCode::corrupt,
-               .where = "store row",
-               .detail = std::move(row) + " has an impossible " + what};
+// The first field beyond its bounds.
+class Bounds {
+ public:
+  void integer(const char*, uint64_t) {}
+  void random(const char*, uint64_t) {}
+  void truth(const char*, bool) {}
+  void id(const char*, auto) {}
+  void small(const char* name, auto value, auto last) { require(value <= last, name); }
+  void name(const char* name, const std::string& value) {
+    require(!value.empty() && value.size() <= limits::name_bytes_max, name);
+  }
+  void text(const char* name, const std::string& value, size_t bytes_max) {
+    require(value.size() <= bytes_max, name);
+  }
+  void extents(const char* name, const std::vector<Extent>& list) {
+    require(!list.empty() && list.size() <= limits::lease_extents_max, name);
+    for (const Extent& extent : list)
+      require(extent.device.valid() && extent.granules > 0 && extent.end() >= extent.first_granule, name);
+  }
+  const char* broken() const { return broken_; }
+
+ private:
+  void require(bool holds, const char* name) {
+    if (!holds && broken_ == nullptr) broken_ = name;
+  }
+  const char* broken_ = nullptr;
+};
+
+// What else must hold within one row: the name of what does not, or nullptr.
+const char* broken_relation(const DeviceRow& row) {
+  if (!row.id.valid()) return "id";
+  if (row.capacity_bytes == 0) return "capacity";
+  if (!is_power_of_two(row.granule_bytes) || row.granule_bytes > limits::granule_bytes_max)
+    return "granule size";
+  return nullptr;
+}
+const char* broken_relation(const PoolRow& row) {
+  if (!row.id.valid()) return "id";
+  return (row.stripe_bytes != 0) != (row.placement == Placement::striped) ? "stripe" : nullptr;
+}
+const char* broken_relation(const LeaseRow& row) {
+  if (!row.id.valid()) return "id";
+  if (!row.pool.valid()) return "pool";
+  if (!row.epoch.valid()) return "epoch";
+  if (row.phase == LeasePhase::pending) return "phase";
+  return row.bytes == 0 ? "size" : nullptr;
+}
+const char* broken_relation(const QuotaRow&) {
+  return nullptr;
+}
+const char* broken_relation(const ReservationRow& row) {
+  if (!row.id.valid()) return "id";
+  if (!row.pool.valid()) return "pool";
+  return row.bytes == 0 ? "size" : nullptr;
+}
+const char* broken_relation(const OwnerRow& row) {
+  if (!lease_of(row.id).valid()) return "lease";
+  if (row.epoch == 0) return "epoch";
+  const OwnerRow vacant{.id = row.id, .epoch = row.epoch};
+  return row.process.pid == 0 && row != vacant ? "owner" : nullptr;
+}
+const char* broken_relation(const AuditRow&) {
+  return nullptr;
+}
+const char* broken_relation(const MetaRow& row) {
+  const bool counts = row.next_device != 0 && row.next_pool != 0 && row.next_lease != 0 &&
+                      row.next_epoch != 0 && row.next_reservation != 0;
+  return counts ? nullptr : "counter";
 }
 
-bool name_fits(const std::string& name) {
-  return !name.empty() && name.size() <= limits::name_bytes_max;
+std::string_view clip_audit_text(std::string_view text) {
+  if (text.size() <= limits::audit_text_bytes_max) return text;
+  size_t size = limits::audit_text_bytes_max;
+  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) --size;
+  return text.substr(0, size);
+}
+
+template <typename Row>
+std::string name_of(const Row& row) {
+  return std::string(Stored<Row>::table) + " " + std::to_string(row.id.value);
+}
+std::string name_of(const OwnerRow& row) {
+  return "part " + std::to_string(part_of(row.id)) + " of lease " + std::to_string(lease_of(row.id).value);
+}
+std::string name_of(const QuotaRow&) {
+  return "a quota";
+}
+std::string name_of(const AuditRow&) {
+  return "an audit row";
+}
+std::string name_of(const MetaRow&) {
+  return "the meta row";
 }
 
 }  // namespace
 
-Status validate(const DeviceRow& row) {
-  const std::string name = "device " + std::to_string(row.id.value);
-  if (!row.id.valid()) return impossible(name, "id");
-  if (!name_fits(row.serial)) return impossible(name, "serial");
-  if (!name_fits(row.backend)) return impossible(name, "backend name");
-  if (row.capacity_bytes == 0) return impossible(name, "capacity");
-  if (!is_power_of_two(row.granule_bytes) || row.granule_bytes > limits::granule_bytes_max)
-    return impossible(name, "granule size");
-  if (row.state > DeviceState::failed) return impossible(name, "state");
-  return {};
+template <typename Row>
+Status validate(const Row& row) {
+  Bounds bounds;
+  if constexpr (requires { Stored<Row>::key(bounds, row); }) Stored<Row>::key(bounds, row);
+  Stored<Row>::fields(bounds, row);
+  const char* broken = bounds.broken();
+  if (broken == nullptr) broken = broken_relation(row);
+  if (broken == nullptr) return {};
+  return Error{.code = ErrorCode::corrupt,
+               .where = "store row",
+               .detail = name_of(row) + " has an impossible " + broken};
 }
 
-Status validate(const PoolRow& row) {
-  const std::string name = "pool " + std::to_string(row.id.value);
-  if (!row.id.valid()) return impossible(name, "id");
-  if (!name_fits(row.name)) return impossible(name, "name");
-  if (row.placement > Placement::spread) return impossible(name, "placement");
-  if ((row.stripe_bytes != 0) != (row.placement == Placement::striped)) return impossible(name, "stripe");
-  if (row.coherence > PoolCoherence::noncoherent) return impossible(name, "coherence");
-  return {};
-}
-
-Status validate(const LeaseRow& row) {
-  const std::string name = "lease " + std::to_string(row.id.value);
-  if (!row.id.valid()) return impossible(name, "id");
-  if (!row.pool.valid()) return impossible(name, "pool");
-  if (!name_fits(row.tenant)) return impossible(name, "tenant");
-  if (!name_fits(row.host)) return impossible(name, "host");
-  if (!name_fits(row.object)) return impossible(name, "object name");
-  if (row.label.size() > limits::label_bytes_max) return impossible(name, "label");
-  if (row.reason.size() > limits::reason_bytes_max) return impossible(name, "reason");
-  if (!row.epoch.valid()) return impossible(name, "epoch");
-  if (row.mode > LeaseMode::shared_coherent) return impossible(name, "mode");
-  if (row.phase == LeasePhase::pending || row.phase >= LeasePhase::waiting) return impossible(name, "phase");
-  if (row.cause > LeaseCause::moved) return impossible(name, "cause");
-  if (row.next_object.size() > limits::name_bytes_max) return impossible(name, "next object name");
-  if (row.bytes == 0) return impossible(name, "size");
-  if (row.extents.empty() || row.extents.size() > limits::lease_extents_max)
-    return impossible(name, "number of extents");
-  for (const Extent& extent : row.extents) {
-    if (!extent.device.valid() || extent.granules == 0 || extent.end() < extent.first_granule)
-      return impossible(name, "extent");
-  }
-  return {};
-}
-
-Status validate(const QuotaRow& row) {
-  if (!name_fits(row.tenant)) return impossible("a quota", "tenant");
-  return {};
-}
-
-Status validate(const ReservationRow& row) {
-  const std::string name = "reservation " + std::to_string(row.id.value);
-  if (!row.id.valid()) return impossible(name, "id");
-  if (!row.pool.valid()) return impossible(name, "pool");
-  if (!name_fits(row.tenant)) return impossible(name, "tenant");
-  if (row.bytes == 0) return impossible(name, "size");
-  return {};
-}
-
-Status validate(const OwnerRow& row) {
-  const std::string name =
-      "part " + std::to_string(part_of(row.id)) + " of lease " + std::to_string(lease_of(row.id).value);
-  if (!lease_of(row.id).valid()) return impossible(name, "lease");
-  if (row.epoch == 0) return impossible(name, "epoch");
-  if (row.holder.size() > limits::label_bytes_max) return impossible(name, "owner's name");
-  const OwnerRow vacant{.id = row.id, .epoch = row.epoch};
-  if (row.process.pid == 0 && row != vacant) return impossible(name, "owner");
-  return {};
-}
-
-Status validate(const AuditRow& row) {
-  for (const std::string* text : {&row.actor, &row.tenant, &row.verb, &row.subject, &row.detail})
-    if (text->size() > limits::audit_text_bytes_max) return impossible("an audit row", "text");
-  return {};
-}
-
-Status validate(const MetaRow& row) {
-  if (row.next_device == 0 || row.next_pool == 0 || row.next_lease == 0 || row.next_epoch == 0 ||
-      row.next_reservation == 0)
-    return impossible("the meta row", "counter");
-  if (row.boot_id.size() > limits::name_bytes_max) return impossible("the meta row", "boot id");
-  return {};
-}
-
-uint32_t row_crc(const DeviceRow& row, RowFormat format) {
-  Crc crc('D');
-  crc.add(row.id.value).add(row.serial).add(row.backend).add(row.capacity_bytes).add(row.granule_bytes);
-  crc.add(row.pool.value);
-  if (format != RowFormat::version_1) crc.add(static_cast<uint64_t>(row.state));
+template <typename Row>
+uint32_t row_crc(const Row& row) {
+  Crc crc(Stored<Row>::tag);
+  Stored<Row>::key(crc, row);
+  Stored<Row>::fields(crc, row);
   return crc.value();
 }
 
-uint32_t row_crc(const PoolRow& row, RowFormat format) {
-  Crc crc('P');
-  crc.add(row.id.value).add(row.name);
-  if (format != RowFormat::version_1) crc.add(static_cast<uint64_t>(row.placement)).add(row.stripe_bytes);
-  if (format == RowFormat::current) crc.add(static_cast<uint64_t>(row.coherence));
+uint32_t row_crc(const MetaRow& row, const StoreSeal& seal) {
+  Crc crc(Stored<MetaRow>::tag);
+  SealFields::fields(crc, seal);
+  Stored<MetaRow>::fields(crc, row);
   return crc.value();
 }
 
-uint32_t row_crc(const LeaseRow& row, RowFormat format) {
-  Crc crc('L');
-  crc.add(row.id.value).add(row.pool.value).add(row.tenant).add(row.host).add(row.label).add(row.object);
-  crc.add(row.reason).add(static_cast<uint64_t>(row.extents.size()));
-  for (const Extent& extent : row.extents)
-    crc.add(extent.device.value).add(extent.first_granule).add(extent.granules);
-  crc.add(row.epoch.value).add(static_cast<uint64_t>(row.mode)).add(static_cast<uint64_t>(row.phase));
-  crc.add(row.bytes).add(row.ttl_ns).add(row.expiry_ns).add(row.deadline_ns);
-  crc.add(row.request_high).add(row.request_low);
-  if (format != RowFormat::version_1) {
-    crc.add(static_cast<uint64_t>(row.cause)).add(static_cast<uint64_t>(row.movable));
-    crc.add(row.target_bytes).add(row.next_object);
-  }
-  return crc.value();
-}
-
-uint32_t row_crc(const QuotaRow& row, RowFormat) {
-  return Crc('Q').add(row.tenant).add(row.bytes_max).add(row.leases_max).value();
-}
-
-uint32_t row_crc(const ReservationRow& row, RowFormat) {
-  Crc crc('R');
-  crc.add(row.id.value).add(row.pool.value).add(row.tenant).add(row.bytes);
-  return crc.add(row.ttl_ns).add(row.expiry_ns).value();
-}
-
-uint32_t row_crc(const OwnerRow& row, RowFormat) {
-  Crc crc('O');
-  crc.add(row.id.value).add(row.epoch).add(row.request).add(row.process.pid).add(row.process.started);
-  return crc.add(row.process.space).add(row.holder).value();
-}
-
-uint32_t row_crc(const MetaRow& row, const StoreSeal& seal, RowFormat format) {
-  Crc crc('M');
-  crc.add(seal.store_id).add(seal.sequence).add(seal.rows).add(seal.digest);
-  if (format != RowFormat::version_1) crc.add(static_cast<uint64_t>(seal.journal));
-  crc.add(row.next_device).add(row.next_pool).add(row.next_lease).add(row.next_epoch);
-  if (format != RowFormat::version_1) crc.add(row.next_reservation);
-  return crc.add(row.boot_id).value();
-}
-
-uint32_t row_crc(const AuditRow& row) {
-  Crc crc('A');
-  crc.add(row.sequence).add(row.wall_ns).add(row.actor).add(row.tenant).add(row.verb);
-  return crc.add(row.subject).add(row.detail).value();
-}
+template Status validate(const DeviceRow&);
+template Status validate(const PoolRow&);
+template Status validate(const LeaseRow&);
+template Status validate(const QuotaRow&);
+template Status validate(const ReservationRow&);
+template Status validate(const OwnerRow&);
+template Status validate(const AuditRow&);
+template Status validate(const MetaRow&);
+template uint32_t row_crc(const DeviceRow&);
+template uint32_t row_crc(const PoolRow&);
+template uint32_t row_crc(const LeaseRow&);
+template uint32_t row_crc(const QuotaRow&);
+template uint32_t row_crc(const ReservationRow&);
+template uint32_t row_crc(const OwnerRow&);
+template uint32_t row_crc(const AuditRow&);
 
 uint64_t row_key(uint64_t id) {
   return id;
@@ -212,11 +199,10 @@ uint64_t row_share(uint64_t key, uint32_t crc) {
   return z ^ (z >> 31);
 }
 
-std::string_view clip_audit_text(std::string_view text) {
-  if (text.size() <= limits::audit_text_bytes_max) return text;
-  size_t size = limits::audit_text_bytes_max;
-  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) --size;
-  return text.substr(0, size);
+AuditRow clipped(AuditRow row) {
+  for (std::string* text : {&row.actor, &row.tenant, &row.verb, &row.subject, &row.detail})
+    text->resize(clip_audit_text(*text).size());
+  return row;
 }
 
 void encode_extents(const std::vector<Extent>& extents, std::vector<std::byte>& bytes) {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "daemon/model/rows.h"
+#include "daemon/model/row_fields.h"
 
 namespace terrace::daemon {
 
@@ -27,31 +27,31 @@ struct StoreSeal {
   bool journal = false;  // commits beyond `sequence` may lie in the journal, which must then be there
 };
 
-// Which columns a row's checksum covers: those of schema version 1 or 2, or all.
-enum class RowFormat : uint8_t { version_1, version_2, current };
+// Columns of the meta row, before MetaRow's.
+struct SealFields {
+  template <typename Io>
+  static void fields(Io& io, auto& seal) {
+    io.integer("store_id", seal.store_id);
+    io.integer("sequence", seal.sequence);
+    io.integer("rows", seal.rows);
+    io.integer("digest", seal.digest);
+    io.truth("journal", seal.journal);
+  }
+};
 
 inline constexpr size_t extent_bytes = 24;  // device, first granule, granules: three little-endian u64
 
+// Bounds of each field (daemon/model/row_fields.h), and relations between the fields of one row. For every row of
+// rows.h.
 // Errors    corrupt   names the row and what is impossible about it. Relations between rows are not looked
 //                     at: StateMachine::recover does that
-Status validate(const DeviceRow& row);
-Status validate(const PoolRow& row);
-Status validate(const LeaseRow& row);
-Status validate(const QuotaRow& row);
-Status validate(const ReservationRow& row);
-Status validate(const OwnerRow& row);
-Status validate(const MetaRow& row);
-Status validate(const AuditRow& row);
+template <typename Row>
+Status validate(const Row& row);
 
 // crc32c over a tag for the table and every column.
-uint32_t row_crc(const DeviceRow& row, RowFormat format = RowFormat::current);
-uint32_t row_crc(const PoolRow& row, RowFormat format = RowFormat::current);
-uint32_t row_crc(const LeaseRow& row, RowFormat format = RowFormat::current);
-uint32_t row_crc(const QuotaRow& row, RowFormat format = RowFormat::current);
-uint32_t row_crc(const ReservationRow& row, RowFormat format = RowFormat::current);
-uint32_t row_crc(const OwnerRow& row, RowFormat format = RowFormat::current);
-uint32_t row_crc(const MetaRow& row, const StoreSeal& seal, RowFormat format = RowFormat::current);
-uint32_t row_crc(const AuditRow& row);
+template <typename Row>
+uint32_t row_crc(const Row& row);
+uint32_t row_crc(const MetaRow& row, const StoreSeal& seal);
 
 // What a row's share is made from besides its checksum: its id, or a hash of the tenant that it is stored
 // under.
@@ -60,8 +60,8 @@ uint64_t row_key(const std::string& tenant);
 // A row's summand in StoreSeal::digest.
 uint64_t row_share(uint64_t key, uint32_t crc);
 
-// `text` cut to what a line of the audit log may hold, between characters.
-std::string_view clip_audit_text(std::string_view text);
+// `row` with its texts cut to what a line of the audit log may hold, between characters.
+AuditRow clipped(AuditRow row);
 
 void encode_extents(const std::vector<Extent>& extents, std::vector<std::byte>& bytes);
 // Errors    corrupt   not a multiple of extent_bytes, or more than limits::lease_extents_max

@@ -3,9 +3,10 @@
 // Threads   One at a time.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string>
+#include <map>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "core/base/result.h"
@@ -15,13 +16,9 @@
 
 namespace terrace::daemon {
 
-enum class Table : uint8_t { device = 0, pool = 1, lease = 2, quota = 3, reservation = 4, owner = 5 };
-inline constexpr size_t table_count = 6;
-
 class RowWriter {
  public:
-  // `format`: that of the tables, which a migration to an older version than the newest has made.
-  Status prepare(Connection& connection, RowFormat format = RowFormat::current);
+  Status prepare(Connection& connection);
 
   // Errors    internal   a row that load() would refuse: a defect of the caller's
   static Status check(const Delta& delta);
@@ -35,27 +32,24 @@ class RowWriter {
   struct Statements {
     Statement old_crc, put, erase;
   };
+  template <typename Row>
+  struct Of : Statements {};
 
-  Status put(const DeviceRow& row, uint32_t crc);
-  Status put(const PoolRow& row, uint32_t crc);
-  Status put(const LeaseRow& row, uint32_t crc);
-  Status put(const QuotaRow& row, uint32_t crc);
-  Status put(const ReservationRow& row, uint32_t crc);
-  Status put(const OwnerRow& row, uint32_t crc);
-  Status put(const MetaRow& row, const StoreSeal& seal);
-  Status append_audit(const std::vector<AuditRow>& rows);
-  Statement& start_put(Table table);
-  Status finish(Table table, uint32_t crc);
+  template <typename Row>
+  Status prepare_table(Connection& connection);
   // Whether a row is stored under `key`; takes its share out of the seal.
   template <typename Key>
-  Result<bool> take_out(Table table, const Key& key, StoreSeal& seal);
-  template <typename Rows>
-  Status write_table(Table table, const Rows& rows, StoreSeal& seal);
+  Result<bool> take_out(Statements& table, const Key& key, StoreSeal& seal);
+  template <typename Row>
+  Status put(const Row& row, uint32_t crc);
+  template <typename Key, typename Row>
+  Status write_table(const std::map<Key, std::optional<Row>>& rows, StoreSeal& seal);
+  Status put_meta(const MetaRow& row, const StoreSeal& seal);
+  Status append_audit(const std::vector<AuditRow>& rows);
 
-  std::array<Statements, table_count> tables_;
+  std::tuple<Of<DeviceRow>, Of<PoolRow>, Of<LeaseRow>, Of<QuotaRow>, Of<ReservationRow>, Of<OwnerRow>> tables_;
   Statement put_meta_, newest_audit_, put_audit_, cut_audit_;
   std::vector<std::byte> extents_;
-  RowFormat format_ = RowFormat::current;
 };
 
 }  // namespace terrace::daemon

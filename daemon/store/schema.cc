@@ -1,71 +1,41 @@
 #include "daemon/store/schema.h"
 
 #include "core/base/check.h"
-#include "daemon/store/schema_version_2.h"
-#include "daemon/store/schema_version_3.h"
+#include "daemon/store/row_sql.h"
 
 namespace terrace::daemon {
 namespace {
 
 // STRICT makes SQLite itself refuse a value of another type. 64-bit fields keep their bits through the
 // sign. `crc` covers the whole row (row_codec.h).
+std::string table_sql(const char* table, const std::string& definitions, const char* options) {
+  return std::string("CREATE TABLE ") + table + " (\n" + definitions + "  crc INTEGER NOT NULL\n) STRICT" +
+         options + ";\n";
+}
+
+// A table of rows with keys. A text as key is its own index.
+template <typename Row>
+std::string table_sql() {
+  const ColumnTexts key = key_texts<Row>();
+  ColumnTexts rest;
+  const Row row;
+  Stored<Row>::fields(rest, row);
+  const bool text = key.definitions.find(" TEXT ") != std::string::npos;
+  const std::string first = "  " + key.names + (text ? " TEXT" : " INTEGER") + " PRIMARY KEY,\n";
+  return table_sql(Stored<Row>::table, first + rest.definitions, text ? ", WITHOUT ROWID" : "");
+}
+
 Status create_tables(Connection& connection) {
-  return connection.exec(R"(
-CREATE TABLE meta (
-  id INTEGER PRIMARY KEY CHECK (id = 1),
-  store_id INTEGER NOT NULL,
-  sequence INTEGER NOT NULL,
-  rows INTEGER NOT NULL,
-  digest INTEGER NOT NULL,
-  next_device INTEGER NOT NULL,
-  next_pool INTEGER NOT NULL,
-  next_lease INTEGER NOT NULL,
-  next_epoch INTEGER NOT NULL,
-  boot_id TEXT NOT NULL,
-  crc INTEGER NOT NULL
-) STRICT;
-CREATE TABLE device (
-  id INTEGER PRIMARY KEY,
-  serial TEXT NOT NULL,
-  backend TEXT NOT NULL,
-  capacity_bytes INTEGER NOT NULL,
-  granule_bytes INTEGER NOT NULL,
-  pool INTEGER NOT NULL,
-  crc INTEGER NOT NULL
-) STRICT;
-CREATE TABLE pool (
-  id INTEGER PRIMARY KEY,
-  name TEXT NOT NULL,
-  crc INTEGER NOT NULL
-) STRICT;
-CREATE TABLE lease (
-  id INTEGER PRIMARY KEY,
-  pool INTEGER NOT NULL,
-  tenant TEXT NOT NULL,
-  host TEXT NOT NULL,
-  label TEXT NOT NULL,
-  object TEXT NOT NULL,
-  reason TEXT NOT NULL,
-  extents BLOB NOT NULL,
-  epoch INTEGER NOT NULL,
-  mode INTEGER NOT NULL,
-  phase INTEGER NOT NULL,
-  bytes INTEGER NOT NULL,
-  ttl_ns INTEGER NOT NULL,
-  expiry_ns INTEGER NOT NULL,
-  deadline_ns INTEGER NOT NULL,
-  request_high INTEGER NOT NULL,
-  request_low INTEGER NOT NULL,
-  crc INTEGER NOT NULL
-) STRICT;
-)",
-                         "create_tables");
+  const std::string sql =
+      table_sql("meta", "  id INTEGER PRIMARY KEY CHECK (id = 1),\n" + column_texts<MetaRow>().definitions,
+                "") +
+      table_sql<DeviceRow>() + table_sql<PoolRow>() + table_sql<LeaseRow>() + table_sql<QuotaRow>() +
+      table_sql<ReservationRow>() + table_sql<OwnerRow>() + table_sql<AuditRow>();
+  return connection.exec(sql.c_str(), "create_tables");
 }
 
 constexpr Migration all_migrations[] = {
-    {1, "devices, pools, leases and the counters", create_tables},
-    {2, "composition, quotas, reservations, the audit log", migrate_to_version_2},
-    {3, "the coherence of pools, owners of parts of leases", migrate_to_version_3},
+    {store_version_first, "all tables", create_tables},
 };
 
 }  // namespace
@@ -77,7 +47,8 @@ std::span<const Migration> store_migrations() {
 Status migrate(Connection& connection, std::span<const Migration> migrations, int64_t from) {
   for (size_t i = 0; i < migrations.size(); ++i) {
     const Migration& step = migrations[i];
-    TERRACE_CHECK(step.version == static_cast<int64_t>(i) + 1, "migrations are numbered 1, 2, 3, ...");
+    TERRACE_CHECK(step.version == static_cast<int64_t>(i) + store_version_first,
+                  "migrations are numbered without a gap");
     if (step.version <= from) continue;
     TERRACE_RETURN_IF_ERROR(step.apply(connection));
     const std::string set_version = "PRAGMA user_version=" + std::to_string(step.version);
@@ -96,7 +67,8 @@ Result<std::string> schema_text(Connection& connection) {
 
 Result<std::string> expected_schema_text(std::span<const Migration> migrations, int64_t version) {
   TERRACE_ASSIGN_OR_RETURN(Connection memory, Connection::open(":memory:", true));
-  TERRACE_RETURN_IF_ERROR(migrate(memory, migrations.first(static_cast<size_t>(version)), 0));
+  TERRACE_RETURN_IF_ERROR(
+      migrate(memory, migrations.first(static_cast<size_t>(version - store_version_first + 1)), 0));
   return schema_text(memory);
 }
 

@@ -1,5 +1,6 @@
 // The tables of the SQLite store and how they came to be: an ordered list of migrations, of which a fresh
-// store runs all and an older one the rest.
+// store runs all and an older one the rest. The first one makes the tables from the field lists of the rows
+// (daemon/model/row_fields.h); what was before it is read by no build any more.
 //
 // Place     daemon/store; docs/formats/store.md describes the columns.
 #pragma once
@@ -16,10 +17,13 @@ namespace terrace::daemon {
 // PRAGMA application_id of a Terrace store: "TRCS".
 inline constexpr int64_t store_application_id = 0x54524353;
 
+// Versions 1 to 3 were of builds before any release.
+inline constexpr int64_t store_version_first = 4;
+
 // One step of the schema. `apply` runs inside the transaction that also sets user_version and verifies the
 // result, so that a migration happens whole or not at all.
 struct Migration {
-  int64_t version = 0;  // user_version afterwards; the list counts 1, 2, 3, ...
+  int64_t version = 0;  // user_version afterwards; the list counts up from store_version_first
   const char* summary = "";
   Status (*apply)(Connection& connection) = nullptr;
 };
