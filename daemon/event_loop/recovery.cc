@@ -14,6 +14,7 @@
 #include "daemon/event_loop/engine.h"
 #include "daemon/memory/machine/backend_set.h"
 #include "daemon/memory/remote/remote_memory.h"
+#include "daemon/model/kinds.h"
 
 namespace terrace::daemon {
 namespace {
@@ -257,8 +258,8 @@ Status Engine::check_directory(const Image& image, const Observation& observed) 
   size_t live = 0;
   for (const LeaseRow& lease : image.leases) {
     if (lease.phase != LeasePhase::active && lease.phase != LeasePhase::revoking) continue;
-    if (object_kind(lease.object) != "emulated") continue;  // hardware is in one place only
-    if (!object_host(lease.object).empty()) continue;       // its agent says what there is
+    if (!memory_kind(object_kind(lease.object)).in_named_directory) continue;
+    if (!object_host(lease.object).empty()) continue;  // its agent says what there is
     ++live;
     for (const auto& [name, bytes] : observed.objects)
       if (name == lease.object) return {};

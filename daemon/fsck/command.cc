@@ -14,6 +14,7 @@
 #include "daemon/fsck/store_copy.h"
 #include "daemon/memory/files/object_file.h"
 #include "daemon/memory/machine/hardware.h"
+#include "daemon/model/kinds.h"
 
 namespace terrace::daemon {
 namespace {
@@ -60,7 +61,7 @@ Result<Outside> look_outside(const DaemonConfig& config, const std::string& path
   for (const EmulatedDevice& device : config.emulated) {
     if (directory.valid() && unplugged(directory.get(), device.name)) continue;
     outside.devices.push_back({.serial = "emu:" + device.name,
-                               .backend = "emulated",
+                               .backend = std::string(kinds::emulated),
                                .capacity_bytes = device.size_bytes,
                                .granule_bytes = config.granule_bytes,
                                .detail = {}});

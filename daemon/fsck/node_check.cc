@@ -5,11 +5,12 @@
 #include "core/base/unique_fd.h"
 #include "daemon/memory/files/object_file.h"
 #include "daemon/memory/numa/numa.h"
+#include "daemon/model/kinds.h"
 
 namespace terrace::daemon {
 namespace {
 
-constexpr const char* prefix = "numa:";
+const std::string prefix = prefix_of_kind(kinds::numa);
 
 }  // namespace
 

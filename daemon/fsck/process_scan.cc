@@ -18,6 +18,7 @@
 
 #include "core/base/unique_fd.h"
 #include "daemon/memory/files/emulated.h"
+#include "daemon/model/kinds.h"
 
 namespace terrace::daemon {
 namespace {
@@ -251,9 +252,8 @@ std::vector<LiveMapping> scan_mappings(const std::string& object_directory, bool
 }
 
 bool has_dax_devices(const Image& image) {
-  return std::any_of(image.devices.begin(), image.devices.end(), [](const DeviceRow& device) {
-    return device.backend == "devdax" || device.backend == "pmem";
-  });
+  return std::any_of(image.devices.begin(), image.devices.end(),
+                     [](const DeviceRow& device) { return memory_kind(device.backend).held_by_device_node; });
 }
 
 }  // namespace terrace::daemon

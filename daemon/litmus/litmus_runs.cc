@@ -9,6 +9,7 @@
 #include "core/litmus/pair.h"
 #include "core/litmus/region.h"
 #include "core/os/memory_map.h"
+#include "daemon/model/kinds.h"
 
 namespace terrace::daemon {
 namespace {
@@ -35,7 +36,7 @@ bool saw_incoherence(const litmus::Report& report) {
 // Whether somebody wants an emulated device to be seen as one of hosts without coherent caches.
 bool looks_noncoherent(const std::string& directory, const DeviceRow& device) {
   constexpr std::string_view prefix = "emu:";
-  if (device.backend != "emulated" || !device.serial.starts_with(prefix)) return false;
+  if (device.backend != kinds::emulated || !device.serial.starts_with(prefix)) return false;
   const std::string mark = directory + "/" + device.serial.substr(prefix.size()) + ".noncoherent";
   return ::faccessat(AT_FDCWD, mark.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
@@ -177,8 +178,7 @@ kj::Promise<Result<litmus::Report>> LitmusRuns::run_now(const std::string& seria
   work.options.stop = ending_.get();
   work.options.cached = looks_noncoherent(options_.object_directory, device);
   if (device.pool.valid()) return run_on_lease(std::move(work), device, std::move(actor));
-  work.object = device.backend == "emulated" ? "" : device.backend + ":";
-  work.object += "litmus-" + std::to_string(next_object_++);
+  work.object = prefix_of_kind(device.backend) + "litmus-" + std::to_string(next_object_++);
   under_way_[serial] = work.object;
   return run_on_object(std::move(work));
 }

@@ -18,6 +18,7 @@
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "daemon/memory/tier_attributes.h"
+#include "daemon/model/kinds.h"
 #include "daemon/model/rows.h"
 
 namespace terrace::daemon {

@@ -1,4 +1,5 @@
 // Names of memory objects: what finds the backend, and the machine, that an object belongs to.
+#include "daemon/model/kinds.h"
 #include "daemon/state/state_machine.h"
 
 namespace terrace::daemon {
@@ -14,8 +15,7 @@ std::string StateMachine::object_name(const LeaseRow& lease, const std::string& 
                                       const std::string& tail) const {
   const std::string& kind = pool_backend(lease.pool);
   const LeaseId named = id.valid() ? id : lease.id;
-  std::string name = kind.empty() || kind == "emulated" ? "" : kind + ":";
-  name += "lease-" + std::to_string(named.value) + tail;
+  std::string name = prefix_of_kind(kind) + "lease-" + std::to_string(named.value) + tail;
   if (!agent.empty()) name += "@" + agent;
   return name;
 }

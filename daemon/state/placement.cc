@@ -6,6 +6,7 @@
 
 #include "core/base/check.h"
 #include "core/base/limits.h"
+#include "daemon/model/kinds.h"
 #include "daemon/state/state_machine.h"
 
 namespace terrace::daemon {
@@ -24,11 +25,6 @@ Pieces place_as(const PoolRow& pool, const Devices& devices, uint64_t granules, 
     case Placement::linear: break;
   }
   return place_linear(devices, granules, pieces_max);
-}
-
-// A lease of these kinds is one device, namespace or file of the kernel's, which cannot span regions or nodes.
-bool lies_on_one_device(const std::string& backend) {
-  return backend == "devdax" || backend == "pmem" || backend == "numa";
 }
 
 // As the pool's placement prefers devices, and a device with one run for all of it before others.
@@ -100,7 +96,7 @@ Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules, 
         (elsewhere == 0 ? ")" : ", free on devices that take no leases now " + format_size(elsewhere) + ")"));
   }
 
-  const bool on_one = lies_on_one_device(pool_backend(pool));
+  const bool on_one = memory_kind(pool_backend(pool)).one_device;
   const auto find_room = [&] {
     return on_one ? place_on_one(row, devices, granules) : place_as(row, devices, granules, granule_bytes);
   };

@@ -61,7 +61,7 @@ class DevdaxBackend final : public Backend {
   // `bus` outlives it.
   DevdaxBackend(DaxBus& bus, DevdaxOptions options);
 
-  std::string_view kind() const override { return "devdax"; }
+  std::string_view kind() const override { return kinds::devdax; }
 
   std::vector<SeenDevice> discover() override;
   Status refresh() override;

@@ -97,7 +97,7 @@ class EmulatedBackend final : public Backend {
   // Takes the prepared directory over.
   EmulatedBackend(ObjectDirectory directory, EmulatedOptions options);
 
-  std::string_view kind() const override { return "emulated"; }
+  std::string_view kind() const override { return kinds::emulated; }
   std::vector<SeenDevice> discover() override;
   TierAttributes attributes(const std::string& serial) const override;
   Status refresh() override;

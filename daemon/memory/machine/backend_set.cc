@@ -6,11 +6,6 @@
 
 namespace terrace::daemon {
 
-std::string_view object_kind(std::string_view name) {
-  const size_t colon = name.find(':');
-  return colon == std::string_view::npos ? "emulated" : name.substr(0, colon);
-}
-
 std::vector<KnownDevice> known_devices(const Image& image) {
   std::vector<KnownDevice> known;
   for (const DeviceRow& row : image.devices)

@@ -14,11 +14,9 @@
 #include <vector>
 
 #include "daemon/memory/backend.h"
+#include "daemon/model/kinds.h"
 
 namespace terrace::daemon {
-
-// The kind that an object's name says: "devdax" of "devdax:lease-7", "emulated" where it says none.
-std::string_view object_kind(std::string_view name);
 
 // What backends are told of a manager's rows before they list what there is.
 std::vector<KnownDevice> known_devices(const Image& image);

@@ -56,7 +56,7 @@ class NumaBackend final : public Backend {
   // `kernel` outlives the backend; nullptr: dax memory is not brought online here.
   NumaBackend(NumaOptions options, RamKernel* kernel);
 
-  std::string_view kind() const override { return "numa"; }
+  std::string_view kind() const override { return kinds::numa; }
   std::vector<SeenDevice> discover() override;
   Status refresh() override;
   TierAttributes attributes(const std::string& serial) const override;

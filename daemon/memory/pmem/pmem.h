@@ -66,7 +66,7 @@ class PmemBackend final : public Backend {
   // Both kernels outlive it.
   PmemBackend(PmemKernel& kernel, CxlKernel& cxl, RegionRecords records, PmemOptions options = {});
 
-  std::string_view kind() const override { return "pmem"; }
+  std::string_view kind() const override { return kinds::pmem; }
   std::vector<SeenDevice> discover() override;
   Status refresh() override;
   std::vector<SeenDevice> inspect() override;
