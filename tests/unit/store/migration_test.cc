@@ -86,8 +86,10 @@ TEST_CASE("Store migration: the tables are those that docs/formats/store.md name
       documented[found[1]] = found[2];
   }
   CHECK(documented.size() == 8);
-  for (const auto& [table, names] : documented)
-    CHECK_MESSAGE(columns(table.c_str()) == (table == "meta" ? "id, " : "") + names + ", crc", table);
+  for (const auto& entry : documented) {
+    const std::string expected = (entry.first == "meta" ? "id, " : "") + entry.second + ", crc";
+    CHECK_MESSAGE(columns(entry.first.c_str()) == expected, entry.first);
+  }
 }
 
 TEST_CASE("Store migration: an older store moves forward through every step, rows unchanged") {
