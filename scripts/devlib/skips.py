@@ -2,7 +2,7 @@
 
 A case of a unit test says what it lacks by a word of tests/support/skip.h; a Python test by its reason. Both stand
 in ctest's log. NEEDS and REASONS say how to find out whether the machine has it; where it has, the skip is a defect
-of the test or of the set-up, and CI fails. A reason that is not listed is one nobody has thought about: the same.
+of the test or of the set-up, and CI fails. A reason that is not listed is told as that: add it.
 """
 
 import ctypes
@@ -26,14 +26,26 @@ def _kernel(major: int, minor: int) -> bool:
     return numbers >= [major, minor]
 
 
-def _own_mounts() -> bool:
-    """Root of a container may not mount: CAP_SYS_ADMIN decides."""
+def _capable(bit: int) -> bool:
+    """Root of a container lacks some."""
     effective = re.search(r"^CapEff:\s*([0-9a-f]+)", pathlib.Path("/proc/self/status").read_text(encoding="utf-8"), re.M)
-    return _root() and effective is not None and bool(int(effective.group(1), 16) >> 21 & 1)
+    return effective is not None and bool(int(effective.group(1), 16) >> bit & 1)
+
+
+def _own_mounts() -> bool:
+    return _root() and _capable(21)  # CAP_SYS_ADMIN
+
+
+def _locked_memory() -> bool:
+    return _capable(14)  # CAP_IPC_LOCK
 
 
 def _userfaultfd() -> bool:
-    return _root() and pathlib.Path("/dev/userfaultfd").exists()
+    try:
+        os.close(os.open("/dev/userfaultfd", os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def _numa() -> bool:
@@ -58,7 +70,7 @@ NEEDS = {
     "pins": lambda: _userfaultfd() and _kernel(6, 7),
     "migration": lambda: _userfaultfd() and _kernel(6, 7),
     "direct_io": _never,  # the file system of /var/tmp decides
-    "locked_memory": _root,
+    "locked_memory": _locked_memory,
     "memory_policy": _numa,
     "seccomp": lambda: "Seccomp_filters" in pathlib.Path("/proc/self/status").read_text(encoding="utf-8"),
     "disk_tmp": _never,
@@ -97,10 +109,10 @@ def _has_programs(reason: str) -> bool:
     return all(shutil.which(name) for name in names)
 
 
-def could_have_run(needs: str, reason: str) -> bool:
-    """Whether the machine has what a skipped case lacked. Something that nobody listed: yes, so that it is looked at."""
+def could_have_run(needs: str, reason: str):
+    """Whether the machine has what a skipped case lacked; None where nobody has said how to find out."""
     if needs:
-        return NEEDS[needs]() if needs in NEEDS else True
+        return NEEDS[needs]() if needs in NEEDS else None
     if reason.startswith(OTHER_VARIANT):
         return False
     if reason.startswith("not on this machine: ") and "libseccomp" not in reason:
@@ -111,7 +123,7 @@ def could_have_run(needs: str, reason: str) -> bool:
     found = re.match(r"(?:python3-)?([\w-]+) is not installed", reason) or re.match(r"no ([\w-]+)$", reason)
     if found:
         return shutil.which(found.group(1)) is not None
-    return True
+    return None
 
 
 class Skip:
@@ -149,6 +161,8 @@ def report(text: str) -> list:
     for (needs, reason), skips in sorted(by_reason.items()):
         names = ", ".join(skip.name for skip in skips[:3]) + (f" and {len(skips) - 3} more" if len(skips) > 3 else "")
         print(f"skipped {len(skips)}: {f'[{needs}] ' if needs else ''}{reason} ({names})")
+        if could_have_run(needs, reason) is None:
+            print(f"  nobody has said how to find out whether this machine could run {'it' if len(skips) == 1 else 'them'}")
     whole = sum(skip.whole for skip in found)
     print(f"skipped cases: {whole}, and {len(found) - whole} in part", flush=True)
     return [skip for skip in found if could_have_run(skip.needs, skip.reason)]
