@@ -108,7 +108,7 @@ void add_circumstances(const ProcessScan& scan, std::vector<Finding>& findings) 
 Finding store_finding(const Error& error) {
   std::string repair =
       error.code == ErrorCode::version_mismatch
-          ? "run the terraced that wrote it, or a newer one"
+          ? "run the terraced that it names, or move the state's files away to begin anew"
           : "nothing is granted from such a store. Restore a copy of the state's files, or move them away to "
             "begin anew";
   if (error.code == ErrorCode::not_found) repair = "name the right one with --state or --config";

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "core/base/limits.h"
 #include "daemon/store/row_sql.h"
 
 namespace terrace::daemon {

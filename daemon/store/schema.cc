@@ -13,7 +13,8 @@ std::string table_sql(const char* table, const std::string& definitions, const c
          options + ";\n";
 }
 
-// A table of rows with keys. A text as key is its own index.
+// A table of rows with keys. A text as key is its own index. With the first release this text is to be written out
+// here: a later field comes by a step of its own, and the tables of an earlier version stay as they were made.
 template <typename Row>
 std::string table_sql() {
   const ColumnTexts key = key_texts<Row>();

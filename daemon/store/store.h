@@ -38,7 +38,7 @@ class Store {
 
   // Reads everything. An empty store gives a default Image.
   // Errors    corrupt           a row or page contradicts itself; names the row. Never an empty Image instead
-  //           version_mismatch  written by a newer Terrace
+  //           version_mismatch  written by a newer Terrace, or by one before the first release
   //           io_error          a file cannot be read or written
   //           capacity_exhausted  what the journal holds cannot be folded: the disk is full
   virtual Result<Image> load() = 0;
@@ -61,8 +61,8 @@ class Store {
 };
 
 // Opens or creates the store at `path`: an SQLite database, and in front of it a journal that takes the commits
-// (one write and one fdatasync each). An exclusive lock keeps a second daemon out. Schema versions older than
-// this build's are migrated. Destruction folds the journal and leaves one whole SQLite file.
+// (one write and one fdatasync each). An exclusive lock keeps a second daemon out. Older schema versions, from
+// store_version_first on, are migrated. Destruction folds the journal and leaves one whole SQLite file.
 // Errors    busy              another daemon has it open; names the file
 //           corrupt, version_mismatch, io_error, permission_denied   as for load()
 Result<std::unique_ptr<Store>> open_store(const std::string& path);

@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
 
 _CASE = re.compile(r"^skipped (case|in part)\t(\w+)\t([^\t]*)\t(.*)$")
 _PYTHON = re.compile(r"^(?P<name>\w+ \(.*\)).*\.\.\. skipped (?P<quote>['\"])(?P<reason>.*)(?P=quote)$")
@@ -48,8 +49,21 @@ def _userfaultfd() -> bool:
     return True
 
 
-def _numa() -> bool:
-    return _root() and pathlib.Path("/sys/devices/system/node/node0").exists()
+def _memory_policy() -> bool:
+    """A container's filter may forbid these calls, to root as well. Asks for nothing: no address, no policy."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    x86_64_mbind, x86_64_move_pages = 237, 279
+    if os.uname().machine != "x86_64" or not pathlib.Path("/sys/devices/system/node/node0").exists():
+        return False
+    for number, arguments in ((x86_64_mbind, (0, 0, 0, 0, 0, 0)), (x86_64_move_pages, (0, 0, 0, 0, 0, 0))):
+        if libc.syscall(number, *arguments) != 0:
+            return False
+    return True
+
+
+def _user_namespaces() -> bool:
+    return subprocess.run(["unshare", "-rm", "true"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def _never() -> bool:
@@ -71,7 +85,7 @@ NEEDS = {
     "migration": lambda: _userfaultfd() and _kernel(6, 7),
     "direct_io": _never,  # the file system of /var/tmp decides
     "locked_memory": _locked_memory,
-    "memory_policy": _numa,
+    "memory_policy": _memory_policy,
     "seccomp": lambda: "Seccomp_filters" in pathlib.Path("/proc/self/status").read_text(encoding="utf-8"),
     "disk_tmp": _never,
     "cpu_kinds": _never,
@@ -93,7 +107,7 @@ REASONS = (
     ("this user cannot run the program where it was built", _never),  # a home directory that others may not enter
     ("this user cannot read the package where it was built", _never),
     ("needs the right to mount", _own_mounts),
-    ("no namespace of our own", _own_mounts),
+    ("no namespace of our own", _user_namespaces),
     ("this kernel has no /dev/userfaultfd", _userfaultfd),
     ("this build has no failpoints", _always),
     ("torch has no CUDA", _never),
