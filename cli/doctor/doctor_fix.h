@@ -1,7 +1,8 @@
 // `terrace doctor --fix`: what can be mended safely. That is one thing: a dax device that came up as
 // system-ram, and that no lease uses, becomes devdax again.
 //
-// Place     cli/doctor/doctor.cc -> here -> the manager, where its numa backend keeps the node; else daemon/inventory.
+// Place     cli/doctor/doctor.cc -> here -> the manager, where its numa backend keeps the node; else
+//           daemon/inventory does it.
 #pragma once
 
 #include <string>

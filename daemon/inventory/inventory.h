@@ -1,5 +1,5 @@
-// What CXL and DAX hardware the kernel shows. Reads only; dax_mode.h, beside it, is the one that changes something. On
-// a machine with none of it the lists are empty and that is no error.
+// What CXL and DAX hardware the kernel shows. Reads only; dax_mode.h, beside it, is the one that changes something.
+// On a machine with none of it the lists are empty and that is no error.
 //
 // Two sources behind one seam. libcxl, libdaxctl and libndctl (in this process) give memdevs, decoders, dax and
 // namespaces. sysfs and procfs give what the libraries do not have, or not yet: regions with their mode (libcxl

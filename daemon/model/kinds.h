@@ -1,6 +1,6 @@
 // Kinds of memory, by the names that devices (DeviceRow::backend) and objects ("devdax:lease-7") have: the one
-// place of the daemon that knows them, but for each kind's own folder in daemon/memory. A new kind is a folder there, a line
-// here, and its backend in daemon/memory/machine.
+// place of the daemon that knows them, but for each kind's own folder in daemon/memory. A new kind is a folder
+// there, a line here, and its backend in daemon/memory/machine.
 //
 // Place     Names and facts; pure.
 #pragma once

@@ -41,8 +41,8 @@ struct SealFields {
 
 inline constexpr size_t extent_bytes = 24;  // device, first granule, granules: three little-endian u64
 
-// Bounds of each field (daemon/model/row_fields.h), and relations between the fields of one row. For every row of
-// rows.h.
+// Bounds of each field (daemon/model/row_fields.h), and relations between the fields of one row. Instantiated for
+// every row of rows.h.
 // Errors    corrupt   names the row and what is impossible about it. Relations between rows are not looked
 //                     at: StateMachine::recover does that
 template <typename Row>

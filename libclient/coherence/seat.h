@@ -1,6 +1,6 @@
 // A seat: the pins of a holder that owned no part when it first pinned. It reads in place and stores nothing but
-// them, so a reader never takes the part of a writer that died. Owned as a part is, under the number `parts` +
-// seat.
+// them, so a reader never takes the part of a writer that died. It is owned as a part is, under the number
+// `parts` + seat.
 //
 // Crash     Whatever its last owner left does not count once that is dead; the next one clears it.
 // Threads   Any number of this process, as PinTable.

@@ -56,7 +56,8 @@ struct Shared {
 };
 extern Shared shared;
 
-// lease_return.cc; the engine's thread. return_leases(): with heap_lock and the range's lock, the others: with neither.
+// lease_return.cc; the engine's thread. return_leases(): with heap_lock and the range's lock, the others: with
+// neither of them.
 void ask_for_room();  // where leases that are taken back do not fit into what there is
 void return_leases();
 bool has_left(uint32_t index);  // the segment's lease is given back, its addresses are in use

@@ -2,8 +2,8 @@
 // checks. Whoever has this capability is an administrator: Gateway.openAdmin decides that once.
 //
 // Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
-//           the audit log, admin_fsck.cc the checks, admin_inventory.cc hardware, admin_devices.cc, admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc and
-//           admin_policy.cc the rest.
+//           the audit log, admin_fsck.cc the checks, admin_inventory.cc hardware; admin_devices.cc,
+//           admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc and admin_policy.cc the rest.
 // Threads   The event loop's thread only.
 #pragma once
 
