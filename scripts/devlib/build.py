@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import subprocess
 import time
 
@@ -45,6 +46,7 @@ def test(pattern: str = "", preset: str = "dev") -> None:
     if pattern:
         command += ["-R", pattern]
     say(f"test {preset}{' ' + pattern if pattern else ''}")
+    begin, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, text=True, errors="replace",
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     closing, skipped = "", []
@@ -56,6 +58,9 @@ def test(pattern: str = "", preset: str = "dev") -> None:
         if found:
             skipped.append(f"{found.group(1)} ({found.group(2).lower()})")
     code = process.wait()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    say(f"test {preset}: {spent:.0f} s of processor time, {duration(time.monotonic() - begin)} by the clock")
     if skipped:
         print(f"skipped, not passed: {', '.join(skipped)}")
     log = build_dir(preset) / "Testing/Temporary/LastTest.log"
