@@ -27,7 +27,7 @@ nlohmann::json checks_json(const std::vector<Check>& checks) {
                     {"state", state_name(check.state)},
                     {"found", check.found},
                     {"meaning", check.meaning},
-                    {"mend", check.mend},
+                    {"fix", check.fix},
                     {"essential", check.essential}});
   }
   return list;
@@ -72,7 +72,7 @@ void run_doctor(Context& context) {
   std::string text = format_checks(checks) + "\n";
   if (daemon.ok()) text += server_block(daemon->server, path) + "\n";
   text += possible ? "This machine can run Terrace with an emulated pool.\n"
-                   : "This machine cannot run even an emulated pool: mend what is essential above.\n";
+                   : "This machine cannot run even an emulated pool: fix what is essential above.\n";
   print_text(text);
 }
 
@@ -119,13 +119,13 @@ Check check_socket(const std::string& path) {
     check.state = CheckState::missing;
     check.found += ", refused for this user";
     check.meaning = "this user cannot reach the daemon";
-    check.mend =
+    check.fix =
         "ask the operator for access to the socket and its directory, or name another one with --socket";
   } else {
     check.state = CheckState::limited;
     check.found += failed == ECONNREFUSED ? ", left over: nobody listens" : ", nobody listens";
     check.meaning = "no daemon runs there now";
-    check.mend = "terrace daemon start";
+    check.fix = "terrace daemon start";
   }
   return check;
 }
@@ -177,21 +177,21 @@ std::string format_checks(const std::vector<Check>& checks) {
     name.resize(width + 2, ' ');
     text += state + name + printable(check.found) + "\n";
     if (!check.meaning.empty()) text += indent + printable(check.meaning) + "\n";
-    if (!check.mend.empty()) text += indent + "mend: " + printable(check.mend) + "\n";
+    if (!check.fix.empty()) text += indent + "fix: " + printable(check.fix) + "\n";
   }
   return text;
 }
 
 void add_doctor_verb(CLI::App& app, Context& context) {
   CLI::App* doctor = app.add_subcommand(
-      "doctor", "What this machine can and cannot do for Terrace, and how to mend it; needs no daemon");
+      "doctor", "What this machine can and cannot do for Terrace, and how to fix it; needs no daemon");
   struct Arguments {
     bool fix = false, yes = false;
   };
   const auto arguments = std::make_shared<Arguments>();
   CLI::Option* fix =
       doctor->add_flag("--fix", arguments->fix,
-                       "Mend what can be mended safely: dax devices that came up as system-ram; asks first");
+                       "Fix what can be fixed safely: dax devices that came up as system-ram; asks first");
   doctor->add_flag("--yes", arguments->yes, "With --fix: do not ask")->needs(fix);
   on_verb(*doctor, context, [&context, arguments]() -> Status {
     if (arguments->fix) return run_fix(context, arguments->yes);

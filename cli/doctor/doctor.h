@@ -1,6 +1,6 @@
 // What this machine can do for Terrace. Each check tries the thing itself where it can (a system call, an
 // ioctl, a mount in a throw-away namespace) rather than trust a version number, changes nothing that
-// stays, and says how to mend what is missing.
+// stays, and says how to fix what is missing.
 //
 // Place     `terrace doctor`; needs no daemon.
 // Threads   One; check_tmpfs_huge_pages() forks.
@@ -25,7 +25,7 @@ struct Check {
   CheckState state = CheckState::ok;
   std::string found = {};    // what was seen
   std::string meaning = {};  // what that means for Terrace
-  std::string mend = {};     // what to do about it; empty when ok
+  std::string fix = {};      // what to do about it; empty when ok
   bool essential = false;    // missing: the emulated service cannot run at all
 };
 

@@ -36,8 +36,7 @@ Check check_cxl(const inventory::Inventory& inventory) {
     check.state = CheckState::missing;
     check.found = inventory.cxl_bus ? "CXL bus without memory devices" : "no CXL bus";
     check.meaning = "no CXL memory here: the emulated pool stands in";
-    check.mend =
-        "on a machine with CXL devices: enable CXL in the firmware and load cxl_acpi, cxl_pci, cxl_mem";
+    check.fix = "on a machine with CXL devices: enable CXL in the firmware and load cxl_acpi, cxl_pci, cxl_mem";
     return check;
   }
   std::vector<std::string> parts;
@@ -52,7 +51,7 @@ Check check_cxl(const inventory::Inventory& inventory) {
   check.meaning = "memory devices by serial; leases are taken from the dax devices of their regions";
   if (!all_enabled) {
     check.state = CheckState::limited;
-    check.mend = "load cxl_mem, then 'cxl enable-memdev' for the devices without a driver";
+    check.fix = "load cxl_mem, then 'cxl enable-memdev' for the devices without a driver";
   }
   return check;
 }
@@ -73,20 +72,20 @@ Check check_cxl_modules(const inventory::Inventory& inventory) {
   if (!enough) {
     check.state = CheckState::missing;
     check.meaning = "CXL or dax devices cannot be used with this kernel; the emulated pool can";
-    check.mend =
+    check.fix =
         "install a kernel with CONFIG_CXL_BUS, CONFIG_CXL_REGION, CONFIG_DEV_DAX and CONFIG_DEV_DAX_CXL";
   } else if (absent.size() == 1 && absent.front() == "dax_cxl") {
     check.state = CheckState::limited;
     check.meaning = "volatile CXL regions bring no dax devices; persistent ones and soft-reserved memory do";
-    check.mend = "kernel 6.3 or later with CONFIG_DEV_DAX_CXL, where the CXL memory is volatile";
+    check.fix = "kernel 6.3 or later with CONFIG_DEV_DAX_CXL, where the CXL memory is volatile";
   } else if (!absent.empty()) {
     check.state = CheckState::limited;
     check.meaning = "not every kind of CXL memory can be used with this kernel";
-    check.mend = "install a kernel that has them, where such memory is there";
+    check.fix = "install a kernel that has them, where such memory is there";
   } else if (!loadable.empty()) {
     check.state = CheckState::limited;
     check.meaning = "drivers are installed; udev loads them when a device appears";
-    check.mend = "nothing to do without a device; with one: modprobe " + loadable.front();
+    check.fix = "nothing to do without a device; with one: modprobe " + loadable.front();
   } else {
     check.meaning = "CXL and device-dax drivers are there";
   }
@@ -99,7 +98,7 @@ Check check_dax(const inventory::Inventory& inventory) {
     check.state = CheckState::missing;
     check.found = inventory.dax_bus ? "dax bus without devices" : "no dax bus";
     check.meaning = "nothing that the devdax backend could lease";
-    check.mend =
+    check.fix =
         "compose CXL memory devices into a region; for a trial without any, 'memmap=1G%4G-1+0xefffffff' on the "
         "kernel's command line sets 1 GiB of RAM at 4 GiB aside as if it were one";
     return check;
@@ -133,7 +132,7 @@ Check check_numa(const inventory::Inventory& inventory) {
   if (memory_only.empty()) {
     check.state = CheckState::limited;
     check.meaning = "no memory-only node, so none is CXL memory in system-ram mode for the numa backend";
-    check.mend = "nothing to do unless CXL memory is expected here";
+    check.fix = "nothing to do unless CXL memory is expected here";
   } else {
     check.meaning =
         "node " + joined(memory_only) + " has memory and no processors: CXL memory in system-ram mode";
@@ -166,8 +165,8 @@ Check check_processor() {
   check.meaning = costs.empty() ? "the fastest copy and checksum code is used" : joined(costs);
   if (!costs.empty()) {
     check.state = CheckState::limited;
-    check.mend =
-        "nothing to mend: the code that this processor has is chosen; a virtual machine may hide features (cpu "
+    check.fix =
+        "nothing to fix: the code that this processor has is chosen; a virtual machine may hide features (cpu "
         "host)";
   }
   return check;
@@ -177,7 +176,7 @@ Check check_cuda() {
   Check check{.name = "cuda"};
   check.state = CheckState::missing;
   check.meaning = "no HBM tier: an emulated device stands in where one is asked for";
-  check.mend = "on a machine with an NVIDIA GPU: install its driver (libcuda.so.1)";
+  check.fix = "on a machine with an NVIDIA GPU: install its driver (libcuda.so.1)";
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     check.found = "libcuda.so.1 is not installed";
@@ -194,13 +193,13 @@ Check check_cuda() {
   if (failed != 0 || count(&devices) != 0 || version(&number) != 0 || devices == 0) {
     check.found = "libcuda.so.1 is there, but " + (failed != 0 ? "cuInit fails (" + std::to_string(failed) + ")"
                                                                : std::string("it finds no device"));
-    check.mend = "check the driver with nvidia-smi; in a container pass the GPU through";
+    check.fix = "check the driver with nvidia-smi; in a container pass the GPU through";
   } else {
     check.state = CheckState::ok;
     check.found = std::to_string(devices) + (devices == 1 ? " GPU" : " GPUs") + ", driver for CUDA " +
                   std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
     check.meaning = "tensors can have replicas in HBM";
-    check.mend.clear();
+    check.fix.clear();
   }
   // Not closed: the driver does not support being unloaded after cuInit.
   return check;

@@ -47,7 +47,7 @@ void look_again(std::vector<FixOutcome>& outcomes) {
       outcome.status = Error{
           .code = ErrorCode::io_error,
           .where = "doctor --fix",
-          .detail = wrong + ", although it was mended: something takes it as memory by itself (a udev rule?)"};
+          .detail = wrong + ", although it was fixed: something takes it as memory by itself (a udev rule?)"};
   }
 }
 
@@ -55,7 +55,7 @@ nlohmann::json fixes_json(const std::vector<DaxFix>& fixes, const std::vector<Fi
   nlohmann::json list = nlohmann::json::array();
   const auto add = [&list](const std::string& device, const std::string& why_not) {
     list.push_back({{"device", device},
-                    {"mended", why_not.empty()},
+                    {"fixed", why_not.empty()},
                     {"why_not", why_not.empty() ? nlohmann::json(nullptr) : nlohmann::json(why_not)}});
   };
   for (const FixOutcome& outcome : outcomes)
@@ -71,7 +71,7 @@ std::string fixes_text(const std::vector<DaxFix>& fixes, const std::vector<FixOu
     if (outcome.status.ok()) text += outcome.device + " is devdax again\n";
   for (const DaxFix& fix : fixes)
     if (!fix.refusal.empty()) text += fix.device + " is left alone: " + printable(fix.refusal) + "\n";
-  return text.empty() && outcomes.empty() ? "nothing that could be mended from here\n" : text;
+  return text.empty() && outcomes.empty() ? "nothing that could be fixed from here\n" : text;
 }
 
 void report(Context& context, const std::vector<DaxFix>& fixes, const std::vector<FixOutcome>& outcomes) {

@@ -1,4 +1,4 @@
-// `terrace doctor --fix`: what can be mended safely. That is one thing: a dax device that came up as
+// `terrace doctor --fix`: what can be fixed safely. That is one thing: a dax device that came up as
 // system-ram, and that no lease uses, becomes devdax again.
 //
 // Place     cli/doctor/doctor.cc -> here -> the manager, where its numa backend keeps the node; else
@@ -19,11 +19,11 @@ struct DaxFix {
   std::string device;  // "dax0.1"
   uint64_t bytes = 0;
   int node = -1;
-  std::string refusal = {};  // in words, why it is left alone; empty: it can be mended
+  std::string refusal = {};  // in words, why it is left alone; empty: it can be fixed
   std::string via = {};      // the manager's device that it is memory of ("numa:node1"); empty: nobody's
 };
 
-// What there is to mend, of `devices` as the manager sees them. Pure.
+// What there is to fix, of `devices` as the manager sees them. Pure.
 std::vector<DaxFix> plan_fixes(const inventory::Inventory& inventory, const std::vector<DeviceStatus>& devices);
 
 // The consequences, for the one who is asked. Pure.
@@ -41,12 +41,12 @@ struct FixOutcome {
   Status status;
 };
 
-// Mends what has no refusal, one after the other; goes on after a failure. `owner` may be null.
+// Fixes what has no refusal, one after the other; goes on after a failure. `owner` may be null.
 std::vector<FixOutcome> apply_fixes(const std::vector<DaxFix>& fixes, inventory::DaxModes& modes,
                                     NodeOwner* owner);
 
-// All of it: looks, asks, mends, looks again, says how it went.
-// Errors    those of confirm() and of the manager; a device that could not be mended is reported here
+// All of it: looks, asks, fixes, looks again, says how it went.
+// Errors    those of confirm() and of the manager; a device that could not be fixed is reported here
 Status run_fix(Context& context, bool yes);
 
 }  // namespace terrace::cli

@@ -136,10 +136,10 @@ Check check_cxl_driver(const Inventory& inventory) {
   check.state = CheckState::limited;
   check.meaning = "no region can be made of such devices";
   const std::string load = to_load(inventory, needed);
-  check.mend = load.empty()
-                   ? "the drivers are loaded: 'dmesg | grep cxl' says what failed; 6.12 in a virtual machine "
-                     "of QEMU 7.2 needs pcie_ports=compat; firmware must describe the windows (CEDT)"
-                   : load;
+  check.fix = load.empty()
+                  ? "the drivers are loaded: 'dmesg | grep cxl' says what failed; 6.12 in a virtual machine "
+                    "of QEMU 7.2 needs pcie_ports=compat; firmware must describe the windows (CEDT)"
+                  : load;
   return check;
 }
 
@@ -163,7 +163,7 @@ Check check_cxl_ports(const Inventory& inventory) {
   check.meaning =
       "this kernel takes such a bridge for a mere wire and leaves its decoder unprogrammed: where the bridge "
       "needs it, all memory below reads as zeros and writes are lost, without any error";
-  check.mend =
+  check.fix =
       "use kernel 6.3 or later, or give the bridge a second root port (QEMU: one more cxl-rp); until then "
       "write to "
       "the memory and read it back before trusting it";
@@ -172,25 +172,25 @@ Check check_cxl_ports(const Inventory& inventory) {
 
 Check check_cxl_decoders(const Inventory& inventory) {
   Check check{.name = "cxl_decoders"};
-  std::string mend;
+  std::string fix;
   for (const Decoder& decoder : inventory.decoders) {
     if (const std::string leftover = leftover_of(decoder); !leftover.empty()) {
       add(check.found, leftover);
-      add(mend, "give it back as root: echo 0 > /sys/bus/cxl/devices/" + decoder.name + "/dpa_size");
+      add(fix, "give it back as root: echo 0 > /sys/bus/cxl/devices/" + decoder.name + "/dpa_size");
     }
     if (decoder.kind == "root" && decoder.bytes != 0 && decoder.free_bytes == 0) {
       add(check.found, "window " + decoder.name + " is full");
-      add(mend, "destroy a region in the window, or use another window");
+      add(fix, "destroy a region in the window, or use another window");
     }
   }
   for (const Memdev& memdev : inventory.memdevs) {
     if (const std::string room = shut_out(inventory, memdev); !room.empty()) {
       add(check.found, room);
-      add(mend, "destroy its region and make one of all its capacity");
+      add(fix, "destroy its region and make one of all its capacity");
     }
     if (const std::string blocked = blocked_by_port(inventory, memdev); !blocked.empty()) {
       add(check.found, blocked);
-      add(mend, "compose it with the memdevs beside it into one region, or plug it below another host bridge");
+      add(fix, "compose it with the memdevs beside it into one region, or plug it below another host bridge");
     }
   }
   if (check.found.empty()) {
@@ -201,7 +201,7 @@ Check check_cxl_decoders(const Inventory& inventory) {
   check.state = CheckState::limited;
   check.meaning =
       "a region takes a decoder of each device and port on its way: what has none left stays unused";
-  check.mend = mend;
+  check.fix = fix;
   return check;
 }
 
@@ -220,7 +220,7 @@ Check check_cxl_regions(const Inventory& inventory) {
   }
   check.state = CheckState::limited;
   check.meaning = "its memory cannot be reached: no dax device or namespace comes of it";
-  check.mend =
+  check.fix =
       "destroy it and make it again. Where committing fails ('failed to commit decode' in dmesg): the order of "
       "the "
       "memdevs must be that of the host bridges in the window; and kernels from 6.2 on refuse in a virtual "
@@ -236,7 +236,7 @@ Check check_soft_reserved(const Inventory& inventory) {
     check.state = CheckState::limited;
     check.found = "not shown to this user";
     check.meaning = "the physical address names a region of soft-reserved memory";
-    check.mend = "run as root";
+    check.fix = "run as root";
     return check;
   }
   std::string all, unclaimed;
@@ -251,10 +251,10 @@ Check check_soft_reserved(const Inventory& inventory) {
   check.state = CheckState::limited;
   check.meaning = "no dax region was made of " + unclaimed + ", so that nobody can use it";
   const std::string load = to_load(inventory, {"device_dax", "dax_hmem"});
-  check.mend = load.empty()
-                   ? "the drivers are loaded: 'dmesg | grep hmem' says why they left it; memory below a CXL "
-                     "window is left to the CXL driver"
-                   : load;
+  check.fix = load.empty()
+                  ? "the drivers are loaded: 'dmesg | grep hmem' says why they left it; memory below a CXL "
+                    "window is left to the CXL driver"
+                  : load;
   return check;
 }
 
@@ -283,13 +283,13 @@ Check check_dax_mode(const Inventory& inventory) {
   check.meaning =
       "only devdax devices become leases that are devices of their own; memory in system-ram mode can be "
       "leased through its node (backend numa), where nothing else uses it";
-  if (fixable) add(check.mend, "'terrace doctor --fix' takes the memory back and makes it devdax again");
+  if (fixable) add(check.fix, "'terrace doctor --fix' takes the memory back and makes it devdax again");
   if (unmovable)
-    add(check.mend,
+    add(check.fix,
         "what was onlined as unmovable (zone Normal) goes only by a reboot: load kmem after the devices are "
         "configured, with 'offline' or 'online_movable' in /sys/devices/system/memory/auto_online_blocks");
   if (disabled)
-    add(check.mend,
+    add(check.fix,
         "one without a driver may be a lease that was fenced, and must not be enabled then; else "
         "'daxctl enable-device'");
   return check;
@@ -297,7 +297,7 @@ Check check_dax_mode(const Inventory& inventory) {
 
 Check check_dax_alignment(const Inventory& inventory) {
   Check check{.name = "dax_alignment"};
-  std::string pmem_mend, mend;
+  std::string pmem_fix, fix;
   for (const DaxDevice& dax : inventory.dax_devices) {
     const bool usable = dax.align_bytes >= limits::granule_bytes &&
                         dax.align_bytes <= limits::granule_bytes_max && is_power_of_two(dax.align_bytes);
@@ -305,9 +305,9 @@ Check check_dax_alignment(const Inventory& inventory) {
     add(check.found, shown(dax) + (usable ? " is no multiple of its alignment, " : " is aligned to ") +
                          format_size(dax.align_bytes));
     if (dax.dynamic)
-      mend = "destroy it and make it again with an alignment of 2 MiB";
+      fix = "destroy it and make it again with an alignment of 2 MiB";
     else
-      pmem_mend = "make its namespace again with an alignment of 2 MiB ('ndctl create-namespace -f -a 2M')";
+      pmem_fix = "make its namespace again with an alignment of 2 MiB ('ndctl create-namespace -f -a 2M')";
   }
   if (check.found.empty()) {
     check.found =
@@ -319,8 +319,8 @@ Check check_dax_alignment(const Inventory& inventory) {
   check.meaning = "leases are made of granules of " + format_size(limits::granule_bytes) + " to " +
                   format_size(limits::granule_bytes_max) +
                   ", and a mapping of a dax device must begin and end on its alignment";
-  if (!mend.empty()) add(check.mend, mend);
-  if (!pmem_mend.empty()) add(check.mend, pmem_mend);
+  if (!fix.empty()) add(check.fix, fix);
+  if (!pmem_fix.empty()) add(check.fix, pmem_fix);
   return check;
 }
 
@@ -338,7 +338,7 @@ Check check_auto_online(const Inventory& inventory) {
   check.meaning =
       "what becomes system-ram is put to use at once, and pages of programs settle on it before anybody "
       "decided so";
-  check.mend =
+  check.fix =
       "echo offline > /sys/devices/system/memory/auto_online_blocks, and memhp_default_state=offline on the "
       "kernel's "
       "command line for the next boot; a udev rule may do the same (grep -r 'SUBSYSTEM==\"memory\"' /etc/udev "
@@ -354,7 +354,7 @@ Check check_privilege(const Inventory& inventory) {
   check.meaning =
       "the kernel hides addresses, mailboxes (health) and who has a device open; only root can change any "
       "of it, so the manager of real devices runs as root";
-  check.mend = "sudo terrace doctor";
+  check.fix = "sudo terrace doctor";
   return check;
 }
 

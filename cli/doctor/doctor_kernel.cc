@@ -101,15 +101,15 @@ Check check_kernel() {
     check.state = CheckState::limited;
     check.essential = false;
     check.meaning = "Terrace is tested on x86-64 only";
-    check.mend = "use an x86-64 machine where it matters";
+    check.fix = "use an x86-64 machine where it matters";
   } else if (version < 5'010) {
     check.state = CheckState::missing;
     check.meaning = "older than 5.10: the daemon needs newer system calls";
-    check.mend = "install Linux 6.1 or newer (Debian 12 has it)";
+    check.fix = "install Linux 6.1 or newer (Debian 12 has it)";
   } else if (version < 6'007) {
     check.state = CheckState::limited;
     check.meaning = "pools, leases and tensors work; finding hot granules needs PAGEMAP_SCAN of Linux 6.7";
-    check.mend = "install Linux 6.7 or newer (bookworm-backports) for automatic tiering";
+    check.fix = "install Linux 6.7 or newer (bookworm-backports) for automatic tiering";
   } else {
     check.meaning = "new enough for everything";
   }
@@ -138,17 +138,16 @@ Check check_userfaultfd() {
     check.meaning =
         "this user sees user-mode faults only, so moving a granule could fail a program's system call with "
         "EFAULT; programs get a usable one from a daemon that runs as root (userfaultfd_device)";
-    check.mend =
+    check.fix =
         "run terraced as root, or let this user open /dev/userfaultfd, or set vm.unprivileged_userfaultfd=1";
   } else {
     check.state = CheckState::missing;
     check.found += ", the call fails: " + words(full_errno);
     check.meaning = "tensors move only while nobody holds them, and unmodified programs are not migrated";
-    check.mend =
-        full_errno == ENOSYS
-            ? "use a kernel with CONFIG_USERFAULTFD"
-            : "run as root, or set vm.unprivileged_userfaultfd=1; in a container allow the call in its "
-              "seccomp profile";
+    check.fix = full_errno == ENOSYS
+                    ? "use a kernel with CONFIG_USERFAULTFD"
+                    : "run as root, or set vm.unprivileged_userfaultfd=1; in a container allow the call in its "
+                      "seccomp profile";
   }
   return check;
 }
@@ -163,7 +162,7 @@ Check check_userfaultfd_shmem() {
     check.state = CheckState::missing;
     check.found = "no userfaultfd to ask";
     check.meaning = "live demotion is off";
-    check.mend = "see userfaultfd";
+    check.fix = "see userfaultfd";
     return check;
   }
   struct Feature {
@@ -189,12 +188,12 @@ Check check_userfaultfd_shmem() {
     check.state = CheckState::missing;
     check.found = "write protection of shared memory fails: " + failed;
     check.meaning = "live demotion is off: granules move only while nobody uses them";
-    check.mend = "use Linux 5.19 or newer with CONFIG_PTE_MARKER_UFFD_WP";
+    check.fix = "use Linux 5.19 or newer with CONFIG_PTE_MARKER_UFFD_WP";
   } else if (!absent.empty()) {
     check.state = CheckState::limited;
     check.found = "write protection works; absent: " + absent;
     check.meaning = "demotion under running programs works, promotion falls back to slower ways";
-    check.mend = "use a newer kernel";
+    check.fix = "use a newer kernel";
   } else {
     check.found = "write protection of a shared page tried and works; minor, missing and remap events offered";
     check.meaning = "granules can be demoted and promoted under running programs";
@@ -213,7 +212,7 @@ Check check_pagemap_scan() {
     check.state = CheckState::missing;
     check.found = "cannot be tried: " + words(errno);
     check.meaning = "hot granules cannot be told from cold ones";
-    check.mend = "mount /proc, and let this process read /proc/self/pagemap";
+    check.fix = "mount /proc, and let this process read /proc/self/pagemap";
     return check;
   }
   *static_cast<volatile char*>(mapping.address) = 1;  // the first page is present, the second is not
@@ -234,7 +233,7 @@ Check check_pagemap_scan() {
     check.state = CheckState::missing;
     check.found = regions < 0 ? "PAGEMAP_SCAN: " + words(errno) : "PAGEMAP_SCAN gives a wrong answer";
     check.meaning = "automatic tiering of unmodified programs is off; hints and guards still work";
-    check.mend = "use Linux 6.7 or newer";
+    check.fix = "use Linux 6.7 or newer";
   }
   return check;
 }
@@ -254,9 +253,9 @@ Check check_io_uring() {
   check.found =
       "io_uring_setup: " + words(failed) + (disabled.empty() ? "" : ", kernel.io_uring_disabled=" + disabled);
   check.meaning = "tensor files are read with ordinary system calls, slower";
-  check.mend = failed == ENOSYS                      ? "use a kernel with CONFIG_IO_URING"
-               : disabled.empty() || disabled == "0" ? "allow io_uring in the container's seccomp profile"
-                                                     : "set kernel.io_uring_disabled=0";
+  check.fix = failed == ENOSYS                      ? "use a kernel with CONFIG_IO_URING"
+              : disabled.empty() || disabled == "0" ? "allow io_uring in the container's seccomp profile"
+                                                    : "set kernel.io_uring_disabled=0";
   return check;
 }
 

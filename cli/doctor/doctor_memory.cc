@@ -114,11 +114,11 @@ Check check_memory() {
     check.state = CheckState::limited;
     check.found = "/proc/meminfo cannot be read";
     check.meaning = "how large emulated devices may be is unknown";
-    check.mend = "mount /proc";
+    check.fix = "mount /proc";
   } else if (usable < memory_bytes_min) {
     check.state = CheckState::missing;
     check.meaning = "too little for a daemon with even a small emulated device";
-    check.mend = "free at least " + format_size(memory_bytes_min);
+    check.fix = "free at least " + format_size(memory_bytes_min);
   } else {
     check.meaning = "emulated devices take their memory from this: keep their sum well below it";
   }
@@ -134,7 +134,7 @@ Check check_dev_shm() {
     check.found = "/dev/shm is no tmpfs";
     check.meaning = geteuid() == 0 ? "a daemon that runs as root mounts its own tmpfs and does not need it"
                                    : "a daemon without root keeps emulated memory there";
-    check.mend = "mount -t tmpfs tmpfs /dev/shm";
+    check.fix = "mount -t tmpfs tmpfs /dev/shm";
     return check;
   }
   const uint64_t size = uint64_t{space.f_blocks} * space.f_frsize;
@@ -145,7 +145,7 @@ Check check_dev_shm() {
     check.state = geteuid() == 0 ? CheckState::limited : CheckState::missing;
     check.found += writable ? "" : ", not writable for this user";
     check.meaning = "a daemon without root cannot keep emulated memory there";
-    check.mend = writable ? "mount -o remount,size=2G /dev/shm (docker: --shm-size=2g)" : "chmod 1777 /dev/shm";
+    check.fix = writable ? "mount -o remount,size=2G /dev/shm (docker: --shm-size=2g)" : "chmod 1777 /dev/shm";
   } else {
     check.meaning = "bounds the emulated pool of a daemon without root (root mounts its own)";
   }
@@ -160,7 +160,7 @@ Check check_shmem_huge_pages() {
   if (line.empty()) {
     check.state = CheckState::missing;
     check.meaning = "shared memory is in 4 KiB pages: more TLB misses, slower moves";
-    check.mend = "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE";
+    check.fix = "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE";
   } else if (chosen == "never" || chosen == "deny") {
     check.state = CheckState::limited;
     check.meaning =
@@ -169,7 +169,7 @@ Check check_shmem_huge_pages() {
             : "memory of memfd and /dev/shm is in 4 KiB pages: where it migrates, a look for hot granules "
               "costs "
               "some hundred times as much, so they are sampled; a mount with huge=always is not affected";
-    check.mend = std::string("echo advise > ") + thp_directory + "shmem_enabled";
+    check.fix = std::string("echo advise > ") + thp_directory + "shmem_enabled";
   } else {
     check.meaning = "shared memory can be in huge pages";
   }
@@ -185,19 +185,19 @@ Check check_tmpfs_huge_pages() {
       return check;
     case trial_small:
       check.found = "a tmpfs with huge=always can be mounted, but gave 4 KiB pages";
-      check.mend = "free memory may be fragmented: echo 1 > /proc/sys/vm/compact_memory; see shmem_huge_pages";
+      check.fix = "free memory may be fragmented: echo 1 > /proc/sys/vm/compact_memory; see shmem_huge_pages";
       break;
     case trial_mount:
       check.found = "a tmpfs with huge=always cannot be mounted";
-      check.mend = "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE";
+      check.fix = "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE";
       break;
     case trial_namespace:
       check.found = "this user may not mount";
-      check.mend = "run the daemon as root (in a container: with CAP_SYS_ADMIN)";
+      check.fix = "run the daemon as root (in a container: with CAP_SYS_ADMIN)";
       break;
     default:
       check.found = "the trial mount could not be used";
-      check.mend = "see shmem_huge_pages";
+      check.fix = "see shmem_huge_pages";
       break;
   }
   check.state = CheckState::limited;
@@ -214,7 +214,7 @@ Check check_hugetlb() {
   if (room == 0) {
     check.state = CheckState::limited;
     check.meaning = "moves use transparent huge pages; reserved ones are a little faster and never split";
-    check.mend = "echo 512 > /proc/sys/vm/nr_hugepages";
+    check.fix = "echo 512 > /proc/sys/vm/nr_hugepages";
   } else {
     check.meaning = "can back the fast tier of migrated memory";
   }
@@ -232,7 +232,7 @@ Check check_map_count() {
       "out moves that would need more";
   if (maps < 65'000) {
     check.state = CheckState::limited;
-    check.mend = "sysctl vm.max_map_count=1048576";
+    check.fix = "sysctl vm.max_map_count=1048576";
   }
   return check;
 }
@@ -245,7 +245,7 @@ Check check_overcommit() {
     check.state = CheckState::limited;
     check.meaning =
         "strict accounting: large reserved address ranges may be refused, and fork of a large program too";
-    check.mend = "sysctl vm.overcommit_memory=0, or raise vm.overcommit_ratio";
+    check.fix = "sysctl vm.overcommit_memory=0, or raise vm.overcommit_ratio";
   } else {
     check.meaning = "address ranges can be reserved before there is memory behind them";
   }
@@ -261,7 +261,7 @@ Check check_open_files() {
   check.meaning = "a client holds one descriptor a lease, the daemon one a connection";
   if (limit.rlim_max < 4096) {
     check.state = CheckState::limited;
-    check.mend = "raise LimitNOFILE of the service, or ulimit -n";
+    check.fix = "raise LimitNOFILE of the service, or ulimit -n";
   }
   return check;
 }

@@ -35,7 +35,7 @@ Check check_userfaultfd_device(const std::string& socket_path) {
     const bool away = session.error().code == ErrorCode::unavailable;
     check.found = away ? "no daemon to ask" : session.error().detail;
     check.meaning = "programs of this user have what userfaultfd says above, and no more";
-    check.mend =
+    check.fix =
         away ? "terrace daemon start, as root" : "map this user to a tenant in terraced's configuration";
     return check;
   }
@@ -45,16 +45,16 @@ Check check_userfaultfd_device(const std::string& socket_path) {
     check.meaning =
         "under programs that are not root no granule moves, unless userfaultfd says above that they "
         "may make their own";
-    check.mend = device.error().code == ErrorCode::version_mismatch
-                     ? "upgrade terraced"
-                     : "run terraced as root, on Linux 6.1 or newer, with clients.userfaultfd = true";
+    check.fix = device.error().code == ErrorCode::version_mismatch
+                    ? "upgrade terraced"
+                    : "run terraced as root, on Linux 6.1 or newer, with clients.userfaultfd = true";
     return check;
   }
   const auto tried = os::open_userfaultfd(device->get(), features_needed);
   if (!tried.ok()) {
     check.found = "terraced gives its device, which is of no use here: " + tried.error().detail;
     check.meaning = "no granule moves under a running program";
-    check.mend = "use Linux 6.1 or newer";
+    check.fix = "use Linux 6.1 or newer";
     return check;
   }
   check.state = CheckState::ok;
@@ -85,7 +85,7 @@ Check check_migration(const std::vector<Check>& checks) {
   check.state = CheckState::limited;
   check.found = "lacking: " + obstacles;
   check.meaning = "tiered ranges work, and their granules stay where they are";
-  check.mend = "see the checks named";
+  check.fix = "see the checks named";
   return check;
 }
 

@@ -98,7 +98,7 @@ void fail(Context& context, const Error& error) {
     const char* words = strerrordesc_np(error.os_errno);
     text += std::string(": ") + (words != nullptr ? words : std::to_string(error.os_errno).c_str());
   }
-  // The place helps only with what a user cannot mend.
+  // The place helps only with what a user cannot fix.
   if (error.code == ErrorCode::internal && error.where != nullptr && *error.where != '\0')
     (text += ", in ") += error.where;
   text += ']';

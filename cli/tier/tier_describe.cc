@@ -44,8 +44,8 @@ std::string troubles(const std::vector<TierPageView>& pages) {
   for (const TierPageView& page : pages) {
     for (const TierRangeView& range : page.ranges) {
       const StateWords words = explain_state(range);
-      if (words.mend.empty()) continue;
-      text += "\n" + page.title() + " " + range.name + ": " + words.text + "\n  mend: " + words.mend + "\n";
+      if (words.fix.empty()) continue;
+      text += "\n" + page.title() + " " + range.name + ": " + words.text + "\n  fix: " + words.fix + "\n";
     }
   }
   return text;
@@ -82,7 +82,7 @@ std::string range_block(const TierRangeView& range) {
   const StateWords words = explain_state(range);
   std::vector<std::pair<std::string, std::string>> fields = {
       {"state", std::string(tier_state_name(range.state)) + ": " + words.text}};
-  if (!words.mend.empty()) fields.emplace_back("mend", words.mend);
+  if (!words.fix.empty()) fields.emplace_back("fix", words.fix);
   const uint64_t there = n.ddr_bytes + n.cxl_bytes;
   fields.insert(
       fields.end(),
@@ -181,7 +181,7 @@ nlohmann::json to_json(const TierRangeView& range) {
       {"state", tier_state_name(range.state)},
       {"meaning", words.text},
       {"reason", range.reason.empty() ? nlohmann::json(nullptr) : nlohmann::json(range.reason)},
-      {"mend", words.mend.empty() ? nlohmann::json(nullptr) : nlohmann::json(words.mend)},
+      {"fix", words.fix.empty() ? nlohmann::json(nullptr) : nlohmann::json(words.fix)},
       {"policy", range.policy},
       {"address", n.base},
       {"bytes", n.bytes},

@@ -19,7 +19,7 @@ const char* tier_state_name(layout::TierState state);  // "running", "paused", "
 
 struct StateWords {
   std::string text;  // what it means, the process's own reason included
-  std::string mend;  // what to do about it; empty: nothing is wrong
+  std::string fix;   // what to do about it; empty: nothing is wrong
 };
 StateWords explain_state(const TierRangeView& range);
 

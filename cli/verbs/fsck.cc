@@ -86,7 +86,7 @@ std::string findings_text(const std::vector<FindingStatus>& findings) {
       if (!belongs(finding)) continue;
       ++count;
       group += "  " + printable(finding.subject) + ": " + printable(finding.what) + "\n";
-      if (!finding.repair.empty()) group += "    mend: " + printable(finding.repair) + "\n";
+      if (!finding.repair.empty()) group += "    fix: " + printable(finding.repair) + "\n";
     }
     if (count > 0) text += std::to_string(count) + " " + title + "\n" + group;
   };

@@ -9,10 +9,10 @@
 
 namespace terrace::cli {
 
-// Errors first, then warnings, notes, and what a newer daemon calls otherwise; each with what mends it.
+// Errors first, then warnings, notes, and what a newer daemon calls otherwise; each with what fixes it.
 std::string findings_text(const std::vector<FindingStatus>& findings);
 
-// Whether something must be mended: an error or a warning; notes only tell.
+// Whether something must be fixed: an error or a warning; notes only tell.
 bool needs_repair(const std::vector<FindingStatus>& findings);
 
 // Findings as `terraced --fsck --json` prints them: {"findings": [{"severity", "subject", "what", "repair"}]}.

@@ -91,7 +91,7 @@ Status list_quarantined(const Context& context) {
   print_text(
       format_table({"ID", "LABEL", "POOL", "TENANT", "SIZE", "CAUSE", "WHY"}, rows) + "\n" + exact_size(bytes) +
       " could not be fenced or erased, and are granted to nobody: a former holder may still reach them.\n"
-      "Mend what WHY says (end the process that maps them, say), then 'terrace lease release ID' fences and "
+      "Fix what WHY says (end the process that maps them, say), then 'terrace lease release ID' fences and "
       "erases "
       "once more.\n"
       "On a device that is gone for good: 'terrace device remove SERIAL --forget-quarantined'.\n");

@@ -14,7 +14,7 @@ namespace terrace {
 // One code, one meaning; the comment says what the caller should do. Numbers are never reused.
 enum class ErrorCode : uint16_t {
   ok = 0,
-  invalid_argument = 1,    // The request itself is wrong; mend it, a retry will fail the same way.
+  invalid_argument = 1,    // The request itself is wrong; fix it, a retry will fail the same way.
   not_found = 2,           // No such object by that name or id.
   already_exists = 3,      // The name or object is taken; choose another or use the existing one.
   permission_denied = 4,   // This peer may not do that; another identity may.
@@ -40,7 +40,7 @@ std::string_view error_code_name(ErrorCode code);
 ErrorCode error_code_from_wire(uint16_t number);
 
 // An expected failure. `where` is a string literal naming the operation ("EmulatedBackend::carve").
-// `detail` says in words what, where and how to mend it; it may be empty on internal paths.
+// `detail` says in words what, where and how to fix it; it may be empty on internal paths.
 struct [[nodiscard]] Error {
   ErrorCode code = ErrorCode::ok;
   int os_errno = 0;

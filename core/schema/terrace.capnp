@@ -330,7 +330,7 @@ struct Finding {       # of a consistency check
   severity @0 :Text;   # "error", "warning", "note"
   subject @1 :Text;
   what @2 :Text;
-  repair @3 :Text;     # what would mend it, and who does that
+  repair @3 :Text;     # what would fix it, and who does that
 }
 
 struct ServerInfo {

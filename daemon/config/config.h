@@ -72,7 +72,7 @@ DaemonConfig default_config();
 // `base` with what the file at `path` says. All of it is read before anything is refused.
 // What it says is also checked as find_problems does; what `base` had wrong before is left to the caller.
 // Errors    not_found, permission_denied, io_error   the file
-//           invalid_argument   one line for each mistake: "FILE:LINE: what is wrong; how to mend it"
+//           invalid_argument   one line for each mistake: "FILE:LINE: what is wrong; how to fix it"
 Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base);
 
 // Something that makes a configuration unusable: the keys that lead to it in a file, and what to do.

@@ -13,12 +13,11 @@ namespace {
 constexpr const char* where = "prepare_runtime_directory";
 
 Error refused(const std::string& folder, const std::string& why) {
-  return Error{
-      .code = ErrorCode::permission_denied,
-      .where = where,
-      .detail = folder + " " + why +
-                ", so that somebody else could put a socket of their own into its place; mend that, or "
-                "choose another runtime_directory"};
+  return Error{.code = ErrorCode::permission_denied,
+               .where = where,
+               .detail = folder + " " + why +
+                         ", so that somebody else could put a socket of their own into its place; fix that, or "
+                         "choose another runtime_directory"};
 }
 
 // A folder in which this user's entries are safe from others: root's or our own, and closed to other writers

@@ -283,7 +283,7 @@ void Engine::begin_recovery(const Error& cause) {
                    .os_errno = cause.os_errno,
                    .where = "Engine",
                    .detail = "the manager cannot write its store (" + cause.detail +
-                             ") and is recovering; leases go on, nothing new is granted. Mend the disk"};
+                             ") and is recovering; leases go on, nothing new is granted. Fix the disk"};
   fail_batch(std::exchange(open_, Batch{}), refusal_);
   for (auto& [lease, waiting] : carving_)
     for (ReplyFulfiller& fulfiller : waiting) fulfiller->fulfill(Result<Reply>(refusal_));

@@ -9,7 +9,7 @@
 namespace terrace::daemon {
 namespace {
 
-constexpr const char* mend_store =
+constexpr const char* fix_store =
     "nothing is granted from such a store. Stop terraced, restore a copy of the state's files, or move them "
     "away "
     "to begin anew";
@@ -44,7 +44,7 @@ void check_extents(const Image& image, std::vector<Finding>& findings) {
   const auto devices = devices_by_id(image);
   std::map<DeviceId, std::vector<Piece>> pieces;
   const auto broken = [&findings](const LeaseRow& lease, std::string what) {
-    findings.push_back({Severity::error, subject_of(lease), std::move(what), mend_store});
+    findings.push_back({Severity::error, subject_of(lease), std::move(what), fix_store});
   };
   for (const LeaseRow& lease : image.leases) {
     for (const Extent& extent : lease.extents) {
@@ -146,7 +146,7 @@ void check_reservations(const Image& image, const std::vector<SeenDevice>& seen,
                                    [&row](const PoolRow& pool) { return pool.id == row.pool; });
     if (known) continue;
     findings.push_back({Severity::error, "reservation " + std::to_string(row.id.value),
-                        "is in pool " + std::to_string(row.pool.value) + ", which no row knows", mend_store});
+                        "is in pool " + std::to_string(row.pool.value) + ", which no row knows", fix_store});
   }
 }
 
@@ -168,10 +168,10 @@ void check_invariants(const Image& image, std::vector<Finding>& findings) {
   StateMachine machine;
   const auto recovered = machine.recover(image, as_stored, image.meta.boot_id, 0);
   if (!recovered.ok() && findings.size() == before)
-    findings.push_back({Severity::error, "store", recovered.error().detail, mend_store});
+    findings.push_back({Severity::error, "store", recovered.error().detail, fix_store});
   if (!recovered.ok()) return;
   for (const std::string& problem : machine.check_all())
-    findings.push_back({Severity::error, "store", problem, mend_store});
+    findings.push_back({Severity::error, "store", problem, fix_store});
 }
 
 void check_devices(const Image& image, const std::vector<SeenDevice>& devices, std::vector<Finding>& findings) {

@@ -156,7 +156,7 @@ void print_json(const DaemonConfig& config, const Report& report) {
 
 void print_text(const DaemonConfig& config, const Report& report) {
   for (const Finding& finding : report.findings) {
-    std::printf("%-8s %s: %s\n         mend: %s\n", std::string(severity_name(finding.severity)).c_str(),
+    std::printf("%-8s %s: %s\n         fix: %s\n", std::string(severity_name(finding.severity)).c_str(),
                 finding.subject.c_str(), finding.what.c_str(), finding.repair.c_str());
   }
   if (!report.findings.empty()) std::printf("\n");

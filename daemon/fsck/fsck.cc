@@ -33,7 +33,7 @@ class LeaseChecker {
       case LeasePhase::quarantined:
         add(Severity::warning, lease,
             "is quarantined, " + format_size(lease.bytes) + " are lost to its pool: " + lease.reason,
-            "mend what the reason names, then have an administrator release it: it is fenced and scrubbed "
+            "fix what the reason names, then have an administrator release it: it is fenced and scrubbed "
             "again");
         return;
       case LeasePhase::pending:
@@ -67,7 +67,7 @@ class LeaseChecker {
           "its memory object " + lease.object + " has " + format_size(object->bytes) + " instead of " +
               format_size(lease.bytes) + (growing ? ": it grows now, or its holder made it longer" : ""),
           growing ? "look again; if it stays, end the lease"
-                  : "its holder changed it. Start terraced: it mends or ends the lease");
+                  : "its holder changed it. Start terraced: it fixes or ends the lease");
     } else if (lease.target_bytes != 0 && !context_.serving) {
       add(Severity::note, lease, "is being cut to " + format_size(lease.target_bytes),
           "start terraced: it goes on, or undoes a growth that nobody was told of");

@@ -1,5 +1,5 @@
 // Compares what the store says with what there is: rows with each other, with the memory objects, the devices,
-// and what processes still map. Changes nothing and asks nobody; what is found comes with what mends it.
+// and what processes still map. Changes nothing and asks nobody; what is found comes with what fixes it.
 //
 // Place     daemon/fsck; offline from `terraced --fsck` (command.h), at start from the engine, and for
 //           Admin.fsck of a serving manager. docs/operations/fsck.md is for those who read its findings.
@@ -27,7 +27,7 @@ struct Finding {
   Severity severity = Severity::note;
   std::string subject;  // "lease 7", "device emu:a", "object lease-9", "process 123", "store", ...
   std::string what;
-  std::string repair;  // what would mend it, and who does that
+  std::string repair;  // what would fix it, and who does that
 
   bool operator==(const Finding&) const = default;
 };

@@ -46,7 +46,7 @@ Error not_coherent(const std::string& serial, const std::string& pool, const lit
                 "device " + serial + " does not behave as coherent memory: " + litmus::what_was_seen(report) +
                     ". It cannot be in pool " + pool +
                     " as coherent: use --coherence noncoherent, which is right "
-                    "on such memory, or mend the device and run `terrace device litmus " +
+                    "on such memory, or fix the device and run `terrace device litmus " +
                     serial + "` again");
 }
 

@@ -29,7 +29,7 @@ struct SeenDevice {
   std::string backend;
   uint64_t capacity_bytes = 0;
   uint64_t granule_bytes = 0;
-  std::string detail;  // in words: how it is reached, or what is wrong and how to mend it
+  std::string detail;  // in words: how it is reached, or what is wrong and how to fix it
   // In words, what adopting it destroys: "2 dax devices, one mapped by process 12 (vllm)"; who uses them is
   // known to inspect() only. Empty: nothing.
   std::string contents = {};

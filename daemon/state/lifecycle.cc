@@ -114,7 +114,7 @@ Step StateMachine::on(const Release& command) {
   if (usable(*lease)) {
     begin_fence(*lease, LeaseCause::released, "released", step);
   } else if (lease->phase == LeasePhase::quarantined && command.tenant.empty()) {
-    // The way out of quarantine: an administrator, having mended the cause, has it fenced and scrubbed again.
+    // The way out of quarantine: an administrator, having fixed the cause, has it fenced and scrubbed again.
     begin_fence(*lease, LeaseCause::released, "released from quarantine", step);
   }
   return step;

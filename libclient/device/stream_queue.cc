@@ -84,7 +84,7 @@ Status StreamQueue::start() {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
     return Error{ErrorCode::limit_exceeded, error.code().value(), "DeviceMemory::make_stream",
-                 "no thread for a stream's copies: mend the limit of processes (ulimit -u)"};
+                 "no thread for a stream's copies: fix the limit of processes (ulimit -u)"};
   }
   return {};
 }

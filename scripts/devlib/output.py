@@ -6,7 +6,7 @@ import time
 
 
 class Failure(Exception):
-    """Something the user should read and mend; printed without a traceback."""
+    """Something the user should read and fix; printed without a traceback."""
 
     def __init__(self, text: str, exit_code: int = 1):
         super().__init__(text)

@@ -17,7 +17,7 @@ import terrace_harness  # noqa: E402
 from terrace_harness import Harness, HarnessError, can_mount, wait_until  # noqa: E402
 
 RECORD_MAGIC = b"TRCJREC1"  # daemon/store/journal/journal_segment.cc
-CURE = r"(?i)restore|put .*back|copy|newer|mend|free|room|choose"
+CURE = r"(?i)restore|put .*back|copy|newer|fix|free|room|choose"
 
 
 def records(path):

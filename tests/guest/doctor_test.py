@@ -1,5 +1,5 @@
 """What doctor and the inventory say of a guest's devices, compared with what the kernel's own tools say; and a dax
-device that came up as system-ram, mended by `terrace doctor --fix`."""
+device that came up as system-ram, fixed by `terrace doctor --fix`."""
 
 import pathlib
 import subprocess
@@ -52,7 +52,7 @@ class WrongMode(unittest.TestCase):
         check = check_of("dax_mode")
         self.assertNotEqual(check["state"], "ok")
         self.assertIn(self.name, check["found"])
-        self.assertIn("doctor --fix", check["mend"])
+        self.assertIn("doctor --fix", check["fix"])
         doctor("--fix", check=USAGE)
         self.assertEqual(self.mode(), "system-ram", "nothing is done without being told so")
         told = doctor("--fix", "--yes")
@@ -113,7 +113,7 @@ class OnePort(unittest.TestCase):
         check = check_of("cxl_ports")
         self.assertEqual(check["state"], "missing")
         self.assertIn("zeros", check["meaning"])
-        self.assertIn("second root port", check["mend"])
+        self.assertIn("second root port", check["fix"])
 
 
 if __name__ == "__main__":

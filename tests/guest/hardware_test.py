@@ -73,7 +73,7 @@ class Hardware(unittest.TestCase):
 
     @on("one-port")
     def test_one_root_port_loses_everything_silently(self):
-        """The trap that doctor looks for; should this fail, the kernel or QEMU was mended, and the check can go."""
+        """The trap that doctor looks for; should this fail, the kernel or QEMU was fixed, and the check can go."""
         region, _ = create_region([0xC0])
         self.assertFalse(write_and_read(create_namespace(region, "64M")))
 

@@ -33,7 +33,7 @@ class LeaseCrash(real_pool.RealTest):
         self.granted(self.survivor, "survivor")
         self.survivor.expect("ok", "stamp", 1)
 
-    def mend(self, point):
+    def restart(self, point):
         """The daemon died, and is started again, at first with the same point armed."""
         self.assertEqual(self.t.wait_dead(), KILLED, self.t.log_tail())
         self.deaths += 1
@@ -41,7 +41,7 @@ class LeaseCrash(real_pool.RealTest):
         try:
             self.t.start(failpoints=f"{point}=crash" if self.deaths <= ARMED_MAX else None)
         except HarnessError:
-            self.mend(point)
+            self.restart(point)
 
     def dead(self):
         return self.t.process is not None and self.t.process.poll() is not None
@@ -53,12 +53,12 @@ class LeaseCrash(real_pool.RealTest):
                 return tenant.answer(timeout=0.2)
             except queue.Empty:
                 if self.dead():
-                    self.mend(point)
+                    self.restart(point)
 
     def until(self, condition, what, point):
         def tried():
             if self.dead():
-                self.mend(point)
+                self.restart(point)
             try:
                 return condition()
             except HarnessError:
@@ -74,7 +74,7 @@ class LeaseCrash(real_pool.RealTest):
             except AssertionError:
                 if not self.dead():
                     raise
-                self.mend(point)
+                self.restart(point)
 
     def one_point(self, point):
         self.deaths = 0
@@ -126,7 +126,7 @@ class LeaseCrash(real_pool.RealTest):
         for point in wanted:
             with self.subTest(point):
                 self.one_point(point)
-                print(f"{point}: {self.deaths} deaths, all mended", flush=True)
+                print(f"{point}: {self.deaths} deaths, all recovered", flush=True)
 
 
 def only(words):

@@ -48,7 +48,7 @@ class RegionCrash(real_pool.RealTest):
         for point in wanted:
             with self.subTest(point):
                 self.one_point(point)
-                print(f"{point}: mended", flush=True)
+                print(f"{point}: recovered", flush=True)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ enum class TraceFormat { mooncake, accesses };
 // Requests stamped alike by a coarse clock (mooncake's ticks every three seconds) are spread evenly until the
 // next stamp. An object named twice by one request counts once.
 //
-// Errors    invalid_argument  names `name`, the line, what was found there and how to mend it
+// Errors    invalid_argument  names `name`, the line, what was found there and how to fix it
 //           limit_exceeded    more accesses than accesses_max
 inline constexpr uint64_t trace_accesses_max = uint64_t{1} << 26;
 Result<Trace> parse_trace(std::string_view text, TraceFormat format, const std::string& name);

@@ -8,7 +8,7 @@ __all__ = [
 
 
 class Error(Exception):
-    """A call failed; its text says which tensor, which tier, how many bytes short, and how to mend it."""
+    """A call failed; its text says which tensor, which tier, how many bytes short, and how to fix it."""
 
     code = "internal"
 

@@ -38,7 +38,7 @@ struct Trace {
 //   end) cpu_milli, num_gpu, gpu_milli              used where there
 // Lines may end in CRLF, fields may be quoted, empty lines are skipped.
 //
-// Errors    invalid_argument  names `name`, the line, the column, the text found there and how to mend it
+// Errors    invalid_argument  names `name`, the line, the column, the text found there and how to fix it
 Result<Trace> parse_trace(std::string_view text, const std::string& name);
 
 // A request's bytes such that `permille` of all requests that ask for memory are no larger; 0 without any.

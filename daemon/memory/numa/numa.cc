@@ -119,7 +119,7 @@ void NumaBackend::mend_system_ram() {
   if (!ram_.has_value()) return;
   const std::unique_lock lock(ram_mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
-  ram_->mend();
+  ram_->finish_recorded();
   std::vector<SystemRam::Problem> problems = ram_->problems();
   const std::lock_guard answers(mutex_);
   problems_ = std::move(problems);

@@ -278,7 +278,7 @@ Error SystemRam::in_use(Error error, const RamRegion& region, const RamDevice& d
 
 // --- what was asked for ---------------------------------------------------------------------------------
 
-void SystemRam::mend() {
+void SystemRam::finish_recorded() {
   const bool settled =
       std::all_of(entries_.begin(), entries_.end(), [](const auto& entry) { return entry.second.settled; });
   if (settled) return;

@@ -10,9 +10,9 @@
 // offline is online again.
 //
 // What was asked for is on record, a line a region in a small file beside the manager's store: `<serial>
-// online` from before the first step until the last of offline, which has made it `<serial> leaving`. mend()
-// goes on with both. A reboot makes devdax devices of all of them, and mend() brings them online again: the
-// pool on them is back. What somebody else undid by hand while the manager ran is left alone.
+// online` from before the first step until the last of offline, which has made it `<serial> leaving`.
+// finish_recorded() goes on with both. A reboot makes devdax devices of all of them; finish_recorded() brings
+// them online again, and the pool on them is back. Regions undone by hand while the manager ran stay so.
 //
 // The kernel may bring hot-added memory online by itself, in a zone of its own choice (auto_online_blocks).
 // What comes up in the wrong zone is taken offline and brought online again; where that fails, the error says
@@ -89,7 +89,7 @@ class SystemRam {
   //           busy          pages of it are in use and cannot go elsewhere; all of it is online as before
   Status offline(int node);
   // Goes on with what is on record, once: at the start, and for regions that appear later when they do.
-  void mend();
+  void finish_recorded();
 
   // Of the regions on record: those whose memory is not there although it should be, and why.
   struct Problem {

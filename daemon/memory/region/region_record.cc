@@ -171,10 +171,9 @@ Result<std::vector<RegionRecord>> RegionRecords::read() const {
   auto records = parse_records(text);
   if (records.ok()) return records;
   Error error = records.error();
-  error.detail =
-      path_ + ", " + error.detail +
-      ". No region is made or removed until it is mended: move it away, and make the regions anew by "
-      "'terrace region create' with the same memdevs in the same order; what is on them stays";
+  error.detail = path_ + ", " + error.detail +
+                 ". No region is made or removed until it is fixed: move it away, and make the regions anew by "
+                 "'terrace region create' with the same memdevs in the same order; what is on them stays";
   return error;
 }
 

@@ -171,7 +171,7 @@ class DeviceMemory {
   // Errors    io_error, unavailable  as health()
   virtual Result<DeviceUse> use() const = 0;
   // Well, or the error by which the device was lost. A lost device stays lost for this process (the driver's
-  // context cannot be mended); its buffers can only be dropped, everything else fails with `unavailable`.
+  // context cannot be fixed); its buffers can only be dropped, everything else fails with `unavailable`.
   virtual Status health() const = 0;
 
   // Uninitialised. `what` is named in errors.

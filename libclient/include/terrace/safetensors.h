@@ -37,7 +37,7 @@ struct SafetensorsIndex {
 // Checks a header against the length of its file. `file` names it in error texts.
 //
 // Errors    corrupt         the header contradicts itself, the file, or the format; the detail names the
-//                           file, the tensor, and what to mend
+//                           file, the tensor, and what to fix
 //           unsupported     a dtype or rank that Terrace does not know
 //           limit_exceeded  more than 100 MB of header, 2^20 tensors, or 1024 bytes of name
 // Threads   Pure function.

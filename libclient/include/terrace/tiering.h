@@ -205,7 +205,7 @@ class Tiering {
   virtual ~Tiering() = default;
 
   virtual bool can_migrate() const = 0;
-  // Why not; and how to mend it.
+  // Why not; and how to fix it.
   virtual std::string why_not() const = 0;
   // The first ddr_bytes_max are in DDR at first, the rest in the leases, in order. The contents are whatever
   // the leases hold there, and zeros in DDR; zeros only where the memory is that of two nodes.

@@ -1,4 +1,4 @@
-// The bytes of a lease that should hold a tensor catalog. Checksums are mended first: they guard against
+// The bytes of a lease that should hold a tensor catalog. Checksums are fixed first: they guard against
 // accidents, a hostile writer computes them too. Whatever is accepted must give views inside the memory only.
 #include <cstdint>
 #include <cstdlib>
@@ -7,7 +7,7 @@
 
 #include "core/base/check.h"
 #include "terrace/catalog.h"
-#include "tests/support/mend_catalog.h"
+#include "tests/support/fix_catalog.h"
 
 using namespace terrace;
 
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::unique_ptr<void, void (*)(void*)> owner(copy, std::free);
   if (size > 0) std::memcpy(copy, data, size);
   const std::span<std::byte> memory(static_cast<std::byte*>(copy), size);
-  mend_catalog(memory);
+  fix_catalog(memory);
   const Result<CatalogReader> reader = CatalogReader::open(memory);
   if (!reader.ok()) {
     TERRACE_CHECK(is_utf8(reader.error().detail), "an error text is text");

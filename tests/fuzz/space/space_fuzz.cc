@@ -1,6 +1,6 @@
 // The bytes of a part that a hostile holder wrote, in a space that is otherwise whole: every reader's call, and
 // a take-over, stay inside the memory. The input is laid over the part's owner line, pins, claims and records (and the
-// first names); checksums are mended then, as a hostile holder would.
+// first names); checksums are fixed then, as a hostile holder would.
 //
 // The first byte says which header numbers are changed, so that the header's checks are reached, too.
 #include <cstdint>
@@ -29,14 +29,14 @@ class AlwaysGranted final : public OwnershipSource {
   bool is_dead(uint32_t, uint64_t epoch) override { return epoch % 2 == 0; }
 };
 
-void mend_header(std::span<std::byte> memory) {
+void fix_header_checksum(std::span<std::byte> memory) {
   layout::SpaceHeader header;
   std::memcpy(&header, memory.data(), sizeof header);
   header.checksum = crc32c(std::as_bytes(std::span(&header, 1)).first(layout::space_header_checked_bytes));
   std::memcpy(memory.data(), &header, sizeof header);
 }
 
-void mend_records(const coherence::Geometry& geometry) {
+void fix_record_checksums(const coherence::Geometry& geometry) {
   for (uint32_t index = 0; index < geometry.records; ++index) {
     layout::SpaceRecord* const record = geometry.record(0, index);
     if (!coherence::possible(record->shape, geometry)) continue;
@@ -83,12 +83,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool header = (data[0] & 1) != 0;
   std::byte* const target = memory.data() + (header ? 8 : 4096);
   std::memcpy(target, data + 1, std::min(size - 1, header ? size_t{244} : memory.size() - 4096));
-  mend_header(memory);
+  fix_header_checksum(memory);
   layout::SpaceHeader copy;
   std::memcpy(&copy, memory.data(), sizeof copy);
   const Result<coherence::Geometry> geometry = coherence::check_header(copy, memory);
   if (!geometry.ok()) return 0;
-  if (geometry->records <= 64) mend_records(*geometry);
+  if (geometry->records <= 64) fix_record_checksums(*geometry);
   if (geometry->records > 1024 || geometry->pins > 4096) return 0;  // the memory bounds them: this cannot be
   const auto ownership = std::make_shared<AlwaysGranted>();
   // Part 1 reads what the hostile holder of part 0 wrote; then part 0 is taken over.

@@ -48,7 +48,7 @@ void attack_replay(std::span<const std::byte> bytes) {
     TERRACE_CHECK(record.sequence <= replay->sequence, "nothing that is there is dropped");
 }
 
-// The input as the bytes behind a record's start, with and without its checksum mended.
+// The input as the bytes behind a record's start, with and without its checksum fixed.
 void attack_record(std::span<const std::byte> bytes) {
   constexpr uint64_t store_id = 1;
   (void)find_record(bytes, store_id);

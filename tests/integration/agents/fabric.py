@@ -4,7 +4,7 @@
         manager = fabric.manager()                  # started, with --listen
         b = fabric.agent("hostb")                   # started, registered
         fabric.cut(b.name, "out")                   # what hostb sends is lost; "in": what it is sent; "both"
-        fabric.mend(b.name)
+        fabric.reconnect(b.name)
 
 Packets are lost silently, by a queue of length 0 on one side of the host's link. Needs root, ip and tc.
 """
@@ -164,7 +164,7 @@ class Fabric:
         if direction in ("in", "both"):
             sh("tc", "-n", self._namespaces["m"], "qdisc", "replace", "dev", host.outer, "root", "pfifo", "limit", "0")
 
-    def mend(self, name):
+    def reconnect(self, name):
         host = self.hosts[name]
         sh("tc", "-n", host.namespace, "qdisc", "del", "dev", "up0", "root", check=False)
         sh("tc", "-n", self._namespaces["m"], "qdisc", "del", "dev", host.outer, "root", check=False)

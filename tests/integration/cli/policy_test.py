@@ -152,7 +152,7 @@ class Fsck(unittest.TestCase):
         self.assertTrue(any(str(lease["id"]) in one["subject"] for one in errors), found)
         text = self.t.cli("fsck", json=False, check=MISMATCH).out
         self.assertIn("error", text)
-        self.assertIn("mend:", text)
+        self.assertIn("fix:", text)
         self.assertIn("object is missing", self.t.cli("lease", "show", lease["id"], json=False).out)
         self.t.kill()
         self.assertFalse(self.offline(check=MISMATCH).json["clean"])

@@ -131,9 +131,9 @@ class NoDaemon(unittest.TestCase):
         for check in document["checks"]:
             self.assertIn(check["state"], ("ok", "limited", "missing"))
             self.assertTrue(check["meaning"])
-            self.assertEqual(check["state"] == "ok", check["mend"] == "")
+            self.assertEqual(check["state"] == "ok", check["fix"] == "")
         self.assertIn("socket", names)
-        self.assertIn("mend: terrace daemon start", self.t.cli("doctor", json=False).out)
+        self.assertIn("fix: terrace daemon start", self.t.cli("doctor", json=False).out)
 
     def test_words_that_mean_nothing(self):
         result = self.t.cli("leese", json=False, check=USAGE)

@@ -112,7 +112,7 @@ class TierTest(unittest.TestCase):
         table = self.run_tier("status").stdout
         self.assertRegex(table, r"tier_writer +heap +running +benefit-density +2 GiB +512 MiB")
         self.assertRegex(table, r"tier_writer +kv +no_uffd")
-        self.assertIn("mend: start the program while a terraced", table)
+        self.assertIn("fix: start the program while a terraced", table)
         for line in table.splitlines():
             self.assertEqual(line, line.rstrip())
         block = self.run_tier("status", "tier_writer").stdout

@@ -298,7 +298,7 @@ class MigrationTest(PlainUser):
         told = self.the_range(tenant)
         self.assertEqual((told["state"], told["promotions"]), ("no_uffd", 0))
         self.assertTrue(told["reason"])
-        self.assertIn("terraced", told["mend"])
+        self.assertIn("terraced", told["fix"])
         refused = self.tier("pause", tenant.process.pid, code=1)["error"]
         self.assertEqual(refused["code"], "unsupported")
 

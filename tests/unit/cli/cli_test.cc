@@ -140,7 +140,7 @@ TEST_CASE("Sizes and durations: a wrong one is a usage error with the text of pa
   }
 }
 
-TEST_CASE("Doctor: every check runs here, says something, and mends what is not ok") {
+TEST_CASE("Doctor: every check runs here, says something, and fixes what is not ok") {
   std::set<std::string> names;
   const std::vector<Check> checks = run_checks("/nonexistent/terraced.sock");
   for (const Check& check : checks) {
@@ -148,7 +148,7 @@ TEST_CASE("Doctor: every check runs here, says something, and mends what is not 
     CHECK(names.insert(check.name).second);
     CHECK(!check.found.empty());
     CHECK(!check.meaning.empty());
-    CHECK(check.mend.empty() == (check.state == CheckState::ok));
+    CHECK(check.fix.empty() == (check.state == CheckState::ok));
   }
   CHECK(names.contains("userfaultfd"));
   CHECK(names.contains("socket"));

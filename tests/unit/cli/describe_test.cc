@@ -231,10 +231,10 @@ TEST_CASE("Speed: leases, pools and devices say it with where it comes from, or 
 
 TEST_CASE("Device: long details stay out of the table and in the block") {
   DeviceStatus device = some_device();
-  device.detail = "region0 is in system-ram mode; 'daxctl reconfigure-device --mode=devdax dax0.0' mends that";
-  CHECK(!contains(device_table({device}), "mends that"));
+  device.detail = "region0 is in system-ram mode; 'daxctl reconfigure-device --mode=devdax dax0.0' fixes that";
+  CHECK(!contains(device_table({device}), "fixes that"));
   CHECK(contains(device_table({device}), "region0"));
-  CHECK(contains(device_block(device), "mends that"));
+  CHECK(contains(device_block(device), "fixes that"));
 }
 
 TEST_CASE("Pool: the bar has its width, and what is not nothing is seen") {

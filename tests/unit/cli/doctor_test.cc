@@ -1,4 +1,4 @@
-// The doctor's checks of CXL and DAX hardware, and its mending, on made-up machines.
+// The doctor's checks of CXL and DAX hardware, and its fixing, on made-up machines.
 #include "cli/doctor/doctor.h"
 
 #include <doctest/doctest.h>
@@ -89,7 +89,7 @@ TEST_CASE("Doctor: a machine without CXL or DAX hardware is not told about its p
   CHECK(check_hardware(Inventory{}).empty());
 }
 
-TEST_CASE("Doctor: where nothing is wrong every check is ok, and says so without a mend") {
+TEST_CASE("Doctor: where nothing is wrong every check is ok, and says so without a fix") {
   Inventory all = healthy();
   const auto check_all = [&all] {
     std::set<std::string> names;
@@ -99,7 +99,7 @@ TEST_CASE("Doctor: where nothing is wrong every check is ok, and says so without
       CHECK(check.state == CheckState::ok);
       CHECK(!check.found.empty());
       CHECK(!check.meaning.empty());
-      CHECK(check.mend.empty());
+      CHECK(check.fix.empty());
       CHECK(names.insert(check.name).second);
     }
     CHECK(names.size() == 9);
@@ -110,7 +110,7 @@ TEST_CASE("Doctor: where nothing is wrong every check is ok, and says so without
   check_all();
 }
 
-TEST_CASE("Doctor: whatever is wrong is said with what it means and how to mend it") {
+TEST_CASE("Doctor: whatever is wrong is said with what it means and how to fix it") {
   Inventory all = healthy();
   all.privileged = false;
   all.cxl_pci.push_back("0000:ff:00.0");
@@ -125,7 +125,7 @@ TEST_CASE("Doctor: whatever is wrong is said with what it means and how to mend 
     CHECK(check.state != CheckState::ok);
     CHECK(!check.found.empty());
     CHECK(!check.meaning.empty());
-    CHECK(!check.mend.empty());
+    CHECK(!check.fix.empty());
   }
 }
 
@@ -136,17 +136,17 @@ TEST_CASE("Doctor: CXL memory on PCI that no driver took names the modules to lo
   const Check check = check_cxl_driver(all);
   CHECK(check.state == CheckState::limited);
   CHECK(contains(check.found, "2 CXL memory device(s)"));
-  CHECK(contains(check.mend, "modprobe -a cxl_pci cxl_acpi"));
+  CHECK(contains(check.fix, "modprobe -a cxl_pci cxl_acpi"));
 }
 
 TEST_CASE("Doctor: persistent memory without cxl_pmem, memdevs without a window, and drivers that failed") {
   Inventory all = healthy();
   std::erase_if(all.modules, [](const auto& module) { return module.name == "cxl_pmem"; });
-  CHECK(check_cxl_driver(all).mend == "modprobe -a cxl_pmem");
+  CHECK(check_cxl_driver(all).fix == "modprobe -a cxl_pmem");
   all = healthy();
   std::erase_if(all.decoders, [](const auto& decoder) { return decoder.kind == "root"; });
   CHECK(contains(check_cxl_driver(all).found, "no CXL window"));
-  CHECK(contains(check_cxl_driver(all).mend, "dmesg"));
+  CHECK(contains(check_cxl_driver(all).fix, "dmesg"));
   all = healthy();
   all.memdevs[1].enabled = false;
   CHECK(contains(check_cxl_driver(all).found, "1 memdev(s) not enabled"));
@@ -160,7 +160,7 @@ TEST_CASE("Doctor: one root port below a host bridge is a danger on 6.1 and none
   CHECK(contains(check.found, "port1"));
   CHECK(!contains(check.found, "port2"));
   CHECK(contains(check.meaning, "zeros"));
-  CHECK(contains(check.mend, "read it back"));
+  CHECK(contains(check.fix, "read it back"));
   for (const char* release : {"6.3.0", "6.12.117+deb12-amd64", "7.0"}) {
     all.kernel_release = release;
     CHECK(check_cxl_ports(all).state == CheckState::ok);
@@ -185,7 +185,7 @@ TEST_CASE("Doctor: capacity that an unfinished region left taken is found, with 
   const Check check = check_cxl_decoders(all);
   CHECK(check.state == CheckState::limited);
   CHECK(contains(check.found, "0xc0 has 512 MiB taken by decoder3.0"));
-  CHECK(contains(check.mend, "/sys/bus/cxl/devices/decoder3.0/dpa_size"));
+  CHECK(contains(check.fix, "/sys/bus/cxl/devices/decoder3.0/dpa_size"));
 }
 
 TEST_CASE("Doctor: a memdev with room and no decoder left is shut out; with a second decoder it is not") {
@@ -224,7 +224,7 @@ TEST_CASE("Doctor: a region that was not committed or has no driver is explained
   all.regions[0].committed = false;
   const Check check = check_cxl_regions(all);
   CHECK(contains(check.found, "region0 is not committed"));
-  CHECK(contains(check.mend, "-hypervisor"));
+  CHECK(contains(check.fix, "-hypervisor"));
 }
 
 TEST_CASE("Doctor: soft-reserved memory that nothing was made of needs dax_hmem") {
@@ -234,31 +234,31 @@ TEST_CASE("Doctor: soft-reserved memory that nothing was made of needs dax_hmem"
   CHECK(check.state == CheckState::limited);
   CHECK(contains(check.meaning, "2 GiB at 0x200000000"));
   CHECK(!contains(check.meaning, "0x100000000"));
-  CHECK(contains(check.mend, "dmesg"));
+  CHECK(contains(check.fix, "dmesg"));
   all.modules.clear();
-  CHECK(check_soft_reserved(all).mend == "modprobe -a device_dax dax_hmem");
+  CHECK(check_soft_reserved(all).fix == "modprobe -a device_dax dax_hmem");
   all.privileged = false;
-  CHECK(contains(check_soft_reserved(all).mend, "root"));
+  CHECK(contains(check_soft_reserved(all).fix, "root"));
 }
 
-TEST_CASE("Doctor: a device that came up as system-ram can be mended, unless it was onlined for good") {
+TEST_CASE("Doctor: a device that came up as system-ram can be fixed, unless it was onlined for good") {
   Inventory all = healthy();
   all.dax_devices[0].mode = DaxMode::system_ram;
   all.dax_devices[0].online = true;
   Check check = check_dax_mode(all);
   CHECK(check.state == CheckState::limited);
   CHECK(contains(check.found, "dax0.0 (1 GiB of hmem.0) came up as system-ram, node 1, in use"));
-  CHECK(contains(check.mend, "terrace doctor --fix"));
+  CHECK(contains(check.fix, "terrace doctor --fix"));
   all.dax_devices[0].unmovable = true;
   check = check_dax_mode(all);
-  CHECK(!contains(check.mend, "--fix"));
-  CHECK(contains(check.mend, "reboot"));
+  CHECK(!contains(check.fix, "--fix"));
+  CHECK(contains(check.fix, "reboot"));
 }
 
 TEST_CASE("Doctor: a dax device without a driver may be a fenced lease, and is not to be enabled blindly") {
   Inventory all = healthy();
   all.dax_devices[0].mode = DaxMode::disabled;
-  CHECK(contains(check_dax_mode(all).mend, "fenced"));
+  CHECK(contains(check_dax_mode(all).fix, "fenced"));
 }
 
 TEST_CASE("Doctor: alignments that leases cannot use, and how each kind of device gets another") {
@@ -268,9 +268,9 @@ TEST_CASE("Doctor: alignments that leases cannot use, and how each kind of devic
     all.dax_devices[0].align_bytes = align;
     CHECK(check_dax_alignment(all).state == CheckState::limited);
   }
-  CHECK(contains(check_dax_alignment(all).mend, "make it again"));
+  CHECK(contains(check_dax_alignment(all).fix, "make it again"));
   all.dax_devices[0].dynamic = false;
-  CHECK(contains(check_dax_alignment(all).mend, "ndctl create-namespace"));
+  CHECK(contains(check_dax_alignment(all).fix, "ndctl create-namespace"));
   all.dax_devices[0].align_bytes = gib;
   CHECK(check_dax_alignment(all).state == CheckState::ok);
   all.dax_devices[0].bytes = gib + 2 * mib;
@@ -286,7 +286,7 @@ TEST_CASE("Doctor: memory that goes online by itself is found in the kernel's se
   all.auto_online_blocks = "offline";
   CHECK(check_auto_online(all).state == CheckState::ok);
   all.dax_devices[0].auto_online = true;
-  CHECK(contains(check_auto_online(all).mend, "udev"));
+  CHECK(contains(check_auto_online(all).fix, "udev"));
 }
 
 TEST_CASE("Doctor: drivers that this kernel has, and what their lack means") {
@@ -422,7 +422,7 @@ TEST_CASE("Fix: the manager gives its node back first, and is not overruled when
   CHECK(modes.asked.size() == 2);
 }
 
-TEST_CASE("Fix: one device that cannot be mended does not keep the next from it") {
+TEST_CASE("Fix: one device that cannot be fixed does not keep the next from it") {
   Inventory all = with_system_ram();
   all.dax_devices.push_back(all.dax_devices[0]);
   all.dax_devices[1].name = "dax0.1";
@@ -471,7 +471,7 @@ TEST_CASE("Doctor: migration needs a userfaultfd of either kind, and eyes; what 
   const Check plain = with(limited, limited, ok, ok);
   CHECK(plain.state == limited);
   CHECK(contains(plain.found, "userfaultfd_device"));
-  CHECK(!plain.mend.empty());
+  CHECK(!plain.fix.empty());
   CHECK(contains(with(ok, ok, ok, missing).found, "pagemap_scan"));
   CHECK(contains(check_migration({}).found, "userfaultfd"));
 }
@@ -480,5 +480,5 @@ TEST_CASE("Doctor: without a daemon there is no device, and that is said at once
   const Check check = check_userfaultfd_device("/nonexistent/terraced.sock");
   CHECK(check.state == CheckState::limited);
   CHECK(check.found == "no daemon to ask");
-  CHECK(!check.mend.empty());
+  CHECK(!check.fix.empty());
 }

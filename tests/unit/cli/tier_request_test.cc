@@ -186,7 +186,7 @@ TEST_CASE("Tier request: a policy that there is not is refused before anybody is
   CHECK(contains(check_policy("zzzzzzzzz").error().detail, "there are "));
 }
 
-TEST_CASE("Tier states: each is explained, and those that can be mended say how") {
+TEST_CASE("Tier states: each is explained, and those that can be fixed say how") {
   TierRangeView range;
   for (const TierState state :
        {TierState::running, TierState::paused, TierState::no_uffd, TierState::stopped, TierState::forked}) {
@@ -195,7 +195,7 @@ TEST_CASE("Tier states: each is explained, and those that can be mended say how"
     const StateWords words = explain_state(range);
     CHECK(!words.text.empty());
     const bool wrong = state == TierState::no_uffd || state == TierState::stopped;
-    CHECK(words.mend.empty() == !wrong);
+    CHECK(words.fix.empty() == !wrong);
     CHECK(contains(words.text, "because") == (wrong || state == TierState::forked));
   }
 }

@@ -82,14 +82,14 @@ TEST_CASE("Moments: days and hours that there are not are refused") {
   }
 }
 
-TEST_CASE("Findings: grouped by severity, worst first, each with what mends it") {
+TEST_CASE("Findings: grouped by severity, worst first, each with what fixes it") {
   const std::vector<FindingStatus> findings = {
       {.severity = "note", .subject = "emu:b", .what = "absent", .repair = ""},
       {.severity = "strange", .subject = "x", .what = "y", .repair = ""},
       {.severity = "error", .subject = "lease 7", .what = "no object", .repair = "release it"}};
   const std::string text = findings_text(findings);
   CHECK(text ==
-        "1 error\n  lease 7: no object\n    mend: release it\n1 note\n  emu:b: absent\n1 other\n  x: y\n");
+        "1 error\n  lease 7: no object\n    fix: release it\n1 note\n  emu:b: absent\n1 other\n  x: y\n");
   CHECK(needs_repair(findings));
   CHECK(!needs_repair({{.severity = "note", .subject = "", .what = "", .repair = ""}}));
   CHECK(needs_repair({{.severity = "warning", .subject = "", .what = "", .repair = ""}}));

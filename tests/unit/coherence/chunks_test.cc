@@ -158,8 +158,8 @@ TEST_CASE("Chunks: damaged words are found, not followed") {
   CHECK(other->create(u8_tensor("two", 64)).ok());
   CHECK(writer->create(u8_tensor("three", geometry.data_bytes / 2)).error().code ==
         ErrorCode::capacity_exhausted);
-  const auto mender = fixture.attach();  // owns part 2
-  CHECK(mender->part() == 2u);
+  const auto heir = fixture.attach();  // owns part 2
+  CHECK(heir->part() == 2u);
   CHECK(writer->create(u8_tensor("three", geometry.data_bytes / 4)).ok());
 }
 

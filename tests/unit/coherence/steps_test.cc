@@ -106,7 +106,7 @@ TEST_CASE("Steps: two names of one hash are two tensors") {
   }
 }
 
-TEST_CASE("Steps: a take-over mends the whole chain before a name, whatever broke it") {
+TEST_CASE("Steps: a take-over fixes the whole chain before a name, whatever broke it") {
   Steps steps;
   const Geometry at = steps.geometry();
   // Three names that want one record.

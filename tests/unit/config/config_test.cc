@@ -1,4 +1,4 @@
-// The daemon's configuration: every mistake is found at once, with its line and how to mend it.
+// The daemon's configuration: every mistake is found at once, with its line and how to fix it.
 #include <doctest/doctest.h>
 
 #include <unistd.h>

@@ -126,7 +126,7 @@ TEST_CASE("terraced --fsck: an error gives 1, a warning alone 0") {
   text = manager.fsck();
   CHECK(text.code == 1);
   CHECK(has(text.out, "error    lease 2 (tenant t): its memory object lease-2 is gone"));
-  CHECK(has(text.out, "mend: start terraced"));
+  CHECK(has(text.out, "fix: start terraced"));
   const auto json = manager.fsck(true);
   CHECK(json.code == 1);
   CHECK(has(json.out, "{\"severity\": \"error\", \"subject\": \"lease 2 (tenant t)\""));

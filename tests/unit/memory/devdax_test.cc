@@ -445,7 +445,7 @@ TEST_CASE_FIXTURE(Fixture, "devdax: an object of a region that shows up late is 
 }
 
 // Every step of a life is the last one once; then a new process takes over what the rows say.
-TEST_CASE_FIXTURE(Fixture, "devdax: a crash after any step leaves nothing that the next start does not mend") {
+TEST_CASE_FIXTURE(Fixture, "devdax: a crash after any step leaves nothing that the next start does not fix") {
   const std::string records = scratch_directory();
   const std::vector<Extent> extents{Manager::extent(0, 2), Manager::extent(6, 1)};
   const uint64_t bytes = 3 * granule;

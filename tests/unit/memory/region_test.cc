@@ -65,7 +65,7 @@ FakeCxlMachine two_bridges_one_window() {
 
 // --- planned ------------------------------------------------------------------------------------------------
 
-TEST_CASE("plan_region: what cannot be is refused in words that say how to mend it") {
+TEST_CASE("plan_region: what cannot be is refused in words that say how to fix it") {
   FakeCxlMachine machine;
   for (const char* serial : {"0xc0", "0xc1", "0xc2"}) machine.add_memdev(serial);
   machine.add_memdev("0xd0", true);

@@ -135,7 +135,7 @@ TEST_CASE("EmulatedBackend: more than there is leaves the object as it was") {
   CHECK(pool.backend->carve("lease-2", 31 * granule, granules(31)).ok());
 }
 
-TEST_CASE("EmulatedBackend: a crash at each failpoint of a resize is mended by doing it again") {
+TEST_CASE("EmulatedBackend: a crash at each failpoint of a resize is fixed by doing it again") {
   if (!failpoints_enabled()) {
     TERRACE_SKIP(failpoints, "this build has no failpoints");
     return;

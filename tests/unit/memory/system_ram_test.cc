@@ -314,26 +314,26 @@ TEST_CASE("system ram: a start goes on with whatever a crash left, and does so o
       record.write(std::string(serial) + (leaving ? " leaving\n" : " online\n"));
       SystemRam ram(kernel, record.file());
       CHECK(kernel.steps.empty());
-      ram.mend();
+      ram.finish_recorded();
       CHECK(ram.problems().empty());
       CHECK((leaving ? is_devdax(kernel) : is_ram(kernel)));
       CHECK(record.text() == (leaving ? "" : std::string(serial) + " online\n"));
       // By hand, while the manager runs: it is left so.
       kernel.list[0].devices = {MadeUpKernel::whole()};
       kernel.steps.clear();
-      ram.mend();
+      ram.finish_recorded();
       CHECK(kernel.steps.empty());
     }
   }
 }
 
-TEST_CASE("system ram: what cannot be mended, and a region that is not there, are problems in words") {
+TEST_CASE("system ram: what cannot be fixed, and a region that is not there, are problems in words") {
   MadeUpKernel kernel;
   const Record record;
   record.write(std::string(serial) + " online\nnonsense\n a b c\ndax:gone online\n");
   SystemRam ram(kernel, record.file());
   kernel.fail_at = 3;
-  ram.mend();
+  ram.finish_recorded();
   REQUIRE(ram.problems().size() == 2);
   CHECK(ram.problems()[0].serial == "dax:gone");
   CHECK(contains(ram.problems()[0].what, "is not there"));
@@ -346,6 +346,6 @@ TEST_CASE("system ram: what cannot be mended, and a region that is not there, ar
   CHECK(ram.problems().size() == 1);
   // The region appears later.
   kernel.list.push_back({.serial = "dax:gone", .name = "hmem.1", .bytes = gib, .node = 2, .devices = {}});
-  ram.mend();
+  ram.finish_recorded();
   CHECK(ram.problems().size() <= 1);
 }

@@ -75,7 +75,7 @@ TEST_CASE("Trace: GPUs are counted in thousandths, a share of one or several who
   CHECK(trace->requests[3].gpu_milli == 0);
 }
 
-TEST_CASE("Trace: a mistake is named with file, line, column and how to mend it") {
+TEST_CASE("Trace: a mistake is named with file, line, column and how to fix it") {
   CHECK(refusal(header + "a,1,0,1\n\nb,12.5,0,1\n") ==
         "pods.csv, line 4: column memory_mib (field 2): '12.5' is no whole number of MiB; write digits only, "
         "without sign, point or unit");

@@ -149,7 +149,7 @@ TEST_CASE("Store damage: a file that is gone never becomes a fresh store") {
     std::filesystem::resize_file(path + "-mark", 0);
   }
   expect_corrupt(path);
-  expect_corrupt(path);  // refusing must not have mended or worn it down
+  expect_corrupt(path);  // refusing must not have repaired or worn it down
   snapshot.restore();
   const Result<Image> image = load_store(path);
   REQUIRE_MESSAGE(image.ok(), image.error().to_string());

@@ -8,7 +8,7 @@
 
 #include "core/base/crc32c.h"
 #include "core/layout/tensor_catalog.h"
-#include "tests/support/mend_catalog.h"
+#include "tests/support/fix_catalog.h"
 #include "tests/unit/tensor/aligned_memory.h"
 
 using namespace terrace;
@@ -192,7 +192,7 @@ TEST_CASE("Catalog: the documented example, byte for byte") {
   REQUIRE(writer.add("b", std::as_bytes(std::span(b))).ok());
   REQUIRE(writer.publish().ok());
   reinterpret_cast<layout::CatalogHeader*>(memory.span().data())->created_unix_s = 1735689600;
-  mend_catalog(memory.span());
+  fix_catalog(memory.span());
   CHECK(memory.span().size() == 4224);
   CHECK(crc32c(memory.span()) == 0xda2a2fee);
 }

@@ -1,5 +1,5 @@
 // Catalogs that somebody tampered with: a reader refuses them, or yields views inside the span; never anything
-// else. Two ways: random flips that leave checksums wrong, and precise lies whose checksums were mended.
+// else. Two ways: random flips that leave checksums wrong, and precise lies whose checksums were fixed.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "core/base/prng.h"
 #include "core/layout/tensor_catalog.h"
 #include "terrace/catalog.h"
-#include "tests/support/mend_catalog.h"
+#include "tests/support/fix_catalog.h"
 #include "tests/support/skip.h"
 #include "tests/unit/tensor/aligned_memory.h"
 
@@ -39,7 +39,7 @@ struct Tampered {
                                             index * sizeof(TensorRecord));
   }
 
-  void mend() { mend_catalog(memory.span()); }
+  void fix_checksums() { fix_catalog(memory.span()); }
 
   AlignedMemory memory;
 };
@@ -76,7 +76,7 @@ TEST_CASE("Hostile catalog: random flips never crash and never yield a view outs
   int accepted = 0;
   for (int round = 0; round < 6000; ++round) {
     std::copy(good.begin(), good.end(), original.memory.span().begin());
-    const bool mended = prng.chance(1, 2);
+    const bool fixed = prng.chance(1, 2);
     for (uint64_t flips = prng.between(1, 6); flips > 0; --flips) {
       // The first 1 KiB holds header and records; data bytes are anybody's.
       const uint64_t at = prng.below(prng.chance(3, 4) ? 1024 : good.size());
@@ -84,13 +84,13 @@ TEST_CASE("Hostile catalog: random flips never crash and never yield a view outs
       byte = prng.chance(1, 3) ? static_cast<std::byte>(prng.next())
                                : byte ^ std::byte{uint8_t(1u << prng.below(8))};
     }
-    if (mended) original.mend();
+    if (fixed) original.fix_checksums();
     accepted += exercise(original.memory.span()) ? 1 : 0;
   }
   CHECK(accepted > 0);  // flips in data and reserved bytes are harmless; else this test would test nothing
 }
 
-TEST_CASE("Hostile catalog: random numbers in one field, checksums mended") {
+TEST_CASE("Hostile catalog: random numbers in one field, checksums fixed") {
   Prng prng(7);
   const uint64_t edges[] = {0,
                             1,
@@ -110,7 +110,7 @@ TEST_CASE("Hostile catalog: random numbers in one field, checksums mended") {
     const uint64_t value = prng.chance(1, 2) ? edges[prng.below(std::size(edges))] : prng.below(10'000);
     const size_t width = prng.chance(1, 2) ? 8 : 4;
     std::memcpy(tampered.memory.span().data() + word + (width == 4 ? 4 * prng.below(2) : 0), &value, width);
-    tampered.mend();
+    tampered.fix_checksums();
     exercise(tampered.memory.span());
   }
 }
@@ -125,7 +125,7 @@ TEST_CASE("Hostile catalog: every cut of the memory is refused") {
   }
 }
 
-TEST_CASE("Hostile catalog: lies with mended checksums are told apart") {
+TEST_CASE("Hostile catalog: lies with fixed checksums are told apart") {
   struct Lie {
     const char* expected;
     std::function<void(Tampered&)> tell;
@@ -174,7 +174,7 @@ TEST_CASE("Hostile catalog: lies with mended checksums are told apart") {
   for (const Lie& lie : lies) {
     Tampered tampered;
     lie.tell(tampered);
-    tampered.mend();
+    tampered.fix_checksums();
     const Result<CatalogReader> reader = CatalogReader::open(tampered.memory.span());
     REQUIRE_MESSAGE(!reader.ok(), lie.expected);
     CHECK_MESSAGE(reader.error().detail.find(lie.expected) != std::string::npos, reader.error().detail);
@@ -188,13 +188,13 @@ TEST_CASE("Hostile catalog: two tensors of one name, and names that are no text"
   char* names = reinterpret_cast<char*>(tampered.memory.span().data() + tampered.header().names_offset);
   names[3] = 'a';
   tampered.record(1).name_hash = tampered.record(0).name_hash;
-  tampered.mend();
+  tampered.fix_checksums();
   CHECK(CatalogReader::open(tampered.memory.span()).error().detail.find("comes twice") != std::string::npos);
   names[3] = '\xff';
-  tampered.mend();
+  tampered.fix_checksums();
   CHECK(CatalogReader::open(tampered.memory.span()).error().detail.find("not UTF-8") != std::string::npos);
   names[3] = '\0';
-  tampered.mend();
+  tampered.fix_checksums();
   CHECK(CatalogReader::open(tampered.memory.span()).error().detail.find("NUL") != std::string::npos);
 }
 
@@ -208,7 +208,7 @@ TEST_CASE("Hostile catalog: a second slot inside the data is read from there") {
   tampered.record(2).shape[0] = 64;
   tampered.record(0).slot_count = 2;
   tampered.record(0).slot = 1;
-  tampered.mend();
+  tampered.fix_checksums();
   const Result<CatalogReader> reader = CatalogReader::open(tampered.memory.span());
   REQUIRE(reader.ok());
   const auto offset = reader->find("double")->bytes.data() - tampered.memory.span().data();

@@ -327,7 +327,7 @@ TEST_CASE("TieredRange: a child of fork may use and destroy its copies; the pare
 }
 
 TEST_CASE(
-    "Tiering: without the right to handle kernel faults all works but moving; a Session's device mends that") {
+    "Tiering: without the right to handle kernel faults all works but moving; a Session's device fixes that") {
   if (::geteuid() != 0) {
     TERRACE_SKIP(root, "needs root to become somebody else");
     return;

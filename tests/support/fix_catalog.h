@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-inline void mend_catalog(std::span<std::byte> memory) {
+inline void fix_catalog(std::span<std::byte> memory) {
   using layout::CatalogHeader;
   using layout::TensorRecord;
   if (memory.size() < sizeof(CatalogHeader)) return;
