@@ -1,5 +1,5 @@
-// What went wrong, as data: a stable code, the kernel's errno where one was involved, the place, and a
-// sentence for a person. Errors cross the RPC unchanged, so the numbers are part of the protocol.
+// An expected failure as data: a stable code, the kernel's errno if there was one, the place, and a sentence
+// for a person. Errors cross the RPC unchanged, so the numbers are part of the protocol.
 //
 // Place     core/base; everything may use it. Also part of the installed headers.
 // Threads   Plain values.
@@ -22,14 +22,14 @@ enum class ErrorCode : uint16_t {
   limit_exceeded = 6,      // A named limit (core/base/limits.h or the configuration) would be passed.
   lease_expired = 7,       // The lease lapsed; its memory is gone, ask for a new lease.
   lease_revoked = 8,       // An operator took the lease back; its memory is gone or about to go.
-  busy = 9,                // Something else holds the object; retry once it is let go.
+  busy = 9,                // The object is in use elsewhere; retry once it is released.
   unavailable = 10,        // The daemon or device cannot be reached now; retry with back-off.
   io_error = 11,           // The kernel or a device failed; os_errno says how.
   corrupt = 12,            // Stored or received bytes contradict themselves; do not use them.
   unsupported = 13,        // This build, kernel or machine cannot do it; `terrace doctor` says why.
   version_mismatch = 14,   // The other side speaks another protocol or format version.
   out_of_memory = 15,      // This process could not get local memory.
-  cancelled = 16,          // The operation was given up before it took effect.
+  cancelled = 16,          // The operation was cancelled before it took effect.
   internal = 17,           // A defect in Terrace; report it with the text.
 };
 

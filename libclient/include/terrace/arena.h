@@ -1,5 +1,5 @@
-// Memory of two tiers behind one range of addresses that never moves: local DDR up to a budget, and CXL in
-// the leases that are added. What is allocated stays at its address; which tier holds it can be asked.
+// Memory of two tiers behind one fixed range of addresses: local DDR up to a budget, and CXL memory in the
+// added leases. An allocation keeps its address; tier_of() says which tier holds it.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ struct TierUse {
 
 // Ownership  Owns its addresses and DDR, and keeps the added Leases. Destroying it unmaps everything; the
 //            leases stay granted until they are released or lapse.
-// Threads    All methods from any thread; one mutex. The memory itself is the caller's to order.
+// Threads    All methods from any thread; one mutex. The caller orders accesses to the memory itself.
 class Arena {
  public:
   // Errors    invalid_argument  a granule that is no power of two of at least a page, or DDR beyond the range
@@ -70,9 +70,9 @@ class Arena {
   // Errors    invalid_argument  not an address that allocate() returned and that is still allocated
   virtual Status free(void* address) = 0;
 
-  // Which tier `address` is in, allocated or not; nullopt outside the mapped parts of the range.
+  // The tier of `address`, allocated or not; nullopt outside the mapped parts of the range.
   virtual std::optional<Tier> tier_of(const void* address) const = 0;
-  // Which lease `address` is in; nullptr for DDR and outside.
+  // The lease behind `address`; nullptr for DDR and outside the mapped parts.
   virtual std::shared_ptr<Lease> lease_of(const void* address) const = 0;
   virtual TierUse use(Tier tier) const = 0;
   // The whole range, mapped or not: constant over the arena's life.

@@ -27,7 +27,7 @@ using TensorMetadata = std::vector<std::pair<std::string, std::string>>;
 // Makes stores to a range visible beyond this processor's caches: Mapping::persist. Empty: not needed.
 using PersistCallback = std::function<void(std::span<const std::byte> range)>;
 
-// Where everything will lie, before there is memory for it. Tensors lie in the order given, 64-byte aligned.
+// The layout of a catalog, made before its memory exists. Tensors lie in the given order, 64-byte aligned.
 class CatalogPlan {
  public:
   // Errors    invalid_argument  a name is empty, too long, no UTF-8, has a NUL, or comes twice; a shape that
@@ -62,10 +62,10 @@ struct CatalogWriterOptions {
   uint32_t threads = 0;         // for checksums; 0: one a processor, at most 8
 };
 
-// Writes one catalog. From begin() until publish() readers refuse the memory, whatever was there before; a
-// writer that is destroyed or dies in between leaves it so.
+// Writes one catalog. Readers refuse the memory from begin() until publish(), also where it held a catalog
+// before. It stays refused if the writer is destroyed or dies in between.
 //
-// Errors     Of every call: lease_expired when the memory went away, as a lease's does that ends.
+// Errors     Of every call: lease_expired when the memory is gone because its lease ended.
 // Ownership  Borrows the memory.
 // Threads    One thread, but data() spans of different tensors may be filled by different threads.
 class CatalogWriter {
@@ -76,14 +76,14 @@ class CatalogWriter {
                                      CatalogWriterOptions options = {});
 
   const CatalogPlan& plan() const { return plan_; }
-  // Where tensor `index` of the plan goes. Zero only if the memory was: fill all of it.
+  // The place of tensor `index` of the plan. It still has the memory's old bytes: fill all of it.
   std::span<std::byte> data(size_t index);
   // Copies one tensor in, by name.
   // Errors: not_found, already_exists (added before), invalid_argument (not the planned number of bytes).
   Status add(std::string_view name, std::span<const std::byte> bytes);
-  // Says that data(index) is filled, with its checksum where the caller has it already.
+  // Marks data(index) as filled; `crc32c` is its checksum, if the caller has computed it.
   void filled(size_t index, std::optional<uint32_t> crc32c = std::nullopt);
-  // Checksums what has none, persists everything, then flips the state.
+  // Computes the missing checksums, persists everything, then sets the state to published.
   // Errors    invalid_argument  a tensor was neither added nor filled; names it
   Status publish();
   uint64_t generation() const { return generation_; }
@@ -108,9 +108,9 @@ class CatalogWriter {
   std::vector<Progress> progress_;
 };
 
-// Reads a catalog that anybody may have written. Every number is checked against the span before it is used,
-// on a private copy, so that a writer that changes the memory afterwards changes tensor bytes at most, never
-// where views point.
+// Reads a catalog of an untrusted writer. Every number is copied first, and checked against the span
+// before use. So a writer that changes the memory later can change bytes of tensors, but never the
+// addresses of views.
 //
 // Ownership  Borrows the memory: it must stay mapped while the reader or a view of it is used.
 // Threads    Immutable after open(); all methods from any thread.
@@ -120,8 +120,8 @@ class CatalogReader {
   //           busy              it is being written, or its writer died: state is not published
   //           version_mismatch  another format version, or features unknown here
   //           corrupt           it contradicts itself or leaves the span; says where
-  //           lease_expired     the memory went away; also of verify(). Views are plain memory: whoever reads
-  //                             them then gets the SIGBUS
+  //           lease_expired     the memory is gone; also of verify(). Views are plain memory: a load from one
+  //                             then raises SIGBUS
   static Result<CatalogReader> open(std::span<const std::byte> memory);
 
   size_t size() const { return tensors_.size(); }
@@ -135,7 +135,7 @@ class CatalogReader {
   uint64_t total_bytes() const;
   uint64_t data_bytes() const;  // the sum over all tensors
 
-  // Whether the tensor's bytes still have the recorded checksum. Errors: corrupt, naming the tensor.
+  // Compares the tensor's bytes with the recorded checksum. Errors: corrupt, naming the tensor.
   Status verify(size_t index) const;
 
  private:

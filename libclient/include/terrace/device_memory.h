@@ -7,16 +7,16 @@
 //   auto copied = (*stream)->upload(*buffer, 0, weights);   // returns at once
 //   Status done = copied->wait();
 //
-// There are two kinds: the CUDA driver's devices, and an emulated one for machines without (a capacity, and a
-// bandwidth and latency in each direction; its memory is this process's). Both behave the same; info() says
-// which it is.
+// There are two kinds: devices of the CUDA driver, and an emulated one for machines without a GPU. The emulated
+// one has a capacity, and a bandwidth and latency in each direction; its memory is this process's. Both behave
+// the same; info() says the kind.
 //
 // Place     libclient/device; DeviceReplicas (terrace/device_replicas.h) caches tensors on top of it.
 // Threads   Everything here is called from any thread. Each stream has one thread, which makes its copies in
 //           order; streams run beside each other.
-// Order     Copies are ordered by their stream and by events of this header only. A framework's own streams
-//           know nothing of them: wait for the event before a kernel that reads the bytes is launched, and for
-//           the kernel before its results are downloaded.
+// Order     Only a stream and the events of this header order copies. A framework's own streams do not know
+//           them: wait for the event before launching a kernel that reads the bytes, and for the kernel before
+//           downloading its results.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ struct DeviceInfo {
   std::string name;     // "NVIDIA H200", "emulated device"
   uint64_t capacity_bytes = 0;
   int32_t driver_version = 0;  // 12040 for CUDA 12.4; 0 for an emulated one
-  // For people: what it is, with the limits of an emulated one, which says that it is emulated.
+  // For people: the kind of device. An emulated one says that it is emulated, and its limits.
   std::string description;
 };
 
@@ -50,8 +50,8 @@ struct DeviceUse {
   uint64_t allocated_bytes = 0;  // by this DeviceMemory
 };
 
-// Whether something that was begun is done. Copies of an event are the same event; one that was made by its
-// constructor is done.
+// Says when an operation is done. Copies of an event are the same event; a default-constructed event
+// is done.
 class DeviceEvent {
  public:
   class State;
@@ -59,11 +59,11 @@ class DeviceEvent {
   DeviceEvent() = default;
   explicit DeviceEvent(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  bool done() const;  // well or not
+  bool done() const;  // with success or an error
   // Waits until it is done.
-  // Errors    those of what was begun: lease_expired (the host memory was fenced during the copy), io_error
-  //           (the device failed), unavailable (it had failed before; or this is a forked child, and it was not
-  //           done)
+  // Errors    of the operation: lease_expired (the host memory was fenced during the copy), io_error (the
+  //           device failed), unavailable (the device had failed before; or this is a forked child, and the
+  //           operation was not done)
   Status wait() const;
   // At most so long.
   // Returns   whether it is done.
@@ -89,14 +89,14 @@ class DeviceBuffer {
   virtual uint64_t bytes() const = 0;
 };
 
-// Copies, one after the other, each begun when those before it were.
+// Copies, one after the other, in the order of the calls.
 //
 // Ownership  The host memory is the caller's and must stay mapped until the copy's event is done. Destroying
-//            the stream waits for what was begun.
+//            the stream waits for all copies that it has begun.
 class DeviceStream {
  public:
-  // Runs on the stream's thread when a copy is done and before its event is; what it returns becomes the
-  // event's result. It must not wait for this stream, nor destroy it.
+  // Runs on the stream's thread after a copy and before its event is done. Its return value becomes the event's
+  // result. It must not wait for this stream, nor destroy it.
   using Finish = std::function<Status(Status copied)>;
 
   virtual ~DeviceStream() = default;
@@ -111,9 +111,9 @@ class DeviceStream {
   virtual Result<DeviceEvent> copy(const std::shared_ptr<DeviceBuffer>& to, uint64_t to_offset,
                                    const std::shared_ptr<DeviceBuffer>& from, uint64_t from_offset,
                                    uint64_t bytes, Finish finish = {}) = 0;
-  // Done when everything that was begun before is, well or not.
+  // An event that is done when all earlier operations are done, with success or an error.
   virtual DeviceEvent record() = 0;
-  // What is begun afterwards waits for `event`, however that ends.
+  // Later operations wait for `event`, with any result.
   virtual void wait(DeviceEvent event) = 0;
 };
 
@@ -121,14 +121,14 @@ enum class HostAccess : uint8_t { read_only, read_write };  // how the memory is
 
 // Host memory that the device may reach by itself.
 //
-// Ownership  Gives it back when destroyed, after the copies under way. The memory must not be unmapped,
-//            remapped or moved to another tier before that: Hold memory of a TieredRange first. Memory that the
-//            preload library moves is held by this.
+// Ownership  Unregisters the memory when destroyed, after the copies under way. The memory must not be
+//            unmapped, remapped or moved to another tier before that: Hold memory of a TieredRange first.
+//            Memory that the preload library moves is held by this object.
 class HostRegistration {
  public:
   virtual ~HostRegistration() = default;
-  virtual bool direct() const = 0;  // copies go without a stop in between
-  // Why they do not: the driver's own words. Empty when direct.
+  virtual bool direct() const = 0;  // copies need no pinned buffer in between
+  // The reason why not, in the driver's own words. Empty when direct.
   virtual const std::string& reason() const = 0;
 };
 
@@ -141,9 +141,9 @@ struct CudaDeviceOptions {
   // Larger memory is registered in pieces: drivers of 2025 refuse 512 GiB and more at once.
   uint64_t register_piece_bytes = 64ull << 30;
   // Also register memory of dax devices. A fence of such a lease then waits until it is unregistered, and some
-  // kernels fail at it (docs/operations/devdax.md): only where nobody but this program matters.
+  // kernels fail at it (docs/operations/devdax.md). Use it only on a machine for this program alone.
   bool register_dax = false;
-  // Called once, on whatever thread sees it first, when the device is lost. Must not call into this library.
+  // Called once when the device is lost, on the first thread that notices. Must not call into this library.
   std::function<void(const Error&)> on_lost = {};
   std::string driver_library = "libcuda.so.1";
 };
@@ -170,11 +170,11 @@ class DeviceMemory {
   virtual const DeviceInfo& info() const = 0;
   // Errors    io_error, unavailable  as health()
   virtual Result<DeviceUse> use() const = 0;
-  // Well, or the error by which the device was lost. A lost device stays lost for this process (the driver's
-  // context cannot be fixed); its buffers can only be dropped, everything else fails with `unavailable`.
+  // Success, or the error by which the device was lost. A lost device stays lost for this process: the driver's
+  // context cannot be repaired. Its buffers can only be destroyed; all else fails with `unavailable`.
   virtual Status health() const = 0;
 
-  // Uninitialised. `what` is named in errors.
+  // Uninitialised memory. Errors name `what`.
   // Errors    invalid_argument    no bytes
   //           capacity_exhausted  tier hbm; says how many bytes short
   virtual Result<std::shared_ptr<DeviceBuffer>> allocate(uint64_t bytes, std::string_view what) = 0;
@@ -182,10 +182,10 @@ class DeviceMemory {
   // Errors    limit_exceeded  no thread;  others with the driver's text
   virtual Result<std::unique_ptr<DeviceStream>> make_stream() = 0;
 
-  // Tells the driver of memory, such as a lease's mapping, so that the device copies from and to it directly.
-  // Where that is not possible (the driver refuses a file system's pages, or too much locked memory; pages of a
-  // dax device are not pinned, see CudaDeviceOptions), copies still work, in stages: direct() and reason() say
-  // so.
+  // Registers memory, such as a lease's mapping, with the driver, so that the device copies from and to it
+  // directly. Some memory cannot be registered: the driver refuses a file system's pages, or too much locked
+  // memory; pages of a dax device are not pinned (CudaDeviceOptions). Copies then go through staging buffers;
+  // direct() and reason() say so.
   // Errors    invalid_argument  nothing to register
   //           unavailable       the device was lost
   virtual Result<std::unique_ptr<HostRegistration>> register_host(std::span<const std::byte> memory,

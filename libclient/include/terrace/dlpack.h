@@ -9,7 +9,7 @@
 // declared here under our own names, so that a program may include dlpack.h as well; a ManagedTensor* is a
 // DLManagedTensor*, a ManagedTensorVersioned* a DLManagedTensorVersioned*.
 //
-// Ownership  A managed tensor belongs to whoever it is given to, who calls its deleter once, from any thread.
+// Ownership  A managed tensor belongs to its receiver, which calls its deleter once, from any thread.
 // Threads    Any.
 #pragma once
 
@@ -66,7 +66,7 @@ struct Tensor {
   uint64_t byte_offset;
 };
 
-// What consumers of before DLPack 1.0 take, and most of today's.
+// For consumers older than DLPack 1.0, and for most of today's.
 struct ManagedTensor {
   Tensor tensor;
   void* manager_context;
@@ -95,26 +95,26 @@ static_assert(sizeof(ManagedTensor) == 64 && offsetof(ManagedTensor, deleter) ==
 static_assert(sizeof(ManagedTensorVersioned) == 80 && offsetof(ManagedTensorVersioned, flags) == 24 &&
               offsetof(ManagedTensorVersioned, tensor) == 32);
 
-// What is exported.
+// The memory to export.
 struct Memory {
   const void* data = nullptr;  // an address of `device`
   Device device = {};
   DType dtype = DType::u8;
   Shape shape = {};
   Strides strides = {};                   // in elements; row_major_strides(shape) for a dense tensor
-  std::shared_ptr<const void> keep = {};  // let go by the deleter
+  std::shared_ptr<const void> keep = {};  // released by the deleter
   bool read_only = false;
 };
 
 inline Device host() {
   return {};
 }
-// Of a DeviceMemory's: an emulated device's memory is the host's.
+// DLPack's device for a DeviceMemory: the memory of an emulated device is the host's.
 inline Device device_of(const DeviceInfo& info) {
   return info.kind == DeviceKind::cuda ? Device{DeviceType::cuda, info.ordinal} : Device{};
 }
 
-// How DLPack calls an element type.
+// DLPack's name of an element type.
 // Errors    unsupported  floats of eight bits and less, which DLPack before 1.1 has no names for
 Result<DataType> data_type(DType dtype, bool before_1_1);
 
@@ -122,8 +122,8 @@ Result<DataType> data_type(DType dtype, bool before_1_1);
 //                             cannot mark: a consumer would write to it
 //           invalid_argument  more elements than DLPack counts
 Result<ManagedTensor*> make(const Memory& memory);
-// For consumers of DLPack 1.x, which ask with max_version. Says 1.0 where that has all that is needed,
-// else 1.1.
+// For consumers of DLPack 1.x, which ask with max_version. The tensor's version is 1.0 if that has a name for
+// its element type, else 1.1.
 // Errors    invalid_argument  more elements than DLPack counts
 Result<ManagedTensorVersioned*> make_versioned(const Memory& memory);
 

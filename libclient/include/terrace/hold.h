@@ -3,7 +3,7 @@
  *
  * Under `terrace run` the library libterrace_malloc.so moves granules (2 MiB) of a program's large allocations
  * between DDR and CXL memory. The program's own loads and stores, and system calls that copy, never notice. A
- * device that was told of pages would go on using the ones that were left. What is held stays where it is.
+ * device that knows the old pages would go on using them after a move. A held granule does not move.
  *
  * Both symbols are weak: without the library they are null, and nothing needs to be held.
  *
@@ -24,12 +24,12 @@
 extern "C" {
 #endif
 
-/* Holds all granules that [address, address + bytes) touches; counts. Returns 1 when it did, 0 when none of it
- * is memory that moves: then it must not be let go either. After a fork nothing moves any more, in parent and
- * child. */
+/* Holds all granules that [address, address + bytes) touches; holds nest. Returns 1 on success. Returns 0 if no
+ * granule of it can move: then do not call terrace_unhold. After a fork no granule moves any more, in parent
+ * and child. */
 int terrace_hold(const void* address, size_t bytes) __attribute__((weak));
 
-/* Lets go what one terrace_hold with the same arguments held. */
+/* Ends one terrace_hold with the same arguments. */
 void terrace_unhold(const void* address, size_t bytes) __attribute__((weak));
 
 #ifdef __cplusplus

@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// Whether the bytes are where they were.
+// The result of a resize: the mapping kept its address, or has a new one.
 enum class Remapped : uint8_t { in_place, elsewhere };
 
 // Stops all writers, calls `body` exactly once, lets them go on. With a lock that every writer takes:
@@ -19,9 +19,9 @@ enum class Remapped : uint8_t { in_place, elsewhere };
 using PauseWriters = std::function<void(const std::function<void()>& body)>;
 
 // Ownership  Unmaps when destroyed. Holds its own reference to the Lease.
-// Threads    resize() and move() are one thread's at a time, with no other call meanwhile; move() changes
-//            neither address nor length, so that readers of the bytes go on. What is mapped is shared memory
-//            and the caller's to order.
+// Threads    resize() and move() need one thread, and no other call at the same time. move() changes neither
+//            address nor length, so readers of the bytes go on. The mapped bytes are shared memory: the caller
+//            orders accesses to them.
 class Mapping {
  public:
   // Maps all of `lease`, writable when its access is read_write.
@@ -51,29 +51,29 @@ class Mapping {
   //   begin the move; then, with the writers paused: copy the bytes, map the new memory over the old one in one
   //   step, commit; if that fails, map the old memory back
   //
-  // Each step leaves the lease whole. The new memory is mapped before the commit since the old one is fenced as
-  // soon as that is durable, maybe before we hear of it: readers, who need not pause, find the same bytes at
-  // every moment. If the manager dies between the commit and its answer, the writers stay paused until it is
-  // back and says which memory is the lease's; at its start it fences the other one, so that a reader that
-  // touches the range in that moment can get SIGBUS. Pause readers too where that must not be.
+  // After each step the lease is complete. The new memory is mapped before the commit, because the old memory
+  // is fenced once the commit is durable, maybe before the answer arrives. So readers need not pause: they find
+  // the same bytes at every moment. If the manager dies between the commit and its answer, the writers stay
+  // paused until it is back and says which memory is the lease's. At its start it fences the other memory, and
+  // a reader of the range at that moment can get SIGBUS. If that is not acceptable, pause readers too.
   //
   // Errors    those of Lease::begin_move(); cancelled and others of LeaseMove::commit(): the mapping is on the
   //           old memory, try again
   //           invalid_argument  the lease was resized: resize() first; or `pause` did not call its argument
-  //           cancelled with a closed Session: the mapping is on the new memory if the commit was sent
+  //           cancelled with a closed Session: the mapping has the new memory if the commit was sent
   //           lease_expired, lease_revoked  the lease is lost
   virtual Status move(const PauseWriters& pause) = 0;
 };
 
-// The lease behind `memory`, where that begins inside a Mapping of this process, or in what it mapped itself from
-// the descriptor of a lease that it has; else nothing. Not found by a descriptor: a lease of which only another
-// process has a handle.
+// The lease behind `memory`, if that begins in a Mapping of this process, or in the program's own mapping of a
+// lease's descriptor; else nullptr. The second way needs a Lease object in this process: a handle in another
+// process is not enough.
 //
 // Threads   Any.
 std::shared_ptr<Lease> lease_of_memory(std::span<const std::byte> memory);
 
-// Whether `memory` begins in a mapping of a file that is named as DAX devices are (daxX.Y): what is not ordinary
-// memory of this machine alone, maybe.
+// true: `memory` begins in a mapping of a file with a name of DAX devices (daxX.Y). Other machines may have a
+// way to such memory.
 bool is_dax_memory(std::span<const std::byte> memory);
 
 }  // namespace terrace

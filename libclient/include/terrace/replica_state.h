@@ -1,6 +1,6 @@
-// What a copy of a tensor is, found by comparing versions: Shared (what the tensor has at that version),
-// Modified (changed here; the tensor has an older version) or Invalid (the tensor has a newer one, or there is
-// no copy). The same for copies on a device (terrace/device_replicas.h) and in a holder's own DDR
+// The state of a copy of a tensor, from comparing versions: Shared (equal to the tensor at that version),
+// Modified (changed here; the tensor has an older version) or Invalid (the tensor has a newer version, or there
+// is no copy). For copies on a device (terrace/device_replicas.h) and in a holder's own DDR
 // (terrace/local_replicas.h).
 #pragma once
 

@@ -1,5 +1,5 @@
 // Files in the safetensors format: read as hostile input, written so that a crash leaves the old file or the
-// new one. What is accepted and refused is listed in docs/formats/safetensors.md.
+// new one. docs/formats/safetensors.md lists the rules for accepted and refused files.
 #pragma once
 
 #include <cstddef>
@@ -81,10 +81,10 @@ struct TransferReport {
   uint64_t staged_bytes = 0;    // O_DIRECT through an aligned buffer
   uint64_t buffered_bytes = 0;  // through the page cache
   bool io_uring = false;
-  std::string note = {};  // why not io_uring or O_DIRECT, where they were not used; else empty
+  std::string note = {};  // the reason if io_uring or O_DIRECT was not used; else empty
 };
 
-// How large a span import_safetensors needs for this file, as it is now.
+// The length of the span that import_safetensors needs for this file, as it is now.
 Result<uint64_t> required_bytes(const std::string& path);
 
 // Reads all tensors of the file into a catalog at the start of `destination` and publishes it. On error the
@@ -136,8 +136,8 @@ struct VerifyReport {
   bool equal() const { return mismatches.empty(); }
 };
 
-// Compares each tensor's crc32c in memory with the recorded one and, with a file, with the file's; and that
-// both have the same tensors. A difference is in the report, not an Error.
+// Compares each tensor's crc32c in memory with the recorded one. With a file, also with the file's, and checks
+// that both have the same tensors. A difference is in the report, not an Error.
 // Errors: those of read_safetensors_index, io_error, cancelled.
 Result<VerifyReport> verify(const CatalogReader& catalog, const VerifyOptions& options = {});
 Result<VerifyReport> verify(const CatalogReader& catalog, const std::string& path,

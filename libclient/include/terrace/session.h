@@ -1,12 +1,12 @@
-// The way in: a Session is one tenant's connection to a pool manager, and a Lease its right to memory.
+// The entry point: a Session is one tenant's connection to a pool manager, and a Lease its right to memory.
 //
 // A Session owns one background thread. It renews every lease that this process holds (at a third of its
 // TTL), reconnects with back-off when the manager restarts, re-attaches leases by id, and passes on
-// revocations before the fence. Mapped memory never depends on the connection: a manager that is away
-// disturbs nobody until a lease's expiry. The one exception is a move under way: see LeaseMove.
+// revocations before the fence. Mapped memory does not depend on the connection: without a manager it stays
+// usable until the lease's expiry. The one exception is a move under way: see LeaseMove.
 //
-// A Session may be a static object: it is destroyed by exit() as any other. In the child of a fork it can only
-// be destroyed.
+// A Session may be a static object: exit() destroys it as any other. In the child of a fork only its
+// destruction is allowed.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ enum class LeaseAccess : uint8_t { read_only, read_write };
 // lost      fenced, expired or released: touching its mapping gives SIGBUS
 enum class LeaseState : uint8_t { live, revoking, lost };
 
-// Why a lease was taken from its holder, or is being taken. `none`: it is not, or the manager does not say.
+// The reason for the loss of a lease, past or under way. `none`: no loss, or the manager gives no reason.
 enum class LeaseCause : uint8_t {
   none,
   released,     // given back by a holder
@@ -43,7 +43,7 @@ enum class LeaseCause : uint8_t {
 };
 std::string_view lease_cause_name(LeaseCause cause);  // "expired", "device_lost", ...; empty for none
 
-// Whether the hardware keeps the caches of all hosts that map a pool's memory coherent, as its operator says.
+// The operator's statement about a pool: does the hardware keep the caches of all hosts that map it coherent?
 enum class MemoryCoherence : uint8_t { unknown, coherent, noncoherent };
 std::string_view memory_coherence_name(MemoryCoherence coherence);  // "coherent", ...
 
@@ -66,14 +66,14 @@ struct LeaseRequest {
   uint64_t ttl_ns = 0;      // 0: the manager's default
   bool persistent = false;  // no expiry; stays until released or revoked
   std::string label;        // unique within the tenant when not empty
-  // The manager may ask for a move (LeaseNotice::move_requested), and may move the lease by itself while no
-  // session has it attached: what was mapped before is then dead, so a holder that maps it stays connected.
+  // The manager may ask for a move (LeaseNotice::move_requested). It may move the lease by itself while no
+  // session has it attached; older mappings are dead then. So a holder with a mapping must stay connected.
   bool movable = false;
-  // How long to wait for room in a full pool; 0: be refused at once. First come, first served.
+  // The time to wait for room in a full pool; 0: do not wait. First come, first served.
   uint64_t wait_ns = 0;
-  // The lease outlives its holders until its expiry: another process attaches it later. Otherwise the manager
-  // takes it back as soon as every process of its own machine that had it attached has ended, however it ended,
-  // and no other one has its memory mapped or open. Persistent leases stay in any case.
+  // true: the lease outlives its holders until its expiry, and another process can attach it later. false: the
+  // manager takes it back when all processes of its machine that had it attached have ended, and no other one
+  // has its memory mapped or open. Persistent leases stay in any case.
   bool detached = false;
 };
 
@@ -83,22 +83,22 @@ struct ExtentInfo {
   uint64_t length_bytes = 0;
 };
 
-// How fast, how durable and how separate a lease's or pool's memory is; 0: not known. Of memory on several
-// devices latency and distance are the worst device's; bandwidth is the slowest device's, and what all give
-// together where the pool is striped; a figure that one of them lacks is not known.
+// Speed, durability and isolation of a lease's or pool's memory; 0: not known. For several devices, latency and
+// distance are the worst device's. Bandwidth is the slowest device's; in a striped pool the sum over all. If
+// one device lacks a figure, it is not known.
 struct TierFigures {
   uint32_t latency_ns = 0;             // of a load that misses the caches, as seen from the nearest CPU
   uint64_t bandwidth_bytes_per_s = 0;  // of reading; where `source` is "measured": by one thread on each device
   int node = -1;                       // NUMA node; -1: none is said, or more than one
   uint32_t distance = 0;               // of that node, as in the SLIT (10: local)
   bool persistent = false;             // keeps its bytes without power
-  // Where the first two come from: "hmat" (the firmware's table), "cdat" (the devices' own), "measured" (by the
+  // Source of the first two: "hmat" (the firmware's table), "cdat" (the devices' own), "measured" (by the
   // manager, once); empty: they are not known.
   std::string source = {};
-  // Who else has a way to the memory; in every case a fence is the kernel's, and no lease sees another's bytes.
-  // "device", "namespace": a kernel device of the lease's own, which only its descriptor maps. "node": a
-  // private file in pages of a memory node that the kernel and other processes may use, too. "file": a private
-  // file in ordinary memory. Empty: the manager does not say.
+  // The isolation of the memory. In every case the kernel fences, and no lease sees another lease's bytes.
+  // "device", "namespace": a kernel device for this lease alone, which only its descriptor maps. "node": a
+  // private file in pages of a memory node, which the kernel and other processes may use, too. "file": a
+  // private file in ordinary memory. Empty: not known from this manager.
   std::string isolation = {};
 
   bool operator==(const TierFigures&) const = default;
@@ -111,12 +111,12 @@ struct UsageReport {
   std::string holder;       // "redis-server[1234]"
 };
 
-// Who owns a part of a shared_coherent lease, or owned it last.
+// The present or last owner of a part of a shared_coherent lease.
 struct PartOwner {
   uint32_t part = 0;
   uint64_t epoch = 0;
   bool owned = false;  // false: given back, or shut out
-  bool ended = false;  // its process is no more: the part goes to whoever claims it next
+  bool ended = false;  // its process has ended: the part goes to the next claim
   uint32_t pid = 0;
   std::string holder;  // "python3[1234]"
 };
@@ -169,16 +169,16 @@ struct PoolInfo {
   MemoryCoherence coherence = MemoryCoherence::unknown;
 };
 
-// What happened to a lease.
+// A change of a lease, as reported by the manager.
 struct LeaseNotice {
   LeaseId lease;
   LeaseState state = LeaseState::live;
   uint64_t grace_ns = 0;  // time left before the fence, for `revoking`
   std::string reason;
   LeaseCause cause = LeaseCause::none;  // for `lost`
-  // With state `live`: the manager would like the lease to leave its place (a drain, a compaction) and repeats
-  // that now and then. Lease::begin_move() or Mapping::move() does it. Nothing happens to a holder that does
-  // not; operators see it named.
+  // With state `live`: the manager asks the holder to move the lease (a drain, a compaction), and repeats that
+  // now and then. Lease::begin_move() or Mapping::move() moves it. A holder that does not move it loses
+  // nothing; operators see its name.
   bool move_requested = false;
 };
 using LeaseNoticeHandler = std::function<void(const LeaseNotice&)>;
@@ -192,33 +192,33 @@ enum class LeaseMoveState : uint8_t { open, committed, ended, unknown };
 // A move under way: new memory of the lease's size for the bytes of the old one. Stop writing, copy, map the
 // new memory where the old one was, commit. Mapping::move() does all of it.
 //
-// The manager gives a move up when the connection breaks, when it restarts, and after ten minutes. The new
-// memory is fenced then, at any moment from begin_move() to commit(): stores to a mapping of it give SIGBUS.
+// The manager cancels a move when the connection breaks, when it restarts, and after ten minutes. Then it
+// fences the new memory, at any moment from begin_move() to commit(): stores to a mapping of it give SIGBUS.
 // Copy with calls that return EFAULT instead, such as pread() of the old descriptor into the new mapping.
 //
-// Ownership  The caller's. Destroying an open one abandons the move without waiting. An unknown one is settled
-//            by the Session when it meets the manager again, whether this object lives or not.
+// Ownership  The caller's. Destroying an open move abandons it without waiting. The Session settles an unknown
+//            one when it has a manager again, also after the destruction of this object.
 // Threads    All methods from any thread.
 class LeaseMove {
  public:
   virtual ~LeaseMove() = default;
 
-  virtual int fd() const = 0;  // of the new memory; this object's until it dies, whatever became of the move
+  virtual int fd() const = 0;  // of the new memory; owned by this object, in every state
   virtual uint64_t bytes() const = 0;
   virtual LeaseMoveState state() const = 0;
 
-  // Makes the new memory the lease's: Lease::fd() leads to it and Lease::epoch() has stepped when this returns.
-  // The old memory is fenced soon after; while the answer is on its way it may be fenced already. So map the
-  // new memory over the old one *before* this call, and the old one back when it fails with the move ended.
+  // Makes the new memory the lease's: on return Lease::fd() leads to it, and Lease::epoch() is greater. The old
+  // memory is fenced about the same time, maybe before the answer arrives. So map the new memory over the old
+  // one *before* this call, and map the old one back when the call fails with state `ended`.
   //
-  // Waits over a reconnect. What the manager then has behind the lease, the old object or the new one, says how
-  // it ended. Repeating it is safe and answers the same.
-  // Errors    cancelled      with state `ended`: the manager gave the move up first; begin again. With another
-  //                          state: the Session was closed; with `unknown` nobody can find out any more
-  //           unavailable    state `unknown`: the call timeout passed without the manager. One of both memories
-  //                          is fenced as soon as it is back: write to neither, call commit() again
-  //           lease_expired, lease_revoked  state `ended`: the lease is lost altogether, with both memories
-  //           others         as the manager says; state `ended`
+  // Waits over a reconnect. The manager's object of the lease, old or new, then decides the result. Repeating
+  // the call is safe and gives the same answer.
+  // Errors    cancelled      with state `ended`: the manager cancelled the move; begin again. With another
+  //                          state: the Session was closed; with `unknown` the result cannot be found out
+  //           unavailable    state `unknown`: the call timeout passed without the manager. When it is back it
+  //                          fences one of both memories: write to neither, call commit() again
+  //           lease_expired, lease_revoked  state `ended`: the lease is lost, with both memories
+  //           others         of the manager; state `ended`
   virtual Status commit() = 0;
   // Errors    invalid_argument after a commit() that succeeded or is open; none when the move has ended
   virtual Status abandon() = 0;
@@ -227,10 +227,10 @@ class LeaseMove {
 // One lease held by this process.
 //
 // Ownership  The caller's; the Session renews it while a handle exists. Destroying the last handle does not
-//            release the lease: that is an explicit act. It then lives until its expiry, or until the process
-//            ends (LeaseRequest::detached). A handle that outlives
-//            its Session keeps its descriptor and answers calls with `unavailable`, as do a Session and its
-//            Leases in the child of a fork.
+//            release the lease: call release(). Without it the lease lives until its expiry, or until the
+//            process ends (LeaseRequest::detached). A handle that outlives its Session keeps its descriptor;
+//            its calls fail with `unavailable`. In the child of a fork so do the calls of a Session and its
+//            Leases.
 // Threads    All methods from any thread.
 class Lease {
  public:
@@ -249,49 +249,50 @@ class Lease {
   // Fresh from the manager. Errors: lease_expired, lease_revoked, unavailable.
   virtual Result<LeaseInfo> info() = 0;
   virtual Status renew(uint64_t ttl_ns = 0) = 0;
-  // Gives the memory back: it is fenced, so unmap it first. Errors: unavailable; then it lapses by expiry.
+  // Gives the memory back: it is fenced, so unmap it first. Errors: unavailable; the lease then expires.
   virtual Status release() = 0;
   virtual Status report_usage(const UsageReport& usage) = 0;
 
-  // Grows or shrinks the lease at its end to `bytes`, rounded up to granules; what stays keeps its bytes, what
-  // is new reads as zeros. Stop using the end before shrinking. Safe to repeat, which it does over a reconnect.
+  // Grows or shrinks the lease at its end to `bytes`, rounded up to granules. Kept bytes stay, new ones are
+  // zeros. Stop using the end before shrinking. Safe to repeat; the call repeats itself over a reconnect.
   // Mapping::resize() brings a mapping up to the new size.
   // Errors    capacity_exhausted, limit_exceeded (quota)  nothing changed
   //           busy  another change of this lease is under way
   //           lease_expired, lease_revoked, permission_denied (read-only access), unavailable
   virtual Result<LeaseInfo> resize(uint64_t bytes) = 0;
-  // Gives the lease, its bytes kept, to another tenant; an empty host means the same host. Every holder is
-  // fenced: unmap first. Afterwards this Lease is lost without a notice. When the answer was lost with the
-  // connection and this tenant then has no such lease any more, that counts as done.
+  // Gives the lease with its bytes to another tenant; an empty host means the same host. Every holder is
+  // fenced: unmap first. Afterwards this Lease is lost without a notice. If the connection broke before the
+  // answer, and this tenant has the lease no more, the call counts as done.
   // Errors    not_found, permission_denied, limit_exceeded (the other's quota), busy  nothing changed
   //           lease_expired, lease_revoked, unavailable
   virtual Status transfer(const std::string& tenant, const std::string& host = "") = 0;
   // Asks for a new place. At most one move of a lease at a time, by its only holder.
   // Errors    busy                another move or a resize is under way, or others hold the lease too
-  //           capacity_exhausted  no room to move to; the lease stands
+  //           capacity_exhausted  no room for the new memory; the lease is unchanged
   //           unsupported         the lease is not movable
   //           lease_expired, lease_revoked, permission_denied (read-only access), unavailable
   virtual Result<std::unique_ptr<LeaseMove>> begin_move() = 0;
 
-  // --- parts 0 to 63 of a shared_coherent lease: what ownership_by_manager() in tensor_space.h is made of ---
+  // --- parts 0 to 63 of a shared_coherent lease, for ownership_by_manager() in tensor_space.h ---
 
-  // Makes this process the owner of a part, under an epoch greater than `last_epoch` and than every one before.
-  // A claim is repeated with its own `key` (random, not 0), which it does itself over a reconnect. Errors busy
-  // another process owns it, and lives; says which
-  //           unsupported       the lease is of another mode, or on a further host: nobody there is seen to end
+  // Makes this process the owner of a part, under an epoch greater than `last_epoch` and all earlier ones.
+  // Repeat a claim with the same `key` (random, not 0); the call does so itself over a reconnect.
+  // Errors    busy              another living process owns it; says which
+  //           unsupported       the lease has another mode, or is on a further host, whose processes' ends the
+  //                             manager does not see
   //           version_mismatch  the manager is older than this call
   //           invalid_argument, permission_denied (read-only access), lease_expired, lease_revoked, unavailable
   virtual Result<uint64_t> claim_part(uint32_t part, uint64_t last_epoch, uint64_t key) {
     (void)part, (void)last_epoch, (void)key;
     return parts_unsupported();
   }
-  // Gives it back: this process stores nothing there any more. Waits two seconds at most for a manager that is
-  // away; what it does not hear of ends with the process.
+  // Gives the part back: this process stores nothing there any more. Waits two seconds at most for the manager;
+  // if the manager does not hear of it, the ownership ends with the process.
   virtual Status release_part(uint32_t part, uint64_t epoch) {
     (void)part, (void)epoch;
     return parts_unsupported();
   }
-  // Whether the owner under `epoch` can store nothing any more. Waits as release_part() does.
+  // true: the owner under `epoch` can store nothing any more. Waits as release_part() does.
   virtual Result<bool> part_is_dead(uint32_t part, uint64_t epoch) {
     (void)part, (void)epoch;
     return parts_unsupported();
@@ -311,10 +312,10 @@ class Session {
   static Result<std::unique_ptr<Session>> connect(SessionOptions options = {});
   virtual ~Session() = default;
 
-  // Blocks until the grant is durable. Retries over a reconnect with the same key, so that a reply lost
-  // with the manager never costs a second lease.
-  // A grant that waits keeps its place in the queue only while the manager lives; one that restarts is asked
-  // again, with the same key and what is left of wait_ns. Closing the Session ends the wait with `cancelled`.
+  // Blocks until the grant is durable. Retries over a reconnect with the same key, so that a lost reply never
+  // costs a second lease.
+  // A waiting grant loses its place in the queue when the manager restarts. The call then asks again, with the
+  // same key and the rest of wait_ns. Closing the Session ends the wait with `cancelled`.
   // Errors    capacity_exhausted (says what is free, or that wait_ns passed), limit_exceeded, already_exists
   //           (label), not_found (pool), unavailable (the call timeout passed).
   virtual Result<std::shared_ptr<Lease>> grant(const LeaseRequest& request) = 0;
@@ -322,10 +323,10 @@ class Session {
   virtual Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access) = 0;
   virtual Result<std::vector<LeaseInfo>> leases() = 0;
   virtual Result<std::vector<PoolInfo>> pools() = 0;
-  // This machine's /dev/userfaultfd, open (O_CLOEXEC): ioctl(fd, USERFAULTFD_IOC_NEW, O_CLOEXEC | O_NONBLOCK)
-  // gives a userfaultfd of the calling process that also sees faults inside system calls, which migration needs
-  // and which the kernel refuses to unprivileged programs otherwise. It depends neither on this Session nor on
-  // the manager from then on, and may be handed to other processes of this user.
+  // This machine's /dev/userfaultfd, open (O_CLOEXEC). ioctl(fd, USERFAULTFD_IOC_NEW, O_CLOEXEC | O_NONBLOCK)
+  // gives a userfaultfd of the calling process that also sees faults inside system calls. Migration needs that,
+  // and the kernel refuses it to unprivileged programs otherwise. The descriptor does not depend on this
+  // Session or the manager, and other processes of this user may use it, too.
   // Errors    permission_denied  the manager's configuration (clients.userfaultfd) gives it to nobody, or the
   //                              manager may not open the device itself
   //           unsupported        the machine has no such device
@@ -337,21 +338,20 @@ class Session {
 
   // --- notices: of all leases of this Session, in the order in which they happened ---
   //
-  // They wait for a handler or for next_notice(), 4,096 at most; then the oldest goes. A move request that
-  // waits is not joined by a second one of its lease. Lease::state() tells the truth whether a notice was read
-  // or not.
+  // They wait for a handler or for next_notice(), 4,096 at most; then the oldest is dropped. At most one move
+  // request of a lease waits. Lease::state() is up to date also before its notice was read.
 
-  // Has `handler` called with each notice, also with those that wait already; an empty one ends that.
+  // Calls `handler` with each notice, also with waiting ones; an empty handler ends that.
   //
-  // The handler runs on a thread of its own, one call at a time. However long it takes, renewals go on and
-  // leases stay; only further notices of this Session wait. It may call into the Session and its Leases,
-  // replace or remove itself, destroy the Session, and end the process with exit(). It must not throw.
+  // The handler runs on a thread of its own, one call at a time. It may take long: renewals go on and leases
+  // stay; only further notices of this Session wait. It may call into the Session and its Leases, replace or
+  // remove itself, destroy the Session, and end the process with exit(). It must not throw.
   //
-  // When this returns, no earlier handler runs any more, so that what it uses may be freed; so it must not be
-  // called with a lock held that the handler takes. Called by the handler itself, it returns at once, and the
-  // running call is the earlier handler's last one. ~Session waits for a running handler in the same way.
+  // When this returns, no earlier handler runs any more, and the data that the handler used may be freed. So do
+  // not hold a lock during this call that the handler takes. Called by the handler itself, it returns at once;
+  // the running call is then that handler's last one. ~Session waits for a running handler in the same way.
   virtual void on_notice(LeaseNoticeHandler handler) = 0;
-  // The oldest notice, if one waits; nothing while a handler is set. Never blocks.
+  // The oldest waiting notice, if any; nothing while a handler is set. Never blocks.
   virtual std::optional<LeaseNotice> next_notice() { return std::nullopt; }
   // A descriptor for poll(): readable while next_notice() has something. The Session's; do not read or close
   // it.

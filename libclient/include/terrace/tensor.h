@@ -1,4 +1,4 @@
-// What a tensor is: a name, an element type, a shape, strides, what it is used for, and its bytes.
+// The description of a tensor: a name, an element type, a shape, strides, a hint of its use, and its bytes.
 //
 // Place     libclient/tensor; the catalog and the safetensors reader and writer speak in these types.
 // Threads   Plain values.
@@ -52,7 +52,7 @@ uint32_t dtype_element_bytes(DType dtype);
 // All names, comma-separated, for error texts.
 std::string dtype_names();
 
-// What the framework knows about a tensor's use; placement starts from it.
+// The framework's knowledge about a tensor's use; the first placement follows from it.
 enum class TensorHint : uint8_t { none, weights, activations, gradients, optimizer_state, kv_cache };
 std::string_view hint_name(TensorHint hint);
 std::optional<TensorHint> hint_from_name(std::string_view name);
@@ -102,7 +102,7 @@ Strides row_major_strides(const Shape& shape);
 //           invalid_argument  F4 and F6 elements that do not fill whole bytes
 Result<uint64_t> tensor_bytes(DType dtype, const Shape& shape);
 
-// A tensor that is to be made.
+// A tensor to be made.
 struct TensorSpec {
   std::string name = {};
   DType dtype = DType::f32;
@@ -113,7 +113,7 @@ struct TensorSpec {
 
 // A tensor in somebody's memory.
 //
-// Ownership  Nothing: `name` and `bytes` live as long as what they were taken from.
+// Ownership  Nothing: `name` and `bytes` live as long as their source, such as a catalog's memory.
 struct TensorView {
   std::string_view name;
   DType dtype = DType::u8;
@@ -122,7 +122,7 @@ struct TensorView {
   TensorHint hint = TensorHint::none;
   uint8_t flags = 0;                 // TensorFlags
   std::span<const std::byte> bytes;  // 64-byte aligned in a catalog
-  uint32_t crc32c = 0;               // as recorded; says what the bytes should be, not what they are
+  uint32_t crc32c = 0;               // as recorded; not compared with the bytes
   uint64_t version = 0;
 
   bool row_major() const { return strides == row_major_strides(shape); }
@@ -132,7 +132,7 @@ struct TensorView {
 // and tables about names that come from files.
 std::string quoted_name(std::string_view text);
 
-// Whether `text` is well-formed UTF-8: no overlong forms, surrogates, or values above U+10FFFF.
+// true: `text` is well-formed UTF-8, without overlong forms, surrogates, or values above U+10FFFF.
 bool is_utf8(std::string_view text);
 
 }  // namespace terrace

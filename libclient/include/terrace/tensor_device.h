@@ -1,5 +1,5 @@
-// A pool's tensors in the memory of a device (tier hbm): guards for what the device reads and writes, and the
-// figures.
+// A pool's tensors in the memory of a device (tier hbm): guards for the device's reads and writes,
+// and statistics.
 //
 //   auto pool = TensorPool::make({.session = session.get(), .ddr_bytes = 16ull << 30, .device = device,
 //                                 .hbm_bytes = 40ull << 30}, leases);
@@ -9,9 +9,9 @@
 //     synchronize();                                        // before the guard closes
 //   }
 //
-// A tensor in HBM is a replica: its place in DDR or CXL stays its own. Which of both is newer is known by the
-// guards, so that a tensor whose pool has a device must be stored to on the host under a write guard only, and
-// read under a read guard once a device has written it.
+// A tensor in HBM is a replica: the tensor keeps its place in DDR or CXL. The pool learns from guards which of
+// both is newer. So if the pool has a device, store to a tensor on the host only under a write guard; once a
+// device has written it, read it only under a read guard.
 //
 //   host                    device
 //   read() open             device_read(): both. device_write(): allowed; the host's reader sees its bytes
@@ -36,13 +36,13 @@ class OpenDeviceGuard;
 }
 
 struct DeviceGuardOptions {
-  // device_write() only: all of the tensor will be written, so nothing is copied up. Of a view: ignored.
+  // device_write() only: the device will write the whole tensor, so nothing is copied up. Of a view: ignored.
   bool overwrite = false;
   uint64_t timeout_ns = UINT64_MAX;  // for the copy, and for room that others' copies are about to make
 };
 
-// A tensor in use by a device: its bytes are there, and stay at their address, while this lives, and so do the
-// tensor and the device. Movable; closes when destroyed, also a DLPack tensor's that was made of it.
+// A tensor in use by a device. While this lives, its bytes stay in the device's memory at their address, and
+// the tensor and the device stay. Movable. Closes when it and all DLPack tensors made of it are gone.
 //
 // Threads  One at a time.
 class DeviceGuard {
@@ -52,11 +52,11 @@ class DeviceGuard {
   // Of the view's first element; 0 once closed, or where there are no bytes.
   uint64_t address() const;
   uint64_t bytes() const;  // from the view's first to its last byte
-  // The whole tensor's, for copies of one's own; whoever has it keeps the guard open. nullptr where there are
-  // no bytes.
+  // The whole tensor's buffer, for copies by the program; this reference keeps the guard open. nullptr where
+  // there are no bytes.
   std::shared_ptr<DeviceBuffer> buffer() const;
   // For torch and others: kDLCUDA on a GPU; on an emulated device, whose memory is the host's, kDLCPU. The
-  // guard stays open for the device until the consumer lets go. Read-only where the guard is.
+  // guard stays open until the consumer calls the deleter. Read-only if the guard is.
   // Errors    invalid_argument  closed
   Result<dlpack::Memory> dlpack_memory() const;
   void close();

@@ -1,23 +1,23 @@
-// Tensors whose addresses never move while their bytes lie in DDR or in leases of CXL memory: placed by what
-// they are for at first, by how they are used later, and brought to DDR ahead of use once the order of a step
-// is known. With a device, its memory is a tier as well: terrace/tensor_device.h.
+// Tensors with fixed addresses, whose bytes lie in DDR or in leases of CXL memory. The first placement follows
+// from a tensor's hint, later ones from its use. Once the order of a step is known, tensors are copied to DDR
+// ahead of use. With a device, its memory is a tier as well: terrace/tensor_device.h.
 //
 //   auto pool = TensorPool::make({.session = session.get(), .ddr_bytes = 16ull << 30}, leases);
 //   auto weight = (*pool)->create({.name = "w0", .dtype = DType::bf16, .shape = {4096, 4096},
 //                                  .hint = TensorHint::weights});
 //   { auto guard = (*weight)->read(); use(guard->bytes()); }
-//   (*pool)->step();   // once a training step or request: what is used in which order repeats from here on
+//   (*pool)->step();   // once a training step or request: the order of uses repeats from here on
 //
-// Guards    Not needed to be safe: a load or store waits for a granule that is being moved, whoever does it. A
-//           guard says exactly what is used and when, which is what a step's order is learned from, and it may
-//           wait until the bytes are in DDR. It does not keep its bytes from moving, since processors do not
-//           see that; one with `hold` does, for devices and system calls that reach the pages behind the
-//           processor's back. Where the pool has a device they are what keeps both copies apart
+// Guards    Not needed for safety: every load or store waits for a granule that is being moved. A guard says
+//           which bytes are used and when; the pool learns a step's order from that. Opening a guard may wait
+//           until the bytes are in DDR. A guard does not stop moves, since processors do not notice them. A
+//           guard with `hold` does, for devices and system calls that access the pages past the page tables.
+//           If the pool has a device, guards also say which copy is newer
 //           (terrace/tensor_device.h).
-// Ownership A Tensor, its views and its guards keep the memory alive, also after the TensorPool is gone:
-//           nothing moves any more then. A Tiering that was passed in outlives all of them.
+// Ownership A Tensor, its views and its guards keep the memory alive, also after the TensorPool is gone; then
+//           nothing moves any more. A Tiering that was passed in must outlive all of them.
 // Threads   All from any thread. A pool has one thread that copies, beside its Tiering's two.
-// fork      A child may only destroy its copies; what it touches of the tensors gives it SIGSEGV.
+// fork      A child may only destroy its copies; its accesses to the tensors raise SIGSEGV.
 #pragma once
 
 #include <cstddef>
@@ -37,33 +37,33 @@
 
 namespace terrace {
 
-// Whether a guard waits until its bytes are in DDR. Only while the step's order is known: the copies of others
-// are planned around it. It never waits longer than it takes to copy what is missing and what makes room for
-// it.
+// The waiting of a guard until its bytes are in DDR. A guard waits only while the step's order is known: other
+// copies are planned around it. It never waits longer than the copies of its missing bytes, and of the bytes
+// that make room, take.
 enum class GuardWait : uint8_t {
-  by_cost,  // where reading from CXL, as often as advised, takes longer than the copy
+  by_cost,  // if reading from CXL, as often as advised, takes longer than the copy
   always,
   never,
 };
 
 struct TensorPoolOptions {
   Session* session = nullptr;  // for the pool's own Tiering, as in TieringOptions; used by make() only
-  // Instead of an own one. Not one that divides DDR between its ranges (ddr_bytes_shared): the budget is the
-  // pool's.
+  // Used instead of a Tiering of the pool's own. It must not divide DDR between its ranges (ddr_bytes_shared):
+  // the budget is the pool's.
   Tiering* tiering = nullptr;
   std::string name = "tensors";  // of its range, as `terrace tier` shows it
   uint64_t ddr_bytes = 0;        // the DDR budget, rounded down to granules of 2 MiB
   // Copied a second, both directions together, by the pool's thread and by its own Tiering. 0: no bound.
   uint64_t copy_bytes_per_s_max = 2ull << 30;
-  uint64_t copy_batch_bytes = 8ull << 20;  // between two looks at what is wanted most
+  uint64_t copy_batch_bytes = 8ull << 20;  // copied before the most urgent copy is chosen again
   // Of the range while no order is known, as in TieredRangeOptions.
   std::string policy = {};
   bool step_aware = true;
   GuardWait guard_wait = GuardWait::by_cost;
-  // 0: of the leases, where they say, else usual figures.
+  // 0: the figures of the leases, if they have any, else usual ones.
   uint32_t ddr_latency_ns = 0, cxl_latency_ns = 0;
   uint64_t ddr_bytes_per_s = 0, cxl_bytes_per_s = 0;
-  // Whose memory is tier hbm; null: the pool has none.
+  // The device whose memory is tier hbm; null: the pool has none.
   std::shared_ptr<DeviceMemory> device = {};
   uint64_t hbm_bytes = 0;  // of it, for this pool's tensors; 0: nine tenths of the device
 };
@@ -133,7 +133,7 @@ class ReadGuard {
   std::unique_ptr<placement::OpenGuard> open_;
 };
 
-// As ReadGuard. Two writers are for the caller to keep apart: guards do not exclude each other.
+// As ReadGuard. Guards do not exclude each other: the caller must order two writers.
 class WriteGuard {
  public:
   WriteGuard() = default;
@@ -186,9 +186,9 @@ class Tensor {
   virtual Result<ReadGuard> read(const GuardOptions& options = {}) = 0;
   virtual Result<WriteGuard> write(const GuardOptions& options = {}) = 0;
 
-  // For a device: waits until all of the tensor (of a view: of its base) is in HBM, and keeps it there. Others
-  // that no guard or pin keeps make room: what is needed last by the order of the step, else what was used
-  // least recently; what a device has written is written back first.
+  // For a device: waits until the whole tensor (of a view: its base) is in HBM, and keeps it there. Tensors
+  // without a guard or pin make room: by the order of the step the one needed last, else the least recently
+  // used one. Bytes that a device has written are written back first.
   //
   // Errors    unsupported         the pool has no device
   //           busy                a host write guard is open; not there after the timeout (the copy goes on)
@@ -201,14 +201,14 @@ class Tensor {
   // Waits until the host's bytes are as new as the device's.
   // Errors  as read()
   virtual Status write_back() = 0;
-  // Drops the replica in HBM, also where it is newer: the host's bytes count from now on. For what cannot be
-  // written back since its device or lease is lost.
+  // Drops the replica in HBM, also a newer one: the host's bytes count from now on. For a tensor that cannot be
+  // written back because its device or lease is lost.
   // Errors    busy  a device guard is open, or it is pinned in hbm
   virtual Status discard_hbm() = 0;
 
-  // Moves all of the tensor (of a view: its base) there and keeps it; nests, with one unpin() each. Others make
-  // room. Where it is there already it stays from now on, else once the handle is done. If the handle fails
-  // nothing is pinned, those nested in it included.
+  // Moves the whole tensor (of a view: its base) to `tier` and keeps it there; pins nest, with an unpin() each.
+  // Others make room. A tensor that is there is pinned at once, else when the handle is done. If the handle
+  // fails, nothing is pinned, nested pins included.
   // Errors    capacity_exhausted  with what is pinned already more than the tier has: says how many bytes
   //           busy                pinned in the other tier, or sharing a granule with one that is
   //           unsupported         nothing moves here, and it is not there already; hbm without a device
@@ -218,12 +218,12 @@ class Tensor {
   virtual Result<std::shared_ptr<MoveHandle>> pin(Tier tier) = 0;
   // Errors    invalid_argument  it is not pinned
   virtual Status unpin() = 0;
-  // To DDR, this view's part only; others make room, the least used ones first. To hbm: a replica of all of
-  // it, as device_read() makes it; the handle fails as that does.
+  // To DDR: this view's part only; others make room, the least used ones first. To hbm: a replica of the whole
+  // tensor, as by device_read(); the handle fails with its errors.
   // Errors    as move_to()
   virtual Result<std::shared_ptr<MoveHandle>> prefetch(Tier tier = Tier::ddr) = 0;
-  // As prefetch(), to any tier. What is used may be moved again later; what is pinned elsewhere stays. To ddr
-  // and cxl it also gives up the replica in HBM, once that is written back and no guard is open.
+  // As prefetch(), to any tier. Later use may move it again; bytes pinned elsewhere stay. A move to ddr or cxl
+  // also drops the replica in HBM, once that is written back and no guard is open.
   // Errors    busy  pinned in the other tier;  unsupported  nothing moves here, and it is not there already;
   //           hbm without a device;  lease_expired, lease_revoked  as read(); also the handle's
   virtual Result<std::shared_ptr<MoveHandle>> move_to(Tier tier) = 0;
@@ -267,7 +267,7 @@ class TensorPool {
   virtual ~TensorPool() = default;
 
   // The contents are unspecified. 64-byte aligned; small tensors of like use share granules. The name is unique
-  // among the pool's living tensors; without one it cannot be found. `pinned`: pinned where it is placed first.
+  // among the pool's living tensors; find() needs one. `pinned`: pinned in the tier of its first placement.
   // Errors    already_exists      a living tensor has that name
   //           invalid_argument    not UTF-8, or longer than 1 KiB; sizes, as tensor_bytes()
   //           capacity_exhausted  no room in a row: says how many bytes short, and what each tier has
@@ -279,7 +279,7 @@ class TensorPool {
   virtual void step() = 0;
   virtual TensorPoolStatistics statistics() const = 0;
   virtual void set_copy_budget(uint64_t bytes_per_s) = 0;
-  // For what the pool does not offer; pause() and resume() there are the pool's while an order is known.
+  // For calls that the pool does not offer. While an order is known, the pool itself uses pause() and resume().
   virtual TieredRange& range() = 0;
 };
 

@@ -1,17 +1,17 @@
 // A tensor space: named tensors in memory that several processes, on one or several hosts, write and read at
-// once; usually a lease of mode shared_coherent, mapped. It has a fixed number of parts. Each holder owns one,
-// with records of its own and as much of the data as its tensors need: it creates, writes and removes tensors
-// there, and reads those of all parts, by copy or in place. A holder that only reads owns no part: to read in
-// place it takes one of the space's seats.
+// once. The memory usually is a mapped lease of mode shared_coherent. A space has a fixed number of parts. A
+// holder owns one, with its own records and as much data as its tensors need. It creates, writes and removes
+// tensors in its part, and reads tensors of all parts, by copy or in place. A holder that only reads owns no
+// part: to read in place it takes one of the space's seats.
 //
-//   a reader never gets a torn tensor, nor an older one than was published before it asked
+//   a reader never gets a torn tensor, nor a version older than the newest at the time of the call
 //   a writer that dies leaves the last published version of a double-buffered tensor, readable at once
 //   no step needs the other side: no lock is shared, no holder waits for one that died
 //   a lease that ends is an error, lease_expired, of every call from then on; all objects can be destroyed
 //
-// What is left to the holder: loads and stores of its own in place, through TensorPin::bytes() and
-// TensorWrite::bytes(), get the SIGBUS when the lease ends. read(), publish() and fill() do not, unless the thread has
-// begun to block SIGBUS after its first call.
+// The holder's own loads and stores in place, through TensorPin::bytes() and TensorWrite::bytes(), raise SIGBUS
+// when the lease ends. read(), publish() and fill() do not, unless the thread has begun to block SIGBUS after
+// its first call.
 //
 // Bytes: docs/formats/tensor_space.md. Protocol: docs/design/0015-coherence.md.
 #pragma once
@@ -32,15 +32,15 @@
 
 namespace terrace {
 
-// A property of the memory: whether the hardware keeps the caches of all hosts that map it coherent. A space
-// that claims more than is true loses bytes.
+// A property of the memory: does the hardware keep the caches of all hosts that map it coherent? A space that
+// is `coherent` on noncoherent memory loses bytes.
 enum class SpaceCoherence : uint8_t {
   coherent,     // one host, or a fabric with hardware coherence: a check for news is one load
   noncoherent,  // cache lines are written back and dropped explicitly (x86-64)
 };
 
-// Which kind of source makes holders the owners of parts. Two kinds know nothing of each other's owners, so a
-// space has one, and says so: what it was formatted for, or else the kind of its first owner.
+// The kind of source that gives holders the ownership of parts. A source does not know owners by another kind.
+// So a space has one kind and records it: the kind of its format() call, or else of its first owner.
 enum class SpaceOwnership : uint8_t {
   manager = 1,  // ownership_by_manager
   hosts = 2,    // ownership_by_host_ranges
@@ -52,77 +52,76 @@ struct SpaceOptions {
   uint32_t parts = 8;                // as many holders that write at once; at most 64
   uint32_t records_per_part = 4096;  // rounded up to a power of two; three quarters of them can be in use
   uint32_t pins_per_part = 256;      // tensors that one holder reads in place at once
-  // Nothing: for memory of a lease (lease_of_memory()), what the operator says of its pool (space_coherence()).
-  // For other memory `coherent`, but `noncoherent`, which is right everywhere, for a DAX device: nobody says what
-  // pool it is of.
+  // Nothing: for memory of a lease (lease_of_memory()), the operator's statement about its pool
+  // (space_coherence()). For a DAX device, whose pool is not known, `noncoherent`, which is right everywhere.
+  // For other memory `coherent`.
   std::optional<SpaceCoherence> coherence = std::nullopt;
-  // Every published slot has a crc32c, which every reader compares. Nothing: where coherence is noncoherent.
+  // Every published slot has a crc32c, which every reader compares. Nothing: only if the space is noncoherent.
   std::optional<bool> checksums = std::nullopt;
   LeaseEpoch lease_epoch = {};  // of the lease that the memory belongs to
-  // As many holders at once that read in place and own no part; with the parts at most 64. Nothing: 8, or what
-  // the parts leave.
+  // The number of holders without a part that can read in place at once; with the parts at most 64. Nothing: 8,
+  // or 64 less the parts.
   std::optional<uint32_t> seats = std::nullopt;
   std::optional<SpaceOwnership> ownership = std::nullopt;  // nothing: the first owner's
 };
 
-// What a part says of the last one who owned it.
+// A part's record of its last owner.
 struct LastOwner {
   uint64_t epoch = 0;      // 0: it never had one
   bool gave_back = false;  // it left in order; else it lives, or died
 };
 
-// Who may own which part. A part has one owner at a time, each under a greater epoch than the one before.
+// Decides who owns which part. A part has one owner at a time, each under a greater epoch than the one before.
 //
 // Threads   Any.
 class OwnershipSource {
  public:
   virtual ~OwnershipSource() = default;
-  // Makes the caller the owner of `part`, and says under which epoch. `last_epoch` reads the epoch of the last
-  // owner from the part; it is called when nobody else can become the owner any more.
+  // Makes the caller the owner of `part`, and returns its epoch. `last_epoch` reads the epoch of the last owner
+  // from the part; it is called when no other caller can become the owner any more.
   // Errors    busy  another holder owns it
   virtual Result<uint64_t> claim(uint32_t part, const std::function<uint64_t()>& last_epoch) = 0;
-  // The same, as TensorSpace::attach asks it, for a source that also heeds how the last owner left.
+  // The same, for a source that also needs to know how the last owner left. TensorSpace::attach calls this one.
   virtual Result<uint64_t> claim_after(uint32_t part, const std::function<LastOwner()>& last_owner) {
     return claim(part, [&] { return last_owner().epoch; });
   }
   virtual void release(uint32_t part) = 0;
-  // Whether the owner under `epoch` can store nothing any more, and nothing of what it stored is still in a
-  // cache of its host. false when in doubt.
+  // true: the owner under `epoch` can store nothing any more, and no store of it is still in a cache of its
+  // host. false when in doubt.
   virtual bool is_dead(uint32_t part, uint64_t epoch) = 0;
   // A part beyond the space's last is a seat: numbers `parts` to `parts` + seats - 1.
   virtual SpaceOwnership kind() const { return SpaceOwnership::program; }
 };
 
 // Ownership among the processes of one machine that map one file: open-file-description locks on bytes far
-// behind its end. The kernel drops them when the process is gone, however it went. A child that was forked and
-// lives on keeps its parent's parts alive, and can do nothing with them. `space_offset` is where the space
-// begins in the file, when it is not the only one there. Not for a lease that may move: its new memory is
-// another file, without the locks.
+// behind its end. The kernel drops them when the process is gone, for any reason. A forked child that lives on
+// keeps its parent's parts alive, and cannot use them. `space_offset`: the begin of the space in the file, if
+// the file has several. Not for a lease that may move: its new memory is another file, without the locks.
 //
 // Errors    permission_denied  the file cannot be opened again by this process (it needs a description of its
 //                              own, as descriptors of one lease may share one)
 Result<std::shared_ptr<OwnershipSource>> ownership_by_locks(int fd, uint64_t space_offset = 0);
 
-// Ownership as the manager grants it, for the space of a lease of mode shared_coherent: durable there, so that
-// an epoch is never given twice, and seen by `terrace lease show`. A part is its process's until that gives it
-// back or has ended, whatever becomes of connections and of the manager meanwhile; while the manager is away
-// nobody is said to be dead. Also for leases that move, and for processes that may not open files of others.
-// All holders of a space use one kind of source; a lease has one space with this one. The lease's Session must
+// Ownership by the manager, for the space of a lease of mode shared_coherent. It is durable there, so no epoch
+// is given twice, and `terrace lease show` shows it. A part belongs to its process until the process gives it
+// back or ends; broken connections and restarts of the manager change nothing. While the manager is away,
+// is_dead() says false. Also for leases that move, and for processes that may not open files of others. All
+// holders of a space use one kind of source; a lease has one space with this one. The lease's Session must
 // live as long as parts are owned.
 //
 // Errors    permission_denied  the lease is attached read-only
 //           of claim: those of Lease::claim_part()
 Result<std::shared_ptr<OwnershipSource>> ownership_by_manager(std::shared_ptr<class Lease> lease);
 
-// What SpaceOptions::coherence should be for a space in that lease: coherent where the operator says so of its
-// pool, and noncoherent, which is right everywhere, where nothing or the contrary was said.
+// The value of SpaceOptions::coherence for a space in that lease: coherent if the operator says so of its pool;
+// else noncoherent, which is right everywhere.
 SpaceCoherence space_coherence(const struct LeaseInfo& lease);
 
 namespace coherence {
 struct Located;
 }
 
-// Which tensor it is: one that was created later, under the same name or in the same place, has another.
+// The identity of a tensor: a later tensor with the same name or in the same place has another one.
 struct TensorIdentity {
   const void* memory = nullptr;  // of the space, as mapped in this process
   uint32_t part = 0, record = 0;
@@ -130,8 +129,8 @@ struct TensorIdentity {
   bool operator==(const TensorIdentity&) const = default;
 };
 
-// A tensor that was created or found, for use with spaces on the same mapped memory. Stays valid as a value as
-// long as that is mapped and not formatted anew; once the tensor is removed every use says not_found.
+// A tensor from create() or open(), for use with spaces on the same mapped memory. Stays valid as a value while
+// that memory is mapped and not formatted again. After the tensor's removal every use fails with not_found.
 //
 // Threads   A plain value.
 class SharedTensor {
@@ -151,11 +150,11 @@ class SharedTensor {
   template <typename Memory>
   friend class SpaceOf;
   friend class TensorSpace;
-  // What the word of a tensor says that is stable at `version`.
+  // The word of a tensor that is stable at `version`.
   static constexpr uint64_t stable_word(uint64_t version) { return uint64_t{3} << 62 | version; }
 
-  const uint64_t* coherent_word_ = nullptr;  // where one load is enough
-  const void* base_ = nullptr;               // of the memory that it was found in
+  const uint64_t* coherent_word_ = nullptr;  // set if one load is enough
+  const void* base_ = nullptr;               // of the memory that has the tensor
   std::shared_ptr<const coherence::Located> located_;
   std::string_view name_;  // in located_'s block
   Shape shape_;
@@ -168,8 +167,8 @@ class SharedTensor {
   bool double_buffered_ = false;
 };
 
-// A version that is read in place: its bytes stay as they are until this is destroyed. While it lives the
-// tensor cannot be removed, and its writer cannot go further than the other slot of a double-buffered tensor.
+// A version that is read in place: its bytes stay unchanged until this is destroyed. While it lives the tensor
+// cannot be removed, and its writer can use only the other slot of a double-buffered tensor.
 //
 // Ownership  Uses the space, which must outlive it.
 class TensorPin {
@@ -192,9 +191,10 @@ class TensorPin {
   std::span<const std::byte> bytes_;
 };
 
-// A slot that is being written. Fill all of bytes(), whose content is undefined, then publish(). Destroyed
-// without it, a double-buffered tensor keeps its content, under a greater number, and the content of another is
-// lost. Other threads' stores that go past the caches (movnt) need an sfence of theirs before publish().
+// A slot that is being written. Fill all of bytes(), whose content is undefined, then publish(). If it is
+// destroyed without publish(), a double-buffered tensor keeps its content under a greater version, and a
+// single-buffered one loses it. Stores of other threads past the caches (movnt) need an sfence in those threads
+// before publish().
 //
 // Ownership  Uses the space, which must outlive it.
 class TensorWrite {
@@ -204,12 +204,12 @@ class TensorWrite {
   ~TensorWrite();
 
   std::span<std::byte> bytes() const;
-  // Copies into all of bytes(), and survives the end of the lease, as plain stores to bytes() do not.
+  // Copies into all of bytes(). If the lease ends it returns an error, where plain stores raise SIGBUS.
   // Errors    lease_expired     the memory is gone
   //           invalid_argument  `from` has another length
   Status fill(std::span<const std::byte> from);
-  // Visible to every holder when it returns. Returns the new version; 0 in a forked child, and when the lease
-  // has ended (TensorSpace::health() says so): nothing is published.
+  // On return the bytes are visible to every holder. Returns the new version. Returns 0 and publishes nothing
+  // in a forked child, and when the lease has ended (see TensorSpace::health()).
   uint64_t publish();
 
  private:
@@ -220,26 +220,26 @@ class TensorWrite {
   std::unique_ptr<State> state_;
 };
 
-// When a holder that is to own a part becomes the owner of one.
+// The time at which a holder becomes the owner of a part.
 enum class PartClaim : uint8_t {
   at_once,      // in attach()
-  when_needed,  // in the first call that needs it: create(), or write(), publish() and remove() of a tensor, whose
-                // part it is then. Until then it is a holder without a part, which pins from a seat
+  when_needed,  // in the first call that needs one: create(); or write(), publish() and remove(), which claim
+                // the tensor's part. Until then it is a holder without a part, which pins from a seat
 };
 
 struct AttachOptions {
-  // Where the right to own a part comes from. None: this holder only reads, and only by copy.
+  // The source of the right to own a part. None: this holder only reads, and only by copy.
   std::shared_ptr<OwnershipSource> ownership = nullptr;
-  // false: for a holder that only reads. `ownership` is asked who is dead, so that this holder is told at once
-  // that a writer died over the only slot, and for a seat at the first pin(). No part is taken, so none is kept
-  // from a writer that is started again.
+  // false: for a holder that only reads. `ownership` then serves for two things: to learn at once that a writer
+  // died over the only slot, and for a seat at the first pin(). The holder takes no part, so a restarted writer
+  // finds its part free.
   bool own_a_part = true;
-  // Nothing: the first that a dead owner left behind, or else the first that can be had.
+  // Nothing: the first part of a dead owner, or else the first that can be had.
   std::optional<uint32_t> part = std::nullopt;
-  uint64_t host = 0;  // for people: who owns which part
-  // when_needed: for programs of which nobody knows whether they will write. One that opens, reads and pins takes
-  // no part from a writer that is started again, unless the space has no seat left: then one that nobody had
-  // or that was given back. A `part` that is named is claimed at once.
+  uint64_t host = 0;  // for people: the owner's host
+  // when_needed: for programs that may or may not write. While such a program only opens, reads and pins, it
+  // takes no part from a restarted writer. If the space has no seat left, it takes a part that nobody had or
+  // that was given back. A `part` that is named is claimed at once.
   PartClaim claim = PartClaim::at_once;
 };
 
@@ -247,19 +247,19 @@ struct CreateOptions {
   bool double_buffered =
       true;  // the last version stays readable while the next one is written; twice the bytes
   uint64_t wait_ns = 1'000'000'000;  // while others create the same name
-  bool peers_may_remove = false;     // remove() by holders of other parts, and of none, has its owner remove it
+  bool peers_may_remove = false;     // other holders, also without a part, may ask the owner to remove() it
 };
 
 // Ownership  Borrows the memory, which must stay mapped.
 // Threads    All calls from any thread. Errors are about the tensor named in their text.
-// Errors     Of every call: lease_expired when the memory went away, whatever the manager or the Session has
-//            said of the lease by then. It is for good: attach again once there is a new lease.
+// Errors     Of every call: lease_expired when the memory is gone, also before the manager or the Session has
+//            reported it. It is permanent: attach again once there is a new lease.
 class TensorSpace {
  public:
   // Makes an empty space of `memory`. Nobody may have it attached.
   // Errors    invalid_argument    numbers out of bounds, memory not aligned to 64 bytes; options.coherence is
   //                               coherent and the memory a lease's whose pool is noncoherent
-  //           as Lease::info()    the memory is a lease's, and its pool's coherence is asked
+  //           as Lease::info()    if the memory is a lease's: the call asks for its pool's coherence
   //           capacity_exhausted  the memory is too small for these numbers; says how much is needed
   static Status format(std::span<std::byte> memory, const SpaceOptions& options = {});
 
@@ -269,20 +269,20 @@ class TensorSpace {
   //           unsupported        a noncoherent space on a processor without cache-line write-back
   //           permission_denied  the space has owners by another kind of source than `ownership`, or was
   //                              formatted for one; says which
-  //           permission_denied, limit_exceeded  the source refuses the part, or each that nobody owns: its
-  //                              last owner was by another kind of source, or its epochs are used up
-  //           others of the source's claim(), such as unavailable (the manager is away; `ownership` is of the
-  //                              process that forked this one), at the first part that answers so
+  //           permission_denied, limit_exceeded  the source refuses the part, or every part without an owner:
+  //                              its last owner was by another kind of source, or its epochs are used up
+  //           others of the source's claim(), at the first part with such an answer. For example unavailable:
+  //                              the manager is away, or `ownership` was made by the parent before a fork
   static Result<std::unique_ptr<TensorSpace>> attach(std::span<std::byte> memory, AttachOptions options = {});
 
   virtual ~TensorSpace() = default;  // gives the part back; pins and writes must be gone
 
   virtual std::optional<uint32_t> part() const = 0;  // of this holder, once it has one
-  // Of a holder that pinned when it had no part.
+  // The seat of a holder that pinned when it had no part.
   virtual std::optional<uint32_t> seat() const { return std::nullopt; }
   virtual uint32_t parts() const = 0;
   virtual SpaceCoherence coherence() const = 0;
-  // For names and data of this holder, now: what is free beside its tensors, and what no holder has, which all
+  // For names and data of this holder, now: free bytes beside its tensors, and bytes of no holder, which all
   // share. 0 for a holder that will have no part.
   virtual uint64_t free_bytes() const = 0;
   virtual uint64_t largest_free_bytes() const = 0;  // the biggest hole among them: no tensor can be larger
@@ -301,24 +301,24 @@ class TensorSpace {
   virtual Result<SharedTensor> open(std::string_view name) = 0;
   // Every tensor there is, in no order. A snapshot of each, not of all. None when the memory is gone: health().
   virtual std::vector<SharedTensor> list() = 0;
-  // One of another part, which its owner created with peers_may_remove, is asked for: its owner removes it in its
-  // next create(), write(), publish() or remove(), a millisecond later at most, or in tend(). It takes a word of
-  // pins_per_part meanwhile, and where this holder owns no part, a seat.
-  // Errors    permission_denied  another holder's, without peers_may_remove; or this holder only copies
-  //           busy               somebody reads it in place, or it is being written, or its owner has not done it
-  //                              within wait_ns, but still may
-  //           unavailable        its owner died: who owns the part next may remove it
+  // A tensor of another part, created with peers_may_remove, is removed by its owner on request: in the owner's
+  // next create(), write(), publish() or remove(), a millisecond later at most, or in tend(). The request uses
+  // a word of pins_per_part until then, and a seat if this holder owns no part. Errors permission_denied
+  // another holder's, without peers_may_remove; or this holder only copies
+  //           busy               a holder reads it in place, or it is being written, or its owner has not
+  //                              removed it within wait_ns, but still may
+  //           unavailable        its owner died: the part's next owner may remove it
   //           limit_exceeded     no word left to ask with
   //           not_found          it is removed already
   virtual Status remove(const SharedTensor& tensor, uint64_t wait_ns = 0) = 0;
-  // Removes what other holders ask for now. For an owner that may make no other call for longer than they wait.
-  // Returns how many.
+  // Removes the tensors of other holders' requests. For an owner that makes no other call for a longer time
+  // than they wait. Returns the number of tensors.
   virtual uint64_t tend() { return 0; }
 
   // The newest version, or an error as in read().
   virtual Result<uint64_t> version(const SharedTensor& tensor) = 0;
-  // Whether a local copy of `version` is the newest: one load and a compare where the memory is coherent and it
-  // is. false: read() says why.
+  // true: a local copy of `version` is the newest; in coherent memory that takes one load and a compare. false:
+  // read() says why.
   bool is_current(const SharedTensor& tensor, uint64_t version) {
     if (tensor.coherent_word_ != nullptr &&
         look_at(tensor.coherent_word_) == SharedTensor::stable_word(version)) [[likely]]
@@ -340,8 +340,8 @@ class TensorSpace {
   //           permission_denied  this holder has no ownership, or the space no seats: it can only copy
   //           of the source's claim(), as attach
   virtual Result<TensorPin> pin(const SharedTensor& tensor, uint64_t wait_ns = 0) = 0;
-  // Until there is a version of at least `version` (0: any). Polls. Returns its number. A write that was given
-  // up and a part's new owner may give the same content a greater number.
+  // Waits for a version of at least `version` (0: any). Polls. Returns its number. The same content may get a
+  // greater number from a write without publish(), and from a part's new owner.
   // Errors    as read(); busy: not within wait_ns
   virtual Result<uint64_t> wait_for_version(const SharedTensor& tensor, uint64_t version, uint64_t wait_ns) = 0;
 
@@ -349,11 +349,11 @@ class TensorSpace {
   //           busy               another thread writes it, or its slot is read in place
   //           not_found          it was removed
   virtual Result<TensorWrite> write(const SharedTensor& tensor, uint64_t wait_ns = 0) = 0;
-  // The same with bytes that are there already.
+  // write() and TensorWrite::publish() in one call, with finished bytes.
   virtual Result<uint64_t> publish(const SharedTensor& tensor, std::span<const std::byte> bytes,
                                    uint64_t wait_ns = 0) = 0;
 
-  // Whether the space's memory is there. Errors: lease_expired, and for good.
+  // Success while the space's memory is there. Errors: lease_expired, which is permanent.
   virtual Status health() const { return {}; }
 
  protected:

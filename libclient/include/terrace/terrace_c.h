@@ -6,15 +6,17 @@
  *     if (terrace_session_connect(&options, &session) != TERRACE_OK) return fail(terrace_error_text());
  *
  * Status    Every call that can fail returns a terrace_code and leaves its results untouched unless it is
- *           TERRACE_OK. What each code means for the caller: docs/c_api.md; what each call says when: the C++
- * call of the same name (tensor_pool.h, tensor_space.h, session.h). Null where a value is needed, numbers that
- *           are none of an enumeration's, and option structs of no known size give TERRACE_INVALID_ARGUMENT.
- * Options   A struct with `size` = sizeof itself. All else zero is the default. Members are added at the end
- * only: an older program's struct is a shorter one, and a newer one's is refused (TERRACE_VERSION_MISMATCH)
- * where it sets what this library does not know. Results   The same: statistics are filled as far as `size`
- * says. Handles   Each is freed once with its own *_free, in any order, from any thread: a handle keeps alive
- * what it needs (a tensor its memory, a lease its session). Freeing NULL does nothing. Names are UTF-8. Threads
- * All calls from any thread; one handle is not freed while another thread uses it.
+ *           TERRACE_OK. docs/c_api.md says what to do at each code; the C++ call of the same name lists its
+ *           errors (tensor_pool.h, tensor_space.h, session.h). TERRACE_INVALID_ARGUMENT: a null pointer for a
+ *           value, a number outside its enumeration, or an option struct of no known size.
+ * Options   A struct with `size` = sizeof itself. Zero in all other members is the default. New members come at
+ *           the end: an older program's struct is shorter. TERRACE_VERSION_MISMATCH: a newer program's struct
+ *           sets a member that this library does not know.
+ * Results   The same: statistics are filled as far as `size` says.
+ * Handles   Free each once with its own *_free, in any order, from any thread. A handle keeps its dependencies
+ *           alive (a tensor its memory, a lease its session). Freeing NULL does nothing.
+ * Names     are UTF-8.
+ * Threads   All calls from any thread; do not free a handle while another thread uses it.
  */
 #ifndef TERRACE_TERRACE_C_H
 #define TERRACE_TERRACE_C_H
@@ -98,11 +100,11 @@ terrace_code terrace_session_connect(const struct terrace_session_options* optio
 int terrace_session_connected(const terrace_session* session);
 /* The tenant that the manager knows it as. Valid as long as the handle. */
 const char* terrace_session_tenant(const terrace_session* session);
-/* It goes once its leases and what stands on them are freed, too. Waits for a handler of
+/* The session ends once its leases, and all handles made from them, are freed, too. Waits for a handler of
  * terrace_session_on_notice that runs, except in that handler. */
 void terrace_session_free(terrace_session* session);
 
-/* What happened to a lease; see LeaseNotice. cause: "expired", "device_lost", ...; empty: not lost, or not
+/* A change of a lease; see LeaseNotice. cause: "expired", "device_lost", ...; empty: not lost, or not
  * known. */
 struct terrace_notice {
   size_t size; /* set by the caller, for terrace_session_next_notice */
@@ -115,9 +117,9 @@ struct terrace_notice {
 };
 typedef void (*terrace_notice_handler)(const struct terrace_notice* notice, void* context);
 
-/* Has `handler` called with each notice, one at a time, on a thread of the session's that renews nothing: it
- * may take its time, and call whatever it likes of this interface. NULL ends that. When this returns, no
- * earlier handler runs any more; called by the handler itself it returns at once. */
+/* Calls `handler` with each notice, one at a time, on a thread of the session that does not renew leases: it
+ * may take long, and may call all of this interface. NULL ends that. When this returns, no earlier handler
+ * runs any more; called by the handler itself it returns at once. */
 terrace_code terrace_session_on_notice(terrace_session* session, terrace_notice_handler handler, void* context);
 /* The oldest notice that waits; TERRACE_NOT_FOUND: none does, or a handler takes them. Never blocks. */
 terrace_code terrace_session_next_notice(terrace_session* session, struct terrace_notice* notice);
@@ -157,17 +159,17 @@ const void* terrace_mapping_const_data(const terrace_mapping* mapping);
 uint64_t terrace_mapping_bytes(const terrace_mapping* mapping);
 void terrace_mapping_free(terrace_mapping* mapping);
 
-/* ---- what is told of leases and pools: LeaseInfo and PoolInfo of session.h ---- */
+/* ---- information about leases and pools: LeaseInfo and PoolInfo of session.h ---- */
 
-typedef struct terrace_lease_infos terrace_lease_infos; /* as they were when asked */
+typedef struct terrace_lease_infos terrace_lease_infos; /* as of the call */
 typedef struct terrace_pool_infos terrace_pool_infos;
 
-/* Whether the caches of all hosts that map a pool's memory are coherent, as its operator says. */
+/* The operator's statement about the caches of all hosts that map a pool's memory. */
 enum { TERRACE_COHERENCE_UNKNOWN = 0, TERRACE_COHERENCE_COHERENT = 1, TERRACE_COHERENCE_NONCOHERENT = 2 };
 enum { TERRACE_PLACEMENT_LINEAR = 0, TERRACE_PLACEMENT_STRIPED = 1, TERRACE_PLACEMENT_SPREAD = 2 };
 
-/* What is pointed to below is valid until its list is freed. `size` of a struct that is pointed to says how
- * much of it the library has. Texts are never NULL. */
+/* Pointers in these structs are valid until their list is freed. `size` of a struct behind a pointer is the
+ * size that the library has filled. Texts are never NULL. */
 struct terrace_tier_figures {
   size_t size;
   uint32_t latency_ns, distance;
@@ -246,7 +248,7 @@ terrace_code terrace_pool_infos_get(const terrace_pool_infos* infos, size_t inde
                                     struct terrace_pool_info* info);
 void terrace_pool_infos_free(terrace_pool_infos* infos);
 
-/* ---- what tensors are (tensor.h) ---- */
+/* ---- descriptions of tensors (tensor.h) ---- */
 
 enum { TERRACE_RANK_MAX = 8 };
 
@@ -281,7 +283,7 @@ enum {
   TERRACE_HINT_KV_CACHE = 5
 };
 enum { TERRACE_FLAG_READ_MOSTLY = 1, TERRACE_FLAG_STREAMING = 2, TERRACE_FLAG_PINNED = 4 };
-/* Told of a shared tensor, and not to be asked for here: see terrace_create_options. */
+/* Only in flags that are returned for a shared tensor; to ask for it see terrace_create_options. */
 enum { TERRACE_FLAG_PEERS_MAY_REMOVE = 8 };
 enum { TERRACE_TIER_DDR = 0, TERRACE_TIER_CXL = 1, TERRACE_TIER_HBM = 2 };
 
@@ -362,7 +364,7 @@ struct terrace_advice {
   float passes;
 };
 
-/* leases: `lease_count` of them, may be 0; the pool keeps what it needs of them, the handles stay the caller's.
+/* leases: `lease_count` handles, may be 0. The pool keeps the leases alive; the handles stay the caller's.
  */
 terrace_code terrace_pool_make(const struct terrace_pool_options* options, terrace_lease* const* leases,
                                size_t lease_count, terrace_pool** pool);
@@ -445,7 +447,7 @@ struct terrace_emulated_options {
 
 struct terrace_device_guard_options {
   size_t size;
-  int overwrite;       /* of terrace_tensor_device_write: all will be written, so nothing is copied up */
+  int overwrite;       /* of terrace_tensor_device_write: the device writes all, so nothing is copied up */
   int reserved;        /* 0 */
   uint64_t timeout_ns; /* 0: as long as it takes */
 };
@@ -471,8 +473,8 @@ const char* terrace_device_description(const terrace_device* device);
 int terrace_device_is_emulated(const terrace_device* device);
 void terrace_device_free(terrace_device* device);
 
-/* options: NULL for the defaults. Waits until the tensor is in the device's memory, where it stays at its
- * address until the guard is freed, and the DLPack tensors made of it are gone. */
+/* options: NULL for the defaults. Waits until the tensor is in the device's memory. It stays there at its
+ * address until the guard is freed and the DLPack tensors made of it are gone. */
 terrace_code terrace_tensor_device_read(terrace_tensor* tensor,
                                         const struct terrace_device_guard_options* options,
                                         terrace_device_guard** guard);
@@ -504,7 +506,7 @@ typedef struct terrace_write terrace_write;
 enum { TERRACE_SPACE_COHERENT = 0, TERRACE_SPACE_NONCOHERENT = 1 };
 enum { TERRACE_CHECKSUMS_BY_COHERENCE = 0, TERRACE_CHECKSUMS_ON = 1, TERRACE_CHECKSUMS_OFF = 2 };
 
-/* Which kind of source makes holders the owners of parts; a space has one. */
+/* The kind of source that gives holders the ownership of parts; a space has one. */
 enum {
   TERRACE_OWNERS_AS_THE_FIRST = 0, /* of the first owner */
   TERRACE_OWNERS_BY_MANAGER = 1,
@@ -521,19 +523,19 @@ struct terrace_space_options {
   int coherence;             /* TERRACE_SPACE_COHERENT: see set_coherence */
   int checksums;
   uint64_t lease_epoch;
-  /* not 0: `coherence` as it is said, refused where it is coherent and the lease's pool noncoherent. 0:
-   * coherent means what the operator says of the lease's pool, noncoherent where that is unknown; and for memory
-   * that is of no lease of this process coherent, but noncoherent for a DAX device. */
+  /* not 0: uses `coherence`; coherent is refused if the lease's pool is noncoherent. 0: TERRACE_SPACE_COHERENT
+   * is replaced by the operator's statement about the lease's pool, noncoherent if there is none. For memory of
+   * no lease of this process it stays coherent, but is noncoherent for a DAX device. */
   int set_coherence;
   int ownership;     /* TERRACE_OWNERS_... */
-  uint32_t seats;    /* for holders that read in place and own no part. 0: 8, or what the parts leave of 64 */
+  uint32_t seats;    /* for holders that read in place and own no part. 0: 8, or 64 less the parts */
   uint32_t reserved; /* 0 */
 };
 
-/* When a holder becomes the owner of a part. */
+/* The time at which a holder becomes the owner of a part. */
 enum {
-  /* In its first create, or its first write, publish or remove of a tensor, whose part it is then: a process that
-   * opens, reads and pins takes no part from a writer that is started again. */
+  /* In its first create; or in its first write, publish or remove, which claims the tensor's part. So a process
+   * that only opens, reads and pins takes no part from a restarted writer. */
   TERRACE_CLAIM_WHEN_NEEDED = 0,
   TERRACE_CLAIM_AT_ONCE = 1
 };
@@ -541,7 +543,7 @@ enum {
 struct terrace_attach_options {
   size_t size;
   terrace_ownership* ownership; /* NULL: this holder only reads, by copy */
-  int without_part;             /* not 0: only reads, in place from a seat: no part is kept from a writer */
+  int without_part;             /* not 0: only reads, in place from a seat: all parts stay for writers */
   int choose_part;              /* not 0: `part`, claimed at once; else the first that can be had */
   uint32_t part;
   uint64_t host;
@@ -553,11 +555,11 @@ struct terrace_create_options {
   size_t size;
   int single_buffered;  /* not 0: half the bytes, and nothing to read while it is written */
   uint64_t wait_ns;     /* 0: a second; while others create the same name */
-  int peers_may_remove; /* not 0: terrace_shared_remove by other holders has its owner remove it */
+  int peers_may_remove; /* not 0: other holders' terrace_shared_remove asks the owner to remove it */
 };
 
-/* The way for the memory of a lease: any user's processes, leases that move, and all languages see each other.
- * Keeps the lease. */
+/* For the memory of a lease: works between users and languages, and with leases that move. Keeps the lease
+ * alive. */
 terrace_code terrace_ownership_by_manager(terrace_lease* lease, terrace_ownership** ownership);
 /* For memory without a lease: a file that this process may open again. */
 terrace_code terrace_ownership_by_locks(int fd, uint64_t space_offset, terrace_ownership** ownership);
@@ -565,7 +567,7 @@ void terrace_ownership_free(terrace_ownership* ownership);
 
 /* memory: 64-byte aligned, nobody has it attached. options: NULL for the defaults, here and below. */
 terrace_code terrace_space_format(void* memory, uint64_t bytes, const struct terrace_space_options* options);
-/* The memory stays mapped until the space and all that was taken from it are freed. */
+/* The memory must stay mapped until the space and all handles made from it are freed. */
 terrace_code terrace_space_attach(void* memory, uint64_t bytes, const struct terrace_attach_options* options,
                                   terrace_space** space);
 /* The same, and the space keeps the mapping. */
@@ -573,18 +575,18 @@ terrace_code terrace_space_attach_mapping(terrace_mapping* mapping,
                                           const struct terrace_attach_options* options, terrace_space** space);
 /* -1: this holder has no part, or none yet. */
 int terrace_space_part(const terrace_space* space);
-/* Of a holder that pinned when it had no part; else -1. */
+/* The seat of a holder that pinned when it had no part; else -1. */
 int terrace_space_seat(const terrace_space* space);
-/* What this holder's tensors can have now: free beside them, or had by nobody. All holders share the latter. */
+/* Bytes for this holder's tensors now: free ones beside them, and those of no holder, which all share. */
 uint64_t terrace_space_free_bytes(const terrace_space* space);
 /* The biggest hole among them: no tensor can be larger. */
 uint64_t terrace_space_largest_free_bytes(const terrace_space* space);
 uint32_t terrace_space_parts(const terrace_space* space);
 /* TERRACE_SPACE_...; -1 for NULL. */
 int terrace_space_coherence(const terrace_space* space);
-/* Whether the space's memory is there: TERRACE_LEASE_EXPIRED, and for good, where it is not. */
+/* TERRACE_OK while the space's memory is there; else TERRACE_LEASE_EXPIRED, which is permanent. */
 terrace_code terrace_space_health(const terrace_space* space);
-/* Removes what other holders wait for; for an owner that makes no other call. How many. */
+/* Removes the tensors of other holders' requests, for an owner that makes no other call. Returns the number. */
 uint64_t terrace_space_tend(terrace_space* space);
 /* The part is given back once the pins, writes and shared tensors are freed as well. */
 void terrace_space_free(terrace_space* space);
@@ -592,8 +594,8 @@ void terrace_space_free(terrace_space* space);
 terrace_code terrace_space_create(terrace_space* space, const struct terrace_tensor_spec* spec,
                                   const struct terrace_create_options* options, terrace_shared** shared);
 terrace_code terrace_space_open(terrace_space* space, const char* name, terrace_shared** shared);
-/* Calls `each` for every tensor there is, in no order, until it returns something else than 0. `shared` belongs
- * to the list and is freed after the call. */
+/* Calls `each` for every tensor, in no order, until it returns another value than 0. `shared` belongs to the
+ * list and is freed after the call. */
 terrace_code terrace_space_list(terrace_space* space, int (*each)(void* context, terrace_shared* shared),
                                 void* context);
 
@@ -608,7 +610,7 @@ const int64_t* terrace_shared_strides(const terrace_shared* shared); /* in eleme
 int terrace_shared_hint(const terrace_shared* shared);
 uint32_t terrace_shared_flags(const terrace_shared* shared); /* TERRACE_FLAG_... */
 
-/* Which tensor it is: one that was created later, under the same name or in the same place, has another. */
+/* The identity of a tensor: a later tensor with the same name or in the same place has another one. */
 struct terrace_tensor_identity {
   size_t size;
   const void* memory; /* of the space, as mapped in this process */
@@ -618,7 +620,7 @@ struct terrace_tensor_identity {
 terrace_code terrace_shared_identity(const terrace_shared* shared, struct terrace_tensor_identity* identity);
 void terrace_shared_free(terrace_shared* shared);
 
-/* One of another holder, created with peers_may_remove, is removed by its owner: see TensorSpace::remove. */
+/* The owner removes another holder's tensor created with peers_may_remove: see TensorSpace::remove. */
 terrace_code terrace_shared_remove(terrace_shared* shared, uint64_t wait_ns);
 terrace_code terrace_shared_version(terrace_shared* shared, uint64_t* version);
 /* Not 0: a copy of `version` is the newest. */
@@ -631,14 +633,14 @@ terrace_code terrace_shared_publish(terrace_shared* shared, const void* data, ui
 terrace_code terrace_shared_wait_for_version(terrace_shared* shared, uint64_t at_least, uint64_t wait_ns,
                                              uint64_t* version);
 
-/* The newest version in place: stays as it is until the pin is freed. */
+/* The newest version in place: its bytes stay unchanged until the pin is freed. */
 terrace_code terrace_shared_pin(terrace_shared* shared, uint64_t wait_ns, terrace_pin** pin);
 const void* terrace_pin_data(const terrace_pin* pin);
 uint64_t terrace_pin_bytes(const terrace_pin* pin);
 uint64_t terrace_pin_version(const terrace_pin* pin);
 void terrace_pin_free(terrace_pin* pin);
 
-/* A slot to fill in place and to publish; freed without that, the write is given up. */
+/* A slot to fill in place and to publish. Freeing it without publishing cancels the write. */
 terrace_code terrace_shared_write(terrace_shared* shared, uint64_t wait_ns, terrace_write** write);
 /* NULL once it is published. */
 void* terrace_write_data(terrace_write* write);
@@ -646,14 +648,14 @@ uint64_t terrace_write_bytes(const terrace_write* write);
 terrace_code terrace_write_publish(terrace_write* write, uint64_t* version);
 void terrace_write_free(terrace_write* write);
 
-/* ---- checkpoints: what a pool's tensors held at one moment, in a directory (checkpoint.h) ---- */
+/* ---- checkpoints: the bytes of a pool's tensors at one moment, in a directory (checkpoint.h) ---- */
 
 typedef struct terrace_checkpoints terrace_checkpoints; /* a directory of them */
 typedef struct terrace_checkpoint terrace_checkpoint;   /* one that is being written */
 typedef struct terrace_tensors terrace_tensors;         /* several tensors of a pool, in an order */
 
-/* Called on the thread that makes the call; of terrace_checkpoint_begin on the one that writes, which lets the
- * program's stores go on: these must neither store to its tensors, nor wait for who does. */
+/* Called on the caller's thread; for terrace_checkpoint_begin on the writing thread. The program's stores wait
+ * for that thread: its callbacks must not store to the tensors, nor wait for a thread that does. */
 struct terrace_transfer {
   size_t size;
   void (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL */
@@ -665,8 +667,8 @@ struct terrace_checkpoint_options {
   size_t size;
   const char* const* metadata; /* key, value, key, value, ... */
   size_t metadata_count;       /* of pairs */
-  /* Of the pool's free memory, for what is stored to before it is written. 0: half of what is free, or what is
-   * needed; TERRACE_NO_BOUND is the same. */
+  /* A bound on the pool's free memory for copies of bytes that are stored to before they are written. 0: half
+   * of the free memory, or as much as is needed; TERRACE_NO_BOUND is the same. */
   uint64_t room_bytes_max;
   const struct terrace_transfer* transfer; /* may be NULL, here and below; copied */
 };
@@ -684,7 +686,7 @@ struct terrace_checkpoint_info {
   uint64_t tensors, tensor_bytes, file_bytes;
   uint64_t created_unix_ns;
   char name[136];
-  /* The safetensors file; empty where a checkpoint is not offered. Valid during the call of `each`, and until this
+  /* The safetensors file; empty for a damaged checkpoint. Valid during the call of `each`, and until this
    * thread's next terrace_checkpoints_find. */
   const char* file;
 };
@@ -702,7 +704,7 @@ struct terrace_file_part {
 struct terrace_checkpoint_verification {
   size_t size;
   uint64_t bytes;         /* of the file */
-  uint64_t damaged_bytes; /* in chunks that are not as they were written; 0: all is well */
+  uint64_t damaged_bytes; /* in chunks that have changed since they were written; 0: none */
   uint64_t first_damaged_begin, first_damaged_end;
   /* All of them, in order. Valid until this thread's next terrace_checkpoints_verify. */
   const struct terrace_file_part* damaged;
@@ -730,13 +732,13 @@ struct terrace_export_options {
   const struct terrace_transfer* transfer;
 };
 
-/* Made where it does not exist, unless existing_only is not 0. */
+/* Makes the directory if it does not exist, unless existing_only is not 0. */
 terrace_code terrace_checkpoints_open(const char* path, int existing_only, terrace_checkpoints** directory);
 void terrace_checkpoints_free(terrace_checkpoints* directory);
 
-/* Calls `each` for every checkpoint, by name, until it returns something else than 0; `damage`: NULL, or why it
- * is not offered, and of `info` only the name is told. What is passed is valid during the call. Removes what
- * dead writers left. leftovers: may be NULL. */
+/* Calls `each` for every checkpoint, by name, until it returns another value than 0. `damage`: NULL, or the
+ * text of the damage; then only the name of `info` is set. Both are valid during the call. Removes files of
+ * dead writers. leftovers: may be NULL. */
 terrace_code terrace_checkpoints_list(terrace_checkpoints* directory,
                                       int (*each)(void* context, const struct terrace_checkpoint_info* info,
                                                   const char* damage),
@@ -747,8 +749,8 @@ terrace_code terrace_checkpoints_find(const terrace_checkpoints* directory, cons
 terrace_code terrace_checkpoints_verify(const terrace_checkpoints* directory, const char* name,
                                         const struct terrace_transfer* transfer,
                                         struct terrace_checkpoint_verification* verification);
-/* The pool's tensors that were made or filled, in the order of their bytes in the file. Those that were made
- * live as long as somebody has them: the list, or a handle that was taken from it. */
+/* The pool's tensors that were made or filled, in the order of their bytes in the file. A tensor that was made
+ * lives as long as the list, or a handle from the list. */
 terrace_code terrace_checkpoints_restore(const terrace_checkpoints* directory, const char* name,
                                          terrace_pool* pool, const struct terrace_restore_options* options,
                                          terrace_tensors** tensors);
@@ -761,7 +763,7 @@ terrace_code terrace_checkpoints_remove(terrace_checkpoints* directory, const ch
 size_t terrace_tensors_count(const terrace_tensors* tensors);
 /* A handle of its own. */
 terrace_code terrace_tensors_get(const terrace_tensors* tensors, size_t index, terrace_tensor** tensor);
-/* What the checkpoint's metadata has of that key; NULL: nothing. Valid until the list is freed. */
+/* The value of that key in the checkpoint's metadata; NULL: none. Valid until the list is freed. */
 const char* terrace_tensors_metadata(const terrace_tensors* tensors, const char* key);
 void terrace_tensors_free(terrace_tensors* tensors);
 
@@ -772,13 +774,13 @@ terrace_code terrace_checkpoint_begin(terrace_checkpoints* directory, const char
                                       const struct terrace_checkpoint_options* options,
                                       terrace_checkpoint** checkpoint);
 int terrace_checkpoint_done(const terrace_checkpoint* checkpoint);
-/* TERRACE_BUSY: not done after timeout_ns, it goes on. Else how it ended. */
+/* TERRACE_BUSY: not done after timeout_ns, it goes on. Else the result of the writing. */
 terrace_code terrace_checkpoint_wait(terrace_checkpoint* checkpoint, uint64_t timeout_ns);
 terrace_code terrace_checkpoint_get_progress(const terrace_checkpoint* checkpoint,
                                              struct terrace_checkpoint_progress* progress);
 /* terrace_checkpoint_wait says TERRACE_CANCELLED soon, unless it was complete already. */
 void terrace_checkpoint_cancel(terrace_checkpoint* checkpoint);
-/* One that is not done is given up, and nothing of it is left. */
+/* Cancels a checkpoint that is not done, and leaves no file of it. */
 void terrace_checkpoint_free(terrace_checkpoint* checkpoint);
 
 /* ---- DLPack: for torch, numpy, jax, ... without a copy (dlpack.h) ---- */
@@ -786,13 +788,13 @@ void terrace_checkpoint_free(terrace_checkpoint* checkpoint);
 struct DLManagedTensor;          /* as in DLPack's own header */
 struct DLManagedTensorVersioned; /* since DLPack 1.0 */
 
-/* The memory is kept until the deleter is called, whatever is freed meanwhile. */
+/* The memory is kept until the deleter is called, also if all handles are freed before. */
 terrace_code terrace_dlpack_tensor(const terrace_tensor* tensor, struct DLManagedTensor** managed);
 /* read_only: not 0 marks it so. */
 terrace_code terrace_dlpack_tensor_versioned(const terrace_tensor* tensor, int read_only,
                                              struct DLManagedTensorVersioned** managed);
-/* kDLCUDA on a GPU, kDLCPU on an emulated device. A guard to read is marked read-only, which only the versioned
- * one can say. */
+/* kDLCUDA on a GPU, kDLCPU on an emulated device. A guard to read gives read-only memory, which only the
+ * versioned struct can say. */
 terrace_code terrace_dlpack_device_guard(const terrace_device_guard* guard, struct DLManagedTensor** managed);
 terrace_code terrace_dlpack_device_guard_versioned(const terrace_device_guard* guard,
                                                    struct DLManagedTensorVersioned** managed);

@@ -5,8 +5,8 @@
 //   for (const auto& tensor : model->tensors) use(*tensor);
 //   auto report = export_safetensors(*pool, model->tensors, "copy.safetensors");
 //
-// Holds     The device reads and writes the tensors' pages behind the processor's back, so they are held where
-//           they are: by an import all that it fills, until it is over; by an export 256 MiB at a time.
+// Holds     The disk reads and writes the tensors' pages past the page tables, so these are held in place. An
+//           import holds all pages that it fills until its end; an export holds 256 MiB at a time.
 // Threads   Any. A call works on the calling thread, callbacks included.
 #pragma once
 
@@ -25,8 +25,8 @@ struct PoolImportOptions : TransferOptions {
   TensorHint hint = TensorHint::weights;
   uint8_t flags = TensorFlags::read_mostly;
   std::vector<std::string> tensors = {};  // names; empty: all
-  // Fill tensors that the pool has already, where name, dtype and shape are the same; the others are made. If
-  // the import fails their bytes may be any. false: an existing name is an error.
+  // Fills tensors that the pool has already, if name, dtype and shape are the same; makes the others. If the
+  // import fails, their bytes are undefined. false: an existing name is an error.
   bool into_existing = false;
 };
 
@@ -36,7 +36,7 @@ struct PoolImport {
   TransferReport report;  // total_bytes: of the file's tensors that were read
 };
 
-// Makes the file's tensors in the pool and reads their bytes. After an error none of those that were made are
+// Makes the file's tensors in the pool and reads their bytes. After an error no tensor that it made is
 // left.
 //
 // Errors    those of read_safetensors_index, read_blocks and TensorPool::create; already_exists; not_found (a
@@ -51,7 +51,7 @@ struct PoolExportOptions : TransferOptions {
 };
 
 // Writes tensors of the pool to `path`: to a temporary file beside it, synced, renamed, directory synced. The
-// same tensors and metadata give the same bytes. What is stored meanwhile may or may not be in the file; a
+// same tensors and metadata give the same bytes. A store during the call may or may not be in the file; a
 // checkpoint (terrace/checkpoint.h) has the bytes of one moment.
 //
 // Errors    invalid_argument    a tensor without a name, of another pool, or null; a header beyond 100 MB

@@ -1,4 +1,4 @@
-// Which libterrace a program runs with; what it was compiled against is in the package's version.
+// The version of libterrace that a program runs with. The package's version is the one of its headers.
 #pragma once
 
 namespace terrace {

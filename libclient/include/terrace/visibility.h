@@ -1,5 +1,5 @@
 // The visibility contract that KV-cache servers ask of an operator's library (LMCache, shared Device-DAX L1):
-// what one host wrote becomes visible to others, as far as the CPU can bring it about.
+// one host's stores become visible to other hosts, as far as the CPU can do that.
 #pragma once
 
 #include <stddef.h>
@@ -19,7 +19,7 @@ extern "C" {
 // Unused     device_fd, which must be open, and generation.
 // Returns    0, or -EINVAL (mode, operation, alignment, range), -EBADF (device_fd is negative), -ENOTSUP (no
 //            cache-line write-back on this processor).
-// Promises   Visibility, not durability. That the fabric keeps a line whole is the operator's to qualify.
+// Promises   Visibility, not durability. The operator must check that the fabric does not tear a line.
 // Threads    Any.
 int lmcache_shared_l1_visibility_v1(const char* mode, uint32_t operation, int device_fd, void* mapped_address,
                                     uint64_t device_offset, size_t length, uint64_t generation);
