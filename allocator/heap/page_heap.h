@@ -2,7 +2,7 @@
 // which length. Pure bookkeeping: it never touches the pages themselves, makes no system call and takes no
 // lock, so that it can be tested against a model.
 //
-// Place     allocator/preload (tiers.cc) owns one, in front of the window's memory.
+// Place     allocator/preload (large_requests.cc) owns one, in front of the window's memory.
 // Threads   One at a time: the caller's lock. `run()` of a run in use may be read without it.
 //
 // Pages are numbered from 0 in the window. Each belongs to one run, free or in use, of one *arena*: a set of

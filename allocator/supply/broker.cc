@@ -1,4 +1,4 @@
-// Life of the broker, and its conversation with programs. Watching processes is in watch.cc.
+// Life of the broker, and its conversation with programs. Watching processes is in watch_processes.cc.
 #include "allocator/supply/broker.h"
 
 #include <dirent.h>

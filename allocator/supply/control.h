@@ -66,7 +66,7 @@ class ControlPage {
   uint32_t pid(uint32_t slot) const;  // 0: it is free
   // A copy of the slot's numbers as they are now; pid 0 when it is free.
   Slot read(uint32_t slot) const;
-  // A copy of the slot's page of statistics; the small classes may be half written (small_is_whole).
+  // A copy of the slot's page of statistics; small classes may be half written (small_classes_are_complete).
   ProcessStatistics read_statistics(uint32_t slot) const;
   // Asks all processes for what they work out only then.
   void ask_for_statistics();

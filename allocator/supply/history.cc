@@ -25,7 +25,7 @@ MemoryReport counters_of(const MemoryReport& from) {
 void RunHistory::note_running(pid_t pid, const std::string& name, const ProcessStatistics& page) {
   Known& known = known_[pid];
   if (name != "?" || known.name.empty()) known.name = name;
-  if (!small_is_whole(page)) return;
+  if (!small_classes_are_complete(page)) return;
   known.small = page;
   known.small_whole = true;
 }

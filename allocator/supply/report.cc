@@ -98,7 +98,7 @@ void add_classes(const std::vector<SizeClassReport>& from, std::vector<SizeClass
   }
 }
 
-bool small_is_whole(const ProcessStatistics& page) {
+bool small_classes_are_complete(const ProcessStatistics& page) {
   return page.small_ns != 0 && page.small_sequence % 2 == 0;
 }
 
@@ -115,7 +115,7 @@ ProcessReport describe_process(const Slot& slot, const ProcessStatistics& page,
   memory.extent_bytes = not_negative(page.extent_bytes);
   memory.plain_bytes = not_negative(page.plain_bytes);
   describe_large(page, &report);
-  const ProcessStatistics* small = small_is_whole(page) ? &page : small_known_before;
+  const ProcessStatistics* small = small_classes_are_complete(page) ? &page : small_known_before;
   if (small != nullptr && small->small_ns != 0) {
     report.small_known = true;
     report.small_age_ns = now_ns - std::min(now_ns, small->small_ns);

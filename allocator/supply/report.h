@@ -108,7 +108,7 @@ ProcessReport describe_process(const Slot& slot, const ProcessStatistics& page,
                                const ProcessStatistics* small_known_before, uint64_t leased_bytes,
                                uint64_t now_ns);
 // Whether the small classes of a copied page were whole when they were copied.
-bool small_is_whole(const ProcessStatistics& page);
+bool small_classes_are_complete(const ProcessStatistics& page);
 
 // Adds to a table that is kept ascending.
 void add_classes(const std::vector<SizeClassReport>& from, std::vector<SizeClassReport>* to);

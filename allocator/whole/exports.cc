@@ -12,9 +12,9 @@
 #include <sys/mman.h>
 
 #include "allocator/preload/libc/export.h"
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
+#include "allocator/preload/window/large_requests.h"
 #include "allocator/preload/window/movement.h"
-#include "allocator/preload/window/tiers.h"
 #include "allocator/preload/window/window.h"
 #include "allocator/whole/small.h"
 
@@ -79,8 +79,8 @@ void* large(size_t bytes, size_t alignment, bool zero, Refusal* refusal) {
   *refusal = Refusal::use_next;
   if (large_from.load(std::memory_order_relaxed) == SIZE_MAX) return nullptr;
   void* block = allocate_large(bytes, alignment, zero, refusal);
-  if (start_is_due.load(std::memory_order_relaxed)) [[unlikely]]
-    start_what_is_due();
+  if (engine_start_due.load(std::memory_order_relaxed)) [[unlikely]]
+    start_engine_if_due();
   if (block != nullptr) {
     std::atomic<uint64_t>* marks = bits();
     if (marks == nullptr) {
@@ -136,7 +136,7 @@ inline void* small(size_t bytes, size_t alignment, bool zero, Call call) {
     return block;
   block = without_extent(bytes, alignment, zero, call);
   if (block != nullptr) errno = saved;
-  if (start_is_due.load(std::memory_order_relaxed)) start_what_is_due();
+  if (engine_start_due.load(std::memory_order_relaxed)) start_engine_if_due();
   return block;
 }
 
@@ -211,8 +211,8 @@ using namespace terrace::preload;
 extern "C" __attribute__((visibility("hidden"))) void* terrace_malloc_slowly(size_t bytes) {
   if (bytes >= whole_large_from) [[unlikely]]
     return large_malloc(bytes);
-  if (start_is_due.load(std::memory_order_relaxed)) [[unlikely]]
-    start_what_is_due();
+  if (engine_start_due.load(std::memory_order_relaxed)) [[unlikely]]
+    start_engine_if_due();
   if (statistics::times_asked() != small_answered.load(std::memory_order_relaxed)) [[unlikely]]
     answer_small();
   return small(bytes, 1, false, [&] { return je_malloc_default(bytes); });

@@ -21,9 +21,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
+#include "allocator/preload/window/large_requests.h"
 #include "allocator/preload/window/movement.h"
-#include "allocator/preload/window/tiers.h"
 #include "allocator/preload/window/window.h"
 #include "allocator/whole/small.h"
 
@@ -79,7 +79,7 @@ std::atomic<uint32_t> growth_count{0};
 
 // A step takes an eighth of what is free in DDR, a part of the CXL budget, at most: large blocks and other
 // processes want some too.
-bool is_modest(size_t bytes) {
+bool leaves_room_for_others(size_t bytes) {
   if (bytes <= step_bytes_always || !is_armed() || window.control == nullptr) return true;
   const auto now = [](uint64_t& cell) { return std::atomic_ref(cell).load(std::memory_order_relaxed); };
   const terrace::supply::ControlHeader& run = *window.control;
@@ -212,7 +212,7 @@ void* je_ehooks_default_alloc_impl(void*, void* wanted, size_t bytes, size_t ali
     return plain_extent(wanted, bytes, alignment, zero, commit);
   if (wanted != nullptr) return nullptr;
   // Then jemalloc asks for just what it needs, and later for short steps.
-  if (!is_modest(bytes) && shorten_growth()) return nullptr;
+  if (!leaves_room_for_others(bytes) && shorten_growth()) return nullptr;
   const int saved = errno;
   bool forking = false;
   void* extent = allocate_present(bytes, alignment, reach >= Reach::detached, zero, &forking);

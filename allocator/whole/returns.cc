@@ -26,7 +26,7 @@
 #include <utility>
 
 #include "allocator/preload/libc/lock.h"
-#include "allocator/preload/window/tiers.h"
+#include "allocator/preload/window/large_requests.h"
 #include "allocator/preload/window/window.h"
 #include "allocator/whole/small.h"
 

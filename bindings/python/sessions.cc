@@ -52,7 +52,7 @@ LeaseObject lease_object(const std::shared_ptr<Session>& session, std::shared_pt
 
 // Structured bindings name every field of the C++ structs: one that is added there does not compile here until
 // it is told.
-py::object told(const TierFigures& figures) {
+py::object to_python(const TierFigures& figures) {
   const auto& [latency_ns, bandwidth_bytes_per_s, node, distance, persistent, source, isolation] = figures;
   return named(
       "TierFigures",
@@ -61,35 +61,35 @@ py::object told(const TierFigures& figures) {
                py::arg("source") = source, py::arg("isolation") = isolation));
 }
 
-py::object told(const ExtentInfo& extent) {
+py::object to_python(const ExtentInfo& extent) {
   const auto& [device, offset_bytes, length_bytes] = extent;
   return named("ExtentInfo", py::dict(py::arg("device") = device, py::arg("offset_bytes") = offset_bytes,
                                       py::arg("length_bytes") = length_bytes));
 }
 
-py::object told(const UsageReport& usage) {
+py::object to_python(const UsageReport& usage) {
   const auto& [ddr_bytes, cxl_bytes, live_bytes, holder] = usage;
   return named("UsageReport", py::dict(py::arg("ddr_bytes") = ddr_bytes, py::arg("cxl_bytes") = cxl_bytes,
                                        py::arg("live_bytes") = live_bytes, py::arg("holder") = holder));
 }
 
-py::object told(const PartOwner& owner) {
+py::object to_python(const PartOwner& owner) {
   const auto& [part, epoch, owned, ended, pid, holder] = owner;
   return named("PartOwner",
                py::dict(py::arg("part") = part, py::arg("epoch") = epoch, py::arg("owned") = owned,
                         py::arg("ended") = ended, py::arg("pid") = pid, py::arg("holder") = holder));
 }
 
-py::object told(const FreeRuns& runs) {
+py::object to_python(const FreeRuns& runs) {
   const auto& [run_bytes_min, count, bytes] = runs;
   return named("FreeRuns", py::dict(py::arg("run_bytes_min") = run_bytes_min, py::arg("runs") = count,
                                     py::arg("bytes") = bytes));
 }
 
 template <typename Info>
-py::list told(const std::vector<Info>& infos);
+py::list to_python(const std::vector<Info>& infos);
 
-py::object told(const LeaseInfo& info) {
+py::object to_python(const LeaseInfo& info) {
   const auto& [id, epoch, pool, tenant, host, label, object, reason, phase, tier, isolation, bytes, ttl_ns,
                expires_in_ns, granule_bytes, object_bytes, huge_pages, mode, extents, usage, usage_age_ns,
                cause, movable, holders, figures, coherence, owners] = info;
@@ -99,14 +99,14 @@ py::object told(const LeaseInfo& info) {
                py::arg("tenant") = tenant, py::arg("host") = host, py::arg("label") = label,
                py::arg("phase") = phase, py::arg("reason") = reason, py::arg("mode") = name_of(mode),
                py::arg("bytes") = bytes, py::arg("ttl_ns") = ttl_ns, py::arg("expires_in_ns") = expires_in_ns,
-               py::arg("movable") = movable, py::arg("holders") = holders, py::arg("figures") = told(figures),
-               py::arg("object") = object, py::arg("tier") = tier, py::arg("isolation") = isolation,
-               py::arg("granule_bytes") = granule_bytes, py::arg("object_bytes") = object_bytes,
-               py::arg("huge_pages") = huge_pages, py::arg("extents") = told(extents),
-               py::arg("usage") = told(usage), py::arg("usage_age_ns") = usage_age_ns,
-               py::arg("cause") = std::string(lease_cause_name(cause)),
+               py::arg("movable") = movable, py::arg("holders") = holders,
+               py::arg("figures") = to_python(figures), py::arg("object") = object, py::arg("tier") = tier,
+               py::arg("isolation") = isolation, py::arg("granule_bytes") = granule_bytes,
+               py::arg("object_bytes") = object_bytes, py::arg("huge_pages") = huge_pages,
+               py::arg("extents") = to_python(extents), py::arg("usage") = to_python(usage),
+               py::arg("usage_age_ns") = usage_age_ns, py::arg("cause") = std::string(lease_cause_name(cause)),
                py::arg("coherence") = std::string(memory_coherence_name(coherence)),
-               py::arg("owners") = told(owners)));
+               py::arg("owners") = to_python(owners)));
 }
 
 const char* name_of(PoolPlacement placement) {
@@ -115,7 +115,7 @@ const char* name_of(PoolPlacement placement) {
                                                : "spread";
 }
 
-py::object told(const PoolInfo& info) {
+py::object to_python(const PoolInfo& info) {
   const auto& [name, devices, capacity_bytes, free_bytes, leased_bytes, scrubbing_bytes, quarantined_bytes,
                largest_free_bytes, granule_bytes, leases, placement, stripe_bytes, free_runs, reserved_bytes,
                grantable_bytes, waiting, waiting_bytes, figures, coherence] = info;
@@ -124,23 +124,23 @@ py::object told(const PoolInfo& info) {
       py::dict(py::arg("name") = name, py::arg("devices") = devices, py::arg("capacity_bytes") = capacity_bytes,
                py::arg("free_bytes") = free_bytes, py::arg("leased_bytes") = leased_bytes,
                py::arg("grantable_bytes") = grantable_bytes, py::arg("granule_bytes") = granule_bytes,
-               py::arg("figures") = told(figures), py::arg("scrubbing_bytes") = scrubbing_bytes,
+               py::arg("figures") = to_python(figures), py::arg("scrubbing_bytes") = scrubbing_bytes,
                py::arg("quarantined_bytes") = quarantined_bytes,
                py::arg("largest_free_bytes") = largest_free_bytes, py::arg("leases") = leases,
                py::arg("placement") = name_of(placement), py::arg("stripe_bytes") = stripe_bytes,
-               py::arg("free_runs") = told(free_runs), py::arg("reserved_bytes") = reserved_bytes,
+               py::arg("free_runs") = to_python(free_runs), py::arg("reserved_bytes") = reserved_bytes,
                py::arg("waiting") = waiting, py::arg("waiting_bytes") = waiting_bytes,
                py::arg("coherence") = std::string(memory_coherence_name(coherence))));
 }
 
 template <typename Info>
-py::list told(const std::vector<Info>& infos) {
+py::list to_python(const std::vector<Info>& infos) {
   py::list list;
-  for (const Info& info : infos) list.append(told(info));
+  for (const Info& info : infos) list.append(to_python(info));
   return list;
 }
 
-py::object told(const LeaseNotice& notice) {
+py::object to_python(const LeaseNotice& notice) {
   const auto& [lease, state, grace_ns, reason, cause, move_requested] = notice;
   return named("LeaseNotice", py::dict(py::arg("lease") = lease.value, py::arg("state") = name_of(state),
                                        py::arg("grace_ns") = grace_ns, py::arg("reason") = reason,
@@ -151,7 +151,7 @@ py::object told(const LeaseNotice& notice) {
 py::list take_notices(const SessionObject& self) {
   const auto session = self.open();
   py::list list;
-  while (const auto notice = session->next_notice()) list.append(told(*notice));
+  while (const auto notice = session->next_notice()) list.append(to_python(*notice));
   return list;
 }
 
@@ -161,7 +161,7 @@ py::object next_notice(const SessionObject& self, const py::object& timeout) {
   const auto session = self.open();
   uint64_t left_ns = timeout.is_none() ? UINT64_MAX : nanoseconds(timeout);
   while (true) {
-    if (const auto notice = session->next_notice()) return told(*notice);
+    if (const auto notice = session->next_notice()) return to_python(*notice);
     if (left_ns == 0) return py::none();
     const uint64_t now_ns = std::min(left_ns, slice_ns);
     const timespec time{.tv_sec = 0, .tv_nsec = static_cast<long>(now_ns)};
@@ -199,7 +199,7 @@ void on_notice(const SessionObject& self, const py::object& handler) {
   LeaseNoticeHandler called = [kept](const LeaseNotice& notice) {
     const py::gil_scoped_acquire gil;
     try {
-      (*kept)(told(notice));
+      (*kept)(to_python(notice));
     } catch (py::error_already_set& error) {
       error.discard_as_unraisable("a handler of terrace.Session.on_notice");
     }
@@ -270,7 +270,9 @@ void add_lease(py::module_& module) {
                              })
       .def("fileno", [](const LeaseObject& self) { return self.lease->fd(); })
       .def("info",
-           [](const LeaseObject& self) { return told(take(without_gil([&] { return self.lease->info(); }))); })
+           [](const LeaseObject& self) {
+             return to_python(take(without_gil([&] { return self.lease->info(); })));
+           })
       .def(
           "renew",
           [](const LeaseObject& self, const py::object& ttl) {
@@ -281,7 +283,7 @@ void add_lease(py::module_& module) {
       .def(
           "resize",
           [](const LeaseObject& self, uint64_t bytes) {
-            return told(take(without_gil([&] { return self.lease->resize(bytes); })));
+            return to_python(take(without_gil([&] { return self.lease->resize(bytes); })));
           },
           py::arg("bytes"))
       .def("release", release, "Gives the memory back; whatever still maps it gets SIGBUS.")
@@ -340,12 +342,12 @@ void add_sessions(py::module_& module) {
       .def("leases",
            [](const SessionObject& self) {
              const auto session = self.open();
-             return told(take(without_gil([&] { return session->leases(); })));
+             return to_python(take(without_gil([&] { return session->leases(); })));
            })
       .def("pools",
            [](const SessionObject& self) {
              const auto session = self.open();
-             return told(take(without_gil([&] { return session->pools(); })));
+             return to_python(take(without_gil([&] { return session->pools(); })));
            })
       .def("notices", &take_notices, "What was told about leases since the last call.")
       .def("next_notice", &next_notice, py::arg("timeout") = 0.0,

@@ -53,7 +53,7 @@ struct Asked {
   TierRangeView range;
 };
 
-Result<std::vector<Asked>> whom_to_ask(const TierScan& scan, const ChangeArguments& arguments) {
+Result<std::vector<Asked>> ranges_to_change(const TierScan& scan, const ChangeArguments& arguments) {
   std::vector<Asked> asked;
   if (arguments.all) {
     // Those that migrate nothing anyhow have nothing to pause.
@@ -94,7 +94,7 @@ Asked look_again(const TierPlaces& places, Asked one) {
 Status change(Context& context, const ChangeArguments& arguments, const TierRequest& request) {
   const TierPlaces places = TierPlaces::own();
   const TierScan scan = scan_tier_pages(places);
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<Asked> asked, whom_to_ask(scan, arguments));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<Asked> asked, ranges_to_change(scan, arguments));
   nlohmann::json changed = nlohmann::json::array();
   std::string text;
   for (const Asked& one : asked) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* where = "tier";
 
-bool is_meant(const TierPageView& page, const std::string& word) {
+bool matches_word(const TierPageView& page, const std::string& word) {
   if (only_digits(word)) return std::to_string(page.pid) == word;
   return page.program == word || std::any_of(page.ranges.begin(), page.ranges.end(),
                                              [&](const TierRangeView& range) { return range.name == word; });
@@ -45,7 +45,7 @@ Result<std::vector<TierPageView>> choose(const TierScan& scan, const std::string
   if (word.empty()) return scan.pages;
   std::vector<TierPageView> meant;
   for (const TierPageView& page : scan.pages)
-    if (is_meant(page, word)) meant.push_back(page);
+    if (matches_word(page, word)) meant.push_back(page);
   if (meant.empty()) return no_such_process(scan, word);
   return meant;
 }

@@ -46,7 +46,7 @@ void conclude(Report& report) {
   }
 }
 
-std::string what_was_seen(const Report& report) {
+std::string forbidden_outcomes(const Report& report) {
   std::string text;
   for (const ShapeResult& shape : report.shapes) {
     if (shape.forbidden == 0) continue;

@@ -49,6 +49,6 @@ void count(ShapeResult& result, uint64_t round, Judgement judgement);
 void conclude(Report& report);
 
 // "message_passing: 12 of 1280 rounds (the flag is new and the message behind it is the old value); ..."
-std::string what_was_seen(const Report& report);
+std::string forbidden_outcomes(const Report& report);
 
 }  // namespace terrace::litmus

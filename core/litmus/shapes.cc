@@ -23,7 +23,7 @@ constexpr uint64_t any_new = 0;  // of the values of the round but the old one
 constexpr uint64_t unused = UINT64_MAX;
 
 // What is wrong with both sides' closing looks at x and y; empty where they see `x` and `y`.
-std::string wrong_at_the_end(uint64_t tag, const Seen& one, const Seen& two, uint64_t x, uint64_t y) {
+std::string final_values_problem(uint64_t tag, const Seen& one, const Seen& two, uint64_t x, uint64_t y) {
   const auto check = [tag](std::string_view who, std::string_view name, uint64_t value, uint64_t wanted) {
     const bool right = wanted == any_new ? of_round(value, tag) && value != tag : value == tag + wanted;
     if (wanted == unused || right) return std::string();
@@ -106,11 +106,11 @@ Judgement judge(Shape shape, uint64_t tag, const Seen& one, const Seen& two) {
   if (parts.forbidden) return parts;
   std::string wrong;
   switch (shape) {
-    case Shape::one_location: wrong = wrong_at_the_end(tag, one, two, 4, unused); break;
-    case Shape::torn_record: wrong = wrong_at_the_end(tag, one, two, 1, unused); break;
-    case Shape::compare_and_swap: wrong = wrong_at_the_end(tag, one, two, 2 * additions, unused); break;
-    case Shape::write_order: wrong = wrong_at_the_end(tag, one, two, any_new, any_new); break;
-    default: wrong = wrong_at_the_end(tag, one, two, 1, 1); break;
+    case Shape::one_location: wrong = final_values_problem(tag, one, two, 4, unused); break;
+    case Shape::torn_record: wrong = final_values_problem(tag, one, two, 1, unused); break;
+    case Shape::compare_and_swap: wrong = final_values_problem(tag, one, two, 2 * additions, unused); break;
+    case Shape::write_order: wrong = final_values_problem(tag, one, two, any_new, any_new); break;
+    default: wrong = final_values_problem(tag, one, two, 1, 1); break;
   }
   return wrong.empty() ? parts : forbidden(std::move(wrong));
 }

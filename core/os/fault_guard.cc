@@ -157,7 +157,7 @@ void install() {
 }  // namespace
 
 struct FaultHandler {
-  static bool go_on_without(const siginfo_t& info, ucontext_t& context);
+  static bool skip_lossy_access(const siginfo_t& info, ucontext_t& context);
   static void leave(const FaultGuard& guard, const ucontext_t& context);
   static FaultGuard* guard_of(const void* address);
   static void take_default_action(const siginfo_t& info);
@@ -174,7 +174,8 @@ void enter(int signal, siginfo_t* info, void* context) {
 
 }  // namespace
 
-bool FaultHandler::go_on_without([[maybe_unused]] const siginfo_t& info, [[maybe_unused]] ucontext_t& context) {
+bool FaultHandler::skip_lossy_access([[maybe_unused]] const siginfo_t& info,
+                                     [[maybe_unused]] ucontext_t& context) {
 #if defined(TERRACE_LOSSY_TABLE)
   const greg_t instruction = context.uc_mcontext.gregs[REG_RIP];
   for (const LossyEntry* entry = __start_terrace_lossy; entry != __stop_terrace_lossy; ++entry) {
@@ -228,7 +229,7 @@ void FaultHandler::call(const struct sigaction& before, int signal, siginfo_t* i
 void FaultHandler::handle(Place& place, int signal, siginfo_t* info, ucontext_t* context) {
   const int error = errno;
   if (is_fault(*info)) {
-    if (go_on_without(*info, *context)) return;
+    if (skip_lossy_access(*info, *context)) return;
     if (const FaultGuard* guard = guard_of(info->si_addr); guard != nullptr) leave(*guard, *context);
   }
   const struct sigaction before = place.before;

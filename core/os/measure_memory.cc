@@ -36,16 +36,16 @@ bool has_clflushopt() {
 }
 
 // Its flushes run beside each other, which those of clflush do not.
-[[gnu::target("clflushopt")]] void throw_out_at_once(std::span<const std::byte> span, uint64_t step) {
+[[gnu::target("clflushopt")]] void flush_lines_unordered(std::span<const std::byte> span, uint64_t step) {
   for (uint64_t at = 0; at < span.size(); at += step) _mm_clflushopt(const_cast<std::byte*>(span.data() + at));
 }
 #endif
 
-void throw_out(std::span<const std::byte> span, uint64_t step) {
+void flush_from_caches(std::span<const std::byte> span, uint64_t step) {
 #if defined(__x86_64__)
   _mm_mfence();
   if (has_clflushopt()) {
-    throw_out_at_once(span, step);
+    flush_lines_unordered(span, step);
   } else {
     for (uint64_t at = 0; at < span.size(); at += step) _mm_clflush(span.data() + at);
   }
@@ -107,7 +107,7 @@ double latency_ns(std::span<const std::byte> span, Steady::duration time_max) {
   const uint64_t within = slots * stride_bytes - 1;
   const Cycle cycle(slots);
   uint64_t slot = 0, brought = 0;
-  throw_out(span, stride_bytes);
+  flush_from_caches(span, stride_bytes);
   Pieces pieces(time_max);
   for (uint64_t piece = 0; piece < slots / loads; ++piece) {
     const bool go_on = pieces.time([&] {
@@ -124,7 +124,7 @@ double latency_ns(std::span<const std::byte> span, Steady::duration time_max) {
 double bytes_per_s(std::span<const std::byte> span, Steady::duration time_max) {
   constexpr uint64_t piece_bytes = 32 * kib;
   uint64_t sums[4] = {};
-  throw_out(span, line_bytes);
+  flush_from_caches(span, line_bytes);
   Pieces pieces(time_max);
   for (uint64_t begin = 0; begin + piece_bytes <= span.size(); begin += piece_bytes) {
     const bool go_on = pieces.time([&] {

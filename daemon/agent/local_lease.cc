@@ -21,7 +21,7 @@ class LocalMove final : public rpc::LeaseMove::Server {
       const uint64_t sent_ns = session_->service().now_ns();
       auto call = upstream_.commitRequest().send().then(
           [this, context, sent_ns](auto&& reply) mutable { hand_over(context, reply, sent_ns); });
-      return or_away(kj::mv(call), *session_, context, "commit").attach(kj::mv(*slot));
+      return refuse_when_disconnected(kj::mv(call), *session_, context, "commit").attach(kj::mv(*slot));
     }
     return kj::READY_NOW;
   }
@@ -31,7 +31,7 @@ class LocalMove final : public rpc::LeaseMove::Server {
       auto call = upstream_.abandonRequest().send().then([context](auto&& reply) mutable {
         if (reply.getError().getCode() != 0) context.getResults().setError(reply.getError());
       });
-      return or_away(kj::mv(call), *session_, context, "abandon").attach(kj::mv(*slot));
+      return refuse_when_disconnected(kj::mv(call), *session_, context, "abandon").attach(kj::mv(*slot));
     }
     return kj::READY_NOW;
   }
@@ -127,7 +127,7 @@ kj::Promise<void> LocalLease::info(InfoContext context) {
           context.getResults().setInfo(reply.getInfo());
         }
       });
-      return or_away(kj::mv(call), session(), context, "info").attach(kj::mv(*slot));
+      return refuse_when_disconnected(kj::mv(call), session(), context, "info").attach(kj::mv(*slot));
     }
     if (ended_) {
       refuse(context, ended_error("info"));
@@ -194,7 +194,7 @@ kj::Promise<void> LocalLease::release(ReleaseContext context) {
           end("released");
         }
       });
-      return or_away(kj::mv(call), session(), context, "release").attach(kj::mv(*slot));
+      return refuse_when_disconnected(kj::mv(call), session(), context, "release").attach(kj::mv(*slot));
     }
   }
   return kj::READY_NOW;
@@ -209,7 +209,7 @@ kj::Promise<void> LocalLease::reportUsage(ReportUsageContext context) {
       auto call = request.send().then([context](auto&& reply) mutable {
         if (reply.getError().getCode() != 0) context.getResults().setError(reply.getError());
       });
-      return or_away(kj::mv(call), session(), context, "reportUsage").attach(kj::mv(*slot));
+      return refuse_when_disconnected(kj::mv(call), session(), context, "reportUsage").attach(kj::mv(*slot));
     }
   }
   return kj::READY_NOW;
@@ -231,7 +231,7 @@ kj::Promise<void> LocalLease::resize(ResizeContext context) {
         context.getResults().setInfo(reply.getInfo());
         context.getResults().setLease(kj::mv(*handed));
       });
-      return or_away(kj::mv(call), session(), context, "resize").attach(kj::mv(*slot));
+      return refuse_when_disconnected(kj::mv(call), session(), context, "resize").attach(kj::mv(*slot));
     }
   }
   return kj::READY_NOW;
@@ -250,7 +250,7 @@ kj::Promise<void> LocalLease::transfer(TransferContext context) {
           context.getResults().setInfo(reply.getInfo());
         }
       });
-      return or_away(kj::mv(call), session(), context, "transfer").attach(kj::mv(*slot));
+      return refuse_when_disconnected(kj::mv(call), session(), context, "transfer").attach(kj::mv(*slot));
     }
   }
   return kj::READY_NOW;
@@ -272,7 +272,7 @@ kj::Promise<void> LocalLease::beginMove(BeginMoveContext context) {
         context.getResults().setMove(
             kj::heap<LocalMove>(kj::addRef(session()), reply.getMove(), std::move(*memory)));
       });
-      return or_away(kj::mv(call), session(), context, "beginMove").attach(kj::mv(*slot));
+      return refuse_when_disconnected(kj::mv(call), session(), context, "beginMove").attach(kj::mv(*slot));
     }
   }
   return kj::READY_NOW;

@@ -62,7 +62,7 @@ class LocalSessionServer final : public rpc::TenantSession::Server {
             });
           });
       if (waits) context.allowCancellation();
-      auto answered = or_away(kj::mv(call), *session_, context, "grant");
+      auto answered = refuse_when_disconnected(kj::mv(call), *session_, context, "grant");
       if (waits && session_->connection().waiting < limits::waiting_per_tenant_max)
         return answered.attach(WaitingSlot(session_->connection()));
       return answered.attach(kj::mv(*slot));
@@ -90,7 +90,7 @@ class LocalSessionServer final : public rpc::TenantSession::Server {
               hand_over(context, reply, access, sent_ns);
             });
           });
-      return or_away(kj::mv(call), *session_, context, "attach").attach(kj::mv(*slot));
+      return refuse_when_disconnected(kj::mv(call), *session_, context, "attach").attach(kj::mv(*slot));
     }
     return kj::READY_NOW;
   }
@@ -178,7 +178,7 @@ class LocalSessionServer final : public rpc::TenantSession::Server {
           }
         });
       });
-      return or_away(kj::mv(call), *session_, context, where).attach(kj::mv(*slot));
+      return refuse_when_disconnected(kj::mv(call), *session_, context, where).attach(kj::mv(*slot));
     }
     return kj::READY_NOW;
   }

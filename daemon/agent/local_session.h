@@ -85,7 +85,8 @@ rpc::TenantSession::Client make_local_session(kj::Own<LocalConnection> connectio
 
 // How a call that needs the manager ends when the manager goes away meanwhile.
 template <typename Context>
-kj::Promise<void> or_away(kj::Promise<void> call, LocalSession& session, Context context, const char* where) {
+kj::Promise<void> refuse_when_disconnected(kj::Promise<void> call, LocalSession& session, Context context,
+                                           const char* where) {
   return call.catch_([&session, context, where](kj::Exception&& exception) mutable {
     // Everything else is a defect, or the manager's refusal of the message; it passes on.
     if (exception.getType() != kj::Exception::Type::DISCONNECTED)

@@ -43,8 +43,8 @@ bool looks_noncoherent(const std::string& directory, const DeviceRow& device) {
 
 Error not_coherent(const std::string& serial, const std::string& pool, const litmus::Report& report) {
   return failed(ErrorCode::unsupported,
-                "device " + serial + " does not behave as coherent memory: " + litmus::what_was_seen(report) +
-                    ". It cannot be in pool " + pool +
+                "device " + serial + " does not behave as coherent memory: " +
+                    litmus::forbidden_outcomes(report) + ". It cannot be in pool " + pool +
                     " as coherent: use --coherence noncoherent, which is right "
                     "on such memory, or fix the device and run `terrace device litmus " +
                     serial + "` again");
@@ -234,7 +234,7 @@ void LitmusRuns::finished(const std::string& serial, const Result<litmus::Report
   }
   spdlog::log(report->verdict == litmus::Verdict::not_coherent ? spdlog::level::err : spdlog::level::info,
               "litmus run of device {}: {}; {}", serial, litmus::verdict_name(report->verdict),
-              report->note.empty() ? litmus::what_was_seen(*report) : report->note);
+              report->note.empty() ? litmus::forbidden_outcomes(*report) : report->note);
   const auto last = last_.find(serial);
   if (last != last_.end() && saw_incoherence(last->second.report) &&
       report->verdict == litmus::Verdict::inconclusive)

@@ -22,9 +22,9 @@ os::MemorySpeed MeasuredRecord::find(const std::string& serial, uint64_t device_
   return at == entries_.end() || at->second.device_bytes != device_bytes ? os::MemorySpeed{} : at->second.speed;
 }
 
-TierAttributes or_measured(TierAttributes told, const MeasuredRecord* record, const std::string& serial,
-                           uint64_t device_bytes) {
-  return record == nullptr ? told : or_measured(told, record->find(serial, device_bytes));
+TierAttributes with_measured_speed(TierAttributes told, const MeasuredRecord* record, const std::string& serial,
+                                   uint64_t device_bytes) {
+  return record == nullptr ? told : with_measured_speed(told, record->find(serial, device_bytes));
 }
 
 void MeasuredRecord::set(const std::string& serial, uint64_t device_bytes, os::MemorySpeed speed) {

@@ -46,7 +46,7 @@ class MeasuredRecord {
 
 // What is told of a device, with what was measured of it where the firmware says nothing. No record: nothing
 // was.
-TierAttributes or_measured(TierAttributes told, const MeasuredRecord* record, const std::string& serial,
-                           uint64_t device_bytes);
+TierAttributes with_measured_speed(TierAttributes told, const MeasuredRecord* record, const std::string& serial,
+                                   uint64_t device_bytes);
 
 }  // namespace terrace::daemon

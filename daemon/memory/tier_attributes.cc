@@ -62,7 +62,7 @@ TierAttributes firmware_attributes(int node, const std::string& cxl_region, cons
   return told;
 }
 
-TierAttributes or_measured(TierAttributes told, os::MemorySpeed measured) {
+TierAttributes with_measured_speed(TierAttributes told, os::MemorySpeed measured) {
   if (told.source != AttributesSource::none || !measured.known()) return told;
   told.latency_ns = measured.latency_ns;
   told.bandwidth_bytes_per_s = measured.bandwidth_bytes_per_s;

@@ -48,7 +48,7 @@ const char* isolation_name(Isolation isolation);   // "device", "namespace", "no
 TierAttributes firmware_attributes(int node, const std::string& cxl_region = {}, const std::string& root = {});
 
 // The same with what was measured, where the firmware says nothing.
-TierAttributes or_measured(TierAttributes told, os::MemorySpeed measured);
+TierAttributes with_measured_speed(TierAttributes told, os::MemorySpeed measured);
 
 // One device's part of a lease or pool.
 struct TierPart {

@@ -19,7 +19,7 @@
 #include "core/base/limits.h"
 #include "daemon/event_loop/engine.h"
 #include "daemon/litmus/litmus_runs.h"
-#include "daemon/rpc/holders.h"
+#include "daemon/rpc/holder_table.h"
 #include "daemon/rpc/peer_limits.h"
 #include "daemon/rpc/waiting_grants.h"
 

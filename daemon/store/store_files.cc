@@ -109,7 +109,8 @@ Status sync_folder_of(const std::string& path) {
   return {};
 }
 
-Status create_if_fresh(const std::string& path, const MarkFile& mark, std::span<const Migration> migrations) {
+Status create_if_fresh(const std::string& path, const CommitMarkFile& mark,
+                       std::span<const Migration> migrations) {
   const bool existed = mark.mark().has_value();
   TERRACE_ASSIGN_OR_RETURN(const int64_t bytes, size_of(path));
   TERRACE_ASSIGN_OR_RETURN(const int64_t log_bytes, size_of(path + "-wal"));

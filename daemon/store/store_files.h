@@ -1,7 +1,7 @@
 // The store's files before SQLite opens them: whether this is a store at all, a fresh place, or the ruins
 // of one; and the creation of a fresh one, whole or not at all.
 //
-// Files     <path> the database · <path>-wal its log · <path>-mark (mark_file.h)
+// Files     <path> the database · <path>-wal its log · <path>-mark (commit_mark_file.h)
 //           <path>-journal-a, -b (journal_segment.h) · ...-new of the first and the last two while creating
 // Threads   One at a time, under the mark's lock.
 #pragma once
@@ -10,7 +10,7 @@
 #include <string>
 
 #include "core/base/result.h"
-#include "daemon/store/mark_file.h"
+#include "daemon/store/commit_mark_file.h"
 #include "daemon/store/schema.h"
 
 namespace terrace::daemon {
@@ -21,7 +21,8 @@ Status make_parent_folder(const std::string& path);
 // Creates the store when there is none, after checking that there never was one.
 // Errors    corrupt           a mark or a log says that a store existed, but it is gone, empty or damaged
 //           invalid_argument  the file is something else than a Terrace store; it is not touched
-Status create_if_fresh(const std::string& path, const MarkFile& mark, std::span<const Migration> migrations);
+Status create_if_fresh(const std::string& path, const CommitMarkFile& mark,
+                       std::span<const Migration> migrations);
 
 Status sync_folder_of(const std::string& path);
 

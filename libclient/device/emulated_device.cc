@@ -7,9 +7,9 @@
 
 #include "core/base/units.h"
 #include "core/os/memory_map.h"
+#include "libclient/device/capacity_errors.h"
 #include "libclient/device/guarded.h"
 #include "libclient/device/host_pages.h"
-#include "libclient/device/short_of.h"
 #include "libclient/device/stream_queue.h"
 
 namespace terrace::device {
@@ -151,7 +151,7 @@ Result<std::shared_ptr<DeviceBuffer>> EmulatedDevice::allocate(uint64_t bytes, s
     const std::lock_guard lock(mutex_);
     const uint64_t free = options_.capacity_bytes - allocated_bytes_;
     if (bytes > free || round_up(bytes, grain_bytes) > free) {
-      return short_of(what, bytes, free, options_.capacity_bytes, "the " + info_.name);
+      return not_enough_memory(what, bytes, free, options_.capacity_bytes, "the " + info_.name);
     }
     allocated_bytes_ += round_up(bytes, grain_bytes);
   }

@@ -202,12 +202,12 @@ class Core : public std::enable_shared_from_this<Core> {
   Batch next_batch();
   Batch batch_of(const std::vector<PlannedMove>& moves, uint32_t in_ddr) const;
   Batch request_batch();
-  Error short_of(const Request& request, uint32_t away, uint32_t in_ddr) const;
+  Error too_little_room(const Request& request, uint32_t away, uint32_t in_ddr) const;
   Batch raise_batch(const Request& request, const std::vector<uint8_t>& states, uint32_t in_ddr);
   Batch sink_batch(const Request& request, const std::vector<uint8_t>& states, uint32_t in_ddr);
   uint32_t away(const Request& request) const;  // granules that are not where it wants them
   void judge_request(const Batch& batch, uint32_t sank, uint32_t rose);
-  void put_off(std::deque<Request>::iterator request);
+  void retry_later(std::deque<Request>::iterator request);
   void finish_request(Status result);
   Status take_pin_hold(Storage& storage, Tier tier);
   void undo_pin(Storage& storage);

@@ -188,7 +188,7 @@ Core::Batch Core::request_batch() {
     const auto in = static_cast<uint32_t>(
         std::count_if(at.begin(), at.end(), [](uint8_t state) { return (state & GranuleState::in_ddr) != 0; }));
     if (request.failures >= failures_max) {
-      finish_request(short_of(request, left, in));
+      finish_request(too_little_room(request, left, in));
       continue;
     }
     request.away = left;
@@ -204,7 +204,7 @@ Core::Batch Core::request_batch() {
                                  return tier != request.tier && (state & GranuleState::immovable) != 0;
                                });
     ++request.failures;
-    put_off(requests_.begin());
+    retry_later(requests_.begin());
   }
   return {};
 }
@@ -215,7 +215,7 @@ uint32_t Core::away(const Request& request) const {
 }
 
 // Behind the others, which may make room.
-void Core::put_off(std::deque<Request>::iterator request) {
+void Core::retry_later(std::deque<Request>::iterator request) {
   request->retry_at = now() + leave_alone;
   std::rotate(request, request + 1, requests_.end());
 }
@@ -238,10 +238,10 @@ void Core::judge_request(const Batch& batch, uint32_t sank, uint32_t rose) {
   ++request->failures;
   // With room that was made just now, or with others in the place of those that would not go, it goes on.
   const bool at_once = request->tier == Tier::ddr ? sank < batch.out.size() : batch.out.empty() && rose > 0;
-  if (!at_once) put_off(request);
+  if (!at_once) retry_later(request);
 }
 
-Error Core::short_of(const Request& request, uint32_t away, uint32_t in) const {
+Error Core::too_little_room(const Request& request, uint32_t away, uint32_t in) const {
   const bool full = !request.held && (request.tier == Tier::ddr ? in >= ddr_max_ : granules_ - in >= cxl_max_);
   return error(full ? ErrorCode::capacity_exhausted : ErrorCode::busy,
                in_words(*request.storage) + " is " + format_size(uint64_t{away} * granule_bytes_) +

@@ -171,7 +171,7 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   // --- loop_changes.cc
   kj::Promise<Status> confirm(uint64_t handle, rpc::LeaseInfo::Reader info, rpc::Lease::Client capability);
   kj::Promise<Status> take_over(uint64_t handle, rpc::LeaseInfo::Reader info, rpc::Lease::Client capability);
-  Status put_behind(uint64_t handle, int fd, LeaseEpoch epoch, uint64_t bytes);
+  Status adopt_descriptor(uint64_t handle, int fd, LeaseEpoch epoch, uint64_t bytes);
   kj::Promise<void> refresh_others(LeaseId id, uint64_t handle);
   void check_again(LeaseId id);
 

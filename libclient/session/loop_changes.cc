@@ -59,7 +59,7 @@ kj::Promise<Status> Loop::take_over(uint64_t handle, rpc::LeaseInfo::Reader info
         Held* held = held_.find(handle);
         if (held == nullptr) return {};
         KJ_IF_MAYBE (fd, borrowed) {
-          TERRACE_RETURN_IF_ERROR(put_behind(handle, *fd, epoch, bytes));
+          TERRACE_RETURN_IF_ERROR(adopt_descriptor(handle, *fd, epoch, bytes));
         } else {
           return Error{ErrorCode::unsupported, 0, "Session",
                        "the manager sent no descriptor for lease " + std::to_string(held->facts.id.value)};
@@ -70,7 +70,7 @@ kj::Promise<Status> Loop::take_over(uint64_t handle, rpc::LeaseInfo::Reader info
       });
 }
 
-Status Loop::put_behind(uint64_t handle, int fd, LeaseEpoch epoch, uint64_t bytes) {
+Status Loop::adopt_descriptor(uint64_t handle, int fd, LeaseEpoch epoch, uint64_t bytes) {
   Held* held = held_.find(handle);
   const auto lease = held == nullptr ? nullptr : held->handle.lock();
   if (lease == nullptr) return {};

@@ -146,7 +146,7 @@ void Loop::answer_commit(uint64_t number, LeaseEpoch epoch, uint64_t bytes,
   Move& move = moves_.at(number);
   const uint64_t handle = move.handle;
   const LeaseId id = move.lease;
-  const Status put = put_behind(handle, move.target.get(), epoch, bytes);
+  const Status put = adopt_descriptor(handle, move.target.get(), epoch, bytes);
   TERRACE_CHECK(put.ok(), "one open descriptor could not be put in the place of another");
   if (Held* held = held_.find(handle); held != nullptr) held->capability = std::move(capability);
   tasks_.add(refresh_others(id, handle));

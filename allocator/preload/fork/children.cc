@@ -9,7 +9,7 @@
 
 #include "allocator/preload/fork/fork.h"
 #include "allocator/preload/libc/export.h"
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
 #include "allocator/preload/libc/raw_calls.h"
 
 namespace terrace::preload {

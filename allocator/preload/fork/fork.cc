@@ -6,8 +6,8 @@
 // in a private copy, and no thread sees anything else. Then fork's own copy-on-write does the rest. What was
 // switched is private ("detached"): what the parent writes afterwards becomes anonymous memory and has left the
 // tier, and nothing of the window migrates. Nobody in this process tree writes the files' pages below a
-// detached range while one of the others may still read them; when none can, fold.cc puts the parent's pages
-// back.
+// detached range while one of the others may still read them; when none can, fold_after_fork.cc puts the
+// parent's pages back.
 //
 // Ranges that are free stay shared in the parent; the child gets private memory in their place, before it can
 // allocate from them. Between the parent's decision and the child's first step nothing is allocated from the
@@ -22,13 +22,13 @@
 
 #include "allocator/preload/fork/registered.h"
 #include "allocator/preload/libc/message.h"
-#include "allocator/preload/libc/next.h"
-#include "allocator/preload/migration/fold.h"
-#include "allocator/preload/window/link.h"
+#include "allocator/preload/libc/next_functions.h"
+#include "allocator/preload/migration/fold_after_fork.h"
+#include "allocator/preload/window/large_requests.h"
 #include "allocator/preload/window/movement.h"
 #include "allocator/preload/window/page_marks.h"
 #include "allocator/preload/window/statistics.h"
-#include "allocator/preload/window/tiers.h"
+#include "allocator/preload/window/supervisor_link.h"
 #include "allocator/preload/window/window.h"
 
 namespace terrace::preload {
@@ -167,7 +167,7 @@ bool move_into_place(char* copy, char* at, size_t bytes) {
 }
 
 // What cannot be copied: the program's own mappings, and what it lets no child have.
-bool has_programs_own(const Part& part) {
+bool has_program_mappings(const Part& part) {
   if (!any_marks.load(std::memory_order_relaxed)) return false;
   return !for_each_used_range(part, [](heap::PageSpan range, char*, size_t) {
     for (uint32_t page = range.first; page < range.first + range.pages; ++page)
@@ -181,7 +181,7 @@ bool has_programs_own(const Part& part) {
 // whole: a range is shared or detached, never half of each. Right only while no other thread can store
 // meanwhile.
 bool detach_by_copy(const Part& part, uint64_t* bytes_switched) {
-  if (__libc_single_threaded == 0 || has_programs_own(part)) return false;
+  if (__libc_single_threaded == 0 || has_program_mappings(part)) return false;
   sigset_t all, before;
   sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, &before);  // a handler could store into what is being copied
@@ -205,7 +205,7 @@ bool detach_by_copy(const Part& part, uint64_t* bytes_switched) {
     done = 0;
     ok = for_each_used_range(part, [&](heap::PageSpan range, char* at, size_t bytes) {
       if (!move_into_place(copies + done, at, bytes)) return false;
-      make_marks_good(range);
+      reapply_marks(range);
       window.heap.move(range, part.detached);
       *bytes_switched += bytes;
       done += bytes;
@@ -233,7 +233,7 @@ bool detach_folded(const int* descriptors, uint64_t* bytes_switched) {
           const size_t bytes = size_t{stretch.pages} * page_bytes;
           if (fd < 0 || !map_private(window.address(stretch.first), bytes, fd, source.offset)) return false;
           note_private(stretch);
-          make_marks_good(stretch);
+          reapply_marks(stretch);
           *how->bytes_switched += bytes;
           return true;
         });
@@ -248,7 +248,7 @@ bool has_folded() {
 }
 
 // Private pages of a run that was free at an earlier fork had that one's advice (advise_shared_ranges).
-void let_private_inherit(heap::PageSpan range) {
+void let_children_inherit_private(heap::PageSpan range) {
   const uint32_t end = range.first + range.pages;
   for (uint32_t page = range.first; page < end;) {
     uint32_t next_page = page;
@@ -266,14 +266,14 @@ bool detach_by_mapping(const int* descriptors, uint64_t* bytes_switched) {
   for (uint32_t i = 0; i < part_count(); ++i) {
     const Part part = part_at(i);
     const bool ok = for_each_used_range(part, [&](heap::PageSpan range, char*, size_t bytes) {
-      let_private_inherit(range);
+      let_children_inherit_private(range);
       if (!for_each_stretch(range, [&](heap::PageSpan stretch, const PageSource& source) {
             const int fd = descriptors[source.source];
             if (fd < 0 || !map_private(window.address(stretch.first), size_t{stretch.pages} * page_bytes, fd,
                                        source.offset))
               return false;
             note_private(stretch);
-            make_marks_good(stretch);
+            reapply_marks(stretch);
             return true;
           }))
         return false;
@@ -379,7 +379,7 @@ bool switch_parts(const int* descriptors, uint64_t* bytes_switched) {
     const size_t bytes = size_t{stretch.pages} * page_bytes;
     if (fd < 0 || !map_private(window.address(stretch.first), bytes, fd, source.offset)) return false;
     note_private(stretch);
-    make_marks_good(stretch);
+    reapply_marks(stretch);
     *bytes_switched += bytes;
     return true;
   });
@@ -398,7 +398,7 @@ uint64_t inherited_ddr_bytes() {
 }  // namespace
 
 bool make_window_private() {
-  return detach_all() && let_inherit_detached();
+  return detach_all() && let_children_inherit_detached();
 }
 
 bool make_parts_private() {
@@ -424,13 +424,13 @@ bool make_parts_private() {
   }
   if (!ok) return false;
   forget_folded();
-  for (uint32_t i = 0; i < part_count(); ++i) let_private_inherit(part_at(i).span);
+  for (uint32_t i = 0; i < part_count(); ++i) let_children_inherit_private(part_at(i).span);
   count(&supply::Slot::forks_switched);
   count(&supply::Slot::switched_bytes, bytes);
   return true;
 }
 
-void let_inherit_free(bool inherit) {
+void set_free_ranges_inherited(bool inherit) {
   advise_shared_ranges(inherit ? MADV_DOFORK : MADV_DONTFORK);
 }
 
@@ -538,7 +538,7 @@ bool make_private(heap::PageSpan span) {
       if (!ok) break;
       for (; page < stretch.first + stretch.pages; ++page) own_page(page);
       note_private(stretch);
-      make_marks_good(stretch);
+      reapply_marks(stretch);
     }
     unlock_moves();
     window.heap_lock.leave();

@@ -23,10 +23,10 @@
 #include "allocator/preload/fork/registered.h"
 #include "allocator/preload/libc/message.h"
 #include "allocator/preload/libc/signals_blocked.h"
-#include "allocator/preload/migration/fold.h"
-#include "allocator/preload/window/link.h"
+#include "allocator/preload/migration/fold_after_fork.h"
+#include "allocator/preload/window/large_requests.h"
 #include "allocator/preload/window/movement.h"
-#include "allocator/preload/window/tiers.h"
+#include "allocator/preload/window/supervisor_link.h"
 #include "allocator/preload/window/window.h"
 
 namespace terrace::preload {
@@ -98,7 +98,7 @@ void begin_abandoned_child() {
 }
 
 // What both sides may use after a fork. False: not all of it could be made so.
-bool make_safe(bool in_heap) {
+bool prepare_memory_for_fork(bool in_heap) {
   return mark_registered() && (in_heap ? make_parts_private() : make_window_private()) && copy_registered();
 }
 
@@ -137,7 +137,7 @@ pid_t fork_safely(pid_t (*real)(void*), void* argument, pid_t (*bare)(void*)) {
   SignalsBlocked blocked;
   Locks locks;
   note_fork();
-  const bool safe = !is_armed() || make_safe(locks.in_heap());
+  const bool safe = !is_armed() || prepare_memory_for_fork(locks.in_heap());
   if (!safe) {
     count(&supply::Slot::forks_failed);
     locks.leave();
@@ -147,7 +147,7 @@ pid_t fork_safely(pid_t (*real)(void*), void* argument, pid_t (*bare)(void*)) {
     return -1;
   }
   const bool lends_free = is_armed() && !locks.in_heap();
-  if (lends_free) let_inherit_free(true);
+  if (lends_free) set_free_ranges_inherited(true);
   inside_heap = locks.in_heap();
   inside_any = locks.in_any();
   forking_thread.store(mine, std::memory_order_relaxed);
@@ -159,7 +159,7 @@ pid_t fork_safely(pid_t (*real)(void*), void* argument, pid_t (*bare)(void*)) {
   // Elsewhere already: in a child, or in one that a handler made in the meantime and that went on from here.
   if (pid != 0 && forking_thread.load(std::memory_order_relaxed) == mine) {
     forking_thread.store(0, std::memory_order_relaxed);
-    if (lends_free) let_inherit_free(false);
+    if (lends_free) set_free_ranges_inherited(false);
     drop_copies();
     locks.leave();
   }

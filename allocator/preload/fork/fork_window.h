@@ -13,7 +13,7 @@ bool make_window_private();
 // good.
 bool make_parts_private();
 // Free shared ranges are inherited: just long enough that nothing else comes to lie there in the child.
-void let_inherit_free(bool inherit);
+void set_free_ranges_inherited(bool inherit);
 
 // The child's own memory, records and slot.
 void start_child();

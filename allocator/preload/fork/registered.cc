@@ -11,11 +11,11 @@
 #include <atomic>
 
 #include "allocator/preload/libc/message.h"
-#include "allocator/preload/migration/fold.h"
-#include "allocator/preload/window/link.h"
+#include "allocator/preload/migration/fold_after_fork.h"
 #include "allocator/preload/window/page_marks.h"
 #include "allocator/preload/window/process_look.h"
 #include "allocator/preload/window/remap.h"
+#include "allocator/preload/window/supervisor_link.h"
 
 namespace terrace::preload {
 
@@ -142,7 +142,7 @@ bool copy_part(char* to, heap::PageSpan part) {
   if (copy_pages(to, from, bytes)) return true;
   lift_protection(part);
   const bool copied = copy_pages(to, from, bytes);
-  make_marks_good(part);
+  reapply_marks(part);
   return copied;
 }
 
@@ -210,7 +210,7 @@ void take_copies_in_child() {
     done += bytes;
     note_private(part);
     change_marks(part, stays_shared | locked | locks_on_fault, 0);  // locks are not inherited
-    make_marks_good(part);
+    reapply_marks(part);
   });
   copies = nullptr;
 }

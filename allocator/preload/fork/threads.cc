@@ -9,15 +9,15 @@
 #include <unistd.h>
 
 #include "allocator/preload/migration/migration_state.h"
-#include "allocator/preload/window/link.h"
 #include "allocator/preload/window/process_look.h"
+#include "allocator/preload/window/supervisor_link.h"
 
 namespace terrace::preload::migration {
 
 namespace {
 
 // A thread that ends meanwhile has no name, and is not counted.
-bool is_programs(int tasks, const char* id) {
+bool is_program_thread(int tasks, const char* id) {
   char path[32];
   const size_t id_bytes = strnlen(id, sizeof(path) - sizeof("/comm"));
   memcpy(path, id, id_bytes);
@@ -46,13 +46,13 @@ bool engine_is_opening() {
          shared.opened.load(std::memory_order_acquire) == nullptr;
 }
 
-bool has_one_thread_but_the_engines() {
+bool proc_shows_one_program_thread() {
   const Directory tasks("/proc/self/task");
   int programs = 0;
   uint64_t listed = 0;
   const bool read = tasks.for_each([&](const char* id) {
     ++listed;
-    if (is_programs(tasks.fd(), id)) ++programs;
+    if (is_program_thread(tasks.fd(), id)) ++programs;
     return programs < 2;
   });
   return read && programs == 1 && !has_more_threads_than(tasks.fd(), listed);

@@ -2,7 +2,7 @@
 // of files lie below.
 //
 //   zeros      MADV_DONTNEED drops nothing that is the file's: zeros are written. A lease keeps its pages
-//              (tiers.cc)
+//              (large_requests.cc)
 //   children   MADV_DONTFORK and MADV_WIPEONFORK are kept as marks, which a fork looks at: the
 //              kernel's flags are this library's own here (W1), or not for files
 //   refused    what anonymous memory refuses (MADV_REMOVE), and what nobody could tell from it (guard pages)
@@ -12,10 +12,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
+#include "allocator/preload/window/large_requests.h"
 #include "allocator/preload/window/movement.h"
 #include "allocator/preload/window/page_marks.h"
-#include "allocator/preload/window/tiers.h"
 
 namespace terrace::preload {
 namespace {
@@ -66,7 +66,7 @@ int drop(heap::PageSpan span, int advice) {
     } else if (advice != MADV_FREE) {
       lift_protection(part);
       memset(window.address(part.first), 0, size_t{part.pages} * page_bytes);
-      make_marks_good(part);
+      reapply_marks(part);
     }
   });
   return result;
@@ -84,7 +84,7 @@ int keep_from_children(heap::PageSpan span) {
 }
 
 // A page that no fork since has switched, for this mark, would be shared with the next child.
-int let_inherit(heap::PageSpan span) {
+int let_children_inherit(heap::PageSpan span) {
   if (!any_marks.load(std::memory_order_acquire)) return 0;
   int result = 0;
   for_each_marked(span, [&](heap::PageSpan part, Marks marks, bool shared_mapped) {
@@ -143,7 +143,7 @@ bool advise_window(void* address, size_t bytes, int advice, int* result) {
       *result = failed(EINVAL);
       return true;
     case MADV_DONTFORK: *result = keep_from_children(span); return true;
-    case MADV_DOFORK: *result = let_inherit(span); return true;
+    case MADV_DOFORK: *result = let_children_inherit(span); return true;
     case MADV_WIPEONFORK: *result = wipe(span, true); return true;
     case MADV_KEEPONFORK: *result = wipe(span, false); return true;
     case MADV_DONTDUMP:

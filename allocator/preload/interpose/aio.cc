@@ -8,7 +8,7 @@
 
 #include "allocator/preload/libc/export.h"
 #include "allocator/preload/libc/raw_calls.h"
-#include "allocator/preload/migration/fold.h"
+#include "allocator/preload/migration/fold_after_fork.h"
 #include "allocator/preload/window/window.h"
 
 namespace terrace::preload {

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "allocator/preload/libc/export.h"
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
+#include "allocator/preload/window/large_requests.h"
 #include "allocator/preload/window/movement.h"
-#include "allocator/preload/window/tiers.h"
 #include "allocator/preload/window/window.h"
 
 namespace terrace::preload {
@@ -38,8 +38,8 @@ void* large(size_t bytes, size_t alignment, bool zero, Refusal* refusal) {
   if (bytes > PTRDIFF_MAX) return out_of_memory();
   int saved = errno;
   void* block = allocate_large(bytes, alignment, zero, refusal);
-  if (start_is_due.load(std::memory_order_relaxed)) [[unlikely]]
-    start_what_is_due();
+  if (engine_start_due.load(std::memory_order_relaxed)) [[unlikely]]
+    start_engine_if_due();
   errno = block == nullptr && *refusal == Refusal::exhausted ? ENOMEM : saved;
   return block;
 }

@@ -9,8 +9,8 @@
 
 #include "allocator/preload/fork/fork.h"
 #include "allocator/preload/libc/export.h"
-#include "allocator/preload/libc/next.h"
-#include "allocator/preload/window/tiers.h"
+#include "allocator/preload/libc/next_functions.h"
+#include "allocator/preload/window/large_requests.h"
 
 using namespace terrace::preload;
 

@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 #include "allocator/preload/libc/export.h"
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
 #include "allocator/preload/window/movement.h"
 #include "allocator/preload/window/page_marks.h"
 

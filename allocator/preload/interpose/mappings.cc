@@ -16,13 +16,13 @@
 #include <unistd.h>
 
 #include "allocator/preload/libc/export.h"
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
 #include "allocator/preload/libc/raw_calls.h"
+#include "allocator/preload/window/large_requests.h"
 #include "allocator/preload/window/mapped_blocks.h"
 #include "allocator/preload/window/movement.h"
 #include "allocator/preload/window/page_marks.h"
 #include "allocator/preload/window/remap.h"
-#include "allocator/preload/window/tiers.h"
 
 namespace terrace::preload {
 namespace {
@@ -32,7 +32,7 @@ constexpr int lock_current = 1;        // MCL_CURRENT
 constexpr int lock_future = 2;         // MCL_FUTURE
 
 // The range's pages of the window are no memory of this library's any more. False: errno says why.
-bool make_programs_own(const void* address, size_t bytes) {
+bool give_pages_to_program(const void* address, size_t bytes) {
   const heap::PageSpan span = pages_of_range(address, bytes);
   if (span.pages == 0) return true;
   hold_for_good(window.address(span.first), size_t{span.pages} * page_bytes);
@@ -68,7 +68,7 @@ bool find_used(heap::PageSpan span, heap::PageSpan* found) {
 
 int reserve_hole(heap::PageSpan span) {
   char* const at = window.address(span.first);
-  if (!make_programs_own(at, size_t{span.pages} * page_bytes)) return -1;
+  if (!give_pages_to_program(at, size_t{span.pages} * page_bytes)) return -1;
   return terrace_raw_mmap(at, size_t{span.pages} * page_bytes, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == at
              ? 0
@@ -110,7 +110,7 @@ bool make_executable_kind(char* address, size_t bytes) {
   constexpr int plain = PROT_READ | PROT_WRITE;
   void* const made = terrace_raw_mmap(nullptr, span_bytes, plain, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (made == MAP_FAILED) return false;
-  if (copy_pages(static_cast<char*>(made), at, span_bytes) && make_programs_own(at, span_bytes) &&
+  if (copy_pages(static_cast<char*>(made), at, span_bytes) && give_pages_to_program(at, span_bytes) &&
       terrace_raw_mremap(made, span_bytes, span_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at)
     return true;
   terrace_raw_munmap(made, span_bytes);
@@ -177,12 +177,12 @@ TERRACE_EXPORT void* mmap(void* address, size_t bytes, int protection, int flags
   if (is_servable(address, bytes, protection, flags, offset) && ready()) [[unlikely]] {
     void* const served = serve_mapping(bytes);
     // The start of a thread allocates. Whoever maps may be the next malloc, with its locks; here there is none.
-    if (large_from_always != 0 && start_is_due.load(std::memory_order_relaxed)) start_what_is_due();
+    if (large_from_always != 0 && engine_start_due.load(std::memory_order_relaxed)) start_engine_if_due();
     if (served != nullptr) return served;
   }
   const bool replaces = (flags & MAP_FIXED) != 0 && (flags & fixed_noreplace) != fixed_noreplace;
   if (replaces && is_aligned(address) && bytes > 0 && pages_of_range(address, bytes).pages > 0 &&
-      !make_programs_own(address, bytes))
+      !give_pages_to_program(address, bytes))
     return MAP_FAILED;
   if (next.mmap != nullptr) return next.mmap(address, bytes, protection, flags, fd, offset);
   return terrace_raw_mmap(address, bytes, protection, flags, fd, offset);
@@ -218,7 +218,7 @@ TERRACE_EXPORT void* mremap(void* address, size_t bytes, size_t new_bytes, int f
   va_end(list);
   if (in_window(address)) return remap(static_cast<char*>(address), bytes, new_bytes, flags, new_address);
   if ((flags & MREMAP_FIXED) != 0 && is_aligned(new_address) && new_bytes > 0 &&
-      pages_of_range(new_address, new_bytes).pages > 0 && !make_programs_own(new_address, new_bytes))
+      pages_of_range(new_address, new_bytes).pages > 0 && !give_pages_to_program(new_address, new_bytes))
     return MAP_FAILED;
   if (next.mremap != nullptr) return next.mremap(address, bytes, new_bytes, flags, new_address);
   return terrace_raw_mremap(address, bytes, new_bytes, flags, new_address);

@@ -26,9 +26,9 @@
 #include "allocator/preload/fork/registered.h"
 #include "allocator/preload/interpose/pinning_calls.h"
 #include "allocator/preload/libc/export.h"
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
 #include "allocator/preload/libc/raw_calls.h"
-#include "allocator/preload/migration/fold.h"
+#include "allocator/preload/migration/fold_after_fork.h"
 #include "allocator/preload/window/movement.h"
 
 namespace terrace::preload {
@@ -98,7 +98,7 @@ ssize_t transfer_parts(int fd, const iovec* parts, int count, Call call) {
 void hold_parts_for_good(const iovec* parts, size_t count) {
   if (window_span.load(std::memory_order_relaxed) == 0 || parts == nullptr) return;
   for (size_t i = 0; i < count; ++i)
-    if (in_window(parts[i].iov_base)) lend_for_good(parts[i].iov_base, parts[i].iov_len);
+    if (in_window(parts[i].iov_base)) hold_past_exit(parts[i].iov_base, parts[i].iov_len);
 }
 
 void hold_message_for_good(const msghdr* message, int flags) {
@@ -129,7 +129,7 @@ void hold_requests_for_good(long count, struct iocb** requests) {
       hold_parts_for_good(static_cast<const iovec*>(buffer), request.aio_nbytes);
     else if ((request.aio_lio_opcode == IOCB_CMD_PREAD || request.aio_lio_opcode == IOCB_CMD_PWRITE) &&
              in_window(buffer))
-      lend_for_good(buffer, request.aio_nbytes);
+      hold_past_exit(buffer, request.aio_nbytes);
   }
 }
 
@@ -267,14 +267,14 @@ TERRACE_EXPORT ssize_t process_vm_writev(pid_t pid, const iovec* local, unsigned
 }
 
 TERRACE_EXPORT ssize_t send(int fd, const void* buffer, size_t bytes, int flags) {
-  if ((flags & MSG_ZEROCOPY) != 0 && in_window(buffer)) lend_for_good(buffer, bytes);
+  if ((flags & MSG_ZEROCOPY) != 0 && in_window(buffer)) hold_past_exit(buffer, bytes);
   return ready() ? next.send(fd, buffer, bytes, flags)
                  : ::syscall(SYS_sendto, fd, buffer, bytes, flags, nullptr, 0);
 }
 
 TERRACE_EXPORT ssize_t sendto(int fd, const void* buffer, size_t bytes, int flags, const sockaddr* to,
                               socklen_t to_bytes) {
-  if ((flags & MSG_ZEROCOPY) != 0 && in_window(buffer)) lend_for_good(buffer, bytes);
+  if ((flags & MSG_ZEROCOPY) != 0 && in_window(buffer)) hold_past_exit(buffer, bytes);
   return ready() ? next.sendto(fd, buffer, bytes, flags, to, to_bytes)
                  : ::syscall(SYS_sendto, fd, buffer, bytes, flags, to, to_bytes);
 }

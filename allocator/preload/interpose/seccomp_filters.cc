@@ -67,7 +67,7 @@ bool is_known(uint16_t code) {
   return false;
 }
 
-bool is_good(const sock_filter& line, uint32_t at, uint32_t count) {
+bool is_valid_instruction(const sock_filter& line, uint32_t at, uint32_t count) {
   if (!is_known(line.code)) return false;
   const uint32_t behind = count - at - 1;  // lines after this one
   switch (line.code) {
@@ -84,10 +84,10 @@ bool is_good(const sock_filter& line, uint32_t at, uint32_t count) {
   }
 }
 
-bool is_good_program(const sock_filter* lines, uint32_t count) {
+bool is_valid_program(const sock_filter* lines, uint32_t count) {
   if (!is_readable(lines, sizeof(sock_filter) * count)) return false;
   for (uint32_t at = 0; at < count; ++at)
-    if (!is_good(lines[at], at, count)) return false;
+    if (!is_valid_instruction(lines[at], at, count)) return false;
   return BPF_CLASS(lines[count - 1].code) == BPF_RET;
 }
 
@@ -112,7 +112,7 @@ bool can_filter(unsigned flags, const void* filter) {
   if (!is_readable(filter, sizeof(sock_fprog))) return false;
   sock_fprog program;
   memcpy(&program, filter, sizeof(program));
-  return program.len != 0 && program.len <= BPF_MAXINSNS && is_good_program(program.filter, program.len) &&
+  return program.len != 0 && program.len <= BPF_MAXINSNS && is_valid_program(program.filter, program.len) &&
          may_confine();
 }
 

@@ -16,11 +16,11 @@
 #include "allocator/preload/interpose/pinning_calls.h"
 #include "allocator/preload/interpose/seccomp_filters.h"
 #include "allocator/preload/libc/export.h"
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
 #include "allocator/preload/libc/raw_calls.h"
-#include "allocator/preload/window/link.h"
 #include "allocator/preload/window/mapped_blocks.h"
 #include "allocator/preload/window/movement.h"
+#include "allocator/preload/window/supervisor_link.h"
 
 #undef mmap
 #undef munmap

@@ -8,7 +8,7 @@
 #include <atomic>
 
 #include "allocator/preload/libc/message.h"
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
 
 using namespace terrace::preload;
 

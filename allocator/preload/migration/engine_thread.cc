@@ -10,11 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "allocator/preload/migration/fold.h"
+#include "allocator/preload/migration/fold_after_fork.h"
 #include "allocator/preload/migration/migration_state.h"
 #include "allocator/preload/window/ddr_part.h"
-#include "allocator/preload/window/link.h"
 #include "allocator/preload/window/statistics.h"
+#include "allocator/preload/window/supervisor_link.h"
 
 namespace terrace::preload::migration {
 
@@ -236,7 +236,7 @@ void settle(void*) {
     bool found = false;
     if (engine_moves()) {
       shared.self->memory.lock().enter();
-      meet_heap();
+      import_heap_changes();
       if (shared.give_back_asked.load(std::memory_order_relaxed)) {
         shared.given_back.fetch_add(give_back_all(release_by_engine), std::memory_order_relaxed);
         shared.give_back_asked.store(false, std::memory_order_release);  // pairs with wait_for_trim()
@@ -264,7 +264,7 @@ void settle(void*) {
 
 }  // namespace
 
-void meet_heap() {
+void import_heap_changes() {
   adopt_charged();
   adopt_segments();
 }

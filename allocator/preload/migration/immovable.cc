@@ -2,7 +2,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "allocator/preload/migration/fold.h"
+#include "allocator/preload/migration/fold_after_fork.h"
 #include "allocator/preload/migration/migration_state.h"
 
 namespace terrace::preload {
@@ -64,7 +64,7 @@ void end_hold(const void* address, size_t bytes, Held held) {
   migration->memory.unhold(granules.first, granules.pages);
 }
 
-void lend_for_good(const void* address, size_t bytes) {
+void hold_past_exit(const void* address, size_t bytes) {
   if (!may_move() && is_armed() && granules_of(address, bytes).pages > 0) note_lent_in_child();
   hold_for_good(address, bytes);
 }

@@ -24,8 +24,8 @@
 
 #include "allocator/preload/migration/migration_state.h"
 #include "allocator/preload/window/ddr_part.h"
-#include "allocator/preload/window/link.h"
 #include "allocator/preload/window/page_marks.h"
+#include "allocator/preload/window/supervisor_link.h"
 
 namespace terrace::preload::migration {
 
@@ -58,7 +58,7 @@ bool is_left_free(uint32_t index) {
   return free;
 }
 
-bool may_go(uint32_t index) {
+bool can_return_lease(uint32_t index) {
   const Migration& my = *shared.self;
   if ((closing >> index & 1) != 0) return false;
   if (has_left(index)) return is_left_free(index);
@@ -313,7 +313,7 @@ void return_leases() {
   if (!shared.leases_asked.load(std::memory_order_relaxed)) return;
   const bool all = shared.all_leases_asked.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < window.segment_count && (all || are_too_many_free()); ++i) {
-    if (!may_go(i)) continue;
+    if (!can_return_lease(i)) continue;
     begin(i);
     if (!all) note_given_up();
     if ((closing >> i & 1) != 0 && shared.self->memory.segment_granules(i) == 0) end(i);

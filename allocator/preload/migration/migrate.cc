@@ -11,7 +11,7 @@
 
 #include "allocator/preload/libc/message.h"
 #include "allocator/preload/libc/signals_blocked.h"
-#include "allocator/preload/migration/fold.h"
+#include "allocator/preload/migration/fold_after_fork.h"
 #include "allocator/preload/migration/migration_state.h"
 
 namespace terrace::preload {
@@ -28,17 +28,17 @@ alignas(Migration) char migration_storage[sizeof(Migration)];
 
 }  // namespace
 
-std::atomic<bool> start_is_due{false};
+std::atomic<bool> engine_start_due{false};
 
 void note_new_segment() {
   if (shared.state.load(std::memory_order_relaxed) == State::off)
-    start_is_due.store(true, std::memory_order_relaxed);
+    engine_start_due.store(true, std::memory_order_relaxed);
   else
     wake_engine();
 }
 
-void start_what_is_due() {
-  if (!start_is_due.exchange(false, std::memory_order_relaxed)) return;
+void start_engine_if_due() {
+  if (!engine_start_due.exchange(false, std::memory_order_relaxed)) return;
   State off = State::off;
   if (shared.ending.load(std::memory_order_relaxed) ||
       !shared.state.compare_exchange_strong(off, State::starting, std::memory_order_relaxed))
@@ -91,7 +91,7 @@ bool wait_for_trim() {
   return shared.given_back.load(std::memory_order_relaxed) != before;
 }
 
-bool again_after_settling(uint32_t pages, uint32_t align_pages) {
+bool wait_for_reserve_memory(uint32_t pages, uint32_t align_pages) {
   Migration* migration = shared.opened.load(std::memory_order_acquire);
   if (!window.tiered || migration == nullptr || !engine_moves()) return false;
   // A look without locks: wrong numbers cost a try.
@@ -122,7 +122,7 @@ bool program_has_one_thread() {
   // what a signal handler's fork has interrupted: so not for ever.
   constexpr int patience_yields = 100'000;
   for (int tries = 0; tries < patience_yields && engine_is_opening(); ++tries) ::sched_yield();
-  return has_one_thread_but_the_engines();
+  return proc_shows_one_program_thread();
 }
 
 void quit_engine(supply::EndReason reason) {

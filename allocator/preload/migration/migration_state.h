@@ -68,7 +68,7 @@ bool start_thread();  // of Shared::self; false: there is none
 // threads.cc. It runs, and what it opens (the reader of faults is a second thread) is not all there.
 bool engine_is_opening();
 // By the names of the threads in /proc; false where that cannot be read. Allocates nothing, takes no lock.
-bool has_one_thread_but_the_engines();
+bool proc_shows_one_program_thread();
 
 void futex_wait(std::atomic<uint32_t>* word, uint32_t value, uint64_t ns);
 void futex_wake(std::atomic<uint32_t>* word);
@@ -76,7 +76,7 @@ void wake_engine();
 void put_state(supply::MigrationState now, uint32_t os_errno = 0);
 
 // Of the engine's thread, with heap_lock and the range's lock held.
-void meet_heap();      // it learns of charged granules and new segments
-void resume_moving();  // nothing is private any more
+void import_heap_changes();  // it learns of charged granules and new segments
+void resume_moving();        // nothing is private any more
 
 }  // namespace terrace::preload::migration

@@ -2,9 +2,9 @@
 
 #include <sys/mman.h>
 
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
+#include "allocator/preload/window/large_requests.h"
 #include "allocator/preload/window/movement.h"
-#include "allocator/preload/window/tiers.h"
 
 namespace terrace::preload {
 namespace {

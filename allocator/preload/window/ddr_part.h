@@ -1,6 +1,6 @@
 // The DDR part of a window that migrates: charged to the run's budget by granules.
 //
-// Place     tiers.cc asks for room and tells of freed runs; engine_thread.cc settles what only the engine may do.
+// Place     large_requests.cc asks for room and reports freed runs; engine_thread.cc does the engine's part.
 // Threads   heap_lock is held, except where noted.
 //
 // Invariants

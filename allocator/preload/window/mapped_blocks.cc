@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <string.h>
 
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
 #include "allocator/preload/libc/raw_calls.h"
+#include "allocator/preload/window/large_requests.h"
 #include "allocator/preload/window/page_marks.h"
-#include "allocator/preload/window/tiers.h"
 #include "allocator/preload/window/window.h"
 
 namespace terrace::preload {
@@ -60,7 +60,7 @@ void set_bits(heap::PageSpan span) {
   });
 }
 
-void put_off(heap::PageSpan span) {
+void defer_free(heap::PageSpan span) {
   waiting_count.fetch_add(1, std::memory_order_relaxed);
   const uint64_t entry = uint64_t{span.first + 1} << 32 | span.pages;
   for (std::atomic<uint64_t>& slot : waiting) {
@@ -72,7 +72,7 @@ void put_off(heap::PageSpan span) {
 }
 
 void release(heap::PageSpan span) {
-  if (!window.heap_lock.is_free_soon() || !free_mapped(span)) put_off(span);
+  if (!window.heap_lock.is_free_soon() || !free_mapped(span)) defer_free(span);
 }
 
 void release_waiting() {

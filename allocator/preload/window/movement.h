@@ -5,7 +5,7 @@
 // pipes are not kept open by us. The descriptors of the front's file, the leases and /dev/userfaultfd come from
 // the supervisor.
 //
-// Threads   Any, unless noted. States: off → starting → moving ⇄ forked → ended (fold.h has the way back).
+// Threads   Any, unless noted. States: off → starting → moving ⇄ forked (fold_after_fork.h: back) → ended.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@ void note_new_segment();
 
 // A thread's start allocates, so no lock may be held that an allocation takes: the functions that programs call
 // look at this, and start it.
-extern std::atomic<bool> start_is_due;
-void start_what_is_due();
+extern std::atomic<bool> engine_start_due;
+void start_engine_if_due();
 
 // The engine may be moving granules. heap_lock is held: it does not change meanwhile but from yes to no.
 bool engine_moves();
@@ -34,7 +34,7 @@ void ask_for_leases_back(bool all);
 // No lock is held. Until the engine's thread has done what was asked, or 2 s. True: something went back.
 bool wait_for_trim();
 // No lock is held. True: the engine has found memory for reserve granules, it is worth to look again.
-bool again_after_settling(uint32_t pages, uint32_t align_pages);
+bool wait_for_reserve_memory(uint32_t pages, uint32_t align_pages);
 // Granule of the DDR part; while the engine does not move.
 bool front_granule_in_ddr(uint32_t granule);
 
@@ -46,7 +46,7 @@ Held begin_hold(const void* address, size_t bytes);
 void end_hold(const void* address, size_t bytes, Held held);
 void hold_for_good(const void* address, size_t bytes);
 // The same, for pages that may be read after this process's end: by a device, through a pipe.
-void lend_for_good(const void* address, size_t bytes);
+void hold_past_exit(const void* address, size_t bytes);
 // Nothing moves whose pages the kernel does not prove to be unpinned (Mover::prove_moves).
 bool moves_are_proved();
 bool holds_nothing();  // test seam: what is lost without this protection

@@ -147,7 +147,7 @@ void lock_switched(bool locks) {
   locks_all.store(locks, std::memory_order_relaxed);
 }
 
-void make_marks_good(heap::PageSpan span) {
+void reapply_marks(heap::PageSpan span) {
   if (locks_all.load(std::memory_order_relaxed)) terrace_raw_call(SYS_mlock, address_of(span), bytes_of(span));
   if (!any_marks.load(std::memory_order_relaxed)) return;
   constexpr Marks of_mapping = all_protection | locked | locks_on_fault | not_dumped;
@@ -219,7 +219,7 @@ void apply_marks_in_child(bool by_records) {
         note_private(part);
         terrace_raw_call(SYS_madvise, address_of(part), bytes_of(part), MADV_WIPEONFORK);
         change_marks(part, locked | locks_on_fault, 0);  // locks are not inherited
-        make_marks_good(part);
+        reapply_marks(part);
       }
     });
   };

@@ -7,8 +7,8 @@
 //   the program's   a mapping that it has put there by MAP_FIXED, or a hole that it made (own_mapping; private
 //   as well)
 //
-// Place     mappings.cc and advice.cc note; fork.cc makes good, and leaves or replaces in the child; tiers.cc
-//           cleans what is freed.
+// Place     mappings.cc and advice.cc set marks; fork.cc applies them again, and leaves or replaces them in the
+//           child; large_requests.cc clears those of freed pages.
 // Threads   heap_lock is held, unless noted.
 #pragma once
 
@@ -94,13 +94,13 @@ void note_shared(heap::PageSpan span);
 bool is_shared_mapped(uint32_t page);
 
 // Protection, locks and the like of a range that has got new mappings.
-void make_marks_good(heap::PageSpan span);
-// What the marks say, done to a mapping of the kernel's: plain memory outside of the window, or a part of it whose
-// marks do not change. Any thread, no lock.
+void reapply_marks(heap::PageSpan span);
+// Applies marks to a mapping of the kernel: plain memory outside of the window, or a part of it with constant
+// marks. Any thread, no lock.
 void apply_marks(char* at, size_t bytes, Marks marks);
 // After mlockall: whatever gets new mappings is locked there. Any thread.
 void lock_switched(bool locks);
-// For an access by this library: readable and writable for now; make_marks_good() ends it.
+// For an access by this library: readable and writable for now; reapply_marks() ends it.
 void lift_protection(heap::PageSpan span);
 // The pages are freed: ordinary memory again, with any contents. False: the kernel does not replace a mapping
 // of the program's (too many of them): the pages must stay in use.

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "allocator/preload/libc/raw_calls.h"
-#include "allocator/preload/window/link.h"
+#include "allocator/preload/window/supervisor_link.h"
 
 namespace terrace::preload {
 

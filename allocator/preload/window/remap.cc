@@ -151,7 +151,8 @@ bool grow_in_place(char* end, size_t more) {
   return true;
 }
 
-bool is_wrong(const char* old_address, size_t old_bytes, size_t new_bytes, int flags, const void* new_address) {
+bool has_invalid_arguments(const char* old_address, size_t old_bytes, size_t new_bytes, int flags,
+                           const void* new_address) {
   const bool fixed = (flags & MREMAP_FIXED) != 0, keep = (flags & dont_unmap) != 0;
   return !is_aligned(old_address) || old_bytes == 0 || new_bytes == 0 ||
          (flags & ~(MREMAP_MAYMOVE | MREMAP_FIXED | dont_unmap)) != 0 ||
@@ -163,7 +164,7 @@ bool is_wrong(const char* old_address, size_t old_bytes, size_t new_bytes, int f
 
 void* remap(char* old_address, size_t old_bytes, size_t new_bytes, int flags, void* new_address) {
   const bool fixed = (flags & MREMAP_FIXED) != 0, keep = (flags & dont_unmap) != 0;
-  if (is_wrong(old_address, old_bytes, new_bytes, flags, new_address)) return refuse(EINVAL);
+  if (has_invalid_arguments(old_address, old_bytes, new_bytes, flags, new_address)) return refuse(EINVAL);
   old_bytes = whole_pages(old_bytes);
   new_bytes = whole_pages(new_bytes);
   if (old_bytes == 0 || new_bytes == 0) return refuse(EINVAL);  // more than there are addresses

@@ -66,7 +66,7 @@ bool must_empty_shelves() {
   return statistics::times_asked() != emptied_for.load(std::memory_order_relaxed);
 }
 
-void emptied_for_statistics() {
+void note_shelves_emptied() {
   emptied_for.store(statistics::times_asked(), std::memory_order_relaxed);
 }
 

@@ -9,7 +9,7 @@
 // most 4 MiB each), and are emptied when a question for statistics comes, on malloc_trim, and before the budget
 // or a lease is asked for more than it has.
 //
-// Place     tiers.cc asks before it takes the heap's lock, and empties the shelves with the lock held.
+// Place     large_requests.cc asks before it takes the heap's lock, and empties the shelves with the lock held.
 // Threads   Any; in a signal handler too.
 //
 // Invariant
@@ -33,9 +33,9 @@ uint32_t keep_run(uint32_t page);
 uint32_t take_any_kept_run();
 
 // Whether the supervisor has asked for statistics since the shelves were emptied for it. Then nothing is taken
-// or kept before emptied_for_statistics().
+// or kept before note_shelves_emptied().
 bool must_empty_shelves();
-void emptied_for_statistics();
+void note_shelves_emptied();
 
 // Nothing is kept from now on: the process ends.
 void keep_no_runs();

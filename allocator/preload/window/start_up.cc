@@ -10,12 +10,12 @@
 #include <unistd.h>
 
 #include "allocator/preload/libc/message.h"
-#include "allocator/preload/libc/next.h"
-#include "allocator/preload/window/link.h"
+#include "allocator/preload/libc/next_functions.h"
 #include "allocator/preload/window/mapped_blocks.h"
 #include "allocator/preload/window/movement.h"
 #include "allocator/preload/window/process_look.h"
 #include "allocator/preload/window/statistics.h"
+#include "allocator/preload/window/supervisor_link.h"
 #include "allocator/preload/window/window.h"
 
 namespace terrace::preload {
@@ -188,7 +188,7 @@ bool map_front(Link& link) {
   return false;
 }
 
-// What children will be known by, from before there is anything to inherit (fold.h).
+// What children will be known by, from before there is anything to inherit (fold_after_fork.h).
 void map_token(Link& link) {
   supply::Reply reply{};
   int fd = -1;

@@ -1,8 +1,8 @@
 // What this process tells of its memory (allocator/supply/process_statistics.h): kept up to date where large
 // blocks come and go, or worked out when the supervisor has asked, at the next slow step that somebody takes.
 //
-// Place     tiers.cc, start_up.cc, fold.cc, engine_thread.cc and allocator/whole call it; nothing here calls back.
-// Threads   heap_lock is held, except where noted.
+// Place     Called by large_requests.cc, start_up.cc, fold_after_fork.cc, engine_thread.cc and allocator/whole.
+// Threads   heap_lock is held, except where noted. Nothing here calls back.
 #pragma once
 
 #include <atomic>

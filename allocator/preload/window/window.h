@@ -13,8 +13,8 @@
 // granule: the file at its own offset, or a granule's worth of some lease. Addresses never change, so the heap
 // does not know: its arenas say where in the window a page is, not on which tier.
 //
-// Place     exports.cc → tiers.cc (allocate, free, resize) → this; start_up.cc fills it; fork.cc switches it;
-//           ddr_part.cc charges granules; tiering/engine moves them.
+// Place     exports.cc → large_requests.cc (allocate, free, resize) → this; start_up.cc fills it; fork.cc
+//           switches it; ddr_part.cc charges granules; tiering/engine moves them.
 // Threads   All fields below `heap` belong to the holder of heap_lock, except where noted. Lock order:
 //           supply_lock, heap_lock, the engine's lock of the range. A fork takes them all. Nobody who holds the
 //           range's lock waits for one of the others, and nobody waits for the engine's thread while holding
@@ -22,9 +22,9 @@
 //
 // Invariants
 //   W1  A page of arena `shared(i)` is mapped MAP_SHARED from segment i's lease and not inherited by fork.
-//   W2  A page of arena `detached(i)` is private memory of this process, or folded (fold.h: O2). The lease's
-//       own page below it is not written or punched while another process may read it there (O1). So it is with
-//       the front's file for pages of `detached_front_arena`.
+//   W2  A page of arena `detached(i)` is private memory of this process, or folded (fold_after_fork.h: O2). The
+//       lease's own page below it is not written or punched while another process may read it there (O1). The
+//       same holds for the front's file and pages of `detached_front_arena`.
 //   W3  While a fork is under way neither the heap nor the mapping of the window changes but by the fork.
 #pragma once
 
@@ -100,7 +100,7 @@ struct Window {
 
   bool tiered = false;  // written while the process has one thread, or by a fork's child
   uint64_t front_key = 0;
-  uint64_t token_key = 0;          // of the first token (fold.h); 0: there is none
+  uint64_t token_key = 0;          // of the first token (fold_after_fork.h); 0: there is none
   uint32_t* token_page = nullptr;  // of the one that children inherit; written under heap_lock
   uint8_t* charged =
       nullptr;  // a byte a granule of the DDR part: 1 when it is not in reserve. Read by the engine

@@ -119,7 +119,7 @@ class DevdaxBackend final : public Backend {
   void place_objects();
   // `holders`: as far as they are known.
   SeenDevice seen(const DaxRegion& region, const std::vector<DaxHolder>& holders) const;
-  std::vector<DaxDevice> strangers_in(const DaxRegion& region) const;
+  std::vector<DaxDevice> foreign_devices_in(const DaxRegion& region) const;
   Status unused(const std::string& serial, const std::vector<DaxDevice>& strangers) const;
   bool to_measure(const DaxRegion& region) const;
   void measure(const DaxRegion& region);

@@ -59,7 +59,7 @@ bool DevdaxBackend::is_object(const std::string& serial, const DaxDevice& device
 }
 
 // Devices that are not the manager's.
-std::vector<DaxDevice> DevdaxBackend::strangers_in(const DaxRegion& region) const {
+std::vector<DaxDevice> DevdaxBackend::foreign_devices_in(const DaxRegion& region) const {
   std::vector<DaxDevice> strangers;
   for (const DaxDevice& device : region.devices) {
     if ((device.is_first() && device.bytes == 0) || is_object(region.serial, device)) continue;
@@ -81,7 +81,7 @@ SeenDevice DevdaxBackend::seen(const DaxRegion& region, const std::vector<DaxHol
     device.granule_bytes = 0;
   }
   const bool ours = adopted(region.serial);
-  const std::vector<DaxDevice> strangers = strangers_in(region);
+  const std::vector<DaxDevice> strangers = foreign_devices_in(region);
   for (const DaxDevice& one : strangers) {
     if (one.driver != DaxDriver::kmem) continue;
     device.detail += "; " + one.name +
@@ -177,7 +177,7 @@ TierAttributes DevdaxBackend::attributes(const std::string& serial) const {
   const auto told = firmware_.find(serial);
   const auto region = regions_.find(serial);
   if (told == firmware_.end() || region == regions_.end()) return {};
-  return or_measured(told->second, options_.measured, serial, region->second.bytes);
+  return with_measured_speed(told->second, options_.measured, serial, region->second.bytes);
 }
 
 void DevdaxBackend::know_devices(const std::vector<KnownDevice>& devices) {
@@ -217,7 +217,7 @@ Status DevdaxBackend::unused(const std::string& serial, const std::vector<DaxDev
 
 Status DevdaxBackend::may_take_over(const std::string& serial) {
   TERRACE_ASSIGN_OR_RETURN(const DaxRegion region, look_at(serial));
-  return unused(serial, strangers_in(region));
+  return unused(serial, foreign_devices_in(region));
 }
 
 // First everything that stands against it, then what cannot be taken back.
@@ -225,7 +225,7 @@ Status DevdaxBackend::take_over(const std::string& serial) {
   {
     const std::lock_guard lock(kernel_mutex_);
     TERRACE_ASSIGN_OR_RETURN(const DaxRegion region, look_at(serial));
-    const std::vector<DaxDevice> strangers = strangers_in(region);
+    const std::vector<DaxDevice> strangers = foreign_devices_in(region);
     TERRACE_RETURN_IF_ERROR(unused(serial, strangers));
     record_.track(serial, region.range());
     TERRACE_RETURN_IF_ERROR(record_.mark_unerased(serial, {region.range()}));

@@ -120,7 +120,8 @@ std::vector<SeenDevice> EmulatedBackend::discover() {
 TierAttributes EmulatedBackend::attributes(const std::string& serial) const {
   for (const SeenDevice& device : devices_) {
     if (device.serial != serial) continue;
-    return or_measured({.isolation = Isolation::file}, options_.measured, serial, device.capacity_bytes);
+    return with_measured_speed({.isolation = Isolation::file}, options_.measured, serial,
+                               device.capacity_bytes);
   }
   return {};
 }

@@ -249,7 +249,7 @@ TierAttributes NumaBackend::attributes(const std::string& serial) const {
                             .persistent = false,
                             .source = seen.hmat() ? AttributesSource::hmat : AttributesSource::none,
                             .isolation = Isolation::node};
-  return or_measured(told, options_.measured, serial, seen.total_bytes);
+  return with_measured_speed(told, options_.measured, serial, seen.total_bytes);
 }
 
 Status NumaBackend::take_over(const std::string& serial) {

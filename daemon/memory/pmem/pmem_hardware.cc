@@ -341,7 +341,7 @@ TierAttributes PmemBackend::attributes(const std::string& serial) const {
   const std::lock_guard lock(mutex_);
   const auto at = attributes_.find(serial);
   if (at == attributes_.end()) return {};
-  return or_measured(at->second, options_.measured, serial, region_bytes_.at(serial));
+  return with_measured_speed(at->second, options_.measured, serial, region_bytes_.at(serial));
 }
 
 }  // namespace terrace::daemon

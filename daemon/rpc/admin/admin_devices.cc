@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "daemon/rpc/admin/admin.h"
-#include "daemon/rpc/admin/moves.h"
+#include "daemon/rpc/admin/drain_progress.h"
 
 namespace terrace::daemon {
 namespace {

@@ -1,6 +1,6 @@
 // The operator's interface: pools and their compaction.
 #include "daemon/rpc/admin/admin.h"
-#include "daemon/rpc/admin/moves.h"
+#include "daemon/rpc/admin/drain_progress.h"
 
 namespace terrace::daemon {
 

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "daemon/rpc/calls.h"
-#include "daemon/rpc/tenant/notices.h"
+#include "daemon/rpc/tenant/notice_queue.h"
 
 namespace terrace::daemon {
 

@@ -57,7 +57,7 @@ Status JournaledStore::attach() {
 // refused stays as it was found.
 Status JournaledStore::attach_unexplained() {
   TERRACE_RETURN_IF_ERROR(make_parent_folder(path_));
-  TERRACE_ASSIGN_OR_RETURN(mark_, MarkFile::open(path_ + "-mark", path_));
+  TERRACE_ASSIGN_OR_RETURN(mark_, CommitMarkFile::open(path_ + "-mark", path_));
   TERRACE_RETURN_IF_ERROR(create_if_fresh(path_, mark_, options_.migrations));
   TERRACE_ASSIGN_OR_RETURN(StoredImage stored, database_.begin_open());
   store_id_ = stored.seal.store_id;
@@ -142,7 +142,7 @@ void JournaledStore::detach() {
   database_.close(whole);
   if (whole) [[maybe_unused]]
     const Status synced = mark_.sync();  // a weaker lower bound is still one
-  mark_ = MarkFile();
+  mark_ = CommitMarkFile();
   segments_ = {};
   verified_.reset();
   failed_ = true;

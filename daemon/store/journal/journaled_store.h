@@ -19,11 +19,11 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/store/commit_mark_file.h"
 #include "daemon/store/database.h"
 #include "daemon/store/journal/delta_codec.h"
 #include "daemon/store/journal/journal_replay.h"
 #include "daemon/store/journal/journal_segment.h"
-#include "daemon/store/mark_file.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_options.h"
 
@@ -69,7 +69,7 @@ class JournaledStore final : public Store {
 
   const std::string path_;
   const StoreOptions options_;
-  MarkFile mark_;
+  CommitMarkFile mark_;
 
   std::mutex database_mutex_;
   Database database_;

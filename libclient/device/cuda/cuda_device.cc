@@ -1,10 +1,10 @@
 #include "libclient/device/cuda/cuda_device.h"
 
 #include "core/base/units.h"
+#include "libclient/device/capacity_errors.h"
 #include "libclient/device/copy_operation.h"
 #include "libclient/device/cuda/cuda_engine.h"
 #include "libclient/device/cuda/dax_pages.h"
-#include "libclient/device/short_of.h"
 #include "libclient/device/stream_queue.h"
 
 namespace terrace::device {
@@ -97,7 +97,7 @@ Result<std::shared_ptr<DeviceBuffer>> CudaDevice::allocate(uint64_t bytes, std::
     size_t free_bytes = 0, total_bytes = 0;
     TERRACE_RETURN_IF_ERROR(context_->check(driver.memory_info(&free_bytes, &total_bytes),
                                             "DeviceMemory::allocate", "free memory is not known"));
-    return short_of(what, bytes, free_bytes, total_bytes, context_->label());
+    return not_enough_memory(what, bytes, free_bytes, total_bytes, context_->label());
   }
   TERRACE_RETURN_IF_ERROR(context_->check(code, "DeviceMemory::allocate", "no memory"));
   allocated_bytes_.fetch_add(bytes, std::memory_order_relaxed);

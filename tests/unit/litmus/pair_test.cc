@@ -44,7 +44,7 @@ TEST_CASE("litmus pair: two mappings of this machine's memory are coherent") {
   const View first(fd.get()), second(fd.get());
   const auto report = run_pair(first.bytes(), second.bytes(), {.patience_ns = patience_ns});
   REQUIRE_MESSAGE(report.ok(), (report.ok() ? "" : report.error().to_string()));
-  CAPTURE(what_was_seen(*report));
+  CAPTURE(forbidden_outcomes(*report));
   CHECK(report->shapes.size() == all_shapes.size());
   for (const ShapeResult& shape : report->shapes) {
     CAPTURE(shape.name);
@@ -85,7 +85,7 @@ TEST_CASE("litmus pair: what an earlier run left there is nothing to a later one
     const auto report = run_pair(first.bytes(), second.bytes(), {.rounds = 64, .patience_ns = patience_ns});
     REQUIRE(report.ok());
     CHECK(report->verdict == Verdict::inconclusive);  // too few rounds
-    CHECK(what_was_seen(*report) == "nothing forbidden");
+    CHECK(forbidden_outcomes(*report) == "nothing forbidden");
   }
 }
 

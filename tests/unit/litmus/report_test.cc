@@ -31,7 +31,7 @@ TEST_CASE("litmus verdict: one forbidden outcome is enough, whatever else was se
     CHECK(report.verdict == Verdict::not_coherent);
     CHECK(report.shapes[2].verdict == Verdict::not_coherent);
     CHECK(report.shapes[2].example == "round 17: something odd");
-    CHECK(what_was_seen(report) ==
+    CHECK(forbidden_outcomes(report) ==
           "load_buffering: 1 of " + std::to_string(rounds + 1) + " rounds (round 17: something odd)");
   }
 }

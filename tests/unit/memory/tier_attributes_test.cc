@@ -79,8 +79,8 @@ TEST_CASE(
   const std::string region = folder.path() + "/sys/bus/cxl/devices/region3/access1";
   const TierAttributes unknown = firmware_attributes(7, "region3", folder.path());
   CHECK(unknown == TierAttributes{.node = 7});
-  CHECK(or_measured(unknown, {}).source == AttributesSource::none);
-  const TierAttributes timed = or_measured(unknown, {.latency_ns = 210, .bandwidth_bytes_per_s = gb});
+  CHECK(with_measured_speed(unknown, {}).source == AttributesSource::none);
+  const TierAttributes timed = with_measured_speed(unknown, {.latency_ns = 210, .bandwidth_bytes_per_s = gb});
   CHECK(timed.source == AttributesSource::measured);
   CHECK(timed.latency_ns == 210);
   write(region + "/read_latency", "180\n");
@@ -89,7 +89,7 @@ TEST_CASE(
   CHECK(cdat.source == AttributesSource::cdat);
   CHECK(cdat.latency_ns == 180);
   CHECK(cdat.bandwidth_bytes_per_s == 20 * gib);
-  CHECK(or_measured(cdat, {.latency_ns = 1, .bandwidth_bytes_per_s = 1}) == cdat);
+  CHECK(with_measured_speed(cdat, {.latency_ns = 1, .bandwidth_bytes_per_s = 1}) == cdat);
   CHECK(firmware_attributes(7, "", folder.path()).source == AttributesSource::none);
   const std::string node = folder.path() + "/sys/devices/system/node/node7";
   write(node + "/meminfo", "Node 7 MemTotal: 1048576 kB\n");

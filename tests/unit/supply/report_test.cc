@@ -157,7 +157,7 @@ TEST_CASE("ControlPage: a page that is written while it is copied is seen to be 
   const auto given_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while ((whole < 1000 || torn < 10) && std::chrono::steady_clock::now() < given_up) {
     const ProcessStatistics copy = (*made)->read_statistics(3);
-    if (!small_is_whole(copy)) {
+    if (!small_classes_are_complete(copy)) {
       ++torn;
       continue;
     }

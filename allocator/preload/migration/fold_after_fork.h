@@ -62,7 +62,7 @@ bool fold_back();
 // The child will have what is private now.
 void note_fork();
 // What is private is inherited. False: the kernel refuses; the fork must not be.
-bool let_inherit_detached();
+bool let_children_inherit_detached();
 // Pages will be private that must not be folded: a switch went wrong.
 void never_fold();
 // Calls visit(PageSpan) for the parts of detached runs that are folded; O2. False: visit returned false.

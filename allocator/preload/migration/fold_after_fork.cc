@@ -1,4 +1,4 @@
-#include "allocator/preload/migration/fold.h"
+#include "allocator/preload/migration/fold_after_fork.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,10 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
 #include "allocator/preload/migration/migration_state.h"
 #include "allocator/preload/window/ddr_part.h"
-#include "allocator/preload/window/link.h"
+#include "allocator/preload/window/supervisor_link.h"
 
 namespace terrace::preload {
 
@@ -215,7 +215,7 @@ bool has_queues() {
 bool mark_granules() {
   Locked locked;
   if (!locked.ok || fold.stage != Stage::alone) return false;
-  meet_heap();
+  import_heap_changes();
   for_each_detached_run([](heap::PageSpan run, const Part&) {
     for (uint32_t granule = granule_of(run.first); granule <= granule_of(run.first + run.pages - 1); ++granule)
       if (fold.marks[granule] != folded) fold.marks[granule] = to_fold;
@@ -224,7 +224,7 @@ bool mark_granules() {
 }
 
 // Nothing is folded for a while, which is longer the next time; or shorter, when the last one was `enough`.
-void put_off(uint64_t now_ns, bool enough) {
+void delay_next_fold(uint64_t now_ns, bool enough) {
   static const bool soon = secure_getenv("TERRACE_TEST_FOLD_SOON") != nullptr;  // test seam
   if (soon) return;
   const uint64_t wait_ns = enough ? fold.wait_ns / 2 : fold.wait_ns * 2;
@@ -270,7 +270,7 @@ bool fold_some() {
   my.memory.lock().enter();
   const uint64_t now_ns = tiering::monotonic_ns();
   fold.worked_ns += now_ns - begin_ns;
-  if (failed && !more) put_off(now_ns, false);  // out of memory or of mappings: perhaps later
+  if (failed && !more) delay_next_fold(now_ns, false);  // out of memory or of mappings: perhaps later
   my.memory.lock().leave();
   return more;
 }
@@ -312,7 +312,7 @@ void give_runs_back() {
   fold.kept_here = false;
   fold.done_ns = tiering::monotonic_ns();
   forget_given_back();
-  meet_heap();
+  import_heap_changes();
   resume_moving();
   put_more(&supply::Slot::folds, uint64_t{1});
 }
@@ -365,11 +365,11 @@ void note_fork() {
   // A program that never had to fold waits for the least time.
   const bool in_vain = fold.worked_ns > 0 && (fold.done_ns == 0 || now_ns < fold.done_ns + fold.wait_ns ||
                                               now_ns < fold.done_ns + fold.worked_ns * wait_per_work);
-  put_off(now_ns, !in_vain);
+  delay_next_fold(now_ns, !in_vain);
   fold.worked_ns = fold.done_ns = 0;
 }
 
-bool let_inherit_detached() {
+bool let_children_inherit_detached() {
   if (!fold.kept_here) return true;
   if (!advise_detached(MADV_DOFORK)) return false;
   fold.kept_here = false;

@@ -1,4 +1,4 @@
-#include "allocator/preload/window/link.h"
+#include "allocator/preload/window/supervisor_link.h"
 
 #include <errno.h>
 #include <fcntl.h>

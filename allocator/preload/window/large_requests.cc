@@ -1,11 +1,11 @@
-#include "allocator/preload/window/tiers.h"
+#include "allocator/preload/window/large_requests.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "allocator/preload/libc/message.h"
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
 #include "allocator/preload/window/ddr_part.h"
 #include "allocator/preload/window/movement.h"
 #include "allocator/preload/window/page_marks.h"
@@ -68,9 +68,9 @@ bool widen_ddr(uint32_t pages, uint32_t align_pages) {
   return true;
 }
 
-// What this process has charged for DDR pages that it does not use at the moment: a block that is allocated and
-// freed again and again leaves the run's common counter alone. heap_lock is held; not for a window that
-// migrates.
+// What this process has charged for DDR pages that it does not use at the moment: a block that is
+// allocated and freed again and again leaves the run's common counter alone. heap_lock is held; not for a
+// window that migrates.
 class SpareCharge {
  public:
   bool take(size_t bytes) {
@@ -279,7 +279,7 @@ void catch_up() {
   free_deferred();
   if (!must_empty_shelves()) return;
   empty_shelves();
-  emptied_for_statistics();
+  note_shelves_emptied();
 }
 
 // Gives pages of the run at `run` that are being freed back to the kernel, if that pays. True: they read as
@@ -366,7 +366,7 @@ Found find(const Wish& wish, bool at_once, Taken* taken) {
             (empty_shelves() && take_in_budget(wish.pages, wish.align_pages, taken));
     window.heap_lock.leave();
     // Promotions may have left CXL memory behind that could stand in for the reserve's.
-    again = !found && !at_once && again_after_settling(wish.pages, wish.align_pages);
+    again = !found && !at_once && wait_for_reserve_memory(wish.pages, wish.align_pages);
   }
   if (found) return Found::yes;
   if (!window.supply_lock.enter()) return Found::forking;

@@ -1,4 +1,4 @@
-#include "allocator/preload/libc/next.h"
+#include "allocator/preload/libc/next_functions.h"
 
 #include <dlfcn.h>
 

@@ -1,11 +1,11 @@
-#include "libclient/device/short_of.h"
+#include "libclient/device/capacity_errors.h"
 
 #include "terrace/tensor.h"
 
 namespace terrace::device {
 
-Error short_of(std::string_view what, uint64_t needed_bytes, uint64_t free_bytes, uint64_t capacity_bytes,
-               const std::string& where_text) {
+Error not_enough_memory(std::string_view what, uint64_t needed_bytes, uint64_t free_bytes,
+                        uint64_t capacity_bytes, const std::string& where_text) {
   std::string text = quoted_name(what) + " needs " + std::to_string(needed_bytes) +
                      " bytes in tier hbm: " + where_text + " has " + std::to_string(free_bytes) + " of " +
                      std::to_string(capacity_bytes) + " bytes free";

@@ -1,4 +1,4 @@
-#include "daemon/rpc/admin/moves.h"
+#include "daemon/rpc/admin/drain_progress.h"
 
 #include <algorithm>
 #include <map>

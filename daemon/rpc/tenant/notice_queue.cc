@@ -1,4 +1,4 @@
-#include "daemon/rpc/tenant/notices.h"
+#include "daemon/rpc/tenant/notice_queue.h"
 
 #include <kj/debug.h>
 

@@ -1,4 +1,4 @@
-#include "daemon/rpc/holders.h"
+#include "daemon/rpc/holder_table.h"
 
 namespace terrace::daemon {
 

@@ -10,8 +10,8 @@
 namespace terrace::device {
 
 // "'weights' needs 4096 bytes in tier hbm: CUDA device 0 has 1024 of 8589934592 bytes free, 3072 short; ..."
-Error short_of(std::string_view what, uint64_t needed_bytes, uint64_t free_bytes, uint64_t capacity_bytes,
-               const std::string& where_text);
+Error not_enough_memory(std::string_view what, uint64_t needed_bytes, uint64_t free_bytes,
+                        uint64_t capacity_bytes, const std::string& where_text);
 Error no_bytes(std::string_view what);
 Error nothing_to_register();
 

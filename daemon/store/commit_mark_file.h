@@ -22,19 +22,19 @@
 
 namespace terrace::daemon {
 
-class MarkFile {
+class CommitMarkFile {
  public:
   struct Mark {
     uint64_t store_id = 0;
     uint64_t sequence = 0;
   };
 
-  MarkFile() = default;
+  CommitMarkFile() = default;
 
   // Opens or creates `path` (0600) and takes its lock until destruction or the process's end.
   // Errors    busy      another process has the lock; names `store_path`
   //           corrupt   it holds something else than marks
-  static Result<MarkFile> open(const std::string& path, const std::string& store_path);
+  static Result<CommitMarkFile> open(const std::string& path, const std::string& store_path);
 
   // What was recorded last; nullopt when nothing was yet.
   const std::optional<Mark>& mark() const { return mark_; }

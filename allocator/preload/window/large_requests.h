@@ -26,8 +26,8 @@ void* allocate_large(size_t bytes, size_t alignment, bool zero, Refusal* refusal
 void* allocate_present(size_t bytes, size_t alignment, bool detached_too, bool* zero, bool* forking,
                        statistics::Owner owner = statistics::Owner::small_allocator);
 
-// For mapped_blocks.cc. Frees pages in use: a part of a run, or several. False: a fork is under way, nothing was
-// freed.
+// For mapped_blocks.cc. Frees pages in use: a part of a run, or several. False: a fork is under way, nothing
+// was freed.
 bool free_mapped(heap::PageSpan span);
 // heap_lock is held: `part` of the free run at `run` is in use from now on, as a mapping, charged also beyond
 // the budget. False: of addresses behind which there is no memory.

@@ -35,10 +35,10 @@ class Link {
   // False: it cannot be opened (errno; EPERM also where links are forbidden).
   bool open();
 
-  // Sends one request and waits for its reply. False: broken connection or malformed reply (errno: EAGAIN no
-  // answer in time, ECONNRESET closed, EPROTO another version, EMFILE no room for its descriptor, or the
-  // kernel's).
-  // `*fd`: the descriptor that came along, or -1; the caller closes it.
+  // Sends one request and waits for its reply. False: broken connection or malformed reply
+  // (errno: EAGAIN no answer in time, ECONNRESET closed, EPROTO another version, EMFILE no room
+  // for its descriptor, or the kernel's). `*fd`: the descriptor that came along, or -1; the
+  // caller closes it.
   bool ask(const supply::Request& request, supply::Reply* reply, int* fd);
 
  private:

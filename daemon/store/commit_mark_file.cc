@@ -1,4 +1,4 @@
-#include "daemon/store/mark_file.h"
+#include "daemon/store/commit_mark_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -41,14 +41,14 @@ bool slot_valid(const Slot& slot) {
 }
 
 Error corrupt(const std::string& path, const char* what) {
-  return Error{.code = ErrorCode::corrupt, .where = "MarkFile::open", .detail = path + " " + what};
+  return Error{.code = ErrorCode::corrupt, .where = "CommitMarkFile::open", .detail = path + " " + what};
 }
 
 }  // namespace
 
-Result<MarkFile> MarkFile::open(const std::string& path, const std::string& store_path) {
-  constexpr const char* where = "MarkFile::open";
-  MarkFile mark;
+Result<CommitMarkFile> CommitMarkFile::open(const std::string& path, const std::string& store_path) {
+  constexpr const char* where = "CommitMarkFile::open";
+  CommitMarkFile mark;
   mark.file_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!mark.file_.valid()) return os_error(errno, where, "cannot open " + path);
   if (::flock(mark.file_.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -63,8 +63,8 @@ Result<MarkFile> MarkFile::open(const std::string& path, const std::string& stor
   return mark;
 }
 
-Status MarkFile::read(const std::string& path) {
-  constexpr const char* where = "MarkFile::open";
+Status CommitMarkFile::read(const std::string& path) {
+  constexpr const char* where = "CommitMarkFile::open";
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) return os_error(errno, where, "cannot stat " + path);
   if (!S_ISREG(status.st_mode)) return corrupt(path, "is no regular file");
@@ -87,13 +87,13 @@ Status MarkFile::read(const std::string& path) {
   return {};
 }
 
-void MarkFile::Unmap::operator()(char* memory) const {
+void CommitMarkFile::Unmap::operator()(char* memory) const {
   ::munmap(memory, file_bytes);
 }
 
 // Room for both slots first, so that recording never needs space on a full disk.
-Status MarkFile::map(const std::string& path) {
-  constexpr const char* where = "MarkFile::open";
+Status CommitMarkFile::map(const std::string& path) {
+  constexpr const char* where = "CommitMarkFile::open";
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) return os_error(errno, where, "cannot stat " + path);
   const std::array<char, file_bytes> zeros{};
@@ -107,7 +107,7 @@ Status MarkFile::map(const std::string& path) {
   return {};
 }
 
-void MarkFile::record(Mark mark) {
+void CommitMarkFile::record(Mark mark) {
   Slot slot{};
   std::memcpy(slot.magic, slot_magic, sizeof(slot_magic));
   slot.store_id = mark.store_id;
@@ -118,8 +118,8 @@ void MarkFile::record(Mark mark) {
   mark_ = mark;
 }
 
-Status MarkFile::sync() {
-  if (::fdatasync(file_.get()) != 0) return os_error(errno, "MarkFile::sync", "cannot sync the mark");
+Status CommitMarkFile::sync() {
+  if (::fdatasync(file_.get()) != 0) return os_error(errno, "CommitMarkFile::sync", "cannot sync the mark");
   return {};
 }
 
