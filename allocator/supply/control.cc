@@ -86,6 +86,7 @@ uint32_t ControlPage::claim(pid_t pid) {
   for (uint32_t i = 0; i < slots_max; ++i) {
     uint32_t expected = 0;
     if (std::atomic_ref<uint32_t>(slot(i).pid)
+            // acquire: pairs with reclaim(): the slot is zeros.
             .compare_exchange_strong(expected, wanted, std::memory_order_acquire))
       return i;
   }
@@ -93,13 +94,14 @@ uint32_t ControlPage::claim(pid_t pid) {
 }
 
 uint32_t ControlPage::pid(uint32_t index) const {
+  // acquire: pairs with reclaim()
   return std::atomic_ref<uint32_t>(slot(index).pid).load(std::memory_order_acquire);
 }
 
 Slot ControlPage::read(uint32_t index) const {
   Slot copy{};
   Slot& source = slot(index);
-  // acquire pairs with the claimer's compare-and-swap; the rest are counters, each whole in itself.
+  // acquire: no partner but reclaim(), since a claimer stores its pid first; the counters are each whole.
   copy.pid = std::atomic_ref<uint32_t>(source.pid).load(std::memory_order_acquire);
   copy.parent_slot = std::atomic_ref<uint32_t>(source.parent_slot).load(std::memory_order_relaxed);
   constexpr size_t cells = (sizeof(Slot) - offsetof(Slot, window_base)) / sizeof(uint64_t);
@@ -118,6 +120,7 @@ ProcessStatistics ControlPage::read_statistics(uint32_t index) const {
   // acquire pairs with the writer's last store; the fence keeps the second look behind the copying.
   const uint64_t before = std::atomic_ref<uint64_t>(from[sequence]).load(std::memory_order_acquire);
   for (size_t i = 0; i < words; ++i) into[i] = load(from[i]);
+  // acquire: pairs with the release fence of look() in small_classes.cc.
   std::atomic_thread_fence(std::memory_order_acquire);
   copy.small_sequence = load(from[sequence]) == before ? before : before | 1;
   return copy;
@@ -165,6 +168,7 @@ void ControlPage::reclaim(uint32_t index) {
   uint64_t held = counters.ddr_charged + counters.inherited_charge;
   for (uint32_t i = 0; i < slots_max; ++i) {
     Slot& child = slot(i);
+    // acquire: no partner but reclaim(), as in read().
     if (i == index || std::atomic_ref<uint32_t>(child.pid).load(std::memory_order_acquire) == 0 ||
         std::atomic_ref<uint32_t>(child.parent_slot).load(std::memory_order_relaxed) != index)
       continue;

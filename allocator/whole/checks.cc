@@ -48,6 +48,7 @@ uint64_t map_entry(const void* block) {
   constexpr uintptr_t index_max = (uintptr_t{1} << level_bits) - 1;
   auto* const* root = reinterpret_cast<uint64_t* const*>(je_arena_emap_global + root_offset);
   if (address >> (page_shift + 2 * level_bits) != 0) return 0;
+  // acquire: pairs with the release store of a new leaf in jemalloc (rtree.c)
   const uint64_t* leaf = __atomic_load_n(root + (address >> (page_shift + level_bits)), __ATOMIC_ACQUIRE);
   return leaf == nullptr ? 0 : __atomic_load_n(leaf + (address >> page_shift & index_max), __ATOMIC_RELAXED);
 }

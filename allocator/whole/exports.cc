@@ -31,12 +31,14 @@ namespace {
 std::atomic<std::atomic<uint64_t>*> large_bits{nullptr};
 
 std::atomic<uint64_t>* bits() {
+  // acquire: pairs with the exchange below.
   std::atomic<uint64_t>* now = large_bits.load(std::memory_order_acquire);
   if (now != nullptr) return now;
   void* made = ::mmap(nullptr, (window.total_pages + 63) / 64 * sizeof(uint64_t), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (made == MAP_FAILED) return nullptr;
   auto* fresh = static_cast<std::atomic<uint64_t>*>(made);
+  // acq_rel: pairs with itself in another thread, and with the loads.
   if (large_bits.compare_exchange_strong(now, fresh, std::memory_order_acq_rel)) return fresh;
   ::munmap(made, (window.total_pages + 63) / 64 * sizeof(uint64_t));
   return now;
@@ -52,6 +54,7 @@ inline bool may_be_large(const void* block) {
 
 bool is_large_block(const void* block) {
   if (!may_be_large(block) || !in_window(block)) return false;
+  // acquire: pairs with bits()
   const std::atomic<uint64_t>* marks = large_bits.load(std::memory_order_acquire);
   const uint32_t page = window.page_of(block);
   return marks != nullptr && (marks[page / 64].load(std::memory_order_relaxed) & bit_of(page)) != 0;
@@ -60,6 +63,7 @@ bool is_large_block(const void* block) {
 // Where no blocks come or go meanwhile it is exact.
 template <typename Visit>
 void for_each_large(Visit visit) {
+  // acquire: pairs with bits()
   const std::atomic<uint64_t>* marks = large_bits.load(std::memory_order_acquire);
   for (uint32_t word = 0; marks != nullptr && word < (window.mapped_pages + 63) / 64; ++word)
     for (uint64_t left = marks[word].load(std::memory_order_relaxed); left != 0; left &= left - 1)
@@ -98,7 +102,7 @@ void* large(size_t bytes, size_t alignment, bool zero, Refusal* refusal) {
 }
 
 void forget_large(uint32_t page) {
-  std::atomic<uint64_t>* marks = large_bits.load(std::memory_order_acquire);
+  std::atomic<uint64_t>* marks = large_bits.load(std::memory_order_acquire);  // acquire: pairs with bits()
   if (marks != nullptr && (marks[page / 64].load(std::memory_order_relaxed) & bit_of(page)) != 0)
     marks[page / 64].fetch_and(~bit_of(page), std::memory_order_relaxed);
 }

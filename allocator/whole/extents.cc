@@ -93,9 +93,10 @@ bool leaves_room_for_others(size_t bytes) {
 // what it writes last is within the limit or one step beyond it, once.
 bool shorten_growth() {
   bool any = false;
+  // acquire: pairs with je_exp_grow_init()
   const uint32_t count = growth_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < (count < growths_max ? count : growths_max); ++i) {
-    ExtentGrowth* growth = __atomic_load_n(&growths[i], __ATOMIC_ACQUIRE);
+    ExtentGrowth* growth = __atomic_load_n(&growths[i], __ATOMIC_ACQUIRE);  // pairs with je_exp_grow_init()
     if (growth == nullptr || __atomic_load_n(&growth->limit, __ATOMIC_RELAXED) == growth_short) continue;
     __atomic_store_n(&growth->limit, growth_short, __ATOMIC_RELAXED);
     if (__atomic_load_n(&growth->next, __ATOMIC_RELAXED) > growth_short)
@@ -267,8 +268,10 @@ void je_ehooks_default_zero_impl(void* pages, size_t bytes) {
 }
 
 void je_exp_grow_init(ExtentGrowth* growth) {
+  // acq_rel: pairs with shorten_growth(), its acquire half with nothing.
   const uint32_t number = growth_count.fetch_add(1, std::memory_order_acq_rel);
   *growth = {.next = growth_first, .limit = number < growths_max ? growth_long : growth_short};
+  // pairs with shorten_growth()
   if (number < growths_max) __atomic_store_n(&growths[number], growth, __ATOMIC_RELEASE);
 }
 }

@@ -141,6 +141,7 @@ void return_retained(const Arena& arena, void* pac) {
 bool return_retained() {
   if (!arenas_lock.enter()) return false;
   for (const Arena& arena : arenas)
+    // acquire: pairs with __wrap_je_pac_init()
     if (void* pac = arena.pac.load(std::memory_order_acquire); pac != nullptr) return_retained(arena, pac);
   arenas_lock.leave();
   return true;
@@ -212,7 +213,7 @@ bool __wrap_je_pac_init(void* thread, void* pac, void* base, void* map, void* re
     if (arena.pac.load(std::memory_order_relaxed) != nullptr) continue;
     arena.base = base;
     arena.retained = retained_last;
-    arena.pac.store(pac, std::memory_order_release);
+    arena.pac.store(pac, std::memory_order_release);  // release: pairs with return_retained()
     break;
   }
   arenas_lock.leave();

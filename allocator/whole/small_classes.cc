@@ -85,7 +85,7 @@ void look(supply::ProcessStatistics& page) {
   const uint64_t before = sequence.load(std::memory_order_relaxed);
   // The fence keeps the words below behind the odd number; the last store publishes them.
   sequence.store(before | 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_release);  // release: pairs with the fence of read_statistics()
   Sum sum;
   Numbers small_size("arenas.bin.0.size", 2), small_live("stats.arenas.0.bins.0.curregs", 4);
   small_live.of_all_arenas();
@@ -100,6 +100,7 @@ void look(supply::ProcessStatistics& page) {
   const int64_t plain = plain_held.load(std::memory_order_relaxed);
   put(page.plain_bytes, plain > 0 ? static_cast<uint64_t>(plain) : 0);
   put(page.small_ns, now_ns());
+  // release: pairs with the first load of read_statistics()
   sequence.store((before | 1) + 1, std::memory_order_release);
 }
 
@@ -109,6 +110,7 @@ void answer_small() {
   if (!small_knows_this_thread()) return;
   supply::ProcessStatistics* const page = statistics::page.load(std::memory_order_relaxed);
   // A child of a fork has its parent's page until the fork is done.
+  // acquire: pairs with the release below: next_look_ns is the last one's.
   if (page == nullptr || window.heap_lock.forking() || looking.exchange(true, std::memory_order_acquire))
     return;
   // Too soon after the last look, too: the next tick asks again, and no step in between looks at the clock.
@@ -121,7 +123,7 @@ void answer_small() {
     const uint64_t end_ns = now_ns();
     next_look_ns = end_ns + (end_ns - begin_ns) * pause_share;
   }
-  looking.store(false, std::memory_order_release);
+  looking.store(false, std::memory_order_release);  // release: pairs with the exchange above
 }
 
 void answer_small_in_child() {

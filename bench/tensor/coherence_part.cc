@@ -41,7 +41,7 @@ class SharedFile {
 };
 
 __attribute__((noinline)) uint64_t load_once(const uint64_t* word) {
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);  // acquire: as is_current(), pairs with a publish()
 }
 __attribute__((noinline)) bool check_once(TensorSpace& space, const SharedTensor& tensor, uint64_t version) {
   return space.is_current(tensor, version);

@@ -128,6 +128,7 @@ Result<TierPageFile> TierPageFile::open(int directory_fd, const std::string& dir
   uint16_t version = 0;
   const auto* page = reinterpret_cast<const TierPage*>(file.at_);
   const bool there = os::guarded([&] {
+    // acquire: pairs with Engine::make_page()
     magic = std::atomic_ref(const_cast<uint32_t&>(page->magic)).load(std::memory_order_acquire);
     version = std::atomic_ref(const_cast<uint16_t&>(page->version)).load(std::memory_order_relaxed);
   });
@@ -148,6 +149,7 @@ Status TierPageFile::copy_words(uint64_t offset, void* to, size_t bytes) const {
     auto* from = reinterpret_cast<uint64_t*>(at_ + offset);
     auto* into = static_cast<char*>(to);
     for (size_t word = 0; word < bytes / sizeof(uint64_t); ++word) {
+      // acquire: pairs with the engine's release of a page's magic, of a range's state: the first words.
       const auto order = word == 0 ? std::memory_order_acquire : std::memory_order_relaxed;
       const uint64_t value = std::atomic_ref(from[word]).load(order);
       std::memcpy(into + word * sizeof value, &value, sizeof value);
@@ -220,6 +222,7 @@ char* TierPageFile::field(uint32_t range, size_t offset) const {
 Result<uint32_t> TierPageFile::load(uint32_t range, size_t offset) const {
   uint32_t value = 0;
   auto* from = reinterpret_cast<uint32_t*>(field(range, offset));
+  // acquire: pairs with the store of `applied` in Engine::obey()
   if (!os::guarded([&] { value = std::atomic_ref(*from).load(std::memory_order_acquire); }))
     return cut_short(path_);
   return value;
@@ -227,6 +230,7 @@ Result<uint32_t> TierPageFile::load(uint32_t range, size_t offset) const {
 
 Status TierPageFile::store(uint32_t range, size_t offset, uint32_t value) {
   auto* to = reinterpret_cast<uint32_t*>(field(range, offset));
+  // release: pairs with the load of `request` in Engine::obey()
   if (!os::guarded([&] { std::atomic_ref(*to).store(value, std::memory_order_release); }))
     return cut_short(path_);
   return {};

@@ -125,7 +125,7 @@ Status arm_failpoints_from_environment() {
 
 int hit_failpoint(Failpoint id) {
   Armed& point = armed()[static_cast<size_t>(id)];
-  const Action action = point.action.load(std::memory_order_acquire);
+  const Action action = point.action.load(std::memory_order_acquire);  // acquire: pairs with arm_one()
   if (action == Action::none) return 0;
   const uint64_t hit = point.hits.fetch_add(1, std::memory_order_relaxed) + 1;
   if (hit < point.from_hit) return 0;

@@ -21,9 +21,11 @@ class HostMemory {
       : patience_ns_(patience_ns), abandoned_(abandoned) {}
   void set_patience(uint64_t patience_ns) { patience_ns_ = patience_ns; }
 
+  // acquire: pairs with store() of the other side; release: with its load()
   uint64_t load(const uint64_t* word) const { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
   void store(uint64_t* word, uint64_t value) const { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
   bool compare_exchange(uint64_t* word, uint64_t expected, uint64_t desired) const {
+    // seq_cst: pairs with the same call of the other side.
     return __atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   }
   // A store, then a load of something else: the one order that x86 does not keep by itself.
@@ -31,7 +33,7 @@ class HostMemory {
 #if defined(__x86_64__)
     asm volatile("lock; orq $0, (%%rsp)" : : : "memory", "cc");
 #else
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // seq_cst: pairs with the other side's full_barrier()
 #endif
   }
   void publish(const uint64_t* at, size_t bytes) const {

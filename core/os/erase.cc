@@ -258,6 +258,7 @@ void flush(std::span<std::byte> range) {
   _mm_mfence();
 #else
   (void)end;
+  // seq_cst: in place of mfence; pairs with no other thread.
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }

@@ -109,11 +109,12 @@ class InstallLock {
  public:
   InstallLock() : mask_(change_mask(SIG_SETMASK, ~bit_of(SIGBUS))), self_(::getpid()) {
     pid_t holder = 0;
+    // pairs with ~InstallLock()
     while (!holder_.compare_exchange_weak(holder, self_, std::memory_order_acquire))
       if (holder == self_) holder = 0;  // another's: the parent's, which is taken over
   }
   ~InstallLock() {
-    holder_.store(0, std::memory_order_release);
+    holder_.store(0, std::memory_order_release);  // release: pairs with InstallLock()
     change_mask(SIG_SETMASK, mask_);
   }
 
@@ -315,14 +316,16 @@ void lossy([[maybe_unused]] const void* at, Access&& access) {
 #if !defined(TERRACE_LOSSY_PLAIN)
 uint64_t load_or_zero(const uint64_t* word) {
   uint64_t value = 0;
+  // acquire: pairs with the two stores below.
   lossy(word, [&] { value = __atomic_load_n(word, __ATOMIC_ACQUIRE); });
   return value;
 }
 void store_or_drop(uint64_t* word, uint64_t value) {
-  lossy(word, [&] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
+  lossy(word, [&] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });  // release: pairs with load_or_zero()
 }
 void replace_or_drop(uint64_t* word, uint64_t expected, uint64_t value) {
   lossy(word, [&] {
+    // seq_cst: a full barrier, which pairs with that of another thread that replaces or fences.
     __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   });
 }

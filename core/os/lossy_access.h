@@ -79,12 +79,13 @@ inline void copy_or_drop(void* to, const void* from, size_t bytes) {
 
 #define TERRACE_GO_ON_AT_2 ""
 inline uint64_t load_or_zero(const uint64_t* word) {
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);  // acquire: pairs with the two stores below
 }
 inline void store_or_drop(uint64_t* word, uint64_t value) {
-  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);  // release: pairs with load_or_zero()
 }
 inline void replace_or_drop(uint64_t* word, uint64_t expected, uint64_t value) {
+  // seq_cst: pairs with this call and load_or_zero() of other threads.
   __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 #if defined(__x86_64__)

@@ -52,10 +52,10 @@ class FollowingChunks {
     for (uint64_t number = 0; number < manifest_.crc32c.size(); ++number) {
       const uint64_t begin = number * manifest_.chunk_bytes;
       const uint64_t end = std::min(begin + manifest_.chunk_bytes, manifest_.file_bytes);
-      uint64_t arrived = arrived_.load(std::memory_order_acquire);
+      uint64_t arrived = arrived_.load(std::memory_order_acquire);  // acquire: pairs with arrived()
       while (arrived < end) {
-        arrived_.wait(arrived, std::memory_order_acquire);
-        arrived = arrived_.load(std::memory_order_acquire);
+        arrived_.wait(arrived, std::memory_order_acquire);   // acquire: pairs with arrived()
+        arrived = arrived_.load(std::memory_order_acquire);  // acquire: pairs with arrived()
       }
       if (arrived == given_up) return;
       uint32_t sum = 0;

@@ -61,7 +61,7 @@ class SpaceOf final : public SpaceBase {
     return Memory::coherent ? SpaceCoherence::coherent : SpaceCoherence::noncoherent;
   }
   std::optional<uint32_t> seat() const override {
-    if (!seated_.load(std::memory_order_acquire)) return std::nullopt;
+    if (!seated_.load(std::memory_order_acquire)) return std::nullopt;  // acquire: pairs with take_seat()
     return core_.seat()->holder() - core_.geometry().parts;
   }
   uint64_t free_bytes() const override { return free_space().free_bytes(); }
@@ -238,6 +238,7 @@ class SpaceOf final : public SpaceBase {
     return Error{.code = code, .where = "TensorSpace", .detail = std::move(detail)};
   }
 
+  // acquire: pairs with claim_part()
   coherence::OwnedPart<Memory>* own() const { return own_.load(std::memory_order_acquire); }
   coherence::FreeSpace free_space() const {
     if (forked()) return {};
@@ -333,7 +334,7 @@ class SpaceOf final : public SpaceBase {
     const Result<Claimed> claimed = claim_first(parts);
     if (claimed.ok()) {
       core_.become_owner(claimed->holder, claimed->epoch, options_.host);
-      own_.store(core_.own(), std::memory_order_release);
+      own_.store(core_.own(), std::memory_order_release);  // release: pairs with own()
       return {};
     }
     if (claimed.error().code != ErrorCode::busy) return claimed.error();
@@ -370,7 +371,7 @@ class SpaceOf final : public SpaceBase {
 
   // Errors: as pin().
   Status take_seat(const SharedTensor& tensor) {
-    if (seated_.load(std::memory_order_acquire)) return {};
+    if (seated_.load(std::memory_order_acquire)) return {};  // acquire: pairs with the store below
     const std::lock_guard lock(holder_mutex_);
     if (core_.seat() != nullptr || own() != nullptr) return {};
     const coherence::Geometry& geometry = core_.geometry();
@@ -378,7 +379,7 @@ class SpaceOf final : public SpaceBase {
     const Result<Claimed> claimed = claim_first(to_try(geometry.parts, geometry.holders()));
     if (claimed.ok()) {
       core_.take_seat(claimed->holder, claimed->epoch, options_.host);
-      seated_.store(true, std::memory_order_release);
+      seated_.store(true, std::memory_order_release);  // release: pairs with seat() and the load above
       return {};
     }
     if (claimed.error().code != ErrorCode::busy) return claimed.error();

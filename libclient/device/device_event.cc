@@ -19,7 +19,7 @@ void DeviceEvent::State::finish(Status status) {
   const std::lock_guard lock(mutex_);
   TERRACE_CHECK(!done(), "a device event is finished twice");
   if (!status.ok()) error_ = std::move(status).error();
-  done_.store(true, std::memory_order_release);
+  done_.store(true, std::memory_order_release);  // release: pairs with done()
   // Under the mutex: fd() sees either done_ or an event that is told here.
   if (fd_.valid()) ::eventfd_write(fd_.get(), 1);
   finished_.notify_all();

@@ -42,7 +42,8 @@ std::shared_ptr<DeviceBuffer> Replica::Table::unlist(Order::iterator place, uint
   entry->modified = false;
   if (entry->bytes == wanted_bytes && entry->pins == 0 && !entry->copying && !entry->writing &&
       entry->buffer.use_count() == 1) {
-    std::atomic_thread_fence(std::memory_order_acquire);  // after what those did who had it
+    // acquire: pairs with the release of the last users' shared_ptrs.
+    std::atomic_thread_fence(std::memory_order_acquire);
     resident_bytes_ -= entry->bytes;
     return std::move(entry->buffer);
   }

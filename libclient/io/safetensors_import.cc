@@ -62,10 +62,10 @@ class FollowingChecksums {
     for (size_t index = 0; index < checksums_.size(); ++index) {
       const std::span<const std::byte> bytes = writer_.data(index);
       end += bytes.size();
-      uint64_t arrived = arrived_.load(std::memory_order_acquire);
+      uint64_t arrived = arrived_.load(std::memory_order_acquire);  // acquire: pairs with arrived()
       while (arrived < end) {
-        arrived_.wait(arrived, std::memory_order_acquire);
-        arrived = arrived_.load(std::memory_order_acquire);
+        arrived_.wait(arrived, std::memory_order_acquire);   // acquire: pairs with arrived()
+        arrived = arrived_.load(std::memory_order_acquire);  // acquire: pairs with arrived()
       }
       if (arrived == given_up) return;
       // Of memory that went away publish() says so.

@@ -29,7 +29,7 @@ bool LeaseHandle::change(LeaseState state, Error why) {
   const std::lock_guard lock(mutex_);
   if (state_.load(std::memory_order_relaxed) >= state) return false;
   why_ = std::move(why);
-  state_.store(state, std::memory_order_release);
+  state_.store(state, std::memory_order_release);  // release: pairs with state()
   return true;
 }
 
@@ -38,7 +38,7 @@ Status LeaseHandle::adopt(int fd, LeaseEpoch epoch, uint64_t bytes) {
   while (::dup3(fd, fd_.get(), O_CLOEXEC) < 0)
     if (errno != EINTR && errno != EBUSY)
       return os_error(errno, "Lease", "cannot take over the new descriptor of a lease");
-  bytes_.store(bytes, std::memory_order_release);
+  bytes_.store(bytes, std::memory_order_release);  // release: pairs with bytes(), and below with epoch()
   epoch_.store(epoch.value, std::memory_order_release);
   return {};
 }

@@ -31,9 +31,11 @@ class LeaseHandle final : public Lease, public std::enable_shared_from_this<Leas
   ~LeaseHandle() override;
 
   LeaseId id() const override { return id_; }
+  // acquire: these two pair with adopt(), state() with change()
   LeaseEpoch epoch() const override { return LeaseEpoch{epoch_.load(std::memory_order_acquire)}; }
   uint64_t bytes() const override { return bytes_.load(std::memory_order_acquire); }
   LeaseAccess access() const override { return access_; }
+  // acquire: pairs with change()
   LeaseState state() const override { return state_.load(std::memory_order_acquire); }
   int fd() const override { return fd_.get(); }
   Result<LeaseInfo> info() override;

@@ -54,7 +54,7 @@ Loop::Loop(kj::AsyncIoContext& io, SessionOptions options, std::shared_ptr<Mailb
       tasks_(*this) {}
 
 Loop::~Loop() noexcept(false) {
-  state_->connected.store(false, std::memory_order_release);
+  state_->connected.store(false, std::memory_order_release);  // release: pairs with connected()
 }
 
 // Every task turns its failures into an Answer. One that cannot has lost its Answer already, and the waiting
@@ -151,7 +151,7 @@ kj::Promise<void> Loop::back_off() {
 
 void Loop::become_ready() {
   ready_ = true;
-  state_->connected.store(true, std::memory_order_release);
+  state_->connected.store(true, std::memory_order_release);  // release: pairs with connected()
   for (auto& fulfiller : std::exchange(waiting_for_ready_, {})) fulfiller->fulfill();
   // The manager may have been away for long: renew everything now rather than when it is due.
   for (const uint64_t handle : held_.all()) held_.renew_at(handle, timer_.now());
@@ -160,7 +160,7 @@ void Loop::become_ready() {
 
 void Loop::close_connection() {
   ready_ = false;
-  state_->connected.store(false, std::memory_order_release);
+  state_->connected.store(false, std::memory_order_release);  // release: pairs with connected()
   if (timer_.now() - opened_at_ >= good_connection) failures_ = 0;
   for (const uint64_t handle : held_.all()) held_.find(handle)->capability.reset();
   end_moves_of_connection();
@@ -171,7 +171,7 @@ void Loop::close_connection() {
 void Loop::mark_broken(uint64_t generation) {
   if (generation != generation_) return;  // that connection is gone already
   ready_ = false;
-  state_->connected.store(false, std::memory_order_release);
+  state_->connected.store(false, std::memory_order_release);  // release: pairs with connected()
   if (broken_.get() != nullptr) broken_->fulfill();
 }
 

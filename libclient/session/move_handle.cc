@@ -9,7 +9,7 @@ namespace terrace::client {
 void MoveOutcome::settle(LeaseMoveState state, Status status) {
   const std::lock_guard lock(mutex_);
   status_ = std::move(status);
-  state_.store(state, std::memory_order_release);
+  state_.store(state, std::memory_order_release);  // release: pairs with state()
 }
 
 Status MoveOutcome::status() const {

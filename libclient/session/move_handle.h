@@ -18,6 +18,7 @@ namespace terrace::client {
 
 class MoveOutcome {
  public:
+  // acquire: pairs with settle()
   LeaseMoveState state() const { return state_.load(std::memory_order_acquire); }
   // open -> unknown -> committed or ended; open -> ended.
   void settle(LeaseMoveState state, Status status);

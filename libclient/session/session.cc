@@ -48,7 +48,7 @@ void run_loop(const SessionOptions& options, const std::shared_ptr<Mailbox>& mai
   }
   mailbox->close();
   mailbox->take();  // drops what was never begun: each Answer says `cancelled` (S1)
-  state->connected.store(false, std::memory_order_release);
+  state->connected.store(false, std::memory_order_release);  // release: pairs with connected()
 }
 
 class ClientSession final : public Session {
@@ -83,6 +83,7 @@ class ClientSession final : public Session {
     const std::lock_guard lock(state_->mutex);
     return state_->tenant;
   }
+  // acquire: pairs with the stores of Loop.
   bool connected() const override { return state_->connected.load(std::memory_order_acquire); }
   void on_notice(LeaseNoticeHandler handler) override { state_->notices->set_handler(std::move(handler)); }
   std::optional<LeaseNotice> next_notice() override { return state_->notices->next(); }

@@ -38,9 +38,9 @@ Error corrupt(const std::string& what) {
   return refuse(ErrorCode::corrupt, "tensor catalog: " + what + "; import the tensors again");
 }
 
-// acquire pairs with the release of CatalogWriter::publish.
 uint32_t load_state(const CatalogHeader& header) {
   // atomic_ref wants a non-const object; loading changes nothing, and works on read-only mappings.
+  // acquire: pairs with the release of CatalogWriter::publish.
   return std::atomic_ref<uint32_t>(const_cast<uint32_t&>(header.state)).load(std::memory_order_acquire);
 }
 
@@ -298,7 +298,7 @@ Result<CatalogReader> CatalogReader::open(std::span<const std::byte> memory) try
   TERRACE_ASSIGN_OR_RETURN(contents->metadata, parse_metadata(metadata, header.metadata_entries));
 
   // The copies above must not sink below the second look at the state.
-  catalog_bytes::barrier(std::memory_order_acquire);
+  catalog_bytes::barrier(std::memory_order_acquire);  // pairs with the barrier of CatalogWriter::begin
   uint64_t generation = 0;
   const bool still_there = os::guarded({memory}, [&] {
     std::memcpy(&generation, &shared.generation, sizeof generation);

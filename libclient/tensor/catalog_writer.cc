@@ -53,7 +53,8 @@ Result<CatalogWriter> CatalogWriter::begin(std::span<std::byte> memory, CatalogP
     // First of all nobody may take what was here for complete, even if this process dies at the next
     // instruction.
     store_state(header, CatalogState::building);
-    catalog_bytes::barrier(std::memory_order_release);  // the stores below stay below
+    // pairs with CatalogReader::open: the stores below stay below.
+    catalog_bytes::barrier(std::memory_order_release);
   });
   if (!there) return catalog_bytes::memory_gone("CatalogWriter::begin");
   writer.persist(0, sizeof header);

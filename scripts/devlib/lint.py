@@ -54,8 +54,8 @@ def layers() -> None:
 def check() -> None:
     """Runs every check, also after one failed, and fails if any did."""
     failed = []
-    for verb in (check_format, layers, check_rooms, check_paths, check_unfinished, check_comments, check_python, check_failpoints,
-                 check_mutants):
+    for verb in (check_format, layers, check_rooms, check_paths, check_unfinished, check_comments, check_orders,
+                 check_python, check_failpoints, check_mutants):
         try:
             verb()
         except Failure as error:
@@ -178,6 +178,27 @@ def check_comments() -> None:
     problems = [f"{name}:{line}: torn" for name in _cxx_files()
                 for line in torn_comments((ROOT / name).read_text(encoding="utf-8").splitlines())]
     _report("comments", problems, "comments torn by a reflow")
+
+
+_ORDER = re.compile(r"\b(?:(?:std::)?memory_order(?:_|::)(?:acquire|release|acq_rel|seq_cst|consume)"
+                    r"|__ATOMIC_(?:ACQUIRE|RELEASE|ACQ_REL|SEQ_CST|CONSUME))\b")
+_PARTNER = re.compile(r"(?://|/\*).*\b(?:pairs?|partner)\b")
+
+
+def lonely_orders(lines: list) -> list:
+    """The numbers of lines with a memory order above relaxed, and no comment on the line or in the two lines above
+    that says what it pairs with (or that it has no partner)."""
+    found = []
+    for at, line in enumerate(lines):
+        if _ORDER.search(line.partition("//")[0]) and not any(_PARTNER.search(near) for near in lines[max(0, at - 2):at + 1]):
+            found.append(at + 1)
+    return found
+
+
+def check_orders() -> None:
+    problems = [f"{name}:{line}: pairs with?" for name in _cxx_files() if not name.startswith("tests/")
+                for line in lonely_orders((ROOT / name).read_text(encoding="utf-8").splitlines())]
+    _report("orders", problems, "memory orders without the operation that they pair with")
 
 
 def check_python() -> None:

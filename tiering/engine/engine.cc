@@ -133,6 +133,7 @@ void Engine::remove_range(uint32_t index) {
   range.memory = nullptr;
   if (range.shown != nullptr)
     std::atomic_ref<uint32_t>(range.shown->state)
+        // release: pairs with TierPageFile::copy_words()
         .store(static_cast<uint32_t>(layout::TierState::absent), std::memory_order_release);
   range.shown = nullptr;
 }
@@ -208,7 +209,7 @@ void Engine::put_note(uint32_t range, uint32_t first, uint32_t count, uint32_t a
   place.count = count;
   place.accesses = accesses;
   place.when_ns = when_ns;
-  place.sequence.store(position + 1, std::memory_order_release);
+  place.sequence.store(position + 1, std::memory_order_release);  // release: pairs with take_notes()
 }
 
 void Engine::take_note(const Note& note) {
@@ -237,7 +238,7 @@ void Engine::take_notes() {
     // acquire pairs with the writer's release: the note is whole.
     if (note.sequence.load(std::memory_order_acquire) != note_read_ + 1) return;
     take_note(note);
-    note.sequence.store(note_read_ + notes_max, std::memory_order_release);
+    note.sequence.store(note_read_ + notes_max, std::memory_order_release);  // release: pairs with put_note()
     ++note_read_;
   }
 }
@@ -576,7 +577,7 @@ uint64_t Engine::round() {
 void Engine::run() {
   ::prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // sweeps are short
   while (!stopping_.load(std::memory_order_relaxed)) {
-    const uint32_t word = wake_word_.load(std::memory_order_acquire);
+    const uint32_t word = wake_word_.load(std::memory_order_acquire);  // acquire: pairs with wake()
     lock_.enter();
     // Never back to back: who waits for the lock would not get it.
     const uint64_t sleep_ns = std::max(round(), sleep_ns_min);
@@ -588,7 +589,7 @@ void Engine::run() {
 }
 
 void Engine::wake() {
-  wake_word_.fetch_add(1, std::memory_order_release);
+  wake_word_.fetch_add(1, std::memory_order_release);  // release: pairs with run()
   ::syscall(SYS_futex, &wake_word_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }
 

@@ -108,6 +108,7 @@ bool Engine::make_page() {
   page_->pid = static_cast<uint32_t>(::getpid());
   page_->start_ticks = start_ticks();
   program_name(page_->program, sizeof(page_->program));
+  // release: pairs with TierPageFile::open()
   std::atomic_ref<uint32_t>(page_->magic).store(layout::tier_page_magic, std::memory_order_release);
   return true;
 }
@@ -145,6 +146,7 @@ void Engine::show_range(uint32_t index) {
   range.page.state = static_cast<uint32_t>(layout::TierState::absent);
   memcpy(static_cast<void*>(shown), &range.page, sizeof(TierRange));
   range.page.state = state;
+  // release: pairs with TierPageFile::copy_words()
   std::atomic_ref<uint32_t>(shown->state).store(state, std::memory_order_release);
   range.shown = shown;
 }
@@ -190,6 +192,7 @@ void Engine::publish(Range& range, uint64_t now_ns) {
 void Engine::obey(Range& range) {
   if (range.shown == nullptr) return;
   TierRange& asked = *range.shown;
+  // acquire: pairs with TierPageFile::store()
   const uint32_t number = std::atomic_ref<uint32_t>(asked.request).load(std::memory_order_acquire);
   if (number == range.page.applied) return;
   const auto index = static_cast<uint32_t>(&range - ranges_);
@@ -219,6 +222,7 @@ void Engine::obey(Range& range) {
   range.page.applied = number;
   std::atomic_ref<uint32_t>(asked.answer).store(static_cast<uint32_t>(answer), std::memory_order_relaxed);
   publish(range, monotonic_ns());
+  // pairs with TierPageFile::load()
   std::atomic_ref<uint32_t>(asked.applied).store(number, std::memory_order_release);
 }
 

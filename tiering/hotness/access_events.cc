@@ -103,7 +103,7 @@ void EventRing::copy_out(uint64_t at, void* to, size_t bytes) const {
 }
 
 uint32_t EventRing::drain(VisitEvent visit, void* owner, EventCounts* counts) {
-  // acquire: the records before it are whole.
+  // acquire: pairs with the kernel's store of data_head: the records before it are whole.
   const uint64_t head = __atomic_load_n(&page_->data_head, __ATOMIC_ACQUIRE);
   uint32_t seen = 0;
   if (head - tail_ > bytes_) {  // behind us, or further on than the ring is long
@@ -142,7 +142,7 @@ uint32_t EventRing::drain(VisitEvent visit, void* owner, EventCounts* counts) {
     tail_ += header.size;
   }
   counts->seen += seen;
-  // release: what was read is read before the kernel writes over it.
+  // release: pairs with the kernel's load of data_tail: it writes over records only after they were read.
   __atomic_store_n(&page_->data_tail, tail_, __ATOMIC_RELEASE);
   return seen;
 }

@@ -40,7 +40,7 @@ int CopyTeam::start(uint32_t threads) {
 void CopyTeam::stop() {
   if (helpers_ == 0) return;
   stopping_.store(true, std::memory_order_relaxed);
-  block_.fetch_add(1, std::memory_order_release);
+  block_.fetch_add(1, std::memory_order_release);  // release: pairs with run()
   futex(&block_, FUTEX_WAKE_PRIVATE, INT_MAX);
   for (uint32_t i = 0; i < helpers_; ++i) ::pthread_join(made_[i].thread, nullptr);
   helpers_ = 0;
@@ -51,7 +51,7 @@ void* CopyTeam::run(void* argument) {
   CopyTeam& team = *me->team;
   // A block that was given before this thread ran is not missed: copy() waits for every helper.
   for (uint32_t seen = 0;;) {
-    uint32_t now = team.block_.load(std::memory_order_acquire);
+    uint32_t now = team.block_.load(std::memory_order_acquire);  // acquire: pairs with copy(), stop()
     if (team.stopping_.load(std::memory_order_relaxed)) return nullptr;
     if (now == seen) {
       futex(&team.block_, FUTEX_WAIT_PRIVATE, seen);
@@ -59,7 +59,7 @@ void* CopyTeam::run(void* argument) {
     }
     seen = now;
     team.copy_part(me->index);
-    // release: the part is there when copy() sees the count.
+    // release: pairs with the loads at the end of copy(): the part is there when it sees the count.
     if (team.working_.fetch_sub(1, std::memory_order_release) == 1)
       futex(&team.working_, FUTEX_WAKE_PRIVATE, 1);
   }
@@ -79,10 +79,11 @@ bool CopyTeam::copy(char* to, const char* from, size_t bytes) {
   lost_.store(false, std::memory_order_relaxed);
   if (helpers_ > 0) {
     working_.store(helpers_, std::memory_order_relaxed);
-    block_.fetch_add(1, std::memory_order_release);
+    block_.fetch_add(1, std::memory_order_release);  // release: pairs with run()
     futex(&block_, FUTEX_WAKE_PRIVATE, INT_MAX);
   }
   copy_part(helpers_);
+  // acquire: pairs with the end of a part in run()
   for (uint32_t left = working_.load(std::memory_order_acquire); left != 0;
        left = working_.load(std::memory_order_acquire))
     futex(&working_, FUTEX_WAIT_PRIVATE, left);

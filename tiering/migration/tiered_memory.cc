@@ -85,16 +85,18 @@ constexpr size_t round_to_page(size_t bytes) {
 
 void MoveLock::enter() {
   uint32_t free = 0;
+  // acquire: both pair with leave()
   if (state_.compare_exchange_strong(free, 1, std::memory_order_acquire)) return;
   while (state_.exchange(2, std::memory_order_acquire) != 0) futex_wait(&state_, 2);
 }
 
 bool MoveLock::try_enter() {
   uint32_t free = 0;
-  return state_.compare_exchange_strong(free, 1, std::memory_order_acquire);
+  return state_.compare_exchange_strong(free, 1, std::memory_order_acquire);  // acquire: pairs with leave()
 }
 
 void MoveLock::leave() {
+  // release: pairs with both entries.
   if (state_.exchange(0, std::memory_order_release) == 2) futex_wake(&state_, 1);
 }
 
@@ -425,13 +427,13 @@ void TieredMemory::forget(uint32_t first, uint32_t count, bool keep_slots) {
 
 bool TieredMemory::begin_move(uint32_t granule) {
   uint32_t nobody = 0;
-  // acquire: what a holder did before it let go is done.
+  // acquire: pairs with unhold(): what a holder did before is done.
   return holds_[granule].compare_exchange_strong(nobody, moving, std::memory_order_acquire);
 }
 
 void TieredMemory::end_move(uint32_t granule) {
-  // A waiter may have marked the word; nobody else changes it while it moves. release: the holder that comes
-  // next sees the mapping (it would anyway: mmap is a barrier).
+  // A waiter may have marked the word; nobody else changes it while it moves. release: pairs with hold(), which
+  // sees the mapping (it would anyway: mmap is a barrier).
   const uint32_t was = holds_[granule].exchange(0, std::memory_order_release);
   if (was != moving) futex_wake(&holds_[granule], INT32_MAX);
 }
@@ -442,6 +444,7 @@ void TieredMemory::hold(uint32_t first, uint32_t count) {
     uint32_t now = word.load(std::memory_order_relaxed);
     for (;;) {
       if ((now & moving) == 0) {
+        // acquire: pairs with end_move()
         if (word.compare_exchange_weak(now, now + 1, std::memory_order_acquire)) break;
         continue;
       }
@@ -455,6 +458,7 @@ void TieredMemory::hold(uint32_t first, uint32_t count) {
 
 void TieredMemory::unhold(uint32_t first, uint32_t count) {
   for (uint32_t granule = first; granule < first + count; ++granule) {
+    // release: pairs with begin_move()
     const uint32_t was = holds_[granule].fetch_sub(1, std::memory_order_release);
     TERRACE_CHECK((was & ~moving) != 0 && (was & moving) == 0, "a granule let go that nobody held");
   }

@@ -38,7 +38,7 @@ FrozenMemory::~FrozenMemory() {
   let_go(gone);
   userfault_.stop();
   for (const Part& part : room_held_) memory_.unhold(part.first, part.count);
-  busy_.store(false, std::memory_order_release);
+  busy_.store(false, std::memory_order_release);  // release: pairs with TieredRange::freeze()
 }
 
 FrozenMemory::Granule* FrozenMemory::find(uint32_t number) {
@@ -259,7 +259,9 @@ void FrozenMemory::unprotect(Granule& granule) {
 }
 
 std::vector<std::span<const std::byte>> FrozenMemory::view(std::span<const std::byte> part) const {
-  std::atomic_thread_fence(std::memory_order_acquire);  // what was read before this look was read before it
+  // acquire: pairs with save(), which changes the state before unprotect() lets a store through. The reads
+  // before this look stay before it.
+  std::atomic_thread_fence(std::memory_order_acquire);
   std::vector<std::span<const std::byte>> places;
   const std::lock_guard lock(mutex_);
   for_each_piece(part, [&](uint32_t number, uint64_t within, uint64_t bytes) {

@@ -379,7 +379,7 @@ Result<std::unique_ptr<Snapshot>> EngineRange::freeze(std::span<const std::span<
     std::fill_n(use.begin() + part.first, part.count, uint8_t{2});
   }
   for (const Segment& segment : segments_) TERRACE_RETURN_IF_ERROR(check_lease(*segment.lease, here));
-  if (frozen_.exchange(true, std::memory_order_acquire))
+  if (frozen_.exchange(true, std::memory_order_acquire))  // acquire: pairs with ~FrozenMemory()
     return Error{ErrorCode::busy, 0, here, "there is a snapshot of this range; wait until it is released"};
   auto frozen = std::make_unique<FrozenMemory>(memory_, frozen_);
   const std::string why_not = tiering_.can_migrate() || memory_.on_nodes() ? "" : tiering_.why_not();

@@ -28,6 +28,7 @@ std::mutex registry;
 template <typename Act>
 void for_each_engine(Act act) {
   for (std::atomic<tiering::Engine*>& place : engines)
+    // acquire: pairs with enter_registry()
     if (tiering::Engine* engine = place.load(std::memory_order_acquire); engine != nullptr) act(*engine);
 }
 

@@ -42,6 +42,7 @@ bool has_more_threads_than(int tasks, uint64_t listed) {
 }  // namespace
 
 bool engine_is_opening() {
+  // acquire: both pair with the stores of begin_moving().
   return shared.state.load(std::memory_order_acquire) == State::starting &&
          shared.opened.load(std::memory_order_acquire) == nullptr;
 }

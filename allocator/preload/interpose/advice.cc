@@ -34,7 +34,7 @@ int by_kernel(heap::PageSpan span, int advice) {
 }
 
 bool any_locked(heap::PageSpan span) {
-  if (!any_marks.load(std::memory_order_acquire)) return false;
+  if (!any_marks.load(std::memory_order_acquire)) return false;  // acquire: pairs with make_table()
   for (uint32_t page = span.first; page < span.first + span.pages; ++page)
     if ((page_marks[page] & locked) != 0) return true;
   return false;
@@ -53,7 +53,7 @@ int drop(heap::PageSpan span, int advice) {
     return drop({window.front_pages, span.pages - plain_pages}, advice) | result;
   }
   if (advice != dontneed_locked && any_locked(span)) return failed(EINVAL);
-  if (!any_marks.load(std::memory_order_acquire)) {
+  if (!any_marks.load(std::memory_order_acquire)) {  // acquire: pairs with make_table()
     // The lease's own pages stay, and a private page of a file would show the file's bytes again.
     if (advice != MADV_FREE) memset(window.address(span.first), 0, size_t{span.pages} * page_bytes);
     return 0;
@@ -85,7 +85,7 @@ int keep_from_children(heap::PageSpan span) {
 
 // A page that no fork since has switched, for this mark, would be shared with the next child.
 int let_children_inherit(heap::PageSpan span) {
-  if (!any_marks.load(std::memory_order_acquire)) return 0;
+  if (!any_marks.load(std::memory_order_acquire)) return 0;  // acquire: pairs with make_table()
   int result = 0;
   for_each_marked(span, [&](heap::PageSpan part, Marks marks, bool shared_mapped) {
     if (result != 0 || (marks & not_inherited) == 0) return;

@@ -53,6 +53,7 @@ class ForkLock {
   }
 
   void leave() {
+    // release: pairs with both entries.
     if ((state_.exchange(0, std::memory_order_release) & contended) != 0) wake(1);
   }
 
@@ -66,30 +67,30 @@ class ForkLock {
   }
 
   void end_fork() {
-    forking_.store(false, std::memory_order_seq_cst);
+    forking_.store(false, std::memory_order_seq_cst);  // seq_cst: pairs with enter_slowly(), forking()
     leave();
   }
 
   // The same for a fork by a signal handler that has interrupted the holder: this thread has the lock and keeps
   // it.
   void begin_fork_inside() {
-    forking_.store(true, std::memory_order_seq_cst);
+    forking_.store(true, std::memory_order_seq_cst);  // seq_cst: pairs with enter_slowly(), forking()
     wake(INT32_MAX);
   }
 
-  void end_fork_inside() { forking_.store(false, std::memory_order_seq_cst); }
+  void end_fork_inside() { forking_.store(false, std::memory_order_seq_cst); }  // pairs with forking()
 
   // A fork has begun and not ended; by the next line that may have changed.
-  bool forking() const { return forking_.load(std::memory_order_seq_cst); }
+  bool forking() const { return forking_.load(std::memory_order_seq_cst); }  // pairs with each forking_.store()
 
   // In the child: nobody else exists.
   void reset_in_child() {
     state_.store(0, std::memory_order_relaxed);
-    forking_.store(false, std::memory_order_seq_cst);
+    forking_.store(false, std::memory_order_seq_cst);  // seq_cst: one thread, pairs with none
   }
 
   // In a child that does without what the lock protects: enter() fails from now on, whoever holds it.
-  void refuse_in_child() { forking_.store(true, std::memory_order_seq_cst); }
+  void refuse_in_child() { forking_.store(true, std::memory_order_seq_cst); }  // pairs with none
 
  private:
   // The word holds the owner's number above the lowest bit, in one store with the locking itself: a signal
@@ -108,10 +109,11 @@ class ForkLock {
     for (;;) {
       uint32_t now = state_.load(std::memory_order_relaxed);
       if ((now & ~contended) == mine) return false;
-      // begin_fork() stores forking_ and then wakes: either it is seen here, or the wait below is woken.
+      // seq_cst: pairs with begin_fork(), which stores forking_, then wakes: seen here, or the wait is woken.
       if (give_up_for_fork && forking_.load(std::memory_order_seq_cst)) return false;
       if (now == 0) {
         // Others may wait still: whoever takes the lock after a wait leaves it marked.
+        // acquire: pairs with leave()
         if (state_.compare_exchange_weak(now, mine | contended, std::memory_order_acquire,
                                          std::memory_order_relaxed))
           return true;

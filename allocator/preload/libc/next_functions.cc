@@ -26,6 +26,7 @@ void look_up(Function*& into, const char* name) {
 }  // namespace
 
 bool resolve_next() {
+  // acquire: no release partner, the flag stays true; the first allocation has one thread.
   if (resolving.exchange(true, std::memory_order_acquire)) return next.malloc != nullptr;
   Next found{};
   look_up(found.malloc, "malloc");
@@ -81,6 +82,7 @@ bool resolve_next() {
   auto* malloc_function = found.malloc;
   found.malloc = nullptr;
   next = found;
+  // release: pairs with the plain look of ready(), in a process with one thread.
   std::atomic_thread_fence(std::memory_order_release);
   next.malloc = malloc_function;  // last: ready() looks at it
   return true;

@@ -31,6 +31,7 @@ void futex_wake(std::atomic<uint32_t>* word) {
 }
 
 void wake_engine() {
+  // acquire: both pair with the engine thread, in begin_moving() and run_engine().
   Migration* migration = shared.opened.load(std::memory_order_acquire);
   if (migration != nullptr && shared.engine_loops.load(std::memory_order_acquire)) migration->engine.wake();
 }
@@ -135,10 +136,12 @@ bool fill_reserve(uint32_t pages, uint32_t align_pages) {
 
 // Descriptors of new segments; before any lock is taken.
 void fetch_segments() {
+  // acquire: pairs with note_new_slots(), which stores the key before.
   const uint32_t count = std::atomic_ref<uint32_t>(window.segment_count).load(std::memory_order_acquire);
   Link link;
   bool connected = false;
   for (uint32_t i = 0; i < count; ++i) {
+    // acquire: pairs with forget_segment()
     const uint64_t key = std::atomic_ref<uint64_t>(window.segments[i].key).load(std::memory_order_acquire);
     if (key == 0 || shared.self->descriptors[i] >= 0 || has_left(i)) continue;
     if (!connected) connected = link.open();
@@ -162,6 +165,7 @@ void adopt_segments() {
 
 void apply_early_holds() {
   for (uint32_t granule = 0; granule < shared.self->memory.granule_count(); ++granule) {
+    // seq_cst: pairs with hold_for_good(): it sees `opened`, or its mark is seen here.
     if (std::atomic_ref<uint8_t>(window.held_for_good[granule]).load(std::memory_order_seq_cst) != 0)
       shared.self->memory.hold(granule, 1);
     if (window.held_counts[granule] != 0) shared.self->memory.hold(granule, 1);
@@ -173,7 +177,7 @@ void apply_early_holds() {
 void stop_moving() {
   const supply::EndReason reason = shared.end_reason.load(std::memory_order_relaxed);
   shared.self->engine.give_up(shared.self->range, layout::TierState::stopped, supply::end_reason_text(reason));
-  shared.state.store(State::ended, std::memory_order_release);
+  shared.state.store(State::ended, std::memory_order_release);  // release: pairs with engine_moves(), settle()
   put(&supply::Slot::end_reason, reason);
   put_state(supply::MigrationState::stopped);
 }
@@ -188,6 +192,7 @@ void serve_switch() {
   give_up_for_fork();
   const bool ok = shared.asked_switch(shared.asked_argument, shared.self->descriptors);
   shared.self->memory.lock().leave();
+  // release: pairs with switch_by_engine()
   shared.asked.store(static_cast<uint32_t>(ok ? Asked::done : Asked::failed), std::memory_order_release);
   futex_wake(&shared.asked);
 }
@@ -227,6 +232,7 @@ void settle(void*) {
   serve_switch();
   fetch_segments();
   ask_for_room();
+  // acquire: pairs with the stores of State::moving.
   if (shared.state.load(std::memory_order_acquire) == State::moving) {
     if (!window.heap_lock.enter()) {  // a fork is under way: it waits for the range's lock
       constexpr timespec pause{.tv_sec = 0, .tv_nsec = 200'000};
@@ -257,7 +263,9 @@ void settle(void*) {
     publish();
     if (found) shared.settled_with_memory.fetch_add(1, std::memory_order_relaxed);
   }
+  // acquire: pairs with give_up_for_fork()
   if (shared.state.load(std::memory_order_acquire) == State::forked) after_fork();
+  // release: pairs with both waits for it in migrate.cc.
   shared.settled.fetch_add(1, std::memory_order_release);
   futex_wake(&shared.settled);
 }
@@ -272,7 +280,7 @@ void import_heap_changes() {
 void resume_moving() {
   balance_charge();
   shared.self->engine.resume(shared.self->range);
-  shared.state.store(State::moving, std::memory_order_release);
+  shared.state.store(State::moving, std::memory_order_release);  // release: pairs with engine_moves()
   put_state(supply::MigrationState::running);
 }
 
@@ -354,9 +362,10 @@ int open_engine() {
 
 // The first move may come after this: what was held before is known.
 void begin_moving() {
+  // seq_cst: pairs with begin_hold(): it sees `opened`, or its count is seen below.
   shared.opened.store(shared.self, std::memory_order_seq_cst);
   // Whoever held something without seeing `opened` is counted.
-  while (shared.early_holds.load(std::memory_order_seq_cst) != 0) {
+  while (shared.early_holds.load(std::memory_order_seq_cst) != 0) {  // pairs with begin_hold(), end_hold()
     timespec pause{.tv_sec = 0, .tv_nsec = 1'000'000};
     ::nanosleep(&pause, nullptr);
   }
@@ -371,6 +380,7 @@ void begin_moving() {
     adopt_charged();
     // A fork was before the engine.
     const bool forked = has_detached() || window.private_for_good;
+    // release: pairs with engine_moves(), settle().
     shared.state.store(forked ? State::forked : State::moving, std::memory_order_release);
     put_state(forked ? supply::MigrationState::forked : supply::MigrationState::running);
     if (forked) give_up_for_fork();
@@ -383,30 +393,31 @@ void begin_moving() {
 
 void* run_engine(void*) {
   ::prctl(PR_SET_NAME, engine_thread_name, 0, 0, 0);  // inherited by the threads that it makes
-  shared.named.store(1, std::memory_order_release);
+  shared.named.store(1, std::memory_order_release);   // release: pairs with start_thread()
   futex_wake(&shared.named);
   // Lower numbers than ours stay free, so that none of ours is ever taken for stdin, stdout or stderr.
   int failed = ::syscall(SYS_close_range, 0, ~0u, unshare_descriptors) == 0 ? 0 : errno;
   if (failed == 0) failed = open_engine();
   if (failed != 0) {
     never_fold();
-    shared.state.store(State::ended, std::memory_order_release);
+    shared.state.store(State::ended, std::memory_order_release);  // release: pairs with engine_moves()
     put_state(supply::MigrationState::stopped, static_cast<uint32_t>(failed));
-    shared.engine_ended.store(true, std::memory_order_release);
+    shared.engine_ended.store(true, std::memory_order_release);  // release: pairs with quit_engine()
     return nullptr;
   }
   fetch_segments();
   begin_moving();
+  // release: pairs with wake_engine(), quit_engine()
   shared.engine_loops.store(true, std::memory_order_release);
   shared.self->engine.run();
-  shared.engine_loops.store(false, std::memory_order_release);
+  shared.engine_loops.store(false, std::memory_order_release);  // release: pairs with wake_engine()
   // Its last round may have been before it was told to end. Without the heap's lock: a handler that ends it may
   // have interrupted who holds that.
   shared.self->memory.lock().enter();
   if (shared.ending.load(std::memory_order_relaxed)) stop_moving();
   shared.self->memory.lock().leave();
-  shared.self->engine.close();  // what memory lies where is still asked for
-  shared.engine_ended.store(true, std::memory_order_release);
+  shared.self->engine.close();                                 // what memory lies where is still asked for
+  shared.engine_ended.store(true, std::memory_order_release);  // release: pairs with quit_engine()
   return nullptr;
 }
 
@@ -422,7 +433,7 @@ bool start_thread() {
   shared.named.store(0, std::memory_order_relaxed);
   const bool ok = ::pthread_create(&shared.thread, &attributes, run_engine, nullptr) == 0;
   // Until then a signal handler's fork would take it for one of the program's.
-  while (ok && shared.named.load(std::memory_order_acquire) == 0)
+  while (ok && shared.named.load(std::memory_order_acquire) == 0)  // acquire: pairs with run_engine()
     futex_wait(&shared.named, 0, naming_patience_ns);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   ::pthread_attr_destroy(&attributes);

@@ -47,15 +47,17 @@ Held begin_hold(const void* address, size_t bytes) {
   if (!may_move()) return Held::nothing;
   const heap::PageSpan granules = granules_of(address, bytes);
   if (granules.pages == 0) return Held::nothing;
+  // seq_cst: these two pair with begin_moving(), which stores `opened` and then reads the count.
   shared.early_holds.fetch_add(1, std::memory_order_seq_cst);
   Migration* migration = shared.opened.load(std::memory_order_seq_cst);
   if (migration == nullptr) return Held::counted;
-  shared.early_holds.fetch_sub(1, std::memory_order_seq_cst);
+  shared.early_holds.fetch_sub(1, std::memory_order_seq_cst);  // pairs with begin_moving()
   migration->memory.hold(granules.first, granules.pages);
   return Held::engine;
 }
 
 void end_hold(const void* address, size_t bytes, Held held) {
+  // pairs with begin_moving()
   if (held == Held::counted) shared.early_holds.fetch_sub(1, std::memory_order_seq_cst);
   if (held != Held::engine) return;
   Migration* migration = shared.opened.load(std::memory_order_relaxed);
@@ -73,10 +75,11 @@ void hold_for_good(const void* address, size_t bytes) {
   if (!may_move()) return;
   const heap::PageSpan granules = granules_of(address, bytes);
   for (uint32_t granule = granules.first; granule < granules.first + granules.pages; ++granule) {
+    // seq_cst: pairs with begin_moving(): the mark here, then `opened`; there the other way.
     if (std::atomic_ref<uint8_t>(window.held_for_good[granule]).exchange(1, std::memory_order_seq_cst) != 0)
       continue;
     // Before `opened` the thread finds the mark; twice is no harm.
-    Migration* migration = shared.opened.load(std::memory_order_seq_cst);
+    Migration* migration = shared.opened.load(std::memory_order_seq_cst);  // pairs with begin_moving()
     if (migration != nullptr) migration->memory.hold(granule, 1);
   }
 }

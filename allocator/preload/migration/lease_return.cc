@@ -114,6 +114,7 @@ bool move_out(uint32_t granule, bool may_go_beyond) {
 
 // Its number can be used again.
 void forget_segment(uint32_t index) {
+  // release: pairs with fetch_segments()
   std::atomic_ref<uint64_t>(window.segments[index].key).store(0, std::memory_order_release);
   std::atomic_ref<uint64_t>(window.segment_retry_ns).store(0, std::memory_order_relaxed);
   std::atomic_ref<uint64_t>(window.segment_retry_at_once_ns).store(0, std::memory_order_relaxed);
@@ -333,6 +334,7 @@ void empty_leases() {
     for (uint32_t granule = 0;; ++granule) {
       if (tiering::monotonic_ns() > end_ns || window.heap_lock.forking()) return my.engine.wake();
       my.memory.lock().enter();
+      // seq_cst: pairs with end_migration()
       const bool moves = engine_moves() && !shared.ending.load(std::memory_order_seq_cst);
       granule = moves ? my.memory.segment_granule(i, granule) : my.memory.granule_count();
       const bool one = granule < my.memory.granule_count();

@@ -48,8 +48,9 @@ void start_engine_if_due() {
   const int saved = errno;  // a request that succeeds leaves it alone
   const bool started = start_thread();
   errno = saved;
+  // release: pairs with quit_engine()
   if (started) return shared.running.store(true, std::memory_order_release);
-  shared.state.store(State::ended, std::memory_order_release);
+  shared.state.store(State::ended, std::memory_order_release);  // release: pairs with engine_moves()
   put_state(supply::MigrationState::stopped, EAGAIN);
 }
 
@@ -62,6 +63,7 @@ bool moves_are_proved() {
 }
 
 bool engine_moves() {
+  // acquire: pairs with begin_moving(), resume_moving()
   return shared.state.load(std::memory_order_acquire) == State::moving;
 }
 
@@ -79,7 +81,8 @@ bool wait_for_trim() {
   const uint32_t before = shared.given_back.load(std::memory_order_relaxed);
   const uint64_t end_ns = tiering::monotonic_ns() + settle_patience_ns;
   for (;;) {
-    const uint32_t round = shared.settled.load(std::memory_order_acquire);
+    const uint32_t round = shared.settled.load(std::memory_order_acquire);  // acquire: pairs with settle()
+    // acquire: both pair with the end of what was asked, in settle() and return_leases().
     if (!shared.give_back_asked.load(std::memory_order_acquire) &&
         !shared.leases_asked.load(std::memory_order_acquire))
       break;
@@ -92,7 +95,7 @@ bool wait_for_trim() {
 }
 
 bool wait_for_reserve_memory(uint32_t pages, uint32_t align_pages) {
-  Migration* migration = shared.opened.load(std::memory_order_acquire);
+  Migration* migration = shared.opened.load(std::memory_order_acquire);  // acquire: pairs with begin_moving()
   if (!window.tiered || migration == nullptr || !engine_moves()) return false;
   // A look without locks: wrong numbers cost a try.
   if (window.heap.free_pages(reserve_arena) < pages || migration->memory.free_slots() == 0) return false;
@@ -101,7 +104,7 @@ bool wait_for_reserve_memory(uint32_t pages, uint32_t align_pages) {
   shared.wanted_pages.store(pages, std::memory_order_relaxed);
   const uint64_t end_ns = tiering::monotonic_ns() + settle_patience_ns;
   for (;;) {
-    const uint32_t round = shared.settled.load(std::memory_order_acquire);
+    const uint32_t round = shared.settled.load(std::memory_order_acquire);  // acquire: pairs with settle()
     if (shared.settled_with_memory.load(std::memory_order_relaxed) != before) return true;
     if (shared.wanted_pages.load(std::memory_order_relaxed) == 0) return false;  // looked for, in vain
     wake_engine();
@@ -112,6 +115,7 @@ bool wait_for_reserve_memory(uint32_t pages, uint32_t align_pages) {
 }
 
 bool front_granule_in_ddr(uint32_t granule) {
+  // acquire: pairs with begin_moving()
   const Migration* migration = shared.opened.load(std::memory_order_acquire);
   return migration == nullptr || migration->memory.residency(granule) != Residency::cxl;
 }
@@ -127,8 +131,10 @@ bool program_has_one_thread() {
 
 void quit_engine(supply::EndReason reason) {
   end_migration(reason);
+  // acq_rel: pairs with start_engine_if_due(), its release half with nothing.
   if (shared.running.exchange(false, std::memory_order_acq_rel) == false) return;
   // It may not be in its loop yet: it is soon, or it ends by itself.
+  // acquire: both pair with run_engine().
   while (!shared.engine_loops.load(std::memory_order_acquire) &&
          !shared.engine_ended.load(std::memory_order_acquire)) {
     timespec pause{.tv_sec = 0, .tv_nsec = 1'000'000};
@@ -141,8 +147,8 @@ void quit_engine(supply::EndReason reason) {
 void end_migration(supply::EndReason reason) {
   if (holds_nothing()) return;
   shared.end_reason.store(reason, std::memory_order_relaxed);
-  if (shared.ending.exchange(true, std::memory_order_seq_cst)) return;
-  Migration* migration = shared.opened.load(std::memory_order_acquire);
+  if (shared.ending.exchange(true, std::memory_order_seq_cst)) return;   // seq_cst: pairs with empty_leases()
+  Migration* migration = shared.opened.load(std::memory_order_acquire);  // acquire: pairs with begin_moving()
   if (migration == nullptr) return;
   // The engine plans nothing after this, and the last move is over once the lock was had. settle() tells the
   // heap. Of the threads that take it this one alone has handlers: one that forks would wait for its own lock.
@@ -155,7 +161,7 @@ void end_migration(supply::EndReason reason) {
 
 void lock_moves() {
   // Not opened yet: it begins only under heap_lock, and finds then that it is to end.
-  shared.locked = shared.opened.load(std::memory_order_acquire);
+  shared.locked = shared.opened.load(std::memory_order_acquire);  // acquire: pairs with begin_moving()
   if (shared.locked != nullptr) shared.locked->memory.lock().enter();
 }
 
@@ -174,11 +180,12 @@ void unlock_moves_in_child() {
 }
 
 void give_up_for_fork() {
-  Migration* migration = shared.opened.load(std::memory_order_acquire);
+  Migration* migration = shared.opened.load(std::memory_order_acquire);  // acquire: pairs with begin_moving()
+  // acquire: pairs with begin_moving(), resume_moving()
   const State was = shared.state.load(std::memory_order_acquire);
   if (migration == nullptr || was == State::starting) return;  // its thread sees when it begins
   if (was == State::moving) {
-    shared.state.store(State::forked, std::memory_order_release);
+    shared.state.store(State::forked, std::memory_order_release);  // release: pairs with settle()
     put_state(supply::MigrationState::forked);
   }
   migration->engine.suspend(migration->range, "memory is private since a fork");
@@ -187,6 +194,7 @@ void give_up_for_fork() {
 PageSource source_of(uint32_t page) {
   const uint32_t granule = page / granule_pages;
   const uint64_t within = uint64_t{page % granule_pages} * page_bytes;
+  // acquire: pairs with begin_moving()
   const Migration* migration = shared.opened.load(std::memory_order_acquire);
   if (migration != nullptr) {
     const Residency residency = migration->memory.residency(granule);
@@ -206,12 +214,14 @@ PageSource source_of(uint32_t page) {
 }
 
 bool switch_by_engine(SwitchPages switch_pages, void* argument) {
-  if (!shared.engine_loops.load(std::memory_order_acquire)) return false;
+  if (!shared.engine_loops.load(std::memory_order_acquire)) return false;  // acquire: pairs with run_engine()
   shared.asked_switch = switch_pages;
   shared.asked_argument = argument;
+  // release: pairs with serve_switch()
   shared.asked.store(static_cast<uint32_t>(Asked::waiting), std::memory_order_release);
   const uint64_t end_ns = tiering::monotonic_ns() + switch_patience_ns;
   for (;;) {
+    // acquire: pairs with the answer of serve_switch()
     uint32_t now = shared.asked.load(std::memory_order_acquire);
     if (now == static_cast<uint32_t>(Asked::done)) return true;
     if (now == static_cast<uint32_t>(Asked::failed)) return false;

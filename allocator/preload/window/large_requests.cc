@@ -519,6 +519,7 @@ void free_span(void* at, size_t bytes, bool clean) {
   auto* span = static_cast<FreedSpan*>(at);
   span->pages = pages;
   span->next = window.deferred_spans.load(std::memory_order_relaxed);
+  // release: pairs with free_deferred()
   while (!window.deferred_spans.compare_exchange_weak(span->next, span, std::memory_order_release)) {
   }
 }
@@ -587,6 +588,7 @@ void free_large(void* pointer) {
     heap::RunRecord& record = window.heap.run(page);
     uint32_t head = window.deferred.load(std::memory_order_relaxed);
     do std::atomic_ref<uint32_t>(record.left).store(head, std::memory_order_relaxed);
+    // pairs with free_deferred()
     while (!window.deferred.compare_exchange_weak(head, page + 1, std::memory_order_release));
   }
   errno = saved;
@@ -604,7 +606,7 @@ void free_deferred() {
     free_span_locked({window.page_of(span), static_cast<uint32_t>(taken.pages)}, false);
     span = taken.next;
   }
-  uint32_t link = window.deferred.exchange(0, std::memory_order_acquire);
+  uint32_t link = window.deferred.exchange(0, std::memory_order_acquire);  // acquire: pairs with free_large()
   while (link != 0) {
     uint32_t page = link - 1;
     link = window.heap.run(page).left;

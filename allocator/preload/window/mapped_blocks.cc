@@ -30,12 +30,14 @@ constinit std::atomic<uint64_t> waiting[waiting_max];
 constinit std::atomic<uint32_t> waiting_count{0};  // at least as many are there
 
 bool make_bits() {
+  // acquire: pairs with the exchange below.
   if (served_bits.load(std::memory_order_acquire) != nullptr) return true;
   const size_t bytes = (size_t{window.total_pages} + 63) / 64 * sizeof(uint64_t);
   void* made =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (made == MAP_FAILED) return false;
   std::atomic<uint64_t>* none = nullptr;
+  // acq_rel: pairs with the loads of served_bits (its acquire half with nothing)
   if (!served_bits.compare_exchange_strong(none, static_cast<std::atomic<uint64_t>*>(made),
                                            std::memory_order_acq_rel))
     ::munmap(made, bytes);
@@ -45,6 +47,7 @@ bool make_bits() {
 // Calls visit(word, mask) for each word of bits that `span` has a part of.
 template <typename Visit>
 void for_each_word(heap::PageSpan span, Visit visit) {
+  // acquire: pairs with make_bits()
   std::atomic<uint64_t>* const bits = served_bits.load(std::memory_order_acquire);
   const uint32_t end = span.first + span.pages;
   for (uint32_t page = span.first; page < end;) {
@@ -65,6 +68,7 @@ void defer_free(heap::PageSpan span) {
   const uint64_t entry = uint64_t{span.first + 1} << 32 | span.pages;
   for (std::atomic<uint64_t>& slot : waiting) {
     uint64_t empty = 0;
+    // pairs with release_waiting()
     if (slot.compare_exchange_strong(empty, entry, std::memory_order_release)) return;
   }
   // As many at once, while one fork lasts: these pages stay in use, by nobody.
@@ -78,7 +82,7 @@ void release(heap::PageSpan span) {
 void release_waiting() {
   if (waiting_count.load(std::memory_order_relaxed) == 0 || window.heap_lock.forking()) return;
   for (std::atomic<uint64_t>& slot : waiting) {
-    const uint64_t entry = slot.exchange(0, std::memory_order_acquire);
+    const uint64_t entry = slot.exchange(0, std::memory_order_acquire);  // acquire: pairs with defer_free()
     if (entry == 0) continue;
     waiting_count.fetch_sub(1, std::memory_order_relaxed);
     release({static_cast<uint32_t>(entry >> 32) - 1, static_cast<uint32_t>(entry)});
@@ -132,12 +136,13 @@ void stop_serving_mappings() {
 }
 
 bool is_served(uint32_t page) {
+  // acquire: pairs with make_bits()
   const std::atomic<uint64_t>* bits = served_bits.load(std::memory_order_acquire);
   return bits != nullptr && (bits[page / 64].load(std::memory_order_relaxed) >> page % 64 & 1) != 0;
 }
 
 bool any_served(heap::PageSpan span) {
-  if (served_bits.load(std::memory_order_acquire) == nullptr) return false;
+  if (served_bits.load(std::memory_order_acquire) == nullptr) return false;  // acquire: pairs with make_bits()
   bool any = false;
   for_each_word(span, [&](std::atomic<uint64_t>& word, uint64_t mask, uint32_t) {
     any = any || (word.load(std::memory_order_relaxed) & mask) != 0;
@@ -146,7 +151,7 @@ bool any_served(heap::PageSpan span) {
 }
 
 void unmap_served(heap::PageSpan span) {
-  if (served_bits.load(std::memory_order_acquire) == nullptr) return;
+  if (served_bits.load(std::memory_order_acquire) == nullptr) return;  // acquire: pairs with make_bits()
   const int saved = errno;
   release_waiting();
   heap::PageSpan run;  // of pages that were this call's to take
@@ -159,6 +164,7 @@ void unmap_served(heap::PageSpan span) {
   };
   for_each_word(span, [&](std::atomic<uint64_t>& word, uint64_t mask, uint32_t first) {
     // Cleared first: nobody else gives these pages back.
+    // acq_rel: no partner, set_bits() is relaxed; blocks go from thread to thread by the program.
     uint64_t mine = word.fetch_and(~mask, std::memory_order_acq_rel) & mask;
     for (; mine != 0; mine &= mine - 1) add(first + static_cast<uint32_t>(__builtin_ctzll(mine)));
   });

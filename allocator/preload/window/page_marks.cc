@@ -65,7 +65,7 @@ void for_each_used_run(heap::PageSpan part, Visit visit) {
 }  // namespace
 
 heap::PageSpan pages_of_range(const void* address, size_t bytes) {
-  const size_t span_bytes = window_span.load(std::memory_order_acquire);
+  const size_t span_bytes = window_span.load(std::memory_order_acquire);  // acquire: pairs with arm_locked()
   if (span_bytes == 0 || bytes == 0) return {};
   const uintptr_t base = window_base.load(std::memory_order_relaxed);
   const uintptr_t from = reinterpret_cast<uintptr_t>(address);

@@ -46,7 +46,7 @@ constexpr int key_of(Marks marks) {
 extern std::atomic<bool> any_marks;
 extern Marks* page_marks;  // one a page, once any_marks is true
 inline Marks marks_of(uint32_t page) {
-  return any_marks.load(std::memory_order_acquire) ? page_marks[page] : Marks{0};
+  return any_marks.load(std::memory_order_acquire) ? page_marks[page] : Marks{0};  // pairs with make_table()
 }
 
 // Pages of the window that [address, address + bytes) touches; pages 0: none. Any thread.

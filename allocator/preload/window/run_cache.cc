@@ -109,6 +109,7 @@ uint32_t keep_run(uint32_t page) {
   }
   uint64_t none = 0;
   if (free_place != nullptr && kept + run.pages <= pages_max &&
+      // release: pairs with take_kept_run(), take_any_kept_run()
       free_place->compare_exchange_strong(none, mine, std::memory_order_release, std::memory_order_relaxed))
     return heap::no_page;
   // In the place of another one, so that the shelf follows what the program asks for.
@@ -117,6 +118,7 @@ uint32_t keep_run(uint32_t page) {
   std::atomic<uint64_t>& place = shelf.runs[turn % shelf_runs];
   const uint32_t less = pages_in(place.load(std::memory_order_relaxed));
   if (less == 0 || kept - less + run.pages > 2 * pages_max) return page;
+  // acq_rel: pairs with the takers, and with the keep_run() of the run that goes.
   const uint64_t word = place.exchange(mine, std::memory_order_acq_rel);
   return word == 0 ? heap::no_page : page_in(word);
 }
@@ -128,6 +130,7 @@ uint32_t take_any_kept_run() {
         statistics::note_taken_again(i, shelf.taken[i].exchange(0, std::memory_order_relaxed));
     for (std::atomic<uint64_t>& place : shelf.runs)
       if (place.load(std::memory_order_relaxed) != 0)
+        // acquire: pairs with keep_run()
         if (const uint64_t word = place.exchange(0, std::memory_order_acquire); word != 0) return page_in(word);
   }
   return heap::no_page;

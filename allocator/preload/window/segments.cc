@@ -99,6 +99,7 @@ void return_addresses(heap::PageSpan span) {
 void note_new_slots(uint32_t index, uint64_t key) {
   window.segments[index] = {key, {}};
   if (index == window.segment_count)
+    // release: pairs with fetch_segments()
     std::atomic_ref<uint32_t>(window.segment_count).store(index + 1, std::memory_order_release);
 }
 

@@ -261,6 +261,7 @@ bool arm_locked() {
   describe_window_in_slot();
   statistics::attach();
   window_base.store(reinterpret_cast<uintptr_t>(window.base), std::memory_order_relaxed);
+  // pairs with in_window()
   window_span.store(size_t{window.total_pages} * page_bytes, std::memory_order_release);
   armed.store(true, std::memory_order_release);  // pairs with is_armed()
   return true;
@@ -269,7 +270,7 @@ bool arm_locked() {
 }  // namespace
 
 bool is_armed() {
-  return armed.load(std::memory_order_acquire);
+  return armed.load(std::memory_order_acquire);  // acquire: pairs with arm_locked()
 }
 
 bool arm() {

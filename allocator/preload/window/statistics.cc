@@ -96,6 +96,7 @@ void attach() {
   if (mine != nullptr && program_invocation_short_name != nullptr)
     strncpy(mine->program, program_invocation_short_name, sizeof(mine->program) - 1);
   page.store(mine, std::memory_order_relaxed);
+  // release: no acquire partner; times_asked() follows the pointer, which orders it.
   asked.store(mine != nullptr ? &window.control->statistics_asked : &never_asked, std::memory_order_release);
 }
 

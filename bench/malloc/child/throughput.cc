@@ -108,6 +108,7 @@ struct Pairs : Shared {
 void produce(Pairs& pairs, Ring& ring, uint64_t seed) {
   Random random{seed};
   for (uint64_t made = 0; !pairs.over(); ++made) {
+    // acquire: pairs with consume()
     while (made - ring.taken.load(std::memory_order_acquire) >= ring_batches) {
       if (pairs.over()) return;
       sched_yield();
@@ -117,20 +118,20 @@ void produce(Pairs& pairs, Ring& ring, uint64_t seed) {
     for (unsigned i = 0; ok && i < batch_objects; ++i) ok = replace(&batch[i], random.log_uniform(4, 9));
     if (!ok) return pairs.failed.store(true);
     ring.batches[made % ring_batches] = batch;
-    ring.made.store(made + 1, std::memory_order_release);
+    ring.made.store(made + 1, std::memory_order_release);  // release: pairs with consume()
   }
 }
 
 void consume(Pairs& pairs, Ring& ring) {
   for (uint64_t taken = 0; !pairs.over(); ++taken) {
-    while (ring.made.load(std::memory_order_acquire) == taken) {
+    while (ring.made.load(std::memory_order_acquire) == taken) {  // acquire: pairs with produce()
       if (pairs.over()) return;
       sched_yield();
     }
     void** batch = ring.batches[taken % ring_batches];
     for (unsigned i = 0; i < batch_objects; ++i) free(batch[i]);
     free(batch);
-    ring.taken.store(taken + 1, std::memory_order_release);
+    ring.taken.store(taken + 1, std::memory_order_release);  // release: pairs with produce()
     pairs.operations.fetch_add(batch_objects, std::memory_order_relaxed);
   }
 }

@@ -24,7 +24,7 @@ inline void ordered_accesses() {
 #if defined(__x86_64__)
   asm volatile("" : : : "memory");
 #else
-  std::atomic_thread_fence(std::memory_order_acq_rel);
+  std::atomic_thread_fence(std::memory_order_acq_rel);    // acq_rel: pairs with this in the other holder
 #endif
 }
 
@@ -60,7 +60,7 @@ class CoherentMemory {
 #if defined(__x86_64__)
     asm volatile("lock; orq $0, (%%rsp)" : : : "memory", "cc");
 #else
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // seq_cst: pairs with this in the other holder
 #endif
   }
   static constexpr bool performs(Step) {

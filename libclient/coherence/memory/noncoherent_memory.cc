@@ -140,7 +140,7 @@ void NonCoherentMemory::load_barrier(Step) const {
   ordered_accesses();
 }
 void NonCoherentMemory::full_barrier(Step) const {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // seq_cst: pairs with this in the other holder
 }
 
 #endif

@@ -52,7 +52,7 @@ class CudaContext {
   cuda::Context handle() const { return context_; }
   const std::string& label() const { return label_; }  // "CUDA device 0 (NVIDIA H200)"
 
-  bool lost() const { return lost_.load(std::memory_order_acquire); }
+  bool lost() const { return lost_.load(std::memory_order_acquire); }  // acquire: pairs with lose()
   Status health() const;
   // The Error of what the driver answered, well included; with the context current. A sticky one is the
   // device's loss: told once, in full; what fails afterwards says that the device was lost before, and by what.

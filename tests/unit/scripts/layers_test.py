@@ -114,5 +114,23 @@ class RoomsTest(unittest.TestCase):
         self.assertEqual([], self.problems(25, None, "tests/unit/state"))
 
 
+class OrdersTest(unittest.TestCase):
+    def test_an_order_without_its_partner_is_found(self):
+        for order in ("std::memory_order_acquire", "std::memory_order::release", "__ATOMIC_SEQ_CST"):
+            with self.subTest(order=order):
+                self.assertEqual([1], lint.lonely_orders([f"word.load({order});"]))
+        self.assertEqual([2], lint.lonely_orders(["// acquire: the links are seen.", "head.load(std::memory_order_acquire);"]))
+
+    def test_the_partner_is_on_the_line_or_in_the_two_above(self):
+        load = "word.load(std::memory_order_acquire);"
+        self.assertEqual([], lint.lonely_orders([load + "  // pairs with claim()"]))
+        self.assertEqual([], lint.lonely_orders(["// acquire: pairs with claim()", "if (x)", load]))
+        self.assertEqual([], lint.lonely_orders(["// acquire: no partner, one thread", load]))
+        self.assertEqual([4], lint.lonely_orders(["// acquire: pairs with claim()", "a;", "b;", load]))
+
+    def test_relaxed_ones_and_comments_need_none(self):
+        self.assertEqual([], lint.lonely_orders(["word.load(std::memory_order_relaxed);", "// std::memory_order_release"]))
+
+
 if __name__ == "__main__":
     unittest.main()
