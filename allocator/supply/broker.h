@@ -5,8 +5,8 @@
 // Threads   start, stats, in_use and processes from any thread. Inside: one thread accepts, one serves each
 //           connection (a grant may wait for the pool manager), one watches processes and reports usage.
 //
-// A lease is granted when a process needs it, belongs to that process, and is released once nobody maps it: the
-// owner or a forked child, whoever is the last. Invariants:
+// A lease is granted when a process needs it, and belongs to that process. It is released once no process maps
+// it, neither the owner nor a forked child. Invariants:
 //   S5  A lease is released only after two scans of all processes found no mapping of it, and never while a
 //       connection over which its descriptor went is open, or while a process of the run lives whose mappings
 //       cannot be read.

@@ -1,5 +1,5 @@
-// What of a run is remembered beyond the moment: processes that ended, their names, the size classes at the
-// run's peak.
+// The history of a run: processes that ended, their names, and the size classes at the run's peak.
+// Numbers of the present are in the control page.
 //
 // Place     The Broker owns one.
 // Threads   The caller's lock.

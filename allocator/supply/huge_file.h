@@ -1,4 +1,4 @@
-// A memory file in huge pages, of a private mount that nobody sees.
+// A memory file in huge pages, on a private mount without a path.
 #pragma once
 
 #include <cstdint>

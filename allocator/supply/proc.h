@@ -1,4 +1,4 @@
-// What /proc says about processes and their mappings.
+// Processes and their mappings, read from /proc.
 //
 // Errors    A process that has ended, or may not be read (PR_SET_DUMPABLE, a program that is executable only),
 //           has no mappings here: "unknown", never "maps nothing". A living process always has some.

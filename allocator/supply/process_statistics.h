@@ -1,5 +1,5 @@
-// What one process of a run tells of its memory beyond the counters of its slot (protocol.h): one page of the
-// control page each, written by the process, read by the supervisor. It stays when the process is killed.
+// One process's statistics of its memory, beyond the counters of its slot (protocol.h): one page for each in
+// the control page, written by the process, read by the supervisor. It stays when the process is killed.
 //
 // Coherence domain  One machine. Every word is accessed atomically (relaxed), `small_sequence` as below.
 // Threads   Written by the process: `large` and what follows it under its heap lock, the tiers by its engine's

@@ -1,4 +1,4 @@
-// What the preload library in a program and the supervisor (`terrace run`) say to each other, byte for byte:
+// The protocol between the preload library in a program and the supervisor (`terrace run`), byte for byte:
 // requests and replies on a local socket, and the control page that both map.
 //
 // Place     allocator/preload speaks it, allocator/supply (Broker) answers. Same machine, same build of

@@ -1,4 +1,4 @@
-// What a run's memory is doing, in numbers: by process, by size class, by tier and lease, and summed over the
+// The figures of a run's memory: by process, by size class, by tier and lease, and summed over the
 // run.
 //
 // Place     Broker::report() fills it from the control page and the leases; cli writes and shows it.

@@ -1,7 +1,7 @@
 // The allocator of small requests: jemalloc 5.3, as Debian builds it for being linked into libraries
-// (libjemalloc_pic.a), its functions renamed by embed.cmake so that none of them is in a program's way. malloc
-// and free keep their names: they are what programs call, and end in exports.cc where a thread's cache does not
-// serve them.
+// (libjemalloc_pic.a). embed.cmake renames its functions, so that none of them collides with a program's.
+// malloc and free keep their names: programs call them directly, and requests that a thread's cache cannot
+// serve go to exports.cc.
 //
 // Its memory comes from extents.cc. Everything here may be called from the first instruction of a process on;
 // it starts itself, and its own fork handlers are registered then.

@@ -1,4 +1,4 @@
-// How managers and agents are named in certificates, and hosts in the names of memory objects.
+// The names of managers and agents in certificates, and of hosts in the names of memory objects.
 //
 // Place     core/base: `terrace cert` writes these names, daemon/hosts and daemon/memory/remote read them.
 #pragma once

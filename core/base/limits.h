@@ -1,4 +1,4 @@
-// Every fixed bound of the service in one place, each with its reason and what it costs.
+// Every fixed bound of the service in one place, each with its reason and its cost.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What this machine is called where nobody configured it: by manager, library and command line alike.
+// The default name of this machine, the same for manager, library and command line.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The program's signals are not for the library's threads, on whose stacks and between whose locks a handler
-// would run; what the processor raises in them is.
+// Blocks the program's signals in the library's threads: a handler would run on their stacks, between their
+// locks. Signals that the processor raises there stay open.
 #pragma once
 
 #include <signal.h>

@@ -2,15 +2,15 @@
 // and read at once (a lease of mode shared_coherent).
 //
 //   0             header (256 bytes), written once
-//   256           ownership line (64 bytes): which kind of owners the space has
-//   seats_offset  seat_count seats: an owner line and pins each, for who owns no part and reads in place
+//   256           ownership line (64 bytes): the kind of owners of the space
+//   seats_offset  seat_count seats: an owner line and pins each, for holders without a part that read in place
 //   parts_offset  part_count parts of part_bytes each; every byte of a part is stored by its owner only
 //   data_offset   data_bytes of data, 4 KiB aligned, in chunk_count chunks; each is stored to by the owner of the
 //                 part that has it
 //
 //   part + 0      owner line (64 bytes)
-//   part + 64     pins_per_part words of 8 bytes, up to a multiple of 64: what the owner reads in place
-//   ...           chunk_count words of 8 bytes, up to a multiple of 64: which chunks the part has
+//   part + 64     pins_per_part words of 8 bytes, up to a multiple of 64: tensors that the owner reads in place
+//   ...           chunk_count words of 8 bytes, up to a multiple of 64: the chunks of the part
 //   ...           records_per_part records of 256 bytes: a hash table by name, linear probing
 //
 // Offsets count from the header's first byte, in a record from the data's. Integers are little-endian. There
@@ -25,8 +25,8 @@
 //
 // Invariants
 //   N1  a part and a seat have one owner at a time; their epochs grow with each owner.
-//   N2  the bytes of the slot that a stable word names are those that its publisher wrote, until the word says
-//       otherwise; nobody stores to a slot that is pinned by a holder who lives.
+//   N2  the slot that a stable word names has its publisher's bytes, until the word changes; no holder stores
+//       to a slot that is pinned by a living holder.
 //   N3  one version of one incarnation never names two contents.
 //   N4  extents of a part's live records do not overlap and lie in chunks that the part has.
 //   N5  all owners of a space were made by one kind of source (except two kinds that are first in the same

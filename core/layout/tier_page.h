@@ -1,5 +1,5 @@
-// The page in which a process that migrates memory tells about it and is told what to do: one file a process,
-// /dev/shm/terrace-tier-<uid>/<pid>, made by the migration engine, read and written by `terrace tier`.
+// The page with the state of a process that migrates memory, and with requests to it: one file for each
+// process, /dev/shm/terrace-tier-<uid>/<pid>, made by the migration engine, read and written by `terrace tier`.
 //
 //   0              TierPage (4096 bytes)
 //   4096           TierRange, tier_ranges_max of them
@@ -17,8 +17,8 @@
 //
 // A request: `terrace tier` writes the wanted_* fields of a range, then raises `request` (release). The engine
 // sees it at its next round (acquire), carries it out or not, writes `answer`, then sets `applied` to the
-// number (release). pid and start_ticks tell whether the process that made the file still lives; a file whose
-// process is gone is removed by whoever finds it.
+// number (release). pid and start_ticks identify the process that made the file; the first process that finds
+// the file of an ended process removes it.
 #pragma once
 
 #include <cstddef>

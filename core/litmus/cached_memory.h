@@ -1,7 +1,7 @@
-// A made-up host with a cache of its own that nothing keeps coherent with others': what memory without hardware
-// coherence is like, without such hardware. A line is fetched at its first use and stays until refresh();
-// stores stay in it until publish() or refresh(). It is milder than hardware, which evicts lines when it likes,
-// and still not coherent: a litmus run over it must see so.
+// A made-up host with its own cache, not coherent with the caches of others. It shows memory without hardware
+// coherence on any machine. A line is fetched at its first use and stays until refresh(); stores stay in it
+// until publish() or refresh(). It is milder than hardware, which evicts lines at any time. A litmus run over
+// it must still find that it is not coherent.
 //
 // Place     core/litmus; the manager uses it for an emulated device that is to be seen to fail
 // (docs/design/0017).

@@ -1,11 +1,11 @@
-// The seam of the litmus run: every access to the memory that is looked at goes through a type that satisfies
+// The seam of the litmus run: every access to the tested memory goes through a type that satisfies
 // LitmusMemory, given as a template parameter.
 //
-//   HostMemory      (host_memory.h)      what a program of this machine has: atomics and cache-line flushes
-//   CachedMemory    (cached_memory.h)    a made-up host with a cache of its own that nothing keeps coherent
+//   HostMemory      (host_memory.h)      the means of a program of this machine: atomics and cache-line flushes
+//   CachedMemory    (cached_memory.h)    a made-up host with its own cache, which is not coherent
 //   EmulatedHost    (tests/unit/litmus)  the same over the emulator that attacks the tensor protocol
 //
-// Addresses are aligned words of the region. What a memory must do:
+// Addresses are aligned words of the region. A memory's operations:
 //
 //   load              one indivisible load; later accesses of this side do not overtake it (acquire)
 //   store             one indivisible store; earlier accesses of this side are not overtaken by it (release)
@@ -17,8 +17,8 @@
 //                     side is not waited for any longer
 //   pause             a short while, of no meaning
 //
-// Only publish and refresh may be counted on where caches are not coherent: with them the two sides tell each
-// other where they are and what they saw. What the run asks is whether the others can be counted on, too.
+// Without coherent caches only publish and refresh work for certain: by them the two sides tell each other
+// their progress and their results. The run finds out whether the other operations work, too.
 //
 // Threads   One side each.
 #pragma once

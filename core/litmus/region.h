@@ -1,8 +1,8 @@
-// The scratch memory of a litmus run: what lies where. Two processes, also of two hosts, run over the same
-// region, so that the layout is fixed; `magic` changes with it.
+// The layout of a litmus run's scratch memory. Two processes, also of two hosts, run over the same region, so
+// that the layout is fixed; `magic` changes with it.
 //
-// Coherence domain   none is assumed: each line has one writer at a time, and is read by the other side only
-//                    after publish and refresh, but for x and y while a round runs, which is what is tried.
+// Coherence domain   none is assumed: each line has one writer at a time, and the other side reads it only
+//                    after publish and refresh. Exception: x and y while a round runs, which is the test.
 #pragma once
 
 #include <cstddef>

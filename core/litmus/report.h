@@ -1,4 +1,4 @@
-// What a litmus run came to: counts a shape, and the verdict over all of them.
+// The result of a litmus run: counts for each shape, and the verdict over all of them.
 //
 // Place     core/litmus, pure. The CLI and the manager show it.
 // Threads   Plain values.

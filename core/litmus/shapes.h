@@ -1,6 +1,6 @@
-// The litmus shapes: small programs of two parts whose outcomes tell whether caches are coherent, and the
-// judgement of one round. Values are counted from the round's `tag`: tag + 0 is what was there before, so that
-// a value of an earlier round or of nobody is told apart.
+// The litmus shapes: small programs of two parts whose outcomes show whether caches are coherent, and the
+// judgement of one round. Values are counted from the round's `tag`: tag + 0 is the old value. So a value of an
+// earlier round, or one that no part wrote, is recognised.
 //
 //   shape                 part one          part two            cannot be seen on coherent memory
 //   message_passing       x:=1; y:=1        b=y; a=x            b new, a old
@@ -12,8 +12,8 @@
 //                         front to back     back to front
 //   compare_and_swap      adds 1, 16 times  the same            less than 32 in the end
 //
-// After each round, when both sides know that both are done, each looks at x and y once more, without asking
-// the memory. Coherent caches show both the last values then; a line that is still the old one is forbidden in
+// After each round, when both sides know that both are done, each reads x and y once more, without refresh().
+// Coherent caches then show the last values to both sides; an old line is forbidden in
 // every shape.
 //
 // Place     core/litmus, pure. side.h plays the parts.

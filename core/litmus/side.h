@@ -1,8 +1,8 @@
-// One of the two sides of a litmus run: meets the other side, plays a part of each shape, and judges what both
-// saw. Both sides come to the same report, each from what is in the region.
+// One of the two sides of a litmus run: meets the other side, plays a part of each shape, and judges the
+// results of both. Both sides compute the same report from the bytes of the region.
 //
-//   join      each writes who it is, and waits until the other one knows it: what an earlier run left there
-//             cannot know a nonce that was drawn for this one
+//   join      each writes its nonce, and waits until the other side has repeated it: bytes of an earlier run
+//             cannot contain a nonce that was drawn for this run
 //   a batch   flush x and y  |  one side writes the old values  |  both take the lines into their caches  |
 //             64 rounds of one shape, each on lines of its own  |  a look at the end, what was seen is written
 //             down  |  both judge.     (| a meeting: publish my phase, refresh the other's until it is as far)

@@ -1,6 +1,6 @@
 // Bulk transfers between a file and memory: many blocks in flight through io_uring, past the page cache
 // (O_DIRECT) where the file system and the alignment allow it, through pread/pwrite where the kernel
-// refuses io_uring. What was used, and why not something faster, is in the report.
+// refuses io_uring. The report says which way was used, and why no faster one.
 //
 // Place     core/os; libclient/io imports and exports tensors with it.
 // Threads   Each call owns its ring; calls on different files may run in parallel.

@@ -1,8 +1,8 @@
-// Zeroing mapped memory that keeps what was written to it (dax, persistent memory), and checking that it is
-// zero: what erasing a lease means where no kernel hands out fresh pages.
+// Zeroes mapped memory that keeps its bytes (dax, persistent memory), and checks that it is zero. So leases are
+// erased on memory for which the kernel hands out no fresh pages.
 //
-// Stores go past the caches where the processor can (the widest of AVX-512, AVX2 and SSE2), so that neither the
-// erased memory nor the check's reading of it is in a cache: what is checked has reached the memory.
+// Stores bypass the caches where the processor can (the widest of AVX-512, AVX2 and SSE2). So no cache has the
+// erased lines, and the check reads the memory itself.
 //
 // Place     core/os; backends whose memory stays in place.
 // Threads   Any; starts and joins its own.

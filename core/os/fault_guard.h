@@ -1,18 +1,18 @@
-// Accesses to memory that may go away while it is used: a lease that is fenced, a device that is unplugged, a
-// line that is poisoned, a dax device that somebody destroyed. The SIGBUS that they raise would end the
-// process; here it is an answer.
+// Accesses to memory that may go away during use: a fenced lease, an unplugged device, a poisoned line, a
+// destroyed dax device. Such an access raises SIGBUS, which would end the process; here it becomes a
+// return value.
 //
 // Two kinds. guarded() runs loads and stores and jumps out of them: for long copies that hold nothing.
 // core/os/lossy_access.h has single accesses that go on without the memory: for code that holds locks.
 //
-// Place     core/os; for who must go on when memory fails: erasing, measuring, copying, shared tensors.
+// Place     core/os; for code that must go on when memory fails: erasing, measuring, copying, shared tensors.
 // Threads   Any.
-// Handler   The process has one handler of SIGBUS, which may be the program's. Each outermost guard looks
-//           whether it is this library's and puts it in front of another one if not: a system call. A SIGBUS
-//           that is not of a guarded access goes to who had the signal before, with the mask, the stack and the
-//           flags (SA_SIGINFO, SA_NODEFER, SA_RESETHAND, SA_ONSTACK) that it asked for; where nobody had it,
-//           the default action is taken. A handler that another thread installs during a guarded access gets
-//           the fault of that access: the next guard is whole again.
+// Handler   The process has one handler of SIGBUS, which may be the program's. Each outermost guard checks by a
+//           system call that this library's handler is installed, and installs it in front of another one if
+//           not. Any other SIGBUS goes to the earlier handler, with the mask, the stack and the flags
+//           (SA_SIGINFO, SA_NODEFER, SA_RESETHAND, SA_ONSTACK) that it asked for; without an earlier handler
+//           the default action follows. A handler that another thread installs during a guarded access gets
+//           the fault of that access; the next guard protects again.
 #pragma once
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 // Loads, stores, copies and flushes that go on when their memory goes away: a load gives 0, a store is dropped,
-// a copy ends early, and lost_address() says so. Unlike in guarded() nothing is jumped over: locks are given
-// back, objects are destroyed, and an access costs what a plain one costs.
+// a copy ends early, and lost_address() says so. Unlike guarded() they skip no code: locks are released,
+// objects are destroyed, and an access costs as much as a plain one.
 //
 // How: each access is one instruction with an entry in a table of the program, "if a SIGBUS comes here, go on
 // there". A LossyAccesses lives around a number of them, best around a call of the library.

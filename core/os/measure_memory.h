@@ -1,10 +1,10 @@
-// How fast memory is, measured: for devices of which the firmware says nothing.
+// Measures the speed of memory, for devices without figures from the firmware.
 //
-// Only reads. Every line is thrown out of the caches before it is timed, so that the size of the last cache
-// does not matter: a sample of a few megabytes says as much as one of gigabytes. What memory is timed should be
-// idle; what is in it does not matter.
+// Only reads. Every line is flushed from the caches before it is timed, so that the size of the last cache
+// does not matter: a sample of a few megabytes says as much as one of gigabytes. The measured memory should be
+// idle; its contents do not matter.
 //
-// Place     core/os; backends use it once for a device, on memory that nobody has.
+// Place     core/os; backends use it once for a device, on free memory.
 // Threads   The calling one only; at most about `MeasureOptions::time_ms`, some ten milliseconds on fast
 // memory.
 #pragma once

@@ -1,9 +1,9 @@
-// What the kernel publishes of one memory node: the HMAT's figures as seen from the nearest CPUs, the SLIT's
-// distance, whether it has CPUs, how much memory it has. Read from sysfs: a test can make a machine up, and
-// libnuma settles which nodes there are when it is loaded and keeps the distances that it read first, while CXL
-// memory comes online under a manager that runs.
+// The kernel's figures of one memory node: the HMAT's as seen from the nearest CPUs, the SLIT's distance,
+// its CPUs and the size of its memory. Read from sysfs, so that a test can make a machine up. libnuma does
+// not fit: it reads nodes and distances once, when it is loaded, but CXL memory can come online while the
+// manager runs.
 //
-// Place     core/os; for daemon/inventory and the backends, which tell of a lease's tier by it.
+// Place     core/os; for daemon/inventory and the backends, which describe a lease's tier by it.
 // Threads   Any; each call reads afresh, since memory can be hot-plugged.
 #pragma once
 

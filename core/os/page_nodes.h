@@ -1,6 +1,6 @@
-// On which memory nodes pages lie, and where those of a file come from: the kernel's move_pages and mbind.
+// The memory nodes of pages, and the node for new pages of a file: the kernel's move_pages and mbind.
 //
-// Place     core/os; the numa backend binds by it what it carves, and checks it.
+// Place     core/os; the numa backend binds the objects that it carves, and checks them.
 // Threads   Any; plain functions.
 #pragma once
 

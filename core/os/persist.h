@@ -1,5 +1,5 @@
-// A lease's descriptor as memory, through libpmem2: where it is mapped, how its stores become durable, and
-// why the kernel or the library refused.
+// A lease's descriptor as memory, through libpmem2: its mapping, the flush that makes its stores durable, and
+// the reason of a refusal by the kernel or the library.
 //
 // Place     core/os, the only user of libpmem2. libclient's Mapping and Arena sit on it.
 // Threads   Objects belong to one owner; persist() may run on any thread while the map lives. libpmem2

@@ -1,4 +1,4 @@
-// A userfaultfd of this process: how one is got, and why not.
+// Opens a userfaultfd of this process, or says why that is not possible.
 //
 // Place     core/os; the library and `terrace doctor`. The engine inside unmodified programs has its own code.
 // Threads   Any.

@@ -1,5 +1,5 @@
-// Numbers of enums that this side's schema has no name for: of a peer that is newer. What they mean cannot be
-// guessed, so who gets one refuses the call.
+// Numbers of enums without a name in this side's schema, from a newer peer. Their meaning cannot be guessed, so
+// the receiver refuses the call.
 //
 // Threads   Any.
 #pragma once

@@ -1,5 +1,5 @@
-// One connection of an agent to the manager: who it is by its certificate, how far it has come, and the
-// sessions that it opened for programs on its host.
+// One connection of an agent to the manager: its identity by its certificate, the state of its registration,
+// and the sessions that it opened for programs on its host.
 //
 // Place     Agents makes one a connection; its capabilities (AgentGateway, Registration, AgentService) refer to
 // it.

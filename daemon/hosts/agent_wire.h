@@ -1,5 +1,5 @@
-// Between orders, devices and objects and the messages that managers and agents exchange. What comes from the
-// other side is bounded and checked here, by both.
+// Converts orders, devices and objects to and from the messages of managers and agents. Both sides bound and
+// check the other side's messages here.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The manager's further hosts: listens for their agents over mutual TLS, knows which are there, gives them the
-// orders that RemoteBackend asks for, and decides when an absent one has fenced what it had.
+// The manager's further hosts: listens for their agents over mutual TLS, knows the connected ones, sends them
+// RemoteBackend's orders, and decides when an absent agent has fenced all its leases.
 //
 //   AgentPeer (one connection) ─ register, report, heartbeat ─► Agents ─ hosts ─► Service (Admin.hosts, grants)
 //   RemoteBackend on a worker ─ order() ─► queue ─► event loop ─► HostAgent of that host's connection
@@ -9,7 +9,7 @@
 //             A2  a host is `lapsed` only when its host lease (daemon/model/host_lease.h) has run out by the
 //                 manager's count; a heartbeat that comes later is refused, so that the agent fences
 //             A3  while a host is lapsed all its live leases are being ended
-//             A4  who a connection is for says its certificate alone; one host has one connection that counts
+//             A4  the certificate alone says a connection's host; one host has one connection that counts
 //
 // Threads   order() and wait_until_forgotten() from workers; all else on the event loop's thread.
 #pragma once

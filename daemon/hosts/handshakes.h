@@ -1,6 +1,6 @@
-// Peers of the agents' port that have not shown a certificate yet: each costs a TLS state, and may be anybody.
-// So there are few places, and who comes next always gets one: the oldest gives way, of the same source first.
-// An honest handshake takes milliseconds, one that keeps silent is soon the oldest.
+// Peers of the agents' port without a certificate yet: each costs a TLS state, and may be an attacker. So there
+// are few places, and a new peer always gets one: the oldest peer is dropped, of the same source first. An
+// honest handshake takes milliseconds; a silent one soon is the oldest.
 //
 // Threads   The event loop's thread only.
 #pragma once

@@ -1,5 +1,5 @@
-// Mutual TLS between a manager and its agents: whom a certificate of `terrace cert` names, and the contexts
-// that take no other. Certificates are of one private CA; a manager's has the common name "manager:NAME" and is
+// Mutual TLS between a manager and its agents: the names in certificates of `terrace cert`, and contexts that
+// accept no others. Certificates are of one private CA; a manager's has the common name "manager:NAME" and is
 // valid for the server name `tls_server_name`, an agent's has "host:NAME".
 //
 // Place     daemon/hosts/agents.cc (manager) and daemon/agent/uplink.cc; cli/tools/cert.cc makes the certificates.

@@ -3,10 +3,10 @@
 // is all of them together, and finds the one that an object belongs to by its name: `lease-7` is emulated,
 // `devdax:lease-7` belongs to the kind before the colon.
 //
-// Place     Called by daemon/event_loop on its worker threads with what the state machine decided.
-// Threads   Its two workers; what is quick(), usage(), open(), discover() and attributes() also on the event
-//           loop's, so that those four must not wait for hardware.
-// Crash     carve, fence and scrub can each be cut off anywhere and be done again.
+// Place     Called by daemon/event_loop on its worker threads, for the state machine's decisions.
+// Threads   Its two workers; calls that are quick(), usage(), open(), discover() and attributes() also on the
+//           event loop's, so that those four must not wait for hardware.
+// Crash     A crash can cut carve, fence and scrub off anywhere; each can be done again.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// What was measured of devices of which the firmware says nothing, kept beside the store: a device is measured
-// once, when it is adopted, and not again by the next process. A device of another size is another memory.
+// Measurements of devices without figures from the firmware, kept beside the store: a device is measured once,
+// when it is adopted, and not again by the next process. A device of another size is another memory.
 //
 // A small text file, replaced as a whole and not synced: one that is lost or torn costs a measurement
 // (docs/formats/measured_record.md).

@@ -1,9 +1,9 @@
-// Small files of procfs and sysfs, read so that "it is not there" and "it could not be read" stay apart: who
-// looks for what is gone, or for who uses a device, must not take want of descriptors or memory for "nothing".
+// Reads small files of procfs and sysfs, and keeps "it is not there" and "it could not be read" apart: a search
+// for lost objects, or for users of a device, must not take want of descriptors or memory for "nothing".
 //
 // Place     daemon/memory.
 // Threads   Plain functions.
-// Errors    as os_error, of the path. What is gone, or not ours to see, is no error and has no content.
+// Errors    as os_error, of the path. A file that is gone, or hidden from us, is no error and has no content.
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,5 @@
-// How fast, how durable and how separate memory is: what a backend says of a device, and what that means for a
-// lease or pool on several.
+// Speed, durability and isolation of memory: a backend's figures of one device, and from those the figures of a
+// lease or pool on several devices.
 //
 // Place     daemon/memory; told to tenants and operators by daemon/rpc.
 // Threads   Plain data and functions.

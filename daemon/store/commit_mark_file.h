@@ -1,9 +1,9 @@
 // The mark: a small file beside the database that holds the number of the newest acknowledged commit and
 // the lock that keeps a second daemon out.
 //
-// Why it exists: a write-ahead log ends at its first frame that does not check out. After a crash that is
-// right, the tail was never acknowledged; after damage that silently drops commits that were. A database
-// that vanished looks like a fresh one. The mark says from outside how much must be there.
+// Its reason: a write-ahead log ends at its first invalid frame. After a crash that is right, since the tail
+// was never acknowledged. After damage it would silently drop acknowledged commits, and a database that
+// vanished looks like a fresh one. The mark tells from outside how many commits must be there.
 //
 // The mark is written after each commit without a sync of its own, so it is never ahead of the log. It
 // survives the death of the process; after a loss of power it may lag by what the kernel had not written

@@ -1,6 +1,6 @@
 // One row's canonical bytes, its crc32c and its share of the store's seal; and whether a row may be stored
 // at all. The same check runs before a row is written and after it is read, so that the store never holds
-// what it would refuse to load.
+// a row that it would refuse to load.
 //
 // Place     daemon/store; pure. docs/formats/store.md describes the bytes.
 // Threads   Pure functions.

@@ -1,6 +1,6 @@
-// The tables of the SQLite store and how they came to be: an ordered list of migrations, of which a fresh
-// store runs all and an older one the rest. The first one makes the tables from the field lists of the rows
-// (daemon/model/row_fields.h); what was before it is read by no build any more.
+// The tables of the SQLite store, as an ordered list of migrations: a fresh store runs all of them, an older
+// one the rest. The first one makes the tables from the field lists of the rows (daemon/model/row_fields.h); no
+// build reads stores from before it any more.
 //
 // Place     daemon/store; docs/formats/store.md describes the columns.
 #pragma once

@@ -1,5 +1,5 @@
-// The store's files before SQLite opens them: whether this is a store at all, a fresh place, or the ruins
-// of one; and the creation of a fresh one, whole or not at all.
+// The store's files before SQLite opens them: tells a store, a fresh place and a damaged store apart; and
+// creates a fresh store, whole or not at all.
 //
 // Files     <path> the database · <path>-wal its log · <path>-mark (commit_mark_file.h)
 //           <path>-journal-a, -b (journal_segment.h) · ...-new of the first and the last two while creating

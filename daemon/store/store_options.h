@@ -1,13 +1,13 @@
 // The store with the knobs that its tests turn; open_store() in store.h is what the daemon calls.
 //
 // Invariants
-//   S1  What commit() acknowledged is in every later load(): its journal record is synced before it returns,
-//       and the mark file says how many commits must be found.
+//   S1  A commit that commit() acknowledged is in every later load(): its journal record is synced before it
+//       returns, and the mark file says how many commits must be found.
 //   S2  A store that held something never loads as an empty or an older one: missing, shortened or older files,
 //       dropped records and vanished rows are `corrupt`.
-//   S3  What load() returns was written by commit(): each record and each row by its crc, all rows by the seal.
-//   S4  A refused commit left nothing behind, unless it says io_error; then the store takes no further
-//       commits until load() has read back what is really there.
+//   S3  Rows that load() returns were written by commit(): crc of each record and row, seal over all rows.
+//   S4  A refused commit changes nothing, unless it says io_error; then the store takes no further commits
+//       until load() has read back the real state.
 #pragma once
 
 #include <cstdint>

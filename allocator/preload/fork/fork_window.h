@@ -1,4 +1,4 @@
-// What fork_call.cc needs of fork.cc: the window before a fork, and in the child.
+// The interface of fork.cc for fork_call.cc: the window before a fork, and in the child.
 //
 // Threads   heap_lock is held, and lock_moves() was called; in the child there is one thread.
 #pragma once

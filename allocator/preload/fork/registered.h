@@ -1,14 +1,14 @@
 // Buffers that the program has registered with an io_uring, over forks.
 //
-// The kernel keeps the pages of such a buffer, and reads and writes those whatever is mapped at its addresses
-// later. A private mapping in their place, as a fork's switch makes it (fork.cc), would part the two at the next
-// store: nobody would see what the ring writes. So they stay as they are in the parent, and the child gets a
-// copy, which is what a kernel does with pinned pages of anonymous memory.
+// The kernel keeps the pages of such a buffer, and uses them even if other pages are mapped there later. With a
+// private mapping, as a fork's switch makes it (fork.cc), the program's next store would go to another page:
+// the program would not see the ring's writes. So the pages stay in the parent, and the child gets a copy. The
+// kernel treats pinned pages of anonymous memory in the same way.
 //
-// Which buffers those are, the kernel is asked at each fork: it lists them with each ring's descriptor, however
-// the ring was made. Not seen: rings without a descriptor (IORING_SETUP_REGISTERED_FD_ONLY); what devices
-// have registered (RDMA, CUDA); rings of provided buffers in memory of the program's own
-// (IORING_REGISTER_PBUF_RING); what another thread registers during the fork.
+// At each fork the kernel is asked for these buffers: it lists them with each ring's descriptor, for every kind
+// of ring. Not seen: rings without a descriptor (IORING_SETUP_REGISTERED_FD_ONLY); buffers registered with
+// devices (RDMA, CUDA); rings of provided buffers in the program's own memory (IORING_REGISTER_PBUF_RING);
+// buffers that another thread registers during the fork.
 //
 // Place     fork_call.cc; fork.cc leaves marked pages alone (stays_shared).
 // Threads   With the locks of a fork, or the only thread of its child. Allocates nothing.

@@ -1,5 +1,5 @@
-// Futexes of the window that the kernel knows by the page they are in, not by their address: those without
-// FUTEX_PRIVATE_FLAG. See futexes.cc.
+// Futexes of the window without FUTEX_PRIVATE_FLAG: the kernel finds them by their page, not by their address.
+// See futexes.cc.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What syscalls.cc needs of pinning_calls.cc: the same protection for calls that come by number.
+// The interface of pinning_calls.cc for syscalls.cc: the same protection for calls by number.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Calls that put a filter of system calls around the program (seccomp, prctl), told from those that only ask
-// what the kernel knows: libseccomp makes a handful of the latter at its start, and each of them fails.
+// Tells calls that install a filter of system calls (seccomp, prctl) from calls that only ask for features of
+// the kernel: libseccomp makes a handful of the latter at its start, and each of them fails.
 //
 // Threads   Any.
 #pragma once

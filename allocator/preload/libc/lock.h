@@ -1,11 +1,11 @@
-// A lock that a fork may be taken under without a deadlock, whatever other libraries lock in their own
+// A lock that a thread can hold over a fork without a deadlock, with any locks of other libraries'
 // fork handlers.
 //
 // While one thread forks, the heap's records must not change, or the child would get half of a change. Other
-// threads are not made to wait for that: one of them may hold a library's mutex which the forking thread's
-// handlers are about to take. Instead enter() fails at once, and the caller does without the heap: it
-// allocates from the next malloc and queues what it frees. The same answer is given to a signal handler that
-// interrupted this very lock's holder.
+// threads do not wait for that: one of them may hold a library's mutex which the forking thread's handlers are
+// about to take. Instead enter() fails at once, and the caller does without the heap: it allocates from the
+// next malloc and queues the blocks that it frees. enter() also fails in a signal handler that interrupted the
+// holder of this lock.
 //
 // Threads   Any. Raw futex calls: no cancellation point, nothing allocated. errno stays as it was.
 #pragma once

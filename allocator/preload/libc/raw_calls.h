@@ -1,5 +1,5 @@
-// The kernel's own calls, past this library's exported functions of the same names, which mean what they mean
-// on the program's anonymous memory, and past its syscall(), which leads there.
+// The kernel's own calls. They bypass this library's exported functions of the same names, which act on the
+// program's memory of the window, and its syscall(), which calls those.
 //
 // Included by the compiler's command line before each source of tiering/ that goes into the preload library,
 // and before the library's own but those that export the mappings' calls and use them: there the plain

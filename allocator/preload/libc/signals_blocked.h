@@ -1,5 +1,5 @@
-// Sections in which the calling thread's handlers do not run: one that forked there would wait for a lock of its
-// own thread.
+// Sections in which the calling thread's signal handlers do not run: a handler that forked there would wait for
+// a lock of its own thread.
 #pragma once
 
 #include <signal.h>

@@ -1,25 +1,25 @@
-// Folding back: what a fork made private (fork.cc) goes into the leases and the front's file again, and memory
-// migrates as before, once no child of that fork, nor a child of it, can read those files any more.
+// Folding back: pages that a fork made private (fork.cc) go into the leases and the front's file again, and
+// then migrate as before. Folding begins once no descendant of that fork can read those files any more.
 //
 //   fresh    a fork has made pages private; children may have them
-//   asked    those pages are not inherited any more (MADV_DONTFORK); the token that all children of before have
-//            mapped is not mapped here any more
-//   alone    the kernel has let go of that token: nobody has it mapped, so nobody maps the files
+//   asked    those pages are not inherited any more (MADV_DONTFORK); this process has unmapped the token, which
+//            all earlier children have mapped
+//   alone    the kernel has released that token: no process has it mapped, so none maps the files
 //
-// Who is alone folds granule by granule (Mover::fold), until the next fork says `fresh` again. Runs all of
-// whose granules are folded go back to their shared arena; when there is no other left, the engine goes on.
+// In the state `alone` the engine folds granule by granule (Mover::fold), until the next fork sets `fresh`. A
+// run with all its granules folded goes back to its shared arena; after the last such run the engine goes on.
 //
-// After each fork nothing of this happens for a while: a fork makes private again what was folded, so that a
-// program which forks all the time would copy its memory for each. The while is at least eight times what the
-// last folding took, and doubles with each fork that comes within it or before the folding is done.
+// After each fork folding waits for a time: the next fork makes folded pages private again, so a program that
+// forks all the time would copy its memory for each fork. The time is at least eight times the duration of the
+// last folding. It doubles with each fork that comes within it, or before the folding is done.
 //
-// The token is a page of a memory file that every process of the tree maps and inherits, mapped through an open
-// file that holds a lock (flock) and that only mappings keep open. The lock can be had elsewhere at the very
-// moment when the last of them is gone: no list of processes that could be read too late, none that a process
-// could hide from, and the same for children made by raw system calls.
+// The token is a page of a memory file that every process of the tree maps and inherits. It is mapped through
+// an open file that holds a lock (flock), and only mappings keep that file open. Another open file gets the
+// lock at the moment when the last mapping is gone. So there is no list of processes, which could be read too
+// late or miss a process; and children made by raw system calls count, too.
 //
 // Place     engine_thread.cc → fold_back() between rounds; fork/ and interpose/ ask.
-// Threads   fold_back() is the engine's thread's. What the others see changes with the range's lock held.
+// Threads   fold_back(): the engine's thread. State that other threads read changes under the range's lock.
 //
 // Invariants
 //   O1  No byte of a file is written where a private mapping of another process may show it: a granule is

@@ -1,4 +1,4 @@
-// What the engine's thread and the program's threads know of each other. Internal to this folder
+// The state that the engine's thread and the program's threads share. Internal to this folder
 // and to fork/threads.cc; all others use movement.h.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Large requests: DDR up to the run's budget, then leased CXL memory, then what was stated for a full window.
+// Large requests: DDR up to the run's budget, then leased CXL memory, then the run's choice for a full window.
 //
 // Threads   Any. Never waits for a fork (see lock.h).
 #pragma once

@@ -1,6 +1,6 @@
 // Large private anonymous mappings of the program, served from the window (docs/design/0021-mapped-memory.md):
-// mmap takes pages of it, munmap gives them back, in any parts. What else a program does to them is what it
-// does to blocks of malloc (mappings.cc, advice.cc).
+// mmap takes pages of it, munmap gives them back, in any parts. All other calls treat these pages as blocks of
+// malloc (mappings.cc, advice.cc).
 //
 // Place     mappings.cc asks before the kernel.
 // Threads   Any; no lock is held. Nothing here calls malloc, and nothing waits long for a lock: the caller may

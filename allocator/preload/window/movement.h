@@ -1,9 +1,9 @@
-// Migration of a window's granules: the engine's thread in this process, and what others ask of it.
+// Migration of a window's granules: requests to the engine's thread of this process.
 //
-// The thread starts with the first lease, never before, and never without a policy. It has a table of
-// descriptors of its own (CLOSE_RANGE_UNSHARE): the program sees none of ours, closes none of ours, and its
-// pipes are not kept open by us. The descriptors of the front's file, the leases and /dev/userfaultfd come from
-// the supervisor.
+// The thread starts with the first lease, and only with a policy. It has its own table of descriptors
+// (CLOSE_RANGE_UNSHARE): the program neither sees nor closes the thread's descriptors, and the thread keeps
+// none of the program's pipes open. The descriptors of the front's file, the leases and /dev/userfaultfd come
+// from the supervisor.
 //
 // Threads   Any, unless noted. States: off → starting → moving ⇄ forked (fold_after_fork.h: back) → ended.
 #pragma once

@@ -1,5 +1,5 @@
-// What the program itself has made of pages of its heap: the kernel keeps that with a mapping, and this library
-// puts other mappings in its place (a fork's switch), so it is noted here and made good there.
+// The program's own settings of pages of its heap (protection, locks, advice). The kernel keeps them with a
+// mapping, and this library replaces mappings (a fork's switch). So marks record them, to apply them again.
 //
 // A page of the window is one of these:
 //   shared-mapped   of a lease's file or the front's, MAP_SHARED: a fork switches it

@@ -1,4 +1,4 @@
-// What /proc says, where nothing may be allocated and no lock taken: in a fork, in a signal handler.
+// Reads /proc without an allocation and without a lock: for a fork, and for a signal handler.
 #pragma once
 
 #include <fcntl.h>

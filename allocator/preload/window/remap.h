@@ -1,5 +1,5 @@
-// mremap of memory of the window: in place, or plain memory at the new place, to which pages are moved or copied
-// with what the program has made of them (protection, locks, advice); the old one is unmapped.
+// mremap of memory of the window: in place, or to plain memory at a new place. Pages are moved or copied there
+// with the program's settings (protection, locks, advice); the old ones are unmapped.
 //
 // Place     mappings.cc, which exports the call.
 // Threads   Any; heap_lock is not held.

@@ -1,13 +1,13 @@
 // Freed page runs of the DDR part, kept for the next request of the same length: a thread that allocates and
 // frees large blocks again and again does so without the heap's lock.
 //
-// Each thread has a shelf (threads of one number modulo shelf_count share one): a few words, each a run that is
-// in use for the heap and nobody's for the program. A word is taken and put by one atomic exchange, so that any
-// thread can empty any shelf, a forked child finds its parent's, and nothing happens when a thread ends.
+// Each thread has a shelf (threads with equal numbers modulo shelf_count share one): a few words, each a run
+// that is in use for the heap but free for the program. One atomic exchange takes or puts a word. So any thread
+// can empty any shelf, a forked child finds its parent's shelves, and the end of a thread needs no work.
 //
-// What is kept is charged to the budget and counts as live; so shelves hold little (a 256th of the budget, at
-// most 4 MiB each), and are emptied when a question for statistics comes, on malloc_trim, and before the budget
-// or a lease is asked for more than it has.
+// Kept runs are charged to the budget and count as live. So shelves hold little (a 256th of the budget, at most
+// 4 MiB each). They are emptied when the supervisor asks for statistics, on malloc_trim, and before a request
+// that the budget or a lease cannot serve.
 //
 // Place     large_requests.cc asks before it takes the heap's lock, and empties the shelves with the lock held.
 // Threads   Any; in a signal handler too.

@@ -1,5 +1,5 @@
-// What this process tells of its memory (allocator/supply/process_statistics.h): kept up to date where large
-// blocks come and go, or worked out when the supervisor has asked, at the next slow step that somebody takes.
+// This process's statistics of its memory (allocator/supply/process_statistics.h). Some are updated with
+// each large block; the others are computed at the next slow step of a thread after the supervisor asked.
 //
 // Place     Called by large_requests.cc, start_up.cc, fold_after_fork.cc, engine_thread.cc and allocator/whole.
 // Threads   heap_lock is held, except where noted. Nothing here calls back.

@@ -4,21 +4,21 @@
 //   base      base + ddr_pages   base + front_pages        mapped_pages              total_pages
 //    | DDR part | addresses, PROT_NONE | segment 0 | segment 1 | ... | reserved, PROT_NONE |
 //
-// Where memory does not migrate a segment of which nothing is in use may be given up (segments.cc); its
-// addresses are reserved again, for the next one.
+// If memory does not migrate, an empty segment may be given back (segments.cc); its addresses are reserved
+// again, for the next segment.
 //
 // Without migration the DDR part is private anonymous memory, charged to the run's budget page by page. With
 // migration (`tiered`) it is a memory file that the supervisor made, as long as the window, granule i at offset
-// i, mapped shared; the budget is charged by granules, and the engine changes what lies behind a
-// granule: the file at its own offset, or a granule's worth of some lease. Addresses never change, so the heap
-// does not know: its arenas say where in the window a page is, not on which tier.
+// i, mapped shared. The budget is charged by granules, and the engine changes the memory behind a granule: the
+// file at the granule's offset, or a granule of some lease. Addresses never change, so the heap does not
+// notice: its arenas say where in the window a page is, not on which tier.
 //
 // Place     exports.cc → large_requests.cc (allocate, free, resize) → this; start_up.cc fills it; fork.cc
 //           switches it; ddr_part.cc charges granules; tiering/engine moves them.
 // Threads   All fields below `heap` belong to the holder of heap_lock, except where noted. Lock order:
-//           supply_lock, heap_lock, the engine's lock of the range. A fork takes them all. Nobody who holds the
-//           range's lock waits for one of the others, and nobody waits for the engine's thread while holding
-//           one of them but a fork, which the engine's thread never waits for.
+//           supply_lock, heap_lock, the engine's lock of the range. A fork takes them all. The holder of the
+//           range's lock never waits for the other two. Only a fork waits for the engine's thread while it
+//           holds one of them; and the engine's thread never waits for a fork.
 //
 // Invariants
 //   W1  A page of arena `shared(i)` is mapped MAP_SHARED from segment i's lease and not inherited by fork.

@@ -1,19 +1,19 @@
 // The kernel's dynamic DAX regions as the devdax backend uses them: look, make a device, give it ranges, bind
 // and unbind it, destroy it. One implementation is sysfs (dax_sysfs.h), one a made-up kernel (tests/support).
 //
-// Why sysfs and not libdaxctl's calls for changes: a device made with daxctl_region_create_dev is seen only by
-// a context that reads everything again (215 ms with 300 devices), daxctl_dev_enable_devdax writes to the
-// driver's new_id, upon which kernel 6.1 binds every unbound device there is, also one between its fence and
-// its end, whose old mappings then work again, and 76.1 takes the first device of a region for one that can be
+// Changes go through sysfs, not libdaxctl, for three reasons. A device of daxctl_region_create_dev is seen only
+// by a context that reads everything again (215 ms with 300 devices). daxctl_dev_enable_devdax writes to the
+// driver's new_id: kernel 6.1 then binds every unbound device, also one between its fence and its end, and old
+// mappings of that one work again. libdaxctl 76.1 takes the first device of a region for one that can be
 // destroyed.
 //
-// What the kernel does, and the made-up one with it:
+// Behaviour of the kernel, and of the made-up one:
 //   - sizes and ranges change only while no driver is bound (EBUSY); lengths are multiples of the alignment
 //   - a range that another device has is refused with ENOMEM
 //   - the ranges of a device follow each other in its mapping in the order in which they were given
 //   - a device is destroyed only without driver and ranges; the region's first (daxX.0) never
 //   - unbinding takes every mapping away: SIGBUS, and ENXIO for a new mmap of an old descriptor. Binding the
-//     same device again brings the old mappings back: what was fenced must be destroyed instead
+//     same device again brings the old mappings back: a fenced device must be destroyed instead
 //   - nothing is zeroed
 //
 // Threads   Any; changes to one region follow each other (the backend sees to it).

@@ -1,12 +1,12 @@
-// What the manager must remember of dax memory that no kernel remembers for it: which parts of an adopted
-// device may still hold somebody's bytes although no lease has them.
+// The ranges of adopted dax devices that were not erased since this boot: they may still hold old bytes,
+// although no lease has them. The kernel does not record that.
 //
-// The kernel zeroes nothing. Memory is erased when a lease ends; but what was just adopted, what a stranger's
-// device lay on, and everything after a reboot (other firmware, other kernels and a power cut had it) is
-// `unerased` until it was erased here once: carve() does that before it hands the memory out. The record of a
-// device is a small text file of the runtime directory; it holds for the boot that it names, and a device
-// without one is unerased as a whole. A file is replaced as a whole; it need not outlive the machine, only the
-// process.
+// The kernel zeroes nothing. Memory is erased when a lease ends. Three kinds of ranges are `unerased`: newly
+// adopted ones, those below another program's device, and all ranges after a reboot (other firmware, other
+// kernels or a power cut could write there). carve() erases such a range before it hands the memory out. The
+// record of a device is a small text file of the runtime directory. It is valid for the boot that it names; a
+// device without one is unerased as a whole. A file is replaced as a whole; it need not outlive the machine,
+// only the process.
 //
 // Threads   Any.
 #pragma once

@@ -1,4 +1,4 @@
-// DaxBus on this machine: /sys/bus/dax, /dev/daxX.Y and, for who holds what, /proc.
+// DaxBus on this machine: /sys/bus/dax, /dev/daxX.Y and, for the users of a device, /proc.
 //
 // Threads   As DaxBus; it keeps nothing but its root.
 #pragma once

@@ -2,32 +2,32 @@
 // the manager is a region; a lease is a dax device of its own with exactly the lease's extents as its ranges,
 // whose descriptor the holder gets.
 //
-//   carve   create -> align -> one range an extent, in their order -> enable; what fails is undone
-//   fence   disable (old mappings give SIGBUS) -> size 0 -> destroy. Never enabled again: that would bring the
-//           old mappings back to life
-//   scrub   nothing is left to do: erase() zeroed the memory, and read a sample back, through a device of the
-//           manager's own that lives for one piece only. It cannot be kept for the next piece, as the brief
-//           life of a granule between its erasure and its next grant begins with the end of the piece
+//   carve   create -> align -> one range an extent, in their order -> enable; a failed step undoes all
+//   fence   disable (old mappings give SIGBUS) -> size 0 -> destroy. Never enabled again: that would make the
+//           old mappings work again
+//   scrub   nothing: erase() has zeroed the memory, and read a sample back, through a device of the manager. It
+//           exists for one piece only, and cannot be kept for the next piece: a granule may be granted again
+//           once its piece is erased
 //   rebind  fence the old object, carve the new one over the same extents: the bytes stay where they are
 //   resize  unsupported. A size changes only while nothing is bound, which takes every holder's mapping away,
-//           and enabling the same device again would give it back to those that were shut out for good. A
-//           program that needs more leases another extent, or has the lease moved
+//           and enabling the same device again would give it back to fenced holders. A program that needs more
+//           memory leases another extent, or moves the lease
 //
-// The kernel remembers no names: an object is found again by where it lies (know_objects), which no two can
-// share. Whatever else is in an adopted region is an orphan, `devdax:orphan-dax0.3`. After a reboot no device
-// of ours is left, so that every lease is lost, and erased again before its memory is granted.
+// The kernel keeps no names: an object is found again by its place (know_objects), which no two objects share.
+// Any other device in an adopted region is an orphan, `devdax:orphan-dax0.3`. After a reboot no device of the
+// manager is left, so every lease is lost, and its memory is erased again before the next grant.
 //
-// Regions that are not adopted are looked at and never written to. Adopting one (take_over) destroys the
-// devices in it, unless somebody has one of them: then it is `busy`.
+// Regions that are not adopted are read and never written to. Adopting one (take_over) destroys the
+// devices in it; if a process uses one of them, the region is `busy`.
 //
 // A hand-over that a crash cut off between its two halves has no device at all; list() reports its old object
 // all the same, as the bytes are there, if it was begun in this boot (DaxMemoryRecord).
 //
-// Hazard of the kernel's (6.1 and 6.12): a holder that vmspliced lease memory into a pipe does not keep it from
-// being fenced, but emptying the pipe afterwards is an oops. Leases are for programs that are not after the
+// Hazard of the kernel (6.1 and 6.12): a holder can vmsplice lease memory into a pipe. The fence works all the
+// same, but emptying the pipe afterwards is an oops. Leases are for programs that do not attack the
 // machine.
 //
-// Threads   Any. Steps of the kernel's follow each other (kernel_mutex_); erasing and copying run beside them.
+// Threads   Any. The kernel's steps follow each other (kernel_mutex_); erasing and copying run beside them.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,8 @@
 // A few descriptors of objects that were just carved or fenced, so that the next step of a short-lived lease
 // opens nothing. Bounded: a slot a hash of the name, the newest object takes it.
 //
-// What is kept shares its open file description with the holder's descriptor (share() duplicates it). A holder
-// can thus move its file offset and change its status flags: use it only for calls that depend on neither
+// A kept descriptor shares its open file description with the holder's (share() duplicates it). A holder can
+// thus move its file offset and change its status flags: use it only for calls that depend on neither
 // (ftruncate, fallocate, fstat).
 //
 // Threads   Any.

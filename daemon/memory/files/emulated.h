@@ -1,11 +1,11 @@
 // The emulated backend: pool memory as files of a private tmpfs directory, one 0600 file `<name>.obj` for each
 // lease, whose descriptor the holder gets. It needs no hardware and obeys the same rules as the others.
 //
-// What a hostile holder can still do. tmpfs files cannot be sealed, so who has a writable descriptor can
+// Remaining power of a hostile holder. tmpfs files cannot be sealed, so the holder of a writable descriptor can
 // change the size of that one file, before the fence, after it, and after the file was removed:
 //   - growing it gives fresh zeroed pages of the kernel's, never bytes of another lease; objects share no page
-//   - after the fence an old mapping that covers pages grown again stops giving SIGBUS; it shows zeros and what
-//     that holder writes itself. The lease's bytes are gone all the same, and no other holder sees them
+//   - after the fence an old mapping of pages grown again stops giving SIGBUS; it shows zeros and that holder's
+//     own later stores. The lease's bytes are gone all the same, and no other holder sees them
 //   - the pages count against the mount's size. Carving for others may then fail with capacity_exhausted until
 //     that holder is gone; list() shows the grown file while it has a name
 //   - shrinking its own file takes its own memory away (SIGBUS)
@@ -15,18 +15,18 @@
 // tenants on other uids when isolation matters.
 //
 // The hand-over (rebind) copies from the end of `from` to its beginning, a piece at a time, and cuts `from` off
-// behind each piece: extra memory is one piece, and a holder's access to what was copied gives SIGBUS at once
-// instead of zeros. `to` is as long as the lease plus what is still to come, so that its size says exactly what
-// it has: the cut is recorded there (one ftruncate) before it is made. Hence, with a crash anywhere,
-//   - each piece is whole in `to` when that says so, and else whole in `from`
+// behind each piece: extra memory is one piece, and a holder's access to copied bytes gives SIGBUS at once
+// instead of zeros. `to` is as long as the lease plus the bytes to come, so its size records the progress:
+// each cut is recorded there (one ftruncate) before it is made. Hence, with a crash anywhere,
+//   - each piece is whole in `to` when its size says so, and else whole in `from`
 //   - `from`'s holder cannot change the record: it reaches only `from`. Growing that again, during the
-//     hand-over or between a crash and the redo, shows it pages of its own, which nobody copies
-//   - what it writes to a part that was not copied yet may arrive; what it writes later goes nowhere
+//     hand-over or between a crash and the redo, shows it new pages, which are not copied
+//   - its stores to a part that was not copied yet may arrive; later stores are lost
 //   - shrinking `from` early destroys its own bytes: they arrive as zeros, or the rebind ends as `corrupt`
 // On return `from` has neither size nor name, and `to`, a file of its own, exactly the lease's size.
 //
-// How fast it is. Objects are ordinary memory of this machine, from whichever node the kernel takes it, so that
-// no node is said, and a sample of other such memory is measured: none of the mount's, which leases may want.
+// Speed. Objects are ordinary memory of this machine, from any node. So no node is named, and a sample of other
+// such memory is measured, not of the mount's, which leases may need.
 //
 // Hot-unplug without hardware: while a file `<name>.unplugged` lies in the object directory, discover() does
 // not show the device `<name>`. Its objects stay as they are.

@@ -1,4 +1,4 @@
-// What the kernel says about mounted file systems, from /proc/self/mountinfo.
+// The mounted file systems, from /proc/self/mountinfo.
 //
 // Threads   Pure functions, but for find_mount, which reads /proc.
 #pragma once

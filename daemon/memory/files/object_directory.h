@@ -15,8 +15,8 @@
 //
 // Threads   One.
 // Safety    No link is followed at the directory itself; it must belong to this user and be closed to
-//           others, so that nobody can have prepared it. The folders above it are trusted: /dev/shm is
-//           sticky, and the runtime directory was checked by whoever made it.
+//           others, so that no other user can have prepared it. The folders above it are trusted: /dev/shm is
+//           sticky, and the maker of the runtime directory has checked that.
 #pragma once
 
 #include <cstdint>

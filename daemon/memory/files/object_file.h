@@ -1,4 +1,4 @@
-// What the halves of the emulated backend and offline checks share: files in an object directory, and errors.
+// Files in an object directory, and errors: shared by the parts of the emulated backend and by offline checks.
 //
 // Threads   Any.
 #pragma once

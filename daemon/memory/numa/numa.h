@@ -8,20 +8,20 @@
 // when a card is added, a number may mean other memory; nothing is lost by that, since what lies in system
 // memory ends with the boot in any case. An object is `numa:lease-7`.
 //
-// Capacity   What the node's MemTotal can really give: less a margin (numa_margin). An adopted node keeps the
-// capacity that it was adopted with while that much memory is there, so that a few pages more or less at the
-// next boot are no lost device.
+// Capacity   The node's MemTotal less a margin (numa_margin). An adopted node keeps its capacity while so
+// much memory is there: the device is not lost when the next boot has a few pages more
+// or less.
 //
 // The node's memory is the machine's: any process may use it, too, unless it is kept away (cpuset, mempolicy).
-// What others have of it is said in the device's detail, and carving checks what is free.
+// The device's detail says how much others use, and carving checks the free memory.
 //
 // A lease is on one node: its memory policy is that of the mount. A pool of several nodes leases from each, but
 // no lease spans two.
 //
 // online() and offline() give dax memory to the kernel and take it back (system_ram.h).
 //
-// Threads   As Backend's. Nodes are looked at in refresh() only; what the event loop asks is answered from
-// there.
+// Threads   As Backend's. Nodes are read in refresh() only; calls of the event loop are answered from the last
+//           refresh().
 #pragma once
 
 #include <map>

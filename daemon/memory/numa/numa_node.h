@@ -13,7 +13,7 @@
 // than refuse memory that is bound to a node. So the node's free memory is looked at before each piece that is
 // reserved, and part of it is never given to leases (numa_margin).
 //
-// What a holder can do to its own lease besides what emulated.h lists: move its pages to another node, or bind
+// Beside the list in emulated.h a holder can do this to its own lease: move its pages to another node, or bind
 // the file elsewhere. It takes memory from the machine then, as any process may, and none from other leases.
 //
 // Threads   As EmulatedBackend's.

@@ -1,22 +1,22 @@
-// Dax memory given to the kernel as memory of a CPU-less node, and taken back: what `terrace pool create
-// --system-ram` does to the hardware. A dax region is given as a whole, by one device that spans it.
+// Gives dax memory to the kernel as memory of a CPU-less node, and takes it back, for `terrace pool create
+// --system-ram`. A dax region is given as a whole, by one device that spans it.
 //
 //   online    [make a device over the region] -> unbind device_dax -> bind kmem -> bring every block online, in
 //             zone Movable, so that it can be taken offline again
 //   offline   take every block offline -> unbind kmem -> bind device_dax
 //
-// Each step is looked at again from what the kernel shows, so that both go on wherever they were cut off. A
-// step that fails is undone: what could not be brought online is a devdax device again, what could not be taken
+// The state of each step is read from the kernel, so that both go on where they were interrupted. A failed step
+// is undone: a region that could not be brought online is a devdax device again, one that could not be taken
 // offline is online again.
 //
-// What was asked for is on record, a line a region in a small file beside the manager's store: `<serial>
+// Requests are on record, a line a region in a small file beside the manager's store: `<serial>
 // online` from before the first step until the last of offline, which has made it `<serial> leaving`.
 // finish_recorded() goes on with both. A reboot makes devdax devices of all of them; finish_recorded() brings
 // them online again, and the pool on them is back. Regions undone by hand while the manager ran stay so.
 //
 // The kernel may bring hot-added memory online by itself, in a zone of its own choice (auto_online_blocks).
-// What comes up in the wrong zone is taken offline and brought online again; where that fails, the error says
-// which setting is to be changed.
+// Memory in the wrong zone is taken offline and brought online again; if that fails, the error says
+// which setting to change.
 //
 // Threads   One at a time: the owner's lock.
 #pragma once

@@ -1,5 +1,5 @@
-// The bytes of a dax device, as the manager itself reads and writes them: to find out whether it keeps what is
-// written, to erase, and to copy.
+// The manager's own accesses to the bytes of a dax device: to find out whether it keeps them, to erase them,
+// and to copy them.
 //
 // Place     daemon/memory/pmem; over descriptors that the kernel's seam opened.
 // Threads   Any.

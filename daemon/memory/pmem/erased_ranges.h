@@ -1,5 +1,5 @@
-// Which bytes of a region were erased and verified by this process since, and not handed out again. What a
-// kernel places anew may lie anywhere; only what is not in here has to be erased before somebody gets it.
+// The bytes of a region that this process has erased and verified, and not handed out again. A new namespace
+// may lie anywhere; only its bytes outside these ranges must be erased before a holder gets it.
 //
 // Place     daemon/memory/pmem; plain values, remembered by no file: after a start nothing counts as erased.
 // Threads   Not shared.

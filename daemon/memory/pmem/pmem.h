@@ -1,32 +1,32 @@
 // Leases as namespaces of persistent memory: a device is a CXL region of pmem, a lease its own devdax namespace
-// in it, whose alternative name in the label is the object's name (`pmem:lease-7`). Serial and label are what
-// it is found again by after a reboot, with its bytes.
+// in it, whose alternative name in the label is the object's name (`pmem:lease-7`). By serial and label it is
+// found again after a reboot, with its bytes.
 //
 // Sizes. A namespace costs 2 MiB of its region for the kernel's metadata, whatever its size, and units of 2 MiB
 // (6 where memdevs interleave by threes). The granule is 16 MiB (128 MiB in regions of 16 GiB and more), since
-// the kernel makes no smaller devices, and the capacity that is shown counts every granule as if it were a
-// lease of its own: whoever is granted n bytes can map n bytes, and the books never promise more than the
-// kernel has. Page structures are kept in DRAM.
+// the kernel makes no smaller devices. The shown capacity counts every granule as if it were a lease of its
+// own: a holder of n bytes can map n bytes, and the books never promise more than the kernel has. Page
+// structures are kept in DRAM.
 //
 // Places. Where a namespace lies is the kernel's choice: at the lowest address where all of it fits. A lease's
 // extents are therefore accounting: how much of which region, not where. Room that is free in the books but not
 // in one piece is `capacity_exhausted`, with the largest free run named. A lease lies in one region.
 //
-// Zeros. Only what this process has erased since its start, and not handed out again, counts as erased; the
-// rest of a new namespace is erased before anybody gets it.
+// Zeros. Only bytes that this process has erased since its start, and not handed out again, count as erased;
+// the rest of a new namespace is erased before its holder gets it.
 //
 // Fencing takes the namespace's device away: mappings give SIGBUS, descriptors ENXIO. Enabling the namespace
-// again, to erase it, makes a new device; what held the old one stays dead (measured on 6.1:
+// again, to erase it, makes a new device; mappings and descriptors of the old one stay dead (measured on 6.1:
 // docs/operations/pmem.md).
 //
-// What was never adopted is not written, with one exception that is asked for: composing a region writes to
-// free capacity of it, to find out whether it keeps what is written.
+// Memory that was never adopted is not written, with one exception on request: composing a region writes to its
+// free capacity, to find out whether it keeps its bytes.
 //
-// Threads   Any. `kernel_mutex_` is held over every step that changes hardware, with the look at who uses what
-//           that step takes away, and never while something is waited for, erased or copied: fences take it.
-//           `composing_` is held over a whole change of regions and their record. `mutex_` over what
-//           discover(), open(), usage() and attributes() answer from, never for long. They are taken in the
-//           order composing_, kernel_mutex_, mutex_.
+// Threads   Any. `kernel_mutex_` is held over every step that changes hardware, with the check for users of the
+//           device. It is never held during a wait, an erasure or a copy: fences take it. `composing_` is held
+//           over a whole change of regions and their record. `mutex_` protects the data behind
+//           discover(), open(), usage() and attributes(), never for long. They are taken in the order
+//           composing_, kernel_mutex_, mutex_.
 #pragma once
 
 #include <map>

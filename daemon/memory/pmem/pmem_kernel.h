@@ -1,4 +1,4 @@
-// What the kernel's libnvdimm does with persistent regions and their namespaces, as the pmem backend needs it.
+// The kernel's operations (libnvdimm) on persistent regions and their namespaces, for the pmem backend.
 // The seam between the two: tests put a made-up kernel behind it that can fail or die at any step.
 //
 // Place     daemon/memory/pmem; pmem_kernel_ndctl.cc is this machine's, through libndctl.

@@ -1,11 +1,11 @@
-// Who uses a device that is about to be taken over or taken apart: processes that have it mapped or open,
-// mounts, the kernel. What a file system or another process does meanwhile cannot be seen: this is for telling
-// people.
+// The users of a device that is about to be taken over or taken apart: processes that have it mapped or open,
+// mounts, the kernel. Changes by a file system or another process during the check are not seen: this is for
+// messages to people.
 //
 // Place     daemon/memory/pmem; reads /proc and /sys only.
 // Threads   Any.
-// Errors    as os_error, where something could not be looked at for want of descriptors or memory: then nobody
-//           knows, which must not pass for "nobody uses it"
+// Errors    as os_error, if a check failed for want of descriptors or memory: the answer then is unknown, which
+//           must not be taken for "no users"
 #pragma once
 
 #include <string>

@@ -3,13 +3,13 @@
 //   request -> window, granularity and order that the kernel can do -> record -> region -> decoders committed
 //           -> enabled -> probed -> recorded as made
 //
-// The kernel's exit codes are not believed: a region counts when a fresh look shows it whole. What it refuses
-// is tried in the other orders and windows there are, and then explained.
+// The kernel's exit codes are not believed: a region counts when a fresh look shows it whole. A refused request
+// is tried with all other orders and windows, and then explained.
 //
 // Place     daemon/memory/region; owned by the pmem backend, which calls it under its kernel's lock.
 // Threads   One call at a time; seconds where devices are slow.
-// Crash     The record comes before the kernel is touched, and says whether the region was ever finished:
-//           restore() takes apart what was not, and makes again what was.
+// Crash     The record is written before the kernel is changed, and says whether the region was ever finished:
+//           restore() takes unfinished regions apart, and makes finished ones again.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What the kernel's CXL core does with memdevs, decoders and regions, as the region maker needs it. The seam
+// The operations of the kernel's CXL core on memdevs, decoders and regions, for the region maker. The seam
 // between the two: tests put a made-up kernel behind it that can fail or die at any step.
 //
 // Place     daemon/memory/region; region_kernel_cxl.cc is this machine's, through libcxl and, for what version 76.1

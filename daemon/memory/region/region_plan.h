@@ -1,5 +1,5 @@
-// Which window, order of memdevs and granularity a region can be made with: what to try on the kernel, in turn.
-// Pure, so that each refusal can be tested with its words.
+// The possible windows, orders of memdevs and granularities of a region, in the order of the tries. Pure, so
+// that each refusal can be tested with its words.
 //
 // Place     daemon/memory/region; for RegionMaker.
 // Threads   Plain functions.

@@ -1,5 +1,5 @@
-// The regions that this daemon makes again after a reboot, in a file beside the store: a CXL region lives in
-// the decoders, which a reboot resets, while what is on it (labels, namespaces, bytes) stays.
+// The regions that this daemon makes again after a reboot, in a file beside the store: a CXL region exists in
+// the decoders, which a reboot resets, while its contents (labels, namespaces, bytes) stay.
 //
 // Place     daemon/memory/region; read and written by RegionMaker.
 // Format    TOML of the simplest kind, for people to read; only what write() makes is read back.

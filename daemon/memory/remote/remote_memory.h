@@ -1,20 +1,20 @@
-// Memory objects on other hosts (`lease-7@hostb`), as a Backend of the manager: what the engine asks of one
-// becomes an order to that host's agent, and what cannot be known of an agent that is away is waited for.
+// Memory objects on other hosts (`lease-7@hostb`), as a Backend of the manager: each call of the engine becomes
+// an order to that host's agent. If the agent is away, a result that cannot be known is waited for.
 //
 //   agent     carve, resize, ...        fence                    erase, scrub
 //   connected ordered                   ordered                  ordered
 //   away      refused, nothing changed  not yet (EAGAIN)         not yet (EAGAIN)
 //   lapsed    refused                   done: it fenced itself   done here, on the manager's own device
 //
-// Before the first carve on a device that both machines see, they prove that it is the same memory: what one
-// wrote into the lease to be is read by the other, and the other way round. Otherwise a serial that means one
-// thing here and another there would give programs of two hosts one lease and two memories, and the manager
-// would erase the wrong one.
+// Before the first carve on a device that both machines see, they prove that it is the same memory:
+// each writes into the extents of the new lease, and the other reads it. Otherwise a serial with two
+// meanings would give programs of two hosts one lease and two memories, and the manager would erase the
+// wrong one.
 //
 // An order whose outcome is unknown (the connection broke meanwhile) is never taken for done or for not done:
 // it is given again, or, for a carve, the object's end is waited for.
 //
-// Place     BackendSet sends here what has a host in its name; daemon/hosts/agents.h carries orders out.
+// Place     BackendSet sends objects with a host in their names here; daemon/hosts/agents.h carries orders out.
 // Threads   As Backend's. carve, fence and the like block for as long as AgentOrders does: on a worker of that
 //           host's own (Engine's lanes).
 // Errors    unavailable with EAGAIN   passes: try again (passing_failure)

@@ -1,5 +1,5 @@
 // A Delta as the bytes of one journal record, and back. The bytes are canonical: one Delta has one encoding,
-// and what decodes encodes to the same bytes again. docs/formats/journal.md describes them.
+// and decoded bytes encode to the same bytes again. docs/formats/journal.md describes them.
 //
 // Place     daemon/store/journal; pure.
 // Threads   A ByteBuffer belongs to one thread.

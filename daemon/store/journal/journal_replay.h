@@ -1,10 +1,10 @@
-// Which commits the journal adds to a database, and whether any are missing.
+// The commits that the journal adds to a database, and a check that none is missing.
 //
 // The rule  A commit that was acknowledged is never dropped in silence. The commits behind the database's
 //           number must be there one after the other. The first number without a whole record ends the replay
 //           only if nothing speaks for a later one: no whole record of this store with a higher number,
-//           anywhere in either segment, and no mark of it. Then it is a tail that was torn before anybody heard
-//           of it; else it is damage.
+//           anywhere in either segment, and no mark of it. Then it is a tail that was torn before it was
+//           acknowledged; else it is damage.
 //
 // Place     daemon/store/journal; pure.
 #pragma once

@@ -1,7 +1,7 @@
 // One file of the journal: a header block, then records one after the other, each in blocks of its own.
 //
 // A block is 4096 bytes on a disk: the unit that a disk may tear. A record shares none with another one, so
-// that whatever a torn write leaves in its blocks, the records before it are untouched. In a memory file
+// that a torn write leaves the records before it untouched, with any bytes in its own blocks. In a memory file
 // system, where nothing outlives the kernel, a block is 64 bytes.
 //
 // The file is written out in full when it is made and never grows: an append changes no metadata, and cannot

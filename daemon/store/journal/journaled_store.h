@@ -8,7 +8,7 @@
 // commit that has no room waits for the other one to be free. docs/design/0005-journal.md says why it is so.
 //
 // Threads   Store's calls from one thread at a time. `mutex_` guards the segments' roles and every member;
-//           `database_mutex_` guards the database; who holds it does not take `mutex_`.
+//           `database_mutex_` guards the database; its holder does not take `mutex_`.
 #pragma once
 
 #include <array>
