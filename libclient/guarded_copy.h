@@ -1,5 +1,5 @@
-// Copies memory that may be fenced while it is copied: what would be SIGBUS in a memcpy is an error here,
-// because the kernel does the copying; and makes the copy durable, where a signal is answered in its place.
+// Copies memory that may be fenced during the copy. The kernel copies, so the result is an error where memcpy
+// would raise SIGBUS. Also makes the copy durable; there a fault guard turns the signal into an error.
 //
 // Place     libclient; Mapping::move uses it.
 // Threads   Any.

@@ -1,5 +1,5 @@
-// Which addresses of this process are mapped memory of which lease, and which leases it has at all: whoever is
-// given memory alone finds its lease (lease_of_memory() in terrace/mapping.h), also where the program mapped the
+// The address ranges of this process that are mapped memory of leases, and the leases that it has. From memory
+// alone the library finds its lease (lease_of_memory() in terrace/mapping.h), also if the program mapped the
 // lease's descriptor itself.
 //
 // Threads   Any.

@@ -1,5 +1,5 @@
-// Which units of one contiguous stretch are taken: best fit, with neighbours merged when they are given back.
-// Units are whatever the caller counts in (pages of an arena's segment, granules of its address range).
+// Keeps track of the taken units of one contiguous stretch: best fit, and freed neighbours are merged. The
+// caller chooses the unit (pages of an arena's segment, granules of its address range).
 //
 // Place     libclient/arena; pure: numbers only, it never sees an address or a byte.
 // Threads   One at a time; Arena holds its mutex.

@@ -1,5 +1,5 @@
-// What every call of the C interface is made of: arguments that are checked, errors that become a number and a
-// text, and a wall that no exception passes.
+// The common parts of every call of the C interface: checks of arguments, errors as a number and a text, and a
+// catch of all exceptions.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the handles of the C interface are. Each owns what it needs through shared pointers, so that they may be
+// The handles of the C interface. Each owns its dependencies through shared pointers, so that they may be
 // freed in any order.
 #pragma once
 

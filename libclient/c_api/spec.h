@@ -1,4 +1,4 @@
-// What the interface says of a tensor to be made, checked.
+// Checks the C description of a tensor to be made, and converts it.
 #pragma once
 
 #include "core/base/result.h"

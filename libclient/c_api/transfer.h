@@ -1,4 +1,4 @@
-// What the interface's calls on files share: who is told, and which tensors are meant.
+// Shared by the interface's calls on files: progress callbacks, and the choice of tensors.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Files in chunks, each with its checksum: copied, or only read; all of them, or those that somebody wants.
+// Files in chunks, each with its checksum: copied, or only read; all chunks, or a chosen part.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,12 @@
 // A checkpoint's directory on the disk: under a hidden name until it is complete.
 //
-//   DIR/.lock                 who makes, commits, removes or cleans holds its lock for a moment
-//   DIR/.NAME.tmp             being written: its writer holds a lock on it; without one it is left
-//                             of a dead writer
+//   DIR/.lock                 locked for a moment to make, commit, remove or clean
+//   DIR/.NAME.tmp             being written: its writer holds a lock on it; without the lock its
+//                             writer is dead
 //   DIR/.NAME.deleted         on its way out
 //   DIR/NAME                  a checkpoint
 //
-// Crash     A writer's death leaves .NAME.tmp, which the next one who lists, or writes that name, removes. The
+// Crash     A writer's death leaves .NAME.tmp; the next list(), or the next write of that name, removes it. The
 //           rename to NAME is the last step, after all was synced.
 #pragma once
 

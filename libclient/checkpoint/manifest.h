@@ -1,4 +1,4 @@
-// A checkpoint's manifest: what its file should be. The bytes are described in docs/formats/checkpoint.md.
+// A checkpoint's manifest: length and checksums of its file. docs/formats/checkpoint.md describes the bytes.
 //
 // Threads   Pure functions.
 #pragma once

@@ -1,9 +1,9 @@
 // The bytes that tensors of a space had at one moment, as a Snapshot that a checkpoint drains.
 //
-// The cut   Every tensor's newest version is pinned; then each is asked whether it still is the newest. If all
-//           are, all were at once, between the last pin and the first answer. One that is not is pinned anew
-//           while its old pin stays: both slots are taken then, its writer can begin nothing, and it is the
-//           newest at the next look. So each is taken twice at most, unless it is only copied.
+// The cut   Every tensor's newest version is pinned; then each is checked to be still the newest. If all are,
+//           all were so at one moment, between the last pin and the first check. A tensor with a newer version
+//           is pinned again while its old pin stays. Both slots are taken then, its writer can begin no write,
+//           and the version is the newest at the next check. So each is pinned twice at most; not so if copied.
 // Threads   take() is the caller's; view() and release() are the draining thread's.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Which chunks of the data a part has: one word a chunk in each part, stored by that part's owner only.
+// The chunks of the data that a part has: one word a chunk in each part, stored by that part's owner only.
 //
 //   claiming                                              what a crash leaves
 //   words := wanted, written back, full barrier           wanted: the next owner clears it
@@ -7,11 +7,11 @@
 //   those words' lines dropped once more                  the same
 //   words := owned, written back                          wanted or owned, without a tensor: cleared
 //
-// As with names, each stores first and looks afterwards: of two who want one chunk at least one sees the other and
-// withdraws, maybe both. What a dead holder's part has, or wanted, stays its part's until that is taken over.
+// As with names, each claimer stores first and looks afterwards: of two claimers of a chunk at least one sees
+// the other and withdraws, maybe both. Chunks of a dead holder's part stay with it until its take-over.
 //
-// A chunk is given back when nothing lies in it: by then the removals are written back, so that a reader who gets the
-// next part's bytes finds its tensor gone at its second look.
+// An empty chunk is given back after the removals are written back. So a reader that copies the next part's
+// bytes finds its own tensor gone at its second look.
 //
 // Threads   One at a time: under the part's mutex.
 #pragma once

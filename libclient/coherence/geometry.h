@@ -1,5 +1,5 @@
-// Where the pieces of a space lie in this process, and whether numbers read from it can be true. What is here
-// is computed from a checked copy of the header, once; nothing that another holder writes moves it.
+// The places of a space's pieces in this process, and checks of numbers read from it. All is computed once,
+// from a checked copy of the header; later stores of other holders do not change it.
 #pragma once
 
 #include <algorithm>

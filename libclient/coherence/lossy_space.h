@@ -1,9 +1,9 @@
-// A space whose memory may go away at any moment: a lease that ends. Each call goes to the space behind it; one
-// that missed the memory answers lease_expired, whatever it would have said. From then on every call does, at
-// once: what the space knows of its part may be wrong.
+// A space whose memory may go away at any moment, when its lease ends. Each call goes to the space behind it. A
+// call that missed the memory answers lease_expired instead of its result. From then on every call does so at
+// once: the space's state of its part may be wrong.
 //
 // The protocol below goes on without the memory until the call ends (coherent_memory.h), so that locks are
-// given back and objects destroyed. What holders load and store in place themselves is not covered.
+// released and objects destroyed. The holders' own loads and stores in place are not covered.
 //
 // Threads   Any number.
 #pragma once

@@ -1,4 +1,4 @@
-// What a new owner of a part or a seat does first, and the record of which kind of owners a space has.
+// The first steps of a new owner of a part or a seat, and the space's record of its kind of owners.
 #pragma once
 
 #include "core/os/lossy_access.h"

@@ -1,5 +1,5 @@
-// What only a part's owner does: take it over, create, write, publish, remove. All stores to shared memory are
-// here and in pins.h, each to the owner's own part.
+// The operations of a part's owner alone: take over, create, write, publish, remove. All stores to shared
+// memory are here and in pins.h, each to the owner's own part.
 //
 // Publishing                                            what a crash leaves
 //   pins, where there is only one slot                  nothing
@@ -9,7 +9,7 @@
 //   word := even, written back, barrier                 the old version or the new one, whole
 //
 // Threads   Any number of this process, one operation at a time (a mutex); a slot that is being written belongs
-//           to who holds its Ticket.
+//           to the holder of its Ticket.
 #pragma once
 
 #include <algorithm>

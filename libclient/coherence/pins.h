@@ -1,5 +1,5 @@
-// Reading in place: who reads says so in a word of its OWN part or seat, and who would overwrite looks at
-// everybody's.
+// Reading in place: a reader stores a pin in a word of its OWN part or seat, and a writer looks at all holders'
+// pins before it overwrites.
 //
 //   reader                             owner of the tensor
 //   look at the record: version v      word := v + 1 (or retiring), written back
@@ -8,11 +8,11 @@
 //   look at the record again           pinned: word := v again, and the caller waits
 //   v still there: read as long as needed, then pin := 0
 //
-// Each stores, and only then looks: of a reader and an owner who meet, at least one sees the other. What a dead
-// holder pinned is not pinned.
+// Each stores first, and only then looks: if a reader and an owner meet, at least one sees the other. Pins of a
+// dead holder do not count.
 //
-// A word may also ask the owner of a part to remove a tensor. It orders nothing: the owner removes as it does
-// by itself, or does not, and who asked looks whether the tensor is gone.
+// A word may also ask the owner of a part to remove a tensor. Such a request orders nothing: the owner removes
+// the tensor as usual, or does not, and the requester checks whether it is gone.
 #pragma once
 
 #include <mutex>

@@ -1,6 +1,6 @@
-// What any holder does with any part: find a tensor by name, ask for its version, copy it, look at it in place.
-// One attempt each; who waits is the caller. Nothing read from the space is used as a place before it was
-// copied and checked, so that a hostile writer can make an answer wrong, never a read leave the space.
+// The operations of any holder on any part: find a tensor by name, get its version, copy it, read it in place.
+// One attempt each; the caller waits. Every number from the space is copied and checked before use as a place.
+// So a hostile writer can make an answer wrong, but never make a read leave the space.
 //
 // Threads   Any number.
 #pragma once

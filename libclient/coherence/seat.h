@@ -2,7 +2,7 @@
 // them, so a reader never takes the part of a writer that died. It is owned as a part is, under the number
 // `parts` + seat.
 //
-// Crash     Whatever its last owner left does not count once that is dead; the next one clears it.
+// Crash     Pins of a dead owner do not count; the next owner clears them.
 // Threads   Any number of this process, as PinTable.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What TensorSpace is for both kinds of memory: errors with their texts, waiting, and the pieces of public
+// The parts of TensorSpace for both kinds of memory: errors with their texts, waiting, and the parts of public
 // objects that call back into the space.
 #pragma once
 

@@ -1,4 +1,4 @@
-// TensorSpace over one kind of memory. What it adds to SpaceCore: errors, waiting, an index of names found
+// TensorSpace over one kind of memory. It adds to SpaceCore: errors, waiting, an index of names found
 // before.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the word of a record says, and which slot a version is in. Pure.
+// The meaning of a record's word, and the slot of a version. Pure.
 #pragma once
 
 #include <cstdint>

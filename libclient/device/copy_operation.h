@@ -1,4 +1,4 @@
-// One copy on its way through a stream, and who makes it.
+// One copy in a stream, and the interface of the engine that makes it.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What stands behind a DeviceEvent: finished once, by the thread of a stream, and waited for by anybody.
+// The state behind a DeviceEvent: finished once, by the thread of a stream; any thread can wait for it.
 #pragma once
 
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// A device where there is none: memory of this process behind a capacity, copies no faster than a bandwidth.
+// A device for machines without one: memory of this process with a capacity, copies no faster than a bandwidth.
 //
-// What is emulated is how much fits, how long copies take, and that they happen later and in order. A copy
+// It emulates the capacity, the duration of copies, and that they happen later and in order. A copy
 // takes max(the bandwidth's time, this machine's own time) plus the latency; streams share the bandwidth of a
 // direction.
 #pragma once

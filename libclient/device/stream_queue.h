@@ -2,7 +2,7 @@
 //
 // Threads     upload() and the others from any; the engine is called by the stream's own only.
 // Invariants  Q1  events are finished in the order of the calls.
-//             Q2  a copy's buffers are let go before its event is done.
+//             Q2  a copy's buffers are released before its event is done.
 //             Q3  the thread never waits for the device, for one copy, while an older one that is done by then
 //                 has an event that is not finished.
 #pragma once

@@ -1,5 +1,5 @@
-// What the transfers of a pool's tensors share with checkpoints: how tensors become a file's segments, and a
-// file a pool's tensors.
+// Shared by the transfers of a pool's tensors and by checkpoints: makes a file's segments of tensors, and a
+// pool's tensors of a file.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What import, export and verify share.
+// Shared by import, export and verify.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// What all tensors of a pool share: the range, who lies where in it, the order of the step, and the thread that
-// copies.
+// Shared by all tensors of a pool: the range, the places of tensors in it, the order of the step, and the
+// thread that copies.
 //
 // Place     tensor_pool.h's classes are thin handles on it: TensorPool (pool.cc), Tensor (tensor.cc), guards
 //           (guard.cc). Below it a TieredRange, which alone moves anything.
@@ -10,7 +10,7 @@
 //           tensor.
 //
 // Invariants
-//   P2  What is pinned in a tier fits it: the sum over the tier's pinned granules, each counted once.
+//   P2  The tier's pinned granules fit it, each counted once.
 //   P3  While an order is followed the range's own policy is paused, so that only one decides; it runs again
 //       as soon as the order is forgotten.
 #pragma once

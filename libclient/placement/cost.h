@@ -1,4 +1,4 @@
-// What it is worth to have bytes in DDR: from how they are used and how fast the tiers are.
+// The value of having bytes in DDR, computed from their use and from the speed of the tiers.
 //
 // Place     TensorPool asks where a new tensor goes, which granules make room, and whether a guard waits.
 //           Pure.

@@ -1,4 +1,4 @@
-// What a MoveHandle knows of its move.
+// The state of a move, behind its MoveHandle.
 #pragma once
 
 #include <atomic>

@@ -4,8 +4,8 @@
 //           learned. Pure: numbers in, numbers out.
 // Threads   One at a time (the pool's mutex).
 //
-// A use is a run of granules, not a tensor: what is created anew each step at the same place is the same use,
-// and a view counts for what it covers. Uses of one run right behind each other (a read, then a write) are one.
+// A use is a run of granules, not a tensor: a tensor made again in each step at the same place is the same use,
+// and a view counts for its own granules. Successive uses of one run (a read, then a write) are one.
 #pragma once
 
 #include <cstddef>

@@ -1,16 +1,16 @@
-// Which granules stay in DDR between two uses of a learned order, and what to copy next: Belady's choice, made
-// ahead of use.
+// Chooses the granules that stay in DDR between two uses of a learned order, and the next copies: Belady's
+// choice, made ahead of use.
 //
 // Place     order.h learns the order; the pool's mover carries next_moves() out. Pure.
 // Threads   Plain values.
 //
 // The order repeats, so each use of a granule begins an interval that ends at its next use. An interval is kept
-// (the granule stays in DDR), or it costs a copy out and a copy in. Kept are the short ones first, as many as
-// fit beside what is in use and a reserve for what is being fetched: the fewest copies, as with Belady's rule,
-// but for that reserve. Of intervals of like length a part of each is kept, so that what must be copied is
-// spread over the whole step and the copies never pause: where every interval is as long as the step (a pass in
-// one direction) Belady's rule as such would keep one stretch of the step whole, and nothing would be copied
-// while that is used.
+// (the granule stays in DDR), or it costs a copy out and a copy in. Short intervals are kept first, as many
+// as fit beside the granules in use and a reserve for copies under way. Apart from that reserve this gives
+// the fewest copies, as Belady's rule. Of intervals of like length a part of each is kept, so that the
+// copies are spread over the whole step and never pause. In a pass in one direction every interval is as
+// long as the step: Belady's rule alone would keep one stretch of the step whole, and copy nothing during
+// its use.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The leases that this process holds, as the Session's thread remembers them: by handle, by lease, and by when
-// they are to be renewed. Each look-up costs the logarithm of their number, so that a hundred thousand leases
+// The leases that this process holds, kept by the Session's thread: by handle, by lease, and by the time of the
+// next renewal. Each look-up costs the logarithm of their number, so that a hundred thousand leases
 // make a grant no slower.
 //
 // Place     libclient/session; Loop owns one.

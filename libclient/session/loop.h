@@ -1,5 +1,5 @@
-// What runs on a Session's thread: one kj event loop that keeps the connection, performs the calls that
-// arrive in the Mailbox, renews what is held and receives the manager's notices.
+// The work of a Session's thread: one kj event loop that keeps the connection, performs the calls that
+// arrive in the Mailbox, renews the held leases and receives the manager's notices.
 //
 //   program threads -> Mailbox -> Loop -> Connection -> terraced
 //                         ^         |

@@ -1,4 +1,4 @@
-// The crossing between any thread of a program and a Session's own: jobs go in, answers come back. All
+// The hand-over between any thread of a program and a Session's own: jobs go in, answers come back. All
 // hand-over is by std::mutex, so that race detectors see it; kj's objects never leave the Session's thread.
 //
 // Place     libclient/session; Session and Lease post, Loop takes.

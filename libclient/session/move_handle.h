@@ -1,5 +1,5 @@
-// LeaseMove as callers hold it. What became of the move is decided on the Session's thread and shared here, so
-// that it can be asked for when the Session is gone.
+// The caller's LeaseMove. The Session's thread decides the outcome of the move and shares it here, so that it
+// can be read when the Session is gone.
 //
 // Place     libclient/session.
 // Threads   Any, as LeaseMove promises; MoveOutcome::settle() only on the Session's thread.

@@ -1,5 +1,5 @@
-// What a Session has to tell of its leases, and the one thread that tells it. The thread that renews leases
-// only puts notices in: what a handler does, and how long, is no business of any lease's.
+// The notices of a Session's leases, and the one thread that calls the handler. The thread that renews leases
+// only puts notices in: a slow handler delays no renewal.
 //
 // Place     libclient/session; Loop posts, ClientSession hands on_notice() and next_notice() through.
 // Threads   All methods from any. The handler runs on a thread of its own, which begins with the first one.
@@ -7,7 +7,7 @@
 //   S8  Notices are told in the order in which they were posted, one at a time. A notice goes to the handler,
 //       or, while there is none, to next().
 //   S9  No lock is held while a handler runs: it may replace itself, and end the session.
-//   S10 At most notices_max wait. Beyond that the oldest goes: what became of a lease, its state() tells.
+//   S10 At most notices_max wait. Beyond that the oldest is dropped: the state() of a lease is right anyway.
 #pragma once
 
 #include <condition_variable>

@@ -1,13 +1,13 @@
-// What the kernel tells of this process's memory accesses: a record for every minor fault, and, where the
-// processor can, samples of its loads with their addresses (Intel PEBS, AMD IBS).
+// The kernel's records of this process's memory accesses: one for every minor fault, and, where the processor
+// can, samples of its loads with their addresses (Intel PEBS, AMD IBS).
 //
-// After a sweep has taken a granule's translation away (sampler.h), the fault of its next use says when that
-// was, where the sweep alone says only that it was. Memory samples need no sweep. Either may be refused, by a
-// machine without a PMU or by kernel.perf_event_paranoid: why() says so, and what is left works.
+// After a sweep has taken a granule's translation away (sampler.h), the fault of its next use gives the time of
+// that use; the sweep alone only says that there was one. Memory samples need no sweep. Either may be refused,
+// by a machine without a PMU or by kernel.perf_event_paranoid: why() says so, and the rest works.
 //
-// An event and its ring for each thread, processor and source (the kernel wants one a processor for what is
-// inherited); threads that these begin later write into the rings of whom they come from. No descriptor stays
-// open: a program that closes all of its own takes nothing away, the mappings keep the events.
+// There is an event with its ring for each thread, processor and source (the kernel requires one a processor
+// for inherited events). Threads that start later write into the rings of their parents. No descriptor stays
+// open: if a program closes all descriptors, nothing is lost, since the mappings keep the events.
 //
 // Place     perf_event_open(2) → AccessEvents → engine → Sampler::note_first_touch(), Engine::note_access().
 // Threads   One at a time: the engine's.

@@ -1,9 +1,9 @@
-// Which granules are in use, without a performance counter: take their translations away, look a little later
-// which of them came back.
+// Finds the granules in use without a performance counter: takes their translations away, and checks a little
+// later which of them are back.
 //
 // One sweep is one madvise(MADV_DONTNEED) over the shared mapping (the contents stay: only page-table entries
-// go), a wait, and one PAGEMAP_SCAN for what is present again. That sees reads and writes of any thread, and of
-// system calls. What it costs the program is a fault for each granule that it uses (about 1 us with huge
+// go), a wait, and one PAGEMAP_SCAN for the present pages. That sees reads and writes of any thread, and of
+// system calls. Its cost for the program is a fault for each granule that it uses (about 1 us with huge
 // pages).
 //
 // A sweep tells one bit a granule. So the wait adapts: it becomes shorter while most granules are touched,

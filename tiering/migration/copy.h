@@ -6,7 +6,7 @@
 //
 // Four streams: the block is cut in four quarters that are copied in lockstep, 128 bytes at a time, so that
 // four hardware prefetchers run ahead (docs/design/0008-migration.md has the figures). The stores bypass the
-// caches: what was moved is not about to be used by this processor, and CXL memory gets full lines.
+// caches: this processor does not need the moved bytes soon, and CXL memory gets full lines.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Threads that copy parts of one large block together.
 //
-// They exist from start() on: a copy happens while accesses wait, and making a thread then could need memory,
-// or a lock, of whoever waits.
+// They exist from start() on: a copy runs while accesses wait, and to make a thread then could need memory or a
+// lock of a waiting thread.
 //
 // Threads   start, stop and copy are one thread's.
 // Memory    libc only.

@@ -10,16 +10,16 @@
 //          writers wait from the first step to the last. The source must be shared memory (tmpfs, memfd).
 // promote  a scratch mapping of the target, registered for missing and minor faults, takes the place (mremap);
 //          from then on every access waits; copy; unregister; wake. The source may be anything that maps (dax).
-// proved   both directions as promote, and before the copy the kernel is asked whether anybody but page tables
-//          knows the source's pages (pins.h). Whoever does would read or write pages that the program has left:
-//          then the source goes back in place, and as nobody could store meanwhile nothing is lost.
+// proved   both directions as promote, and before the copy the kernel is asked for users of the source's pages
+//          beside page tables (pins.h). Such a user would read or write pages that the program has left. Then
+//          the source goes back in place; no store is lost, since none was possible meanwhile.
 //
 // Invariants
 //   M1  At every moment a byte is reached at its address in exactly one backing, and every store that was done
 //       before a copy began is in that copy; stores during the copy wait until the switch.
-//   M2  A move that fails leaves the run mapped to its source, with nobody asleep; also where the source is gone
-//       by then: who sleeps gets the signal that any access to it is.
-//   M3  While moves are proved, no page is left that anybody had pinned when its copy began.
+//   M2  A move that fails leaves the run mapped to its source, and wakes all waiting threads. If the source is
+//       gone by then, they get the signal of any access to it.
+//   M3  While moves are proved, no move leaves a page that was pinned when its copy began.
 #pragma once
 
 #include <cstddef>

@@ -5,10 +5,10 @@
 //           the page that it wants (2 MiB where that is huge).
 // Memory    libc only (the system calls themselves, no libnuma); 8 KiB of stack.
 //
-// The kernel does what a Mover does with mappings, below them: addresses, mappings, shared futexes and what a
-// fork sees do not change, and it leaves pages alone that are pinned for a device or a pipe. It skips pages
-// without a translation in this process, as a sampler leaves them: those are looked up first. And pages that
-// another process or a second mapping has touched as well: so there is no alias of such a file.
+// The kernel moves below the mappings, which a Mover replaces: addresses, mappings, shared futexes and the view
+// of a fork do not change. It does not move pages that are pinned for a device or a pipe. It skips pages
+// without a translation in this process, as a sampler leaves them: those get one first. It also skips pages
+// that another process or a second mapping has touched: so there is no alias of such a file.
 #pragma once
 
 #include <cstddef>

@@ -1,13 +1,13 @@
-// Asks the kernel whether anybody knows pages of shared memory by more than page tables and the page cache:
-// a device, an I/O under way, a pipe, a registered buffer, another process that reads or writes them.
+// Asks the kernel whether pages of shared memory have references beside page tables and the page cache: of a
+// device, an I/O under way, a pipe, a registered buffer, another process that reads or writes them.
 //
-// Place     Mover asks, with the run's place in the program already taken by the target: from then on nobody
-//           gets at the old pages through the program's page tables, so the answer stays right.
+// Place     Mover asks, with the run's place in the program already taken by the target: from then on no thread
+//           reaches the old pages through the program's page tables, so the answer stays right.
 // Threads   One thread calls, which alone uses the alias.
 // Memory    libc only.
 //
-// How       A huge page of shared memory is split by the kernel only while nobody has a reference to it beyond
-//           the page cache's and those of mappings; MADV_COLD for a part of it makes the kernel try. Small
+// How       The kernel splits a huge page of shared memory only while it has no references beyond those of
+//           the page cache and of mappings; MADV_COLD for a part of it makes the kernel try. Small
 //           pages are joined to a huge one first (MADV_COLLAPSE), which the kernel refuses for the same reason.
 // Source    docs/design/0020-pinned-pages.md
 #pragma once

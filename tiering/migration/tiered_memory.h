@@ -1,4 +1,4 @@
-// A stable range of addresses whose granules lie in DDR or in CXL memory, and what is needed to move them.
+// A stable range of addresses whose granules lie in DDR or in CXL memory, and the tables to move them.
 //
 //   base  [ g0 | g1 | g2 | ... ]   each granule is mapped from one of
 //   DDR   one memory file as long as the range: granule i at offset i (so neighbours join into one mapping)

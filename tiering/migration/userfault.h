@@ -1,9 +1,9 @@
 // One userfaultfd of this process, and the thread that reads its events.
 //
-// The kernel delays every mremap of a registered range until somebody has read the event that tells of it; and
-// a read must not wait for anything that a blocked access could hold. So the reader is a thread of its own that
-// touches no memory but its stack. Page-fault messages are read and dropped: whoever waits is woken by the
-// move. A snapshot (tiering/range/frozen_memory.h) has one of its own, whose reader resolves the faults.
+// The kernel delays every mremap of a registered range until a thread has read its event; and the reader must
+// not wait for a lock or memory that a blocked access could hold. So the reader is a separate thread that
+// touches no memory but its stack. It reads and drops page-fault messages: the move wakes waiting threads. A
+// snapshot (tiering/range/frozen_memory.h) has a userfaultfd of its own, whose reader resolves the faults.
 //
 // Threads   The calls are one thread's (the one that moves). The reader runs between start() and stop(),
 //           signals blocked.

@@ -1,7 +1,7 @@
-// What benefit-density learns about one range: how soon granules of a class are used again, by the time since
-// their last use. A plain value of fixed size inside PolicyMemory; all zeros is "nothing learned".
+// The learned data of benefit-density about one range: the time until granules of a class are used again, by
+// the time since their last use. A plain value of fixed size in PolicyMemory; all zeros: nothing learned.
 //
-// Place     note_access() counts uses here, each plan counts who was still waiting; learning.cc makes values of
+// Place     note_access() counts uses here, each plan counts granules still unused; learning.cc makes values of
 // both.
 // Threads   As PolicyMemory.
 #pragma once

@@ -1,9 +1,9 @@
-// Where granules should be: facts about a range in, a list of moves out. Nothing else is seen or done here: no
+// Placement of granules: facts about a range in, a list of moves out. Nothing else is read or changed here: no
 // clock, no kernel, no memory of its own. The engine runs this code on real memory, the simulator (tiering/sim)
 // on traces in virtual time.
 //
 // Place     tiering/hotness and tensor guards note accesses, engine asks for a plan → tiering/migration moves.
-// Threads   Whoever owns the Granules and the PolicyMemory, one at a time.
+// Threads   The owner of the Granules and the PolicyMemory, one at a time.
 // Memory    The caller's. Nothing is allocated: the engine also lives inside unmodified programs.
 #pragma once
 

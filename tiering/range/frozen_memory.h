@@ -4,7 +4,7 @@
 // How       The granules are held and write-protected through a userfaultfd of the snapshot's own. A store
 //           waits; that userfaultfd's reader copies the granule into the room and takes the protection away.
 //           Readers of the snapshot read the program's own pages, through the engine's aliases, as long as they
-//           are protected. What cannot be protected is copied before the constructor's caller goes on.
+//           are protected. Granules that cannot be protected are copied before freeze() returns.
 // Threads   The reader resolves faults; view() and release() are one other thread's. mutex_ is never held while
 //           memory of the range is touched, nor during a call of the kernel's that could wait.
 //
@@ -12,8 +12,8 @@
 //   Z1  A granule's live bytes are the snapshot's exactly as long as its state is live: it becomes
 //       `aside` before its protection goes.
 //   Z2  A granule that is frozen, and the room, are held: no mapping of theirs changes but by protection.
-//   Z3  Who copies a granule or changes its protection has it claimed until the kernel's answer is there; and
-//       what is claimed is not let go. Else a late answer would take a protection away that is the mover's.
+//   Z3  A thread that copies a granule or changes its protection claims it until the kernel's answer is there.
+//       A claimed granule is not released; else a late answer would remove a protection of the mover.
 #pragma once
 
 #include <atomic>

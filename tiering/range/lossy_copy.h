@@ -1,8 +1,8 @@
-// Copies of granules whose lease may be fenced in the middle: an answer, where the engine's thread would get a
-// signal.
+// Copies of granules whose lease may be fenced in the middle: they return a failure, where a plain copy would
+// raise a signal in the engine's thread.
 //
-// Place     tiering/range: what libterrace's engines and snapshots copy with. The preload library's engine does
-//           not: there the handler of SIGBUS is the program's own, which libterrace would go in front of.
+// Place     tiering/range: for libterrace's engines and snapshots, not for the preload library's engine. There
+//           the handler of SIGBUS is the program's own, and libterrace would be installed in front of it.
 // Threads   Any, also those that have SIGBUS blocked.
 #pragma once
 

@@ -1,6 +1,6 @@
 // libterrace's side of the engine: a Tiering is an Engine with a thread, a TieredRange a TieredMemory of it.
 //
-// Place     libclient/include/terrace/tiering.h declares what programs see; this is behind it.
+// Place     Behind libclient/include/terrace/tiering.h, the interface for programs.
 // Threads   Engine::lock() orders programs' calls with rounds.
 #pragma once
 

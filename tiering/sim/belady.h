@@ -1,5 +1,5 @@
-// Belady's optimum with bypass: of the objects in the cache and the one used now, the one whose next use is
-// farthest is left out. No way of choosing has more hits.
+// Belady's optimum with bypass: of the objects in the cache and the one used now, the object with the farthest
+// next use is left out. No other rule has more hits.
 #pragma once
 
 #include <set>

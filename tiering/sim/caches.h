@@ -1,5 +1,5 @@
-// Published ways to choose what stays in a small memory, for comparison: they see one use after the other, and
-// bring in at once what is used. Nothing limits their copying.
+// Published cache policies, for comparison: they see one use after the other, and bring a used object in at
+// once. Nothing limits their copying.
 //
 // Place     simulate() runs them beside the policies. tests/unit/tiering_sim holds them to hand-worked traces,
 //           and belady to the true optimum of small ones.

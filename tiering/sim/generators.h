@@ -1,5 +1,5 @@
-// Made-up traces: what a policy was not tuned to, and a stand-in for the conversation trace where that is not
-// there.
+// Made-up traces: patterns that no policy was tuned to, and a stand-in for the conversation trace on machines
+// without it.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
-// The figures by which the policy is judged, for benches: hits against Belady's on one trace, the time in
-// memory with look-ahead, and what a plan costs.
+// The figures that judge the policy, for benches: hits against Belady's on one trace, the time in memory with
+// look-ahead, and the cost of a plan.
 #pragma once
 
 #include "tiering/sim/simulate.h"

@@ -6,10 +6,10 @@
 // The machine: objects are granules of one size. A new object is written to DDR while the range has room there,
 // else to CXL. A request uses its objects one after the other, each read whole from where it is. After each
 // request the policy plans; its moves are carried out one after the other, at the copy's speed and within the
-// budget, until the next request, when what has not begun is dropped. An object on its way up can be read when
-// its copy is done; one on its way down meanwhile. With look-ahead the objects of the next requests in the
-// queue are announced. The caches know no machine: they copy at once and for nothing, and put what is new into
-// DDR.
+// budget, until the next request; moves not begun by then are dropped. An object that moves up can be read when
+// its copy is done; one that moves down at any time. With look-ahead the objects of the next requests in the
+// queue are announced. The caches do not model a machine: they copy at once and without cost, and put new
+// objects into DDR.
 #pragma once
 
 #include <functional>

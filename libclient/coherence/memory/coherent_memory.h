@@ -1,7 +1,7 @@
 // Shared memory whose readers and writers have coherent caches: processes of one host, or hosts on a fabric
-// with hardware coherence. Ordering is all that is left to do.
+// with hardware coherence. Only ordering is left to do.
 //
-// Memory that goes away gives zeros and takes nothing (core/os/lossy_access.h): who calls finds out afterwards.
+// Memory that goes away gives zeros and drops stores (core/os/lossy_access.h); the caller checks afterwards.
 // Copies go through `rep movsb` where there is one: they may run beside a writer (the protocol finds out by the
 // second look at the word), which a memcpy may not in C++.
 #pragma once

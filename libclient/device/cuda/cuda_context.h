@@ -1,5 +1,5 @@
-// The primary context of a CUDA device: the one that frameworks use too, kept while somebody here needs it; and
-// what is known of the device's health.
+// The primary context of a CUDA device, which frameworks use, too: kept while an object here needs it; and
+// the device's health.
 //
 // Threads   Any.
 #pragma once

@@ -1,5 +1,5 @@
-// Whether memory is mapped from a dax device, whose pages must not be pinned by a driver: the kernel's removal
-// of the device, which is how such a lease is fenced, waits for pins or, on some kernels, goes wrong on them
+// Finds out whether memory is mapped from a dax device. A driver must not pin such pages: the fence of such a
+// lease removes the device, and the kernel's removal waits for pins or, on some kernels, fails on them
 // (docs/operations/devdax.md).
 //
 // Threads   Any.

@@ -1,13 +1,13 @@
-// Host memory that is registered with the CUDA driver, and which of it a copy lies in.
+// Ranges of host memory registered with the CUDA driver, and the search for the range of a copy.
 //
 // A registration counts for the whole process and every device (it is PORTABLE), and the driver refuses a page
-// that has one: so there is one table a driver, shared by the devices that are open. What is asked for is
-// covered by the ranges that are there, such as a neighbour's last page, and new ones in between.
+// that has one. So there is one table for a driver, shared by the open devices. A request is covered by present
+// ranges, such as a neighbour's last page, and by new ones in between.
 //
-// Threads      Any. Memory is pinned and let go without the mutex, which copies take: that can last seconds.
+// Threads      Any. Memory is pinned and unpinned without the mutex, which copies take: that can last seconds.
 // Invariants   R1  a range is unregistered when neither a registration nor a copy under way keeps it.
 //              R2  ranges in the table do not overlap. An entry is there before its pages are registered and
-//                  until they are no longer: nobody else registers one of them meanwhile.
+//                  until they are unregistered: no other thread registers one of them meanwhile.
 #pragma once
 
 #include <condition_variable>
