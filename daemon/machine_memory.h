@@ -1,5 +1,5 @@
-// All kinds of memory that this machine has, prepared and put together: what a manager leases out, and what an
-// agent carves leases from.
+// All kinds of memory that this machine has, prepared and combined: a manager leases from it, and an agent
+// carves leases from it.
 //
 // Place     role_manager.cc and role_agent.cc each build one.
 #pragma once

@@ -1,5 +1,5 @@
-// What a terraced is: the manager of pools, or the agent of one further host. Each builds its parts, connects
-// them and runs the event loop until SIGTERM or SIGINT.
+// The roles of a terraced: the manager of pools, or the agent of one further host. Each builds its parts,
+// connects them and runs the event loop until SIGTERM or SIGINT.
 #pragma once
 
 #include <string>

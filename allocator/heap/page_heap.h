@@ -1,5 +1,5 @@
-// The page-run heap of the preload library: which pages of one address window are in use, and by runs of
-// which length. Pure bookkeeping: it never touches the pages themselves, makes no system call and takes no
+// The page-run heap of the preload library: keeps track of the used pages of one address window, in runs of
+// pages. Pure bookkeeping: it never touches the pages themselves, makes no system call and takes no
 // lock, so that it can be tested against a model.
 //
 // Place     allocator/preload (large_requests.cc) owns one, in front of the window's memory.

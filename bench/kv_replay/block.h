@@ -1,5 +1,5 @@
-// What a block's bytes are: its number, its generation, and words that follow from both, so that bytes of two
-// generations, or of two blocks, are never taken for one. Every word is compared, which says more than a
+// The bytes of a block: its number, its generation, and words that follow from both, so that bytes of two
+// generations, or of two blocks, are never taken for one. Every word is compared, which finds more than a
 // checksum over them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a run came to: for people and for machines.
+// The result of a run: for people and for machines.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// What the parent and the workers share outside Terrace: the requests, the truth, when a block was used, what
-// was counted. A memory file that each maps; it outlives a worker that is killed.
+// State that the parent and the workers share outside Terrace: the requests, the truth, the times of uses, the
+// counts. A memory file that each maps; it outlives a worker that is killed.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
-// What is true of a block, beside Terrace: a word a block in memory that all workers share and that outlives
-// each of them. A writer says what it is about to do before it does it, and that it is done afterwards; so who
-// looks before and after a read knows which answers are right.
+// The true state of each block, beside Terrace: one word a block, in memory that all workers share and that
+// outlives each of them. A writer records each step before it, and its end afterwards. So a reader that looks
+// before and after a read knows the right answers.
 //
 //   phase        of generation g means                              right answers of a read meanwhile
 //   none         never made                                         not there
@@ -10,9 +10,9 @@
 //   removing     g is being removed                                 g, not there
 //   removed      g is gone                                          not there
 //
-// Who reads g while g is being made or published over g - 1 says that g was published: from then on it may not
-// be lost, whatever becomes of its writer. A worker that is killed leaves creating, rewriting or removing
-// behind; the successor that takes its part over finds out which it came to, and says so.
+// A reader that gets g while g is being made, or published over g - 1, records that g was published: from then
+// on g may not be lost, even if its writer dies. A killed worker leaves creating, rewriting or removing behind;
+// the successor that takes its part over finds out the result, and records it.
 #pragma once
 
 #include <atomic>

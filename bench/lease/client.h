@@ -1,4 +1,4 @@
-// A tenant's connection on the wire itself: what the manager costs, without a library's threads around it. Many
+// A tenant's connection on the wire itself, to measure the manager's cost without a library's threads. Many
 // of them share one event loop, so that the clients' own cost stays small on a machine of two cores.
 #pragma once
 

@@ -1,4 +1,4 @@
-// How fast memory is erased, over a plain memset of the same size in the same run.
+// The speed of erasing memory, over a plain memset of the same size in the same run.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

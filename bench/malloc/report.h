@@ -1,4 +1,4 @@
-// The figures of a run: what was to be reached, what was, and why one is missing.
+// The figures of a run: the goals, the results, and the reason of a missing figure.
 #pragma once
 
 #include <map>

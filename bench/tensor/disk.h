@@ -1,4 +1,4 @@
-// What a plain program reaches on the same disk: one thread, 1 MiB at a time, O_DIRECT, as `dd` does it.
+// The speed of a plain program on the same disk: one thread, 1 MiB at a time, O_DIRECT, as `dd` does it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the parts of bench_tensor_device share.
+// Shared by the parts of bench_tensor_device.
 #pragma once
 
 #include <chrono>

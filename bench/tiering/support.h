@@ -1,7 +1,7 @@
-// What the parts of bench_tiering share: memory files that stand for DDR and CXL, medians, clocks.
+// Shared by the parts of bench_tiering: memory files that stand for DDR and CXL, medians, clocks.
 //
-// "CXL" is a second memory file in the same DRAM: what is measured is what moving costs, not what CXL memory
-// does.
+// "CXL" is a second memory file in the same DRAM: the bench measures the cost of moves, not the speed of
+// CXL memory.
 #pragma once
 
 #include <cstdint>

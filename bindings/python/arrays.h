@@ -1,8 +1,8 @@
-// Memory as others see it without a copy: the buffer protocol, numpy, DLPack, torch. What numpy has no type for
-// it sees as unsigned integers of the same size (bfloat16: uint16, eight-bit floats: uint8); elements of less
+// Exports memory without a copy: the buffer protocol, numpy, DLPack, torch. Types that numpy lacks are unsigned
+// integers of the same size there (bfloat16: uint16, eight-bit floats: uint8); elements of less
 // than a byte are a row of bytes.
 //
-// Ownership  Whatever is handed out keeps the memory: a numpy array its base object, a buffer and a DLPack
+// Ownership  Every exported object keeps the memory: a numpy array its base object, a buffer and a DLPack
 // tensor `keep`.
 #pragma once
 

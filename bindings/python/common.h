@@ -1,5 +1,5 @@
-// What the parts of the Python module share: errors that become exceptions, waits without the GIL, and who
-// keeps whom.
+// Shared by the parts of the Python module: errors that become exceptions, waits without the GIL, and
+// references that keep objects alive.
 //
 // Threads   Everything here is called with the GIL held, except what runs inside without_gil().
 #pragma once

@@ -1,6 +1,6 @@
-// What the Python objects own. Leases keep their session (which renews them), tensors their pool, shared
-// tensors, pins and writes their space and its memory: nothing that Python still has can lose what it stands
-// on.
+// The state of the Python objects. Leases keep their session (which renews them), tensors their pool,
+// shared tensors, pins and writes their space and its memory: an object that Python still has never loses
+// its dependencies.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
-// What this machine can do for Terrace. Each check tries the thing itself where it can (a system call, an
-// ioctl, a mount in a throw-away namespace) rather than trust a version number, changes nothing that
-// stays, and says how to fix what is missing.
+// Checks this machine's features for Terrace. Each check tries the feature itself where it can (a system call,
+// an ioctl, a mount in a throw-away namespace) rather than trust a version number. It makes no lasting change,
+// and says how to fix a missing feature.
 //
 // Place     `terrace doctor`; needs no daemon.
 // Threads   One; check_tmpfs_huge_pages() forks.

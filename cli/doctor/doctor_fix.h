@@ -1,4 +1,4 @@
-// `terrace doctor --fix`: what can be fixed safely. That is one thing: a dax device that came up as
+// `terrace doctor --fix`: the safe fixes. There is one: a dax device that came up as
 // system-ram, and that no lease uses, becomes devdax again.
 //
 // Place     cli/doctor/doctor.cc -> here -> the manager, where its numa backend keeps the node; else

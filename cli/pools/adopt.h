@@ -1,5 +1,5 @@
-// Adopting devices for whoever does it (`device adopt`, `pool create --adopt`, `pool add-device --adopt`):
-// first it is said what will be lost, and asked.
+// Adopts devices for `device adopt`, `pool create --adopt` and `pool add-device --adopt`: first it names the
+// data that will be lost, and asks.
 #pragma once
 
 #include <string>

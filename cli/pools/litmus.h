@@ -1,5 +1,5 @@
-// `terrace device litmus`: whether memory behaves as coherent memory does. litmus.cc asks the manager and shows
-// what came of it; litmus_path.cc plays one of two sides on a path, without the manager.
+// `terrace device litmus`: tests whether memory is coherent. litmus.cc asks the manager and shows the
+// result; litmus_path.cc plays one of two sides on a path, without the manager.
 #pragma once
 
 #include <string>

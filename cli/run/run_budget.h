@@ -1,6 +1,6 @@
-// What a run may use where its command line gives no sizes: DDR by what the machine and its control groups have
-// left, CXL by what the pools have free. A tenant's quota and others' reservations are the manager's to
-// enforce, lease by lease: these are upper bounds.
+// The default budgets of a run without sizes on its command line: DDR by the free memory of the machine and its
+// control groups, CXL by the free memory of the pools. These are upper bounds: the manager enforces quotas and
+// reservations with each lease.
 //
 // Place     Below cli/run/run_start.cc.
 // Threads   Any.

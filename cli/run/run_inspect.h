@@ -1,4 +1,4 @@
-// What kind of program `terrace run` was given: whether a preload library reaches its malloc at all.
+// Inspects the program of `terrace run`: can a preload library reach its malloc at all?
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
-// A run of `terrace run` as one JSON document: what --stats writes, what the run shows to `terrace top`, and
-// what that prints with --json. Keys: docs/operations/top.md.
+// A run of `terrace run` as one JSON document: written by --stats, shown to `terrace top`, and printed by that
+// with --json. Keys: docs/operations/top.md.
 //
 // Place     Between allocator/supply's report and the files. Pure.
-// Trust     from_json() takes what any process of a user may have written: types, sizes and texts are checked.
+// Trust     from_json() reads files that any process of a user may have written: it checks types, sizes, texts.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Tells about a run while it runs: to `terrace top` each second, to the file of --stats at an interval, when
 // SIGUSR1 asks, and at the end.
 //
-// Place     cli/run/run.cc makes one beside the Broker. What a run shows is a file of its user's directory below
-//           /dev/shm, replaced whole each second: nobody who reads it reaches the run.
+// Place     cli/run/run.cc makes one beside the Broker. A run shows a file in its user's directory below
+//           /dev/shm, replaced whole each second: a reader of it cannot disturb the run.
 // Threads   One of its own, so that a slow file never keeps the supervisor from its duties. ask() from any.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What `terrace run` needs before the program starts: its arguments, the manager's session, whether memory can
+// The start of `terrace run`, before the program: its arguments, the manager's session, a check that memory can
 // move, the program's environment.
 //
 // Place     Between cli/run/run.cc and the Session.

@@ -1,4 +1,4 @@
-// Runs as tables for people: what SIGUSR1 prints, and `terrace top`.
+// Runs as tables for people: for SIGUSR1, and for `terrace top`.
 //
 // Place     Between run_report.h and the terminal. Pure.
 #pragma once

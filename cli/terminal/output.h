@@ -1,4 +1,4 @@
-// How `terrace` speaks: tables for people, one JSON document for programs, errors as text and exit code.
+// The output of `terrace`: tables for people, one JSON document for programs, errors as text and exit code.
 //
 // Place     Below the verbs; knows neither the parser nor the RPC.
 // Threads   The main thread, except Progress::update, which one thread at a time may call.

@@ -1,4 +1,4 @@
-// What the verbs of `terrace` share: the parser, global options, how errors become text and exit codes, output.
+// Shared by the verbs of `terrace`: the parser, global options, errors as text and exit codes, output.
 //
 // Place     cli/main.cc builds one Context and lets each verb family add itself to the parser.
 #pragma once

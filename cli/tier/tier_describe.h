@@ -1,4 +1,4 @@
-// What processes tell of their migration, as JSON for programs and as tables and words for people.
+// The migration state of processes, as JSON for programs and as tables and words for people.
 //
 // Place     Between tier_pages.h and the verbs. Pure.
 // The JSON keys are documented in docs/operations/cli.md and only ever added to.

@@ -1,4 +1,4 @@
-// A picture of one range: where its granules are and how hot, as text and as SVG.
+// A picture of one range: the tier and the heat of its granules, as text and as SVG.
 //
 // Place     Between tier_pages.h and the verbs. Pure, but for write_atomically().
 #pragma once

@@ -1,4 +1,4 @@
-// Who is meant by a word on the command line of `terrace tier`: a process by its number, its program's name, or
+// The meaning of a word on the command line of `terrace tier`: a process by its number, its program's name, or
 // a range's name.
 //
 // Place     Between tier_pages.h and the verbs. Pure.

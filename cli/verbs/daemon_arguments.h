@@ -1,4 +1,4 @@
-// How terraced is told where it lives: what `daemon run`, `daemon start` and `fsck` take alike.
+// The arguments with terraced's places, shared by `daemon run`, `daemon start` and `fsck`.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What `terrace fsck` makes of findings. Pure.
+// The findings of `terrace fsck` as text, and the question whether they need a repair. Pure.
 #pragma once
 
 #include <string>

@@ -1,19 +1,19 @@
-// The guard of a host: a small process beside the agent that fences the host's memory when the host lease ends
-// and the agent did not come to it, because it was killed, stopped or hangs. Without it a killed agent would
-// leave programs that go on writing to memory which the manager gives to others.
+// The guard of a host: a small process beside the agent. It fences the host's memory when the host lease ends
+// and the agent did not fence, because it was killed, stopped or hangs. Without it programs of a killed agent's
+// host would go on writing to memory which the manager gives to others.
 //
 //   agent ─ sets the moment ─► host-lease (a mapped page) ◄─ waits for it ─ guard: truncates every object file,
 //                                                                           unbinds every dax device of a lease
 //
 // It needs nothing of the agent but the page, and no lock that the agent holds. An agent that has not fenced
 // and said so a tenth of the host lease after the moment is killed: stopped or hanging it could still have an
-// order under way, and go on with it when the memory is another's. The guard ends by itself once the agent is
-// gone and nothing is promised any more; an agent that starts again finds the guard that is there, or starts
-// one.
+// order under way, and go on with it when the memory has another holder. The guard ends by itself
+// once the agent is gone and no promise is left; a restarted agent finds the present guard, or
+// starts one.
 //
 // Place     The agent starts `terraced ... --guard` in a session of its own: killing the agent's process group,
-//           or its terminal, leaves it. What kills both (a reboot, a whole container) takes the programs along,
-//           too.
+//           or its terminal, leaves it. An event that kills both (a reboot, the end of a container) also kills
+//           the programs.
 // Threads   None.
 #pragma once
 

@@ -1,6 +1,6 @@
-// What an agent serves on its host: the gateway, tenant sessions and leases of terrace.capnp, each passed
+// The agent's service on its host: the gateway, tenant sessions and leases of terrace.capnp, each passed
 // through to the manager, with descriptors of this host's own memory objects. It decides nothing; while the
-// manager is away it answers what was promised.
+// manager is away it answers within the promises made before.
 //
 //   program ─ unix socket ─► gateway ─► LocalSession ─► manager's TenantSession, opened for its tenant
 //                                          └─ LocalLease ─► manager's Lease  +  the object's descriptor here

@@ -1,5 +1,5 @@
-// The agent's hands: does on this host's memory what the manager orders, and fences all of it when told that
-// nobody renews the host lease any more.
+// The agent's orders: carries out the manager's orders on this host's memory, and fences all of it when the
+// host lease is no longer renewed.
 //
 // Place     HostAgent (the manager's capability) -> here -> the backends, on workers.
 // Threads   The event loop's thread; the work runs on two workers, fences ahead of what takes long.

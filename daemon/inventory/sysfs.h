@@ -1,6 +1,6 @@
-// What sysfs and procfs say of CXL and DAX, below a root directory that tests make up ("" is the machine).
+// Reads sysfs and procfs about CXL and DAX, below a root directory that tests make up ("" is the machine).
 //
-// Place     daemon/inventory: take_inventory() puts it together with what the libraries say; backends use
+// Place     daemon/inventory: take_inventory() combines it with the libraries' data; backends use
 //           single readers.
 // Threads   Plain functions; any thread.
 #pragma once

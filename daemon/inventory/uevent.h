@@ -1,4 +1,4 @@
-// What the kernel says when hardware comes and goes: its uevents, read from netlink.
+// The kernel's uevents, read from netlink: hardware was added or removed.
 //
 // Place     daemon/inventory; daemon/event_loop/hotplug.h listens with it.
 // Threads   Plain functions; the socket is its owner's.

@@ -1,5 +1,5 @@
-// Litmus runs of devices: on memory that nobody has, which is erased afterwards, and what the last one of each
-// device came to.
+// Litmus runs of devices, on free memory that is erased afterwards. Keeps the last result of each device, and
+// runs one at a time.
 //
 //   a device in a pool    a lease of its own on it, for a minute at most: placed, carved, fenced and erased as
 //                         any, also after a crash

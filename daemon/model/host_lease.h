@@ -1,6 +1,6 @@
-// How long a host keeps its memory objects without word from the manager, and when the manager may rely on
-// their being fenced: the one timing rule between the two. Pure arithmetic; both sides and its test use this
-// header.
+// The time that a host keeps its memory objects without a message from the manager, and the time after which
+// the manager may rely on their fence: the one timing rule between the two. Pure arithmetic; both sides and its
+// test use this header.
 //
 //   agent     counts `length_ns` from when it SENT the last heartbeat that was answered, on its own clock, and
 //             begins to fence agent_margin_ns() before the end: so that it has finished by then

@@ -1,5 +1,5 @@
-// Which free granules of which devices a lease gets: the three placements of a pool, over the free granules of
-// the devices that may be used.
+// Chooses the free granules of a lease: the three placements of a pool, over the free granules of the devices
+// that may be used.
 //
 // Place     daemon/state says which devices and how many pieces; pure.
 // Threads   One.

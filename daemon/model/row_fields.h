@@ -2,7 +2,7 @@
 //
 //   Stored<LeaseRow>::fields(io, row)   calls io.integer("bytes", row.bytes) and the like, in the order of columns
 //
-// What an `io` must offer (row is const for one that only looks):
+// The calls of an `io` (row is const for one that only reads):
 //   integer(name, uint64_t)      random(name, uint64_t): an integer that is no small number
 //   id(name, Id)                 truth(name, bool)
 //   name(name, text)             not empty, at most limits::name_bytes_max
@@ -13,7 +13,7 @@
 // A new field is one line here; relations between fields are in daemon/store/row_codec.cc. The key of a row is
 // apart, for journal records name it first and a deleted row has nothing else.
 //
-// Place     Between rows.h and whatever stores rows. Pure.
+// Place     Between rows.h and the code that stores rows. Pure.
 #pragma once
 
 #include "core/base/limits.h"

@@ -1,4 +1,4 @@
-// What the manager remembers: the rows of the store, and a Delta of rows between two states. The state
+// The manager's durable state: the rows of the store, and a Delta of rows between two states. The state
 // machine produces Deltas, the store makes them durable, recovery reads an Image back.
 //
 // Place     daemon/model; pure values, no SQL, no schema. docs/formats/store.md describes the columns.

@@ -1,5 +1,5 @@
-// Where the manager's state survives a crash. One transaction per Delta; commit() returns only when the
-// Delta is on stable storage, so that a reply sent afterwards cannot be undone.
+// The store that keeps the manager's state over a crash. One transaction per Delta; commit() returns only when
+// the Delta is on stable storage, so that a reply sent afterwards cannot be undone.
 //
 // Place     daemon/event_loop commits batches from its store thread; daemon/state knows nothing of it.
 // Threads   One thread at a time; the caller serialises.

@@ -1,4 +1,4 @@
-// Which chunks a part should claim so that a tensor fits. Pure.
+// Chooses the chunks that a part should claim so that a tensor fits. Pure.
 #pragma once
 
 #include <cstdint>

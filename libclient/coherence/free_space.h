@@ -1,5 +1,5 @@
-// Which bytes of a part's chunks are free. It lives in the owner's process only and is made again from the
-// records by the next owner: nothing about free space is stored in shared memory. Pure.
+// The free bytes of a part's chunks. It exists in the owner's process only, and the next owner makes it again
+// from the records: nothing about free space is stored in shared memory. Pure.
 #pragma once
 
 #include <cstdint>

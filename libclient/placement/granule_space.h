@@ -1,4 +1,4 @@
-// Which granules of a pool's range belong to tensors, and the small ones that share some.
+// The granules of a pool's range that belong to tensors, and the small tensors that share some.
 //
 // Place     TensorPool, under its mutex. Pure.
 // Threads   One at a time.

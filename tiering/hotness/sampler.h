@@ -8,8 +8,8 @@
 //
 // A sweep tells one bit a granule. So the wait adapts: it becomes shorter while most granules are touched,
 // longer while few are, and the accesses noted for a touched granule are the sweep's period over the wait.
-// Where the first touches' times are known as well (access_events.h), the mean time from zap to first touch
-// takes the place of the exposure: then also granules that every sweep finds touched are told from each other.
+// If the times of first touches are known as well (access_events.h), the mean time from zap to first touch
+// replaces the exposure: then granules that every sweep finds touched can be ranked, too.
 //
 // Where memory has small pages a full zap would cost a fault for each page: then a random window of each
 // granule is sampled.

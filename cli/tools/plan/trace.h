@@ -1,4 +1,4 @@
-// A trace of memory requests: who asked for how much, when it began and when it ended.
+// A trace of requests: each with its bytes of memory, its begin and its end.
 //
 // Place     First step of `terrace plan`: CSV text -> Trace -> replay. Pure; cli/tools/plan.cc reads the file.
 #pragma once
@@ -34,8 +34,8 @@ struct Trace {
 };
 
 // Reads CSV with a header line. Columns are found by name, in any order; others are ignored:
-//   memory_mib, creation_time, deletion_time   needed: whole MiB; whole seconds; seconds or empty (lives to the
-//   end) cpu_milli, num_gpu, gpu_milli              used where there
+//   memory_mib, creation_time, deletion_time   required: MiB; seconds; seconds or empty (to the trace's end)
+//   cpu_milli, num_gpu, gpu_milli              used if they are there
 // Lines may end in CRLF, fields may be quoted, empty lines are skipped.
 //
 // Errors    invalid_argument  names `name`, the line, the column, the text found there and how to fix it
