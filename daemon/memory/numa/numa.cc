@@ -102,7 +102,7 @@ Result<std::map<int, NumaBackend::Seen>> NumaBackend::look_at_nodes() const {
 }
 
 Status NumaBackend::refresh() {
-  mend_system_ram();
+  finish_recorded_ram();
   TERRACE_ASSIGN_OR_RETURN(auto seen, look_at_nodes());
   {
     const std::lock_guard lock(opening_);
@@ -115,7 +115,7 @@ Status NumaBackend::refresh() {
 }
 
 // Not behind an online() or offline() on the other worker, which can take its time: this one has fences to do.
-void NumaBackend::mend_system_ram() {
+void NumaBackend::finish_recorded_ram() {
   if (!ram_.has_value()) return;
   const std::unique_lock lock(ram_mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;

@@ -92,7 +92,7 @@ class NumaBackend final : public Backend {
   };
   using Node = std::shared_ptr<NumaNode>;
 
-  void mend_system_ram();
+  void finish_recorded_ram();
   Result<std::map<int, Seen>> look_at_nodes() const;
   void open_known(std::map<int, Seen>& seen);
   void close_unknown();
