@@ -63,7 +63,7 @@ class WrongMode(unittest.TestCase):
                          any(path.name.startswith("memory") for path in (guestlib.NODES / "node1").iterdir()),
                          "no memory of it is left with the kernel")
 
-    def test_a_mended_device_can_be_leased(self):
+    def test_a_fixed_device_can_be_leased(self):
         self.as_system_ram()
         doctor("--fix", "--yes")
         service = real_pool.Service(name="doctor")
