@@ -67,7 +67,7 @@ Result<std::vector<HostRange>> equal_host_ranges(uint32_t parts, uint32_t hosts)
 // An epoch holds a number that grows with each owner of a part, the owner's host, and 20 bits that stand for
 // this boot of this machine and this inode. The number continues from the part's last epoch, so it survives
 // processes, restarts and changes of hosts. A part whose last owner is another host is refused, unless
-// `is_gone` says that this host is gone. A part that this host's number owns elsewhere, or left by a death
+// `is_gone` says that the other one is gone. A part that this host's number owns elsewhere, or left by a death
 // elsewhere or before a restart, is refused unless `restarted`. So hosts with conflicting ranges, or with one
 // number, are detected, except when they claim one part at the same moment. Clones of a running virtual
 // machine cannot be distinguished.
