@@ -1,8 +1,5 @@
 #include "libclient/device/replica_table.h"
 
-#include <algorithm>
-#include <iterator>
-
 namespace terrace {
 namespace {
 
@@ -43,9 +40,9 @@ void Replica::Table::close() {
   }
   up_.reset();  // their last copies take the mutex
   down_.reset();
-  Buffers dead;
+  Cache::Freed freed;
   const std::lock_guard lock(mutex_);
-  while (!order_.empty()) unlist(order_.begin(), 0, dead);
+  cache_.clear(freed);
 }
 
 Result<Replica> Replica::Table::fetch(const ReplicaSource& source, uint64_t version) {
@@ -54,24 +51,19 @@ Result<Replica> Replica::Table::fetch(const ReplicaSource& source, uint64_t vers
     return refused(ErrorCode::invalid_argument, "DeviceReplicas::fetch",
                    tensor_text(source.name, source.id) + " has no bytes");
   }
-  Buffers dead;
+  Cache::Freed freed;
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<DeviceBuffer> buffer;
-  if (const auto found = entries_.find(source.id); found != entries_.end()) {
-    const std::shared_ptr<Entry>& entry = *found->second;
-    if (entry->version == version && entry->bytes == source.bytes.size()) {
+  if (std::shared_ptr<Entry> found = cache_.find(source.id)) {
+    if (found->version == version && found->bytes == source.bytes.size()) {
       ++counts_.hits;
-      order_.splice(order_.begin(), order_, found->second);
-      return pin(entry);
+      cache_.use(*found);
+      return pin(std::move(found));
     }
-    TERRACE_RETURN_IF_ERROR(check_stale(*entry, source, version));
+    TERRACE_RETURN_IF_ERROR(check_stale(*found, source, version));
     ++counts_.stale;
-    buffer = unlist(found->second, source.bytes.size(), dead);
+    cache_.unlist(*found, freed);
   }
-  if (buffer == nullptr) TERRACE_RETURN_IF_ERROR(make_room(source, buffer, dead));
-  if (buffer == nullptr) {
-    TERRACE_ASSIGN_OR_RETURN(buffer, allocate(source));
-  }
+  TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<DeviceBuffer> buffer, make_buffer(source, freed));
   auto entry = std::make_shared<Entry>();
   entry->id = source.id;
   entry->name = source.name;
@@ -80,11 +72,8 @@ Result<Replica> Replica::Table::fetch(const ReplicaSource& source, uint64_t vers
   entry->buffer = std::move(buffer);
   TERRACE_RETURN_IF_ERROR(begin_upload(entry, source));
   ++counts_.misses;
-  resident_bytes_ += entry->bytes;
-  order_.push_front(entry);
-  entries_[source.id] = order_.begin();
-  entry->listed = true;
-  return pin(entry);
+  cache_.insert(entry);
+  return pin(std::move(entry));
 }
 
 // Whether another version than the asked one may go.
@@ -120,24 +109,21 @@ Status Replica::Table::begin_upload(const std::shared_ptr<Entry>& entry, const R
       });
   if (!event.ok()) return std::move(event).error();
   entry->ready = std::move(*event);
-  entry->copying = true;
-  moving_bytes_ += entry->bytes;
+  cache_.set_copying(*entry, true);
   return {};
 }
 
 Status Replica::Table::uploaded(const std::shared_ptr<Entry>& entry, Status copied, bool moved_on) {
-  Buffers dead;
+  Cache::Freed freed;
   const std::lock_guard lock(mutex_);
-  entry->copying = false;
-  moving_bytes_ -= entry->bytes;
+  cache_.set_copying(*entry, false);
   if (copied.ok() && !moved_on) {
     counts_.uploaded_bytes += entry->bytes;
   } else {
     ++(moved_on ? counts_.refused : counts_.failed);
-    if (entry->listed) unlist(entries_.at(entry->id), 0, dead);  // D3
+    if (entry->listed) cache_.unlist(*entry, freed);  // D1
   }
-  release_if_unused(*entry, dead);
-  trim(dead);
+  cache_.settle(*entry, freed);
   if (!moved_on) return told_of(std::move(copied), entry->name, entry->id, "to tier hbm");
   return refused(ErrorCode::busy, "DeviceReplicas::fetch",
                  tensor_text(entry->name, entry->id) + " was written on the host while its version " +
@@ -157,8 +143,7 @@ Status Replica::Table::mark_modified(const Replica& replica) {
         ErrorCode::cancelled, where,
         text + " is no longer the replica of its tensor: the host has a newer version, or it was discarded");
   }
-  if (!entry.modified) modified_bytes_ += entry.bytes;
-  entry.modified = true;
+  cache_.set_modified(entry, true);
   return {};
 }
 
@@ -184,82 +169,69 @@ Result<DeviceEvent> Replica::Table::write_back(const Replica& replica, std::span
         return written(kept, std::move(copied), new_version);
       });
   if (!event.ok()) return event;
-  entry->writing = true;
-  moving_bytes_ += entry->bytes;
+  cache_.set_writing(*entry, true);
   return event;
 }
 
 Status Replica::Table::written(const std::shared_ptr<Entry>& entry, Status copied, uint64_t new_version) {
-  Buffers dead;
+  Cache::Freed freed;
   const std::lock_guard lock(mutex_);
-  entry->writing = false;
-  moving_bytes_ -= entry->bytes;
+  cache_.set_writing(*entry, false);
   if (copied.ok()) {
     counts_.written_back_bytes += entry->bytes;
-    if (entry->modified) {  // not discarded meanwhile
-      entry->modified = false;
-      entry->version = new_version;
-      modified_bytes_ -= entry->bytes;
-    }
+    if (entry->modified) entry->version = new_version;  // not discarded meanwhile
+    cache_.set_modified(*entry, false);
   }
-  release_if_unused(*entry, dead);
-  trim(dead);
+  cache_.settle(*entry, freed);
   return told_of(std::move(copied), entry->name, entry->id, "back from tier hbm");
 }
 
 Status Replica::Table::invalidate(uint64_t id, uint64_t version_now) {
   TERRACE_RETURN_IF_ERROR(usable("DeviceReplicas::invalidate"));
-  Buffers dead;
+  Cache::Freed freed;
   const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(id);
-  if (found == entries_.end()) return {};
-  const Entry& entry = **found->second;
-  const uint64_t here = entry.version;
+  const std::shared_ptr<Entry> entry = cache_.find(id);
+  if (entry == nullptr) return {};
+  const uint64_t here = entry->version;
   if (here >= version_now) return {};
-  if (entry.modified) {
+  if (entry->modified) {
     return refused(ErrorCode::busy, "DeviceReplicas::invalidate",
-                   tensor_text(entry.name, id) + " was modified in tier hbm since version " +
+                   tensor_text(entry->name, id) + " was modified in tier hbm since version " +
                        std::to_string(here) + ", and the host is at " + std::to_string(version_now) +
                        ": write it back or discard it");
   }
-  unlist(found->second, 0, dead);
+  cache_.unlist(*entry, freed);
   return {};
 }
 
 void Replica::Table::discard(uint64_t id) {
   if (forked()) return;
-  Buffers dead;
+  Cache::Freed freed;
   const std::lock_guard lock(mutex_);
-  if (const auto found = entries_.find(id); found != entries_.end()) unlist(found->second, 0, dead);
+  if (const std::shared_ptr<Entry> found = cache_.find(id)) cache_.unlist(*found, freed);
 }
 
 ReplicaState Replica::Table::state(uint64_t id, uint64_t version) const {
   if (forked()) return ReplicaState::invalid;
   const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(id);
-  if (found == entries_.end()) return ReplicaState::invalid;
-  const Entry& entry = **found->second;
-  if (entry.modified) return ReplicaState::modified;
-  return entry.version == version && !entry.copying ? ReplicaState::shared : ReplicaState::invalid;
+  const std::shared_ptr<Entry> entry = cache_.find(id);
+  if (entry == nullptr) return ReplicaState::invalid;
+  if (entry->modified) return ReplicaState::modified;
+  return entry->version == version && !entry->copying ? ReplicaState::shared : ReplicaState::invalid;
 }
 
 void Replica::Table::set_budget(uint64_t bytes) {
   if (forked()) return;
-  Buffers dead;
+  Cache::Freed freed;
   const std::lock_guard lock(mutex_);
-  budget_bytes_ = bytes;
-  trim(dead);
+  cache_.set_budget(bytes, freed);
 }
 
 ReplicaStats Replica::Table::stats() const {
   if (forked()) return {};
   const std::lock_guard lock(mutex_);
   ReplicaStats stats = counts_;
-  stats.budget_bytes = budget_bytes_;
-  stats.resident_bytes = resident_bytes_;
-  stats.pinned_bytes = pinned_bytes_;
-  stats.modified_bytes = modified_bytes_;
-  stats.replicas = entries_.size();
+  cache_.add_to(stats);
   return stats;
 }
 
