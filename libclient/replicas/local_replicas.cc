@@ -65,7 +65,7 @@ const SharedTensor& LocalReplica::tensor() const {
 }
 
 std::span<const std::byte> LocalReplica::bytes() const {
-  return entry_->buffer.span();
+  return entry_->span();
 }
 
 uint64_t LocalReplica::version() const {

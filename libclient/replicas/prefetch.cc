@@ -1,5 +1,4 @@
 // Copying ahead: a thread of the table that works through the last list it was given.
-#include <algorithm>
 #include <system_error>
 
 #include "core/base/signals_blocked.h"
@@ -31,11 +30,11 @@ void LocalReplica::Table::close() {
     ahead_wakes_.notify_all();
   }
   if (ahead_thread_ != nullptr) ahead_thread_->join();
-  Buffers dead;
+  Cache::Freed freed;
   const std::lock_guard lock(mutex_);
   ahead_list_.clear();
   ahead_next_ = 0;
-  while (!order_.empty()) unlist(order_.begin(), dead);
+  cache_.clear(freed);
 }
 
 void LocalReplica::Table::prefetch(std::span<const SharedTensor> tensors) {
@@ -55,7 +54,7 @@ void LocalReplica::Table::prefetch(std::span<const SharedTensor> tensors) {
 // At least one at a time, however large it is.
 bool LocalReplica::Table::may_go_ahead() const {
   if (ahead_next_ == ahead_list_.size()) return false;
-  const uint64_t limit_bytes = ahead_bytes_asked_ != 0 ? ahead_bytes_asked_ : budget_bytes_ / 2;
+  const uint64_t limit_bytes = ahead_bytes_asked_ != 0 ? ahead_bytes_asked_ : cache_.sum().budget / 2;
   return ahead_bytes_ == 0 || ahead_bytes_ + ahead_list_[ahead_next_].bytes() <= limit_bytes;
 }
 
@@ -65,41 +64,39 @@ void LocalReplica::Table::work_ahead() {
     ahead_wakes_.wait(lock, [this] { return closing_ || may_go_ahead(); });
     if (closing_) return;
     const SharedTensor tensor = ahead_list_[ahead_next_++];
-    Buffers dead;
-    copy_ahead(tensor, lock, dead);
+    Cache::Freed freed;
+    copy_ahead(tensor, lock, freed);
     lock.unlock();
-    dead.clear();
+    freed.clear();
     lock.lock();
   }
 }
 
-void LocalReplica::Table::copy_ahead(const SharedTensor& tensor, Lock& lock, Buffers& dead) {
-  if (const auto found = entries_.find(tensor.identity()); found != entries_.end()) {
-    const Order::iterator place = found->second;
-    const Entry& entry = **place;
-    if (entry.copying || entry.modified || good(tensor, entry.version)) {
-      order_.splice(order_.begin(), order_, place);  // wanted soon: not the next to go
-      (*place)->wanted = ahead_number_;
+void LocalReplica::Table::copy_ahead(const SharedTensor& tensor, Lock& lock, Cache::Freed& freed) {
+  if (const std::shared_ptr<Entry> found = cache_.find(tensor.identity())) {
+    if (found->copying || found->modified || good(tensor, found->version)) {
+      cache_.use(*found);  // wanted soon: not the next to go
+      found->wanted = ahead_number_;
       return;
     }
     ++counts_.stale;
-    unlist(place, dead);
+    cache_.unlist(*found, freed);
   }
   constexpr const char* where = "LocalReplicas::prefetch";
   const uint64_t list = ahead_number_;
-  const Result<bool> reserved = reserve(tensor, Patience::at_once, where, lock, dead);
+  const Result<bool> reserved = reserve(tensor, Patience::at_once, where, lock, freed);
   if (!reserved.ok()) {
     ++counts_.prefetch_dropped;
     return;
   }
-  const Result<std::shared_ptr<Entry>> entered = enter(tensor, where, dead);
+  const Result<std::shared_ptr<Entry>> entered = enter(tensor, where, freed);
   if (!entered.ok()) {
     ++counts_.prefetch_dropped;
     return;
   }
   const std::shared_ptr<Entry>& entry = *entered;
   ++copying_ahead_;
-  const Status copied = copy_in(entry, 0, lock, dead);
+  const Status copied = copy_in(entry, 0, lock, freed);
   --copying_ahead_;
   if (copied.ok()) {
     ++counts_.prefetched;
@@ -111,7 +108,7 @@ void LocalReplica::Table::copy_ahead(const SharedTensor& tensor, Lock& lock, Buf
   } else {
     ++counts_.prefetch_dropped;
   }
-  unpin_locked(*entry, dead);
+  cache_.unpin(*entry, freed);
 }
 
 }  // namespace terrace

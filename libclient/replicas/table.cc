@@ -1,8 +1,5 @@
 #include "libclient/replicas/table.h"
 
-#include <algorithm>
-#include <iterator>
-
 namespace terrace {
 
 Error replica_error(ErrorCode code, const char* where, const SharedTensor& tensor, const std::string& text) {
@@ -13,7 +10,7 @@ LocalReplica::Table::Table(TensorSpace& space, const LocalReplicasOptions& optio
     : space_(space),
       wait_ns_(options.wait_ns),
       ahead_bytes_asked_(options.prefetch_bytes_max),
-      budget_bytes_(options.budget_bytes) {}
+      cache_(options.budget_bytes, [this](Entry& entry) { forget_ahead(entry); }) {}
 
 Status LocalReplica::Table::usable(const SharedTensor& tensor, const char* where) const {
   if (forked())
@@ -27,10 +24,10 @@ Status LocalReplica::Table::usable(const SharedTensor& tensor, const char* where
 
 // Whether there is a replica to give out. `waited`: the mutex was let go meanwhile; look again.
 Result<LocalReplica::Table::Found> LocalReplica::Table::look(const SharedTensor& tensor, Lock& lock,
-                                                             Buffers& dead) {
-  const auto found = entries_.find(tensor.identity());
-  if (found == entries_.end()) return Found::absent;
-  const Entry& entry = **found->second;
+                                                             Cache::Freed& freed) {
+  const std::shared_ptr<Entry> found = cache_.find(tensor.identity());
+  if (found == nullptr) return Found::absent;
+  const Entry& entry = *found;
   if (entry.copying) {
     changed_.wait(lock);
     return Found::waited;
@@ -46,69 +43,63 @@ Result<LocalReplica::Table::Found> LocalReplica::Table::look(const SharedTensor&
   }
   if (good(tensor, version)) return Found::current;
   ++counts_.stale;
-  unlist(found->second, dead);
+  cache_.unlist(*found, freed);
   return Found::absent;
 }
 
 Result<LocalReplica> LocalReplica::Table::fetch(const SharedTensor& tensor) {
   constexpr const char* where = "LocalReplicas::fetch";
   TERRACE_RETURN_IF_ERROR(usable(tensor, where));
-  Buffers dead;
+  Cache::Freed freed;
   Lock lock(mutex_);
   for (;;) {
-    TERRACE_ASSIGN_OR_RETURN(const Found found, look(tensor, lock, dead));
+    TERRACE_ASSIGN_OR_RETURN(const Found found, look(tensor, lock, freed));
     if (found == Found::waited) continue;
     if (found == Found::current) {
-      const Order::iterator place = entries_.at(tensor.identity());
+      std::shared_ptr<Entry> entry = cache_.find(tensor.identity());
       ++counts_.hits;
-      use(place);
-      return pin(*place);
+      use(*entry);
+      return pin(std::move(entry));
     }
-    TERRACE_ASSIGN_OR_RETURN(const bool reserved, reserve(tensor, Patience::waits_for_room, where, lock, dead));
+    TERRACE_ASSIGN_OR_RETURN(const bool reserved,
+                             reserve(tensor, Patience::waits_for_room, where, lock, freed));
     if (reserved) break;
   }
-  TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Entry> entry, enter(tensor, where, dead));
+  TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Entry> entry, enter(tensor, where, freed));
   ++counts_.misses;
   LocalReplica replica(shared_from_this(), entry);
-  Status copied = copy_in(entry, wait_ns_, lock, dead);
+  Status copied = copy_in(entry, wait_ns_, lock, freed);
   if (copied.ok()) return replica;
   lock.unlock();  // which letting `replica` go takes
   return std::move(copied).error();
 }
 
+// Lists a new entry for room that was made, pinned.
 Result<std::shared_ptr<LocalReplica::Entry>> LocalReplica::Table::enter(const SharedTensor& tensor,
-                                                                        const char* where, Buffers& dead) {
+                                                                        const char* where,
+                                                                        Cache::Freed& freed) {
   auto entry = std::make_shared<Entry>();
   entry->tensor = tensor;
   entry->bytes = tensor.bytes();
-  // What was evicted for it, or was stale, is often of its very size.
-  const auto same = std::find_if(dead.begin(), dead.end(), [&](const ReplicaBuffer& buffer) {
-    return buffer.bytes == entry->bytes && buffer.at != nullptr;
-  });
-  entry->buffer = same != dead.end() ? std::move(*same) : ReplicaBuffer::make(entry->bytes);
-  if (entry->buffer.at == nullptr) {
-    resident_bytes_ -= entry->bytes;
+  entry->buffer = freed.take(entry->bytes);
+  if (entry->buffer == nullptr)
+    entry->buffer.reset(static_cast<std::byte*>(std::aligned_alloc(64, (entry->bytes + 63) / 64 * 64)));
+  if (entry->buffer == nullptr)
     return replica_error(ErrorCode::out_of_memory, where, tensor,
                          ": this process got no " + std::to_string(entry->bytes) + " bytes for tier ddr");
-  }
-  entry->pins = 1;
-  pinned_bytes_ += entry->bytes;
-  order_.push_front(entry);
-  entries_[tensor.identity()] = order_.begin();
-  entry->listed = true;
+  cache_.insert(entry);
+  cache_.pin(*entry);
   return entry;
 }
 
 // Copies the newest version. An entry that could not be filled is not listed afterwards.
 Status LocalReplica::Table::copy_in(const std::shared_ptr<Entry>& entry, uint64_t wait_ns, Lock& lock,
-                                    Buffers& dead) {
-  entry->copying = true;
-  copying_bytes_ += entry->bytes;
+                                    Cache::Freed& freed) {
+  cache_.set_copying(*entry, true);
   lock.unlock();
-  const Result<uint64_t> version = space_.read(entry->tensor, entry->buffer.span(), 0, wait_ns);
+  const Result<uint64_t> version = space_.read(entry->tensor, entry->span(), 0, wait_ns);
   lock.lock();
-  entry->copying = false;
-  copying_bytes_ -= entry->bytes;
+  cache_.set_copying(*entry, false);
   changed_.notify_all();
   if (version.ok()) {
     entry->version = *version;
@@ -116,7 +107,7 @@ Status LocalReplica::Table::copy_in(const std::shared_ptr<Entry>& entry, uint64_
     return {};
   }
   ++counts_.failed;
-  if (entry->listed) unlist(entries_.at(entry->tensor.identity()), dead);
+  if (entry->listed) cache_.unlist(*entry, freed);
   return version.error();
 }
 
@@ -126,11 +117,11 @@ Result<LocalReplica> LocalReplica::Table::overwrite(const SharedTensor& tensor) 
   if (space_.part() != tensor.part())
     return replica_error(ErrorCode::permission_denied, where, tensor,
                          " is in part " + std::to_string(tensor.part()) + ", which is not this holder's");
-  Buffers dead;
+  Cache::Freed freed;
   Lock lock(mutex_);
   for (;;) {
-    if (const auto found = entries_.find(tensor.identity()); found != entries_.end()) {
-      const Entry& entry = **found->second;
+    if (const std::shared_ptr<Entry> found = cache_.find(tensor.identity())) {
+      const Entry& entry = *found;
       if (entry.modified || entry.pins > (entry.copying ? 1 : 0))
         return replica_error(ErrorCode::busy, where, tensor,
                              entry.modified ? " was modified already: write it back or discard it"
@@ -139,14 +130,14 @@ Result<LocalReplica> LocalReplica::Table::overwrite(const SharedTensor& tensor) 
         changed_.wait(lock);
         continue;
       }
-      unlist(found->second, dead);
+      cache_.unlist(*found, freed);
     }
-    TERRACE_ASSIGN_OR_RETURN(const bool reserved, reserve(tensor, Patience::waits_for_room, where, lock, dead));
+    TERRACE_ASSIGN_OR_RETURN(const bool reserved,
+                             reserve(tensor, Patience::waits_for_room, where, lock, freed));
     if (reserved) break;
   }
-  TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Entry> entry, enter(tensor, where, dead));
-  entry->modified = true;
-  modified_bytes_ += entry->bytes;
+  TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Entry> entry, enter(tensor, where, freed));
+  cache_.set_modified(*entry, true);
   return LocalReplica(shared_from_this(), entry);
 }
 
@@ -167,9 +158,8 @@ Result<std::span<std::byte>> LocalReplica::Table::modify(const LocalReplica& rep
   if (!already && entry.pins > 1)
     return replica_error(ErrorCode::busy, where, entry.tensor,
                          " is in use elsewhere in this process: let its other replicas go");
-  if (!entry.modified) modified_bytes_ += entry.bytes;
-  entry.modified = true;
-  return entry.buffer.span();
+  cache_.set_modified(entry, true);
+  return entry.span();
 }
 
 // Over version `base`, and no other (0: over any). Another thread of this holder may publish, past the
@@ -184,12 +174,12 @@ Result<uint64_t> LocalReplica::Table::publish(Entry& entry, uint64_t base) {
         " was modified since version " + std::to_string(base) + ", and is another by now: discard one of them");
   };
   TERRACE_RETURN_IF_ERROR(space_.health());
-  if (base == 0) return space_.publish(tensor, entry.buffer.span(), wait_ns_);
+  if (base == 0) return space_.publish(tensor, entry.span(), wait_ns_);
   if (!space_.is_current(tensor, base)) return another();
-  if (!tensor.double_buffered()) return space_.publish(tensor, entry.buffer.span(), wait_ns_);
+  if (!tensor.double_buffered()) return space_.publish(tensor, entry.span(), wait_ns_);
   TERRACE_ASSIGN_OR_RETURN(TensorWrite writing, space_.write(tensor, wait_ns_));
   if (!space_.is_current(tensor, base)) return another();
-  TERRACE_RETURN_IF_ERROR(writing.fill(entry.buffer.span()));
+  TERRACE_RETURN_IF_ERROR(writing.fill(entry.span()));
   const uint64_t version = writing.publish();
   if (version == 0) TERRACE_RETURN_IF_ERROR(space_.health());
   return version;
@@ -199,52 +189,48 @@ Result<uint64_t> LocalReplica::Table::write_back(const LocalReplica& replica) {
   constexpr const char* where = "LocalReplicas::write_back";
   const std::shared_ptr<Entry> entry = replica.entry_;
   TERRACE_RETURN_IF_ERROR(usable(entry->tensor, where));
-  Buffers dead;
+  Cache::Freed freed;
   Lock lock(mutex_);
   if (entry->writing)
     return replica_error(ErrorCode::busy, where, entry->tensor, " is being written back already");
   if (!entry->listed || !entry->modified)
     return replica_error(ErrorCode::invalid_argument, where, entry->tensor, " has no modified replica");
-  entry->writing = true;
+  cache_.set_writing(*entry, true);
   const uint64_t base = entry->version;
   lock.unlock();
   Result<uint64_t> published = publish(*entry, base);
   lock.lock();
-  entry->writing = false;
+  cache_.set_writing(*entry, false);
   if (published.ok()) {
     counts_.written_back_bytes += entry->bytes;
-    if (entry->modified) modified_bytes_ -= entry->bytes;  // not discarded meanwhile
-    entry->modified = false;
+    cache_.set_modified(*entry, false);
     entry->version = *published;
   }
-  release_if_unused(*entry, dead);
-  trim(dead);
+  cache_.settle(*entry, freed);
   return published;
 }
 
 void LocalReplica::Table::discard(const SharedTensor& tensor) {
   if (forked()) return;
-  Buffers dead;
+  Cache::Freed freed;
   const std::lock_guard lock(mutex_);
-  if (const auto found = entries_.find(tensor.identity()); found != entries_.end()) unlist(found->second, dead);
+  if (const std::shared_ptr<Entry> found = cache_.find(tensor.identity())) cache_.unlist(*found, freed);
 }
 
 ReplicaState LocalReplica::Table::state(const SharedTensor& tensor) {
   if (forked()) return ReplicaState::invalid;
   const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(tensor.identity());
-  if (found == entries_.end()) return ReplicaState::invalid;
-  const Entry& entry = **found->second;
-  if (entry.modified) return ReplicaState::modified;
-  return !entry.copying && good(tensor, entry.version) ? ReplicaState::shared : ReplicaState::invalid;
+  const std::shared_ptr<Entry> entry = cache_.find(tensor.identity());
+  if (entry == nullptr) return ReplicaState::invalid;
+  if (entry->modified) return ReplicaState::modified;
+  return !entry->copying && good(tensor, entry->version) ? ReplicaState::shared : ReplicaState::invalid;
 }
 
 void LocalReplica::Table::set_budget(uint64_t bytes) {
   if (forked()) return;
-  Buffers dead;
+  Cache::Freed freed;
   const std::lock_guard lock(mutex_);
-  budget_bytes_ = bytes;
-  trim(dead);
+  cache_.set_budget(bytes, freed);
   ahead_wakes_.notify_all();
 }
 
@@ -252,11 +238,7 @@ LocalReplicaStats LocalReplica::Table::stats() const {
   if (forked()) return {};
   const std::lock_guard lock(mutex_);
   LocalReplicaStats stats = counts_;
-  stats.budget_bytes = budget_bytes_;
-  stats.resident_bytes = resident_bytes_;
-  stats.pinned_bytes = pinned_bytes_;
-  stats.modified_bytes = modified_bytes_;
-  stats.replicas = entries_.size();
+  cache_.add_to(stats);
   stats.prefetch_pending = ahead_list_.size() - ahead_next_;
   return stats;
 }

@@ -1,55 +1,37 @@
-// What LocalReplicas knows: one entry a replica, the order of use, the sums, the list to copy ahead.
+// What LocalReplicas knows: one entry a replica, kept in a cache; the list to copy ahead.
 //
 // Threads      Any; one mutex. Bytes are copied without it, by the thread that wants them.
-// Invariants   L1  resident_bytes is the sum over all entries that have a buffer, listed or not.
-//              L2  what is evicted is listed, Shared, and neither pinned, nor being copied or written back.
-//              L3  an entry that is given out was current at a moment of that call, or is Modified, or its
+// Invariants   K1 to K3 of the cache (libclient/cache/replica_cache.h), and
+//              L1  an entry that is given out was current at a moment of that call, or is Modified, or its
 //                  lease is lost.
-//              L4  an entry that is not listed loses its buffer with its last pin.
-//              L5  a buffer whose entry is Shared is never stored to: what is stale gets another entry.
+//              L2  a buffer whose entry is Shared is never stored to: what is stale gets another entry.
 #pragma once
 
 #include <unistd.h>
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
-#include <list>
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
+#include "libclient/cache/replica_cache.h"
 #include "terrace/local_replicas.h"
 
 namespace terrace {
 
-struct ReplicaBuffer {
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
-  static ReplicaBuffer make(uint64_t bytes) {
-    auto* const memory = static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
-    return {std::unique_ptr<std::byte, Free>(memory), bytes};
-  }
-  std::span<std::byte> span() const { return {at.get(), bytes}; }
-
-  std::unique_ptr<std::byte, Free> at;
-  uint64_t bytes = 0;
+struct FreeMemory {
+  void operator()(std::byte* memory) const { std::free(memory); }
 };
+using ReplicaMemory = std::unique_ptr<std::byte, FreeMemory>;
 
-struct LocalReplica::Entry {
+struct LocalReplica::Entry : CachedReplica<LocalReplica::Entry, ReplicaMemory> {
+  TensorIdentity key() const { return tensor.identity(); }
+  std::span<std::byte> span() const { return {buffer.get(), bytes}; }
+
   SharedTensor tensor;
-  uint64_t bytes = 0;
-  ReplicaBuffer buffer;
-  std::atomic<uint64_t> version = 0;  // written under the mutex, read without: relaxed
   // Under the mutex:
-  bool modified = false;
-  bool copying = false;
-  bool writing = false;  // back
-  bool listed = false;
-  uint64_t pins = 0;
   uint64_t ahead = 0;   // the list for which it was copied, until it is used; 0: for none
   uint64_t wanted = 0;  // the last list that it was looked at for, until it is used
 };
@@ -80,8 +62,7 @@ class LocalReplica::Table final : public std::enable_shared_from_this<Table> {
     }
   };
   using Lock = std::unique_lock<std::mutex>;
-  using Order = std::list<std::shared_ptr<Entry>>;
-  using Buffers = std::vector<ReplicaBuffer>;                 // to be freed without the mutex
+  using Cache = ReplicaCache<TensorIdentity, Entry, Hash>;
   enum class Patience : uint8_t { waits_for_room, at_once };  // prefetching never waits
   enum class Found : uint8_t { current, absent, waited };
 
@@ -92,27 +73,19 @@ class LocalReplica::Table final : public std::enable_shared_from_this<Table> {
   }
   Status usable(const SharedTensor& tensor, const char* where) const;
   // All of these with the mutex.
-  Result<Found> look(const SharedTensor& tensor, Lock& lock, Buffers& dead);
-  LocalReplica pin(const std::shared_ptr<Entry>& entry);
-  void use(Order::iterator place);
-  void unlist(Order::iterator place, Buffers& dead);
-  void unpin_locked(Entry& entry, Buffers& dead);
-  void release_if_unused(Entry& entry, Buffers& dead);
-  bool evictable(const Entry& entry) const;
-  void evict(Order::iterator place, Buffers& dead);
+  Result<Found> look(const SharedTensor& tensor, Lock& lock, Cache::Freed& freed);
+  LocalReplica pin(std::shared_ptr<Entry> entry);
+  void use(Entry& entry);
   Result<bool> reserve(const SharedTensor& tensor, Patience patience, const char* where, Lock& lock,
-                       Buffers& dead);
-  void trim(Buffers& dead);
+                       Cache::Freed& freed);
   void forget_ahead(Entry& entry);
-  Error no_room(const SharedTensor& tensor, uint64_t short_bytes, const char* where) const;
-  // Lists a new entry for room that was reserved, pinned.
-  Result<std::shared_ptr<Entry>> enter(const SharedTensor& tensor, const char* where, Buffers& dead);
+  Result<std::shared_ptr<Entry>> enter(const SharedTensor& tensor, const char* where, Cache::Freed& freed);
   Result<uint64_t> publish(Entry& entry, uint64_t base);  // without the mutex
-  Status copy_in(const std::shared_ptr<Entry>& entry, uint64_t wait_ns, Lock& lock, Buffers& dead);
+  Status copy_in(const std::shared_ptr<Entry>& entry, uint64_t wait_ns, Lock& lock, Cache::Freed& freed);
 
   void work_ahead();
   bool may_go_ahead() const;
-  void copy_ahead(const SharedTensor& tensor, Lock& lock, Buffers& dead);
+  void copy_ahead(const SharedTensor& tensor, Lock& lock, Cache::Freed& freed);
 
   TensorSpace& space_;
   const uint64_t wait_ns_;
@@ -122,12 +95,9 @@ class LocalReplica::Table final : public std::enable_shared_from_this<Table> {
   mutable std::mutex mutex_;
   std::condition_variable changed_;      // a copy came to its end
   std::condition_variable ahead_wakes_;  // a list came, or some of it was used, or the end
-  Order order_;                          // used last: first
-  std::unordered_map<TensorIdentity, Order::iterator, Hash> entries_;
-  uint64_t budget_bytes_;
-  uint64_t resident_bytes_ = 0, pinned_bytes_ = 0, modified_bytes_ = 0, copying_bytes_ = 0;
+  Cache cache_;
   uint64_t copying_ahead_ = 0;  // copies under way that nobody waits for
-  LocalReplicaStats counts_;    // only the counters
+  LocalReplicaStats counts_;    // only the counters of copies
 
   std::vector<SharedTensor> ahead_list_;
   size_t ahead_next_ = 0;
