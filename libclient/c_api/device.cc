@@ -22,6 +22,10 @@ static_assert(sizeof(terrace_device_guard_options) ==
               offsetof(terrace_device_guard_options, timeout_ns) + sizeof(uint64_t));
 static_assert(sizeof(struct terrace_hbm_statistics) ==
               offsetof(struct terrace_hbm_statistics, following) + sizeof(int));
+static_assert(sizeof(terrace_device_info) == offsetof(terrace_device_info, reserved) + sizeof(int));
+static_assert(sizeof(terrace_device_use) == offsetof(terrace_device_use, allocated_bytes) + sizeof(uint64_t));
+static_assert(static_cast<int>(DeviceKind::emulated) == TERRACE_DEVICE_EMULATED);
+static_assert(static_cast<int>(DeviceKind::cuda) == TERRACE_DEVICE_CUDA);
 
 Status reserved_is_unset(int reserved, const char* where) {
   if (reserved == 0) return {};
@@ -42,6 +46,27 @@ Status open_guard(terrace_tensor* tensor, bool write, const terrace_device_guard
                            write ? tensor->tensor->device_write(wanted) : tensor->tensor->device_read(wanted));
   *guard = new terrace_device_guard{tensor->tensor, std::move(open)};
   return {};
+}
+
+// Structured bindings name every field: one that is added does not compile here until it is told.
+terrace_device_info in_c(const DeviceInfo& of) {
+  const auto& [kind, ordinal, name, capacity_bytes, driver_version, description] = of;
+  return {.size = sizeof(terrace_device_info),
+          .capacity_bytes = capacity_bytes,
+          .name = name.c_str(),
+          .description = description.c_str(),
+          .kind = static_cast<int>(kind),
+          .ordinal = ordinal,
+          .driver_version = driver_version,
+          .reserved = 0};
+}
+
+terrace_device_use in_c(const DeviceUse& of) {
+  const auto& [capacity_bytes, free_bytes, allocated_bytes] = of;
+  return {.size = sizeof(terrace_device_use),
+          .capacity_bytes = capacity_bytes,
+          .free_bytes = free_bytes,
+          .allocated_bytes = allocated_bytes};
 }
 
 struct terrace_hbm_statistics in_c(const HbmStatistics& of) {
@@ -116,6 +141,25 @@ const char* terrace_device_description(const terrace_device* device) {
 
 int terrace_device_is_emulated(const terrace_device* device) {
   return device != nullptr && device->device->info().kind == DeviceKind::emulated ? 1 : 0;
+}
+
+terrace_code terrace_device_get_info(const terrace_device* device, terrace_device_info* info) {
+  return call([&]() -> Status {
+    constexpr const char* where = "terrace_device_get_info";
+    TERRACE_C_NEED(where, device);
+    TERRACE_C_NEED(where, info);
+    return give(info, in_c(device->device->info()), where);
+  });
+}
+
+terrace_code terrace_device_get_use(const terrace_device* device, terrace_device_use* use) {
+  return call([&]() -> Status {
+    constexpr const char* where = "terrace_device_get_use";
+    TERRACE_C_NEED(where, device);
+    TERRACE_C_NEED(where, use);
+    TERRACE_ASSIGN_OR_RETURN(const DeviceUse now, device->device->use());
+    return give(use, in_c(now), where);
+  });
 }
 
 void terrace_device_free(terrace_device* device) {

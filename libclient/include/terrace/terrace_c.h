@@ -445,6 +445,28 @@ struct terrace_emulated_options {
   uint64_t upload_bytes_per_s, download_bytes_per_s, latency_ns;
 };
 
+enum { TERRACE_DEVICE_EMULATED = 0, TERRACE_DEVICE_CUDA = 1 };
+
+/* As DeviceInfo. The texts are valid as long as the handle. */
+struct terrace_device_info {
+  size_t size;
+  uint64_t capacity_bytes;
+  const char* name;        /* "NVIDIA H200", "emulated device" */
+  const char* description; /* for people; that of an emulated device says that it is one */
+  int kind;                /* TERRACE_DEVICE_... */
+  int32_t ordinal;         /* the driver's number of the device; 0 for an emulated one */
+  int32_t driver_version;  /* 12040 for CUDA 12.4; 0 for an emulated one */
+  int reserved;            /* 0 */
+};
+
+/* As DeviceUse. */
+struct terrace_device_use {
+  size_t size;
+  uint64_t capacity_bytes;
+  uint64_t free_bytes;      /* of the whole device: others use it too */
+  uint64_t allocated_bytes; /* by this handle's device, for its pools */
+};
+
 struct terrace_device_guard_options {
   size_t size;
   int overwrite;       /* of terrace_tensor_device_write: the device writes all, so nothing is copied up */
@@ -471,6 +493,9 @@ terrace_code terrace_device_make_emulated(const struct terrace_emulated_options*
 /* For people. Valid as long as the handle. */
 const char* terrace_device_description(const terrace_device* device);
 int terrace_device_is_emulated(const terrace_device* device);
+terrace_code terrace_device_get_info(const terrace_device* device, struct terrace_device_info* info);
+/* Asks the driver: fails with TERRACE_IO_ERROR or TERRACE_UNAVAILABLE where the device is lost. */
+terrace_code terrace_device_get_use(const terrace_device* device, struct terrace_device_use* use);
 void terrace_device_free(terrace_device* device);
 
 /* options: NULL for the defaults. Waits until the tensor is in the device's memory. It stays there at its

@@ -30,6 +30,48 @@ static terrace_pool* device_pool(uint64_t hbm_bytes) {
   return pool;
 }
 
+static void told_of_a_device(void) {
+  struct terrace_emulated_options of = {.size = sizeof of, .capacity_bytes = 8 * MIB};
+  terrace_device* device = NULL;
+  MUST(terrace_device_make_emulated(&of, &device));
+  struct terrace_device_info info;
+  memset(&info, 0xff, sizeof info);
+  info.size = sizeof info;
+  MUST(terrace_device_get_info(device, &info));
+  CHECK(info.kind == TERRACE_DEVICE_EMULATED && info.ordinal == 0 && info.driver_version == 0);
+  CHECK(info.capacity_bytes == 8 * MIB && info.reserved == 0);
+  CHECK(strcmp(info.name, "emulated device") == 0);
+  CHECK(strcmp(info.description, terrace_device_description(device)) == 0);
+
+  struct terrace_device_use use;
+  memset(&use, 0xff, sizeof use);
+  use.size = sizeof use;
+  MUST(terrace_device_get_use(device, &use));
+  CHECK(use.capacity_bytes == 8 * MIB && use.free_bytes == 8 * MIB && use.allocated_bytes == 0);
+  struct terrace_pool_options options = {
+      .size = sizeof options, .ddr_bytes = 8 * MIB, .device = device, .hbm_bytes = 2 * MIB};
+  terrace_pool* pool = NULL;
+  MUST(terrace_pool_make(&options, NULL, 0, &pool));
+  terrace_tensor* a = bytes_of(pool, "a");
+  terrace_device_guard* guard = NULL;
+  MUST(terrace_tensor_device_read(a, NULL, &guard));
+  MUST(terrace_device_get_use(device, &use));
+  CHECK(use.capacity_bytes == 8 * MIB && use.free_bytes == 7 * MIB && use.allocated_bytes == MIB);
+  terrace_device_guard_free(guard);
+  terrace_tensor_free(a);
+  terrace_pool_free(pool);
+
+  struct terrace_device_use older = {.size = offsetof(struct terrace_device_use, allocated_bytes)};
+  older.allocated_bytes = 7;
+  MUST(terrace_device_get_use(device, &older));
+  CHECK(older.free_bytes == 8 * MIB && older.allocated_bytes == 7); /* behind what it has */
+  older.size = 3;
+  CHECK_FAILS(terrace_device_get_use(device, &older), TERRACE_INVALID_ARGUMENT, "size is 3");
+  CHECK_FAILS(terrace_device_get_info(NULL, &info), TERRACE_INVALID_ARGUMENT, "device is NULL");
+  CHECK_FAILS(terrace_device_get_use(device, NULL), TERRACE_INVALID_ARGUMENT, "use is NULL");
+  terrace_device_free(device);
+}
+
 static void used_on_both_sides(void) {
   terrace_pool* pool = device_pool(2 * MIB);
   terrace_tensor* a = bytes_of(pool, "a");
@@ -114,6 +156,7 @@ static void refused_in_words(void) {
 }
 
 void hbm_tests(void) {
+  told_of_a_device();
   used_on_both_sides();
   refused_in_words();
 }
