@@ -107,6 +107,23 @@ DeviceObject emulated(uint64_t capacity_bytes, uint64_t upload_bytes_per_s, uint
   return {take(DeviceMemory::make_emulated(options))};
 }
 
+// Structured bindings name every field: one that is added does not compile here until it is told.
+py::object info_of(const DeviceObject& self) {
+  const auto& [kind, ordinal, name, capacity_bytes, driver_version, description] = self.device->info();
+  return named("DeviceInfo",
+               py::dict(py::arg("kind") = std::string(device_kind_name(kind)), py::arg("ordinal") = ordinal,
+                        py::arg("name") = name, py::arg("capacity_bytes") = capacity_bytes,
+                        py::arg("driver_version") = driver_version, py::arg("description") = description));
+}
+
+py::object use_of(const DeviceObject& self) {
+  const DeviceUse use = take(without_gil([&] { return self.device->use(); }));
+  const auto& [capacity_bytes, free_bytes, allocated_bytes] = use;
+  return named("DeviceUse",
+               py::dict(py::arg("capacity_bytes") = capacity_bytes, py::arg("free_bytes") = free_bytes,
+                        py::arg("allocated_bytes") = allocated_bytes));
+}
+
 void add_guards(py::module_& module) {
   py::class_<DeviceGuardObject>(module, "DeviceGuard", "A tensor in use by a device, at its address there.")
       .def_property_readonly("address", [](const DeviceGuardObject& self) { return self.open().address(); })
@@ -155,6 +172,8 @@ void add_devices(py::module_& module) {
                              [](const DeviceObject& self) { return self.device->info().capacity_bytes; })
       .def_property_readonly("description",
                              [](const DeviceObject& self) { return self.device->info().description; })
+      .def_property_readonly("info", &info_of)
+      .def("use", &use_of, "Asks the driver how much of its memory is free.")
       .def("__repr__",
            [](const DeviceObject& self) { return "<terrace.Device " + self.device->info().description + ">"; });
   add_guards(module);

@@ -4,7 +4,7 @@ from os import PathLike
 from typing import Any, Callable, Dict, Iterable, List, Literal, Optional, Sequence, Tuple, Union
 
 from ._types import (
-    CheckpointInfo, CheckpointList, CheckpointProgress, Restored,
+    CheckpointInfo, CheckpointList, CheckpointProgress, DeviceInfo, DeviceUse, Restored,
     LeaseInfo, LeaseNotice, PoolInfo, Residency, TensorIdentity, TensorPoolStatistics, TensorStatistics,
 )
 
@@ -96,6 +96,9 @@ class Device:
     def capacity_bytes(self) -> int: ...
     @property
     def description(self) -> str: ...
+    @property
+    def info(self) -> DeviceInfo: ...
+    def use(self) -> DeviceUse: ...
 
 class DeviceGuard:
     @property

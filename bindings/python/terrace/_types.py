@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from ._terrace import Tensor
 
 __all__ = [
-    "CheckpointInfo", "CheckpointList", "CheckpointProgress", "HbmStatistics", "Restored",
+    "CheckpointInfo", "CheckpointList", "CheckpointProgress", "DeviceInfo", "DeviceUse", "HbmStatistics", "Restored",
     "LeaseInfo", "LeaseNotice", "PoolInfo", "Residency", "TensorIdentity", "TensorPoolStatistics", "TensorStatistics",
     "TierFigures",
     "ExtentInfo", "FreeRuns", "PartOwner", "UsageReport",
@@ -156,6 +156,26 @@ class TensorStatistics(NamedTuple):
     pins: int
     device_reads: int
     device_writes: int
+
+
+class DeviceInfo(NamedTuple):
+    """kind: "cuda" or "emulated". ordinal: the driver's number of it. driver_version: 12040 for CUDA 12.4. Both are
+    0 for an emulated one, whose description says that it is one."""
+
+    kind: str
+    ordinal: int
+    name: str
+    capacity_bytes: int
+    driver_version: int
+    description: str
+
+
+class DeviceUse(NamedTuple):
+    """free_bytes: of the whole device, which others use too. allocated_bytes: by this Device, for its pools."""
+
+    capacity_bytes: int
+    free_bytes: int
+    allocated_bytes: int
 
 
 class HbmStatistics(NamedTuple):

@@ -2,6 +2,10 @@
 
 import ctypes
 import gc
+import os
+import subprocess
+import sys
+import tempfile
 import threading
 import unittest
 
@@ -39,6 +43,28 @@ class Devices(Case):
         self.assertIn("emulated", repr(self.device))
         with self.assertRaises(terrace.InvalidArgument):
             terrace.Device.emulated(0)
+
+    def test_a_device_tells_its_info_and_its_use(self):
+        self.assertEqual(
+            self.device.info,
+            terrace.DeviceInfo(kind="emulated", ordinal=0, name="emulated device", capacity_bytes=8 * MIB,
+                               driver_version=0, description=self.device.description))
+        self.assertEqual(self.device.use(), terrace.DeviceUse(8 * MIB, 8 * MIB, 0))
+        with self.filled("a", 7).device_read():
+            self.assertEqual(self.device.use(), terrace.DeviceUse(8 * MIB, 7 * MIB, MIB))
+
+    def test_a_gpu_tells_its_number_its_name_and_its_driver(self):
+        """The second GPU of the fake driver, under the driver's name in another process."""
+        fake = python_base.harness.build_directory() / "tests/support/libterrace_fake_cuda.so"
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(fake, os.path.join(folder, "libcuda.so.1"))
+            done = subprocess.run(
+                [sys.executable, "-B", "-c", "import terrace; print(*terrace.Device.cuda(1).info, sep='\\n')"],
+                env=dict(os.environ, LD_LIBRARY_PATH=folder), capture_output=True, text=True, check=True)
+        kind, ordinal, name, capacity_bytes, driver_version, description = done.stdout.splitlines()
+        self.assertEqual((kind, ordinal, name, driver_version), ("cuda", "1", "Fake GPU", "12040"))
+        self.assertGreater(int(capacity_bytes), 0)
+        self.assertIn("Fake GPU", description)
 
     def test_a_gpu_that_is_not_there_is_an_error(self):
         with self.assertRaises(terrace.Error):
