@@ -32,11 +32,17 @@ void Engine::taskFailed(kj::Exception&& exception) {
 
 // --- commands ---------------------------------------------------------------------------------------
 
-kj::Promise<Result<Reply>> Engine::submit(Command command, Actor actor) {
+kj::Promise<Result<Reply>> Engine::ask(Command command, const Actor& actor) {
   if (refusing_) return Result<Reply>(refusal_);
   auto pair = kj::newPromiseAndFulfiller<Result<Reply>>();
   apply(command, &pair.fulfiller, actor);
   return kj::mv(pair.promise);
+}
+
+Error Engine::unexpected_answer() {
+  return Error{.code = ErrorCode::internal,
+               .where = "Engine::submit",
+               .detail = "the manager answered in an unexpected way; please report it"};
 }
 
 kj::Promise<Status> Engine::settled() {

@@ -96,13 +96,18 @@ class Engine final : private kj::TaskSet::ErrorHandler {
 
   // Applies `command`; resolves when its outcome is durable (for a grant: carved and durable; for a resize or a
   // transfer: done). Dropping the promise of a waiting grant takes it out of the queue when its turn comes.
-  kj::Promise<Result<Reply>> submit(Command command, Actor actor = {});
+  template <Asked C>
+  kj::Promise<Result<ReplyOf<C>>> submit(C command, Actor actor = {}) {
+    return ask(std::move(command), actor).then([](Result<Reply> reply) {
+      return answer_of<C>(std::move(reply));
+    });
+  }
 
   // AdoptDevice, and then what the backend does to make the device ours (Backend::take_over). What stands
   // against that is looked for before anything is durable; when it fails all the same, a device that was not
   // adopted before is not adopted after. A crash in between leaves it adopted, with what was on it: the next
   // start destroys that as orphans, unless somebody uses it.
-  kj::Promise<Result<Reply>> adopt(AdoptDevice command, Actor actor);
+  kj::Promise<Result<DeviceReply>> adopt(AdoptDevice command, Actor actor);
 
   // Looks at the hardware again, and at what that means for leases, now instead of within a second.
   // What two such looks in turn do not show is lost.
@@ -158,6 +163,14 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   };
 
   // engine.cc: commands and commits
+  kj::Promise<Result<Reply>> ask(Command command, const Actor& actor);
+  template <Asked C>
+  static Result<ReplyOf<C>> answer_of(Result<Reply> reply) {
+    if (!reply.ok()) return std::move(reply).error();
+    if (auto* answer = std::get_if<ReplyOf<C>>(&*reply)) return std::move(*answer);
+    return unexpected_answer();
+  }
+  static Error unexpected_answer();  // a defect of the state machine, which costs one call
   void apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor = {});
   void hold(Step step, ReplyFulfiller* fulfiller);
   void request_commit();
@@ -206,7 +219,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
 
   // housekeeping.cc: devices that come and go, leases that drains and compactions want elsewhere
   kj::Promise<void> keep_house();
-  kj::Promise<Result<Reply>> adopt_present(AdoptDevice command, Actor actor);
+  kj::Promise<Result<DeviceReply>> adopt_present(AdoptDevice command, Actor actor);
   static bool is_seen(const std::vector<SeenDevice>& seen, const DeviceRow& device);
   kj::Promise<void> watch_devices();
   kj::Promise<void> end_waits(std::vector<std::string> back);

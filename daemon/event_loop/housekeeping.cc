@@ -64,7 +64,7 @@ void Engine::tell_devices() {
   backend_.know_devices(known);
 }
 
-kj::Promise<Result<Reply>> Engine::adopt(AdoptDevice command, Actor actor) {
+kj::Promise<Result<DeviceReply>> Engine::adopt(AdoptDevice command, Actor actor) {
   const DeviceRow* row = state_->find_device(command.serial);
   if (row != nullptr && state_->absent(row->id)) {  // it is back: what leases have on it is looked at first
     return look_at_devices().then([this, command, actor] { return adopt_present(command, actor); });
@@ -72,27 +72,27 @@ kj::Promise<Result<Reply>> Engine::adopt(AdoptDevice command, Actor actor) {
   if (row != nullptr) return adopt_present(std::move(command), std::move(actor));
   return bulk_worker_
       .run([this, serial = command.serial]() -> Status { return backend_.may_take_over(serial); })
-      .then([this, command, actor](Status status) -> kj::Promise<Result<Reply>> {
-        if (!status.ok()) return Result<Reply>(std::move(status).error());
+      .then([this, command, actor](Status status) -> kj::Promise<Result<DeviceReply>> {
+        if (!status.ok()) return Result<DeviceReply>(std::move(status).error());
         return adopt_present(command, actor);
       });
 }
 
-kj::Promise<Result<Reply>> Engine::adopt_present(AdoptDevice command, Actor actor) {
+kj::Promise<Result<DeviceReply>> Engine::adopt_present(AdoptDevice command, Actor actor) {
   const bool known = state_->find_device(command.serial) != nullptr;
   return submit(command, actor)
-      .then([this, command, actor, known](Result<Reply> reply) -> kj::Promise<Result<Reply>> {
+      .then([this, command, actor, known](Result<DeviceReply> reply) -> kj::Promise<Result<DeviceReply>> {
         if (!reply.ok()) return reply;
-        auto adopted = std::make_shared<Result<Reply>>(std::move(reply));
+        auto adopted = std::make_shared<Result<DeviceReply>>(std::move(reply));
         return bulk_worker_
             .run([this, serial = command.serial]() -> Status { return backend_.take_over(serial); })
-            .then([this, command, actor, known, adopted](Status status) -> kj::Promise<Result<Reply>> {
+            .then([this, command, actor, known, adopted](Status status) -> kj::Promise<Result<DeviceReply>> {
               if (status.ok()) return std::move(*adopted);
               spdlog::error("device {} was not taken over: {}", command.serial, status.error().to_string());
-              if (known) return Result<Reply>(std::move(status).error());
+              if (known) return Result<DeviceReply>(std::move(status).error());
               return submit(RemoveDevice{command.serial, false}, actor)
-                  .then([status = std::move(status)](Result<Reply>) mutable {
-                    return Result<Reply>(std::move(status).error());
+                  .then([status = std::move(status)](Result<Done>) mutable {
+                    return Result<DeviceReply>(std::move(status).error());
                   });
             });
       });
@@ -211,17 +211,13 @@ void Engine::move_unheld(LeaseId lease) {
   constexpr size_t moves_at_once = 4;
   if (moving_.size() >= moves_at_once) return;
   moving_.insert(lease);
-  tasks_.add(submit(BeginMove{lease, "", clock_.now_ns()}, Actor{}).then([this, lease](Result<Reply> reply) {
-    if (!reply.ok()) {
+  tasks_.add(submit(BeginMove{lease, "", clock_.now_ns()}).then([this, lease](Result<MoveReady> ready) {
+    if (!ready.ok()) {
       moving_.erase(lease);
-      spdlog::info("lease {} cannot move now: {}", lease.value, reply.error().to_string());
+      spdlog::info("lease {} cannot move now: {}", lease.value, ready.error().to_string());
       return;
     }
-    if (const auto* ready = std::get_if<MoveReady>(&reply.value())) {
-      copy_and_finish(*ready);
-    } else {
-      moving_.erase(lease);
-    }
+    copy_and_finish(*ready);
   }));
 }
 
@@ -249,8 +245,8 @@ void Engine::copy_and_finish(const MoveReady& move) {
                      spdlog::error("lease {} could not be moved: {}", move.lease.value,
                                    status.error().to_string());
                    const bool commit = status.ok() && !held;
-                   return submit(FinishMove{move.lease, move.target, "", commit, clock_.now_ns()}, Actor{})
-                       .then([this, move, commit](Result<Reply> reply) {
+                   return submit(FinishMove{move.lease, move.target, "", commit, clock_.now_ns()})
+                       .then([this, move, commit](Result<LeaseReply> reply) {
                          moving_.erase(move.lease);
                          if (commit && reply.ok()) ++counters_.moves;
                        });

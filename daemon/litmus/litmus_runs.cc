@@ -198,13 +198,9 @@ kj::Promise<Result<litmus::Report>> LitmusRuns::run_on_lease(Work work, const De
   grant.now_ns = engine_.now_ns();
   grant.device = device.serial;
   return engine_.submit(grant, actor)
-      .then([this, actor,
-             work = std::move(work)](Result<Reply> reply) mutable -> kj::Promise<Result<litmus::Report>> {
-        if (!reply.ok()) return Result<litmus::Report>(std::move(reply).error());
-        const auto* granted = std::get_if<LeaseReply>(&*reply);
-        if (granted == nullptr)
-          return Result<litmus::Report>(
-              failed(ErrorCode::internal, "a grant was answered in an unexpected way"));
+      .then([this, actor, work = std::move(work)](
+                Result<LeaseReply> granted) mutable -> kj::Promise<Result<litmus::Report>> {
+        if (!granted.ok()) return Result<litmus::Report>(std::move(granted).error());
         work.object = granted->lease.object;
         const LeaseId lease = granted->lease.id;
         return engine_.run_blocking([work = std::move(work)] { return work.look(); })
@@ -217,7 +213,7 @@ kj::Promise<Result<litmus::Report>> LitmusRuns::run_on_lease(Work work, const De
                                 "other memory; try again later");
               // One that is not released, as the store fails just now, ends by its TTL.
               return engine_.submit(Release{lease, "", engine_.now_ns()}, actor)
-                  .then([report = std::move(report)](Result<Reply>) mutable { return std::move(report); });
+                  .then([report = std::move(report)](Result<Done>) mutable { return std::move(report); });
             });
       });
 }

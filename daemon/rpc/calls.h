@@ -75,12 +75,12 @@ kj::Promise<void> answer_page(Connection& connection, Context context, Answer an
   return answer_query(connection, context, answer).attach(kj::mv(page));
 }
 
-// Submits `request`; `answer(context, reply)` writes the outcome.
-template <typename Context, typename Answer>
-kj::Promise<void> answer_command(Connection& connection, Context context, Command request, Answer answer) {
+// Submits `request`; `answer(context, reply)` writes the outcome, a ReplyOf<C>.
+template <typename Context, Asked C, typename Answer>
+kj::Promise<void> answer_command(Connection& connection, Context context, C request, Answer answer) {
   KJ_IF_MAYBE (slot, admit(connection, context)) {
     return connection.submit(std::move(request))
-        .then([context, answer](Result<Reply> reply) mutable {
+        .then([context, answer](Result<ReplyOf<C>> reply) mutable {
           if (!reply.ok()) {
             refuse(context, reply.error());
           } else {
@@ -90,16 +90,6 @@ kj::Promise<void> answer_command(Connection& connection, Context context, Comman
         .attach(kj::mv(*slot));
   }
   return kj::READY_NOW;
-}
-
-// What a reply holds, or an error: an answer of another kind is a defect of the manager, and costs one call.
-template <typename Kind>
-Result<Kind> reply_as(Result<Reply> reply) {
-  if (!reply.ok()) return std::move(reply).error();
-  if (auto* found = std::get_if<Kind>(&*reply)) return std::move(*found);
-  return Error{.code = ErrorCode::unavailable,
-               .where = "reply_as",
-               .detail = "the manager answered in an unexpected way; please report it"};
 }
 
 }  // namespace terrace::daemon

@@ -27,7 +27,8 @@ class Connection final : public PeerConnection {
     return "host " + agent + " (" + (client_name.empty() ? "unnamed" : client_name) + ")";
   }
   Actor actor() const { return Actor{name()}; }
-  kj::Promise<Result<Reply>> submit(Command command) {
+  template <Asked C>
+  kj::Promise<Result<ReplyOf<C>>> submit(C command) {
     return service.engine().submit(std::move(command), actor());
   }
 

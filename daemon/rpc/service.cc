@@ -100,10 +100,6 @@ Result<SharedFd> Service::open_object(const std::string& object, ObjectAccess ac
   return shared;
 }
 
-void Service::submit_unasked(Command command, Actor actor) {
-  tasks_.add(engine_.submit(std::move(command), std::move(actor)).ignoreResult());
-}
-
 void Service::report_usage(LeaseId lease, ReportedUsage usage) {
   usage.reported_ns = engine_.now_ns();
   usage_[lease.value] = std::move(usage);

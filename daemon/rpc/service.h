@@ -125,7 +125,10 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   WaitingGrants& waiting_grants() { return waiting_grants_; }
   LitmusRuns& litmus_runs() { return litmus_runs_; }
   // For what a peer left behind: nobody waits for the outcome.
-  void submit_unasked(Command command, Actor actor);
+  template <Asked C>
+  void submit_unasked(C command, Actor actor) {
+    tasks_.add(engine_.submit(std::move(command), std::move(actor)).ignoreResult());
+  }
 
   void report_usage(LeaseId lease, ReportedUsage usage);
   const ReportedUsage* usage_of(LeaseId lease) const;

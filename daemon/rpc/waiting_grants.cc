@@ -18,7 +18,7 @@ WaitingGrants::Submitted WaitingGrants::submit(Grant command, const Actor& actor
       newest.phase == LeasePhase::waiting && key == Key{newest.tenant, newest.request_high, newest.request_low};
   if (!waits) return {kj::mv(answer), false};
   auto shared = answer
-                    .then([this, key, lease = newest.id](Result<Reply> reply) {
+                    .then([this, key, lease = newest.id](Result<LeaseReply> reply) {
                       answered(key, lease);
                       return reply;
                     })

@@ -22,8 +22,8 @@ class WaitingGrants final : private kj::TaskSet::ErrorHandler {
   explicit WaitingGrants(Engine& engine) : engine_(engine), tasks_(*this) {}
 
   struct Submitted {
-    kj::Promise<Result<Reply>> answer;  // dropping it gives the request up
-    bool waits = false;                 // in the queue: the answer may take as long as the request may wait
+    kj::Promise<Result<LeaseReply>> answer;  // dropping it gives the request up
+    bool waits = false;  // in the queue: the answer may take as long as the request may wait
   };
   // `command` has a request key if it may wait.
   Submitted submit(Grant command, const Actor& actor);
@@ -36,7 +36,7 @@ class WaitingGrants final : private kj::TaskSet::ErrorHandler {
     LeaseId lease;
     Actor actor;
     uint64_t calls = 0;
-    kj::ForkedPromise<Result<Reply>> answer;
+    kj::ForkedPromise<Result<LeaseReply>> answer;
   };
 
   Submitted join(const Key& key, Waiting& waiting);

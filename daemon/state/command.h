@@ -1,5 +1,5 @@
-// The commands, replies and effects of the state machine. Time and randomness are fields: the machine
-// itself reaches no clock, socket or disk, so that a simulation can drive the same object.
+// The commands and effects of the state machine (its replies: reply.h). Time and randomness are fields: the
+// machine itself reaches no clock, socket or disk, so that a simulation can drive the same object.
 //
 // Place     daemon/rpc makes commands from requests, daemon/event_loop applies them and performs effects.
 #pragma once
@@ -7,23 +7,30 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "core/base/result.h"
 #include "daemon/model/rows.h"
+#include "daemon/state/reply.h"
 
 namespace terrace::daemon {
 
 // --- commands -------------------------------------------------------------------------------------
+// Answer: what whoever asks is answered with in the end (for a grant: once it is carved). void: nobody asks, the
+// shell reports or decides; what comes of a report goes to the client that waits for it.
 
 struct AdoptDevice {
+  using Answer = DeviceReply;
   std::string serial;
   std::string backend;
   uint64_t capacity_bytes = 0;
   uint64_t granule_bytes = 0;
 };
 struct CreatePool {
+  using Answer = PoolReply;
   std::string name;
   std::vector<std::string> device_serials;
   Placement placement = Placement::linear;
@@ -32,37 +39,45 @@ struct CreatePool {
 };
 // What an operator says of the pool's memory from now on. Spaces that were made before stay as they are.
 struct SetPoolCoherence {
+  using Answer = PoolReply;
   std::string pool;
   PoolCoherence coherence = PoolCoherence::unknown;
 };
 struct DeletePool {
+  using Answer = Done;
   std::string name;
 };
 // Adds an adopted device that is in no pool to a live pool of the same kind and granule.
 struct AddDevice {
+  using Answer = PoolReply;
   std::string pool;
   std::string serial;
 };
 // From now on nothing is placed on the device; moves_wanted() names the leases that may leave it.
 struct DrainDevice {
+  using Answer = DeviceReply;
   std::string serial;
 };
 // Ends a drain, or puts a failed device back into service.
 struct UndrainDevice {
+  using Answer = DeviceReply;
   std::string serial;
   uint64_t now_ns = 0;
 };
 // Gives a device up on an operator's word: its leases are fenced, nothing is placed there.
 struct FailDevice {
+  using Answer = DeviceReply;
   std::string serial;
   uint64_t now_ns = 0;
 };
 // The device vanished, or is there again (what discovery saw). Neither is durable: each start looks anew.
 struct DeviceLost {
+  using Answer = void;
   std::string serial;
   uint64_t now_ns = 0;
 };
 struct DeviceBack {
+  using Answer = void;
   std::string serial;
   uint64_t now_ns = 0;
   // As Observation::objects, where leases wait for the device.
@@ -71,13 +86,16 @@ struct DeviceBack {
 // Forgets a device that no lease is on, and takes it from its pool. `forget_quarantined`: also one that is
 // absent or failed and still has quarantined extents, which are given up with it.
 struct RemoveDevice {
+  using Answer = Done;
   std::string serial;
   bool forget_quarantined = false;
 };
 struct SetQuota {
+  using Answer = Done;
   QuotaRow quota;  // both bounds 0: removes the row
 };
 struct CreateReservation {
+  using Answer = ReservationReply;
   std::string pool;
   std::string tenant;
   uint64_t bytes = 0;
@@ -85,18 +103,21 @@ struct CreateReservation {
   uint64_t now_ns = 0;
 };
 struct RemoveReservation {
+  using Answer = Done;
   ReservationId reservation;
   uint64_t now_ns = 0;
 };
 // Plans which movable leases must leave which window so that a free run of `run_bytes` comes about; the window
 // is kept clear until then or `deadline_ns`. 0 bytes ends the pool's compaction.
 struct CompactPool {
+  using Answer = CompactionReply;
   std::string pool;
   uint64_t run_bytes = 0;
   uint64_t deadline_ns = 0;
   uint64_t now_ns = 0;
 };
 struct Grant {
+  using Answer = LeaseReply;
   std::string pool;
   std::string tenant;
   std::string host;
@@ -115,26 +136,31 @@ struct Grant {
 };
 // Nobody waits for this grant any more: a waiting one leaves the queue, others are left alone.
 struct CancelGrant {
+  using Answer = Done;
   LeaseId lease;
 };
 struct CarveFinished {
+  using Answer = void;
   LeaseId lease;
   Status status;
   uint64_t now_ns = 0;
 };
 // `tenant` empty: an administrator acts; otherwise another tenant's lease is not_found.
 struct Renew {
+  using Answer = LeaseReply;
   LeaseId lease;
   std::string tenant;
   uint64_t ttl_ns = 0;  // 0: the lease's own
   uint64_t now_ns = 0;
 };
 struct Release {
+  using Answer = Done;
   LeaseId lease;
   std::string tenant;
   uint64_t now_ns = 0;
 };
 struct Revoke {
+  using Answer = LeaseReply;
   LeaseId lease;
   std::string reason;
   uint64_t grace_ns = 0;
@@ -142,18 +168,21 @@ struct Revoke {
 };
 // Grows or shrinks a lease at its end, in granules. A shrink's holder must not use the tail any more.
 struct Resize {
+  using Answer = LeaseReply;
   LeaseId lease;
   std::string tenant;
   uint64_t bytes = 0;
   uint64_t now_ns = 0;
 };
 struct ResizeFinished {
+  using Answer = void;
   LeaseId lease;
   Status status;
   uint64_t now_ns = 0;
 };
 // Gives a lease, its bytes kept, to another tenant or host under a new LeaseEpoch. Whoever holds it is fenced.
 struct Transfer {
+  using Answer = LeaseReply;
   LeaseId lease;
   std::string tenant;  // who asks, as in Renew
   std::string to_tenant;
@@ -162,6 +191,7 @@ struct Transfer {
   std::optional<std::string> to_agent = {};  // where the object goes; as Grant::agent. nullopt: it stays
 };
 struct RebindFinished {
+  using Answer = void;
   LeaseId lease;
   Status status;
   uint64_t now_ns = 0;
@@ -170,11 +200,13 @@ struct RebindFinished {
 // (a pending lease of its own id, answered with MoveReady once carved), the bytes are copied, FinishMove swaps
 // objects, extents and LeaseEpoch in one step and leaves the old ones to be fenced under the target's id.
 struct BeginMove {
+  using Answer = MoveReady;
   LeaseId lease;
   std::string tenant;
   uint64_t now_ns = 0;
 };
 struct FinishMove {
+  using Answer = LeaseReply;
   LeaseId lease;
   LeaseId target;
   std::string tenant;
@@ -184,6 +216,7 @@ struct FinishMove {
 // Makes `process` the owner of a part of a shared_coherent lease, under an epoch greater than any before. The
 // process that asked under the same key has it already: answered the same.
 struct ClaimPart {
+  using Answer = OwnerReply;
   LeaseId lease;
   std::string tenant;
   uint64_t part = 0;
@@ -196,6 +229,7 @@ struct ClaimPart {
 };
 // The owner of `epoch` stores nothing to the part any more. Repeated it is no error.
 struct ReleasePart {
+  using Answer = Done;
   LeaseId lease;
   std::string tenant;
   uint64_t part = 0;
@@ -204,20 +238,24 @@ struct ReleasePart {
 };
 // Applies everything that is due at `now_ns`: expiries, and revocations whose grace is over.
 struct Tick {
+  using Answer = void;
   uint64_t now_ns = 0;
 };
 // The manager did not run for the last `gap_ns`: it was stopped, starved, or its machine slept. Nobody could
 // renew meanwhile, so the gap does not count against leases that have less than half of their TTL left.
 struct ResumeAfterGap {
+  using Answer = void;
   uint64_t gap_ns = 0;
   uint64_t now_ns = 0;
 };
 struct FenceFinished {
+  using Answer = void;
   LeaseId lease;
   Status status;
   uint64_t now_ns = 0;
 };
 struct ScrubFinished {
+  using Answer = void;
   LeaseId lease;
   Status status;
   uint64_t now_ns = 0;
@@ -225,6 +263,7 @@ struct ScrubFinished {
 // The last `granules` granules of a lease that is being scrubbed are erased; they become free now, before
 // the rest.
 struct ScrubAdvanced {
+  using Answer = void;
   LeaseId lease;
   uint64_t granules = 0;
   uint64_t now_ns = 0;
@@ -236,6 +275,22 @@ using Command =
                  CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release, Revoke, Resize, ResizeFinished,
                  Transfer, RebindFinished, BeginMove, FinishMove, Tick, FenceFinished, ScrubFinished,
                  ScrubAdvanced, SetPoolCoherence, ClaimPart, ReleasePart, ResumeAfterGap>;
+
+template <typename C>
+using ReplyOf = typename C::Answer;
+template <typename C>
+concept Asked = !std::is_void_v<ReplyOf<C>>;
+
+// A command that does not say its Answer, or names what is no reply, does not compile.
+template <typename Answer, typename... Kinds>
+constexpr bool is_one_of(const std::variant<Kinds...>*) {
+  return std::is_void_v<Answer> || (std::is_same_v<Answer, Kinds> || ...);
+}
+template <typename... C>
+constexpr bool all_answered(const std::variant<C...>*) {
+  return (is_one_of<ReplyOf<C>>(static_cast<const Reply*>(nullptr)) && ...);
+}
+static_assert(all_answered(static_cast<const Command*>(nullptr)));
 
 constexpr const char* coherence_name(PoolCoherence coherence) {
   switch (coherence) {
@@ -301,46 +356,7 @@ struct NotifyHolders {
 using Effect =
     std::variant<CarveObject, FenceObject, ScrubObject, RefuseGrant, ResizeObject, RebindObject, NotifyHolders>;
 
-// --- replies --------------------------------------------------------------------------------------
-
-struct Done {};        // nothing more to say
-struct GrantPending {  // reply to the client when CarveFinished for this lease was applied
-  LeaseId lease;       // (MoveReady for BeginMove: then it is the target's id), or at RefuseGrant
-};
-struct ChangePending {  // reply when ResizeFinished or RebindFinished for this lease was applied
-  LeaseId lease;
-};
-struct MoveReady {  // the target is carved: copy, then FinishMove
-  LeaseId lease;
-  LeaseId target;
-  std::string object;  // of the target
-  uint64_t bytes = 0;
-};
-struct LeaseReply {  // an active (or retried) lease
-  LeaseRow lease;
-};
-struct DeviceReply {
-  DeviceRow device;
-};
-struct PoolReply {
-  PoolRow pool;
-};
-struct ReservationReply {
-  ReservationRow reservation;
-};
-struct OwnerReply {
-  OwnerRow owner;
-};
-struct CompactionReply {
-  DeviceId device;  // invalid: a run of that length is free already
-  uint64_t first_granule = 0;
-  uint64_t granules = 0;
-  std::vector<LeaseId> leases;  // that must move
-  uint64_t bytes_to_move = 0;
-};
-
-using Reply = std::variant<Done, GrantPending, ChangePending, MoveReady, LeaseReply, DeviceReply, PoolReply,
-                           ReservationReply, OwnerReply, CompactionReply>;
+// --- what apply() gives ----------------------------------------------------------------------------
 
 struct Step {
   Result<Reply> reply = Reply{Done{}};

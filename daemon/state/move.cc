@@ -79,6 +79,7 @@ Step StateMachine::on(const FinishMove& command) {
   }
   if (!command.commit) {
     give_up_move(command.target, step);
+    step.reply = Reply{LeaseReply{*lease}};
     return step;
   }
   if (!move->second.carved)

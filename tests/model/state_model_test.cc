@@ -9,6 +9,7 @@
 #include "core/base/limits.h"
 #include "daemon/state/state_machine.h"
 #include "tests/model/commands.h"
+#include "tests/support/reply_kinds.h"
 
 using namespace terrace;
 using namespace terrace::model;
@@ -142,6 +143,7 @@ class Run {
     if (!step.reply.ok() && !report) REQUIRE(step.delta.empty());
     rows_.apply(step.delta);
     if (step.reply.ok()) {
+      REQUIRE(test::is_reply_to(command, *step.reply));
       ++accepted_;
       kinds_.insert(command_name(command));
     }

@@ -132,6 +132,7 @@ Outcome World::run() {
   outcome.crashes = daemon_.crashes();
   outcome.recoveries = daemon_.recoveries();
   outcome.moves = daemon_.moves();
+  outcome.accepted = daemon_.accepted();
   return outcome;
 }
 

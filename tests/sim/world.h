@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ struct Outcome {
   uint64_t commits = 0;
   uint64_t crashes = 0;
   uint64_t recoveries = 0;
-  uint64_t moves = 0;  // by the manager
+  uint64_t moves = 0;         // by the manager
+  std::set<size_t> accepted;  // commands, by Command::index()
 };
 
 class World {

@@ -75,31 +75,31 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   kj::Promise<void> query(Context context, Answer answer) {
     return answer_query(*connection_, context, std::move(answer));
   }
-  template <typename Context, typename Answer>
-  kj::Promise<void> command(Context context, Command request, Answer answer) {
+  template <typename Context, Asked C, typename Answer>
+  kj::Promise<void> command(Context context, C request, Answer answer) {
     return answer_command(*connection_, context, std::move(request), std::move(answer));
   }
   // A command whose reply is the lease's row.
-  template <typename Context>
-  kj::Promise<void> lease_command(Context context, Command request) {
-    return command(context, std::move(request), [this](Context& c, Reply& reply) {
-      write_lease(c.getResults().initInfo(), std::get<LeaseReply>(reply).lease, service(), false);
+  template <typename Context, Asked C>
+  kj::Promise<void> lease_command(Context context, C request) {
+    return command(context, std::move(request), [this](Context& c, LeaseReply& reply) {
+      write_lease(c.getResults().initInfo(), reply.lease, service(), false);
     });
   }
   // A command whose reply is the device's row.
-  template <typename Context>
-  kj::Promise<void> device_command(Context context, Command request) {
-    return command(context, std::move(request), [this](Context& c, Reply& reply) {
-      const DeviceRow& device = std::get<DeviceReply>(reply).device;
+  template <typename Context, Asked C>
+  kj::Promise<void> device_command(Context context, C request) {
+    return command(context, std::move(request), [this](Context& c, DeviceReply& reply) {
+      const DeviceRow& device = reply.device;
       write_device(c.getResults().initDevice(), device, device_use(state(), device), "", engine());
     });
   }
 
   // A command whose reply is the pool's row.
-  template <typename Context>
-  kj::Promise<void> pool_command(Context context, Command request) {
-    return command(context, std::move(request), [this](Context& c, Reply& reply) {
-      write_pool(c.getResults().initPool(), std::get<PoolReply>(reply).pool, service());
+  template <typename Context, Asked C>
+  kj::Promise<void> pool_command(Context context, C request) {
+    return command(context, std::move(request), [this](Context& c, PoolReply& reply) {
+      write_pool(c.getResults().initPool(), reply.pool, service());
     });
   }
 
@@ -113,9 +113,9 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   kj::Promise<void> change_hardware(Context context, Change change, Answer answer);
   void check_objects(std::vector<std::string>& problems);
   // Lets `request` in once litmus runs of `serials` have let them into a coherent pool.
-  template <typename Context>
+  template <typename Context, Asked C>
   kj::Promise<void> command_of_coherent(Context context, std::vector<std::string> serials,
-                                        const std::string& pool, Command request);
+                                        const std::string& pool, C request);
 
   kj::Own<Connection> connection_;
 };

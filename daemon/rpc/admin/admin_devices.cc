@@ -53,13 +53,12 @@ kj::Promise<void> AdminServer::adopt_seen(AdoptContext context, const SeenDevice
     return engine()
         .adopt(AdoptDevice{seen.serial, seen.backend, seen.capacity_bytes, seen.granule_bytes},
                connection_->actor())
-        .then([this, context, &call = *adoption](Result<Reply> reply) mutable {
-          if (reply.ok()) call.success();
-          const auto adopted = reply_as<DeviceReply>(std::move(reply));
+        .then([this, context, &call = *adoption](Result<DeviceReply> adopted) mutable {
           if (!adopted.ok()) {
             refuse(context, adopted.error());
             return;
           }
+          call.success();
           write_device(context.getResults().initDevice(), adopted->device, device_use(state(), adopted->device),
                        "", engine());
         })
@@ -132,10 +131,10 @@ kj::Promise<void> AdminServer::offline(OfflineContext context) {
 }
 
 kj::Promise<void> AdminServer::drain(DrainContext context) {
-  return command(
-      context, DrainDevice{read_text(context.getParams().getSerial())}, [this](DrainContext& c, Reply& reply) {
-        write_progress(c.getResults().initProgress(), std::get<DeviceReply>(reply).device, service());
-      });
+  return command(context, DrainDevice{read_text(context.getParams().getSerial())},
+                 [this](DrainContext& c, DeviceReply& reply) {
+                   write_progress(c.getResults().initProgress(), reply.device, service());
+                 });
 }
 
 kj::Promise<void> AdminServer::progress(ProgressContext context) {
@@ -164,7 +163,7 @@ kj::Promise<void> AdminServer::removeDevice(RemoveDeviceContext context) {
     refuse(context, status.error());
     return kj::READY_NOW;
   }
-  return command(context, request, [this, serial = request.serial](RemoveDeviceContext&, Reply&) {
+  return command(context, request, [this, serial = request.serial](RemoveDeviceContext&, Done&) {
     service().litmus_runs().forget(serial);
   });
 }

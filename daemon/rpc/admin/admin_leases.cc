@@ -83,7 +83,7 @@ kj::Promise<void> AdminServer::renew(RenewContext context) {
 
 kj::Promise<void> AdminServer::release(ReleaseContext context) {
   return command(context, Release{LeaseId{context.getParams().getLease()}, "", now_ns()},
-                 [](ReleaseContext&, Reply&) {});
+                 [](ReleaseContext&, Done&) {});
 }
 
 // A growth leaves the holders' mappings as they are: they attach again to see it. A shrink cuts the end off
@@ -104,8 +104,8 @@ kj::Promise<void> AdminServer::transfer(TransferContext context) {
     write_error(context.getResults().initError(), placed.error());
     return kj::READY_NOW;
   }
-  return command(context, std::move(request), [this](TransferContext& c, Reply& reply) {
-    const LeaseRow& moved = std::get<LeaseReply>(reply).lease;
+  return command(context, std::move(request), [this](TransferContext& c, LeaseReply& reply) {
+    const LeaseRow& moved = reply.lease;
     service().ended_holders().forget(moved.id);
     service().epoch_stepped(moved, "handed to " + moved.tenant + " on " + moved.host, LeaseCause::revoked,
                             nullptr);

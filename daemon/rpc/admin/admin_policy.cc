@@ -23,7 +23,7 @@ kj::Promise<void> AdminServer::setQuota(SetQuotaContext context) {
   const auto quota = context.getParams().getQuota();
   return command(context,
                  SetQuota{QuotaRow{read_text(quota.getTenant()), quota.getBytesMax(), quota.getLeasesMax()}},
-                 [](SetQuotaContext&, Reply&) {});
+                 [](SetQuotaContext&, Done&) {});
 }
 
 // At most limits::quotas_max of some hundred bytes: one message.
@@ -49,9 +49,8 @@ kj::Promise<void> AdminServer::reserve(ReserveContext context) {
   const auto params = context.getParams();
   const CreateReservation request{read_text(params.getPool()), read_text(params.getTenant()), params.getBytes(),
                                   params.getTtlNs(), now_ns()};
-  return command(context, request, [this](ReserveContext& c, Reply& reply) {
-    write_reservation(c.getResults().initReservation(), std::get<ReservationReply>(reply).reservation,
-                      service());
+  return command(context, request, [this](ReserveContext& c, ReservationReply& reply) {
+    write_reservation(c.getResults().initReservation(), reply.reservation, service());
   });
 }
 
@@ -66,7 +65,7 @@ kj::Promise<void> AdminServer::reservations(ReservationsContext context) {
 
 kj::Promise<void> AdminServer::unreserve(UnreserveContext context) {
   return command(context, RemoveReservation{ReservationId{context.getParams().getReservation()}, now_ns()},
-                 [](UnreserveContext&, Reply&) {});
+                 [](UnreserveContext&, Done&) {});
 }
 
 }  // namespace terrace::daemon

@@ -6,9 +6,9 @@ namespace terrace::daemon {
 
 // What is said of a pool's memory is looked at before anything of it is granted. Others may look at the same
 // devices meanwhile, so that they are asked of once more in the turn in which the command is submitted.
-template <typename Context>
+template <typename Context, Asked C>
 kj::Promise<void> AdminServer::command_of_coherent(Context context, std::vector<std::string> serials,
-                                                   const std::string& pool, Command request) {
+                                                   const std::string& pool, C request) {
   KJ_IF_MAYBE (slot, daemon::admit(*connection_, context)) {
     return service()
         .litmus_runs()
@@ -76,7 +76,7 @@ kj::Promise<void> AdminServer::pools(PoolsContext context) {
 
 kj::Promise<void> AdminServer::deletePool(DeletePoolContext context) {
   return command(context, DeletePool{read_text(context.getParams().getName())},
-                 [](DeletePoolContext&, Reply&) {});
+                 [](DeletePoolContext&, Done&) {});
 }
 
 kj::Promise<void> AdminServer::compact(CompactContext context) {
@@ -97,7 +97,7 @@ kj::Promise<void> AdminServer::compact(CompactContext context) {
                                   ? limits::compaction_ns_max
                                   : std::min(params.getTimeoutNs(), limits::compaction_ns_max);
   const CompactPool request{name, params.getRunBytes(), now_ns() + timeout_ns, now_ns()};
-  return command(context, request, [this, name](CompactContext& c, Reply&) {
+  return command(context, request, [this, name](CompactContext& c, CompactionReply&) {
     if (const PoolRow* pool = state().find_pool(name))
       write_compaction(c.getResults().initCompaction(), *pool, service());
   });
@@ -105,7 +105,7 @@ kj::Promise<void> AdminServer::compact(CompactContext context) {
 
 kj::Promise<void> AdminServer::endCompaction(EndCompactionContext context) {
   return command(context, CompactPool{read_text(context.getParams().getPool()), 0, 0, now_ns()},
-                 [](EndCompactionContext&, Reply&) {});
+                 [](EndCompactionContext&, CompactionReply&) {});
 }
 
 }  // namespace terrace::daemon

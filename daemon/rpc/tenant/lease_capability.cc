@@ -37,8 +37,8 @@ class LeaseServer final : public rpc::Lease::Server {
 
   kj::Promise<void> renew(RenewContext context) override {
     const Renew request{lease_, session_->tenant(), context.getParams().getTtlNs(), now_ns()};
-    return answer_command(connection(), context, request, [this](RenewContext& c, Reply& reply) {
-      const uint64_t expiry_ns = std::get<LeaseReply>(reply).lease.expiry_ns;
+    return answer_command(connection(), context, request, [this](RenewContext& c, LeaseReply& reply) {
+      const uint64_t expiry_ns = reply.lease.expiry_ns;
       const uint64_t now = now_ns();
       c.getResults().setExpiresInNs(expiry_ns > now ? expiry_ns - now : 0);
     });
@@ -50,7 +50,7 @@ class LeaseServer final : public rpc::Lease::Server {
       const auto access = service().holders().leave(lease_, *session_);
       return connection()
           .submit(Release{lease_, session_->tenant(), now_ns()})
-          .then([this, context, access](Result<Reply> reply) mutable {
+          .then([this, context, access](Result<Done> reply) mutable {
             if (reply.ok()) return;
             const LeaseRow* lease = session_->find(lease_);
             if (access.has_value() && !session_->ended() && lease != nullptr &&
@@ -91,7 +91,7 @@ class LeaseServer final : public rpc::Lease::Server {
       return kj::READY_NOW;
     }
     const Resize request{lease_, session_->tenant(), context.getParams().getBytes(), now_ns()};
-    return answer_command(connection(), context, request, [this](ResizeContext& c, Reply&) {
+    return answer_command(connection(), context, request, [this](ResizeContext& c, LeaseReply&) {
       session_->hand_over(c, lease_, ObjectAccess::read_write);
     });
   }
@@ -109,13 +109,14 @@ class LeaseServer final : public rpc::Lease::Server {
       refuse(context, placed.error());
       return kj::READY_NOW;
     }
-    return answer_command(connection(), context, std::move(request), [this](TransferContext& c, Reply& reply) {
-      const LeaseRow& lease = std::get<LeaseReply>(reply).lease;
-      service().ended_holders().forget(lease_);
-      service().epoch_stepped(lease, "handed to " + lease.tenant + " on " + lease.host, LeaseCause::revoked,
-                              nullptr);
-      write_lease(c.getResults().initInfo(), lease, service(), false);
-    });
+    return answer_command(connection(), context, std::move(request),
+                          [this](TransferContext& c, LeaseReply& reply) {
+                            const LeaseRow& lease = reply.lease;
+                            service().ended_holders().forget(lease_);
+                            service().epoch_stepped(lease, "handed to " + lease.tenant + " on " + lease.host,
+                                                    LeaseCause::revoked, nullptr);
+                            write_lease(c.getResults().initInfo(), lease, service(), false);
+                          });
   }
 
   kj::Promise<void> beginMove(BeginMoveContext context) override {
@@ -126,10 +127,9 @@ class LeaseServer final : public rpc::Lease::Server {
       return kj::READY_NOW;
     }
     const auto mark = std::make_shared<MoveMark>(kj::addRef(*session_), lease_);
-    return answer_command(connection(), context, BeginMove{lease_, session_->tenant(), now_ns()},
-                          [this, mark](BeginMoveContext& c, Reply& reply) {
-                            begin_move(c, std::get<MoveReady>(reply), std::move(*mark));
-                          });
+    return answer_command(
+        connection(), context, BeginMove{lease_, session_->tenant(), now_ns()},
+        [this, mark](BeginMoveContext& c, MoveReady& move) { begin_move(c, move, std::move(*mark)); });
   }
 
   // Admitted first: who calls is found out by system calls.
@@ -145,9 +145,9 @@ class LeaseServer final : public rpc::Lease::Server {
       claim->request = params.getKey();
       return connection()
           .submit(std::move(*claim))
-          .then([context](Result<Reply> reply) mutable {
+          .then([context](Result<OwnerReply> reply) mutable {
             if (reply.ok())
-              context.getResults().setEpoch(std::get<OwnerReply>(*reply).owner.epoch);
+              context.getResults().setEpoch(reply->owner.epoch);
             else
               refuse(context, reply.error());
           })
@@ -166,7 +166,7 @@ class LeaseServer final : public rpc::Lease::Server {
       }
       return connection()
           .submit(std::move(*release))
-          .then([context](Result<Reply> reply) mutable {
+          .then([context](Result<Done> reply) mutable {
             if (!reply.ok()) refuse(context, reply.error());
           })
           .attach(kj::mv(*slot));

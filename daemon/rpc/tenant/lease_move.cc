@@ -59,7 +59,7 @@ class LeaseMoveServer final : public rpc::LeaseMove::Server {
       release_mark();
       return connection()
           .submit(finish(false))
-          .then([context](Result<Reply> reply) mutable {
+          .then([context](Result<LeaseReply> reply) mutable {
             if (!reply.ok()) refuse(context, reply.error());
           })
           .attach(kj::mv(*slot));
@@ -85,8 +85,7 @@ class LeaseMoveServer final : public rpc::LeaseMove::Server {
       under_way_ =
           connection()
               .submit(finish(true))
-              .then([this](Result<Reply> reply) {
-                const auto moved = reply_as<LeaseReply>(std::move(reply));
+              .then([this](Result<LeaseReply> moved) {
                 stage_ = moved.ok() ? Stage::committed : Stage::copying;
                 if (!moved.ok()) return Status(moved.error());
                 // Readers of the old memory have to attach it again.

@@ -111,7 +111,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
         renewals.add(service()
                          .engine()
                          .submit(Renew{LeaseId{id}, session_->tenant(), ttl_ns, now_ns}, actor)
-                         .then([failed, id](Result<Reply> reply) {
+                         .then([failed, id](Result<LeaseReply> reply) {
                            if (!reply.ok()) failed->emplace_back(id, reply.error());
                          }));
       }
@@ -164,14 +164,14 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
   kj::Promise<void> submit(GrantContext context, Grant command, bool ends_with_holders, CallSlot slot) {
     const bool may_wait = command.wait_ns != 0;
     auto submitted = service().waiting_grants().submit(std::move(command), connection().actor());
-    auto answered = submitted.answer.then([this, context, ends_with_holders](Result<Reply> reply) mutable {
-      const auto granted = reply_as<LeaseReply>(std::move(reply));
-      if (granted.ok()) {
-        session_->hand_over(context, granted->lease.id, ObjectAccess::read_write, ends_with_holders);
-      } else {
-        refuse(context, granted.error());
-      }
-    });
+    auto answered =
+        submitted.answer.then([this, context, ends_with_holders](Result<LeaseReply> granted) mutable {
+          if (granted.ok()) {
+            session_->hand_over(context, granted->lease.id, ObjectAccess::read_write, ends_with_holders);
+          } else {
+            refuse(context, granted.error());
+          }
+        });
     // A client that gives up, or goes away, must not leave its request in the queue.
     if (may_wait) context.allowCancellation();
     if (submitted.waits && connection().waiting < limits::waiting_per_tenant_max)

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tests/support/reply_kinds.h"
+
 namespace terrace::sim {
 namespace {
 
@@ -163,6 +165,10 @@ void SimDaemon::check_applied(const daemon::Command& command, const daemon::Step
     ++hand_overs_[rebound->lease];
   if (!step.reply.ok() && !step.delta.empty() && !report(command))
     environment_.fail("a refused command changed rows");
+  if (!step.reply.ok()) return;
+  accepted_.insert(command.index());
+  if (!test::is_reply_to(command, *step.reply))
+    environment_.fail("a command was answered with another kind of reply than it promises");
 }
 
 // Who is answered by this step; who has to wait is kept until the carve or change has ended.

@@ -61,6 +61,7 @@ class SimDaemon {
   uint64_t recoveries() const { return recoveries_; }
   uint64_t crashes() const { return crashes_; }
   uint64_t moves() const { return moves_; }
+  const std::set<size_t>& accepted() const { return accepted_; }  // by Command::index()
   // How often everybody who held the lease was shut out for its next tenant or host.
   uint64_t hand_overs(LeaseId lease) const {
     const auto at = hand_overs_.find(lease);
@@ -162,6 +163,7 @@ class SimDaemon {
   uint64_t recoveries_ = 0;
   uint64_t crashes_ = 0;
   uint64_t moves_ = 0;
+  std::set<size_t> accepted_;
 };
 
 }  // namespace terrace::sim

@@ -41,7 +41,8 @@ struct EngineFixture {
     engine->set_notifier(&notifier);
     TERRACE_CHECK(engine->start().wait(io.waitScope).ok(), "the fixture's engine starts");
   }
-  Result<daemon::Reply> submit(daemon::Command command) {
+  template <daemon::Asked C>
+  Result<daemon::ReplyOf<C>> submit(C command) {
     return engine->submit(std::move(command), {"tester"}).wait(io.waitScope);
   }
   // Pool "p" of device "emu:a" and, if asked, "emu:b".
@@ -65,7 +66,7 @@ struct EngineFixture {
   daemon::LeaseRow grant(daemon::Grant request) {
     auto reply = submit(std::move(request));
     TERRACE_CHECK(reply.ok(), "granted");
-    return std::get<daemon::LeaseReply>(*reply).lease;
+    return reply->lease;
   }
   // Turns the loop until `holds`, at most five seconds.
   template <typename Condition>

@@ -102,7 +102,7 @@ TEST_CASE("Engine: commands that arrive in one turn of the loop share one commit
   fixture.start();
   fixture.compose();
   const uint64_t before = fixture.store.commits;
-  kj::Vector<kj::Promise<Result<Reply>>> replies;
+  kj::Vector<kj::Promise<Result<LeaseReply>>> replies;
   for (int i = 0; i < 16; ++i) replies.add(fixture.engine->submit(fixture.grant_of(2 * mib)));
   for (auto& reply : replies) CHECK(reply.wait(fixture.io.waitScope).ok());
   CHECK(fixture.store.commits - before == 1);
