@@ -32,11 +32,20 @@ void Engine::taskFailed(kj::Exception&& exception) {
 
 // --- commands ---------------------------------------------------------------------------------------
 
-kj::Promise<Result<Reply>> Engine::ask(Command command, const Actor& actor) {
+kj::Promise<Result<Reply>> Engine::ask(const Command& command, const Actor& actor, LeaseId* queued) {
   if (refusing_) return Result<Reply>(refusal_);
   auto pair = kj::newPromiseAndFulfiller<Result<Reply>>();
-  apply(command, &pair.fulfiller, actor);
+  const LeaseId waits = apply(command, &pair.fulfiller, actor);
+  if (queued != nullptr) *queued = waits;
   return kj::mv(pair.promise);
+}
+
+Engine::SubmittedGrant Engine::submit_grant(Grant command, const Actor& actor) {
+  LeaseId queued;
+  auto answer = ask(std::move(command), actor, &queued).then([](Result<Reply> reply) {
+    return answer_of<Grant>(std::move(reply));
+  });
+  return {kj::mv(answer), queued};
 }
 
 Error Engine::unexpected_answer() {
@@ -66,16 +75,18 @@ kj::Promise<Result<AuditPage>> Engine::audit(AuditQuery query) {
       });
 }
 
-void Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor) {
+LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor) {
   note_time();  // first: a renewal that waited while this process was stopped is in time
   ++counters_.commands;
   Step step = state_->apply(command);
   if (!step.delta.devices.empty()) tell_devices();
   for (AuditRow& row : audit_rows(command, step, *state_, actor, wall_clock_ns()))
     step.delta.audit.push_back(std::move(row));
+  LeaseId queued;
   if (step.reply.ok() && fulfiller != nullptr) {
     if (const auto* pending = std::get_if<GrantPending>(&step.reply.value())) {
       // Answered when the carve was applied; a retry of the same request joins the first one.
+      if (pending->queued) queued = pending->lease;
       carving_[pending->lease.value].push_back(kj::mv(*fulfiller));
       actors_.try_emplace(pending->lease.value, actor);
       fulfiller = nullptr;
@@ -95,6 +106,7 @@ void Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const Acto
   hold(std::move(step), fulfiller);
   for (const Effect& effect : immediate) perform_immediate(effect);
   arm_timer();
+  return queued;
 }
 
 // Puts a step's outcome behind everything that has to be durable before it.

@@ -103,6 +103,13 @@ class Engine final : private kj::TaskSet::ErrorHandler {
     });
   }
 
+  // The same for who has to know whether the grant waits for room.
+  struct SubmittedGrant {
+    kj::Promise<Result<LeaseReply>> answer;
+    LeaseId queued;  // under which id it is in its pool's queue; invalid: in none
+  };
+  SubmittedGrant submit_grant(Grant command, const Actor& actor);
+
   // AdoptDevice, and then what the backend does to make the device ours (Backend::take_over). What stands
   // against that is looked for before anything is durable; when it fails all the same, a device that was not
   // adopted before is not adopted after. A crash in between leaves it adopted, with what was on it: the next
@@ -163,7 +170,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   };
 
   // engine.cc: commands and commits
-  kj::Promise<Result<Reply>> ask(Command command, const Actor& actor);
+  kj::Promise<Result<Reply>> ask(const Command& command, const Actor& actor, LeaseId* queued = nullptr);
   template <Asked C>
   static Result<ReplyOf<C>> answer_of(Result<Reply> reply) {
     if (!reply.ok()) return std::move(reply).error();
@@ -171,7 +178,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
     return unexpected_answer();
   }
   static Error unexpected_answer();  // a defect of the state machine, which costs one call
-  void apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor = {});
+  // Returns  the grant that the step put into a queue, or found there; invalid for any other step.
+  LeaseId apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor = {});
   void hold(Step step, ReplyFulfiller* fulfiller);
   void request_commit();
   void begin_commit();

@@ -9,21 +9,16 @@ WaitingGrants::Submitted WaitingGrants::submit(Grant command, const Actor& actor
   // The engine keeps a note of each call that joins: only the first one is passed on, so that retrying and
   // giving up in turns costs nothing there.
   if (const auto known = waiting_.find(key); known != waiting_.end()) return join(key, known->second);
-  const bool may_wait = command.wait_ns != 0;
-  auto answer = engine_.submit(std::move(command), actor);
-  const auto& leases = engine_.state().leases();
-  if (!may_wait || leases.empty()) return {kj::mv(answer), false};
-  const LeaseRow& newest = leases.rbegin()->second;  // ids ascend
-  const bool waits =
-      newest.phase == LeasePhase::waiting && key == Key{newest.tenant, newest.request_high, newest.request_low};
-  if (!waits) return {kj::mv(answer), false};
-  auto shared = answer
-                    .then([this, key, lease = newest.id](Result<LeaseReply> reply) {
+  Engine::SubmittedGrant submitted = engine_.submit_grant(std::move(command), actor);
+  const LeaseId lease = submitted.queued;
+  if (!lease.valid()) return {kj::mv(submitted.answer), false};
+  auto shared = submitted.answer
+                    .then([this, key, lease](Result<LeaseReply> reply) {
                       answered(key, lease);
                       return reply;
                     })
                     .fork();
-  const auto entry = waiting_.emplace(key, Waiting{newest.id, actor, 0, kj::mv(shared)}).first;
+  const auto entry = waiting_.emplace(key, Waiting{lease, actor, 0, kj::mv(shared)}).first;
   return join(key, entry->second);
 }
 

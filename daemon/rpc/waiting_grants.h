@@ -1,7 +1,7 @@
 // Grants that wait in the queue of a full pool, and which calls wait for them. A retry of a request that waits
 // joins it; when the last call that waits is given up, the request leaves the queue.
 //
-// Place     TenantSession.grant -> here -> Engine::submit.
+// Place     TenantSession.grant -> here -> Engine::submit_grant.
 // Threads   The event loop's thread only.
 #pragma once
 

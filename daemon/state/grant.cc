@@ -64,7 +64,7 @@ Step StateMachine::on(const Grant& command) {
     if (known != by_request_.end()) {
       const LeaseRow& lease = leases_.at(known->second);
       if (ungranted(lease)) {
-        step.reply = Reply{GrantPending{lease.id}};
+        step.reply = Reply{GrantPending{lease.id, lease.phase == LeasePhase::waiting}};
       } else {
         step.reply = Reply{LeaseReply{lease}};
       }

@@ -50,8 +50,9 @@ Step StateMachine::enqueue(LeaseRow lease, const Grant& command) {
   queues_[pool].waiting.push_back({id, command.now_ns});
   leases_.emplace(id, std::move(lease));
   Step step;
-  step.reply = Reply{GrantPending{id}};
   serve_waiting(pool, step);
+  const LeaseRow* row = find_lease(id);  // null: its turn came, and its quota forbids it by now
+  step.reply = Reply{GrantPending{id, row != nullptr && row->phase == LeasePhase::waiting}};
   return step;
 }
 

@@ -17,6 +17,7 @@ struct Done {};  // nothing more to say
 // Grant, with MoveReady for BeginMove (then it is the target's id).
 struct GrantPending {
   LeaseId lease;
+  bool queued = false;  // in the queue of its pool after this step: the answer may take as long as it may wait
 };
 struct
     ChangePending {  // the client is answered when ResizeFinished or RebindFinished for this lease was applied

@@ -77,6 +77,28 @@ TEST_CASE("queue: a grant waits for a full pool and is served when room is free"
   CHECK(std::get<LeaseReply>(*carved.reply).lease.label == "weights");
 }
 
+// Who waits with a client has to know which lease is in the queue, and must not guess it from the newest id.
+TEST_CASE("queue: the reply says whether the grant is in the queue") {
+  const auto pending = [](const Step& step) { return std::get<GrantPending>(*step.reply); };
+  Manager m({4});
+  REQUIRE(m.apply(CreateReservation{"p", "carol", granule, 0, m.now_ns}).reply.ok());
+  CHECK_FALSE(pending(m.apply(asks(m, "alice", 1))).queued);  // room enough
+  (void)m.grant(asks(m, "alice", 2, 0));
+  Grant asked = asks(m, "bob", 2);
+  asked.request_low = 5;
+  const GrantPending first = pending(m.apply(asked));
+  CHECK(first.queued);
+  CHECK(m.phase(first.lease) == LeasePhase::waiting);
+  const GrantPending again = pending(m.apply(asked));  // a retry, while another is the newest
+  CHECK(again.queued);
+  CHECK(again.lease == first.lease);
+  CHECK_FALSE(pending(m.apply(asks(m, "carol", 1))).queued);  // what her reservation covers waits for nobody
+  REQUIRE(m.apply(CancelGrant{first.lease}).reply.ok());
+  const GrantPending anew = pending(m.apply(asked));
+  CHECK(anew.queued);
+  CHECK(anew.lease != first.lease);
+}
+
 // A LeaseEpoch orders the holders of the same bytes: one that was given while waiting would be too old.
 TEST_CASE("queue: a served grant has a later epoch than whoever had its granules before") {
   Manager m({4});
