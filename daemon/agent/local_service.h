@@ -18,7 +18,7 @@
 #include "core/base/clock.h"
 #include "daemon/agent/orders.h"
 #include "daemon/agent/uplink.h"
-#include "daemon/rpc/calls.h"
+#include "daemon/rpc/answers.h"
 #include "daemon/rpc/connection/server.h"
 
 namespace terrace::daemon {

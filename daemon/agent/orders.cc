@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "core/base/failpoint.h"
-#include "daemon/rpc/wire.h"
+#include "daemon/rpc/answers.h"
 #include "daemon/state/names.h"
 
 namespace terrace::daemon {
@@ -123,9 +123,9 @@ class HostAgentServer final : public rpc::HostAgent::Server {
     const capnp::Data::Reader data = context.getParams().getPut();
     Nonce put{};
     if (data.size() != put.size()) {
-      write_error(context.getResults().initError(), Error{.code = ErrorCode::invalid_argument,
-                                                          .where = "HostAgent",
-                                                          .detail = "what is exchanged has 64 bytes"});
+      refuse(context, Error{.code = ErrorCode::invalid_argument,
+                            .where = "HostAgent",
+                            .detail = "what is exchanged has 64 bytes"});
       return kj::READY_NOW;
     }
     std::copy(data.begin(), data.end(), put.begin());
@@ -161,7 +161,7 @@ class HostAgentServer final : public rpc::HostAgent::Server {
       context.getResults().setBytes(found->bytes);
       context.getResults().setAllocated(found->allocated);
     } else {
-      write_error(context.getResults().initError(), found.error());
+      refuse(context, found.error());
     }
     return kj::READY_NOW;
   }
@@ -188,7 +188,7 @@ class HostAgentServer final : public rpc::HostAgent::Server {
   template <typename Context>
   kj::Promise<bool> may_begin(Context& context, bool takes_away) {
     if (generation_ == orders_.generation() && (takes_away || orders_.in_force())) return true;
-    write_error(context.getResults().initError(), too_late());
+    refuse(context, too_late());
     return false;
   }
 
@@ -196,9 +196,9 @@ class HostAgentServer final : public rpc::HostAgent::Server {
   kj::Promise<void> with_name(Context& context, capnp::Text::Reader text, Do work) {
     std::string name = read_text(text);
     if (!valid_name(name)) {
-      write_error(context.getResults().initError(), Error{.code = ErrorCode::invalid_argument,
-                                                          .where = "HostAgent",
-                                                          .detail = "an impossible name of a memory object"});
+      refuse(context, Error{.code = ErrorCode::invalid_argument,
+                            .where = "HostAgent",
+                            .detail = "an impossible name of a memory object"});
       return kj::READY_NOW;
     }
     return may_begin(context, true).then([work, name = std::move(name)](bool may) mutable -> kj::Promise<void> {
@@ -213,7 +213,7 @@ class HostAgentServer final : public rpc::HostAgent::Server {
     Result<std::vector<Extent>> extents = std::vector<Extent>();
     if (object.ok()) extents = orders_.local_extents(object->extents);
     if (!object.ok() || !extents.ok()) {
-      write_error(context.getResults().initError(), object.ok() ? extents.error() : object.error());
+      refuse(context, object.ok() ? extents.error() : object.error());
       return kj::READY_NOW;
     }
     return may_begin(context, false)
@@ -233,7 +233,7 @@ class HostAgentServer final : public rpc::HostAgent::Server {
       return work();
     };
     return orders_.run(kj::mv(in_time), urgent).then([context](Status status) mutable {
-      if (!status.ok()) write_error(context.getResults().initError(), status.error());
+      if (!status.ok()) refuse(context, status.error());
     });
   }
 

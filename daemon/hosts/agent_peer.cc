@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "daemon/rpc/answers.h"
 #include "daemon/state/names.h"
 
 namespace terrace::daemon {
@@ -141,11 +142,6 @@ Result<rpc::TenantSession::Client> AgentPeer::open_session(const std::string& te
 
 namespace {
 
-template <typename Context>
-void answer_error(Context& context, const Error& error) {
-  write_error(context.getResults().initError(), error);
-}
-
 class AgentServiceServer final : public rpc::AgentService::Server {
  public:
   explicit AgentServiceServer(kj::Own<AgentPeer> peer) : peer_(kj::mv(peer)) {}
@@ -154,7 +150,7 @@ class AgentServiceServer final : public rpc::AgentService::Server {
     auto devices = read_devices(context.getParams().getDevices());
     Status status = devices.ok() ? peer_->heartbeat(std::move(*devices)) : Status(devices.error());
     if (!status.ok()) {
-      answer_error(context, status.error());
+      refuse(context, status.error());
       peer_->close(status.error().detail);
       return kj::READY_NOW;
     }
@@ -170,7 +166,7 @@ class AgentServiceServer final : public rpc::AgentService::Server {
     if (session.ok()) {
       context.getResults().setSession(kj::mv(*session));
     } else {
-      answer_error(context, session.error());
+      refuse(context, session.error());
     }
     return kj::READY_NOW;
   }
@@ -187,14 +183,14 @@ class RegistrationServer final : public rpc::Registration::Server {
     context.allowCancellation();
     auto objects = read_objects(context.getParams().getObjects());
     if (!objects.ok()) {
-      answer_error(context, objects.error());
+      refuse(context, objects.error());
       return kj::READY_NOW;
     }
     return peer_->report(std::move(*objects)).then([this, context](Status status) mutable {
       if (status.ok()) {
         context.getResults().setService(kj::heap<AgentServiceServer>(kj::addRef(*peer_)));
       } else {
-        answer_error(context, status.error());
+        refuse(context, status.error());
         peer_->close(status.error().detail);
       }
     });
@@ -210,13 +206,13 @@ class AgentGatewayServer final : public rpc::AgentGateway::Server {
 
   kj::Promise<void> enroll(EnrollContext context) override {
     const auto params = context.getParams();
-    if (Status status = check_version(params); !status.ok()) return refuse(context, status.error());
+    if (Status status = check_version(params); !status.ok()) return turn_away(context, status.error());
     auto devices = read_devices(params.getDevices());
-    if (!devices.ok()) return refuse(context, devices.error());
+    if (!devices.ok()) return turn_away(context, devices.error());
     std::string version = shown(read_text(params.getSoftware()));
     Status begun = peer_->begin_registration(params.getInstance(), std::move(version), std::move(*devices),
                                              params.getAgent());
-    if (!begun.ok()) return refuse(context, begun.error());
+    if (!begun.ok()) return turn_away(context, begun.error());
     auto results = context.getResults();
     results.setVersion(std::min<uint32_t>(params.getNewest(), rpc::AGENT_PROTOCOL_VERSION));
     results.setHost(peer_->host());
@@ -243,8 +239,8 @@ class AgentGatewayServer final : public rpc::AgentGateway::Server {
                      "versions"};
   }
 
-  kj::Promise<void> refuse(EnrollContext& context, const Error& error) {
-    answer_error(context, error);
+  kj::Promise<void> turn_away(EnrollContext& context, const Error& error) {
+    refuse(context, error);
     peer_->agents().log("host " + peer_->host() + " at " + peer_->address() + " was refused: " + error.detail);
     return kj::READY_NOW;
   }

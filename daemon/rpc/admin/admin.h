@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/schema/litmus.capnp.h"
-#include "daemon/rpc/calls.h"
+#include "daemon/rpc/answers.h"
 
 namespace terrace::daemon {
 

@@ -101,7 +101,7 @@ kj::Promise<void> AdminServer::transfer(TransferContext context) {
   if (request.to_tenant.empty() && !request.to_host.empty() && lease != nullptr)
     request.to_tenant = lease->tenant;
   if (Status placed = service().place_transfer(request); !placed.ok()) {
-    write_error(context.getResults().initError(), placed.error());
+    refuse(context, placed.error());
     return kj::READY_NOW;
   }
   return command(context, std::move(request), [this](TransferContext& c, LeaseReply& reply) {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "daemon/rpc/calls.h"
+#include "daemon/rpc/answers.h"
 #include "daemon/rpc/tenant/notice_queue.h"
 
 namespace terrace::daemon {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "core/base/unique_fd.h"
-#include "daemon/rpc/calls.h"
+#include "daemon/rpc/answers.h"
 
 namespace terrace::daemon {
 

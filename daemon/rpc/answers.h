@@ -1,4 +1,4 @@
-// How every method answers: admitted within the connection's bounds, then a query's answer once all that it
+// The answers of every method: admitted within the connection's bounds, then a query's answer once all that it
 // shows is durable, or a command's once its outcome is.
 //
 // Threads   The event loop's thread only.
