@@ -34,7 +34,7 @@ std::vector<std::string> StateMachine::check_all() const {
   std::map<DeviceId, std::vector<Piece>> pieces;
   std::set<LeaseEpoch> epochs;
   std::set<std::pair<std::string, std::string>> labels;
-  std::set<DueEntry> due;
+  std::set<LeaseIndex::Due> due;
   size_t keyed = 0;
 
   for (const auto& [id, lease] : leases_) {
@@ -68,13 +68,12 @@ std::vector<std::string> StateMachine::check_all() const {
     if (!reachable(lease)) continue;
     if (!lease.label.empty()) {
       require(labels.insert({lease.tenant, lease.label}).second, "I6: " + name + " repeats a label");
-      const auto at = by_label_.find({lease.tenant, lease.label});
-      require(at != by_label_.end() && at->second == id, "I6: " + name + " is not found by its label");
+      require(index_.by_label(lease.tenant, lease.label) == id, "I6: " + name + " is not found by its label");
     }
     if (lease.request_high != 0 || lease.request_low != 0) {
       ++keyed;
-      const auto at = by_request_.find({lease.tenant, lease.request_high, lease.request_low});
-      require(at != by_request_.end() && at->second == id, "I6: " + name + " is not found by its key");
+      require(index_.by_request(lease.tenant, lease.request_high, lease.request_low) == id,
+              "I6: " + name + " is not found by its key");
     }
   }
   for (const auto& [id, growth] : growths_) {
@@ -95,9 +94,9 @@ std::vector<std::string> StateMachine::check_all() const {
     }
     require(bytes == growth.bytes, "I4: " + name_of(*lease) + " grows by other than its new extents");
   }
-  require(due == due_, "I7: the due index differs from the leases' expiries and deadlines");
-  require(labels.size() == by_label_.size(), "I6: the label index names leases that have no label");
-  require(keyed == by_request_.size(), "I6: the key index names leases that have no key");
+  require(due == index_.due(), "I7: the due index differs from the leases' expiries and deadlines");
+  require(labels.size() == index_.labels(), "I6: the label index names leases that have no label");
+  require(keyed == index_.requests(), "I6: the key index names leases that have no key");
 
   for (const auto& [id, device] : devices_) {
     require(!device.pool.valid() || pools_.contains(device.pool),
@@ -121,6 +120,8 @@ std::vector<std::string> StateMachine::check_all() const {
             "I9: the free index of device " + device.serial + " is not the complement of its leases");
     require(free.free_granules() + taken_granules == total,
             "I3: free and taken granules of device " + device.serial + " do not add up to its capacity");
+    require(account_.used(id) == taken_granules,
+            "I3: the account of device " + device.serial + " differs from its leases");
   }
   require(free_.size() == devices_.size(), "I9: there are free indexes without a device");
   for (std::string& problem : check_use()) problems.push_back(std::move(problem));

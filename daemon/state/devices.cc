@@ -99,7 +99,9 @@ Step StateMachine::on(const AdoptDevice& command) {
     }
     const bool grown = usable > known->capacity_bytes;
     if (grown) {
-      free_.at(known->id).grow((usable - known->capacity_bytes) / known->granule_bytes);
+      const uint64_t more = (usable - known->capacity_bytes) / known->granule_bytes;
+      free_.at(known->id).grow(more);
+      account_.grow_device(known->id, more);
       known->capacity_bytes = usable;
       step.delta.devices[known->id] = *known;
     }
@@ -122,6 +124,7 @@ Step StateMachine::on(const AdoptDevice& command) {
   row.granule_bytes = command.granule_bytes;
   row.capacity_bytes = usable;
   free_.emplace(row.id, ExtentMap(row.capacity_bytes / row.granule_bytes));
+  account_.add_device(row.id, row.capacity_bytes / row.granule_bytes);
   devices_.emplace(row.id, row);
   step.delta.devices[row.id] = row;
   step.delta.meta = meta_;
@@ -336,6 +339,7 @@ Step StateMachine::on(const RemoveDevice& command) {
   forget_extents_on(id, step);
   devices_.erase(id);
   free_.erase(id);
+  account_.remove_device(id);
   absent_.erase(id);
   step.delta.devices[id] = std::nullopt;
   return step;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/base/limits.h"
+#include "daemon/model/phases.h"
 #include "daemon/state/names.h"
 #include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"
@@ -60,9 +61,10 @@ Step StateMachine::on(const Grant& command) {
   Step step;
   const bool keyed = command.request_high != 0 || command.request_low != 0;
   if (keyed) {
-    const auto known = by_request_.find({command.tenant, command.request_high, command.request_low});
-    if (known != by_request_.end()) {
-      const LeaseRow& lease = leases_.at(known->second);
+    const LeaseRow* known =
+        find_lease(index_.by_request(command.tenant, command.request_high, command.request_low));
+    if (known != nullptr) {
+      const LeaseRow& lease = *known;
       if (ungranted(lease)) {
         step.reply = Reply{GrantPending{lease.id, lease.phase == LeasePhase::waiting}};
       } else {
@@ -104,10 +106,9 @@ Step StateMachine::on(const Grant& command) {
   lease.object = object_name(lease, command.agent);
   lease.extents = std::move(extents).value();
   lease.phase = LeasePhase::pending;
-  index_lease(lease);
-  step.reply = Reply{GrantPending{lease.id}};
-  step.effects.push_back(CarveObject{lease.id, lease.object, lease.bytes, lease.extents});
-  leases_.emplace(lease.id, std::move(lease));
+  const LeaseRow& added = add_lease(std::move(lease));
+  step.reply = Reply{GrantPending{added.id}};
+  step.effects.push_back(CarveObject{added.id, added.object, added.bytes, added.extents});
   return step;
 }
 
@@ -145,7 +146,7 @@ Step StateMachine::on(const CarveFinished& command) {
   }
   if (is_move_target(lease.id)) return finish_target_carve(lease);
   unindex_lease(lease);
-  lease.phase = LeasePhase::active;
+  change_phase(lease, LeasePhase::active);
   if (lease.ttl_ns != 0) lease.expiry_ns = command.now_ns + lease.ttl_ns;
   index_lease(lease);
   step.delta.leases[lease.id] = lease;

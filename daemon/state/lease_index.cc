@@ -2,44 +2,45 @@
 #include <algorithm>
 
 #include "core/base/check.h"
+#include "daemon/model/phases.h"
 #include "daemon/state/state_machine.h"
 
 namespace terrace::daemon {
-namespace {
 
-// Whether a lease answers to its label and its idempotency key.
-bool named(LeasePhase phase) {
-  return phase == LeasePhase::pending || phase == LeasePhase::waiting || phase == LeasePhase::active ||
-         phase == LeasePhase::revoking || phase == LeasePhase::transferring;
+LeaseRow& StateMachine::add_lease(LeaseRow lease) {
+  TERRACE_CHECK(may_begin(lease.phase), "I14: no lease begins in this phase");
+  index_lease(lease);
+  const LeaseId id = lease.id;
+  const auto [at, added] = leases_.emplace(id, std::move(lease));
+  TERRACE_CHECK(added, "I5: the id of a new lease is another's");
+  return at->second;
 }
 
-}  // namespace
-
 void StateMachine::index_lease(const LeaseRow& lease) {
-  if (lease.expiry_ns != 0) due_.insert({lease.expiry_ns, lease.id});
-  if (lease.deadline_ns != 0) due_.insert({lease.deadline_ns, lease.id});
-  if (named(lease.phase)) {
-    if (!lease.label.empty()) by_label_[{lease.tenant, lease.label}] = lease.id;
-    if (lease.request_high != 0 || lease.request_low != 0)
-      by_request_[{lease.tenant, lease.request_high, lease.request_low}] = lease.id;
-  }
+  account_.take(lease.extents);
+  uint64_t bytes = 0;
+  for (const Extent& extent : lease.extents)
+    bytes += extent.granules * devices_.at(extent.device).granule_bytes;
+  TERRACE_CHECK(bytes == lease.bytes || lease.phase == LeasePhase::waiting,
+                "I4: the bytes of a lease are not those of its extents");
+  index_.insert(lease);
   count_lease(lease, true);
 }
 
 void StateMachine::unindex_lease(const LeaseRow& lease) {
-  if (lease.expiry_ns != 0) due_.erase({lease.expiry_ns, lease.id});
-  if (lease.deadline_ns != 0) due_.erase({lease.deadline_ns, lease.id});
-  if (named(lease.phase)) {
-    if (!lease.label.empty()) by_label_.erase({lease.tenant, lease.label});
-    if (lease.request_high != 0 || lease.request_low != 0)
-      by_request_.erase({lease.tenant, lease.request_high, lease.request_low});
-  }
+  account_.give(lease.extents);
+  index_.remove(lease);
   count_lease(lease, false);
+}
+
+void StateMachine::settle_account() {
+  account_.settle([this](DeviceId id) { return free_.at(id).free_granules(); });
 }
 
 void StateMachine::count_lease(const LeaseRow& lease, bool in) {
   const auto count = [in](uint64_t& counter, uint64_t by) {
     TERRACE_CHECK(in || counter >= by, "I10: a counter of use would fall below zero");
+    TERRACE_CHECK(!in || counter <= UINT64_MAX - by, "I10: a counter of use would wrap");
     counter = in ? counter + by : counter - by;
   };
   PoolCounters& pool = pool_counters_[lease.pool];

@@ -3,6 +3,7 @@
 
 #include "core/base/check.h"
 #include "core/base/limits.h"
+#include "daemon/model/phases.h"
 #include "daemon/state/names.h"
 #include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"
@@ -24,13 +25,13 @@ void StateMachine::begin_fence(LeaseRow& lease, LeaseCause cause, std::string re
     unlink_move(lease.id);
     step.delta.meta = meta_;  // its id and epoch were in memory only
   }
-  if (const auto growth = growths_.find(lease.id); growth != growths_.end()) {
+  if (growths_.contains(lease.id)) {
     // The object may be of either size: what it grew by is fenced and erased with it.
-    lease.extents = joined(std::move(lease.extents), growth->second.extents);
-    lease.bytes = growth->second.bytes;
-    growths_.erase(growth);
+    const Growth growth = end_growth(lease.id);
+    lease.extents = joined(std::move(lease.extents), growth.extents);
+    lease.bytes = growth.bytes;
   }
-  lease.phase = LeasePhase::fencing;
+  change_phase(lease, LeasePhase::fencing);
   lease.expiry_ns = 0;
   lease.deadline_ns = 0;
   lease.target_bytes = 0;
@@ -48,7 +49,7 @@ void StateMachine::fence_due(LeaseRow& lease, uint64_t now_ns, Step& step) {
 
 void StateMachine::quarantine(LeaseRow& lease, const std::string& more, Step& step) {
   unindex_lease(lease);
-  lease.phase = LeasePhase::quarantined;
+  change_phase(lease, LeasePhase::quarantined);
   // It is tried again when the device is there again.
   if (lost_device_of(lease.extents) != nullptr) lease.cause = LeaseCause::device_lost;
   append_reason(lease.reason, more);
@@ -58,6 +59,7 @@ void StateMachine::quarantine(LeaseRow& lease, const std::string& more, Step& st
 
 void StateMachine::forget(LeaseId id) {
   const auto at = leases_.find(id);
+  TERRACE_CHECK(at != leases_.end(), "I5: a lease that is forgotten has a row");
   const LeaseRow& lease = at->second;
   awaited_.erase(id);
   unindex_lease(lease);
@@ -96,9 +98,7 @@ Step StateMachine::on(const Renew& command) {
     }
     lease->ttl_ns = command.ttl_ns;
   }
-  due_.erase({lease->expiry_ns, lease->id});  // the other indexes do not depend on the expiry
-  lease->expiry_ns = command.now_ns + lease->ttl_ns;
-  due_.insert({lease->expiry_ns, lease->id});
+  index_.set_expiry(*lease, command.now_ns + lease->ttl_ns);
   step.delta.leases[lease->id] = *lease;
   step.reply = Reply{LeaseReply{*lease}};
   return step;
@@ -149,7 +149,7 @@ Step StateMachine::on(const Revoke& command) {
     // A second revocation may shorten the grace, never lengthen it.
     const bool sooner = lease->phase == LeasePhase::active || deadline_ns < lease->deadline_ns;
     if (sooner) lease->deadline_ns = deadline_ns;
-    lease->phase = LeasePhase::revoking;
+    change_phase(*lease, LeasePhase::revoking);
     lease->cause = LeaseCause::revoked;
     lease->reason = reason;
     // It cannot be renewed any more, and its holder was told of the grace: it does not lapse within it.
@@ -166,8 +166,9 @@ Step StateMachine::on(const Revoke& command) {
 Step StateMachine::on(const Tick& command) {
   Step step;
   std::set<PoolId> left;  // pools that somebody stopped waiting for
-  while (!due_.empty() && due_.begin()->at_ns <= command.now_ns) {
-    LeaseRow& lease = leases_.at(due_.begin()->lease);
+  const std::set<LeaseIndex::Due>& due = index_.due();
+  while (!due.empty() && due.begin()->at_ns <= command.now_ns) {
+    LeaseRow& lease = leases_.at(due.begin()->lease);
     if (lease.phase == LeasePhase::waiting) {
       left.insert(lease.pool);
       time_out(lease.id, command.now_ns, step);
@@ -192,9 +193,7 @@ Step StateMachine::on(const ResumeAfterGap& command) {
     if (lease.phase != LeasePhase::active || lease.ttl_ns == 0) continue;
     const uint64_t left_ns = lease.expiry_ns > command.now_ns ? lease.expiry_ns - command.now_ns : 0;
     if (left_ns >= lease.ttl_ns / 2) continue;
-    due_.erase({lease.expiry_ns, id});  // the other indexes do not depend on the expiry
-    lease.expiry_ns = std::min(lease.expiry_ns + command.gap_ns, command.now_ns + lease.ttl_ns);
-    due_.insert({lease.expiry_ns, id});
+    index_.set_expiry(lease, std::min(lease.expiry_ns + command.gap_ns, command.now_ns + lease.ttl_ns));
     step.delta.leases[id] = lease;
   }
   return step;
@@ -210,7 +209,7 @@ Step StateMachine::on(const FenceFinished& command) {
     step.effects.push_back(NotifyHolders{lease->id, lease->reason, 0, true, lease->cause});
     quarantine(*lease, "; quarantined, device " + absent->serial + " is gone", step);
   } else if (command.status.ok()) {
-    lease->phase = LeasePhase::scrubbing;  // the same to every index
+    change_phase(*lease, LeasePhase::scrubbing);  // the same to every index
     step.effects.push_back(NotifyHolders{lease->id, lease->reason, 0, true, lease->cause});
     step.effects.push_back(ScrubObject{lease->id, lease->object, lease->bytes, lease->extents, lease->pool});
   } else {
@@ -228,7 +227,7 @@ Step StateMachine::on(const ScrubFinished& command) {
     // A transfer that failed: its bytes may be in the other object, on the same extents.
     lease->object = std::move(lease->next_object);
     lease->next_object.clear();
-    lease->phase = LeasePhase::fencing;  // the same to every index
+    change_phase(*lease, LeasePhase::fencing);  // the same to every index
     step.delta.leases[lease->id] = *lease;
     step.effects.push_back(FenceObject{lease->id, lease->object});
   } else if (command.status.ok()) {

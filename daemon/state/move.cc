@@ -38,11 +38,10 @@ Step StateMachine::on(const BeginMove& command) {
   target.deadline_ns = command.now_ns + limits::move_ns_max;
   moves_[target.id] = {lease.id, false};  // before it is counted: a target is nobody's use
   move_of_[lease.id] = target.id;
-  index_lease(target);
+  const LeaseRow& added = add_lease(std::move(target));
   Step step;
-  step.reply = Reply{GrantPending{target.id}};
-  step.effects.push_back(CarveObject{target.id, target.object, target.bytes, target.extents});
-  leases_.emplace(target.id, std::move(target));
+  step.reply = Reply{GrantPending{added.id}};
+  step.effects.push_back(CarveObject{added.id, added.object, added.bytes, added.extents});
   return step;
 }
 

@@ -9,7 +9,9 @@
 //           another's turn.
 #include <algorithm>
 
+#include "core/base/check.h"
 #include "core/base/limits.h"
+#include "daemon/model/phases.h"
 #include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"
 
@@ -40,15 +42,18 @@ Step StateMachine::enqueue(LeaseRow lease, const Grant& command) {
     return refuse(ErrorCode::limit_exceeded, where,
                   "256 requests of tenant " + lease.tenant + " wait already; wait for those, or cancel some");
   }
+  if (pool_counters_[lease.pool].waiting_bytes > UINT64_MAX - lease.bytes) {
+    return refuse(ErrorCode::limit_exceeded, where,
+                  "requests for more bytes than can be counted wait already; try again later");
+  }
   const LeaseId id = lease.id = LeaseId{meta_.next_lease++};
   lease.epoch = LeaseEpoch{meta_.next_epoch++};  // replaced when it is served: it must exceed the extents' last
   lease.object = object_name(lease, command.agent);
   lease.phase = LeasePhase::waiting;
   lease.deadline_ns = command.now_ns + command.wait_ns;
-  index_lease(lease);
   const PoolId pool = lease.pool;
   queues_[pool].waiting.push_back({id, command.now_ns});
-  leases_.emplace(id, std::move(lease));
+  add_lease(std::move(lease));
   Step step;
   serve_waiting(pool, step);
   const LeaseRow* row = find_lease(id);  // null: its turn came, and its quota forbids it by now
@@ -59,7 +64,8 @@ Step StateMachine::enqueue(LeaseRow lease, const Grant& command) {
 // `lease` is in the queue, and leaves it, served or not.
 void StateMachine::leave_queue(const LeaseRow& lease) {
   WaitingQueue& queue = queues_.at(lease.pool);
-  std::erase_if(queue.waiting, [&](const Waiting& other) { return other.lease == lease.id; });
+  const size_t left = std::erase_if(queue.waiting, [&](const Waiting& one) { return one.lease == lease.id; });
+  TERRACE_CHECK(left == 1, "I12: a grant that leaves its queue is in it once");
   if (queue.turn == lease.id) {
     queue.turn = LeaseId{};
     queue.last_served[lease.tenant] = ++queue.services;
@@ -81,7 +87,7 @@ bool StateMachine::try_serve(LeaseRow& lease, Step& step) {
   if (!extents.ok()) return false;
   leave_queue(lease);
   unindex_lease(lease);
-  lease.phase = LeasePhase::pending;
+  change_phase(lease, LeasePhase::pending);
   lease.bytes = bytes;
   lease.deadline_ns = 0;
   lease.epoch = LeaseEpoch{meta_.next_epoch++};

@@ -1,6 +1,7 @@
 // Claims on a pool's room: what a tenant may have at most (quotas) and what is kept for it (reservations).
 #include <algorithm>
 
+#include "core/base/check.h"
 #include "core/base/limits.h"
 #include "daemon/state/names.h"
 #include "daemon/state/refuse.h"
@@ -97,6 +98,7 @@ uint64_t StateMachine::unfilled_of_others(PoolId pool, const std::string& but, c
     if (there != pool) break;
     if (tenant == but) continue;
     uint64_t use = filling_bytes(pool, tenant);
+    TERRACE_CHECK(tenant != lessened || use >= less_bytes, "I10: a tenant has what it gives away");
     if (tenant == lessened) use -= less_bytes;
     sum += at->second - std::min(at->second, use);
   }
@@ -116,13 +118,19 @@ Status StateMachine::check_reservations(PoolId pool, const std::string& tenant, 
 
 void StateMachine::index_reservation(const ReservationRow& row, bool in) {
   const std::pair<PoolId, std::string> key{row.pool, row.tenant};
+  uint64_t& reserved = reserved_bytes_[key];
   if (in) {
-    reserved_bytes_[key] += row.bytes;
-    if (row.expiry_ns != 0) due_reservations_.insert({row.expiry_ns, row.id});
+    TERRACE_CHECK(reserved <= UINT64_MAX - row.bytes, "I11: a sum of reservations would wrap");
+    reserved += row.bytes;
+    const bool inserted = row.expiry_ns == 0 || due_reservations_.insert({row.expiry_ns, row.id}).second;
+    TERRACE_CHECK(inserted, "I7: a reservation that is taken in was due already");
     return;
   }
-  if ((reserved_bytes_[key] -= row.bytes) == 0) reserved_bytes_.erase(key);
-  due_reservations_.erase({row.expiry_ns, row.id});
+  TERRACE_CHECK(reserved >= row.bytes, "I11: a sum of reservations would fall below zero");
+  reserved -= row.bytes;
+  if (reserved == 0) reserved_bytes_.erase(key);
+  const bool removed = row.expiry_ns == 0 || due_reservations_.erase({row.expiry_ns, row.id}) == 1;
+  TERRACE_CHECK(removed, "I7: a reservation that is taken out was not due");
 }
 
 Step StateMachine::on(const CreateReservation& command) {

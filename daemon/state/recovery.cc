@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/base/limits.h"
+#include "daemon/model/phases.h"
 #include "daemon/state/names.h"
 #include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"
@@ -113,6 +114,7 @@ Status StateMachine::load_rows(Image image) {
     if (device.pool.valid() && pools_.at(device.pool).stripe_bytes % device.granule_bytes != 0)
       return corrupt(name + " has another granule than the stripe of its pool is made of");
     free_.emplace(device.id, ExtentMap(device.capacity_bytes / device.granule_bytes));
+    account_.add_device(device.id, device.capacity_bytes / device.granule_bytes);
     devices_.emplace(device.id, std::move(device));
   }
   std::set<LeaseEpoch> epochs;
@@ -130,8 +132,11 @@ Status StateMachine::load_rows(Image image) {
     if (lease.target_bytes % pool_granule_bytes(lease.pool) != 0)
       return corrupt(lease_name(lease) + " is being cut within a granule");
     if (usable(lease) || lease.phase == LeasePhase::transferring) {
-      if (!lease.label.empty() && by_label_.contains({lease.tenant, lease.label}))
+      if (!lease.label.empty() && index_.by_label(lease.tenant, lease.label).valid())
         return corrupt(lease_name(lease) + " repeats the label '" + lease.label + "'");
+      const bool keyed = lease.request_high != 0 || lease.request_low != 0;
+      if (keyed && index_.by_request(lease.tenant, lease.request_high, lease.request_low).valid())
+        return corrupt(lease_name(lease) + " repeats the request key of another lease");
     }
     index_lease(lease);
     leases_.emplace(lease.id, std::move(lease));
@@ -155,6 +160,9 @@ Status StateMachine::load_claims(Image& image) {
     if (row.bytes == 0 || row.bytes > adopted_bytes_max) return corrupt(name + " has an impossible size");
     if (!possible_ttl(row.ttl_ns) || (row.ttl_ns == 0) != (row.expiry_ns == 0))
       return corrupt(name + " has an impossible TTL or expiry");
+    const auto reserved = reserved_bytes_.find({row.pool, row.tenant});
+    if (reserved != reserved_bytes_.end() && row.bytes > adopted_bytes_max - reserved->second)
+      return corrupt(name + " reserves, with others of its tenant, more than can be adopted");
     index_reservation(row, true);
     reservations_.emplace(row.id, row);
   }
@@ -199,7 +207,7 @@ void StateMachine::recover_usable(LeaseRow& lease, uint64_t object_bytes, bool s
     recovery.findings.push_back(lease_name(lease) + " was being resized; it becomes " +
                                 format_size(lease.target_bytes) + ", the rest is erased");
   } else if (object_bytes > lease.bytes) {  // its holder's doing
-    growths_[lease.id] = {{}, lease.bytes};
+    begin_growth(lease.id, {}, lease.bytes);
     recovery.effects.push_back(ResizeObject{lease.id, lease.object, object_bytes, lease.bytes, lease.extents});
     recovery.findings.push_back("the object of " + lease_name(lease) + " has " + format_size(object_bytes) +
                                 " instead of " + format_size(lease.bytes) + "; cut back");
@@ -255,7 +263,7 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::set<std::string>& l
       return;
     case LeasePhase::fencing:
     case LeasePhase::scrubbing:
-      lease.phase = LeasePhase::fencing;  // the same to every index
+      if (lease.phase == LeasePhase::scrubbing) change_phase(lease, LeasePhase::fencing);  // no index differs
       recovery.effects.push_back(FenceObject{lease.id, lease.object});
       recovery.findings.push_back(lease_name(lease) + " was being taken back (" + lease.reason + "); goes on");
       return;
@@ -337,6 +345,7 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
                                 ") belongs to no lease: a grant that was never acknowledged; destroyed");
   }
   if (const auto problems = check_all(); !problems.empty()) return corrupt(problems.front());
+  settle_account();
   return recovery;
 }
 

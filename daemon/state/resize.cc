@@ -9,6 +9,7 @@
 //           seen before that: what it took is erased like what is cut off.
 #include <algorithm>
 
+#include "core/base/check.h"
 #include "core/base/limits.h"
 #include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"
@@ -88,6 +89,21 @@ Step StateMachine::on(const Resize& command) {
   return step;
 }
 
+void StateMachine::begin_growth(LeaseId id, std::vector<Extent> extents, uint64_t bytes) {
+  account_.take(extents);
+  const bool begun = growths_.try_emplace(id, Growth{std::move(extents), bytes}).second;
+  TERRACE_CHECK(begun, "I4: a lease that grows grows once at a time");
+}
+
+StateMachine::Growth StateMachine::end_growth(LeaseId id) {
+  const auto at = growths_.find(id);
+  TERRACE_CHECK(at != growths_.end(), "I4: a growth that ends was begun");
+  Growth growth = std::move(at->second);
+  growths_.erase(at);
+  account_.give(growth.extents);
+  return growth;
+}
+
 Step StateMachine::grow(LeaseRow& lease, uint64_t granules) {
   const uint64_t granule_bytes = pool_granule_bytes(lease.pool);
   const uint64_t capacity = pool_use(lease.pool).capacity_bytes;
@@ -109,7 +125,7 @@ Step StateMachine::grow(LeaseRow& lease, uint64_t granules) {
                       " pieces; grow it by less, or take a second lease");
   }
   const uint64_t bytes = granules * granule_bytes;
-  growths_[lease.id] = {std::move(room).value(), bytes};
+  begin_growth(lease.id, std::move(room).value(), bytes);
   Step step;
   step.delta.leases[lease.id] = lease;
   step.reply = Reply{ChangePending{lease.id}};
@@ -152,8 +168,7 @@ Step StateMachine::finish_growth(LeaseRow& lease, const Status& status) {
     step.reply = refusal(ErrorCode::lease_revoked, "Resize", lease_name(lease.id) + " has ended: " + what);
     return step;
   }
-  Growth growth = std::move(growths_.at(lease.id));
-  growths_.erase(lease.id);
+  const Growth growth = end_growth(lease.id);
   if (growth.extents.empty()) {  // recovery has it cut back to its row
     if (status.ok())
       step.reply = Reply{LeaseReply{lease}};
@@ -207,12 +222,11 @@ Step StateMachine::finish_shrink(LeaseRow& lease, const Status& status) {
   lease.bytes = lease.target_bytes;
   lease.target_bytes = 0;
   index_lease(lease);
-  index_lease(tail);
+  const LeaseRow& added = add_lease(std::move(tail));
   step.delta.leases[lease.id] = lease;
-  step.delta.leases[tail.id] = tail;
+  step.delta.leases[added.id] = added;
   step.delta.meta = meta_;
-  step.effects.push_back(ScrubObject{tail.id, tail.object, tail.bytes, tail.extents, tail.pool});
-  leases_.emplace(tail.id, std::move(tail));
+  step.effects.push_back(ScrubObject{added.id, added.object, added.bytes, added.extents, added.pool});
   step.reply = Reply{LeaseReply{lease}};
   return step;
 }

@@ -13,6 +13,7 @@ Step StateMachine::apply(const Command& command) {
     for (auto& [id, row] : step.delta.leases)
       if (row.has_value()) row = durable_row(*row);
   }
+  settle_account();
   if (!compactions_.empty()) {
     const Tick* tick = std::get_if<Tick>(&command);
     end_compactions(tick == nullptr ? 0 : tick->now_ns);
@@ -28,8 +29,7 @@ const LeaseRow* StateMachine::find_lease(LeaseId id) const {
 }
 
 const LeaseRow* StateMachine::find_lease_by_label(const std::string& tenant, const std::string& label) const {
-  const auto at = by_label_.find({tenant, label});
-  return at == by_label_.end() ? nullptr : find_lease(at->second);
+  return find_lease(index_.by_label(tenant, label));
 }
 
 const PoolRow* StateMachine::find_pool(const std::string& name) const {
@@ -67,7 +67,7 @@ uint64_t StateMachine::pool_granule_bytes(PoolId id) const {
 
 std::optional<uint64_t> StateMachine::next_due_ns() const {
   std::optional<uint64_t> next_ns;
-  if (!due_.empty()) next_ns = due_.begin()->at_ns;
+  if (!index_.due().empty()) next_ns = index_.due().begin()->at_ns;
   if (!due_reservations_.empty()) {
     const uint64_t reservation_ns = due_reservations_.begin()->first;
     next_ns = std::min(next_ns.value_or(reservation_ns), reservation_ns);

@@ -23,6 +23,7 @@
 //   I13 Parts with owner rows belong to shared_coherent leases that are active, revoking or transferring; only
 //       on this machine a part is owned, and a row without a process has nothing of an owner but the epoch. A
 //       part's epoch grows with each owner.
+//   I14 A lease's phase changes as the table in daemon/model/phases.h says, and no other way.
 #pragma once
 
 #include <map>
@@ -30,12 +31,13 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "core/base/result.h"
 #include "daemon/model/extent_map.h"
+#include "daemon/model/granule_account.h"
+#include "daemon/model/lease_index.h"
 #include "daemon/model/rows.h"
 #include "daemon/state/command.h"
 
@@ -197,10 +199,11 @@ class StateMachine {
   Step on(const ReleasePart& command);
   Step on(const ResumeAfterGap& command);
 
-  struct DueEntry {
-    uint64_t at_ns;
-    LeaseId lease;
-    auto operator<=>(const DueEntry&) const = default;
+  // A growth whose object is being made longer; its extents are taken and in the durable row, not in leases_
+  // yet. Without extents: an object that recovery found too long is being cut back to its row.
+  struct Growth {
+    std::vector<Extent> extents;
+    uint64_t bytes = 0;  // of the lease afterwards
   };
 
   // grant.cc, placement.cc
@@ -282,6 +285,8 @@ class StateMachine {
   // What the store has of a lease: while it grows, one that has its new size already and is being cut to the
   // old.
   LeaseRow durable_row(const LeaseRow& lease) const;
+  void begin_growth(LeaseId id, std::vector<Extent> extents, uint64_t bytes);
+  Growth end_growth(LeaseId id);
   Step grow(LeaseRow& lease, uint64_t granules);
   Step shrink(LeaseRow& lease, uint64_t granules);
   Step finish_growth(LeaseRow& lease, const Status& status);
@@ -305,10 +310,12 @@ class StateMachine {
   void quarantine(LeaseRow& lease, const std::string& more, Step& step);  // `more` is added to its reason
   void forget(LeaseId id);                                                // extents become free
 
-  // Every index (due, labels, keys, counters of use) takes a row in and out as a whole: take it out, change the
-  // row, take it in. lease_index.cc
+  // Every index (due, labels, keys, granules, counters of use) takes a row in and out as a whole: take it out,
+  // change the row, take it in. lease_index.cc
+  LeaseRow& add_lease(LeaseRow lease);  // a new row, with its entries
   void index_lease(const LeaseRow& lease);
   void unindex_lease(const LeaseRow& lease);
+  void settle_account();  // after a step: what leases have and what is free add up on each device that changed
   void count_lease(const LeaseRow& lease, bool in);
   bool is_move_target(LeaseId id) const { return moves_.contains(id); }
 
@@ -333,12 +340,6 @@ class StateMachine {
     uint64_t waiting = 0, waiting_bytes = 0;
     bool operator==(const PoolCounters&) const = default;
   };
-  // A growth whose object is being made longer; its extents are taken and in the durable row, not in leases_
-  // yet. Without extents: an object that recovery found too long is being cut back to its row.
-  struct Growth {
-    std::vector<Extent> extents;
-    uint64_t bytes = 0;  // of the lease afterwards
-  };
   struct MoveUnderWay {
     LeaseId lease;  // invalid: given up while the target was still being carved
     bool carved = false;
@@ -359,11 +360,10 @@ class StateMachine {
   std::map<PoolId, PoolRow> pools_;
   std::map<LeaseId, LeaseRow> leases_;
   std::unordered_map<DeviceId, ExtentMap> free_;
-  std::set<DueEntry> due_;
+  LeaseIndex index_;
+  GranuleAccount account_;
   std::set<DeviceId> absent_;  // adopted, but not seen: nothing is placed there
   std::set<LeaseId> awaited_;  // of them: leases that wait for a device since the start
-  std::map<std::pair<std::string, std::string>, LeaseId> by_label_;            // tenant, label
-  std::map<std::tuple<std::string, uint64_t, uint64_t>, LeaseId> by_request_;  // tenant, key
   std::map<std::string, QuotaRow> quotas_;
   std::map<ReservationId, ReservationRow> reservations_;
   std::map<PartId, OwnerRow> owners_;

@@ -5,6 +5,7 @@
 //           lease is fenced under the old object's name, scrubbed, then fenced and scrubbed under the new one's
 //           (ScrubFinished), and only then are its extents free.
 #include "core/base/limits.h"
+#include "daemon/model/phases.h"
 #include "daemon/state/names.h"
 #include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"
@@ -42,7 +43,7 @@ Step StateMachine::on(const Transfer& command) {
   }
   Step step;
   unindex_lease(lease);
-  lease.phase = LeasePhase::transferring;
+  change_phase(lease, LeasePhase::transferring);
   lease.tenant = command.to_tenant;
   lease.host = host;
   lease.epoch = LeaseEpoch{meta_.next_epoch++};
@@ -77,7 +78,7 @@ Step StateMachine::on(const RebindFinished& command) {
   }
   vacate_parts(lease.id, step.delta);  // not before every holder is shut out: until then its owners may store
   unindex_lease(lease);
-  lease.phase = LeasePhase::active;
+  change_phase(lease, LeasePhase::active);
   lease.object = std::move(lease.next_object);
   lease.next_object.clear();
   if (lease.ttl_ns != 0) lease.expiry_ns = command.now_ns + lease.ttl_ns;

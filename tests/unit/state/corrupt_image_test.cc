@@ -1,7 +1,9 @@
 // Stores that contradict themselves: each is refused as a whole, with the row named.
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "core/base/prng.h"
 #include "tests/unit/state/manager_fixture.h"
 
 using namespace terrace;
@@ -135,4 +137,121 @@ TEST_CASE("corrupt image: counters that were set back") {
   check_corrupt("next lease", [](Image& i) { i.meta.next_lease = 1; });
   check_corrupt("next epoch", [](Image& i) { i.meta.next_epoch = 1; });
   check_corrupt("zero", [](Image& i) { i.meta.next_pool = 0; });
+}
+
+// What the manager asserts of its own rows it only checks of a store's: no damage may reach an assertion.
+TEST_CASE("corrupt image: a sum that would wrap is refused, and ends no process") {
+  check_corrupt("reservations that add up beyond 64 bits", [](Image& i) {
+    i.meta.next_reservation = 9;
+    for (uint64_t id = 1; id <= 4; ++id)
+      i.reservations.push_back(
+          {.id = ReservationId{id}, .pool = first(i).pool, .tenant = "bob", .bytes = adopted_bytes_max});
+  });
+}
+
+namespace {
+
+// Numbers of any row that are interesting to each other: small ones, the granule's, the ends.
+uint64_t odd_number(Prng& prng, const Image& image) {
+  const LeaseRow& lease = image.leases[prng.below(image.leases.size())];
+  switch (prng.below(8)) {
+    case 0: return 0;
+    case 1: return UINT64_MAX - prng.below(2);
+    case 2: return prng.below(12);
+    case 3: return granule * prng.below(12);
+    case 4: return lease.bytes;
+    case 5: return lease.expiry_ns;
+    case 6: return adopted_bytes_max;
+    default: return prng.next();
+  }
+}
+
+void spoil_lease(Prng& prng, Image& image) {
+  LeaseRow& row = image.leases[prng.below(image.leases.size())];
+  const LeaseRow& other = image.leases[prng.below(image.leases.size())];
+  const uint64_t number = odd_number(prng, image);
+  switch (prng.below(18)) {
+    case 0: row.id = LeaseId{number}; break;
+    case 1: row.pool = PoolId{number}; break;
+    case 2: row.epoch = LeaseEpoch{number}; break;
+    case 3: row.phase = static_cast<LeasePhase>(prng.below(9)); break;
+    case 4: row.bytes = number; break;
+    case 5: row.ttl_ns = number; break;
+    case 6: row.expiry_ns = number; break;
+    case 7: row.deadline_ns = number; break;
+    case 8: row.request_high = number; break;
+    case 9: row.request_low = other.request_low; break;
+    case 10: row.target_bytes = number; break;
+    case 11: row.label = other.label; break;
+    case 12: row.object = other.object; break;
+    case 13: row.next_object = prng.chance(1, 2) ? "" : "lease-77"; break;
+    case 14: row.extents = other.extents; break;
+    case 15: row.tenant = other.tenant; break;
+    case 16: row.cause = static_cast<LeaseCause>(prng.below(9)); break;
+    default:
+      if (row.extents.empty()) break;
+      Extent& extent = row.extents.back();
+      (prng.chance(1, 3) ? extent.granules : extent.first_granule) = number;
+      if (prng.chance(1, 4)) extent.device = DeviceId{prng.below(4)};
+  }
+}
+
+void spoil(Prng& prng, Image& image) {
+  const uint64_t number = odd_number(prng, image);
+  switch (prng.below(12)) {
+    case 0: image.meta.next_lease = number; break;
+    case 1: image.devices[prng.below(image.devices.size())].capacity_bytes = number; break;
+    case 2: image.devices[prng.below(image.devices.size())].pool = PoolId{prng.below(4)}; break;
+    case 3: image.reservations[0].bytes = number; break;
+    case 4: image.reservations[0].expiry_ns = number; break;
+    case 5: image.reservations.push_back(image.reservations[0]); break;
+    default: spoil_lease(prng, image);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("corrupt image: random damage is refused or lived with, and ends no process") {
+  Manager m({8});
+  REQUIRE(m.adopt("emu:1", 8).reply.ok());
+  REQUIRE(m.apply(CreatePool{"q", {"emu:1"}}).reply.ok());
+  std::vector<LeaseRow> leases;
+  for (uint64_t i = 0; i < 5; ++i) {
+    Grant asked = m.request((1 + i % 2) * granule);
+    asked.label = "l" + std::to_string(i);
+    asked.request_low = i + 1;
+    asked.tenant = i == 4 ? "bob" : "alice";
+    leases.push_back(m.grant(asked));
+  }
+  REQUIRE(m.apply(Revoke{leases[0].id, "", 5 * second, m.now_ns}).reply.ok());
+  REQUIRE(m.apply(Release{leases[1].id, "", m.now_ns}).reply.ok());
+  REQUIRE(m.apply(Transfer{leases[2].id, "", "bob", "", m.now_ns}).reply.ok());
+  REQUIRE(m.apply(CreateReservation{"q", "alice", granule, 10 * second, m.now_ns}).reply.ok());
+  const Image sound = m.machine.image();
+  Prng prng(5);
+  uint64_t refused = 0;
+  constexpr uint64_t rounds = 20'000;
+  for (uint64_t round = 0; round < rounds; ++round) {
+    Image image = sound;
+    for (uint64_t damages = prng.between(1, 3); damages > 0; --damages) spoil(prng, image);
+    StateMachine machine;
+    Observation observed;
+    for (const char* serial : {"emu:0", "emu:1"})
+      if (!prng.chance(1, 8)) observed.device_serials.push_back(serial);
+    for (const LeaseRow& lease : image.leases)
+      if (!prng.chance(1, 8)) observed.objects.emplace_back(lease.object, lease.bytes);
+    if (!machine.recover(image, observed, prng.chance(1, 4) ? "boot-2" : "boot-1", m.now_ns).ok()) {
+      ++refused;
+      continue;
+    }
+    for (const LeaseRow& lease : image.leases) {  // what was accepted can be worked with
+      (void)machine.apply(Release{lease.id, "", m.now_ns});
+      (void)machine.apply(FenceFinished{lease.id, {}, m.now_ns});
+      (void)machine.apply(ScrubFinished{lease.id, {}, m.now_ns});
+    }
+    (void)machine.apply(Tick{UINT64_MAX});
+    for (const std::string& problem : machine.check_all()) FAIL(problem);
+  }
+  CHECK(refused > rounds / 4);
+  CHECK(refused < rounds);
 }

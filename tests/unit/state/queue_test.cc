@@ -99,6 +99,24 @@ TEST_CASE("queue: the reply says whether the grant is in the queue") {
   CHECK(anew.lease != first.lease);
 }
 
+// The sum of what waits is kept in 64 bits, and each of many may ask for all of a pool.
+TEST_CASE("queue: requests for more bytes than can be counted do not wait") {
+  Manager m;
+  constexpr uint64_t granules = device_granules_max;
+  constexpr uint64_t large = 4 * granule;
+  REQUIRE(m.apply(AdoptDevice{"emu:0", "emulated", granules / 2 * large, large}).reply.ok());
+  REQUIRE(m.apply(CreatePool{"p", {"emu:0"}}).reply.ok());
+  Grant all = asks(m, "alice", 0);
+  all.bytes = granules / 2 * large;  // 2^62
+  Grant none = asks(m, "alice", 1, 0);
+  (void)m.grant(none);
+  std::vector<LeaseId> waiting;
+  for (int i = 0; i < 3; ++i) waiting.push_back(wait(m, all));
+  CHECK(code_of(m.apply(all)) == ErrorCode::limit_exceeded);
+  for (const LeaseId id : waiting) REQUIRE(m.apply(CancelGrant{id}).reply.ok());
+  CHECK(m.use().waiting_bytes == 0);
+}
+
 // A LeaseEpoch orders the holders of the same bytes: one that was given while waiting would be too old.
 TEST_CASE("queue: a served grant has a later epoch than whoever had its granules before") {
   Manager m({4});
