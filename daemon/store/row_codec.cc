@@ -102,9 +102,6 @@ const char* broken_relation(const OwnerRow& row) {
   const OwnerRow vacant{.id = row.id, .epoch = row.epoch};
   return row.process.pid == 0 && row != vacant ? "owner" : nullptr;
 }
-const char* broken_relation(const AuditRow&) {
-  return nullptr;
-}
 const char* broken_relation(const MetaRow& row) {
   const bool counts = row.next_device != 0 && row.next_pool != 0 && row.next_lease != 0 &&
                       row.next_epoch != 0 && row.next_reservation != 0;
@@ -127,9 +124,6 @@ std::string name_of(const OwnerRow& row) {
 }
 std::string name_of(const QuotaRow&) {
   return "a quota";
-}
-std::string name_of(const AuditRow&) {
-  return "an audit row";
 }
 std::string name_of(const MetaRow&) {
   return "the meta row";
@@ -171,7 +165,6 @@ template Status validate(const LeaseRow&);
 template Status validate(const QuotaRow&);
 template Status validate(const ReservationRow&);
 template Status validate(const OwnerRow&);
-template Status validate(const AuditRow&);
 template Status validate(const MetaRow&);
 template uint32_t row_crc(const DeviceRow&);
 template uint32_t row_crc(const PoolRow&);
