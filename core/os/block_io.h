@@ -37,6 +37,18 @@ struct BlockIoReport {
   bool io_uring = false;
   std::string io_uring_reason;  // why not io_uring; empty when it was used
   std::string direct_reason;    // why not O_DIRECT (for some of it); empty when it was used
+
+  // With another part of the same transfer, later than this one.
+  BlockIoReport& operator+=(const BlockIoReport& part) {
+    bytes += part.bytes;
+    straight_bytes += part.straight_bytes;
+    staged_bytes += part.staged_bytes;
+    buffered_bytes += part.buffered_bytes;
+    io_uring = part.io_uring;
+    io_uring_reason = part.io_uring_reason;
+    if (!part.direct_reason.empty()) direct_reason = part.direct_reason;
+    return *this;
+  }
 };
 
 // Reads the file's bytes from `file_offset` on into `segments`, one after the other. `name` is what error

@@ -28,16 +28,6 @@ Status write_chunk(const ChunkFile& file, uint64_t begin, std::span<const std::b
   return report.ok() ? Status() : Status(report.error());
 }
 
-void add_up(BlockIoReport& sum, const BlockIoReport& part) {
-  sum.bytes += part.bytes;
-  sum.straight_bytes += part.straight_bytes;
-  sum.staged_bytes += part.staged_bytes;
-  sum.buffered_bytes += part.buffered_bytes;
-  sum.io_uring = part.io_uring;
-  sum.io_uring_reason = part.io_uring_reason;
-  if (!part.direct_reason.empty()) sum.direct_reason = part.direct_reason;
-}
-
 }  // namespace
 
 Status for_each_chunk(const ChunkFile& from, const ChunkFile& to, uint64_t file_bytes, uint64_t chunk_bytes,
@@ -72,7 +62,7 @@ Result<BlockIoReport> for_chunks(const ChunkFile& from, uint64_t file_bytes, uin
     const uint64_t begin = numbers[index] * chunk_bytes;
     const std::span<std::byte> bytes = {buffers[index % 2].get(), std::min(chunk_bytes, file_bytes - begin)};
     TERRACE_ASSIGN_OR_RETURN(const BlockIoReport part, read_blocks(from.fd, from.path, begin, {&bytes, 1}, io));
-    add_up(sum, part);
+    sum += part;
     if (checksum.valid()) TERRACE_RETURN_IF_ERROR(work.check(numbers[index - 1], checksum.get()));
     checksum = std::async(std::launch::async, [bytes] { return crc32c(bytes); });
     if (work.use) TERRACE_RETURN_IF_ERROR(work.use(begin, bytes));

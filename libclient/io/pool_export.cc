@@ -55,16 +55,6 @@ TensorView view_of(const Tensor& tensor) {
   return view;
 }
 
-void add_up(BlockIoReport& sum, const BlockIoReport& part) {
-  sum.bytes += part.bytes;
-  sum.straight_bytes += part.straight_bytes;
-  sum.staged_bytes += part.staged_bytes;
-  sum.buffered_bytes += part.buffered_bytes;
-  sum.io_uring = part.io_uring;
-  sum.io_uring_reason = part.io_uring_reason;
-  if (!part.direct_reason.empty()) sum.direct_reason = part.direct_reason;
-}
-
 Result<BlockIoReport> write_held(TensorPool& pool, const PoolFilePlan& plan, int fd, const std::string& path,
                                  const TransferOptions& options) {
   BlockIoReport sum;
@@ -83,7 +73,7 @@ Result<BlockIoReport> write_held(TensorPool& pool, const PoolFilePlan& plan, int
       io.progress = [&](uint64_t done, uint64_t) { options.progress(begin + done, plan.total_bytes); };
     const auto part = write_blocks(fd, path, begin, pieces, io);
     if (!part.ok()) return lease_lost_error(part.error(), "export_safetensors", path);
-    add_up(sum, *part);
+    sum += *part;
   }
   return sum;
 }
