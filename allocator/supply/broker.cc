@@ -22,7 +22,7 @@
 #include <system_error>
 
 #include "allocator/supply/huge_file.h"
-#include "core/base/clock.h"
+#include "core/base/kernel_clock.h"
 #include "core/base/limits.h"
 
 namespace terrace::supply {
@@ -33,10 +33,6 @@ constexpr uint64_t segment_bytes_max = 4 * gib;
 constexpr size_t connections_max = 256;  // further programs wait in the listen queue
 constexpr int label_tries = 8;
 constexpr const char* still_away = "Broker: still away";
-
-uint64_t now_ns() {
-  return SystemClock().now_ns();
-}
 
 // Sends the reply with at most one descriptor.
 bool send_reply(int socket, const Reply& reply, int fd) {
@@ -464,7 +460,7 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, 
                                                    std::string* label) {
   uint64_t budget = options_.cxl_bytes;
   uint64_t preferred = std::max(needed, preferred_bytes(peer));
-  uint64_t patience_end_ns = at_once ? 0 : now_ns() + options_.grant_patience_ns;
+  uint64_t patience_end_ns = at_once ? 0 : boot_ns() + options_.grant_patience_ns;
   int label_tries_left = label_tries;
   for (;;) {
     uint64_t size = 0;
@@ -520,9 +516,9 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, 
     {
       std::lock_guard lock(mutex_);
       for (const Segment& segment : segments_) coming_back = coming_back || segment.scans_unmapped > 0;
-      coming_back = coming_back || (released_ns_ != 0 && now_ns() - released_ns_ < options_.grant_patience_ns);
+      coming_back = coming_back || (released_ns_ != 0 && boot_ns() - released_ns_ < options_.grant_patience_ns);
     }
-    if (!coming_back || stopping_ || now_ns() > patience_end_ns)
+    if (!coming_back || stopping_ || boot_ns() > patience_end_ns)
       return Error{.code = ErrorCode::capacity_exhausted,
                    .where = "Broker::grant_lease",
                    .detail = own_budget_full ? "the run's CXL budget is used up" : "the pool is full"};

@@ -1,20 +1,13 @@
 // What the broker tells of a run: the control page, the leases and what is remembered, put together.
-#include <time.h>
 
 #include <algorithm>
 
 #include "allocator/supply/broker.h"
 #include "core/base/clock.h"
+#include "core/base/kernel_clock.h"
 
 namespace terrace::supply {
 namespace {
-
-// What processes stamp their numbers with.
-uint64_t monotonic_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
-}
 
 MemoryReport sum_of(const std::vector<ProcessReport>& processes) {
   MemoryReport sum;

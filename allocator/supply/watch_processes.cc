@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "allocator/supply/broker.h"
-#include "core/base/clock.h"
+#include "core/base/kernel_clock.h"
 #include "core/layout/tier_page.h"
 
 namespace terrace::supply {
@@ -17,10 +17,6 @@ namespace {
 constexpr int scans_before_release = 2;
 // A scan walks page tables; it gets at most this share of one processor's time.
 constexpr uint64_t scan_time_share = 20;
-
-uint64_t now_ns() {
-  return SystemClock().now_ns();
-}
 
 // A pidfd can be had for a living process only, but also not for want of descriptors: that is no end.
 bool is_over(const UniqueFd& pidfd, pid_t pid) {
@@ -52,9 +48,9 @@ void Broker::watch_loop() {
     bool woken = ::read(wake_.get(), &drained, sizeof(drained)) == sizeof(drained);
     bool ended =
         std::any_of(waits.begin() + 2, waits.end(), [](const pollfd& one) { return one.revents != 0; });
-    uint64_t begin_ns = now_ns();
+    uint64_t begin_ns = boot_ns();
     scan();
-    pause_ns = std::max(options_.tick_ns, (now_ns() - begin_ns) * scan_time_share);
+    pause_ns = std::max(options_.tick_ns, (boot_ns() - begin_ns) * scan_time_share);
     // A process ended or came: look again soon, to release what it leaves or to watch it.
     if (ended || woken) pause_ns = std::min<uint64_t>(pause_ns, 20 * ns_per_ms);
   }
@@ -243,7 +239,7 @@ void Broker::release_unmapped() {
       has_left = at->leaving && pidfds_.contains(segment.owner);
       segments_.erase(at);
       ++stats_.leases_released;
-      released_ns_ = now_ns();
+      released_ns_ = boot_ns();
     }
     if (has_left)
       warn(segment.owner_name + "[" + std::to_string(segment.owner) + "] has moved out of lease " +

@@ -16,6 +16,7 @@
 #include "bench/kv_replay/report.h"
 #include "bench/kv_replay/worker.h"
 #include "bench/lease/manager.h"
+#include "core/base/kernel_clock.h"
 #include "core/base/units.h"
 
 namespace terrace::bench {
@@ -58,10 +59,10 @@ double copy_us(uint64_t block_bytes) {
   std::vector<uint64_t> from(count * block_bytes / 8, 1), to(block_bytes / 8);
   std::vector<double> times;
   for (uint64_t index = 0; index < count; ++index) {
-    const uint64_t begin = now_ns();
+    const uint64_t begin = monotonic_ns();
     std::memcpy(to.data(), from.data() + index * to.size(), block_bytes);
     if (see_block(std::as_bytes(std::span(to))).whole) die("a block of nothing looks whole");
-    times.push_back(static_cast<double>(now_ns() - begin) / 1000);
+    times.push_back(static_cast<double>(monotonic_ns() - begin) / 1000);
   }
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
@@ -147,11 +148,11 @@ Result<int> run_bench(Options& options) {
   {
     Workers workers(run, options.seed, options.stuck_after_s * ns_per_s);
     TERRACE_RETURN_IF_ERROR(workers.start_all());
-    const uint64_t begin = now_ns();
+    const uint64_t begin = monotonic_ns();
     run.control().begin_ns = begin;
     run.control().go = 1;
     TERRACE_ASSIGN_OR_RETURN(figures.kills, workers.run_all(options.kill_every));
-    figures.seconds = static_cast<double>(now_ns() - begin) / 1e9;
+    figures.seconds = static_cast<double>(monotonic_ns() - begin) / 1e9;
   }
   AttachOptions to_read;
   TERRACE_ASSIGN_OR_RETURN(to_read.ownership, ownership_by_manager(lease));

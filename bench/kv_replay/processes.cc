@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <string>
 
+#include "core/base/kernel_clock.h"
 #include "core/base/units.h"
 
 namespace terrace::bench {
@@ -61,7 +62,7 @@ Workers::~Workers() {
 
 Status Workers::start_all() {
   for (uint32_t number = 0; number < pids_.size(); ++number) TERRACE_RETURN_IF_ERROR(start(number));
-  last_progress_ns_ = now_ns();
+  last_progress_ns_ = monotonic_ns();
   while (run_.control().ready < pids_.size()) {
     TERRACE_RETURN_IF_ERROR(check_progress(run_.control().ready));
     const Result<bool> any = collect();
@@ -74,7 +75,7 @@ Status Workers::start_all() {
 Result<uint64_t> Workers::run_all(uint64_t kill_every) {
   uint64_t kills = 0;
   uint64_t next = prng_.between(kill_every / 2, kill_every);
-  last_progress_ns_ = now_ns();
+  last_progress_ns_ = monotonic_ns();
   for (;;) {
     run_.control().gate = kill_every == 0 ? UINT64_MAX : next + kill_every / 2;
     TERRACE_RETURN_IF_ERROR(check_progress(run_.control().done_requests));
@@ -90,7 +91,7 @@ Result<uint64_t> Workers::run_all(uint64_t kill_every) {
 
 Status Workers::check_progress(uint64_t done) {
   if (interrupted != 0) return failed(ErrorCode::cancelled, "interrupted");
-  const uint64_t now = now_ns();
+  const uint64_t now = monotonic_ns();
   if (done != last_done_) {
     last_done_ = done;
     last_progress_ns_ = now;

@@ -14,12 +14,6 @@
 
 namespace terrace::bench {
 
-uint64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
-
 std::string block_name(uint32_t block) {
   return "kv/" + std::to_string(block);
 }

@@ -104,6 +104,5 @@ class SharedRun {
 void judge_block(SharedRun& run, uint32_t block, Fact before, const SeenBlock& seen, const char* how);
 
 std::string block_name(uint32_t block);
-uint64_t now_ns();
 
 }  // namespace terrace::bench

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "bench/kv_replay/block.h"
+#include "core/base/kernel_clock.h"
 #include "core/base/units.h"
 
 namespace terrace::bench {
@@ -28,9 +29,9 @@ void Worker::work() {
     const TraceRequest& request = run_.request(number - 1);
     while (control.settings.plant == Plant::stuck && number > control.requests / 2) ::pause();
     wait_until_due(request);
-    const uint64_t begin = now_ns();
+    const uint64_t begin = monotonic_ns();
     serve(request);
-    counts_.request.add(now_ns() - begin);
+    counts_.request.add(monotonic_ns() - begin);
     keep_counts();
     control.done_requests.fetch_add(1);
     counts_.serving = 0;
@@ -42,7 +43,7 @@ void Worker::wait_until_due(const TraceRequest& request) const {
   if (control.settings.speed <= 0) return;
   const double ms = static_cast<double>(request.timestamp_ms) / control.settings.speed;
   const uint64_t due_ns = control.begin_ns + static_cast<uint64_t>(ms * 1e6);
-  for (uint64_t now = now_ns(); now < due_ns; now = now_ns())
+  for (uint64_t now = monotonic_ns(); now < due_ns; now = monotonic_ns())
     ::usleep(static_cast<useconds_t>(std::min<uint64_t>((due_ns - now) / 1000 + 1, 999'999)));
 }
 
@@ -51,9 +52,9 @@ void Worker::serve(const TraceRequest& request) {
   std::vector<std::optional<SharedTensor>> found;
   std::vector<SharedTensor> wanted;
   for (const uint32_t block : blocks) {
-    const uint64_t begin = now_ns();
+    const uint64_t begin = monotonic_ns();
     found.push_back(find(block));
-    counts_.lookup.add(now_ns() - begin);
+    counts_.lookup.add(monotonic_ns() - begin);
     add(counts_.lookups);
     if (found.back()) wanted.push_back(*found.back());
   }
@@ -95,13 +96,13 @@ Worker::Read Worker::read(uint32_t block, const SharedTensor& tensor) {
     return read_in_place(block, tensor);
   const LocalReplicaStats stats_before = replicas_->stats();
   const Fact before = run_.truth().of(block);
-  const uint64_t begin = now_ns();
+  const uint64_t begin = monotonic_ns();
   {
     const Result<LocalReplica> replica = replicas_->fetch(tensor);
     if (!replica.ok()) return failed(block, before, replica.error());
     judge(block, before, replica->bytes(), "copied");
   }
-  const uint64_t took = now_ns() - begin;
+  const uint64_t took = monotonic_ns() - begin;
   const LocalReplicaStats stats = replicas_->stats();
   const bool hit = stats.hits != stats_before.hits;
   add(hit ? counts_.hits_ddr : counts_.hits_cxl);
@@ -116,11 +117,11 @@ Worker::Read Worker::read(uint32_t block, const SharedTensor& tensor) {
 
 Worker::Read Worker::read_in_place(uint32_t block, const SharedTensor& tensor) {
   const Fact before = run_.truth().of(block);
-  const uint64_t begin = now_ns();
+  const uint64_t begin = monotonic_ns();
   const Result<TensorPin> pin = space_->pin(tensor, before.phase == Phase::published ? published_wait_ns : 0);
   if (!pin.ok()) return failed(block, before, pin.error());
   judge(block, before, pin->bytes(), "in place");
-  counts_.read_cxl.add(now_ns() - begin);
+  counts_.read_cxl.add(monotonic_ns() - begin);
   add(counts_.hits_cxl);
   add(counts_.in_place);
   add(counts_.in_place_bytes, pin->bytes().size());
@@ -147,7 +148,7 @@ void Worker::judge(uint32_t block, Fact before, std::span<const std::byte> bytes
 // --- making ------------------------------------------------------------------------------------------
 
 Worker::Made Worker::make(uint32_t block) {
-  const uint64_t begin = now_ns();
+  const uint64_t begin = monotonic_ns();
   const Result<SharedTensor> tensor = create(block);
   if (!tensor.ok()) {
     if (tensor.error().code == ErrorCode::already_exists) return Made::exists;
@@ -157,7 +158,7 @@ Worker::Made Worker::make(uint32_t block) {
   const Fact creating = run_.truth().begin_creating(block);
   store(block, *tensor, creating.generation);
   run_.truth().change(block, creating, {Phase::published, creating.generation});
-  counts_.store.add(now_ns() - begin);
+  counts_.store.add(monotonic_ns() - begin);
   run_.used(block);
   own_->add(block, *tensor);
   add(counts_.stored);

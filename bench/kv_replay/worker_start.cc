@@ -6,6 +6,7 @@
 
 #include "bench/kv_replay/block.h"
 #include "bench/kv_replay/worker.h"
+#include "core/base/kernel_clock.h"
 #include "core/base/units.h"
 
 namespace terrace::bench {
@@ -80,7 +81,7 @@ void Worker::adopt_one(uint32_t block, const SharedTensor& tensor, std::span<std
 }
 
 int run_worker(int shared_fd, uint32_t number) {
-  const uint64_t begin = now_ns();
+  const uint64_t begin = monotonic_ns();
   SharedRun run(shared_fd);
   Control& control = run.control();
   if (number >= control.settings.workers) return 2;
@@ -95,7 +96,7 @@ int run_worker(int shared_fd, uint32_t number) {
     while (control.go == 0) ::usleep(500);
   } else {
     std::atomic<uint64_t>& longest = control.workers[number].take_over_ns;
-    longest = std::max<uint64_t>(longest, now_ns() - begin);
+    longest = std::max<uint64_t>(longest, monotonic_ns() - begin);
   }
   (*worker)->work();
   return 0;

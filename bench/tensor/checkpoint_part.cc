@@ -11,6 +11,7 @@
 
 #include "bench/tensor/disk.h"
 #include "bench/tensor/passes.h"
+#include "core/base/kernel_clock.h"
 #include "core/base/units.h"
 #include "terrace/checkpoint.h"
 
@@ -82,9 +83,9 @@ void checkpoint_once(Trained& trained, CheckpointDirectory& directory, const std
   const uint64_t bytes = trained.tensors.size() * tensor_bytes, expected = trained.steps;
   CheckpointOptions options;
   options.room_bytes_max = bytes;
-  const uint64_t called = now_ns();
+  const uint64_t called = monotonic_ns();
   const auto write = must(directory.checkpoint(name, *trained.pool, trained.tensors, options), "checkpoint");
-  const uint64_t begin = now_ns();
+  const uint64_t begin = monotonic_ns();
   figures.begins_ms.push_back(static_cast<double>(begin - called) / 1e6 /
                               (static_cast<double>(bytes) / static_cast<double>(gib)));
   std::atomic<bool> stop{!trains};
@@ -121,7 +122,7 @@ void measure_checkpoint(const Sizes& sizes, nlohmann::json& out) {
     std::filesystem::remove(files.file("plain"));
     // What a snapshot by copying would take, with as little as a copy takes: into memory that is there.
     std::vector<std::byte> copy(bytes / 4);
-    const uint64_t begin = now_ns();
+    const uint64_t begin = monotonic_ns();
     for (size_t i = 0; i < trained.tensors.size() / 4; ++i)
       std::memcpy(copy.data() + i * tensor_bytes, trained.tensors[i]->data(), tensor_bytes);
     copied.push_back(1000 / gib_per_s(bytes / 4, seconds_since(begin)));

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "bench/tensor/parts.h"
+#include "core/base/kernel_clock.h"
 #include "core/base/prng.h"
 #include "core/base/unique_fd.h"
 #include "core/os/memory_map.h"
@@ -51,9 +52,9 @@ template <typename Body>
 double best_ns(uint64_t times, Body body) {
   double best = 1e9;
   for (int round = 0; round < 9; ++round) {
-    const uint64_t begin = now_ns();
+    const uint64_t begin = monotonic_ns();
     for (uint64_t each = 0; each < times; ++each) body();
-    best = std::min(best, static_cast<double>(now_ns() - begin) / static_cast<double>(times));
+    best = std::min(best, static_cast<double>(monotonic_ns() - begin) / static_cast<double>(times));
   }
   return best;
 }
@@ -108,9 +109,9 @@ OpenTimes open_times(uint32_t tensors, int opens) {
     std::vector<std::string> names;
     for (int each = 0; each < opens; ++each) names.push_back(block_name(prng.below(tensors)));
     for (std::vector<double>* const times : {&first, &again}) {
-      const uint64_t begin = now_ns();
+      const uint64_t begin = monotonic_ns();
       for (const std::string& name : names) must(reader->open(name), "open");
-      times->push_back(static_cast<double>(now_ns() - begin) / 1000 / opens);
+      times->push_back(static_cast<double>(monotonic_ns() - begin) / 1000 / opens);
     }
   }
   return {median(first), median(again)};
@@ -152,7 +153,7 @@ void read_rounds(SharedFile& file, Relay& relay, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     version = must(space->wait_for_version(tensor, version + 1, 20'000'000'000), "wait");
     const TensorPin pin = must(space->pin(tensor, 1'000'000'000), "pin");
-    relay.took_us[round] = static_cast<double>(now_ns() - relay.published_at) / 1000;
+    relay.took_us[round] = static_cast<double>(monotonic_ns() - relay.published_at) / 1000;
     version = pin.version();
     relay.taken = static_cast<uint64_t>(round) + 1;
   }
@@ -180,10 +181,11 @@ Handoff handoff(uint64_t bytes, SpaceCoherence coherence, int rounds) {
   while (relay->ready == 0) ::usleep(100);
   for (int round = 0; round < rounds; ++round) {
     while (relay->taken < static_cast<uint64_t>(round)) __builtin_ia32_pause();
-    for (const uint64_t begin = now_ns(); now_ns() - begin < 20'000;) __builtin_ia32_pause();  // it polls again
+    for (const uint64_t begin = monotonic_ns(); monotonic_ns() - begin < 20'000;)
+      __builtin_ia32_pause();  // it polls again
     TensorWrite writing = must(space->write(tensor, 1'000'000'000), "write");
     std::memset(writing.bytes().data(), round, std::min<uint64_t>(bytes, 4096));
-    relay->published_at = now_ns();
+    relay->published_at = monotonic_ns();
     writing.publish();
   }
   int status = 0;

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "bench/tensor/parts.h"
+#include "core/base/kernel_clock.h"
 #include "core/base/unique_fd.h"
 #include "core/base/units.h"
 
@@ -45,7 +46,7 @@ BenchDirectory::~BenchDirectory() {
 }
 
 double plain_read_s(const std::string& path, bool* direct) {
-  const uint64_t begin = now_ns();
+  const uint64_t begin = monotonic_ns();
   const UniqueFd fd = open_direct(path, O_RDONLY, direct);
   for (;;) {
     const ssize_t count = ::read(fd.get(), block(), block_bytes);
@@ -55,7 +56,7 @@ double plain_read_s(const std::string& path, bool* direct) {
 }
 
 double plain_write_s(const std::string& path, uint64_t bytes) {
-  const uint64_t begin = now_ns();
+  const uint64_t begin = monotonic_ns();
   bool direct = false;
   const UniqueFd fd = open_direct(path, O_WRONLY | O_CREAT | O_TRUNC, &direct);
   bytes = round_up(bytes, block_bytes);
@@ -68,7 +69,7 @@ double plain_write_s(const std::string& path, uint64_t bytes) {
 }
 
 double seconds_since(uint64_t begin_ns) {
-  return static_cast<double>(now_ns() - begin_ns) / 1e9;
+  return static_cast<double>(monotonic_ns() - begin_ns) / 1e9;
 }
 
 double gib_per_s(uint64_t bytes, double seconds) {

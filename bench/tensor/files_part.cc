@@ -5,6 +5,7 @@
 
 #include "bench/tensor/disk.h"
 #include "bench/tensor/passes.h"
+#include "core/base/kernel_clock.h"
 #include "core/base/prng.h"
 #include "core/base/units.h"
 #include "terrace/transfer.h"
@@ -68,13 +69,13 @@ void measure_files(const Sizes& sizes, nlohmann::json& out) {
   TransferReport import_report, export_report;
   bool direct = false;
   for (int round = 0; round < rounds; ++round) {
-    uint64_t begin = now_ns();
+    uint64_t begin = monotonic_ns();
     export_report = must(export_safetensors(*source.pool, tensors, file), "export");
     exported.push_back(gib_per_s(export_report.tensor_bytes, seconds_since(begin)));
     written.push_back(gib_per_s(export_report.total_bytes, plain_write_s(plain, export_report.total_bytes)));
     read.push_back(gib_per_s(export_report.total_bytes, plain_read_s(file, &direct)));
     CxlPool target(bytes + 32 * mib);
-    begin = now_ns();
+    begin = monotonic_ns();
     const PoolImport back = must(import_safetensors(*target.pool, file), "import");
     imported.push_back(gib_per_s(back.report.tensor_bytes, seconds_since(begin)));
     import_report = back.report;

@@ -1,5 +1,6 @@
 // layer_pass_over_bound: weights twice as large as DDR, read layer by layer, forward and then backward.
 #include "bench/tensor/passes.h"
+#include "core/base/kernel_clock.h"
 #include "core/base/units.h"
 
 namespace terrace::bench {
@@ -40,7 +41,7 @@ void measure_layer_pass(const Sizes& wanted, nlohmann::json& out) {
   const auto step = [&](double seconds) {
     for (const uint32_t i : order) {
       auto guard = must(layers[i]->read(), "read");
-      const uint64_t begin = now_ns();
+      const uint64_t begin = monotonic_ns();
       if (sum_of(guard.as<uint64_t>()) != sums[i]) die("layer " + std::to_string(i) + " has other bytes");
       work_until(begin, seconds);
     }

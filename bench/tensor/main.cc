@@ -22,12 +22,6 @@ void must(const Status& status, const char* what) {
   if (!status.ok()) die(std::string(what) + ": " + status.error().to_string());
 }
 
-uint64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
-
 }  // namespace terrace::bench
 
 int main(int argc, char** argv) {

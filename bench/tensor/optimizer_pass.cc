@@ -3,6 +3,7 @@
 #include <array>
 
 #include "bench/tensor/passes.h"
+#include "core/base/kernel_clock.h"
 #include "core/base/units.h"
 
 namespace terrace::bench {
@@ -21,7 +22,7 @@ void update(const Layer& layer, double seconds) {
   auto g = must(layer[gradient]->write(), "write");
   auto m = must(layer[first_moment]->write(), "write");
   auto v = must(layer[second_moment]->write(), "write");
-  const uint64_t begin = now_ns();
+  const uint64_t begin = monotonic_ns();
   const auto ps = p.as<uint64_t>(), gs = g.as<uint64_t>(), ms = m.as<uint64_t>(), vs = v.as<uint64_t>();
   for (size_t i = 0; i < ps.size(); ++i) {
     ms[i] += gs[i];

@@ -23,7 +23,6 @@ Value must(Result<Value> result, const char* what) {
 }
 void must(const Status& status, const char* what);
 
-uint64_t now_ns();  // monotonic, the same in all processes
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values.empty() ? 0 : values[values.size() / 2];

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "bench/tensor/disk.h"
+#include "core/base/kernel_clock.h"
 #include "core/base/units.h"
 
 namespace terrace::bench {
@@ -30,7 +31,7 @@ void populate(int fd, uint64_t bytes) {
 
 void work_until(uint64_t begin_ns, double seconds) {
   const uint64_t end_ns = begin_ns + static_cast<uint64_t>(seconds * 1e9);
-  if (const uint64_t now = now_ns(); now > end_ns) work_overran_ns += now - end_ns;
+  if (const uint64_t now = monotonic_ns(); now > end_ns) work_overran_ns += now - end_ns;
   const timespec until{.tv_sec = static_cast<time_t>(end_ns / ns_per_s),
                        .tv_nsec = static_cast<long>(end_ns % ns_per_s)};
   while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
@@ -90,7 +91,7 @@ double measure_copy_bytes_per_s(PassPool& pool, std::span<const std::shared_ptr<
   double best = 0;
   for (int round = 0; round < 3; ++round) {
     const uint64_t before = copied();
-    const uint64_t begin = now_ns();
+    const uint64_t begin = monotonic_ns();
     to(Tier::ddr);
     to(Tier::cxl);
     best = std::max(best, static_cast<double>(copied() - before) / seconds_since(begin));
@@ -124,7 +125,7 @@ void measure_passes(const std::string& key, const PassSizes& sizes, PassPool& po
     std::vector<double> times;
     work_overran_ns = 0;
     for (int i = 0; i < sizes.steps; ++i) {
-      const uint64_t begin = now_ns();
+      const uint64_t begin = monotonic_ns();
       step(compute_s / layer_uses);
       times.push_back(seconds_since(begin));
     }

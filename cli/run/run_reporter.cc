@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "cli/terminal/output.h"
 #include "cli/tier/tier_map.h"
 #include "cli/tier/tier_pages.h"
+#include "core/base/kernel_clock.h"
 
 namespace terrace::cli {
 namespace {
@@ -26,13 +26,6 @@ constexpr const char* where = "terrace run";
 constexpr uint64_t show_interval_ns = ns_per_s;
 // Processes that are shown one by one; the rest is in the sums.
 constexpr size_t shown_processes_max = 256;
-
-// Goes on while the machine sleeps, and is the same for all processes: what the age of a document is taken by.
-uint64_t boot_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
-}
 
 std::string text_of(const RunDocument& run, int indent) {
   return to_json(run).dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

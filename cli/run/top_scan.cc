@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "cli/terminal/output.h"
 #include "cli/tier/page_directory.h"
 #include "cli/tier/tier_pages.h"
+#include "core/base/kernel_clock.h"
 
 namespace terrace::cli {
 namespace {
@@ -23,12 +23,6 @@ constexpr const char* where = "top";
 // A run writes some hundred bytes a process and class.
 constexpr off_t document_bytes_max = 32 << 20;
 constexpr uint64_t silent_after_ns = 5 * ns_per_s;
-
-uint64_t boot_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
-}
 
 struct StatLine {
   std::string state;

@@ -51,12 +51,6 @@ std::string format_moment(uint64_t wall_ns) {
   return {text, std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &fields)};
 }
 
-uint64_t wall_now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
-}
-
 Result<uint64_t> parse_interval(const std::string& option, const std::string& text) {
   constexpr uint64_t shortest_ns = 100 * ns_per_ms;
   const bool bare = !text.empty() && text.find_first_not_of("0123456789.") == std::string::npos;

@@ -20,6 +20,4 @@ std::string format_moment(uint64_t wall_ns);
 // Errors    invalid_argument   none of these, or not from 0.1 s to a day
 Result<uint64_t> parse_interval(const std::string& option, const std::string& text);
 
-uint64_t wall_now_ns();
-
 }  // namespace terrace::cli

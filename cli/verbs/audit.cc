@@ -8,6 +8,7 @@
 #include "cli/terminal/local_time.h"
 #include "cli/terminal/output.h"
 #include "cli/terminal/verb.h"
+#include "core/base/clock.h"
 
 namespace terrace::cli {
 namespace {
@@ -55,7 +56,7 @@ Status follow(const Context& context, AdminClient& client, const AuditArguments&
 
 Status show_audit(const Context& context, AuditArguments& arguments) {
   if (!arguments.since.empty()) {
-    TERRACE_ASSIGN_OR_RETURN(arguments.filter.since_ns, parse_moment(arguments.since, wall_now_ns()));
+    TERRACE_ASSIGN_OR_RETURN(arguments.filter.since_ns, parse_moment(arguments.since, wall_clock_ns()));
   }
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   // What is new during the first answer is not lost: what follows begins behind the last entry of all.

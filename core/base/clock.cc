@@ -1,16 +1,13 @@
 #include "core/base/clock.h"
 
-#include <ctime>
 #include <fstream>
 
-#include "core/base/units.h"
+#include "core/base/kernel_clock.h"
 
 namespace terrace {
 
 uint64_t SystemClock::now_ns() const {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
+  return boot_ns();
 }
 
 std::string read_boot_id() {
@@ -21,9 +18,7 @@ std::string read_boot_id() {
 }
 
 uint64_t wall_clock_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
+  return read_kernel_clock_ns(CLOCK_REALTIME);
 }
 
 }  // namespace terrace

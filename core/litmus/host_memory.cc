@@ -5,7 +5,7 @@
 
 #include <span>
 
-#include "core/base/units.h"
+#include "core/base/kernel_clock.h"
 #include "core/os/erase.h"
 
 namespace terrace::litmus {
@@ -17,12 +17,6 @@ constexpr uint64_t turns_at_once = 200;
 constexpr uint64_t turns_yielding = 20'000;
 constexpr timespec nap{.tv_sec = 0, .tv_nsec = 200'000};
 
-uint64_t steady_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
-}
-
 }  // namespace
 
 // clflush drops a line also from where it is dirty, after writing it back: publish and refresh in one.
@@ -31,7 +25,7 @@ void HostMemory::flush(const uint64_t* at, size_t bytes) {
 }
 
 bool HostMemory::wait(uint64_t turn) {
-  if (turn == 0) began_ns_ = steady_ns();
+  if (turn == 0) began_ns_ = monotonic_ns();
   if (abandoned_ != nullptr && abandoned_->load(std::memory_order_relaxed)) return false;
   if (turn < turns_at_once) {
     pause();
@@ -42,7 +36,7 @@ bool HostMemory::wait(uint64_t turn) {
   } else {
     ::nanosleep(&nap, nullptr);
   }
-  return steady_ns() - began_ns_ < patience_ns_;
+  return monotonic_ns() - began_ns_ < patience_ns_;
 }
 
 void HostMemory::pause() const {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "core/base/clock.h"
 #include "libclient/checkpoint/chunks.h"
 #include "libclient/checkpoint/folder.h"
 #include "libclient/checkpoint/restore.h"
@@ -135,7 +136,7 @@ Result<CheckpointInfo> Directory::import_file(const std::string& file, const std
   TERRACE_ASSIGN_OR_RETURN(const auto folder, NewFolder::make(path_, name, source.index.file_bytes));
   Manifest manifest;
   manifest.name = name;
-  manifest.created_unix_ns = checkpoint::unix_time_ns();
+  manifest.created_unix_ns = wall_clock_ns();
   manifest.tensors = source.index.tensors.size();
   manifest.file_bytes = source.index.file_bytes;
   manifest.tensor_bytes = manifest.file_bytes - source.index.buffer_offset;

@@ -1,13 +1,13 @@
 #include "libclient/checkpoint/space_cut.h"
 
 #include <sys/mman.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
 
+#include "core/base/kernel_clock.h"
 #include "core/base/units.h"
 #include "core/os/fault_guard.h"
 #include "libclient/checkpoint/abandon.h"
@@ -17,12 +17,6 @@ namespace terrace::checkpoint {
 namespace {
 
 constexpr const char* where = "checkpoint";
-
-uint64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
-}
 
 Error lost(const SharedTensor& tensor) {
   return {.code = ErrorCode::lease_expired,
@@ -66,7 +60,7 @@ void LocalBytes::reset() {
 
 Result<std::unique_ptr<SpaceCut>> SpaceCut::take(TensorSpace& space, std::span<const SharedTensor> tensors,
                                                  const SpaceCheckpointOptions& options) try {
-  const uint64_t begun_ns = now_ns();
+  const uint64_t begun_ns = monotonic_ns();
   const uint64_t deadline_ns = begun_ns + std::min(options.wait_ns, UINT64_MAX - begun_ns);
   std::unique_ptr<SpaceCut> cut(new SpaceCut(space));
   cut->taken_.reserve(tensors.size());
@@ -86,7 +80,7 @@ Result<std::unique_ptr<SpaceCut>> SpaceCut::take(TensorSpace& space, std::span<c
   if (status.copied_at_once_bytes > 0)
     status.reason = options.copy_at_once ? "copies were asked for"
                                          : "this holder of the space has no part, or too few pins";
-  status.freeze_ns = now_ns() - begun_ns;
+  status.freeze_ns = monotonic_ns() - begun_ns;
   std::sort(cut->taken_.begin(), cut->taken_.end(),
             [](const Taken& a, const Taken& b) { return a.bytes.data() < b.bytes.data(); });
   return cut;
@@ -102,13 +96,13 @@ Status SpaceCut::hold_still(const SpaceCheckpointOptions& options, uint64_t dead
       if (!space_.is_current(taken.tensor, taken.version)) moved.push_back(&taken);
     if (moved.empty()) return {};
     if (options.cancelled && options.cancelled()) return cancelled_error(where, "the cut of the space");
-    if (now_ns() >= deadline_ns) return restless(moved.front()->tensor);
+    if (monotonic_ns() >= deadline_ns) return restless(moved.front()->tensor);
     for (Taken* taken : moved) TERRACE_RETURN_IF_ERROR(take_one(*taken, deadline_ns));
   }
 }
 
 Status SpaceCut::take_one(Taken& taken, uint64_t deadline_ns) {
-  const uint64_t now = now_ns(), wait_ns = deadline_ns > now ? deadline_ns - now : 0;
+  const uint64_t now = monotonic_ns(), wait_ns = deadline_ns > now ? deadline_ns - now : 0;
   auto pin = space_.pin(taken.tensor, wait_ns);
   if (!pin.ok() && pin.error().code == ErrorCode::limit_exceeded && taken.pinned) {
     let_go(taken);

@@ -16,6 +16,7 @@
 #include <system_error>
 #include <thread>
 
+#include "core/base/clock.h"
 #include "core/base/crc32c.h"
 #include "core/base/signals_blocked.h"
 #include "core/os/block_io.h"
@@ -157,7 +158,7 @@ Status Write::begin(const std::string& directory, const std::string& name, PoolF
   plan_ = std::move(plan);
   TERRACE_ASSIGN_OR_RETURN(folder_, NewFolder::make(directory, name, plan_.total_bytes));
   manifest_.name = name;
-  manifest_.created_unix_ns = unix_time_ns();
+  manifest_.created_unix_ns = wall_clock_ns();
   manifest_.tensors = plan_.tensor_count;
   manifest_.tensor_bytes = plan_.tensor_bytes;
   manifest_.file_bytes = plan_.total_bytes;
@@ -353,12 +354,6 @@ Status Write::drain() {
 }
 
 }  // namespace
-
-uint64_t unix_time_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
-}
 
 Result<std::unique_ptr<CheckpointWrite>> start_write(const std::string& directory, const std::string& name,
                                                      TensorPool& pool,

@@ -20,6 +20,4 @@ Result<std::unique_ptr<CheckpointWrite>> start_write(const std::string& director
                                                      TensorSpace& space, std::span<const SharedTensor> tensors,
                                                      const SpaceCheckpointOptions& options);
 
-uint64_t unix_time_ns();
-
 }  // namespace terrace::checkpoint

@@ -1,12 +1,12 @@
 // Ownership of parts as the manager grants it: an OwnershipSource over a Lease.
 #include <sys/random.h>
-#include <time.h>
 
 #include <array>
 #include <atomic>
 #include <mutex>
 #include <utility>
 
+#include "core/base/kernel_clock.h"
 #include "terrace/host_ownership.h"
 #include "terrace/session.h"
 #include "terrace/tensor_space.h"
@@ -18,12 +18,6 @@ constexpr const char* where = "ownership_by_manager";
 constexpr uint32_t parts_max = 64;
 constexpr uint64_t repeat_no_ns = 1'000'000;
 constexpr uint64_t repeat_unknown_ns = 1'000'000'000;  // while the manager is away each question takes its time
-
-uint64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
 
 uint64_t draw_key() {
   uint64_t key = 0;
@@ -78,10 +72,10 @@ class ManagerOwnership final : public OwnershipSource {
     if (epoch <= dead.load(std::memory_order_relaxed)) return true;
     // Who waits for another asks in a loop: a "no" is good for a moment, as it may be out of date anyway.
     std::atomic<uint64_t>& lives_until_ns = lives_until_ns_[part];
-    if (now_ns() < lives_until_ns.load(std::memory_order_relaxed)) return false;
+    if (monotonic_ns() < lives_until_ns.load(std::memory_order_relaxed)) return false;
     const Result<bool> answer = lease_->part_is_dead(part, epoch);
     if (!answer.ok() || !*answer) {
-      lives_until_ns.store(now_ns() + (answer.ok() ? repeat_no_ns : repeat_unknown_ns),
+      lives_until_ns.store(monotonic_ns() + (answer.ok() ? repeat_no_ns : repeat_unknown_ns),
                            std::memory_order_relaxed);
       return false;
     }

@@ -6,21 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <system_error>
 #include <utility>
 
+#include "core/base/kernel_clock.h"
 #include "core/base/signals_blocked.h"
 
 namespace terrace::client {
-namespace {
-
-uint64_t steady_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Result<std::shared_ptr<NoticeQueue>> NoticeQueue::make() {
   UniqueFd readable(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -44,7 +37,7 @@ void NoticeQueue::post(LeaseNotice notice) {
       }))
     return;
   if (waiting_.size() >= notices_max) waiting_.pop_front();
-  waiting_.push_back({std::move(notice), steady_ns()});
+  waiting_.push_back({std::move(notice), monotonic_ns()});
   show(lock);
   if (handler_ == nullptr) return;
   start(lock);
@@ -76,7 +69,7 @@ LeaseNotice NoticeQueue::take(const Lock& held) {
   Waiting first = std::move(waiting_.front());
   waiting_.pop_front();
   show(held);
-  const uint64_t waited_ns = steady_ns() - first.posted_ns;
+  const uint64_t waited_ns = monotonic_ns() - first.posted_ns;
   first.notice.grace_ns -= std::min(first.notice.grace_ns, waited_ns);
   return std::move(first.notice);
 }

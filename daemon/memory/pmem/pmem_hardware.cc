@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "core/base/clock.h"
+#include "core/base/kernel_clock.h"
 #include "daemon/memory/pmem/pmem.h"
 
 namespace terrace::daemon {
@@ -13,10 +13,6 @@ namespace {
 constexpr uint64_t large_region_bytes = 16 * gib;
 constexpr std::string_view name_prefix = "pmem:";
 constexpr std::string_view stray_prefix = "pmem:stray-";
-
-uint64_t now_ns() {
-  return SystemClock().now_ns();
-}
 
 std::string count(size_t number, const std::string& what) {
   return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
@@ -292,7 +288,7 @@ Status PmemBackend::publish() {
 void PmemBackend::restore() {
   std::vector<RegionProblem> problems =
       maker_.restore([this](const CxlRegion& made) { return probe(made, nullptr); });
-  restored_ns_ = now_ns();
+  restored_ns_ = boot_ns();
   restore_due_ = false;
   const std::lock_guard lock(mutex_);
   problems_ = std::move(problems);
@@ -316,7 +312,7 @@ Status PmemBackend::refresh() {
     stale = std::exchange(stale_, false);
   }
   TERRACE_ASSIGN_OR_RETURN(const std::string fingerprint, kernel_.fingerprint());
-  const uint64_t now = now_ns();
+  const uint64_t now = boot_ns();
   const bool changed = fingerprint != fingerprint_;
   if (changed || stale) looks_ = 0;
   if (looks_ >= looks_enough && now - looked_ns_ < options_.look_ns) return {};
@@ -324,7 +320,7 @@ Status PmemBackend::refresh() {
   if (restore_due_ && composing.owns_lock()) restore();
   // From before the look: what changes meanwhile has another one taken.
   TERRACE_ASSIGN_OR_RETURN(fingerprint_, kernel_.fingerprint());
-  looked_ns_ = now_ns();
+  looked_ns_ = boot_ns();
   looks_ = 0;
   TERRACE_RETURN_IF_ERROR(publish());  // what cannot be looked at is as it was seen last
   TERRACE_RETURN_IF_ERROR(all_seen());
