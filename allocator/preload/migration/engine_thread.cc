@@ -375,7 +375,8 @@ void begin_moving() {
   }
   shared.self->memory.lock().enter();
   apply_early_holds();
-  const bool wanted = !shared.ending.load(std::memory_order_relaxed);
+  // seq_cst: pairs with end_migration(): it sees `opened`, or `ending` is seen here.
+  const bool wanted = !shared.ending.load(std::memory_order_seq_cst);
   if (wanted && shared.state.load(std::memory_order_relaxed) == State::starting) {
     adopt_charged();
     // A fork was before the engine.

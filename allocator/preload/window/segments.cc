@@ -97,7 +97,9 @@ void return_addresses(heap::PageSpan span) {
 }
 
 void note_new_slots(uint32_t index, uint64_t key) {
-  window.segments[index] = {key, {}};
+  window.segments[index].span = {};
+  // release: pairs with fetch_segments(), which reads it without the lock, also of a slot that is used again.
+  std::atomic_ref<uint64_t>(window.segments[index].key).store(key, std::memory_order_release);
   if (index == window.segment_count)
     // release: pairs with fetch_segments()
     std::atomic_ref<uint32_t>(window.segment_count).store(index + 1, std::memory_order_release);
