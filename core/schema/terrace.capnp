@@ -8,6 +8,7 @@
 # must refuse a version that it does not know rather than guess.
 
 using Cxx = import "/capnp/c++.capnp";
+using Json = import "json.capnp";
 $Cxx.namespace("terrace::rpc");
 
 const protocolVersion :UInt32 = 1;
@@ -55,27 +56,27 @@ enum Access { readOnly @0; readWrite @1; }
 
 struct Extent {
   device @0 :Text;     # serial of the memdev
-  offset @1 :UInt64;   # bytes from the device's start
-  length @2 :UInt64;   # bytes
+  offset @1 :UInt64 $Json.key("offset_bytes");   # from the device's start
+  length @2 :UInt64 $Json.key("length_bytes");
 }
 
 struct Usage {         # what the holder said of its use, and when; a report, not a measurement of ours
   ddrBytes @0 :UInt64; # resident in the holder's local DDR under the same arena
   cxlBytes @1 :UInt64; # resident in this lease's memory
   liveBytes @2 :UInt64; # bytes the holder's allocations occupy in this lease
-  reportedNs @3 :UInt64; # 0 = never reported
+  reportedNs @3 :UInt64 $Json.hidden; # 0 = never reported
   holder @4 :Text;     # "redis-server[1234]"
   ageNs @5 :UInt64;    # how long ago it was reported, when the reply was made
 }
 
 struct TierAttributes { # how fast and how durable memory is; 0: not known
-  latencyNs @0 :UInt32;  # of a load, as seen from the nearest CPU
-  bandwidthBytesPerS @1 :UInt64;
-  numaNode @2 :Int32 = -1;
-  numaDistance @3 :UInt32; # of that node from the nearest with CPUs (10: local)
+  latencyNs @0 :UInt32 $Json.nullable;  # of a load, as seen from the nearest CPU
+  bandwidthBytesPerS @1 :UInt64 $Json.nullable;
+  numaNode @2 :Int32 = -1 $Json.nullable;
+  numaDistance @3 :UInt32 $Json.nullable; # of that node from the nearest with CPUs (10: local)
   persistent @4 :Bool;   # keeps its bytes without power
-  source @5 :Text;       # "hmat": the firmware's table; "cdat": the devices' own; "measured"; empty: no figures
-  isolation @6 :Text;    # what a lease is, and who else can reach that memory: "device", "namespace", "node",
+  source @5 :Text $Json.nullable; # "hmat": the firmware's table; "cdat": the devices' own; "measured"; empty: no figures
+  isolation @6 :Text $Json.nullable; # what a lease is, and who else can reach that memory: "device", "namespace", "node",
                          # "file" (docs/operations/devices.md); empty: not said
 }
 
@@ -90,23 +91,25 @@ struct LeaseInfo {
   mode @7 :LeaseMode;
   phase @8 :LeasePhase;
   ttlNs @9 :UInt64;    # 0 = persistent, no expiry
-  expiresInNs @10 :UInt64; # from the moment of the reply; 0 when persistent or lapsed
+  expiresInNs @10 :UInt64 $Json.onlyWith("ttlNs"); # from the moment of the reply; 0 when persistent or lapsed
   extents @11 :List(Extent);
   object @12 :Text;    # name of the backing object, for the operator
   reason @13 :Text;    # why it is being taken back, once it is
-  usage @14 :Usage;
-  objectBytes @15 :UInt64; # bytes the backing object really occupies now (0 when not asked for)
+  usage @14 :Usage $Json.nullable; # absent: never reported
+  objectBytes @15 :UInt64 $Json.onlyWith("measured"); # bytes the backing object really occupies now
   hugePages @16 :Bool; # the object is backed by huge pages where aligned
   granuleBytes @17 :UInt64;
   tier @18 :Text;      # "cxl"
   isolation @19 :Text; # "kernel" or "cooperative"
-  cause @20 :LeaseCause;
+  cause @20 :LeaseCause $Json.nullable;
   movable @21 :Bool;
   holders @22 :UInt32; # sessions that have it attached now
-  attributes @23 :TierAttributes; # of its devices together (docs/operations/devices.md has the rule)
-  agent @24 :Text;     # the host whose agent holds its memory object; empty: the manager's own
+  attributes @23 :TierAttributes $Json.key("figures"); # of its devices together (docs/operations/devices.md)
+  agent @24 :Text $Json.nullable; # the host whose agent holds its memory object; empty: the manager's own
   coherence @25 :Coherence; # of its pool
   owners @26 :List(PartOwner); # of its parts; empty in lists
+  persistent @27 :Bool; # no expiry: ttlNs is 0
+  measured @28 :Bool $Json.hidden; # objectBytes was looked at: the call was about this lease
 }
 
 struct DeviceInfo {
@@ -119,12 +122,12 @@ struct DeviceInfo {
   present @6 :Bool;    # false: adopted once, not seen now
   detail @7 :Text;     # how it is reached, what is wrong with it
   freeBytes @8 :UInt64;
-  state @9 :DeviceState;
+  state @9 :DeviceState $Json.onlyWith("adopted");
   largestFreeBytes @10 :UInt64;
   leases @11 :UInt32;  # with extents on it, whatever their phases
   usedBytes @12 :UInt64; # of those leases, on this device
-  attributes @13 :TierAttributes;
-  contents @14 :Text;  # what adopting it destroys, in words; empty: nothing
+  attributes @13 :TierAttributes $Json.key("figures");
+  contents @14 :Text $Json.nullable; # what adopting it destroys, in words; empty: nothing
 }
 
 struct Inventory {     # what CXL and DAX hardware the kernel shows; nothing of it is adopted by being here
@@ -136,47 +139,48 @@ struct Inventory {     # what CXL and DAX hardware the kernel shows; nothing of 
     health @4 :Text;   # in words: "ok", "media warning", "not readable: ..."
     ramBytes @5 :UInt64;
     pmemBytes @6 :UInt64;
-    numaNode @7 :Int32 = -1;
+    numaNode @7 :Int32 = -1 $Json.nullable;
     enabled @8 :Bool;  # bound to the driver
     path @9 :List(Text); # from the root: "ACPI0017:00 root0", "port1", "0000:0c:00.0", ...
-    usedBy @10 :List(Text); # regions
-    ramQosClass @11 :Int32 = -1; # CDAT's QoS throttling group of each partition; -1: not known
-    pmemQosClass @12 :Int32 = -1;
+    usedBy @10 :List(Text) $Json.hidden; # regions, each of which says it
+    ramQosClass @11 :Int32 = -1 $Json.nullable; # CDAT's QoS throttling group of each partition; -1: not known
+    pmemQosClass @12 :Int32 = -1 $Json.nullable;
   }
   struct Decoder {
     name @0 :Text;     # "decoder0.0"
     kind @1 :Text;     # "root", "switch", "endpoint"
     start @2 :UInt64;  # host physical address; of a root decoder: the window
     bytes @3 :UInt64;
-    freeBytes @4 :UInt64; # of a root decoder: the longest extent a region could still take
+    freeBytes @4 :UInt64 $Json.onlyWith("kind = root"); # of a root decoder: the longest extent a region could still take
     interleaveWays @5 :UInt32;
     interleaveGranularity @6 :UInt32;
     targets @7 :List(Text);
     pmem @8 :Bool;     # what it can decode
-    volatile @9 :Bool;
-    region @10 :Text;  # empty: none
+    volatile @9 :Bool $Json.key("ram");
+    region @10 :Text $Json.nullable; # empty: none
   }
   struct Region {
     name @0 :Text;     # "region0", for this boot only
     kind @1 :Text;     # "pmem", "ram"
-    start @2 :UInt64;
+    start @2 :UInt64 $Json.nullable;
     bytes @3 :UInt64;
     interleaveWays @4 :UInt32;
     interleaveGranularity @5 :UInt32;
     memdevs @6 :List(Text); # serials, in the order of interleaving
     committed @7 :Bool;
     decoder @8 :Text;
-    attributes @9 :TierAttributes; # by the devices' own tables (CDAT), where the kernel works them out
-    position @10 :UInt64; # bytes into the first memdev at which it begins; part of its serial unless 0
+    attributes @9 :TierAttributes $Json.key("figures"); # by the devices' own tables (CDAT), if the kernel has them
+    position @10 :UInt64 $Json.hidden; # bytes into the first memdev at which it begins; the serial has it unless 0
+    serial @11 :Text $Json.nullable; # as a device: "pmem:0xc0.0xc1"; empty: its memdevs are not known
   }
   struct DaxRegion {
     name @0 :Text;     # "region0" of the dax bus, or its device: "hmem.0"
-    serial @1 :Text;   # as a device of `devices`: "dax:hmem@0x100000000"; empty: it cannot be one
+    serial @1 :Text $Json.nullable; # as a device of `devices`: "dax:hmem@0x100000000"; empty: it cannot be one
     bytes @2 :UInt64;
     freeBytes @3 :UInt64;
     alignBytes @4 :UInt64;
-    dynamic @5 :Bool;  # can be cut into devices
-    numaNode @6 :Int32 = -1;
+    dynamic @5 :Bool $Json.hidden; # can be cut into devices, as all that are listed
+    numaNode @6 :Int32 = -1 $Json.nullable;
   }
   struct DaxDevice {
     name @0 :Text;     # "dax0.1", for this boot only
@@ -184,25 +188,25 @@ struct Inventory {     # what CXL and DAX hardware the kernel shows; nothing of 
     mode @2 :Text;     # "devdax", "system-ram", "disabled"
     bytes @3 :UInt64;
     alignBytes @4 :UInt64;
-    numaNode @5 :Int32 = -1;
+    numaNode @5 :Int32 = -1 $Json.nullable;
     online @6 :Bool;   # system-ram only
-    holder @7 :Text;   # the lease it is, or who has it open: "lease 7", "vllm[12]"; empty: nobody seen
+    holder @7 :Text $Json.nullable; # the lease it is, or who has it open: "lease 7", "vllm[12]"; empty: nobody seen
   }
   struct Namespace {
     name @0 :Text;     # "namespace0.1"
     region @1 :Text;
     mode @2 :Text;     # "devdax", "fsdax", "raw", "sector"
     bytes @3 :UInt64;
-    uuid @4 :Text;
-    label @5 :Text;    # its alternative name: the lease's object where it is ours
-    device @6 :Text;   # "dax0.1" or "pmem0"; empty: disabled
+    uuid @4 :Text $Json.nullable;
+    label @5 :Text $Json.nullable; # its alternative name: the lease's object where it is ours
+    device @6 :Text $Json.nullable; # "dax0.1" or "pmem0"; empty: disabled
   }
   struct Node {
-    id @0 :UInt32;
+    id @0 :UInt32 $Json.key("node");
     cpus @1 :Bool;
     bytes @2 :UInt64;
     freeBytes @3 :UInt64;
-    attributes @4 :TierAttributes;
+    attributes @4 :TierAttributes $Json.key("figures");
   }
   memdevs @0 :List(Memdev);
   decoders @1 :List(Decoder);
@@ -245,13 +249,13 @@ struct PoolInfo {
   largestFreeBytes @8 :UInt64; # the longest free run
   granuleBytes @9 :UInt64;
   placement @10 :Placement;
-  stripeBytes @11 :UInt64;
-  freeClasses @12 :List(FreeClass); # ascending, empty classes left out
+  stripeBytes @11 :UInt64 $Json.nullable; # 0: not striped
+  freeClasses @12 :List(FreeClass) $Json.key("free_runs"); # ascending, empty classes left out
   reservedBytes @13 :UInt64;   # of the free bytes, kept for tenants with reservations
   waiting @14 :UInt32;         # grants in the queue
   waitingBytes @15 :UInt64;
   grantableBytes @16 :UInt64;  # free on devices in service that are present
-  attributes @17 :TierAttributes; # of its devices together, as of a lease on all of them
+  attributes @17 :TierAttributes $Json.key("figures"); # of its devices together, as of a lease on all of them
   coherence @18 :Coherence;
 }
 
@@ -260,8 +264,8 @@ struct PartOwner {     # of one part of a sharedCoherent lease
   epoch @1 :UInt64;    # of the owner, or of the last one
   owned @2 :Bool;      # false: it was given back, or its owner was shut out
   ended @3 :Bool;      # the owner's process is no more: the next claim gets the part
-  pid @4 :UInt32;
-  holder @5 :Text;     # "python3[1234]"
+  pid @4 :UInt32 $Json.onlyWith("owned");
+  holder @5 :Text $Json.onlyWith("owned"); # "python3[1234]"
 }
 
 struct Move {          # a lease that should leave its place, for a drain or a compaction
@@ -281,19 +285,19 @@ struct DeviceProgress { # of a drain
 
 struct Compaction {
   active @0 :Bool;     # false: the run is there, or the plan was ended
-  device @1 :Text;     # empty: a run of that length is free already
-  offset @2 :UInt64;
-  length @3 :UInt64;
+  device @1 :Text $Json.nullable; # empty: a run of that length is free already
+  offset @2 :UInt64 $Json.key("offset_bytes") $Json.onlyWith("device");
+  length @3 :UInt64 $Json.key("length_bytes") $Json.onlyWith("device");
   leftBytes @4 :UInt64;
   moves @5 :List(Move);
 }
 
 struct Quota {
   tenant @0 :Text;     # "*": those without a quota of their own
-  bytesMax @1 :UInt64; # 0: no bound
-  leasesMax @2 :UInt64;
-  bytes @3 :UInt64;    # in use now; 0 for "*"
-  leases @4 :UInt64;
+  bytesMax @1 :UInt64 $Json.nullable; # 0: no bound
+  leasesMax @2 :UInt64 $Json.nullable;
+  bytes @3 :UInt64 $Json.onlyWith("tenant != *"); # in use now; 0 for "*"
+  leases @4 :UInt64 $Json.onlyWith("tenant != *");
 }
 
 struct Reservation {
@@ -302,7 +306,7 @@ struct Reservation {
   tenant @2 :Text;
   bytes @3 :UInt64;
   ttlNs @4 :UInt64;    # 0: until it is removed
-  expiresInNs @5 :UInt64;
+  expiresInNs @5 :UInt64 $Json.onlyWith("ttlNs");
   usedBytes @6 :UInt64; # of the tenant's leases in that pool, over all its reservations there
 }
 
@@ -349,7 +353,7 @@ struct ServerInfo {
   failpoints @12 :Bool;
   scrubbedBytes @13 :UInt64;     # since the start
   scrubQueuedBytes @14 :UInt64;
-  scrubBytesPerS @15 :UInt64;    # the bound in the background; 0: none
+  scrubBytesPerS @15 :UInt64 $Json.nullable; # the bound in the background; 0: none
   waiting @16 :UInt32;           # grants in queues
 }
 

@@ -31,9 +31,6 @@ void write_attributes(rpc::TierAttributes::Builder out, const TierAttributes& at
 void write_device(rpc::DeviceInfo::Builder out, const DeviceRow& device, const DeviceUse& use,
                   const std::string& detail, Engine& engine);
 
-LeaseMode read_mode(rpc::LeaseMode mode);
-Placement read_placement(rpc::Placement placement);
-PoolCoherence read_coherence(rpc::Coherence coherence);
 // How many entries a page may have: what was asked for, within the bound; 0 asks for the most.
 uint32_t page_size(uint32_t asked);
 

@@ -56,6 +56,7 @@ void write_decoder(rpc::Inventory::Decoder::Builder out, const inventory::Decode
 
 void write_region(rpc::Inventory::Region::Builder out, const inventory::Region& region) {
   out.setName(region.name);
+  out.setSerial(region.serial());
   out.setKind(inventory::region_kind_name(region.kind));
   out.setStart(region.start);
   out.setBytes(region.bytes);

@@ -29,9 +29,9 @@ kj::Promise<void> AdminServer::createPool(CreatePoolContext context) {
   const auto params = context.getParams();
   CreatePool create;
   create.name = read_text(params.getName());
-  create.placement = read_placement(params.getPlacement());
+  create.placement = static_cast<Placement>(params.getPlacement());
   create.stripe_bytes = params.getStripeBytes();
-  create.coherence = read_coherence(params.getCoherence());
+  create.coherence = static_cast<PoolCoherence>(params.getCoherence());
   for (const auto serial : params.getDevices()) create.device_serials.push_back(read_text(serial));
   for (const std::string& serial : create.device_serials) {
     if (const Status status = service().litmus_runs().may_change(serial); !status.ok()) {
@@ -45,7 +45,8 @@ kj::Promise<void> AdminServer::createPool(CreatePoolContext context) {
 
 kj::Promise<void> AdminServer::setPoolCoherence(SetPoolCoherenceContext context) {
   const auto params = context.getParams();
-  const SetPoolCoherence request{read_text(params.getName()), read_coherence(params.getCoherence())};
+  const SetPoolCoherence request{read_text(params.getName()),
+                                 static_cast<PoolCoherence>(params.getCoherence())};
   const PoolRow* pool = state().find_pool(request.pool);
   if (pool != nullptr && request.coherence == PoolCoherence::coherent) {
     if (const Status status = service().litmus_runs().may_be_coherent(*pool); !status.ok()) {

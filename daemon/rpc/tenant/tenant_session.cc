@@ -191,7 +191,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
     command.agent = connection().agent;
     command.label = read_text(request.getLabel());
     command.bytes = request.getBytes();
-    command.mode = read_mode(request.getMode());
+    command.mode = static_cast<LeaseMode>(request.getMode());
     command.persistent = request.getPersistent();
     command.ttl_ns = request.getTtlNs();
     command.request_high = request.getRequestHigh();

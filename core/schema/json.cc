@@ -1,0 +1,105 @@
+#include "core/schema/json.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/schema/words.h"
+
+namespace terrace::schema {
+namespace {
+
+using nlohmann::json;
+using Field = capnp::StructSchema::Field;
+using Reader = capnp::DynamicStruct::Reader;
+using Type = capnp::schema::Type;
+
+// Their numbers in json.capnp.
+constexpr uint64_t key_id = 0xbc5a0b9e465f84f9;
+constexpr uint64_t hidden_id = 0xa32bce833a280e21;
+constexpr uint64_t nullable_id = 0xe351a8ba24900fa5;
+constexpr uint64_t only_with_id = 0xcaefeba088932970;
+
+struct Rules {
+  std::string key;
+  bool hidden = false;
+  bool nullable = false;
+  std::string only_with;  // empty: always
+};
+
+std::string text_of(capnp::Text::Reader text) {
+  return std::string(text.begin(), text.size());
+}
+
+Rules rules_of(Field field) {
+  Rules rules;
+  for (const auto annotation : field.getProto().getAnnotations()) {
+    switch (annotation.getId()) {
+      case key_id: rules.key = text_of(annotation.getValue().getText()); break;
+      case hidden_id: rules.hidden = true; break;
+      case nullable_id: rules.nullable = true; break;
+      case only_with_id: rules.only_with = text_of(annotation.getValue().getText()); break;
+      default: break;
+    }
+  }
+  if (rules.key.empty()) rules.key = snake_case(field.getProto().getName().cStr());
+  return rules;
+}
+
+// Whether it has another value than its default; an empty text or list is as good as none.
+bool is_set(Reader message, Field field) {
+  switch (field.getType().which()) {
+    case Type::TEXT: return message.get(field).as<capnp::Text>().size() != 0;
+    case Type::LIST: return message.get(field).as<capnp::DynamicList>().size() != 0;
+    default: return message.has(field, capnp::HasMode::NON_DEFAULT);
+  }
+}
+
+// "ttlNs", "kind = root", "tenant != *".
+bool holds(Reader message, const std::string& condition) {
+  const size_t blank = condition.find(' ');
+  const Field field = message.getSchema().getFieldByName(condition.substr(0, blank));
+  if (blank == std::string::npos) return is_set(message, field);
+  const bool negated = condition[blank + 1] == '!';
+  const std::string wanted = condition.substr(condition.rfind(' ') + 1);
+  return (text_of(message.get(field).as<capnp::Text>()) == wanted) != negated;
+}
+
+json to_json(capnp::DynamicValue::Reader value) {
+  switch (value.getType()) {
+    case capnp::DynamicValue::BOOL: return value.as<bool>();
+    case capnp::DynamicValue::INT: return value.as<int64_t>();
+    case capnp::DynamicValue::UINT: return value.as<uint64_t>();
+    case capnp::DynamicValue::FLOAT: return value.as<double>();
+    case capnp::DynamicValue::TEXT: return text_of(value.as<capnp::Text>());
+    case capnp::DynamicValue::STRUCT: return schema::to_json(value.as<capnp::DynamicStruct>());
+    case capnp::DynamicValue::ENUM: {
+      const auto number = value.as<capnp::DynamicEnum>();
+      const auto& words = words_of(number.getSchema());
+      return number.getRaw() < words.size() ? words[number.getRaw()] : "unknown";
+    }
+    case capnp::DynamicValue::LIST: {
+      json list = json::array();
+      for (const auto element : value.as<capnp::DynamicList>()) list.push_back(to_json(element));
+      return list;
+    }
+    default: return nullptr;  // capabilities and bytes are nothing for people
+  }
+}
+
+}  // namespace
+
+json to_json(Reader message) {
+  json document = json::object();
+  const auto add = [&](Field field) {
+    const Rules rules = rules_of(field);
+    if (rules.hidden) return;
+    const bool none = (rules.nullable && !is_set(message, field)) ||
+                      (!rules.only_with.empty() && !holds(message, rules.only_with));
+    document[rules.key] = none ? json(nullptr) : to_json(message.get(field));
+  };
+  for (const auto field : message.getSchema().getNonUnionFields()) add(field);
+  KJ_IF_MAYBE (chosen, message.which()) add(*chosen);
+  return document;
+}
+
+}  // namespace terrace::schema

@@ -1,0 +1,138 @@
+// What the schema calls its values, and what its messages are in JSON.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/schema/enumerants.h"
+#include "core/schema/json.h"
+#include "core/schema/litmus.capnp.h"
+#include "core/schema/message.h"
+#include "core/schema/terrace.capnp.h"
+#include "core/schema/words.h"
+
+using namespace terrace;
+using schema::Message;
+using schema::to_json;
+
+namespace {
+
+const Message<rpc::LeaseInfo> no_lease;
+
+}  // namespace
+
+TEST_CASE("words: an enum's are its schema's, in snake_case, both ways") {
+  CHECK(schema::enum_word(rpc::LeaseMode::SHARED_READ_ONLY) == "shared_read_only");
+  CHECK(schema::enum_word(rpc::DeviceState::IN_SERVICE) == "in_service");
+  CHECK(schema::enum_word(rpc::LitmusVerdict::NOT_COHERENT) == "not_coherent");
+  CHECK(schema::enum_words<rpc::Placement>() == std::vector<std::string>{"linear", "striped", "spread"});
+  for (const std::string& word : schema::enum_words<rpc::LeasePhase>()) {
+    const auto phase = schema::enum_of_word<rpc::LeasePhase>(word);
+    REQUIRE(phase.has_value());
+    CHECK(schema::enum_word(*phase) == word);
+  }
+  CHECK(!schema::enum_of_word<rpc::LeaseMode>("shared-ro").has_value());
+  CHECK(schema::enum_word(static_cast<rpc::LeaseMode>(900)) == "unknown");
+}
+
+TEST_CASE("json: keys are in snake_case, numbers of 64 bits are numbers, enums are words") {
+  const auto lease = no_lease.changed([](rpc::LeaseInfo::Builder out) {
+    out.setBytes(UINT64_MAX);
+    out.setHugePages(true);
+    out.setPhase(rpc::LeasePhase::QUARANTINED);
+    auto extents = out.initExtents(1);
+    extents[0].setDevice("emu:a");
+    extents[0].setOffset(4096);
+  });
+  const auto document = to_json(*lease);
+  CHECK(document["bytes"] == UINT64_MAX);
+  CHECK(document["bytes"].dump() == "18446744073709551615");
+  CHECK(document["huge_pages"] == true);
+  CHECK(document["phase"] == "quarantined");
+  CHECK(document["extents"].dump() == R"([{"device":"emu:a","length_bytes":0,"offset_bytes":4096}])");
+}
+
+TEST_CASE("json: null is what is not known, has no meaning beside another field, or was not sent") {
+  auto document = to_json(*no_lease);
+  for (const char* key : {"cause", "agent", "usage", "expires_in_ns", "object_bytes"}) {
+    CAPTURE(key);
+    CHECK(document.at(key).is_null());
+  }
+  CHECK(document["host"] == "");
+  CHECK(document["ttl_ns"] == 0);
+  CHECK(document["figures"].dump() ==
+        R"({"bandwidth_bytes_per_s":null,"isolation":null,"latency_ns":null,"numa_distance":null,)"
+        R"("numa_node":null,"persistent":false,"source":null})");
+  CHECK(!document.contains("measured"));
+
+  document = to_json(*no_lease.changed([](rpc::LeaseInfo::Builder out) {
+    out.setMeasured(true);
+    out.setTtlNs(5);
+    out.setAgent("box-b");
+    out.setCause(rpc::LeaseCause::DEVICE_LOST);
+    out.initAttributes().setNumaNode(0);
+    out.initUsage().setAgeNs(7);
+    out.initOwners(2)[1].setOwned(true);
+  }));
+  CHECK(document["object_bytes"] == 0);
+  CHECK(document["expires_in_ns"] == 0);
+  CHECK(document["agent"] == "box-b");
+  CHECK(document["cause"] == "device_lost");
+  CHECK(document["figures"]["numa_node"] == 0);
+  CHECK(document["usage"].dump() == R"({"age_ns":7,"cxl_bytes":0,"ddr_bytes":0,"holder":"","live_bytes":0})");
+  CHECK(document["owners"][0]["pid"].is_null());
+  CHECK(document["owners"][1]["pid"] == 0);
+}
+
+TEST_CASE("json: a condition can ask for a text, or for any other one") {
+  const Message<rpc::Inventory::Decoder> decoder;
+  CHECK(to_json(*decoder)["free_bytes"].is_null());
+  CHECK(to_json(*decoder.changed([](auto out) { out.setKind("root"); }))["free_bytes"] == 0);
+  const Message<rpc::Quota> quota;
+  CHECK(to_json(*quota.changed([](auto out) { out.setTenant("a"); }))["bytes"] == 0);
+  CHECK(to_json(*quota.changed([](auto out) { out.setTenant("*"); }))["bytes"].is_null());
+}
+
+// Every struct that is shown: a condition that names a field there is not would throw.
+TEST_CASE("json: the rules of every struct can be followed") {
+  const auto keys = [](const nlohmann::json& document) { return document.size(); };
+  CHECK(keys(to_json(*Message<rpc::PoolInfo>())) == 19);
+  CHECK(keys(to_json(*Message<rpc::DeviceInfo>())) == 15);
+  CHECK(keys(to_json(*Message<rpc::ServerInfo>())) == 17);
+  CHECK(keys(to_json(*Message<rpc::Compaction>())) == 6);
+  CHECK(keys(to_json(*Message<rpc::Reservation>())) == 7);
+  CHECK(keys(to_json(*Message<rpc::HostInfo>())) == 10);
+  CHECK(keys(to_json(*Message<rpc::AuditEntry>())) == 7);
+  CHECK(keys(to_json(*Message<rpc::Finding>())) == 4);
+  CHECK(keys(to_json(*Message<rpc::Move>())) == 6);
+  CHECK(keys(to_json(*Message<rpc::DeviceProgress>())) == 3);
+  CHECK(keys(to_json(*Message<rpc::Inventory::Memdev>())) == 12);
+  CHECK(keys(to_json(*Message<rpc::Inventory::Region>())) == 11);
+  CHECK(keys(to_json(*Message<rpc::Inventory::DaxRegion>())) == 6);
+  CHECK(keys(to_json(*Message<rpc::Inventory::DaxDevice>())) == 8);
+  CHECK(keys(to_json(*Message<rpc::Inventory::Namespace>())) == 7);
+  CHECK(keys(to_json(*Message<rpc::Inventory::Node>())) == 5);
+}
+
+TEST_CASE("message: it outlives what it was read from, and a changed copy leaves it as it was") {
+  Message<rpc::Move> kept;
+  {
+    capnp::MallocMessageBuilder reply;
+    auto move = reply.initRoot<rpc::Move>();
+    move.setTenant("team-a");
+    move.setBytes(9);
+    kept = Message<rpc::Move>(move.asReader());
+  }
+  const auto changed = kept.changed([](rpc::Move::Builder out) { out.setTenant("team-b"); });
+  CHECK(kept->getTenant() == "team-a");
+  CHECK(changed->getTenant() == "team-b");
+  CHECK(changed->getBytes() == 9);
+}
+
+TEST_CASE("enumerants: a number without a name is found, with the way to it") {
+  const Message<rpc::DeviceProgress> progress;
+  CHECK(schema::unknown_enumerant_in<rpc::DeviceProgress>(*progress).empty());
+  const auto newer =
+      progress.changed([](auto out) { out.initDevice().setState(static_cast<rpc::DeviceState>(7)); });
+  CHECK(schema::unknown_enumerant_in<rpc::DeviceProgress>(*newer) == "device.state is 7");
+  CHECK(to_json(*newer)["device"]["adopted"] == false);
+}
