@@ -19,10 +19,10 @@ std::vector<std::string> names_of(const CLI::Option& option) {
   return names;
 }
 
-// The words that a value can be, "exclusive shared-ro", when its type lists them ("exclusive|shared-ro").
+// The words that a value can be, "linear striped", when its type lists them ("linear|striped").
 std::string value_words(const CLI::Option& option) {
   std::string words = option.get_type_name();
-  if (words.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-|") != std::string::npos) return "";
+  if (words.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_-|") != std::string::npos) return "";
   for (char& c : words) c = c == '|' ? ' ' : c;
   return words;
 }

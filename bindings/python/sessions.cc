@@ -10,28 +10,20 @@
 #include "bindings/python/handles.h"
 #include "bindings/python/values.h"
 #include "core/base/limits.h"
+#include "terrace/words.h"
 
 namespace terrace::python {
 namespace {
-
-constexpr std::pair<const char*, LeaseMode> modes[] = {{"exclusive", LeaseMode::exclusive},
-                                                       {"shared_read_only", LeaseMode::shared_read_only},
-                                                       {"shared_coherent", LeaseMode::shared_coherent}};
 
 const char* name_of(LeaseState state) {
   return state == LeaseState::live ? "live" : state == LeaseState::revoking ? "revoking" : "lost";
 }
 
 LeaseMode mode_of(const std::string& name) {
-  for (const auto& mode : modes)
-    if (name == mode.first) return mode.second;
-  raise_invalid("'" + name + "' is no lease mode: exclusive, shared_read_only, shared_coherent");
-}
-
-const char* name_of(LeaseMode wanted) {
-  for (const auto& mode : modes)
-    if (wanted == mode.second) return mode.first;
-  return "exclusive";
+  if (const auto mode = lease_mode_of_name(name)) return *mode;
+  std::string known;
+  for (const std::string& one : lease_mode_names()) known += (known.empty() ? "" : ", ") + one;
+  raise_invalid("'" + name + "' is no lease mode: " + known);
 }
 
 SessionObject connect(const std::string& socket, const std::string& tenant, const std::string& host,
@@ -97,8 +89,9 @@ py::object to_python(const LeaseInfo& info) {
       "LeaseInfo",
       py::dict(py::arg("id") = id.value, py::arg("epoch") = epoch.value, py::arg("pool") = pool,
                py::arg("tenant") = tenant, py::arg("host") = host, py::arg("label") = label,
-               py::arg("phase") = phase, py::arg("reason") = reason, py::arg("mode") = name_of(mode),
-               py::arg("bytes") = bytes, py::arg("ttl_ns") = ttl_ns, py::arg("expires_in_ns") = expires_in_ns,
+               py::arg("phase") = phase, py::arg("reason") = reason,
+               py::arg("mode") = std::string(lease_mode_name(mode)), py::arg("bytes") = bytes,
+               py::arg("ttl_ns") = ttl_ns, py::arg("expires_in_ns") = expires_in_ns,
                py::arg("movable") = movable, py::arg("holders") = holders,
                py::arg("figures") = to_python(figures), py::arg("object") = object, py::arg("tier") = tier,
                py::arg("isolation") = isolation, py::arg("granule_bytes") = granule_bytes,
@@ -107,12 +100,6 @@ py::object to_python(const LeaseInfo& info) {
                py::arg("usage_age_ns") = usage_age_ns, py::arg("cause") = std::string(lease_cause_name(cause)),
                py::arg("coherence") = std::string(memory_coherence_name(coherence)),
                py::arg("owners") = to_python(owners)));
-}
-
-const char* name_of(PoolPlacement placement) {
-  return placement == PoolPlacement::linear    ? "linear"
-         : placement == PoolPlacement::striped ? "striped"
-                                               : "spread";
 }
 
 py::object to_python(const PoolInfo& info) {
@@ -127,9 +114,10 @@ py::object to_python(const PoolInfo& info) {
                py::arg("figures") = to_python(figures), py::arg("scrubbing_bytes") = scrubbing_bytes,
                py::arg("quarantined_bytes") = quarantined_bytes,
                py::arg("largest_free_bytes") = largest_free_bytes, py::arg("leases") = leases,
-               py::arg("placement") = name_of(placement), py::arg("stripe_bytes") = stripe_bytes,
-               py::arg("free_runs") = to_python(free_runs), py::arg("reserved_bytes") = reserved_bytes,
-               py::arg("waiting") = waiting, py::arg("waiting_bytes") = waiting_bytes,
+               py::arg("placement") = std::string(pool_placement_name(placement)),
+               py::arg("stripe_bytes") = stripe_bytes, py::arg("free_runs") = to_python(free_runs),
+               py::arg("reserved_bytes") = reserved_bytes, py::arg("waiting") = waiting,
+               py::arg("waiting_bytes") = waiting_bytes,
                py::arg("coherence") = std::string(memory_coherence_name(coherence))));
 }
 

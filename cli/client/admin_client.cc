@@ -2,6 +2,7 @@
 #include "cli/client/admin_client.h"
 
 #include "cli/client/admin_impl.h"
+#include "cli/client/grant.h"
 #include "cli/client/tenant_client.h"
 
 namespace terrace::cli {
@@ -12,9 +13,8 @@ AdminClient::~AdminClient() = default;
 Result<std::unique_ptr<AdminClient>> AdminClient::open(std::unique_ptr<Connection> connection) {
   auto impl = std::make_unique<Impl>();
   impl->connection = std::move(connection);
-  TERRACE_ASSIGN_OR_RETURN(impl->admin,
-                           impl->call(impl->connection->gateway.openAdminRequest(), "AdminClient::connect",
-                                      [](auto& reply) { return reply.getAdmin(); }));
+  TERRACE_ASSIGN_OR_RETURN(impl->admin, impl->call(impl->connection->gateway.openAdminRequest(),
+                                                   [](auto& reply) { return reply.getAdmin(); }));
   return std::unique_ptr<AdminClient>(new AdminClient(std::move(impl)));
 }
 
@@ -31,52 +31,28 @@ Result<std::unique_ptr<LeaseClient>> LeaseClient::connect(const Context& context
 }
 
 Result<StatusReply> AdminClient::status() {
-  return impl_->call(impl_->admin.statusRequest(), "Admin.status", [](auto& reply) {
-    return StatusReply{.server = read_server(reply.getServer()),
-                       .pools = client::pool_infos_from_wire(reply.getPools()),
-                       .leases = reply.getLeases()};
-  });
+  return impl_->call(impl_->admin.statusRequest(), [](auto& reply) { return StatusReply(reply); });
 }
 
 Result<std::vector<std::string>> AdminClient::check() {
-  return impl_->call(impl_->admin.checkRequest(), "Admin.check", [](auto& reply) {
-    std::vector<std::string> problems;
-    for (const auto problem : reply.getProblems()) problems.push_back(client::text_from_wire(problem));
-    return problems;
-  });
+  return impl_->call(impl_->admin.checkRequest(), [](auto& reply) { return strings(reply.getProblems()); });
 }
 
 Result<std::vector<LeaseStatus>> AdminClient::leases(const std::string& pool, const std::string& tenant) {
-  std::vector<LeaseStatus> all;
-  for (;;) {
+  return all_pages("Admin.leases", [&](uint64_t after, uint32_t limit) {
     auto request = impl_->admin.leasesRequest();
     request.setPool(pool);
     request.setTenant(tenant);
-    request.setAfter(all.empty() ? 0 : all.back().id.value);
-    request.setLimit(leases_per_call);
-    TERRACE_ASSIGN_OR_RETURN(std::vector<LeaseStatus> page,
-                             impl_->call(kj::mv(request), "Admin.leases",
-                                         [](auto& reply) { return read_leases(reply.getLeases()); }));
-    const bool last = page.size() < leases_per_call;
-    for (LeaseStatus& lease : page) {
-      // A daemon that does not advance would keep us here for ever.
-      if (!all.empty() && lease.id <= all.back().id) {
-        return Error{.code = ErrorCode::corrupt,
-                     .where = "Admin.leases",
-                     .detail = "the daemon's list of leases is not in ascending order"};
-      }
-      all.push_back(std::move(lease));
-    }
-    if (last) return all;
-  }
+    request.setAfter(after);
+    request.setLimit(limit);
+    return impl_->call(kj::mv(request), [](auto& reply) { return kept<rpc::LeaseInfo>(reply.getLeases()); });
+  });
 }
 
 Result<LeaseStatus> AdminClient::lease(LeaseId id, const std::string& label) {
-  auto request = impl_->admin.leaseRequest();
-  request.setLease(id.value);
+  auto request = with_lease(impl_->admin.leaseRequest(), id);
   request.setLabel(label);
-  return impl_->call(kj::mv(request), "Admin.lease",
-                     [](auto& reply) { return read_lease(reply.getInfo(), true); });
+  return impl_->lease(kj::mv(request));
 }
 
 Result<LeaseStatus> AdminClient::grant(const GrantOptions& options, const WaitReport& waiting) {
@@ -86,48 +62,39 @@ Result<LeaseStatus> AdminClient::grant(const GrantOptions& options, const WaitRe
 }
 
 Result<LeaseStatus> AdminClient::renew(LeaseId id, uint64_t ttl_ns) {
-  auto request = impl_->admin.renewRequest();
-  request.setLease(id.value);
+  auto request = with_lease(impl_->admin.renewRequest(), id);
   request.setTtlNs(ttl_ns);
-  return impl_->call(kj::mv(request), "Admin.renew",
-                     [](auto& reply) { return read_lease(reply.getInfo(), false); });
+  return impl_->lease(kj::mv(request));
 }
 
 Status AdminClient::release(LeaseId id) {
-  auto request = impl_->admin.releaseRequest();
-  request.setLease(id.value);
-  return impl_->call(kj::mv(request), "Admin.release");
+  return impl_->call(with_lease(impl_->admin.releaseRequest(), id));
 }
 
 Result<LeaseStatus> AdminClient::resize(LeaseId id, uint64_t bytes) {
-  auto request = impl_->admin.resizeRequest();
-  request.setLease(id.value);
+  auto request = with_lease(impl_->admin.resizeRequest(), id);
   request.setBytes(bytes);
-  return impl_->call(kj::mv(request), "Admin.resize",
-                     [](auto& reply) { return read_lease(reply.getInfo(), false); });
+  return impl_->lease(kj::mv(request));
 }
 
 Result<LeaseStatus> AdminClient::transfer(LeaseId id, const std::string& tenant, const std::string& host) {
-  auto request = impl_->admin.transferRequest();
-  request.setLease(id.value);
+  auto request = with_lease(impl_->admin.transferRequest(), id);
   request.setTenant(tenant);
   request.setHost(host);
-  return impl_->call(kj::mv(request), "Admin.transfer",
-                     [](auto& reply) { return read_lease(reply.getInfo(), false); });
+  return impl_->lease(kj::mv(request));
 }
 
 Result<LeaseStatus> AdminClient::revoke(LeaseId id, const RevokeOptions& options) {
-  auto request = impl_->admin.revokeRequest();
-  request.setLease(id.value);
+  auto request = with_lease(impl_->admin.revokeRequest(), id);
   request.setGraceNs(options.grace_ns);
   request.setReason(options.reason);
-  return impl_->call(kj::mv(request), "Admin.revoke",
-                     [](auto& reply) { return read_lease(reply.getInfo(), false); });
+  return impl_->lease(kj::mv(request));
 }
 
 Result<std::vector<LeaseStatus>> AdminClient::quarantined() {
   TERRACE_ASSIGN_OR_RETURN(std::vector<LeaseStatus> all, leases("", ""));  // page by page
-  std::erase_if(all, [](const LeaseStatus& lease) { return lease.phase != "quarantined"; });
+  std::erase_if(all,
+                [](const LeaseStatus& lease) { return lease->getPhase() != rpc::LeasePhase::QUARANTINED; });
   return all;
 }
 

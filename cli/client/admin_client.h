@@ -1,11 +1,12 @@
-// The operator's connection to a daemon, for verbs: blocking calls, plain structs, no kj in this header.
+// The operator's connection to a daemon, for verbs: blocking calls; messages of the schema as results.
 //
 // Place     cli verbs -> AdminClient -> unix socket -> daemon/rpc.
 // Threads   The thread that connected; one AdminClient a process is enough (it owns an event loop).
 // Errors    Every call can end with
 //             unavailable       the daemon went away or did not answer within the time limit; a change may or
 //                               may not have happened, look before doing it again
-//             version_mismatch  the daemon does not know the call
+//             version_mismatch  the daemon does not know the call, or answers with a word of an enum that
+//                               this program does not know
 //           besides those that the daemon reports as data.
 #pragma once
 
@@ -14,14 +15,49 @@
 #include <string>
 #include <vector>
 
-#include "cli/client/admin_types.h"
 #include "cli/client/lease_client.h"
-#include "daemon/inventory/inventory.h"
+#include "cli/client/statuses.h"
+#include "core/litmus/report.h"
 
 namespace terrace::cli {
 
 struct Connection;
-struct LitmusStatus;  // cli/client/admin_types.h
+
+struct PoolOptions {
+  std::string name;
+  std::vector<std::string> devices;
+  rpc::Placement placement = rpc::Placement::LINEAR;
+  uint64_t stripe_bytes = 0;
+  rpc::Coherence coherence = rpc::Coherence::UNKNOWN;
+};
+
+struct RegionOptions {
+  std::vector<std::string> memdevs;  // serials, in their order of interleaving
+  uint64_t granularity_bytes = 0;    // 0: the most that all decoders can do
+  uint64_t bytes = 0;                // 0: all there is
+};
+
+struct RevokeOptions {
+  uint64_t grace_ns = 0;
+  std::string reason;
+};
+
+struct ReservationOptions {
+  std::string pool, tenant;
+  uint64_t bytes = 0;
+  uint64_t ttl_ns = 0;  // 0: until it is removed
+};
+
+struct AuditFilter {
+  std::string tenant, verb, subject;  // empty matches all; `verb` is a prefix
+  uint64_t since_ns = 0;              // CLOCK_REALTIME
+};
+
+struct LitmusStatus {
+  std::string device;  // serial
+  litmus::Report report;
+  uint64_t age_ns = 0;  // how long ago it ended
+};
 
 // The socket that `context` means: --socket, else default_socket_path().
 std::string socket_path_of(const Context& context);
@@ -43,7 +79,7 @@ class AdminClient final : public LeaseClient {
 
   // admin_pool_calls.cc: devices and pools
   Result<std::vector<DeviceStatus>> devices();
-  Result<inventory::Inventory> inventory();   // of the manager's machine
+  Result<Hardware> inventory();               // of the manager's machine
   Status offline(const std::string& serial);  // a node's memory becomes a dax device again
   Result<DeviceStatus> adopt(const std::string& serial);
   Result<DrainProgress> drain(const std::string& serial);  // again: where it stands
@@ -56,10 +92,10 @@ class AdminClient final : public LeaseClient {
   Status destroy_region(const std::string& serial);
   // Gives a dax device to the kernel as memory; the serial of the node that leases then come from.
   Result<std::string> online(const std::string& serial);
-  Result<PoolInfo> create_pool(const PoolOptions& options);
-  Result<PoolInfo> set_pool_coherence(const std::string& name, MemoryCoherence coherence);
-  Result<PoolInfo> add_device(const std::string& pool, const std::string& serial);
-  Result<std::vector<PoolInfo>> pools();
+  Result<PoolStatus> create_pool(const PoolOptions& options);
+  Result<PoolStatus> set_pool_coherence(const std::string& name, rpc::Coherence coherence);
+  Result<PoolStatus> add_device(const std::string& pool, const std::string& serial);
+  Result<std::vector<PoolStatus>> pools();
   Status delete_pool(const std::string& name);
   // admin_litmus_calls.cc. Looks at a device now (rounds of each shape; 0: the usual number), or tells of the
   // last look at each since the manager's start.
@@ -82,7 +118,7 @@ class AdminClient final : public LeaseClient {
   // admin_policy_calls.cc: quotas, reservations, audit, consistency, hosts
   Result<std::vector<QuotaStatus>> quotas();
   Status set_quota(const QuotaStatus& quota);  // both bounds 0: removed
-  Result<ReservationStatus> reserve(const ReservationStatus& wanted);
+  Result<ReservationStatus> reserve(const ReservationOptions& wanted);
   Result<std::vector<ReservationStatus>> reservations();
   Status unreserve(uint64_t id);
   // The newest `limit` entries that match, oldest of them first; 0: all there are.

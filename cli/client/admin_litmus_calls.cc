@@ -5,28 +5,26 @@
 namespace terrace::cli {
 namespace {
 
+// The numbers are the same; an unknown one was refused with the reply.
 litmus::Verdict read_verdict(rpc::LitmusVerdict verdict) {
-  switch (verdict) {
-    case rpc::LitmusVerdict::COHERENT: return litmus::Verdict::coherent;
-    case rpc::LitmusVerdict::NOT_COHERENT: return litmus::Verdict::not_coherent;
-    case rpc::LitmusVerdict::INCONCLUSIVE: break;
-  }
-  return litmus::Verdict::inconclusive;
+  static_assert(static_cast<unsigned>(rpc::LitmusVerdict::NOT_COHERENT) ==
+                static_cast<unsigned>(litmus::Verdict::not_coherent));
+  return static_cast<litmus::Verdict>(verdict);
 }
 
 LitmusStatus read_litmus(rpc::Litmus::Reader in) {
   LitmusStatus status;
-  status.device = client::text_from_wire(in.getDevice());
+  status.device = str(in.getDevice());
   status.age_ns = in.getAgeNs();
   status.report.verdict = read_verdict(in.getVerdict());
-  status.report.note = client::text_from_wire(in.getNote());
+  status.report.note = str(in.getNote());
   status.report.took_ns = in.getTookNs();
   for (const auto shape : in.getShapes())
-    status.report.shapes.push_back({.name = client::text_from_wire(shape.getName()),
+    status.report.shapes.push_back({.name = str(shape.getName()),
                                     .rounds = shape.getRounds(),
                                     .met = shape.getMet(),
                                     .forbidden = shape.getForbidden(),
-                                    .example = client::text_from_wire(shape.getExample()),
+                                    .example = str(shape.getExample()),
                                     .verdict = read_verdict(shape.getVerdict())});
   return status;
 }
@@ -37,17 +35,15 @@ Result<LitmusStatus> AdminClient::litmus(const std::string& serial, uint32_t rou
   auto request = impl_->admin.castAs<rpc::LitmusAdmin>().lookAtRequest();
   request.setSerial(serial);
   request.setRounds(rounds);
-  return impl_->call(kj::mv(request), "LitmusAdmin.lookAt",
-                     [](auto& reply) { return read_litmus(reply.getLitmus()); });
+  return impl_->call(kj::mv(request), [](auto& reply) { return read_litmus(reply.getLitmus()); });
 }
 
 Result<std::vector<LitmusStatus>> AdminClient::litmus_runs() {
-  return impl_->call(impl_->admin.castAs<rpc::LitmusAdmin>().lookedRequest(), "LitmusAdmin.looked",
-                     [](auto& reply) {
-                       std::vector<LitmusStatus> all;
-                       for (const auto device : reply.getDevices()) all.push_back(read_litmus(device));
-                       return all;
-                     });
+  return impl_->call(impl_->admin.castAs<rpc::LitmusAdmin>().lookedRequest(), [](auto& reply) {
+    std::vector<LitmusStatus> all;
+    for (const auto device : reply.getDevices()) all.push_back(read_litmus(device));
+    return all;
+  });
 }
 
 }  // namespace terrace::cli

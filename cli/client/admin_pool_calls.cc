@@ -1,4 +1,4 @@
-// The operator's calls about devices and pools.
+// The operator's calls about hardware, devices and pools.
 #include <algorithm>
 
 #include "cli/client/admin_impl.h"
@@ -6,53 +6,43 @@
 namespace terrace::cli {
 
 Result<std::vector<DeviceStatus>> AdminClient::devices() {
-  return impl_->call(impl_->admin.devicesRequest(), "Admin.devices", [](auto& reply) {
-    std::vector<DeviceStatus> devices;
-    for (const auto device : reply.getDevices()) devices.push_back(read_device(device));
-    return devices;
-  });
+  return impl_->call(impl_->admin.devicesRequest(),
+                     [](auto& reply) { return kept<rpc::DeviceInfo>(reply.getDevices()); });
+}
+
+Result<Hardware> AdminClient::inventory() {
+  return impl_->call(impl_->admin.inventoryRequest(),
+                     [](auto& reply) { return Hardware(reply.getInventory()); });
+}
+
+Status AdminClient::offline(const std::string& serial) {
+  return impl_->call(with_serial(impl_->admin.offlineRequest(), serial));
 }
 
 Result<DeviceStatus> AdminClient::adopt(const std::string& serial) {
-  auto request = impl_->admin.adoptRequest();
-  request.setSerial(serial);
-  return impl_->call(kj::mv(request), "Admin.adopt",
-                     [](auto& reply) { return read_device(reply.getDevice()); });
+  return impl_->device(with_serial(impl_->admin.adoptRequest(), serial));
 }
 
 Result<DrainProgress> AdminClient::drain(const std::string& serial) {
-  auto request = impl_->admin.drainRequest();
-  request.setSerial(serial);
-  return impl_->call(kj::mv(request), "Admin.drain",
-                     [](auto& reply) { return read_progress(reply.getProgress()); });
+  return impl_->progress(with_serial(impl_->admin.drainRequest(), serial));
 }
 
 Result<DrainProgress> AdminClient::progress(const std::string& serial) {
-  auto request = impl_->admin.progressRequest();
-  request.setSerial(serial);
-  return impl_->call(kj::mv(request), "Admin.progress",
-                     [](auto& reply) { return read_progress(reply.getProgress()); });
+  return impl_->progress(with_serial(impl_->admin.progressRequest(), serial));
 }
 
 Result<DeviceStatus> AdminClient::undrain(const std::string& serial) {
-  auto request = impl_->admin.undrainRequest();
-  request.setSerial(serial);
-  return impl_->call(kj::mv(request), "Admin.undrain",
-                     [](auto& reply) { return read_device(reply.getDevice()); });
+  return impl_->device(with_serial(impl_->admin.undrainRequest(), serial));
 }
 
 Result<DeviceStatus> AdminClient::fail_device(const std::string& serial) {
-  auto request = impl_->admin.failDeviceRequest();
-  request.setSerial(serial);
-  return impl_->call(kj::mv(request), "Admin.failDevice",
-                     [](auto& reply) { return read_device(reply.getDevice()); });
+  return impl_->device(with_serial(impl_->admin.failDeviceRequest(), serial));
 }
 
 Status AdminClient::remove_device(const std::string& serial, bool forget_quarantined) {
-  auto request = impl_->admin.removeDeviceRequest();
-  request.setSerial(serial);
+  auto request = with_serial(impl_->admin.removeDeviceRequest(), serial);
   request.setForgetQuarantined(forget_quarantined);
-  return impl_->call(kj::mv(request), "Admin.removeDevice");
+  return impl_->call(kj::mv(request));
 }
 
 Result<std::string> AdminClient::create_region(const RegionOptions& options) {
@@ -61,60 +51,51 @@ Result<std::string> AdminClient::create_region(const RegionOptions& options) {
   for (unsigned at = 0; at < list.size(); ++at) list.set(at, options.memdevs[at]);
   request.setGranularity(static_cast<uint32_t>(std::min<uint64_t>(options.granularity_bytes, UINT32_MAX)));
   request.setBytes(options.bytes);
-  return impl_->call(kj::mv(request), "Admin.createRegion",
-                     [](auto& reply) { return std::string(reply.getSerial().cStr()); });
+  return impl_->call(kj::mv(request), [](auto& reply) { return str(reply.getSerial()); });
 }
 
 Status AdminClient::destroy_region(const std::string& serial) {
-  auto request = impl_->admin.destroyRegionRequest();
-  request.setSerial(serial);
-  return impl_->call(kj::mv(request), "Admin.destroyRegion");
+  return impl_->call(with_serial(impl_->admin.destroyRegionRequest(), serial));
 }
 
 Result<std::string> AdminClient::online(const std::string& serial) {
-  auto request = impl_->admin.onlineRequest();
-  request.setSerial(serial);
-  return impl_->call(kj::mv(request), "Admin.online",
-                     [](auto& reply) { return client::text_from_wire(reply.getSerial()); });
+  return impl_->call(with_serial(impl_->admin.onlineRequest(), serial),
+                     [](auto& reply) { return str(reply.getSerial()); });
 }
 
-Result<PoolInfo> AdminClient::create_pool(const PoolOptions& options) {
+Result<PoolStatus> AdminClient::create_pool(const PoolOptions& options) {
   auto request = impl_->admin.createPoolRequest();
   request.setName(options.name);
   auto list = request.initDevices(static_cast<unsigned>(options.devices.size()));
   for (unsigned at = 0; at < list.size(); ++at) list.set(at, options.devices[at]);
-  request.setPlacement(client::placement_to_wire(options.placement));
+  request.setPlacement(options.placement);
   request.setStripeBytes(options.stripe_bytes);
-  request.setCoherence(client::coherence_to_wire(options.coherence));
-  return impl_->call(kj::mv(request), "Admin.createPool",
-                     [](auto& reply) { return client::pool_info_from_wire(reply.getPool()); });
+  request.setCoherence(options.coherence);
+  return impl_->pool(kj::mv(request));
 }
 
-Result<PoolInfo> AdminClient::set_pool_coherence(const std::string& name, MemoryCoherence coherence) {
+Result<PoolStatus> AdminClient::set_pool_coherence(const std::string& name, rpc::Coherence coherence) {
   auto request = impl_->admin.setPoolCoherenceRequest();
   request.setName(name);
-  request.setCoherence(client::coherence_to_wire(coherence));
-  return impl_->call(kj::mv(request), "Admin.setPoolCoherence",
-                     [](auto& reply) { return client::pool_info_from_wire(reply.getPool()); });
+  request.setCoherence(coherence);
+  return impl_->pool(kj::mv(request));
 }
 
-Result<PoolInfo> AdminClient::add_device(const std::string& pool, const std::string& serial) {
-  auto request = impl_->admin.addDeviceRequest();
+Result<PoolStatus> AdminClient::add_device(const std::string& pool, const std::string& serial) {
+  auto request = with_serial(impl_->admin.addDeviceRequest(), serial);
   request.setPool(pool);
-  request.setSerial(serial);
-  return impl_->call(kj::mv(request), "Admin.addDevice",
-                     [](auto& reply) { return client::pool_info_from_wire(reply.getPool()); });
+  return impl_->pool(kj::mv(request));
 }
 
-Result<std::vector<PoolInfo>> AdminClient::pools() {
-  return impl_->call(impl_->admin.poolsRequest(), "Admin.pools",
-                     [](auto& reply) { return client::pool_infos_from_wire(reply.getPools()); });
+Result<std::vector<PoolStatus>> AdminClient::pools() {
+  return impl_->call(impl_->admin.poolsRequest(),
+                     [](auto& reply) { return kept<rpc::PoolInfo>(reply.getPools()); });
 }
 
 Status AdminClient::delete_pool(const std::string& name) {
   auto request = impl_->admin.deletePoolRequest();
   request.setName(name);
-  return impl_->call(kj::mv(request), "Admin.deletePool");
+  return impl_->call(kj::mv(request));
 }
 
 Result<CompactionStatus> AdminClient::compact(const std::string& pool, uint64_t run_bytes,
@@ -123,14 +104,13 @@ Result<CompactionStatus> AdminClient::compact(const std::string& pool, uint64_t 
   request.setPool(pool);
   request.setRunBytes(run_bytes);
   request.setTimeoutNs(timeout_ns);
-  return impl_->call(kj::mv(request), "Admin.compact",
-                     [](auto& reply) { return read_compaction(reply.getCompaction()); });
+  return impl_->call(kj::mv(request), [](auto& reply) { return CompactionStatus(reply.getCompaction()); });
 }
 
 Status AdminClient::end_compaction(const std::string& pool) {
   auto request = impl_->admin.endCompactionRequest();
   request.setPool(pool);
-  return impl_->call(kj::mv(request), "Admin.endCompaction");
+  return impl_->call(kj::mv(request));
 }
 
 }  // namespace terrace::cli

@@ -85,11 +85,10 @@ Result<std::unique_ptr<Connection>> Connection::open(const Context& context) {
   hello.setOldest(rpc::PROTOCOL_VERSION_OLDEST);
   hello.setNewest(rpc::PROTOCOL_VERSION);
   hello.setClient("terrace " TERRACE_VERSION);
-  TERRACE_ASSIGN_OR_RETURN(const uint32_t version,
-                           connection->call(kj::mv(hello), where, [&connection](auto& reply) {
-                             connection->admin = reply.getAdmin();
-                             return reply.getVersion();
-                           }));
+  TERRACE_ASSIGN_OR_RETURN(const uint32_t version, connection->call(kj::mv(hello), [&connection](auto& reply) {
+    connection->admin = reply.getAdmin();
+    return reply.getVersion();
+  }));
   if (version < rpc::PROTOCOL_VERSION_OLDEST || version > rpc::PROTOCOL_VERSION) {
     return Error{.code = ErrorCode::version_mismatch,
                  .where = where,
@@ -104,10 +103,17 @@ Result<rpc::TenantSession::Client> Connection::open_session(const std::string& t
   open.setTenant(tenant);
   open.setHost(machine_name());
   open.setListener(kj::heap<SilentListener>());
-  return call(kj::mv(open), "Gateway.openSession", [name](auto& reply) {
+  return call(kj::mv(open), [name](auto& reply) {
     if (name != nullptr) *name = client::text_from_wire(reply.getTenant());
     return reply.getSession();
   });
+}
+
+// The schema calls them "core/schema/terrace.capnp:Admin.drain$Params".
+std::string Connection::method_of(capnp::StructSchema params) {
+  const std::string name = params.getProto().getDisplayName().cStr();
+  const size_t begin = name.find(':') + 1;
+  return name.substr(begin, name.find('$') - begin);
 }
 
 Error Connection::call_error(const kj::Exception& exception, bool timed_out, uint64_t timeout_ns,

@@ -1,6 +1,6 @@
 // One connection to a daemon, with kj and Cap'n Proto in it: for the files that translate calls, and no verb.
 //
-// Place     admin_client.cc, admin_pool_calls.cc, tenant_client.cc -> Connection -> unix socket -> daemon/rpc.
+// Place     admin_*.cc, tenant_client.cc -> Connection -> unix socket -> daemon/rpc.
 // Threads   The thread that opened it; it owns that thread's event loop.
 #pragma once
 
@@ -13,6 +13,7 @@
 
 #include "cli/terminal/output.h"
 #include "core/base/unique_fd.h"
+#include "core/schema/enumerants.h"
 #include "core/schema/terrace.capnp.h"
 #include "libclient/session/wire.h"
 
@@ -44,11 +45,12 @@ struct Connection {
   Result<rpc::TenantSession::Client> open_session(const std::string& tenant, std::string* name = nullptr);
 
   // Sends `request`, waits within the limit, and gives what `read` makes of the reply, or the error in it.
-  // Capabilities can be taken out of the reply by `read`: it gets the whole response.
+  // Capabilities can be taken out of the reply by `read`: it gets the whole response. Errors name the method.
+  // Errors    version_mismatch  the reply has a number of an enum that this program does not know
   template <typename Params, typename Results, typename Read>
-  auto call(capnp::Request<Params, Results> request, const char* where, Read read)
+  auto call(capnp::Request<Params, Results> request, Read read)
       -> Result<decltype(read(std::declval<capnp::Response<Results>&>()))> {
-    return finish<Results>(call_timeout_ns, where, read, [&](bool* timed_out) {
+    return finish<Results>(call_timeout_ns, method_name<Params>(), read, [&](bool* timed_out) {
       return send(kj::mv(request), call_timeout_ns, timed_out).wait(io.waitScope);
     });
   }
@@ -56,22 +58,30 @@ struct Connection {
   // The same, for a call that may wait long in the daemon: `waiting` is called about once a second meanwhile,
   // and may make calls of its own.
   template <typename Params, typename Results, typename Read>
-  auto call_reporting(capnp::Request<Params, Results> request, const char* where, const LongCall& options,
-                      Read read) -> Result<decltype(read(std::declval<capnp::Response<Results>&>()))> {
-    return finish<Results>(options.timeout_ns, where, read, [&](bool* timed_out) {
+  auto call_reporting(capnp::Request<Params, Results> request, const LongCall& options, Read read)
+      -> Result<decltype(read(std::declval<capnp::Response<Results>&>()))> {
+    return finish<Results>(options.timeout_ns, method_name<Params>(), read, [&](bool* timed_out) {
       return wait_reporting(send(kj::mv(request), options.timeout_ns, timed_out), options.waiting);
     });
   }
 
   // For replies that carry nothing but their error.
   template <typename Params, typename Results>
-  Status call(capnp::Request<Params, Results> request, const char* where) {
-    const Result<bool> done = call(kj::mv(request), where, [](auto&) { return true; });
+  Status call(capnp::Request<Params, Results> request) {
+    const Result<bool> done = call(kj::mv(request), [](auto&) { return true; });
     if (!done.ok()) return done.error();
     return {};
   }
 
  private:
+  // "Admin.drain"; lives as long as the process.
+  template <typename Params>
+  static const char* method_name() {
+    static const auto* const name = new std::string(method_of(capnp::Schema::from<Params>()));
+    return name->c_str();
+  }
+  static std::string method_of(capnp::StructSchema params);
+
   Error call_error(const kj::Exception& exception, bool timed_out, uint64_t timeout_ns,
                    const char* where) const;
 
@@ -95,7 +105,7 @@ struct Connection {
     bool timed_out = false;
     try {
       capnp::Response<Results> response = wait(&timed_out);
-      TERRACE_RETURN_IF_ERROR(client::status_from_wire(response.getError(), where));
+      TERRACE_RETURN_IF_ERROR(client::status_from_wire<Results>(response, where));
       return read(response);
     } catch (const kj::Exception& exception) {
       return call_error(exception, timed_out, timeout_ns, where);

@@ -10,15 +10,21 @@
 #include <string>
 #include <vector>
 
-#include "cli/client/admin_types.h"
+#include "cli/client/statuses.h"
 #include "cli/terminal/output.h"
 #include "core/base/result.h"
+#include "terrace/session.h"
 
 namespace terrace::cli {
 
 // What a grant that waits for room is told about once a second: how many are before it, of how many in the
 // queue.
 using WaitReport = std::function<void(uint32_t before_it, uint64_t in_the_queue)>;
+
+struct GrantOptions {
+  LeaseRequest request;
+  std::string tenant;  // empty: the one that this uid maps to
+};
 
 class LeaseClient {
  public:

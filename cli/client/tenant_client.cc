@@ -1,6 +1,6 @@
 #include "cli/client/tenant_client.h"
 
-#include "cli/client/wire_read.h"
+#include "cli/client/grant.h"
 
 namespace terrace::cli {
 namespace {
@@ -13,25 +13,17 @@ class TenantClient final : public LeaseClient {
 
   Result<std::vector<LeaseStatus>> leases(const std::string& pool, const std::string& tenant) override {
     if (!tenant.empty() && tenant != tenant_) return not_yours("the leases of tenant '" + tenant + "'");
-    std::vector<LeaseStatus> all;
-    for (uint64_t after = 0;;) {
-      auto request = session_.listRequest();
-      request.setAfter(after);
-      request.setLimit(leases_per_call);
-      TERRACE_ASSIGN_OR_RETURN(std::vector<LeaseStatus> page,
-                               connection_->call(kj::mv(request), "TenantSession.list",
-                                                 [](auto& reply) { return read_leases(reply.getLeases()); }));
-      for (LeaseStatus& lease : page) {
-        if (lease.id.value <= after) {
-          return Error{.code = ErrorCode::corrupt,
-                       .where = "TenantSession.list",
-                       .detail = "the daemon's list of leases is not in ascending order"};
-        }
-        after = lease.id.value;
-        if (pool.empty() || lease.pool == pool) all.push_back(std::move(lease));
-      }
-      if (page.size() < leases_per_call) return all;
-    }
+    TERRACE_ASSIGN_OR_RETURN(
+        std::vector<LeaseStatus> all, all_pages("TenantSession.list", [&](uint64_t after, uint32_t limit) {
+          auto request = session_.listRequest();
+          request.setAfter(after);
+          request.setLimit(limit);
+          return connection_->call(kj::mv(request),
+                                   [](auto& reply) { return kept<rpc::LeaseInfo>(reply.getLeases()); });
+        }));
+    std::erase_if(all,
+                  [&](const LeaseStatus& lease) { return !pool.empty() && str(lease->getPool()) != pool; });
+    return all;
   }
 
   // Attaching, read-only, is how a tenant has a lease measured. One that cannot be attached any more (it is
@@ -41,7 +33,7 @@ class TenantClient final : public LeaseClient {
     if (attached.ok()) return attached;
     TERRACE_ASSIGN_OR_RETURN(std::vector<LeaseStatus> own, leases("", ""));
     for (LeaseStatus& lease : own) {
-      if (id.value != 0 ? lease.id == id : lease.label == label) return std::move(lease);
+      if (id.value != 0 ? lease->getId() == id.value : str(lease->getLabel()) == label) return std::move(lease);
     }
     return attached;
   }
@@ -50,8 +42,8 @@ class TenantClient final : public LeaseClient {
     if (!options.tenant.empty() && options.tenant != tenant_)
       return not_yours("a grant to tenant '" + options.tenant + "'");
     const auto pools = [this]() {
-      return connection_->call(session_.poolsRequest(), "TenantSession.pools",
-                               [](auto& reply) { return client::pool_infos_from_wire(reply.getPools()); });
+      return connection_->call(session_.poolsRequest(),
+                               [](auto& reply) { return kept<rpc::PoolInfo>(reply.getPools()); });
     };
     return grant_in_session(*connection_, session_, options, pools, waiting);
   }
@@ -61,13 +53,12 @@ class TenantClient final : public LeaseClient {
     request.initLeases(1).set(0, id.value);
     request.setTtlNs(ttl_ns);
     Status failed;
-    TERRACE_RETURN_IF_ERROR(
-        connection_->call(kj::mv(request), "TenantSession.renewMany", [&failed](auto& reply) {
-          const auto failures = reply.getFailed();
-          if (failures.size() != 0)
-            failed = client::status_from_wire(failures[0].getError(), "TenantSession.renewMany");
-          return true;
-        }));
+    TERRACE_RETURN_IF_ERROR(connection_->call(kj::mv(request), [&failed](auto& reply) {
+      const auto failures = reply.getFailed();
+      if (failures.size() != 0)
+        failed = client::status_from_wire(failures[0].getError(), "TenantSession.renewMany");
+      return true;
+    }));
     TERRACE_RETURN_IF_ERROR(failed);
     return lease(id, "");
   }
@@ -75,7 +66,7 @@ class TenantClient final : public LeaseClient {
   Status release(LeaseId id) override {
     rpc::Lease::Client held = nullptr;
     TERRACE_RETURN_IF_ERROR(attach(id, "", &held));
-    return connection_->call(held.releaseRequest(), "Lease.release");
+    return connection_->call(held.releaseRequest());
   }
 
   Result<LeaseStatus> resize(LeaseId id, uint64_t bytes) override {
@@ -84,8 +75,7 @@ class TenantClient final : public LeaseClient {
     TERRACE_RETURN_IF_ERROR(attach(id, "", &held, rpc::Access::READ_WRITE));
     auto request = held.resizeRequest();
     request.setBytes(bytes);
-    return connection_->call(kj::mv(request), "Lease.resize",
-                             [](auto& reply) { return read_lease(reply.getInfo(), false); });
+    return connection_->call(kj::mv(request), [](auto& reply) { return LeaseStatus(reply.getInfo()); });
   }
 
   Result<LeaseStatus> transfer(LeaseId id, const std::string& tenant, const std::string& host) override {
@@ -94,8 +84,7 @@ class TenantClient final : public LeaseClient {
     auto request = held.transferRequest();
     request.setTenant(tenant);
     request.setHost(host);
-    return connection_->call(kj::mv(request), "Lease.transfer",
-                             [](auto& reply) { return read_lease(reply.getInfo(), false); });
+    return connection_->call(kj::mv(request), [](auto& reply) { return LeaseStatus(reply.getInfo()); });
   }
 
  private:
@@ -112,11 +101,9 @@ class TenantClient final : public LeaseClient {
     request.setLabel(label);
     request.setAccess(access);
     TERRACE_ASSIGN_OR_RETURN(rpc::Lease::Client lease,
-                             connection_->call(kj::mv(request), "TenantSession.attach",
-                                               [](auto& reply) { return reply.getLease(); }));
+                             connection_->call(kj::mv(request), [](auto& reply) { return reply.getLease(); }));
     if (held != nullptr) *held = lease;
-    return connection_->call(lease.infoRequest(), "Lease.info",
-                             [](auto& reply) { return read_lease(reply.getInfo(), true); });
+    return connection_->call(lease.infoRequest(), [](auto& reply) { return LeaseStatus(reply.getInfo()); });
   }
 
   std::unique_ptr<Connection> connection_;

@@ -64,13 +64,13 @@ void run_doctor(Context& context) {
   context.exit_code = possible ? exit_ok : exit_failed;
   if (context.json) {
     nlohmann::json view = nullptr;
-    if (daemon.ok()) view = to_json(daemon->server);
+    if (daemon.ok()) view = to_json((*daemon)->getServer());
     print_json(
         {{"basic_service", possible}, {"checks", checks_json(checks)}, {"socket", path}, {"daemon", view}});
     return;
   }
   std::string text = format_checks(checks) + "\n";
-  if (daemon.ok()) text += server_block(daemon->server, path) + "\n";
+  if (daemon.ok()) text += server_block((*daemon)->getServer(), path) + "\n";
   text += possible ? "This machine can run Terrace with an emulated pool.\n"
                    : "This machine cannot run even an emulated pool: fix what is essential above.\n";
   print_text(text);

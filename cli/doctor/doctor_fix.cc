@@ -16,7 +16,7 @@ using inventory::Inventory;
 // The manager's device that leases of that node's memory come from.
 const DeviceStatus* node_device(const std::vector<DeviceStatus>& devices, int node) {
   for (const DeviceStatus& device : devices)
-    if (device.backend == "numa" && device.tier.node == node) return &device;
+    if (str(device->getBackend()) == "numa" && device->getAttributes().getNumaNode() == node) return &device;
   return nullptr;
 }
 
@@ -95,11 +95,12 @@ std::vector<DaxFix> plan_fixes(const Inventory& inventory, const std::vector<Dev
     if (dax.mode != DaxMode::system_ram) continue;
     DaxFix fix{.device = dax.name, .bytes = dax.bytes, .node = dax.target_node};
     if (const DeviceStatus* owner = node_device(devices, dax.target_node)) {
-      fix.via = owner->serial;
-      if (owner->adopted)
-        fix.refusal = "its node is adopted as " + owner->serial +
-                      (owner->leases == 0 ? "" : " and has " + count_text(owner->leases, "lease")) +
-                      "; 'terrace device remove " + owner->serial + "' first";
+      fix.via = str((*owner)->getSerial());
+      const uint32_t leases = (*owner)->getLeases();
+      if ((*owner)->getAdopted())
+        fix.refusal = "its node is adopted as " + fix.via +
+                      (leases == 0 ? "" : " and has " + count_text(leases, "lease")) +
+                      "; 'terrace device remove " + fix.via + "' first";
     }
     if (fix.refusal.empty() && dax.unmovable)
       fix.refusal = "its memory was onlined as unmovable, which only a reboot undoes";

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/client/admin_types.h"
+#include "cli/client/statuses.h"
 #include "cli/terminal/output.h"
 #include "daemon/inventory/dax_mode.h"
 #include "daemon/inventory/inventory.h"

@@ -9,9 +9,10 @@ namespace terrace::cli {
 std::string adoption_losses(const std::vector<DeviceStatus>& devices, const std::vector<std::string>& serials) {
   std::string text;
   for (const DeviceStatus& device : devices) {
-    const bool meant = std::find(serials.begin(), serials.end(), device.serial) != serials.end();
-    if (meant && !device.adopted && !device.contents.empty())
-      text += (text.empty() ? "" : "; ") + device.serial + " (" + device.contents + ")";
+    const std::string serial = str(device->getSerial());
+    const bool meant = std::find(serials.begin(), serials.end(), serial) != serials.end();
+    if (meant && !device->getAdopted() && device->getContents().size() != 0)
+      text += (text.empty() ? "" : "; ") + serial + " (" + str(device->getContents()) + ")";
   }
   return text;
 }

@@ -26,9 +26,9 @@ struct DeviceArguments {
   uint64_t timeout_ns = 3600 * ns_per_s;
 };
 
-std::string say_no_devices(const DeviceArguments& arguments, const inventory::Inventory& hardware) {
+std::string say_no_devices(const DeviceArguments& arguments, rpc::Inventory::Reader hardware) {
   if (arguments.adopted) return "no adopted devices; 'terrace device list' shows those that could be\n";
-  if (!hardware.memdevs.empty())
+  if (hardware.getMemdevs().size() != 0)
     return "no devices; 'terrace pool create NAME --memdev SERIAL' composes CXL memory devices into one\n";
   return "no devices; 'terrace doctor' says what this machine has, and 'terraced --emulate NAME=SIZE' makes "
          "one\n";
@@ -40,9 +40,10 @@ Status list_devices(const Context& context, const DeviceArguments& arguments) {
   std::vector<DeviceStatus> devices;
   if (!arguments.hardware) {
     TERRACE_ASSIGN_OR_RETURN(devices, client->devices());
-    if (arguments.adopted) std::erase_if(devices, [](const DeviceStatus& device) { return !device.adopted; });
+    if (arguments.adopted)
+      std::erase_if(devices, [](const DeviceStatus& device) { return !device->getAdopted(); });
   }
-  inventory::Inventory hardware;
+  Hardware hardware;
   if (!arguments.adopted) {
     TERRACE_ASSIGN_OR_RETURN(hardware, client->inventory());
   }
@@ -55,8 +56,8 @@ Status list_devices(const Context& context, const DeviceArguments& arguments) {
   }
   std::string text;
   if (!devices.empty()) text = device_table(devices);
-  if (devices.empty() && !arguments.hardware) text = say_no_devices(arguments, hardware);
-  text += inventory_text(hardware);
+  if (devices.empty() && !arguments.hardware) text = say_no_devices(arguments, *hardware);
+  text += inventory_text(*hardware);
   print_text(text.starts_with("\n") ? text.substr(1) : text);
   return {};
 }
@@ -77,8 +78,8 @@ Result<DeviceStatus> find_device(AdminClient& client, const std::string& serial)
   TERRACE_ASSIGN_OR_RETURN(const std::vector<DeviceStatus> devices, client.devices());
   std::vector<std::string> serials;
   for (const DeviceStatus& device : devices) {
-    if (device.serial == serial) return device;
-    serials.push_back(device.serial);
+    serials.push_back(str(device->getSerial()));
+    if (serials.back() == serial) return device;
   }
   std::string detail = "no device has the serial '" + serial + "'";
   const std::string near = did_you_mean(serial, serials);
@@ -88,13 +89,13 @@ Result<DeviceStatus> find_device(AdminClient& client, const std::string& serial)
 
 Result<std::vector<LeaseStatus>> leases_on(AdminClient& client, const DeviceStatus& device) {
   std::vector<LeaseStatus> found;
-  if (device.pool.empty()) return found;
-  TERRACE_ASSIGN_OR_RETURN(std::vector<LeaseStatus> all, client.leases(device.pool, ""));
-  for (LeaseStatus& lease : all) {
-    const bool on_it = std::any_of(lease.extents.begin(), lease.extents.end(),
-                                   [&](const ExtentInfo& extent) { return extent.device == device.serial; });
-    if (on_it) found.push_back(std::move(lease));
-  }
+  if (device->getPool().size() == 0) return found;
+  TERRACE_ASSIGN_OR_RETURN(found, client.leases(str(device->getPool()), ""));
+  std::erase_if(found, [&device](const LeaseStatus& lease) {
+    for (const auto extent : lease->getExtents())
+      if (extent.getDevice() == device->getSerial()) return false;
+    return true;
+  });
   return found;
 }
 
@@ -103,7 +104,7 @@ Status show_device(const Context& context, const std::string& serial) {
   TERRACE_ASSIGN_OR_RETURN(const DeviceStatus device, find_device(*client, serial));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<LeaseStatus> leases, leases_on(*client, device));
   DrainProgress progress;
-  const bool draining = device.state == "draining";
+  const bool draining = device->getState() == rpc::DeviceState::DRAINING;
   if (draining) {
     TERRACE_ASSIGN_OR_RETURN(progress, client->progress(serial));
   }
@@ -115,21 +116,22 @@ Status show_device(const Context& context, const std::string& serial) {
   }
   std::string text = device_block(device) + "\n";
   text += leases.empty() ? "no leases\n" : lease_table(leases);
-  if (draining && !progress.moves.empty()) text += "\nto move:\n" + move_table(progress.moves);
+  if (draining && progress->getMoves().size() != 0) text += "\nto move:\n" + move_table(progress->getMoves());
   print_text(text);
   return {};
 }
 
 bool drained(const DrainProgress& progress) {
-  return progress.moves.empty() && progress.left_bytes == 0 && progress.device.leases == 0;
+  return progress->getMoves().size() == 0 && progress->getLeftBytes() == 0 &&
+         progress->getDevice().getLeases() == 0;
 }
 
 // What is left, in one line.
 std::string describe_drain(const DrainProgress& progress) {
-  if (!progress.moves.empty()) return describe_moves(progress.left_bytes, progress.moves);
-  if (progress.device.leases != 0) {
-    return count_text(progress.device.leases, "lease") + " there still, being scrubbed or quarantined, " +
-           exact_size(progress.device.used_bytes);
+  if (progress->getMoves().size() != 0) return describe_moves(progress->getLeftBytes(), progress->getMoves());
+  if (progress->getDevice().getLeases() != 0) {
+    return count_text(progress->getDevice().getLeases(), "lease") +
+           " there still, being scrubbed or quarantined, " + exact_size(progress->getDevice().getUsedBytes());
   }
   return "empty";
 }
@@ -139,9 +141,10 @@ std::string drain_text(const std::string& serial, const DrainProgress& progress)
   if (drained(progress)) {
     return text + "'terrace device remove " + printable(serial) + "' takes it out, 'device undrain' back in\n";
   }
-  if (!progress.moves.empty()) text += move_table(progress.moves);
-  const bool blocked = std::any_of(progress.moves.begin(), progress.moves.end(),
-                                   [](const MoveStatus& move) { return move.blocked; });
+  const Moves moves = progress->getMoves();
+  if (moves.size() != 0) text += move_table(moves);
+  bool blocked = false;
+  for (const auto move : moves) blocked = blocked || move.getBlocked();
   if (blocked) {
     text +=
         "What is blocked goes when its holder releases it, or by 'terrace lease revoke ID'; what is not moves "
@@ -162,7 +165,7 @@ Status drain_device(Context& context, const DeviceArguments& arguments) {
     in_time = pace.again();
     if (!in_time) break;
     TERRACE_ASSIGN_OR_RETURN(progress, client->progress(serial));
-    if (progress.device.state == "in_service") {
+    if (progress->getDevice().getState() == rpc::DeviceState::IN_SERVICE) {
       return Error{.code = ErrorCode::cancelled,
                    .where = "device drain",
                    .detail = "the drain of " + serial + " was ended by somebody else ('device undrain')"};
@@ -199,8 +202,9 @@ Status fail_device(const Context& context, const DeviceArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const DeviceStatus known, find_device(*client, arguments.serial));
   TERRACE_ASSIGN_OR_RETURN(std::vector<LeaseStatus> leases, leases_on(*client, known));
-  std::erase_if(leases,
-                [](const LeaseStatus& lease) { return lease.phase != "active" && lease.phase != "revoking"; });
+  std::erase_if(leases, [](const LeaseStatus& lease) {
+    return lease->getPhase() != rpc::LeasePhase::ACTIVE && lease->getPhase() != rpc::LeasePhase::REVOKING;
+  });
   const std::string consequences =
       leases.empty() ? std::string("No lease is on it.\n")
                      : "These leases end at once, with all that is in them:\n" + lease_table(leases);

@@ -117,13 +117,14 @@ std::vector<std::string> not_known_coherent(AdminClient& client, const std::stri
   const auto runs = client.litmus_runs();
   if (!devices.ok() || !runs.ok()) return unknown;
   for (const DeviceStatus& device : *devices) {
-    if (!device.adopted || device.pool != pool) continue;
-    const auto run = std::find_if(runs->begin(), runs->end(),
-                                  [&](const LitmusStatus& one) { return one.device == device.serial; });
+    if (!device->getAdopted() || str(device->getPool()) != pool) continue;
+    const std::string serial = str(device->getSerial());
+    const auto run =
+        std::find_if(runs->begin(), runs->end(), [&](const LitmusStatus& one) { return one.device == serial; });
     if (run == runs->end()) {
-      unknown.push_back(device.serial + " (not looked at)");
+      unknown.push_back(serial + " (not looked at)");
     } else if (run->report.verdict != litmus::Verdict::coherent) {
-      unknown.push_back(device.serial + " (" + litmus::verdict_name(run->report.verdict) + ")");
+      unknown.push_back(serial + " (" + litmus::verdict_name(run->report.verdict) + ")");
     }
   }
   return unknown;

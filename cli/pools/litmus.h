@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/client/admin_types.h"
 #include "cli/terminal/verb.h"
 #include "core/litmus/report.h"
 #include "core/litmus/side.h"

@@ -66,19 +66,22 @@ Status not_adopted_here(const Context& context, const std::string& path, const s
   TERRACE_ASSIGN_OR_RETURN(const auto status, (*client)->status());
   // Where objects are: below its runtime directory, in a folder of their own, or where NUMA nodes' lie beside
   // it.
-  for (const std::string& folder : {status.server.runtime_directory + "/", status.server.object_directory + "/",
-                                    std::string("/dev/shm/terrace-")})
+  const auto server = status->getServer();
+  for (const std::string& folder : {str(server.getRuntimeDirectory()) + "/",
+                                    str(server.getObjectDirectory()) + "/", std::string("/dev/shm/terrace-")})
     if (folder.size() > 1 && real_path(path).starts_with(folder)) return adopted("in " + folder);
   if (dax.empty()) return {};
   TERRACE_ASSIGN_OR_RETURN(const auto hardware, (*client)->inventory());
   TERRACE_ASSIGN_OR_RETURN(const auto devices, (*client)->devices());
-  for (const inventory::DaxDevice& device : hardware.dax_devices) {
-    if (device.name != dax) continue;
-    if (device.holder.starts_with("lease ")) return adopted(device.holder);
-    for (const inventory::DaxRegion& region : hardware.dax_regions)
+  for (const auto device : hardware->getDaxDevices()) {
+    if (str(device.getName()) != dax) continue;
+    const std::string holder = str(device.getHolder());
+    if (holder.starts_with("lease ")) return adopted(holder);
+    for (const auto region : hardware->getDaxRegions())
       for (const DeviceStatus& known : devices)
-        if (region.name == device.region && known.serial == region.serial && known.adopted)
-          return adopted("device " + known.serial);
+        if (region.getName() == device.getRegion() && known->getSerial() == region.getSerial() &&
+            known->getAdopted())
+          return adopted("device " + str(known->getSerial()));
   }
   return {};
 }

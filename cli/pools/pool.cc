@@ -9,15 +9,16 @@
 #include "cli/pools/system_ram.h"
 #include "cli/show/describe.h"
 #include "cli/terminal/verb.h"
+#include "core/schema/words.h"
 
 namespace terrace::cli {
 
-Result<PoolInfo> find_pool(AdminClient& client, const std::string& name) {
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<PoolInfo> pools, client.pools());
+Result<PoolStatus> find_pool(AdminClient& client, const std::string& name) {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<PoolStatus> pools, client.pools());
   std::vector<std::string> names;
-  for (const PoolInfo& pool : pools) {
-    if (pool.name == name) return pool;
-    names.push_back(pool.name);
+  for (const PoolStatus& pool : pools) {
+    names.push_back(str(pool->getName()));
+    if (names.back() == name) return pool;
   }
   std::string detail = "no pool is named '" + name + "'";
   if (const std::string near = did_you_mean(name, names); !near.empty())
@@ -40,8 +41,8 @@ struct PoolArguments {
 };
 
 // Adopts what is to be, and makes the pool; what it adopted of `made` is given back when that fails.
-Result<PoolInfo> compose_pool(const Context& context, AdminClient& client, const PoolArguments& arguments,
-                              const std::string& made) {
+Result<PoolStatus> compose_pool(const Context& context, AdminClient& client, const PoolArguments& arguments,
+                                const std::string& made) {
   if (arguments.adopt)
     TERRACE_RETURN_IF_ERROR(adopt_devices(context, client, arguments.pool.devices, arguments.yes));
   auto pool = client.create_pool(arguments.pool);
@@ -50,8 +51,8 @@ Result<PoolInfo> compose_pool(const Context& context, AdminClient& client, const
 }
 
 // A region of --memdev is taken apart again when no pool comes of it.
-Result<PoolInfo> compose_region_and_pool(const Context& context, AdminClient& client,
-                                         PoolArguments& arguments) {
+Result<PoolStatus> compose_region_and_pool(const Context& context, AdminClient& client,
+                                           PoolArguments& arguments) {
   if (arguments.region.memdevs.empty()) return compose_pool(context, client, arguments, "");
   TERRACE_ASSIGN_OR_RETURN(const std::string made, client.create_region(arguments.region));
   arguments.pool.devices.push_back(made);
@@ -70,31 +71,35 @@ std::string cost_of_regions(AdminClient& client, const PoolOptions& pool) {
   const auto devices = client.devices();
   if (!devices.ok()) return text;
   for (const DeviceStatus& device : *devices)
-    if (device.backend == "pmem" &&
-        std::find(pool.devices.begin(), pool.devices.end(), device.serial) != pool.devices.end())
-      text += printable(device.serial) + ": " + printable(device.detail) + "\n";
+    if (str(device->getBackend()) == "pmem" &&
+        std::find(pool.devices.begin(), pool.devices.end(), str(device->getSerial())) != pool.devices.end())
+      text += printable(str(device->getSerial())) + ": " + printable(str(device->getDetail())) + "\n";
   return text;
 }
 
-MemoryCoherence coherence_of(const PoolArguments& arguments) {
-  for (const MemoryCoherence coherence : {MemoryCoherence::coherent, MemoryCoherence::noncoherent})
-    if (arguments.coherence == memory_coherence_name(coherence)) return coherence;
-  return MemoryCoherence::unknown;
+rpc::Coherence coherence_of(const PoolArguments& arguments) {
+  return schema::enum_of_word<rpc::Coherence>(arguments.coherence).value_or(rpc::Coherence::UNKNOWN);
+}
+
+// One of the words of an enum.
+template <typename Enum>
+CLI::Option* add_word_option(CLI::App& verb, const char* name, std::string& word, const char* help) {
+  return verb.add_option(name, word, help)
+      ->type_name(CLI::detail::join(schema::enum_words<Enum>(), "|"))
+      ->check(CLI::IsMember(schema::enum_words<Enum>()).description(""));
 }
 
 void add_coherence_option(CLI::App& verb, PoolArguments& arguments, bool required) {
-  verb.add_option(
-          "--coherence", arguments.coherence,
-          "Whether hardware keeps the caches of all hosts of this memory coherent; unknown is treated as not")
-      ->type_name("coherent|noncoherent|unknown")
-      ->check(CLI::IsMember({"coherent", "noncoherent", "unknown"}).description(""))
+  add_word_option<rpc::Coherence>(
+      verb, "--coherence", arguments.coherence,
+      "Whether hardware keeps the caches of all hosts of this memory coherent; unknown is treated as not")
       ->required(required);
 }
 
 // Of a pool that is coherent on the operator's word: what speaks for that is said as well.
-void print_pool(const Context& context, AdminClient& client, const PoolInfo& pool, const std::string& text) {
-  const bool coherent = pool.coherence == MemoryCoherence::coherent;
-  const auto unknown = coherent ? not_known_coherent(client, pool.name) : std::vector<std::string>{};
+void print_pool(const Context& context, AdminClient& client, const PoolStatus& pool, const std::string& text) {
+  const bool coherent = pool->getCoherence() == rpc::Coherence::COHERENT;
+  const auto unknown = coherent ? not_known_coherent(client, str(pool->getName())) : std::vector<std::string>{};
   if (!context.json) {
     print_text(text + say_not_known_coherent(unknown));
     return;
@@ -106,11 +111,11 @@ void print_pool(const Context& context, AdminClient& client, const PoolInfo& poo
 
 Status set_pool(const Context& context, const PoolArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool,
+  TERRACE_ASSIGN_OR_RETURN(const PoolStatus pool,
                            client->set_pool_coherence(arguments.pool.name, coherence_of(arguments)));
   print_pool(context, *client, pool,
-             "pool " + printable(pool.name) + ": coherence " +
-                 std::string(memory_coherence_name(pool.coherence)) + "\n");
+             "pool " + printable(str(pool->getName())) + ": coherence " +
+                 std::string(schema::enum_word(pool->getCoherence())) + "\n");
   return {};
 }
 
@@ -120,11 +125,10 @@ Status create_pool(const Context& context, PoolArguments& arguments) {
                  .where = "pool create",
                  .detail = "a pool is made of devices: --device SERIAL, or --memdev SERIAL for a new region"};
   }
-  for (const PoolPlacement placement : {PoolPlacement::striped, PoolPlacement::spread}) {
-    if (arguments.placement == placement_name(placement)) arguments.pool.placement = placement;
-  }
+  arguments.pool.placement =
+      schema::enum_of_word<rpc::Placement>(arguments.placement).value_or(rpc::Placement::LINEAR);
   arguments.pool.coherence = coherence_of(arguments);
-  if (arguments.pool.stripe_bytes != 0 && arguments.pool.placement != PoolPlacement::striped) {
+  if (arguments.pool.stripe_bytes != 0 && arguments.pool.placement != rpc::Placement::STRIPED) {
     return Error{.code = ErrorCode::invalid_argument,
                  .where = "pool create",
                  .detail = "--stripe is for --placement striped only"};
@@ -136,7 +140,7 @@ Status create_pool(const Context& context, PoolArguments& arguments) {
   }
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   if (arguments.system_ram) return create_system_ram_pool(context, *client, arguments.pool, arguments.yes);
-  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, compose_region_and_pool(context, *client, arguments));
+  TERRACE_ASSIGN_OR_RETURN(const PoolStatus pool, compose_region_and_pool(context, *client, arguments));
   print_pool(context, *client, pool, pool_table({pool}) + cost_of_regions(*client, arguments.pool));
   return {};
 }
@@ -145,14 +149,14 @@ Status add_device(const Context& context, const PoolArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   if (arguments.adopt)
     TERRACE_RETURN_IF_ERROR(adopt_devices(context, *client, {arguments.serial}, arguments.yes));
-  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, client->add_device(arguments.pool.name, arguments.serial));
+  TERRACE_ASSIGN_OR_RETURN(const PoolStatus pool, client->add_device(arguments.pool.name, arguments.serial));
   print_pool(context, *client, pool, pool_table({pool}));
   return {};
 }
 
 Status list_pools(const Context& context) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<PoolInfo> pools, client->pools());
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<PoolStatus> pools, client->pools());
   if (context.json) {
     print_json({{"pools", to_json_list(pools)}});
   } else if (pools.empty()) {
@@ -165,12 +169,12 @@ Status list_pools(const Context& context) {
 
 Status show_pool(const Context& context, const std::string& name) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, find_pool(*client, name));
+  TERRACE_ASSIGN_OR_RETURN(const PoolStatus pool, find_pool(*client, name));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<DeviceStatus> all_devices, client->devices());
   TERRACE_ASSIGN_OR_RETURN(const std::vector<LeaseStatus> leases, client->leases(name, ""));
   std::vector<DeviceStatus> devices;
   for (const DeviceStatus& device : all_devices) {
-    if (device.pool == name) devices.push_back(device);
+    if (str(device->getPool()) == name) devices.push_back(device);
   }
   if (context.json) {
     print_json({{"pool", to_json(pool)}, {"devices", to_json_list(devices)}, {"leases", to_json_list(leases)}});
@@ -212,11 +216,9 @@ void add_pool_verbs(CLI::App& app, Context& context) {
           "A CXL memory device's serial; all of them, in this order, become one new region, which is adopted")
       ->type_name("SERIAL");
   add_region_options(*create, arguments->region);
-  create
-      ->add_option("--placement", arguments->placement,
-                   "linear: whole runs on one device; striped: over all in stripes; spread: on the emptiest")
-      ->type_name("linear|striped|spread")
-      ->check(CLI::IsMember({"linear", "striped", "spread"}).description(""));
+  add_word_option<rpc::Placement>(
+      *create, "--placement", arguments->placement,
+      "linear: whole runs on one device; striped: over all in stripes; spread: on the emptiest");
   add_size_option(*create, "--stripe", arguments->pool.stripe_bytes,
                   "With striped: how much lies on one device before the next (default: one granule)");
   add_coherence_option(*create, *arguments, false);

@@ -18,30 +18,35 @@ struct CompactArguments {
   bool end = false;
 };
 
+std::string describe_left(const CompactionStatus& compaction) {
+  return describe_moves(compaction->getLeftBytes(), compaction->getMoves());
+}
+
 std::string compaction_text(const std::string& pool, const CompactionStatus& compaction) {
-  if (!compaction.active && compaction.device.empty())
+  if (!compaction->getActive() && compaction->getDevice().size() == 0)
     return "pool " + printable(pool) + " has no compaction under way\n";
-  const std::string window = exact_size(compaction.length_bytes) + " on " + printable(compaction.device) +
-                             " at " + exact_size(compaction.offset_bytes);
-  if (!compaction.active) return "the run is free: " + window + "\n";
-  std::string text =
-      "clearing " + window + ": " + printable(describe_moves(compaction.left_bytes, compaction.moves)) + "\n";
-  if (!compaction.moves.empty()) text += move_table(compaction.moves);
+  const std::string window = exact_size(compaction->getLength()) + " on " +
+                             printable(str(compaction->getDevice())) + " at " +
+                             exact_size(compaction->getOffset());
+  if (!compaction->getActive()) return "the run is free: " + window + "\n";
+  std::string text = "clearing " + window + ": " + printable(describe_left(compaction)) + "\n";
+  if (compaction->getMoves().size() != 0) text += move_table(compaction->getMoves());
   return text;
 }
 
 // Without --run: as long a run as there could be if all that is free lay together on one device.
-Result<uint64_t> default_run(AdminClient& client, const PoolInfo& pool) {
+Result<uint64_t> default_run(AdminClient& client, const PoolStatus& pool) {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<DeviceStatus> devices, client.devices());
   uint64_t most = 0;
   for (const DeviceStatus& device : devices) {
-    if (device.pool == pool.name && device.state == "in_service" && device.present)
-      most = std::max(most, device.free_bytes);
+    if (device->getPool() == pool->getName() && device->getState() == rpc::DeviceState::IN_SERVICE &&
+        device->getPresent())
+      most = std::max(most, device->getFreeBytes());
   }
   if (most == 0) {
     return Error{.code = ErrorCode::capacity_exhausted,
                  .where = "pool compact",
-                 .detail = "nothing is free on the devices of pool '" + pool.name +
+                 .detail = "nothing is free on the devices of pool '" + str(pool->getName()) +
                            "' that are in service: there is no room to move anything"};
   }
   return most;
@@ -49,7 +54,7 @@ Result<uint64_t> default_run(AdminClient& client, const PoolInfo& pool) {
 
 // The run is there already: nothing had to move.
 bool run_is_free(const CompactionStatus& compaction) {
-  return !compaction.active;
+  return !compaction->getActive();
 }
 
 Status wait_for_run(Context& context, AdminClient& client, const CompactArguments& arguments,
@@ -57,25 +62,25 @@ Status wait_for_run(Context& context, AdminClient& client, const CompactArgument
   StatusLines lines(context);
   const uint64_t timeout_ns = arguments.timeout_ns == 0 ? 3600 * ns_per_s : arguments.timeout_ns;
   for (Pace pace(timeout_ns); !run_is_free(compaction);) {
-    lines.say(describe_moves(compaction.left_bytes, compaction.moves));
+    lines.say(describe_left(compaction));
     if (!pace.again()) {
       const Error error{.code = ErrorCode::busy,
                         .where = "pool compact",
                         .detail = "no free run of " + exact_size(arguments.run_bytes) + " in pool '" +
                                   arguments.pool + "' after " + format_duration(timeout_ns) + ": " +
-                                  describe_moves(compaction.left_bytes, compaction.moves)};
+                                  describe_left(compaction)};
       fail_with(context, error, "compaction", to_json(compaction), compaction_text(arguments.pool, compaction));
       return {};
     }
     TERRACE_ASSIGN_OR_RETURN(compaction, client.compact(arguments.pool, 0, 0));
   }
   // The plan also ends by its deadline or by 'compact --end': only a run that is there is success.
-  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, find_pool(client, arguments.pool));
-  if (pool.largest_free_bytes < arguments.run_bytes) {
+  TERRACE_ASSIGN_OR_RETURN(const PoolStatus pool, find_pool(client, arguments.pool));
+  if (pool->getLargestFreeBytes() < arguments.run_bytes) {
     const Error error{.code = ErrorCode::busy,
                       .where = "pool compact",
                       .detail = "the compaction ended before the run was free; the largest free run is " +
-                                exact_size(pool.largest_free_bytes) + " of the wanted " +
+                                exact_size(pool->getLargestFreeBytes()) + " of the wanted " +
                                 exact_size(arguments.run_bytes)};
     fail_with(context, error, "compaction", to_json(compaction), "");
     return {};
@@ -83,15 +88,15 @@ Status wait_for_run(Context& context, AdminClient& client, const CompactArgument
   if (context.json) {
     print_json({{"compaction", to_json(compaction)}, {"pool", to_json(pool)}});
   } else {
-    print_text("pool " + printable(pool.name) + ": the largest free run is " +
-               exact_size(pool.largest_free_bytes) + "\n");
+    print_text("pool " + printable(str(pool->getName())) + ": the largest free run is " +
+               exact_size(pool->getLargestFreeBytes()) + "\n");
   }
   return {};
 }
 
 Status compact_pool(Context& context, CompactArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, find_pool(*client, arguments.pool));
+  TERRACE_ASSIGN_OR_RETURN(const PoolStatus pool, find_pool(*client, arguments.pool));
   if (arguments.end) {
     TERRACE_RETURN_IF_ERROR(client->end_compaction(arguments.pool));
     if (context.json) {

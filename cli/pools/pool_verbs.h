@@ -7,7 +7,7 @@
 namespace terrace::cli {
 
 // Errors    not_found  with the name that may have been meant
-Result<PoolInfo> find_pool(AdminClient& client, const std::string& name);
+Result<PoolStatus> find_pool(AdminClient& client, const std::string& name);
 
 // region.cc: the options of composing a region, but for its memdevs.
 void add_region_options(CLI::App& verb, RegionOptions& region);

@@ -21,8 +21,8 @@ Result<DeviceStatus> find_region(AdminClient& client, const std::string& serial)
   TERRACE_ASSIGN_OR_RETURN(const std::vector<DeviceStatus> devices, client.devices());
   std::vector<std::string> serials;
   for (const DeviceStatus& device : devices) {
-    if (device.serial == serial) return device;
-    serials.push_back(device.serial);
+    serials.push_back(str(device->getSerial()));
+    if (serials.back() == serial) return device;
   }
   const std::string near = did_you_mean(serial, serials);
   return Error{.code = ErrorCode::not_found,
@@ -34,7 +34,8 @@ Result<DeviceStatus> find_region(AdminClient& client, const std::string& serial)
 
 // Composed of memdevs: soft-reserved memory is a dax device, too, and no region of anybody's making.
 bool is_region(const DeviceStatus& device) {
-  return device.serial.starts_with("pmem:") || device.serial.starts_with("dax:0x");
+  const std::string serial = str(device->getSerial());
+  return serial.starts_with("pmem:") || serial.starts_with("dax:0x");
 }
 
 Status create_region(const Context& context, const RegionArguments& arguments) {
@@ -44,7 +45,7 @@ Status create_region(const Context& context, const RegionArguments& arguments) {
   if (context.json) {
     print_json({{"region", to_json(device)}});
   } else {
-    print_text("made region " + printable(serial) + ": " + printable(device.detail) +
+    print_text("made region " + printable(serial) + ": " + printable(str(device->getDetail())) +
                "\nwhat was written to it was read back; 'terrace pool create NAME --device " +
                printable(serial) + " --adopt' makes a pool of it\n");
   }
@@ -56,7 +57,8 @@ Status destroy_region(const Context& context, const RegionArguments& arguments) 
   TERRACE_ASSIGN_OR_RETURN(const DeviceStatus device, find_region(*client, arguments.serial));
   TERRACE_RETURN_IF_ERROR(confirm(
       context, arguments.yes,
-      printable(device.serial) + " is " + device_state(device) + ": " + printable(device.detail) +
+      printable(str(device->getSerial())) + " is " + device_state(device) + ": " +
+          printable(str(device->getDetail())) +
           "\nIts memdevs are free for other regions afterwards. What is on them stays, and is seen again when "
           "the same are made a region in the same order.\n",
       "Take region " + arguments.serial + " apart?"));
@@ -81,7 +83,7 @@ Status list_regions(const Context& context) {
   } else {
     std::string text = device_table(devices);
     for (const DeviceStatus& device : devices)
-      text += printable(device.serial) + ": " + printable(device.detail) + "\n";
+      text += printable(str(device->getSerial())) + ": " + printable(str(device->getDetail())) + "\n";
     print_text(text);
   }
   return {};

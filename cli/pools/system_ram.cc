@@ -18,16 +18,16 @@ Error failed(ErrorCode code, const char* where, std::string detail) {
 }
 
 bool is_node(const DeviceStatus& device) {
-  return device.backend == "numa";
+  return str(device->getBackend()) == "numa";
 }
 
 bool comes_into_question(const DeviceStatus& device) {
-  return device.backend == "devdax" && device.present && !device.adopted;
+  return str(device->getBackend()) == "devdax" && device->getPresent() && !device->getAdopted();
 }
 
 std::string serials_of(const std::vector<DeviceStatus>& devices) {
   std::string text;
-  for (const DeviceStatus& device : devices) text += (text.empty() ? "" : ", ") + device.serial;
+  for (const DeviceStatus& device : devices) text += (text.empty() ? "" : ", ") + str(device->getSerial());
   return text;
 }
 
@@ -35,8 +35,9 @@ std::string losses_of(const std::vector<DeviceStatus>& devices) {
   std::string text;
   for (const DeviceStatus& device : devices) {
     if (is_node(device)) continue;
-    text += printable(device.serial) + " becomes memory of the kernel; what is on it is lost" +
-            (device.contents.empty() ? std::string() : ": " + printable(device.contents)) + "\n";
+    const std::string contents = str(device->getContents());
+    text += printable(str(device->getSerial())) + " becomes memory of the kernel; what is on it is lost" +
+            (contents.empty() ? std::string() : ": " + printable(contents)) + "\n";
   }
   return text;
 }
@@ -59,7 +60,7 @@ class Steps {
 
 bool is_among(const std::vector<DeviceStatus>& devices, const std::string& serial) {
   return std::any_of(devices.begin(), devices.end(),
-                     [&](const DeviceStatus& device) { return device.serial == serial; });
+                     [&](const DeviceStatus& device) { return str(device->getSerial()) == serial; });
 }
 
 // The devices that leases will come from. A node that was online before stays so in any case.
@@ -67,9 +68,9 @@ Result<std::vector<std::string>> bring_online(AdminClient& client, const std::ve
                                               const std::vector<DeviceStatus>& before, Steps& steps) {
   std::vector<std::string> nodes;
   for (const DeviceStatus& device : devices) {
-    std::string node = device.serial;
+    std::string node = str(device->getSerial());
     if (!is_node(device)) {
-      TERRACE_ASSIGN_OR_RETURN(node, client.online(device.serial));
+      TERRACE_ASSIGN_OR_RETURN(node, client.online(str(device->getSerial())));
       if (!is_among(before, node)) steps.done([&client, node] { return client.offline(node); });
     }
     if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(node);
@@ -118,16 +119,16 @@ Result<std::vector<DeviceStatus>> system_ram_devices(const std::vector<DeviceSta
         "there are several dax devices: " + serials_of(found) + "; name those you mean with --device");
   }
   for (const std::string& serial : wanted) {
-    const auto device =
-        std::find_if(all.begin(), all.end(), [&](const DeviceStatus& one) { return one.serial == serial; });
+    const auto device = std::find_if(all.begin(), all.end(),
+                                     [&](const DeviceStatus& one) { return str(one->getSerial()) == serial; });
     if (device == all.end())
       return failed(ErrorCode::not_found, create_where,
                     "no device has the serial '" + serial + "'; 'terrace device list' shows all");
-    if (!is_node(*device) && device->backend != "devdax")
-      return failed(
-          ErrorCode::invalid_argument, create_where,
-          serial + " is of the kind '" + device->backend + "'; only dax devices can be brought online");
-    if (!is_node(*device) && device->adopted)
+    const std::string backend = str((*device)->getBackend());
+    if (!is_node(*device) && backend != "devdax")
+      return failed(ErrorCode::invalid_argument, create_where,
+                    serial + " is of the kind '" + backend + "'; only dax devices can be brought online");
+    if (!is_node(*device) && (*device)->getAdopted())
       return failed(ErrorCode::busy, create_where,
                     serial + " is adopted as a dax device; 'terrace device remove " + serial + "' first");
     found.push_back(*device);
@@ -145,7 +146,7 @@ Status create_system_ram_pool(const Context& context, AdminClient& client, PoolO
   if (!nodes.ok()) return steps.undone(std::move(nodes).error());
   for (const std::string& node : *nodes) {
     const bool adopted = std::any_of(all.begin(), all.end(), [&](const DeviceStatus& device) {
-      return device.serial == node && device.adopted;
+      return str(device->getSerial()) == node && device->getAdopted();
     });
     if (adopted) continue;
     if (auto now = client.adopt(node); !now.ok()) return steps.undone(std::move(now).error());
@@ -163,10 +164,9 @@ Status create_system_ram_pool(const Context& context, AdminClient& client, PoolO
 }
 
 Status delete_system_ram_pool(const Context& context, AdminClient& client, const std::string& name) {
-  TERRACE_ASSIGN_OR_RETURN(const PoolInfo pool, find_pool(client, name));
-  std::vector<std::string> nodes;
-  std::copy_if(pool.devices.begin(), pool.devices.end(), std::back_inserter(nodes),
-               [](const std::string& serial) { return serial.starts_with("numa:"); });
+  TERRACE_ASSIGN_OR_RETURN(const PoolStatus pool, find_pool(client, name));
+  std::vector<std::string> nodes = strings(pool->getDevices());
+  std::erase_if(nodes, [](const std::string& serial) { return !serial.starts_with("numa:"); });
   if (nodes.empty()) {
     return failed(
         ErrorCode::invalid_argument, "pool delete --offline",

@@ -5,6 +5,7 @@
 
 #include "cli/show/describe_inventory.h"
 #include "cli/terminal/output.h"
+#include "core/schema/words.h"
 
 namespace terrace::cli {
 namespace {
@@ -15,69 +16,63 @@ std::string percent(uint64_t part, uint64_t whole) {
          "%";
 }
 
-std::string describe_extent(const ExtentInfo& extent) {
-  return extent.device + " at " + exact_size(extent.offset_bytes) + ", " + exact_size(extent.length_bytes);
+std::string describe_extent(rpc::Extent::Reader extent) {
+  return str(extent.getDevice()) + " at " + exact_size(extent.getOffset()) + ", " +
+         exact_size(extent.getLength());
 }
 
 // An object that occupies nothing under a lease that can be used is a lease without memory.
 std::string describe_object_size(const LeaseStatus& lease) {
-  if (!lease.measured) return "not measured";
-  const bool live = lease.phase == "active" || lease.phase == "revoking";
-  if (live && lease.object_bytes == 0)
+  if (!lease->getMeasured()) return "not measured";
+  const bool live =
+      lease->getPhase() == rpc::LeasePhase::ACTIVE || lease->getPhase() == rpc::LeasePhase::REVOKING;
+  if (live && lease->getObjectBytes() == 0)
     return "nothing: the lease's object is missing; 'terrace fsck' says what to do";
-  std::string text = exact_size(lease.object_bytes) + " of the pool's memory";
-  if (lease.object_bytes == 0) return text;
-  return text + (lease.huge_pages ? ", in huge pages" : ", in small pages");
+  std::string text = exact_size(lease->getObjectBytes()) + " of the pool's memory";
+  if (lease->getObjectBytes() == 0) return text;
+  return text + (lease->getHugePages() ? ", in huge pages" : ", in small pages");
 }
 
 // Who keeps others out, and of what: "kernel; a dax device of its own, which nothing else maps".
 std::string describe_lease_isolation(const LeaseStatus& lease) {
-  const std::string memory = describe_isolation(lease.figures);
-  return or_dash(lease.isolation) + (memory.empty() ? "" : "; " + memory);
-}
-
-// "device lost": for people, the name's words apart.
-std::string cause_words(const LeaseStatus& lease) {
-  std::string words(lease_cause_name(lease.cause));
-  std::replace(words.begin(), words.end(), '_', ' ');
-  return words;
+  const std::string memory = describe_isolation(lease->getAttributes());
+  return or_dash(str(lease->getIsolation())) + (memory.empty() ? "" : "; " + memory);
 }
 
 std::string describe_phase(const LeaseStatus& lease) {
-  std::string text = lease.phase;
+  std::string text(schema::enum_word(lease->getPhase()));
   const std::string cause = cause_words(lease);
+  const std::string reason = str(lease->getReason());
   if (!cause.empty()) text += " (" + cause + ")";
-  if (!lease.reason.empty() && lease.reason != cause) text += ": " + lease.reason;
+  if (!reason.empty() && reason != cause) text += ": " + reason;
   return text;
+}
+
+std::string describe_holder(const LeaseStatus& lease) {
+  return str(lease->getTenant()) + (lease->getHost().size() == 0 ? "" : " on " + str(lease->getHost()));
 }
 
 }  // namespace
 
-const char* mode_name(LeaseMode mode) {
-  switch (mode) {
-    case LeaseMode::exclusive: return "exclusive";
-    case LeaseMode::shared_read_only: return "shared-ro";
-    case LeaseMode::shared_coherent: return "shared-coherent";
-  }
-  return "exclusive";
-}
-
-Result<LeaseMode> parse_mode(const std::string& text) {
-  for (const LeaseMode mode : {LeaseMode::exclusive, LeaseMode::shared_read_only, LeaseMode::shared_coherent}) {
-    if (text == mode_name(mode)) return mode;
-  }
+Result<rpc::LeaseMode> parse_mode(const std::string& text) {
+  if (text == "shared-ro") return rpc::LeaseMode::SHARED_READ_ONLY;
+  std::string word = text;
+  std::replace(word.begin(), word.end(), '-', '_');
+  if (const auto mode = schema::enum_of_word<rpc::LeaseMode>(word)) return *mode;
+  std::string known;
+  for (const std::string& one : schema::enum_words<rpc::LeaseMode>())
+    known += (known.empty() ? "" : ", ") + one;
   return Error{.code = ErrorCode::invalid_argument,
                .where = "parse_mode",
-               .detail = "'" + text + "' is not a lease mode; use exclusive, shared-ro or shared-coherent"};
+               .detail = "'" + text + "' is not a lease mode; they are " + known};
 }
 
-const char* placement_name(PoolPlacement placement) {
-  switch (placement) {
-    case PoolPlacement::linear: return "linear";
-    case PoolPlacement::striped: return "striped";
-    case PoolPlacement::spread: return "spread";
-  }
-  return "linear";
+// For people, the word's parts apart.
+std::string cause_words(const LeaseStatus& lease) {
+  if (lease->getCause() == rpc::LeaseCause::NONE) return {};
+  std::string words(schema::enum_word(lease->getCause()));
+  std::replace(words.begin(), words.end(), '_', ' ');
+  return words;
 }
 
 std::string exact_size(uint64_t bytes) {
@@ -105,43 +100,49 @@ std::string shortened(const std::string& text, size_t columns) {
   return text.substr(0, end) + "...";
 }
 
-std::string describe_expiry(const LeaseInfo& lease) {
-  if (lease.ttl_ns == 0) return "persistent";
-  if (lease.phase == "waiting") return "-";  // its time begins with the grant
-  if (lease.expires_in_ns == 0) return "lapsed";
+std::string describe_expiry(const LeaseStatus& lease) {
+  if (lease->getTtlNs() == 0) return "persistent";
+  if (lease->getPhase() == rpc::LeasePhase::WAITING) return "-";  // its time begins with the grant
+  const uint64_t ns = lease->getExpiresInNs();
+  if (ns == 0) return "lapsed";
   // Whole units are enough to act on: "in 59 s", not "in 59.98 s".
-  const uint64_t ns = lease.expires_in_ns;
   return "in " + format_duration(ns >= ns_per_s ? ns / ns_per_s * ns_per_s : ns);
 }
 
 std::string device_state(const DeviceStatus& device) {
   std::string state = "seen";
-  if (device.adopted) {
-    state = device.state != "in_service" ? device.state : device.pool.empty() ? "adopted" : "in service";
+  if (device->getAdopted()) {
+    state = schema::enum_word(device->getState());
+    if (device->getState() == rpc::DeviceState::IN_SERVICE)
+      state = device->getPool().size() == 0 ? "adopted" : "in service";
   }
-  return device.present ? state : state + ", absent";
+  return device->getPresent() ? state : state + ", absent";
 }
 
 std::string lease_table(const std::vector<LeaseStatus>& leases) {
   std::vector<std::vector<std::string>> rows;
   for (const LeaseStatus& lease : leases) {
-    rows.push_back({std::to_string(lease.id.value), or_dash(lease.label), lease.pool, lease.tenant,
-                    exact_size(lease.bytes), mode_name(lease.mode), lease.phase, or_dash(cause_words(lease)),
-                    std::to_string(lease.epoch.value), describe_expiry(lease), or_dash(lease.usage.holder)});
+    rows.push_back({std::to_string(lease->getId()), or_dash(str(lease->getLabel())), str(lease->getPool()),
+                    str(lease->getTenant()), exact_size(lease->getBytes()),
+                    std::string(schema::enum_word(lease->getMode())),
+                    std::string(schema::enum_word(lease->getPhase())), or_dash(cause_words(lease)),
+                    std::to_string(lease->getEpoch()), describe_expiry(lease),
+                    or_dash(str(lease->getUsage().getHolder()))});
   }
   return format_table(
       {"ID", "LABEL", "POOL", "TENANT", "SIZE", "MODE", "PHASE", "CAUSE", "EPOCH", "EXPIRES", "HOLDER"}, rows);
 }
 
-std::string pool_table(const std::vector<PoolInfo>& pools) {
+std::string pool_table(const std::vector<PoolStatus>& pools) {
   std::vector<std::vector<std::string>> rows;
-  for (const PoolInfo& pool : pools) {
-    rows.push_back(
-        {pool.name, format_size(pool.capacity_bytes), format_size(pool.free_bytes),
-         percent(pool.capacity_bytes - std::min(pool.free_bytes, pool.capacity_bytes), pool.capacity_bytes),
-         format_size(pool.largest_free_bytes), format_size(pool.scrubbing_bytes),
-         format_size(pool.quarantined_bytes), std::to_string(pool.waiting), std::to_string(pool.leases),
-         std::to_string(pool.devices.size()), std::string(memory_coherence_name(pool.coherence))});
+  for (const PoolStatus& pool : pools) {
+    const uint64_t capacity = pool->getCapacityBytes();
+    rows.push_back({str(pool->getName()), format_size(capacity), format_size(pool->getFreeBytes()),
+                    percent(capacity - std::min(pool->getFreeBytes(), capacity), capacity),
+                    format_size(pool->getLargestFreeBytes()), format_size(pool->getScrubbingBytes()),
+                    format_size(pool->getQuarantinedBytes()), std::to_string(pool->getWaiting()),
+                    std::to_string(pool->getLeases()), std::to_string(pool->getDevices().size()),
+                    std::string(schema::enum_word(pool->getCoherence()))});
   }
   return format_table({"POOL", "CAPACITY", "FREE", "USED", "LARGEST FREE", "SCRUBBING", "QUARANTINED",
                        "WAITING", "LEASES", "DEVICES", "COHERENCE"},
@@ -152,12 +153,14 @@ std::string device_table(const std::vector<DeviceStatus>& devices) {
   constexpr size_t detail_columns = 32;  // all of it is in `device show`
   std::vector<std::vector<std::string>> rows;
   for (const DeviceStatus& device : devices) {
-    const bool adopted = device.adopted;
-    rows.push_back({device.serial, device.backend, format_size(device.capacity_bytes),
-                    adopted ? format_size(device.free_bytes) : "-", format_size(device.granule_bytes),
-                    device_state(device), or_dash(device.pool), adopted ? std::to_string(device.leases) : "-",
-                    latency_text(device.tier), bandwidth_text(device.tier), or_dash(device.tier.source),
-                    shortened(device.detail, detail_columns)});
+    const bool adopted = device->getAdopted();
+    const Figures figures = device->getAttributes();
+    rows.push_back(
+        {str(device->getSerial()), str(device->getBackend()), format_size(device->getCapacityBytes()),
+         adopted ? format_size(device->getFreeBytes()) : "-", format_size(device->getGranuleBytes()),
+         device_state(device), or_dash(str(device->getPool())),
+         adopted ? std::to_string(device->getLeases()) : "-", latency_text(figures), bandwidth_text(figures),
+         or_dash(str(figures.getSource())), shortened(str(device->getDetail()), detail_columns)});
   }
   return format_table({"SERIAL", "BACKEND", "CAPACITY", "FREE", "GRANULE", "STATE", "POOL", "LEASES", "LATENCY",
                        "BANDWIDTH", "FROM", "DETAIL"},
@@ -166,66 +169,76 @@ std::string device_table(const std::vector<DeviceStatus>& devices) {
 
 namespace {
 
-std::string describe_owner(const PartOwner& owner) {
-  std::string text = std::to_string(owner.part) + ", epoch " + std::to_string(owner.epoch) + ": ";
-  if (!owner.owned) return text + "nobody's";
-  return text + owner.holder + ", process " + std::to_string(owner.pid) +
-         (owner.ended ? ", which has ended" : "");
+std::string describe_owner(rpc::PartOwner::Reader owner) {
+  std::string text = std::to_string(owner.getPart()) + ", epoch " + std::to_string(owner.getEpoch()) + ": ";
+  if (!owner.getOwned()) return text + "nobody's";
+  return text + str(owner.getHolder()) + ", process " + std::to_string(owner.getPid()) +
+         (owner.getEnded() ? ", which has ended" : "");
+}
+
+void add_usage(std::vector<std::pair<std::string, std::string>>& fields, const LeaseStatus& lease) {
+  const auto usage = lease->getUsage();
+  if (!lease->hasUsage()) {
+    fields.emplace_back("holder", "has not reported its use");
+    return;
+  }
+  fields.emplace_back(
+      "holder", or_dash(str(usage.getHolder())) + ", reported " + format_duration(usage.getAgeNs()) + " ago");
+  fields.emplace_back("in DDR", format_size(usage.getDdrBytes()));
+  fields.emplace_back("in CXL", format_size(usage.getCxlBytes()));
+  fields.emplace_back("live", format_size(usage.getLiveBytes()) + " in use by the holder's allocations");
 }
 
 }  // namespace
 
 std::string lease_block(const LeaseStatus& lease) {
+  const uint64_t ttl_ns = lease->getTtlNs();
   std::vector<std::pair<std::string, std::string>> fields = {
-      {"label", or_dash(lease.label)},
-      {"pool", lease.pool},
-      {"tenant", lease.tenant + (lease.host.empty() ? "" : " on " + lease.host)},
-      {"size", exact_size(lease.bytes) + " (" + std::to_string(lease.bytes) + " bytes), granule " +
-                   exact_size(lease.granule_bytes)},
-      {"mode", std::string(mode_name(lease.mode)) + (lease.movable ? ", movable" : "")},
+      {"label", or_dash(str(lease->getLabel()))},
+      {"pool", str(lease->getPool())},
+      {"tenant", describe_holder(lease)},
+      {"size", exact_size(lease->getBytes()) + " (" + std::to_string(lease->getBytes()) + " bytes), granule " +
+                   exact_size(lease->getGranuleBytes())},
+      {"mode", std::string(schema::enum_word(lease->getMode())) + (lease->getMovable() ? ", movable" : "")},
       {"phase", describe_phase(lease)},
-      {"epoch", std::to_string(lease.epoch.value)},
-      {"expires", describe_expiry(lease) + (lease.ttl_ns == 0 ? "" : ", ttl " + format_duration(lease.ttl_ns))},
-      {"tier", lease.tier + ", " + describe_tier(lease.figures)},
+      {"epoch", std::to_string(lease->getEpoch())},
+      {"expires", describe_expiry(lease) + (ttl_ns == 0 ? "" : ", ttl " + format_duration(ttl_ns))},
+      {"tier", str(lease->getTier()) + ", " + describe_tier(lease->getAttributes())},
       {"isolation", describe_lease_isolation(lease)},
-      {"object", or_dash(lease.object)},
-      {"occupied", describe_object_size(lease)},
-      {"attached", count_text(lease.holders, "session")}};
-  for (const ExtentInfo& extent : lease.extents) fields.emplace_back("extent", describe_extent(extent));
-  for (const PartOwner& owner : lease.owners) fields.emplace_back("part", describe_owner(owner));
-  if (lease.usage.holder.empty()) {
-    fields.emplace_back("holder", "has not reported its use");
-  } else {
-    fields.emplace_back("holder",
-                        lease.usage.holder + ", reported " + format_duration(lease.usage_age_ns) + " ago");
-    fields.emplace_back("in DDR", format_size(lease.usage.ddr_bytes));
-    fields.emplace_back("in CXL", format_size(lease.usage.cxl_bytes));
-    fields.emplace_back("live", format_size(lease.usage.live_bytes) + " in use by the holder's allocations");
-  }
-  return "lease " + std::to_string(lease.id.value) + "\n" + format_block(fields);
+      {"object", or_dash(str(lease->getObject()))}};
+  if (lease->getAgent().size() != 0) fields.emplace_back("agent", str(lease->getAgent()));
+  fields.emplace_back("occupied", describe_object_size(lease));
+  fields.emplace_back("attached", count_text(lease->getHolders(), "session"));
+  for (const auto extent : lease->getExtents()) fields.emplace_back("extent", describe_extent(extent));
+  for (const auto owner : lease->getOwners()) fields.emplace_back("part", describe_owner(owner));
+  add_usage(fields, lease);
+  return "lease " + std::to_string(lease->getId()) + "\n" + format_block(fields);
 }
 
-std::string server_block(const ServerStatus& server, const std::string& socket_path) {
-  const bool says_where = server.huge_pages.find(server.object_directory) != std::string::npos;
-  std::string scrub = format_size(server.scrub_queued_bytes) + " to erase, " +
-                      format_size(server.scrubbed_bytes) + " erased since the start";
-  if (server.scrub_bytes_per_s != 0)
-    scrub += ", at most " + format_size(server.scrub_bytes_per_s) + "/s in the background";
+std::string server_block(rpc::ServerInfo::Reader server, const std::string& socket_path) {
+  const std::string pages = str(server.getHugePages());
+  const std::string objects = str(server.getObjectDirectory());
+  const bool says_where = pages.find(objects) != std::string::npos;
+  std::string scrub = format_size(server.getScrubQueuedBytes()) + " to erase, " +
+                      format_size(server.getScrubbedBytes()) + " erased since the start";
+  if (server.getScrubBytesPerS() != 0)
+    scrub += ", at most " + format_size(server.getScrubBytesPerS()) + "/s in the background";
   std::vector<std::pair<std::string, std::string>> fields = {
       {"socket", socket_path},
-      {"runtime", server.runtime_directory},
-      {"state", server.state_file},
-      {"memory", says_where ? server.huge_pages : server.object_directory + " (" + server.huge_pages + ")"},
-      {"work", std::to_string(server.commands_applied) + " commands in " +
-                   std::to_string(server.store_commits) + " store commits, " +
-                   std::to_string(server.connections) + " connections"},
+      {"runtime", str(server.getRuntimeDirectory())},
+      {"state", str(server.getStateFile())},
+      {"memory", says_where ? pages : objects + " (" + pages + ")"},
+      {"work", std::to_string(server.getCommandsApplied()) + " commands in " +
+                   std::to_string(server.getStoreCommits()) + " store commits, " +
+                   std::to_string(server.getConnections()) + " connections"},
       {"scrub", scrub}};
-  if (server.waiting != 0) fields.emplace_back("waiting", count_text(server.waiting, "grant") + " for room");
-  std::istringstream findings(server.recovered);
+  if (server.getWaiting() != 0)
+    fields.emplace_back("waiting", count_text(server.getWaiting(), "grant") + " for room");
+  std::istringstream findings(str(server.getRecovered()));
   for (std::string finding; std::getline(findings, finding);) fields.emplace_back("last start", finding);
-  if (server.failpoints) fields.emplace_back("build", "has failpoints: for tests, not for use");
-  return "terraced " + printable(server.version) + ", pid " + std::to_string(server.pid) + ", up " +
-         format_duration(server.uptime_ns) + "\n" + format_block(fields);
+  if (server.getFailpoints()) fields.emplace_back("build", "has failpoints: for tests, not for use");
+  return "terraced " + printable(str(server.getVersion())) + ", pid " + std::to_string(server.getPid()) +
+         ", up " + format_duration(server.getUptimeNs()) + "\n" + format_block(fields);
 }
 
 }  // namespace terrace::cli

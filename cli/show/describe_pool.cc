@@ -5,6 +5,7 @@
 #include "cli/show/describe.h"
 #include "cli/show/describe_inventory.h"
 #include "cli/terminal/output.h"
+#include "core/schema/words.h"
 
 namespace terrace::cli {
 namespace {
@@ -13,53 +14,53 @@ constexpr size_t bar_columns = 48;
 constexpr size_t class_bar_columns = 24;
 constexpr size_t blockers_named_max = 3;
 
-std::string describe_placement(const PoolInfo& pool) {
-  std::string text =
-      std::string(placement_name(pool.placement)) + " over " + count_text(pool.devices.size(), "device");
-  if (pool.placement == PoolPlacement::striped) text += ", stripe " + exact_size(pool.stripe_bytes);
+std::string describe_placement(const PoolStatus& pool) {
+  std::string text = std::string(schema::enum_word(pool->getPlacement())) + " over " +
+                     count_text(pool->getDevices().size(), "device");
+  if (pool->getPlacement() == rpc::Placement::STRIPED) text += ", stripe " + exact_size(pool->getStripeBytes());
   return text;
 }
 
 // How much of the free memory one lease could not get in one piece.
-std::string describe_fragmentation(const PoolInfo& pool) {
-  if (pool.free_bytes == 0) return "nothing is free";
-  const double split =
-      1.0 - static_cast<double>(pool.largest_free_bytes) / static_cast<double>(pool.free_bytes);
-  return "largest free run " + exact_size(pool.largest_free_bytes) + " of " + exact_size(pool.free_bytes) +
-         " free (" + std::to_string(static_cast<int>(100 * std::max(split, 0.0))) + "% lies elsewhere)";
+std::string describe_fragmentation(const PoolStatus& pool) {
+  const uint64_t free = pool->getFreeBytes(), largest = pool->getLargestFreeBytes();
+  if (free == 0) return "nothing is free";
+  const double split = 1.0 - static_cast<double>(largest) / static_cast<double>(free);
+  return "largest free run " + exact_size(largest) + " of " + exact_size(free) + " free (" +
+         std::to_string(static_cast<int>(100 * std::max(split, 0.0))) + "% lies elsewhere)";
 }
 
-std::string free_class_table(const PoolInfo& pool) {
+std::string free_class_table(const PoolStatus& pool) {
   uint64_t most = 1;
-  for (const FreeRuns& runs : pool.free_runs) most = std::max(most, runs.bytes);
+  for (const auto runs : pool->getFreeClasses()) most = std::max(most, runs.getBytes());
   std::vector<std::vector<std::string>> rows;
-  for (const FreeRuns& runs : pool.free_runs) {
-    const auto columns = static_cast<size_t>(static_cast<double>(runs.bytes) / static_cast<double>(most) *
+  for (const auto runs : pool->getFreeClasses()) {
+    const auto columns = static_cast<size_t>(static_cast<double>(runs.getBytes()) / static_cast<double>(most) *
                                              static_cast<double>(class_bar_columns));
-    rows.push_back({exact_size(runs.run_bytes_min), std::to_string(runs.runs), exact_size(runs.bytes),
-                    std::string(std::max<size_t>(columns, 1), '=')});
+    rows.push_back({exact_size(runs.getRunBytesMin()), std::to_string(runs.getRuns()),
+                    exact_size(runs.getBytes()), std::string(std::max<size_t>(columns, 1), '=')});
   }
   return format_table({"FREE RUNS FROM", "RUNS", "BYTES", "SHARE"}, rows);
 }
 
-std::string describe_move(const MoveStatus& move) {
-  std::string text = "lease " + std::to_string(move.lease.value) + " (tenant " + move.tenant;
-  if (!move.label.empty()) text += ", " + move.label;
-  return text + ", " + exact_size(move.bytes) + "): " + move.state;
+std::string describe_move(rpc::Move::Reader move) {
+  std::string text = "lease " + std::to_string(move.getLease()) + " (tenant " + str(move.getTenant());
+  if (move.getLabel().size() != 0) text += ", " + str(move.getLabel());
+  return text + ", " + exact_size(move.getBytes()) + "): " + str(move.getState());
 }
 
 }  // namespace
 
-std::string usage_bar(const PoolInfo& pool, size_t width) {
+std::string usage_bar(const PoolStatus& pool, size_t width) {
   struct Part {
     uint64_t bytes;
     char mark;
     size_t columns = 0;
   };
-  std::array<Part, 4> parts{{{pool.leased_bytes, '#'},
-                             {pool.scrubbing_bytes, '~'},
-                             {pool.quarantined_bytes, '!'},
-                             {pool.free_bytes, '.'}}};
+  std::array<Part, 4> parts{{{pool->getLeasedBytes(), '#'},
+                             {pool->getScrubbingBytes(), '~'},
+                             {pool->getQuarantinedBytes(), '!'},
+                             {pool->getFreeBytes(), '.'}}};
   uint64_t whole = 0;
   for (const Part& part : parts) whole += part.bytes;
   if (whole == 0 || width < parts.size()) return std::string(width, ' ');
@@ -80,76 +81,89 @@ std::string usage_bar(const PoolInfo& pool, size_t width) {
   return bar;
 }
 
-std::string pool_block(const PoolInfo& pool) {
-  std::string free = exact_size(pool.free_bytes);
-  if (pool.grantable_bytes < pool.free_bytes)
-    free += ", of it " + exact_size(pool.grantable_bytes) + " on devices in service";
-  if (pool.reserved_bytes != 0) free += ", " + exact_size(pool.reserved_bytes) + " of it reserved";
+namespace {
+
+std::string describe_free(const PoolStatus& pool) {
+  std::string free = exact_size(pool->getFreeBytes());
+  if (pool->getGrantableBytes() < pool->getFreeBytes())
+    free += ", of it " + exact_size(pool->getGrantableBytes()) + " on devices in service";
+  if (pool->getReservedBytes() != 0) free += ", " + exact_size(pool->getReservedBytes()) + " of it reserved";
+  return free;
+}
+
+std::string describe_coherence(const PoolStatus& pool) {
+  const bool unknown = pool->getCoherence() == rpc::Coherence::UNKNOWN;
+  return std::string(schema::enum_word(pool->getCoherence())) + (unknown ? ": treated as noncoherent" : "");
+}
+
+}  // namespace
+
+std::string pool_block(const PoolStatus& pool) {
+  const uint64_t quarantined = pool->getQuarantinedBytes();
   std::vector<std::pair<std::string, std::string>> fields = {
       {"placement", describe_placement(pool)},
-      {"tier", describe_tier(pool.figures)},
-      {"a lease is", or_dash(describe_isolation(pool.figures))},
-      {"coherence", std::string(memory_coherence_name(pool.coherence)) +
-                        (pool.coherence == MemoryCoherence::unknown ? ": treated as noncoherent" : "")},
-      {"capacity", exact_size(pool.capacity_bytes) + ", granule " + exact_size(pool.granule_bytes)},
+      {"tier", describe_tier(pool->getAttributes())},
+      {"a lease is", or_dash(describe_isolation(pool->getAttributes()))},
+      {"coherence", describe_coherence(pool)},
+      {"capacity", exact_size(pool->getCapacityBytes()) + ", granule " + exact_size(pool->getGranuleBytes())},
       {"", "[" + usage_bar(pool, bar_columns) + "]"},
-      {"# leased", exact_size(pool.leased_bytes) + " in " + count_text(pool.leases, "lease")},
-      {"~ scrubbing", exact_size(pool.scrubbing_bytes)},
-      {"! quarantined",
-       exact_size(pool.quarantined_bytes) +
-           (pool.quarantined_bytes == 0 ? "" : "; 'terrace lease quarantined' says why and what to do")},
-      {". free", free},
-      {"waiting", pool.waiting == 0
-                      ? "no grant"
-                      : count_text(pool.waiting, "grant") + " for " + exact_size(pool.waiting_bytes)},
+      {"# leased", exact_size(pool->getLeasedBytes()) + " in " + count_text(pool->getLeases(), "lease")},
+      {"~ scrubbing", exact_size(pool->getScrubbingBytes())},
+      {"! quarantined", exact_size(quarantined) +
+                            (quarantined == 0 ? "" : "; 'terrace lease quarantined' says why and what to do")},
+      {". free", describe_free(pool)},
+      {"waiting", pool->getWaiting() == 0 ? "no grant"
+                                          : count_text(pool->getWaiting(), "grant") + " for " +
+                                                exact_size(pool->getWaitingBytes())},
       {"fragmentation", describe_fragmentation(pool)}};
-  std::string text = "pool " + printable(pool.name) + "\n" + format_block(fields);
-  if (!pool.free_runs.empty()) text += "\n" + free_class_table(pool);
+  std::string text = "pool " + printable(str(pool->getName())) + "\n" + format_block(fields);
+  if (pool->getFreeClasses().size() != 0) text += "\n" + free_class_table(pool);
   return text;
 }
 
 std::string device_block(const DeviceStatus& device) {
+  const Figures figures = device->getAttributes();
   std::vector<std::pair<std::string, std::string>> fields = {
       {"state", device_state(device)},
-      {"backend", device.backend},
-      {"pool", or_dash(device.pool)},
-      {"capacity", exact_size(device.capacity_bytes) + ", granule " + exact_size(device.granule_bytes)}};
-  if (device.adopted) {
-    fields.emplace_back(
-        "free", exact_size(device.free_bytes) + ", largest run " + exact_size(device.largest_free_bytes));
-    fields.emplace_back("used", exact_size(device.used_bytes) + " by " + count_text(device.leases, "lease"));
+      {"backend", str(device->getBackend())},
+      {"pool", or_dash(str(device->getPool()))},
+      {"capacity",
+       exact_size(device->getCapacityBytes()) + ", granule " + exact_size(device->getGranuleBytes())}};
+  if (device->getAdopted()) {
+    fields.emplace_back("free", exact_size(device->getFreeBytes()) + ", largest run " +
+                                    exact_size(device->getLargestFreeBytes()));
+    fields.emplace_back("used",
+                        exact_size(device->getUsedBytes()) + " by " + count_text(device->getLeases(), "lease"));
   }
-  const bool to_measure = !device.adopted && device.tier.source.empty();
-  fields.emplace_back("tier", describe_tier(device.tier) + (to_measure ? "; measured when it is adopted" : ""));
-  if (const std::string isolation = describe_isolation(device.tier); !isolation.empty())
+  const bool to_measure = !device->getAdopted() && figures.getSource().size() == 0;
+  fields.emplace_back("tier", describe_tier(figures) + (to_measure ? "; measured when it is adopted" : ""));
+  if (const std::string isolation = describe_isolation(figures); !isolation.empty())
     fields.emplace_back("a lease is", isolation);
-  if (!device.contents.empty()) fields.emplace_back("adopting loses", device.contents);
-  if (!device.detail.empty()) fields.emplace_back("detail", device.detail);
-  return "device " + printable(device.serial) + "\n" + format_block(fields);
+  if (device->getContents().size() != 0) fields.emplace_back("adopting loses", str(device->getContents()));
+  if (device->getDetail().size() != 0) fields.emplace_back("detail", str(device->getDetail()));
+  return "device " + printable(str(device->getSerial())) + "\n" + format_block(fields);
 }
 
-std::string move_table(const std::vector<MoveStatus>& moves) {
+std::string move_table(Moves moves) {
   std::vector<std::vector<std::string>> rows;
-  for (const MoveStatus& move : moves) {
-    rows.push_back({std::to_string(move.lease.value), or_dash(move.label), move.tenant, exact_size(move.bytes),
-                    move.blocked ? "yes" : "no", move.state});
+  for (const auto move : moves) {
+    rows.push_back({std::to_string(move.getLease()), or_dash(str(move.getLabel())), str(move.getTenant()),
+                    exact_size(move.getBytes()), move.getBlocked() ? "yes" : "no", str(move.getState())});
   }
   return format_table({"LEASE", "LABEL", "TENANT", "SIZE", "BLOCKED", "STATE"}, rows);
 }
 
-std::string describe_moves(uint64_t left_bytes, const std::vector<MoveStatus>& moves) {
+std::string describe_moves(uint64_t left_bytes, Moves moves) {
   std::string text = count_text(moves.size(), "lease") + " left to move, " + exact_size(left_bytes);
-  const auto blocked = static_cast<size_t>(
-      std::count_if(moves.begin(), moves.end(), [](const MoveStatus& move) { return move.blocked; }));
-  if (blocked == 0) return text;
-  text += "; " + std::to_string(blocked) + " blocked:";
-  size_t named = 0;
-  for (const MoveStatus& move : moves) {
-    if (!move.blocked || named == blockers_named_max) continue;
-    text += (named == 0 ? " " : "; ") + describe_move(move);
-    ++named;
+  size_t blocked = 0;
+  std::string named;
+  for (const auto move : moves) {
+    if (!move.getBlocked()) continue;
+    if (++blocked <= blockers_named_max) named += (named.empty() ? " " : "; ") + describe_move(move);
   }
-  if (named < blocked) text += "; and " + std::to_string(blocked - named) + " more";
+  if (blocked == 0) return text;
+  text += "; " + std::to_string(blocked) + " blocked:" + named;
+  if (blocked > blockers_named_max) text += "; and " + std::to_string(blocked - blockers_named_max) + " more";
   return text;
 }
 

@@ -21,8 +21,9 @@ struct AuditArguments {
 };
 
 std::vector<std::string> audit_row(const AuditRecord& entry) {
-  return {format_moment(entry.wall_ns), or_dash(entry.actor), or_dash(entry.tenant), entry.verb,
-          or_dash(entry.subject),       entry.detail};
+  return {format_moment(entry->getWallNs()), or_dash(str(entry->getActor())),
+          or_dash(str(entry->getTenant())),  str(entry->getVerb()),
+          or_dash(str(entry->getSubject())), str(entry->getDetail())};
 }
 
 std::string audit_table(const std::vector<AuditRecord>& entries, bool titles) {
@@ -49,7 +50,7 @@ Status follow(const Context& context, AdminClient& client, const AuditArguments&
     TERRACE_ASSIGN_OR_RETURN(const std::vector<AuditRecord> entries,
                              client.audit_after(arguments.filter, last));
     if (entries.empty()) continue;
-    last = entries.back().sequence;
+    last = entries.back()->getSequence();
     print_entries(context, entries, false);
   }
 }
@@ -63,13 +64,13 @@ Status show_audit(const Context& context, AuditArguments& arguments) {
   uint64_t last = 0;
   if (arguments.follow) {
     TERRACE_ASSIGN_OR_RETURN(const std::vector<AuditRecord> newest, client->audit_newest({}, 1));
-    if (!newest.empty()) last = newest.back().sequence;
+    if (!newest.empty()) last = newest.back()->getSequence();
   }
   TERRACE_ASSIGN_OR_RETURN(std::vector<AuditRecord> entries,
                            client->audit_newest(arguments.filter, arguments.limit));
   if (arguments.follow) {
     print_entries(context, entries, true);
-    if (!entries.empty()) last = std::max(last, entries.back().sequence);
+    if (!entries.empty()) last = std::max(last, entries.back()->getSequence());
     return follow(context, *client, arguments, last);
   }
   if (context.json) {

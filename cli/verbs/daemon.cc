@@ -54,7 +54,7 @@ Status start(const Context& context, const DaemonArguments& arguments) {
     return Error{.code = ErrorCode::already_exists,
                  .where = "daemon start",
                  .detail = "a daemon answers at " + socket_path_of(expected) + " already" +
-                           (status.ok() ? ", pid " + std::to_string(status->server.pid) : "")};
+                           (status.ok() ? ", pid " + std::to_string((*status)->getServer().getPid()) : "")};
   }
   TERRACE_ASSIGN_OR_RETURN(const std::string program, find_daemon_program());
   TERRACE_ASSIGN_OR_RETURN(const std::string log_path, prepare_log(arguments, runtime_directory));
@@ -71,10 +71,10 @@ Status start(const Context& context, const DaemonArguments& arguments) {
     print_json({{"pid", daemon.pid},
                 {"socket", daemon.socket_path},
                 {"log", log_path},
-                {"server", to_json(reply.server)}});
+                {"server", to_json(reply->getServer())}});
     return {};
   }
-  std::string text = server_block(reply.server, daemon.socket_path) + format_block({{"log", log_path}});
+  std::string text = server_block(reply->getServer(), daemon.socket_path) + format_block({{"log", log_path}});
   if (daemon.socket_path != default_socket_path()) text += "export TERRACE_SOCKET=" + daemon.socket_path + "\n";
   print_text(text);
   return {};
@@ -86,7 +86,7 @@ Status stop(const Context& context, const DaemonArguments& arguments) {
   {
     TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(other));
     TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, client->status());
-    pid = reply.server.pid;
+    pid = reply->getServer().getPid();
   }
   // The descriptor first, the look second: whatever we looked at is what gets the signal.
   TERRACE_ASSIGN_OR_RETURN(const UniqueFd process, open_process(static_cast<pid_t>(pid)));
@@ -116,9 +116,9 @@ Status show(const Context& context, const DaemonArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(other));
   TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, client->status());
   if (context.json) {
-    print_json({{"socket", socket_path_of(other)}, {"server", to_json(reply.server)}});
+    print_json({{"socket", socket_path_of(other)}, {"server", to_json(reply->getServer())}});
   } else {
-    print_text(server_block(reply.server, socket_path_of(other)));
+    print_text(server_block(reply->getServer(), socket_path_of(other)));
   }
   return {};
 }

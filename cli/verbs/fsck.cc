@@ -22,8 +22,8 @@ struct Checked {
 };
 
 // Whether the daemon that answers has the store that is meant: without --state it is always that one.
-bool same_store(const ServerStatus& server, const DaemonArguments& arguments) {
-  return arguments.state_file.empty() || absolute_path(arguments.state_file) == server.state_file;
+bool same_store(const std::string& state_file, const DaemonArguments& arguments) {
+  return arguments.state_file.empty() || absolute_path(arguments.state_file) == state_file;
 }
 
 Result<Checked> check_offline(const Context& context, const DaemonArguments& arguments) {
@@ -50,10 +50,10 @@ Result<Checked> check_store(const Context& context, const DaemonArguments& argum
   if (!client.ok() && client.error().code != ErrorCode::unavailable) return client.error();
   if (!client.ok()) return check_offline(context, arguments);
   TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, (*client)->status());
-  if (!same_store(reply.server, arguments)) return check_offline(context, arguments);
+  if (!same_store(str(reply->getServer().getStateFile()), arguments)) return check_offline(context, arguments);
   TERRACE_ASSIGN_OR_RETURN(std::vector<FindingStatus> findings, (*client)->fsck());
   return Checked{.findings = std::move(findings),
-                 .by = "the daemon, pid " + std::to_string(reply.server.pid),
+                 .by = "the daemon, pid " + std::to_string(reply->getServer().getPid()),
                  .daemon = true};
 }
 
@@ -85,29 +85,29 @@ std::string findings_text(const std::vector<FindingStatus>& findings) {
     for (const FindingStatus& finding : findings) {
       if (!belongs(finding)) continue;
       ++count;
-      group += "  " + printable(finding.subject) + ": " + printable(finding.what) + "\n";
-      if (!finding.repair.empty()) group += "    fix: " + printable(finding.repair) + "\n";
+      group += "  " + printable(str(finding->getSubject())) + ": " + printable(str(finding->getWhat())) + "\n";
+      if (finding->getRepair().size() != 0) group += "    fix: " + printable(str(finding->getRepair())) + "\n";
     }
     if (count > 0) text += std::to_string(count) + " " + title + "\n" + group;
   };
   for (const auto& [severity, title] : severities) {
     const std::string wanted = severity;
-    const auto here = static_cast<size_t>(
-        std::count_if(findings.begin(), findings.end(),
-                      [&wanted](const FindingStatus& finding) { return finding.severity == wanted; }));
+    const auto here = static_cast<size_t>(std::count_if(
+        findings.begin(), findings.end(),
+        [&wanted](const FindingStatus& finding) { return str(finding->getSeverity()) == wanted; }));
     add_group(here == 1 ? wanted : std::string(title),
-              [&wanted](const FindingStatus& finding) { return finding.severity == wanted; });
+              [&wanted](const FindingStatus& finding) { return str(finding->getSeverity()) == wanted; });
   }
   add_group("other", [](const FindingStatus& finding) {
     return std::none_of(std::begin(severities), std::end(severities),
-                        [&finding](const auto& known) { return finding.severity == known.first; });
+                        [&finding](const auto& known) { return str(finding->getSeverity()) == known.first; });
   });
   return text;
 }
 
 bool needs_repair(const std::vector<FindingStatus>& findings) {
   return std::any_of(findings.begin(), findings.end(),
-                     [](const FindingStatus& finding) { return finding.severity != "note"; });
+                     [](const FindingStatus& finding) { return str(finding->getSeverity()) != "note"; });
 }
 
 Result<std::vector<FindingStatus>> parse_findings(const std::string& text) {
@@ -123,10 +123,12 @@ Result<std::vector<FindingStatus>> parse_findings(const std::string& text) {
       const auto found = one.find(name);
       return found != one.end() && found->is_string() ? found->get<std::string>() : std::string();
     };
-    findings.push_back({.severity = field("severity"),
-                        .subject = field("subject"),
-                        .what = field("what"),
-                        .repair = field("repair")});
+    findings.push_back(FindingStatus().changed([&field](rpc::Finding::Builder out) {
+      out.setSeverity(field("severity"));
+      out.setSubject(field("subject"));
+      out.setWhat(field("what"));
+      out.setRepair(field("repair"));
+    }));
   }
   return findings;
 }

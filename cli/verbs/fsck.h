@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/client/admin_types.h"
+#include "cli/client/statuses.h"
 #include "core/base/result.h"
 
 namespace terrace::cli {

@@ -9,39 +9,24 @@ namespace {
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text.empty() ? "-" : text;
+  return or_dash(text);
 }
 
 std::string state_text(const HostRecord& host) {
-  if (host.state != "away") return host.state;
-  return "away, fenced in " + format_duration(host.ends_in_ns / ns_per_ms * ns_per_ms);
+  if (str(host->getState()) != "away") return str(host->getState());
+  return "away, fenced in " + format_duration(host->getEndsInNs() / ns_per_ms * ns_per_ms);
 }
 
 std::string contact_text(const HostRecord& host) {
-  if (host.address.empty()) return "not since the start";
-  return format_duration(host.last_contact_ns / ns_per_ms * ns_per_ms) + " ago";
-}
-
-nlohmann::json host_json(const HostRecord& host) {
-  return {{"name", host.name},
-          {"state", host.state},
-          {"address", host.address},
-          {"version", host.version},
-          {"last_contact_ns", host.last_contact_ns},
-          {"ends_in_ns", host.ends_in_ns},
-          {"leases", host.leases},
-          {"leased_bytes", host.leased_bytes},
-          {"devices", host.devices},
-          {"detail", host.detail}};
+  if (host->getAddress().size() == 0) return "not since the start";
+  return format_duration(host->getLastContactNs() / ns_per_ms * ns_per_ms) + " ago";
 }
 
 Status list_hosts(const Context& context) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<HostRecord> hosts, client->hosts());
   if (context.json) {
-    nlohmann::json list = nlohmann::json::array();
-    for (const HostRecord& host : hosts) list.push_back(host_json(host));
-    print_json({{"hosts", list}});
+    print_json({{"hosts", to_json_list(hosts)}});
     return {};
   }
   if (hosts.empty()) {
@@ -50,8 +35,9 @@ Status list_hosts(const Context& context) {
   }
   std::vector<std::vector<std::string>> rows;
   for (const HostRecord& host : hosts)
-    rows.push_back({host.name, state_text(host), contact_text(host), std::to_string(host.leases),
-                    exact_size(host.leased_bytes), joined(host.devices)});
+    rows.push_back({str(host->getName()), state_text(host), contact_text(host),
+                    std::to_string(host->getLeases()), exact_size(host->getLeasedBytes()),
+                    joined(strings(host->getDevices()))});
   print_text(format_table({"HOST", "STATE", "LAST CONTACT", "LEASES", "BYTES", "DEVICES"}, rows));
   return {};
 }

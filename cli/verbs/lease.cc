@@ -7,12 +7,17 @@
 #include "cli/show/describe.h"
 #include "cli/terminal/verb.h"
 #include "cli/verbs/lease_verbs.h"
+#include "core/schema/words.h"
 
 namespace terrace::cli {
 namespace {
 
-const std::vector<std::string> phases = {"waiting", "active",    "revoking",   "transferring",
-                                         "fencing", "scrubbing", "quarantined"};
+// Those that leases are listed in: "pending" is never shown.
+std::vector<std::string> shown_phases() {
+  std::vector<std::string> phases = schema::enum_words<rpc::LeasePhase>();
+  std::erase(phases, schema::enum_word(rpc::LeasePhase::PENDING));
+  return phases;
+}
 
 struct LeaseArguments {
   std::string pool, tenant, phase;
@@ -26,7 +31,9 @@ Status list_leases(const Context& context, const LeaseArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(std::vector<LeaseStatus> leases, client->leases(arguments.pool, arguments.tenant));
   if (!arguments.phase.empty())
-    std::erase_if(leases, [&](const LeaseStatus& lease) { return lease.phase != arguments.phase; });
+    std::erase_if(leases, [&](const LeaseStatus& lease) {
+      return schema::enum_word(lease->getPhase()) != arguments.phase;
+    });
   if (context.json) {
     print_json({{"leases", to_json_list(leases)}});
   } else if (leases.empty()) {
@@ -51,9 +58,7 @@ Status show_leases(const Context& context, const LeaseArguments& arguments) {
     }
   }
   if (context.json) {
-    nlohmann::json list = nlohmann::json::array();
-    for (const LeaseStatus& lease : leases) list.push_back(to_json(lease));
-    if (missing.ok()) print_json({{"leases", list}});
+    if (missing.ok()) print_json({{"leases", to_json_list(leases)}});
     return missing;
   }
   std::string text;
@@ -81,11 +86,12 @@ Status revoke_lease(const Context& context, const LeaseArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease, client->revoke(id, arguments.revoke));
   if (context.json) {
     print_json({{"lease", to_json(lease)}});
-  } else if (lease.phase == "revoking") {
+  } else if (lease->getPhase() == rpc::LeasePhase::REVOKING) {
     print_text("told the holder of lease " + std::to_string(id.value) + "; it is fenced within " +
                format_duration(arguments.revoke.grace_ns) + ", sooner if the holder lets go\n");
   } else {
-    print_text("lease " + std::to_string(id.value) + " is " + lease.phase + "\n");
+    print_text("lease " + std::to_string(id.value) + " is " +
+               std::string(schema::enum_word(lease->getPhase())) + "\n");
   }
   return {};
 }
@@ -137,7 +143,7 @@ Result<LeaseId> find_lease_id(LeaseClient& client, const std::string& name) {
   TERRACE_ASSIGN_OR_RETURN(const LeaseId id, parse_lease_id(name));
   if (id.value != 0) return id;
   TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease, client.lease(LeaseId{}, name));
-  return lease.id;
+  return LeaseId{lease->getId()};
 }
 
 void add_lease_argument(CLI::App& verb, std::string& name) {
@@ -153,6 +159,7 @@ void add_lease_verbs(CLI::App& app, Context& context) {
   CLI::App* list = lease->add_subcommand("list", "All leases, or those of a pool, tenant or phase");
   list->add_option("--pool", arguments->pool, "Only this pool's")->type_name("POOL");
   list->add_option("--tenant", arguments->tenant, "Only this tenant's")->type_name("TENANT");
+  const std::vector<std::string> phases = shown_phases();
   list->add_option("--phase", arguments->phase, "Only those in this phase")
       ->type_name(CLI::detail::join(phases, "|"))
       ->check(CLI::IsMember(phases).description(""));

@@ -18,28 +18,29 @@ struct ChangeArguments {
 Status resize_lease(const Context& context, const ChangeArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const LeaseStatus before, find_lease(*client, arguments.name));
-  TERRACE_ASSIGN_OR_RETURN(const uint64_t bytes, parse_new_size(arguments.size, before.bytes));
-  const std::string id = std::to_string(before.id.value);
-  const uint64_t granules_bytes =
-      is_power_of_two(before.granule_bytes) ? round_up(bytes, before.granule_bytes) : bytes;
-  if (granules_bytes < before.bytes) {
-    const std::string lost = exact_size(before.bytes - granules_bytes);
+  TERRACE_ASSIGN_OR_RETURN(const uint64_t bytes, parse_new_size(arguments.size, before->getBytes()));
+  const uint64_t bytes_before = before->getBytes();
+  const std::string id = std::to_string(before->getId());
+  const uint64_t granule = before->getGranuleBytes();
+  const uint64_t granules_bytes = is_power_of_two(granule) ? round_up(bytes, granule) : bytes;
+  if (granules_bytes < bytes_before) {
+    const std::string lost = exact_size(bytes_before - granules_bytes);
     TERRACE_RETURN_IF_ERROR(confirm(context, arguments.yes,
                                     "The last " + lost + " of lease " + id +
                                         " are cut off and erased; a holder that touches them gets SIGBUS (" +
-                                        count_text(before.holders, "session") + " attached).\n",
-                                    "Shrink lease " + id + " from " + exact_size(before.bytes) + " to " +
+                                        count_text(before->getHolders(), "session") + " attached).\n",
+                                    "Shrink lease " + id + " from " + exact_size(bytes_before) + " to " +
                                         exact_size(granules_bytes) + "?"));
   }
-  TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease, client->resize(before.id, bytes));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease, client->resize(LeaseId{before->getId()}, bytes));
   if (context.json) {
-    print_json({{"lease", to_json(lease)}, {"bytes_before", before.bytes}});
-  } else if (lease.bytes == before.bytes) {
-    print_text("lease " + id + " has " + exact_size(lease.bytes) + " already\n");
+    print_json({{"lease", to_json(lease)}, {"bytes_before", bytes_before}});
+  } else if (lease->getBytes() == bytes_before) {
+    print_text("lease " + id + " has " + exact_size(lease->getBytes()) + " already\n");
   } else {
-    print_text("lease " + id + " has " + exact_size(lease.bytes) + " now, " + exact_size(before.bytes) +
+    print_text("lease " + id + " has " + exact_size(lease->getBytes()) + " now, " + exact_size(bytes_before) +
                " before" +
-               (lease.bytes > before.bytes ? "; holders map the rest when they attach again\n" : "\n"));
+               (lease->getBytes() > bytes_before ? "; holders map the rest when they attach again\n" : "\n"));
   }
   return {};
 }
@@ -47,23 +48,24 @@ Status resize_lease(const Context& context, const ChangeArguments& arguments) {
 Status transfer_lease(const Context& context, const ChangeArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const LeaseStatus before, find_lease(*client, arguments.name));
-  const std::string id = std::to_string(before.id.value);
+  const std::string id = std::to_string(before->getId());
   const std::string to =
       "tenant " + arguments.to_tenant + (arguments.to_host.empty() ? "" : " on " + arguments.to_host);
   TERRACE_RETURN_IF_ERROR(confirm(context, arguments.yes,
                                   "The bytes stay; whoever holds the lease is fenced (" +
-                                      count_text(before.holders, "session") + " attached), and tenant " +
-                                      printable(before.tenant) + " loses it.\n",
+                                      count_text(before->getHolders(), "session") + " attached), and tenant " +
+                                      printable(str(before->getTenant())) + " loses it.\n",
                                   "Give lease " + id + " to " + to + "?"));
   TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease,
-                           client->transfer(before.id, arguments.to_tenant, arguments.to_host));
+                           client->transfer(LeaseId{before->getId()}, arguments.to_tenant, arguments.to_host));
   if (context.json) {
     print_json({{"lease", to_json(lease)}});
   } else {
-    print_text("lease " + id + " belongs to tenant " + printable(lease.tenant) +
-               (lease.host.empty() ? "" : " on " + printable(lease.host)) + ", epoch " +
-               std::to_string(lease.epoch.value) + "; it attaches with that id" +
-               (lease.label.empty() ? "\n" : " or label " + printable(lease.label) + "\n"));
+    print_text(
+        "lease " + id + " belongs to tenant " + printable(str(lease->getTenant())) +
+        (lease->getHost().size() == 0 ? "" : " on " + printable(str(lease->getHost()))) + ", epoch " +
+        std::to_string(lease->getEpoch()) + "; it attaches with that id" +
+        (lease->getLabel().size() == 0 ? "\n" : " or label " + printable(str(lease->getLabel())) + "\n"));
   }
   return {};
 }
@@ -82,11 +84,10 @@ Status list_quarantined(const Context& context) {
   std::vector<std::vector<std::string>> rows;
   uint64_t bytes = 0;
   for (const LeaseStatus& lease : leases) {
-    bytes += lease.bytes;
-    rows.push_back({std::to_string(lease.id.value), lease.label.empty() ? "-" : lease.label, lease.pool,
-                    lease.tenant, exact_size(lease.bytes),
-                    lease.cause == LeaseCause::none ? "-" : std::string(lease_cause_name(lease.cause)),
-                    lease.reason});
+    bytes += lease->getBytes();
+    rows.push_back({std::to_string(lease->getId()), or_dash(str(lease->getLabel())), str(lease->getPool()),
+                    str(lease->getTenant()), exact_size(lease->getBytes()), or_dash(cause_words(lease)),
+                    str(lease->getReason())});
   }
   print_text(
       format_table({"ID", "LABEL", "POOL", "TENANT", "SIZE", "CAUSE", "WHY"}, rows) + "\n" + exact_size(bytes) +

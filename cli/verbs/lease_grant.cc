@@ -4,6 +4,7 @@
 #include "cli/show/describe.h"
 #include "cli/terminal/confirm.h"
 #include "cli/verbs/lease_verbs.h"
+#include "core/schema/words.h"
 
 namespace terrace::cli {
 namespace {
@@ -17,7 +18,8 @@ struct GrantArguments {
 Status grant_lease(const Context& context, GrantArguments& arguments) {
   LeaseRequest& request = arguments.grant.request;
   request.detached = true;  // this process keeps no hold on it
-  TERRACE_ASSIGN_OR_RETURN(request.mode, parse_mode(arguments.mode));
+  TERRACE_ASSIGN_OR_RETURN(const rpc::LeaseMode mode, parse_mode(arguments.mode));
+  request.mode = static_cast<LeaseMode>(mode);  // the same numbers
   TERRACE_RETURN_IF_ERROR(check_label(request.label));
   if (arguments.ttl_given && request.ttl_ns == 0) return zero_ttl("lease grant");
   TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
@@ -31,18 +33,18 @@ Status grant_lease(const Context& context, GrantArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(LeaseStatus lease, client->grant(arguments.grant, report));
   // The grant's reply does not measure the object; a second look does. The lease stands whether it works or
   // not.
-  if (Result<LeaseStatus> measured = client->lease(lease.id, ""); measured.ok())
+  if (Result<LeaseStatus> measured = client->lease(LeaseId{lease->getId()}, ""); measured.ok())
     lease = std::move(measured).value();
   if (context.json) {
     print_json({{"lease", to_json(lease)}});
     return {};
   }
-  const std::string id = std::to_string(lease.id.value);
+  const std::string id = std::to_string(lease->getId());
   std::string text = "granted " + lease_block(lease);
-  if (lease.ttl_ns == 0) {
+  if (lease->getTtlNs() == 0) {
     text += "It is persistent: it stays until 'terrace lease release " + id + "'.\n";
   } else {
-    text += "It lives by its ttl of " + format_duration(lease.ttl_ns) +
+    text += "It lives by its ttl of " + format_duration(lease->getTtlNs()) +
             " from now, not by this command: nobody renews it until 'terrace lease renew " + id +
             " --ttl 1h'.\n";
   }
@@ -64,8 +66,9 @@ void add_lease_grant_verb(CLI::App& lease, Context& context) {
   grant->add_flag("--persistent", request.persistent, "No expiry: it stays until it is released")
       ->excludes(ttl);
   grant->add_option("--mode", arguments->mode, "Who may hold it besides the grantee")
-      ->type_name("exclusive|shared-ro|shared-coherent")
-      ->check(CLI::IsMember({"exclusive", "shared-ro", "shared-coherent"}).description(""));
+      ->type_name(CLI::detail::join(schema::enum_words<rpc::LeaseMode>(), "|"))
+      ->check(CLI::Validator(
+          [](std::string& text) { return parse_mode(text).ok() ? "" : parse_mode(text).error().detail; }, ""));
   grant->add_option("--label", request.label, "A name for people, unique within the tenant")
       ->type_name("LABEL");
   grant->add_option("--tenant", arguments->grant.tenant, "Grant to another tenant than this user's")

@@ -9,7 +9,9 @@ namespace terrace::cli {
 namespace {
 
 struct QuotaArguments {
-  QuotaStatus quota;
+  std::string tenant;
+  uint64_t bytes_max = 0;
+  uint64_t leases_max = 0;
   bool bytes_given = false;
   bool leases_given = false;
 };
@@ -21,11 +23,11 @@ std::string bound(uint64_t value, const std::string& text) {
 std::string quota_table(const std::vector<QuotaStatus>& quotas) {
   std::vector<std::vector<std::string>> rows;
   for (const QuotaStatus& quota : quotas) {
-    const bool others = quota.tenant == "*";
-    rows.push_back({quota.tenant, others ? "-" : exact_size(quota.bytes),
-                    bound(quota.bytes_max, exact_size(quota.bytes_max)),
-                    others ? "-" : std::to_string(quota.leases),
-                    bound(quota.leases_max, std::to_string(quota.leases_max))});
+    const bool others = str(quota->getTenant()) == "*";
+    rows.push_back({str(quota->getTenant()), others ? "-" : exact_size(quota->getBytes()),
+                    bound(quota->getBytesMax(), exact_size(quota->getBytesMax())),
+                    others ? "-" : std::to_string(quota->getLeases()),
+                    bound(quota->getLeasesMax(), std::to_string(quota->getLeasesMax()))});
   }
   return format_table({"TENANT", "BYTES", "MOST BYTES", "LEASES", "MOST LEASES"}, rows);
 }
@@ -43,14 +45,18 @@ Status list_quotas(const Context& context) {
   return {};
 }
 
+QuotaStatus unbounded(const std::string& tenant) {
+  return QuotaStatus().changed([&tenant](rpc::Quota::Builder quota) { quota.setTenant(tenant); });
+}
+
 // The quota that stands for exactly `tenant` now; one without bounds when there is none.
 Result<QuotaStatus> find_quota(AdminClient& client, const std::string& tenant, bool* found) {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<QuotaStatus> quotas, client.quotas());
   for (const QuotaStatus& quota : quotas) {
-    *found = quota.tenant == tenant;
+    *found = str(quota->getTenant()) == tenant;
     if (*found) return quota;
   }
-  return QuotaStatus{.tenant = tenant};
+  return unbounded(tenant);
 }
 
 Status set_quota(const Context& context, const QuotaArguments& arguments) {
@@ -61,18 +67,21 @@ Status set_quota(const Context& context, const QuotaArguments& arguments) {
   }
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   bool found = false;
-  TERRACE_ASSIGN_OR_RETURN(QuotaStatus quota, find_quota(*client, arguments.quota.tenant, &found));
-  if (arguments.bytes_given) quota.bytes_max = arguments.quota.bytes_max;
-  if (arguments.leases_given) quota.leases_max = arguments.quota.leases_max;
+  TERRACE_ASSIGN_OR_RETURN(QuotaStatus quota, find_quota(*client, arguments.tenant, &found));
+  quota = quota.changed([&arguments](rpc::Quota::Builder wanted) {
+    if (arguments.bytes_given) wanted.setBytesMax(arguments.bytes_max);
+    if (arguments.leases_given) wanted.setLeasesMax(arguments.leases_max);
+  });
   TERRACE_RETURN_IF_ERROR(client->set_quota(quota));
-  TERRACE_ASSIGN_OR_RETURN(quota, find_quota(*client, arguments.quota.tenant, &found));
+  TERRACE_ASSIGN_OR_RETURN(quota, find_quota(*client, arguments.tenant, &found));
   if (context.json) {
     print_json({{"quota", to_json(quota)}});
     return {};
   }
   std::string text = quota_table({quota});
-  const bool over = (quota.bytes_max != 0 && quota.bytes > quota.bytes_max) ||
-                    (quota.leases_max != 0 && quota.leases > quota.leases_max);
+  const auto exceeds = [](uint64_t used, uint64_t most) { return most != 0 && used > most; };
+  const bool over =
+      exceeds(quota->getBytes(), quota->getBytesMax()) || exceeds(quota->getLeases(), quota->getLeasesMax());
   if (over) text += "It holds more than that now: what it has stays, but it gets nothing more.\n";
   print_text(text);
   return {};
@@ -87,7 +96,7 @@ Status remove_quota(const Context& context, const std::string& tenant) {
                  .where = "quota remove",
                  .detail = "tenant '" + tenant + "' has no quota of its own"};
   }
-  TERRACE_RETURN_IF_ERROR(client->set_quota({.tenant = tenant}));
+  TERRACE_RETURN_IF_ERROR(client->set_quota(unbounded(tenant)));
   if (context.json) {
     print_json({{"removed", tenant}});
   } else {
@@ -99,15 +108,16 @@ Status remove_quota(const Context& context, const std::string& tenant) {
 std::string reservation_table(const std::vector<ReservationStatus>& reservations) {
   std::vector<std::vector<std::string>> rows;
   for (const ReservationStatus& reservation : reservations) {
-    rows.push_back(
-        {std::to_string(reservation.id), reservation.pool, reservation.tenant, exact_size(reservation.bytes),
-         exact_size(reservation.used_bytes),
-         reservation.ttl_ns == 0 ? "until removed" : "in " + format_duration(reservation.expires_in_ns)});
+    rows.push_back({std::to_string(reservation->getId()), str(reservation->getPool()),
+                    str(reservation->getTenant()), exact_size(reservation->getBytes()),
+                    exact_size(reservation->getUsedBytes()),
+                    reservation->getTtlNs() == 0 ? "until removed"
+                                                 : "in " + format_duration(reservation->getExpiresInNs())});
   }
   return format_table({"ID", "POOL", "TENANT", "RESERVED", "LEASED THERE", "ENDS"}, rows);
 }
 
-Status create_reservation(const Context& context, const ReservationStatus& wanted) {
+Status create_reservation(const Context& context, const ReservationOptions& wanted) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const ReservationStatus made, client->reserve(wanted));
   if (context.json) {
@@ -153,12 +163,12 @@ void add_quota_verbs(CLI::App& app, Context& context) {
           [&context] { return list_quotas(context); });
 
   CLI::App* set = quota->add_subcommand("set", "Bound a tenant; '*': all without a quota of their own");
-  set->add_option("tenant", arguments->quota.tenant, "The tenant, or '*'")->required();
-  CLI::Option* bytes = add_size_option(*set, "--bytes", arguments->quota.bytes_max,
+  set->add_option("tenant", arguments->tenant, "The tenant, or '*'")->required();
+  CLI::Option* bytes = add_size_option(*set, "--bytes", arguments->bytes_max,
                                        "The most bytes (0: no bound; left out: as it is)");
-  CLI::Option* leases = set->add_option("--leases", arguments->quota.leases_max,
-                                        "The most leases (0: no bound; left out: as it is)")
-                            ->type_name("N");
+  CLI::Option* leases =
+      set->add_option("--leases", arguments->leases_max, "The most leases (0: no bound; left out: as it is)")
+          ->type_name("N");
   on_verb(*set, context, [&context, arguments, bytes, leases] {
     arguments->bytes_given = bytes->count() > 0;
     arguments->leases_given = leases->count() > 0;
@@ -166,14 +176,15 @@ void add_quota_verbs(CLI::App& app, Context& context) {
   });
 
   CLI::App* remove = quota->add_subcommand("remove", "Take a tenant's quota away; that of '*' holds then");
-  remove->add_option("tenant", arguments->quota.tenant, "The tenant, or '*'")->required();
-  on_verb(*remove, context, [&context, arguments] { return remove_quota(context, arguments->quota.tenant); });
+  remove->add_option("tenant", arguments->tenant, "The tenant, or '*'")->required();
+  on_verb(*remove, context, [&context, arguments] { return remove_quota(context, arguments->tenant); });
 }
 
 void add_reserve_verbs(CLI::App& app, Context& context) {
   CLI::App* reserve = app.add_subcommand("reserve", "Memory of a pool that is kept free for a tenant");
   reserve->require_subcommand(1);
-  const auto wanted = std::make_shared<ReservationStatus>();
+  const auto wanted = std::make_shared<ReservationOptions>();
+  const auto id = std::make_shared<uint64_t>(0);
   CLI::App* create = reserve->add_subcommand("create", "Keep memory of a pool for a tenant");
   create->add_option("pool", wanted->pool, "The pool")->required();
   create->add_option("tenant", wanted->tenant, "The tenant; what it has leased there counts towards it")
@@ -186,8 +197,8 @@ void add_reserve_verbs(CLI::App& app, Context& context) {
           [&context] { return list_reservations(context); });
 
   CLI::App* remove = reserve->add_subcommand("remove", "End a reservation; leases stay");
-  remove->add_option("id", wanted->id, "Its id")->required()->type_name("ID");
-  on_verb(*remove, context, [&context, wanted] { return remove_reservation(context, wanted->id); });
+  remove->add_option("id", *id, "Its id")->required()->type_name("ID");
+  on_verb(*remove, context, [&context, id] { return remove_reservation(context, *id); });
 }
 
 }  // namespace terrace::cli

@@ -11,18 +11,18 @@ Status show_status(const Context& context) {
   TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, client->status());
   if (context.json) {
     print_json({{"socket", socket_path_of(context)},
-                {"server", to_json(reply.server)},
-                {"pools", to_json_list(reply.pools)},
-                {"leases", reply.leases}});
+                {"server", to_json(reply->getServer())},
+                {"pools", to_json_list(reply->getPools())},
+                {"leases", reply->getLeases()}});
     return {};
   }
-  std::string text = server_block(reply.server, socket_path_of(context)) + "\n";
-  if (reply.pools.empty()) {
+  std::string text = server_block(reply->getServer(), socket_path_of(context)) + "\n";
+  if (reply->getPools().size() == 0) {
     text += "no pools; 'terrace device list' shows what 'terrace pool create' can use\n";
   } else {
-    text += pool_table(reply.pools);
+    text += pool_table(kept<rpc::PoolInfo>(reply->getPools()));
   }
-  text += "\n" + std::to_string(reply.leases) + (reply.leases == 1 ? " lease\n" : " leases\n");
+  text += "\n" + count_text(reply->getLeases(), "lease") + "\n";
   print_text(text);
   return {};
 }

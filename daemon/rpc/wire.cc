@@ -11,7 +11,7 @@
 namespace terrace::daemon {
 namespace {
 
-// Enums are cast: their numbers are the schema's, and one that the schema does not know was refused (calls.h).
+// Enums are cast: their numbers are the schema's, and one that the schema does not know was refused (answers.h).
 template <auto Wire, auto Row>
 constexpr bool same = static_cast<unsigned>(Wire) == static_cast<unsigned>(Row);
 static_assert(same<rpc::LeaseMode::SHARED_COHERENT, LeaseMode::shared_coherent>);

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/base/clock.h"
 #include "core/base/limits.h"
@@ -104,7 +105,7 @@ void Loop::attach(LeaseId id, std::string label, LeaseAccess access,
     auto call = connection_->session.attachRequest();
     call.setLease(id.value);
     call.setLabel(label);
-    call.setAccess(access_to_wire(access));
+    call.setAccess(static_cast<rpc::Access>(access));
     return call.send().then(
         [this, access](capnp::Response<rpc::TenantSession::AttachResults>&& reply) -> kj::Promise<Leased> {
           if (Status status = status_from_wire(reply.getError(), where); !status.ok())
@@ -126,7 +127,9 @@ kj::Promise<Result<std::vector<LeaseInfo>>> Loop::list_after(uint64_t after,
         if (Status status = status_from_wire(reply.getError(), where); !status.ok())
           return Listed(std::move(status).error());
         const auto page = reply.getLeases();
-        for (LeaseInfo& lease : lease_infos_from_wire(page)) so_far->push_back(std::move(lease));
+        auto leases = lease_infos_from_wire(page, where);
+        if (!leases.ok()) return Listed(std::move(leases).error());
+        std::move(leases->begin(), leases->end(), std::back_inserter(*so_far));
         if (page.size() < limits::leases_per_page_max) return Listed(std::move(*so_far));
         const uint64_t last = page[page.size() - 1].getId();
         if (last <= after)
@@ -148,7 +151,7 @@ void Loop::pools(std::shared_ptr<Answer<std::vector<PoolInfo>>> answer) {
     return connection_->session.poolsRequest().send().then(
         [](capnp::Response<rpc::TenantSession::PoolsResults>&& reply) -> Pools {
           TERRACE_RETURN_IF_ERROR(status_from_wire(reply.getError(), where));
-          return pool_infos_from_wire(reply.getPools());
+          return pool_infos_from_wire(reply.getPools(), where);
         });
   });
 }
@@ -185,7 +188,7 @@ void Loop::info(uint64_t handle, std::shared_ptr<Answer<LeaseInfo>> answer) {
           if (const Held* held = held_.find(handle);
               held != nullptr && held->facts.bytes != reply.getInfo().getBytes())
             check_again(LeaseId{held->facts.id});
-          return lease_info_from_wire(reply.getInfo());
+          return lease_info_from_wire(reply.getInfo(), where);
         });
   });
 }

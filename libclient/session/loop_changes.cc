@@ -109,24 +109,24 @@ void Loop::resize(uint64_t handle, uint64_t bytes, std::shared_ptr<Answer<LeaseI
   perform_on_lease<LeaseInfo>(where, handle, answer, [this, handle, bytes](rpc::Lease::Client lease) {
     auto call = lease.resizeRequest();
     call.setBytes(bytes);
-    return call.send().then(
-        [this, handle](capnp::Response<rpc::Lease::ResizeResults>&& reply) -> kj::Promise<Info> {
-          if (Status status = status_from_wire(reply.getError(), where); !status.ok())
-            return Info(std::move(status).error());
-          LeaseInfo info = lease_info_from_wire(reply.getInfo());
-          if (held_.find(handle) == nullptr) return Info(std::move(info));
-          auto taken =
-              reply.hasLease() ? take_over(handle, reply.getInfo(), reply.getLease()) : attach_again(handle);
-          return taken
-              .then([this, handle, id = info.id](Status status) -> kj::Promise<Status> {
-                if (!status.ok()) return status;
-                return refresh_others(id, handle).then([] { return Status{}; });
-              })
-              .then([info = std::move(info)](Status status) mutable -> Info {
-                TERRACE_RETURN_IF_ERROR(std::move(status));
-                return std::move(info);
-              });
-        });
+    return call.send().then([this,
+                             handle](capnp::Response<rpc::Lease::ResizeResults>&& reply) -> kj::Promise<Info> {
+      if (Status status = status_from_wire(reply.getError(), where); !status.ok())
+        return Info(std::move(status).error());
+      Info info = lease_info_from_wire(reply.getInfo(), where);
+      if (held_.find(handle) == nullptr) return info;
+      auto taken =
+          reply.hasLease() ? take_over(handle, reply.getInfo(), reply.getLease()) : attach_again(handle);
+      return taken
+          .then([this, handle, id = LeaseId{reply.getInfo().getId()}](Status status) -> kj::Promise<Status> {
+            if (!status.ok()) return status;
+            return refresh_others(id, handle).then([] { return Status{}; });
+          })
+          .then([info = std::move(info)](Status status) mutable -> Info {
+            TERRACE_RETURN_IF_ERROR(std::move(status));
+            return std::move(info);
+          });
+    });
   });
 }
 

@@ -33,7 +33,7 @@ kj::Promise<Status> Loop::attach_again(uint64_t handle) {
   if (found == nullptr) return Status{};
   auto call = connection_->session.attachRequest();
   call.setLease(found->facts.id.value);
-  call.setAccess(access_to_wire(found->facts.access));
+  call.setAccess(static_cast<rpc::Access>(found->facts.access));
   call.setEndsWithHolders(found->ends_with_holders);
   return call.send().then(
       [this, handle](capnp::Response<rpc::TenantSession::AttachResults>&& reply) -> kj::Promise<Status> {

@@ -13,7 +13,6 @@
 #include "core/base/signals_blocked.h"
 
 namespace terrace::client {
-namespace {}  // namespace
 
 Result<std::shared_ptr<NoticeQueue>> NoticeQueue::make() {
   UniqueFd readable(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

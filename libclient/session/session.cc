@@ -145,28 +145,6 @@ Result<std::unique_ptr<Session>> Session::connect(SessionOptions options) {
   return client::ClientSession::start(std::move(options));
 }
 
-std::string_view lease_cause_name(LeaseCause cause) {
-  switch (cause) {
-    case LeaseCause::none: return "";
-    case LeaseCause::released: return "released";
-    case LeaseCause::expired: return "expired";
-    case LeaseCause::revoked: return "revoked";
-    case LeaseCause::object_lost: return "object_lost";
-    case LeaseCause::device_lost: return "device_lost";
-    case LeaseCause::moved: return "moved";
-  }
-  return "";
-}
-
-std::string_view memory_coherence_name(MemoryCoherence coherence) {
-  switch (coherence) {
-    case MemoryCoherence::coherent: return "coherent";
-    case MemoryCoherence::noncoherent: return "noncoherent";
-    case MemoryCoherence::unknown: break;
-  }
-  return "unknown";
-}
-
 std::string default_socket_path() {
   constexpr const char* system_path = "/run/terrace/terraced.sock";
   if (const char* chosen = std::getenv("TERRACE_SOCKET"); chosen != nullptr && *chosen != '\0') return chosen;

@@ -1,5 +1,7 @@
 #include "libclient/session/wire.h"
 
+#include "core/schema/words.h"
+
 namespace terrace::client {
 
 std::string text_from_wire(capnp::Text::Reader text) {
@@ -19,6 +21,12 @@ Status status_from_wire(rpc::Error::Reader wire, const char* where) {
   return error;
 }
 
+Error unknown_enumerant_error(const std::string& unknown, const char* where) {
+  return {ErrorCode::version_mismatch, 0, where,
+          "the manager answers with a word that this program is too old to know (" + unknown +
+              "); upgrade the program"};
+}
+
 Error error_from_kj(const kj::Exception& exception, const char* where) {
   const kj::StringPtr text = exception.getDescription();
   const std::string description(text.begin(), text.size());
@@ -34,89 +42,41 @@ Error error_from_kj(const kj::Exception& exception, const char* where) {
   return {ErrorCode::unavailable, 0, where, "the manager could not answer: " + description};
 }
 
-LeaseMode mode_from_wire(rpc::LeaseMode wire) {
-  switch (wire) {
-    case rpc::LeaseMode::EXCLUSIVE: return LeaseMode::exclusive;
-    case rpc::LeaseMode::SHARED_READ_ONLY: return LeaseMode::shared_read_only;
-    case rpc::LeaseMode::SHARED_COHERENT: return LeaseMode::shared_coherent;
-  }
-  return LeaseMode::exclusive;  // a newer peer's mode: assume the least
+// Enums are cast: their numbers are the schema's, and one that the schema does not know is refused.
+namespace {
+
+template <auto Wire, auto Own>
+constexpr bool same = static_cast<unsigned>(Wire) == static_cast<unsigned>(Own);
+static_assert(same<rpc::LeaseMode::SHARED_COHERENT, LeaseMode::shared_coherent>);
+static_assert(same<rpc::LeaseCause::MOVED, LeaseCause::moved>);
+static_assert(same<rpc::Placement::SPREAD, PoolPlacement::spread>);
+static_assert(same<rpc::Coherence::NONCOHERENT, MemoryCoherence::noncoherent>);
+static_assert(same<rpc::Access::READ_WRITE, LeaseAccess::read_write>);
+
+template <typename Struct>
+Status all_known(typename Struct::Reader wire, const char* where) {
+  if (const std::string unknown = schema::unknown_enumerant_in<Struct>(wire); !unknown.empty())
+    return unknown_enumerant_error(unknown, where);
+  return {};
 }
 
-rpc::LeaseMode mode_to_wire(LeaseMode mode) {
-  switch (mode) {
-    case LeaseMode::exclusive: return rpc::LeaseMode::EXCLUSIVE;
-    case LeaseMode::shared_read_only: return rpc::LeaseMode::SHARED_READ_ONLY;
-    case LeaseMode::shared_coherent: return rpc::LeaseMode::SHARED_COHERENT;
+template <typename Own, typename List, typename Read>
+Result<std::vector<Own>> list_from_wire(List wire, const char* where, Read read) {
+  std::vector<Own> all;
+  all.reserve(wire.size());
+  for (const auto one : wire) {
+    TERRACE_ASSIGN_OR_RETURN(Own own, read(one, where));
+    all.push_back(std::move(own));
   }
-  return rpc::LeaseMode::EXCLUSIVE;
+  return all;
 }
 
-rpc::Access access_to_wire(LeaseAccess access) {
-  return access == LeaseAccess::read_write ? rpc::Access::READ_WRITE : rpc::Access::READ_ONLY;
-}
-
-const char* phase_from_wire(rpc::LeasePhase wire) {
-  switch (wire) {
-    case rpc::LeasePhase::PENDING: return "pending";
-    case rpc::LeasePhase::ACTIVE: return "active";
-    case rpc::LeasePhase::REVOKING: return "revoking";
-    case rpc::LeasePhase::FENCING: return "fencing";
-    case rpc::LeasePhase::SCRUBBING: return "scrubbing";
-    case rpc::LeasePhase::QUARANTINED: return "quarantined";
-    case rpc::LeasePhase::TRANSFERRING: return "transferring";
-    case rpc::LeasePhase::WAITING: return "waiting";
-  }
-  return "unknown";
-}
+}  // namespace
 
 LeaseCause cause_from_wire(rpc::LeaseCause wire) {
-  switch (wire) {
-    case rpc::LeaseCause::NONE: return LeaseCause::none;
-    case rpc::LeaseCause::RELEASED: return LeaseCause::released;
-    case rpc::LeaseCause::EXPIRED: return LeaseCause::expired;
-    case rpc::LeaseCause::REVOKED: return LeaseCause::revoked;
-    case rpc::LeaseCause::OBJECT_LOST: return LeaseCause::object_lost;
-    case rpc::LeaseCause::DEVICE_LOST: return LeaseCause::device_lost;
-    case rpc::LeaseCause::MOVED: return LeaseCause::moved;
-  }
-  return LeaseCause::revoked;  // a newer peer's cause: it was taken, and nothing says that it lapsed
-}
-
-MemoryCoherence coherence_from_wire(rpc::Coherence wire) {
-  switch (wire) {
-    case rpc::Coherence::COHERENT: return MemoryCoherence::coherent;
-    case rpc::Coherence::NONCOHERENT: return MemoryCoherence::noncoherent;
-    case rpc::Coherence::UNKNOWN: break;
-  }
-  return MemoryCoherence::unknown;
-}
-
-rpc::Coherence coherence_to_wire(MemoryCoherence coherence) {
-  switch (coherence) {
-    case MemoryCoherence::coherent: return rpc::Coherence::COHERENT;
-    case MemoryCoherence::noncoherent: return rpc::Coherence::NONCOHERENT;
-    case MemoryCoherence::unknown: break;
-  }
-  return rpc::Coherence::UNKNOWN;
-}
-
-PoolPlacement placement_from_wire(rpc::Placement wire) {
-  switch (wire) {
-    case rpc::Placement::LINEAR: return PoolPlacement::linear;
-    case rpc::Placement::STRIPED: return PoolPlacement::striped;
-    case rpc::Placement::SPREAD: return PoolPlacement::spread;
-  }
-  return PoolPlacement::linear;
-}
-
-rpc::Placement placement_to_wire(PoolPlacement placement) {
-  switch (placement) {
-    case PoolPlacement::linear: return rpc::Placement::LINEAR;
-    case PoolPlacement::striped: return rpc::Placement::STRIPED;
-    case PoolPlacement::spread: return rpc::Placement::SPREAD;
-  }
-  return rpc::Placement::LINEAR;
+  return schema::enum_words<rpc::LeaseCause>().size() > static_cast<size_t>(wire)
+             ? static_cast<LeaseCause>(wire)
+             : LeaseCause::revoked;
 }
 
 TierFigures figures_from_wire(rpc::TierAttributes::Reader wire) {
@@ -129,7 +89,8 @@ TierFigures figures_from_wire(rpc::TierAttributes::Reader wire) {
           .isolation = text_from_wire(wire.getIsolation())};
 }
 
-LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire) {
+Result<LeaseInfo> lease_info_from_wire(rpc::LeaseInfo::Reader wire, const char* where) {
+  TERRACE_RETURN_IF_ERROR(all_known<rpc::LeaseInfo>(wire, where));
   LeaseInfo info;
   info.id = LeaseId{wire.getId()};
   info.epoch = LeaseEpoch{wire.getEpoch()};
@@ -139,7 +100,7 @@ LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire) {
   info.label = text_from_wire(wire.getLabel());
   info.object = text_from_wire(wire.getObject());
   info.reason = text_from_wire(wire.getReason());
-  info.phase = phase_from_wire(wire.getPhase());
+  info.phase = schema::enum_word(wire.getPhase());
   info.tier = text_from_wire(wire.getTier());
   info.isolation = text_from_wire(wire.getIsolation());
   info.bytes = wire.getBytes();
@@ -148,7 +109,7 @@ LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire) {
   info.granule_bytes = wire.getGranuleBytes();
   info.object_bytes = wire.getObjectBytes();
   info.huge_pages = wire.getHugePages();
-  info.mode = mode_from_wire(wire.getMode());
+  info.mode = static_cast<LeaseMode>(wire.getMode());
   for (const rpc::Extent::Reader extent : wire.getExtents())
     info.extents.push_back({text_from_wire(extent.getDevice()), extent.getOffset(), extent.getLength()});
   const rpc::Usage::Reader usage = wire.getUsage();
@@ -157,11 +118,11 @@ LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire) {
                 .live_bytes = usage.getLiveBytes(),
                 .holder = text_from_wire(usage.getHolder())};
   info.usage_age_ns = usage.getAgeNs();  // by the manager's clock, which may be another machine's
-  info.cause = cause_from_wire(wire.getCause());
+  info.cause = static_cast<LeaseCause>(wire.getCause());
   info.movable = wire.getMovable();
   info.holders = wire.getHolders();
   info.figures = figures_from_wire(wire.getAttributes());
-  info.coherence = coherence_from_wire(wire.getCoherence());
+  info.coherence = static_cast<MemoryCoherence>(wire.getCoherence());
   for (const rpc::PartOwner::Reader owner : wire.getOwners())
     info.owners.push_back({.part = owner.getPart(),
                            .epoch = owner.getEpoch(),
@@ -172,14 +133,13 @@ LeaseInfo lease_info_from_wire(rpc::LeaseInfo::Reader wire) {
   return info;
 }
 
-std::vector<LeaseInfo> lease_infos_from_wire(capnp::List<rpc::LeaseInfo>::Reader wire) {
-  std::vector<LeaseInfo> infos;
-  infos.reserve(wire.size());
-  for (const rpc::LeaseInfo::Reader lease : wire) infos.push_back(lease_info_from_wire(lease));
-  return infos;
+Result<std::vector<LeaseInfo>> lease_infos_from_wire(capnp::List<rpc::LeaseInfo>::Reader wire,
+                                                     const char* where) {
+  return list_from_wire<LeaseInfo>(wire, where, lease_info_from_wire);
 }
 
-PoolInfo pool_info_from_wire(rpc::PoolInfo::Reader wire) {
+Result<PoolInfo> pool_info_from_wire(rpc::PoolInfo::Reader wire, const char* where) {
+  TERRACE_RETURN_IF_ERROR(all_known<rpc::PoolInfo>(wire, where));
   PoolInfo info;
   info.name = text_from_wire(wire.getName());
   for (const capnp::Text::Reader device : wire.getDevices()) info.devices.push_back(text_from_wire(device));
@@ -191,7 +151,7 @@ PoolInfo pool_info_from_wire(rpc::PoolInfo::Reader wire) {
   info.largest_free_bytes = wire.getLargestFreeBytes();
   info.granule_bytes = wire.getGranuleBytes();
   info.leases = wire.getLeases();
-  info.placement = placement_from_wire(wire.getPlacement());
+  info.placement = static_cast<PoolPlacement>(wire.getPlacement());
   info.stripe_bytes = wire.getStripeBytes();
   for (const rpc::FreeClass::Reader runs : wire.getFreeClasses())
     info.free_runs.push_back(
@@ -201,15 +161,12 @@ PoolInfo pool_info_from_wire(rpc::PoolInfo::Reader wire) {
   info.waiting = wire.getWaiting();
   info.waiting_bytes = wire.getWaitingBytes();
   info.figures = figures_from_wire(wire.getAttributes());
-  info.coherence = coherence_from_wire(wire.getCoherence());
+  info.coherence = static_cast<MemoryCoherence>(wire.getCoherence());
   return info;
 }
 
-std::vector<PoolInfo> pool_infos_from_wire(capnp::List<rpc::PoolInfo>::Reader wire) {
-  std::vector<PoolInfo> infos;
-  infos.reserve(wire.size());
-  for (const rpc::PoolInfo::Reader pool : wire) infos.push_back(pool_info_from_wire(pool));
-  return infos;
+Result<std::vector<PoolInfo>> pool_infos_from_wire(capnp::List<rpc::PoolInfo>::Reader wire, const char* where) {
+  return list_from_wire<PoolInfo>(wire, where, pool_info_from_wire);
 }
 
 void usage_to_wire(const UsageReport& usage, rpc::Usage::Builder wire) {
@@ -226,7 +183,7 @@ bool ends_with_holders(const LeaseRequest& request) {
 void grant_to_wire(const LeaseRequest& request, rpc::GrantRequest::Builder wire) {
   wire.setPool(request.pool);
   wire.setBytes(request.bytes);
-  wire.setMode(mode_to_wire(request.mode));
+  wire.setMode(static_cast<rpc::LeaseMode>(request.mode));
   wire.setTtlNs(request.ttl_ns);
   wire.setPersistent(request.persistent);
   wire.setLabel(request.label);

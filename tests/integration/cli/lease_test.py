@@ -23,6 +23,7 @@ class Leases(WithDaemon):
         self.assertEqual(lease["ttl_ns"], 600 * S)
         self.assertEqual(lease["phase"], "active")
         self.assertEqual(lease["mode"], "exclusive")
+        self.assertIsNone(lease["agent"], "the manager's own memory")
         self.assertGreater(lease["epoch"], 0)
         self.assertFalse(lease["persistent"])
         for name in (lease["id"], "redis"):
@@ -62,8 +63,10 @@ class Leases(WithDaemon):
         self.assertEqual(self.t.cli("lease", "grant", "--size", "2M").json["lease"]["pool"], "p")
 
     def test_modes(self):
-        for mode in ("exclusive", "shared-ro", "shared-coherent"):
+        for mode in ("exclusive", "shared_read_only", "shared_coherent"):
             self.assertEqual(self.t.grant("2M", "p", "--mode", mode)["mode"], mode)
+        for older, mode in (("shared-ro", "shared_read_only"), ("shared-coherent", "shared_coherent")):
+            self.assertEqual(self.t.grant("2M", "p", "--mode", older)["mode"], mode)
         self.error("lease", "grant", "--size", "2M", "--mode", "shared", code=USAGE)
 
     def test_persistent_leases_do_not_expire(self):
@@ -92,6 +95,8 @@ class Leases(WithDaemon):
         self.assertEqual(self.t.cli("lease", "list", "--tenant", "nobody").json["leases"], [])
         self.assertEqual(len(self.t.cli("lease", "list", "--phase", "active").json["leases"]), 1)
         self.assertEqual(self.t.cli("lease", "list", "--phase", "quarantined").json["leases"], [])
+        self.assertEqual(self.t.cli("lease", "list", "--phase", "waiting").json["leases"], [])
+        self.error("lease", "list", "--phase", "pending", code=USAGE)
         self.error("lease", "list", "--phase", "gone", code=USAGE)
         self.error("lease", "list", "--pool", "nope", code=NOT_FOUND)
         header, row = self.text("lease", "list").splitlines()

@@ -15,7 +15,7 @@ class Devices(WithDaemon):
         adopted = self.t.cli("device", "adopt", "emu:a", "emu:b").json["devices"]
         self.assertEqual([device["serial"] for device in adopted], ["emu:a", "emu:b"])
         self.assertTrue(all(device["adopted"] for device in adopted))
-        self.assertTrue(all(device["tier"]["source"] == "measured" for device in adopted), adopted)
+        self.assertTrue(all(device["figures"]["source"] == "measured" for device in adopted), adopted)
         self.assertIn("adopted", self.text("device", "list"))
         self.assertEqual(self.t.cli("device", "adopt", "emu:a").code, 0, "adopting again changes nothing")
 
@@ -32,7 +32,7 @@ class Devices(WithDaemon):
 
     def test_a_device_is_measured_once_when_it_is_adopted(self):
         def tier():
-            return self.t.cli("device", "show", "emu:b").json["device"]["tier"]
+            return self.t.cli("device", "show", "emu:b").json["device"]["figures"]
         self.t.cli("device", "adopt", "emu:b")
         measured = tier()
         self.assertEqual(measured["source"], "measured")

@@ -90,8 +90,9 @@ TEST_CASE("Completion: options of the verb and the global ones") {
 
 TEST_CASE("Completion: values where they are known, none where they are not") {
   const Completer complete;
-  CHECK(complete.after({"lease", "grant", "--mode", ""}) == Words{"exclusive", "shared-ro", "shared-coherent"});
-  CHECK(complete.after({"lease", "grant", "--mode", "shared-r"}) == Words{"shared-ro"});
+  CHECK(complete.after({"lease", "grant", "--mode", ""}) ==
+        Words{"exclusive", "shared_read_only", "shared_coherent"});
+  CHECK(complete.after({"lease", "grant", "--mode", "shared_r"}) == Words{"shared_read_only"});
   CHECK(complete.after({"lease", "grant", "--size", ""}).empty());
   CHECK(complete.after({"pool", "create", "--placement", "s"}) == Words{"striped", "spread"});
   CHECK(complete.after({"lease", "list", "--phase", "q"}) == Words{"quarantined"});

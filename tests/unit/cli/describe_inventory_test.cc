@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/show/describe.h"
+#include "core/base/units.h"
 
 using namespace terrace;
 using namespace terrace::cli;
-using inventory::Inventory;
 
 namespace {
 
@@ -17,55 +17,77 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-Inventory some_hardware() {
-  Inventory all;
-  all.memdevs.push_back({.serial = "0xc0",
-                         .name = "mem1",
-                         .pmem_bytes = 512 * mib,
-                         .firmware = "BWFW VERSION 00",
-                         .enabled = true,
-                         .model = "8086:0d93",
-                         .health = "ok",
-                         .path = {"ACPI0017:00 root0", "port1", "0000:0c:00.0", "0000:0d:00.0"}});
-  all.decoders.push_back({.name = "decoder0.0",
-                          .kind = "root",
-                          .start = 0x150000000,
-                          .bytes = 4 * gib,
-                          .free_bytes = 3 * gib,
-                          .ways = 1,
-                          .granularity = 256,
-                          .targets = {"ACPI0016:00"},
-                          .pmem = true,
-                          .ram = true});
-  all.regions.push_back({.name = "region0",
-                         .start = 0x150000000,
-                         .bytes = gib,
-                         .ways = 2,
-                         .granularity = 4096,
-                         .memdevs = {"0xc0", "0xc1"},
-                         .committed = true,
-                         .decoder = "decoder0.0",
-                         .speed = {.latency_ns = 180, .bandwidth_bytes_per_s = 24 * gib}});
-  all.dax_devices.push_back({.name = "dax0.1",
-                             .region = "hmem.0",
-                             .mode = inventory::DaxMode::devdax,
-                             .bytes = 130023424,
-                             .align_bytes = 2 * mib,
-                             .target_node = 1,
-                             .holder = "lease 7, vllm[12]"});
-  os::NodeAttributes node;
-  node.total_bytes = gib;
-  node.latency_ns = 300;
-  node.bandwidth_bytes_per_s = 8 * gib;
-  node.distance = 20;
-  all.numa_nodes.push_back({1, node});
-  return all;
+void fill_texts(capnp::List<capnp::Text>::Builder out, const std::vector<std::string>& texts) {
+  for (unsigned at = 0; at < out.size(); ++at) out.set(at, texts[at]);
 }
+
+Hardware some_hardware() {
+  return Hardware().changed([](rpc::Inventory::Builder all) {
+    auto memdev = all.initMemdevs(1)[0];
+    memdev.setSerial("0xc0");
+    memdev.setName("mem1");
+    memdev.setPmemBytes(512 * mib);
+    memdev.setFirmware("BWFW VERSION 00");
+    memdev.setEnabled(true);
+    memdev.setModel("8086:0d93");
+    memdev.setHealth("ok");
+    fill_texts(memdev.initPath(4), {"ACPI0017:00 root0", "port1", "0000:0c:00.0", "0000:0d:00.0"});
+    auto decoder = all.initDecoders(1)[0];
+    decoder.setName("decoder0.0");
+    decoder.setKind("root");
+    decoder.setStart(0x150000000);
+    decoder.setBytes(4 * gib);
+    decoder.setFreeBytes(3 * gib);
+    decoder.setInterleaveWays(1);
+    decoder.setInterleaveGranularity(256);
+    fill_texts(decoder.initTargets(1), {"ACPI0016:00"});
+    decoder.setPmem(true);
+    decoder.setVolatile(true);
+    auto region = all.initRegions(1)[0];
+    region.setName("region0");
+    region.setKind("pmem");
+    region.setSerial("pmem:0xc0.0xc1");
+    region.setStart(0x150000000);
+    region.setBytes(gib);
+    region.setInterleaveWays(2);
+    region.setInterleaveGranularity(4096);
+    fill_texts(region.initMemdevs(2), {"0xc0", "0xc1"});
+    region.setCommitted(true);
+    region.setDecoder("decoder0.0");
+    region.initAttributes().setLatencyNs(180);
+    region.getAttributes().setBandwidthBytesPerS(24 * gib);
+    region.getAttributes().setSource("cdat");
+    auto dax = all.initDaxDevices(1)[0];
+    dax.setName("dax0.1");
+    dax.setRegion("hmem.0");
+    dax.setMode("devdax");
+    dax.setBytes(130023424);
+    dax.setAlignBytes(2 * mib);
+    dax.setNumaNode(1);
+    dax.setHolder("lease 7, vllm[12]");
+    auto node = all.initNodes(1)[0];
+    node.setId(1);
+    node.setBytes(gib);
+    node.initAttributes().setLatencyNs(300);
+    node.getAttributes().setBandwidthBytesPerS(8 * gib);
+    node.getAttributes().setNumaDistance(20);
+    node.getAttributes().setSource("hmat");
+  });
+}
+
+template <typename Fill>
+Figures figures(Fill fill) {
+  static schema::Message<rpc::TierAttributes> made;  // the last one
+  made = schema::Message<rpc::TierAttributes>().changed(fill);
+  return *made;
+}
+
+using Fields = rpc::TierAttributes::Builder;
 
 }  // namespace
 
 TEST_CASE("Hardware: what there is has a section with a heading, what there is not has none") {
-  const std::string text = inventory_text(some_hardware());
+  const std::string text = inventory_text(*some_hardware());
   for (const char* part :
        {"CXL memory devices", "0xc0", "ACPI0017:00 root0 > port1 > 0000:0c:00.0 > 0000:0d:00.0", "CXL windows",
         "0x150000000", "CXL regions", "pmem:0xc0.0xc1", "x2 every 4 KiB", "0xc0, 0xc1", "dax devices",
@@ -76,15 +98,19 @@ TEST_CASE("Hardware: what there is has a section with a heading, what there is n
   CHECK(!contains(text, "namespaces"));
   CHECK(!contains(text, "dax regions"));
   CHECK(!contains(text, "CXL decoders"));
-  CHECK(inventory_text(Inventory{}).empty());
+  CHECK(inventory_text(*Hardware()).empty());
 }
 
 TEST_CASE("Hardware: notes come last; control characters of a label do not reach the terminal") {
-  Inventory all;
-  all.namespaces.push_back(
-      {.name = "namespace0.0", .region = "region0", .mode = "devdax", .label = "x\x1b[2J"});
-  all.notes.push_back("libcxl cannot start\n");
-  const std::string text = inventory_text(all);
+  const Hardware all = Hardware().changed([](rpc::Inventory::Builder out) {
+    auto space = out.initNamespaces(1)[0];
+    space.setName("namespace0.0");
+    space.setRegion("region0");
+    space.setMode("devdax");
+    space.setLabel("x\x1b[2J");
+    out.initNotes(1).set(0, "libcxl cannot start\n");
+  });
+  const std::string text = inventory_text(*all);
   CHECK(!contains(text, "\x1b"));
   CHECK(text.ends_with("note: libcxl cannot start?\n"));
 }
@@ -99,50 +125,57 @@ TEST_CASE("Hardware: the JSON form has every list, and null where nothing is kno
   CHECK(document["memdevs"][0]["ram_qos_class"].is_null());
   CHECK(document["memdevs"][0]["pmem_qos_class"].is_null());
   CHECK(document["regions"][0]["serial"] == "pmem:0xc0.0xc1");
-  CHECK(document["regions"][0]["tier"]["latency_ns"] == 180);
-  CHECK(document["regions"][0]["tier"]["source"] == "cdat");
+  CHECK(document["regions"][0]["figures"]["latency_ns"] == 180);
+  CHECK(document["regions"][0]["figures"]["source"] == "cdat");
   CHECK(document["dax_devices"][0]["holder"] == "lease 7, vllm[12]");
-  CHECK(document["nodes"][0]["tier"]["latency_ns"] == 300);
-  CHECK(document["nodes"][0]["tier"]["source"] == "hmat");
-  CHECK(to_json(Inventory{})["nodes"].empty());
+  CHECK(document["nodes"][0]["figures"]["latency_ns"] == 300);
+  CHECK(document["nodes"][0]["figures"]["source"] == "hmat");
+  CHECK(to_json(Hardware())["nodes"].empty());
 }
 
 TEST_CASE("Tier: only what is known is said, and where from") {
-  TierFigures tier;
-  CHECK(describe_tier(tier) == "speed not known");
-  CHECK(to_json(tier)["latency_ns"].is_null());
-  tier = {.latency_ns = 300,
-          .bandwidth_bytes_per_s = 8 * gib,
-          .node = 1,
-          .distance = 20,
-          .persistent = true,
-          .source = "hmat"};
-  CHECK(describe_tier(tier) == "300 ns, 8 GiB/s (hmat), node 1 at distance 20, persistent");
-  CHECK(describe_tier({.node = 2}) == "speed not known, node 2");
-  CHECK(describe_tier({.bandwidth_bytes_per_s = gib, .source = "cdat"}) == "1 GiB/s (cdat)");
-  CHECK(to_json(tier)["isolation"].is_null());
+  const schema::Message<rpc::TierAttributes> none;
+  CHECK(describe_tier(*none) == "speed not known");
+  CHECK(to_json(none)["latency_ns"].is_null());
+  const Figures known = figures([](Fields out) {
+    out.setLatencyNs(300);
+    out.setBandwidthBytesPerS(8 * gib);
+    out.setNumaNode(1);
+    out.setNumaDistance(20);
+    out.setPersistent(true);
+    out.setSource("hmat");
+  });
+  CHECK(describe_tier(known) == "300 ns, 8 GiB/s (hmat), node 1 at distance 20, persistent");
+  CHECK(to_json(known)["isolation"].is_null());
+  CHECK(describe_tier(figures([](Fields out) { out.setNumaNode(2); })) == "speed not known, node 2");
+  CHECK(describe_tier(figures([](Fields out) {
+          out.setBandwidthBytesPerS(gib);
+          out.setSource("cdat");
+        })) == "1 GiB/s (cdat)");
 }
 
 TEST_CASE("Tier: what a lease is, and who else has a way to its memory, is said in words for each kind") {
-  CHECK(describe_isolation({}).empty());
-  CHECK(contains(describe_isolation({.isolation = "device"}), "nothing else maps"));
-  CHECK(contains(describe_isolation({.isolation = "namespace"}), "nothing else maps"));
-  CHECK(contains(describe_isolation({.isolation = "node"}), "other programs may use the node"));
-  CHECK(contains(describe_isolation({.isolation = "file"}), "ordinary memory"));
-  CHECK(describe_isolation({.isolation = "vault"}) == "vault");  // of a newer manager
-  CHECK(to_json(TierFigures{.isolation = "node"})["isolation"] == "node");
+  const auto words = [](const char* isolation) {
+    return describe_isolation(figures([isolation](Fields out) { out.setIsolation(isolation); }));
+  };
+  CHECK(words("").empty());
+  CHECK(contains(words("device"), "nothing else maps"));
+  CHECK(contains(words("namespace"), "nothing else maps"));
+  CHECK(contains(words("node"), "other programs may use the node"));
+  CHECK(contains(words("file"), "ordinary memory"));
+  CHECK(words("vault") == "vault");  // of a newer manager
 }
 
 TEST_CASE("Device: its JSON form and block say how fast it is and what adopting it loses") {
-  DeviceStatus device;
-  device.serial = "dax:hmem@0x100000000";
-  device.contents = "1 dax device";
-  device.tier.latency_ns = 300;
-  device.tier.source = "measured";
+  const DeviceStatus device = DeviceStatus().changed([](rpc::DeviceInfo::Builder out) {
+    out.setSerial("dax:hmem@0x100000000");
+    out.setContents("1 dax device");
+    out.initAttributes().setLatencyNs(300);
+    out.getAttributes().setSource("measured");
+  });
   CHECK(to_json(device)["contents"] == "1 dax device");
-  CHECK(to_json(device)["tier"]["source"] == "measured");
+  CHECK(to_json(device)["figures"]["source"] == "measured");
   CHECK(contains(device_block(device), "1 dax device"));
   CHECK(contains(device_block(device), "300 ns (measured)"));
-  device.contents.clear();
-  CHECK(to_json(device)["contents"].is_null());
+  CHECK(to_json(DeviceStatus())["contents"].is_null());
 }

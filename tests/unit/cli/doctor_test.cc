@@ -354,13 +354,13 @@ Inventory with_system_ram() {
 }
 
 DeviceStatus node_device(bool adopted, uint32_t leases) {
-  DeviceStatus device;
-  device.serial = "numa:node1";
-  device.backend = "numa";
-  device.tier.node = 1;
-  device.adopted = adopted;
-  device.leases = leases;
-  return device;
+  return DeviceStatus().changed([&](rpc::DeviceInfo::Builder device) {
+    device.setSerial("numa:node1");
+    device.setBackend("numa");
+    device.initAttributes().setNumaNode(1);
+    device.setAdopted(adopted);
+    device.setLeases(leases);
+  });
 }
 
 }  // namespace
@@ -397,11 +397,11 @@ TEST_CASE("Fix: memory of an adopted node is left alone, and so is what cannot b
 }
 
 TEST_CASE("Fix: a node of another device, or of another backend, does not stand in the way") {
-  DeviceStatus other = node_device(true, 1);
-  other.tier.node = 7;
+  const DeviceStatus other = node_device(true, 1).changed(
+      [](rpc::DeviceInfo::Builder device) { device.initAttributes().setNumaNode(7); });
   CHECK(plan_fixes(with_system_ram(), {other})[0].refusal.empty());
-  DeviceStatus emulated = node_device(true, 1);
-  emulated.backend = "emulated";
+  const DeviceStatus emulated =
+      node_device(true, 1).changed([](rpc::DeviceInfo::Builder device) { device.setBackend("emulated"); });
   CHECK(plan_fixes(with_system_ram(), {emulated})[0].refusal.empty());
 }
 
@@ -442,18 +442,21 @@ TEST_CASE("Fix: who is asked hears what happens, and that no manager was asked")
 }
 
 TEST_CASE("Adopting: what is lost is said for the devices meant that have something on them") {
-  std::vector<DeviceStatus> devices(3);
-  devices[0].serial = "dax:hmem@0x100000000";
-  devices[0].contents = "2 dax devices";
-  devices[1].serial = "pmem:0xc0";
-  devices[2].serial = "dax:0xc1";
-  devices[2].contents = "1 dax device";
+  const auto device = [](const char* serial, const char* contents) {
+    return DeviceStatus().changed([&](rpc::DeviceInfo::Builder out) {
+      out.setSerial(serial);
+      out.setContents(contents);
+    });
+  };
+  std::vector<DeviceStatus> devices = {device("dax:hmem@0x100000000", "2 dax devices"), device("pmem:0xc0", ""),
+                                       device("dax:0xc1", "1 dax device")};
   CHECK(adoption_losses(devices, {"dax:hmem@0x100000000", "pmem:0xc0"}) ==
         "dax:hmem@0x100000000 (2 dax devices)");
   CHECK(adoption_losses(devices, {"dax:0xc1", "dax:hmem@0x100000000"}) ==
         "dax:hmem@0x100000000 (2 dax devices); dax:0xc1 (1 dax device)");
   CHECK(adoption_losses(devices, {"pmem:0xc0", "none"}).empty());
-  devices[0].adopted = true;  // again: nothing new is lost
+  // Again: nothing new is lost.
+  devices[0] = devices[0].changed([](rpc::DeviceInfo::Builder out) { out.setAdopted(true); });
   CHECK(adoption_losses(devices, {"dax:hmem@0x100000000"}).empty());
 }
 

@@ -9,12 +9,12 @@ using namespace terrace::cli;
 namespace {
 
 DeviceStatus device(const std::string& serial, const std::string& backend, bool adopted = false) {
-  DeviceStatus status;
-  status.serial = serial;
-  status.backend = backend;
-  status.adopted = adopted;
-  status.present = true;
-  return status;
+  return DeviceStatus().changed([&](rpc::DeviceInfo::Builder out) {
+    out.setSerial(serial);
+    out.setBackend(backend);
+    out.setAdopted(adopted);
+    out.setPresent(true);
+  });
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ TEST_CASE("system ram: the only dax device that nobody adopted is meant where no
   const auto found = system_ram_devices(all, {});
   REQUIRE(found.ok());
   REQUIRE(found->size() == 1);
-  CHECK(found->front().serial == "dax:a");
+  CHECK(str(found->front()->getSerial()) == "dax:a");
 }
 
 TEST_CASE("system ram: none, and several, have to be named") {
@@ -33,8 +33,8 @@ TEST_CASE("system ram: none, and several, have to be named") {
   const auto several = system_ram_devices({device("dax:a", "devdax"), device("dax:b", "devdax")}, {});
   CHECK(several.error().code == ErrorCode::invalid_argument);
   CHECK(several.error().detail.find("dax:a, dax:b") != std::string::npos);
-  DeviceStatus absent = device("dax:a", "devdax");
-  absent.present = false;
+  const DeviceStatus absent =
+      device("dax:a", "devdax").changed([](rpc::DeviceInfo::Builder out) { out.setPresent(false); });
   CHECK(system_ram_devices({absent}, {}).error().code == ErrorCode::not_found);
 }
 

@@ -38,6 +38,15 @@ class InZone {
   std::string before_;
 };
 
+FindingStatus finding(const char* severity, const char* subject, const char* what, const char* repair = "") {
+  return FindingStatus().changed([&](rpc::Finding::Builder out) {
+    out.setSeverity(severity);
+    out.setSubject(subject);
+    out.setWhat(what);
+    out.setRepair(repair);
+  });
+}
+
 constexpr uint64_t noon_ns = 1'763'726'400 * ns_per_s;  // 2025-11-21 12:00:00 UTC
 
 }  // namespace
@@ -83,17 +92,15 @@ TEST_CASE("Moments: days and hours that there are not are refused") {
 }
 
 TEST_CASE("Findings: grouped by severity, worst first, each with what fixes it") {
-  const std::vector<FindingStatus> findings = {
-      {.severity = "note", .subject = "emu:b", .what = "absent", .repair = ""},
-      {.severity = "strange", .subject = "x", .what = "y", .repair = ""},
-      {.severity = "error", .subject = "lease 7", .what = "no object", .repair = "release it"}};
+  const std::vector<FindingStatus> findings = {finding("note", "emu:b", "absent"), finding("strange", "x", "y"),
+                                               finding("error", "lease 7", "no object", "release it")};
   const std::string text = findings_text(findings);
   CHECK(text ==
         "1 error\n  lease 7: no object\n    fix: release it\n1 note\n  emu:b: absent\n1 other\n  x: y\n");
   CHECK(needs_repair(findings));
-  CHECK(!needs_repair({{.severity = "note", .subject = "", .what = "", .repair = ""}}));
-  CHECK(needs_repair({{.severity = "warning", .subject = "", .what = "", .repair = ""}}));
-  CHECK(needs_repair({{.severity = "fatal", .subject = "", .what = "", .repair = ""}}));
+  CHECK(!needs_repair({finding("note", "", "")}));
+  CHECK(needs_repair({finding("warning", "", "")}));
+  CHECK(needs_repair({finding("fatal", "", "")}));
   CHECK(contains(findings_text({}), "clean"));
 }
 
@@ -102,8 +109,8 @@ TEST_CASE("Findings: what terraced prints is read, anything else refused") {
       parse_findings(R"({"findings": [{"severity": "error", "subject": "s", "what": "w", "n": 3}]})");
   REQUIRE(read.ok());
   REQUIRE(read->size() == 1);
-  CHECK((*read)[0].what == "w");
-  CHECK((*read)[0].repair.empty());
+  CHECK(str((*read)[0]->getWhat()) == "w");
+  CHECK((*read)[0]->getRepair().size() == 0);
   CHECK(parse_findings(R"({"findings": []})")->empty());
   for (const char* wrong : {"", "{}", "[]", R"({"findings": 3})", R"({"findings": [3]})", "{"}) {
     CAPTURE(wrong);
