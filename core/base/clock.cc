@@ -10,6 +10,10 @@ uint64_t SystemClock::now_ns() const {
   return boot_ns();
 }
 
+std::string Clock::boot_id() const {
+  return read_boot_id();
+}
+
 std::string read_boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;

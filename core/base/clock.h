@@ -13,6 +13,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual uint64_t now_ns() const = 0;
+  // The boot that its time belongs to; read_boot_id().
+  virtual std::string boot_id() const;
 };
 
 // The kernel's clock. Threads: any.

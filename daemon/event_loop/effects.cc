@@ -152,8 +152,8 @@ void Engine::carved(const CarveObject& effect, Status status) {
   auto waiting = std::move(carving_[effect.lease.value]);
   carving_.erase(effect.lease.value);
   ++counters_.commands;
-  const CarveFinished finished{effect.lease, std::move(status), clock_.now_ns()};
-  Step step = state_->apply(finished);
+  const Command finished = CarveFinished{effect.lease, std::move(status), clock_.now_ns()};
+  Step step = decide(finished);
   for (AuditRow& row : audit_rows(finished, step, *state_, actors_[effect.lease.value], wall_clock_ns()))
     step.delta.audit.push_back(std::move(row));
   actors_.erase(effect.lease.value);

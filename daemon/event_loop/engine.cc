@@ -24,7 +24,8 @@ Engine::Engine(Store& store, Backend& backend, const Clock& clock, kj::Timer& ti
       state_(std::make_unique<StateMachine>()),
       refusal_{.code = ErrorCode::unavailable, .where = "Engine", .detail = "the manager is still starting"},
       tasks_(*this),
-      scrubber_(backend, bulk_worker_, clock, timer, options.scrub_bytes_per_s, scrub_reports(), tasks_) {}
+      scrubber_(backend, bulk_worker_, clock, timer, options.scrub_bytes_per_s, scrub_reports(), tasks_,
+                options.scrub_piece_bytes) {}
 
 void Engine::taskFailed(kj::Exception&& exception) {
   spdlog::critical("a task of the engine failed: {}", exception.getDescription().cStr());
@@ -78,7 +79,7 @@ kj::Promise<Result<AuditPage>> Engine::audit(AuditQuery query) {
 LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor) {
   note_time();  // first: a renewal that waited while this process was stopped is in time
   ++counters_.commands;
-  Step step = state_->apply(command);
+  Step step = decide(command);
   if (!step.delta.devices.empty()) tell_devices();
   for (AuditRow& row : audit_rows(command, step, *state_, actor, wall_clock_ns()))
     step.delta.audit.push_back(std::move(row));
@@ -107,6 +108,12 @@ LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const A
   for (const Effect& effect : immediate) perform_immediate(effect);
   arm_timer();
   return queued;
+}
+
+Step Engine::decide(const Command& command) {
+  Step step = state_->apply(command);
+  if (watcher_ != nullptr) watcher_->applied(command, step, *state_);
+  return step;
 }
 
 // Puts a step's outcome behind everything that has to be durable before it.

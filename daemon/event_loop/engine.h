@@ -58,6 +58,15 @@ class HolderNotifier {
   virtual bool move_requested(LeaseId lease, const std::string& reason) = 0;
 };
 
+// Sees what the state machine decides, before anything of it is durable or known outside: the simulation's
+// checkers (tests/sim). It changes nothing.
+class EngineWatcher {
+ public:
+  virtual ~EngineWatcher() = default;
+  virtual void applied(const Command& command, const Step& step, const StateMachine& state) = 0;
+  virtual void recovered(const Recovery& recovery, const Observation& observed, const StateMachine& state) = 0;
+};
+
 struct EngineCounters {
   uint64_t commands = 0;
   uint64_t commits = 0;
@@ -66,7 +75,8 @@ struct EngineCounters {
 };
 
 struct EngineOptions {
-  uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
+  uint64_t scrub_bytes_per_s = 0;                          // bound of erasing in the background; 0: none
+  uint64_t scrub_piece_bytes = limits::scrub_piece_bytes;  // erased at once
   // How long the first start waits for memory of live leases that the kernel may still be finding; 0: not.
   uint64_t settle_ns = 0;
   // How often devices are looked for and moves are driven; 0: never.
@@ -84,6 +94,8 @@ struct EngineOptions {
   uint64_t gap_ns = 400 * ns_per_ms;
   // A lease whose record of being scrubbed waits for the next commit gets one of its own after this.
   uint64_t deferred_commit_ns = 20 * ns_per_ms;
+  // What the workers do their jobs with; null: a thread each.
+  JobQueues* job_queues = nullptr;
 };
 
 class Engine final : private kj::TaskSet::ErrorHandler {
@@ -137,6 +149,12 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   // Finishes the commits and effects under way; what is not finished is recovered at the next start.
   kj::Promise<void> drain();
 
+  bool serving() const { return !refusing_; }
+  // Everything applied is durable.
+  bool is_settled() const { return !committing_ && open_.empty(); }
+  // And nothing is under way outside.
+  bool idle() const { return is_settled() && backend_jobs_ == 0 && scrubbers_idle(); }
+
   const StateMachine& state() const { return *state_; }
   Backend& backend() { return backend_; }
   kj::Timer& timer() { return timer_; }
@@ -154,6 +172,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   using StartCheck = std::function<std::vector<std::string>(const Image&)>;
   void set_start_check(StartCheck check) { start_check_ = std::move(check); }
   void set_notifier(HolderNotifier* notifier) { notifier_ = notifier; }
+  void set_watcher(EngineWatcher* watcher) { watcher_ = watcher; }
 
  private:
   using ReplyFulfiller = kj::Own<kj::PromiseFulfiller<Result<Reply>>>;
@@ -180,6 +199,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   static Error unexpected_answer();  // a defect of the state machine, which costs one call
   // Returns  the grant that the step put into a queue, or found there; invalid for any other step.
   LeaseId apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor = {});
+  Step decide(const Command& command);
   void hold(Step step, ReplyFulfiller* fulfiller);
   void request_commit();
   void begin_commit();
@@ -192,6 +212,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void taskFailed(kj::Exception&& exception) override;
 
   // lanes.cc: which worker does what
+  std::unique_ptr<JobQueue> make_queue(const char* worker) const;
   struct Lane {  // of one other host: what waits for its agent waits here, and nothing else does
     explicit Lane(Engine& engine);
     Worker urgent;
@@ -257,6 +278,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   kj::Timer& timer_;
   const EngineOptions options_;
   HolderNotifier* notifier_ = nullptr;
+  EngineWatcher* watcher_ = nullptr;
   std::unique_ptr<StateMachine> state_;
 
   Batch open_;
@@ -293,9 +315,9 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::vector<std::string> findings_;
 
   kj::TaskSet tasks_;
-  Worker store_worker_;
-  Worker urgent_worker_;
-  Worker bulk_worker_;
+  Worker store_worker_{make_queue("store")};
+  Worker urgent_worker_{make_queue("urgent")};
+  Worker bulk_worker_{make_queue("bulk")};
   Scrubber scrubber_;
   std::map<std::string, std::unique_ptr<Lane>> lanes_;  // by host
 };

@@ -8,10 +8,16 @@
 namespace terrace::daemon {
 
 Engine::Lane::Lane(Engine& engine)
-    : scrubber(engine.backend_, bulk, engine.clock_, engine.timer_, engine.options_.scrub_bytes_per_s,
-               engine.scrub_reports(), engine.tasks_) {}
+    : urgent(engine.make_queue("urgent")),
+      bulk(engine.make_queue("bulk")),
+      scrubber(engine.backend_, bulk, engine.clock_, engine.timer_, engine.options_.scrub_bytes_per_s,
+               engine.scrub_reports(), engine.tasks_, engine.options_.scrub_piece_bytes) {}
 
 Engine::~Engine() noexcept = default;
+
+std::unique_ptr<JobQueue> Engine::make_queue(const char* worker) const {
+  return options_.job_queues == nullptr ? nullptr : options_.job_queues->make(worker);
+}
 
 Engine::Lane* Engine::lane_of(const std::string& object) {
   const std::string_view host = object_host(object);

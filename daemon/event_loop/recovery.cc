@@ -168,10 +168,11 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
   }
   if (Status status = check_directory(loaded.image, observed); !status.ok()) return status;
   auto next = std::make_unique<StateMachine>();
-  auto recovered = next->recover(std::move(loaded.image), observed, read_boot_id(), clock_.now_ns());
+  auto recovered = next->recover(std::move(loaded.image), observed, clock_.boot_id(), clock_.now_ns());
   if (!recovered.ok()) return Status(std::move(recovered).error());
   state_ = std::move(next);
   auto recovery = std::make_shared<Recovery>(std::move(recovered).value());
+  if (watcher_ != nullptr) watcher_->recovered(*recovery, observed, *state_);
   findings_ = recovery->findings;
   for (const std::string& finding : findings_) spdlog::warn("recovery: {}", finding);
   StartCheck check = std::exchange(start_check_, nullptr);
@@ -254,7 +255,7 @@ Status Engine::check_directory(const Image& image, const Observation& observed) 
                   "', which this daemon does not serve. Start it as root and without --no-hardware; or, "
                   "if that memory really is gone, with --accept-lost-objects, which ends such leases"};
   }
-  if (image.meta.boot_id.empty() || image.meta.boot_id != read_boot_id()) return {};
+  if (image.meta.boot_id.empty() || image.meta.boot_id != clock_.boot_id()) return {};
   size_t live = 0;
   for (const LeaseRow& lease : image.leases) {
     if (lease.phase != LeasePhase::active && lease.phase != LeasePhase::revoking) continue;
@@ -322,7 +323,7 @@ kj::Promise<void> Engine::recover_until_done() {
 }
 
 kj::Promise<void> Engine::drain() {
-  if (!committing_ && open_.empty() && backend_jobs_ == 0 && scrubbers_idle()) return kj::READY_NOW;
+  if (idle()) return kj::READY_NOW;
   request_commit();
   return timer_.afterDelay(5 * kj::MILLISECONDS).then([this] { return drain(); });
 }

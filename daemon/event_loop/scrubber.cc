@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "core/base/limits.h"
 #include "core/base/units.h"
 
 namespace terrace::daemon {
@@ -19,12 +18,13 @@ bool passing_failure(const Status& status) {
 }
 
 Scrubber::Scrubber(Backend& backend, Worker& worker, const Clock& clock, kj::Timer& timer, uint64_t bytes_per_s,
-                   Reports reports, kj::TaskSet& tasks)
+                   Reports reports, kj::TaskSet& tasks, uint64_t piece_bytes)
     : backend_(backend),
       worker_(worker),
       clock_(clock),
       timer_(timer),
       bytes_per_s_(bytes_per_s),
+      piece_bytes_(piece_bytes),
       reports_(std::move(reports)),
       tasks_(tasks) {}
 
@@ -84,8 +84,7 @@ void Scrubber::run_next() {
 
 // Whole granules from the end; the last piece of a lease is freed with the lease itself.
 void Scrubber::erase_piece(std::list<Job>::iterator job) {
-  const uint64_t piece =
-      std::max(limits::scrub_piece_bytes / job->granule_bytes, uint64_t{1}) * job->granule_bytes;
+  const uint64_t piece = std::max(piece_bytes_ / job->granule_bytes, uint64_t{1}) * job->granule_bytes;
   const uint64_t bytes = std::min(piece, job->left_bytes);
   const uint64_t offset = job->left_bytes - bytes;
   running_ = true;

@@ -12,6 +12,7 @@
 #include <list>
 
 #include "core/base/clock.h"
+#include "core/base/limits.h"
 #include "daemon/event_loop/worker.h"
 #include "daemon/memory/backend.h"
 #include "daemon/state/command.h"
@@ -36,7 +37,7 @@ class Scrubber {
 
   // Everything referred to outlives it. `bytes_per_s`: 0 is no bound.
   Scrubber(Backend& backend, Worker& worker, const Clock& clock, kj::Timer& timer, uint64_t bytes_per_s,
-           Reports reports, kj::TaskSet& tasks);
+           Reports reports, kj::TaskSet& tasks, uint64_t piece_bytes = limits::scrub_piece_bytes);
 
   // Takes over one lease; its finished() comes once, later.
   void add(ScrubObject job, uint64_t granule_bytes);
@@ -67,6 +68,7 @@ class Scrubber {
   const Clock& clock_;
   kj::Timer& timer_;
   const uint64_t bytes_per_s_;
+  const uint64_t piece_bytes_;
   Reports reports_;
   kj::TaskSet& tasks_;
   std::list<Job> jobs_;

@@ -1,10 +1,33 @@
 #include "daemon/event_loop/worker.h"
 
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
 namespace terrace::daemon {
+namespace {
 
-Worker::Worker() : thread_([this] { loop(); }) {}
+class ThreadQueue final : public JobQueue {
+ public:
+  ThreadQueue() : thread_([this] { loop(); }) {}
+  ~ThreadQueue() override;
+  ThreadQueue(const ThreadQueue&) = delete;
+  ThreadQueue& operator=(const ThreadQueue&) = delete;
 
-Worker::~Worker() {
+  void add(std::function<void()> job, bool urgent) override;
+
+ private:
+  void loop();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> jobs_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+ThreadQueue::~ThreadQueue() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -13,7 +36,7 @@ Worker::~Worker() {
   thread_.join();
 }
 
-void Worker::enqueue(std::function<void()> job, bool urgent) {
+void ThreadQueue::add(std::function<void()> job, bool urgent) {
   {
     const std::lock_guard lock(mutex_);
     if (urgent) {
@@ -25,7 +48,7 @@ void Worker::enqueue(std::function<void()> job, bool urgent) {
   wake_.notify_one();
 }
 
-void Worker::loop() {
+void ThreadQueue::loop() {
   for (;;) {
     std::function<void()> job;
     {
@@ -38,5 +61,10 @@ void Worker::loop() {
     job();
   }
 }
+
+}  // namespace
+
+Worker::Worker(std::unique_ptr<JobQueue> queue)
+    : queue_(queue != nullptr ? std::move(queue) : std::make_unique<ThreadQueue>()) {}
 
 }  // namespace terrace::daemon

@@ -1,47 +1,61 @@
-// One background thread that does blocking work (a store commit, a carve, a scrub) for the event loop, in
-// the order asked; urgent work goes before what waits.
+// Does blocking work (a store commit, a carve, a scrub) for the event loop, in the order asked; urgent work goes
+// before what waits. A thread of its own does it; the simulation (tests/sim) gives a JobQueue that does it on the
+// loop's own thread, at moments that a seed chooses.
 //
-// Threads   run() from the event loop's thread; the work runs on the worker's. Destruction finishes what
+// Threads   run() from the event loop's thread; the work runs on the queue's. Destruction finishes what
 //           was asked and joins.
 #pragma once
 
 #include <kj/async.h>
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
-#include <mutex>
-#include <thread>
+#include <memory>
 
 namespace terrace::daemon {
 
+class JobQueue {
+ public:
+  virtual ~JobQueue() = default;
+  // Runs jobs one after the other.
+  virtual void add(std::function<void()> job, bool urgent) = 0;
+  // Whether they run on the event loop's own thread, between its turns.
+  virtual bool on_loop() const { return false; }
+};
+
+// Makes the queue of each worker by its name.
+class JobQueues {
+ public:
+  virtual ~JobQueues() = default;
+  virtual std::unique_ptr<JobQueue> make(const char* worker) = 0;
+};
+
 class Worker {
  public:
-  Worker();
-  ~Worker();
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
+  explicit Worker(std::unique_ptr<JobQueue> queue = nullptr);  // null: a thread
 
   // Resolves on the caller's event loop with what `work` returned. Dropping the promise does not stop it.
   template <typename Work>
   auto run(Work work, bool urgent = false) -> kj::Promise<decltype(work())> {
     using Value = decltype(work());
+    if (queue_->on_loop()) {
+      auto pair = kj::newPromiseAndFulfiller<Value>();
+      add(kj::mv(pair.fulfiller), std::move(work), urgent);
+      return kj::mv(pair.promise);
+    }
     auto pair = kj::newPromiseAndCrossThreadFulfiller<Value>();
-    // std::function needs something copyable; the fulfiller is shared with the queue entry only.
-    auto fulfiller = std::make_shared<kj::Own<kj::CrossThreadPromiseFulfiller<Value>>>(kj::mv(pair.fulfiller));
-    enqueue([fulfiller, work = std::move(work)]() mutable { (*fulfiller)->fulfill(work()); }, urgent);
+    add(kj::mv(pair.fulfiller), std::move(work), urgent);
     return kj::mv(pair.promise);
   }
 
  private:
-  void enqueue(std::function<void()> job, bool urgent);
-  void loop();
+  template <typename Fulfiller, typename Work>
+  void add(kj::Own<Fulfiller> fulfiller, Work work, bool urgent) {
+    // std::function needs something copyable; the fulfiller is shared with the queue entry only.
+    auto shared = std::make_shared<kj::Own<Fulfiller>>(kj::mv(fulfiller));
+    queue_->add([shared, work = std::move(work)]() mutable { (*shared)->fulfill(work()); }, urgent);
+  }
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> jobs_;
-  bool stopping_ = false;
-  std::thread thread_;
+  std::unique_ptr<JobQueue> queue_;
 };
 
 }  // namespace terrace::daemon
