@@ -13,12 +13,13 @@ from devlib.output import Failure, Heartbeat, note, say
 
 
 def sim(seeds: int, seed) -> None:
-    """Drives the real state machine and store through seeded schedules of commands, faults and crashes."""
+    """Drives the real state machine, and the real engine, through seeded schedules of commands, faults and crashes."""
     build("sim", ["terrace_sim"])
     say(f"sim: seed {seed}" if seed is not None else f"sim: {seeds} seeds")
     arguments = ["--seed", str(seed)] if seed is not None else ["--seeds", str(seeds)]
     with Heartbeat("simulating"):
         run([find_program("sim", "terrace_sim"), *arguments], what="the simulation")
+        run([find_program("sim", "terrace_sim"), "--engine", *arguments], what="the simulation of the engine")
 
 
 def crash(points: list, size: str, soak_seconds: float, seed) -> None:

@@ -6,7 +6,7 @@
 //                 of one tenant are served in their order
 //   accounting    free + leased + scrubbing + quarantined = capacity, of each pool, and of each device
 //
-// Place     tests/sim; SimDaemon shows it every command as it came in, and the state before and after.
+// Place     tests/sim; the managers show it every command as it came in, and the state after it.
 #pragma once
 
 #include <map>

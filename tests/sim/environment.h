@@ -101,8 +101,9 @@ struct Options {
   uint64_t seed = 1;
   uint64_t steps = 2000;  // events before the faults stop
   Plant plant = Plant::none;
-  bool trace = false;  // keep the last events
-  bool echo = false;   // and print each as it happens
+  bool engine = false;  // the daemon's own engine, not the shell made of events
+  bool trace = false;   // keep the last events
+  bool echo = false;    // and print each as it happens
 };
 
 class Environment {

@@ -62,6 +62,18 @@ void Ledger::renewal_asked(LeaseId id, uint64_t ttl_ns) {
   at->second.expiry_ns = std::min(at->second.expiry_ns, environment_.now_ns() + ttl_ns);
 }
 
+void Ledger::quarantines_may_end(const daemon::StateMachine& machine, const daemon::Command& command) {
+  if (const auto* remove = std::get_if<daemon::RemoveDevice>(&command); remove != nullptr) {
+    const daemon::DeviceRow* device = machine.find_device(remove->serial);
+    for (const auto& [id, lease] : machine.leases()) {
+      for (const daemon::Extent& extent : lease.extents)
+        if (device != nullptr && extent.device == device->id) quarantined_.erase(id);
+    }
+  } else if (const auto* release = std::get_if<daemon::Release>(&command); release && release->tenant.empty()) {
+    quarantined_.erase(release->lease);
+  }
+}
+
 void Ledger::change_asked(LeaseId id) {
   if (const auto at = promises_.find(id); at != promises_.end()) at->second.changing = true;
 }

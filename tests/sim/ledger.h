@@ -53,7 +53,8 @@ class Ledger {
   void row_acknowledged(const daemon::LeaseRow& lease);
 
   void quarantine_durable(const daemon::LeaseRow& lease);
-  void quarantine_may_end(LeaseId id) { quarantined_.erase(id); }
+  // A command that ends quarantines, before it is applied: an operator's word.
+  void quarantines_may_end(const daemon::StateMachine& machine, const daemon::Command& command);
   // The device is lost or given up: what is on it may be taken from its holders.
   void device_hit(const daemon::StateMachine& machine, const std::string& serial);
   void rebooted();

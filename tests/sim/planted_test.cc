@@ -4,6 +4,7 @@
 
 #include <iterator>
 #include <set>
+#include <span>
 #include <string>
 #include <variant>
 
@@ -16,6 +17,7 @@ namespace {
 struct Expectation {
   Plant plant;
   std::string verdict;  // of the checker that has to see it, on some seed
+  uint64_t first = 1;   // the seed to begin with: earlier ones see nothing of a rare defect
 };
 
 const Expectation expectations[] = {
@@ -59,22 +61,69 @@ const Expectation expectations[] = {
     {Plant::ignore_death, "owner liveness: "},
 };
 
-}  // namespace
+// Under the daemon's own engine a defect can be planted only where the engine meets the world. Defects of the engine
+// itself are for mutants: early_retry_reply, skip_resize_redo, overtake_queue, drop_refusals and stall_queue.
+const Expectation engine_expectations[] = {
+    {Plant::reply_before_commit, "L1: acknowledged lease"},
+    {Plant::effects_before_commit, "is fenced before that is durable"},
+    {Plant::ignore_commit_error, "before that is durable"},
+    {Plant::torn_commit, "recovery refused what the store holds"},
+    {Plant::forget_meta, "recovery refused what the store holds"},
+    {Plant::reuse_epochs, "L4: "},
+    {Plant::lose_renewals, "L1: "},
+    {Plant::lose_releases, "is fenced before that is durable"},
+    {Plant::lose_keys, "L3: "},
+    {Plant::forget_quarantine, "L5: "},
+    {Plant::skip_fence, "fenced writer"},
+    {Plant::lying_fence, "fenced writer"},
+    {Plant::skip_scrub, "scrub: "},
+    {Plant::lazy_scrub, "double grant"},
+    {Plant::keep_orphans, "double grant"},
+    {Plant::skip_redo, "is being taken back"},
+    {Plant::no_tick, "liveness"},
+    {Plant::lose_transfer, "changed its tenant"},
+    {Plant::lose_tail, "scrub: ", 250},
+    {Plant::lose_quota, "L7: lost acknowledgement: quota"},
+    {Plant::lose_reservation, "L7: lost acknowledgement: reservation"},
+    {Plant::forget_drain, "L7: lost acknowledgement: device"},
+    {Plant::ignore_quota, "quota: "},
+    {Plant::ignore_reservation, "reservation: "},
+    {Plant::early_free_on_advance, "scrub: "},
+    {Plant::move_without_fence, "fenced writer"},
+    {Plant::skip_copy, "lost bytes", 50},
+    {Plant::ignore_holders, "although it is granted"},
+    {Plant::ignore_moves, "still on a device that is drained"},
+    {Plant::soft_rebind, "fenced writer"},
+    {Plant::keep_lost_device, "device: "},
+    {Plant::lose_owner, "owner"},
+    {Plant::ignore_death, "owner liveness: "},
+};
 
-TEST_CASE("sim: each planted defect is found, by the checker made for it") {
+void find_each(std::span<const Expectation> expectations_of_it, bool engine) {
   constexpr uint64_t seeds_max = 3000;
-  CHECK(std::size(expectations) == static_cast<size_t>(Plant::count) - 1);
-  for (const Expectation& expected : expectations) {
+  for (const Expectation& expected : expectations_of_it) {
     Options options;
     options.plant = expected.plant;
+    options.engine = engine;
     bool found = false;
-    for (options.seed = 1; options.seed <= seeds_max && !found; ++options.seed) {
+    for (options.seed = expected.first; options.seed <= seeds_max && !found; ++options.seed) {
       found = World(options).run().failure.find(expected.verdict) != std::string::npos;
     }
     const std::string name(plant_name(expected.plant));
     CHECK_MESSAGE(found, name << " was never seen as '" << expected.verdict << "'");
     if (found) MESSAGE(name << " is seen as '" << expected.verdict << "' by seed " << options.seed - 1);
   }
+}
+
+}  // namespace
+
+TEST_CASE("sim: each planted defect is found, by the checker made for it") {
+  CHECK(std::size(expectations) == static_cast<size_t>(Plant::count) - 1);
+  find_each(expectations, false);
+}
+
+TEST_CASE("sim: with the daemon's engine each defect that can be planted around it is found") {
+  find_each(engine_expectations, true);
 }
 
 TEST_CASE("sim: sums that do not add up are reported") {
@@ -107,12 +156,15 @@ TEST_CASE("sim: nothing is found where nothing is planted") {
 }
 
 TEST_CASE("sim: the same seed gives the same run, event by event") {
-  Options options;
-  options.seed = 7;
-  options.trace = true;
-  const Outcome first = World(options).run();
-  const Outcome second = World(options).run();
-  CHECK(first.lines == second.lines);
-  CHECK(first.step == second.step);
-  CHECK(first.grants > 0);
+  for (const bool engine : {false, true}) {
+    Options options;
+    options.seed = 7;
+    options.trace = true;
+    options.engine = engine;
+    const Outcome first = World(options).run();
+    const Outcome second = World(options).run();
+    CHECK(first.lines == second.lines);
+    CHECK(first.step == second.step);
+    CHECK(first.grants > 0);
+  }
 }

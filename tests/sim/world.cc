@@ -1,6 +1,18 @@
 #include "tests/sim/world.h"
 
+#include "tests/sim/engine/engine_manager.h"
+#include "tests/sim/manager/sim_daemon.h"
+
 namespace terrace::sim {
+namespace {
+
+std::unique_ptr<Manager> make_manager(const Options& options, Environment& environment, SimStore& store,
+                                      SimBackend& backend, Ledger& ledger) {
+  if (options.engine) return std::make_unique<EngineManager>(environment, store, backend, ledger);
+  return std::make_unique<SimDaemon>(environment, store, backend, ledger);
+}
+
+}  // namespace
 
 World::World(const Options& options)
     : options_(options),
@@ -8,7 +20,8 @@ World::World(const Options& options)
       store_(environment_),
       backend_(environment_),
       ledger_(environment_),
-      daemon_(environment_, store_, backend_, ledger_),
+      manager_(make_manager(options, environment_, store_, backend_, ledger_)),
+      daemon_(*manager_),
       operator_(environment_, daemon_, ledger_),
       owners_(environment_, daemon_) {
   const uint64_t count = environment_.prng().between(1, 6);

@@ -13,6 +13,7 @@
 #include "tests/sim/actors/sim_client.h"
 #include "tests/sim/actors/sim_operator.h"
 #include "tests/sim/actors/sim_owners.h"
+#include "tests/sim/manager/sim_store.h"
 
 namespace terrace::sim {
 
@@ -61,7 +62,8 @@ class World {
   SimStore store_;
   SimBackend backend_;
   Ledger ledger_;
-  SimDaemon daemon_;
+  std::unique_ptr<Manager> manager_;
+  Manager& daemon_;
   Contents contents_;
   std::vector<std::unique_ptr<SimClient>> clients_;
   SimOperator operator_;

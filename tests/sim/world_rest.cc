@@ -84,6 +84,10 @@ void World::check_progress() {
 bool World::should_move(const daemon::WantedMove& move) const {
   const LeaseRow* lease = daemon_.machine().find_lease(move.lease);
   if (silent_ || !move.movable || !move.for_drain || move.target.valid() || lease == nullptr) return false;
+  const std::vector<daemon::OwnerRow> owners = daemon_.machine().owners_of(move.lease);
+  const bool owned =
+      std::any_of(owners.begin(), owners.end(), [](const auto& row) { return row.process.pid != 0; });
+  if (owned && !daemon_.moves_owned()) return false;
   const daemon::PoolUse use = daemon_.machine().pool_use(lease->pool);
   return use.grantable_bytes >= use.reserved_bytes + lease->bytes &&
          daemon_.machine().compaction_of(lease->pool) == nullptr;

@@ -14,7 +14,7 @@ unsigned long long number(LeaseId id) {
 
 }  // namespace
 
-SimClient::SimClient(Environment& environment, SimDaemon& daemon, SimBackend& backend, Ledger& ledger,
+SimClient::SimClient(Environment& environment, Manager& daemon, SimBackend& backend, Ledger& ledger,
                      Contents& contents, uint64_t index,
                      std::function<void(LeaseId, const std::string& host)> hand_over)
     : environment_(environment),

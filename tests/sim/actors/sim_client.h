@@ -4,7 +4,7 @@
 //   stale bytes   nothing is ever read that another lease's holder wrote, and a new lease is blank
 //   lost bytes    what the holder wrote is what it reads, also after a resize, a move or a hand-over
 //
-// Place     tests/sim/actors. Speaks to SimDaemon over a lossy, slow connection; touches SimBackend directly.
+// Place     tests/sim/actors. Speaks to the manager over a lossy, slow connection; touches SimBackend directly.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/ledger.h"
 #include "tests/sim/manager/connection.h"
+#include "tests/sim/manager/sim_backend.h"
 
 namespace terrace::sim {
 
@@ -27,9 +29,8 @@ struct Contents {
 class SimClient {
  public:
   // `hand_over` is told of leases that were transferred to a host.
-  SimClient(Environment& environment, SimDaemon& daemon, SimBackend& backend, Ledger& ledger,
-            Contents& contents, uint64_t index,
-            std::function<void(LeaseId, const std::string& host)> hand_over);
+  SimClient(Environment& environment, Manager& daemon, SimBackend& backend, Ledger& ledger, Contents& contents,
+            uint64_t index, std::function<void(LeaseId, const std::string& host)> hand_over);
 
   // One turn of the process. Schedules nothing itself.
   void act();
@@ -101,7 +102,7 @@ class SimClient {
   uint64_t patience_ns() const;
 
   Environment& environment_;
-  SimDaemon& daemon_;
+  Manager& daemon_;
   SimBackend& backend_;
   Ledger& ledger_;
   Contents& contents_;

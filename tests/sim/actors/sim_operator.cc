@@ -19,7 +19,7 @@ std::string serial_of(int device) {
 
 }  // namespace
 
-SimOperator::SimOperator(Environment& environment, SimDaemon& daemon, Ledger& ledger)
+SimOperator::SimOperator(Environment& environment, Manager& daemon, Ledger& ledger)
     : environment_(environment), daemon_(daemon), ledger_(ledger), connection_(environment, daemon) {
   Prng& prng = environment_.prng();
   for (int i = 0; i < devices; ++i) {

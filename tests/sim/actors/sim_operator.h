@@ -10,13 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "tests/sim/ledger.h"
 #include "tests/sim/manager/connection.h"
 
 namespace terrace::sim {
 
 class SimOperator {
  public:
-  SimOperator(Environment& environment, SimDaemon& daemon, Ledger& ledger);
+  SimOperator(Environment& environment, Manager& daemon, Ledger& ledger);
 
   void act();
   void end();
@@ -49,7 +50,7 @@ class SimOperator {
   std::string some_pool();
 
   Environment& environment_;
-  SimDaemon& daemon_;
+  Manager& daemon_;
   Ledger& ledger_;
   Connection connection_;
   std::vector<daemon::AdoptDevice> shapes_;

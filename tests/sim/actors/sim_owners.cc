@@ -1,7 +1,5 @@
 #include "tests/sim/actors/sim_owners.h"
 
-#include "tests/sim/manager/sim_daemon.h"
-
 namespace terrace::sim {
 namespace {
 
@@ -14,7 +12,7 @@ unsigned long long number(uint64_t value) {
 
 }  // namespace
 
-SimOwners::SimOwners(Environment& environment, SimDaemon& daemon)
+SimOwners::SimOwners(Environment& environment, Manager& daemon)
     : environment_(environment), daemon_(daemon), connection_(environment, daemon), started_(processes, 1) {}
 
 void SimOwners::end() {

@@ -1,9 +1,9 @@
 // Processes that claim parts of shared_coherent leases, give them back, and die. Checked with every answer:
 //   owner            a part is never given to a process while one lives that has it and did not give it back
-//   owner liveness   (SimDaemon) a claim of a part whose owner was seen to have ended is not refused as busy
+//   owner liveness   (the manager) a claim of a part whose owner was seen to have ended is not refused as busy
 //   owner epoch      a part's epoch is greater than every one that was given before
 //
-// Place     tests/sim/actors. Speaks to SimDaemon over a lossy, slow connection; has no memory of its own.
+// Place     tests/sim/actors. Speaks to the manager over a lossy, slow connection; has no memory of its own.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ namespace terrace::sim {
 
 class SimOwners {
  public:
-  SimOwners(Environment& environment, SimDaemon& daemon);
+  SimOwners(Environment& environment, Manager& daemon);
 
   // One turn: a claim, a release, a death, or nothing.
   void act();
@@ -41,7 +41,7 @@ class SimOwners {
   void give_back(const Part& part, Claim& claim);
 
   Environment& environment_;
-  SimDaemon& daemon_;
+  Manager& daemon_;
   Connection connection_;
   std::vector<uint64_t> started_;  // of process 1, 2, ...
   std::map<Part, Claim> claims_;   // the newest that was acknowledged

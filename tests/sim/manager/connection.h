@@ -1,17 +1,20 @@
 // Delivers commands to the daemon and replies back, in their order, late or never. The daemon's clock stamps
 // the command.
 //
-// Place     tests/sim/manager, between SimClient or SimOperator and SimDaemon.
+// Place     tests/sim/manager, between SimClient or SimOperator and the manager.
 #pragma once
 
-#include "tests/sim/manager/sim_daemon.h"
+#include <optional>
+
+#include "tests/sim/environment.h"
+#include "tests/sim/manager/manager.h"
 
 namespace terrace::sim {
 
 class Connection {
  public:
   // `client`: whom the daemon enters as holder of what it grants; nullopt: nobody's.
-  Connection(Environment& environment, SimDaemon& daemon, std::optional<uint64_t> client = std::nullopt)
+  Connection(Environment& environment, Manager& daemon, std::optional<uint64_t> client = std::nullopt)
       : environment_(environment), daemon_(daemon), client_(client) {}
 
   // `received` runs at most once, and not after cut().
@@ -27,7 +30,7 @@ class Connection {
   void deliver(std::function<void(ReplyAction)> request, ReplyAction received);
 
   Environment& environment_;
-  SimDaemon& daemon_;
+  Manager& daemon_;
   std::optional<uint64_t> client_;
   uint64_t life_ = 0;
   uint64_t last_request_ns_ = 0;

@@ -20,50 +20,38 @@
 #include "tests/sim/claims.h"
 #include "tests/sim/environment.h"
 #include "tests/sim/ledger.h"
+#include "tests/sim/manager/manager.h"
 #include "tests/sim/manager/sim_backend.h"
 #include "tests/sim/manager/sim_store.h"
 
 namespace terrace::sim {
 
-using ReplyAction = std::function<void(const Result<daemon::Reply>&)>;
-using NoticeAction = std::function<void(const daemon::NotifyHolders&)>;
-using MoveRequest = std::function<void(LeaseId, uint64_t client)>;
-
-class SimDaemon {
+class SimDaemon final : public Manager {
  public:
   SimDaemon(Environment& environment, SimStore& store, SimBackend& backend, Ledger& ledger);
 
-  // Begins to load and recover; serves some events later.
-  void start();
-  // Dies; a new process starts after a while.
-  void crash(const char* where);
-  // The machine restarts: crash, objects and mappings gone, another boot id.
-  void reboot();
+  void start() override;
+  void crash(const char* where) override;
+  void reboot() override;
+  void submit(daemon::Command command, ReplyAction reply) override;
+  void attach(LeaseId lease, const std::string& tenant, uint64_t client, ReplyAction reply) override;
+  void hold(LeaseId lease, uint64_t client) override;
+  void let_go(LeaseId lease, uint64_t client) override;
+  void cancel(const daemon::Grant& grant) override;
+  void on_notice(NoticeAction action) override { notice_ = std::move(action); }
+  void on_move_request(MoveRequest action) override { move_request_ = std::move(action); }
 
-  // A request that reached the daemon. When it is not serving, nobody ever answers.
-  void submit(daemon::Command command, ReplyAction reply);
-  // The lease as it is, once that is durable; the client counts as its holder from now on.
-  void attach(LeaseId lease, const std::string& tenant, uint64_t client, ReplyAction reply);
-  // Sessions say what they have mapped, also after a restart, and what no more.
-  void hold(LeaseId lease, uint64_t client);
-  void let_go(LeaseId lease, uint64_t client);
-  // The client of a waiting grant went away.
-  void cancel(const daemon::Grant& grant);
-  void on_notice(NoticeAction action) { notice_ = std::move(action); }
-  void on_move_request(MoveRequest action) { move_request_ = std::move(action); }
-
-  bool serving() const { return serving_; }
-  uint64_t serving_since_ns() const { return serving_since_ns_; }  // steady
-  // Nothing is under way: no commit, no effect, nothing waiting.
-  bool idle() const;
-  const daemon::StateMachine& machine() const { return machine_; }
-  const Claims& claims() const { return claims_; }
-  uint64_t recoveries() const { return recoveries_; }
-  uint64_t crashes() const { return crashes_; }
-  uint64_t moves() const { return moves_; }
-  const std::set<size_t>& accepted() const { return accepted_; }  // by Command::index()
-  // How often everybody who held the lease was shut out for its next tenant or host.
-  uint64_t hand_overs(LeaseId lease) const {
+  bool serving() const override { return serving_; }
+  uint64_t serving_since_ns() const override { return serving_since_ns_; }
+  bool idle() const override;
+  bool moves_owned() const override { return true; }
+  const daemon::StateMachine& machine() const override { return machine_; }
+  const Claims& claims() const override { return claims_; }
+  uint64_t recoveries() const override { return recoveries_; }
+  uint64_t crashes() const override { return crashes_; }
+  uint64_t moves() const override { return moves_; }
+  const std::set<size_t>& accepted() const override { return accepted_; }
+  uint64_t hand_overs(LeaseId lease) const override {
     const auto at = hand_overs_.find(lease);
     return at == hand_overs_.end() ? 0 : at->second;
   }

@@ -36,15 +36,7 @@ daemon::Grant asked_again(const daemon::LeaseRow& row, const std::string& pool, 
 }  // namespace
 
 daemon::Step SimDaemon::decide(const daemon::Command& command) {
-  if (const auto* remove = std::get_if<daemon::RemoveDevice>(&command); remove != nullptr) {
-    const daemon::DeviceRow* device = machine_.find_device(remove->serial);
-    for (const auto& [id, lease] : machine_.leases()) {
-      for (const daemon::Extent& extent : lease.extents)
-        if (device != nullptr && extent.device == device->id) ledger_.quarantine_may_end(id);
-    }
-  } else if (const auto* release = std::get_if<daemon::Release>(&command); release && release->tenant.empty()) {
-    ledger_.quarantine_may_end(release->lease);
-  }
+  ledger_.quarantines_may_end(machine_, command);
   if (const auto* quota = std::get_if<daemon::SetQuota>(&command);
       quota != nullptr && environment_.planted(Plant::ignore_quota)) {
     daemon::SetQuota doubled = *quota;
