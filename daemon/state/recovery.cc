@@ -13,6 +13,9 @@
 namespace terrace::daemon {
 namespace {
 
+// Ids and epochs are counted up by one: no store that is true gets near this, and none wraps after it.
+constexpr uint64_t next_id_max = uint64_t{1} << 62;
+
 Error corrupt(std::string detail) {
   return Error{.code = ErrorCode::corrupt,
                .where = "StateMachine::recover",
@@ -78,9 +81,9 @@ Status StateMachine::reserve_row_extents(const LeaseRow& lease) {
 
 Status StateMachine::load_rows(Image image) {
   meta_ = image.meta;
-  if (meta_.next_device == 0 || meta_.next_pool == 0 || meta_.next_lease == 0 || meta_.next_epoch == 0 ||
-      meta_.next_reservation == 0)
-    return corrupt("its counters begin at 0");
+  for (const uint64_t next :
+       {meta_.next_device, meta_.next_pool, meta_.next_lease, meta_.next_epoch, meta_.next_reservation})
+    if (next == 0 || next > next_id_max) return corrupt("a counter of its ids is 0, or about to wrap");
   std::set<std::string> names;
   for (PoolRow& pool : image.pools) {
     if (!pool.id.valid() || pool.id.value >= meta_.next_pool || !valid_name(pool.name) ||
@@ -151,6 +154,7 @@ Status StateMachine::load_claims(Image& image) {
     if (row.bytes_max == 0 && row.leases_max == 0) return corrupt(name + " bounds nothing");
     if (!quotas_.emplace(row.tenant, row).second) return corrupt(name + " is there twice");
   }
+  uint64_t reserved = 0;  // bytes
   for (ReservationRow& row : image.reservations) {
     const std::string name = "reservation " + std::to_string(row.id.value);
     if (!row.id.valid() || row.id.value >= meta_.next_reservation || reservations_.contains(row.id))
@@ -160,9 +164,9 @@ Status StateMachine::load_claims(Image& image) {
     if (row.bytes == 0 || row.bytes > adopted_bytes_max) return corrupt(name + " has an impossible size");
     if (!possible_ttl(row.ttl_ns) || (row.ttl_ns == 0) != (row.expiry_ns == 0))
       return corrupt(name + " has an impossible TTL or expiry");
-    const auto reserved = reserved_bytes_.find({row.pool, row.tenant});
-    if (reserved != reserved_bytes_.end() && row.bytes > adopted_bytes_max - reserved->second)
-      return corrupt(name + " reserves, with others of its tenant, more than can be adopted");
+    if (row.bytes > adopted_bytes_max - reserved)
+      return corrupt(name + " reserves, with the others, more than can be adopted");
+    reserved += row.bytes;
     index_reservation(row, true);
     reservations_.emplace(row.id, row);
   }
@@ -335,7 +339,7 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
     const std::string own = colon == std::string::npos ? name : name.substr(colon + 1);
     if (own.starts_with("lease-")) {
       const uint64_t id = std::strtoull(own.c_str() + 6, nullptr, 10);
-      if (id >= meta_.next_lease && id < UINT64_MAX) {
+      if (id >= meta_.next_lease && id < next_id_max) {  // beyond: no lease ever gets it
         meta_.next_lease = id + 1;
         recovery.delta.meta = meta_;
       }

@@ -55,6 +55,28 @@ TEST_CASE("corrupt image: the sound one is accepted") {
   CHECK(recover(sound_image()).ok());
 }
 
+TEST_CASE("corrupt image: counters of ids that are about to wrap") {
+  check_corrupt("leases", [](Image& i) { i.meta.next_lease = UINT64_MAX; });
+  check_corrupt("epochs", [](Image& i) { i.meta.next_epoch = UINT64_MAX - 1; });
+  check_corrupt("devices", [](Image& i) { i.meta.next_device = uint64_t{1} << 63; });
+  check_corrupt("pools", [](Image& i) { i.meta.next_pool = UINT64_MAX; });
+  check_corrupt("reservations", [](Image& i) { i.meta.next_reservation = UINT64_MAX; });
+}
+
+// An object of such a name was nobody's lease; ids go on from where they were.
+TEST_CASE("recovery: an orphan named for an id that no lease gets does not move the counter") {
+  const Image image = sound_image();
+  StateMachine machine;
+  Observation observed;
+  observed.device_serials = {"emu:0", "emu:1"};
+  for (const LeaseRow& lease : image.leases) observed.objects.emplace_back(lease.object, lease.bytes);
+  observed.objects.emplace_back("lease-18446744073709551614", granule);
+  const auto recovery = machine.recover(image, observed, "boot-1", 1001 * second);
+  REQUIRE(recovery.ok());
+  CHECK(recovery->orphans.size() == 1);
+  CHECK(machine.image().meta.next_lease == image.meta.next_lease);
+}
+
 TEST_CASE("corrupt image: extents that overlap, leave their device or name no granule") {
   check_corrupt("two leases share a granule", [](Image& i) { i.leases[1].extents = i.leases[0].extents; });
   check_corrupt("two leases share one of several granules",
@@ -248,6 +270,11 @@ TEST_CASE("corrupt image: random damage is refused or lived with, and ends no pr
       (void)machine.apply(Release{lease.id, "", m.now_ns});
       (void)machine.apply(FenceFinished{lease.id, {}, m.now_ns});
       (void)machine.apply(ScrubFinished{lease.id, {}, m.now_ns});
+    }
+    for (uint64_t i = 0; i < 3; ++i) {  // and so can what comes after it
+      (void)machine.apply(AdoptDevice{"emu:more" + std::to_string(i), "emulated", 8 * granule, granule});
+      (void)machine.apply(m.request(granule));
+      (void)machine.apply(CreateReservation{"q", "bob", granule, 10 * second, m.now_ns});
     }
     (void)machine.apply(Tick{UINT64_MAX});
     for (const std::string& problem : machine.check_all()) FAIL(problem);
