@@ -106,8 +106,18 @@ LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const A
   });
   hold(std::move(step), fulfiller);
   for (const Effect& effect : immediate) perform_immediate(effect);
+  if (const auto* cancelled = std::get_if<CancelGrant>(&command)) end_cancelled(cancelled->lease);
   arm_timer();
-  return queued;
+  const LeaseRow* waits = state_->find_lease(queued);  // an effect of this very step may have served it
+  return waits != nullptr && waits->phase == LeasePhase::waiting ? queued : LeaseId{};
+}
+
+// Whoever waits all the same, with the request key of the cancelled grant, is told.
+void Engine::end_cancelled(LeaseId lease) {
+  if (state_->find_lease(lease) != nullptr || !carving_.contains(lease.value)) return;
+  refuse({lease, Error{.code = ErrorCode::cancelled,
+                       .where = "Grant",
+                       .detail = "the grant was cancelled while it waited for room"}});
 }
 
 Step Engine::decide(const Command& command) {

@@ -234,6 +234,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void carve(const CarveObject& effect);
   void carved(const CarveObject& effect, Status status);
   void refuse(const RefuseGrant& effect);
+  void end_cancelled(LeaseId lease);
   void finish_change(LeaseId lease, Command finished);
   void notify(const NotifyHolders& effect);
   void fence(const FenceObject& effect);

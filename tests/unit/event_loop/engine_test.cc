@@ -370,3 +370,20 @@ TEST_CASE("Engine: a start without the kind of memory that a lease has is refuse
   REQUIRE(fixture.engine->start().wait(fixture.io.waitScope).ok());
   CHECK(fixture.engine->state().find_lease(lease.id)->phase == LeasePhase::active);
 }
+
+// The engine kept the caller, and the actor, of each cancelled grant until it failed or ended.
+TEST_CASE("Engine: a waiting grant that is cancelled is answered, and nothing of it is kept") {
+  EngineFixture fixture;
+  fixture.start();
+  fixture.compose();
+  Grant request = fixture.grant_of(fixture.backend.device_bytes);
+  (void)fixture.grant(fixture.grant_of(2 * mib));
+  request.wait_ns = 60 * ns_per_s;
+  auto waiting = fixture.engine->submit_grant(request, {"tester"});
+  REQUIRE(waiting.queued.valid());
+  REQUIRE(fixture.submit(CancelGrant{waiting.queued}).ok());
+  REQUIRE(fixture.eventually([&] { return waiting.answer.poll(fixture.io.waitScope); }));
+  const auto answer = waiting.answer.wait(fixture.io.waitScope);
+  REQUIRE_FALSE(answer.ok());
+  CHECK(answer.error().code == ErrorCode::cancelled);
+}
