@@ -1,7 +1,7 @@
 // The kernel's figures of one memory node: the HMAT's as seen from the nearest CPUs, the SLIT's distance,
 // its CPUs and the size of its memory. Read from sysfs, so that a test can make a machine up. libnuma does
-// not fit: it reads nodes and distances once, when it is loaded, but CXL memory can come online while the
-// manager runs.
+// not fit: it settles the nodes when it is loaded and keeps the distances that it read first, but CXL memory
+// can come online while the manager runs.
 //
 // Place     core/os; for daemon/inventory and the backends, which describe a lease's tier by it.
 // Threads   Any; each call reads afresh, since memory can be hot-plugged.

@@ -8,7 +8,8 @@
 //   words := owned, written back                          wanted or owned, without a tensor: cleared
 //
 // As with names, each claimer stores first and looks afterwards: of two claimers of a chunk at least one sees
-// the other and withdraws, maybe both. Chunks of a dead holder's part stay with it until its take-over.
+// the other and withdraws, maybe both. Chunks that a dead holder's part has, or wanted, stay with it until its
+// take-over.
 //
 // An empty chunk is given back after the removals are written back. So a reader that copies the next part's
 // bytes finds its own tensor gone at its second look.

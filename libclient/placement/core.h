@@ -202,6 +202,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Batch next_batch();
   Batch batch_of(const std::vector<PlannedMove>& moves, uint32_t in_ddr) const;
   Batch request_batch();
+  // capacity_exhausted: the tier is full; busy: granules are held.
   Error too_little_room(const Request& request, uint32_t away, uint32_t in_ddr) const;
   Batch raise_batch(const Request& request, const std::vector<uint8_t>& states, uint32_t in_ddr);
   Batch sink_batch(const Request& request, const std::vector<uint8_t>& states, uint32_t in_ddr);

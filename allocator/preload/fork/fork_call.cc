@@ -97,7 +97,7 @@ void begin_abandoned_child() {
   window.supply_lock.refuse_in_child();
 }
 
-// What both sides may use after a fork. False: not all of it could be made so.
+// Makes this run's memory usable by both sides of a fork. False: not all of it could be made so.
 bool prepare_memory_for_fork(bool in_heap) {
   return mark_registered() && (in_heap ? make_parts_private() : make_window_private()) && copy_registered();
 }

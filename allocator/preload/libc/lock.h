@@ -81,7 +81,8 @@ class ForkLock {
   void end_fork_inside() { forking_.store(false, std::memory_order_seq_cst); }  // pairs with forking()
 
   // A fork has begun and not ended; by the next line that may have changed.
-  bool forking() const { return forking_.load(std::memory_order_seq_cst); }  // pairs with each forking_.store()
+  // seq_cst: pairs with the stores of begin_fork_inside(), end_fork(), end_fork_inside()
+  bool forking() const { return forking_.load(std::memory_order_seq_cst); }
 
   // In the child: nobody else exists.
   void reset_in_child() {
@@ -109,7 +110,8 @@ class ForkLock {
     for (;;) {
       uint32_t now = state_.load(std::memory_order_relaxed);
       if ((now & ~contended) == mine) return false;
-      // seq_cst: pairs with begin_fork(), which stores forking_, then wakes: seen here, or the wait is woken.
+      // seq_cst: pairs with begin_fork_inside(), which stores forking_, then wakes: it is seen here, or the
+      // wait below is woken, or, begun after that wake, ends by itself (brief).
       if (give_up_for_fork && forking_.load(std::memory_order_seq_cst)) return false;
       if (now == 0) {
         // Others may wait still: whoever takes the lock after a wait leaves it marked.
@@ -135,7 +137,7 @@ class ForkLock {
     errno = saved;
   }
 
-  // A wait that began between begin_fork()'s store and its wake ends by itself.
+  // A wait that begins after begin_fork_inside()'s wake, by a thread that missed its store, ends by itself.
   static constexpr timespec brief = {0, 2'000'000};
 
   std::atomic<uint32_t> state_{0};

@@ -141,7 +141,7 @@ void fetch_segments() {
   Link link;
   bool connected = false;
   for (uint32_t i = 0; i < count; ++i) {
-    // acquire: pairs with forget_segment()
+    // acquire: pairs with note_new_slots(); forget_segment() is of this thread.
     const uint64_t key = std::atomic_ref<uint64_t>(window.segments[i].key).load(std::memory_order_acquire);
     if (key == 0 || shared.self->descriptors[i] >= 0 || has_left(i)) continue;
     if (!connected) connected = link.open();
@@ -177,7 +177,7 @@ void apply_early_holds() {
 void stop_moving() {
   const supply::EndReason reason = shared.end_reason.load(std::memory_order_relaxed);
   shared.self->engine.give_up(shared.self->range, layout::TierState::stopped, supply::end_reason_text(reason));
-  shared.state.store(State::ended, std::memory_order_release);  // release: pairs with engine_moves(), settle()
+  shared.state.store(State::ended, std::memory_order_release);  // release: pairs with engine_moves()
   put(&supply::Slot::end_reason, reason);
   put_state(supply::MigrationState::stopped);
 }
@@ -232,7 +232,7 @@ void settle(void*) {
   serve_switch();
   fetch_segments();
   ask_for_room();
-  // acquire: pairs with the stores of State::moving.
+  // acquire: no partner: this thread itself stores State::moving, another one only State::forked.
   if (shared.state.load(std::memory_order_acquire) == State::moving) {
     if (!window.heap_lock.enter()) {  // a fork is under way: it waits for the range's lock
       constexpr timespec pause{.tv_sec = 0, .tv_nsec = 200'000};
@@ -381,7 +381,7 @@ void begin_moving() {
     adopt_charged();
     // A fork was before the engine.
     const bool forked = has_detached() || window.private_for_good;
-    // release: pairs with engine_moves(), settle().
+    // release: pairs with engine_moves(), give_up_for_fork(), engine_is_opening().
     shared.state.store(forked ? State::forked : State::moving, std::memory_order_release);
     put_state(forked ? supply::MigrationState::forked : supply::MigrationState::running);
     if (forked) give_up_for_fork();
@@ -408,7 +408,7 @@ void* run_engine(void*) {
   }
   fetch_segments();
   begin_moving();
-  // release: pairs with wake_engine(), quit_engine()
+  // release: pairs with wake_engine(), switch_by_engine(), quit_engine()
   shared.engine_loops.store(true, std::memory_order_release);
   shared.self->engine.run();
   shared.engine_loops.store(false, std::memory_order_release);  // release: pairs with wake_engine()

@@ -114,7 +114,7 @@ bool move_out(uint32_t granule, bool may_go_beyond) {
 
 // Its number can be used again.
 void forget_segment(uint32_t index) {
-  // release: pairs with fetch_segments()
+  // release: pairs with next_segment_index()
   std::atomic_ref<uint64_t>(window.segments[index].key).store(0, std::memory_order_release);
   std::atomic_ref<uint64_t>(window.segment_retry_ns).store(0, std::memory_order_relaxed);
   std::atomic_ref<uint64_t>(window.segment_retry_at_once_ns).store(0, std::memory_order_relaxed);

@@ -147,7 +147,8 @@ void quit_engine(supply::EndReason reason) {
 void end_migration(supply::EndReason reason) {
   if (holds_nothing()) return;
   shared.end_reason.store(reason, std::memory_order_relaxed);
-  if (shared.ending.exchange(true, std::memory_order_seq_cst)) return;  // seq_cst: pairs with empty_leases()
+  // seq_cst: pairs with empty_leases(), begin_moving()
+  if (shared.ending.exchange(true, std::memory_order_seq_cst)) return;
   // seq_cst: pairs with begin_moving(): `ending` here, then `opened`; there the other way.
   Migration* migration = shared.opened.load(std::memory_order_seq_cst);
   if (migration == nullptr) return;

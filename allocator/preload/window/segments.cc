@@ -74,8 +74,12 @@ bool give_up(uint32_t index) {
 }  // namespace
 
 uint32_t next_segment_index() {
+  // acquire: pairs with forget_segment(), which the engine calls without supply_lock.
+  const auto key = [](uint32_t at) {
+    return std::atomic_ref<uint64_t>(window.segments[at].key).load(std::memory_order_acquire);
+  };
   uint32_t index = 0;
-  while (index < window.segment_count && window.segments[index].key != 0) ++index;
+  while (index < window.segment_count && key(index) != 0) ++index;
   return index;
 }
 

@@ -34,7 +34,8 @@ struct Trace {
 };
 
 // Reads CSV with a header line. Columns are found by name, in any order; others are ignored:
-//   memory_mib, creation_time, deletion_time   required: MiB; seconds; seconds or empty (to the trace's end)
+//   memory_mib, creation_time, deletion_time   required: whole MiB; whole seconds; the same, or empty (to
+//                                              the trace's end)
 //   cpu_milli, num_gpu, gpu_milli              used if they are there
 // Lines may end in CRLF, fields may be quoted, empty lines are skipped.
 //

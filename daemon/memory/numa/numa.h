@@ -8,9 +8,8 @@
 // when a card is added, a number may mean other memory; nothing is lost by that, since what lies in system
 // memory ends with the boot in any case. An object is `numa:lease-7`.
 //
-// Capacity   The node's MemTotal less a margin (numa_margin). An adopted node keeps its capacity while so
-// much memory is there: the device is not lost when the next boot has a few pages more
-// or less.
+// Capacity   The node's MemTotal less a margin (numa_margin). An adopted node keeps its capacity while so much
+// memory is there: the device is not lost when the next boot has a few pages more or less.
 //
 // The node's memory is the machine's: any process may use it, too, unless it is kept away (cpuset, mempolicy).
 // The device's detail says how much others use, and carving checks the free memory.

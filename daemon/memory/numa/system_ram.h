@@ -9,10 +9,11 @@
 // is undone: a region that could not be brought online is a devdax device again, one that could not be taken
 // offline is online again.
 //
-// Requests are on record, a line a region in a small file beside the manager's store: `<serial>
-// online` from before the first step until the last of offline, which has made it `<serial> leaving`.
-// finish_recorded() goes on with both. A reboot makes devdax devices of all of them; finish_recorded() brings
-// them online again, and the pool on them is back. Regions undone by hand while the manager ran stay so.
+// Requests are on record, a line a region in a small file beside the manager's store: `<serial> online` from
+// before the first step until the last of offline, which has made it `<serial> leaving`. finish_recorded()
+// goes on with both. A reboot makes devdax devices of all of them; finish_recorded() then brings those that are
+// `online` on record online again, and the pool on them is back. Regions undone by hand while the manager ran
+// stay so.
 //
 // The kernel may bring hot-added memory online by itself, in a zone of its own choice (auto_online_blocks).
 // Memory in the wrong zone is taken offline and brought online again; if that fails, the error says

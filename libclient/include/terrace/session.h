@@ -84,8 +84,9 @@ struct ExtentInfo {
 };
 
 // Speed, durability and isolation of a lease's or pool's memory; 0: not known. For several devices, latency and
-// distance are the worst device's. Bandwidth is the slowest device's; in a striped pool the sum over all. If
-// one device lacks a figure, it is not known.
+// distance are the worst device's. Bandwidth is the slowest device's. In a striped pool it is all bytes over
+// the time of the device that takes longest: n equal devices are n times as fast, emulated ones as fast as one.
+// If one device lacks a figure, it is not known.
 struct TierFigures {
   uint32_t latency_ns = 0;             // of a load that misses the caches, as seen from the nearest CPU
   uint64_t bandwidth_bytes_per_s = 0;  // of reading; where `source` is "measured": by one thread on each device

@@ -303,8 +303,8 @@ class TensorSpace {
   virtual std::vector<SharedTensor> list() = 0;
   // A tensor of another part, created with peers_may_remove, is removed by its owner on request: in the owner's
   // next create(), write(), publish() or remove(), a millisecond later at most, or in tend(). The request uses
-  // a word of pins_per_part until then, and a seat if this holder owns no part. Errors permission_denied
-  // another holder's, without peers_may_remove; or this holder only copies
+  // a word of pins_per_part until then, and a seat if this holder owns no part.
+  // Errors    permission_denied  another holder's, without peers_may_remove; or this holder only copies
   //           busy               a holder reads it in place, or it is being written, or its owner has not
   //                              removed it within wait_ns, but still may
   //           unavailable        its owner died: the part's next owner may remove it

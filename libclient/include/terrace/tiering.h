@@ -180,8 +180,8 @@ class TieredRange {
   //
   // `room`: memory for copies of granules, made before the program's first store to each; only whole granules
   // of it are used. If it lies in this range, it does not move either. If it is smaller than the parts'
-  // granules, stores wait for releases once it is full. Errors invalid_argument a part or room that is not all
-  // inside, or in both
+  // granules, stores wait for releases once it is full.
+  // Errors    invalid_argument    a part or room that is not all inside, or in both
   //           busy                there is a snapshot of this range; lease_expired, lease_revoked
   //           capacity_exhausted  granules that cannot be write-protected (no userfaultfd, a dax device) are
   //                               copied at once, and the room is too small: says how much
