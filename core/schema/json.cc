@@ -1,6 +1,5 @@
 #include "core/schema/json.h"
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "core/schema/words.h"

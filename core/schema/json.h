@@ -6,7 +6,7 @@
 
 #include <capnp/dynamic.h>
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 #include "core/schema/message.h"
 
@@ -15,15 +15,15 @@ namespace terrace::schema {
 // Of any reader. Fields that this side's schema does not have are left out; a number without a word is "unknown".
 nlohmann::json to_json(capnp::DynamicStruct::Reader message);
 
-template <typename Struct, typename Json = nlohmann::json>
-Json to_json(const Message<Struct>& message) {
+template <typename Struct>
+nlohmann::json to_json(const Message<Struct>& message) {
   return to_json(capnp::DynamicStruct::Reader(*message));
 }
 
 // Of readers or messages, or of a list of the schema's.
-template <typename Items, typename Json = nlohmann::json>
-Json to_json_list(const Items& items) {
-  Json list = Json::array();
+template <typename Items>
+nlohmann::json to_json_list(const Items& items) {
+  auto list = nlohmann::json::array();
   for (const auto& item : items) list.push_back(to_json(item));
   return list;
 }
