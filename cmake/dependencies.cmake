@@ -1,6 +1,7 @@
 # Every third-party library, found once. All are Debian 12 packages (scripts/packages.txt).
 find_package(CapnProto REQUIRED)
 find_package(spdlog REQUIRED)
+find_package(fmt REQUIRED)
 find_package(tomlplusplus REQUIRED)
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)

@@ -1,8 +1,7 @@
 #include "daemon/machine_memory.h"
 
-#include <spdlog/spdlog.h>
-
 #include "core/base/clock.h"
+#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 namespace {
@@ -44,7 +43,7 @@ MachineMemory::MachineMemory(ObjectDirectory objects, const DaemonConfig& config
                                .measured = measured_.get()})),
       numa_(numa_options(config, measured_.get()),
             config.hardware && hardware_usable() ? &hardware_->ram_kernel() : nullptr) {
-  spdlog::info("memory: {}", emulated_.describe_memory());
+  log::info("memory: {}", emulated_.describe_memory());
   backends_.add(emulated_);
   if (!config.hardware) return;
   // On further hosts only what two hosts can see at once and use side by side. The memory of a node is its
@@ -65,9 +64,9 @@ std::vector<std::string> MachineMemory::object_paths() const {
 
 void MachineMemory::remove_directories() {
   if (Status removed = emulated_.remove_directory(); !removed.ok())
-    spdlog::warn("the memory's directory stays: {}", removed.error().to_string());
+    log::warn("the memory's directory stays: {}", removed.error().to_string());
   if (Status removed = numa_.remove_directories(); !removed.ok())
-    spdlog::warn("a memory node's directory stays: {}", removed.error().to_string());
+    log::warn("a memory node's directory stays: {}", removed.error().to_string());
 }
 
 Result<std::unique_ptr<MachineMemory>> MachineMemory::prepare(const DaemonConfig& config) {

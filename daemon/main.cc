@@ -3,7 +3,6 @@
 // Exit codes: 0 ended by SIGTERM or SIGINT; 1 could not start or recover; 2 wrong flags or configuration.
 // With --fsck: 0 nothing is wrong; 1 something is; 2 wrong flags, or a terraced is running.
 #include <kj/exception.h>
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +12,7 @@
 #include "daemon/config/config.h"
 #include "daemon/config/log.h"
 #include "daemon/fsck/command.h"
+#include "daemon/log/log.h"
 #include "daemon/roles.h"
 
 namespace terrace::daemon {
@@ -180,7 +180,7 @@ int run(int argc, char** argv) {
     set_up_log(*config);
     const Status status = run_role(*config, flags, std::vector<std::string>(argv, argv + argc));
     if (status.ok()) return 0;
-    spdlog::critical("{}", status.error().to_string());
+    log::critical("{}", status.error().to_string());
   } catch (const kj::Exception& exception) {
     std::fprintf(stderr, "terraced: %s\n", exception.getDescription().cStr());
   } catch (const std::exception& exception) {

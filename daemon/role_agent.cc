@@ -1,7 +1,6 @@
 // The agent of a further host: its memory, its unix socket, and the manager behind both. No store, no
 // decisions.
 #include <kj/async-unix.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "daemon/agent/uplink.h"
 #include "daemon/config/runtime_directory.h"
 #include "daemon/hosts/tls.h"
+#include "daemon/log/log.h"
 #include "daemon/machine_memory.h"
 #include "daemon/roles.h"
 #include "daemon/rpc/connection/server.h"
@@ -70,7 +70,7 @@ class Guarded {
 kj::Promise<void> keep_guard(const HostFiles& files, const std::vector<std::string>& command,
                              kj::Timer& timer) {
   if (Status status = ensure_guard(files, command); !status.ok())
-    spdlog::critical("{}", status.error().to_string());
+    log::critical("{}", status.error().to_string());
   return timer.afterDelay(1 * kj::SECONDS).then([&files, &command, &timer] {
     return keep_guard(files, command, timer);
   });
@@ -114,11 +114,11 @@ Status run_agent(const DaemonConfig& config, const std::vector<std::string>& com
         timer, std::move(listener));
     const auto guarding = keep_guard(host_files, command, timer).eagerlyEvaluate(nullptr);
     uplink.start(orders, service);
-    spdlog::info("serving at {} (pid {}), an agent of the manager at {}", socket, ::getpid(), config.manager);
+    log::info("serving at {} (pid {}), an agent of the manager at {}", socket, ::getpid(), config.manager);
     auto stop = io.unixEventPort.onSignal(SIGTERM).exclusiveJoin(io.unixEventPort.onSignal(SIGINT));
     const siginfo_t signal = stop.wait(io.waitScope);
-    spdlog::info("{}: ending; leases stay until the host lease ends",
-                 signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    log::info("{}: ending; leases stay until the host lease ends",
+              signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
     ::unlink(socket.c_str());
     uplink.stop();
   }

@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <kj/async-unix.h>
 #include <kj/debug.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,6 +17,7 @@
 #include "daemon/fsck/fsck.h"
 #include "daemon/fsck/node_check.h"
 #include "daemon/hosts/agents.h"
+#include "daemon/log/log.h"
 #include "daemon/machine_memory.h"
 #include "daemon/memory/remote/remote_memory.h"
 #include "daemon/roles.h"
@@ -97,7 +97,7 @@ kj::Promise<void> forget_earlier_host_lease(const DaemonConfig& config, uint64_t
   if (longest == config.host_lease_ns) return kj::READY_NOW;
   return timer.afterDelay(static_cast<int64_t>(longest + longest / 5) * kj::NANOSECONDS).then([&config] {
     if (Status status = write_host_lease(config, config.host_lease_ns); !status.ok())
-      spdlog::warn("{}", status.error().to_string());
+      log::warn("{}", status.error().to_string());
   });
 }
 
@@ -117,8 +117,8 @@ Status listen_for_agents(const DaemonConfig& config, Agents& agents, kj::AsyncIo
                            make_tls_context(files, TlsRole::manager, io.provider->getTimer()));
   auto address = io.provider->getNetwork().parseAddress(config.listen.c_str()).wait(io.waitScope);
   agents.listen(address->listen(), kj::mv(tls));
-  spdlog::info("agents may connect to {}; a host keeps its leases {} without word from here", config.listen,
-               format_duration(config.host_lease_ns));
+  log::info("agents may connect to {}; a host keeps its leases {} without word from here", config.listen,
+            format_duration(config.host_lease_ns));
   return {};
 }
 
@@ -162,11 +162,11 @@ Status run_manager(const DaemonConfig& config, bool accept_lost_objects) {
   {
     RpcServer server(service, *io.lowLevelProvider, io.provider->getTimer(), std::move(listener));
     TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, io));
-    spdlog::info("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), config.state_path,
-                 engine.state().leases().size());
+    log::info("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), config.state_path,
+              engine.state().leases().size());
     auto stop = io.unixEventPort.onSignal(SIGTERM).exclusiveJoin(io.unixEventPort.onSignal(SIGINT));
     const siginfo_t signal = stop.wait(io.waitScope);
-    spdlog::info("{}: ending; leases stay as they are", signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    log::info("{}: ending; leases stay as they are", signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
     ::unlink(socket.c_str());
   }
   agents.end();

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <spawn.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "core/base/clock.h"
 #include "core/base/units.h"
 #include "daemon/agent/host_lease_file.h"
+#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 namespace {
@@ -83,7 +83,7 @@ pid_t agent_pid(const HostFiles& files) {
 void stop_agent(const HostFiles& files) {
   const pid_t pid = agent_pid(files);
   if (pid <= 1) return;
-  spdlog::critical("guard: the agent (pid {}) has not fenced this host's memory in time: killed", pid);
+  log::critical("guard: the agent (pid {}) has not fenced this host's memory in time: killed", pid);
   ::kill(pid, SIGKILL);
   for (int i = 0; i < 1000 && is_held(files.agent_lock); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -103,7 +103,7 @@ Status fence_in_time(const HostFiles& files, HostLeaseFile& lease, const Clock& 
       status = fence_guarded(files);  // what it made meanwhile
     }
     if (status.ok() && !is_held(files.agent_lock) && lease.clear(at_ns))
-      spdlog::critical("guard: the host lease has run out: this host's memory is fenced");
+      log::critical("guard: the host lease has run out: this host's memory is fenced");
   }
   lease.set_guard_busy(false);
   return status;
@@ -252,7 +252,7 @@ Status run_guard(const HostFiles& files) {
   if (!taken) return {};
   const std::string pid = std::to_string(::getpid()) + "\n";
   if (::ftruncate(lock.get(), 0) != 0 || ::write(lock.get(), pid.data(), pid.size()) < 0)
-    spdlog::warn("guard: cannot write its pid to {}", files.guard_lock);
+    log::warn("guard: cannot write its pid to {}", files.guard_lock);
   TERRACE_ASSIGN_OR_RETURN(HostLeaseFile lease, HostLeaseFile::open(files.lease));
   lease.set_guard_busy(false);  // one that was killed may have left it so
   const SystemClock clock;
@@ -271,7 +271,7 @@ Status run_guard(const HostFiles& files) {
       if (lease.fence_at_ns() == at_ns) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       continue;
     }
-    if (!told) spdlog::critical("guard: {}; trying again", status.error().to_string());
+    if (!told) log::critical("guard: {}; trying again", status.error().to_string());
     told = true;
     sleep_until(0, now_ns);
   }

@@ -1,11 +1,10 @@
 #include "daemon/agent/local_service.h"
 
-#include <spdlog/spdlog.h>
-
 #include <vector>
 
 #include "core/base/limits.h"
 #include "daemon/agent/local_session.h"
+#include "daemon/log/log.h"
 #include "daemon/state/names.h"
 
 namespace terrace::daemon {
@@ -114,7 +113,7 @@ void LocalService::run(LocalSession& session, kj::Promise<void> work) {
 }
 
 void LocalService::taskFailed(kj::Exception&& exception) {
-  spdlog::error("a session could not be let go: {}", exception.getDescription().cStr());
+  log::error("a session could not be let go: {}", exception.getDescription().cStr());
 }
 
 // To go through them: what is done to one may end another.
@@ -129,7 +128,7 @@ void LocalService::manager_connected() {
 }
 
 void LocalService::manager_away() {
-  spdlog::warn("{}", uplink_.absence());
+  log::warn("{}", uplink_.absence());
   for (auto& session : sessions()) session->suspend();
 }
 

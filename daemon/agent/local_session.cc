@@ -1,7 +1,6 @@
 #include "daemon/agent/local_session.h"
 
 #include <kj/debug.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <set>

@@ -1,7 +1,5 @@
 #include "daemon/agent/orders.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -9,6 +7,7 @@
 #include <thread>
 
 #include "core/base/failpoint.h"
+#include "daemon/log/log.h"
 #include "daemon/rpc/answers.h"
 #include "daemon/state/names.h"
 
@@ -274,7 +273,7 @@ kj::Promise<void> Orders::take_over(std::vector<std::string> serials) {
                                         [&](const SeenDevice& one) { return one.serial == serial; });
           if (!here) continue;
           if (Status status = backend_.take_over(serial); !status.ok())
-            spdlog::error("device {} was not taken over: {}", serial, status.error().to_string());
+            log::error("device {} was not taken over: {}", serial, status.error().to_string());
         }
         return {};
       })

@@ -1,12 +1,12 @@
 #include "daemon/agent/uplink.h"
 
 #include <capnp/rpc-twoparty.h>
-#include <spdlog/spdlog.h>
 #include <sys/random.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "daemon/log/log.h"
 #include "daemon/rpc/wire.h"
 
 namespace terrace::daemon {
@@ -82,7 +82,7 @@ Uplink::Uplink(std::string manager, kj::Own<kj::TlsContext> tls, kj::Network& ne
 Uplink::~Uplink() noexcept(false) = default;
 
 void Uplink::taskFailed(kj::Exception&& exception) {
-  spdlog::critical("a task of the agent failed: {}", exception.getDescription().cStr());
+  log::critical("a task of the agent failed: {}", exception.getDescription().cStr());
 }
 
 void Uplink::start(Orders& orders, UplinkListener& listener) {
@@ -133,7 +133,7 @@ kj::Promise<void> Uplink::run() {
       .then([this] { return heartbeats(); })
       .catch_([this](kj::Exception&& exception) {
         const std::string why = tls_failure(exception);
-        if (connected_ || why != trouble_) spdlog::warn("the manager at {}: {}", manager_, why);
+        if (connected_ || why != trouble_) log::warn("the manager at {}: {}", manager_, why);
         trouble_ = why;
         drop_link();
       })
@@ -229,8 +229,8 @@ kj::Promise<void> Uplink::report(std::vector<ObservedObject> observed, rpc::Regi
         connected_ = true;
         trouble_ = "";
         pause_ns_ = pause_ns_min;
-        spdlog::info("host {} is registered with the manager at {}; its host lease is {}", host_, manager_,
-                     format_duration(terms_.length_ns));
+        log::info("host {} is registered with the manager at {}; its host lease is {}", host_, manager_,
+                  format_duration(terms_.length_ns));
         listener_->manager_connected();
       });
 }
@@ -299,7 +299,7 @@ kj::Promise<void> Uplink::watch_loop() {
 
 // The guard does the same, should this process not come to it: fencing twice is harmless.
 kj::Promise<void> Uplink::fence(uint64_t at_ns) {
-  spdlog::critical(
+  log::critical(
       "the host lease has run out without a word from the manager at {}: fencing all memory of this host",
       manager_);
   fencing_ = true;
@@ -307,7 +307,7 @@ kj::Promise<void> Uplink::fence(uint64_t at_ns) {
   return orders_->fence_all().then([this, at_ns](Status status) {
     fencing_ = false;
     if (!status.ok()) {
-      spdlog::critical("not all could be fenced, trying again: {}", status.error().to_string());
+      log::critical("not all could be fenced, trying again: {}", status.error().to_string());
       return;
     }
     if (at_ns != 0) file_.clear(at_ns);

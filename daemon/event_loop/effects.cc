@@ -1,11 +1,11 @@
 // What the engine does outside: objects carved, resized, handed over, fenced and erased, holders told.
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cerrno>
 
 #include "core/base/failpoint.h"
 #include "daemon/event_loop/engine.h"
+#include "daemon/log/log.h"
 #include "daemon/memory/remote/remote_memory.h"
 
 namespace terrace::daemon {
@@ -78,7 +78,7 @@ void Engine::perform(Effect effect) {
         },
         [this, lease = rebind->lease](Status status) {
           if (!status.ok())
-            spdlog::error("lease {} could not be handed over: {}", lease.value, status.error().to_string());
+            log::error("lease {} could not be handed over: {}", lease.value, status.error().to_string());
           finish_change(lease, RebindFinished{lease, std::move(status), clock_.now_ns()});
         },
         // Between machines: what waits for an agent waits on its lane, not on this machine's.
@@ -113,8 +113,8 @@ void Engine::settle_backend(Work work, Finished finished, const std::string& obj
     return;
   }
   // A host that is away has many such; that it is away was said once (daemon/hosts/agents.h).
-  spdlog::log(object_host(object).empty() ? spdlog::level::warn : spdlog::level::debug,
-              "trying again in a second: {}", status.error().to_string());
+  log::write(object_host(object).empty() ? log::Level::warn : log::Level::debug, "trying again in a second: {}",
+             status.error().to_string());
   tasks_.add(timer_.afterDelay(1 * kj::SECONDS)
                  .then([this, work, finished, object, bytes, urgent, recoveries = recoveries_begun_] {
                    if (!refusing_ && recoveries == recoveries_begun_)
@@ -206,7 +206,7 @@ void Engine::fence(const FenceObject& effect) {
   run_backend([this, object = effect.object]() -> Status { return backend_.fence(object); },
               [this, id = effect.lease](Status status) {
                 if (!status.ok())
-                  spdlog::error("lease {} could not be fenced: {}", id.value, status.error().to_string());
+                  log::error("lease {} could not be fenced: {}", id.value, status.error().to_string());
                 apply(FenceFinished{id, std::move(status), clock_.now_ns()}, nullptr);
               },
               effect.object,

@@ -1,12 +1,12 @@
 #include "daemon/event_loop/engine.h"
 
 #include <kj/debug.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
 #include "core/base/failpoint.h"
 #include "core/base/units.h"
+#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 namespace {
@@ -28,7 +28,7 @@ Engine::Engine(Store& store, Backend& backend, const Clock& clock, kj::Timer& ti
                 options.scrub_piece_bytes) {}
 
 void Engine::taskFailed(kj::Exception&& exception) {
-  spdlog::critical("a task of the engine failed: {}", exception.getDescription().cStr());
+  log::critical("a task of the engine failed: {}", exception.getDescription().cStr());
 }
 
 // --- commands ---------------------------------------------------------------------------------------
@@ -222,8 +222,8 @@ void Engine::note_time() {
   const uint64_t before_ns = std::exchange(noted_ns_, now_ns);
   const uint64_t gap_ns = before_ns != 0 && now_ns > before_ns ? now_ns - before_ns : 0;
   if (options_.gap_ns == 0 || gap_ns < options_.gap_ns || refusing_) return;
-  spdlog::warn("this process did not run for {}: that time does not count against leases",
-               format_duration(gap_ns / ns_per_ms * ns_per_ms));
+  log::warn("this process did not run for {}: that time does not count against leases",
+            format_duration(gap_ns / ns_per_ms * ns_per_ms));
   unheld_since_ns_.clear();
   missed_since_ns_.clear();
   incomplete_since_ns_.clear();

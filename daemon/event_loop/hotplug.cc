@@ -1,6 +1,6 @@
 #include "daemon/event_loop/hotplug.h"
 
-#include <spdlog/spdlog.h>
+#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 
@@ -19,7 +19,7 @@ Hotplug::Hotplug(UniqueFd socket, kj::UnixEventPort& port, kj::Timer& timer, Loo
 kj::Maybe<kj::Own<Hotplug>> Hotplug::listen_to_kernel(kj::UnixEventPort& port, kj::Timer& timer, Look look) {
   Result<UniqueFd> socket = inventory::open_uevent_socket();
   if (!socket.ok()) {
-    spdlog::info("hot-add and hot-remove are noticed within a second: {}", socket.error().to_string());
+    log::info("hot-add and hot-remove are noticed within a second: {}", socket.error().to_string());
     return nullptr;
   }
   return kj::heap<Hotplug>(std::move(socket).value(), port, timer, std::move(look));
@@ -49,8 +49,8 @@ bool Hotplug::drain() {
     if (read.kind != Kind::event || !concerns_devices(read.event)) continue;
     concerns = true;
     if (worth_telling(read.event))
-      spdlog::info("{} {} {}", read.event.subsystem, read.event.device,
-                   read.event.action == "add" ? "appeared" : "went away");
+      log::info("{} {} {}", read.event.subsystem, read.event.device,
+                read.event.action == "add" ? "appeared" : "went away");
   }
 }
 
@@ -69,8 +69,7 @@ kj::Promise<void> Hotplug::look_after(uint64_t delay_ns) {
 
 void Hotplug::taskFailed(kj::Exception&& exception) {
   looking_ = false;
-  spdlog::warn("hotplug: {}; devices are looked at once a second all the same",
-               exception.getDescription().cStr());
+  log::warn("hotplug: {}; devices are looked at once a second all the same", exception.getDescription().cStr());
 }
 
 }  // namespace terrace::daemon

@@ -1,12 +1,12 @@
 // What the engine looks after once a second: devices that vanish and come back, and leases that a drain or a
 // compaction wants elsewhere. A movable lease that one session holds is moved by that session, on request; one
 // that nobody holds is copied here; all others stay until they end.
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 
 #include "daemon/event_loop/engine.h"
 #include "daemon/event_loop/processes.h"
+#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 namespace {
@@ -42,8 +42,7 @@ kj::Promise<void> Engine::look_at_devices() {
         const bool failed = !looked.ok() && looked.error().code != ErrorCode::busy;
         const std::string failure = failed ? looked.error().to_string() : "";
         if (failure != look_failure_ && !failure.empty())
-          spdlog::warn("devices could not all be looked at; what is not seen is not taken for gone: {}",
-                       failure);
+          log::warn("devices could not all be looked at; what is not seen is not taken for gone: {}", failure);
         look_failure_ = failure;
         if (refusing_) return kj::READY_NOW;
         return watch_devices();
@@ -88,7 +87,7 @@ kj::Promise<Result<DeviceReply>> Engine::adopt_present(AdoptDevice command, Acto
             .run([this, serial = command.serial]() -> Status { return backend_.take_over(serial); })
             .then([this, command, actor, known, adopted](Status status) -> kj::Promise<Result<DeviceReply>> {
               if (status.ok()) return std::move(*adopted);
-              spdlog::error("device {} was not taken over: {}", command.serial, status.error().to_string());
+              log::error("device {} was not taken over: {}", command.serial, status.error().to_string());
               if (known) return Result<DeviceReply>(std::move(status).error());
               return submit(RemoveDevice{command.serial, false}, actor)
                   .then([status = std::move(status)](Result<Done>) mutable {
@@ -121,7 +120,7 @@ kj::Promise<void> Engine::watch_devices() {
     lost.push_back(device.serial);
   }
   for (const std::string& serial : lost) {
-    spdlog::error("device {} vanished; its leases are fenced", serial);
+    log::error("device {} vanished; its leases are fenced", serial);
     apply(DeviceLost{serial, clock_.now_ns()}, nullptr);
   }
   if (unsure && !looking_again_ && options_.housekeeping_ns != 0) {
@@ -167,8 +166,8 @@ kj::Promise<void> Engine::end_waits(std::vector<std::string> back) {
           });
           if (!whole && (unbound || clock_.now_ns() - since_ns < options_.return_settle_ns)) continue;
           incomplete_since_ns_.erase(device->id);
-          spdlog::warn("device {} is back{}", serial,
-                       waiting.empty() ? "" : "; leases that waited for it go on where their memory is whole");
+          log::warn("device {} is back{}", serial,
+                    waiting.empty() ? "" : "; leases that waited for it go on where their memory is whole");
           apply(DeviceBack{serial, clock_.now_ns(), objects}, nullptr);
         }
       });
@@ -214,7 +213,7 @@ void Engine::move_unheld(LeaseId lease) {
   tasks_.add(submit(BeginMove{lease, "", clock_.now_ns()}).then([this, lease](Result<MoveReady> ready) {
     if (!ready.ok()) {
       moving_.erase(lease);
-      spdlog::info("lease {} cannot move now: {}", lease.value, ready.error().to_string());
+      log::info("lease {} cannot move now: {}", lease.value, ready.error().to_string());
       return;
     }
     copy_and_finish(*ready);
@@ -242,8 +241,8 @@ void Engine::copy_and_finish(const MoveReady& move) {
                    const bool held = (notifier_ != nullptr && notifier_->holders(move.lease) > 0) ||
                                      living_owner(*state_, move.lease).has_value();
                    if (!status.ok())
-                     spdlog::error("lease {} could not be moved: {}", move.lease.value,
-                                   status.error().to_string());
+                     log::error("lease {} could not be moved: {}", move.lease.value,
+                                status.error().to_string());
                    const bool commit = status.ok() && !held;
                    return submit(FinishMove{move.lease, move.target, "", commit, clock_.now_ns()})
                        .then([this, move, commit](Result<LeaseReply> reply) {

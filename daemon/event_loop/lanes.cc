@@ -1,8 +1,8 @@
 // Which worker and which scrubber an object belongs to: those of this machine, or those of the host that has
 // it.
-#include <spdlog/spdlog.h>
 
 #include "daemon/event_loop/engine.h"
+#include "daemon/log/log.h"
 #include "daemon/memory/remote/remote_memory.h"
 
 namespace terrace::daemon {
@@ -45,7 +45,7 @@ Scrubber::Reports Engine::scrub_reports() {
           [this](const ScrubObject& job, Status status) {
             if (refusing_) return;  // recovery looks at every lease again
             if (!status.ok())
-              spdlog::error("lease {} could not be scrubbed: {}", job.lease.value, status.error().to_string());
+              log::error("lease {} could not be scrubbed: {}", job.lease.value, status.error().to_string());
             apply(ScrubFinished{job.lease, std::move(status), clock_.now_ns()}, nullptr);
           }};
 }

@@ -1,6 +1,5 @@
 // The engine's start, and its way back after a commit that failed: load, compare with what exists, repair,
 // serve.
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +11,7 @@
 #include "core/base/failpoint.h"
 #include "core/base/limits.h"
 #include "daemon/event_loop/engine.h"
+#include "daemon/log/log.h"
 #include "daemon/memory/machine/backend_set.h"
 #include "daemon/memory/remote/remote_memory.h"
 #include "daemon/model/kinds.h"
@@ -87,13 +87,13 @@ Result<Engine::Loaded> Engine::look_around(Image image) {
     const std::string missing = still_missing(image, listed);
     if (missing.empty() || clock_.now_ns() >= deadline_ns) {
       if (!missing.empty() && settle_ns != 0)
-        spdlog::warn("start: {} not there after {}; what needs it waits", missing, format_duration(settle_ns));
+        log::warn("start: {} not there after {}; what needs it waits", missing, format_duration(settle_ns));
       if (!listed.ok()) return std::move(listed).error();
       TERRACE_RETURN_IF_ERROR(all_seen(image, looked));
       return Loaded{std::move(image), std::move(listed).value()};
     }
     if (!std::exchange(told, true))
-      spdlog::info("start: waiting up to {} for {}", format_duration(settle_ns), missing);
+      log::info("start: waiting up to {} for {}", format_duration(settle_ns), missing);
     std::this_thread::sleep_for(pause);
   }
 }
@@ -174,7 +174,7 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
   auto recovery = std::make_shared<Recovery>(std::move(recovered).value());
   if (watcher_ != nullptr) watcher_->recovered(*recovery, observed, *state_);
   findings_ = recovery->findings;
-  for (const std::string& finding : findings_) spdlog::warn("recovery: {}", finding);
+  for (const std::string& finding : findings_) log::warn("recovery: {}", finding);
   StartCheck check = std::exchange(start_check_, nullptr);
   const auto image = std::make_shared<const Image>(check ? state_->image() : Image{});
   const auto seen = std::make_shared<std::vector<std::string>>();
@@ -193,7 +193,7 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
       .then([this, recovery, resized, seen](Status status) -> Status {
         if (!status.ok()) return status;
         for (std::string& finding : *seen) {
-          spdlog::warn("start: {}", finding);
+          log::warn("start: {}", finding);
           findings_.push_back(std::move(finding));
         }
         ++counters_.recoveries;
@@ -218,7 +218,7 @@ std::vector<ResizeFinished> Engine::finish_resizes(const std::vector<Effect>& ef
     Status status;
     if (resize->from_bytes != resize->to_bytes)
       status = backend_.resize(resize->object, resize->from_bytes, resize->to_bytes, resize->extents);
-    if (!status.ok()) spdlog::error("object {} keeps its size: {}", resize->object, status.error().to_string());
+    if (!status.ok()) log::error("object {} keeps its size: {}", resize->object, status.error().to_string());
     finished.push_back({resize->lease, std::move(status), 0});
   }
   return finished;
@@ -232,7 +232,7 @@ void Engine::destroy_orphans(const std::vector<std::string>& orphans) {
     Status status = backend_.fence(orphan);
     const auto scrubbed = backend_.scrub(orphan);
     if (status.ok() && !scrubbed.ok()) status = scrubbed.error();
-    if (!status.ok()) spdlog::error("object {} stays: {}", orphan, status.error().to_string());
+    if (!status.ok()) log::error("object {} stays: {}", orphan, status.error().to_string());
   }
   [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_after_orphans);
 }
@@ -277,7 +277,7 @@ Status Engine::check_directory(const Image& image, const Observation& observed) 
 
 void Engine::begin_recovery(const Error& cause) {
   if (refusing_) return;
-  spdlog::critical("the store could not be written: {}; recovering", cause.to_string());
+  log::critical("the store could not be written: {}; recovering", cause.to_string());
   refusing_ = true;
   ++recoveries_begun_;
   refusal_ = Error{.code = ErrorCode::unavailable,
@@ -311,12 +311,12 @@ kj::Promise<void> Engine::recover_until_done() {
         return recover().then([this](Status status) -> kj::Promise<void> {
           recovery_pause_ns_ = std::min(recovery_pause_ns_ * 2, recovery_pause_ns_max);
           if (status.ok()) {
-            spdlog::warn("recovered; serving again");
+            log::warn("recovered; serving again");
             refusing_ = false;
             arm_timer();
             return kj::READY_NOW;
           }
-          spdlog::critical("recovery failed, trying again: {}", status.error().to_string());
+          log::critical("recovery failed, trying again: {}", status.error().to_string());
           return recover_until_done();
         });
       });

@@ -1,12 +1,11 @@
 #include "daemon/event_loop/scrubber.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "core/base/units.h"
+#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 
@@ -140,7 +139,7 @@ void Scrubber::remove_object(std::list<Job>::iterator job) {
 
 void Scrubber::end(std::list<Job>::iterator job, Status status) {
   if (passing_failure(status)) {
-    spdlog::warn("trying again in a second: {}", status.error().to_string());
+    log::warn("trying again in a second: {}", status.error().to_string());
     retry_ns_ = clock_.now_ns() + ns_per_s;
     return;
   }

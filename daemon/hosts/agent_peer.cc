@@ -1,7 +1,5 @@
 #include "daemon/hosts/agent_peer.h"
 
-#include <spdlog/spdlog.h>
-
 #include "daemon/rpc/answers.h"
 #include "daemon/state/names.h"
 

@@ -1,7 +1,6 @@
 #include "daemon/hosts/agents.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "core/base/unique_fd.h"
 
 #include "daemon/hosts/agent_peer.h"
+#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 namespace {
@@ -142,7 +142,7 @@ void Agents::end_live_leases(const std::string& name, const std::string& reason)
 }
 
 void Agents::end_lease(LeaseId lease, const std::string& reason) {
-  spdlog::warn("lease {} ends: {}", lease.value, reason);
+  log::warn("lease {} ends: {}", lease.value, reason);
   service_->submit_unasked(Revoke{lease, reason, 0, now_ns()}, Actor{});
 }
 

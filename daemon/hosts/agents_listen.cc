@@ -1,7 +1,6 @@
 // The way in for agents: TCP, then mutual TLS, then one connection to its end. Bounds what one source of
 // connections can take before it shows a certificate, and what one host can after.
 #include <capnp/rpc-twoparty.h>
-#include <spdlog/spdlog.h>
 
 #include "daemon/hosts/agent_peer.h"
 #include "daemon/hosts/agents.h"

@@ -1,5 +1,4 @@
 // Orders: from a worker that waits, over the event loop, to an agent and back.
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
 // How an agent comes to count: what its host has is compared with the rows, what nobody wants is destroyed
 // there, what was lost ends its lease.
-#include <spdlog/spdlog.h>
 
 #include "daemon/hosts/agent_peer.h"
 #include "daemon/hosts/agents.h"
+#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 namespace {
@@ -124,7 +124,7 @@ kj::Promise<Status> Agents::settle(AgentPeer& peer, std::shared_ptr<std::map<std
           });
         };
         for (const std::string& object : plan.destroy) {
-          spdlog::warn("host {}: object {} belongs to no lease any more; destroyed", peer.host(), object);
+          log::warn("host {}: object {} belongs to no lease any more; destroyed", peer.host(), object);
           then_do(order_of(AgentOrder::Kind::fence, object), [] {});
           then_do(order_of(AgentOrder::Kind::scrub, object), [observed, object] { observed->erase(object); });
         }
@@ -159,8 +159,8 @@ void Agents::connected(AgentPeer& peer, uint64_t received_ns) {
   known.count = fresh;
   forgotten(known);
   settle_hosts();
-  spdlog::info("host {} is connected from {} (version {}, {} devices)", peer.host(), peer.address(),
-               peer.version(), known.devices.size());
+  log::info("host {} is connected from {} (version {}, {} devices)", peer.host(), peer.address(),
+            peer.version(), known.devices.size());
 }
 
 void Agents::disconnected(AgentPeer& peer) {

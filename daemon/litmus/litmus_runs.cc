@@ -1,7 +1,6 @@
 #include "daemon/litmus/litmus_runs.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <utility>
@@ -9,6 +8,7 @@
 #include "core/litmus/pair.h"
 #include "core/litmus/region.h"
 #include "core/os/memory_map.h"
+#include "daemon/log/log.h"
 #include "daemon/model/kinds.h"
 
 namespace terrace::daemon {
@@ -184,7 +184,7 @@ kj::Promise<Result<litmus::Report>> LitmusRuns::run_now(const std::string& seria
 }
 
 void LitmusRuns::taskFailed(kj::Exception&& exception) {
-  spdlog::critical("a litmus run failed: {}", exception.getDescription().cStr());
+  log::critical("a litmus run failed: {}", exception.getDescription().cStr());
 }
 
 kj::Promise<Result<litmus::Report>> LitmusRuns::run_on_lease(Work work, const DeviceRow& device, Actor actor) {
@@ -225,12 +225,12 @@ kj::Promise<Result<litmus::Report>> LitmusRuns::run_on_object(Work work) {
 void LitmusRuns::finished(const std::string& serial, const Result<litmus::Report>& report) {
   under_way_.erase(serial);
   if (!report.ok()) {
-    spdlog::warn("device {} could not be looked at (litmus): {}", serial, report.error().to_string());
+    log::warn("device {} could not be looked at (litmus): {}", serial, report.error().to_string());
     return;
   }
-  spdlog::log(report->verdict == litmus::Verdict::not_coherent ? spdlog::level::err : spdlog::level::info,
-              "litmus run of device {}: {}; {}", serial, litmus::verdict_name(report->verdict),
-              report->note.empty() ? litmus::forbidden_outcomes(*report) : report->note);
+  log::write(report->verdict == litmus::Verdict::not_coherent ? log::Level::error : log::Level::info,
+             "litmus run of device {}: {}; {}", serial, litmus::verdict_name(report->verdict),
+             report->note.empty() ? litmus::forbidden_outcomes(*report) : report->note);
   const auto last = last_.find(serial);
   if (last != last_.end() && saw_incoherence(last->second.report) &&
       report->verdict == litmus::Verdict::inconclusive)

@@ -1,10 +1,9 @@
 #include "daemon/rpc/ended_holders.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 
 #include "daemon/event_loop/processes.h"
+#include "daemon/log/log.h"
 #include "daemon/rpc/service.h"
 
 namespace terrace::daemon {
@@ -29,7 +28,7 @@ EndedHolders::EndedHolders(Service& service, kj::Timer& timer, std::string file)
 }
 
 void EndedHolders::taskFailed(kj::Exception&& exception) {
-  spdlog::error("leases of ended processes are left to their TTL: {}", exception.getDescription().cStr());
+  log::error("leases of ended processes are left to their TTL: {}", exception.getDescription().cStr());
 }
 
 void EndedHolders::handed_over(LeaseId lease, const ProcessId& process, const std::string& holder,
@@ -84,7 +83,7 @@ kj::Promise<void> EndedHolders::look() {
         if (used.ok())
           give_back(ended, *used);
         else
-          spdlog::warn("leases of ended processes wait: {}", used.error().to_string());
+          log::warn("leases of ended processes wait: {}", used.error().to_string());
       });
 }
 
@@ -155,7 +154,7 @@ void EndedHolders::give_back(const std::vector<Ended>& all, const std::set<FileI
         service_.holders().count(one.lease) > 0 || !may_end(one.lease))
       continue;
     const std::string holder = watched_.at(one.lease).holder;
-    spdlog::info("lease {} goes back: {} has ended, and nobody else has its memory", one.lease.value, holder);
+    log::info("lease {} goes back: {} has ended, and nobody else has its memory", one.lease.value, holder);
     service_.submit_unasked(Release{one.lease, lease->tenant, service_.engine().now_ns()},
                             Actor{"manager, since " + holder + " has ended"});
   }

@@ -1,7 +1,7 @@
 #include "daemon/rpc/holder_file.h"
+#include "daemon/log/log.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -97,7 +97,7 @@ bool HolderFile::write_anew(const All& all) {
 }
 
 void HolderFile::give_up() {
-  spdlog::warn(
+  log::warn(
       "{} cannot be written ({}): leases of processes that end while no manager runs are left to their TTL",
       path_, std::strerror(errno));
   file_ = UniqueFd();

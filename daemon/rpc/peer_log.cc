@@ -1,10 +1,9 @@
 #include "daemon/rpc/peer_log.h"
 
-#include <spdlog/spdlog.h>
-
 #include <utility>
 
 #include "core/base/units.h"
+#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 namespace {
@@ -31,12 +30,12 @@ bool PeerLog::admit(uint64_t now_ns, uint64_t& left_out) {
 
 void PeerLog::info(uint64_t now_ns, const std::string& line) {
   uint64_t left_out = 0;
-  if (admit(now_ns, left_out)) spdlog::info("{}", with_count(line, left_out));
+  if (admit(now_ns, left_out)) log::info("{}", with_count(line, left_out));
 }
 
 void PeerLog::warn(uint64_t now_ns, const std::string& line) {
   uint64_t left_out = 0;
-  if (admit(now_ns, left_out)) spdlog::warn("{}", with_count(line, left_out));
+  if (admit(now_ns, left_out)) log::warn("{}", with_count(line, left_out));
 }
 
 }  // namespace terrace::daemon

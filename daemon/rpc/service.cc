@@ -1,10 +1,9 @@
 #include "daemon/rpc/service.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <bit>
 
+#include "daemon/log/log.h"
 #include "daemon/rpc/ended_holders.h"
 
 namespace terrace::daemon {
@@ -27,7 +26,7 @@ Service::~Service() noexcept {
 }
 
 void Service::taskFailed(kj::Exception&& exception) {
-  spdlog::error("a command of the RPC layer failed: {}", exception.getDescription().cStr());
+  log::error("a command of the RPC layer failed: {}", exception.getDescription().cStr());
 }
 
 // --- who holds what -----------------------------------------------------------------------------------

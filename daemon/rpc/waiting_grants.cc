@@ -1,6 +1,5 @@
 #include "daemon/rpc/waiting_grants.h"
-
-#include <spdlog/spdlog.h>
+#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 
@@ -46,7 +45,7 @@ void WaitingGrants::leave(const Key& key, LeaseId lease) {
 }
 
 void WaitingGrants::taskFailed(kj::Exception&& exception) {
-  spdlog::error("a waiting grant could not be cancelled: {}", exception.getDescription().cStr());
+  log::error("a waiting grant could not be cancelled: {}", exception.getDescription().cStr());
 }
 
 }  // namespace terrace::daemon

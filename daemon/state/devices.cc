@@ -6,16 +6,11 @@
 
 #include "core/base/limits.h"
 #include "daemon/state/names.h"
+#include "daemon/state/refuse.h"
 #include "daemon/state/state_machine.h"
 
 namespace terrace::daemon {
 namespace {
-
-Step refuse(ErrorCode code, const char* where, std::string detail) {
-  Step step;
-  step.reply = Error{.code = code, .where = where, .detail = std::move(detail)};
-  return step;
-}
 
 Step not_adopted(const char* where, const std::string& serial) {
   return refuse(ErrorCode::not_found, where,

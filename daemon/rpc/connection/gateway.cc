@@ -1,5 +1,4 @@
 // The first capability of a connection: settles the protocol version, then hands out what the peer may have.
-#include <spdlog/spdlog.h>
 
 #include "daemon/rpc/answers.h"
 #include "daemon/state/names.h"

@@ -1,7 +1,6 @@
 #include "tests/sim/engine/engine_manager.h"
 
 #include <kj/debug.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <type_traits>
@@ -9,6 +8,7 @@
 #include <variant>
 
 #include "core/base/limits.h"
+#include "daemon/log/log.h"
 
 namespace terrace::sim {
 namespace {
@@ -41,7 +41,7 @@ EngineManager::EngineManager(Environment& environment, SimStore& store, SimBacke
       ledger_(ledger),
       claims_(environment),
       clock_(environment) {
-  spdlog::set_level(spdlog::level::off);  // the trace is what a run says
+  log::silence();  // the trace is what a run says
   Prng& prng = environment.prng();
   options_.scrub_piece_bytes = prng.between(1, 4) * limits::granule_bytes;
   options_.unheld_ns = prng.between(1, 5) * ns_per_s;  // sessions are back within a second
