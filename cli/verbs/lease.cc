@@ -90,7 +90,8 @@ Status revoke_lease(const Context& context, const LeaseArguments& arguments) {
     print_text("told the holder of lease " + std::to_string(id.value) + "; it is fenced within " +
                format_duration(arguments.revoke.grace_ns) + ", sooner if the holder lets go\n");
   } else {
-    print_text("lease " + std::to_string(id.value) + " is " +
+    print_text((arguments.revoke.grace_ns == 0 ? "lease " : "nobody held lease ") + std::to_string(id.value) +
+               (arguments.revoke.grace_ns == 0 ? " is " : "; it is ") +
                std::string(schema::enum_word(lease->getPhase())) + "\n");
   }
   return {};

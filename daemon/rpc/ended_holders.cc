@@ -1,5 +1,7 @@
 #include "daemon/rpc/ended_holders.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "daemon/event_loop/processes.h"
@@ -135,14 +137,33 @@ kj::Promise<void> EndedHolders::settle(LeaseId lease, int tries) {
   });
 }
 
+// nullopt: it does not open now (a device that is late, say).
+std::optional<FileId> EndedHolders::memory_of(const LeaseRow& lease) {
+  const Result<SharedFd> memory = service_.open_memory(lease, ObjectAccess::read_only);
+  if (!memory.ok()) return std::nullopt;
+  const Result<FileId> file = file_id((*memory)->get());
+  return file.ok() ? std::optional<FileId>(*file) : std::nullopt;
+}
+
 std::optional<EndedHolders::Ended> EndedHolders::ended(LeaseId id) {
   if (service_.holders().count(id) > 0 || !may_end(id)) return std::nullopt;
   const LeaseRow* lease = service_.engine().state().find_lease(id);
-  const Result<SharedFd> memory = service_.open_memory(*lease, ObjectAccess::read_only);
-  if (!memory.ok()) return std::nullopt;  // a device that is late, say: the TTL goes on
-  const Result<FileId> file = file_id((*memory)->get());
-  if (!file.ok()) return std::nullopt;
-  return Ended{id, lease->epoch, *file};
+  const std::optional<FileId> memory = memory_of(*lease);
+  if (!memory.has_value()) return std::nullopt;  // the TTL goes on
+  return Ended{id, lease->epoch, *memory};
+}
+
+kj::Promise<bool> EndedHolders::nobody_has(LeaseId id) {
+  const LeaseRow* lease = service_.engine().state().find_lease(id);
+  if (::geteuid() != 0 || lease == nullptr || lease->phase != LeasePhase::active) return false;
+  if (lease->mode != LeaseMode::exclusive || service_.holders().count(id) > 0) return false;
+  const std::optional<FileId> memory = memory_of(*lease);
+  if (!memory.has_value()) return false;
+  if (!worker_.has_value()) worker_.emplace();
+  return worker_->run([memory = *memory] { return files_in_use({memory}); })
+      .then([this, id](Result<std::set<FileId>> used) {
+        return used.ok() && used->empty() && service_.holders().count(id) == 0;
+      });
 }
 
 // Of those that nobody got meanwhile.

@@ -41,6 +41,9 @@ class EndedHolders final : private kj::TaskSet::ErrorHandler {
   void forget(LeaseId lease);
   // Resolves when the lease is given back, where all its processes have ended: within half a second, or not.
   kj::Promise<void> settle(LeaseId lease, int tries = 50);
+  // Whether it is sure that no session and no process has the lease. A shared one, memory that does not open here
+  // (of another host, say), and a manager that may not look into every process give false.
+  kj::Promise<bool> nobody_has(LeaseId lease);
 
  private:
   struct Ended {
@@ -56,6 +59,7 @@ class EndedHolders final : private kj::TaskSet::ErrorHandler {
   bool may_end(LeaseId lease);
   bool has_ended(const ProcessId& process);
   std::optional<Ended> ended(LeaseId lease);
+  std::optional<FileId> memory_of(const LeaseRow& lease);
   void give_back(const std::vector<Ended>& ended, const std::set<FileId>& used);
   void taskFailed(kj::Exception&& exception) override;
 

@@ -70,10 +70,18 @@ kj::Promise<void> AdminServer::lease(LeaseContext context) {
   });
 }
 
+// The grace is the holder's: where nobody holds the lease, nobody waits for its end.
 kj::Promise<void> AdminServer::revoke(RevokeContext context) {
   const auto params = context.getParams();
-  return lease_command(context, Revoke{LeaseId{params.getLease()}, read_text(params.getReason()),
-                                       params.getGraceNs(), now_ns()});
+  Revoke request{LeaseId{params.getLease()}, read_text(params.getReason()), params.getGraceNs(), now_ns()};
+  if (request.grace_ns == 0 || request.grace_ns > limits::grace_ns_max)
+    return lease_command(context, std::move(request));
+  return service().ended_holders().nobody_has(request.lease).then(
+      [this, context, request = std::move(request)](bool nobody) mutable {
+        if (nobody) request.grace_ns = 0;
+        request.now_ns = now_ns();
+        return lease_command(context, std::move(request));
+      });
 }
 
 kj::Promise<void> AdminServer::renew(RenewContext context) {

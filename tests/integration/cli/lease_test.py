@@ -4,6 +4,7 @@
 """
 
 import os
+import pathlib
 import signal
 import subprocess
 import threading
@@ -151,8 +152,29 @@ class Leases(WithDaemon):
         self.assertIn("x\\ny", result.err)
         self.assertEqual(result.err.count("\n"), 1)
 
+    def held(self):
+        """Every lease's memory, open in this process as long as the list lives."""
+        directory = pathlib.Path(self.t.cli("status").json["server"]["object_directory"])
+        return [open(path, "rb") for path in directory.rglob("*") if path.is_file()]
+
+    def test_nobody_waits_for_the_grace_of_what_nobody_holds(self):
+        lease = self.t.grant("2M", "p", "--persistent")
+        revoked = self.t.cli("lease", "revoke", lease["id"], "--grace", "1h").json["lease"]
+        self.assertEqual(revoked["phase"], "fencing")
+        self.t.grant("2M", "p", "--label", "text")
+        self.assertIn("nobody held lease", self.text("lease", "revoke", "text", "--grace", "1h"))
+        self.t.wait_free("p")
+        kept = self.t.grant("2M", "p")
+        held = self.held()
+        self.assertEqual(self.t.cli("lease", "revoke", kept["id"], "--grace", "1h").json["lease"]["phase"], "revoking")
+        for file in held:
+            file.close()
+        self.t.cli("lease", "revoke", kept["id"], "--grace", "0s")
+
     def test_revoke(self):
         lease = self.t.grant("2M", "p", "--persistent")
+        held = self.held()
+        self.addCleanup(lambda: [file.close() for file in held])
         revoked = self.t.cli("lease", "revoke", lease["id"], "--grace", "1m", "--reason", "maintenance").json["lease"]
         self.assertEqual(revoked["phase"], "revoking")
         self.assertEqual(revoked["reason"], "maintenance")
@@ -163,6 +185,7 @@ class Leases(WithDaemon):
         self.error("lease", "revoke", lease["id"], "--grace", "5", code=USAGE)
         other = self.t.grant("2M", "p")
         self.error("lease", "revoke", other["id"], "--grace", "10000h", code=USAGE)
+        held.extend(self.held())
         self.assertIn("told the holder", self.text("lease", "revoke", str(other["id"])))
 
     def test_capacity_and_limits(self):
