@@ -14,19 +14,13 @@ constexpr const char* footer =
     "or a limit, 5 no daemon answers, 6 not allowed, 7 exists already or busy, 8 bytes or invariants do not "
     "match.";
 
-template <typename Parse>
-CLI::Option* add_parsed_option(CLI::App& app, const std::string& name, uint64_t& target,
-                               const std::string& help, const char* type, Parse parse) {
-  return app
-      .add_option_function<std::string>(
-          name,
-          [&target, name, parse](const std::string& text) {
-            const Result<uint64_t> value = parse(text);
-            if (!value.ok()) throw CLI::ValidationError(name, value.error().detail);
-            target = *value;
-          },
-          help)
-      ->type_name(type);
+Option add_number_option(Command verb, std::string_view name, uint64_t& target, std::string_view help,
+                         Result<uint64_t> (*parse)(std::string_view)) {
+  const auto parse_number = [&target, parse](const std::string& text) -> Status {
+    TERRACE_ASSIGN_OR_RETURN(target, parse(text));
+    return {};
+  };
+  return verb.add_parsed_option(name, parse_number, help);
 }
 
 // Changes (insert, delete, replace, swap of neighbours) that turn one word into the other.
@@ -46,34 +40,32 @@ size_t edit_distance(const std::string& from, const std::string& to) {
   return cost[from.size()][to.size()];
 }
 
-std::vector<std::string> verb_names(const CLI::App& app) {
+std::vector<std::string> verb_names(Command command) {
   std::vector<std::string> names;
-  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(verb->get_name());
-  }
+  for (const Command verb : command.subcommands()) names.push_back(verb.name());
   return names;
 }
 
-std::vector<std::string> option_names(const CLI::App& app) {
+// Those of the commands above it, too.
+std::vector<std::string> option_names(Command command) {
   std::vector<std::string> names;
-  for (const CLI::App* at = &app; at != nullptr; at = at->get_parent()) {
-    for (const CLI::Option* option : at->get_options()) {
-      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-      for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  for (std::optional<Command> at = command; at.has_value(); at = at->parent()) {
+    for (const Option option : at->options()) {
+      for (std::string& name : option.names()) names.push_back(std::move(name));
     }
   }
   return names;
 }
 
-const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
-  for (const CLI::App* at = &app; at != nullptr; at = at->get_parent()) {
-    if (const CLI::Option* option = at->get_option_no_throw(name); option != nullptr) return option;
+std::optional<Option> find_option(Command command, const std::string& name) {
+  for (std::optional<Command> at = command; at.has_value(); at = at->parent()) {
+    if (const std::optional<Option> option = at->option(name); option.has_value()) return option;
   }
-  return nullptr;
+  return std::nullopt;
 }
 
-std::string unknown(const std::string& what, const std::string& word, const std::vector<std::string>& known,
-                    const std::string& help) {
+std::string explain_unknown(const std::string& what, const std::string& word,
+                            const std::vector<std::string>& known, const std::string& help) {
   std::string text = what + " '" + word + "'";
   if (const std::string near = did_you_mean(word, known); !near.empty()) {
     text += "; did you mean '" + near + "'?";
@@ -85,15 +77,18 @@ std::string unknown(const std::string& what, const std::string& word, const std:
 
 }  // namespace
 
-CLI::Option* add_size_option(CLI::App& app, const std::string& name, uint64_t& bytes, const std::string& help) {
-  return add_parsed_option(app, name, bytes, help, "SIZE",
-                           [](const std::string& text) { return parse_size(text); });
+Option add_size_option(Command verb, std::string_view name, uint64_t& bytes, std::string_view help) {
+  return add_number_option(verb, name, bytes, help, parse_size).type_name("SIZE");
 }
 
-CLI::Option* add_duration_option(CLI::App& app, const std::string& name, uint64_t& ns,
-                                 const std::string& help) {
-  return add_parsed_option(app, name, ns, help, "DURATION",
-                           [](const std::string& text) { return parse_duration(text); });
+Option add_duration_option(Command verb, std::string_view name, uint64_t& ns, std::string_view help) {
+  return add_number_option(verb, name, ns, help, parse_duration).type_name("DURATION");
+}
+
+void on_verb(Command verb, Context& context, std::function<Status()> work) {
+  verb.callback([&context, work = std::move(work)] {
+    if (const Status done = work(); !done.ok()) fail(context, done.error());
+  });
 }
 
 bool only_digits(const std::string& text) {
@@ -124,49 +119,41 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   return best;
 }
 
-std::string explain_unknown_word(const CLI::App& app, const std::vector<std::string>& arguments) {
-  const CLI::App* at = &app;
-  std::string path = app.get_name();
+std::string explain_unknown_word(Command root, const std::vector<std::string>& arguments) {
+  Command at = root;
   for (size_t index = 0; index < arguments.size(); ++index) {
     const std::string& word = arguments[index];
-    if (word == "--" || at->get_prefix_command()) return "";
+    if (word == "--") return "";
     if (word.size() > 1 && word[0] == '-') {
       const std::string name = word.substr(0, word.find('='));
-      const CLI::Option* option = find_option(*at, name);
-      if (option == nullptr) {
+      const std::optional<Option> option = find_option(at, name);
+      if (!option.has_value()) {
         // Short options may be grouped or carry their value; only CLI11 can tell.
         if (word[1] != '-') return "";
-        return unknown("unknown option", name, option_names(*at), path);
+        return explain_unknown("unknown option", name, option_names(at), at.path());
       }
-      const bool takes_value = option->get_items_expected_max() > 0;
-      if (takes_value && name.size() == word.size()) ++index;
+      if (option->takes_value() && name.size() == word.size()) ++index;
       continue;
     }
-    const std::vector<std::string> verbs = verb_names(*at);
-    if (verbs.empty()) {
-      // Positionals of a verb. What follows a program's name on `run` belongs to that program.
-      if (at->get_allow_extras()) return "";
-      continue;
-    }
-    const auto next = at->get_subcommands([&word](const CLI::App* verb) { return verb->get_name() == word; });
-    if (next.empty()) return unknown("unknown verb", word, verbs, path);
-    at = next.front();
-    path += " " + word;
+    const std::vector<Command> verbs = at.subcommands();
+    if (verbs.empty()) continue;  // a positional argument
+    const auto next =
+        std::find_if(verbs.begin(), verbs.end(), [&word](Command verb) { return verb.name() == word; });
+    if (next == verbs.end()) return explain_unknown("unknown verb", word, verb_names(at), at.path());
+    at = *next;
   }
   return "";
 }
 
-void build_parser(CLI::App& app, Context& context) {
-  app.description("Terrace: pools of CXL memory, leased to programs");
-  app.name("terrace");
-  app.footer(footer);
-  app.set_help_flag("-h,--help", "What can be said here");
-  app.set_version_flag("--version", "terrace " TERRACE_VERSION);
-  app.require_subcommand(1);
-  app.fallthrough();  // global options may also follow the verb
+CommandLine build_parser(Context& context) {
+  CommandLine line({.name = "terrace",
+                    .description = "Terrace: pools of CXL memory, leased to programs",
+                    .version = "terrace " TERRACE_VERSION,
+                    .footer = footer});
+  const Command app = line.root();
   app.add_option("--socket", context.socket_path,
                  "The daemon's socket (default: $TERRACE_SOCKET, else its usual place)")
-      ->type_name("PATH");
+      .type_name("PATH");
   app.add_flag("--json", context.json, "One JSON document on stdout, errors too");
   add_duration_option(app, "--timeout", context.call_timeout_ns,
                       "How long to wait for an answer (default 60s)");
@@ -192,6 +179,7 @@ void build_parser(CLI::App& app, Context& context) {
   add_plan_verb(app, context);
   add_tiersim_verb(app, context);
   add_completion_verb(app, context);
+  return line;
 }
 
 }  // namespace terrace::cli

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
 #include "cli/doctor/doctor_fix.h"
@@ -182,18 +183,18 @@ std::string format_checks(const std::vector<Check>& checks) {
   return text;
 }
 
-void add_doctor_verb(CLI::App& app, Context& context) {
-  CLI::App* doctor = app.add_subcommand(
+void add_doctor_verb(Command app, Context& context) {
+  Command doctor = app.add_subcommand(
       "doctor", "What this machine can and cannot do for Terrace, and how to fix it; needs no daemon");
   struct Arguments {
     bool fix = false, yes = false;
   };
   const auto arguments = std::make_shared<Arguments>();
-  CLI::Option* fix =
-      doctor->add_flag("--fix", arguments->fix,
-                       "Fix what can be fixed safely: dax devices that came up as system-ram; asks first");
-  doctor->add_flag("--yes", arguments->yes, "With --fix: do not ask")->needs(fix);
-  on_verb(*doctor, context, [&context, arguments]() -> Status {
+  Option fix =
+      doctor.add_flag("--fix", arguments->fix,
+                      "Fix what can be fixed safely: dax devices that came up as system-ram; asks first");
+  doctor.add_flag("--yes", arguments->yes, "With --fix: do not ask").needs(fix);
+  on_verb(doctor, context, [&context, arguments]() -> Status {
     if (arguments->fix) return run_fix(context, arguments->yes);
     run_doctor(context);
     return {};

@@ -2,6 +2,7 @@
 // `litmus` in litmus.cc.
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
 #include "cli/pools/adopt.h"
@@ -239,60 +240,59 @@ Status remove_device(const Context& context, const DeviceArguments& arguments) {
   return {};
 }
 
-CLI::App* add_device_verb(CLI::App& device, const char* name, const char* help, DeviceArguments& arguments) {
-  CLI::App* verb = device.add_subcommand(name, help);
-  verb->add_option("serial", arguments.serial, "Its serial, as 'terrace device list' shows it")->required();
+Command add_device_verb(Command device, const char* name, const char* help, DeviceArguments& arguments) {
+  Command verb = device.add_subcommand(name, help);
+  verb.add_option("serial", arguments.serial, "Its serial, as 'terrace device list' shows it").required();
   return verb;
 }
 
 }  // namespace
 
-void add_device_verbs(CLI::App& app, Context& context) {
-  CLI::App* device = app.add_subcommand("device", "Devices the daemon sees, and which it may write to");
-  device->require_subcommand(1);
+void add_device_verbs(Command app, Context& context) {
+  Command device = app.add_subcommand("device", "Devices the daemon sees, and which it may write to");
+  device.require_subcommand();
   const auto arguments = std::make_shared<DeviceArguments>();
-  CLI::App* list =
-      device->add_subcommand("list", "All devices, adopted or only seen, and the hardware below them");
-  CLI::Option* adopted = list->add_flag("--adopted", arguments->adopted, "Adopted devices only");
-  list->add_flag("--hardware", arguments->hardware, "CXL and DAX hardware only")->excludes(adopted);
-  on_verb(*list, context, [&context, arguments] { return list_devices(context, *arguments); });
-  on_verb(*add_device_verb(*device, "show", "Everything about one device, with the leases on it", *arguments),
+  Command list =
+      device.add_subcommand("list", "All devices, adopted or only seen, and the hardware below them");
+  Option adopted = list.add_flag("--adopted", arguments->adopted, "Adopted devices only");
+  list.add_flag("--hardware", arguments->hardware, "CXL and DAX hardware only").excludes(adopted);
+  on_verb(list, context, [&context, arguments] { return list_devices(context, *arguments); });
+  on_verb(add_device_verb(device, "show", "Everything about one device, with the leases on it", *arguments),
           context, [&context, arguments] { return show_device(context, arguments->serial); });
 
-  CLI::App* adopting = device->add_subcommand(
+  Command adopting = device.add_subcommand(
       "adopt",
       "Allow Terrace to use devices: only adopted ones are ever written to, and their contents are lost");
-  adopting->add_option("serial", arguments->serials, "Serials, as 'terrace device list' shows them")
-      ->required();
-  adopting->add_flag("--yes", arguments->yes, "Do not ask, whatever is on them");
-  on_verb(*adopting, context, [&context, arguments] { return adopt(context, *arguments); });
+  adopting.add_option("serial", arguments->serials, "Serials, as 'terrace device list' shows them").required();
+  adopting.add_flag("--yes", arguments->yes, "Do not ask, whatever is on them");
+  on_verb(adopting, context, [&context, arguments] { return adopt(context, *arguments); });
 
-  CLI::App* drain = add_device_verb(
-      *device, "drain", "Place nothing more on a device and move what is there; again: how it stands",
-      *arguments);
-  drain->add_flag("--wait", arguments->wait, "Until it is empty, with lines that say how it stands");
-  add_duration_option(*drain, "--timeout", arguments->timeout_ns,
+  Command drain = add_device_verb(device, "drain",
+                                  "Place nothing more on a device and move what is there; again: how it stands",
+                                  *arguments);
+  drain.add_flag("--wait", arguments->wait, "Until it is empty, with lines that say how it stands");
+  add_duration_option(drain, "--timeout", arguments->timeout_ns,
                       "With --wait: how long (default 1h); the drain goes on after it");
-  on_verb(*drain, context, [&context, arguments] { return drain_device(context, *arguments); });
+  on_verb(drain, context, [&context, arguments] { return drain_device(context, *arguments); });
 
   on_verb(
-      *add_device_verb(*device, "undrain", "End a drain, or put a failed device back into service", *arguments),
+      add_device_verb(device, "undrain", "End a drain, or put a failed device back into service", *arguments),
       context, [&context, arguments] { return undrain_device(context, arguments->serial); });
 
-  CLI::App* give_up = add_device_verb(
-      *device, "fail", "Give a device up: its leases end at once, nothing is placed there", *arguments);
-  give_up->add_flag("--yes", arguments->yes, "Do not ask");
-  on_verb(*give_up, context, [&context, arguments] { return fail_device(context, *arguments); });
+  Command give_up = add_device_verb(
+      device, "fail", "Give a device up: its leases end at once, nothing is placed there", *arguments);
+  give_up.add_flag("--yes", arguments->yes, "Do not ask");
+  on_verb(give_up, context, [&context, arguments] { return fail_device(context, *arguments); });
 
-  CLI::App* remove = add_device_verb(*device, "remove",
-                                     "Take a device without leases out of its pool and forget it", *arguments);
-  remove->add_flag("--forget-quarantined", arguments->forget_quarantined,
-                   "Also an absent or failed one with quarantined memory, which is given up with it");
-  remove->add_flag("--yes", arguments->yes, "Do not ask");
-  on_verb(*remove, context, [&context, arguments] { return remove_device(context, *arguments); });
+  Command remove = add_device_verb(device, "remove",
+                                   "Take a device without leases out of its pool and forget it", *arguments);
+  remove.add_flag("--forget-quarantined", arguments->forget_quarantined,
+                  "Also an absent or failed one with quarantined memory, which is given up with it");
+  remove.add_flag("--yes", arguments->yes, "Do not ask");
+  on_verb(remove, context, [&context, arguments] { return remove_device(context, *arguments); });
 
-  add_litmus_verb(*device, context);
-  add_system_ram_verbs(*device, context);
+  add_litmus_verb(device, context);
+  add_system_ram_verbs(device, context);
 }
 
 }  // namespace terrace::cli

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
 
@@ -38,8 +39,8 @@ std::string conclusion(const litmus::Report& report, const std::string& what, bo
          "those of several hosts are, 'terrace device litmus --path' on two of them says\n";
 }
 
-void show(Context& context, const litmus::Report& report, nlohmann::json document, const std::string& what,
-          bool two_sided) {
+void show_report(Context& context, const litmus::Report& report, nlohmann::json document,
+                 const std::string& what, bool two_sided) {
   context.exit_code = exit_code_of_verdict(report.verdict);
   if (context.json) {
     document.update(litmus_json(report));
@@ -54,16 +55,17 @@ Status litmus_by_manager(Context& context, const LitmusArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const LitmusStatus status,
                            client->litmus(arguments.serial, static_cast<uint32_t>(std::min<uint64_t>(
                                                                 arguments.path.rounds, UINT32_MAX))));
-  show(context, status.report, {{"device", arguments.serial}}, arguments.serial, false);
+  show_report(context, status.report, {{"device", arguments.serial}}, arguments.serial, false);
   return {};
 }
 
 Status litmus_by_side(Context& context, LitmusArguments& arguments) {
   arguments.path.role = arguments.role == "second" ? litmus::Role::second : litmus::Role::first;
   TERRACE_ASSIGN_OR_RETURN(const litmus::Report report, litmus_on_path(context, arguments.path));
-  show(context, report,
-       {{"path", arguments.path.path}, {"offset_bytes", arguments.path.offset_bytes}, {"role", arguments.role}},
-       arguments.path.path, true);
+  show_report(
+      context, report,
+      {{"path", arguments.path.path}, {"offset_bytes", arguments.path.offset_bytes}, {"role", arguments.role}},
+      arguments.path.path, true);
   return {};
 }
 
@@ -138,26 +140,24 @@ std::string say_not_known_coherent(const std::vector<std::string>& devices) {
          "; 'terrace device litmus SERIAL' looks\n";
 }
 
-void add_litmus_verb(CLI::App& device, Context& context) {
-  CLI::App* verb = device.add_subcommand(
+void add_litmus_verb(Command device, Context& context) {
+  Command verb = device.add_subcommand(
       "litmus", "Whether memory behaves as coherent memory: of a device, or between two hosts (--path)");
   const auto arguments = std::make_shared<LitmusArguments>();
-  verb->add_option("serial", arguments->serial,
-                   "An adopted device's serial: the manager looks, on free memory");
-  verb->add_option("--path", arguments->path.path,
-                   "A dax device or file that two sides see, to be written to; no manager is asked to look")
-      ->type_name("PATH");
-  add_size_option(*verb, "--offset", arguments->path.offset_bytes,
+  verb.add_option("serial", arguments->serial, "An adopted device's serial: the manager looks, on free memory");
+  verb.add_option("--path", arguments->path.path,
+                  "A dax device or file that two sides see, to be written to; no manager is asked to look")
+      .type_name("PATH");
+  add_size_option(verb, "--offset", arguments->path.offset_bytes,
                   "With --path: where the 20 KiB begin that are overwritten (default 0)");
-  verb->add_option("--role", arguments->role, "With --path: which of both sides this is")
-      ->type_name("first|second")
-      ->check(CLI::IsMember({"first", "second"}).description(""));
-  verb->add_option("--rounds", arguments->path.rounds,
-                   "Of each shape (default 1280; of two sides, the first one's)");
-  add_duration_option(*verb, "--wait", arguments->path.wait_ns,
+  verb.add_option("--role", arguments->role, "With --path: which of both sides this is")
+      .one_of({"first", "second"});
+  verb.add_option("--rounds", arguments->path.rounds,
+                  "Of each shape (default 1280; of two sides, the first one's)");
+  add_duration_option(verb, "--wait", arguments->path.wait_ns,
                       "With --path: how long to wait for the other side (default 60s)");
-  verb->add_flag("--yes", arguments->path.yes, "With --path: do not ask, overwrite what is there");
-  on_verb(*verb, context, [&context, arguments] { return run_litmus(context, *arguments); });
+  verb.add_flag("--yes", arguments->path.yes, "With --path: do not ask, overwrite what is there");
+  on_verb(verb, context, [&context, arguments] { return run_litmus(context, *arguments); });
 }
 
 }  // namespace terrace::cli

@@ -2,6 +2,7 @@
 // result; litmus_path.cc plays one of two sides on a path, without the manager.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,7 @@ nlohmann::json litmus_json(const litmus::Report& report);
 // The table of shapes, examples of what was seen, and the note.
 std::string litmus_text(const litmus::Report& report);
 
-void add_litmus_verb(CLI::App& device, Context& context);
+void add_litmus_verb(Command device, Context& context);
 
 // Devices of a pool that is said to be coherent which no run since the manager's start has found so, each with
 // why in words: "emu:a (not looked at)".

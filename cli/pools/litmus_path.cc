@@ -25,12 +25,12 @@
 namespace terrace::cli {
 namespace {
 
-constexpr const char* where = "device litmus";
+constexpr const char* litmus_where = "device litmus";
 constexpr uint64_t patience_ns = 10 * ns_per_s;  // once both sides know of each other
 constexpr uint64_t dax_align_bytes = 2 * mib;    // where the kernel does not say
 
-Error wrong(ErrorCode code, std::string detail) {
-  return Error{.code = code, .where = where, .detail = std::move(detail)};
+Error litmus_error(ErrorCode code, std::string detail) {
+  return Error{.code = code, .where = litmus_where, .detail = std::move(detail)};
 }
 
 std::string real_path(const std::string& path) {
@@ -59,8 +59,8 @@ Status not_adopted_here(const Context& context, const std::string& path, const s
   const auto client = AdminClient::connect(context);
   if (!client.ok()) return {};
   const auto adopted = [&](const std::string& by) {
-    return wrong(ErrorCode::busy, path + " is memory that the manager on this host has adopted (" + by +
-                                      "); 'terrace device litmus SERIAL' looks at what is free of it");
+    return litmus_error(ErrorCode::busy, path + " is memory that the manager on this host has adopted (" + by +
+                                             "); 'terrace device litmus SERIAL' looks at what is free of it");
   };
   // A manager that answers must say what is its own: nothing is written to on a guess.
   TERRACE_ASSIGN_OR_RETURN(const auto status, (*client)->status());
@@ -91,13 +91,14 @@ class Range {
  public:
   static Result<Range> open(const Context& context, const LitmusPath& wanted) {
     UniqueFd fd(::open(wanted.path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
-    if (!fd.valid()) return os_error(errno, where, "cannot open " + wanted.path);
+    if (!fd.valid()) return os_error(errno, litmus_where, "cannot open " + wanted.path);
     struct stat status {};
-    if (::fstat(fd.get(), &status) != 0) return os_error(errno, where, "cannot look at " + wanted.path);
+    if (::fstat(fd.get(), &status) != 0) return os_error(errno, litmus_where, "cannot look at " + wanted.path);
     const std::string dax = dax_name(status);
     if (dax.empty() && !S_ISREG(status.st_mode))
-      return wrong(ErrorCode::invalid_argument,
-                   wanted.path + " is neither a dax device nor a file; give memory that both sides can map");
+      return litmus_error(
+          ErrorCode::invalid_argument,
+          wanted.path + " is neither a dax device nor a file; give memory that both sides can map");
     TERRACE_RETURN_IF_ERROR(not_adopted_here(context, wanted.path, dax));
     const std::string sysfs = "/sys/bus/dax/devices/" + dax + "/";
     const uint64_t size_bytes =
@@ -119,11 +120,13 @@ class Range {
 
   static Status check_range(const LitmusPath& wanted, uint64_t size_bytes) {
     if (wanted.offset_bytes % os::page_bytes() != 0)
-      return wrong(ErrorCode::invalid_argument, "--offset is a multiple of " + format_size(os::page_bytes()));
+      return litmus_error(ErrorCode::invalid_argument,
+                          "--offset is a multiple of " + format_size(os::page_bytes()));
     if (wanted.offset_bytes > size_bytes || size_bytes - wanted.offset_bytes < litmus::region_bytes)
-      return wrong(ErrorCode::invalid_argument, wanted.path + " has " + format_size(size_bytes) +
-                                                    ", and a run needs " + format_size(litmus::region_bytes) +
-                                                    " from --offset " + format_size(wanted.offset_bytes));
+      return litmus_error(ErrorCode::invalid_argument,
+                          wanted.path + " has " + format_size(size_bytes) + ", and a run needs " +
+                              format_size(litmus::region_bytes) + " from --offset " +
+                              format_size(wanted.offset_bytes));
     return {};
   }
 
@@ -145,7 +148,7 @@ class Range {
 
 Result<litmus::Report> litmus_on_path(const Context& context, const LitmusPath& wanted) {
   if (wanted.rounds == 0 || wanted.rounds > litmus::rounds_max)
-    return wrong(ErrorCode::invalid_argument, "--rounds is 1 to " + std::to_string(litmus::rounds_max));
+    return litmus_error(ErrorCode::invalid_argument, "--rounds is 1 to " + std::to_string(litmus::rounds_max));
   TERRACE_ASSIGN_OR_RETURN(const Range range, Range::open(context, wanted));
   StatusLines(context).say(std::string("this is the ") + litmus::role_name(wanted.role) +
                            " side; waiting for the other one");
@@ -159,7 +162,8 @@ Result<litmus::Report> litmus_on_path(const Context& context, const LitmusPath& 
     report.emplace(joined.ok() ? side.run() : Result<litmus::Report>(joined.error()));
   });
   if (!whole)
-    return wrong(ErrorCode::io_error, "the memory of " + wanted.path + " failed under an access (SIGBUS)");
+    return litmus_error(ErrorCode::io_error,
+                        "the memory of " + wanted.path + " failed under an access (SIGBUS)");
   if (report->ok()) (*report)->took_ns = SystemClock().now_ns() - began_ns;
   return std::move(*report);
 }

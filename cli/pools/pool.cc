@@ -1,6 +1,7 @@
 // `terrace pool create|list|show|set|add-device|delete`.
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
 #include "cli/pools/adopt.h"
@@ -83,17 +84,15 @@ rpc::Coherence coherence_of(const PoolArguments& arguments) {
 
 // One of the words of an enum.
 template <typename Enum>
-CLI::Option* add_word_option(CLI::App& verb, const char* name, std::string& word, const char* help) {
-  return verb.add_option(name, word, help)
-      ->type_name(CLI::detail::join(schema::enum_words<Enum>(), "|"))
-      ->check(CLI::IsMember(schema::enum_words<Enum>()).description(""));
+Option add_word_option(Command verb, const char* name, std::string& word, const char* help) {
+  return verb.add_option(name, word, help).one_of(schema::enum_words<Enum>());
 }
 
-void add_coherence_option(CLI::App& verb, PoolArguments& arguments, bool required) {
+void add_coherence_option(Command verb, PoolArguments& arguments, bool required) {
   add_word_option<rpc::Coherence>(
       verb, "--coherence", arguments.coherence,
       "Whether hardware keeps the caches of all hosts of this memory coherent; unknown is treated as not")
-      ->required(required);
+      .required(required);
 }
 
 // Of a pool that is coherent on the operator's word: what speaks for that is said as well.
@@ -201,63 +200,63 @@ Status delete_pool(const Context& context, const PoolArguments& arguments) {
 
 }  // namespace
 
-void add_pool_verbs(CLI::App& app, Context& context) {
-  CLI::App* pool = app.add_subcommand("pool", "Pools: devices under one policy, from which leases are granted");
-  pool->require_subcommand(1);
+void add_pool_verbs(Command app, Context& context) {
+  Command pool = app.add_subcommand("pool", "Pools: devices under one policy, from which leases are granted");
+  pool.require_subcommand();
   const auto arguments = std::make_shared<PoolArguments>();
 
-  CLI::App* create = pool->add_subcommand("create", "Compose a pool of adopted devices");
-  create->add_option("name", arguments->pool.name, "The pool's name")->required();
-  create->add_option("--device", arguments->pool.devices, "A device's serial; repeat for more")
-      ->type_name("SERIAL");
+  Command create = pool.add_subcommand("create", "Compose a pool of adopted devices");
+  create.add_option("name", arguments->pool.name, "The pool's name").required();
+  create.add_option("--device", arguments->pool.devices, "A device's serial; repeat for more")
+      .type_name("SERIAL");
   create
-      ->add_option(
+      .add_option(
           "--memdev", arguments->region.memdevs,
           "A CXL memory device's serial; all of them, in this order, become one new region, which is adopted")
-      ->type_name("SERIAL");
-  add_region_options(*create, arguments->region);
+      .type_name("SERIAL");
+  add_region_options(create, arguments->region);
   add_word_option<rpc::Placement>(
-      *create, "--placement", arguments->placement,
+      create, "--placement", arguments->placement,
       "linear: whole runs on one device; striped: over all in stripes; spread: on the emptiest");
-  add_size_option(*create, "--stripe", arguments->pool.stripe_bytes,
+  add_size_option(create, "--stripe", arguments->pool.stripe_bytes,
                   "With striped: how much lies on one device before the next (default: one granule)");
-  add_coherence_option(*create, *arguments, false);
-  create->add_flag("--adopt", arguments->adopt, "Adopt those devices first; their contents are lost");
-  create->add_flag(
+  add_coherence_option(create, *arguments, false);
+  create.add_flag("--adopt", arguments->adopt, "Adopt those devices first; their contents are lost");
+  create.add_flag(
       "--system-ram", arguments->system_ram,
       "Give those dax devices (or the only one) to the kernel as memory of a node, and lease from there");
-  create->add_flag("--yes", arguments->yes,
-                   "With --adopt, --memdev or --system-ram: do not ask, whatever is on them");
-  on_verb(*create, context, [&context, arguments] { return create_pool(context, *arguments); });
+  create.add_flag("--yes", arguments->yes,
+                  "With --adopt, --memdev or --system-ram: do not ask, whatever is on them");
+  on_verb(create, context, [&context, arguments] { return create_pool(context, *arguments); });
 
-  on_verb(*pool->add_subcommand("list", "All pools, and how full they are"), context,
+  on_verb(pool.add_subcommand("list", "All pools, and how full they are"), context,
           [&context] { return list_pools(context); });
 
-  CLI::App* show = pool->add_subcommand("show", "One pool: what lies where, its devices and leases");
-  show->add_option("name", arguments->pool.name, "The pool's name")->required();
-  on_verb(*show, context, [&context, arguments] { return show_pool(context, arguments->pool.name); });
+  Command show = pool.add_subcommand("show", "One pool: what lies where, its devices and leases");
+  show.add_option("name", arguments->pool.name, "The pool's name").required();
+  on_verb(show, context, [&context, arguments] { return show_pool(context, arguments->pool.name); });
 
-  CLI::App* set =
-      pool->add_subcommand("set", "Say what is so of a pool's memory; spaces made before stay as they are");
-  set->add_option("name", arguments->pool.name, "The pool's name")->required();
-  add_coherence_option(*set, *arguments, true);
-  on_verb(*set, context, [&context, arguments] { return set_pool(context, *arguments); });
+  Command set =
+      pool.add_subcommand("set", "Say what is so of a pool's memory; spaces made before stay as they are");
+  set.add_option("name", arguments->pool.name, "The pool's name").required();
+  add_coherence_option(set, *arguments, true);
+  on_verb(set, context, [&context, arguments] { return set_pool(context, *arguments); });
 
-  CLI::App* add = pool->add_subcommand("add-device", "Add an adopted device to a pool in use");
-  add->add_option("name", arguments->pool.name, "The pool's name")->required();
-  add->add_option("serial", arguments->serial, "The device's serial")->required();
-  add->add_flag("--adopt", arguments->adopt, "Adopt it first; its contents are lost");
-  add->add_flag("--yes", arguments->yes, "With --adopt: do not ask, whatever is on it");
-  on_verb(*add, context, [&context, arguments] { return add_device(context, *arguments); });
+  Command add = pool.add_subcommand("add-device", "Add an adopted device to a pool in use");
+  add.add_option("name", arguments->pool.name, "The pool's name").required();
+  add.add_option("serial", arguments->serial, "The device's serial").required();
+  add.add_flag("--adopt", arguments->adopt, "Adopt it first; its contents are lost");
+  add.add_flag("--yes", arguments->yes, "With --adopt: do not ask, whatever is on it");
+  on_verb(add, context, [&context, arguments] { return add_device(context, *arguments); });
 
-  add_pool_compact_verb(*pool, context);
+  add_pool_compact_verb(pool, context);
 
-  CLI::App* remove = pool->add_subcommand("delete", "Take an empty pool apart; its devices stay adopted");
-  remove->add_option("name", arguments->pool.name, "The pool's name")->required();
-  remove->add_flag(
+  Command remove = pool.add_subcommand("delete", "Take an empty pool apart; its devices stay adopted");
+  remove.add_option("name", arguments->pool.name, "The pool's name").required();
+  remove.add_flag(
       "--offline", arguments->offline,
       "Also give its memory nodes up and take their memory back from the kernel: dax devices again");
-  on_verb(*remove, context, [&context, arguments] { return delete_pool(context, *arguments); });
+  on_verb(remove, context, [&context, arguments] { return delete_pool(context, *arguments); });
 }
 
 }  // namespace terrace::cli

@@ -1,6 +1,7 @@
 // `terrace pool compact`: a longer free run, made by moving leases that may be moved.
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/pools/pool_verbs.h"
 #include "cli/show/describe.h"
@@ -126,23 +127,22 @@ Status compact_pool(Context& context, CompactArguments& arguments) {
 
 }  // namespace
 
-void add_pool_compact_verb(CLI::App& pool, Context& context) {
+void add_pool_compact_verb(Command pool, Context& context) {
   const auto arguments = std::make_shared<CompactArguments>();
-  CLI::App* compact =
+  Command compact =
       pool.add_subcommand("compact", "Make a longer free run by moving leases that were granted movable");
-  compact->add_option("name", arguments->pool, "The pool's name")->required();
-  CLI::Option* run = add_size_option(*compact, "--run", arguments->run_bytes,
-                                     "How long a run (default: what is free on the emptiest device)");
-  CLI::Option* wait =
-      compact->add_flag("--wait", arguments->wait, "Until it is there, with lines that say how it stands");
-  CLI::Option* timeout = add_duration_option(*compact, "--timeout", arguments->timeout_ns,
-                                             "How long it is tried, --wait or not (default and most: 1h)");
-  CLI::Option* status =
-      compact->add_flag("--status", arguments->status, "Only say how the one under way stands");
-  CLI::Option* end = compact->add_flag("--end", arguments->end, "Give the one under way up");
-  status->excludes(run)->excludes(wait)->excludes(timeout)->excludes(end);
-  end->excludes(run)->excludes(wait)->excludes(timeout);
-  on_verb(*compact, context, [&context, arguments] { return compact_pool(context, *arguments); });
+  compact.add_option("name", arguments->pool, "The pool's name").required();
+  Option run = add_size_option(compact, "--run", arguments->run_bytes,
+                               "How long a run (default: what is free on the emptiest device)");
+  Option wait =
+      compact.add_flag("--wait", arguments->wait, "Until it is there, with lines that say how it stands");
+  Option timeout = add_duration_option(compact, "--timeout", arguments->timeout_ns,
+                                       "How long it is tried, --wait or not (default and most: 1h)");
+  Option status = compact.add_flag("--status", arguments->status, "Only say how the one under way stands");
+  Option end = compact.add_flag("--end", arguments->end, "Give the one under way up");
+  status.excludes(run).excludes(wait).excludes(timeout).excludes(end);
+  end.excludes(run).excludes(wait).excludes(timeout);
+  on_verb(compact, context, [&context, arguments] { return compact_pool(context, *arguments); });
 }
 
 }  // namespace terrace::cli

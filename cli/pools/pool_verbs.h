@@ -10,9 +10,9 @@ namespace terrace::cli {
 Result<PoolStatus> find_pool(AdminClient& client, const std::string& name);
 
 // region.cc: the options of composing a region, but for its memdevs.
-void add_region_options(CLI::App& verb, RegionOptions& region);
+void add_region_options(Command verb, RegionOptions& region);
 
 // pool_compact.cc
-void add_pool_compact_verb(CLI::App& pool, Context& context);
+void add_pool_compact_verb(Command pool, Context& context);
 
 }  // namespace terrace::cli

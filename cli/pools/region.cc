@@ -1,6 +1,7 @@
 // `terrace region create|destroy|list`: CXL memory devices composed into regions, which are devices of pools.
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
 #include "cli/pools/pool_verbs.h"
@@ -91,37 +92,35 @@ Status list_regions(const Context& context) {
 
 }  // namespace
 
-void add_region_options(CLI::App& verb, RegionOptions& region) {
+void add_region_options(Command verb, RegionOptions& region) {
   add_size_option(
       verb, "--granularity", region.granularity_bytes,
       "Bytes on one memdev before the next, 256 to 16K (default: the most that all decoders can do)");
 }
 
-void add_region_verbs(CLI::App& app, Context& context) {
-  CLI::App* region =
+void add_region_verbs(Command app, Context& context) {
+  Command region =
       app.add_subcommand("region", "CXL memory devices composed into regions, which pools are made of");
-  region->require_subcommand(1);
+  region.require_subcommand();
   const auto arguments = std::make_shared<RegionArguments>();
 
-  CLI::App* create = region->add_subcommand(
+  Command create = region.add_subcommand(
       "create",
       "Make memdevs one region, try it by writing and reading back, and make it again after each reboot");
   create
-      ->add_option("memdev", arguments->region.memdevs,
-                   "Serials of memdevs, in the order of their interleaving")
-      ->required();
-  add_region_options(*create, arguments->region);
-  add_size_option(*create, "--size", arguments->region.bytes,
+      .add_option("memdev", arguments->region.memdevs, "Serials of memdevs, in the order of their interleaving")
+      .required();
+  add_region_options(create, arguments->region);
+  add_size_option(create, "--size", arguments->region.bytes,
                   "Of all of it, a multiple of 256M for each memdev (default: all that is free on them)");
-  on_verb(*create, context, [&context, arguments] { return create_region(context, *arguments); });
+  on_verb(create, context, [&context, arguments] { return create_region(context, *arguments); });
 
-  CLI::App* destroy =
-      region->add_subcommand("destroy", "Take a region that is not adopted apart, and forget it");
-  destroy->add_option("serial", arguments->serial, "Its serial, as 'terrace region list' shows it")->required();
-  destroy->add_flag("--yes", arguments->yes, "Do not ask");
-  on_verb(*destroy, context, [&context, arguments] { return destroy_region(context, *arguments); });
+  Command destroy = region.add_subcommand("destroy", "Take a region that is not adopted apart, and forget it");
+  destroy.add_option("serial", arguments->serial, "Its serial, as 'terrace region list' shows it").required();
+  destroy.add_flag("--yes", arguments->yes, "Do not ask");
+  on_verb(destroy, context, [&context, arguments] { return destroy_region(context, *arguments); });
 
-  on_verb(*region->add_subcommand("list", "All regions, and those on record that cannot be made now"), context,
+  on_verb(region.add_subcommand("list", "All regions, and those on record that cannot be made now"), context,
           [&context] { return list_regions(context); });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/pools/pool_verbs.h"
 #include "cli/show/describe.h"
@@ -193,22 +194,22 @@ Status delete_system_ram_pool(const Context& context, AdminClient& client, const
   return {};
 }
 
-void add_system_ram_verbs(CLI::App& device, Context& context) {
+void add_system_ram_verbs(Command device, Context& context) {
   struct Arguments {
     std::string serial;
     bool yes = false;
   };
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* online = device.add_subcommand(
+  Command online = device.add_subcommand(
       "online", "Give a dax device to the kernel as memory of a node without CPUs, to lease from there");
-  online->add_option("serial", arguments->serial, "The dax device's serial")->required();
-  online->add_flag("--yes", arguments->yes, "Do not ask");
-  on_verb(*online, context,
+  online.add_option("serial", arguments->serial, "The dax device's serial").required();
+  online.add_flag("--yes", arguments->yes, "Do not ask");
+  on_verb(online, context,
           [&context, arguments] { return online_device(context, arguments->serial, arguments->yes); });
-  CLI::App* offline = device.add_subcommand(
+  Command offline = device.add_subcommand(
       "offline", "Take the memory of a node that is not adopted back: a dax device again");
-  offline->add_option("serial", arguments->serial, "The node, as 'numa:node1'")->required();
-  on_verb(*offline, context, [&context, arguments] { return offline_device(context, arguments->serial); });
+  offline.add_option("serial", arguments->serial, "The node, as 'numa:node1'").required();
+  on_verb(offline, context, [&context, arguments] { return offline_device(context, arguments->serial); });
 }
 
 }  // namespace terrace::cli

@@ -26,6 +26,6 @@ Status create_system_ram_pool(const Context& context, AdminClient& client, PoolO
 Status delete_system_ram_pool(const Context& context, AdminClient& client, const std::string& name);
 
 // `device online` and `device offline`.
-void add_system_ram_verbs(CLI::App& device, Context& context);
+void add_system_ram_verbs(Command device, Context& context);
 
 }  // namespace terrace::cli

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "allocator/supply/broker.h"
 #include "cli/run/run_budget.h"
@@ -17,6 +18,7 @@
 #include "cli/run/run_supervise.h"
 #include "cli/terminal/local_time.h"
 #include "cli/terminal/verb.h"
+#include "cli/tier/tier_request.h"
 #include "core/base/limits.h"
 #include "tiering/policy/policy.h"
 
@@ -117,13 +119,6 @@ std::string command_line(const std::vector<std::string>& words) {
   return printable(line.substr(0, bytes_max));
 }
 
-std::string policy_names() {
-  std::string names;
-  for (const tiering::PolicyEntry& policy : tiering::policies())
-    names += (names.empty() ? "" : ", ") + std::string(policy.name);
-  return names;
-}
-
 std::string default_label(const std::string& program) {
   std::string name = program.substr(program.rfind('/') + 1).substr(0, 64);
   for (char& byte : name)
@@ -202,17 +197,18 @@ Status run(Context& context, RunArguments arguments, int* failure) {
   return {};
 }
 
-void add_mmap_option(CLI::App& verb, RunArguments& arguments) {
-  verb.add_option_function<std::string>(
-          "--mmap",
-          [&arguments](const std::string& text) {
-            const auto size = parse_size(text);
-            arguments.mmap_from = size.ok() ? *size : 0;  // off
-          },
+void add_mmap_option(Command verb, RunArguments& arguments) {
+  const auto parse = [&arguments](const std::string& text) {
+    const auto size = parse_size(text);
+    arguments.mmap_from = size.ok() ? *size : 0;  // off
+    return Status();
+  };
+  verb.add_parsed_option(
+          "--mmap", parse,
           "Private anonymous mappings of at least so much are in the budgets as well (default 1M; off: none)")
-      ->type_name("SIZE|off")
-      ->envname(supply::mmap_variable)
-      ->check([](const std::string& text) {
+      .type_name("SIZE|off")
+      .envname(supply::mmap_variable)
+      .check([](const std::string& text) {
         if (text == "off" || text == "0") return std::string();
         const auto size = parse_size(text);
         if (size.ok() && *size >= supply::mmap_from_min) return std::string();
@@ -223,10 +219,10 @@ void add_mmap_option(CLI::App& verb, RunArguments& arguments) {
 
 }  // namespace
 
-void add_run_verb(CLI::App& app, Context& context) {
+void add_run_verb(Command app, Context& context) {
   auto arguments = std::make_shared<RunArguments>();
-  CLI::App* verb = app.add_subcommand("run", "Start a program whose heap lives in DDR and leased CXL memory");
-  verb->footer(
+  Command verb = app.add_subcommand("run", "Start a program whose heap lives in DDR and leased CXL memory");
+  verb.footer(
       "Exits as the program did: its status, or 128 + the signal that ended it. Stays until the last process\n"
       "that uses its memory has ended, also one that went to the background.\n"
       "Its own failures: 127 there is no such program, 126 it cannot be executed (also a script without a #! "
@@ -239,55 +235,54 @@ void add_run_verb(CLI::App& app, Context& context) {
       "their TTL. Processes that this program started get nothing (with sh -c 'prog; ...' only sh does): they "
       "get\n"
       "SIGBUS when the leases end. End a run with SIGTERM, which is passed on.");
-  const CLI::Option* ddr = add_size_option(*verb, "--ddr", arguments->ddr_bytes,
-                                           "DDR budget of all its processes, used first. Default: half of what "
-                                           "the machine, or a control group, has\n"
-                                           "available; then plain memory serves what fits into no budget");
-  const CLI::Option* cxl = add_size_option(
-      *verb, "--cxl", arguments->cxl_bytes,
+  const Option ddr = add_size_option(verb, "--ddr", arguments->ddr_bytes,
+                                     "DDR budget of all its processes, used first. Default: half of what "
+                                     "the machine, or a control group, has\n"
+                                     "available; then plain memory serves what fits into no budget");
+  const Option cxl = add_size_option(
+      verb, "--cxl", arguments->cxl_bytes,
       "CXL budget, leased as it is needed. Default: what the pool has free, as far as the tenant's\n"
       "quota allows; 0: DDR only");
   add_size_option(
-      *verb, "--min-size", arguments->min_size,
+      verb, "--min-size", arguments->min_size,
       "Requests below this stay with the program's own malloc (at least 4K; default 0: the whole heap is\n"
       "in the budgets)")
-      ->envname(supply::min_size_variable);
-  add_mmap_option(*verb, *arguments);
-  add_duration_option(*verb, "--ttl", arguments->ttl_ns, "TTL of the leases (default: the manager's)");
-  verb->add_option("--pool", arguments->pool,
-                   "Pool to lease from (default: the only one; without --cxl the one with most that is free)")
-      ->type_name("NAME");
-  verb->add_option("--policy", arguments->policy,
-                   "Which memory moves between DDR and CXL while the program runs: " + policy_names() +
-                       " (default benefit-density; static: none)")
-      ->type_name("NAME")
-      ->check([](const std::string& name) {
+      .envname(supply::min_size_variable);
+  add_mmap_option(verb, *arguments);
+  add_duration_option(verb, "--ttl", arguments->ttl_ns, "TTL of the leases (default: the manager's)");
+  verb.add_option("--pool", arguments->pool,
+                  "Pool to lease from (default: the only one; without --cxl the one with most that is free)")
+      .type_name("NAME");
+  verb.add_option("--policy", arguments->policy,
+                  "Which memory moves between DDR and CXL while the program runs: " + policy_names() +
+                      " (default benefit-density; static: none)")
+      .type_name("NAME")
+      .check([](const std::string& name) {
         return tiering::find_policy(name) != nullptr ? std::string()
                                                      : "no policy '" + name + "'; there is " + policy_names();
       });
-  add_size_option(*verb, "--copy-budget", arguments->copy_bytes_per_s,
+  add_size_option(verb, "--copy-budget", arguments->copy_bytes_per_s,
                   "What each process may move a second (default 2G; 0: unbounded)");
-  verb->add_option("--label", arguments->label, "Label of the leases (default run:PROGRAM[PID])")
-      ->type_name("TEXT");
-  verb->add_option(
+  verb.add_option("--label", arguments->label, "Label of the leases (default run:PROGRAM[PID])")
+      .type_name("TEXT");
+  verb.add_option(
           "--stats", arguments->stats_file,
           "Write numbers about the run, as JSON, at its end, and when this command gets SIGUSR1 (which\n"
           "prints a table on stderr where there is no FILE; the program's own SIGUSR1 goes to its pid)")
-      ->type_name("FILE");
-  verb->add_option("--stats-interval", arguments->stats_interval,
-                   "Write that file each so many seconds as well")
-      ->type_name("SECONDS");
-  verb->add_flag(
+      .type_name("FILE");
+  verb.add_option("--stats-interval", arguments->stats_interval, "Write that file each so many seconds as well")
+      .type_name("SECONDS");
+  verb.add_flag(
           "--fallback", arguments->fallback,
           "When both budgets are used up, or there is no manager, use plain malloc instead of failing (always\n"
           "so without --ddr)")
-      ->envname(supply::fallback_variable);
-  verb->add_option("program", arguments->command, "The program and its arguments, after --")
-      ->required()
-      ->type_name("-- PROGRAM ARGUMENT");
-  verb->callback([arguments, ddr, cxl, &context] {
-    arguments->ddr_given = ddr->count() > 0;
-    arguments->cxl_given = cxl->count() > 0;
+      .envname(supply::fallback_variable);
+  verb.add_option("program", arguments->command, "The program and its arguments, after --")
+      .required()
+      .type_name("-- PROGRAM ARGUMENT");
+  verb.callback([arguments, ddr, cxl, &context] {
+    arguments->ddr_given = ddr.count() > 0;
+    arguments->cxl_given = cxl.count() > 0;
     int failure = exit_run_failed;
     Status status = run(context, *arguments, &failure);
     if (status.ok()) return;

@@ -15,7 +15,7 @@ using supply::MemoryReport;
 using supply::ProcessReport;
 using supply::SizeClassReport;
 
-constexpr const char* where = "run report";
+constexpr const char* report_where = "run report";
 constexpr size_t text_bytes_max = 1024;
 constexpr size_t entries_max = 16384;  // of any list: far above what a run writes
 
@@ -411,7 +411,7 @@ nlohmann::json to_json(const RunDocument& run) {
 Result<RunDocument> run_from_json(const std::string& text) {
   const json document = json::parse(text, nullptr, false);
   if (!document.is_object())
-    return Error{.code = ErrorCode::corrupt, .where = where, .detail = "is no JSON object"};
+    return Error{.code = ErrorCode::corrupt, .where = report_where, .detail = "is no JSON object"};
   Reader reader;
   RunDocument run;
   read_summary(reader, document, &run);
@@ -444,7 +444,7 @@ Result<RunDocument> run_from_json(const std::string& text) {
     if (!reader.fine()) break;
     run.report.leases.push_back(read_lease(reader, from));
   }
-  if (!reader.fine()) return Error{.code = ErrorCode::corrupt, .where = where, .detail = reader.fault()};
+  if (!reader.fine()) return Error{.code = ErrorCode::corrupt, .where = report_where, .detail = reader.fault()};
   return run;
 }
 

@@ -22,7 +22,7 @@
 namespace terrace::cli {
 namespace {
 
-constexpr const char* where = "terrace run";
+constexpr const char* run_where = "terrace run";
 constexpr uint64_t show_interval_ns = ns_per_s;
 // Processes that are shown one by one; the rest is in the sums.
 constexpr size_t shown_processes_max = 256;
@@ -32,7 +32,7 @@ std::string text_of(const RunDocument& run, int indent) {
 }
 
 // The user's own directory, which nobody else may write to. Empty: there is none to be had.
-std::string own_directory() {
+std::string own_run_directory() {
   const std::string path = run_directory_prefix + std::to_string(::geteuid());
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return {};
   struct stat about {};
@@ -112,7 +112,7 @@ Status write_report(const std::string& path, const std::string& text) {
     else if (errno != EINTR)
       break;
   }
-  if (done != text.size()) return os_error(errno, where, "cannot write " + path);
+  if (done != text.size()) return os_error(errno, run_where, "cannot write " + path);
   return {};
 }
 
@@ -121,7 +121,7 @@ RunReporter::RunReporter(supply::Broker& broker, RunReporterOptions options)
   options_.facts.pid = ::getpid();
   options_.facts.uid = ::geteuid();
   options_.facts.start_ticks = start_ticks_of("/proc", ::getpid());
-  const std::string directory = options_.directory.empty() ? own_directory() : options_.directory;
+  const std::string directory = options_.directory.empty() ? own_run_directory() : options_.directory;
   if (!directory.empty()) path_ = directory + "/" + std::to_string(::getpid());
   try {
     thread_ = std::thread([this] { loop(); });

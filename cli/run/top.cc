@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <thread>
 
@@ -40,7 +41,7 @@ nlohmann::json scan_json(const RunScan& scan) {
   return {{"runs", runs}, {"problems", scan.problems}, {"swept", scan.swept}};
 }
 
-std::string nobody() {
+std::string no_run_text() {
   return std::string("no run ") + (::geteuid() == 0 ? "" : "of this user ") +
          "is there now; `terrace run` starts one\n";
 }
@@ -59,7 +60,7 @@ TopShape shape_of(const TopArguments& arguments, const RunScan& scan) {
 }
 
 std::string table_of(const RunScan& scan, const TopShape& shape) {
-  return scan.runs.empty() ? nobody() : top_table(scan.runs, shape);
+  return scan.runs.empty() ? no_run_text() : top_table(scan.runs, shape);
 }
 
 Status show_once(const Context& context, const TopArguments& arguments) {
@@ -192,20 +193,20 @@ Status top(const Context& context, const TopArguments& arguments) {
 
 }  // namespace
 
-void add_top_verb(CLI::App& app, Context& context) {
-  CLI::App* verb = app.add_subcommand("top", "What the memory of running `terrace run`s does; needs no daemon");
+void add_top_verb(Command app, Context& context) {
+  Command verb = app.add_subcommand("top", "What the memory of running `terrace run`s does; needs no daemon");
   const auto arguments = std::make_shared<TopArguments>();
-  verb->add_flag("--processes", arguments->processes, "A line a process below (key p)");
-  verb->add_flag("--classes", arguments->classes, "Live blocks by size below (key c)");
-  verb->add_flag("--once", arguments->once, "One table, then end");
-  verb->add_option("--interval", arguments->interval,
-                   "From 0.1 to 86400 (default 1); with --json one object a line until it is ended")
-      ->type_name("SECONDS");
-  verb->footer(
+  verb.add_flag("--processes", arguments->processes, "A line a process below (key p)");
+  verb.add_flag("--classes", arguments->classes, "Live blocks by size below (key c)");
+  verb.add_flag("--once", arguments->once, "One table, then end");
+  verb.add_option("--interval", arguments->interval,
+                  "From 0.1 to 86400 (default 1); with --json one object a line until it is ended")
+      .type_name("SECONDS");
+  verb.footer(
       "DDR: in use of the budget. CXL: in use of what is leased. LIVE: the programs' blocks. HELD/LIVE: DDR,\n"
       "leases and plain memory kept for them, over that. BROKEN: the part of the free room that is not in its\n"
       "longest piece. FULL: requests for which there was no room. q or Ctrl-C ends it.");
-  on_verb(*verb, context, [&context, arguments] { return top(context, *arguments); });
+  on_verb(verb, context, [&context, arguments] { return top(context, *arguments); });
 }
 
 }  // namespace terrace::cli

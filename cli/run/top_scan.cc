@@ -19,18 +19,18 @@
 namespace terrace::cli {
 namespace {
 
-constexpr const char* where = "top";
+constexpr const char* top_where = "top";
 // A run writes some hundred bytes a process and class.
 constexpr off_t document_bytes_max = 32 << 20;
 constexpr uint64_t silent_after_ns = 5 * ns_per_s;
 
-struct StatLine {
+struct ProcessStat {
   std::string state;
   uint64_t start_ticks = 0;
 };
 
 // Fields 3 and 22. The name in front of them may hold anything, parentheses included: it ends at the last one.
-std::optional<StatLine> stat_of(const std::string& proc, int pid) {
+std::optional<ProcessStat> stat_of(const std::string& proc, int pid) {
   std::ifstream file(proc + "/" + std::to_string(pid) + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const size_t end = text.rfind(')');
@@ -38,10 +38,10 @@ std::optional<StatLine> stat_of(const std::string& proc, int pid) {
   std::istringstream rest(text.substr(end + 1));
   const std::vector<std::string> fields{std::istream_iterator<std::string>(rest), {}};
   if (fields.size() < 20) return std::nullopt;
-  return StatLine{.state = fields[0], .start_ticks = std::strtoull(fields[19].c_str(), nullptr, 10)};
+  return ProcessStat{.state = fields[0], .start_ticks = std::strtoull(fields[19].c_str(), nullptr, 10)};
 }
 
-bool exists(const std::string& proc, int pid) {
+bool process_exists(const std::string& proc, int pid) {
   struct stat status {};
   return ::stat((proc + "/" + std::to_string(pid)).c_str(), &status) == 0 ||
          (errno != ENOENT && errno != ESRCH);
@@ -52,13 +52,13 @@ bool exists(const std::string& proc, int pid) {
 Result<std::string> read_document(const UniqueFd& directory, const std::string& path, const std::string& name,
                                   uint32_t uid) {
   const auto refused = [&](const char* why) {
-    return Error{.code = ErrorCode::corrupt, .where = where, .detail = path + " " + why};
+    return Error{.code = ErrorCode::corrupt, .where = top_where, .detail = path + " " + why};
   };
   const UniqueFd file(::openat(directory.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file.valid() && errno == ELOOP) return refused("is a link");
-  if (!file.valid()) return os_error(errno, where, "cannot open " + path);
+  if (!file.valid()) return os_error(errno, top_where, "cannot open " + path);
   struct stat about {};
-  if (::fstat(file.get(), &about) != 0) return os_error(errno, where, "cannot look at " + path);
+  if (::fstat(file.get(), &about) != 0) return os_error(errno, top_where, "cannot look at " + path);
   if (!S_ISREG(about.st_mode) || about.st_uid != uid || about.st_nlink > 1)
     return refused("is no ordinary file of its user's");
   if (about.st_size > document_bytes_max) return refused("is longer than any run's");
@@ -74,7 +74,7 @@ Result<std::string> read_document(const UniqueFd& directory, const std::string& 
   return text;
 }
 
-RunState state_of(const StatLine& process, uint64_t age_ns) {
+RunState state_of(const ProcessStat& process, uint64_t age_ns) {
   if (process.state == "T" || process.state == "t") return RunState::stopped;
   return age_ns > silent_after_ns ? RunState::silent : RunState::runs;
 }
@@ -89,7 +89,7 @@ void look_at_run(const RunPlaces& places, const UniqueFd& directory, const std::
     if (::unlinkat(directory.get(), name.c_str(), 0) == 0) ++scan.swept;
   };
   const auto process = stat_of(places.proc, *pid);
-  if (!process.has_value() && !exists(places.proc, *pid)) return sweep();
+  if (!process.has_value() && !process_exists(places.proc, *pid)) return sweep();
   if (half) return;
   const auto text = read_document(directory, path, name, uid);
   if (!text.ok()) {

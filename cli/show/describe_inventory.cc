@@ -11,14 +11,8 @@ namespace {
 using Found = rpc::Inventory::Reader;
 using Rows = std::vector<std::vector<std::string>>;
 
-std::string joined(const std::vector<std::string>& parts, const char* between) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : between) + part;
-  return text;
-}
-
-std::string joined(capnp::List<capnp::Text>::Reader parts, const char* between) {
-  return or_dash(joined(strings(parts), between));
+std::string joined_or_dash(capnp::List<capnp::Text>::Reader parts, const char* between) {
+  return or_dash(join(strings(parts), between));
 }
 
 std::string text_or_dash(capnp::Text::Reader text) {
@@ -60,7 +54,7 @@ std::string memdev_section(Found all) {
                     size_or_dash(memdev.getPmemBytes()), text_or_dash(memdev.getModel()),
                     text_or_dash(memdev.getFirmware()),
                     memdev.getEnabled() ? text_or_dash(memdev.getHealth()) : "no driver",
-                    node_or_dash(memdev.getNumaNode()), joined(memdev.getPath(), " > ")});
+                    node_or_dash(memdev.getNumaNode()), joined_or_dash(memdev.getPath(), " > ")});
   return section("CXL memory devices",
                  {"SERIAL", "NAME", "RAM", "PMEM", "MODEL", "FIRMWARE", "HEALTH", "NODE", "PATH"}, rows);
 }
@@ -69,7 +63,7 @@ std::string decoder_section(Found all) {
   Rows windows, others;
   for (const auto decoder : all.getDecoders()) {
     const std::string ways = interleave(decoder.getInterleaveWays(), decoder.getInterleaveGranularity());
-    const std::string targets = joined(decoder.getTargets(), ", ");
+    const std::string targets = joined_or_dash(decoder.getTargets(), ", ");
     if (str(decoder.getKind()) == "root")
       windows.push_back({str(decoder.getName()), address(decoder.getStart()), exact_size(decoder.getBytes()),
                          exact_size(decoder.getFreeBytes()), ways, what_it_decodes(decoder), targets});
@@ -89,9 +83,9 @@ std::string region_section(Found all) {
     rows.push_back({str(region.getName()), text_or_dash(region.getSerial()), str(region.getKind()),
                     address(region.getStart()), exact_size(region.getBytes()),
                     interleave(region.getInterleaveWays(), region.getInterleaveGranularity()),
-                    joined(region.getMemdevs(), ", "), region.getCommitted() ? "committed" : "not committed",
-                    text_or_dash(region.getDecoder()), latency_text(region.getAttributes()),
-                    bandwidth_text(region.getAttributes())});
+                    joined_or_dash(region.getMemdevs(), ", "),
+                    region.getCommitted() ? "committed" : "not committed", text_or_dash(region.getDecoder()),
+                    latency_text(region.getAttributes()), bandwidth_text(region.getAttributes())});
   return section("CXL regions",
                  {"NAME", "SERIAL", "KIND", "START", "SIZE", "INTERLEAVE", "MEMDEVS", "STATE", "WINDOW",
                   "LATENCY", "BANDWIDTH"},
@@ -157,7 +151,7 @@ std::string describe_tier(const Figures& figures) {
   std::vector<std::string> parts;
   if (figures.getLatencyNs() != 0) parts.push_back(latency_text(figures));
   if (figures.getBandwidthBytesPerS() != 0) parts.push_back(bandwidth_text(figures));
-  std::string text = parts.empty() ? "speed not known" : joined(parts, ", ");
+  std::string text = parts.empty() ? "speed not known" : join(parts, ", ");
   if (figures.getSource().size() != 0) text += " (" + str(figures.getSource()) + ")";
   if (figures.getNumaNode() >= 0) {
     text += ", node " + std::to_string(figures.getNumaNode());

@@ -134,6 +134,15 @@ void print_json(const nlohmann::json& document) {
   print_text(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+std::string join(const std::vector<std::string>& words, std::string_view between) {
+  std::string text;
+  for (const std::string& word : words) {
+    if (&word != &words.front()) text += between;
+    text += word;
+  }
+  return text;
+}
+
 std::string or_dash(const std::string& text) {
   return text.empty() ? "-" : text;
 }

@@ -77,6 +77,8 @@ std::string escaped(std::string_view text);
 // "-" for an empty cell.
 std::string or_dash(const std::string& text);
 
+std::string join(const std::vector<std::string>& words, std::string_view between);
+
 // "1 tensor", "2 tensors".
 std::string count_text(uint64_t count, const std::string& one);
 // A number with so many digits behind the point.

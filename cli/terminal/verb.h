@@ -3,54 +3,49 @@
 // Place     cli/main.cc builds one Context and lets each verb family add itself to the parser.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "cli/terminal/command_line.h"
 #include "cli/terminal/output.h"
 #include "core/base/result.h"
 
 namespace terrace::cli {
 
 // Each adds its verbs to `app`; the callbacks keep references to `context`.
-void add_daemon_verbs(CLI::App& app, Context& context);
-void add_status_verbs(CLI::App& app, Context& context);  // status, check
-void add_doctor_verb(CLI::App& app, Context& context);
-void add_completion_verb(CLI::App& app, Context& context);
-void add_device_verbs(CLI::App& app, Context& context);
-void add_pool_verbs(CLI::App& app, Context& context);
-void add_region_verbs(CLI::App& app, Context& context);
-void add_lease_verbs(CLI::App& app, Context& context);
-void add_quota_verbs(CLI::App& app, Context& context);
-void add_reserve_verbs(CLI::App& app, Context& context);
-void add_audit_verb(CLI::App& app, Context& context);
-void add_host_verbs(CLI::App& app, Context& context);
-void add_cert_verbs(CLI::App& app, Context& context);
-void add_fsck_verb(CLI::App& app, Context& context);
-void add_tensor_verbs(CLI::App& app, Context& context);
-void add_checkpoint_verbs(CLI::App& app, Context& context);
-void add_run_verb(CLI::App& app, Context& context);
-void add_top_verb(CLI::App& app, Context& context);
-void add_plan_verb(CLI::App& app, Context& context);
-void add_tiersim_verb(CLI::App& app, Context& context);
-void add_tier_verbs(CLI::App& app, Context& context);  // tier status, set, pause, resume, map
+void add_daemon_verbs(Command app, Context& context);
+void add_status_verbs(Command app, Context& context);  // status, check
+void add_doctor_verb(Command app, Context& context);
+void add_completion_verb(Command app, Context& context);
+void add_device_verbs(Command app, Context& context);
+void add_pool_verbs(Command app, Context& context);
+void add_region_verbs(Command app, Context& context);
+void add_lease_verbs(Command app, Context& context);
+void add_quota_verbs(Command app, Context& context);
+void add_reserve_verbs(Command app, Context& context);
+void add_audit_verb(Command app, Context& context);
+void add_host_verbs(Command app, Context& context);
+void add_cert_verbs(Command app, Context& context);
+void add_fsck_verb(Command app, Context& context);
+void add_tensor_verbs(Command app, Context& context);
+void add_checkpoint_verbs(Command app, Context& context);
+void add_run_verb(Command app, Context& context);
+void add_top_verb(Command app, Context& context);
+void add_plan_verb(Command app, Context& context);
+void add_tiersim_verb(Command app, Context& context);
+void add_tier_verbs(Command app, Context& context);  // tier status, set, pause, resume, map
 
 // All of the above, global options and help text: the whole command line, for main() and for completion.
-void build_parser(CLI::App& app, Context& context);
+CommandLine build_parser(Context& context);
 
 // Options whose text must be a size or a duration. A wrong one is a usage error with the texts of
 // core/base/units.h.
-CLI::Option* add_size_option(CLI::App& app, const std::string& name, uint64_t& bytes, const std::string& help);
-CLI::Option* add_duration_option(CLI::App& app, const std::string& name, uint64_t& ns, const std::string& help);
+Option add_size_option(Command verb, std::string_view name, uint64_t& bytes, std::string_view help);
+Option add_duration_option(Command verb, std::string_view name, uint64_t& ns, std::string_view help);
 
 // What `verb` does when it was chosen: `work` gives a Status, which becomes text and exit code.
-template <typename Work>
-void on_verb(CLI::App& verb, Context& context, Work work) {
-  verb.callback([&context, work] {
-    if (const Status done = work(); !done.ok()) fail(context, done.error());
-  });
-}
+void on_verb(Command verb, Context& context, std::function<Status()> work);
 
 // Whether `text` is a lease's id where an id or a label is taken: digits and nothing else.
 bool only_digits(const std::string& text);
@@ -63,6 +58,6 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 
 // Looks for a mistyped verb or option before CLI11 does, to say what may have been meant.
 // Returns   the sentence for the user, or "" when the words can be parsed as far as verbs go.
-std::string explain_unknown_word(const CLI::App& app, const std::vector<std::string>& arguments);
+std::string explain_unknown_word(Command root, const std::vector<std::string>& arguments);
 
 }  // namespace terrace::cli

@@ -15,7 +15,7 @@
 namespace terrace::cli {
 namespace {
 
-constexpr const char* where = "page directory";
+constexpr const char* directory_where = "page directory";
 constexpr size_t files_per_user_max = 4096;
 
 struct DirectoryCloser {
@@ -23,8 +23,8 @@ struct DirectoryCloser {
 };
 using Directory = std::unique_ptr<DIR, DirectoryCloser>;
 
-Error refused(ErrorCode code, const std::string& path, const std::string& why) {
-  return Error{.code = code, .where = where, .detail = path + " " + why};
+Error directory_error(ErrorCode code, const std::string& path, const std::string& why) {
+  return Error{.code = code, .where = directory_where, .detail = path + " " + why};
 }
 
 // At most `most` names that do not begin with a dot, numbers by value. `all`: there are no more.
@@ -69,12 +69,13 @@ std::vector<uint32_t> users_with_pages(const std::string& prefix) {
 Result<UniqueFd> open_directory_of(const std::string& path, uint32_t uid) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd.valid() && (errno == ELOOP || errno == ENOTDIR))
-    return refused(ErrorCode::corrupt, path, "is no directory");
-  if (!fd.valid()) return os_error(errno, where, "cannot open " + path);
+    return directory_error(ErrorCode::corrupt, path, "is no directory");
+  if (!fd.valid()) return os_error(errno, directory_where, "cannot open " + path);
   struct stat about {};
-  if (::fstat(fd.get(), &about) != 0) return os_error(errno, where, "cannot look at " + path);
+  if (::fstat(fd.get(), &about) != 0) return os_error(errno, directory_where, "cannot look at " + path);
   if (about.st_uid != uid || (about.st_mode & 022) != 0)
-    return refused(ErrorCode::corrupt, path, "is not uid " + std::to_string(uid) + "'s alone; it is left out");
+    return directory_error(ErrorCode::corrupt, path,
+                           "is not uid " + std::to_string(uid) + "'s alone; it is left out");
   return fd;
 }
 

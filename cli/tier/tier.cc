@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cli/terminal/local_time.h"
@@ -16,8 +17,6 @@
 
 namespace terrace::cli {
 namespace {
-
-constexpr const char* where = "tier";
 
 struct StatusArguments {
   std::string process;
@@ -43,12 +42,12 @@ nlohmann::json scan_json(const std::vector<TierPageView>& pages, const TierScan&
   return {{"processes", processes}, {"problems", scan.problems}, {"swept", scan.swept}};
 }
 
-std::string nobody() {
+std::string no_process_text() {
   return std::string("no process ") + (::geteuid() == 0 ? "" : "of this user ") +
          "migrates memory now; one does that uses a tiered range, or runs under `terrace run`\n";
 }
 
-Status show_status(const Context& context, const StatusArguments& arguments) {
+Status show_tier_status(const Context& context, const StatusArguments& arguments) {
   const TierScan scan = scan_tier_pages(TierPlaces::own());
   TERRACE_ASSIGN_OR_RETURN(const std::vector<TierPageView> pages, choose(scan, arguments.process));
   if (context.json) {
@@ -57,7 +56,7 @@ Status show_status(const Context& context, const StatusArguments& arguments) {
   }
   say_problems(context, scan);
   if (pages.empty()) {
-    print_text(nobody());
+    print_text(no_process_text());
   } else if (arguments.process.empty()) {
     print_text(tier_table(pages));
   } else {
@@ -86,7 +85,7 @@ Status watch_status(const Context& context, const StatusArguments& arguments) {
     if (context.json) {
       print_text(scan_json(*pages, scan).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     } else {
-      std::string text = pages->empty() ? nobody() : rates.table(*pages, clock.now_ns());
+      std::string text = pages->empty() ? no_process_text() : rates.table(*pages, clock.now_ns());
       // On a terminal in the place of the last one; else one below the other.
       if (terminal)
         text = "\x1b[H\x1b[2J" + text + "\nevery " + format_duration(interval_ns) + "; end it with Ctrl-C\n";
@@ -136,7 +135,7 @@ Status show_map(const Context& context, const MapArguments& arguments) {
     const std::string title = page.title() + " " + range.name;
     if (!range.has_cells)
       return Error{
-          .code = ErrorCode::corrupt, .where = where, .detail = title + " shows no cells that make sense"};
+          .code = ErrorCode::corrupt, .where = tier_where, .detail = title + " shows no cells that make sense"};
     TERRACE_ASSIGN_OR_RETURN(const std::vector<uint8_t> cells, file.cells(range));
     if (!arguments.svg.empty()) {
       const uint32_t columns = arguments.width != 0 ? arguments.width : svg_columns;
@@ -159,40 +158,40 @@ Status show_map(const Context& context, const MapArguments& arguments) {
 
 // --- the parser
 
-void add_status_verb(CLI::App& family, Context& context) {
-  CLI::App* status = family.add_subcommand("status", "Where bytes are, what moved, what it cost");
+void add_status_verb(Command family, Context& context) {
+  Command status = family.add_subcommand("status", "Where bytes are, what moved, what it cost");
   const auto arguments = std::make_shared<StatusArguments>();
-  add_tier_process(*status, arguments->process);
+  add_tier_process(status, arguments->process);
   // A flag with a value, so that a process's number behind it is not taken for the seconds.
-  status->add_flag("--watch{1}", arguments->watch,
-                   "Again every second, or --watch=SECONDS, with rates; with --json one object a line");
-  on_verb(*status, context, [&context, arguments] {
-    return arguments->watch.empty() ? show_status(context, *arguments) : watch_status(context, *arguments);
+  status.add_flag("--watch{1}", arguments->watch,
+                  "Again every second, or --watch=SECONDS, with rates; with --json one object a line");
+  on_verb(status, context, [&context, arguments] {
+    return arguments->watch.empty() ? show_tier_status(context, *arguments) : watch_status(context, *arguments);
   });
 }
 
-void add_map_verb(CLI::App& family, Context& context) {
+void add_map_verb(Command family, Context& context) {
   constexpr uint32_t width_min = 8, width_max = 256;
-  CLI::App* map = family.add_subcommand("map", "A picture of a range: which granules are where, and how hot");
+  Command map = family.add_subcommand("map", "A picture of a range: which granules are where, and how hot");
   const auto arguments = std::make_shared<MapArguments>();
-  add_tier_process(*map, arguments->process)->required();
-  add_tier_range(*map, arguments->range);
-  map->add_option("--svg", arguments->svg, "Write it as SVG")->type_name("FILE");
-  map->add_option("--width", arguments->width, "Columns (default: as the terminal has, 64 in a file)")
-      ->check(CLI::Range(width_min, width_max).description(""))
-      ->type_name("N");
-  on_verb(*map, context, [&context, arguments] { return show_map(context, *arguments); });
+  add_tier_process(map, arguments->process).required();
+  add_tier_range(map, arguments->range);
+  map.add_option("--svg", arguments->svg, "Write it as SVG").type_name("FILE");
+  map.add_option("--width", arguments->width, "Columns (default: as the terminal has, 64 in a file)")
+      .in_range(width_min, width_max)
+      .type_name("N");
+  on_verb(map, context, [&context, arguments] { return show_map(context, *arguments); });
 }
 
 }  // namespace
 
-void add_tier_verbs(CLI::App& app, Context& context) {
-  CLI::App* tier = app.add_subcommand(
+void add_tier_verbs(Command app, Context& context) {
+  Command tier = app.add_subcommand(
       "tier", "Migration between DDR and CXL in the processes of this machine; needs no daemon");
-  tier->require_subcommand(1);
-  add_status_verb(*tier, context);
-  add_tier_change_verbs(*tier, context);
-  add_map_verb(*tier, context);
+  tier.require_subcommand();
+  add_status_verb(tier, context);
+  add_tier_change_verbs(tier, context);
+  add_map_verb(tier, context);
 }
 
 }  // namespace terrace::cli

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/tier/tier_describe.h"
@@ -16,7 +17,7 @@ using layout::TierState;
 
 constexpr uint64_t wait_ns_default = 5 * ns_per_s;
 
-struct ChangeArguments {
+struct TierChangeArguments {
   std::string process, range;
   bool all = false;
   uint64_t wait_ns = wait_ns_default;
@@ -36,7 +37,7 @@ Result<uint64_t> parse_copy_budget(const std::string& text) {
   return bytes;
 }
 
-Result<TierRequest> request_of(const ChangeArguments& arguments) {
+Result<TierRequest> request_of(const TierChangeArguments& arguments) {
   TierRequest request;
   request.ddr_bytes_max = arguments.ddr_bytes_max;
   request.policy = arguments.policy;
@@ -53,7 +54,7 @@ struct Asked {
   TierRangeView range;
 };
 
-Result<std::vector<Asked>> ranges_to_change(const TierScan& scan, const ChangeArguments& arguments) {
+Result<std::vector<Asked>> ranges_to_change(const TierScan& scan, const TierChangeArguments& arguments) {
   std::vector<Asked> asked;
   if (arguments.all) {
     // Those that migrate nothing anyhow have nothing to pause.
@@ -91,7 +92,7 @@ Asked look_again(const TierPlaces& places, Asked one) {
   return one;
 }
 
-Status change(Context& context, const ChangeArguments& arguments, const TierRequest& request) {
+Status change(Context& context, const TierChangeArguments& arguments, const TierRequest& request) {
   const TierPlaces places = TierPlaces::own();
   const TierScan scan = scan_tier_pages(places);
   TERRACE_ASSIGN_OR_RETURN(const std::vector<Asked> asked, ranges_to_change(scan, arguments));
@@ -113,14 +114,14 @@ Status change(Context& context, const ChangeArguments& arguments, const TierRequ
   return {};
 }
 
-Status change_settings(Context& context, const ChangeArguments& arguments) {
+Status change_settings(Context& context, const TierChangeArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const TierRequest request, request_of(arguments));
   if (request.policy.empty() && !request.ddr_bytes_max.has_value() && !request.copy_bytes_per_s_max.has_value())
     return tier_usage("say what to change: --policy, --ddr, --copy-budget");
   return change(context, arguments, request);
 }
 
-Status change_paused(Context& context, const ChangeArguments& arguments, bool paused) {
+Status change_paused(Context& context, const TierChangeArguments& arguments, bool paused) {
   if (arguments.all == !arguments.process.empty())
     return tier_usage(arguments.all ? "either a process or --all" : "say which process, or --all");
   TierRequest request;
@@ -146,45 +147,41 @@ std::string policy_help() {
   return text;
 }
 
-void add_set_verb(CLI::App& family, Context& context) {
-  CLI::App* set = family.add_subcommand("set", "Another policy or budget for a process, or one of its ranges");
-  const auto arguments = std::make_shared<ChangeArguments>();
-  add_tier_process(*set, arguments->process)->required();
-  add_tier_range(*set, arguments->range);
-  set->add_option("--policy", arguments->policy, policy_help())->type_name(policy_type());
-  set->add_option_function<std::string>(
-         "--ddr",
-         [arguments](const std::string& text) {
-           const Result<uint64_t> bytes = parse_size(text);
-           if (!bytes.ok()) throw CLI::ValidationError("--ddr", bytes.error().detail);
-           arguments->ddr_bytes_max = *bytes;
-         },
-         "What the range may have in DDR")
-      ->type_name("SIZE");
-  set->add_option(
+void add_set_verb(Command family, Context& context) {
+  Command set = family.add_subcommand("set", "Another policy or budget for a process, or one of its ranges");
+  const auto arguments = std::make_shared<TierChangeArguments>();
+  add_tier_process(set, arguments->process).required();
+  add_tier_range(set, arguments->range);
+  set.add_option("--policy", arguments->policy, policy_help()).type_name(policy_type());
+  const auto parse_ddr = [arguments](const std::string& text) -> Status {
+    TERRACE_ASSIGN_OR_RETURN(arguments->ddr_bytes_max, parse_size(text));
+    return {};
+  };
+  set.add_parsed_option("--ddr", parse_ddr, "What the range may have in DDR").type_name("SIZE");
+  set.add_option(
          "--copy-budget", arguments->copy_budget,
          "How much may be copied a second, as 512M or 2G/s, for all ranges of the process; 'none': no bound")
-      ->type_name("SIZE");
-  add_duration_option(*set, "--wait", arguments->wait_ns,
+      .type_name("SIZE");
+  add_duration_option(set, "--wait", arguments->wait_ns,
                       "How long to wait for the process's answer (default 5s)");
-  on_verb(*set, context, [&context, arguments] { return change_settings(context, *arguments); });
+  on_verb(set, context, [&context, arguments] { return change_settings(context, *arguments); });
 }
 
-void add_pause_verb(CLI::App& family, Context& context, bool pause) {
-  CLI::App* verb = family.add_subcommand(pause ? "pause" : "resume",
-                                         pause ? "No more moves in a process, until resume" : "Moves again");
-  const auto arguments = std::make_shared<ChangeArguments>();
-  add_tier_process(*verb, arguments->process);
-  add_tier_range(*verb, arguments->range);
-  verb->add_flag("--all", arguments->all,
-                 ::geteuid() == 0 ? "Every process of this machine" : "Every process of this user");
-  add_duration_option(*verb, "--wait", arguments->wait_ns, "How long to wait for each answer (default 5s)");
-  on_verb(*verb, context, [&context, arguments, pause] { return change_paused(context, *arguments, pause); });
+void add_pause_verb(Command family, Context& context, bool pause) {
+  Command verb = family.add_subcommand(pause ? "pause" : "resume",
+                                       pause ? "No more moves in a process, until resume" : "Moves again");
+  const auto arguments = std::make_shared<TierChangeArguments>();
+  add_tier_process(verb, arguments->process);
+  add_tier_range(verb, arguments->range);
+  verb.add_flag("--all", arguments->all,
+                ::geteuid() == 0 ? "Every process of this machine" : "Every process of this user");
+  add_duration_option(verb, "--wait", arguments->wait_ns, "How long to wait for each answer (default 5s)");
+  on_verb(verb, context, [&context, arguments, pause] { return change_paused(context, *arguments, pause); });
 }
 
 }  // namespace
 
-void add_tier_change_verbs(CLI::App& family, Context& context) {
+void add_tier_change_verbs(Command family, Context& context) {
   add_set_verb(family, context);
   add_pause_verb(family, context, true);
   add_pause_verb(family, context, false);

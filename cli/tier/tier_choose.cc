@@ -7,8 +7,6 @@
 namespace terrace::cli {
 namespace {
 
-constexpr const char* where = "tier";
-
 bool matches_word(const TierPageView& page, const std::string& word) {
   if (only_digits(word)) return std::to_string(page.pid) == word;
   return page.program == word || std::any_of(page.ranges.begin(), page.ranges.end(),
@@ -32,13 +30,13 @@ Error no_such_process(const TierScan& scan, const std::string& word) {
     detail += "; none does" + std::string(::geteuid() == 0 ? "" : " for this user");
   else
     detail += "; `terrace tier status` lists those that do";
-  return {.code = ErrorCode::not_found, .where = where, .detail = detail};
+  return {.code = ErrorCode::not_found, .where = tier_where, .detail = detail};
 }
 
 }  // namespace
 
 Error tier_usage(const std::string& detail) {
-  return {.code = ErrorCode::invalid_argument, .where = where, .detail = detail};
+  return {.code = ErrorCode::invalid_argument, .where = tier_where, .detail = detail};
 }
 
 Result<std::vector<TierPageView>> choose(const TierScan& scan, const std::string& word) {
@@ -61,7 +59,8 @@ Result<TierPageView> choose_one(const TierScan& scan, const std::string& word) {
 Result<std::vector<TierRangeView>> ranges_of(const TierPageView& page, const std::string& word,
                                              const std::string& name) {
   if (page.ranges.empty())
-    return Error{.code = ErrorCode::not_found, .where = where, .detail = page.title() + " has no range now"};
+    return Error{
+        .code = ErrorCode::not_found, .where = tier_where, .detail = page.title() + " has no range now"};
   const bool by_range = name.empty() && !only_digits(word) && page.program != word;
   const std::string& wanted = by_range ? word : name;
   if (wanted.empty()) return page.ranges;
@@ -76,18 +75,18 @@ Result<std::vector<TierRangeView>> ranges_of(const TierPageView& page, const std
   for (const std::string& one : known) names += (names.empty() ? "" : ", ") + one;
   const std::string near = did_you_mean(wanted, known);
   return Error{.code = ErrorCode::not_found,
-               .where = where,
+               .where = tier_where,
                .detail = page.title() + " has no range '" + wanted + "'; " +
                          (near.empty() ? "it has " + names : "did you mean '" + near + "'?")};
 }
 
-CLI::Option* add_tier_process(CLI::App& verb, std::string& process) {
+Option add_tier_process(Command verb, std::string& process) {
   return verb.add_option("process", process, "Its number, its program's name, or a range's")
-      ->type_name("PID|NAME");
+      .type_name("PID|NAME");
 }
 
-void add_tier_range(CLI::App& verb, std::string& range) {
-  verb.add_option("--range", range, "Only this range of the process (default: all)")->type_name("NAME");
+void add_tier_range(Command verb, std::string& range) {
+  verb.add_option("--range", range, "Only this range of the process (default: all)").type_name("NAME");
 }
 
 }  // namespace terrace::cli

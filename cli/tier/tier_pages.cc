@@ -23,18 +23,17 @@ using layout::TierPage;
 using layout::TierRange;
 using layout::TierState;
 
-constexpr const char* where = "tier";
 // What a whole page takes; anything behind that is not looked at.
 constexpr uint64_t page_bytes_max =
     layout::tier_cells_offset + uint64_t{layout::tier_ranges_max} * layout::tier_cells_max;
 
-Error refused(ErrorCode code, const std::string& path, const std::string& why) {
-  return Error{.code = code, .where = where, .detail = path + " " + why};
+Error page_error(ErrorCode code, const std::string& path, const std::string& why) {
+  return Error{.code = code, .where = tier_where, .detail = path + " " + why};
 }
 
 Error cut_short(const std::string& path) {
-  return refused(ErrorCode::corrupt, path,
-                 "became shorter while it was read: its process is ending, or broken");
+  return page_error(ErrorCode::corrupt, path,
+                    "became shorter while it was read: its process is ending, or broken");
 }
 
 // At most `size` bytes of a text that need not be terminated, safe to print.
@@ -106,22 +105,22 @@ Result<TierPageFile> TierPageFile::open(int directory_fd, const std::string& dir
                                         uint32_t uid, TierAccess access) {
   const std::string path = directory + "/" + name;
   const auto pid = process_number(name);
-  if (!pid.has_value()) return refused(ErrorCode::corrupt, path, "is not named as a process");
+  if (!pid.has_value()) return page_error(ErrorCode::corrupt, path, "is not named as a process");
   const bool writes = access == TierAccess::write;
   UniqueFd fd(::openat(directory_fd, name.c_str(),
                        (writes ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
-  if (!fd.valid() && errno == ELOOP) return refused(ErrorCode::corrupt, path, "is a symbolic link");
-  if (!fd.valid()) return os_error(errno, where, "cannot open " + path);
+  if (!fd.valid() && errno == ELOOP) return page_error(ErrorCode::corrupt, path, "is a symbolic link");
+  if (!fd.valid()) return os_error(errno, tier_where, "cannot open " + path);
   struct stat about {};
-  if (::fstat(fd.get(), &about) != 0) return os_error(errno, where, "cannot look at " + path);
+  if (::fstat(fd.get(), &about) != 0) return os_error(errno, tier_where, "cannot look at " + path);
   if (!S_ISREG(about.st_mode) || about.st_uid != uid || about.st_nlink > 1)
-    return refused(ErrorCode::corrupt, path, "is no ordinary file of uid " + std::to_string(uid) + " alone");
+    return page_error(ErrorCode::corrupt, path, "is no ordinary file of uid " + std::to_string(uid) + " alone");
   const auto size = static_cast<uint64_t>(about.st_size);
   if (size < layout::tier_cells_offset)
-    return refused(ErrorCode::corrupt, path, "is too short to be a tier page");
+    return page_error(ErrorCode::corrupt, path, "is too short to be a tier page");
   const uint64_t bytes = std::min(size, page_bytes_max);
   void* at = ::mmap(nullptr, bytes, writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (at == MAP_FAILED) return os_error(errno, where, "cannot map " + path);
+  if (at == MAP_FAILED) return os_error(errno, tier_where, "cannot map " + path);
   TierPageFile file(std::move(fd), path, uid, *pid, static_cast<char*>(at), bytes);
 
   uint32_t magic = 0;
@@ -133,12 +132,13 @@ Result<TierPageFile> TierPageFile::open(int directory_fd, const std::string& dir
     version = std::atomic_ref(const_cast<uint16_t&>(page->version)).load(std::memory_order_relaxed);
   });
   if (!there) return cut_short(path);
-  if (magic == 0) return refused(ErrorCode::not_found, path, "is not finished yet");
-  if (magic != layout::tier_page_magic) return refused(ErrorCode::corrupt, path, "is no tier page");
+  if (magic == 0) return page_error(ErrorCode::not_found, path, "is not finished yet");
+  if (magic != layout::tier_page_magic) return page_error(ErrorCode::corrupt, path, "is no tier page");
   if (version != layout::tier_page_version) {
-    return refused(ErrorCode::version_mismatch, path,
-                   "is of version " + std::to_string(version) + ", this terrace reads version " +
-                       std::to_string(layout::tier_page_version) + "; use the one that the program runs with");
+    return page_error(ErrorCode::version_mismatch, path,
+                      "is of version " + std::to_string(version) + ", this terrace reads version " +
+                          std::to_string(layout::tier_page_version) +
+                          "; use the one that the program runs with");
   }
   return file;
 }
@@ -169,7 +169,8 @@ Result<TierPageView> TierPageFile::read() const {
   view.start_ticks = header->start_ticks;
   view.program = text_of(header->program, sizeof header->program);
   if (header->pid != static_cast<uint32_t>(pid_))
-    return refused(ErrorCode::corrupt, path_, "says that it is process " + std::to_string(header->pid) + "'s");
+    return page_error(ErrorCode::corrupt, path_,
+                      "says that it is process " + std::to_string(header->pid) + "'s");
   if (header->range_count > layout::tier_ranges_max) {
     view.problems.push_back("says that it has " + std::to_string(header->range_count) + " ranges, of at most " +
                             std::to_string(layout::tier_ranges_max));

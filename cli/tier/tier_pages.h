@@ -16,6 +16,9 @@
 
 namespace terrace::cli {
 
+// Where errors of `terrace tier` come from.
+inline constexpr const char* tier_where = "tier";
+
 struct TierRangeView {
   uint32_t index = 0;              // in the page
   layout::TierRange numbers = {};  // as told; its texts are not terminated: use those below

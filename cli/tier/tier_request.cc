@@ -22,15 +22,14 @@ using layout::TierRange;
 using Moment = std::chrono::steady_clock::time_point;
 
 constexpr auto look_pause = std::chrono::milliseconds(5);
-constexpr const char* where = "tier";
-
 // Turns between commands: closing the descriptor gives it back.
 Status take_turn(const TierPageFile& file, const std::string& title, Moment until) {
   while (::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return os_error(errno, where, "cannot lock " + file.path());
+    if (errno != EWOULDBLOCK && errno != EINTR)
+      return os_error(errno, tier_where, "cannot lock " + file.path());
     if (std::chrono::steady_clock::now() >= until) {
       return Error{.code = ErrorCode::busy,
-                   .where = where,
+                   .where = tier_where,
                    .detail = "another command is asking " + title + "; wait for it, or look with `fuser " +
                              file.path() + "`"};
     }
@@ -47,7 +46,7 @@ Result<TierRangeView> same_range(const TierPageFile& file, const TierPageView& p
     if (one.index == range.index && one.name == range.name && one.numbers.base == range.numbers.base)
       return std::move(one);
   return Error{.code = ErrorCode::not_found,
-               .where = where,
+               .where = tier_where,
                .detail = page.title() + " has given the range " + range.name + " up meanwhile"};
 }
 
@@ -68,7 +67,7 @@ Status write_request(TierPageFile& file, const TierRangeView& range, const TierR
 }
 
 Error ended(const std::string& title) {
-  return {.code = ErrorCode::not_found, .where = where, .detail = title + " ended meanwhile"};
+  return {.code = ErrorCode::not_found, .where = tier_where, .detail = title + " ended meanwhile"};
 }
 
 Error no_answer(const TierPlaces& places, const TierPageView& page, uint64_t wait_ns) {
@@ -76,25 +75,18 @@ Error no_answer(const TierPlaces& places, const TierPageView& page, uint64_t wai
   const std::string pid = std::to_string(page.pid);
   return {
       .code = ErrorCode::unavailable,
-      .where = where,
+      .where = tier_where,
       .detail = page.title() + " did not answer within " + format_duration(wait_ns) + ": " +
                 (stopped ? "it is stopped; `kill -CONT " + pid + "` lets it go on"
                          : "its engine makes no rounds; look at it with `cat /proc/" + pid + "/task/*/stat`") +
                 ". What was asked for is done once it comes round"};
 }
 
-std::string policy_names() {
-  std::string names;
-  for (const tiering::PolicyEntry& entry : tiering::policies())
-    names += (names.empty() ? "" : ", ") + std::string(entry.name);
-  return names;
-}
-
 Status meaning_of(uint32_t answer, const TierPageView& page, const TierRangeView& range,
                   const TierRequest& request) {
   const std::string title = page.title() + " " + range.name;
   const auto refused = [](ErrorCode code, std::string detail) {
-    return Error{.code = code, .where = where, .detail = std::move(detail)};
+    return Error{.code = code, .where = tier_where, .detail = std::move(detail)};
   };
   switch (static_cast<TierAnswer>(answer)) {
     case TierAnswer::done: return {};
@@ -117,13 +109,20 @@ Status meaning_of(uint32_t answer, const TierPageView& page, const TierRangeView
 
 }  // namespace
 
+std::string policy_names() {
+  std::string names;
+  for (const tiering::PolicyEntry& entry : tiering::policies())
+    names += (names.empty() ? "" : ", ") + std::string(entry.name);
+  return names;
+}
+
 Status check_policy(const std::string& name) {
   if (tiering::find_policy(name) != nullptr) return {};
   std::vector<std::string> known;
   for (const tiering::PolicyEntry& entry : tiering::policies()) known.emplace_back(entry.name);
   const std::string near = did_you_mean(name, known);
   return Error{.code = ErrorCode::invalid_argument,
-               .where = where,
+               .where = tier_where,
                .detail = "there is no policy '" + name + "'; " +
                          (near.empty() ? "there are " + policy_names() : "did you mean '" + near + "'?")};
 }

@@ -32,6 +32,9 @@ struct TierRequest {
 Status ask_tier_engine(const TierPlaces& places, const TierPageView& page, const TierRangeView& range,
                        const TierRequest& request, uint64_t wait_ns);
 
+// The migration policies of this build, "benefit-density, lru".
+std::string policy_names();
+
 // Refuses a policy that this build does not know: "... ; did you mean 'watermark-lru'?".
 Status check_policy(const std::string& name);
 

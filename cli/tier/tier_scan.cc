@@ -14,12 +14,6 @@
 namespace terrace::cli {
 namespace {
 
-constexpr const char* where = "tier";
-
-Error refused(ErrorCode code, const std::string& path, const std::string& why) {
-  return Error{.code = code, .where = where, .detail = path + " " + why};
-}
-
 bool is_over(ProcessState state) {
   return state == ProcessState::gone || state == ProcessState::other;
 }
@@ -75,7 +69,8 @@ Result<TierPageFile> open_tier_page(const TierPlaces& places, const TierPageView
       TierPageFile file, TierPageFile::open(directory.get(), path, std::to_string(page.pid), page.uid, access));
   TERRACE_ASSIGN_OR_RETURN(const TierPageView now, file.read());
   if (now.start_ticks != page.start_ticks)
-    return refused(ErrorCode::not_found, page.path, "is another process's now");
+    return Error{
+        .code = ErrorCode::not_found, .where = tier_where, .detail = page.path + " is another process's now"};
   return file;
 }
 

@@ -29,10 +29,10 @@ Result<std::vector<TierRangeView>> ranges_of(const TierPageView& page, const std
 Error tier_usage(const std::string& detail);
 
 // The options that the verbs share.
-CLI::Option* add_tier_process(CLI::App& verb, std::string& process);
-void add_tier_range(CLI::App& verb, std::string& range);
+Option add_tier_process(Command verb, std::string& process);
+void add_tier_range(Command verb, std::string& range);
 
 // tier_change.cc
-void add_tier_change_verbs(CLI::App& family, Context& context);  // set, pause, resume
+void add_tier_change_verbs(Command family, Context& context);  // set, pause, resume
 
 }  // namespace terrace::cli

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <ctime>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/terminal/verb.h"
 #include "core/base/host_names.h"
@@ -21,7 +22,7 @@
 namespace terrace::cli {
 namespace {
 
-constexpr const char* where = "cert";
+constexpr const char* cert_where = "cert";
 constexpr int64_t seconds_per_day = 86'400;
 constexpr uint64_t ca_days = 3650;
 constexpr uint64_t issue_days = 730;
@@ -37,16 +38,17 @@ struct Free {
 template <typename T>
 using Ssl = std::unique_ptr<T, Free>;
 
-Error failed(const std::string& what) {
+Error openssl_error(const std::string& what) {
   char text[256] = "";
   const unsigned long code = ERR_get_error();
   if (code != 0) ERR_error_string_n(code, text, sizeof(text));
   ERR_clear_error();
-  return Error{.code = ErrorCode::internal, .where = where, .detail = what + (code == 0 ? "" : ": ") + text};
+  return Error{
+      .code = ErrorCode::internal, .where = cert_where, .detail = what + (code == 0 ? "" : ": ") + text};
 }
 
-Error wrong(std::string detail) {
-  return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = std::move(detail)};
+Error cert_error(std::string detail) {
+  return Error{.code = ErrorCode::invalid_argument, .where = cert_where, .detail = std::move(detail)};
 }
 
 // --- files ----------------------------------------------------------------------------------------------
@@ -56,30 +58,30 @@ Status write_new(const std::string& path, const std::string& content) {
   if (!file.valid() && errno == EEXIST) {
     return Error{
         .code = ErrorCode::already_exists,
-        .where = where,
+        .where = cert_where,
         .detail = path + " exists; nothing is overwritten. Move it away first, or choose another name"};
   }
-  if (!file.valid()) return os_error(errno, where, "cannot make " + path);
+  if (!file.valid()) return os_error(errno, cert_where, "cannot make " + path);
   if (::write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
       ::fsync(file.get()) != 0) {
     const int why = errno;
     ::unlink(path.c_str());
-    return os_error(why, where, "cannot write " + path);
+    return os_error(why, cert_where, "cannot write " + path);
   }
   return {};
 }
 
-bool exists(const std::string& path) {
+bool path_exists(const std::string& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0;
 }
 
 Result<std::string> read_file(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return os_error(errno, where, "cannot read " + path);
+  if (!file.valid()) return os_error(errno, cert_where, "cannot read " + path);
   std::string content(256 * 1024, '\0');
   const ssize_t bytes = ::read(file.get(), content.data(), content.size());
-  if (bytes < 0) return os_error(errno, where, "cannot read " + path);
+  if (bytes < 0) return os_error(errno, cert_where, "cannot read " + path);
   content.resize(static_cast<size_t>(bytes));
   return content;
 }
@@ -87,7 +89,7 @@ Result<std::string> read_file(const std::string& path) {
 template <typename Write>
 Result<std::string> to_pem(Write write) {
   const Ssl<BIO> bio(BIO_new(BIO_s_mem()));
-  if (bio == nullptr || write(bio.get()) != 1) return failed("cannot write PEM");
+  if (bio == nullptr || write(bio.get()) != 1) return openssl_error("cannot write PEM");
   char* data = nullptr;
   const long bytes = BIO_get_mem_data(bio.get(), &data);
   return std::string(data, static_cast<size_t>(bytes));
@@ -98,7 +100,7 @@ Result<Ssl<X509>> read_certificate(const std::string& path) {
   const Ssl<BIO> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
   Ssl<X509> certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
   ERR_clear_error();
-  if (certificate == nullptr) return wrong(path + " is no PEM certificate");
+  if (certificate == nullptr) return cert_error(path + " is no PEM certificate");
   return certificate;
 }
 
@@ -107,7 +109,7 @@ Result<Ssl<EVP_PKEY>> read_key(const std::string& path) {
   const Ssl<BIO> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
   Ssl<EVP_PKEY> key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
   ERR_clear_error();
-  if (key == nullptr) return wrong(path + " is no PEM key without a password");
+  if (key == nullptr) return cert_error(path + " is no PEM key without a password");
   return key;
 }
 
@@ -127,13 +129,13 @@ Status add_extension(X509& certificate, X509& issuer, int id, const std::string&
   X509V3_set_ctx(&context, &issuer, &certificate, nullptr, nullptr, 0);
   const Ssl<X509_EXTENSION> extension(X509V3_EXT_conf_nid(nullptr, &context, id, value.c_str()));
   if (extension == nullptr || X509_add_ext(&certificate, extension.get(), -1) != 1)
-    return failed("cannot add '" + value + "' to a certificate");
+    return openssl_error("cannot add '" + value + "' to a certificate");
   return {};
 }
 
 Status fill_in(X509& certificate, EVP_PKEY& key, X509* issuer, const Wanted& wanted) {
   unsigned char random[16];
-  if (RAND_bytes(random, sizeof(random)) != 1) return failed("no random numbers");
+  if (RAND_bytes(random, sizeof(random)) != 1) return openssl_error("no random numbers");
   random[0] &= 0x7f;
   const Ssl<BIGNUM> serial(BN_bin2bn(random, sizeof(random), nullptr));
   X509_NAME* name = X509_get_subject_name(&certificate);
@@ -148,7 +150,7 @@ Status fill_in(X509& certificate, EVP_PKEY& key, X509* issuer, const Wanted& wan
       X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, text, -1, -1, 0) == 1 &&
       X509_set_pubkey(&certificate, &key) == 1 &&
       X509_set_issuer_name(&certificate, issuer == nullptr ? name : X509_get_subject_name(issuer)) == 1;
-  if (!made) return failed("cannot make a certificate");
+  if (!made) return openssl_error("cannot make a certificate");
   X509& signer = issuer == nullptr ? certificate : *issuer;
   TERRACE_RETURN_IF_ERROR(add_extension(certificate, signer, NID_basic_constraints,
                                         wanted.ca ? "critical,CA:TRUE,pathlen:0" : "critical,CA:FALSE"));
@@ -172,10 +174,10 @@ struct Made {
 Result<Made> make(const Wanted& wanted, X509* issuer, EVP_PKEY* issuer_key) {
   const Ssl<EVP_PKEY> key(EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256"));
   const Ssl<X509> certificate(X509_new());
-  if (key == nullptr || certificate == nullptr) return failed("cannot make a key");
+  if (key == nullptr || certificate == nullptr) return openssl_error("cannot make a key");
   TERRACE_RETURN_IF_ERROR(fill_in(*certificate, *key, issuer, wanted));
   if (X509_sign(certificate.get(), issuer_key == nullptr ? key.get() : issuer_key, EVP_sha256()) == 0)
-    return failed("cannot sign a certificate");
+    return openssl_error("cannot sign a certificate");
   Made made;
   TERRACE_ASSIGN_OR_RETURN(made.certificate,
                            to_pem([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate.get()); }));
@@ -196,11 +198,11 @@ int64_t seconds_left(const X509& certificate) {
 
 Status check_days(uint64_t days) {
   if (days >= 1 && days <= days_max) return {};
-  return wrong("a certificate is valid for 1 to " + std::to_string(days_max) + " days, not " +
-               std::to_string(days));
+  return cert_error("a certificate is valid for 1 to " + std::to_string(days_max) + " days, not " +
+                    std::to_string(days));
 }
 
-struct Arguments {
+struct CertArguments {
   std::string directory = ".", name, out, file;
   uint64_t days = 0;
   bool manager = false;
@@ -215,22 +217,22 @@ void tell(const Context& context, const std::string& certificate, const std::str
   }
 }
 
-Status init(const Context& context, const Arguments& arguments) {
+Status init(const Context& context, const CertArguments& arguments) {
   const std::string& directory = arguments.directory;
   const uint64_t days = arguments.days == 0 ? ca_days : arguments.days;
   TERRACE_RETURN_IF_ERROR(check_days(days));
   const std::string certificate = directory + "/ca.pem", key = directory + "/ca.key";
   for (const std::string& path : {certificate, key}) {
-    if (exists(path)) {
+    if (path_exists(path)) {
       return Error{.code = ErrorCode::already_exists,
-                   .where = where,
+                   .where = cert_where,
                    .detail = path +
                              " exists: there is a CA already, and another one would shut out everything that "
                              "it issued. Choose another directory"};
     }
   }
   if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
-    return os_error(errno, where, "cannot make " + directory);
+    return os_error(errno, cert_where, "cannot make " + directory);
   Wanted wanted;
   wanted.common_name = "Terrace private CA";
   wanted.ca = true;
@@ -246,18 +248,19 @@ Status init(const Context& context, const Arguments& arguments) {
   return {};
 }
 
-Status issue(const Context& context, const Arguments& arguments) {
+Status issue(const Context& context, const CertArguments& arguments) {
   const std::string& name = arguments.name;
   if (!valid_agent_name(name) || name == "ca" || name == tls_server_name) {
-    return wrong("'" + name + "' is no host's name: letters, digits and -_., at most " +
-                 std::to_string(agent_name_bytes_max) + ", and neither 'ca' nor '" + tls_server_name + "'");
+    return cert_error("'" + name + "' is no host's name: letters, digits and -_., at most " +
+                      std::to_string(agent_name_bytes_max) + ", and neither 'ca' nor '" + tls_server_name +
+                      "'");
   }
   const uint64_t days = arguments.days == 0 ? issue_days : arguments.days;
   TERRACE_RETURN_IF_ERROR(check_days(days));
   const std::string ca_path = arguments.directory + "/ca.pem";
-  if (!exists(ca_path)) {
+  if (!path_exists(ca_path)) {
     return Error{.code = ErrorCode::not_found,
-                 .where = where,
+                 .where = cert_where,
                  .detail = "there is no CA in " + arguments.directory +
                            "; `terrace cert init DIR` makes one, --ca "
                            "DIR says where it is"};
@@ -265,10 +268,10 @@ Status issue(const Context& context, const Arguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const Ssl<X509> ca, read_certificate(ca_path));
   TERRACE_ASSIGN_OR_RETURN(const Ssl<EVP_PKEY> ca_key, read_key(arguments.directory + "/ca.key"));
   if (X509_check_private_key(ca.get(), ca_key.get()) != 1)
-    return wrong(arguments.directory + "/ca.key does not belong to " + ca_path);
+    return cert_error(arguments.directory + "/ca.key does not belong to " + ca_path);
   if (seconds_left(*ca) < static_cast<int64_t>(days) * seconds_per_day) {
-    return wrong("the CA is valid for another " + std::to_string(seconds_left(*ca) / seconds_per_day) +
-                 " days only, less than " + std::to_string(days) + "; give --days, or make a new CA");
+    return cert_error("the CA is valid for another " + std::to_string(seconds_left(*ca) / seconds_per_day) +
+                      " days only, less than " + std::to_string(days) + "; give --days, or make a new CA");
   }
   Wanted wanted;
   wanted.common_name =
@@ -278,10 +281,10 @@ Status issue(const Context& context, const Arguments& arguments) {
   wanted.days = days;
   const std::string out = arguments.out.empty() ? arguments.directory : arguments.out;
   const std::string certificate = out + "/" + name + ".pem", key = out + "/" + name + ".key";
-  if (exists(certificate)) {
+  if (path_exists(certificate)) {
     return Error{
         .code = ErrorCode::already_exists,
-        .where = where,
+        .where = cert_where,
         .detail = certificate + " exists; nothing is overwritten. Move it away first, or give --out DIR"};
   }
   TERRACE_ASSIGN_OR_RETURN(const Made made, make(wanted, ca.get(), ca_key.get()));
@@ -314,7 +317,7 @@ std::string fingerprint(const X509& certificate) {
   return text;
 }
 
-Status show(const Context& context, const Arguments& arguments) {
+Status show_certificate(const Context& context, const CertArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const Ssl<X509> certificate, read_certificate(arguments.file));
   char common[256] = "", issuer[256] = "";
   X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, common, sizeof(common));
@@ -352,31 +355,31 @@ Status show(const Context& context, const Arguments& arguments) {
 
 }  // namespace
 
-void add_cert_verbs(CLI::App& app, Context& context) {
-  CLI::App* cert = app.add_subcommand("cert", "Certificates by which managers and agents know each other");
-  cert->require_subcommand(1);
+void add_cert_verbs(Command app, Context& context) {
+  Command cert = app.add_subcommand("cert", "Certificates by which managers and agents know each other");
+  cert.require_subcommand();
 
-  const auto arguments = std::make_shared<Arguments>();
-  CLI::App* begin = cert->add_subcommand("init", "Make a small private CA");
-  begin->add_option("dir", arguments->directory, "Where it is kept (made if need be, for you alone)")
-      ->type_name("DIR")
-      ->required();
-  begin->add_option("--days", arguments->days, "How long it is valid (default 3650)")->type_name("N");
-  on_verb(*begin, context, [&context, arguments] { return init(context, *arguments); });
+  const auto arguments = std::make_shared<CertArguments>();
+  Command begin = cert.add_subcommand("init", "Make a small private CA");
+  begin.add_option("dir", arguments->directory, "Where it is kept (made if need be, for you alone)")
+      .type_name("DIR")
+      .required();
+  begin.add_option("--days", arguments->days, "How long it is valid (default 3650)").type_name("N");
+  on_verb(begin, context, [&context, arguments] { return init(context, *arguments); });
 
-  CLI::App* one = cert->add_subcommand("issue", "Make the certificate and key of an agent, or of a manager");
-  one->add_option("name", arguments->name, "The host's name: what its agent is, whatever it says")
-      ->type_name("NAME")
-      ->required();
-  one->add_flag("--manager", arguments->manager, "For a manager");
-  one->add_option("--ca", arguments->directory, "Directory of the CA (default: here)")->type_name("DIR");
-  one->add_option("--out", arguments->out, "Where the files go (default: beside the CA)")->type_name("DIR");
-  one->add_option("--days", arguments->days, "How long it is valid (default 730)")->type_name("N");
-  on_verb(*one, context, [&context, arguments] { return issue(context, *arguments); });
+  Command one = cert.add_subcommand("issue", "Make the certificate and key of an agent, or of a manager");
+  one.add_option("name", arguments->name, "The host's name: what its agent is, whatever it says")
+      .type_name("NAME")
+      .required();
+  one.add_flag("--manager", arguments->manager, "For a manager");
+  one.add_option("--ca", arguments->directory, "Directory of the CA (default: here)").type_name("DIR");
+  one.add_option("--out", arguments->out, "Where the files go (default: beside the CA)").type_name("DIR");
+  one.add_option("--days", arguments->days, "How long it is valid (default 730)").type_name("N");
+  on_verb(one, context, [&context, arguments] { return issue(context, *arguments); });
 
-  CLI::App* look = cert->add_subcommand("show", "Whose a certificate is, and until when");
-  look->add_option("file", arguments->file, "A PEM certificate")->type_name("FILE")->required();
-  on_verb(*look, context, [&context, arguments] { return show(context, *arguments); });
+  Command look = cert.add_subcommand("show", "Whose a certificate is, and until when");
+  look.add_option("file", arguments->file, "A PEM certificate").type_name("FILE").required();
+  on_verb(look, context, [&context, arguments] { return show_certificate(context, *arguments); });
 }
 
 }  // namespace terrace::cli

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/terminal/verb.h"
@@ -35,37 +36,40 @@ struct PlanOptions {
   plan::Question question;
 };
 
-Error usage(std::string detail) {
+Error plan_usage(std::string detail) {
   return Error{.code = ErrorCode::invalid_argument, .where = "plan", .detail = std::move(detail)};
 }
 
-// A value such as "0.9,0.8" as its parts; `parse` throws CLI::ValidationError for what it cannot read.
+// A value such as "0.9,0.8" as its parts.
 template <typename T>
-void add_list_option(CLI::App& app, const std::string& name, std::vector<T>& target, const std::string& help,
-                     const char* type, std::function<T(const std::string&)> parse) {
-  app.add_option_function<std::string>(
-         name,
-         [&target, parse](const std::string& text) {
-           target.clear();
-           std::istringstream parts(text);
-           for (std::string part; std::getline(parts, part, ',');) target.push_back(parse(part));
-         },
-         help)
-      ->type_name(type);
+void add_list_option(Command app, const char* name, std::vector<T>& target, const char* help,
+                     Result<T> (*parse)(const std::string&)) {
+  const auto parse_list = [&target, parse](const std::string& text) -> Status {
+    target.clear();
+    std::istringstream parts(text);
+    for (std::string part; std::getline(parts, part, ',');) {
+      TERRACE_ASSIGN_OR_RETURN(const T value, parse(part));
+      target.push_back(value);
+    }
+    return {};
+  };
+  app.add_parsed_option(name, parse_list, help).type_name("LIST");
 }
 
-double parse_share(const std::string& option, const std::string& text) {
+Result<double> parse_share(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (text.empty() || *end != '\0' || !(value >= 0 && value <= 1))
-    throw CLI::ValidationError(option, "'" + text + "' is no share between 0 and 1, such as 0.75");
+    return plan_usage("'" + text + "' is no share between 0 and 1, such as 0.75");
   return value;
 }
 
-void add_share_option(CLI::App& app, const std::string& name, double& target, const std::string& help) {
-  app.add_option_function<std::string>(
-         name, [&target, name](const std::string& text) { target = parse_share(name, text); }, help)
-      ->type_name("SHARE");
+void add_share_option(Command app, const char* name, double& target, const char* help) {
+  const auto parse = [&target](const std::string& text) -> Status {
+    TERRACE_ASSIGN_OR_RETURN(target, parse_share(text));
+    return {};
+  };
+  app.add_parsed_option(name, parse, help).type_name("SHARE");
 }
 
 Result<std::string> read_whole(const std::string& path) {
@@ -77,7 +81,7 @@ Result<std::string> read_whole(const std::string& path) {
   char part[1 << 16];
   while (file.read(part, sizeof part) || file.gcount() > 0) {
     text.append(part, static_cast<size_t>(file.gcount()));
-    if (text.size() > bytes_max) return usage("the trace " + path + " has more than 1 GiB; split it");
+    if (text.size() > bytes_max) return plan_usage("the trace " + path + " has more than 1 GiB; split it");
   }
   if (file.bad()) return os_error(errno, "plan", "cannot read the trace " + path + " (is it a file?)");
   return text;
@@ -96,9 +100,9 @@ Status complete(PlanOptions& options, const plan::Trace& trace) {
   constexpr int64_t usual_cores = 96, usual_gpus = 8;
   plan::Question& question = options.question;
   if (options.host_cores > 0 && !trace.has_cpu)
-    return usage("--host-cores needs a column cpu_milli in " + options.trace);
+    return plan_usage("--host-cores needs a column cpu_milli in " + options.trace);
   if (options.host_gpus > 0 && !trace.has_gpu)
-    return usage("--host-gpus needs a column num_gpu in " + options.trace);
+    return plan_usage("--host-gpus needs a column num_gpu in " + options.trace);
   const int64_t cores = options.host_cores >= 0 ? options.host_cores : trace.has_cpu ? usual_cores : 0;
   const int64_t gpus = options.host_gpus >= 0 ? options.host_gpus : trace.has_gpu ? usual_gpus : 0;
   question.setup.host_cpu_milli = static_cast<uint64_t>(cores) * 1000;
@@ -137,7 +141,7 @@ Status make_plan(Context& context, PlanOptions& options) {
   return {};
 }
 
-void add_policy_options(CLI::App& app, PlanOptions& options) {
+void add_policy_options(Command app, PlanOptions& options) {
   plan::Question& question = options.question;
   add_share_option(app, "--rejection-rate", question.rejection_rate,
                    "Share of the requests that may be rejected, with and without a pool (default 0.01)");
@@ -145,69 +149,60 @@ void add_policy_options(CLI::App& app, PlanOptions& options) {
                    "Share of one request that may come from the pool (default 0.5)");
   app.add_option("--spill", options.spill,
                  "when-full: from the pool only what no host has room for; even: its share of every request")
-      ->type_name("when-full|even")
-      ->check(CLI::IsMember({"when-full", "even"}).description(""));
+      .one_of({"when-full", "even"});
   app.add_option("--placement", options.placement,
                  "Among hosts with room: the fullest (best-fit) or the emptiest (worst-fit, the default)")
-      ->type_name("best-fit|worst-fit")
-      ->check(CLI::IsMember({"best-fit", "worst-fit"}).description(""));
+      .one_of({"best-fit", "worst-fit"});
   add_size_option(app, "--granule", question.setup.granule_bytes,
                   "Unit that memory is given out in (default 2M)");
   app.add_option("--pool-devices", question.setup.pool_devices, "Devices the pool is made of (default 4)")
-      ->check(CLI::Range(uint64_t{1}, limits::devices_max).description(""))
-      ->type_name("N");
+      .in_range(uint64_t{1}, limits::devices_max)
+      .type_name("N");
 }
 
 }  // namespace
 
-void add_plan_verb(CLI::App& app, Context& context) {
-  CLI::App* verb = app.add_subcommand(
+void add_plan_verb(Command app, Context& context) {
+  Command verb = app.add_subcommand(
       "plan", "How much memory a shared pool would save: replays a trace of requests, needs no daemon");
   const auto options = std::make_shared<PlanOptions>();
   plan::Question& question = options->question;
   question.setup.granule_bytes = limits::granule_bytes;
   question.setup.pool_fraction_max = 0.5;
 
-  verb->add_option(
-          "--trace", options->trace,
-          "CSV with a header; columns memory_mib, creation_time, deletion_time (seconds), and if there "
-          "cpu_milli, num_gpu, gpu_milli")
-      ->required()
-      ->type_name("FILE");
+  verb.add_option("--trace", options->trace,
+                  "CSV with a header; columns memory_mib, creation_time, deletion_time (seconds), and if there "
+                  "cpu_milli, num_gpu, gpu_milli")
+      .required()
+      .type_name("FILE");
   constexpr uint64_t hosts_max = 10'000;
-  verb->add_option("--hosts", options->hosts, "Hosts (default: the fewest that keep the rejection rate)")
-      ->check(CLI::Range(uint64_t{1}, hosts_max).description(""))
-      ->type_name("N");
+  verb.add_option("--hosts", options->hosts, "Hosts (default: the fewest that keep the rejection rate)")
+      .in_range(uint64_t{1}, hosts_max)
+      .type_name("N");
   add_size_option(
-      *verb, "--host-memory", options->host_memory_bytes,
+      verb, "--host-memory", options->host_memory_bytes,
       "Memory of a host without a pool (default: the smallest usual size that 99.9% of requests fit in)");
   constexpr int64_t count_max = 1'000'000;
-  verb->add_option("--host-cores", options->host_cores,
-                   "Cores of a host, 0: as many as needed (default 96 where the trace has cpu_milli)")
-      ->check(CLI::Range(int64_t{0}, count_max).description(""))
-      ->type_name("N");
-  verb->add_option("--host-gpus", options->host_gpus,
-                   "GPUs of a host, 0: as many as needed (default 8 where the trace has num_gpu)")
-      ->check(CLI::Range(int64_t{0}, count_max).description(""))
-      ->type_name("N");
-  add_list_option<double>(*verb, "--local-fractions", options->local_fractions,
-                          "Shares of the host memory that stay local (default 0.9,0.8,0.7,0.6,0.5)", "LIST",
-                          [](const std::string& text) { return parse_share("--local-fractions", text); });
-  add_list_option<uint64_t>(*verb, "--pool-sizes", options->pool_bytes,
+  verb.add_option("--host-cores", options->host_cores,
+                  "Cores of a host, 0: as many as needed (default 96 where the trace has cpu_milli)")
+      .in_range(int64_t{0}, count_max)
+      .type_name("N");
+  verb.add_option("--host-gpus", options->host_gpus,
+                  "GPUs of a host, 0: as many as needed (default 8 where the trace has num_gpu)")
+      .in_range(int64_t{0}, count_max)
+      .type_name("N");
+  add_list_option<double>(verb, "--local-fractions", options->local_fractions,
+                          "Shares of the host memory that stay local (default 0.9,0.8,0.7,0.6,0.5)",
+                          parse_share);
+  add_list_option<uint64_t>(verb, "--pool-sizes", options->pool_bytes,
                             "Pool sizes to try, such as 128G,256G (default: search the smallest that will do)",
-                            "LIST", [](const std::string& text) {
-                              const Result<uint64_t> bytes = parse_size(text);
-                              if (!bytes.ok()) throw CLI::ValidationError("--pool-sizes", bytes.error().detail);
-                              return *bytes;
-                            });
-  add_policy_options(*verb, *options);
-  verb->add_option("--svg", options->svg, "Write a picture: saving and rejections by pool size, use over time")
-      ->type_name("FILE");
-  verb->add_option("--csv", options->csv, "Write the time series of the baseline and of what is plotted")
-      ->type_name("FILE");
-  verb->callback([&context, options] {
-    if (const Status done = make_plan(context, *options); !done.ok()) fail(context, done.error());
-  });
+                            [](const std::string& text) { return parse_size(text); });
+  add_policy_options(verb, *options);
+  verb.add_option("--svg", options->svg, "Write a picture: saving and rejections by pool size, use over time")
+      .type_name("FILE");
+  verb.add_option("--csv", options->csv, "Write the time series of the baseline and of what is plotted")
+      .type_name("FILE");
+  on_verb(verb, context, [&context, options] { return make_plan(context, *options); });
 }
 
 }  // namespace terrace::cli

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/terminal/output.h"
@@ -27,7 +28,8 @@ struct TiersimOptions {
   std::string made;
   std::string format = "mooncake";
   double scale = 1;
-  std::vector<std::pair<std::string, double>> ddr_fractions;  // as said, and what it means
+  // As said, and what it means.
+  std::vector<std::pair<std::string, double>> ddr_fractions = {{"0.01", 0.01}, {"0.05", 0.05}, {"0.1", 0.1}};
   std::vector<std::string> policies;
   uint64_t granule_bytes = tiering::usual_machine().granule_bytes;
   uint64_t ddr_latency_ns, cxl_latency_ns, copy_overhead_ns;
@@ -37,7 +39,7 @@ struct TiersimOptions {
   tiering::PolicyOptions policy;
 };
 
-Error usage(std::string detail) {
+Error tiersim_usage(std::string detail) {
   return Error{.code = ErrorCode::invalid_argument, .where = "tiersim", .detail = std::move(detail)};
 }
 
@@ -55,34 +57,32 @@ std::string names_text() {
   return text;
 }
 
-void parse_fractions(TiersimOptions& options, const std::string& text) {
+Status parse_fractions(TiersimOptions& options, const std::string& text) {
   options.ddr_fractions.clear();
   for (const std::string& part : parts_of(text)) {
     char* end = nullptr;
     const double value = std::strtod(part.c_str(), &end);
     if (part.empty() || *end != '\0' || !(value > 0 && value <= 1))
-      throw CLI::ValidationError("--ddr-fraction",
-                                 "'" + part + "' is no share above 0 and up to 1, such as 0.05");
+      return tiersim_usage("'" + part + "' is no share above 0 and up to 1, such as 0.05");
     options.ddr_fractions.emplace_back(part, value);
   }
-  if (options.ddr_fractions.empty())
-    throw CLI::ValidationError("--ddr-fraction", "names no share, such as 0.05");
+  if (options.ddr_fractions.empty()) return tiersim_usage("names no share, such as 0.05");
+  return {};
 }
 
-void parse_policies(TiersimOptions& options, const std::string& text) {
+Status parse_policies(TiersimOptions& options, const std::string& text) {
   options.policies.clear();
   const std::vector<std::string_view> known = tiering::simulated_names();
   for (const std::string& part : parts_of(text)) {
     if (std::find(known.begin(), known.end(), part) == known.end()) {
       const std::string near = did_you_mean(part, {known.begin(), known.end()});
-      throw CLI::ValidationError(
-          "--policy", "no policy '" + part + "'; " +
-                          (near.empty() ? "there are " + names_text() : "did you mean '" + near + "'?"));
+      return tiersim_usage("no policy '" + part + "'; " +
+                           (near.empty() ? "there are " + names_text() : "did you mean '" + near + "'?"));
     }
     options.policies.push_back(part);
   }
-  if (options.policies.empty())
-    throw CLI::ValidationError("--policy", "names no policy; there are " + names_text());
+  if (options.policies.empty()) return tiersim_usage("names no policy; there are " + names_text());
+  return {};
 }
 
 // A line on stderr that is drawn over and over, only on a terminal.
@@ -124,8 +124,8 @@ double ratio(double value, double of) {
 
 Result<Trace> load(const TiersimOptions& options) {
   if (options.trace.empty() == options.made.empty())
-    return usage(options.trace.empty() ? "say --trace FILE, or --made NAME for a made-up trace"
-                                       : "--trace and --made exclude each other; leave one out");
+    return tiersim_usage(options.trace.empty() ? "say --trace FILE, or --made NAME for a made-up trace"
+                                               : "--trace and --made exclude each other; leave one out");
   if (!options.made.empty()) return tiering::generate_trace(options.made, options.scale);
   return tiering::read_trace(options.trace, options.format == "accesses" ? tiering::TraceFormat::accesses
                                                                          : tiering::TraceFormat::mooncake);
@@ -133,9 +133,9 @@ Result<Trace> load(const TiersimOptions& options) {
 
 Result<Machine> machine_of(const TiersimOptions& options) {
   if (options.granule_bytes == 0 || options.granule_bytes > (uint64_t{1} << 40))
-    return usage("--granule lies between 1 byte and 1 TiB");
+    return tiersim_usage("--granule lies between 1 byte and 1 TiB");
   for (const uint64_t bandwidth : {options.ddr_bandwidth, options.cxl_bandwidth, options.copy_bandwidth})
-    if (bandwidth < mib) return usage("bandwidths are at least 1M (a second)");
+    if (bandwidth < mib) return tiersim_usage("bandwidths are at least 1M (a second)");
   Machine machine{.granule_bytes = options.granule_bytes,
                   .costs = {},
                   .copy_budget_bytes_per_s = options.copy_budget,
@@ -238,7 +238,7 @@ Status tiersim(Context& context, const TiersimOptions& options) {
   return {};
 }
 
-void add_machine_options(CLI::App& verb, TiersimOptions& options) {
+void add_machine_options(Command verb, TiersimOptions& options) {
   const tiering::TierCosts usual;
   options.ddr_latency_ns = static_cast<uint64_t>(usual.ddr_latency_ns);
   options.cxl_latency_ns = static_cast<uint64_t>(usual.cxl_latency_ns);
@@ -260,48 +260,44 @@ void add_machine_options(CLI::App& verb, TiersimOptions& options) {
                   "Most bytes that may be moved a second (default: as fast as one copy after the other goes)");
   verb.add_option("--look-ahead", options.look_ahead,
                   "Requests in the queue whose objects are known ahead of their turn (default 0: history only)")
-      ->check(CLI::Range(0u, 100'000u).description(""))
-      ->type_name("N");
+      .in_range(0u, 100'000u)
+      .type_name("N");
   add_duration_option(verb, "--half-life", options.policy.half_life_ns, "Of heat (default 10s)");
   add_duration_option(verb, "--horizon", options.policy.horizon_ns, "Over which a move must pay (default 30s)");
 }
 
 }  // namespace
 
-void add_tiersim_verb(CLI::App& app, Context& context) {
-  CLI::App* verb = app.add_subcommand(
+void add_tiersim_verb(Command app, Context& context) {
+  Command verb = app.add_subcommand(
       "tiersim", "What migration policies would do with a trace, against known ones: needs no daemon");
   const auto options = std::make_shared<TiersimOptions>();
   options->policies = {"benefit-density", "lru", "arc", "s3-fifo", "belady"};
-  parse_fractions(*options, "0.01,0.05,0.1");
-  verb->add_option("--trace", options->trace, "The trace")->type_name("FILE");
-  verb->add_option(
+  verb.add_option("--trace", options->trace, "The trace").type_name("FILE");
+  verb.add_option(
           "--format", options->format,
           "mooncake: JSON lines with timestamp and hash_ids (default); accesses: lines 'time_us object [r|w]'")
-      ->type_name("mooncake|accesses")
-      ->check(CLI::IsMember({"mooncake", "accesses"}).description(""));
+      .one_of({"mooncake", "accesses"});
   std::string made_help = "A made-up trace instead of a file:";
   std::vector<std::string> made_names;
   for (const tiering::GeneratorEntry& entry : tiering::generators()) {
     made_names.emplace_back(entry.name);
     made_help += (made_names.size() > 1 ? ", " : " ") + made_names.back();
   }
-  verb->add_option("--made", options->made, made_help)
-      ->type_name("NAME")
-      ->check(CLI::IsMember(made_names).description(""));
-  verb->add_option("--scale", options->scale, "Size of a made-up trace (default 1: about 200000 uses)")
-      ->check(CLI::Range(0.001, 100.0).description(""))
-      ->type_name("FACTOR");
-  verb->add_option_function<std::string>(
-          "--ddr-fraction", [options](const std::string& text) { parse_fractions(*options, text); },
+  verb.add_option("--made", options->made, made_help).one_of(made_names).type_name("NAME");
+  verb.add_option("--scale", options->scale, "Size of a made-up trace (default 1: about 200000 uses)")
+      .in_range(0.001, 100.0)
+      .type_name("FACTOR");
+  verb.add_parsed_option(
+          "--ddr-fraction", [options](const std::string& text) { return parse_fractions(*options, text); },
           "Shares of all objects that fit in DDR (default 0.01,0.05,0.1)")
-      ->type_name("LIST");
-  verb->add_option_function<std::string>(
-          "--policy", [options](const std::string& text) { parse_policies(*options, text); },
+      .type_name("LIST");
+  verb.add_parsed_option(
+          "--policy", [options](const std::string& text) { return parse_policies(*options, text); },
           "Of " + names_text() + " (default: the first and the last four)")
-      ->type_name("LIST");
-  add_machine_options(*verb, *options);
-  on_verb(*verb, context, [&context, options] { return tiersim(context, *options); });
+      .type_name("LIST");
+  add_machine_options(verb, *options);
+  on_verb(verb, context, [&context, options] { return tiersim(context, *options); });
 }
 
 }  // namespace terrace::cli

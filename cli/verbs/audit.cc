@@ -1,6 +1,7 @@
 // `terrace audit`: who did what, from the daemon's log.
 #include <chrono>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cli/client/admin_client.h"
@@ -88,23 +89,21 @@ Status show_audit(const Context& context, AuditArguments& arguments) {
 
 }  // namespace
 
-void add_audit_verb(CLI::App& app, Context& context) {
+void add_audit_verb(Command app, Context& context) {
   const auto arguments = std::make_shared<AuditArguments>();
-  CLI::App* audit = app.add_subcommand("audit", "Who did what and when, newest last");
-  audit->add_option("--tenant", arguments->filter.tenant, "Only what concerns this tenant")
-      ->type_name("TENANT");
-  audit->add_option("--verb", arguments->filter.verb, "Only verbs that begin so, as 'grant' or 'device'")
-      ->type_name("VERB");
-  audit->add_option("--subject", arguments->filter.subject, "Only this one, as 'lease 7' or 'device emu:a'")
-      ->type_name("SUBJECT");
-  audit
-      ->add_option("--since", arguments->since, "From then on: 2h (ago), 11:30, 2026-11-21, '2026-11-21 11:30'")
-      ->type_name("DURATION|TIME");
-  audit->add_option("--limit", arguments->limit, "At most so many, the newest (default 100; 0: all)")
-      ->type_name("N");
-  audit->add_flag("--follow", arguments->follow,
-                  "Go on with what is new, until ended; with --json one object a line");
-  on_verb(*audit, context, [&context, arguments] { return show_audit(context, *arguments); });
+  Command audit = app.add_subcommand("audit", "Who did what and when, newest last");
+  audit.add_option("--tenant", arguments->filter.tenant, "Only what concerns this tenant").type_name("TENANT");
+  audit.add_option("--verb", arguments->filter.verb, "Only verbs that begin so, as 'grant' or 'device'")
+      .type_name("VERB");
+  audit.add_option("--subject", arguments->filter.subject, "Only this one, as 'lease 7' or 'device emu:a'")
+      .type_name("SUBJECT");
+  audit.add_option("--since", arguments->since, "From then on: 2h (ago), 11:30, 2026-11-21, '2026-11-21 11:30'")
+      .type_name("DURATION|TIME");
+  audit.add_option("--limit", arguments->limit, "At most so many, the newest (default 100; 0: all)")
+      .type_name("N");
+  audit.add_flag("--follow", arguments->follow,
+                 "Go on with what is new, until ended; with --json one object a line");
+  on_verb(audit, context, [&context, arguments] { return show_audit(context, *arguments); });
 }
 
 }  // namespace terrace::cli

@@ -2,6 +2,7 @@
 #include "cli/terminal/verb.h"
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/local_time.h"
@@ -168,49 +169,49 @@ Status delete_checkpoints(const Context& context, const CheckpointArguments& arg
 
 }  // namespace
 
-void add_checkpoint_verbs(CLI::App& app, Context& context) {
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Checkpoints of tensors in a directory");
-  checkpoint->require_subcommand(1);
+void add_checkpoint_verbs(Command app, Context& context) {
+  Command checkpoint = app.add_subcommand("checkpoint", "Checkpoints of tensors in a directory");
+  checkpoint.require_subcommand();
   const auto arguments = std::make_shared<CheckpointArguments>();
   const auto verb = [&](const char* name, const char* help) {
-    CLI::App* made = checkpoint->add_subcommand(name, help);
-    made->add_option("--dir", arguments->directory, "The directory of the checkpoints")
-        ->required()
-        ->type_name("DIR");
+    Command made = checkpoint.add_subcommand(name, help);
+    made.add_option("--dir", arguments->directory, "The directory of the checkpoints")
+        .required()
+        .type_name("DIR");
     return made;
   };
-  const auto add_name = [&](CLI::App& to) {
-    to.add_option("name", arguments->name, "The checkpoint")->required()->type_name("NAME");
+  const auto add_name = [&](Command to) {
+    to.add_option("name", arguments->name, "The checkpoint").required().type_name("NAME");
   };
 
-  CLI::App* list = verb("list", "Those that are complete; removes what dead writers left");
-  on_verb(*list, context, [&context, arguments] { return list_checkpoints(context, *arguments); });
+  Command list = verb("list", "Those that are complete; removes what dead writers left");
+  on_verb(list, context, [&context, arguments] { return list_checkpoints(context, *arguments); });
 
-  CLI::App* show = verb("show", "A checkpoint's tensors and metadata");
-  add_name(*show);
-  on_verb(*show, context, [&context, arguments] { return show_checkpoint(context, *arguments); });
+  Command show = verb("show", "A checkpoint's tensors and metadata");
+  add_name(show);
+  on_verb(show, context, [&context, arguments] { return show_checkpoint(context, *arguments); });
 
-  CLI::App* verify = verb("verify", "Read all of it and compare with its checksums");
-  add_name(*verify);
-  on_verb(*verify, context, [&context, arguments] { return verify_checkpoint(context, *arguments); });
+  Command verify = verb("verify", "Read all of it and compare with its checksums");
+  add_name(verify);
+  on_verb(verify, context, [&context, arguments] { return verify_checkpoint(context, *arguments); });
 
-  CLI::App* out = verb("export", "Copy its safetensors file, checked on the way");
-  add_name(*out);
-  out->add_option("file", arguments->file, "The file to make")->required()->type_name("FILE");
-  out->add_option("--tensor", arguments->tensors, "Only this one; may be given several times")
-      ->type_name("TENSOR")
-      ->allow_extra_args(false);
-  out->add_flag("--force", arguments->force, "Replace the file where it exists");
-  on_verb(*out, context, [&context, arguments] { return export_checkpoint(context, *arguments); });
+  Command out = verb("export", "Copy its safetensors file, checked on the way");
+  add_name(out);
+  out.add_option("file", arguments->file, "The file to make").required().type_name("FILE");
+  out.add_option("--tensor", arguments->tensors, "Only this one; may be given several times")
+      .type_name("TENSOR")
+      .allow_extra_args(false);
+  out.add_flag("--force", arguments->force, "Replace the file where it exists");
+  on_verb(out, context, [&context, arguments] { return export_checkpoint(context, *arguments); });
 
-  CLI::App* in = verb("import", "Make a checkpoint of a safetensors file");
-  in->add_option("file", arguments->file, "The safetensors file")->required()->type_name("FILE");
-  add_name(*in);
-  on_verb(*in, context, [&context, arguments] { return import_checkpoint(context, *arguments); });
+  Command in = verb("import", "Make a checkpoint of a safetensors file");
+  in.add_option("file", arguments->file, "The safetensors file").required().type_name("FILE");
+  add_name(in);
+  on_verb(in, context, [&context, arguments] { return import_checkpoint(context, *arguments); });
 
-  CLI::App* away = verb("delete", "Remove checkpoints, damaged ones too");
-  away->add_option("names", arguments->names, "The checkpoints")->required()->type_name("NAME");
-  on_verb(*away, context, [&context, arguments] { return delete_checkpoints(context, *arguments); });
+  Command away = verb("delete", "Remove checkpoints, damaged ones too");
+  away.add_option("names", arguments->names, "The checkpoints").required().type_name("NAME");
+  on_verb(away, context, [&context, arguments] { return delete_checkpoints(context, *arguments); });
 }
 
 }  // namespace terrace::cli

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
@@ -44,7 +45,7 @@ Result<std::string> prepare_log(const DaemonArguments& arguments, const std::str
   return runtime_directory + "/terraced.log";
 }
 
-Status start(const Context& context, const DaemonArguments& arguments) {
+Status start_and_wait(const Context& context, const DaemonArguments& arguments) {
   const std::string runtime_directory = runtime_directory_of(context, arguments);
   // Ask first: a second daemon would only say that the state is locked.
   Context expected = context;
@@ -80,7 +81,7 @@ Status start(const Context& context, const DaemonArguments& arguments) {
   return {};
 }
 
-Status stop(const Context& context, const DaemonArguments& arguments) {
+Status stop_and_wait(const Context& context, const DaemonArguments& arguments) {
   const Context other = context_of(context, arguments);
   uint32_t pid = 0;
   {
@@ -111,7 +112,7 @@ Status stop(const Context& context, const DaemonArguments& arguments) {
   return {};
 }
 
-Status show(const Context& context, const DaemonArguments& arguments) {
+Status show_daemon(const Context& context, const DaemonArguments& arguments) {
   const Context other = context_of(context, arguments);
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(other));
   TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, client->status());
@@ -123,15 +124,13 @@ Status show(const Context& context, const DaemonArguments& arguments) {
   return {};
 }
 
-CLI::App* add_verb(CLI::App& daemon, const char* name, const char* help, Context& context,
-                   const std::shared_ptr<DaemonArguments>& arguments,
-                   Status (*work)(const Context&, const DaemonArguments&)) {
-  CLI::App* verb = daemon.add_subcommand(name, help);
-  verb->add_option("--runtime-dir", arguments->runtime_directory, "Where the daemon's socket is")
-      ->type_name("DIR");
-  verb->callback([&context, arguments, work] {
-    if (const Status done = work(context, *arguments); !done.ok()) fail(context, done.error());
-  });
+Command add_verb(Command daemon, const char* name, const char* help, Context& context,
+                 const std::shared_ptr<DaemonArguments>& arguments,
+                 Status (*work)(const Context&, const DaemonArguments&)) {
+  Command verb = daemon.add_subcommand(name, help);
+  verb.add_option("--runtime-dir", arguments->runtime_directory, "Where the daemon's socket is")
+      .type_name("DIR");
+  on_verb(verb, context, [&context, arguments, work] { return work(context, *arguments); });
   return verb;
 }
 
@@ -173,38 +172,37 @@ Context context_of(const Context& context, const DaemonArguments& arguments) {
   return other;
 }
 
-void add_start_options(CLI::App& verb, const std::shared_ptr<DaemonArguments>& arguments) {
+void add_start_options(Command verb, const std::shared_ptr<DaemonArguments>& arguments) {
   verb.add_option("--state", arguments->state_file, "The file that remembers pools and leases")
-      ->type_name("FILE");
-  verb.add_option("--config", arguments->config_file, "A configuration in TOML")->type_name("FILE");
+      .type_name("FILE");
+  verb.add_option("--config", arguments->config_file, "A configuration in TOML").type_name("FILE");
   verb.add_option("--emulate", arguments->emulated, "An emulated device; repeat for more")
-      ->type_name("NAME=SIZE")
-      ->allow_extra_args(false);
+      .type_name("NAME=SIZE")
+      .allow_extra_args(false);
   verb.add_option("others", arguments->others, "After --: further arguments for terraced")
-      ->type_name("ARGUMENT");
+      .type_name("ARGUMENT");
 }
 
-void add_daemon_verbs(CLI::App& app, Context& context) {
-  CLI::App* daemon = app.add_subcommand("daemon", "The pool manager's process");
-  daemon->require_subcommand(1);
+void add_daemon_verbs(Command app, Context& context) {
+  Command daemon = app.add_subcommand("daemon", "The pool manager's process");
+  daemon.require_subcommand();
   const auto arguments = std::make_shared<DaemonArguments>();
 
-  CLI::App* run =
-      add_verb(*daemon, "run", "Become terraced, in the foreground", context, arguments, run_daemon);
-  add_start_options(*run, arguments);
+  Command run = add_verb(daemon, "run", "Become terraced, in the foreground", context, arguments, run_daemon);
+  add_start_options(run, arguments);
 
-  CLI::App* begin = add_verb(*daemon, "start", "Start terraced in the background, and wait until it answers",
-                             context, arguments, start);
-  add_start_options(*begin, arguments);
-  begin->add_option("--log", arguments->log_file, "Its output (default: terraced.log in the runtime directory)")
-      ->type_name("FILE");
-  add_duration_option(*begin, "--wait", arguments->wait_ns, "How long it may take to answer (default 60s)");
+  Command begin = add_verb(daemon, "start", "Start terraced in the background, and wait until it answers",
+                           context, arguments, start_and_wait);
+  add_start_options(begin, arguments);
+  begin.add_option("--log", arguments->log_file, "Its output (default: terraced.log in the runtime directory)")
+      .type_name("FILE");
+  add_duration_option(begin, "--wait", arguments->wait_ns, "How long it may take to answer (default 60s)");
 
-  CLI::App* end =
-      add_verb(*daemon, "stop", "End the daemon; leases stay in its state", context, arguments, stop);
-  add_duration_option(*end, "--wait", arguments->wait_ns, "How long it may take to end (default 60s)");
+  Command end =
+      add_verb(daemon, "stop", "End the daemon; leases stay in its state", context, arguments, stop_and_wait);
+  add_duration_option(end, "--wait", arguments->wait_ns, "How long it may take to end (default 60s)");
 
-  add_verb(*daemon, "status", "The daemon's process, paths and work", context, arguments, show);
+  add_verb(daemon, "status", "The daemon's process, paths and work", context, arguments, show_daemon);
 }
 
 }  // namespace terrace::cli

@@ -27,6 +27,6 @@ std::string runtime_directory_of(const Context& context, const DaemonArguments& 
 // Where the daemon of these arguments is reached.
 Context context_of(const Context& context, const DaemonArguments& arguments);
 // --state, --config, --emulate and what follows --.
-void add_start_options(CLI::App& verb, const std::shared_ptr<DaemonArguments>& arguments);
+void add_start_options(Command verb, const std::shared_ptr<DaemonArguments>& arguments);
 
 }  // namespace terrace::cli

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 constexpr size_t log_lines_shown = 12;
 constexpr uint64_t log_bytes_shown = 16 * kib;
 
-std::string own_directory() {
+std::string program_directory() {
   std::error_code failed;
   const fs::path self = fs::read_symlink("/proc/self/exe", failed);
   return failed ? std::string() : self.parent_path().string();
@@ -103,7 +103,7 @@ Result<std::string> find_daemon_program() {
   if (const char* named = std::getenv("TERRACED"); named != nullptr && *named != '\0') {
     places.push_back(named);
   } else {
-    const std::string here = own_directory();
+    const std::string here = program_directory();
     for (const char* place :
          {"/terraced", "/../daemon/terraced", "/../sbin/terraced", "/../libexec/terraced"}) {
       places.push_back(here + place);

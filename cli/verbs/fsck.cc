@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
@@ -133,14 +134,14 @@ Result<std::vector<FindingStatus>> parse_findings(const std::string& text) {
   return findings;
 }
 
-void add_fsck_verb(CLI::App& app, Context& context) {
+void add_fsck_verb(Command app, Context& context) {
   const auto arguments = std::make_shared<DaemonArguments>();
-  CLI::App* fsck = app.add_subcommand(
+  Command fsck = app.add_subcommand(
       "fsck", "Compare the store with the devices, objects and mappings; changes nothing. Exit 8: findings");
-  fsck->add_option("--runtime-dir", arguments->runtime_directory, "Where the daemon's socket is")
-      ->type_name("DIR");
-  add_start_options(*fsck, arguments);
-  on_verb(*fsck, context, [&context, arguments] { return run_fsck(context, *arguments); });
+  fsck.add_option("--runtime-dir", arguments->runtime_directory, "Where the daemon's socket is")
+      .type_name("DIR");
+  add_start_options(fsck, arguments);
+  on_verb(fsck, context, [&context, arguments] { return run_fsck(context, *arguments); });
 }
 
 }  // namespace terrace::cli

@@ -1,16 +1,12 @@
 // `terrace host list`: the further hosts, as their manager knows them.
+#include <nlohmann/json.hpp>
+
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
 #include "cli/terminal/verb.h"
 
 namespace terrace::cli {
 namespace {
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return or_dash(text);
-}
 
 std::string state_text(const HostRecord& host) {
   if (str(host->getState()) != "away") return str(host->getState());
@@ -37,18 +33,18 @@ Status list_hosts(const Context& context) {
   for (const HostRecord& host : hosts)
     rows.push_back({str(host->getName()), state_text(host), contact_text(host),
                     std::to_string(host->getLeases()), exact_size(host->getLeasedBytes()),
-                    joined(strings(host->getDevices()))});
+                    or_dash(join(strings(host->getDevices()), " "))});
   print_text(format_table({"HOST", "STATE", "LAST CONTACT", "LEASES", "BYTES", "DEVICES"}, rows));
   return {};
 }
 
 }  // namespace
 
-void add_host_verbs(CLI::App& app, Context& context) {
-  CLI::App* host = app.add_subcommand("host", "Further hosts, which lease through an agent");
-  host->require_subcommand(1);
-  CLI::App* list = host->add_subcommand("list", "Hosts, whether their agents are there, and what they lease");
-  on_verb(*list, context, [&context] { return list_hosts(context); });
+void add_host_verbs(Command app, Context& context) {
+  Command host = app.add_subcommand("host", "Further hosts, which lease through an agent");
+  host.require_subcommand();
+  Command list = host.add_subcommand("list", "Hosts, whether their agents are there, and what they lease");
+  on_verb(list, context, [&context] { return list_hosts(context); });
 }
 
 }  // namespace terrace::cli

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
@@ -147,52 +148,49 @@ Result<LeaseId> find_lease_id(LeaseClient& client, const std::string& name) {
   return LeaseId{lease->getId()};
 }
 
-void add_lease_argument(CLI::App& verb, std::string& name) {
-  verb.add_option("lease", name, "Id or label (all digits: an id)")->required()->type_name("ID|LABEL");
+void add_lease_argument(Command verb, std::string& name) {
+  verb.add_option("lease", name, "Id or label (all digits: an id)").required().type_name("ID|LABEL");
 }
 
-void add_lease_verbs(CLI::App& app, Context& context) {
-  CLI::App* lease = app.add_subcommand("lease", "Leases: who holds which memory, until when");
-  lease->require_subcommand(1);
-  add_lease_grant_verb(*lease, context);
+void add_lease_verbs(Command app, Context& context) {
+  Command lease = app.add_subcommand("lease", "Leases: who holds which memory, until when");
+  lease.require_subcommand();
+  add_lease_grant_verb(lease, context);
   const auto arguments = std::make_shared<LeaseArguments>();
 
-  CLI::App* list = lease->add_subcommand("list", "All leases, or those of a pool, tenant or phase");
-  list->add_option("--pool", arguments->pool, "Only this pool's")->type_name("POOL");
-  list->add_option("--tenant", arguments->tenant, "Only this tenant's")->type_name("TENANT");
+  Command list = lease.add_subcommand("list", "All leases, or those of a pool, tenant or phase");
+  list.add_option("--pool", arguments->pool, "Only this pool's").type_name("POOL");
+  list.add_option("--tenant", arguments->tenant, "Only this tenant's").type_name("TENANT");
   const std::vector<std::string> phases = shown_phases();
-  list->add_option("--phase", arguments->phase, "Only those in this phase")
-      ->type_name(CLI::detail::join(phases, "|"))
-      ->check(CLI::IsMember(phases).description(""));
-  on_verb(*list, context, [&context, arguments] { return list_leases(context, *arguments); });
+  list.add_option("--phase", arguments->phase, "Only those in this phase").one_of(phases);
+  on_verb(list, context, [&context, arguments] { return list_leases(context, *arguments); });
 
-  CLI::App* show = lease->add_subcommand("show", "Everything about leases, with where their bytes are");
-  show->add_option("lease", arguments->names, "Ids or labels (all digits: an id)")
-      ->required()
-      ->type_name("ID|LABEL");
-  on_verb(*show, context, [&context, arguments] { return show_leases(context, *arguments); });
+  Command show = lease.add_subcommand("show", "Everything about leases, with where their bytes are");
+  show.add_option("lease", arguments->names, "Ids or labels (all digits: an id)")
+      .required()
+      .type_name("ID|LABEL");
+  on_verb(show, context, [&context, arguments] { return show_leases(context, *arguments); });
 
-  CLI::App* renew = lease->add_subcommand("renew", "Put a lease's expiry off");
-  add_lease_argument(*renew, arguments->name);
-  add_duration_option(*renew, "--ttl", arguments->ttl_ns, "How long from now")->required();
-  on_verb(*renew, context, [&context, arguments] { return renew_lease(context, *arguments); });
+  Command renew = lease.add_subcommand("renew", "Put a lease's expiry off");
+  add_lease_argument(renew, arguments->name);
+  add_duration_option(renew, "--ttl", arguments->ttl_ns, "How long from now").required();
+  on_verb(renew, context, [&context, arguments] { return renew_lease(context, *arguments); });
 
-  CLI::App* revoke =
-      lease->add_subcommand("revoke", "Take a lease back: tell the holder, wait, fence it, scrub it");
-  add_lease_argument(*revoke, arguments->name);
-  add_duration_option(*revoke, "--grace", arguments->revoke.grace_ns,
+  Command revoke =
+      lease.add_subcommand("revoke", "Take a lease back: tell the holder, wait, fence it, scrub it");
+  add_lease_argument(revoke, arguments->name);
+  add_duration_option(revoke, "--grace", arguments->revoke.grace_ns,
                       "How long the holder has to let go (default 10s; 0s: fence now)");
-  revoke->add_option("--reason", arguments->revoke.reason, "Shown to the holder and in lists")
-      ->type_name("TEXT");
-  on_verb(*revoke, context, [&context, arguments] { return revoke_lease(context, *arguments); });
+  revoke.add_option("--reason", arguments->revoke.reason, "Shown to the holder and in lists").type_name("TEXT");
+  on_verb(revoke, context, [&context, arguments] { return revoke_lease(context, *arguments); });
 
-  CLI::App* release =
-      lease->add_subcommand("release",
-                            "Give a lease back in its holder's name: it is fenced at once. A quarantined one "
-                            "is fenced and erased once more");
-  add_lease_argument(*release, arguments->name);
-  on_verb(*release, context, [&context, arguments] { return release_lease(context, *arguments); });
-  add_lease_change_verbs(*lease, context);
+  Command release =
+      lease.add_subcommand("release",
+                           "Give a lease back in its holder's name: it is fenced at once. A quarantined one "
+                           "is fenced and erased once more");
+  add_lease_argument(release, arguments->name);
+  on_verb(release, context, [&context, arguments] { return release_lease(context, *arguments); });
+  add_lease_change_verbs(lease, context);
 }
 
 }  // namespace terrace::cli

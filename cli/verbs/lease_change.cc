@@ -1,5 +1,6 @@
 // `terrace lease resize|transfer|quarantined`.
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/show/describe.h"
 #include "cli/terminal/confirm.h"
@@ -8,14 +9,14 @@
 namespace terrace::cli {
 namespace {
 
-struct ChangeArguments {
+struct LeaseChangeArguments {
   std::string name;  // id or label
   std::string size;
   std::string to_tenant, to_host;
   bool yes = false;
 };
 
-Status resize_lease(const Context& context, const ChangeArguments& arguments) {
+Status resize_lease(const Context& context, const LeaseChangeArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const LeaseStatus before, find_lease(*client, arguments.name));
   TERRACE_ASSIGN_OR_RETURN(const uint64_t bytes, parse_new_size(arguments.size, before->getBytes()));
@@ -45,7 +46,7 @@ Status resize_lease(const Context& context, const ChangeArguments& arguments) {
   return {};
 }
 
-Status transfer_lease(const Context& context, const ChangeArguments& arguments) {
+Status transfer_lease(const Context& context, const LeaseChangeArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const LeaseStatus before, find_lease(*client, arguments.name));
   const std::string id = std::to_string(before->getId());
@@ -114,29 +115,27 @@ Result<uint64_t> parse_new_size(const std::string& text, uint64_t bytes) {
                          "; 'terrace lease release' gives all of it back"};
 }
 
-void add_lease_change_verbs(CLI::App& lease, Context& context) {
-  const auto arguments = std::make_shared<ChangeArguments>();
-  CLI::App* resize = lease.add_subcommand("resize", "Make a lease larger, or cut off its end");
-  add_lease_argument(*resize, arguments->name);
-  resize->add_option("size", arguments->size, "The new size, or +SIZE or -SIZE; rounded up to granules")
-      ->required()
-      ->type_name("SIZE");
-  resize->add_flag("--yes", arguments->yes, "Do not ask before a shrink");
-  on_verb(*resize, context, [&context, arguments] { return resize_lease(context, *arguments); });
+void add_lease_change_verbs(Command lease, Context& context) {
+  const auto arguments = std::make_shared<LeaseChangeArguments>();
+  Command resize = lease.add_subcommand("resize", "Make a lease larger, or cut off its end");
+  add_lease_argument(resize, arguments->name);
+  resize.add_option("size", arguments->size, "The new size, or +SIZE or -SIZE; rounded up to granules")
+      .required()
+      .type_name("SIZE");
+  resize.add_flag("--yes", arguments->yes, "Do not ask before a shrink");
+  on_verb(resize, context, [&context, arguments] { return resize_lease(context, *arguments); });
 
-  CLI::App* transfer = lease.add_subcommand(
+  Command transfer = lease.add_subcommand(
       "transfer", "Give a lease, its bytes kept, to another tenant: holders are fenced, the epoch steps");
-  add_lease_argument(*transfer, arguments->name);
-  transfer->add_option("--to-tenant", arguments->to_tenant, "Whose it will be")
-      ->required()
-      ->type_name("TENANT");
-  transfer->add_option("--to-host", arguments->to_host, "On which host (default: the same)")->type_name("HOST");
-  transfer->add_flag("--yes", arguments->yes, "Do not ask");
-  on_verb(*transfer, context, [&context, arguments] { return transfer_lease(context, *arguments); });
+  add_lease_argument(transfer, arguments->name);
+  transfer.add_option("--to-tenant", arguments->to_tenant, "Whose it will be").required().type_name("TENANT");
+  transfer.add_option("--to-host", arguments->to_host, "On which host (default: the same)").type_name("HOST");
+  transfer.add_flag("--yes", arguments->yes, "Do not ask");
+  on_verb(transfer, context, [&context, arguments] { return transfer_lease(context, *arguments); });
 
-  CLI::App* quarantined =
+  Command quarantined =
       lease.add_subcommand("quarantined", "What could not be fenced or erased, why, and what to do");
-  on_verb(*quarantined, context, [&context] { return list_quarantined(context); });
+  on_verb(quarantined, context, [&context] { return list_quarantined(context); });
 }
 
 }  // namespace terrace::cli

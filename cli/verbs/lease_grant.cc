@@ -1,5 +1,6 @@
 // `terrace lease grant`.
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/show/describe.h"
 #include "cli/terminal/confirm.h"
@@ -54,33 +55,31 @@ Status grant_lease(const Context& context, GrantArguments& arguments) {
 
 }  // namespace
 
-void add_lease_grant_verb(CLI::App& lease, Context& context) {
-  CLI::App* grant = lease.add_subcommand("grant", "Grant memory of a pool to a tenant");
+void add_lease_grant_verb(Command lease, Context& context) {
+  Command grant = lease.add_subcommand("grant", "Grant memory of a pool to a tenant");
   const auto arguments = std::make_shared<GrantArguments>();
   LeaseRequest& request = arguments->grant.request;
-  grant->add_option("--pool", request.pool, "The pool; may be left out where there is only one")
-      ->type_name("POOL");
-  add_size_option(*grant, "--size", request.bytes, "How much; rounded up to granules")->required();
-  CLI::Option* ttl = add_duration_option(*grant, "--ttl", request.ttl_ns,
-                                         "How long without renewal (default: the daemon's, 60 s)");
-  grant->add_flag("--persistent", request.persistent, "No expiry: it stays until it is released")
-      ->excludes(ttl);
-  grant->add_option("--mode", arguments->mode, "Who may hold it besides the grantee")
-      ->type_name(CLI::detail::join(schema::enum_words<rpc::LeaseMode>(), "|"))
-      ->check(CLI::Validator(
-          [](std::string& text) { return parse_mode(text).ok() ? "" : parse_mode(text).error().detail; }, ""));
-  grant->add_option("--label", request.label, "A name for people, unique within the tenant")
-      ->type_name("LABEL");
-  grant->add_option("--tenant", arguments->grant.tenant, "Grant to another tenant than this user's")
-      ->type_name("TENANT");
-  grant->add_flag("--movable", request.movable,
-                  "A drain or compaction may move it: at once while nobody has it attached, else with its "
-                  "holder's consent");
-  add_duration_option(*grant, "--wait", request.wait_ns,
+  grant.add_option("--pool", request.pool, "The pool; may be left out where there is only one")
+      .type_name("POOL");
+  add_size_option(grant, "--size", request.bytes, "How much; rounded up to granules").required();
+  Option ttl = add_duration_option(grant, "--ttl", request.ttl_ns,
+                                   "How long without renewal (default: the daemon's, 60 s)");
+  grant.add_flag("--persistent", request.persistent, "No expiry: it stays until it is released").excludes(ttl);
+  grant.add_option("--mode", arguments->mode, "Who may hold it besides the grantee")
+      .type_name(join(schema::enum_words<rpc::LeaseMode>(), "|"))
+      .check(
+          [](const std::string& text) { return parse_mode(text).ok() ? "" : parse_mode(text).error().detail; });
+  grant.add_option("--label", request.label, "A name for people, unique within the tenant").type_name("LABEL");
+  grant.add_option("--tenant", arguments->grant.tenant, "Grant to another tenant than this user's")
+      .type_name("TENANT");
+  grant.add_flag("--movable", request.movable,
+                 "A drain or compaction may move it: at once while nobody has it attached, else with its "
+                 "holder's consent");
+  add_duration_option(grant, "--wait", request.wait_ns,
                       "Wait in the queue of a full pool, at most so long (default: not at all)");
-  grant->callback([&context, arguments, ttl] {
-    arguments->ttl_given = ttl->count() > 0;
-    if (const Status done = grant_lease(context, *arguments); !done.ok()) fail(context, done.error());
+  on_verb(grant, context, [&context, arguments, ttl] {
+    arguments->ttl_given = ttl.count() > 0;
+    return grant_lease(context, *arguments);
   });
 }
 

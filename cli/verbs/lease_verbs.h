@@ -17,12 +17,12 @@ Result<LeaseStatus> find_lease(LeaseClient& client, const std::string& name);
 Result<LeaseId> find_lease_id(LeaseClient& client, const std::string& name);
 // On the wire a ttl of 0 would mean the default, or the lease's own.
 Error zero_ttl(const char* where);
-void add_lease_argument(CLI::App& verb, std::string& name);
+void add_lease_argument(Command verb, std::string& name);
 
 // lease_grant.cc
-void add_lease_grant_verb(CLI::App& lease, Context& context);
+void add_lease_grant_verb(Command lease, Context& context);
 // lease_change.cc: resize, transfer, quarantined
-void add_lease_change_verbs(CLI::App& lease, Context& context);
+void add_lease_change_verbs(Command lease, Context& context);
 
 // The bytes that "512M", "+64M" or "-64M" mean for a lease of `bytes`.
 // Errors    invalid_argument  no size, or nothing would be left; capacity_exhausted is the daemon's to say

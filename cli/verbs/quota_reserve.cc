@@ -1,5 +1,6 @@
 // `terrace quota list|set|remove` and `terrace reserve create|list|remove`.
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
@@ -154,51 +155,50 @@ Status remove_reservation(const Context& context, uint64_t id) {
 
 }  // namespace
 
-void add_quota_verbs(CLI::App& app, Context& context) {
-  CLI::App* quota =
-      app.add_subcommand("quota", "How much each tenant may lease at most, in all pools together");
-  quota->require_subcommand(1);
+void add_quota_verbs(Command app, Context& context) {
+  Command quota = app.add_subcommand("quota", "How much each tenant may lease at most, in all pools together");
+  quota.require_subcommand();
   const auto arguments = std::make_shared<QuotaArguments>();
-  on_verb(*quota->add_subcommand("list", "All quotas, and what is used of them"), context,
+  on_verb(quota.add_subcommand("list", "All quotas, and what is used of them"), context,
           [&context] { return list_quotas(context); });
 
-  CLI::App* set = quota->add_subcommand("set", "Bound a tenant; '*': all without a quota of their own");
-  set->add_option("tenant", arguments->tenant, "The tenant, or '*'")->required();
-  CLI::Option* bytes = add_size_option(*set, "--bytes", arguments->bytes_max,
-                                       "The most bytes (0: no bound; left out: as it is)");
-  CLI::Option* leases =
-      set->add_option("--leases", arguments->leases_max, "The most leases (0: no bound; left out: as it is)")
-          ->type_name("N");
-  on_verb(*set, context, [&context, arguments, bytes, leases] {
-    arguments->bytes_given = bytes->count() > 0;
-    arguments->leases_given = leases->count() > 0;
+  Command set = quota.add_subcommand("set", "Bound a tenant; '*': all without a quota of their own");
+  set.add_option("tenant", arguments->tenant, "The tenant, or '*'").required();
+  Option bytes =
+      add_size_option(set, "--bytes", arguments->bytes_max, "The most bytes (0: no bound; left out: as it is)");
+  Option leases =
+      set.add_option("--leases", arguments->leases_max, "The most leases (0: no bound; left out: as it is)")
+          .type_name("N");
+  on_verb(set, context, [&context, arguments, bytes, leases] {
+    arguments->bytes_given = bytes.count() > 0;
+    arguments->leases_given = leases.count() > 0;
     return set_quota(context, *arguments);
   });
 
-  CLI::App* remove = quota->add_subcommand("remove", "Take a tenant's quota away; that of '*' holds then");
-  remove->add_option("tenant", arguments->tenant, "The tenant, or '*'")->required();
-  on_verb(*remove, context, [&context, arguments] { return remove_quota(context, arguments->tenant); });
+  Command remove = quota.add_subcommand("remove", "Take a tenant's quota away; that of '*' holds then");
+  remove.add_option("tenant", arguments->tenant, "The tenant, or '*'").required();
+  on_verb(remove, context, [&context, arguments] { return remove_quota(context, arguments->tenant); });
 }
 
-void add_reserve_verbs(CLI::App& app, Context& context) {
-  CLI::App* reserve = app.add_subcommand("reserve", "Memory of a pool that is kept free for a tenant");
-  reserve->require_subcommand(1);
+void add_reserve_verbs(Command app, Context& context) {
+  Command reserve = app.add_subcommand("reserve", "Memory of a pool that is kept free for a tenant");
+  reserve.require_subcommand();
   const auto wanted = std::make_shared<ReservationOptions>();
   const auto id = std::make_shared<uint64_t>(0);
-  CLI::App* create = reserve->add_subcommand("create", "Keep memory of a pool for a tenant");
-  create->add_option("pool", wanted->pool, "The pool")->required();
-  create->add_option("tenant", wanted->tenant, "The tenant; what it has leased there counts towards it")
-      ->required();
-  add_size_option(*create, "size", wanted->bytes, "How much")->required();
-  add_duration_option(*create, "--ttl", wanted->ttl_ns, "How long (default: until it is removed)");
-  on_verb(*create, context, [&context, wanted] { return create_reservation(context, *wanted); });
+  Command create = reserve.add_subcommand("create", "Keep memory of a pool for a tenant");
+  create.add_option("pool", wanted->pool, "The pool").required();
+  create.add_option("tenant", wanted->tenant, "The tenant; what it has leased there counts towards it")
+      .required();
+  add_size_option(create, "size", wanted->bytes, "How much").required();
+  add_duration_option(create, "--ttl", wanted->ttl_ns, "How long (default: until it is removed)");
+  on_verb(create, context, [&context, wanted] { return create_reservation(context, *wanted); });
 
-  on_verb(*reserve->add_subcommand("list", "All reservations"), context,
+  on_verb(reserve.add_subcommand("list", "All reservations"), context,
           [&context] { return list_reservations(context); });
 
-  CLI::App* remove = reserve->add_subcommand("remove", "End a reservation; leases stay");
-  remove->add_option("id", *id, "Its id")->required()->type_name("ID");
-  on_verb(*remove, context, [&context, id] { return remove_reservation(context, *id); });
+  Command remove = reserve.add_subcommand("remove", "End a reservation; leases stay");
+  remove.add_option("id", *id, "Its id").required().type_name("ID");
+  on_verb(remove, context, [&context, id] { return remove_reservation(context, *id); });
 }
 
 }  // namespace terrace::cli

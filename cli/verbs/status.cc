@@ -1,4 +1,6 @@
 // `terrace status` and `terrace check`.
+#include <nlohmann/json.hpp>
+
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
 #include "cli/terminal/verb.h"
@@ -47,14 +49,12 @@ Status run_check(Context& context) {
 
 }  // namespace
 
-void add_status_verbs(CLI::App& app, Context& context) {
-  app.add_subcommand("status", "The daemon, its pools and how full they are")->callback([&context] {
-    if (const Status done = show_status(context); !done.ok()) fail(context, done.error());
-  });
-  app.add_subcommand("check", "Re-derive every invariant in the daemon and compare with the objects that exist")
-      ->callback([&context] {
-        if (const Status done = run_check(context); !done.ok()) fail(context, done.error());
-      });
+void add_status_verbs(Command app, Context& context) {
+  on_verb(app.add_subcommand("status", "The daemon, its pools and how full they are"), context,
+          [&context] { return show_status(context); });
+  on_verb(app.add_subcommand("check",
+                             "Re-derive every invariant in the daemon and compare with the objects that exist"),
+          context, [&context] { return run_check(context); });
 }
 
 }  // namespace terrace::cli

@@ -2,6 +2,7 @@
 #include <charconv>
 #include <chrono>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/verb.h"
@@ -282,60 +283,53 @@ Status export_tensors(const Context& context, const TensorArguments& arguments) 
   return {};
 }
 
-void add_import(CLI::App& tensor, Context& context) {
-  CLI::App* verb = tensor.add_subcommand("import", "Read a safetensors file into a lease of its own");
+void add_import(Command tensor, Context& context) {
+  Command verb = tensor.add_subcommand("import", "Read a safetensors file into a lease of its own");
   const auto arguments = std::make_shared<TensorArguments>();
-  verb->add_option("file", arguments->file, "The safetensors file")->required()->type_name("FILE");
-  verb->add_option("--pool", arguments->pool, "The pool; may be left out where there is only one")
-      ->type_name("POOL");
-  verb->add_option("--label", arguments->label, "A name for the lease, unique within the tenant")
-      ->type_name("LABEL");
-  add_duration_option(*verb, "--ttl", arguments->ttl_ns,
-                      "Let the lease lapse after that (default: persistent)");
-  verb->add_option("--hint", arguments->hint, "What the tensors are for (default: weights)")
-      ->type_name("HINT")
-      ->check(CLI::IsMember({"none", "weights", "activations", "gradients", "optimizer_state", "kv_cache"}));
-  verb->add_flag("--verify", arguments->verify, "Read the file a second time and compare, before publishing");
-  verb->callback([&context, arguments] {
-    if (const Status done = import_tensors(context, *arguments); !done.ok()) fail(context, done.error());
-  });
+  const std::vector<std::string> hints = {"none",      "weights",         "activations",
+                                          "gradients", "optimizer_state", "kv_cache"};
+  verb.add_option("file", arguments->file, "The safetensors file").required().type_name("FILE");
+  verb.add_option("--pool", arguments->pool, "The pool; may be left out where there is only one")
+      .type_name("POOL");
+  verb.add_option("--label", arguments->label, "A name for the lease, unique within the tenant")
+      .type_name("LABEL");
+  add_duration_option(verb, "--ttl", arguments->ttl_ns, "Let the lease lapse after that (default: persistent)");
+  verb.add_option("--hint", arguments->hint, "What the tensors are for (default: weights)")
+      .one_of(hints)
+      .type_name("HINT:{" + join(hints, ",") + "}");
+  verb.add_flag("--verify", arguments->verify, "Read the file a second time and compare, before publishing");
+  on_verb(verb, context, [&context, arguments] { return import_tensors(context, *arguments); });
 }
 
 }  // namespace
 
-void add_tensor_verbs(CLI::App& app, Context& context) {
-  CLI::App* tensor = app.add_subcommand("tensor", "Tensors: model files in and out of leased memory");
-  tensor->require_subcommand(1);
-  add_import(*tensor, context);
+void add_tensor_verbs(Command app, Context& context) {
+  Command tensor = app.add_subcommand("tensor", "Tensors: model files in and out of leased memory");
+  tensor.require_subcommand();
+  add_import(tensor, context);
   const auto arguments = std::make_shared<TensorArguments>();
-  const auto add_lease = [&](CLI::App* verb) {
-    verb->add_option("lease", arguments->lease, "Id or label (all digits: an id)")
-        ->required()
-        ->type_name("ID|LABEL");
+  const auto add_lease = [&](Command verb) {
+    verb.add_option("lease", arguments->lease, "Id or label (all digits: an id)")
+        .required()
+        .type_name("ID|LABEL");
   };
 
-  CLI::App* list = tensor->add_subcommand("list", "The tensors of a lease");
+  Command list = tensor.add_subcommand("list", "The tensors of a lease");
   add_lease(list);
-  list->callback([&context, arguments] {
-    if (const Status done = list_tensors(context, *arguments); !done.ok()) fail(context, done.error());
-  });
+  on_verb(list, context, [&context, arguments] { return list_tensors(context, *arguments); });
 
-  CLI::App* verify = tensor->add_subcommand("verify", "Compare tensors with their checksums, and with a file");
+  Command verify = tensor.add_subcommand("verify", "Compare tensors with their checksums, and with a file");
   add_lease(verify);
-  verify->add_option("file", arguments->file, "A safetensors file")->type_name("FILE");
-  verify->callback([&context, arguments] {
-    if (const Status done = verify_tensors(context, *arguments); !done.ok()) fail(context, done.error());
-  });
+  verify.add_option("file", arguments->file, "A safetensors file").type_name("FILE");
+  on_verb(verify, context, [&context, arguments] { return verify_tensors(context, *arguments); });
 
-  CLI::App* write = tensor->add_subcommand("export", "Write tensors of a lease to a safetensors file");
+  Command write = tensor.add_subcommand("export", "Write tensors of a lease to a safetensors file");
   add_lease(write);
-  write->add_option("file", arguments->file, "The file to make")->required()->type_name("FILE");
-  write->add_option("--tensor", arguments->tensors, "Only this one; may be given several times")
-      ->type_name("NAME");
-  write->add_flag("--force", arguments->force, "Replace the file where it exists");
-  write->callback([&context, arguments] {
-    if (const Status done = export_tensors(context, *arguments); !done.ok()) fail(context, done.error());
-  });
+  write.add_option("file", arguments->file, "The file to make").required().type_name("FILE");
+  write.add_option("--tensor", arguments->tensors, "Only this one; may be given several times")
+      .type_name("NAME");
+  write.add_flag("--force", arguments->force, "Replace the file where it exists");
+  on_verb(write, context, [&context, arguments] { return export_tensors(context, *arguments); });
 }
 
 }  // namespace terrace::cli

@@ -25,9 +25,8 @@ class Completer {
     close(fd);
     path_ = path;
     Context context;
-    CLI::App app;
-    build_parser(app, context);
-    std::ofstream(path_) << bash_completion(app);
+    const CommandLine line = build_parser(context);
+    std::ofstream(path_) << bash_completion(line.root());
   }
   ~Completer() { unlink(path_.c_str()); }
 
