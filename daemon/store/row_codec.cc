@@ -152,11 +152,20 @@ uint32_t row_crc(const Row& row) {
   return crc.value();
 }
 
-uint32_t row_crc(const MetaRow& row, const StoreSeal& seal) {
+template <typename Seal>
+uint32_t meta_crc(const MetaRow& row, const StoreSeal& seal) {
   Crc crc(Stored<MetaRow>::tag);
-  SealFields::fields(crc, seal);
+  Seal::fields(crc, seal);
   Stored<MetaRow>::fields(crc, row);
   return crc.value();
+}
+
+uint32_t row_crc(const MetaRow& row, const StoreSeal& seal) {
+  return meta_crc<SealFields>(row, seal);
+}
+
+uint32_t row_crc_4(const MetaRow& row, const StoreSeal& seal) {
+  return meta_crc<SealFields4>(row, seal);
 }
 
 template Status validate(const DeviceRow&);

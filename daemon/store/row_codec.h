@@ -25,10 +25,25 @@ struct StoreSeal {
   uint64_t rows = 0;     // all rows but this one and the audit log's
   uint64_t digest = 0;   // sum over those rows of row_share(), modulo 2^64
   bool journal = false;  // commits beyond `sequence` may lie in the journal, which must then be there
+  uint64_t store_high =
+      0;  // the other half of the store's id (daemon/model/store_id.h); store_id is the low one
 };
 
 // Columns of the meta row, before MetaRow's.
 struct SealFields {
+  template <typename Io>
+  static void fields(Io& io, auto& seal) {
+    io.integer("store_id", seal.store_id);
+    io.integer("sequence", seal.sequence);
+    io.integer("rows", seal.rows);
+    io.integer("digest", seal.digest);
+    io.truth("journal", seal.journal);
+    io.random("store_high", seal.store_high);
+  }
+};
+
+// The same up to version 4 of the schema, when a store's id had 64 bits.
+struct SealFields4 {
   template <typename Io>
   static void fields(Io& io, auto& seal) {
     io.integer("store_id", seal.store_id);
@@ -52,6 +67,7 @@ Status validate(const Row& row);
 template <typename Row>
 uint32_t row_crc(const Row& row);
 uint32_t row_crc(const MetaRow& row, const StoreSeal& seal);
+uint32_t row_crc_4(const MetaRow& row, const StoreSeal& seal);  // of version 4 of the schema
 
 // What a row's share is made from besides its checksum: its id, or a hash of the tenant that it is stored
 // under.

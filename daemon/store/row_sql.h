@@ -55,6 +55,16 @@ ColumnTexts column_texts() {
   return texts;
 }
 
+// The columns of `meta` up to version 4 of the schema.
+inline ColumnTexts meta_column_texts_4() {
+  ColumnTexts texts;
+  const StoreSeal seal;
+  const MetaRow row;
+  SealFields4::fields(texts, seal);
+  Stored<MetaRow>::fields(texts, row);
+  return texts;
+}
+
 template <typename Row>
 std::string select_sql() {
   return "SELECT " + column_texts<Row>().names + ", crc FROM " + Stored<Row>::table;

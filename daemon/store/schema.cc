@@ -1,6 +1,7 @@
 #include "daemon/store/schema.h"
 
 #include "core/base/check.h"
+#include "core/base/prng.h"
 #include "daemon/store/row_sql.h"
 
 namespace terrace::daemon {
@@ -28,15 +29,45 @@ std::string table_sql() {
 
 Status create_tables(Connection& connection) {
   const std::string sql =
-      table_sql("meta", "  id INTEGER PRIMARY KEY CHECK (id = 1),\n" + column_texts<MetaRow>().definitions,
-                "") +
+      table_sql("meta", "  id INTEGER PRIMARY KEY CHECK (id = 1),\n" + meta_column_texts_4().definitions, "") +
       table_sql<DeviceRow>() + table_sql<PoolRow>() + table_sql<LeaseRow>() + table_sql<QuotaRow>() +
       table_sql<ReservationRow>() + table_sql<OwnerRow>() + table_sql<AuditRow>();
   return connection.exec(sql.c_str(), "create_tables");
 }
 
+// The id of a store gets 128 bits: the other half is drawn here. The old row is verified first, as its checksum is
+// replaced. A fresh store has no row yet.
+Status add_store_high(Connection& connection) {
+  constexpr const char* where = "add_store_high";
+  TERRACE_RETURN_IF_ERROR(
+      connection.exec("ALTER TABLE meta ADD COLUMN store_high INTEGER NOT NULL DEFAULT 0", where));
+  StoreSeal seal;
+  MetaRow meta;
+  uint64_t crc = 0;
+  {
+    const std::string sql = "SELECT " + meta_column_texts_4().names + ", crc FROM meta";
+    TERRACE_ASSIGN_OR_RETURN(Statement select, connection.prepare(sql.c_str(), where));
+    TERRACE_ASSIGN_OR_RETURN(const bool found, select.step(where));
+    if (!found) return {};
+    ColumnReader columns(select);
+    SealFields4::fields(columns, seal);
+    Stored<MetaRow>::fields(columns, meta);
+    columns.integer("crc", crc);
+    if (!columns.sound() || crc != row_crc_4(meta, seal))
+      return Error{
+          .code = ErrorCode::corrupt, .where = where, .detail = "the meta row does not match its checksum"};
+  }
+  seal.store_high = secure_random_u64();
+  TERRACE_ASSIGN_OR_RETURN(Statement update, connection.prepare("UPDATE meta SET store_high=?, crc=?", where));
+  update.bind_start();
+  update.bind(seal.store_high);
+  update.bind(uint64_t{row_crc(meta, seal)});
+  return update.run(where);
+}
+
 constexpr Migration all_migrations[] = {
     {store_version_first, "all tables", create_tables},
+    {5, "128 bits of store id", add_store_high},
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "core/base/result.h"
 #include "daemon/model/rows.h"
+#include "daemon/model/store_id.h"
 
 namespace terrace::daemon {
 
@@ -54,6 +55,14 @@ class Store {
     (void)query;
     return AuditPage{};
   }
+
+  // Who the store is, for as long as it lives; a copy of its files has the same id. One in memory has none.
+  virtual StoreId id() const { return {}; }
+
+  // Removes the files of a store that open_store() made just now and that is not to be: its manager did not get to
+  // serve. One that was there before stays. Nothing else may be called afterwards.
+  // Returns   whether they were removed.
+  virtual bool discard_if_fresh() { return false; }
 
   // Whether a commit takes only microseconds now (state on a memory file system), so that the event loop may do
   // it itself instead of handing it to the store's worker.

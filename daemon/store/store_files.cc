@@ -63,7 +63,7 @@ Status fill_fresh(const std::string& path, std::span<const Migration> migrations
   TERRACE_RETURN_IF_ERROR(connection.exec(set_id.c_str(), where_open));
   TERRACE_RETURN_IF_ERROR(migrate(connection, migrations, 0));
   const MetaRow meta;
-  StoreSeal seal{.store_id = secure_random_u64()};
+  StoreSeal seal{.store_id = secure_random_u64(), .store_high = secure_random_u64()};
   {
     RowWriter writer;
     TERRACE_RETURN_IF_ERROR(writer.prepare(connection));
@@ -109,8 +109,8 @@ Status sync_folder_of(const std::string& path) {
   return {};
 }
 
-Status create_if_fresh(const std::string& path, const CommitMarkFile& mark,
-                       std::span<const Migration> migrations) {
+Result<bool> create_if_fresh(const std::string& path, const CommitMarkFile& mark,
+                             std::span<const Migration> migrations) {
   const bool existed = mark.mark().has_value();
   TERRACE_ASSIGN_OR_RETURN(const int64_t bytes, size_of(path));
   TERRACE_ASSIGN_OR_RETURN(const int64_t log_bytes, size_of(path + "-wal"));
@@ -135,7 +135,7 @@ Status create_if_fresh(const std::string& path, const CommitMarkFile& mark,
                      "-wal is whole. Put the mark back; or accept what the log still holds with: sqlite3 '" +
                      path + "' 'PRAGMA wal_checkpoint(TRUNCATE)'");
     }
-    return {};
+    return false;
   }
   if (existed || log_bytes > 0) {
     return corrupt(path + (bytes == 0 ? " is empty" : " is missing") + ", but " + path +
@@ -153,14 +153,20 @@ Status create_if_fresh(const std::string& path, const CommitMarkFile& mark,
   Status filled = fill_fresh(fresh, migrations);
   if (!filled.ok()) {
     for (const char* suffix : {"", "-journal", "-wal", "-shm"}) ::unlink((fresh + suffix).c_str());
-    return filled;
+    return std::move(filled).error();
   }
   // Complete under another name first: a crash leaves no store or a whole one.
   const UniqueFd file(::open(fresh.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!file.valid() || ::fsync(file.get()) != 0) return os_error(errno, where_open, "cannot sync " + fresh);
   if (::rename(fresh.c_str(), path.c_str()) != 0)
     return os_error(errno, where_open, "cannot rename " + fresh + " to " + path);
-  return sync_folder_of(path);
+  TERRACE_RETURN_IF_ERROR(sync_folder_of(path));
+  return true;
+}
+
+void remove_store_files(const std::string& path) {
+  for (const char* suffix : {"", "-wal", "-shm", "-journal-a", "-journal-b", "-mark"})
+    ::unlink((path + suffix).c_str());
 }
 
 }  // namespace terrace::daemon

@@ -19,10 +19,14 @@ namespace terrace::daemon {
 Status make_parent_folder(const std::string& path);
 
 // Creates the store when there is none, after checking that there never was one.
+// Returns   whether it created one.
 // Errors    corrupt           a mark or a log says that a store existed, but it is gone, empty or damaged
 //           invalid_argument  the file is something else than a Terrace store; it is not touched
-Status create_if_fresh(const std::string& path, const CommitMarkFile& mark,
-                       std::span<const Migration> migrations);
+Result<bool> create_if_fresh(const std::string& path, const CommitMarkFile& mark,
+                             std::span<const Migration> migrations);
+
+// Removes every file of the store, the mark last. Under the mark's lock.
+void remove_store_files(const std::string& path);
 
 Status sync_folder_of(const std::string& path);
 

@@ -58,9 +58,11 @@ Status JournaledStore::attach() {
 Status JournaledStore::attach_unexplained() {
   TERRACE_RETURN_IF_ERROR(make_parent_folder(path_));
   TERRACE_ASSIGN_OR_RETURN(mark_, CommitMarkFile::open(path_ + "-mark", path_));
-  TERRACE_RETURN_IF_ERROR(create_if_fresh(path_, mark_, options_.migrations));
+  TERRACE_ASSIGN_OR_RETURN(const bool created, create_if_fresh(path_, mark_, options_.migrations));
+  fresh_ = fresh_ || created;
   TERRACE_ASSIGN_OR_RETURN(StoredImage stored, database_.begin_open());
   store_id_ = stored.seal.store_id;
+  store_high_ = stored.seal.store_high;
   if (mark_.mark().has_value() && mark_.mark()->store_id != store_id_) {
     return error_of(ErrorCode::corrupt,
                     path_ + "-mark belongs to another store; to accept this one, move the mark away");
@@ -125,15 +127,18 @@ Status JournaledStore::renew_segments(uint64_t store_id) {
   return {};
 }
 
-void JournaledStore::detach() {
-  if (fold_thread_.joinable()) {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_fold_.notify_all();
-    fold_thread_.join();
+void JournaledStore::stop_folding() {
+  if (!fold_thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
   }
+  wake_fold_.notify_all();
+  fold_thread_.join();
+}
+
+void JournaledStore::detach() {
+  stop_folding();
   // A healthy store leaves one whole file; a doubtful one leaves everything as it was found.
   bool whole = !failed_;
   if (whole && sealed_.has_value()) whole = fold_segment(segments_[*sealed_]).ok();
@@ -146,6 +151,15 @@ void JournaledStore::detach() {
   segments_ = {};
   verified_.reset();
   failed_ = true;
+}
+
+bool JournaledStore::discard_if_fresh() {
+  if (!fresh_) return false;
+  stop_folding();
+  database_.close();
+  failed_ = true;
+  remove_store_files(path_);
+  return true;
 }
 
 // --- calls ------------------------------------------------------------------------------------------

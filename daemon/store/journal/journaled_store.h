@@ -40,6 +40,8 @@ class JournaledStore final : public Store {
   Result<Image> load() override;
   Status commit(const Delta& delta) override;
   Result<AuditPage> audit(const AuditQuery& query) override;
+  StoreId id() const override { return {store_high_, store_id_}; }
+  bool discard_if_fresh() override;
   bool quick() const override { return quick_; }
 
  private:
@@ -47,6 +49,7 @@ class JournaledStore final : public Store {
   static constexpr size_t segment_count = 2;
 
   Status attach_unexplained();
+  void stop_folding();
   Status open_segments(const StoreSeal& seal);
   Status renew_segments(uint64_t store_id);
   Result<Replay> replay(uint64_t folded);
@@ -80,6 +83,7 @@ class JournaledStore final : public Store {
   size_t active_ = 0;
   std::optional<size_t> sealed_;
   uint64_t store_id_ = 0;
+  uint64_t store_high_ = 0;
   uint64_t sequence_ = 0;       // of the newest commit
   uint64_t fold_attempts_ = 0;  // finished ones
   Status fold_status_;          // of the last one
@@ -90,6 +94,7 @@ class JournaledStore final : public Store {
   ByteBuffer record_;
   std::optional<Image> verified_;
   bool quick_ = false;
+  bool fresh_ = false;              // this object made the store
   bool failed_ = true;              // until attached, and after an outcome that nobody knows
   bool distrust_segments_ = false;  // a write or sync failed: new files after the next replay
 };

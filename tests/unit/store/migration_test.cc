@@ -5,6 +5,7 @@
 #include <map>
 #include <regex>
 
+#include "daemon/store/row_sql.h"
 #include "tests/unit/store/store_fixture.h"
 
 using namespace terrace;
@@ -49,7 +50,105 @@ std::string query(const std::string& path, const char* sql) {
   return *text;
 }
 
+// What a build of version 4 of the schema would have left: without the other half of the store's id.
+void make_version_4(const std::string& path, uint32_t crc_error = 0) {
+  auto connection = Connection::open(path, false);
+  REQUIRE(connection.ok());
+  StoreSeal seal;
+  MetaRow meta;
+  {
+    auto select = connection->prepare(("SELECT " + meta_column_texts_4().names + " FROM meta").c_str(), "test");
+    REQUIRE(select.ok());
+    REQUIRE(select->step("test").ok());
+    ColumnReader columns(*select);
+    SealFields4::fields(columns, seal);
+    Stored<MetaRow>::fields(columns, meta);
+    REQUIRE(columns.sound());
+  }
+  const std::string sql =
+      "ALTER TABLE meta DROP COLUMN store_high; PRAGMA user_version=4; UPDATE meta SET crc=" +
+      std::to_string(row_crc_4(meta, seal) ^ crc_error);
+  REQUIRE(connection->exec(sql.c_str(), "test").ok());
+  connection->keep_log(false);
+}
+
+StoreId id_of(const std::string& path) {
+  auto store = open_store(path);
+  REQUIRE_MESSAGE(store.ok(), store.error().to_string());
+  return (*store)->id();
+}
+
 }  // namespace
+
+TEST_CASE("Store: an id of 128 random bits, of its own and for good; a copy has the same") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db"), copy = folder.file("copy.db");
+  const StoreId id = id_of(path);
+  CHECK(id.high != 0);
+  CHECK(id.low != 0);
+  CHECK(parse_store_id(store_id_text(id)) == id);
+  CHECK(id_of(path) == id);
+  CHECK(id_of(folder.file("other.db")) != id);
+  std::filesystem::copy_file(path, copy);
+  CHECK(id_of(copy) == id);
+}
+
+TEST_CASE("Store: the text of an id is 32 digits, and nothing else is one") {
+  const StoreId id{0x0123456789abcdef, 0xfedcba9876543210};
+  CHECK(store_id_text(id) == "0123456789abcdeffedcba9876543210");
+  CHECK(parse_store_id("0123456789abcdeffedcba9876543210") == id);
+  for (const char* wrong : {"", "0123", "0123456789abcdeffedcba987654321G", "0123456789ABCDEFfedcba9876543210",
+                            "00000000000000000000000000000000", "0123456789abcdeffedcba98765432100"})
+    CHECK(!parse_store_id(wrong).has_value());
+}
+
+TEST_CASE("Store: one that was made just now can be discarded, one that was there before cannot") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  {
+    auto store = open_store(path);
+    REQUIRE(store.ok());
+    REQUIRE((*store)->load().ok());
+    CHECK((*store)->discard_if_fresh());
+  }
+  CHECK(std::filesystem::is_empty(folder.path()));
+  const StoreId id = id_of(path);
+  {
+    auto store = open_store(path);
+    REQUIRE(store.ok());
+    CHECK(!(*store)->discard_if_fresh());
+  }
+  CHECK(id_of(path) == id);
+}
+
+TEST_CASE("Store migration: a store of version 4 gets the other half of its id at its first start") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  make_closed_store(path, 3);
+  const StoreId before = id_of(path);
+  const Result<Image> rows = load_store(path);
+  make_version_4(path);
+  const StoreId after = id_of(path);
+  CHECK(after.low == before.low);
+  CHECK(after.high != 0);
+  CHECK(after.high != before.high);
+  CHECK(id_of(path) == after);
+  const Result<Image> image = load_store(path);
+  REQUIRE_MESSAGE(image.ok(), image.error().to_string());
+  CHECK(same(*image, *rows));
+}
+
+TEST_CASE("Store migration: a damaged row of version 4 is not sealed anew") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  make_closed_store(path, 3);
+  make_version_4(path, 1);
+  const std::string before = read_bytes(path);
+  const Result<Image> image = load_store(path);
+  REQUIRE(!image.ok());
+  CHECK_MESSAGE(image.error().code == ErrorCode::corrupt, image.error().to_string());
+  CHECK(read_bytes(path) == before);
+}
 
 TEST_CASE("Store migration: a store of before the first release is a version mismatch, and stays as it is") {
   for (const char* version : {"1", "3"}) {
@@ -87,7 +186,8 @@ TEST_CASE("Store migration: the tables are those that docs/formats/store.md name
   }
   CHECK(documented.size() == 8);
   for (const auto& entry : documented) {
-    const std::string expected = (entry.first == "meta" ? "id, " : "") + entry.second + ", crc";
+    const bool meta = entry.first == "meta";  // a later version put a column behind its checksum
+    const std::string expected = (meta ? "id, " : "") + entry.second + ", crc" + (meta ? ", store_high" : "");
     CHECK_MESSAGE(columns(entry.first.c_str()) == expected, entry.first);
   }
 }
@@ -97,26 +197,26 @@ TEST_CASE("Store migration: an older store moves forward through every step, row
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
   const Result<Image> before = load_store(path);
-  const auto newer = with({{5, "notes", add_table}, {6, "notes from labels", fill_table}});
+  const auto newer = with({{6, "notes", add_table}, {7, "notes from labels", fill_table}});
   for (int round = 0; round < 2; ++round) {
     const Result<Image> after = load_with(path, newer);
     REQUIRE_MESSAGE(after.ok(), after.error().to_string());
     CHECK(same(*after, *before));
   }
-  CHECK(query(path, "PRAGMA user_version") == "6");
+  CHECK(query(path, "PRAGMA user_version") == "7");
   CHECK(query(path, "SELECT count(*) FROM note") == "3");
 }
 
 TEST_CASE("Store migration: a fresh store runs all steps") {
   TemporaryFolder folder;
-  REQUIRE(load_with(folder.file("state.db"), with({{5, "notes", add_table}})).ok());
-  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "5");
+  REQUIRE(load_with(folder.file("state.db"), with({{6, "notes", add_table}})).ok());
+  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "6");
 }
 
 TEST_CASE("Store migration: a newer store is a version mismatch, and stays as it is") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
-  REQUIRE(load_with(path, with({{5, "notes", add_table}})).ok());
+  REQUIRE(load_with(path, with({{6, "notes", add_table}})).ok());
   const std::string before = read_bytes(path);
   const Result<Image> image = load_store(path);
   REQUIRE(!image.ok());
@@ -128,12 +228,12 @@ TEST_CASE("Store migration: a step that fails, or loses a row, leaves the old ve
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
-  CHECK(!load_with(path, with({{5, "notes", add_table}, {6, "fails", fail_half_way}})).ok());
-  const Result<Image> lossy = load_with(path, with({{5, "loses a lease", lose_a_row}}));
+  CHECK(!load_with(path, with({{6, "notes", add_table}, {7, "fails", fail_half_way}})).ok());
+  const Result<Image> lossy = load_with(path, with({{6, "loses a lease", lose_a_row}}));
   REQUIRE(!lossy.ok());
   CHECK(lossy.error().code == ErrorCode::corrupt);
   const Result<Image> image = load_store(path);
   REQUIRE_MESSAGE(image.ok(), image.error().to_string());
   CHECK(image->leases.size() == 3);
-  CHECK(query(path, "PRAGMA user_version") == "4");
+  CHECK(query(path, "PRAGMA user_version") == "5");
 }
