@@ -28,7 +28,7 @@ struct Flags {
   std::vector<uint32_t> admin_uids;
   bool no_mount = false, accept_lost_objects = false, list_failpoints = false, check_config = false,
        allow_unmapped = false, overcommit = false, no_hardware = false, fsck = false, json = false,
-       guard = false;
+       guard = false, destroy_orphans = false;
 };
 
 void add_flags(CLI::App& app, Flags& flags) {
@@ -44,6 +44,8 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_flag("--no-mount", flags.no_mount, "do not mount a tmpfs for them, use the directory as it is");
   app.add_flag("--accept-lost-objects", flags.accept_lost_objects,
                "end every lease whose memory is gone, even when all of it is");
+  app.add_flag("--destroy-orphans", flags.destroy_orphans,
+               "destroy memory that no lease has, and take over what belongs to another store; for one start");
   app.add_option("--role", flags.role, "manager (default), or agent: of a further host");
   app.add_option("--manager", flags.manager, "HOST:PORT of an agent's manager");
   app.add_option("--listen", flags.listen, "HOST:PORT where a manager waits for agents");
@@ -140,7 +142,9 @@ void raise_descriptor_limit() {
 }
 
 Status run_role(const DaemonConfig& config, const Flags& flags, const std::vector<std::string>& command) {
-  if (config.role == Role::manager) return run_manager(config, flags.accept_lost_objects);
+  const StartWords words{.accept_lost_objects = flags.accept_lost_objects,
+                         .destroy_orphans = flags.destroy_orphans};
+  if (config.role == Role::manager) return run_manager(config, words);
   return flags.guard ? run_host_guard(config) : run_agent(config, command);
 }
 

@@ -27,11 +27,12 @@
 namespace terrace::daemon {
 namespace {
 
-ServiceOptions service_options(const DaemonConfig& config, const std::string& objects) {
+ServiceOptions service_options(const DaemonConfig& config, const StoreId& store, const std::string& objects) {
   ServiceOptions options;
   options.host = config.host.empty() ? machine_name() : config.host;
   options.runtime_directory = config.runtime_directory;
   options.state_file = config.state_path;
+  if (store.valid()) options.store_id = store_id_text(store);
   options.object_directory = objects;
   options.admin_uids = config.admin_uids;
   options.tenants = config.tenants;
@@ -58,6 +59,29 @@ Engine::StartCheck look_for_stubborn_holders(const std::string& object_path,
       findings.push_back(finding.subject + " " + finding.what + "; " + finding.repair);
     if (!scan->complete) findings.push_back("not every process was looked at; `terrace fsck` takes its time");
     return findings;
+  };
+}
+
+// Who maps or holds open what. Processes that may not be looked into are other users': those who were given an
+// object that counts as never handed out (the target of a move) are among them at worst.
+Engine::LookForUsers look_for_users(const std::string& object_path, const std::string& runtime_directory) {
+  return [object_path, runtime_directory](const Image& image) {
+    constexpr std::chrono::seconds time_max{5};
+    Engine::ObjectUsers users;
+    auto scan = scan_processes(object_path, time_max, has_dax_devices(image));
+    users.complete = scan.ok() && scan->complete;
+    if (!scan.ok()) return users;
+    for (LiveMapping& mapping : scan_node_mappings(runtime_directory, time_max))
+      scan->mappings.push_back(std::move(mapping));
+    std::map<std::string, size_t> count;
+    for (const LiveMapping& mapping : scan->mappings) {
+      std::string& words = users.by_object[mapping.object];
+      if (count[mapping.object]++ != 0) continue;
+      words = "process " + std::to_string(mapping.pid) + " (" + mapping.command + ")";
+    }
+    for (const auto& [object, processes] : count)
+      if (processes > 1) users.by_object[object] += " and " + std::to_string(processes - 1) + " more";
+    return users;
   };
 }
 
@@ -127,13 +151,16 @@ Status listen_for_agents(const DaemonConfig& config, Agents& agents, kj::AsyncIo
 // Memdevs are enabled and regions made some seconds after the file systems are there, at most.
 constexpr uint64_t settle_ns = 10 * ns_per_s;
 
-Status run_manager(const DaemonConfig& config, bool accept_lost_objects) {
+Status run_manager(const DaemonConfig& config, StartWords words) {
   // Before any thread: one that is started with these signals open would take them, and end the process.
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
   TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
   // The store's lock comes first: a second daemon must touch nothing.
   TERRACE_ASSIGN_OR_RETURN(const auto store, open_store(config.state_path));
+  bool served = false;
+  // A state file that this start made is not left behind by one that fails: the next one would find an empty store.
+  KJ_DEFER(if (!served && store->discard_if_fresh())::unlink(host_lease_file(config).c_str()));
   TERRACE_ASSIGN_OR_RETURN(const uint64_t longest_ns, longest_host_lease(config));
   TERRACE_ASSIGN_OR_RETURN(const auto memory, MachineMemory::prepare(config));
 
@@ -143,15 +170,20 @@ Status run_manager(const DaemonConfig& config, bool accept_lost_objects) {
   RemoteBackend remote(agents, memory->backends());
   memory->backends().add_remote(remote);
   Engine engine(*store, memory->backends(), clock, io.provider->getTimer(),
-                EngineOptions{.scrub_bytes_per_s = config.scrub_bytes_per_s, .settle_ns = settle_ns});
+                EngineOptions{.state_path = config.state_path,
+                              .scrub_bytes_per_s = config.scrub_bytes_per_s,
+                              .settle_ns = settle_ns});
   // Before the engine waits for its workers: they may wait for agents.
   KJ_DEFER(agents.stop());
-  if (accept_lost_objects) engine.accept_lost_objects();
+  if (words.accept_lost_objects) engine.accept_lost_objects();
+  if (words.destroy_orphans) engine.destroy_orphans_at_start();
+  engine.set_object_users(look_for_users(memory->object_path(), config.runtime_directory));
   engine.set_start_check(look_for_stubborn_holders(memory->object_path(), config.runtime_directory));
   TERRACE_RETURN_IF_ERROR(engine.start().wait(io.waitScope));
+  served = true;
   const auto hotplug = Hotplug::listen_to_kernel(io.unixEventPort, io.provider->getTimer(),
                                                  [&engine]() { return engine.look_at_devices(); });
-  Service service(engine, service_options(config, memory->object_path()));
+  Service service(engine, service_options(config, store->id(), memory->object_path()));
   agents.begin(service);
   KJ_DEFER(agents.end());
 

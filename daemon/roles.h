@@ -9,8 +9,14 @@
 
 namespace terrace::daemon {
 
+// What an operator says to one start, as a flag and nowhere else.
+struct StartWords {
+  bool accept_lost_objects = false;  // end leases whose memory is gone, even when all of it is
+  bool destroy_orphans = false;      // memory that no lease has goes, and so does another store's
+};
+
 // Errors    whatever keeps it from starting or recovering, in words
-Status run_manager(const DaemonConfig& config, bool accept_lost_objects);
+Status run_manager(const DaemonConfig& config, StartWords words);
 // `command`: this program's command line, for the guard (daemon/agent/guard.h).
 Status run_agent(const DaemonConfig& config, const std::vector<std::string>& command);
 Status run_host_guard(const DaemonConfig& config);

@@ -227,6 +227,7 @@ std::string server_block(rpc::ServerInfo::Reader server, const std::string& sock
       {"socket", socket_path},
       {"runtime", str(server.getRuntimeDirectory())},
       {"state", str(server.getStateFile())},
+      {"store", or_dash(str(server.getStoreId()))},
       {"memory", says_where ? pages : objects + " (" + pages + ")"},
       {"work", std::to_string(server.getCommandsApplied()) + " commands in " +
                    std::to_string(server.getStoreCommits()) + " store commits, " +

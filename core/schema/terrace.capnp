@@ -355,6 +355,7 @@ struct ServerInfo {
   scrubQueuedBytes @14 :UInt64;
   scrubBytesPerS @15 :UInt64 $Json.nullable; # the bound in the background; 0: none
   waiting @16 :UInt32;           # grants in queues
+  storeId @17 :Text $Json.nullable; # of the state file; memory that another store made is refused. Empty: it has none
 }
 
 interface Gateway {

@@ -75,7 +75,8 @@ struct EngineCounters {
 };
 
 struct EngineOptions {
-  uint64_t scrub_bytes_per_s = 0;                          // bound of erasing in the background; 0: none
+  std::string state_path = {};     // of the store, for those who read of it; empty: it is in memory
+  uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
   uint64_t scrub_piece_bytes = limits::scrub_piece_bytes;  // erased at once
   // How long the first start waits for memory of live leases that the kernel may still be finding; 0: not.
   uint64_t settle_ns = 0;
@@ -167,6 +168,15 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   const std::vector<std::string>& findings() const { return findings_; }
   // Goes on although every live lease's memory is gone (start() refuses otherwise).
   void accept_lost_objects() { accept_lost_objects_ = true; }
+  // Destroys what no lease has, whoever had it or uses it, and takes over memory that belongs to another store.
+  void destroy_orphans_at_start() { destroy_orphans_ = true; }
+  // Who uses which objects: looked for, on the bulk worker, when there are objects without a lease.
+  struct ObjectUsers {
+    std::map<std::string, std::string> by_object = {};  // in words: "process 12 (python3)"
+    bool complete = true;                               // false: there may be others
+  };
+  using LookForUsers = std::function<ObjectUsers(const Image&)>;
+  void set_object_users(LookForUsers look) { object_users_ = std::move(look); }
   // Looks at what the rows say nothing of (who still maps what was taken back), once, before the first start()
   // serves; on the bulk worker. What it returns, a sentence each, is logged and kept with the findings.
   using StartCheck = std::function<std::vector<std::string>(const Image&)>;
@@ -267,11 +277,16 @@ class Engine final : private kj::TaskSet::ErrorHandler {
                      const std::vector<ObservedObject>& objects) const;
   Status all_seen(const Image& image, const Status& looked) const;
   kj::Promise<Status> take_over(Loaded loaded);
-  void destroy_orphans(const std::vector<std::string>& orphans);
   std::vector<ResizeFinished> finish_resizes(const std::vector<Effect>& effects);
   Status check_directory(const Image& image, const Observation& observed) const;
   void begin_recovery(const Error& cause);
   kj::Promise<void> recover_until_done();
+
+  // orphans.cc
+  Status claim_memory(const Image& image);
+  std::map<std::string, std::string> orphans_to_keep(const Image& image,
+                                                     const std::vector<ObservedObject>& objects) const;
+  void destroy_orphans(const std::vector<std::string>& orphans);
 
   Store& store_;
   Backend& backend_;
@@ -295,6 +310,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   bool performing_ = false;
   size_t audits_ = 0;  // under way on the store's worker
   bool accept_lost_objects_ = false;
+  bool destroy_orphans_ = false;
+  LookForUsers object_users_;
   StartCheck start_check_;
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
   std::unordered_map<uint64_t, Actor> actors_;               // of those grants and changes, for the audit log

@@ -227,29 +227,32 @@ void Engine::copy_and_finish(const MoveReady& move) {
     return;
   }
   ++backend_jobs_;
-  tasks_.add(worker_of(move.object, false)
-                 .run([this, from = lease->object, to = move.object, bytes = move.bytes]() -> Status {
-                   return backend_.copy(from, to, bytes);
-                 })
-                 .then([this, move](Status status) -> kj::Promise<void> {
-                   --backend_jobs_;
-                   if (refusing_) {  // the target is an orphan of a state that is gone
-                     moving_.erase(move.lease);
-                     return kj::READY_NOW;
-                   }
-                   // Whoever attached it meanwhile has the old memory: the lease stays where it is.
-                   const bool held = (notifier_ != nullptr && notifier_->holders(move.lease) > 0) ||
-                                     living_owner(*state_, move.lease).has_value();
-                   if (!status.ok())
-                     log::error("lease {} could not be moved: {}", move.lease.value,
-                                status.error().to_string());
-                   const bool commit = status.ok() && !held;
-                   return submit(FinishMove{move.lease, move.target, "", commit, clock_.now_ns()})
-                       .then([this, move, commit](Result<LeaseReply> reply) {
-                         moving_.erase(move.lease);
-                         if (commit && reply.ok()) ++counters_.moves;
-                       });
-                 }));
+  tasks_.add(
+      worker_of(move.object, false)
+          .run([this, from = lease->object, to = move.object, bytes = move.bytes]() -> Status {
+            return backend_.copy(from, to, bytes);
+          })
+          .then([this, move](Status status) -> kj::Promise<void> {
+            --backend_jobs_;
+            if (refusing_) {  // the target is an orphan of a state that is gone
+              moving_.erase(move.lease);
+              return kj::READY_NOW;
+            }
+            // Whoever attached it meanwhile has the old memory: the lease stays where it is.
+            const bool held = (notifier_ != nullptr && notifier_->holders(move.lease) > 0) ||
+                              living_owner(*state_, move.lease).has_value();
+            if (!status.ok())
+              log::error("lease {} could not be moved: {}", move.lease.value, status.error().to_string());
+            const bool commit = status.ok() && !held;
+            return submit(FinishMove{move.lease, move.target, "", commit, clock_.now_ns()})
+                .then([this, move, commit](Result<LeaseReply> reply) {
+                  moving_.erase(move.lease);
+                  if (!commit || !reply.ok()) return;
+                  ++counters_.moves;
+                  if (Status kept = backend_.hand_out(move.object); !kept.ok())
+                    log::warn("object {} counts as never used: {}", move.object, kept.error().to_string());
+                });
+          }));
 }
 
 }  // namespace terrace::daemon

@@ -53,6 +53,7 @@ kj::Promise<Status> Engine::start() {
 struct Engine::Loaded {
   Image image;
   std::vector<ObservedObject> objects;
+  std::map<std::string, std::string> kept;  // of them: without a lease, and not to be destroyed; why
 };
 
 kj::Promise<Status> Engine::recover() {
@@ -89,8 +90,10 @@ Result<Engine::Loaded> Engine::look_around(Image image) {
       if (!missing.empty() && settle_ns != 0)
         log::warn("start: {} not there after {}; what needs it waits", missing, format_duration(settle_ns));
       if (!listed.ok()) return std::move(listed).error();
+      TERRACE_RETURN_IF_ERROR(claim_memory(image));
       TERRACE_RETURN_IF_ERROR(all_seen(image, looked));
-      return Loaded{std::move(image), std::move(listed).value()};
+      auto kept = orphans_to_keep(image, *listed);
+      return Loaded{std::move(image), std::move(listed).value(), std::move(kept)};
     }
     if (!std::exchange(told, true))
       log::info("start: waiting up to {} for {}", format_duration(settle_ns), missing);
@@ -158,6 +161,7 @@ bool Engine::lacks_objects(const Image& image, const DeviceRow& device,
 // Builds the state, destroys orphans, makes the findings durable; only then are its effects performed.
 kj::Promise<Status> Engine::take_over(Loaded loaded) {
   Observation observed;
+  observed.kept = std::move(loaded.kept);
   for (const ObservedObject& object : loaded.objects) observed.objects.emplace_back(object.name, object.bytes);
   const std::vector<SeenDevice> seen_devices = backend_.discover();
   for (const DeviceRow& device : loaded.image.devices) {
@@ -222,19 +226,6 @@ std::vector<ResizeFinished> Engine::finish_resizes(const std::vector<Effect>& ef
     finished.push_back({resize->lease, std::move(status), 0});
   }
   return finished;
-}
-
-// On the bulk worker. An orphan that stays is in nobody's way: no lease will have its name, and the next start
-// tries again.
-void Engine::destroy_orphans(const std::vector<std::string>& orphans) {
-  if (TERRACE_FAILPOINT(recover_before_orphans) != 0) return;
-  for (const std::string& orphan : orphans) {
-    Status status = backend_.fence(orphan);
-    const auto scrubbed = backend_.scrub(orphan);
-    if (status.ok() && !scrubbed.ok()) status = scrubbed.error();
-    if (!status.ok()) log::error("object {} stays: {}", orphan, status.error().to_string());
-  }
-  [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_after_orphans);
 }
 
 // Memory that is gone as a whole, within one boot, is most likely memory that was looked for elsewhere: going

@@ -13,6 +13,7 @@
 #include "daemon/fsck/node_check.h"
 #include "daemon/fsck/store_copy.h"
 #include "daemon/memory/files/object_file.h"
+#include "daemon/memory/files/owner_file.h"
 #include "daemon/memory/machine/hardware.h"
 #include "daemon/model/kinds.h"
 
@@ -24,7 +25,7 @@ constexpr int exit_errors = 1;
 constexpr int exit_cannot_check = 2;
 
 struct Report {
-  std::string object_directory;
+  std::string object_directory, store;
   size_t leases = 0, devices = 0, objects = 0;
   ProcessScan scan;
   std::vector<Finding> findings;
@@ -116,6 +117,21 @@ Finding store_finding(const Error& error) {
   return {Severity::error, "store", error.to_string(), std::move(repair)};
 }
 
+// A start with this store would be refused.
+void check_owner(const StoreId& store, const std::string& path, std::vector<Finding>& findings) {
+  const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!directory.valid()) return;
+  const auto owner = read_owner({directory.get(), path});
+  if (owner.ok() && (!owner->has_value() || (*owner)->store == store)) return;
+  findings.push_back(
+      {Severity::error, "object directory",
+       owner.ok() ? path + " belongs to the store " + store_id_text((*owner)->store) + " (" + (*owner)->words +
+                        "), not to this one"
+                  : owner.error().detail,
+       "name the state file of its store with --state or --config; is its file system mounted? To "
+       "destroy that memory and take it over: start terraced once with --destroy-orphans"});
+}
+
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -134,6 +150,7 @@ std::string quoted(const std::string& text) {
 
 void print_json(const DaemonConfig& config, const Report& report) {
   std::string out = "{\"state\": " + quoted(config.state_path) +
+                    ", \"store\": " + (report.store.empty() ? "null" : quoted(report.store)) +
                     ", \"object_directory\": " + quoted(report.object_directory) +
                     ", \"leases\": " + std::to_string(report.leases) +
                     ", \"devices\": " + std::to_string(report.devices) +
@@ -160,6 +177,7 @@ void print_text(const DaemonConfig& config, const Report& report) {
                 finding.subject.c_str(), finding.what.c_str(), finding.repair.c_str());
   }
   if (!report.findings.empty()) std::printf("\n");
+  if (!report.store.empty()) std::printf("store %s\n", report.store.c_str());
   std::printf("%s: %zu leases, %zu devices; %zu objects in %s; %llu processes\n", config.state_path.c_str(),
               report.leases, report.devices, report.objects, report.object_directory.c_str(),
               static_cast<unsigned long long>(report.scan.processes));
@@ -172,7 +190,8 @@ void print_text(const DaemonConfig& config, const Report& report) {
 int run_fsck(const DaemonConfig& config, bool json) {
   Report report;
   report.object_directory = object_directory_of(config);
-  const auto image = read_store(config.state_path);
+  auto stored = read_store(config.state_path);
+  Result<Image> image = stored.ok() ? Result<Image>(std::move(stored->image)) : Result<Image>(stored.error());
   if (!image.ok() &&
       (image.error().code == ErrorCode::busy || image.error().code == ErrorCode::capacity_exhausted)) {
     std::fprintf(stderr, "terraced: %s\n", image.error().to_string().c_str());
@@ -196,10 +215,12 @@ int run_fsck(const DaemonConfig& config, bool json) {
     report.scan.mappings.push_back(std::move(mapping));
   report.objects = outside->objects.size();
   if (image.ok()) {
+    report.store = store_id_text(stored->id);
     report.leases = image->leases.size();
     report.devices = image->devices.size();
     report.findings = check_consistency(*image, outside->objects, outside->devices, report.scan.mappings,
                                         {.boot_id = read_boot_id()});
+    check_owner(stored->id, report.object_directory, report.findings);
   } else {
     report.findings.push_back(store_finding(image.error()));
   }

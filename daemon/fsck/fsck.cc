@@ -112,6 +112,15 @@ void check_orphans(const Image& image, const std::vector<ObservedObject>& object
   }
   for (const ObservedObject& object : objects) {
     if (known.contains(object.name)) continue;
+    if (object.handed_out && object.bytes != 0) {
+      findings.push_back(
+          {Severity::warning, "object " + object.name,
+           "belongs to no lease that the store knows, occupies " + format_size(object.allocated) +
+               ", and a tenant had it: the store may be an older copy",
+           "give the newest state files with --state; or, to destroy it: start terraced once with "
+           "--destroy-orphans"});
+      continue;
+    }
     findings.push_back(
         {Severity::warning, "object " + object.name,
          "belongs to no lease and occupies " + format_size(object.allocated) +

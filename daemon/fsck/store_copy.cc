@@ -97,7 +97,7 @@ Result<std::vector<fs::path>> files_of(const std::string& state_path) {
 
 }  // namespace
 
-Result<Image> read_store(const std::string& state_path) {
+Result<StoredState> read_store(const std::string& state_path) {
   TERRACE_ASSIGN_OR_RETURN(const auto files, files_of(state_path));
   TERRACE_ASSIGN_OR_RETURN(const PrivateFolder folder, PrivateFolder::make());
   {
@@ -115,7 +115,7 @@ Result<Image> read_store(const std::string& state_path) {
   if (!store.ok()) return in_words(store.error());
   auto image = (*store)->load();
   if (!image.ok()) return in_words(image.error());
-  return image;
+  return StoredState{(*store)->id(), std::move(*image)};
 }
 
 }  // namespace terrace::daemon

@@ -8,8 +8,14 @@
 
 #include "core/base/result.h"
 #include "daemon/model/rows.h"
+#include "daemon/model/store_id.h"
 
 namespace terrace::daemon {
+
+struct StoredState {
+  StoreId id;
+  Image image;
+};
 
 // What the store at `state_path` holds, without a change to any file there. The copy is made below $TMPDIR or
 // /tmp, readable by this user alone, and removed again. A terraced that starts meanwhile is refused as busy.
@@ -17,6 +23,6 @@ namespace terrace::daemon {
 // Errors    busy        a terraced serves from it
 //           not_found   there is no store, nor a trace of one
 //           corrupt, version_mismatch, io_error, permission_denied   as for Store::load
-Result<Image> read_store(const std::string& state_path);
+Result<StoredState> read_store(const std::string& state_path);
 
 }  // namespace terrace::daemon

@@ -20,6 +20,7 @@
 #include "daemon/memory/tier_attributes.h"
 #include "daemon/model/kinds.h"
 #include "daemon/model/rows.h"
+#include "daemon/model/store_id.h"
 
 namespace terrace::daemon {
 
@@ -64,6 +65,18 @@ struct ObservedObject {
   std::string name;
   uint64_t bytes = 0;      // its size as a holder could map it; 0 once fenced
   uint64_t allocated = 0;  // bytes it really occupies
+  // Somebody may have been given it (hand_out()). false: certainly nobody, since it was carved.
+  bool handed_out = false;
+};
+
+// Whose the memory is that a backend finds and makes.
+struct StoreClaim {
+  StoreId store;
+  std::string owner;        // in words: "state file /var/lib/terrace/state.db", "manager at host:7440"
+  std::string remedy;       // the option that names another owner: "--state"
+  bool is_new = false;      // the store never had a lease: objects that nobody marked are not its own
+  bool take_over = false;   // an operator's word: what is another store's is this one's from now on
+  bool check_only = false;  // whether it would be refused: nothing is written
 };
 
 enum class ObjectAccess : uint8_t { read_only, read_write };
@@ -141,9 +154,24 @@ class Backend {
     return cannot("take offline");
   }
 
+  // --- whose they are ---
+
+  // Marks, durably for as long as the memory lasts, what there is and what will be as that store's. After
+  // refresh(), before anything is made or destroyed; done again it is no error.
+  // Errors    invalid_argument   another store's memory is there: says which one, and what to do. Nothing changed
+  virtual Status claim(const StoreClaim& claim) {
+    (void)claim;
+    return {};
+  }
+  // The object is about to be given to a holder, whose lease is durable: list() says so from now on.
+  virtual Status hand_out(const std::string& name) {
+    (void)name;
+    return {};
+  }
+
   // --- objects ---
 
-  // Makes the object `name` of `bytes` with all its memory reserved, reading as zeros.
+  // Makes the object `name` of `bytes` with all its memory reserved, reading as zeros; not handed out yet.
   // Errors    capacity_exhausted  the memory behind the pool is short; nothing is left behind
   //           already_exists      an object of that name is there
   virtual Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) = 0;

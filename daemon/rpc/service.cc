@@ -79,6 +79,7 @@ void Service::epoch_stepped(const LeaseRow& lease, const std::string& reason, Le
 }
 
 Result<SharedFd> Service::open_memory(const LeaseRow& lease, ObjectAccess access) {
+  TERRACE_RETURN_IF_ERROR(engine_.backend().hand_out(lease.object));
   return open_object(lease.object, access);
 }
 

@@ -29,6 +29,7 @@ struct ServiceOptions : PeerOptions {
   std::string host = "localhost";  // this machine's name, for sessions that give none
   std::string runtime_directory;
   std::string state_file;
+  std::string store_id;
   std::string object_directory;
   uint64_t ttl_ns_max = limits::ttl_ns_max;
 };

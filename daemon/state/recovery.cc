@@ -344,9 +344,16 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
         recovery.delta.meta = meta_;
       }
     }
+    if (const auto kept = observed.kept.find(name); kept != observed.kept.end()) {
+      recovery.findings.push_back("object " + name + " (" + format_size(bytes) +
+                                  ") belongs to no lease that this store knows, and stays: " + kept->second +
+                                  ". If the store is an older copy, give the newest; or start once with "
+                                  "--destroy-orphans");
+      continue;
+    }
     recovery.orphans.push_back(name);
     recovery.findings.push_back("object " + name + " (" + format_size(bytes) +
-                                ") belongs to no lease: a grant that was never acknowledged; destroyed");
+                                ") belongs to no lease that this store knows; destroyed");
   }
   if (const auto problems = check_all(); !problems.empty()) return corrupt(problems.front());
   settle_account();

@@ -49,6 +49,8 @@ struct Observation {
   std::vector<std::string> device_serials;                // devices seen now
   // Backends whose objects are whole when a device comes back that is not seen: a lease there waits for it.
   std::set<std::string> lasting_backends = {};
+  // Objects that are not to be destroyed if no lease has them, and why.
+  std::map<std::string, std::string> kept = {};
 };
 
 struct Recovery {

@@ -84,9 +84,9 @@ class StoreFaults(unittest.TestCase):
                 self.assertTrue(after[name] == data, f"{name} was changed by a start that was refused")
         return said
 
-    def expect_recovered(self):
+    def expect_recovered(self, *arguments):
         """Everything that was acknowledged is there and nothing else; new leases are disjoint from it."""
-        self.t.start()
+        self.t.start(*arguments)
         self.assertEqual(self.seen(), self.told)
         self.t.check_invariants()
         fresh = self.t.grant("2M")
@@ -128,7 +128,8 @@ class StoreFaults(unittest.TestCase):
             with self.subTest(cut=cut):
                 self.restore(saved)
                 overwrite(self.t.directory / path.name, offset + cut, bytes(size - cut))
-                self.expect_recovered()
+                # The round before granted a lease, which this older copy of the store does not know.
+                self.expect_recovered("--destroy-orphans")
                 self.t.kill()
 
     def test_an_acknowledged_record_that_was_garbled_is_refused(self):

@@ -91,14 +91,28 @@ class MemoryBackend final : public daemon::Backend {
       return Error{.code = ErrorCode::io_error, .where = "scrub", .detail = "bytes were left"};
     kept_.erase(name);
     objects_.erase(name);
+    handed_out_.erase(name);
     return uint64_t{0};
   }
   Result<std::vector<daemon::ObservedObject>> list() override {
     const std::lock_guard lock(mutex_);
     std::vector<daemon::ObservedObject> found;
     if (hide_objects) return found;
-    for (const auto& [name, fd] : objects_) found.push_back(observe(name, fd.get()));
+    for (const auto& [name, fd] : objects_) {
+      found.push_back(observe(name, fd.get()));
+      found.back().handed_out = handed_out_.contains(name);
+    }
     return found;
+  }
+  Status claim(const daemon::StoreClaim& claim) override {
+    claims.push_back(claim);
+    if (!foreign || claim.take_over) return {};
+    return Error{.code = ErrorCode::invalid_argument, .where = "claim", .detail = "another store's"};
+  }
+  Status hand_out(const std::string& name) override {
+    const std::lock_guard lock(mutex_);
+    handed_out_.insert(name);
+    return {};
   }
   Result<daemon::ObservedObject> usage(const std::string& name) override {
     const std::lock_guard lock(mutex_);
@@ -182,6 +196,8 @@ class MemoryBackend final : public daemon::Backend {
   std::atomic<bool> used{false};          // a device that is to be taken over
   std::atomic<int> refreshes{0}, take_overs{0};
   std::atomic<int> fence_errno{0};
+  std::atomic<bool> foreign{false};        // what there is belongs to another store
+  std::vector<daemon::StoreClaim> claims;  // to be looked at while no start is under way
 
  private:
   Status in_use() const {
@@ -195,7 +211,7 @@ class MemoryBackend final : public daemon::Backend {
   }
 
   std::mutex mutex_;
-  std::set<std::string> unplugged_;
+  std::set<std::string> unplugged_, handed_out_;
   std::map<std::string, UniqueFd> objects_;
   std::map<std::string, uint64_t> kept_;  // of fenced objects: bytes from the start that were not erased yet
 };

@@ -49,6 +49,9 @@ class MemoryStore final : public daemon::Store {
     return page;
   }
   bool quick() const override { return is_quick; }
+  daemon::StoreId id() const override { return store_id; }
+
+  daemon::StoreId store_id = {};  // none: nothing is claimed for it
 
   std::atomic<bool> is_quick{false};  // whether the event loop commits by itself
   std::atomic<bool> fail_commit{false};

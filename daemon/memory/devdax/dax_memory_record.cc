@@ -60,9 +60,9 @@ std::vector<DaxRange> RangeSet::all() const {
 void DaxMemoryRecord::track(const std::string& serial, DaxRange device) {
   const std::lock_guard lock(mutex_);
   if (const auto at = entries_.find(serial); at != entries_.end() && at->second.device == device) return;
-  Entry entry{.device = device, .unerased = {}, .hand_over = false};
+  Entry entry{.device = device, .unerased = {}};
   if (!load(serial, entry)) {
-    entry = Entry{.device = device, .unerased = {}, .hand_over = false};
+    entry = Entry{.device = device, .unerased = {}};
     entry.unerased.add(device);
     (void)save(serial, entry);  // without it the next start takes all of it for unerased: that is safe
   }
@@ -73,6 +73,35 @@ void DaxMemoryRecord::forget(const std::string& serial) {
   const std::lock_guard lock(mutex_);
   entries_.erase(serial);
   if (!directory_.empty() && !read_only_) ::unlink(path_of(serial).c_str());
+}
+
+Status DaxMemoryRecord::may_claim(const std::string& serial, DaxRange device, const StoreClaim& claim) const {
+  const std::lock_guard lock(mutex_);
+  Entry found{.device = device, .unerased = {}};
+  if (const auto at = entries_.find(serial); at != entries_.end()) {
+    found = at->second;
+  } else if (!load(serial, found)) {
+    return {};
+  }
+  if (!found.store.valid() || found.store == claim.store || claim.take_over) return {};
+  return Error{
+      .code = ErrorCode::invalid_argument,
+      .where = where,
+      .detail = "device " + serial + " was adopted by the store " + store_id_text(found.store) + " (" +
+                found.owner + "), not by " + store_id_text(claim.store) + " (" + claim.owner +
+                "): nothing was touched. Start with the " + claim.remedy +
+                " that names it; or, to destroy what leases have there, start once with --destroy-orphans"};
+}
+
+Status DaxMemoryRecord::claim(const std::string& serial, const StoreClaim& claim) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(serial);
+  if (at == entries_.end() || (at->second.store == claim.store && at->second.owner == claim.owner)) return {};
+  at->second.store = claim.store;
+  at->second.owner = claim.owner;
+  for (char& c : at->second.owner)
+    if (static_cast<unsigned char>(c) < 0x20) c = '?';
+  return save(serial, at->second);
 }
 
 Status DaxMemoryRecord::begin_hand_over(const std::string& serial) {
@@ -138,6 +167,14 @@ bool DaxMemoryRecord::load(const std::string& serial, Entry& entry) const {
       entry.hand_over = true;
       continue;
     }
+    if (word == "store") {
+      std::string id;
+      if (!(file >> id) || !std::getline(file >> std::ws, entry.owner)) return false;
+      const auto store = parse_store_id(id);
+      if (!store.has_value()) return false;
+      entry.store = *store;
+      continue;
+    }
     if (word == "measured") {  // of earlier managers, which kept it here
       file >> range.start >> range.bytes;
       continue;
@@ -155,6 +192,7 @@ Status DaxMemoryRecord::save(const std::string& serial, const Entry& entry) cons
   for (const DaxRange& range : entry.unerased.all())
     text << "unerased " << range.start << ' ' << range.bytes << '\n';
   if (entry.hand_over) text << "hand-over\n";
+  if (entry.store.valid()) text << "store " << store_id_text(entry.store) << ' ' << entry.owner << '\n';
   text << "end\n";
   const std::string path = path_of(serial), part = path + ".new", content = text.str();
   const auto cannot = [&] { return os_error(errno, where, "cannot write " + part); };

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/memory/backend.h"
 #include "daemon/memory/devdax/dax_bus.h"
 
 namespace terrace::daemon {
@@ -46,6 +47,12 @@ class DaxMemoryRecord {
   // It went, or is given up: nothing is known of it any more.
   void forget(const std::string& serial);
 
+  // Whether another store's manager has adopted the device in this boot, by the device's file.
+  // Errors    invalid_argument   says which one, and what to do
+  Status may_claim(const std::string& serial, DaxRange device, const StoreClaim& claim) const;
+  // From here on the file of a device that is tracked says whose it is.
+  Status claim(const std::string& serial, const StoreClaim& claim);
+
   // A hand-over begins: until its second device is there the bytes lie on none, and are whole all the same. An
   // earlier process of this boot began one: what lies there is what the manager left there.
   Status begin_hand_over(const std::string& serial);
@@ -61,6 +68,8 @@ class DaxMemoryRecord {
     DaxRange device;
     RangeSet unerased;
     bool hand_over = false;
+    StoreId store = {};      // whose manager adopted it; not valid: nobody said
+    std::string owner = {};  // where that store is, in words
   };
 
   std::string path_of(const std::string& serial) const { return directory_ + "/" + serial; }

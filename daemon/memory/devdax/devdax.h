@@ -71,6 +71,7 @@ class DevdaxBackend final : public Backend {
   void know_objects(const std::vector<KnownObject>& objects) override;
   Status may_take_over(const std::string& serial) override;
   Status take_over(const std::string& serial) override;
+  Status claim(const StoreClaim& claim) override;
 
   Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) override;
   Result<UniqueFd> open(const std::string& name, ObjectAccess access) override;
@@ -105,6 +106,8 @@ class DevdaxBackend final : public Backend {
     uint64_t order = 0;  // in which they were told
     std::vector<Extent> extents = {};
   };
+  // Whether another store's leases may be on the region.
+  Status may_claim(const DaxRegion& region) const;
   // Where extents lie: one region, and ranges in it.
   struct Place {
     std::string serial;
@@ -152,6 +155,7 @@ class DevdaxBackend final : public Backend {
   DaxBus& bus_;
   const DevdaxOptions options_;
   DaxMemoryRecord record_;
+  std::optional<StoreClaim> claim_;  // by mutex_; holds for devices that are adopted later, too
 
   std::mutex kernel_mutex_;  // before mutex_
   mutable std::mutex mutex_;

@@ -122,6 +122,8 @@ Status DevdaxBackend::refresh() {
       const auto region = regions_.find(device.serial);
       if (region != regions_.end()) {
         record_.track(device.serial, region->second.range());
+        if (claim_.has_value() && record_.may_claim(device.serial, region->second.range(), *claim_).ok())
+          (void)record_.claim(device.serial, *claim_);
       } else {
         record_.forget(device.serial);  // who knows what comes back
       }
@@ -215,8 +217,35 @@ Status DevdaxBackend::unused(const std::string& serial, const std::vector<DaxDev
   return in_use(text + "; adopt it when it is let go");
 }
 
+Status DevdaxBackend::may_claim(const DaxRegion& region) const {
+  std::optional<StoreClaim> claim;
+  {
+    const std::lock_guard lock(mutex_);
+    claim = claim_;
+  }
+  return claim.has_value() ? record_.may_claim(region.serial, region.range(), *claim) : Status();
+}
+
+// Adopted devices that are there: refresh() has found their records.
+Status DevdaxBackend::claim(const StoreClaim& claim) {
+  std::vector<std::pair<std::string, DaxRange>> devices;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, device] : devices_)
+      if (const auto region = regions_.find(device.serial); region != regions_.end())
+        devices.emplace_back(device.serial, region->second.range());
+  }
+  for (const auto& [serial, range] : devices) TERRACE_RETURN_IF_ERROR(record_.may_claim(serial, range, claim));
+  if (claim.check_only) return {};
+  for (const auto& [serial, range] : devices) TERRACE_RETURN_IF_ERROR(record_.claim(serial, claim));
+  const std::lock_guard lock(mutex_);
+  claim_ = claim;
+  return {};
+}
+
 Status DevdaxBackend::may_take_over(const std::string& serial) {
   TERRACE_ASSIGN_OR_RETURN(const DaxRegion region, look_at(serial));
+  TERRACE_RETURN_IF_ERROR(may_claim(region));
   return unused(serial, foreign_devices_in(region));
 }
 
@@ -226,8 +255,13 @@ Status DevdaxBackend::take_over(const std::string& serial) {
     const std::lock_guard lock(kernel_mutex_);
     TERRACE_ASSIGN_OR_RETURN(const DaxRegion region, look_at(serial));
     const std::vector<DaxDevice> strangers = foreign_devices_in(region);
+    TERRACE_RETURN_IF_ERROR(may_claim(region));
     TERRACE_RETURN_IF_ERROR(unused(serial, strangers));
     record_.track(serial, region.range());
+    {
+      const std::lock_guard state(mutex_);
+      if (claim_.has_value()) TERRACE_RETURN_IF_ERROR(record_.claim(serial, *claim_));
+    }
     TERRACE_RETURN_IF_ERROR(record_.mark_unerased(serial, {region.range()}));
     for (const DaxDevice& device : strangers) TERRACE_RETURN_IF_ERROR(dismantle(region, device));
     measure(region);

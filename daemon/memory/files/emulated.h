@@ -103,6 +103,8 @@ class EmulatedBackend final : public Backend {
   Status refresh() override;
   void know_devices(const std::vector<KnownDevice>& devices) override;
   Status take_over(const std::string& serial) override;
+  Status claim(const StoreClaim& claim) override;
+  Status hand_out(const std::string& name) override;
   Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) override;
   Result<UniqueFd> open(const std::string& name, ObjectAccess access) override;
   Status fence(const std::string& name) override;

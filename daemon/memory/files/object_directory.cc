@@ -17,6 +17,7 @@
 #include "core/base/limits.h"
 #include "core/base/units.h"
 #include "daemon/memory/files/mount_table.h"
+#include "daemon/memory/files/owner_file.h"
 
 namespace terrace::daemon {
 namespace {
@@ -84,15 +85,24 @@ std::string kernel_switch() {
   return text.substr(open + 1, close - open - 1);
 }
 
-bool is_empty(int fd) {
+bool holds_only(int fd, bool (*ignored)(const char* name)) {
   const int copy = ::openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* stream = copy < 0 ? nullptr : ::fdopendir(copy);
   if (stream == nullptr) return false;
-  bool empty = true;
+  bool only = true;
   while (const dirent* entry = ::readdir(stream))
-    empty &= std::strcmp(entry->d_name, ".") == 0 || std::strcmp(entry->d_name, "..") == 0;
+    only &=
+        std::strcmp(entry->d_name, ".") == 0 || std::strcmp(entry->d_name, "..") == 0 || ignored(entry->d_name);
   ::closedir(stream);
-  return empty;
+  return only;
+}
+
+bool is_empty(int fd) {
+  return holds_only(fd, [](const char*) { return false; });
+}
+
+bool is_empty_but_for_owner(int fd) {
+  return holds_only(fd, [](const char* name) { return is_owner_file(name); });
 }
 
 // One that is there already was mounted by an earlier start: for the same node, or its memory is elsewhere.
@@ -214,6 +224,10 @@ Status ObjectDirectory::lock() const {
                                      "; stop it, or give this one an object directory of its own");
 }
 
+Status ObjectDirectory::claim(const StoreClaim& claim, size_t objects) const {
+  return claim_directory({fd_.get(), path_}, claim, objects);
+}
+
 Status ObjectDirectory::mount_tmpfs(const ObjectDirectoryOptions& options) {
   if (!is_empty(fd_.get())) {
     return failed(ErrorCode::already_exists,
@@ -273,7 +287,8 @@ void ObjectDirectory::describe() {
 
 Status ObjectDirectory::remove() {
   if (!fd_.valid()) return {};
-  const bool empty = is_empty(fd_.get());
+  const bool empty = is_empty_but_for_owner(fd_.get());
+  if (empty) forget_owner(fd_.get());
   fd_.reset();  // the lock goes with it, and an open directory would keep the mount busy
   if (!empty)
     return failed(

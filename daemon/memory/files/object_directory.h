@@ -13,6 +13,9 @@
 // and costs a look at the file's size at each allocation; advise would depend on each holder's madvise. Both
 // can be chosen.
 //
+// Whose it is: the file `store-id` says which store's objects are in it (docs/formats/store_id.md). It is there,
+// whole and synced, before the first object, and goes with the directory.
+//
 // Threads   One.
 // Safety    No link is followed at the directory itself; it must belong to this user and be closed to
 //           others, so that no other user can have prepared it. The folders above it are trusted: /dev/shm is
@@ -24,6 +27,7 @@
 
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
+#include "daemon/memory/backend.h"
 
 namespace terrace::daemon {
 
@@ -60,6 +64,9 @@ class ObjectDirectory {
   // In words: which tmpfs, how large, and its huge pages or why there are none.
   const std::string& description() const { return description_; }
   bool huge_pages() const { return huge_pages_; }
+
+  // Writes down whose the directory is, as Backend::claim(); `objects`: how many are in it.
+  Status claim(const StoreClaim& claim, size_t objects) const;
 
   // For devices that were added since, as at prepare(). A directory that is not ours to mount is as large as it
   // is.

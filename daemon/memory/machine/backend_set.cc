@@ -127,6 +127,21 @@ void BackendSet::know_objects(const std::vector<KnownObject>& objects) {
   remote_->know_objects(elsewhere);
 }
 
+// This machine's: what is on other hosts is marked by their agents. Refused as a whole or not at all.
+Status BackendSet::claim(const StoreClaim& claim) {
+  StoreClaim check = claim;
+  check.check_only = true;
+  for (Backend* backend : backends_) TERRACE_RETURN_IF_ERROR(backend->claim(check));
+  if (claim.check_only) return {};
+  for (Backend* backend : backends_) TERRACE_RETURN_IF_ERROR(backend->claim(claim));
+  return {};
+}
+
+Status BackendSet::hand_out(const std::string& name) {
+  Backend* backend = of_object(name);
+  return backend == nullptr ? Status(no_such_kind(name)) : backend->hand_out(name);
+}
+
 Status BackendSet::may_take_over(const std::string& serial) {
   Backend* backend = of_device(serial);
   return backend == nullptr ? Status(no_such_kind(serial)) : backend->may_take_over(serial);

@@ -47,6 +47,8 @@ class BackendSet final : public Backend {
   Status destroy_region(const std::string& serial) override;
   Result<std::string> online(const std::string& serial) override;
   Status offline(const std::string& serial) override;
+  Status claim(const StoreClaim& claim) override;
+  Status hand_out(const std::string& name) override;
   Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) override;
   Result<UniqueFd> open(const std::string& name, ObjectAccess access) override;
   Status fence(const std::string& name) override;

@@ -172,6 +172,12 @@ Result<NumaBackend::Node> NumaBackend::open_node(int node, bool adopting) {
                                                               .mount = options_.mount,
                                                               .huge_pages = options_.huge_pages,
                                                               .root = options_.root}));
+  std::optional<StoreClaim> claim;
+  {
+    const std::lock_guard lock(mutex_);
+    claim = claim_;
+  }
+  if (claim.has_value()) TERRACE_RETURN_IF_ERROR(opened->files().claim(*claim));
   MeasuredRecord* const record = options_.measured;
   const std::string serial = numa_serial(node);
   if (record != nullptr && !attributes.hmat() &&
@@ -286,6 +292,18 @@ Status NumaBackend::offline(const std::string& serial) {
   return ram_->offline(*node);
 }
 
+// --- whose they are -------------------------------------------------------------------------------------
+
+Status NumaBackend::claim(const StoreClaim& claim) {
+  const std::lock_guard lock(opening_);
+  for (const Node& node : open_nodes()) TERRACE_RETURN_IF_ERROR(node->files().claim(claim));
+  if (claim.check_only) return {};
+  const std::lock_guard answers(mutex_);
+  claim_ = claim;
+  claim_->is_new = false;  // a node that is adopted later is this store's own doing
+  return {};
+}
+
 // --- objects --------------------------------------------------------------------------------------------
 
 std::vector<NumaBackend::Node> NumaBackend::open_nodes() const {
@@ -359,6 +377,14 @@ Result<UniqueFd> NumaBackend::open(const std::string& name, ObjectAccess access)
   TERRACE_ASSIGN_OR_RETURN(const std::string file, file_of(name, where));
   TERRACE_ASSIGN_OR_RETURN(const Node node, holder_of(file));
   if (node != nullptr) return node->files().open(file, access);
+  return Error{.code = ErrorCode::not_found, .where = where, .detail = "there is no object " + name};
+}
+
+Status NumaBackend::hand_out(const std::string& name) {
+  constexpr const char* where = "NumaBackend::hand_out";
+  TERRACE_ASSIGN_OR_RETURN(const std::string file, file_of(name, where));
+  TERRACE_ASSIGN_OR_RETURN(const Node node, holder_of(file));
+  if (node != nullptr) return node->files().hand_out(file);
   return Error{.code = ErrorCode::not_found, .where = where, .detail = "there is no object " + name};
 }
 

@@ -63,6 +63,8 @@ class NumaBackend final : public Backend {
   Status take_over(const std::string& serial) override;
   Result<std::string> online(const std::string& serial) override;
   Status offline(const std::string& serial) override;
+  Status claim(const StoreClaim& claim) override;
+  Status hand_out(const std::string& name) override;
   Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) override;
   Result<UniqueFd> open(const std::string& name, ObjectAccess access) override;
   Status fence(const std::string& name) override;
@@ -112,6 +114,7 @@ class NumaBackend final : public Backend {
   std::optional<SystemRam> ram_;
 
   mutable std::mutex mutex_;
+  std::optional<StoreClaim> claim_;  // holds for directories that are opened later, too
   std::vector<KnownDevice> known_;
   std::map<int, Seen> seen_;
   std::map<int, Node> nodes_;  // those of adopted devices

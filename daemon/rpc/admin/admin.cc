@@ -30,6 +30,7 @@ void AdminServer::write_status(rpc::ServerInfo::Builder server) {
   server.setBootId(read_boot_id());
   server.setRuntimeDirectory(options.runtime_directory);
   server.setStateFile(options.state_file);
+  server.setStoreId(options.store_id);
   server.setObjectDirectory(options.object_directory);
   server.setHugePages(engine().backend().describe_memory());
   server.setStoreCommits(counters.commits);

@@ -76,8 +76,10 @@ kj::Promise<void> AdminServer::revoke(RevokeContext context) {
   Revoke request{LeaseId{params.getLease()}, read_text(params.getReason()), params.getGraceNs(), now_ns()};
   if (request.grace_ns == 0 || request.grace_ns > limits::grace_ns_max)
     return lease_command(context, std::move(request));
-  return service().ended_holders().nobody_has(request.lease).then(
-      [this, context, request = std::move(request)](bool nobody) mutable {
+  return service()
+      .ended_holders()
+      .nobody_has(request.lease)
+      .then([this, context, request = std::move(request)](bool nobody) mutable {
         if (nobody) request.grace_ns = 0;
         request.now_ns = now_ns();
         return lease_command(context, std::move(request));

@@ -289,6 +289,52 @@ TEST_CASE_FIXTURE(Fixture, "devdax: extents on two regions are refused in words"
       ErrorCode::invalid_argument);
 }
 
+// --- whose it is ------------------------------------------------------------------------------------------
+
+TEST_CASE_FIXTURE(Fixture,
+                  "devdax: a region that another store's manager adopted in this boot is nobody else's") {
+  const std::string records = "/tmp/terrace-devdax-claim-" + std::to_string(::getpid());
+  const StoreClaim own{.store = {1, 2}, .owner = "state file /a b.db", .remedy = "--state"};
+  StoreClaim other{.store = {3, 4}, .owner = "state file /b.db", .remedy = "--state", .is_new = true};
+  {
+    Manager manager(bus, records);
+    REQUIRE(manager.backend->claim(own).ok());
+    manager.adopt();
+    REQUIRE(manager.backend->carve("devdax:lease-1", granule, {Manager::extent(0, 1)}).ok());
+    // Its next start has the same store.
+    manager.start({{"devdax:lease-1", granule, {Manager::extent(0, 1)}}}, true);
+    CHECK(manager.backend->claim(own).ok());
+  }
+  {
+    Manager empty(bus, records);  // has adopted nothing: there is nothing that it could destroy
+    REQUIRE(empty.backend->claim(other).ok());
+    const Status refused = empty.backend->may_take_over(serial);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code == ErrorCode::invalid_argument);
+    for (const std::string& word : {serial, store_id_text(own.store), own.owner, store_id_text(other.store)})
+      CHECK_MESSAGE(refused.error().detail.find(word) != std::string::npos, word);
+    empty.know();
+    CHECK_FALSE(empty.backend->take_over(serial).ok());
+  }
+  {
+    Manager copy(bus, records);  // another store that has adopted it once, too
+    copy.start({}, true);
+    CHECK_FALSE(copy.backend->claim(other).ok());
+    CHECK(bus.find("dax0.1") != nullptr);
+    other.take_over = true;
+    CHECK(copy.backend->claim(other).ok());
+    copy.start({}, true);
+    CHECK_FALSE(copy.backend->claim(own).ok());
+  }
+  {
+    Manager rebooted(bus, records);
+    rebooted.boot = "boot-2";
+    rebooted.start({}, true);
+    CHECK(rebooted.backend->claim(own).ok());
+  }
+  std::filesystem::remove_all(records);
+}
+
 // --- after a restart --------------------------------------------------------------------------------------
 
 TEST_CASE_FIXTURE(Fixture,

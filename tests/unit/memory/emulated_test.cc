@@ -110,7 +110,7 @@ TEST_CASE("EmulatedBackend: a carved object is private, whole, reserved and zero
   Pool pool;
   REQUIRE(pool.backend->carve("lease-1", 2 * granule, granules(2)).ok());
   const struct stat status = stat_of(pool.file("lease-1.obj"));
-  CHECK((status.st_mode & 07777) == 0600);
+  CHECK((status.st_mode & 0777) == 0600);
   CHECK(uint64_t(status.st_size) == 2 * granule);
   CHECK(uint64_t(status.st_blocks) * 512 == 2 * granule);
   auto fd = pool.backend->open("lease-1", ObjectAccess::read_write);
@@ -270,6 +270,28 @@ TEST_CASE("EmulatedBackend: a scrub removes a fenced object and says how much wa
   CHECK(pool.backend->list()->empty());
   CHECK(pool.backend->scrub("lease-1").ok());  // an object that does not exist is scrubbed
   CHECK(pool.backend->fence("lease-1").ok());  // and fenced
+}
+
+TEST_CASE(
+    "EmulatedBackend: an object says whether anybody was given it, and counts as given where that is not "
+    "known") {
+  Pool pool;
+  const auto handed_out = [&](size_t at) { return pool.backend->list()->at(at).handed_out; };
+  REQUIRE(pool.backend->carve("lease-1", granule, granules(1)).ok());
+  CHECK(!handed_out(0));
+  { REQUIRE(pool.backend->open("lease-1", ObjectAccess::read_write).ok()); }  // the manager's own, or a move's
+  CHECK(!handed_out(0));
+  REQUIRE(pool.backend->resize("lease-1", granule, 2 * granule, granules(2)).ok());
+  CHECK(!handed_out(0));
+  for (int again = 0; again < 2; ++again) {
+    REQUIRE(pool.backend->hand_out("lease-1").ok());
+    CHECK(handed_out(0));
+  }
+  CHECK(pool.backend->usage("lease-1")->handed_out);
+  // What a hand-over makes has a tenant's bytes.
+  REQUIRE(pool.backend->rebind("lease-1", "lease-1.1", 2 * granule, granules(2)).ok());
+  CHECK(handed_out(0));
+  CHECK(pool.backend->hand_out("lease-9").error().code == ErrorCode::not_found);
 }
 
 TEST_CASE("EmulatedBackend: an orphan is scrubbed without a fence") {

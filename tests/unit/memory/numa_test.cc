@@ -285,6 +285,20 @@ TEST_CASE("numa: leases are found again by the next backend, and nothing else ta
   CHECK(!std::filesystem::exists(path));
 }
 
+TEST_CASE("numa: the directory of a node belongs to a store as the emulated one does, now and later") {
+  if (!can_bind()) return;
+  const StoreClaim own{.store = {1, 2}, .owner = "state file /a.db", .remedy = "--state"};
+  const StoreClaim other{.store = {3, 4}, .owner = "state file /b.db", .remedy = "--state", .is_new = true};
+  Adopted numa(false);
+  REQUIRE(numa.backend.claim(own).ok());
+  CHECK(numa.backend.claim(own).ok());
+  CHECK_FALSE(numa.backend.claim(other).ok());
+  REQUIRE(numa.backend.carve("numa:lease-1", 2 * mib, {{first_device, 0, 1}}).ok());
+  CHECK(!numa.backend.list()->front().handed_out);
+  REQUIRE(numa.backend.hand_out("numa:lease-1").ok());
+  CHECK(numa.backend.list()->front().handed_out);
+}
+
 TEST_CASE("numa: resize, hand-over and copy keep to the node") {
   if (!can_bind()) return;
   Adopted numa;

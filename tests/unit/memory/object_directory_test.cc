@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "daemon/memory/files/mount_table.h"
+#include "daemon/memory/files/owner_file.h"
 #include "tests/support/skip.h"
 #include "tests/unit/memory/backend_fixture.h"
 
@@ -70,6 +71,80 @@ TEST_CASE("ObjectDirectory: root gets a private tmpfs of the devices' size, and 
   MESSAGE(directory->description());
   CHECK(directory->remove().ok());
   CHECK(!std::filesystem::exists(folder.objects()));
+}
+
+// Without a mount: as any user.
+TEST_CASE("ObjectDirectory: it belongs to the store that claimed it, and goes with its mark") {
+  RuntimeFolder folder;
+  ObjectDirectoryOptions options = folder.options();
+  options.mount = false;
+  const StoreClaim own{.store = {1, 2}, .owner = "state file /a.db", .remedy = "--state"};
+  StoreClaim other{.store = {3, 4}, .owner = "state file /b.db", .remedy = "--state"};
+  auto directory = ObjectDirectory::prepare(options);
+  REQUIRE_MESSAGE(directory.ok(), directory.error().to_string());
+  const std::string path = directory->path();
+  REQUIRE(directory->claim(own, 0).ok());
+  REQUIRE(directory->claim(own, 3).ok());
+  for (const size_t objects : {0, 3}) {
+    const Status refused = directory->claim(other, objects);
+    REQUIRE(!refused.ok());
+    CHECK(refused.error().code == ErrorCode::invalid_argument);
+    for (const std::string& word : {path, store_id_text(own.store), own.owner, store_id_text(other.store),
+                                    other.owner, std::string("--state"), std::string("--destroy-orphans")})
+      CHECK_MESSAGE(refused.error().detail.find(word) != std::string::npos, word);
+  }
+  const OwnedDirectory owned{directory->fd(), path};
+  CHECK((*read_owner(owned))->store == own.store);
+  // The state file has moved.
+  StoreClaim moved = own;
+  moved.owner = "state file /elsewhere.db";
+  REQUIRE(directory->claim(moved, 3).ok());
+  CHECK((*read_owner(owned))->words == moved.owner);
+  other.take_over = true;
+  REQUIRE(directory->claim(other, 3).ok());
+  CHECK((*read_owner(owned))->store == other.store);
+  CHECK(directory->remove().ok());
+  CHECK(!std::filesystem::exists(path));
+}
+
+TEST_CASE("ObjectDirectory: one of before is an older store's, and no new one's") {
+  RuntimeFolder folder;
+  ObjectDirectoryOptions options = folder.options();
+  options.mount = false;
+  auto directory = ObjectDirectory::prepare(options);
+  REQUIRE_MESSAGE(directory.ok(), directory.error().to_string());
+  StoreClaim claim{.store = {1, 2}, .owner = "state file /a.db", .remedy = "--state", .is_new = true};
+  const OwnedDirectory owned{directory->fd(), directory->path()};
+  CHECK(!directory->claim(claim, 1).ok());
+  CHECK(!read_owner(owned)->has_value());
+  claim.is_new = false;
+  CHECK(directory->claim(claim, 1).ok());
+  CHECK((*read_owner(owned))->store == claim.store);
+  CHECK(directory->remove().ok());
+}
+
+TEST_CASE(
+    "ObjectDirectory: a mark that cannot be understood is refused, and taken over on the operator's word") {
+  RuntimeFolder folder;
+  ObjectDirectoryOptions options = folder.options();
+  options.mount = false;
+  auto directory = ObjectDirectory::prepare(options);
+  REQUIRE_MESSAGE(directory.ok(), directory.error().to_string());
+  const OwnedDirectory owned{directory->fd(), directory->path()};
+  StoreClaim claim{.store = {1, 2}, .owner = "state file /a.db", .remedy = "--state"};
+  REQUIRE(directory->claim(claim, 0).ok());
+  const std::string file = directory->path() + "/store-id";
+  const auto bytes = std::filesystem::file_size(file);
+  for (const uintmax_t kept : {uintmax_t{0}, bytes / 2, bytes - 2}) {
+    std::filesystem::resize_file(file, kept);
+    CHECK(read_owner(owned).error().code == ErrorCode::corrupt);
+    CHECK(directory->claim(claim, 0).error().code == ErrorCode::invalid_argument);
+    claim.take_over = true;
+    CHECK(directory->claim(claim, 0).ok());
+    claim.take_over = false;
+    CHECK((*read_owner(owned))->store == claim.store);
+  }
+  CHECK(directory->remove().ok());
 }
 
 TEST_CASE("ObjectDirectory: a mounted one is used again with its objects, and grows with the devices") {

@@ -109,7 +109,7 @@ TEST_CASE("json: the keys of every struct that is shown") {
   CHECK(keys(to_json(*Message<rpc::ServerInfo>())) ==
         "boot_id commands_applied connections failpoints huge_pages object_directory pid recovered "
         "runtime_directory scrub_bytes_per_s scrub_queued_bytes scrubbed_bytes state_file "
-        "store_commits uptime_ns version waiting");
+        "store_commits store_id uptime_ns version waiting");
   CHECK(keys(to_json(*Message<rpc::Compaction>())) ==
         "active device left_bytes length_bytes moves offset_bytes");
   CHECK(keys(to_json(*Message<rpc::Reservation>())) == "bytes expires_in_ns id pool tenant ttl_ns used_bytes");

@@ -1,0 +1,74 @@
+// The engine's start: whose the memory is that is there, and what becomes of objects that no lease has.
+//
+// An object without a lease is destroyed only where it is certain that nobody was ever given it: a grant that a
+// crash cut off before it was acknowledged. Everything else may be a tenant's memory of which this store knows
+// nothing, because it is an older copy. That stays, and so does what a living process uses, until an operator says
+// --destroy-orphans.
+
+#include "core/base/failpoint.h"
+#include "daemon/event_loop/engine.h"
+#include "daemon/log/log.h"
+#include "daemon/memory/remote/remote_memory.h"
+
+namespace terrace::daemon {
+namespace {
+
+bool never_used(const Image& image) {
+  return image.devices.empty() && image.pools.empty() && image.leases.empty() && image.meta.next_lease == 1;
+}
+
+}  // namespace
+
+// On the bulk worker, before anything is changed outside.
+Status Engine::claim_memory(const Image& image) {
+  if (!store_.id().valid()) return {};
+  return backend_.claim({.store = store_.id(),
+                         .owner = "state file " + options_.state_path,
+                         .remedy = "--state",
+                         .is_new = never_used(image),
+                         .take_over = destroy_orphans_});
+}
+
+// On the bulk worker. Why objects without a lease stay, by their names.
+std::map<std::string, std::string> Engine::orphans_to_keep(const Image& image,
+                                                           const std::vector<ObservedObject>& objects) const {
+  std::map<std::string, std::string> kept;
+  if (destroy_orphans_) return kept;  // an operator's word
+  std::set<std::string> known;
+  for (const LeaseRow& lease : image.leases) known.insert({lease.object, lease.next_object});
+  std::vector<const ObservedObject*> orphans;
+  for (const ObservedObject& object : objects) {
+    // One without bytes was fenced. Other hosts' objects are looked at when their agents register.
+    const bool looked_at =
+        !known.contains(object.name) && object.bytes != 0 && object_host(object.name).empty();
+    if (looked_at) orphans.push_back(&object);
+  }
+  if (orphans.empty()) return kept;
+  const ObjectUsers users = object_users_ ? object_users_(image) : ObjectUsers{};
+  for (const ObservedObject* orphan : orphans) {
+    const auto used = users.by_object.find(orphan->name);
+    if (used != users.by_object.end()) {
+      kept[orphan->name] = "is used by " + used->second;
+    } else if (orphan->handed_out) {
+      kept[orphan->name] = "a tenant had it";
+    } else if (!users.complete) {
+      kept[orphan->name] = "not every process could be looked at";
+    }
+  }
+  return kept;
+}
+
+// On the bulk worker. An orphan that stays is in nobody's way: no lease will have its name, and the next start
+// tries again.
+void Engine::destroy_orphans(const std::vector<std::string>& orphans) {
+  if (TERRACE_FAILPOINT(recover_before_orphans) != 0) return;
+  for (const std::string& orphan : orphans) {
+    Status status = backend_.fence(orphan);
+    const auto scrubbed = backend_.scrub(orphan);
+    if (status.ok() && !scrubbed.ok()) status = scrubbed.error();
+    if (!status.ok()) log::error("object {} stays: {}", orphan, status.error().to_string());
+  }
+  [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_after_orphans);
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,131 @@
+// What a start does with memory that its store does not know: another store's, and objects without a lease.
+#include <doctest/doctest.h>
+
+#include "tests/unit/event_loop/engine_fixture.h"
+
+using namespace terrace;
+using namespace terrace::daemon;
+using terrace::test::EngineFixture;
+
+namespace {
+
+constexpr StoreId some_store{1, 2};
+
+struct OrphanFixture : EngineFixture {
+  // An engine that did not start yet.
+  Engine& make() {
+    engine.reset();
+    engine = std::make_unique<Engine>(store, backend, clock, io.provider->getTimer(),
+                                      EngineOptions{.state_path = "/state.db", .housekeeping_ns = 0});
+    return *engine;
+  }
+  Status start_again() { return engine->start().wait(io.waitScope); }
+  void make_object(const std::string& name, bool handed_out) {
+    TERRACE_CHECK(backend.carve(name, 2 * mib, {}).ok(), "carved");
+    if (handed_out) TERRACE_CHECK(backend.hand_out(name).ok(), "marked");
+  }
+  bool there(const std::string& name) { return backend.usage(name).ok(); }
+  bool found(const std::string& text) const {
+    for (const std::string& finding : engine->findings())
+      if (finding.find(text) != std::string::npos) return true;
+    return false;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("Engine: a start claims its memory for its store, and says whether the store ever had anything") {
+  OrphanFixture fixture;
+  fixture.store.store_id = some_store;
+  fixture.make();
+  REQUIRE(fixture.start_again().ok());
+  fixture.compose();
+  fixture.make();
+  REQUIRE(fixture.start_again().ok());
+  REQUIRE(fixture.backend.claims.size() == 2);
+  CHECK(fixture.backend.claims[0].store == some_store);
+  CHECK(fixture.backend.claims[0].owner == "state file /state.db");
+  CHECK(fixture.backend.claims[0].is_new);
+  CHECK(!fixture.backend.claims[1].is_new);
+  CHECK(!fixture.backend.claims[1].take_over);
+}
+
+TEST_CASE("Engine: a start over another store's memory is refused before anything there is touched") {
+  OrphanFixture fixture;
+  fixture.store.store_id = some_store;
+  fixture.backend.foreign = true;
+  fixture.make_object("lease-9", true);
+  fixture.make_object("lease-10", false);
+  fixture.make();
+  const Status refused = fixture.start_again();
+  REQUIRE(!refused.ok());
+  CHECK(refused.error().code == ErrorCode::invalid_argument);
+  CHECK(fixture.there("lease-9"));
+  CHECK(fixture.there("lease-10"));
+  CHECK(fixture.store.commits == 0);
+  fixture.make().destroy_orphans_at_start();
+  REQUIRE(fixture.start_again().ok());
+  CHECK(!fixture.there("lease-9"));
+  CHECK(!fixture.there("lease-10"));
+}
+
+TEST_CASE("Engine: an object without a lease that somebody was given stays, and no lease gets its name") {
+  OrphanFixture fixture;
+  fixture.make_object("lease-1", true);
+  fixture.make_object("lease-2", false);
+  fixture.make();
+  REQUIRE(fixture.start_again().ok());
+  CHECK(fixture.there("lease-1"));
+  CHECK(!fixture.there("lease-2"));
+  CHECK(fixture.found(
+      "object lease-1 (2 MiB) belongs to no lease that this store knows, and stays: a tenant had it"));
+  fixture.compose();
+  const LeaseRow lease = fixture.grant(fixture.grant_of(2 * mib));
+  CHECK(lease.id.value > 2);
+  CHECK(fixture.there("lease-1"));
+  // A later start keeps it as well, until somebody says the word.
+  fixture.make();
+  REQUIRE(fixture.start_again().ok());
+  CHECK(fixture.there("lease-1"));
+  fixture.make().destroy_orphans_at_start();
+  REQUIRE(fixture.start_again().ok());
+  CHECK(!fixture.there("lease-1"));
+  CHECK(fixture.engine->state().find_lease(lease.id)->phase == LeasePhase::active);
+}
+
+TEST_CASE("Engine: what is used by a process stays although nobody was given it, for as long as it is used") {
+  OrphanFixture fixture;
+  fixture.make_object("lease-1", false);
+  fixture.make_object("lease-2", false);
+  int looks = 0;
+  Engine::ObjectUsers users{.by_object = {{"lease-1", "process 7 (x)"}}};
+  const auto start = [&] {
+    fixture.make().set_object_users([&](const Image&) {
+      ++looks;
+      return users;
+    });
+    REQUIRE(fixture.start_again().ok());
+  };
+  start();
+  CHECK(fixture.there("lease-1"));
+  CHECK(!fixture.there("lease-2"));
+  CHECK(fixture.found("stays: is used by process 7 (x)"));
+  users = {.by_object = {}, .complete = false};
+  start();
+  CHECK(fixture.there("lease-1"));
+  users.complete = true;
+  start();
+  CHECK(!fixture.there("lease-1"));
+  CHECK(looks == 3);
+  start();
+  CHECK(looks == 3);  // no process is looked at where there is nothing to decide
+}
+
+TEST_CASE("Engine: a fenced object without a lease goes, whoever had it") {
+  OrphanFixture fixture;
+  fixture.make_object("lease-1", true);
+  REQUIRE(fixture.backend.fence("lease-1").ok());
+  fixture.make();
+  REQUIRE(fixture.start_again().ok());
+  CHECK(!fixture.there("lease-1"));
+}
