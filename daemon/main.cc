@@ -145,7 +145,7 @@ Status run_role(const DaemonConfig& config, const Flags& flags, const std::vecto
   const StartWords words{.accept_lost_objects = flags.accept_lost_objects,
                          .destroy_orphans = flags.destroy_orphans};
   if (config.role == Role::manager) return run_manager(config, words);
-  return flags.guard ? run_host_guard(config) : run_agent(config, command);
+  return flags.guard ? run_host_guard(config) : run_agent(config, words, command);
 }
 
 int run(int argc, char** argv) {

@@ -82,7 +82,7 @@ Status run_host_guard(const DaemonConfig& config) {
   return run_guard(HostFiles(config.runtime_directory));
 }
 
-Status run_agent(const DaemonConfig& config, const std::vector<std::string>& command) {
+Status run_agent(const DaemonConfig& config, StartWords words, const std::vector<std::string>& command) {
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
   auto io = kj::setupAsyncIo();
@@ -104,6 +104,7 @@ Status run_agent(const DaemonConfig& config, const std::vector<std::string>& com
 
   const SystemClock clock;
   Uplink uplink(config.manager, kj::mv(tls), io.provider->getNetwork(), clock, timer, lease);
+  if (words.destroy_orphans) uplink.take_over();
   Orders orders(memory->backends(), [&uplink] { return uplink.in_force(); },
                 {.record = [&guarded](bool registered) { return guarded.record(registered); },
                  .fence = [&host_files] { return fence_guarded(host_files); }});

@@ -125,11 +125,12 @@ kj::Promise<void> forget_earlier_host_lease(const DaemonConfig& config, uint64_t
   });
 }
 
-AgentsOptions agents_options(const DaemonConfig& config, uint64_t earlier_ns) {
+AgentsOptions agents_options(const DaemonConfig& config, const StoreId& store, uint64_t earlier_ns) {
   AgentsOptions options;
   options.terms = HostLeaseTerms{config.host_lease_ns};
   options.earlier_length_ns = earlier_ns;
   options.tenants = config.host_tenants;
+  if (store.valid()) options.store = store_id_text(store);
   options.hosts_file = config.state_path + ".hosts";
   return options;
 }
@@ -166,7 +167,9 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
 
   auto io = kj::setupAsyncIo();
   const SystemClock clock;
-  Agents agents(agents_options(config, longest_ns), clock, io.provider->getTimer());
+  AgentsOptions of_agents = agents_options(config, store->id(), longest_ns);
+  of_agents.destroy_orphans = words.destroy_orphans;
+  Agents agents(std::move(of_agents), clock, io.provider->getTimer());
   RemoteBackend remote(agents, memory->backends());
   memory->backends().add_remote(remote);
   Engine engine(*store, memory->backends(), clock, io.provider->getTimer(),

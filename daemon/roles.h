@@ -18,7 +18,7 @@ struct StartWords {
 // Errors    whatever keeps it from starting or recovering, in words
 Status run_manager(const DaemonConfig& config, StartWords words);
 // `command`: this program's command line, for the guard (daemon/agent/guard.h).
-Status run_agent(const DaemonConfig& config, const std::vector<std::string>& command);
+Status run_agent(const DaemonConfig& config, StartWords words, const std::vector<std::string>& command);
 Status run_host_guard(const DaemonConfig& config);
 
 }  // namespace terrace::daemon

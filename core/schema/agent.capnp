@@ -32,15 +32,18 @@ struct AgentObject {   # a memory object, by its name without "@host"
   name @0 :Text;
   bytes @1 :UInt64;    # 0: fenced
   extents @2 :List(Terrace.Extent);
+  handedOut @3 :Bool;  # in a report: a program may have been given it. One that no lease has stays then
 }
 
 interface AgentGateway {
   enroll @0 (oldest :UInt32, newest :UInt32, software :Text, instance :UInt64,
              devices :List(AgentDevice), agent :HostAgent)
          -> (error :Terrace.Error, version :UInt32, host :Text, hostLeaseNs :UInt64, adopted :List(AgentDevice),
-             objects :List(AgentObject), registration :Registration);
+             objects :List(AgentObject), registration :Registration, store :Text);
   # `instance`: drawn once a process; the same one replaces its own older connection, another is refused while
   # that one lives.
+  # `store`: the id of the manager's store (32 hexadecimal digits). An agent keeps it, and registers with no manager
+  # of another store until an operator says so. Empty: an older manager's, which is taken for any.
 }
 
 interface Registration {

@@ -24,8 +24,12 @@ struct Page {
   uint64_t fence_at_ns;  // on another cache line than what never changes
   uint64_t guard_busy;
   uint64_t stop_at_ns;
+  // The agent's alone. Zeros in files of before; `store_known` is written last.
+  uint64_t store_high;
+  uint64_t store_low;
+  uint64_t store_known;
 };
-static_assert(offsetof(Page, fence_at_ns) == 64 && sizeof(Page) == 88);
+static_assert(offsetof(Page, fence_at_ns) == 64 && sizeof(Page) == 112);
 
 constexpr char magic[8] = {'T', 'R', 'C', 'H', 'L', 'S', 'E', '2'};
 constexpr size_t page_bytes = 4096;
@@ -44,6 +48,24 @@ std::atomic_ref<uint64_t> HostLeaseFile::stop() const {
   return std::atomic_ref<uint64_t>(static_cast<Page*>(page_)->stop_at_ns);
 }
 
+StoreId HostLeaseFile::store() const {
+  const auto* page = static_cast<const Page*>(page_);
+  return page->store_known == 1 ? StoreId{page->store_high, page->store_low} : StoreId{};
+}
+
+Status HostLeaseFile::set_store(const StoreId& store) {
+  auto* page = static_cast<Page*>(page_);
+  if (this->store() == store) return {};
+  // A process that ends between these leaves no store, never half of one.
+  std::atomic_ref<uint64_t>(page->store_known).store(0);
+  page->store_high = store.high;
+  page->store_low = store.low;
+  std::atomic_ref<uint64_t>(page->store_known).store(store.valid() ? 1 : 0);
+  if (::msync(page_, page_bytes, MS_SYNC) != 0)
+    return os_error(errno, "HostLeaseFile", "cannot write down which store this host obeys");
+  return {};
+}
+
 Result<HostLeaseFile> HostLeaseFile::open(const std::string& path) {
   constexpr const char* where = "HostLeaseFile";
   const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -56,8 +78,9 @@ Result<HostLeaseFile> HostLeaseFile::open(const std::string& path) {
   char boot[sizeof(page->boot_id)] = {};
   const std::string boot_id = read_boot_id();
   std::memcpy(boot, boot_id.data(), std::min(boot_id.size(), sizeof(boot) - 1));
-  if (std::memcmp(page->magic, magic, sizeof(magic)) != 0 ||
-      std::memcmp(page->boot_id, boot, sizeof(boot)) != 0) {
+  const bool ours = std::memcmp(page->magic, magic, sizeof(magic)) == 0;
+  if (!ours) page->store_known = 0;
+  if (!ours || std::memcmp(page->boot_id, boot, sizeof(boot)) != 0) {
     page->fence_at_ns = 0;
     page->guard_busy = 0;
     page->stop_at_ns = 0;

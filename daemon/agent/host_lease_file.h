@@ -1,5 +1,6 @@
 // When this host's memory is to be fenced, where the guard process sees it: a page of the runtime directory
-// that the agent and its guard have mapped. It outlives the agent, and means nothing to another boot.
+// that the agent and its guard have mapped. It outlives the agent, and means nothing to another boot. Beside it,
+// for as long as the file lasts: the id of the store whose managers are obeyed.
 //
 // Place     Uplink sets it with each answered heartbeat; daemon/agent/guard.h waits for the moment.
 // Threads   Any; its words are read and written atomically, in one order.
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "core/base/result.h"
+#include "daemon/model/store_id.h"
 
 namespace terrace::daemon {
 
@@ -31,6 +33,11 @@ class HostLeaseFile {
   uint64_t stop_at_ns() const { return stop().load(); }
   // Clears `at_ns` if it still stands: a promise that was renewed meanwhile stays.
   bool clear(uint64_t at_ns) { return word().compare_exchange_strong(at_ns, 0); }
+
+  // The store whose managers this host obeys; not valid: none yet. Also after another boot.
+  StoreId store() const;
+  // Durable when it returns.
+  Status set_store(const StoreId& store);
 
   // The guard says so before it looks at the moment, and until it has fenced: an agent that sees it busy
   // registers later, so that nothing new is carved under the guard's hands.

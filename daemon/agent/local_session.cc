@@ -372,6 +372,8 @@ Result<LocalFd> LocalSession::open(capnp::Text::Reader object, ObjectAccess acce
 Result<rpc::Lease::Client> LocalSession::adopt(rpc::LeaseInfo::Reader info, rpc::Lease::Client upstream,
                                                ObjectAccess access, uint64_t sent_ns) {
   TERRACE_RETURN_IF_ERROR(may_take_one_more());
+  TERRACE_RETURN_IF_ERROR(
+      service().orders().hand_out(std::string(object_on_host(read_text(info.getObject())))));
   TERRACE_ASSIGN_OR_RETURN(LocalFd memory, open(info.getObject(), access));
   return rpc::Lease::Client(
       kj::heap<LocalLease>(kj::addRef(*this), info, kj::mv(upstream), access, std::move(memory), sent_ns));

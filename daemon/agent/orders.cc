@@ -35,7 +35,8 @@ class HostAgentServer final : public rpc::HostAgent::Server {
                           // Made by an order that came twice: it is there, whole, and nobody had it yet.
                           if (!status.ok() && status.error().code == ErrorCode::already_exists) {
                             const auto there = backend.usage(object.name);
-                            if (there.ok() && there->bytes == object.bytes) status = Status();
+                            if (there.ok() && there->bytes == object.bytes && !there->handed_out)
+                              status = Status();
                           }
                           [[maybe_unused]] const int armed = TERRACE_FAILPOINT(agent_after_carve);
                           return status;
@@ -176,8 +177,7 @@ class HostAgentServer final : public rpc::HostAgent::Server {
                   })
         .then([context, found]() mutable {
           auto out = context.getResults().initObjects(static_cast<uint32_t>(found->size()));
-          for (uint32_t i = 0; i < found->size(); ++i)
-            write_object(out[i], (*found)[i].name, (*found)[i].bytes, {});
+          for (uint32_t i = 0; i < found->size(); ++i) write_observed(out[i], (*found)[i]);
         });
   }
 
@@ -186,7 +186,8 @@ class HostAgentServer final : public rpc::HostAgent::Server {
   // an order that was long on its way may be about extents that are another's by now.
   template <typename Context>
   kj::Promise<bool> may_begin(Context& context, bool takes_away) {
-    if (generation_ == orders_.generation() && (takes_away || orders_.in_force())) return true;
+    const bool counts = generation_ == orders_.generation() && orders_.obeys(generation_);
+    if (counts && (takes_away || orders_.in_force())) return true;
     refuse(context, too_late());
     return false;
   }
@@ -307,6 +308,10 @@ kj::Promise<Result<std::vector<ObservedObject>>> Orders::take_stock(std::vector<
     TERRACE_RETURN_IF_ERROR(backend_.refresh());  // else what could not be seen would be reported as gone
     return backend_.list();
   });
+}
+
+kj::Promise<Status> Orders::claim(StoreClaim claim) {
+  return bulk_.run([this, claim = std::move(claim)]() -> Status { return backend_.claim(claim); });
 }
 
 kj::Promise<void> Orders::refresh() {

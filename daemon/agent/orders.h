@@ -51,6 +51,13 @@ class Orders {
   kj::Promise<Status> fence_all();
   Status before_promise() { return guarding_.record(true); }
 
+  // On a worker. What there is and will be belongs to the manager's store.
+  kj::Promise<Status> claim(StoreClaim claim);
+  // Orders of this connection are carried out from now on: its manager is the one that this host obeys.
+  void obey() { obeyed_ = generation_ + 1; }
+  bool obeys(uint64_t generation) const { return obeyed_ == generation + 1; }
+  // Before a program here is given the object of a lease.
+  Status hand_out(const std::string& name) { return backend_.hand_out(name); }
   Result<UniqueFd> open(const std::string& name, ObjectAccess access) { return backend_.open(name, access); }
   Backend& backend() { return backend_; }
 
@@ -69,6 +76,7 @@ class Orders {
   Guarding guarding_;
   std::map<std::string, KnownDevice> devices_;  // by serial; ids are this process's own
   std::atomic<uint64_t> generation_ = 0;
+  std::atomic<uint64_t> obeyed_ = 0;  // 1 + the generation whose orders count
   Worker urgent_;
   Worker bulk_;
 };

@@ -196,10 +196,14 @@ kj::Promise<void> Uplink::enroll() {
     if (!adopted.ok() || !assigned.ok() || !valid_agent_name(host) || length_ns < ns_per_s ||
         length_ns > 3600 * ns_per_s)
       fail("it said what cannot be");
+    const StoreId store = check_store(read_text(reply.getStore()));
     host_ = host;
     terms_ = HostLeaseTerms{length_ns};
     orders_->know_devices(*adopted);
-    return orders_->take_stock(std::move(*assigned))
+    return obey(store)
+        .then([this, assigned = std::move(*assigned)]() mutable {
+          return orders_->take_stock(std::move(assigned));
+        })
         .then([this,
                registration = reply.getRegistration()](Result<std::vector<ObservedObject>> observed) mutable {
           if (!observed.ok()) fail("this host's memory cannot be listed: " + observed.error().to_string());
@@ -208,11 +212,51 @@ kj::Promise<void> Uplink::enroll() {
   });
 }
 
+// Nobody of another store is obeyed, whoever signed its certificate: what it does not know it would have destroyed.
+StoreId Uplink::check_store(const std::string& text) {
+  const std::optional<StoreId> store = parse_store_id(text);
+  const StoreId known = file_.store();
+  if (!store.has_value() && !text.empty()) fail("it said what cannot be");
+  if (store.value_or(StoreId{}) == known || !known.valid() || take_over_) return store.value_or(StoreId{});
+  refused_ = true;
+  fail("it has " + (store.has_value() ? "the store " + text : std::string("no store that it names")) +
+       ", and this host's memory belongs to the store " + store_id_text(known) +
+       ": it is not obeyed, nothing was touched. Start that manager with the --state that this host knows (is "
+       "its "
+       "file system mounted?), or give this agent the right --manager; or, to destroy this host's memory and "
+       "obey "
+       "the new one, start the agent once with --destroy-orphans");
+}
+
+// The memory says whose it is before the file does, and both before an order is carried out.
+kj::Promise<void> Uplink::obey(StoreId store) {
+  if (!store.valid()) {
+    orders_->obey();
+    return kj::READY_NOW;
+  }
+  return orders_
+      ->claim({.store = store,
+               .owner = "manager at " + manager_,
+               .remedy = "--manager",
+               .is_new = false,
+               .take_over = take_over_})
+      .then([this, store](Status claimed) {
+        if (claimed.ok()) claimed = file_.set_store(store);
+        if (!claimed.ok()) {
+          refused_ = true;
+          fail("it is not obeyed: " + claimed.error().detail);
+        }
+        orders_->obey();
+      });
+}
+
 kj::Promise<void> Uplink::report(std::vector<ObservedObject> observed, rpc::Registration::Client registration) {
   auto request = registration.reportRequest();
   auto objects = request.initObjects(static_cast<uint32_t>(observed.size()));
-  for (uint32_t i = 0; i < observed.size(); ++i)
-    write_object(objects[i], observed[i].name, observed[i].bytes, {});
+  for (uint32_t i = 0; i < observed.size(); ++i) {
+    if (take_over_) observed[i].handed_out = false;  // what no lease has goes, whoever had it
+    write_observed(objects[i], observed[i]);
+  }
   const uint64_t sent_ns = clock_.now_ns();
   return within(kj::Promise<capnp::Response<rpc::Registration::ReportResults>>(request.send()),
                 terms_.length_ns, "registering")
@@ -227,6 +271,7 @@ kj::Promise<void> Uplink::report(std::vector<ObservedObject> observed, rpc::Regi
         link().service = reply.getService();
         registering_ = false;
         connected_ = true;
+        take_over_ = false;
         trouble_ = "";
         pause_ns_ = pause_ns_min;
         log::info("host {} is registered with the manager at {}; its host lease is {}", host_, manager_,

@@ -12,6 +12,7 @@
 // Invariant U1  the lease file says never more than what the manager promised (daemon/model/host_lease.h),
 //               and it says so before a heartbeat's answer is used for anything
 //           U2  after the promise has ended nothing is connected until all objects were fenced
+//           U3  no order is carried out for a manager of another store than the one that the lease file names
 #pragma once
 
 #include <kj/async-io.h>
@@ -44,6 +45,9 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
          kj::Timer& timer, HostLeaseFile& file);
   ~Uplink() noexcept(false);
 
+  // The operator's word: whoever registers this host first is obeyed, whatever store was obeyed before.
+  void take_over() { take_over_ = true; }
+
   // Call once; both outlive it.
   void start(Orders& orders, UplinkListener& listener);
 
@@ -66,6 +70,8 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> run();
   kj::Promise<void> connect();
   kj::Promise<void> enroll();
+  StoreId check_store(const std::string& text);
+  kj::Promise<void> obey(StoreId store);
   kj::Promise<void> report(std::vector<ObservedObject> observed, rpc::Registration::Client registration);
   kj::Promise<void> heartbeats();
   kj::Promise<void> follow_devices(std::vector<SeenDevice> adopted);
@@ -96,6 +102,7 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   std::atomic<bool> registering_ = false;
   bool connected_ = false;
   bool fencing_ = false;
+  bool take_over_ = false;
   bool refused_ = false;  // by the manager, in words: asked again less often
   uint64_t pause_ns_;
   std::unique_ptr<kj::TaskSet> tasks_;

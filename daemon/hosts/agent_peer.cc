@@ -88,7 +88,10 @@ kj::Promise<Status> AgentPeer::report(std::vector<WireObject> objects) {
     return Status(Error{.code = ErrorCode::invalid_argument, .where = "report", .detail = "reported already"});
   const uint64_t received_ns = agents_.now_ns();
   const auto observed = std::make_shared<std::map<std::string, uint64_t>>();
-  for (WireObject& object : objects) (*observed)[std::move(object.name)] = object.bytes;
+  for (WireObject& object : objects) {
+    if (object.handed_out && object.bytes != 0) handed_out_.insert(object.name);
+    (*observed)[std::move(object.name)] = object.bytes;
+  }
   constexpr int rounds_max = 8;
   return agents_.settle(*this, observed, received_ns, rounds_max);
 }
@@ -215,6 +218,7 @@ class AgentGatewayServer final : public rpc::AgentGateway::Server {
     results.setVersion(std::min<uint32_t>(params.getNewest(), rpc::AGENT_PROTOCOL_VERSION));
     results.setHost(peer_->host());
     results.setHostLeaseNs(peer_->agents().terms().length_ns);
+    results.setStore(peer_->agents().store_text());
     const std::vector<SeenDevice> adopted = peer_->adopted();
     write_devices(results.initAdopted(static_cast<uint32_t>(adopted.size())), adopted);
     const std::vector<WireObject> assigned = peer_->assigned();

@@ -11,6 +11,7 @@
 #include <kj/refcount.h>
 
 #include <list>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,8 @@ class AgentPeer final : public kj::Refcounted {
   Status heartbeat(std::vector<SeenDevice> devices);
   Result<rpc::TenantSession::Client> open_session(const std::string& tenant, const std::string& client,
                                                   uint32_t uid, rpc::LeaseListener::Client listener);
+  // Of what was reported: programs may have it.
+  const std::set<std::string>& handed_out() const { return handed_out_; }
   std::vector<SeenDevice> adopted() const;
   std::vector<WireObject> assigned() const;
 
@@ -64,6 +67,7 @@ class AgentPeer final : public kj::Refcounted {
   const std::string address_;
   std::string version_;
   uint64_t instance_ = 0;
+  std::set<std::string> handed_out_;
   std::vector<SeenDevice> devices_;
   kj::Maybe<rpc::HostAgent::Client> agent_;
   std::list<Session> sessions_;

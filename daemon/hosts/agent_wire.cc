@@ -30,6 +30,11 @@ void write_object(rpc::AgentObject::Builder out, const std::string& name, uint64
   }
 }
 
+void write_observed(rpc::AgentObject::Builder out, const ObservedObject& object) {
+  write_object(out, object.name, object.bytes, {});
+  out.setHandedOut(object.handed_out);
+}
+
 void write_devices(capnp::List<rpc::AgentDevice>::Builder out, const std::vector<SeenDevice>& devices) {
   for (uint32_t i = 0; i < devices.size(); ++i) {
     out[i].setSerial(devices[i].serial);
@@ -40,7 +45,7 @@ void write_devices(capnp::List<rpc::AgentDevice>::Builder out, const std::vector
 }
 
 Result<WireObject> read_object(rpc::AgentObject::Reader in) {
-  WireObject object{text(in.getName()), in.getBytes(), {}};
+  WireObject object{text(in.getName()), in.getBytes(), {}, in.getHandedOut()};
   if (!valid_name(object.name) || !object_host(object.name).empty())
     return impossible("name of a memory object");
   if (object.bytes > object_bytes_max) return impossible("size of memory object " + object.name);

@@ -26,10 +26,12 @@ struct WireObject {
   std::string name;
   uint64_t bytes = 0;
   std::vector<WireExtent> extents;
+  bool handed_out = false;
 };
 
 void write_object(rpc::AgentObject::Builder out, const std::string& name, uint64_t bytes,
                   const std::vector<WireExtent>& extents);
+void write_observed(rpc::AgentObject::Builder out, const ObservedObject& object);
 void write_devices(capnp::List<rpc::AgentDevice>::Builder out, const std::vector<SeenDevice>& devices);
 
 // Errors    invalid_argument   names, sizes or numbers that cannot be; nothing of it is used

@@ -42,6 +42,8 @@ struct AgentsOptions {
   // What agents may still rely on from the last run of the manager, if that was longer.
   uint64_t earlier_length_ns = 0;
   std::map<std::string, std::set<std::string>> tenants;  // host -> those it may act for; none named: all
+  std::string store;                                     // the id of the manager's store, as agents are told
+  bool destroy_orphans = false;                          // what no lease has goes, whoever had it
   std::string hosts_file;  // names of all hosts that ever registered, one a line; empty: remembered nowhere
 };
 
@@ -76,6 +78,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   std::vector<HostStatus> list() const override;
 
   const HostLeaseTerms& terms() const { return options_.terms; }
+  const std::string& store_text() const { return options_.store; }
   void log(const std::string& line);  // about peers, within bounds
 
  private:
@@ -140,7 +143,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
 
   // agents_registration.cc
   struct Plan;
-  Plan plan_of(const std::string& name, const std::map<std::string, uint64_t>& observed) const;
+  Plan plan_of(const AgentPeer& peer, const std::map<std::string, uint64_t>& observed) const;
   Status may_register(const std::string& name, AgentPeer& peer, uint64_t instance);
   kj::Promise<Status> settle(AgentPeer& peer, std::shared_ptr<std::map<std::string, uint64_t>> observed,
                              uint64_t received_ns, int rounds_left);

@@ -31,15 +31,21 @@ struct Agents::Plan {
     std::vector<Extent> extents;
   };
   std::vector<std::string> destroy;                     // no row wants it
+  std::vector<std::string> keep;                        // no row knows it, and somebody had it
   std::vector<Cut> cut;                                 // a growth that was never recorded
   std::vector<std::pair<LeaseId, std::string>> to_end;  // its memory is gone, or fenced
 };
 
-Agents::Plan Agents::plan_of(const std::string& name, const std::map<std::string, uint64_t>& observed) const {
+Agents::Plan Agents::plan_of(const AgentPeer& peer, const std::map<std::string, uint64_t>& observed) const {
+  const std::string& name = peer.host();
   Plan plan;
-  std::set<std::string> known;
+  std::set<std::string> known, ending;
   for (const auto& [id, lease] : service_->engine().state().leases()) {
-    if (!wanted(lease)) continue;
+    if (!wanted(lease)) {
+      for (const std::string& object : {lease.object, lease.next_object})
+        if (object_host(object) == name) ending.insert(std::string(object_on_host(object)));
+      continue;
+    }
     for (const std::string& object : {lease.object, lease.next_object})
       if (object_host(object) == name) known.insert(std::string(object_on_host(object)));
     if (StateMachine::agent_of(lease) != name) continue;
@@ -57,8 +63,12 @@ Agents::Plan Agents::plan_of(const std::string& name, const std::map<std::string
       plan.cut.push_back({object, there->second, lease.bytes, lease.extents});
     }
   }
-  for (const auto& [object, bytes] : observed)
-    if (!known.contains(object)) plan.destroy.push_back(object);
+  for (const auto& [object, bytes] : observed) {
+    if (known.contains(object)) continue;
+    const bool somebodys =
+        peer.handed_out().contains(object) && !ending.contains(object) && !options_.destroy_orphans;
+    (somebodys ? plan.keep : plan.destroy).push_back(object);
+  }
   return plan;
 }
 
@@ -96,10 +106,21 @@ kj::Promise<Status> Agents::settle(AgentPeer& peer, std::shared_ptr<std::map<std
         if (peer.ended())
           return Status(
               Error{.code = ErrorCode::unavailable, .where = "report", .detail = "the connection is gone"});
-        const Plan plan = plan_of(peer.host(), *observed);
+        const Plan plan = plan_of(peer, *observed);
         for (const auto& [lease, reason] : plan.to_end) end_lease(lease, reason);
         if (plan.destroy.empty() && plan.cut.empty()) {
+          for (const std::string& object : plan.keep) {
+            log::warn(
+                "host {}: object {} belongs to no lease that this store knows, and stays: a tenant had it. If "
+                "the store is an older copy, give the newest; or start once with --destroy-orphans",
+                peer.host(), object);
+          }
           connected(peer, received_ns);
+          if (!plan.keep.empty())
+            host(peer.host()).detail =
+                std::to_string(plan.keep.size()) +
+                " objects of leases that this store does not know stay there: " + plan.keep.front() +
+                (plan.keep.size() > 1 ? ", ..." : "");
           return Status();
         }
         if (rounds_left == 0) {

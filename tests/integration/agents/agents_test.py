@@ -304,6 +304,96 @@ class Absence(Case):
         self.fabric.wait_state("hostb", "connected")
 
 
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class Stores(unittest.TestCase):
+    """Managers of other stores, and of older copies of the store, at the address that the agents know."""
+
+    def setUp(self):
+        self.fabric = self.enterContext(Fabric(host_lease="60s"))
+        self.manager = self.fabric.manager()
+        self.manager.create_pool("p")
+        self.b = self.fabric.agent("hostb")
+        self.own = self.manager.state, self.manager.runtime
+        self.store = self.manager.cli("status").json["server"]["store_id"]
+
+    def enterContext(self, manager):
+        value = manager.__enter__()
+        self.addCleanup(manager.__exit__, None, None, None)
+        return value
+
+    def holder(self, label):
+        tenant = self.enterContext(Tenant(self.b))
+        self.assertEqual(tenant.first, "ready", self.b.log_tail())
+        self.assertTrue(tenant.ask("grant", 16 * MIB, 300 * S, label).endswith(f" {16 * MIB}"))
+        self.assertEqual(tenant.ask("fill", 7), "ok")
+        return tenant
+
+    def another_manager(self):
+        """Of an empty store, where the first one was."""
+        self.use(self.manager.directory / "other.db", self.manager.directory / "run2")
+        self.manager.start()
+        self.manager.create_pool("p")
+
+    def use(self, state, runtime):
+        self.manager.state, self.manager.runtime = state, runtime
+        self.manager.socket = runtime / "terraced.sock"
+
+    def test_a_manager_of_an_empty_store_is_not_obeyed_and_destroys_nothing(self):
+        holder = self.holder("x")
+        self.manager.kill()
+        self.another_manager()
+        self.b.wait_log("it is not obeyed, nothing was touched")
+        self.assertIn(self.store, self.b.text())
+        self.assertIn("--destroy-orphans", self.b.text())
+        self.assertEqual(self.b.object_bytes(), 16 * MIB)
+        self.assertEqual(holder.ask("check", 7), "same")
+        # Nor by an agent that was started again: what it knows is on disk.
+        self.b.kill()
+        self.b.start()
+        wait_until(lambda: self.b.text().count("it is not obeyed, nothing was touched") >= 2, 30, "a second refusal")
+        self.assertEqual(self.b.object_bytes(), 16 * MIB)
+        self.manager.kill()
+        self.use(*self.own)
+        self.manager.start()
+        self.fabric.wait_state("hostb", "connected")
+        self.assertEqual(holder.ask("check", 7), "same")
+        self.assertEqual(len(self.manager.leases()), 1)
+
+    def test_the_operators_word_has_an_agent_obey_another_store(self):
+        self.holder("x")
+        self.manager.kill()
+        self.another_manager()
+        self.b.wait_log("it is not obeyed, nothing was touched")
+        self.b.kill()
+        self.b.start("--destroy-orphans")
+        self.fabric.wait_state("hostb", "connected")
+        self.assertEqual(self.b.objects(), {})
+        self.b.restart(hard=True)
+        self.fabric.wait_state("hostb", "connected")
+        self.holder("y")
+
+    def test_what_an_older_copy_of_the_store_does_not_know_stays_on_its_host(self):
+        self.manager.stop()
+        backup = self.manager.state.read_bytes()
+        self.manager.start()
+        self.fabric.wait_state("hostb", "connected")
+        holder = self.holder("x")
+        objects = self.b.objects()
+        self.manager.kill()
+        for path in self.manager.state.parent.glob(self.manager.state.name + "*"):
+            path.unlink()
+        self.manager.state.write_bytes(backup)
+        self.manager.start()
+        self.fabric.wait_state("hostb", "connected")
+        self.assertEqual(self.b.objects(), objects)
+        self.assertEqual(holder.ask("check", 7), "same")
+        self.assertIn("stay there", self.fabric.host("hostb")["detail"])
+        self.assertIn("belongs to no lease that this store knows, and stays", self.manager.text())
+        self.manager.restart("--destroy-orphans", hard=True)
+        self.fabric.wait_state("hostb", "connected")
+        self.assertEqual(self.b.objects(), {})
+
+
 class Certificates(Case):
     def test_what_is_refused_is_refused_in_both_logs(self):
         manager = self.fabric.manager()

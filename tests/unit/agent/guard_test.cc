@@ -73,6 +73,33 @@ TEST_CASE("HostLeaseFile: a promise outlives the process that set it, and damage
   CHECK(third->fence_at_ns() == 0);
 }
 
+TEST_CASE("HostLeaseFile: the store that is obeyed outlives the process, and another boot") {
+  const Directory directory;
+  const std::string path = directory.path + "/host-lease";
+  const StoreId one{0x1111, 0x2222}, other{0x3333, 0x4444};
+  {
+    auto first = HostLeaseFile::open(path);
+    REQUIRE(first.ok());
+    CHECK(!first->store().valid());
+    CHECK(first->set_store(one).ok());
+    first->set_fence_at_ns(5, 6);
+  }
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  REQUIRE(::pwrite(file.get(), "another boot", 12, 8) == 12);
+  {
+    auto second = HostLeaseFile::open(path);
+    REQUIRE(second.ok());
+    CHECK(second->fence_at_ns() == 0);
+    CHECK(second->store() == one);
+    CHECK(second->set_store(other).ok());
+    CHECK(second->store() == other);
+  }
+  REQUIRE(::pwrite(file.get(), "XX", 2, 0) == 2);
+  auto damaged = HostLeaseFile::open(path);
+  REQUIRE(damaged.ok());
+  CHECK(!damaged->store().valid());
+}
+
 TEST_CASE("guard: one agent a runtime directory") {
   const Directory directory;
   const HostFiles files(directory.path);
