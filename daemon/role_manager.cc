@@ -159,9 +159,10 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
   TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
   // The store's lock comes first: a second daemon must touch nothing.
   TERRACE_ASSIGN_OR_RETURN(const auto store, open_store(config.state_path));
-  bool served = false;
+  bool claimed = false;
   // A state file that this start made is not left behind by one that fails: the next one would find an empty store.
-  KJ_DEFER(if (!served && store->discard_if_fresh())::unlink(host_lease_file(config).c_str()));
+  // Once memory says that it is this store's, it is kept, for the next start to go on with.
+  KJ_DEFER(if (!claimed && store->discard_if_fresh())::unlink(host_lease_file(config).c_str()));
   TERRACE_ASSIGN_OR_RETURN(const uint64_t longest_ns, longest_host_lease(config));
   TERRACE_ASSIGN_OR_RETURN(const auto memory, MachineMemory::prepare(config));
 
@@ -182,8 +183,9 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
   if (words.destroy_orphans) engine.destroy_orphans_at_start();
   engine.set_object_users(look_for_users(memory->object_path(), config.runtime_directory));
   engine.set_start_check(look_for_stubborn_holders(memory->object_path(), config.runtime_directory));
-  TERRACE_RETURN_IF_ERROR(engine.start().wait(io.waitScope));
-  served = true;
+  const Status started = engine.start().wait(io.waitScope);
+  claimed = started.ok() || engine.memory_claimed();
+  TERRACE_RETURN_IF_ERROR(started);
   const auto hotplug = Hotplug::listen_to_kernel(io.unixEventPort, io.provider->getTimer(),
                                                  [&engine]() { return engine.look_at_devices(); });
   Service service(engine, service_options(config, store->id(), memory->object_path()));

@@ -170,6 +170,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void accept_lost_objects() { accept_lost_objects_ = true; }
   // Destroys what no lease has, whoever had it or uses it, and takes over memory that belongs to another store.
   void destroy_orphans_at_start() { destroy_orphans_ = true; }
+  // Whether memory may say that it is this store's. After start(), whether that failed or not.
+  bool memory_claimed() const { return memory_claimed_; }
   // Who uses which objects: looked for, on the bulk worker, when there are objects without a lease.
   struct ObjectUsers {
     std::map<std::string, std::string> by_object = {};  // in words: "process 12 (python3)"
@@ -311,6 +313,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   size_t audits_ = 0;  // under way on the store's worker
   bool accept_lost_objects_ = false;
   bool destroy_orphans_ = false;
+  bool memory_claimed_ = false;
   LookForUsers object_users_;
   StartCheck start_check_;
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it

@@ -22,11 +22,14 @@ bool never_used(const Image& image) {
 // On the bulk worker, before anything is changed outside.
 Status Engine::claim_memory(const Image& image) {
   if (!store_.id().valid()) return {};
-  return backend_.claim({.store = store_.id(),
-                         .owner = "state file " + options_.state_path,
-                         .remedy = "--state",
-                         .is_new = never_used(image),
-                         .take_over = destroy_orphans_});
+  Status claimed = backend_.claim({.store = store_.id(),
+                                   .owner = "state file " + options_.state_path,
+                                   .remedy = "--state",
+                                   .is_new = never_used(image),
+                                   .take_over = destroy_orphans_});
+  // A refusal comes before anything is written; what else fails may have claimed a part.
+  memory_claimed_ = claimed.ok() || claimed.error().code != ErrorCode::invalid_argument;
+  return claimed;
 }
 
 // On the bulk worker. Why objects without a lease stay, by their names.

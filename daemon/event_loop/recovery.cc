@@ -202,6 +202,7 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
         }
         ++counters_.recoveries;
         refusing_ = false;
+        destroy_orphans_ = false;  // the operator's word was for this start
         for (ResizeFinished& finished : *resized) {
           finished.now_ns = clock_.now_ns();
           apply(finished, nullptr);

@@ -106,6 +106,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
     std::string address, version, detail;
     std::vector<SeenDevice> devices;
     std::vector<PendingPtr> until_forgotten;
+    std::set<std::string> kept;  // objects there that this store does not know, and somebody had
     bool lapse_told = false;
     uint64_t looked_at_ns = 0;  // for live leases, since it has lapsed
     uint32_t uid = 0;           // what its sessions count as, among peers

@@ -160,6 +160,16 @@ void Agents::dispatch(const PendingPtr& pending) {
     answer(pending, {OrderOutcome::not_sent, unavailable(describe_absence(pending->host, known)), 0});
     return;
   }
+  // Not even asked for: where the answer got lost, what may have been made is fenced and erased by its name.
+  if (pending->order.kind == AgentOrder::Kind::carve && known.kept.contains(pending->order.object)) {
+    answer(pending, {OrderOutcome::refused,
+                     Error{.code = ErrorCode::already_exists,
+                           .where = "carve",
+                           .detail = "host " + pending->host + " has an object " + pending->order.object +
+                                     " that this store does not know (`terrace host list`)"},
+                     0});
+    return;
+  }
   [[maybe_unused]] const int before = TERRACE_FAILPOINT(order_before_send);
   auto unknown = [this, pending](const std::string& why) {
     answer(pending, {OrderOutcome::unknown,

@@ -41,6 +41,8 @@ Agents::Plan Agents::plan_of(const AgentPeer& peer, const std::map<std::string, 
   Plan plan;
   std::set<std::string> known, ending;
   for (const auto& [id, lease] : service_->engine().state().leases()) {
+    if (lease.phase == LeasePhase::pending)
+      continue;  // an object of that name is not yet, or not, this lease's
     if (!wanted(lease)) {
       for (const std::string& object : {lease.object, lease.next_object})
         if (object_host(object) == name) ending.insert(std::string(object_on_host(object)));
@@ -116,6 +118,7 @@ kj::Promise<Status> Agents::settle(AgentPeer& peer, std::shared_ptr<std::map<std
                 peer.host(), object);
           }
           connected(peer, received_ns);
+          host(peer.host()).kept = {plan.keep.begin(), plan.keep.end()};
           if (!plan.keep.empty())
             host(peer.host()).detail =
                 std::to_string(plan.keep.size()) +

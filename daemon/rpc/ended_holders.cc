@@ -153,16 +153,27 @@ std::optional<EndedHolders::Ended> EndedHolders::ended(LeaseId id) {
   return Ended{id, lease->epoch, *memory};
 }
 
+// No session has it, and every process that was given it and has not let go is seen to have ended.
+bool EndedHolders::no_known_holder(LeaseId id) {
+  if (service_.holders().count(id) > 0) return false;
+  const auto at = watched_.find(id);
+  if (at == watched_.end()) return true;
+  known_.clear();
+  return !at->second.unseen && std::all_of(at->second.processes.begin(), at->second.processes.end(),
+                                           [this](const ProcessId& process) { return has_ended(process); });
+}
+
 kj::Promise<bool> EndedHolders::nobody_has(LeaseId id) {
   const LeaseRow* lease = service_.engine().state().find_lease(id);
   if (::geteuid() != 0 || lease == nullptr || lease->phase != LeasePhase::active) return false;
-  if (lease->mode != LeaseMode::exclusive || service_.holders().count(id) > 0) return false;
+  if (lease->mode != LeaseMode::exclusive || !no_known_holder(id)) return false;
   const std::optional<FileId> memory = memory_of(*lease);
   if (!memory.has_value()) return false;
   if (!worker_.has_value()) worker_.emplace();
   return worker_->run([memory = *memory] { return files_in_use({memory}); })
-      .then([this, id](Result<std::set<FileId>> used) {
-        return used.ok() && used->empty() && service_.holders().count(id) == 0;
+      .then([this, id, epoch = lease->epoch](Result<std::set<FileId>> used) {
+        const LeaseRow* now = service_.engine().state().find_lease(id);
+        return used.ok() && used->empty() && now != nullptr && now->epoch == epoch && no_known_holder(id);
       });
 }
 

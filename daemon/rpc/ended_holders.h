@@ -60,6 +60,7 @@ class EndedHolders final : private kj::TaskSet::ErrorHandler {
   bool has_ended(const ProcessId& process);
   std::optional<Ended> ended(LeaseId lease);
   std::optional<FileId> memory_of(const LeaseRow& lease);
+  bool no_known_holder(LeaseId lease);
   void give_back(const std::vector<Ended>& ended, const std::set<FileId>& used);
   void taskFailed(kj::Exception&& exception) override;
 

@@ -57,7 +57,8 @@ Status add_store_high(Connection& connection) {
       return Error{
           .code = ErrorCode::corrupt, .where = where, .detail = "the meta row does not match its checksum"};
   }
-  seal.store_high = secure_random_u64();
+  // From the other half, so that every copy of one store becomes the same store.
+  seal.store_high = Prng(seal.store_id).next();
   TERRACE_ASSIGN_OR_RETURN(Statement update, connection.prepare("UPDATE meta SET store_high=?, crc=?", where));
   update.bind_start();
   update.bind(seal.store_high);

@@ -88,7 +88,7 @@ def without_leak_check(arguments):
     and for what `terrace run` and `daemon start` start, which inherits the environment."""
     words = [str(word) for word in arguments]
     verb = tuple(word for word in words[:3] if not word.startswith("-"))[:2]
-    if verb[:1] in (("run",), ("daemon",)) or verb not in _leaks_looked_for:
+    if "run" in words or "daemon" in words or verb not in _leaks_looked_for:
         _leaks_looked_for.add(verb)
         return {}
     options = (os.environ.get("ASAN_OPTIONS"), "detect_leaks=0:malloc_context_size=5")

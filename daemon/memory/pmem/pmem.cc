@@ -196,8 +196,7 @@ Status PmemBackend::fence(const std::string& name) {
   const std::lock_guard lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(const std::optional<Object> object, find(name));
   if (!object.has_value()) return {};
-  // What is no lease's may be somebody's, when an adoption was cut off or refused.
-  if (name.starts_with(stray_prefix)) TERRACE_RETURN_IF_ERROR(unused(kernel_, object->space));
+  if (may_be_somebodys(name, object->serial)) TERRACE_RETURN_IF_ERROR(unused(kernel_, object->space));
   if (object->space.enabled) TERRACE_RETURN_IF_ERROR(kernel_.disable(object->space.uuid));
   if (const int code = TERRACE_FAILPOINT(namespace_after_disable); code != 0)
     return os_error(code, "PmemBackend::fence", "the namespace of " + name + " was disabled");
@@ -268,7 +267,7 @@ Result<uint64_t> PmemBackend::scrub(const std::string& name) {
   uint64_t scrubbed = 0;
   if (object.has_value()) {
     const PmemNamespace& space = object->space;
-    if (name.starts_with(stray_prefix)) TERRACE_RETURN_IF_ERROR(unused(kernel_, space));
+    if (may_be_somebodys(name, object->serial)) TERRACE_RETURN_IF_ERROR(unused(kernel_, space));
     const auto erased = erased_from_bytes_.find(name);
     TERRACE_RETURN_IF_ERROR(destroy_namespace(space));
     if (erased != erased_from_bytes_.end() && erased->second == 0) {

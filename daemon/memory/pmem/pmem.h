@@ -126,6 +126,8 @@ class PmemBackend final : public Backend {
   std::map<std::string, Object> objects_of(const std::vector<Device>& devices) const;
   // Whether that label is a lease's of ours on that device: another manager's may be called the same.
   bool is_known(const std::string& label, const std::string& serial) const;
+  // No lease has it that this process knows: an adoption was cut off or refused, or the store is an older copy.
+  bool may_be_somebodys(const std::string& name, const std::string& serial) const;
   bool is_adopted(const std::string& serial) const;
   Result<std::string> device_of(const std::string& name, const std::vector<Extent>& extents) const;
   bool on_lost_device(const std::string& name) const;

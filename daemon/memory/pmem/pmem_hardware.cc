@@ -126,6 +126,10 @@ bool PmemBackend::is_known(const std::string& label, const std::string& serial) 
   });
 }
 
+bool PmemBackend::may_be_somebodys(const std::string& name, const std::string& serial) const {
+  return name.starts_with(stray_prefix) || !is_known(name, serial);
+}
+
 bool PmemBackend::is_adopted(const std::string& serial) const {
   const std::lock_guard lock(mutex_);
   return std::any_of(known_devices_.begin(), known_devices_.end(),

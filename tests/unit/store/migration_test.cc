@@ -128,11 +128,14 @@ TEST_CASE("Store migration: a store of version 4 gets the other half of its id a
   const StoreId before = id_of(path);
   const Result<Image> rows = load_store(path);
   make_version_4(path);
+  const std::string backup = folder.file("backup.db");
+  std::filesystem::copy_file(path, backup);
   const StoreId after = id_of(path);
   CHECK(after.low == before.low);
   CHECK(after.high != 0);
   CHECK(after.high != before.high);
   CHECK(id_of(path) == after);
+  CHECK(id_of(backup) == after);
   const Result<Image> image = load_store(path);
   REQUIRE_MESSAGE(image.ok(), image.error().to_string());
   CHECK(same(*image, *rows));
