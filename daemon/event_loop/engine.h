@@ -86,6 +86,8 @@ struct EngineOptions {
   uint64_t lost_after_ns = 200 * ns_per_ms;
   // How long a device that is back may lack what leases have on it: the kernel may find that later.
   uint64_t return_settle_ns = 10 * ns_per_s;
+  // After which pause leftovers() are looked at again; it doubles up to a minute.
+  uint64_t leftover_pause_ns = 2 * ns_per_s;
   // How long a movable lease must have been without a session before the manager moves it: a holder whose
   // connection broke, or whose manager was restarted, comes back within that.
   uint64_t unheld_ns = limits::reconnect_ns;
@@ -179,6 +181,9 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   };
   using LookForUsers = std::function<ObjectUsers(const Image&)>;
   void set_object_users(LookForUsers look) { object_users_ = std::move(look); }
+  // Objects without a lease that nobody was granted and a process still uses, as the target of a move whose holder was
+  // copying when the manager ended. Each is destroyed once nobody uses it.
+  const std::set<std::string>& leftovers() const { return leftovers_; }
   // Looks at what the rows say nothing of (who still maps what was taken back), once, before the first start()
   // serves; on the bulk worker. What it returns, a sentence each, is logged and kept with the findings.
   using StartCheck = std::function<std::vector<std::string>(const Image&)>;
@@ -289,6 +294,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::map<std::string, std::string> orphans_to_keep(const Image& image,
                                                      const std::vector<ObservedObject>& objects) const;
   void destroy_orphans(const std::vector<std::string>& orphans);
+  void watch_leftovers();
+  kj::Promise<void> remove_leftovers();
 
   Store& store_;
   Backend& backend_;
@@ -315,6 +322,9 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   bool destroy_orphans_ = false;
   bool memory_claimed_ = false;
   LookForUsers object_users_;
+  std::set<std::string> leftovers_;
+  bool watching_leftovers_ = false;
+  uint64_t leftover_pause_ns_ = 0;
   StartCheck start_check_;
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
   std::unordered_map<uint64_t, Actor> actors_;               // of those grants and changes, for the audit log

@@ -13,6 +13,8 @@
 namespace terrace::daemon {
 namespace {
 
+constexpr uint64_t leftover_pause_ns_max = 60 * ns_per_s;
+
 bool never_used(const Image& image) {
   return image.devices.empty() && image.pools.empty() && image.leases.empty() && image.meta.next_lease == 1;
 }
@@ -51,7 +53,8 @@ std::map<std::string, std::string> Engine::orphans_to_keep(const Image& image,
   for (const ObservedObject* orphan : orphans) {
     const auto used = users.by_object.find(orphan->name);
     if (used != users.by_object.end()) {
-      kept[orphan->name] = "is used by " + used->second;
+      kept[orphan->name] = "is used by " + used->second +
+                           (orphan->handed_out ? "" : ", goes when that lets go, since nobody was granted it");
     } else if (orphan->handed_out) {
       kept[orphan->name] = "a tenant had it";
     } else if (!users.complete) {
@@ -72,6 +75,40 @@ void Engine::destroy_orphans(const std::vector<std::string>& orphans) {
     if (!status.ok()) log::error("object {} stays: {}", orphan, status.error().to_string());
   }
   [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_after_orphans);
+}
+
+void Engine::watch_leftovers() {
+  if (watching_leftovers_ || leftovers_.empty()) return;
+  watching_leftovers_ = true;
+  const auto pause = static_cast<int64_t>(leftover_pause_ns_) * kj::NANOSECONDS;
+  leftover_pause_ns_ = std::min(2 * leftover_pause_ns_, leftover_pause_ns_max);
+  tasks_.add(timer_.afterDelay(pause).then([this] { return remove_leftovers(); }).then([this] {
+    watching_leftovers_ = false;
+    watch_leftovers();
+  }));
+}
+
+// Nobody can come to use one: without a lease it is opened for nobody.
+kj::Promise<void> Engine::remove_leftovers() {
+  if (refusing_) return kj::READY_NOW;  // the recovery looks at all objects
+  Image devices;
+  for (const auto& entry : state_->devices()) devices.devices.push_back(entry.second);
+  return bulk_worker_
+      .run([this, devices = std::move(devices), names = leftovers_]() -> std::vector<std::string> {
+        const ObjectUsers users = object_users_ ? object_users_(devices) : ObjectUsers{};
+        std::vector<std::string> gone;
+        for (const std::string& name : names) {
+          if (!users.complete || users.by_object.contains(name)) continue;
+          if (backend_.fence(name).ok() && backend_.scrub(name).ok()) gone.push_back(name);
+        }
+        return gone;
+      })
+      .then([this](std::vector<std::string> gone) {
+        for (const std::string& name : gone) {
+          log::info("object {}, which nobody was granted, is not used any more: destroyed", name);
+          leftovers_.erase(name);
+        }
+      });
 }
 
 }  // namespace terrace::daemon

@@ -54,6 +54,7 @@ struct Engine::Loaded {
   Image image;
   std::vector<ObservedObject> objects;
   std::map<std::string, std::string> kept;  // of them: without a lease, and not to be destroyed; why
+  std::set<std::string> leftovers;          // of those: nobody was granted it, but a process may use it
 };
 
 kj::Promise<Status> Engine::recover() {
@@ -93,7 +94,10 @@ Result<Engine::Loaded> Engine::look_around(Image image) {
       TERRACE_RETURN_IF_ERROR(claim_memory(image));
       TERRACE_RETURN_IF_ERROR(all_seen(image, looked));
       auto kept = orphans_to_keep(image, *listed);
-      return Loaded{std::move(image), std::move(listed).value(), std::move(kept)};
+      std::set<std::string> leftovers;
+      for (const ObservedObject& object : *listed)
+        if (!object.handed_out && kept.contains(object.name)) leftovers.insert(object.name);
+      return Loaded{std::move(image), std::move(listed).value(), std::move(kept), std::move(leftovers)};
     }
     if (!std::exchange(told, true))
       log::info("start: waiting up to {} for {}", format_duration(settle_ns), missing);
@@ -162,6 +166,7 @@ bool Engine::lacks_objects(const Image& image, const DeviceRow& device,
 kj::Promise<Status> Engine::take_over(Loaded loaded) {
   Observation observed;
   observed.kept = std::move(loaded.kept);
+  leftovers_ = std::move(loaded.leftovers);
   for (const ObservedObject& object : loaded.objects) observed.objects.emplace_back(object.name, object.bytes);
   const std::vector<SeenDevice> seen_devices = backend_.discover();
   for (const DeviceRow& device : loaded.image.devices) {
@@ -209,6 +214,8 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
         }
         for (Effect& effect : recovery->effects)
           if (!is_local_resize(effect)) perform(std::move(effect));
+        leftover_pause_ns_ = options_.leftover_pause_ns;
+        watch_leftovers();
         [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_before_serve);
         return status;
       });

@@ -121,22 +121,9 @@ def check_stamped(harness, holder, stamped):
             raise Broken(f"lease {lease_id} was left stamped, and is not intact any more: {result}")
 
 
-def check_state(harness):
-    """`terrace check`. The target of a move by a holder that still maps it, of a daemon that was killed before the move
-    was committed, stays until the next start and is named: that alone is no broken invariant."""
-    done = harness.cli("check", check=False)
-    log = harness.log.read_text(errors="replace").splitlines()
-    kept = {line.split(" object ")[1].split()[0] for line in log if " object " in line and "stays: is used by" in line}
-    for problem in (done.json or {}).get("problems", [f"no answer: {done}"]):
-        words = problem.split()
-        if problem.endswith("belongs to no lease") and words[0] == "object" and words[1] in kept:
-            continue
-        raise Broken(f"terrace check: {problem}")
-
-
 def check_live(harness):
     """What can be checked while clients work: the daemon's own invariants and disjoint extents."""
-    check_state(harness)
+    harness.check_invariants()
     check_disjoint(harness.leases())
 
 
@@ -147,7 +134,7 @@ def check_all(harness, journal, holder):
             harness.cli("device", "undrain", device["serial"])
     wait_until(lambda: not any(lease["phase"] in ENDING for lease in harness.leases().values()), 30,
                "the end of every fence and scrub", interval=0.1)
-    check_state(harness)
+    harness.check_invariants()
     leases = harness.leases()
     check_disjoint(leases)
     check_acknowledged(journal, leases)
@@ -169,7 +156,7 @@ def check_all(harness, journal, holder):
     capacity = harness.wait_free("p")["capacity_bytes"]
     grant_fresh(harness, holder, capacity, newest)
     harness.wait_free("p")
-    check_state(harness)
+    harness.check_invariants()
 
 
 def grant_fresh(harness, holder, size, newest):

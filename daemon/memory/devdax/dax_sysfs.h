@@ -1,7 +1,9 @@
 // DaxBus on this machine: /sys/bus/dax, /dev/daxX.Y and, for the users of a device, /proc.
 //
-// Threads   As DaxBus; it keeps nothing but its root.
+// Threads   As DaxBus; it keeps nothing but its root and a lock for what the kernel does not let run side by side.
 #pragma once
+
+#include <shared_mutex>
 
 #include "daemon/memory/devdax/dax_bus.h"
 
@@ -38,6 +40,9 @@ class SysfsDaxBus final : public DaxBus {
   uint64_t start_of(Reader& reader, const DaxRegion& region, uint64_t available_bytes) const;
 
   std::string root_;
+  // Whoever reads a file of a device's mapping while the kernel (6.1) removes that mapping waits for the writer, and the
+  // writer for him, for ever: readers of mappings and those who take them away exclude each other.
+  std::shared_mutex mappings_;
 };
 
 }  // namespace terrace::daemon

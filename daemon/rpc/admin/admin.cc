@@ -120,6 +120,7 @@ void AdminServer::check_objects(std::vector<std::string>& problems) {
     sizes.erase(lease.next_object);
   }
   for (const auto& [serial, object] : service().litmus_runs().under_way()) sizes.erase(object);
+  for (const std::string& name : engine().leftovers()) sizes.erase(name);  // they go by themselves
   for (const auto& [name, bytes] : sizes) problems.push_back("object " + name + " belongs to no lease");
 }
 
