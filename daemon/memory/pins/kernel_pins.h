@@ -1,0 +1,57 @@
+// PagePins on this machine: a BPF program reads the reference counts out of struct page, once on request and once
+// at the entry of the kernel's memunmap_pages, which an unbinding reaches after it has taken the mappings away.
+//
+// Needs x86-64, root (CAP_BPF, CAP_PERFMON), Linux 5.17 with CONFIG_KPROBES, CONFIG_BPF_EVENTS and
+// CONFIG_KALLSYMS_ALL, and no lockdown to confidentiality. Debian's, Ubuntu's and Red Hat's kernels have it.
+//
+// Where a struct page lies is vmemmap_base + page number * 64, its count at offset 52 (Linux 4.16 to 6.18,
+// include/linux/mm_types.h). Neither is taken on trust: usable() pins a page of this process, learn() one of the
+// device, and exactly that must show.
+//
+// Threads   Any; during() counts for the thread that calls it, and others wait.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "core/base/unique_fd.h"
+#include "daemon/memory/pins/page_pins.h"
+
+namespace terrace::daemon {
+
+class KernelPins final : public PagePins {
+ public:
+  KernelPins();
+  ~KernelPins() override;
+
+  Status usable() override;
+  Result<PageBlock> learn(std::span<std::byte> memory, PageRange range, uint64_t bytes) override;
+  Result<PinCount> look(const std::vector<PageRange>& ranges, PageBlock block) override;
+  Result<PinCount> during(const std::vector<PageRange>& ranges, PageBlock block,
+                          const std::function<Status()>& take_away) override;
+
+ private:
+  struct Shared;  // what the program and this process both see
+
+  // With mutex_ held.
+  Status prepare();
+  Status open();
+  Status load(int program_type, UniqueFd& program);
+  Status watch_unmapping();
+  Status prove();
+  Result<bool> shows(std::byte* page, PageRange range, PageBlock block);
+  Result<uint64_t> peek(uint64_t address);
+  Status arm(const std::vector<PageRange>& ranges, PageBlock block);
+  Status run();
+  Result<PinCount> count(const std::vector<PageRange>& ranges, PageBlock block);
+  Result<PinCount> counted(const std::vector<PageRange>& ranges, PageBlock block) const;
+
+  std::mutex mutex_;
+  std::optional<Status> usable_;
+  UniqueFd work_, segments_, types_, look_, probe_, event_;
+  std::unique_ptr<Shared> shared_;
+  uint64_t page_structs_ = 0;  // the kernel's address of page number 0's struct page
+};
+
+}  // namespace terrace::daemon
