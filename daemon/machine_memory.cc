@@ -37,10 +37,14 @@ MachineMemory::MachineMemory(ObjectDirectory objects, const DaemonConfig& config
       pmem_kernel_(make_pmem_kernel()),
       cxl_kernel_(make_cxl_kernel()),
       pmem_(*pmem_kernel_, *cxl_kernel_, RegionRecords(config.state_path + "-regions.toml"),
-            PmemOptions{.measured = measured_.get()}),
+            PmemOptions{.measured = measured_.get(),
+                        .pins = &pins_,
+                        .record_directory = config.runtime_directory + "/pmem",
+                        .boot_id = read_boot_id()}),
       hardware_(make_hardware({.runtime_directory = config.runtime_directory,
                                .boot_id = read_boot_id(),
-                               .measured = measured_.get()})),
+                               .measured = measured_.get(),
+                               .pins = &pins_})),
       numa_(numa_options(config, measured_.get()),
             config.hardware && hardware_usable() ? &hardware_->ram_kernel() : nullptr) {
   log::info("memory: {}", emulated_.describe_memory());

@@ -13,6 +13,7 @@
 #include "daemon/memory/machine/backend_set.h"
 #include "daemon/memory/machine/hardware.h"
 #include "daemon/memory/numa/numa.h"
+#include "daemon/memory/pins/kernel_pins.h"
 #include "daemon/memory/pmem/pmem.h"
 
 namespace terrace::daemon {
@@ -35,6 +36,7 @@ class MachineMemory {
   const std::string object_path_;
   const std::unique_ptr<MeasuredRecord> measured_;  // of all kinds, hence before them; none of an agent
   EmulatedBackend emulated_;
+  KernelPins pins_;
   const std::unique_ptr<PmemKernel> pmem_kernel_;
   const std::unique_ptr<CxlKernel> cxl_kernel_;
   PmemBackend pmem_;

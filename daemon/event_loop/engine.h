@@ -228,6 +228,11 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> keep_time();
   void taskFailed(kj::Exception&& exception) override;
 
+  // kept_memory.cc: memory that waits for pages that somebody still holds
+  void ask_for_kept_memory();
+  void note_kept_memory(LeaseId lease, const Status& scrubbed);
+  kj::Promise<void> look_at_kept_memory();
+
   // lanes.cc: which worker does what
   std::unique_ptr<JobQueue> make_queue(const char* worker) const;
   struct Lane {  // of one other host: what waits for its agent waits here, and nothing else does
@@ -326,6 +331,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   bool watching_leftovers_ = false;
   uint64_t leftover_pause_ns_ = 0;
   StartCheck start_check_;
+  std::map<LeaseId, bool> kept_;  // quarantined, and whether certainly for pages that somebody holds
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
   std::unordered_map<uint64_t, Actor> actors_;               // of those grants and changes, for the audit log
   std::unordered_map<uint64_t, ReplyFulfiller> changing_;    // lease -> who resizes or transfers it

@@ -46,6 +46,7 @@ Scrubber::Reports Engine::scrub_reports() {
             if (refusing_) return;  // recovery looks at every lease again
             if (!status.ok())
               log::error("lease {} could not be scrubbed: {}", job.lease.value, status.error().to_string());
+            note_kept_memory(job.lease, status);
             apply(ScrubFinished{job.lease, std::move(status), clock_.now_ns()}, nullptr);
           }};
 }

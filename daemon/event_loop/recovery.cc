@@ -216,6 +216,7 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
           if (!is_local_resize(effect)) perform(std::move(effect));
         leftover_pause_ns_ = options_.leftover_pause_ns;
         watch_leftovers();
+        ask_for_kept_memory();
         [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_before_serve);
         return status;
       });

@@ -79,6 +79,13 @@ struct StoreClaim {
   bool check_only = false;  // whether it would be refused: nothing is written
 };
 
+// Memory that was fenced and cannot be used again yet.
+enum class Kept : uint8_t {
+  no,
+  yes,    // somebody still holds pages of it
+  ended,  // it was, until this call
+};
+
 enum class ObjectAccess : uint8_t { read_only, read_write };
 
 class Backend {
@@ -203,6 +210,13 @@ class Backend {
                        uint64_t length) {
     (void)name, (void)extents, (void)offset, (void)length;
     return {};
+  }
+
+  // Whether a fenced lease's memory is kept for pages that somebody still holds without a mapping: erase() says busy as
+  // long as it is. Lets it go where they have ended. On a worker.
+  virtual Kept kept(const std::string& name, const std::vector<Extent>& extents) {
+    (void)name, (void)extents;
+    return Kept::no;
   }
 
   // Makes an object that is `from_bytes` long `to_bytes` long; where it grew it reads as zeros and its memory

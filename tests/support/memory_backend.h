@@ -123,9 +123,14 @@ class MemoryBackend final : public daemon::Backend {
   // With `in_place`, a fence leaves the bytes (as dax memory would) until erase() was called for all of them;
   // scrub() then refuses what was not erased.
   bool erases_in_place(std::string_view) const override { return in_place; }
+  daemon::Kept kept(const std::string&, const std::vector<daemon::Extent>&) override {
+    ++kept_asked;
+    return pages_held ? daemon::Kept::yes : daemon::Kept::no;
+  }
   Status erase(const std::string& name, const std::vector<daemon::Extent>&, uint64_t offset,
                uint64_t length) override {
     if (fail_erase) return os_error(EIO, "erase", "planted");
+    if (pages_held) return Error{.code = ErrorCode::busy, .where = "erase", .detail = "pages are held"};
     const std::lock_guard lock(mutex_);
     const auto at = objects_.find(name);
     if (at == objects_.end()) return {};
@@ -184,6 +189,8 @@ class MemoryBackend final : public daemon::Backend {
   bool huge_pages(std::string_view) const override { return false; }
 
   uint64_t device_bytes = 64 * mib;
+  std::atomic<bool> pages_held{false};  // memory of fenced objects cannot be erased yet
+  std::atomic<int> kept_asked{0};
   std::atomic<bool> fail_carve{false}, fail_scrub{false}, fail_erase{false};
   std::atomic<bool> fail_resize{false}, fail_rebind{false};
   std::atomic<uint64_t> quick_bytes{0};

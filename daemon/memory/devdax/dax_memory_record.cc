@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr const char* where = "DaxMemoryRecord";
 constexpr const char* magic = "terrace-dax-record-1";
+constexpr const char* unknown_pins = "?";
 
 }  // namespace
 
@@ -71,8 +73,10 @@ void DaxMemoryRecord::track(const std::string& serial, DaxRange device) {
 
 void DaxMemoryRecord::forget(const std::string& serial) {
   const std::lock_guard lock(mutex_);
-  entries_.erase(serial);
-  if (!directory_.empty() && !read_only_) ::unlink(path_of(serial).c_str());
+  const auto at = entries_.find(serial);
+  const bool keeps = at != entries_.end() && !at->second.kept.empty();
+  if (at != entries_.end()) entries_.erase(at);
+  if (!keeps && !directory_.empty() && !read_only_) ::unlink(path_of(serial).c_str());
 }
 
 Status DaxMemoryRecord::may_claim(const std::string& serial, DaxRange device, const StoreClaim& claim) const {
@@ -151,6 +155,44 @@ std::vector<DaxRange> DaxMemoryRecord::unerased(const std::string& serial,
   return found;
 }
 
+std::optional<uint64_t> DaxMemoryRecord::idle_count(const std::string& serial) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(serial);
+  return at == entries_.end() ? std::nullopt : at->second.idle_count;
+}
+
+void DaxMemoryRecord::set_idle_count(const std::string& serial, uint64_t count) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(serial);
+  if (at == entries_.end() || at->second.idle_count == count) return;
+  at->second.idle_count = count;
+  (void)save(serial, at->second);  // without it the next start learns it again
+}
+
+Status DaxMemoryRecord::keep(const std::string& serial, KeptMemory memory) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(serial);
+  if (at == entries_.end()) return {};
+  std::erase_if(at->second.kept, [&](const KeptMemory& one) { return one.ranges == memory.ranges; });
+  at->second.kept.push_back(std::move(memory));
+  return save(serial, at->second);
+}
+
+void DaxMemoryRecord::let_go(const std::string& serial, const std::vector<DaxRange>& ranges) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(serial);
+  if (at == entries_.end()) return;
+  const auto same = [&](const KeptMemory& one) { return one.ranges == ranges; };
+  if (std::erase_if(at->second.kept, same) > 0)
+    (void)save(serial, at->second);  // an older file keeps it longer
+}
+
+std::vector<KeptMemory> DaxMemoryRecord::kept(const std::string& serial) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(serial);
+  return at == entries_.end() ? std::vector<KeptMemory>{} : at->second.kept;
+}
+
 // The last line says that the file is whole.
 bool DaxMemoryRecord::load(const std::string& serial, Entry& entry) const {
   if (directory_.empty() || boot_id_.empty()) return false;
@@ -161,28 +203,41 @@ bool DaxMemoryRecord::load(const std::string& serial, Entry& entry) const {
       device != entry.device)
     return false;
   while (file >> word) {
-    DaxRange range;
     if (word == "end") return true;
-    if (word == "hand-over") {
-      entry.hand_over = true;
-      continue;
-    }
-    if (word == "store") {
-      std::string id;
-      if (!(file >> id) || !std::getline(file >> std::ws, entry.owner)) return false;
-      const auto store = parse_store_id(id);
-      if (!store.has_value()) return false;
-      entry.store = *store;
-      continue;
-    }
-    if (word == "measured") {  // of earlier managers, which kept it here
-      file >> range.start >> range.bytes;
-      continue;
-    }
-    if (word != "unerased" || !(file >> range.start >> range.bytes)) return false;
-    entry.unerased.add(range);
+    if (!read_line(file, word, entry)) return false;
   }
   return false;
+}
+
+bool DaxMemoryRecord::read_line(std::istream& file, const std::string& word, Entry& entry) {
+  DaxRange range;
+  if (word == "hand-over") {
+    entry.hand_over = true;
+    return true;
+  }
+  if (word == "store") {
+    std::string id;
+    if (!(file >> id) || !std::getline(file >> std::ws, entry.owner)) return false;
+    const auto store = parse_store_id(id);
+    if (store.has_value()) entry.store = *store;
+    return store.has_value();
+  }
+  if (word == "idle") return static_cast<bool>(file >> entry.idle_count.emplace());
+  if (word == "kept") {
+    std::string pins;
+    size_t ranges = 0;
+    if (!(file >> pins >> ranges)) return false;
+    KeptMemory memory;
+    if (pins != unknown_pins) memory.pins = std::strtoll(pins.c_str(), nullptr, 10);
+    for (size_t i = 0; i < ranges && file >> range.start >> range.bytes; ++i) memory.ranges.push_back(range);
+    entry.kept.push_back(std::move(memory));
+    return static_cast<bool>(file);
+  }
+  if (!(file >> range.start >> range.bytes)) return false;
+  if (word == "measured") return true;  // of earlier managers, which kept it here
+  if (word != "unerased") return false;
+  entry.unerased.add(range);
+  return true;
 }
 
 Status DaxMemoryRecord::save(const std::string& serial, const Entry& entry) const {
@@ -193,6 +248,13 @@ Status DaxMemoryRecord::save(const std::string& serial, const Entry& entry) cons
     text << "unerased " << range.start << ' ' << range.bytes << '\n';
   if (entry.hand_over) text << "hand-over\n";
   if (entry.store.valid()) text << "store " << store_id_text(entry.store) << ' ' << entry.owner << '\n';
+  if (entry.idle_count.has_value()) text << "idle " << *entry.idle_count << '\n';
+  for (const KeptMemory& memory : entry.kept) {
+    text << "kept " << (memory.pins.has_value() ? std::to_string(*memory.pins) : unknown_pins) << ' '
+         << memory.ranges.size();
+    for (const DaxRange& range : memory.ranges) text << ' ' << range.start << ' ' << range.bytes;
+    text << '\n';
+  }
   text << "end\n";
   const std::string path = path_of(serial), part = path + ".new", content = text.str();
   const auto cannot = [&] { return os_error(errno, where, "cannot write " + part); };

@@ -8,11 +8,14 @@
 // device without one is unerased as a whole. A file is replaced as a whole; it need not outlive the machine,
 // only the process.
 //
+// It also has what is kept although no lease has it: memory of which somebody still holds pages (daemon/memory/pins).
+//
 // Threads   Any.
 #pragma once
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +37,19 @@ class RangeSet {
   std::map<uint64_t, uint64_t> ends_;  // start -> end; neither overlapping nor touching
 };
 
+// Memory of one device that was taken away.
+struct KeptMemory {
+  std::vector<DaxRange> ranges;  // of that device, in its order
+  std::optional<int64_t> pins;   // that were left; not known: it was not counted to the end
+
+  bool overlaps(const std::vector<DaxRange>& others) const {
+    for (const DaxRange& one : ranges)
+      for (const DaxRange& other : others)
+        if (one.overlaps(other)) return true;
+    return false;
+  }
+};
+
 class DaxMemoryRecord {
  public:
   // `directory` is made when something is written to it; empty: remembered by this object alone.
@@ -44,7 +60,7 @@ class DaxMemoryRecord {
   // From here on the device is known; what its file says of it is taken if it is of this boot and of the same
   // addresses. Done again it changes nothing.
   void track(const std::string& serial, DaxRange device);
-  // It went, or is given up: nothing is known of it any more.
+  // It went, or is given up: nothing is known of it any more, but for what of it is kept in this boot.
   void forget(const std::string& serial);
 
   // Whether another store's manager has adopted the device in this boot, by the device's file.
@@ -63,6 +79,15 @@ class DaxMemoryRecord {
   void mark_erased(const std::string& serial, const std::vector<DaxRange>& ranges);
   std::vector<DaxRange> unerased(const std::string& serial, const std::vector<DaxRange>& ranges) const;
 
+  // What a page counts that nobody has (daemon/memory/pins/page_pins.h), in this boot.
+  std::optional<uint64_t> idle_count(const std::string& serial) const;
+  void set_idle_count(const std::string& serial, uint64_t count);
+  // Kept from now on. Of the same ranges again it replaces what was said of them.
+  Status keep(const std::string& serial, KeptMemory memory);
+  // Exactly these ranges are kept no more.
+  void let_go(const std::string& serial, const std::vector<DaxRange>& ranges);
+  std::vector<KeptMemory> kept(const std::string& serial) const;
+
  private:
   struct Entry {
     DaxRange device;
@@ -70,10 +95,13 @@ class DaxMemoryRecord {
     bool hand_over = false;
     StoreId store = {};      // whose manager adopted it; not valid: nobody said
     std::string owner = {};  // where that store is, in words
+    std::optional<uint64_t> idle_count = {};
+    std::vector<KeptMemory> kept = {};
   };
 
   std::string path_of(const std::string& serial) const { return directory_ + "/" + serial; }
   bool load(const std::string& serial, Entry& entry) const;
+  static bool read_line(std::istream& file, const std::string& word, Entry& entry);
   Status save(const std::string& serial, const Entry& entry) const;
 
   const std::string directory_;

@@ -10,6 +10,7 @@
 #include "core/base/failpoint.h"
 #include "core/base/units.h"
 #include "core/os/erase.h"
+#include "daemon/memory/pins/paused_holders.h"
 
 namespace terrace::daemon {
 namespace {
@@ -69,7 +70,10 @@ uint64_t random_seed() {
 DevdaxBackend::DevdaxBackend(DaxBus& bus, DevdaxOptions options)
     : bus_(bus),
       options_(std::move(options)),
-      record_(options_.record_directory, options_.boot_id, options_.read_only) {}
+      record_(options_.record_directory, options_.boot_id, options_.read_only) {
+  if (!options_.record_directory.empty() && !options_.read_only)
+    PausedHolders::thaw(options_.record_directory + "/paused");
+}
 
 // --- where objects are ----------------------------------------------------------------------------------
 
@@ -169,6 +173,7 @@ Status DevdaxBackend::carve(const std::string& name, uint64_t bytes, const std::
     if (const auto object = find(name); object.has_value() && !object->device.empty())
       return Error{.code = ErrorCode::already_exists, .where = where, .detail = "there is an object " + name};
     TERRACE_ASSIGN_OR_RETURN(device, make_for(name, place));
+    if (const auto region = region_of(place.serial); region.has_value()) learn_pins(*region, device);
   }
   const std::vector<DaxRange> unerased = record_.unerased(place.serial, place.ranges);
   Status ready = unerased.empty() ? Status{} : erase_ranges(device, unerased);
@@ -240,7 +245,7 @@ Status DevdaxBackend::dismantle_own(const DaxRegion& region, const DaxDevice& de
   }
   const auto now = bus_.device(device.name);
   if (!now.ok()) return now.error().code == ErrorCode::not_found ? Status{} : now.error();
-  return dismantle(region, *now);
+  return dismantle(region, *now, Had::nobody);
 }
 
 Result<uint64_t> DevdaxBackend::scrub(const std::string& name) {
@@ -324,6 +329,7 @@ Result<std::vector<ObservedObject>> DevdaxBackend::list() {
     if (!ours) continue;
     for (const DaxDevice& device : region.devices) {
       if ((device.is_first() && device.bytes == 0) || own_.contains(device.name)) continue;
+      if (is_kept(region.serial, device)) continue;
       // Of two objects in one place (a hand-over) it is the one that was there first.
       std::pair<const std::string, Object>* owner = nullptr;
       for (auto& entry : objects_) {

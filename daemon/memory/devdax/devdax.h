@@ -23,9 +23,9 @@
 // A hand-over that a crash cut off between its two halves has no device at all; list() reports its old object
 // all the same, as the bytes are there, if it was begun in this boot (DaxMemoryRecord).
 //
-// Hazard of the kernel (6.1 and 6.12): a holder can vmsplice lease memory into a pipe. The fence works all the
-// same, but emptying the pipe afterwards is an oops. Leases are for programs that do not attack the
-// machine.
+// A fence ends mappings, not pins (daemon/memory/pins): memory of which somebody still holds pages is kept. A device of
+// the manager's own lies on it, so that the kernel has pages that the pins can end in, and each end shows in their
+// counts; erase() is `busy` until all have. docs/design/0023-pinned-dax-pages.md
 //
 // Threads   Any. The kernel's steps follow each other (kernel_mutex_); erasing and copying run beside them.
 #pragma once
@@ -43,6 +43,7 @@
 #include "daemon/memory/devdax/dax_bus.h"
 #include "daemon/memory/devdax/dax_memory_record.h"
 #include "daemon/memory/measured_record.h"
+#include "daemon/memory/pins/page_pins.h"
 
 namespace terrace::daemon {
 
@@ -54,6 +55,9 @@ struct DevdaxOptions {
   // Devices of which the firmware says nothing are measured once, into this; nullptr: not. Outlives the
   // backend.
   MeasuredRecord* measured = nullptr;
+  // Sees who holds pages without a mapping; nullptr: nobody does, and memory is free once it is erased. Outlives
+  // the backend.
+  PagePins* pins = nullptr;
 };
 
 class DevdaxBackend final : public Backend {
@@ -88,6 +92,7 @@ class DevdaxBackend final : public Backend {
   // Reads the kernel's state, changes nothing.
   Result<std::vector<ObservedObject>> list() override;
   Result<ObservedObject> usage(const std::string& name) override;
+  Kept kept(const std::string& name, const std::vector<Extent>& extents) override;
   bool is_shared(std::string_view) const override { return true; }
   Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
                          const Nonce& put) override;
@@ -146,11 +151,22 @@ class DevdaxBackend final : public Backend {
   // devdax_kernel.cc: steps with kernel_mutex_ held
   Result<DaxDevice> make(const DaxRegion& region, const std::vector<DaxRange>& ranges);
   Status build(const std::string& device, const DaxRegion& region, const std::vector<DaxRange>& ranges);
-  Status dismantle(const DaxRegion& region, const DaxDevice& device);
+  // `had`: somebody may have had it, and may hold pages of it.
+  enum class Had : uint8_t { nobody, maybe };
+  Status dismantle(const DaxRegion& region, const DaxDevice& device, Had had);
   Status make_room(const DaxRegion& region, const std::vector<DaxRange>& ranges);
   Result<DaxDevice> make_with_room(const DaxRegion& region, const std::vector<DaxRange>& ranges);
   Status fence_object(const std::string& name, const Object& object);
   Status fence_orphan(const std::string& device);
+
+  // devdax_pins.cc: pages that somebody holds, likewise
+  std::optional<PageBlock> block_of(const std::string& serial, const DaxDevice& device);
+  void learn_pins(const DaxRegion& region, const DaxDevice& device);
+  Result<std::optional<int64_t>> take_mappings(const DaxRegion& region, const DaxDevice& device);
+  void keep_pages(const DaxRegion& region, const std::vector<DaxRange>& ranges, int64_t pins);
+  bool is_kept(const std::string& serial, const DaxDevice& device) const;
+  Status reclaim(const DaxRegion& region, const std::vector<DaxRange>& ranges);
+  Status reclaim_one(const DaxRegion& region, const KeptMemory& memory);
 
   DaxBus& bus_;
   const DevdaxOptions options_;
@@ -166,6 +182,8 @@ class DevdaxBackend final : public Backend {
   std::map<std::string, Object> objects_;
   std::set<std::string> own_;  // dax devices that live for one piece of erasing or for measuring
   uint64_t next_order_ = 0;
+  std::map<uint64_t, std::string>
+      suspects_;  // by where kept memory begins: who had it, in words; by kernel_mutex_
 };
 
 }  // namespace terrace::daemon

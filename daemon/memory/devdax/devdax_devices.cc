@@ -63,6 +63,7 @@ std::vector<DaxDevice> DevdaxBackend::foreign_devices_in(const DaxRegion& region
   std::vector<DaxDevice> strangers;
   for (const DaxDevice& device : region.devices) {
     if ((device.is_first() && device.bytes == 0) || is_object(region.serial, device)) continue;
+    if (is_kept(region.serial, device)) continue;
     strangers.push_back(device);
   }
   return strangers;
@@ -79,6 +80,11 @@ SeenDevice DevdaxBackend::seen(const DaxRegion& region, const std::vector<DaxHol
     device.detail +=
         "; begins at no multiple of " + format_size(device.granule_bytes) + " and cannot be leased";
     device.granule_bytes = 0;
+  }
+  if (options_.pins != nullptr) {
+    const Status sight = options_.pins->usable();
+    device.detail += sight.ok() ? "; pages pinned beyond a fence are counted, and kept until they end"
+                                : "; for tenants who trust each other: " + sight.error().detail;
   }
   const bool ours = adopted(region.serial);
   const std::vector<DaxDevice> strangers = foreign_devices_in(region);
@@ -254,16 +260,16 @@ Status DevdaxBackend::take_over(const std::string& serial) {
   {
     const std::lock_guard lock(kernel_mutex_);
     TERRACE_ASSIGN_OR_RETURN(const DaxRegion region, look_at(serial));
-    const std::vector<DaxDevice> strangers = foreign_devices_in(region);
     TERRACE_RETURN_IF_ERROR(may_claim(region));
+    record_.track(serial, region.range());  // says what of it is kept, if it was ours in this boot
+    const std::vector<DaxDevice> strangers = foreign_devices_in(region);
     TERRACE_RETURN_IF_ERROR(unused(serial, strangers));
-    record_.track(serial, region.range());
     {
       const std::lock_guard state(mutex_);
       if (claim_.has_value()) TERRACE_RETURN_IF_ERROR(record_.claim(serial, *claim_));
     }
     TERRACE_RETURN_IF_ERROR(record_.mark_unerased(serial, {region.range()}));
-    for (const DaxDevice& device : strangers) TERRACE_RETURN_IF_ERROR(dismantle(region, device));
+    for (const DaxDevice& device : strangers) TERRACE_RETURN_IF_ERROR(dismantle(region, device, Had::maybe));
     measure(region);
   }
   (void)refresh();  // it is ours now, whether it can be looked at once more or not

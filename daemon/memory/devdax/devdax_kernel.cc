@@ -1,6 +1,7 @@
 // The devdax backend's sequences of kernel steps, with a failpoint after each. All run with kernel_mutex_ held.
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include "core/base/failpoint.h"
 #include "core/base/units.h"
@@ -45,7 +46,7 @@ Result<DaxDevice> DevdaxBackend::make(const DaxRegion& region, const std::vector
                                 .detail = "the kernel gave " + name + " other memory than it was told to"}
                         : device.error();
   }
-  if (const auto left = bus_.device(name); left.ok()) (void)dismantle(region, *left);
+  if (const auto left = bus_.device(name); left.ok()) (void)dismantle(region, *left, Had::nobody);
   return std::move(built).error();
 }
 
@@ -65,7 +66,7 @@ Status DevdaxBackend::build(const std::string& device, const DaxRegion& region,
 }
 
 // Every step may have been done already. A device that is gone is dismantled.
-Status DevdaxBackend::dismantle(const DaxRegion& region, const DaxDevice& device) {
+Status DevdaxBackend::dismantle(const DaxRegion& region, const DaxDevice& device, Had had) {
   constexpr const char* where = "DevdaxBackend::dismantle";
   if (device.driver == DaxDriver::kmem) {
     return Error{.code = ErrorCode::busy,
@@ -75,7 +76,12 @@ Status DevdaxBackend::dismantle(const DaxRegion& region, const DaxDevice& device
                            "`daxctl reconfigure-device --mode=devdax --force " +
                            device.name + "`"};
   }
-  if (device.driver != DaxDriver::none) {
+  std::optional<int64_t> pins;
+  if (device.driver != DaxDriver::none && had == Had::maybe) {
+    auto taken = take_mappings(region, device);
+    if (!taken.ok()) return gone(taken.error()) ? Status{} : taken.error();
+    pins = *taken;
+  } else if (device.driver != DaxDriver::none) {
     if (Status status = bus_.disable(device.name); !status.ok()) return gone(status) ? Status{} : status;
   }
   if (const int code = TERRACE_FAILPOINT(dax_after_disable); code != 0) return planted(code, where);
@@ -86,6 +92,7 @@ Status DevdaxBackend::dismantle(const DaxRegion& region, const DaxDevice& device
   if (!device.is_first()) {
     if (Status status = bus_.destroy(region, device.name); !status.ok() && !gone(status)) return status;
   }
+  if (pins.has_value()) keep_pages(region, device.ranges, *pins);
   if (const int code = TERRACE_FAILPOINT(dax_after_destroy); code != 0) return planted(code, where);
   return {};
 }
@@ -95,6 +102,7 @@ Status DevdaxBackend::dismantle(const DaxRegion& region, const DaxDevice& device
 Status DevdaxBackend::make_room(const DaxRegion& region, const std::vector<DaxRange>& ranges) {
   for (const DaxDevice& device : region.devices) {
     if (!in_the_way(device, ranges)) continue;
+    if (is_kept(region.serial, device)) return in_use(device.name + " lies on pages that somebody still holds");
     if (is_object(region.serial, device))
       return in_use(device.name + " has the memory of an object, of which some should be free");
     TERRACE_ASSIGN_OR_RETURN(const std::vector<DaxHolder> held, bus_.holders({device}));
@@ -104,13 +112,14 @@ Status DevdaxBackend::make_room(const DaxRegion& region, const std::vector<DaxRa
                     "): end it, or destroy that device");
     }
     TERRACE_RETURN_IF_ERROR(record_.mark_unerased(region.serial, device.ranges));
-    TERRACE_RETURN_IF_ERROR(dismantle(region, device));
+    TERRACE_RETURN_IF_ERROR(dismantle(region, device, Had::maybe));
   }
   return {};
 }
 
 // Looks at the other devices of the region, which may be many, only when one of them is in the way.
 Result<DaxDevice> DevdaxBackend::make_with_room(const DaxRegion& region, const std::vector<DaxRange>& ranges) {
+  TERRACE_RETURN_IF_ERROR(reclaim(region, ranges));
   auto made = make(region, ranges);
   if (made.ok() || (made.error().code != ErrorCode::busy && made.error().code != ErrorCode::capacity_exhausted))
     return made;
@@ -127,10 +136,10 @@ Status DevdaxBackend::fence_object(const std::string& name, const Object& object
     const auto device = bus_.device(object.device);
     // Without ranges it was fenced half-way before.
     const bool ours =
-        device.ok() && !device->is_first() &&
+        device.ok() && !device->is_first() && !is_kept(object.serial, *device) &&
         (device->ranges == object.ranges || (device->bytes == 0 && device->driver == DaxDriver::none));
     if (ours) {
-      TERRACE_RETURN_IF_ERROR(dismantle(*region, *device));
+      TERRACE_RETURN_IF_ERROR(dismantle(*region, *device, Had::maybe));
       set_device(name, "");
       return {};
     }
@@ -140,8 +149,8 @@ Status DevdaxBackend::fence_object(const std::string& name, const Object& object
   // Not there: unplugged, and the kernel took every mapping with it.
   if (now.ok()) {
     for (const DaxDevice& device : now->devices)
-      if (device.ranges == object.ranges && !device.is_first())
-        TERRACE_RETURN_IF_ERROR(dismantle(*now, device));
+      if (device.ranges == object.ranges && !device.is_first() && !is_kept(object.serial, device))
+        TERRACE_RETURN_IF_ERROR(dismantle(*now, device, Had::maybe));
   }
   set_device(name, "");
   return {};
@@ -168,7 +177,7 @@ Status DevdaxBackend::fence_orphan(const std::string& device) {
                       "): end it, or destroy that device");
       }
       TERRACE_RETURN_IF_ERROR(record_.mark_unerased(region.serial, one.ranges));
-      return dismantle(region, one);
+      return dismantle(region, one, Had::maybe);
     }
   }
   return {};

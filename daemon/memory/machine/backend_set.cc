@@ -251,6 +251,11 @@ Status BackendSet::hand_across(const std::string& from, const std::string& to, u
   return {};
 }
 
+Kept BackendSet::kept(const std::string& name, const std::vector<Extent>& extents) {
+  Backend* backend = of_object(name);
+  return backend == nullptr ? Kept::no : backend->kept(name, extents);
+}
+
 bool BackendSet::is_shared(std::string_view name) const {
   const Backend* backend = of_object(name);
   return backend != nullptr && backend->is_shared(name);

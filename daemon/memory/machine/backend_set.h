@@ -61,6 +61,7 @@ class BackendSet final : public Backend {
   Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
                 const std::vector<Extent>& extents) override;
   Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
+  Kept kept(const std::string& name, const std::vector<Extent>& extents) override;
   bool is_shared(std::string_view name) const override;
   Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
                          const Nonce& put) override;

@@ -13,7 +13,8 @@ DevdaxOptions devdax_options(const HardwareOptions& options) {
   return {.record_directory = options.runtime_directory + "/dax",
           .boot_id = options.boot_id,
           .read_only = options.read_only,
-          .measured = options.measured};
+          .measured = options.measured,
+          .pins = options.pins};
 }
 
 class MachineHardware final : public Hardware {

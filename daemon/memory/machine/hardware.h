@@ -10,6 +10,7 @@
 #include "daemon/memory/machine/backend_set.h"
 #include "daemon/memory/measured_record.h"
 #include "daemon/memory/numa/system_ram.h"
+#include "daemon/memory/pins/page_pins.h"
 
 namespace terrace::daemon {
 
@@ -20,6 +21,7 @@ struct HardwareOptions {
   // As DevdaxOptions::measured. None on a further host, where memory that is taken over may be leased to
   // another by then.
   MeasuredRecord* measured = nullptr;
+  PagePins* pins = nullptr;  // as DevdaxOptions::pins
 };
 
 class Hardware {

@@ -105,6 +105,8 @@ class RemoteBackend final : public Backend {
   bool erases_in_place(std::string_view name) const override;
   Status erase(const std::string& name, const std::vector<Extent>& extents, uint64_t offset,
                uint64_t length) override;
+  // Not known here: an operator's release from quarantine asks the agent again.
+  Kept kept(const std::string&, const std::vector<Extent>&) override { return Kept::yes; }
   Status resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
                 const std::vector<Extent>& extents) override;
   Status rebind(const std::string& from, const std::string& to, uint64_t bytes,

@@ -73,3 +73,29 @@ TEST_CASE("Scrubber: what cannot be erased is quarantined, the others go on") {
   REQUIRE(fixture.submit(Release{bad.id, "", fixture.clock.now_ns()}).ok());
   CHECK(fixture.eventually([&] { return fixture.engine->state().leases().empty(); }));
 }
+
+TEST_CASE(
+    "Scrubber: memory of which somebody holds pages is quarantined, looked at again, and erased by itself") {
+  EngineFixture fixture;
+  fixture.backend.device_bytes = device_bytes;
+  fixture.backend.in_place = true;
+  fixture.start({.housekeeping_ns = 10 * ns_per_ms});
+  fixture.compose();
+  const LeaseRow lease = fixture.grant(fixture.grant_of(piece));
+  const LeaseRow broken = fixture.grant(fixture.grant_of(piece));
+  fixture.backend.fail_erase = true;
+  REQUIRE(fixture.submit(Release{broken.id, "t", fixture.clock.now_ns()}).ok());
+  const auto quarantined = [&](LeaseId id) {
+    const LeaseRow* row = fixture.engine->state().find_lease(id);
+    return row != nullptr && row->phase == LeasePhase::quarantined;
+  };
+  REQUIRE(fixture.eventually([&] { return quarantined(broken.id); }));
+  fixture.backend.fail_erase = false;
+  fixture.backend.pages_held = true;
+  REQUIRE(fixture.submit(Release{lease.id, "t", fixture.clock.now_ns()}).ok());
+  REQUIRE(fixture.eventually([&] { return quarantined(lease.id) && fixture.backend.kept_asked > 3; }));
+  CHECK(quarantined(lease.id));
+  fixture.backend.pages_held = false;
+  CHECK(fixture.eventually([&] { return fixture.engine->state().find_lease(lease.id) == nullptr; }));
+  CHECK(quarantined(broken.id));  // for another reason: an operator's matter
+}
