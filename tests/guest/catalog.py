@@ -58,6 +58,7 @@ TESTS = (
     _guest("session-devdax", "session_real", "hmem", 600),
     _guest("devdax", "devdax", "hmem", 600, False, "Life", alone=True),
     _guest("devdax-restarts", "devdax", "hmem", 1800, False, "Restarts", alone=True),
+    _guest("pins-devdax", "pins", "hmem", 900, True, "--kind", "devdax", alone=True),
     _guest("devdax-path", "lease_path", "hmem", 600, True, "--kind", "devdax", alone=True),
     _guest("devdax-crash", "lease_crash", "hmem", 1200, False, "--kind", "devdax", alone=True),
     # Dax memory as a memory node of the guest: a pool of it, and back.
@@ -65,6 +66,7 @@ TESTS = (
     # Tiered ranges between that node and node 0.
     _guest("node-range", "node_range", "hmem", 300, False, alone=True),
     # Leases that are namespaces of a composed region.
+    _guest("pins-pmem", "pins", "standard", 900, False, "--kind", "pmem", alone=True),
     _guest("pmem", "lease_path", "standard", 900, False, "--kind", "pmem", alone=True),
     _guest("pmem-reboot", "reboot", "standard", 300, True, "--kind", "pmem", boots=2),
     _guest("pmem-crash", "lease_crash", "standard", 1200, False, "--kind", "pmem", alone=True),

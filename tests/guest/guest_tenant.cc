@@ -23,6 +23,7 @@
 #include "core/base/units.h"
 #include "terrace/mapping.h"
 #include "terrace/session.h"
+#include "tests/guest/page_pin.h"
 #include "tests/support/holder.h"
 
 namespace terrace::test {
@@ -66,6 +67,9 @@ class Tenant {
     if (verb == "attach") return attach(words, LeaseAccess::read_write);
     if (verb == "attach-read") return attach(words, LeaseAccess::read_only);
     if (verb == "remap-kept") return try_map(kept_.get());
+    if (verb == "unpin") return pin_.empty_pipe();
+    if (verb == "finish-write") return finish_write(words);
+    if (verb == "reads") return pin_.reads();
     if (lease_ == nullptr) return "error no lease";
     if (verb == "object") return object();
     if (verb == "extents") return extents();
@@ -79,6 +83,7 @@ class Tenant {
     if (verb == "nodes") return nodes();
     if (verb == "release") return release();
     if (verb == "spin") return spin();
+    if (verb == "pin" || verb == "begin-write" || verb == "read-directly") return pin(verb, words);
     return bytes(verb, words);
   }
 
@@ -176,6 +181,24 @@ class Tenant {
     return text;
   }
 
+  // pin OFFSET | begin-write OFFSET | read-directly OFFSET LENGTH PATH
+  std::string pin(const std::string& verb, std::istringstream& words) {
+    uint64_t offset = 0, length = PagePin::bytes;
+    std::string path;
+    words >> offset;
+    if (verb == "read-directly") words >> length >> path;
+    const std::span<std::byte> whole = mapping_->bytes();
+    if (offset > whole.size() || length > whole.size() - offset) return "error range";
+    if (verb == "pin") return pin_.splice(&whole[offset]);
+    if (verb == "begin-write") return pin_.begin_write(&whole[offset]);
+    return pin_.read_directly(path, &whole[offset], length);
+  }
+  std::string finish_write(std::istringstream& words) {
+    int value = 0;
+    words >> value;
+    return pin_.finish_write(value);
+  }
+
   // Reads and writes one word of every page, over and over, from a thread, until the memory is gone.
   std::string spin() {
     const std::span<std::byte> bytes = mapping_->bytes();
@@ -240,6 +263,7 @@ class Tenant {
   UniqueFd kept_;
   std::atomic<bool> stop_{false};
   std::thread spinner_;
+  PagePin pin_;
 };
 
 int serve() {

@@ -1,0 +1,163 @@
+"""Pages that a holder has beyond its fence: what they hold never becomes another's, the memory waits until they end,
+and then it is free by itself. Which memory: --kind."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import guestlib
+import real_pool
+import terrace_harness as harness
+from guestlib import MIB
+from terrace_harness import wait_until
+
+KINDS = {"devdax": real_pool.Devdax, "pmem": real_pool.Pmem}
+PAGE = 4096
+
+
+def first_byte(seed):
+    """Of what the tenant's `fill` writes."""
+    value = 0x9E3779B97F4A7C15 ^ (seed * 0xBF58476D1CE4E5B9 & (1 << 64) - 1)
+    return (value ^ value >> 31) & 0xFF
+
+
+class Pins(real_pool.RealTest):
+    def setUp(self):
+        super().setUp()
+        self.compose()
+
+    def phase(self, lease):
+        return self.t.leases().get(lease, {}).get("phase", "gone")
+
+    def revoke(self, lease):
+        self.t.cli("lease", "revoke", lease, "--grace", "0s")
+
+    def assert_kept(self, lease, holder):
+        wait_until(lambda: self.phase(lease) == "quarantined", 60, f"lease {lease} being kept")
+        reason = self.t.leases()[lease]["reason"]
+        self.assertIn("pages of this memory", reason)
+        self.assertIn(f"process {holder.pid} (guest_tenant)", reason)
+        time.sleep(2.5)  # looked at again, more than once
+        self.assertEqual(self.phase(lease), "quarantined")
+
+    def assert_let_go(self, lease):
+        wait_until(lambda: self.phase(lease) == "gone", 60, f"lease {lease} leaving quarantine, and its end")
+        self.t.wait_free("p", timeout=60)
+        self.t.clean()
+
+    def others(self):
+        """Leases of another tenant, stamped: where the memory was granted again one of them would have it."""
+        others = [self.tenant() for _ in range(2)]
+        for number, tenant in enumerate(others):
+            self.granted(tenant, f"other-{number}")
+            tenant.expect("zeros", "zeros")
+            tenant.expect("ok", "stamp", 9)
+        return others
+
+    def assert_zeros_at(self, where):
+        """The next tenant of that memory."""
+        fresh = self.tenant()
+        self.granted(fresh, "again")
+        self.assertEqual(fresh.ask("extents"), where)
+        fresh.expect("zeros", "zeros")
+
+    def kernel_log(self):
+        return subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
+
+    def assert_no_oops(self):
+        self.assertNotIn("BUG: ", self.kernel_log())
+        self.assertNotIn("Oops", self.kernel_log())
+
+    def test_a_page_in_a_pipe_shows_its_old_bytes_and_keeps_the_memory(self):
+        holder = self.tenant()
+        lease = self.granted(holder, "first")
+        where = holder.ask("extents")
+        holder.expect("ok", "stamp", 1)
+        holder.expect("ok", "fill", 4 * PAGE, PAGE, 5)
+        holder.expect("ok", "pin", 4 * PAGE)
+        before = self.t.cli("pool", "show", "p").json["pool"]["free_bytes"]
+        self.revoke(lease)
+        self.assert_kept(lease, holder)
+        holder.expect("SIGBUS", "verify", 1)
+        pool = self.t.cli("pool", "show", "p").json["pool"]
+        self.assertEqual((pool["quarantined_bytes"], pool["free_bytes"]), (self.kind.lease_bytes, before))
+        others = self.others()
+        self.assertEqual(int(holder.ask("unpin")), first_byte(5), "a page in a pipe has another's bytes")
+        for other in others:
+            other.expect("intact", "verify", 9)
+            other.expect("ok", "release")
+        self.assert_let_go(lease)
+        self.assert_no_oops()
+        self.assert_zeros_at(where)
+
+    def test_a_write_that_is_held_up_reaches_nobody(self):
+        holder = self.tenant()
+        lease = self.granted(holder, "first")
+        where = holder.ask("extents")
+        holder.expect("ok", "stamp", 1)
+        holder.expect("ok", "begin-write", 0)
+        self.revoke(lease)
+        self.assert_kept(lease, holder)
+        others = self.others()
+        holder.ask("finish-write", 0x5A)
+        for other in others:
+            other.expect("intact", "verify", 9)
+            other.expect("ok", "release")
+        self.assert_let_go(lease)
+        self.assert_no_oops()
+        self.assert_zeros_at(where)
+
+    def test_direct_input_under_way_ends_before_the_fence(self):
+        guestlib.command("modprobe", "-C", "/nonexistent", "brd", "rd_nr=1", "rd_size=4096")
+        disk = pathlib.Path("/dev/ram0")
+        wait_until(disk.exists, 10, "a disk")
+        holder = self.tenant()
+        for _ in range(3):
+            lease = self.granted(holder, "first")
+            holder.expect("ok", "read-directly", 0, MIB, disk)
+            wait_until(lambda: int(holder.ask("reads").split()[-1]) > 3, 60, "direct reads")
+            self.revoke(lease)
+            wait_until(lambda: not holder.ask("reads").startswith("reading"), 60, "the end of direct reads")
+            self.assert_let_go(lease)
+            holder.close()
+            holder = self.tenant()
+        self.assert_no_oops()
+        self.assertEqual([note for note in (self.t.runtime / "dax").glob("paused")], [])
+
+    def test_it_is_kept_over_a_kill_of_the_daemon_and_let_go_after_it(self):
+        holder = self.tenant()
+        lease = self.granted(holder, "first")
+        holder.expect("ok", "stamp", 1)
+        holder.expect("ok", "pin", 0)
+        self.revoke(lease)
+        self.assert_kept(lease, holder)
+        self.t.kill()
+        self.t.start()
+        time.sleep(2.5)
+        self.assertEqual(self.phase(lease), "quarantined")
+        self.t.check_invariants()
+        self.t.cli("lease", "release", lease, check=False)  # tried at once, and kept again
+        wait_until(lambda: self.phase(lease) == "quarantined", 60, "its being kept again")
+        holder.ask("unpin")
+        self.assert_let_go(lease)
+        self.assert_no_oops()
+
+    def test_the_end_of_the_holder_is_the_end_of_its_pins(self):
+        holder = self.tenant()
+        lease = self.granted(holder, "first")
+        holder.expect("ok", "pin", 0)
+        self.revoke(lease)
+        self.assert_kept(lease, holder)
+        os.kill(holder.pid, 9)
+        self.assert_let_go(lease)
+        self.assert_no_oops()
+
+
+if __name__ == "__main__":
+    if "--kind" in sys.argv:
+        at = sys.argv.index("--kind")
+        Pins.kind = KINDS[sys.argv[at + 1]]
+        del sys.argv[at:at + 2]
+    harness.main()
