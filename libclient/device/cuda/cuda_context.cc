@@ -1,6 +1,14 @@
 #include "libclient/device/cuda/cuda_context.h"
 
 namespace terrace::device {
+namespace {
+
+bool is_of_destroyed(cuda::Code code) {
+  return code == cuda::Code::invalid_context || code == cuda::Code::context_is_destroyed;
+}
+
+}  // namespace
+
 CudaContext::~CudaContext() {
   (void)driver_->primary_context_release(device_);
 }
@@ -32,17 +40,35 @@ bool CudaContext::answers() const {
   return driver_->memory_info(&free_bytes, &total_bytes) == cuda::Code::success;
 }
 
+uint64_t CudaContext::id_of(const CudaDriver& driver, cuda::Context context) {
+  uint64_t id = 0;
+  if (driver.context_id == nullptr || driver.context_id(context, &id) != cuda::Code::success) return 0;
+  return id;
+}
+
+Status CudaContext::still_there() {
+  if (id_ == 0) return {};
+  uint64_t id = 0;
+  const cuda::Code code = driver_->context_id(context_, &id);
+  if (code == cuda::Code::success) return id == id_ ? Status() : destroyed(cuda::Code::context_is_destroyed);
+  // What else a broken device answers is told by the call that follows.
+  return is_of_destroyed(code) ? destroyed(code) : Status();
+}
+
 Status CudaContext::usable(cuda::Code code) {
-  if (code == cuda::Code::success) return {};
+  if (code == cuda::Code::success) return still_there();
+  if (is_of_destroyed(code)) return destroyed(code);
   if (lost()) return lost_before("DeviceMemory");
-  const std::string what = label_ + ": the context cannot be used";
-  if (code != cuda::Code::invalid_context) {
-    Error error = driver_->error(code, "DeviceMemory", what);
-    return is_sticky(code) ? lose(std::move(error)) : error;
-  }
-  // We keep it. Who destroyed it all the same took everything with it that was made there.
-  return lose(
-      driver_->error(code, "DeviceMemory", what + ", it was destroyed (cudaDeviceReset in this process?)"));
+  Error error = driver_->error(code, "DeviceMemory", label_ + ": the context cannot be used");
+  return is_sticky(code) ? lose(std::move(error)) : error;
+}
+
+// We keep it. Who destroyed it all the same took everything with it that was made there.
+Status CudaContext::destroyed(cuda::Code code) {
+  if (lost()) return lost_before("DeviceMemory");
+  return lose(driver_->error(
+      code, "DeviceMemory",
+      label_ + ": the context cannot be used, it was destroyed (cudaDeviceReset in this process?)"));
 }
 
 Error CudaContext::lose(Error error) {

@@ -1,6 +1,10 @@
 // The primary context of a CUDA device, which frameworks use, too: kept while an object here needs it; and
 // the device's health.
 //
+// A program may destroy that context (cudaDeviceReset). Its handle stays, and is that of a new context once the
+// program goes on with the device: then addresses and streams of ours are none of it, or are another's, and the
+// driver dies of some. So the context's identity is compared before the driver gets one of them.
+//
 // Threads   Any.
 #pragma once
 
@@ -21,6 +25,7 @@ class CudaContext {
       : driver_(std::move(driver)),
         device_(device),
         context_(context),
+        id_(id_of(*driver_, context)),
         label_(std::move(label)),
         on_lost_(std::move(on_lost)) {}
   ~CudaContext();
@@ -32,10 +37,12 @@ class CudaContext {
   class Current {
    public:
     explicit Current(CudaContext& context)
-        : context_(context), status_(context.usable(context.driver_->context_push(context.context_))) {}
+        : context_(context),
+          pushed_(context.driver_->context_push(context.context_)),
+          status_(context.usable(pushed_)) {}
     ~Current() {
       cuda::Context before = nullptr;
-      if (status_.ok()) (void)context_.driver_->context_pop(&before);
+      if (pushed_ == cuda::Code::success) (void)context_.driver_->context_pop(&before);
     }
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
@@ -43,10 +50,14 @@ class CudaContext {
 
    private:
     CudaContext& context_;
+    const cuda::Code pushed_;
     const Status status_;
   };
   // Makes it the calling thread's for good.
   Status enter() { return usable(driver_->context_set(context_)); }
+  // Whether it still is the context that was opened; the device's loss otherwise. A driver before CUDA 12.0
+  // does not tell.
+  Status still_there();
 
   const CudaDriver& driver() const { return *driver_; }
   cuda::Context handle() const { return context_; }
@@ -60,13 +71,16 @@ class CudaContext {
   Error lost_before(const char* where) const;
 
  private:
+  static uint64_t id_of(const CudaDriver& driver, cuda::Context context);
   Status usable(cuda::Code code);  // of making it current
-  bool answers() const;            // with the context current
+  Status destroyed(cuda::Code code);
+  bool answers() const;  // with the context current
   Error lose(Error error);
 
   const std::shared_ptr<const CudaDriver> driver_;
   const cuda::Device device_;
   const cuda::Context context_;
+  const uint64_t id_;  // 0: not known
   const std::string label_;
   const std::function<void(const Error&)> on_lost_;
   std::atomic<bool> lost_ = false;

@@ -44,10 +44,12 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::load(const std::string& li
   };
 #define TERRACE_CUDA_FIND(member, symbol, arguments) find(driver->member, symbol);
   TERRACE_CUDA_FUNCTIONS(TERRACE_CUDA_FIND)
+  const char* const oldest_missing = missing;
+  TERRACE_CUDA_NEWER_FUNCTIONS(TERRACE_CUDA_FIND)
 #undef TERRACE_CUDA_FIND
-  if (missing != nullptr) {
+  if (oldest_missing != nullptr) {
     return Error{ErrorCode::unsupported, 0, where,
-                 library + " has no " + missing + ": install " + oldest_driver};
+                 library + " has no " + oldest_missing + ": install " + oldest_driver};
   }
   return std::shared_ptr<const CudaDriver>(std::move(driver));
 }

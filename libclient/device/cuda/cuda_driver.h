@@ -109,6 +109,9 @@ inline constexpr int32_t attribute_read_only_host_register = 113;
   X(event_synchronize, "cuEventSynchronize", (cuda::Event event))                                            \
   X(event_destroy, "cuEventDestroy_v2", (cuda::Event event))
 
+// Drivers of CUDA 12.0 and newer have these; nullptr where one has not.
+#define TERRACE_CUDA_NEWER_FUNCTIONS(X) X(context_id, "cuCtxGetId", (cuda::Context context, uint64_t * id))
+
 struct CudaDriver {
   // Loads the library and looks its functions up; does not initialise it.
   // Errors    unsupported  no such library, or a function that it lacks: named, with what it comes with
@@ -121,6 +124,7 @@ struct CudaDriver {
 
 #define TERRACE_CUDA_MEMBER(member, symbol, arguments) cuda::Code(*member) arguments = nullptr;
   TERRACE_CUDA_FUNCTIONS(TERRACE_CUDA_MEMBER)
+  TERRACE_CUDA_NEWER_FUNCTIONS(TERRACE_CUDA_MEMBER)
 #undef TERRACE_CUDA_MEMBER
 };
 

@@ -41,6 +41,7 @@ CudaEngine::~CudaEngine() {
 Status CudaEngine::begin(const CopyOperation& operation, const std::function<void()>& finish) {
   if (context_->lost()) return context_->lost_before("DeviceStream");
   TERRACE_RETURN_IF_ERROR(entered_);
+  TERRACE_RETURN_IF_ERROR(context_->still_there());
   HostCover cover;
   const cuda::Event event = events_[begun_count_ % depth_max];
   finish_ = &finish;
@@ -49,7 +50,7 @@ Status CudaEngine::begin(const CopyOperation& operation, const std::function<voi
   if (!status.ok()) {
     while (!begun_.empty()) finish();
     // Part of it may be under way: buffers and host memory are let go after this.
-    (void)context_->driver().stream_synchronize(stream_);
+    if (context_->still_there().ok()) (void)context_->driver().stream_synchronize(stream_);
     return status;
   }
   ++begun_count_;
@@ -171,12 +172,14 @@ Status CudaEngine::download_staged(const CopyOperation& operation) {
 }
 
 bool CudaEngine::oldest_is_done() {
+  if (!context_->still_there().ok()) return true;
   return context_->driver().event_query(begun_.front().event) != cuda::Code::not_ready;  // or failed: told then
 }
 
 Status CudaEngine::finish_oldest() {
   const Begun oldest = std::move(begun_.front());
   begun_.pop_front();
+  TERRACE_RETURN_IF_ERROR(context_->still_there());
   return check(context_->driver().event_synchronize(oldest.event), "a copy failed");
 }
 

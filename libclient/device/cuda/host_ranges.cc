@@ -12,6 +12,10 @@ bool may_only_read(const HostCover& cover) {
   return std::ranges::any_of(cover, [](const auto& range) { return range->read_only; });
 }
 
+bool went_with_a_device(const HostCover& cover) {
+  return std::ranges::any_of(cover, [](const auto& range) { return range->lost(); });
+}
+
 }  // namespace
 
 HostRange::~HostRange() {
@@ -77,6 +81,11 @@ Result<HostCover> HostRanges::add(const std::shared_ptr<CudaContext>& context, c
         return Error{ErrorCode::permission_denied, 0, "DeviceMemory::register_host",
                      "a part of the host memory is registered for reading only"};
       }
+      if (went_with_a_device(now.cover)) {
+        return Error{
+            ErrorCode::unavailable, 0, "DeviceMemory::register_host",
+            "a part of the host memory was registered by a device that was lost: drop that registration"};
+      }
       for (const Gap& gap : now.gaps) entries_[gap.begin].bytes = gap.bytes;
     }
     TERRACE_RETURN_IF_ERROR(fill(context, request, now));
@@ -129,6 +138,7 @@ HostCover HostRanges::find(const std::byte* memory, uint64_t bytes, bool to_writ
     found = look(reinterpret_cast<uintptr_t>(memory), bytes);
   }
   if (!found.gaps.empty() || found.in_motion || (to_write && may_only_read(found.cover))) return {};
+  if (went_with_a_device(found.cover)) return {};
   return std::move(found.cover);
 }
 

@@ -41,6 +41,8 @@ class HostRange {
   Status add(uint32_t flags);  // of cuda::register_*
   // How many of `wanted` bytes at `address` are within one piece: a copy must not cross its end.
   uint64_t in_piece(uintptr_t address, uint64_t wanted) const;
+  // The device through which it was registered was lost, and the registration with it.
+  bool lost() const { return context_->lost(); }
 
   const uintptr_t begin;
   const uint64_t bytes;
@@ -73,6 +75,7 @@ class HostRanges : public std::enable_shared_from_this<HostRanges> {
   // Waits while another thread registers, or lets go, some of these pages.
   // Errors    the driver's, as for pages that somebody registered who is not us;
   //           permission_denied  to be written, and a part is registered for reading only
+  //           unavailable        a part is registered by a device that was lost, and not yet given back
   Result<HostCover> add(const std::shared_ptr<CudaContext>& context, const Request& request);
   // What has all of `memory`, and the device may write if it is to; or nothing.
   HostCover find(const std::byte* memory, uint64_t bytes, bool to_write) const;

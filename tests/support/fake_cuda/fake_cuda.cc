@@ -15,7 +15,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using terrace::test::FakeCuda;
@@ -29,7 +31,8 @@ enum {
   no_device = 100,
   invalid_device = 101,
   no_context = 201,
-  not_ready = 600
+  not_ready = 600,
+  destroyed = 709
 };
 constexpr uint64_t device_tag = uint64_t{1} << 62;  // no address of a process
 
@@ -91,6 +94,26 @@ class Stream {
   std::thread thread_;
 };
 
+// Streams and events of the context. The real driver dies of a stream that went with an earlier one.
+std::set<void*> streams, events;
+
+void add(std::set<void*>& made, void* handle) {
+  const std::lock_guard lock(memory_mutex);
+  made.insert(handle);
+}
+
+void remove(std::set<void*>& made, void* handle) {
+  const std::lock_guard lock(memory_mutex);
+  made.erase(handle);
+}
+
+bool alive(const std::set<void*>& made, void* handle) {
+  const std::lock_guard lock(memory_mutex);
+  if (made.count(handle) != 0) return true;
+  ++controls.dead_handles;
+  return false;
+}
+
 int ready() {
   if (const int broken = controls.broken; broken != 0) return broken;
   return contexts.empty() ? no_context : success;
@@ -137,6 +160,7 @@ void* host_of(uint64_t pointer) {
 }
 
 int push_copy(void* stream, void* to, const void* from, size_t bytes, uint64_t device_part) {
+  if (!alive(streams, stream)) return destroyed;
   {
     const std::lock_guard lock(memory_mutex);
     if (!inside(buffers, device_part - device_tag, bytes)) return invalid_value;
@@ -212,12 +236,16 @@ FakeCuda* fake_cuda() {
 
 // As the end of a context: what was made in it goes.
 void fake_cuda_drop() {
+  for (void* stream : std::exchange(streams, {})) delete static_cast<Stream*>(stream);
+  for (void* event : std::exchange(events, {})) delete static_cast<Event*>(event);
   const std::lock_guard lock(memory_mutex);
+  for (const auto& [begin, bytes] : host_buffers) std::free(reinterpret_cast<void*>(begin));
+  host_buffers.clear();
   for (const auto& [begin, bytes] : buffers) std::free(reinterpret_cast<void*>(begin));
   buffers.clear();
   registered.clear();
   allocated_bytes = 0;
-  controls.buffers = controls.registered = 0;
+  controls.buffers = controls.registered = controls.streams = controls.events = controls.host_buffers = 0;
 }
 
 // Another part of the program pins 64 KiB, and lets them go.
@@ -313,6 +341,13 @@ int cuCtxPopCurrent_v2(void** context) {
   --controls.pushed;
   return success;
 }
+
+#ifndef FAKE_CUDA_OLD
+int cuCtxGetId(void*, unsigned long long* id) {
+  *id = controls.context_id;
+  return *id == 0 ? destroyed : success;
+}
+#endif
 
 int cuCtxSetCurrent(void* context) {
   if (const int code = controls.set_code; code != 0) return code;
@@ -421,12 +456,14 @@ int cuMemcpyPeerAsync(unsigned long long to, void* to_context, unsigned long lon
 int cuStreamCreate(void** stream, unsigned int) {
   if (const int code = ready(); code != success) return code;
   *stream = new Stream;
+  add(streams, *stream);
   ++controls.streams;
   return success;
 }
 
 int cuStreamSynchronize(void* stream) {
   if (contexts.empty()) return no_context;
+  if (!alive(streams, stream)) return destroyed;
   const std::shared_ptr<Mark> mark = push_mark(stream);
   std::unique_lock lock(mark->mutex);
   mark->changed.wait(lock, [&] { return mark->done; });
@@ -435,6 +472,8 @@ int cuStreamSynchronize(void* stream) {
 
 int cuStreamDestroy_v2(void* stream) {
   if (contexts.empty()) return no_context;
+  if (!alive(streams, stream)) return destroyed;
+  remove(streams, stream);
   delete static_cast<Stream*>(stream);
   --controls.streams;
   return success;
@@ -443,12 +482,14 @@ int cuStreamDestroy_v2(void* stream) {
 int cuEventCreate(void** event, unsigned int) {
   if (const int code = ready(); code != success) return code;
   *event = new Event;
+  add(events, *event);
   ++controls.events;
   return success;
 }
 
 int cuEventRecord(void* event, void* stream) {
   if (const int code = ready(); code != success) return code;
+  if (!alive(events, event) || !alive(streams, stream)) return destroyed;
   auto* recorded = static_cast<Event*>(event);
   const std::lock_guard lock(recorded->mutex);
   recorded->mark = push_mark(stream);
@@ -457,6 +498,7 @@ int cuEventRecord(void* event, void* stream) {
 
 int cuEventQuery(void* event) {
   if (contexts.empty()) return no_context;
+  if (!alive(events, event)) return destroyed;
   auto* asked = static_cast<Event*>(event);
   const std::lock_guard lock(asked->mutex);
   if (asked->mark == nullptr) return controls.broken;
@@ -466,11 +508,14 @@ int cuEventQuery(void* event) {
 
 int cuEventSynchronize(void* event) {
   if (contexts.empty()) return no_context;
+  if (!alive(events, event)) return destroyed;
   return wait_for(*static_cast<Event*>(event));
 }
 
 int cuEventDestroy_v2(void* event) {
   if (contexts.empty()) return no_context;
+  if (!alive(events, event)) return destroyed;
+  remove(events, event);
   delete static_cast<Event*>(event);
   --controls.events;
   return success;

@@ -10,8 +10,10 @@ namespace terrace::test {
 struct FakeCuda {
   // How it is to behave.
   std::atomic<int> init_code{0};
-  std::atomic<int> context_code{0};  // not 0: no context is pushed
-  std::atomic<int> set_code{0};      // not 0: nor set
+  std::atomic<int> context_code{0};     // not 0: no context is pushed
+  std::atomic<int> set_code{0};         // not 0: nor set
+  std::atomic<uint64_t> context_id{1};  // another after a reset; 0: the context was reset and nobody uses it
+  std::atomic<int> dead_handles{0};     // streams and events of a context that was reset, used all the same
   std::atomic<int> devices{2};
   std::atomic<uint64_t> capacity_bytes{uint64_t{256} << 20};
   std::atomic<int> register_code{0};                // not 0: registrations are refused so
@@ -36,6 +38,8 @@ struct FakeCuda {
     init_code = 0;
     context_code = 0;
     set_code = 0;
+    context_id = 1;
+    dead_handles = 0;
     devices = 2;
     capacity_bytes = uint64_t{256} << 20;
     register_code = 0;

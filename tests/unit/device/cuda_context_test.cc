@@ -79,6 +79,58 @@ TEST_CASE("CudaDevice: a context that the program destroyed is the device's loss
   CHECK(driver->buffers == 0);
 }
 
+// Found on a GPU: the driver gives the new context the handle of the old one. The device seemed to be well, and
+// dropping one of its streams ended the process.
+TEST_CASE(
+    "CudaDevice: a context that the program resets and uses again is the device's loss, and is left alone") {
+  FakeDriver driver;
+  CudaDeviceOptions options = driver.options();
+  std::atomic<int> told = 0;
+  options.on_lost = [&told](const Error&) { ++told; };
+  auto device = must(DeviceMemory::open_cuda(options));
+  Bytes bytes = random_bytes(128 * kib, 1);
+  auto buffer = must(device->allocate(1 * mib, "buffer"));
+  auto stream = must(device->make_stream());
+  must(must(stream->upload(buffer, 0, bytes)).wait());  // staged: it has pinned buffers
+  auto registration = must(device->register_host(bytes, HostAccess::read_write));
+  REQUIRE(registration->direct());
+  driver.function<void()>("fake_cuda_drop")();
+  driver->context_id = 2;
+  const auto theirs = driver.open();
+  const auto their_buffer = must(theirs->allocate(1 * mib, "theirs"));
+  SUBCASE("a call meets it") {
+    CHECK(device->allocate(4096, "weights").error().code == ErrorCode::io_error);
+  }
+  SUBCASE("a copy meets it") {
+    const Status status = must(stream->upload(buffer, 0, bytes)).wait();
+    REQUIRE_FALSE(status.ok());
+    CHECK(status.error().code == ErrorCode::io_error);
+    CHECK(says(status.error(), "cudaDeviceReset"));
+    CHECK(says(status.error(), "709"));
+  }
+  SUBCASE("nobody meets it") {}
+  if (!device->health().ok()) {
+    CHECK(device->use().error().code == ErrorCode::unavailable);
+    CHECK_FALSE(stream->upload(buffer, 0, bytes).ok());
+    // Nobody has these pages pinned any more, and the old registration still stands for them.
+    const auto again = must(theirs->register_host(bytes, HostAccess::read_write));
+    CHECK_FALSE(again->direct());
+    CHECK(again->reason().find("lost") != std::string::npos);
+    CHECK(round_trip(*theirs, bytes) == bytes);
+    CHECK(driver->pageable_copies == 0);
+    CHECK(told == 1);
+  }
+  stream.reset();
+  buffer.reset();
+  registration.reset();
+  device.reset();
+  CHECK(driver->dead_handles == 0);
+  CHECK(driver->buffers == 1);
+  const auto again = must(theirs->register_host(bytes, HostAccess::read_write));
+  CHECK(again->direct());
+  CHECK(round_trip(*theirs, bytes) == bytes);
+}
+
 TEST_CASE("CudaDevice: what is dropped without its context is not freed in another one") {
   FakeDriver driver;
   const OtherContext framework(driver);
