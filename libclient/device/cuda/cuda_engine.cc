@@ -1,11 +1,17 @@
 #include "libclient/device/cuda/cuda_engine.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "libclient/device/cuda/cuda_device.h"
 #include "libclient/device/guarded.h"
 
 namespace terrace::device {
+namespace {
+
+constexpr std::chrono::microseconds spin(20);
+
+}  // namespace
 
 Status CudaEngine::make() {
   const CudaContext::Current current(*context_);
@@ -134,7 +140,7 @@ Status CudaEngine::upload_staged(const CopyOperation& operation) {
     Staging& staging = staging_[turn % 2];
     const uint64_t bytes = std::min(staging_bytes_, operation.bytes - done);
     TERRACE_RETURN_IF_ERROR(wait_for(staging));  // E1
-    TERRACE_RETURN_IF_ERROR(copy_guarded_bytes(staging.memory, operation.host_from + done, bytes));
+    TERRACE_RETURN_IF_ERROR(copy_staged_bytes(staging.memory, operation.host_from + done, bytes));
     TERRACE_RETURN_IF_ERROR(
         check(driver.copy_to_device(operation.device_to + done, staging.memory, bytes, stream_),
               "a staged copy to the device failed"));
@@ -164,8 +170,8 @@ Status CudaEngine::download_staged(const CopyOperation& operation) {
     if (piece > 0) {
       Staging& arrived = staging_[(piece - 1) % 2];
       TERRACE_RETURN_IF_ERROR(wait_for(arrived));
-      TERRACE_RETURN_IF_ERROR(copy_guarded_bytes(operation.host_to + (piece - 1) * staging_bytes_,
-                                                 arrived.memory, piece_at(piece - 1)));
+      TERRACE_RETURN_IF_ERROR(copy_staged_bytes(operation.host_to + (piece - 1) * staging_bytes_,
+                                                arrived.memory, piece_at(piece - 1)));
     }
   }
   return {};
@@ -180,7 +186,13 @@ Status CudaEngine::finish_oldest() {
   const Begun oldest = std::move(begun_.front());
   begun_.pop_front();
   TERRACE_RETURN_IF_ERROR(context_->still_there());
-  return check(context_->driver().event_synchronize(oldest.event), "a copy failed");
+  const CudaDriver& driver = context_->driver();
+  // A small copy is done before a thread could be put to sleep and woken.
+  const auto until = std::chrono::steady_clock::now() + spin;
+  while (driver.event_query(oldest.event) == cuda::Code::not_ready) {
+    if (std::chrono::steady_clock::now() > until) break;
+  }
+  return check(driver.event_synchronize(oldest.event), "a copy failed");
 }
 
 }  // namespace terrace::device
