@@ -44,15 +44,19 @@ constexpr uint64_t pieces = 16;
 
 struct Speeds {
   std::vector<double> up, up_pieces, down, staged_up, staged_down, yardstick, yardstick_pieces, yardstick_down;
+  std::vector<double> pageable_up, pageable_down;  // the driver's own staging
 };
 
 // The driver itself on a GPU; memcpy where the device's memory is this process's.
-void measure_yardstick(const DriverLink* link, const DeviceBuffer& buffer, Lease& plain, Speeds& speeds) {
+void measure_yardstick(const DriverLink* link, const DeviceBuffer& buffer, Lease& plain, Lease& unknown,
+                       Speeds& speeds) {
   const uint64_t bytes = buffer.bytes();
   if (link != nullptr) {
     speeds.yardstick.push_back(gib_per_s(bytes, link->up_s(1)));
     speeds.yardstick_pieces.push_back(gib_per_s(bytes, link->up_s(pieces)));
     speeds.yardstick_down.push_back(gib_per_s(bytes, link->down_s()));
+    speeds.pageable_up.push_back(gib_per_s(bytes, link->copy_up_s(unknown.span())));
+    speeds.pageable_down.push_back(gib_per_s(bytes, link->copy_down_s(unknown.span())));
     return;
   }
   auto* to = reinterpret_cast<std::byte*>(buffer.address());
@@ -97,11 +101,22 @@ double small_copy_us(DeviceStream& stream, const std::shared_ptr<DeviceBuffer>& 
   return median(std::move(times));
 }
 
+// The driver alone, of memory that it has pinned.
+double small_yardstick_us(const DriverLink& link, std::span<const std::byte> from, int rounds) {
+  std::vector<double> times;
+  for (int round = 0; round < rounds * 100; ++round) times.push_back(link.copy_up_s(from) * 1e6);
+  const double small_us = median(std::move(times));
+  std::printf("%-34s %8.1f us\n", "yardstick, 4 KiB up", small_us);
+  return small_us;
+}
+
 }  // namespace
 
 void measure_copies(DeviceMemory& device, const Sizes& sizes, nlohmann::json& out) {
   Lease registered(sizes.copy_bytes), unknown(sizes.copy_bytes), plain(sizes.copy_bytes);
-  const auto registration = must(device.register_host(registered.span(), HostAccess::read_write));
+  std::unique_ptr<HostRegistration> registration;
+  const double register_s =
+      seconds([&] { registration = must(device.register_host(registered.span(), HostAccess::read_write)); });
   // Figures of registered memory that were those of staged copies would say nothing.
   if (!registration->direct()) die("not registered: " + registration->reason());
   const auto buffer = must(device.allocate(sizes.copy_bytes, "bench"));
@@ -111,7 +126,7 @@ void measure_copies(DeviceMemory& device, const Sizes& sizes, nlohmann::json& ou
   if (device.info().kind == DeviceKind::cuda) link.emplace(device.info().ordinal, plain.span());
   Speeds speeds;
   for (int round = 0; round < sizes.rounds; ++round) {
-    measure_yardstick(link ? &*link : nullptr, *buffer, plain, speeds);
+    measure_yardstick(link ? &*link : nullptr, *buffer, plain, unknown, speeds);
     measure_round(*stream, buffer, registered, unknown, speeds);
   }
   const double yardstick = median(speeds.yardstick), yardstick_pieces = median(speeds.yardstick_pieces),
@@ -128,6 +143,14 @@ void measure_copies(DeviceMemory& device, const Sizes& sizes, nlohmann::json& ou
   line("down, registered", "download_over_yardstick", speeds.down, yardstick_down);
   line("up, staged", "staged_upload_over_yardstick", speeds.staged_up, yardstick);
   line("down, staged", "staged_download_over_yardstick", speeds.staged_down, yardstick_down);
+  out["register_ms_per_gib"] = 1e3 / gib_per_s(sizes.copy_bytes, register_s);
+  if (link) {
+    line("up, the driver's own staging", "driver_staged_upload_over_yardstick", speeds.pageable_up, yardstick);
+    line("down, the driver's own staging", "driver_staged_download_over_yardstick", speeds.pageable_down,
+         yardstick_down);
+    out["yardstick_small_us"] = small_yardstick_us(*link, plain.span().first(sizes.small_bytes), sizes.rounds);
+  }
+  std::printf("%-34s %8.1f ms a GiB\n", "registering", out["register_ms_per_gib"].get<double>());
   const double small_us =
       small_copy_us(*stream, buffer, registered.span().first(sizes.small_bytes), sizes.rounds);
   std::printf("%-34s %8.1f us\n", "4 KiB up, begun and waited for", small_us);

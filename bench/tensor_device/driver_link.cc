@@ -43,6 +43,20 @@ double DriverLink::down_s() const {
   });
 }
 
+double DriverLink::copy_up_s(std::span<const std::byte> host) const {
+  return seconds([&] {
+    check(driver_->copy_to_device(memory_, host.data(), host.size(), stream_), "cuMemcpyHtoDAsync");
+    check(driver_->stream_synchronize(stream_), "cuStreamSynchronize");
+  });
+}
+
+double DriverLink::copy_down_s(std::span<std::byte> host) const {
+  return seconds([&] {
+    check(driver_->copy_to_host(host.data(), memory_, host.size(), stream_), "cuMemcpyDtoHAsync");
+    check(driver_->stream_synchronize(stream_), "cuStreamSynchronize");
+  });
+}
+
 void DriverLink::check(cuda::Code code, const char* what) const {
   if (code != cuda::Code::success) die(std::string(what) + ": " + driver_->describe(code));
 }

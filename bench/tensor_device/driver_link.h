@@ -21,6 +21,9 @@ class DriverLink {
   // All of the host's bytes in `pieces` copies, one wait: how long it took.
   double up_s(uint64_t pieces) const;
   double down_s() const;
+  // The same of other memory. What is not pinned the driver stages itself.
+  double copy_up_s(std::span<const std::byte> host) const;
+  double copy_down_s(std::span<std::byte> host) const;
 
  private:
   void check(device::cuda::Code code, const char* what) const;

@@ -1,7 +1,7 @@
 // bench_tensor_device: what a copy to and from a device reaches of what the memory gives, and what a replica
 // costs that is there already. On a GPU where there is one; on an emulated device elsewhere, which says so.
 //
-//   bench_tensor_device [--smoke] [--json FILE] [--device auto|cuda|emulated] [--rounds N]
+//   bench_tensor_device [--smoke] [--json FILE] [--device auto|cuda|emulated] [--rounds N] [--staging-bytes N]
 //
 // On a GPU the yardstick are the driver's own calls (driver_link.h): a bare cuMemcpyHtoDAsync, or DtoH, of
 // memory that it has pinned, and cuStreamSynchronize. On the emulated device, whose memory is this process's,
@@ -24,11 +24,15 @@ int main(int argc, char** argv) {
   app.add_option("--device", kind, "auto, cuda or emulated")
       ->check(CLI::IsMember({"auto", "cuda", "emulated"}));
   app.add_option("--rounds", sizes.rounds, "Of each measurement; medians are printed");
+  app.add_option("--staging-bytes", sizes.staging_bytes, "Of each pinned buffer of a stream, on a GPU")
+      ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
+  CudaDeviceOptions options;
+  options.staging_bytes = sizes.staging_bytes;
   if (smoke)
     sizes = {.copy_bytes = 4 * mib, .small_bytes = 4096, .hits = 20'000, .rounds = 1, .limit_bytes = 4 * mib};
   auto device = kind == "emulated" ? DeviceMemory::make_emulated({.capacity_bytes = 2 * gib})
-                                   : DeviceMemory::open_cuda({});
+                                   : DeviceMemory::open_cuda(options);
   if (!device.ok() && kind == "auto") {
     std::printf("no GPU: %s\n", device.error().to_string().c_str());
     device = DeviceMemory::make_emulated({.capacity_bytes = 2 * gib});

@@ -19,6 +19,7 @@ struct Sizes {
   uint64_t hits = 2'000'000;
   int rounds = 7;
   uint64_t limit_bytes = 256 * mib;
+  uint64_t staging_bytes = CudaDeviceOptions().staging_bytes;
 };
 
 [[noreturn]] void die(const std::string& text);
