@@ -9,8 +9,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "core/base/prng.h"
@@ -169,6 +172,102 @@ TEST_CASE("GPU: a lease that is fenced while it is registered harms neither proc
   Bytes back(before.size());
   must(must(stream->download(back, buffer, 0)).wait());
   CHECK(back == before);
+}
+
+// The cut comes at another moment each time: before, within and after the pieces.
+TEST_CASE(
+    "GPU: a lease that is fenced during a staged copy fails that copy, in either direction, and no other") {
+  const uint64_t size = 64 * mib;
+  const auto buffer = must(gpu->allocate(size, "buffer"));
+  const auto stream = must(gpu->make_stream());
+  int failed = 0;
+  for (int round = 0; round < 40; ++round) {
+    UniqueFd file(::memfd_create("lease", MFD_CLOEXEC));
+    REQUIRE(::ftruncate(file.get(), static_cast<off_t>(size)) == 0);
+    Mapped mapped(file.get(), size);
+    std::memset(mapped.memory, round, size);
+    const bool up = round % 2 == 0;
+    const DeviceEvent event =
+        up ? must(stream->upload(buffer, 0, mapped.span())) : must(stream->download(mapped.span(), buffer, 0));
+    std::this_thread::sleep_for(std::chrono::microseconds(500 * (round / 2)));
+    REQUIRE(::ftruncate(file.get(), 0) == 0);
+    const Status status = event.wait();
+    if (!status.ok()) {
+      ++failed;
+      CHECK(status.error().code == ErrorCode::lease_expired);
+    }
+    Bytes after(mib, std::byte{0x77});
+    check_round_trip(after);
+  }
+  CHECK(failed > 0);
+  CHECK(gpu->health().ok());
+}
+
+TEST_CASE("GPU: streams of several threads copy both ways at once, registered and not") {
+  constexpr int threads = 6;
+  std::vector<std::thread> running;
+  std::atomic<int> wrong = 0;
+  for (int index = 0; index < threads; ++index) {
+    running.emplace_back([index, &wrong] {
+      const auto stream = gpu->make_stream();
+      const auto buffer = gpu->allocate(8 * mib + 17, "buffer");
+      Bytes bytes(8 * mib + 17), back(bytes.size());
+      const auto registration = index % 2 == 0 ? gpu->register_host(bytes, HostAccess::read_write)
+                                               : Result<std::unique_ptr<HostRegistration>>(nullptr);
+      for (int round = 0; round < 20; ++round) {
+        fill(bytes, static_cast<uint64_t>(index * 1000 + round));
+        if (!(*stream)->upload(*buffer, 0, bytes)->wait().ok()) ++wrong;
+        if (!(*stream)->download(back, *buffer, 0)->wait().ok() || back != bytes) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : running) thread.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("GPU: a stream that waits for another's event sees its bytes") {
+  const uint64_t size = 32 * mib;
+  Bytes bytes(size), back(size);
+  const auto from = must(gpu->register_host(bytes, HostAccess::read_write));
+  const auto buffer = must(gpu->allocate(size, "buffer"));
+  const auto up = must(gpu->make_stream()), down = must(gpu->make_stream());
+  for (uint64_t round = 0; round < 20; ++round) {
+    fill(bytes, 100 + round);
+    down->wait(must(up->upload(buffer, 0, bytes)));
+    must(must(down->download(back, buffer, 0)).wait());
+    CHECK(back == bytes);
+  }
+}
+
+// What is left is less than the budget says: a framework has the rest.
+TEST_CASE("GPU: a device with less than the budget evicts replicas, and refuses only what is pinned away") {
+  constexpr uint64_t size = 128 * mib, left = 600 * mib;
+  const DeviceUse before = must(gpu->use());
+  const auto others = must(gpu->allocate(before.free_bytes - left, "a framework"));
+  const auto replicas = must(DeviceReplicas::make(gpu, {.budget_bytes = before.capacity_bytes}));
+  Bytes bytes(size);
+  fill(bytes, 5);
+  const auto registration = must(gpu->register_host(bytes, HostAccess::read_write));
+  const auto source = [&](uint64_t id) {
+    return ReplicaSource{.id = id, .name = "tensor", .bytes = bytes, .version_now = {}};
+  };
+  for (uint64_t id = 0; id < 20; ++id) must(must(replicas->fetch(source(id), 2)).ready().wait());
+  CHECK(replicas->stats().evicted >= 15);
+  std::vector<Replica> pinned;
+  Result<Replica> next = Replica();
+  for (uint64_t id = 100; id < 120; ++id) {
+    next = replicas->fetch(source(id), 2);
+    if (!next.ok()) break;
+    must(next->ready().wait());
+    pinned.push_back(std::move(*next));
+  }
+  REQUIRE_FALSE(next.ok());
+  CHECK(next.error().code == ErrorCode::capacity_exhausted);
+  MESSAGE(next.error().to_string());
+  CHECK(pinned.size() >= 3);
+  pinned.clear();
+  must(must(replicas->fetch(source(200), 2)).ready().wait());
+  CHECK(gpu->health().ok());
 }
 
 TEST_CASE("GPU: an event's descriptor becomes readable") {
