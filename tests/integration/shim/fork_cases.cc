@@ -57,9 +57,9 @@ void store_all(const Blocks& blocks, unsigned char value) {
   for (size_t i = 0; i < blocks.size(); ++i) memset(blocks[i], value + static_cast<int>(i % 7), block_bytes);
 }
 
-// Allocates, checks that calloc is zero, frees.
-void churn(unsigned char value) {
-  for (int round = 0; round < 3; ++round) {
+// Allocates, checks that calloc is zero, frees; what a round has freed serves the next one.
+void churn(unsigned char value, int rounds = 3) {
+  for (int round = 0; round < rounds; ++round) {
     Blocks more = make_blocks(value);
     check_blocks(more, value, "own new block is wrong");
     for (unsigned char* block : more) free(block);
@@ -591,42 +591,71 @@ void folded_after_careful_children() {
   }
 }
 
-void allocate_until_stopped(unsigned seed, bool* failed) {
-  while (!stop) {
-    size_t bytes = 4096 + rand_r(&seed) % 300'000;
-    auto* block = static_cast<unsigned char*>(malloc(bytes));
-    if (block == nullptr) {
-      *failed = true;
-      return;
-    }
-    memset(block, static_cast<int>(seed), bytes);
-    for (size_t at = 0; at < bytes; at += 997)
-      if (block[at] != static_cast<unsigned char>(seed)) *failed = true;
-    free(block);
+// Threads that are at work before, in and after each fork, and rest while its child takes its time: who goes on all
+// the while takes the processor from the child, for nothing.
+class Workers {
+ public:
+  // `once` is given a seed of the thread's own; false where it found something wrong.
+  Workers(unsigned count, bool (*once)(unsigned& seed)) : done_(count) {
+    for (unsigned i = 0; i < count; ++i)
+      threads_.emplace_back([this, i, once] {
+        for (unsigned seed = i + 1; !stop; ++done_[i]) {
+          while (rest_ && !stop) usleep(500);
+          if (!once(seed)) failed_ = true;
+        }
+      });
   }
+  // Until each of them has gone through its work `times` more.
+  void work(unsigned times) {
+    std::vector<unsigned> before(done_.begin(), done_.end());
+    rest_ = false;
+    for (size_t i = 0; i < done_.size(); ++i)
+      while (done_[i] - before[i] < times) usleep(200);
+  }
+  void rest() { rest_ = true; }
+  bool end() {
+    stop = true;
+    for (std::thread& thread : threads_) thread.join();
+    return !failed_;
+  }
+
+ private:
+  std::vector<std::atomic<unsigned>> done_;
+  std::vector<std::thread> threads_;
+  std::atomic<bool> rest_{false}, failed_{false};
+};
+
+bool allocate_and_check(unsigned& seed) {
+  size_t bytes = 4096 + rand_r(&seed) % 300'000;
+  auto* block = static_cast<unsigned char*>(malloc(bytes));
+  if (block == nullptr) return false;
+  bool well = true;
+  memset(block, static_cast<int>(seed), bytes);
+  for (size_t at = 0; at < bytes; at += 997)
+    if (block[at] != static_cast<unsigned char>(seed)) well = false;
+  free(block);
+  return well;
 }
 
 void with_threads() {
   Blocks blocks = make_blocks(4);
-  bool failed[3] = {};
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < 3; ++i) threads.emplace_back(allocate_until_stopped, i + 1, &failed[i]);
+  Workers workers(3, allocate_and_check);
   for (int round = 0; round < 20; ++round) {
+    workers.work(20);
     pid_t pid = fork();
     if (pid < 0) wrong("fork failed");
     if (pid == 0) {
       check_blocks(blocks, 4, "child among threads");
-      churn(30);
+      churn(30, round % 5 == 0 ? 3 : 1);
       store_all(blocks, 99);
       _exit(0);
     }
+    workers.work(100);
+    workers.rest();
     reap(pid);
     check_blocks(blocks, 4, "parent among threads");
   }
-  stop = true;
-  for (std::thread& thread : threads) thread.join();
-  for (bool one : failed)
-    if (one) wrong("a thread lost memory or contents while others forked");
+  if (!workers.end()) wrong("a thread lost memory or contents while others forked");
 }
 
 // A library whose fork handlers lock a mutex under which other threads allocate: must not deadlock.
@@ -640,36 +669,33 @@ void unlock_library() {
   pthread_mutex_unlock(&library_mutex);
 }
 
-void use_library(bool* failed) {
-  while (!stop) {
-    pthread_mutex_lock(&library_mutex);
-    auto* block = static_cast<unsigned char*>(malloc(150'000));
-    if (block == nullptr) *failed = true;
-    if (block != nullptr) memset(block, 1, 150'000);
-    free(block);
-    pthread_mutex_unlock(&library_mutex);
-  }
+bool use_library(unsigned&) {
+  pthread_mutex_lock(&library_mutex);
+  auto* block = static_cast<unsigned char*>(malloc(150'000));
+  if (block != nullptr) memset(block, 1, 150'000);
+  free(block);
+  pthread_mutex_unlock(&library_mutex);
+  return block != nullptr;
 }
 
 void handlers() {
   pthread_atfork(lock_library, unlock_library, unlock_library);
   Blocks blocks = make_blocks(4);
-  bool failed[2] = {};
-  std::thread first(use_library, &failed[0]), second(use_library, &failed[1]);
+  Workers workers(2, use_library);
   for (int round = 0; round < 25; ++round) {
+    workers.work(20);
     pid_t pid = fork();
     if (pid < 0) wrong("fork failed");
     if (pid == 0) {
       check_blocks(blocks, 4, "child after handlers");
-      churn(20);
+      churn(20, round % 5 == 0 ? 3 : 1);
       _exit(0);
     }
+    workers.work(50);
+    workers.rest();
     reap(pid);
   }
-  stop = true;
-  first.join();
-  second.join();
-  if (failed[0] || failed[1]) wrong("no memory in a thread");
+  if (!workers.end()) wrong("no memory in a thread");
   check_blocks(blocks, 4, "parent after handlers");
 }
 

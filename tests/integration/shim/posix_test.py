@@ -200,6 +200,7 @@ class Mappings(ShimTest):
         self.assertEqual((run.stats["refused"], run.stats["forks_failed"]), (0, 0))
         return run
 
+    @unittest.skipIf(MIGRATES or WHOLE_HEAP, "the library is not in it: once is enough")
     def test_plain_memory_passes(self):
         for arguments in (("model", 1, 2500, 1), ("model", 2, 1500, 3), ("cycles", 40), ("grown", 40), ("busy_heap",)):
             self.plain([HERE / "shim_mapping_cases", *arguments])

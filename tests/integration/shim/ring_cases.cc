@@ -12,14 +12,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <thread>
 #include <vector>
 
 namespace {
 
 constexpr size_t page = 4096;
-constexpr size_t sizes[] = {5 * page, 64u << 10, 300u << 10, 3u << 20};
-constexpr unsigned buffers_each = 12, buffer_count = 4 * buffers_each;
+// Pages, parts of a granule, and more than one; of the longest only a few.
+constexpr size_t sizes[] = {5 * page, 64u << 10, 300u << 10, 3u << 20,
+                            5 * page, 64u << 10, 300u << 10, 600u << 10};
+constexpr unsigned buffer_count = 6 * std::size(sizes);
 
 [[noreturn]] void wrong(const char* what) {
   fprintf(stderr, "ring_cases[%d]: %s (errno %d)\n", static_cast<int>(getpid()), what, errno);
@@ -47,7 +50,7 @@ struct Buffers {
 Buffers make_buffers() {
   Buffers made;
   for (unsigned i = 0; i < buffer_count; ++i) {
-    const size_t bytes = sizes[i % 4];
+    const size_t bytes = sizes[i % std::size(sizes)];
     void* at = aligned_alloc(page, bytes);
     if (at == nullptr) wrong("no memory");
     made.all.push_back({at, bytes});
