@@ -1,6 +1,7 @@
 """What the tests of the Python package share: where it is, the packages that may be missing, waiting."""
 
 import gc
+import importlib.util
 import os
 import pathlib
 import sys
@@ -19,14 +20,20 @@ try:
     import numpy
 except ImportError:
     numpy = None
-try:
-    import torch
-except ImportError:
-    torch = None
 
 MIB = 1 << 20
 needs_numpy = unittest.skipUnless(numpy, "python3-numpy is not installed")
-needs_torch = unittest.skipUnless(torch, "python3-torch is not installed")
+needs_torch = unittest.skipUnless(importlib.util.find_spec("torch"), "python3-torch is not installed")
+
+
+def __getattr__(name: str):
+    """`torch` for who asks for it: importing it takes seconds in a sanitized process."""
+    if name != "torch":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        return None
 
 
 def found(pool: "terrace.TensorPool", name: str) -> bool:
