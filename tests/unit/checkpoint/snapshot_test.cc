@@ -48,6 +48,9 @@ struct Ranges {
 
 std::vector<std::byte> joined(const std::vector<std::span<const std::byte>>& places) {
   std::vector<std::byte> all;
+  size_t bytes = 0;
+  for (const auto place : places) bytes += place.size();
+  all.reserve(bytes);  // what a vector grows through is new pages each time, and ASan's marks for them
   for (const auto place : places) all.insert(all.end(), place.begin(), place.end());
   return all;
 }
@@ -102,7 +105,7 @@ TEST_CASE("Snapshot: no store comes through, from many threads, with moves on ei
       while (!stop) {
         if (quiet) {
           ++resting;
-          while (quiet) std::this_thread::yield();
+          quiet.wait(true);
           --resting;
         }
         auto* words = reinterpret_cast<uint64_t*>(ranges.bytes.data());
@@ -110,12 +113,14 @@ TEST_CASE("Snapshot: no store comes through, from many threads, with moves on ei
         for (uint64_t i = at; i < std::min<uint64_t>(at + 64, granules * granule / 8); ++i) words[i] = random();
       }
     });
+  std::vector<std::byte> before(ranges.bytes.size());
   for (int round = 0; round < 30; ++round) {
     quiet = true;
     while (resting < writer_count) std::this_thread::yield();
-    const std::vector<std::byte> before(ranges.bytes.begin(), ranges.bytes.end());
+    std::memcpy(before.data(), ranges.bytes.data(), before.size());
     auto snapshot = take(ranges.freeze(ranges.bytes));
     quiet = false;
+    quiet.notify_all();
     while (resting > 0) std::this_thread::yield();
     // In pieces, each released at once, as a drain does.
     for (uint64_t at = 0; at < ranges.bytes.size(); at += 3 * mib) {
