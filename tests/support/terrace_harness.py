@@ -91,7 +91,7 @@ def without_leak_check(arguments):
     if "run" in words or "daemon" in words or verb not in _leaks_looked_for:
         _leaks_looked_for.add(verb)
         return {}
-    options = (os.environ.get("ASAN_OPTIONS"), "detect_leaks=0:malloc_context_size=5")
+    options = (os.environ.get("ASAN_OPTIONS"), "detect_leaks=0:malloc_context_size=1")
     return {"ASAN_OPTIONS": ":".join(filter(None, options))}
 
 
