@@ -96,8 +96,9 @@ NEEDS = {
 
 # Reasons of Python tests, by what they begin with. Those of the first list say that a case belongs to another
 # variant of the same tests, which has run it.
-OTHER_VARIANT = ("glibc's own", "the library is not in it", "small blocks are another malloc's", "another malloc would take", "nothing is folded",
-                 "nothing moves", "glibc's malloc has its locks", "the program's own malloc tells", "is for ", "is about ",
+OTHER_VARIANT = ("glibc's own", "the library is not in it", "small blocks are another malloc's",
+                 "another malloc would take", "nothing is folded", "nothing moves", "glibc's malloc has its locks",
+                 "the program's own malloc tells", "is for ", "is about ",
                  "skipped: needs the soft-reserved memory of a guest", "the first lease is elsewhere",
                  "everybody has the right here")
 REASONS = (
