@@ -27,7 +27,7 @@
 namespace {
 
 constexpr size_t block_bytes = 256u << 10;
-constexpr int block_count = 200;  // 50 MiB
+constexpr int block_count = 100;  // 25 MiB
 
 [[noreturn]] void wrong(const char* what) {
   fprintf(stderr, "fork_cases[%d]: %s\n", static_cast<int>(getpid()), what);
@@ -640,13 +640,13 @@ bool allocate_and_check(unsigned& seed) {
 void with_threads() {
   Blocks blocks = make_blocks(4);
   Workers workers(3, allocate_and_check);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 40; ++round) {
     workers.work(20);
     pid_t pid = fork();
     if (pid < 0) wrong("fork failed");
     if (pid == 0) {
       check_blocks(blocks, 4, "child among threads");
-      churn(30, round % 5 == 0 ? 3 : 1);
+      churn(30, round % 10 == 0 ? 3 : 1);
       store_all(blocks, 99);
       _exit(0);
     }
