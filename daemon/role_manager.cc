@@ -37,7 +37,6 @@ ServiceOptions service_options(const DaemonConfig& config, const StoreId& store,
   options.admin_uids = config.admin_uids;
   options.tenants = config.tenants;
   options.allow_unmapped_uids = config.allow_unmapped_uids;
-  options.ttl_ns_max = config.ttl_ns_max;
   options.connections_max = config.connections_max;
   options.calls_outstanding_max = config.calls_outstanding_max;
   options.userfaultfd = config.userfaultfd;
@@ -175,6 +174,7 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
   memory->backends().add_remote(remote);
   Engine engine(*store, memory->backends(), clock, io.provider->getTimer(),
                 EngineOptions{.state_path = config.state_path,
+                              .ttl_ns_max = config.ttl_ns_max,
                               .scrub_bytes_per_s = config.scrub_bytes_per_s,
                               .settle_ns = settle_ns});
   // Before the engine waits for its workers: they may wait for agents.

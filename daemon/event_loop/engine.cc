@@ -21,7 +21,7 @@ Engine::Engine(Store& store, Backend& backend, const Clock& clock, kj::Timer& ti
       clock_(clock),
       timer_(timer),
       options_(options),
-      state_(std::make_unique<StateMachine>()),
+      state_(std::make_unique<StateMachine>(options.ttl_ns_max)),
       refusal_{.code = ErrorCode::unavailable, .where = "Engine", .detail = "the manager is still starting"},
       tasks_(*this),
       scrubber_(backend, bulk_worker_, clock, timer, options.scrub_bytes_per_s, scrub_reports(), tasks_,

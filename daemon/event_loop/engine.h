@@ -75,8 +75,9 @@ struct EngineCounters {
 };
 
 struct EngineOptions {
-  std::string state_path = {};     // of the store, for those who read of it; empty: it is in memory
-  uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
+  std::string state_path = {};               // of the store, for those who read of it; empty: it is in memory
+  uint64_t ttl_ns_max = limits::ttl_ns_max;  // of a lease's term (StateMachine)
+  uint64_t scrub_bytes_per_s = 0;            // bound of erasing in the background; 0: none
   uint64_t scrub_piece_bytes = limits::scrub_piece_bytes;  // erased at once
   // How long the first start waits for memory of live leases that the kernel may still be finding; 0: not.
   uint64_t settle_ns = 0;

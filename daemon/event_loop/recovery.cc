@@ -176,7 +176,7 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
     if (backend_.outlasts_absence(device.backend)) observed.lasting_backends.insert(device.backend);
   }
   if (Status status = check_directory(loaded.image, observed); !status.ok()) return status;
-  auto next = std::make_unique<StateMachine>();
+  auto next = std::make_unique<StateMachine>(options_.ttl_ns_max);
   auto recovered = next->recover(std::move(loaded.image), observed, clock_.boot_id(), clock_.now_ns());
   if (!recovered.ok()) return Status(std::move(recovered).error());
   state_ = std::move(next);

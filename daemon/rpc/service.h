@@ -31,7 +31,6 @@ struct ServiceOptions : PeerOptions {
   std::string state_file;
   std::string store_id;
   std::string object_directory;
-  uint64_t ttl_ns_max = limits::ttl_ns_max;
 };
 
 // A descriptor of a lease's memory, one for all capabilities of the same access.

@@ -16,6 +16,37 @@ Error refused(ErrorCode code, std::string detail) {
 
 }  // namespace
 
+// --- terms ------------------------------------------------------------------------------------------
+// A bound (`ttl_max`, daemon/config) that was lowered since ends no lease: a renewal that names no TTL keeps the
+// lease's own. What begins anew is within the bound of now: a grant, a lease that changes hands, a start after a
+// reboot.
+
+Status StateMachine::check_ttl(uint64_t ttl_ns, const char* where) const {
+  if (ttl_ns == 0) return {};
+  if (ttl_ns < limits::ttl_ns_min || ttl_ns > limits::ttl_ns_max) {
+    return refusal(ErrorCode::invalid_argument, where,
+                   "a TTL of " + format_duration(ttl_ns) + " is outside " +
+                       format_duration(limits::ttl_ns_min) + " to " + format_duration(limits::ttl_ns_max));
+  }
+  if (ttl_ns <= ttl_ns_max_) return {};
+  return refusal(ErrorCode::invalid_argument, where,
+                 "a TTL of " + format_duration(ttl_ns) + " is beyond this manager's ttl_max of " +
+                     format_duration(ttl_ns_max_));
+}
+
+Status StateMachine::check_persistent(const char* where) const {
+  if (ttl_ns_max_ >= limits::ttl_ns_max) return {};
+  return refusal(ErrorCode::invalid_argument, where,
+                 "a persistent lease is beyond this manager's ttl_max of " + format_duration(ttl_ns_max_) +
+                     "; only one with a TTL, which its holder renews, is within it");
+}
+
+uint64_t StateMachine::within_term(uint64_t ttl_ns) const {
+  return std::min(ttl_ns, ttl_ns_max_);
+}
+
+// --- grants -----------------------------------------------------------------------------------------
+
 Status StateMachine::check_grant(const Grant& command, const PoolRow* pool) const {
   if (pool == nullptr) {
     return refused(ErrorCode::not_found,
@@ -30,11 +61,8 @@ Status StateMachine::check_grant(const Grant& command, const PoolRow* pool) cons
   if (command.bytes == 0) return refused(ErrorCode::invalid_argument, "a lease of 0 bytes cannot be granted");
   if (command.persistent && command.ttl_ns != 0)
     return refused(ErrorCode::invalid_argument, "a persistent lease has no TTL; give one or the other");
-  if (command.ttl_ns != 0 && (command.ttl_ns < limits::ttl_ns_min || command.ttl_ns > limits::ttl_ns_max)) {
-    return refused(ErrorCode::invalid_argument, "a TTL of " + format_duration(command.ttl_ns) + " is outside " +
-                                                    format_duration(limits::ttl_ns_min) + " to " +
-                                                    format_duration(limits::ttl_ns_max));
-  }
+  TERRACE_RETURN_IF_ERROR(check_ttl(command.ttl_ns, "Grant"));
+  if (command.persistent) TERRACE_RETURN_IF_ERROR(check_persistent("Grant"));
   if (!command.device.empty()) {
     const DeviceRow* device = find_device(command.device);
     if (device == nullptr || device->pool != pool->id)
@@ -89,7 +117,8 @@ Step StateMachine::on(const Grant& command) {
   lease.label = command.label;
   lease.mode = command.mode;
   lease.bytes = granules * granule_bytes;
-  lease.ttl_ns = command.persistent ? 0 : (command.ttl_ns != 0 ? command.ttl_ns : limits::ttl_ns_default);
+  const uint64_t ttl_ns = command.ttl_ns != 0 ? command.ttl_ns : within_term(limits::ttl_ns_default);
+  lease.ttl_ns = command.persistent ? 0 : ttl_ns;
   lease.request_high = command.request_high;
   lease.request_low = command.request_low;
   lease.movable = command.movable;

@@ -90,14 +90,8 @@ Step StateMachine::on(const Renew& command) {
     step.reply = Reply{LeaseReply{*lease}};
     return step;
   }
-  if (command.ttl_ns != 0) {
-    if (command.ttl_ns < limits::ttl_ns_min || command.ttl_ns > limits::ttl_ns_max) {
-      return refuse(ErrorCode::invalid_argument, where,
-                    "a TTL of " + format_duration(command.ttl_ns) + " is outside " +
-                        format_duration(limits::ttl_ns_min) + " to " + format_duration(limits::ttl_ns_max));
-    }
-    lease->ttl_ns = command.ttl_ns;
-  }
+  if (Status status = check_ttl(command.ttl_ns, where); !status.ok()) return refuse(std::move(status).error());
+  if (command.ttl_ns != 0) lease->ttl_ns = command.ttl_ns;
   index_.set_expiry(*lease, command.now_ns + lease->ttl_ns);
   step.delta.leases[lease->id] = *lease;
   step.reply = Reply{LeaseReply{*lease}};

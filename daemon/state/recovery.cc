@@ -176,6 +176,7 @@ Status StateMachine::load_claims(Image& image) {
 void StateMachine::recover_times(LeaseRow& lease, bool same_boot, uint64_t now_ns, Recovery& recovery) {
   unindex_lease(lease);
   if (!same_boot) {  // times of another boot mean nothing: a full TTL from now
+    lease.ttl_ns = within_term(lease.ttl_ns);
     if (lease.ttl_ns != 0) lease.expiry_ns = now_ns + lease.ttl_ns;
     if (lease.phase == LeasePhase::revoking) lease.deadline_ns = now_ns;
     recovery.delta.leases[lease.id] = lease;

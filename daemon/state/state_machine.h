@@ -34,6 +34,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/limits.h"
 #include "core/base/result.h"
 #include "daemon/model/extent_map.h"
 #include "daemon/model/granule_account.h"
@@ -94,7 +95,9 @@ struct WantedMove {
 
 class StateMachine {
  public:
-  StateMachine() = default;
+  // `ttl_ns_max`: the manager's own bound on the term of a lease, whoever gives it: a grant, a renewal, a
+  // transfer. One below limits::ttl_ns_max leaves no room for persistent leases.
+  explicit StateMachine(uint64_t ttl_ns_max = limits::ttl_ns_max) : ttl_ns_max_(ttl_ns_max) {}
 
   // Builds the state from what a store held, and compares it with what exists. Must be the first call.
   // Errors    corrupt   the image breaks an invariant; names the row. Nothing is served from such a store
@@ -207,6 +210,12 @@ class StateMachine {
     std::vector<Extent> extents;
     uint64_t bytes = 0;  // of the lease afterwards
   };
+
+  // grant.cc: how long a lease may live without a renewal
+  // Whether `ttl_ns` may be asked for; 0, a default or the lease's own, always may. Errors: invalid_argument.
+  Status check_ttl(uint64_t ttl_ns, const char* where) const;
+  Status check_persistent(const char* where) const;  // whether such a lease may be given. Errors: as above
+  uint64_t within_term(uint64_t ttl_ns) const;       // 0 stays 0
 
   // grant.cc, placement.cc
   Status check_grant(const Grant& command, const PoolRow* pool) const;
@@ -357,6 +366,7 @@ class StateMachine {
     uint64_t services = 0;
   };
 
+  uint64_t ttl_ns_max_;
   MetaRow meta_;
   std::map<DeviceId, DeviceRow> devices_;
   std::map<PoolId, PoolRow> pools_;

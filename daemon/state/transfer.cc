@@ -22,6 +22,9 @@ Step StateMachine::on(const Transfer& command) {
     return refuse(ErrorCode::invalid_argument, where,
                   "tenant and host need plain names of at most 63 characters");
   if (command.to_tenant != lease.tenant) {
+    if (lease.ttl_ns == 0) {
+      if (Status status = check_persistent(where); !status.ok()) return refuse(std::move(status).error());
+    }
     if (Status status = check_quota(command.to_tenant, lease.bytes, 1); !status.ok())
       return refuse(std::move(status).error());
     if (!lease.label.empty()) {
@@ -50,6 +53,7 @@ Step StateMachine::on(const Transfer& command) {
   lease.next_object = object_name(lease, command.to_agent.value_or(agent_of(lease)), {},
                                   "-" + std::to_string(lease.epoch.value));
   lease.expiry_ns = 0;
+  lease.ttl_ns = within_term(lease.ttl_ns);
   lease.request_high = lease.request_low = 0;  // the key was the giver's
   index_lease(lease);
   step.delta.leases[lease.id] = lease;

@@ -18,9 +18,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
   kj::Promise<void> grant(GrantContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
       Grant command = read_grant(context.getParams().getRequest());
-      Status status = check_ttl(command.ttl_ns);
-      if (status.ok()) status = check_host(command);
-      if (!status.ok()) {
+      if (Status status = check_host(command); !status.ok()) {
         refuse(context, status.error());
         return kj::READY_NOW;
       }
@@ -228,14 +226,6 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
     const PoolRow* pool = session_->state().find_pool(command.pool);
     if (command.agent.empty() || pool == nullptr || service().hosts() == nullptr) return {};
     return service().hosts()->may_grant(command.agent, pool->id);
-  }
-
-  Status check_ttl(uint64_t ttl_ns) {
-    if (ttl_ns <= service().options().ttl_ns_max) return {};
-    return Error{.code = ErrorCode::invalid_argument,
-                 .where = "grant",
-                 .detail = "a TTL of " + format_duration(ttl_ns) + " is beyond this daemon's " +
-                           format_duration(service().options().ttl_ns_max)};
   }
 
   kj::Own<ClientSession> session_;

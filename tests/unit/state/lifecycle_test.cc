@@ -21,6 +21,55 @@ TEST_CASE("StateMachine: a renewal counts from its own moment, by the lease's TT
   }
 }
 
+// A tenant took a minute and renewed for 30 days: ttl_max was looked at by grants only.
+TEST_CASE("StateMachine: no grant, renewal or transfer gives a term beyond the manager's bound") {
+  Manager m({8}, 60 * second);
+  const auto beyond = [](const Step& step) {
+    CHECK(code_of(step) == ErrorCode::invalid_argument);
+    CHECK(step.reply.error().detail.find("this manager's ttl_max of 1 min") != std::string::npos);
+  };
+  Grant asked = m.request(granule);
+  asked.ttl_ns = 61 * second;
+  beyond(m.apply(asked));
+  asked.ttl_ns = 0;
+  asked.persistent = true;
+  beyond(m.apply(asked));
+  asked.persistent = false;
+  CHECK(m.grant(asked).ttl_ns == std::min(60 * second, limits::ttl_ns_default));
+  asked.ttl_ns = 60 * second;
+  const LeaseRow lease = m.grant(asked);
+  CHECK(lease.expiry_ns == m.now_ns + 60 * second);
+  for (const char* tenant : {"alice", ""}) {  // an administrator's, too
+    beyond(m.apply(Renew{lease.id, tenant, 61 * second, m.now_ns}));
+    CHECK(m.apply(Renew{lease.id, tenant, 60 * second, m.now_ns}).reply.ok());
+  }
+}
+
+TEST_CASE("StateMachine: a bound that was lowered ends no lease, and holds for what begins anew") {
+  Manager m({8});
+  const LeaseRow lease = m.grant(1);
+  Grant asked = m.request(granule);
+  asked.persistent = true;
+  asked.ttl_ns = 0;
+  const LeaseRow persistent = m.grant(asked);
+  const Observation observed{{{lease.object, lease.bytes}, {persistent.object, persistent.bytes}}, {"emu:0"}};
+  for (const char* boot : {"boot-1", "boot-2"}) {
+    const bool same = boot == std::string("boot-1");
+    StateMachine machine(5 * second);
+    REQUIRE(machine.recover(m.machine.image(), observed, boot, m.now_ns).ok());
+    CHECK(machine.find_lease(lease.id)->ttl_ns == (same ? 10 : 5) * second);
+    CHECK(machine.find_lease(lease.id)->expiry_ns == m.now_ns + (same ? 10 : 5) * second);
+    CHECK(machine.apply(Renew{lease.id, "alice", 0, m.now_ns}).reply.ok());
+    CHECK(machine.apply(Renew{persistent.id, "alice", 0, m.now_ns}).reply.ok());
+    CHECK(code_of(machine.apply(Transfer{persistent.id, "", "bob", "", m.now_ns})) ==
+          ErrorCode::invalid_argument);
+    REQUIRE(machine.apply(Transfer{lease.id, "", "bob", "", m.now_ns}).reply.ok());
+    REQUIRE(machine.apply(RebindFinished{lease.id, {}, m.now_ns}).reply.ok());
+    CHECK(machine.find_lease(lease.id)->expiry_ns == m.now_ns + 5 * second);
+    CHECK(machine.check_all().empty());
+  }
+}
+
 TEST_CASE("StateMachine: renewing after expiry is refused, even before the Tick that notices it") {
   Manager m({4});
   const LeaseRow lease = m.grant(1);

@@ -27,7 +27,9 @@ class Manager {
   Manager() { REQUIRE(machine.recover({}, {}, "boot-1", now_ns).ok()); }
 
   // A pool "p" of devices "emu:0", "emu:1"... with so many granules each.
-  explicit Manager(const std::vector<uint64_t>& device_granules) : Manager() {
+  explicit Manager(const std::vector<uint64_t>& device_granules, uint64_t ttl_ns_max = limits::ttl_ns_max)
+      : machine(ttl_ns_max) {
+    REQUIRE(machine.recover({}, {}, "boot-1", now_ns).ok());
     std::vector<std::string> serials;
     for (const uint64_t granules : device_granules) {
       serials.push_back("emu:" + std::to_string(serials.size()));
