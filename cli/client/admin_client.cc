@@ -84,6 +84,21 @@ Result<LeaseStatus> AdminClient::transfer(LeaseId id, const std::string& tenant,
   return impl_->lease(kj::mv(request));
 }
 
+Result<std::vector<LeaseStatus>> AdminClient::offers() {
+  TERRACE_ASSIGN_OR_RETURN(rpc::TenantSession::Client session, impl_->connection->open_session(""));
+  return offers_in_session(*impl_->connection, kj::mv(session));
+}
+
+Result<LeaseStatus> AdminClient::accept_offer(LeaseId id) {
+  TERRACE_ASSIGN_OR_RETURN(rpc::TenantSession::Client session, impl_->connection->open_session(""));
+  return accept_in_session(*impl_->connection, kj::mv(session), id);
+}
+
+Status AdminClient::withdraw_offer(LeaseId id) {
+  TERRACE_ASSIGN_OR_RETURN(rpc::TenantSession::Client session, impl_->connection->open_session(""));
+  return withdraw_in_session(*impl_->connection, kj::mv(session), id);
+}
+
 Result<LeaseStatus> AdminClient::revoke(LeaseId id, const RevokeOptions& options) {
   auto request = with_lease(impl_->admin.revokeRequest(), id);
   request.setGraceNs(options.grace_ns);

@@ -112,6 +112,9 @@ class AdminClient final : public LeaseClient {
   Status release(LeaseId id) override;
   Result<LeaseStatus> resize(LeaseId id, uint64_t bytes) override;
   Result<LeaseStatus> transfer(LeaseId id, const std::string& tenant, const std::string& host) override;
+  Result<std::vector<LeaseStatus>> offers() override;
+  Result<LeaseStatus> accept_offer(LeaseId id) override;
+  Status withdraw_offer(LeaseId id) override;
   Result<LeaseStatus> revoke(LeaseId id, const RevokeOptions& options);
   Result<std::vector<LeaseStatus>> quarantined();
 

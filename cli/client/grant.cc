@@ -62,4 +62,29 @@ Result<LeaseStatus> grant_in_session(Connection& connection, rpc::TenantSession:
       read);
 }
 
+Result<std::vector<LeaseStatus>> offers_in_session(Connection& connection, rpc::TenantSession::Client session) {
+  return all_pages("TenantSession.offers", [&](uint64_t after, uint32_t limit) {
+    auto request = session.offersRequest();
+    request.setAfter(after);
+    request.setLimit(limit);
+    return connection.call(kj::mv(request),
+                           [](auto& reply) { return kept<rpc::LeaseInfo>(reply.getLeases()); });
+  });
+}
+
+Result<LeaseStatus> accept_in_session(Connection& connection, rpc::TenantSession::Client session, LeaseId id) {
+  auto request = session.acceptOfferRequest();
+  request.setLease(id.value);
+  return connection.call(kj::mv(request), [](auto& reply) { return LeaseStatus(reply.getInfo()); });
+}
+
+Status withdraw_in_session(Connection& connection, rpc::TenantSession::Client session, LeaseId id) {
+  auto request = session.attachRequest();
+  request.setLease(id.value);
+  request.setAccess(rpc::Access::READ_ONLY);
+  TERRACE_ASSIGN_OR_RETURN(rpc::Lease::Client lease,
+                           connection.call(kj::mv(request), [](auto& reply) { return reply.getLease(); }));
+  return connection.call(lease.withdrawOfferRequest());
+}
+
 }  // namespace terrace::cli

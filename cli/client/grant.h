@@ -1,4 +1,4 @@
-// What an administrator's connection and a tenant's have in common: grants that may wait, lists by pages.
+// What an administrator's connection and a tenant's have in common: grants that may wait, lists by pages, offers.
 #pragma once
 
 #include <functional>
@@ -25,5 +25,10 @@ using PoolsCall = std::function<Result<std::vector<PoolStatus>>()>;
 Result<LeaseStatus> grant_in_session(Connection& connection, rpc::TenantSession::Client session,
                                      const GrantOptions& options, const PoolsCall& pools,
                                      const WaitReport& report);
+
+// Leases that others offer to the session's tenant; one of them becomes its own; an offer of its own is taken back.
+Result<std::vector<LeaseStatus>> offers_in_session(Connection& connection, rpc::TenantSession::Client session);
+Result<LeaseStatus> accept_in_session(Connection& connection, rpc::TenantSession::Client session, LeaseId id);
+Status withdraw_in_session(Connection& connection, rpc::TenantSession::Client session, LeaseId id);
 
 }  // namespace terrace::cli

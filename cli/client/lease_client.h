@@ -42,7 +42,12 @@ class LeaseClient {
   virtual Result<LeaseStatus> renew(LeaseId id, uint64_t ttl_ns) = 0;
   virtual Status release(LeaseId id) = 0;
   virtual Result<LeaseStatus> resize(LeaseId id, uint64_t bytes) = 0;
+  // An operator's is done at once; a tenant's waits for the other one, unless that is itself.
   virtual Result<LeaseStatus> transfer(LeaseId id, const std::string& tenant, const std::string& host) = 0;
+  // As the tenant that this uid acts for, an operator's, too.
+  virtual Result<std::vector<LeaseStatus>> offers() = 0;
+  virtual Result<LeaseStatus> accept_offer(LeaseId id) = 0;
+  virtual Status withdraw_offer(LeaseId id) = 0;
 };
 
 }  // namespace terrace::cli

@@ -87,6 +87,12 @@ class TenantClient final : public LeaseClient {
     return connection_->call(kj::mv(request), [](auto& reply) { return LeaseStatus(reply.getInfo()); });
   }
 
+  Result<std::vector<LeaseStatus>> offers() override { return offers_in_session(*connection_, session_); }
+  Result<LeaseStatus> accept_offer(LeaseId id) override {
+    return accept_in_session(*connection_, session_, id);
+  }
+  Status withdraw_offer(LeaseId id) override { return withdraw_in_session(*connection_, session_, id); }
+
  private:
   Error not_yours(const std::string& what) const {
     return Error{.code = ErrorCode::permission_denied,

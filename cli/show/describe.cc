@@ -209,6 +209,8 @@ std::string lease_block(const LeaseStatus& lease) {
   if (lease->getAgent().size() != 0) fields.emplace_back("agent", str(lease->getAgent()));
   fields.emplace_back("occupied", describe_object_size(lease));
   fields.emplace_back("attached", count_text(lease->getHolders(), "session"));
+  if (lease->getOfferedTo().size() != 0)
+    fields.emplace_back("offered to", "tenant " + printable(str(lease->getOfferedTo())));
   for (const auto extent : lease->getExtents()) fields.emplace_back("extent", describe_extent(extent));
   for (const auto owner : lease->getOwners()) fields.emplace_back("part", describe_owner(owner));
   add_usage(fields, lease);

@@ -1,4 +1,4 @@
-// `terrace lease resize|transfer|quarantined`.
+// `terrace lease resize|transfer|offers|accept|withdraw|quarantined`.
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -52,21 +52,78 @@ Status transfer_lease(const Context& context, const LeaseChangeArguments& argume
   const std::string id = std::to_string(before->getId());
   const std::string to =
       "tenant " + arguments.to_tenant + (arguments.to_host.empty() ? "" : " on " + arguments.to_host);
-  TERRACE_RETURN_IF_ERROR(confirm(context, arguments.yes,
-                                  "The bytes stay; whoever holds the lease is fenced (" +
-                                      count_text(before->getHolders(), "session") + " attached), and tenant " +
-                                      printable(str(before->getTenant())) + " loses it.\n",
-                                  "Give lease " + id + " to " + to + "?"));
+  TERRACE_RETURN_IF_ERROR(
+      confirm(context, arguments.yes,
+              "The bytes stay; once it is the other's, whoever holds the lease is fenced (" +
+                  count_text(before->getHolders(), "session") + " attached), and tenant " +
+                  printable(str(before->getTenant())) + " loses it.\n",
+              "Give lease " + id + " to " + to + "?"));
   TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease,
                            client->transfer(LeaseId{before->getId()}, arguments.to_tenant, arguments.to_host));
   if (context.json) {
     print_json({{"lease", to_json(lease)}});
+  } else if (lease->getOfferedTo().size() != 0) {
+    print_text("lease " + id + " is offered to tenant " + printable(str(lease->getOfferedTo())) +
+               ", and yours until that one says 'terrace lease accept " + id + "'; 'terrace lease withdraw " +
+               id + "' takes the offer back\n");
   } else {
     print_text(
         "lease " + id + " belongs to tenant " + printable(str(lease->getTenant())) +
         (lease->getHost().size() == 0 ? "" : " on " + printable(str(lease->getHost()))) + ", epoch " +
         std::to_string(lease->getEpoch()) + "; it attaches with that id" +
         (lease->getLabel().size() == 0 ? "\n" : " or label " + printable(str(lease->getLabel())) + "\n"));
+  }
+  return {};
+}
+
+Status list_offers(const Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<LeaseStatus> leases, client->offers());
+  if (context.json) {
+    print_json({{"leases", to_json_list(leases)}});
+  } else if (leases.empty()) {
+    print_text("nothing is offered to you\n");
+  } else {
+    print_text(lease_table(leases));
+  }
+  return {};
+}
+
+// What is meant by `name` among the offers: labels are unique within a tenant only.
+Result<LeaseId> find_offer(LeaseClient& client, const std::string& name) {
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, parse_lease_id(name));
+  if (id.value != 0) return id;
+  TERRACE_ASSIGN_OR_RETURN(std::vector<LeaseStatus> leases, client.offers());
+  std::erase_if(leases, [&](const LeaseStatus& lease) { return str(lease->getLabel()) != name; });
+  if (leases.size() == 1) return LeaseId{leases[0]->getId()};
+  return Error{.code = leases.empty() ? ErrorCode::not_found : ErrorCode::invalid_argument,
+               .where = "lease accept",
+               .detail = leases.empty() ? "nothing labelled '" + name + "' is offered to you"
+                                        : "several tenants offer a lease labelled '" + name + "'; give its id"};
+}
+
+Status accept_lease(const Context& context, const LeaseChangeArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, find_offer(*client, arguments.name));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease, client->accept_offer(id));
+  if (context.json) {
+    print_json({{"lease", to_json(lease)}});
+  } else {
+    print_text("lease " + std::to_string(id.value) + " belongs to tenant " +
+               printable(str(lease->getTenant())) + " on " + printable(str(lease->getHost())) + ", " +
+               exact_size(lease->getBytes()) + ", epoch " + std::to_string(lease->getEpoch()) + "\n");
+  }
+  return {};
+}
+
+Status withdraw_offer(const Context& context, const LeaseChangeArguments& arguments) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, find_lease_id(*client, arguments.name));
+  TERRACE_RETURN_IF_ERROR(client->withdraw_offer(id));
+  if (context.json) {
+    print_json({{"withdrawn", id.value}});
+  } else {
+    print_text("lease " + std::to_string(id.value) + " is offered to nobody\n");
   }
   return {};
 }
@@ -126,12 +183,24 @@ void add_lease_change_verbs(Command lease, Context& context) {
   on_verb(resize, context, [&context, arguments] { return resize_lease(context, *arguments); });
 
   Command transfer = lease.add_subcommand(
-      "transfer", "Give a lease, its bytes kept, to another tenant: holders are fenced, the epoch steps");
+      "transfer",
+      "Offer a lease, its bytes kept, to another tenant; an administrator gives it at once. Then holders are "
+      "fenced, the epoch steps");
   add_lease_argument(transfer, arguments->name);
   transfer.add_option("--to-tenant", arguments->to_tenant, "Whose it will be").required().type_name("TENANT");
   transfer.add_option("--to-host", arguments->to_host, "On which host (default: the same)").type_name("HOST");
   transfer.add_flag("--yes", arguments->yes, "Do not ask");
   on_verb(transfer, context, [&context, arguments] { return transfer_lease(context, *arguments); });
+
+  Command offers = lease.add_subcommand("offers", "What other tenants offer to this user's");
+  on_verb(offers, context, [&context] { return list_offers(context); });
+  Command accept =
+      lease.add_subcommand("accept", "Take a lease that is offered: it counts against the quota from now on");
+  add_lease_argument(accept, arguments->name);
+  on_verb(accept, context, [&context, arguments] { return accept_lease(context, *arguments); });
+  Command withdraw = lease.add_subcommand("withdraw", "Take back an offer that nobody has accepted");
+  add_lease_argument(withdraw, arguments->name);
+  on_verb(withdraw, context, [&context, arguments] { return withdraw_offer(context, *arguments); });
 
   Command quarantined =
       lease.add_subcommand("quarantined", "What could not be fenced or erased, why, and what to do");

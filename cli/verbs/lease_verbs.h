@@ -21,7 +21,7 @@ void add_lease_argument(Command verb, std::string& name);
 
 // lease_grant.cc
 void add_lease_grant_verb(Command lease, Context& context);
-// lease_change.cc: resize, transfer, quarantined
+// lease_change.cc: resize, transfer, offers, accept, withdraw, quarantined
 void add_lease_change_verbs(Command lease, Context& context);
 
 // The bytes that "512M", "+64M" or "-64M" mean for a lease of `bytes`.

@@ -110,6 +110,7 @@ struct LeaseInfo {
   owners @26 :List(PartOwner); # of its parts; empty in lists
   persistent @27 :Bool; # no expiry: ttlNs is 0
   measured @28 :Bool $Json.hidden; # objectBytes was looked at: the call was about this lease
+  offeredTo @29 :Text $Json.nullable; # the tenant whose acceptance makes it that one's; empty: none
 }
 
 struct DeviceInfo {
@@ -407,6 +408,10 @@ interface TenantSession {
   renewMany @4 (leases :List(UInt64), ttlNs :UInt64) -> (error :Error, failed :List(RenewFailure));
   # All of them in one durable step; ttlNs 0 keeps each lease's own.
   userfaultfd @5 () -> (error :Error, device :UserfaultfdDevice);
+  offers @6 (after :UInt64, limit :UInt32) -> (error :Error, leases :List(LeaseInfo));
+  # Leases of other tenants that are offered to this one; pages as of `list`.
+  acceptOffer @7 (lease :UInt64) -> (error :Error, info :LeaseInfo);
+  # From now on it is this tenant's: counts against its quota, holds its label, is attached by `attach`.
 }
 
 interface UserfaultfdDevice {
@@ -429,8 +434,9 @@ interface Lease {
   reportUsage @3 (usage :Usage) -> (error :Error);
   resize @4 (bytes :UInt64) -> (error :Error, info :LeaseInfo, lease :Lease);
   # Rounded up to granules. Use the new capability, and its descriptor, from then on. Shrinking cuts the end off.
-  transfer @5 (tenant :Text, host :Text) -> (error :Error, info :LeaseInfo);
-  # The bytes stay, every holder is fenced, the LeaseEpoch steps; empty host: the same.
+  transfer @5 (tenant :Text, host :Text) -> (error :Error, info :LeaseInfo, offered :Bool);
+  # The bytes stay, every holder is fenced, the LeaseEpoch steps; empty host: the same. `offered`: nothing of that yet,
+  # it waits for the other tenant's acceptOffer. An administrator's session asks nobody.
   beginMove @6 () -> (error :Error, move :LeaseMove, bytes :UInt64, object :Text);
   claimPart @7 (part :UInt32, lastEpoch :UInt64, key :UInt64) -> (error :Error, epoch :UInt64);
   # Makes the calling process the owner of a part (0 to 63) of a sharedCoherent lease, under an epoch greater than
@@ -440,6 +446,7 @@ interface Lease {
   releasePart @8 (part :UInt32, epoch :UInt64) -> (error :Error);
   partIsDead @9 (part :UInt32, epoch :UInt64) -> (error :Error, dead :Bool);
   # Whether the owner under `epoch` can store nothing any more: it gave the part back, or its process has ended.
+  withdrawOffer @10 () -> (error :Error);
 }
 
 interface LeaseMove {

@@ -248,9 +248,22 @@ kj::Promise<void> LocalLease::transfer(TransferContext context) {
           context.getResults().setError(reply.getError());
         } else {
           context.getResults().setInfo(reply.getInfo());
+          context.getResults().setOffered(reply.getOffered());
         }
       });
       return refuse_when_disconnected(kj::mv(call), session(), context, "transfer").attach(kj::mv(*slot));
+    }
+  }
+  return kj::READY_NOW;
+}
+
+kj::Promise<void> LocalLease::withdrawOffer(WithdrawOfferContext context) {
+  KJ_IF_MAYBE (slot, admit(session().connection(), context)) {
+    KJ_IF_MAYBE (upstream, begin(context, "withdrawOffer")) {
+      auto call = upstream->withdrawOfferRequest().send().then([context](auto&& reply) mutable {
+        if (reply.getError().getCode() != 0) context.getResults().setError(reply.getError());
+      });
+      return refuse_when_disconnected(kj::mv(call), session(), context, "withdrawOffer").attach(kj::mv(*slot));
     }
   }
   return kj::READY_NOW;

@@ -27,6 +27,7 @@ class LocalLease final : public rpc::Lease::Server {
   kj::Promise<void> reportUsage(ReportUsageContext context) override;
   kj::Promise<void> resize(ResizeContext context) override;
   kj::Promise<void> transfer(TransferContext context) override;
+  kj::Promise<void> withdrawOffer(WithdrawOfferContext context) override;
   kj::Promise<void> beginMove(BeginMoveContext context) override;
   // Refused: the manager sees no process of this host, and gives a part to nobody whose end it would not learn
   // of.

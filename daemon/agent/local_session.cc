@@ -113,6 +113,29 @@ class LocalSessionServer final : public rpc::TenantSession::Server {
         [](PoolsContext& c, auto& reply) { c.getResults().setPools(reply.getPools()); });
   }
 
+  kj::Promise<void> offers(OffersContext context) override {
+    return pass(
+        context, "offers",
+        [](rpc::TenantSession::Client& manager, OffersContext& c) {
+          auto request = manager.offersRequest();
+          request.setAfter(c.getParams().getAfter());
+          request.setLimit(c.getParams().getLimit());
+          return request;
+        },
+        [](OffersContext& c, auto& reply) { c.getResults().setLeases(reply.getLeases()); });
+  }
+
+  kj::Promise<void> acceptOffer(AcceptOfferContext context) override {
+    return pass(
+        context, "acceptOffer",
+        [](rpc::TenantSession::Client& manager, AcceptOfferContext& c) {
+          auto request = manager.acceptOfferRequest();
+          request.setLease(c.getParams().getLease());
+          return request;
+        },
+        [](AcceptOfferContext& c, auto& reply) { c.getResults().setInfo(reply.getInfo()); });
+  }
+
   kj::Promise<void> renewMany(RenewManyContext context) override {
     KJ_IF_MAYBE (slot, admit(session_->connection(), context)) {
       if (context.getParams().getLeases().size() > limits::leases_per_page_max) {

@@ -118,6 +118,16 @@ struct Writer {
               (c.tenant.empty() ? "" : "from tenant " + c.tenant + " ") + "to tenant " + lease->tenant +
                   " on host " + lease->host);
   }
+  void operator()(const OfferLease& c) {
+    const LeaseRow* lease = state.find_lease(c.lease);
+    if (lease == nullptr) return;
+    if (c.to_tenant.empty()) return add_lease("withdraw", *lease, "its offer");
+    add_lease("offer", *lease, "to tenant " + c.to_tenant);
+  }
+  void operator()(const AcceptOffer& c) {
+    if (const LeaseRow* lease = state.find_lease(c.lease))
+      add_lease("accept", *lease, "as an offer to tenant " + lease->tenant + " on host " + lease->host);
+  }
   void operator()(const FinishMove& c) {
     const LeaseRow* lease = state.find_lease(c.lease);
     if (c.commit && lease != nullptr) add_lease("move", *lease, format_size(lease->bytes));
@@ -154,12 +164,12 @@ struct Writer {
 
 std::vector<AuditRow> audit_rows(const Command& command, const Step& step, const StateMachine& state,
                                  const Actor& actor, uint64_t wall_ns) {
-  // DeviceLost and DeviceBack are worth a line even when no row changed; elsewhere no change means a
+  // DeviceLost, DeviceBack and an offer are worth a line even when no row changed; elsewhere no change means a
   // repetition.
-  const bool device = std::holds_alternative<DeviceLost>(command) ||
-                      std::holds_alternative<DeviceBack>(command) ||
-                      std::holds_alternative<CompactPool>(command);
-  if (!step.reply.ok() || (step.delta.empty() && !device)) return {};
+  const bool rowless =
+      std::holds_alternative<OfferLease>(command) || std::holds_alternative<DeviceLost>(command) ||
+      std::holds_alternative<DeviceBack>(command) || std::holds_alternative<CompactPool>(command);
+  if (!step.reply.ok() || (step.delta.empty() && !rowless)) return {};
   Writer writer{step, state, actor.text.empty() ? "manager" : line(actor.text), wall_ns, {}};
   std::visit([&writer](const auto& c) { writer(c); }, command);
   return std::move(writer.rows);

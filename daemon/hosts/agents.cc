@@ -275,4 +275,9 @@ std::vector<HostStatus> Agents::list() const {
   return all;
 }
 
+bool Agents::names_tenant(const std::string& tenant) const {
+  return std::any_of(options_.tenants.begin(), options_.tenants.end(),
+                     [&tenant](const auto& host) { return host.second.contains(tenant); });
+}
+
 }  // namespace terrace::daemon

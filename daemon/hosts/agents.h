@@ -76,6 +76,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
                                                const std::string& to_tenant) const override;
   Status may_act_for(const std::string& host, const std::string& tenant) const;
   std::vector<HostStatus> list() const override;
+  bool names_tenant(const std::string& tenant) const override;
 
   const HostLeaseTerms& terms() const { return options_.terms; }
   const std::string& store_text() const { return options_.store; }

@@ -26,6 +26,8 @@ class Connection final : public PeerConnection {
     if (agent.empty()) return PeerConnection::name();
     return "host " + agent + " (" + (client_name.empty() ? "unnamed" : client_name) + ")";
   }
+  // What an agent says of its peers makes nobody an administrator here.
+  bool is_administrator() const { return agent.empty() && service.is_admin(peer); }
   Actor actor() const { return Actor{name()}; }
   template <Asked C>
   kj::Promise<Result<ReplyOf<C>>> submit(C command) {

@@ -1,6 +1,9 @@
 #include "daemon/rpc/peer_limits.h"
 
 #include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <system_error>
 
 namespace terrace::daemon {
 
@@ -9,6 +12,17 @@ std::optional<std::string> Peers::tenant_of(const PeerCredentials& peer) const {
     return at->second;
   if (peer_options_.allow_unmapped_uids || is_admin(peer)) return "uid-" + std::to_string(peer.uid);
   return std::nullopt;
+}
+
+bool Peers::names_tenant(const std::string& tenant) const {
+  for (const auto& [uid, mapped] : peer_options_.tenants)
+    if (mapped == tenant) return true;
+  constexpr std::string_view prefix = "uid-";
+  if (!tenant.starts_with(prefix)) return false;
+  uint32_t uid = 0;
+  const char* end = tenant.data() + tenant.size();
+  const auto read = std::from_chars(tenant.data() + prefix.size(), end, uid);
+  return read.ec == std::errc{} && read.ptr == end && tenant_of({.uid = uid, .pid = 0}) == tenant;
 }
 
 bool Peers::connection_opened(const PeerCredentials& peer) {

@@ -55,6 +55,8 @@ class Peers {
   bool is_admin(const PeerCredentials& peer) const { return peer_options_.admin_uids.contains(peer.uid); }
   // The tenant that a peer acts for; nullopt: it has none here.
   std::optional<std::string> tenant_of(const PeerCredentials& peer) const;
+  // Whether some uid acts for it here.
+  bool names_tenant(const std::string& tenant) const;
   PeerLog& peer_log() { return peer_log_; }
 
   uint32_t connections() const { return connections_; }

@@ -146,4 +146,28 @@ Status Service::place_transfer(Transfer& request) const {
   return {};
 }
 
+void Service::handed_over(const LeaseRow& lease) {
+  ended_holders_->forget(lease.id);
+  epoch_stepped(lease, "handed to " + lease.tenant + " on " + lease.host, LeaseCause::revoked, nullptr);
+}
+
+Status Service::place_accepted(AcceptOffer& request) const {
+  const LeaseRow* lease = engine_.state().find_lease(request.lease);
+  const auto offer = engine_.state().offers().find(request.lease);
+  if (hosts_ == nullptr || lease == nullptr || offer == engine_.state().offers().end() ||
+      offer->second.to_tenant != request.tenant)
+    return {};
+  TERRACE_ASSIGN_OR_RETURN(request.to_agent, hosts_->agent_for(*lease, offer->second.to_host, request.tenant));
+  return {};
+}
+
+bool Service::knows_tenant(const std::string& tenant) const {
+  if (names_tenant(tenant) || (hosts_ != nullptr && hosts_->names_tenant(tenant))) return true;
+  const StateMachine& state = engine_.state();
+  if (tenant != "*" && state.quotas().contains(tenant)) return true;
+  for (const auto& [id, reservation] : state.reservations())
+    if (reservation.tenant == tenant) return true;
+  return state.tenant_use(tenant).leases != 0;
+}
+
 }  // namespace terrace::daemon

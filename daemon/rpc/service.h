@@ -75,6 +75,8 @@ class HostDirectory {
   virtual Result<std::optional<std::string>> agent_for(const LeaseRow& lease, const std::string& to_host,
                                                        const std::string& to_tenant) const = 0;
   virtual std::vector<HostStatus> list() const = 0;
+  // Whether the configuration names it as one that a host may act for.
+  virtual bool names_tenant(const std::string&) const { return false; }
 };
 
 class EndedHolders;
@@ -90,6 +92,9 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   const HostDirectory* hosts() const { return hosts_; }
   // Where the memory object of a lease that is handed over goes.
   Status place_transfer(Transfer& request) const;
+  Status place_accepted(AcceptOffer& request) const;
+  // Whether there is such a tenant: a uid maps to it, a host's certificate names it, or an operator or a lease does.
+  bool knows_tenant(const std::string& tenant) const;
   const ServiceOptions& options() const { return options_; }
   uint64_t started_ns() const { return started_ns_; }
   uint64_t now_ns() const override { return engine_.now_ns(); }
@@ -111,6 +116,8 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   // LeaseEpoch is told that it is fenced. `keeper`: the session that moved it, which has the new memory.
   void epoch_stepped(const LeaseRow& lease, const std::string& reason, LeaseCause cause,
                      HolderListener* keeper);
+  // The lease was handed to another tenant or host, and is that one's: whoever had it is told.
+  void handed_over(const LeaseRow& lease);
   // A move of the lease by its holder is under way, from first to last.
   void move_began(LeaseId lease, const HolderListener* mover) { moving_[lease] = mover; }
   void move_ended(LeaseId lease) { moving_.erase(lease); }

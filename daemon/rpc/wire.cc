@@ -96,6 +96,8 @@ void write_all_but_extents(rpc::LeaseInfo::Builder out, const LeaseRow& lease, S
   out.setTier("cxl");
   out.setIsolation("kernel");
   out.setAgent(StateMachine::agent_of(lease));
+  if (const auto offer = state.offers().find(lease.id); offer != state.offers().end())
+    out.setOfferedTo(offer->second.to_tenant);
   if (pool != nullptr) out.setCoherence(static_cast<rpc::Coherence>(pool->coherence));
   write_attributes(out.initAttributes(), attributes_of(lease, pool, service));
   out.setHugePages(service.engine().backend().huge_pages(lease.object));

@@ -11,6 +11,11 @@ namespace terrace::daemon {
 // reservations are short of room through no grant's doing. What is checked here is what check_reservations
 // uses.
 void StateMachine::check_claims(std::vector<std::string>& problems) const {
+  for (const auto& [id, offer] : offers_) {
+    const LeaseRow* lease = find_lease(id);
+    if (lease == nullptr || !usable(*lease) || lease->tenant == offer.to_tenant)
+      problems.push_back("I12: " + lease_name(id) + " is offered, and cannot be");
+  }
   const auto require = [&](bool holds, const std::string& what) {
     if (!holds) problems.push_back(what);
   };

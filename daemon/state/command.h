@@ -180,7 +180,8 @@ struct ResizeFinished {
   Status status;
   uint64_t now_ns = 0;
 };
-// Gives a lease, its bytes kept, to another tenant or host under a new LeaseEpoch. Whoever holds it is fenced.
+// Gives a lease, its bytes kept, to another tenant or host under a new LeaseEpoch. Whoever holds it is fenced. The
+// new tenant is not asked: for administrators, and for a tenant that stays the same.
 struct Transfer {
   using Answer = LeaseReply;
   LeaseId lease;
@@ -189,6 +190,24 @@ struct Transfer {
   std::string to_host;  // empty: the same host
   uint64_t now_ns = 0;
   std::optional<std::string> to_agent = {};  // where the object goes; as Grant::agent. nullopt: it stays
+};
+// Offers a lease to another tenant. Until that one accepts it, nothing of the lease changes. An offer lives in
+// memory: it ends with the lease, with a hand-over, and with the manager's process.
+struct OfferLease {
+  using Answer = LeaseReply;
+  LeaseId lease;
+  std::string tenant;
+  std::string to_tenant;  // empty: an earlier offer is withdrawn
+  std::string to_host;    // as in Transfer
+  uint64_t now_ns = 0;
+};
+// Makes what was offered the accepting tenant's, as Transfer does.
+struct AcceptOffer {
+  using Answer = LeaseReply;
+  LeaseId lease;
+  std::string tenant;  // who accepts
+  uint64_t now_ns = 0;
+  std::optional<std::string> to_agent = {};  // as in Transfer
 };
 struct RebindFinished {
   using Answer = void;
@@ -269,12 +288,12 @@ struct ScrubAdvanced {
   uint64_t now_ns = 0;
 };
 
-using Command =
-    std::variant<AdoptDevice, CreatePool, DeletePool, AddDevice, DrainDevice, UndrainDevice, FailDevice,
-                 DeviceLost, DeviceBack, RemoveDevice, SetQuota, CreateReservation, RemoveReservation,
-                 CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release, Revoke, Resize, ResizeFinished,
-                 Transfer, RebindFinished, BeginMove, FinishMove, Tick, FenceFinished, ScrubFinished,
-                 ScrubAdvanced, SetPoolCoherence, ClaimPart, ReleasePart, ResumeAfterGap>;
+using Command = std::variant<AdoptDevice, CreatePool, DeletePool, AddDevice, DrainDevice, UndrainDevice,
+                             FailDevice, DeviceLost, DeviceBack, RemoveDevice, SetQuota, CreateReservation,
+                             RemoveReservation, CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release,
+                             Revoke, Resize, ResizeFinished, Transfer, RebindFinished, BeginMove, FinishMove,
+                             Tick, FenceFinished, ScrubFinished, ScrubAdvanced, SetPoolCoherence, ClaimPart,
+                             ReleasePart, ResumeAfterGap, OfferLease, AcceptOffer>;
 
 template <typename C>
 using ReplyOf = typename C::Answer;

@@ -227,29 +227,34 @@ const StateMachine::CompactionPlan* StateMachine::compaction_of(PoolId pool) con
   return at == compactions_.end() ? nullptr : &at->second;
 }
 
+StateMachine::Reasons StateMachine::reasons_to_move(const LeaseRow& lease) const {
+  const CompactionPlan* plan = compaction_of(lease.pool);
+  Reasons reasons;
+  const auto look_at = [&](const std::vector<Extent>& extents) {
+    for (const Extent& extent : extents) {
+      reasons.drain = reasons.drain || devices_.at(extent.device).state == DeviceState::draining;
+      reasons.compaction = reasons.compaction || (plan != nullptr && overlaps(extent, *plan));
+    }
+  };
+  look_at(lease.extents);
+  if (const auto growth = growths_.find(lease.id); growth != growths_.end()) look_at(growth->second.extents);
+  return reasons;
+}
+
 std::vector<WantedMove> StateMachine::moves_wanted() const {
-  std::set<DeviceId> draining;
-  for (const auto& [id, device] : devices_)
-    if (device.state == DeviceState::draining) draining.insert(id);
   std::vector<WantedMove> wanted;
-  if (draining.empty() && compactions_.empty()) return wanted;
+  const bool draining = std::any_of(devices_.begin(), devices_.end(), [](const auto& entry) {
+    return entry.second.state == DeviceState::draining;
+  });
+  if (!draining && compactions_.empty()) return wanted;
   for (const auto& [id, lease] : leases_) {
     if (becomes_free_by_itself(lease) || lease.phase == LeasePhase::waiting || is_move_target(id) ||
         awaited_.contains(id))
       continue;
-    const CompactionPlan* plan = compaction_of(lease.pool);
-    bool for_drain = false, for_compaction = false;
-    const auto look_at = [&](const std::vector<Extent>& extents) {
-      for (const Extent& extent : extents) {
-        for_drain = for_drain || draining.contains(extent.device);
-        for_compaction = for_compaction || (plan != nullptr && overlaps(extent, *plan));
-      }
-    };
-    look_at(lease.extents);
-    if (const auto growth = growths_.find(id); growth != growths_.end()) look_at(growth->second.extents);
-    if (!for_drain && !for_compaction) continue;
+    const Reasons reasons = reasons_to_move(lease);
+    if (!reasons.drain && !reasons.compaction) continue;
     const auto move = move_of_.find(id);
-    wanted.push_back({id, move == move_of_.end() ? LeaseId{} : move->second, can_move(lease), for_drain});
+    wanted.push_back({id, move == move_of_.end() ? LeaseId{} : move->second, can_move(lease), reasons.drain});
   }
   return wanted;
 }

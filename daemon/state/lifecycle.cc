@@ -19,6 +19,7 @@ LeaseRow* StateMachine::mutable_lease(LeaseId id, const std::string& tenant) {
 void StateMachine::begin_fence(LeaseRow& lease, LeaseCause cause, std::string reason, Step& step) {
   if (const auto move = move_of_.find(lease.id); move != move_of_.end()) give_up_move(move->second, step);
   awaited_.erase(lease.id);
+  offers_.erase(lease.id);
   forget_owners(lease.id, step);
   unindex_lease(lease);
   if (is_move_target(lease.id)) {

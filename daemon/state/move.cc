@@ -9,6 +9,17 @@
 
 namespace terrace::daemon {
 
+// While both copies exist, a move that the tenant wants for itself counts twice against its quota. One for a drain
+// or a compaction does not, whoever copies: a quota that is full must not keep an operator's device in use.
+uint64_t StateMachine::moving_bytes(const std::string& tenant) const {
+  uint64_t bytes = 0;
+  for (const auto& [target, move] : moves_) {
+    const LeaseRow& row = leases_.at(target);
+    if (move.asked_by_tenant && row.tenant == tenant) bytes += row.bytes;
+  }
+  return bytes;
+}
+
 // Not held up by the queue of a full pool: it gives back as much as it takes, and a compaction moves leases for
 // the very request that waits.
 Step StateMachine::on(const BeginMove& command) {
@@ -18,6 +29,12 @@ Step StateMachine::on(const BeginMove& command) {
   if (leases_.size() >= limits::leases_max)
     return refuse(ErrorCode::limit_exceeded, where, "this manager holds its limit of 1,000,000 leases");
   const LeaseRow& lease = leases_.at(command.lease);
+  const Reasons reasons = reasons_to_move(lease);
+  const bool own_accord = !command.tenant.empty() && !reasons.drain && !reasons.compaction;
+  if (own_accord) {
+    if (Status status = check_quota(lease.tenant, lease.bytes, 0); !status.ok())
+      return refuse(std::move(status).error());
+  }
   if (Status status = check_reservations(lease.pool, lease.tenant, lease.bytes); !status.ok())
     return refuse(std::move(status).error());
   auto extents = place(lease.pool, lease.bytes / pool_granule_bytes(lease.pool), Windows::never);
@@ -36,7 +53,7 @@ Step StateMachine::on(const BeginMove& command) {
   target.bytes = lease.bytes;
   target.ttl_ns = lease.ttl_ns;
   target.deadline_ns = command.now_ns + limits::move_ns_max;
-  moves_[target.id] = {lease.id, false};  // before it is counted: a target is nobody's use
+  moves_[target.id] = {lease.id, false, own_accord};  // before it is counted: a target is nobody's use
   move_of_[lease.id] = target.id;
   const LeaseRow& added = add_lease(std::move(target));
   Step step;

@@ -46,7 +46,8 @@ QuotaRow StateMachine::quota_of(const std::string& tenant) const {
 Status StateMachine::check_quota(const std::string& tenant, uint64_t more_bytes, uint64_t more_leases) const {
   const QuotaRow quota = quota_of(tenant);
   if (quota.bytes_max == 0 && quota.leases_max == 0) return {};
-  const TenantUse use = tenant_use(tenant);
+  TenantUse use = tenant_use(tenant);
+  use.bytes += moving_bytes(tenant);
   const std::string whose = "tenant " + tenant + " may have ";
   if (quota.bytes_max != 0 && more_bytes != 0 &&
       (use.bytes > quota.bytes_max || more_bytes > quota.bytes_max - use.bytes)) {

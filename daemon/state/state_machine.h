@@ -19,7 +19,7 @@
 //   I10 The counters of use (by pool and phase, by tenant, by pool and tenant) equal what the rows add up to.
 //   I11 A grant leaves free, or on its way to being free, what other tenants' reservations do not yet have.
 //   I12 A waiting grant has no extents and is in its pool's queue once; a move's target is pending and
-//       unlabelled.
+//       unlabelled. What is offered is its holder's still, and not the receiver's.
 //   I13 Parts with owner rows belong to shared_coherent leases that are active, revoking or transferring; only
 //       on this machine a part is owned, and a row without a process has nothing of an owner but the epoch. A
 //       part's epoch grows with each owner.
@@ -85,6 +85,12 @@ struct TenantUse {
 inline constexpr uint64_t device_granules_max = uint64_t{1} << 40;
 inline constexpr uint64_t adopted_bytes_max = uint64_t{1} << 62;  // of all devices together
 
+// Who may make a lease its own by accepting it, and where it then is.
+struct Offer {
+  std::string to_tenant;
+  std::string to_host;  // empty: the same host
+};
+
 // A lease that should leave its place, for a drain or a compaction.
 struct WantedMove {
   LeaseId lease;
@@ -128,6 +134,8 @@ class StateMachine {
   uint64_t tenant_bytes_in(PoolId pool, const std::string& tenant) const;
   // The bounds that hold for a tenant: its own row, else that of "*", else none.
   QuotaRow quota_of(const std::string& tenant) const;
+  // Leases that wait for another tenant's acceptance.
+  const std::map<LeaseId, Offer>& offers() const { return offers_; }
   // Who owns the part, or owned it last; null: nobody ever did.
   const OwnerRow* find_owner(LeaseId lease, uint64_t part) const;
   std::vector<OwnerRow> owners_of(LeaseId lease) const;  // by part
@@ -203,6 +211,8 @@ class StateMachine {
   Step on(const ClaimPart& command);
   Step on(const ReleasePart& command);
   Step on(const ResumeAfterGap& command);
+  Step on(const OfferLease& command);
+  Step on(const AcceptOffer& command);
 
   // A growth whose object is being made longer; its extents are taken and in the durable row, not in leases_
   // yet. Without extents: an object that recovery found too long is being cut back to its row.
@@ -302,6 +312,20 @@ class StateMachine {
   Step shrink(LeaseRow& lease, uint64_t granules);
   Step finish_growth(LeaseRow& lease, const Status& status);
   Step finish_shrink(LeaseRow& lease, const Status& status);
+  // transfer.cc
+  // Whether `to_tenant` may get the lease now. Errors: limit_exceeded, already_exists, capacity_exhausted.
+  Status check_receiver(const LeaseRow& lease, const std::string& to_tenant, const char* where) const;
+  Step hand_over(LeaseRow& lease, const std::string& to_tenant, const std::string& to_host,
+                 const std::optional<std::string>& to_agent);
+
+  // The bytes of the second copies that moves asked for by `tenant` itself have.
+  uint64_t moving_bytes(const std::string& tenant) const;
+  // Whether a drain or a compaction of its pool wants the lease elsewhere.
+  struct Reasons {
+    bool drain = false;
+    bool compaction = false;
+  };
+  Reasons reasons_to_move(const LeaseRow& lease) const;
   // The target of a move that will not be finished: destroyed now, or once its carve has ended.
   void give_up_move(LeaseId target, Step& step);
   void unlink_move(LeaseId target);  // not known as a move any more; its row is taken out of the indexes
@@ -354,6 +378,7 @@ class StateMachine {
   struct MoveUnderWay {
     LeaseId lease;  // invalid: given up while the target was still being carved
     bool carved = false;
+    bool asked_by_tenant = false;  // of its own accord: its target counts against the quota
   };
   struct Waiting {
     LeaseId lease;
@@ -379,6 +404,7 @@ class StateMachine {
   std::map<std::string, QuotaRow> quotas_;
   std::map<ReservationId, ReservationRow> reservations_;
   std::map<PartId, OwnerRow> owners_;
+  std::map<LeaseId, Offer> offers_;
   std::set<std::pair<uint64_t, ReservationId>> due_reservations_;
   std::map<std::pair<PoolId, std::string>, uint64_t> reserved_bytes_;  // by pool and tenant; no entry when 0
   std::unordered_map<PoolId, PoolCounters> pool_counters_;

@@ -12,46 +12,41 @@
 
 namespace terrace::daemon {
 
-Step StateMachine::on(const Transfer& command) {
-  constexpr const char* where = "Transfer";
-  if (Status status = check_changeable(command.lease, command.tenant, where, command.now_ns); !status.ok())
-    return refuse(std::move(status).error());
-  LeaseRow& lease = leases_.at(command.lease);
-  const std::string host = command.to_host.empty() ? lease.host : command.to_host;
-  if (!valid_name(command.to_tenant) || !valid_name(host))
-    return refuse(ErrorCode::invalid_argument, where,
-                  "tenant and host need plain names of at most 63 characters");
-  if (command.to_tenant != lease.tenant) {
-    if (lease.ttl_ns == 0) {
-      if (Status status = check_persistent(where); !status.ok()) return refuse(std::move(status).error());
-    }
-    if (Status status = check_quota(command.to_tenant, lease.bytes, 1); !status.ok())
-      return refuse(std::move(status).error());
-    if (!lease.label.empty()) {
-      if (const LeaseRow* holder = find_lease_by_label(command.to_tenant, lease.label)) {
-        return refuse(ErrorCode::already_exists, where,
-                      lease_name(holder->id) + " of tenant " + command.to_tenant + " has the label '" +
-                          lease.label + "'");
-      }
-    }
-    // What filled the giver's reservation leaves it open again: that needs room, unless others' is not touched.
-    const uint64_t before = unfilled_of_others(lease.pool, command.to_tenant);
-    const uint64_t after = unfilled_of_others(lease.pool, command.to_tenant, lease.tenant, lease.bytes);
-    if (after > before && grantable_bytes(lease.pool) < after) {
-      return refuse(ErrorCode::capacity_exhausted, where,
-                    lease_name(lease.id) + " fills a reservation of tenant " + lease.tenant + " in pool " +
-                        find_pool(lease.pool)->name + ", and what would have to be kept free instead, " +
-                        format_size(after) + ", is not free; remove the reservation first");
+Status StateMachine::check_receiver(const LeaseRow& lease, const std::string& to_tenant,
+                                    const char* where) const {
+  if (to_tenant == lease.tenant) return {};
+  if (lease.ttl_ns == 0) TERRACE_RETURN_IF_ERROR(check_persistent(where));
+  TERRACE_RETURN_IF_ERROR(check_quota(to_tenant, lease.bytes, 1));
+  if (!lease.label.empty()) {
+    if (const LeaseRow* holder = find_lease_by_label(to_tenant, lease.label)) {
+      return refusal(
+          ErrorCode::already_exists, where,
+          lease_name(holder->id) + " of tenant " + to_tenant + " has the label '" + lease.label + "'");
     }
   }
+  // What filled the giver's reservation leaves it open again: that needs room, unless others' is not touched.
+  const uint64_t before = unfilled_of_others(lease.pool, to_tenant);
+  const uint64_t after = unfilled_of_others(lease.pool, to_tenant, lease.tenant, lease.bytes);
+  if (after > before && grantable_bytes(lease.pool) < after) {
+    return refusal(ErrorCode::capacity_exhausted, where,
+                   lease_name(lease.id) + " fills a reservation of tenant " + lease.tenant + " in pool " +
+                       find_pool(lease.pool)->name + ", and what would have to be kept free instead, " +
+                       format_size(after) + ", is not free; remove the reservation first");
+  }
+  return {};
+}
+
+Step StateMachine::hand_over(LeaseRow& lease, const std::string& to_tenant, const std::string& to_host,
+                             const std::optional<std::string>& to_agent) {
   Step step;
+  offers_.erase(lease.id);
   unindex_lease(lease);
   change_phase(lease, LeasePhase::transferring);
-  lease.tenant = command.to_tenant;
-  lease.host = host;
+  lease.tenant = to_tenant;
+  if (!to_host.empty()) lease.host = to_host;
   lease.epoch = LeaseEpoch{meta_.next_epoch++};
-  lease.next_object = object_name(lease, command.to_agent.value_or(agent_of(lease)), {},
-                                  "-" + std::to_string(lease.epoch.value));
+  lease.next_object =
+      object_name(lease, to_agent.value_or(agent_of(lease)), {}, "-" + std::to_string(lease.epoch.value));
   lease.expiry_ns = 0;
   lease.ttl_ns = within_term(lease.ttl_ns);
   lease.request_high = lease.request_low = 0;  // the key was the giver's
@@ -63,6 +58,65 @@ Step StateMachine::on(const Transfer& command) {
   step.effects.push_back(RebindObject{lease.id, lease.object, lease.next_object, lease.bytes, lease.extents});
   step.reply = Reply{ChangePending{lease.id}};
   return step;
+}
+
+Step StateMachine::on(const Transfer& command) {
+  constexpr const char* where = "Transfer";
+  if (Status status = check_changeable(command.lease, command.tenant, where, command.now_ns); !status.ok())
+    return refuse(std::move(status).error());
+  LeaseRow& lease = leases_.at(command.lease);
+  if (!valid_name(command.to_tenant) || !valid_name(command.to_host.empty() ? lease.host : command.to_host))
+    return refuse(ErrorCode::invalid_argument, where,
+                  "tenant and host need plain names of at most 63 characters");
+  if (Status status = check_receiver(lease, command.to_tenant, where); !status.ok())
+    return refuse(std::move(status).error());
+  return hand_over(lease, command.to_tenant, command.to_host, command.to_agent);
+}
+
+// --- offers -----------------------------------------------------------------------------------------
+
+// What the receiver has, and may have, is not the giver's to learn: it is looked at when the receiver accepts.
+Step StateMachine::on(const OfferLease& command) {
+  constexpr const char* where = "OfferLease";
+  const LeaseRow* lease = mutable_lease(command.lease, command.tenant);
+  if (lease == nullptr || ungranted(*lease)) return no_such_lease(where, command.lease);
+  Step step;
+  if (command.to_tenant.empty()) {
+    offers_.erase(command.lease);
+    step.reply = Reply{LeaseReply{*lease}};
+    return step;
+  }
+  if (Status status = check_changeable(command.lease, command.tenant, where, command.now_ns); !status.ok())
+    return refuse(std::move(status).error());
+  if (!valid_name(command.to_tenant) || !valid_name(command.to_host.empty() ? lease->host : command.to_host))
+    return refuse(ErrorCode::invalid_argument, where,
+                  "tenant and host need plain names of at most 63 characters");
+  if (command.to_tenant == lease->tenant)
+    return refuse(ErrorCode::invalid_argument, where,
+                  lease_name(lease->id) + " is tenant " + lease->tenant + "'s");
+  if (lease->ttl_ns == 0) {
+    if (Status status = check_persistent(where); !status.ok()) return refuse(std::move(status).error());
+  }
+  offers_[command.lease] = Offer{command.to_tenant, command.to_host};
+  step.reply = Reply{LeaseReply{*lease}};
+  return step;
+}
+
+Step StateMachine::on(const AcceptOffer& command) {
+  constexpr const char* where = "AcceptOffer";
+  const auto at = offers_.find(command.lease);
+  if (at == offers_.end() || at->second.to_tenant != command.tenant) {
+    return refuse(ErrorCode::not_found, where,
+                  lease_name(command.lease) + " is not offered to tenant " + command.tenant +
+                      "; it may have been withdrawn, or have ended");
+  }
+  if (Status status = check_changeable(command.lease, "", where, command.now_ns); !status.ok())
+    return refuse(std::move(status).error());
+  LeaseRow& lease = leases_.at(command.lease);
+  if (Status status = check_receiver(lease, command.tenant, where); !status.ok())
+    return refuse(std::move(status).error());
+  const Offer offer = at->second;
+  return hand_over(lease, offer.to_tenant, offer.to_host, command.to_agent);
 }
 
 Step StateMachine::on(const RebindFinished& command) {

@@ -99,6 +99,13 @@ Status LeaseHandle::transfer(const std::string& tenant, const std::string& host)
   });
 }
 
+Status LeaseHandle::withdraw_offer() {
+  TERRACE_RETURN_IF_ERROR(check_writable("Lease::withdraw_offer"));
+  return ask<void>(*mailbox_, "Lease::withdraw_offer", [handle = handle_](Loop& loop, auto answer) {
+    loop.withdraw_offer(handle, std::move(answer));
+  });
+}
+
 Result<std::unique_ptr<LeaseMove>> LeaseHandle::begin_move() {
   TERRACE_RETURN_IF_ERROR(check_writable("Lease::begin_move"));
   return ask<std::unique_ptr<LeaseMove>>(

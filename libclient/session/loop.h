@@ -83,6 +83,8 @@ class Loop final : private kj::TaskSet::ErrorHandler {
               std::shared_ptr<Answer<std::shared_ptr<Lease>>> answer);
   void list(std::shared_ptr<Answer<std::vector<LeaseInfo>>> answer);
   void pools(std::shared_ptr<Answer<std::vector<PoolInfo>>> answer);
+  void offers(std::shared_ptr<Answer<std::vector<LeaseInfo>>> answer);
+  void accept_offer(LeaseId id, std::shared_ptr<Answer<LeaseInfo>> answer);
   void userfaultfd_device(std::shared_ptr<Answer<UniqueFd>> answer);
   void info(uint64_t handle, std::shared_ptr<Answer<LeaseInfo>> answer);
   void renew(uint64_t handle, uint64_t ttl_ns, std::shared_ptr<Answer<void>> answer);
@@ -91,6 +93,7 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   void forget(uint64_t handle);  // the last caller let go of it: no more renewals
   void resize(uint64_t handle, uint64_t bytes, std::shared_ptr<Answer<LeaseInfo>> answer);
   void transfer(uint64_t handle, std::string tenant, std::string host, std::shared_ptr<Answer<void>> answer);
+  void withdraw_offer(uint64_t handle, std::shared_ptr<Answer<void>> answer);
   void claim_part(uint64_t handle, PartClaim claim, std::shared_ptr<Answer<uint64_t>> answer);
   void release_part(uint64_t handle, uint32_t part, uint64_t epoch, std::shared_ptr<Answer<void>> answer);
   void part_is_dead(uint64_t handle, uint32_t part, uint64_t epoch, std::shared_ptr<Answer<bool>> answer);

@@ -145,9 +145,10 @@ void Loop::transfer(uint64_t handle, std::string tenant, std::string host,
   held_.give_up(id, true, timer_.now());
   std::string owner = tenant + (host.empty() ? "" : " on " + host);
   const auto sent = std::make_shared<bool>(false);
-  auto asked = repeating<void>(where, [this, handle, tenant, host, sent]() {
+  const auto offered = std::make_shared<bool>(false);  // it waits for the other tenant, and is ours until then
+  auto asked = repeating<void>(where, [this, handle, tenant, host, sent, offered]() {
     return capability_of(handle, where)
-        .then([tenant, host, sent](Result<rpc::Lease::Client> lease) -> kj::Promise<Status> {
+        .then([tenant, host, sent, offered](Result<rpc::Lease::Client> lease) -> kj::Promise<Status> {
           if (!lease.ok()) {
             // Sent before, the answer was lost, and now the lease is not ours: that was the transfer.
             if (*sent && says_gone(lease.error())) return Status{};
@@ -157,14 +158,15 @@ void Loop::transfer(uint64_t handle, std::string tenant, std::string host,
           auto call = lease->transferRequest();
           call.setTenant(tenant);
           call.setHost(host);
-          return call.send().then([](capnp::Response<rpc::Lease::TransferResults>&& reply) {
+          return call.send().then([offered](capnp::Response<rpc::Lease::TransferResults>&& reply) {
+            *offered = reply.getOffered();
             return status_from_wire(reply.getError(), where);
           });
         });
   });
   auto whole = bounded<void>(where, options_.call_timeout_ns, kj::mv(asked));
-  tasks_.add(whole.then([this, id, answer, keep, owner = std::move(owner)](Status status) {
-    if (status.ok()) {
+  tasks_.add(whole.then([this, id, answer, keep, offered, owner = std::move(owner)](Status status) {
+    if (status.ok() && !*offered) {
       lose(id, Error{ErrorCode::lease_expired, 0, where, "the lease was transferred to " + owner}, false);
     } else {
       held_.give_up(id, false, timer_.now());
@@ -172,6 +174,43 @@ void Loop::transfer(uint64_t handle, std::string tenant, std::string host,
     }
     answer->deliver(std::move(status));
   }));
+}
+
+void Loop::withdraw_offer(uint64_t handle, std::shared_ptr<Answer<void>> answer) {
+  constexpr const char* where = "Lease::withdraw_offer";
+  perform_on_lease<void>(where, handle, answer, [](rpc::Lease::Client lease) {
+    return lease.withdrawOfferRequest().send().then(
+        [](capnp::Response<rpc::Lease::WithdrawOfferResults>&& reply) {
+          return status_from_wire(reply.getError(), where);
+        });
+  });
+}
+
+// --- offers of others -------------------------------------------------------------------------------
+
+// One page: more offers than that nobody reads.
+void Loop::offers(std::shared_ptr<Answer<std::vector<LeaseInfo>>> answer) {
+  constexpr const char* where = "Session::offers";
+  using Offers = Result<std::vector<LeaseInfo>>;
+  perform<std::vector<LeaseInfo>>(where, answer, [this] {
+    return connection_->session.offersRequest().send().then(
+        [](capnp::Response<rpc::TenantSession::OffersResults>&& reply) -> Offers {
+          TERRACE_RETURN_IF_ERROR(status_from_wire(reply.getError(), where));
+          return lease_infos_from_wire(reply.getLeases(), where);
+        });
+  });
+}
+
+void Loop::accept_offer(LeaseId id, std::shared_ptr<Answer<LeaseInfo>> answer) {
+  constexpr const char* where = "Session::accept_offer";
+  perform<LeaseInfo>(where, answer, [this, id] {
+    auto call = connection_->session.acceptOfferRequest();
+    call.setLease(id.value);
+    return call.send().then([](capnp::Response<rpc::TenantSession::AcceptOfferResults>&& reply) -> Info {
+      TERRACE_RETURN_IF_ERROR(status_from_wire(reply.getError(), where));
+      return lease_info_from_wire(reply.getInfo(), where);
+    });
+  });
 }
 
 }  // namespace terrace::client

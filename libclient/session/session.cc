@@ -75,6 +75,14 @@ class ClientSession final : public Session {
     return ask<std::vector<PoolInfo>>(*mailbox_, "Session::pools",
                                       [](Loop& loop, auto answer) { loop.pools(std::move(answer)); });
   }
+  Result<std::vector<LeaseInfo>> offers() override {
+    return ask<std::vector<LeaseInfo>>(*mailbox_, "Session::offers",
+                                       [](Loop& loop, auto answer) { loop.offers(std::move(answer)); });
+  }
+  Result<LeaseInfo> accept_offer(LeaseId id) override {
+    return ask<LeaseInfo>(*mailbox_, "Session::accept_offer",
+                          [id](Loop& loop, auto answer) { loop.accept_offer(id, std::move(answer)); });
+  }
   Result<UniqueFd> userfaultfd_device() override {
     return ask<UniqueFd>(*mailbox_, "Session::userfaultfd_device",
                          [](Loop& loop, auto answer) { loop.userfaultfd_device(std::move(answer)); });

@@ -130,6 +130,7 @@ Result<LeaseInfo> lease_info_from_wire(rpc::LeaseInfo::Reader wire, const char* 
                            .ended = owner.getEnded(),
                            .pid = owner.getPid(),
                            .holder = text_from_wire(owner.getHolder())});
+  info.offered_to = text_from_wire(wire.getOfferedTo());
   return info;
 }
 

@@ -1,5 +1,8 @@
 #include "tests/model/commands.h"
 
+#include <cstddef>
+#include <iterator>
+
 #include "core/base/limits.h"
 
 namespace terrace::model {
@@ -141,10 +144,21 @@ daemon::Command random_owner(Prng& prng, const Reference& reference, uint64_t no
   return claim;
 }
 
+// What is offered, before it ends; at times by somebody else, or of a lease that is not offered.
+daemon::Command random_acceptance(Prng& prng, const Reference& reference, LeaseId id, uint64_t now_ns) {
+  const auto& offers = reference.offers();
+  const auto at = std::next(offers.begin(), static_cast<std::ptrdiff_t>(prng.below(offers.size())));
+  daemon::AcceptOffer accept{.lease = at->first, .tenant = at->second, .now_ns = now_ns};
+  if (prng.chance(1, 8)) accept.lease = id;
+  if (prng.chance(1, 8)) accept.tenant = pick(prng, "tenant-", 3);
+  return accept;
+}
+
 // A lease that is growing, shrinking or moving is picked more often than chance would.
 daemon::Command random_change(Prng& prng, const Reference& reference, uint64_t now_ns) {
   const LeaseId id = pick_lease(prng, reference, LeasePhase::active);
   const std::string tenant = pick_tenant(prng, reference, id);
+  if (!reference.offers().empty() && prng.chance(1, 10)) return random_acceptance(prng, reference, id, now_ns);
   switch (prng.below(8)) {
     case 0:
     case 1: {
@@ -158,7 +172,12 @@ daemon::Command random_change(Prng& prng, const Reference& reference, uint64_t n
         if ((row.target_bytes != 0 || reference.growing(row.id)) && prng.chance(1, 2)) resized = row.id;
       return daemon::ResizeFinished{resized, pick_status(prng, 8), now_ns};
     }
-    case 4: return daemon::Transfer{id, tenant, pick(prng, "tenant-", 3), "", now_ns};
+    case 4:
+      if (prng.chance(1, 2)) {
+        const std::string to = prng.chance(1, 4) ? "" : pick(prng, "tenant-", 3);
+        return daemon::OfferLease{id, tenant, to, "", now_ns};
+      }
+      return daemon::Transfer{id, tenant, pick(prng, "tenant-", 3), "", now_ns};
     case 5:
       return daemon::RebindFinished{pick_lease(prng, reference, LeasePhase::transferring), pick_status(prng, 8),
                                     now_ns};
@@ -219,7 +238,7 @@ const char* command_name(const daemon::Command& command) {
       "RemoveReservation", "CompactPool", "Grant",       "CancelGrant",    "CarveFinished", "Renew",
       "Release",           "Revoke",      "Resize",      "ResizeFinished", "Transfer",      "RebindFinished",
       "BeginMove",         "FinishMove",  "Tick",        "FenceFinished",  "ScrubFinished", "ScrubAdvanced",
-      "SetPoolCoherence",  "ClaimPart",   "ReleasePart", "ResumeAfterGap"};
+      "SetPoolCoherence",  "ClaimPart",   "ReleasePart", "ResumeAfterGap", "OfferLease",    "AcceptOffer"};
   static_assert(std::size(names) == std::variant_size_v<daemon::Command>);
   return names[command.index()];
 }

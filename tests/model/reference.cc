@@ -254,6 +254,7 @@ Expected Reference::restart(const std::map<std::string, uint64_t>& objects, cons
   }
   growths_.clear();
   moves_.clear();
+  offers_.clear();
   absent_.clear();
   for (const DeviceRow& row : devices_)
     if (!seen.contains(row.serial)) absent_.insert(row.serial);

@@ -65,6 +65,7 @@ class Reference {
     return growth == growths_.end() ? lease.bytes : growth->second.bytes;
   }
   std::optional<uint64_t> next_due_ns() const;
+  const std::map<LeaseId, std::string>& offers() const { return offers_; }  // to which tenant
   const std::string& pool_of(const std::string& serial) const { return pool_of_device_.at(serial); }
 
  private:
@@ -103,6 +104,9 @@ class Reference {
   Expected on(const daemon::ClaimPart& c);
   Expected on(const daemon::ReleasePart& c);
   Expected on(const daemon::ResumeAfterGap& c);
+  Expected on(const daemon::OfferLease& c);
+  Expected on(const daemon::AcceptOffer& c);
+  Expected hand_over(daemon::LeaseRow& row, const std::string& to_tenant);
 
   struct Growth {
     std::vector<daemon::Extent> extents;
@@ -116,6 +120,7 @@ class Reference {
   struct Move {
     LeaseId lease;  // invalid: given up while its target was carved
     bool carved = false;
+    bool own_accord = false;
   };
 
   const daemon::DeviceRow* device(const std::string& serial) const;
@@ -160,6 +165,8 @@ class Reference {
   std::vector<Reservation> reservations_;
   std::map<LeaseId, Growth> growths_;
   std::map<LeaseId, Move> moves_;  // by target
+  std::map<LeaseId, std::string> offers_;
+  bool own_accord_ = false;  // of the move that was begun last
   uint64_t next_device_ = 1;
   uint64_t next_reservation_ = 1;
   uint64_t last_id_ = 0;  // of leases that became durable

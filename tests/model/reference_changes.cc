@@ -190,30 +190,55 @@ Expected Reference::on(const daemon::SetPoolCoherence& c) {
 
 // --- transfer ---------------------------------------------------------------------------------------
 
-Expected Reference::on(const daemon::Transfer& c) {
-  if (const ErrorCode code = changeable(c.lease, c.tenant, c.now_ns); code != ErrorCode::ok)
-    return refused(code);
-  LeaseRow& row = *lease(c.lease, "");
+Expected Reference::hand_over(LeaseRow& row, const std::string& to_tenant) {
   const std::string& pool = pool_of_lease_.at(row.id);
-  if (c.to_tenant != row.tenant) {
-    if (!in_quota(c.to_tenant, row.bytes, 1)) return refused(ErrorCode::limit_exceeded);
+  if (to_tenant != row.tenant) {
+    if (!in_quota(to_tenant, row.bytes, 1)) return refused(ErrorCode::limit_exceeded);
     for (const LeaseRow& other : leases_) {
       const bool named =
           usable(other) || other.phase == LeasePhase::pending || other.phase == LeasePhase::transferring;
-      if (!row.label.empty() && named && other.tenant == c.to_tenant && other.label == row.label)
+      if (!row.label.empty() && named && other.tenant == to_tenant && other.label == row.label)
         return refused(ErrorCode::already_exists);
     }
-    const uint64_t after = kept_for_others(pool, c.to_tenant, row.tenant, row.bytes);
-    if (after > kept_for_others(pool, c.to_tenant) && grantable_bytes(pool) < after)
+    const uint64_t after = kept_for_others(pool, to_tenant, row.tenant, row.bytes);
+    if (after > kept_for_others(pool, to_tenant) && grantable_bytes(pool) < after)
       return refused(ErrorCode::capacity_exhausted);
   }
-  row.tenant = c.to_tenant;
+  offers_.erase(row.id);
+  row.tenant = to_tenant;
   row.phase = LeasePhase::transferring;
   row.expiry_ns = 0;
   row.request_high = row.request_low = 0;
   Expected expected;
   expected.effects = {effect("fenced", row.id), effect("rebind", row.id)};
   return expected;
+}
+
+Expected Reference::on(const daemon::Transfer& c) {
+  if (const ErrorCode code = changeable(c.lease, c.tenant, c.now_ns); code != ErrorCode::ok)
+    return refused(code);
+  return hand_over(*lease(c.lease, ""), c.to_tenant);
+}
+
+Expected Reference::on(const daemon::OfferLease& c) {
+  const LeaseRow* row = lease(c.lease, c.tenant);
+  if (row == nullptr || row->phase == LeasePhase::pending) return refused(ErrorCode::not_found);
+  if (c.to_tenant.empty()) {
+    offers_.erase(c.lease);
+    return {};
+  }
+  if (const ErrorCode code = changeable(c.lease, c.tenant, c.now_ns); code != ErrorCode::ok)
+    return refused(code);
+  if (c.to_tenant == row->tenant) return refused(ErrorCode::invalid_argument);
+  offers_[c.lease] = c.to_tenant;
+  return {};
+}
+
+Expected Reference::on(const daemon::AcceptOffer& c) {
+  const auto offer = offers_.find(c.lease);
+  if (offer == offers_.end() || offer->second != c.tenant) return refused(ErrorCode::not_found);
+  if (const ErrorCode code = changeable(c.lease, "", c.now_ns); code != ErrorCode::ok) return refused(code);
+  return hand_over(*lease(c.lease, ""), c.tenant);
 }
 
 std::string Reference::handed(const LeaseRow& changed) {
@@ -248,6 +273,10 @@ Expected Reference::on(const daemon::BeginMove& c) {
   if (const ErrorCode code = changeable(c.lease, c.tenant, c.now_ns); code != ErrorCode::ok)
     return refused(code);
   const LeaseRow& row = *lease(c.lease, "");
+  own_accord_ = !c.tenant.empty();  // nothing is compacted here
+  for (const daemon::Extent& extent : row.extents)
+    if (device(extent.device).state == daemon::DeviceState::draining) own_accord_ = false;
+  if (own_accord_ && !in_quota(row.tenant, row.bytes, 0)) return refused(ErrorCode::limit_exceeded);
   if (!room(pool_of_lease_.at(row.id), row.tenant, row.bytes)) return refused(ErrorCode::capacity_exhausted);
   return {};
 }
@@ -261,7 +290,7 @@ std::string Reference::placed_target(LeaseId id, const LeaseRow& target) {
   like.mode = row.mode;
   like.ttl_ns = row.ttl_ns;
   like.persistent = row.ttl_ns == 0;
-  moves_[target.id] = {id, false};
+  moves_[target.id] = {id, false, own_accord_};
   return placed(like, target);
 }
 

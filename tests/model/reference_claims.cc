@@ -53,6 +53,9 @@ bool Reference::in_quota(const std::string& tenant, uint64_t bytes, uint64_t lea
   if (quota == quotas_.end()) return true;
   uint64_t had_bytes = 0, had_leases = 0;
   for (const LeaseRow& row : leases_) {
+    if (const auto move = moves_.find(row.id);
+        move != moves_.end() && move->second.own_accord && row.tenant == tenant)
+      had_bytes += row.bytes;
     if (row.tenant != tenant || !counts(row) || moves_.contains(row.id)) continue;
     const auto growth = growths_.find(row.id);
     had_bytes += growth == growths_.end() ? row.bytes : growth->second.bytes;

@@ -45,6 +45,7 @@ Expected Reference::on(const daemon::Renew& c) {
 void Reference::fence(LeaseRow& lease, daemon::LeaseCause cause, Expected& expected) {
   if (const auto target = target_of(lease.id)) give_up_move(*target, expected);
   moves_.erase(lease.id);
+  offers_.erase(lease.id);
   if (const auto growth = growths_.find(lease.id); growth != growths_.end()) {
     lease.extents.insert(lease.extents.end(), growth->second.extents.begin(), growth->second.extents.end());
     lease.bytes = growth->second.bytes;

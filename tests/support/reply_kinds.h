@@ -16,7 +16,8 @@ struct IsReplyTo {
   bool operator()(const C&) const {
     // A new lease, or what is done to one: answered once that is finished.
     constexpr bool carves = std::is_same_v<C, daemon::Grant> || std::is_same_v<C, daemon::BeginMove>;
-    constexpr bool changes = std::is_same_v<C, daemon::Resize> || std::is_same_v<C, daemon::Transfer>;
+    constexpr bool changes = std::is_same_v<C, daemon::Resize> || std::is_same_v<C, daemon::Transfer> ||
+                             std::is_same_v<C, daemon::AcceptOffer>;
     if constexpr (!daemon::Asked<C>)
       return true;
     else if (std::holds_alternative<daemon::GrantPending>(reply))

@@ -115,11 +115,8 @@ kj::Promise<void> AdminServer::transfer(TransferContext context) {
     return kj::READY_NOW;
   }
   return command(context, std::move(request), [this](TransferContext& c, LeaseReply& reply) {
-    const LeaseRow& moved = reply.lease;
-    service().ended_holders().forget(moved.id);
-    service().epoch_stepped(moved, "handed to " + moved.tenant + " on " + moved.host, LeaseCause::revoked,
-                            nullptr);
-    write_lease(c.getResults().initInfo(), moved, service(), false);
+    service().handed_over(reply.lease);
+    write_lease(c.getResults().initInfo(), reply.lease, service(), false);
   });
 }
 

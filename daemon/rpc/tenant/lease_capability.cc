@@ -105,18 +105,22 @@ class LeaseServer final : public rpc::Lease::Server {
     Transfer request{lease_, session_->tenant(), read_text(context.getParams().getTenant()),
                      read_text(context.getParams().getHost()), now_ns()};
     if (request.to_tenant.empty() && !request.to_host.empty()) request.to_tenant = session_->tenant();
+    if (request.to_tenant != session_->tenant() && !connection().is_administrator())
+      return offer(context, std::move(request));
     if (Status placed = service().place_transfer(request); !placed.ok()) {
       refuse(context, placed.error());
       return kj::READY_NOW;
     }
     return answer_command(connection(), context, std::move(request),
                           [this](TransferContext& c, LeaseReply& reply) {
-                            const LeaseRow& lease = reply.lease;
-                            service().ended_holders().forget(lease_);
-                            service().epoch_stepped(lease, "handed to " + lease.tenant + " on " + lease.host,
-                                                    LeaseCause::revoked, nullptr);
-                            write_lease(c.getResults().initInfo(), lease, service(), false);
+                            service().handed_over(reply.lease);
+                            write_lease(c.getResults().initInfo(), reply.lease, service(), false);
                           });
+  }
+
+  kj::Promise<void> withdrawOffer(WithdrawOfferContext context) override {
+    OfferLease request{.lease = lease_, .tenant = session_->tenant(), .to_tenant = {}, .to_host = {}};
+    return answer_command(connection(), context, std::move(request), [](WithdrawOfferContext&, LeaseReply&) {});
   }
 
   kj::Promise<void> beginMove(BeginMoveContext context) override {
@@ -192,6 +196,26 @@ class LeaseServer final : public rpc::Lease::Server {
   Service& service() { return session_->service(); }
   uint64_t now_ns() { return service().engine().now_ns(); }
   std::string name() const { return std::to_string(lease_.value); }
+
+  // Whose lease it will be has to agree: a lease takes room of a quota, and brings bytes under a label.
+  kj::Promise<void> offer(TransferContext context, Transfer request) {
+    if (!request.to_tenant.empty() && valid_name(request.to_tenant) &&
+        !service().knows_tenant(request.to_tenant)) {
+      refuse(context, Error{.code = ErrorCode::not_found,
+                            .where = "transfer",
+                            .detail = "there is no tenant " + request.to_tenant +
+                                      " here: no user or host acts for it, and it has no lease and no quota"});
+      return kj::READY_NOW;
+    }
+    if (request.to_tenant.empty()) request.to_tenant = "-";  // nobody: the state machine says what a name is
+    return answer_command(
+        connection(), context,
+        OfferLease{request.lease, request.tenant, request.to_tenant, request.to_host, now_ns()},
+        [this](TransferContext& c, LeaseReply& reply) {
+          c.getResults().setOffered(true);
+          write_lease(c.getResults().initInfo(), reply.lease, service(), false);
+        });
+  }
 
   Status may_change(const char* where) {
     if (access_ == ObjectAccess::read_write) return session_->may_take_one_more();

@@ -126,6 +126,41 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
     return kj::READY_NOW;
   }
 
+  kj::Promise<void> offers(OffersContext context) override {
+    return answer_page(connection(), context, [this](OffersContext& c) {
+      const auto params = c.getParams();
+      if (Status status = service().may_look(connection().peer); !status.ok()) {
+        refuse(c, status.error());
+        return;
+      }
+      const uint32_t most = page_size(params.getLimit());
+      uint64_t looked_at = 0;
+      std::vector<const LeaseRow*> found;
+      const auto& offers = session_->state().offers();
+      for (auto at = offers.upper_bound(LeaseId{params.getAfter()}); at != offers.end() && found.size() < most;
+           ++at, ++looked_at)
+        if (at->second.to_tenant == session_->tenant())
+          found.push_back(session_->state().find_lease(at->first));
+      service().looked_at(connection().peer, looked_at);
+      write_leases(c.getResults().initLeases(static_cast<uint32_t>(found.size())), found, service());
+    });
+  }
+
+  kj::Promise<void> acceptOffer(AcceptOfferContext context) override {
+    AcceptOffer request{.lease = LeaseId{context.getParams().getLease()},
+                        .tenant = session_->tenant(),
+                        .now_ns = service().engine().now_ns()};
+    if (Status placed = service().place_accepted(request); !placed.ok()) {
+      refuse(context, placed.error());
+      return kj::READY_NOW;
+    }
+    return answer_command(connection(), context, std::move(request),
+                          [this](AcceptOfferContext& c, LeaseReply& reply) {
+                            service().handed_over(reply.lease);
+                            write_lease(c.getResults().initInfo(), reply.lease, service(), false);
+                          });
+  }
+
   kj::Promise<void> userfaultfd(UserfaultfdContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
       const CallSlot held = kj::mv(*slot);

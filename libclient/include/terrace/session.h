@@ -144,6 +144,7 @@ struct LeaseInfo {
   TierFigures figures;
   MemoryCoherence coherence = MemoryCoherence::unknown;  // of its pool; see space_coherence() in tensor_space.h
   std::vector<PartOwner> owners;                         // by part, those that ever had one; not in lists
+  std::string offered_to;                                // the tenant that may accept it; empty: none
 };
 
 // Free runs of one class of lengths: at least run_bytes_min and less than twice that.
@@ -261,15 +262,24 @@ class Lease {
   //           busy  another change of this lease is under way
   //           lease_expired, lease_revoked, permission_denied (read-only access), unavailable
   virtual Result<LeaseInfo> resize(uint64_t bytes) = 0;
-  // Gives the lease with its bytes to another tenant; an empty host means the same host. Every holder is
-  // fenced: unmap first. Afterwards this Lease is lost without a notice. If the connection broke before the
-  // answer, and this tenant has the lease no more, the call counts as done.
-  // Errors    not_found, permission_denied, limit_exceeded (the other's quota), busy  nothing changed
+  // Offers the lease with its bytes to another tenant; an empty host means the same host. The lease stays this
+  // tenant's, and usable, until the other one accepts it (Session::accept_offer); then every holder is fenced and
+  // gets the notice `lost`. To the own tenant on another host, and for an administrator, it is done at once: unmap
+  // first; afterwards this Lease is lost without a notice. If the connection broke before the answer, and this
+  // tenant has the lease no more, the call counts as done.
+  // Errors    not_found (also: no such tenant), permission_denied, busy  nothing changed
+  //           limit_exceeded (the other's quota; only where it is done at once)
   //           lease_expired, lease_revoked, unavailable
   virtual Status transfer(const std::string& tenant, const std::string& host = "") = 0;
+  // Takes the offer back, if there is one. An offer ends with the lease, too, and with a restart of the manager.
+  // Errors    version_mismatch  the manager is older than this call; lease_expired, lease_revoked, unavailable
+  virtual Status withdraw_offer() {
+    return Error{ErrorCode::unsupported, 0, "Lease", "this lease cannot be offered"};
+  }
   // Asks for a new place. At most one move of a lease at a time, by its only holder.
   // Errors    busy                another move or a resize is under way, or others hold the lease too
   //           capacity_exhausted  no room for the new memory; the lease is unchanged
+  //           limit_exceeded      the new memory is beyond the quota, unless the manager asked for the move
   //           unsupported         the lease is not movable
   //           lease_expired, lease_revoked, permission_denied (read-only access), unavailable
   virtual Result<std::unique_ptr<LeaseMove>> begin_move() = 0;
@@ -324,6 +334,18 @@ class Session {
   virtual Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access) = 0;
   virtual Result<std::vector<LeaseInfo>> leases() = 0;
   virtual Result<std::vector<PoolInfo>> pools() = 0;
+  // Leases of other tenants that are offered to this one.
+  virtual Result<std::vector<LeaseInfo>> offers() { return offers_unsupported(); }
+  // Makes an offered lease this tenant's: it counts against its quota and has its label. attach() it then.
+  // Repeated after a lost answer it says not_found, and the lease is in leases().
+  // Errors    not_found          it is not offered to this tenant, or no more
+  //           limit_exceeded     (quota), already_exists (label), capacity_exhausted (reservations): the offer stays
+  //           busy, lease_expired, lease_revoked, unavailable
+  //           version_mismatch   the manager is older than this call; so for offers()
+  virtual Result<LeaseInfo> accept_offer(LeaseId id) {
+    (void)id;
+    return offers_unsupported();
+  }
   // This machine's /dev/userfaultfd, open (O_CLOEXEC). ioctl(fd, USERFAULTFD_IOC_NEW, O_CLOEXEC | O_NONBLOCK)
   // gives a userfaultfd of the calling process that also sees faults inside system calls. Migration needs that,
   // and the kernel refuses it to unprivileged programs otherwise. The descriptor does not depend on this
@@ -357,6 +379,11 @@ class Session {
   // A descriptor for poll(): readable while next_notice() has something. The Session's; do not read or close
   // it.
   virtual int notice_fd() const { return -1; }
+
+ private:
+  static Error offers_unsupported() {
+    return {ErrorCode::unsupported, 0, "Session", "this session has no offers"};
+  }
 };
 
 // $TERRACE_SOCKET; else /run/terrace/terraced.sock when it exists or the caller is root; else

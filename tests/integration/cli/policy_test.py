@@ -175,9 +175,9 @@ class TenantWithoutRights(unittest.TestCase):
         self.t.create_pool("p")
         self.t.directory.chmod(0o755)
 
-    def as_user(self, *arguments, code=0):
+    def as_user(self, *arguments, code=0, user=None):
         done = subprocess.run([self.t.terrace, "--json", *map(str, arguments)], env=self.t.environment(), text=True,
-                              capture_output=True, check=False, user=self.USER, group=self.USER, extra_groups=[])
+                              capture_output=True, check=False, user=user or self.USER, group=self.USER, extra_groups=[])
         if done.returncode == 126 or "Permission denied" in done.stderr:
             self.skipTest("this user cannot run the program where it was built")
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
@@ -193,9 +193,22 @@ class TenantWithoutRights(unittest.TestCase):
         self.assertEqual(self.as_user("lease", "resize", "mine", "+2M")["lease"]["bytes"], 10 * MIB)
         for verb in (["show"], ["release"], ["resize", "--yes", "4M"]):
             self.as_user("lease", verb[0], foreign["id"], *verb[1:], code=NOT_FOUND)
-        given = self.as_user("lease", "transfer", "mine", "--to-tenant", "team-b", "--yes")["lease"]
-        self.assertEqual(given["tenant"], "team-b")
+        other_user = self.USER + 1
+        self.as_user("lease", "transfer", "mine", "--to-tenant", "team-b", "--yes", code=NOT_FOUND)
+        given = self.as_user("lease", "transfer", "mine", "--to-tenant", f"uid-{other_user}", "--yes")["lease"]
+        self.assertEqual((given["tenant"], given["offered_to"]), (lease["tenant"], f"uid-{other_user}"))
+        self.assertEqual(self.as_user("lease", "withdraw", "mine"), {"withdrawn": lease["id"]})
+        self.as_user("lease", "accept", "mine", code=NOT_FOUND, user=other_user)
+        self.as_user("lease", "transfer", "mine", "--to-tenant", f"uid-{other_user}", "--yes")
+        self.assertEqual(len(self.as_user("lease", "list")["leases"]), 1)
+        self.assertEqual(self.as_user("lease", "offers")["leases"], [])
+        self.assertEqual([one["id"] for one in self.as_user("lease", "offers", user=other_user)["leases"]], [lease["id"]])
+        taken = self.as_user("lease", "accept", "mine", user=other_user)["lease"]
+        self.assertEqual((taken["id"], taken["tenant"]), (lease["id"], f"uid-{other_user}"))
         self.assertEqual(self.as_user("lease", "list")["leases"], [])
+        verbs = [entry["verb"] for entry in self.t.cli("audit", "--subject", f"lease {lease['id']}").json["entries"]]
+        self.assertEqual([verb for verb in verbs if verb in ("offer", "withdraw", "accept")],
+                         ["offer", "withdraw", "offer", "accept"])
         other = self.as_user("lease", "grant", "--size", "2M")["lease"]
         self.assertEqual(self.as_user("lease", "release", other["id"]), {"released": other["id"]})
         self.assertIn(foreign["id"], self.t.leases())

@@ -118,6 +118,55 @@ TEST_CASE("Transfer: the giver is fenced and its capability is dead, the taker f
   CHECK(t.call(operator_.checkRequest()).getProblems().size() == 0);
 }
 
+// A tenant with a quota of 32 MiB and 4 leases had 320 MiB and 40 by giving them to names that it made up.
+TEST_CASE("Transfer: a tenant's waits for the other one, which must exist") {
+  Changes t;
+  FixtureClient root(t, 0, 1), giver(t, 1000, 2), taker(t, 1001, 3);
+  auto operator_ = t.admin(root);
+  t.make_pool(operator_);
+  std::vector<CollectingListener::Notice> told;
+  auto one = t.session(giver, told);
+  auto two = t.session(taker);
+  auto granted = t.grant(one, 2 * mib);
+  const uint64_t id = granted.getInfo().getId();
+  auto lease = granted.getLease();
+  t.put_byte(t.fd_of(lease), 'x');
+  for (const char* nobody : {"made-up", "uid-x", "uid-99999999999", "*"})
+    CHECK(t.transfer(lease, nobody).getError().getCode() != 0);
+  auto given = t.transfer(lease, "uid-1001");
+  REQUIRE(given.getError().getCode() == 0);
+  CHECK(given.getOffered());
+  CHECK(std::string(given.getInfo().getTenant().cStr()) == "uid-1000");
+  CHECK(std::string(given.getInfo().getOfferedTo().cStr()) == "uid-1001");
+  CHECK(t.byte_of(t.fd_of(lease)) == 'x');
+  CHECK(t.attach(two, id, terrace::rpc::Access::READ_WRITE).getError().getCode() == code(ErrorCode::not_found));
+  CHECK(t.call(one.offersRequest()).getLeases().size() == 0);
+  auto offers = t.call(two.offersRequest());
+  REQUIRE(offers.getLeases().size() == 1);
+  CHECK(offers.getLeases()[0].getId() == id);
+
+  const auto accept = [&](terrace::rpc::TenantSession::Client& who) {
+    auto request = who.acceptOfferRequest();
+    request.setLease(id);
+    return t.call(request);
+  };
+  CHECK(accept(one).getError().getCode() == code(ErrorCode::not_found));
+  REQUIRE(t.call(lease.withdrawOfferRequest()).getError().getCode() == 0);
+  CHECK(accept(two).getError().getCode() == code(ErrorCode::not_found));
+  REQUIRE(t.transfer(lease, "uid-1001").getError().getCode() == 0);
+  auto accepted = accept(two);
+  REQUIRE(accepted.getError().getCode() == 0);
+  CHECK(std::string(accepted.getInfo().getTenant().cStr()) == "uid-1001");
+  t.pump(20);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].fenced);
+  CHECK(t.size_of(t.fd_of(lease)) == 0);
+  auto taken = t.attach(two, id, terrace::rpc::Access::READ_WRITE);
+  REQUIRE(taken.getError().getCode() == 0);
+  CHECK(t.byte_of(t.fd_of(taken.getLease())) == 'x');
+  CHECK(t.call(operator_.checkRequest()).getProblems().size() == 0);
+}
+
 TEST_CASE("Transfer: a tenant gives its own leases only, and to nobody is no administrator") {
   Changes t;
   FixtureClient root(t, 0, 1), user(t, 1000, 2);

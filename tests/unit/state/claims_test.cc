@@ -82,15 +82,33 @@ TEST_CASE("quota: growing counts, from its beginning, and shrinking is always al
   CHECK(m.apply(Resize{lease.id, "alice", 3 * granule, m.now_ns}).reply.ok());
 }
 
-TEST_CASE("quota: the target of a move is not counted") {
-  Manager m({20});
-  REQUIRE(m.apply(SetQuota{{"alice", 4 * granule, 1}}).reply.ok());
+// A tenant had twice its quota by asking for moves and never finishing them.
+TEST_CASE("quota: a move that a tenant asks for counts twice until it ends, one for a drain does not") {
+  Manager m({20, 20});
+  REQUIRE(m.apply(SetQuota{{"alice", 6 * granule, 1}}).reply.ok());
   const LeaseRow lease = m.grant(4);
-  const LeaseId target = std::get<GrantPending>(*m.apply(BeginMove{lease.id, "alice", m.now_ns}).reply).lease;
+  const auto begin = [&](const char* who) { return m.apply(BeginMove{lease.id, who, m.now_ns}); };
+  const auto target_of = [](const Step& step) { return std::get<GrantPending>(*step.reply).lease; };
+  CHECK(code_of(begin("alice")) == ErrorCode::limit_exceeded);
+  REQUIRE(m.apply(SetQuota{{"alice", 8 * granule, 0}}).reply.ok());
+  const LeaseId target = target_of(begin("alice"));
   CHECK(m.machine.tenant_use("alice").leases == 1);
+  CHECK(code_of(m.apply(m.request(granule))) == ErrorCode::limit_exceeded);
   REQUIRE(m.apply(CarveFinished{target, {}, m.now_ns}).reply.ok());
+  CHECK(code_of(m.apply(m.request(granule))) == ErrorCode::limit_exceeded);
   REQUIRE(m.apply(FinishMove{lease.id, target, "alice", true, m.now_ns}).reply.ok());
   CHECK(m.machine.tenant_use("alice").bytes == 4 * granule);
+  CHECK(m.apply(m.request(4 * granule)).reply.ok());
+
+  // Full, and its holder, or the manager, takes it off the device that an operator wants out.
+  const DeviceId device = m.machine.find_lease(lease.id)->extents.at(0).device;
+  CHECK(code_of(begin("alice")) == ErrorCode::limit_exceeded);
+  for (const char* who : {"", "alice"}) {
+    if (*who != '\0') REQUIRE(m.apply(DrainDevice{m.machine.find_device(device)->serial}).reply.ok());
+    const LeaseId away = target_of(begin(who));
+    REQUIRE(m.apply(CarveFinished{away, {}, m.now_ns}).reply.ok());
+    REQUIRE(m.apply(FinishMove{lease.id, away, who, false, m.now_ns}).reply.ok());
+  }
 }
 
 TEST_CASE("reservation: what is kept for one tenant is refused to others and granted to it") {

@@ -113,6 +113,67 @@ TEST_CASE("transfer: who may not, names that cannot be, labels and quotas of the
   CHECK(code_of(m.apply(Transfer{lease.id, "alice", "carol", "", m.now_ns})) == ErrorCode::lease_revoked);
 }
 
+// Unasked transfers filled a victim's quota, and planted bytes under a label that it attaches.
+TEST_CASE("offer: until the receiver accepts it, nothing of the lease changes and nothing of the receiver's") {
+  Manager m({20});
+  const LeaseRow lease = labelled(m);
+  REQUIRE(m.apply(SetQuota{{"bob", 2 * granule, 1}}).reply.ok());
+  const Image before = m.machine.image();
+  const Step offered = m.apply(OfferLease{lease.id, "alice", "bob", "", m.now_ns});
+  REQUIRE(offered.reply.ok());
+  CHECK(std::get<LeaseReply>(*offered.reply).lease == lease);
+  CHECK(offered.delta.empty());
+  CHECK(offered.effects.empty());
+  CHECK(same_rows(before, m.machine.image()));
+  CHECK(m.machine.offers().at(lease.id).to_tenant == "bob");
+  CHECK(m.machine.tenant_use("bob").leases == 0);
+  CHECK(m.machine.find_lease_by_label("bob", "weights") == nullptr);
+  CHECK(m.apply(Renew{lease.id, "alice", 0, m.now_ns}).reply.ok());
+
+  // Others cannot accept it, and the receiver's own bounds hold; the offer outlives a refusal.
+  CHECK(code_of(m.apply(AcceptOffer{lease.id, "carol", m.now_ns})) == ErrorCode::not_found);
+  CHECK(code_of(m.apply(AcceptOffer{lease.id, "alice", m.now_ns})) == ErrorCode::not_found);
+  CHECK(code_of(m.apply(AcceptOffer{lease.id, "bob", m.now_ns})) == ErrorCode::limit_exceeded);
+  REQUIRE(m.apply(SetQuota{{"bob", 0, 0}}).reply.ok());
+  const LeaseRow own = labelled(m, "bob");
+  CHECK(code_of(m.apply(AcceptOffer{lease.id, "bob", m.now_ns})) == ErrorCode::already_exists);
+  REQUIRE(m.apply(Release{own.id, "bob", m.now_ns}).reply.ok());
+
+  const Step accepted = m.apply(AcceptOffer{lease.id, "bob", m.now_ns});
+  REQUIRE(accepted.reply.ok());
+  CHECK(std::get<ChangePending>(*accepted.reply).lease == lease.id);
+  CHECK(m.machine.offers().empty());
+  REQUIRE(m.apply(RebindFinished{lease.id, {}, m.now_ns}).reply.ok());
+  CHECK(m.machine.find_lease(lease.id)->epoch > lease.epoch);
+  CHECK(m.machine.find_lease_by_label("bob", "weights")->id == lease.id);
+  CHECK(m.machine.tenant_use("alice").leases == 0);
+}
+
+TEST_CASE("offer: it is withdrawn, replaced, and ends with the lease, a hand-over and the manager") {
+  Manager m({20});
+  const LeaseRow lease = labelled(m);
+  const auto offer = [&](const char* to) { return m.apply(OfferLease{lease.id, "alice", to, "", m.now_ns}); };
+  CHECK(code_of(m.apply(OfferLease{lease.id, "bob", "bob", "", m.now_ns})) == ErrorCode::not_found);
+  CHECK(code_of(offer("alice")) == ErrorCode::invalid_argument);
+  CHECK(code_of(offer("b b")) == ErrorCode::invalid_argument);
+  REQUIRE(offer("bob").reply.ok());
+  REQUIRE(offer("carol").reply.ok());
+  CHECK(code_of(m.apply(AcceptOffer{lease.id, "bob", m.now_ns})) == ErrorCode::not_found);
+  REQUIRE(offer("").reply.ok());
+  CHECK(offer("").reply.ok());
+  CHECK(code_of(m.apply(AcceptOffer{lease.id, "carol", m.now_ns})) == ErrorCode::not_found);
+  REQUIRE(offer("bob").reply.ok());
+  CHECK(restart(m, {{lease.object, lease.bytes}}).machine.offers().empty());
+  REQUIRE(m.apply(Revoke{lease.id, "", 5 * second, m.now_ns}).reply.ok());
+  CHECK(code_of(m.apply(AcceptOffer{lease.id, "bob", m.now_ns})) == ErrorCode::lease_revoked);
+  REQUIRE(m.apply(Release{lease.id, "alice", m.now_ns}).reply.ok());
+  CHECK(m.machine.offers().empty());
+  const LeaseRow other = m.grant(1);
+  REQUIRE(m.apply(OfferLease{other.id, "alice", "bob", "node-2", m.now_ns}).reply.ok());
+  REQUIRE(m.apply(Transfer{other.id, "", "carol", "", m.now_ns}).reply.ok());
+  CHECK(m.machine.offers().empty());
+}
+
 TEST_CASE("transfer: a rebind that fails ends the lease, and both its objects are fenced and erased") {
   Manager m({10});
   const LeaseRow lease = labelled(m);
