@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,13 +22,47 @@ static_assert(same<rpc::DeviceState::FAILED, DeviceState::failed>);
 static_assert(same<rpc::Placement::SPREAD, Placement::spread>);
 static_assert(same<rpc::Coherence::NONCOHERENT, PoolCoherence::noncoherent>);
 
+// Far more than any text of ours has. A name may be as long as a message.
+constexpr size_t detail_bytes_max = 2048;
+constexpr size_t detail_head_bytes = 512, detail_tail_bytes = 256;
+
+// Printable, as one line, whatever a peer put into a name.
+std::string escaped(std::string_view text) {
+  static constexpr const char* hex = "0123456789abcdef";
+  const bool utf8 = valid_utf8(text);
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f && (byte < 0x80 || utf8)) {
+      line += c;
+    } else {
+      line += {'\\', 'x', hex[byte >> 4], hex[byte & 15]};
+    }
+  }
+  return line;
+}
+
+// What an error says: the name in the middle of it is cut, and the advice behind the name kept.
+std::string bounded(const std::string& detail) {
+  if (detail.size() <= detail_bytes_max) return escaped(detail);
+  size_t head = detail_head_bytes, tail = detail.size() - detail_tail_bytes;
+  const auto continues = [&detail](size_t at) {
+    return (static_cast<unsigned char>(detail[at]) & 0xc0) == 0x80;
+  };
+  while (head > detail_head_bytes - 4 && continues(head)) --head;
+  while (tail < detail.size() - detail_tail_bytes + 4 && continues(tail)) ++tail;
+  const std::string_view all = detail;
+  return escaped(all.substr(0, head)) + "\u2026 (" + std::to_string(detail.size()) + " bytes) \u2026" +
+         escaped(all.substr(tail));
+}
+
 }  // namespace
 
 void write_error(rpc::Error::Builder out, const Error& error) {
   out.setCode(static_cast<uint16_t>(error.code));
   out.setOsErrno(error.os_errno);
   out.setWhere(error.where == nullptr ? "" : error.where);
-  out.setDetail(error.detail);
+  out.setDetail(bounded(error.detail));
 }
 
 uint32_t page_size(uint32_t asked) {

@@ -9,6 +9,7 @@
 
 namespace terrace::daemon {
 
+// The one way of an error out: its text is made printable and bounded, since it may quote what a peer sent.
 void write_error(rpc::Error::Builder out, const Error& error);
 
 // `with_object` also asks the backend what the object really occupies (one stat).

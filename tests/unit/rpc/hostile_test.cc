@@ -421,3 +421,31 @@ TEST_CASE("a number of an enum that this side does not know is refused, and says
   CHECK(fixture.engine->state().leases().size() == 1);
   CHECK(fixture.engine->state().pools().size() == 1);
 }
+
+// A name of 200 KB came back whole, with its line breaks, in the error, the log and the terminal.
+TEST_CASE("Hostile: what an error says is one short line, whatever name it quotes") {
+  ManagerFixture fixture;
+  fixture.start();
+  FixtureClient client(fixture, 0, 1);
+  std::vector<CollectingListener::Notice> notices;
+  uint64_t lease = 0;
+  auto session = session_with_lease(fixture, client, lease, notices);
+  const auto refusal = [&](const std::string& pool) {
+    auto grant = session.grantRequest();
+    grant.getRequest().setPool(pool);
+    grant.getRequest().setBytes(2 * mib);
+    auto reply = grant.send().wait(fixture.io.waitScope);
+    CHECK(reply.getError().getCode() == code(ErrorCode::not_found));
+    return std::string(reply.getError().getDetail().cStr());
+  };
+  for (const std::string& unit : {std::string("x"), std::string("\xc3\xa9"), std::string("\n\xff")}) {
+    std::string name;
+    while (name.size() < 200'000) name += unit;
+    const std::string detail = refusal(name);
+    CHECK(detail.size() < 4096);
+    CHECK(detail.find('\n') == std::string::npos);
+    CHECK(detail.find("bytes) ") != std::string::npos);
+    CHECK(detail.find("`terrace pool list` shows those there are") != std::string::npos);
+  }
+  CHECK(refusal("a\nb").find("there is no pool 'a\\x0ab'") == 0);
+}
