@@ -24,9 +24,7 @@ namespace {
 
 constexpr const char* cert_where = "cert";
 constexpr int64_t seconds_per_day = 86'400;
-constexpr uint64_t ca_days = 3650;
-constexpr uint64_t issue_days = 730;
-constexpr uint64_t days_max = 36'500;
+constexpr int64_t days_max = 36'500;
 
 struct Free {
   void operator()(X509* one) const { X509_free(one); }
@@ -120,7 +118,7 @@ struct Wanted {
   std::string alternative_names;  // empty: none
   const char* extended_usage = nullptr;
   bool ca = false;
-  uint64_t days = 0;
+  int64_t days = 0;
 };
 
 Status add_extension(X509& certificate, X509& issuer, int id, const std::string& value) {
@@ -196,7 +194,7 @@ int64_t seconds_left(const X509& certificate) {
 
 // --- verbs ------------------------------------------------------------------------------------------------
 
-Status check_days(uint64_t days) {
+Status check_days(int64_t days) {
   if (days >= 1 && days <= days_max) return {};
   return cert_error("a certificate is valid for 1 to " + std::to_string(days_max) + " days, not " +
                     std::to_string(days));
@@ -204,7 +202,7 @@ Status check_days(uint64_t days) {
 
 struct CertArguments {
   std::string directory = ".", name, out, file;
-  uint64_t days = 0;
+  int64_t ca_days = 3650, days = 730;
   bool manager = false;
 };
 
@@ -219,7 +217,7 @@ void tell(const Context& context, const std::string& certificate, const std::str
 
 Status init(const Context& context, const CertArguments& arguments) {
   const std::string& directory = arguments.directory;
-  const uint64_t days = arguments.days == 0 ? ca_days : arguments.days;
+  const int64_t days = arguments.ca_days;
   TERRACE_RETURN_IF_ERROR(check_days(days));
   const std::string certificate = directory + "/ca.pem", key = directory + "/ca.key";
   for (const std::string& path : {certificate, key}) {
@@ -255,7 +253,7 @@ Status issue(const Context& context, const CertArguments& arguments) {
                       std::to_string(agent_name_bytes_max) + ", and neither 'ca' nor '" + tls_server_name +
                       "'");
   }
-  const uint64_t days = arguments.days == 0 ? issue_days : arguments.days;
+  const int64_t days = arguments.days;
   TERRACE_RETURN_IF_ERROR(check_days(days));
   const std::string ca_path = arguments.directory + "/ca.pem";
   if (!path_exists(ca_path)) {
@@ -269,7 +267,7 @@ Status issue(const Context& context, const CertArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const Ssl<EVP_PKEY> ca_key, read_key(arguments.directory + "/ca.key"));
   if (X509_check_private_key(ca.get(), ca_key.get()) != 1)
     return cert_error(arguments.directory + "/ca.key does not belong to " + ca_path);
-  if (seconds_left(*ca) < static_cast<int64_t>(days) * seconds_per_day) {
+  if (seconds_left(*ca) < days * seconds_per_day) {
     return cert_error("the CA is valid for another " + std::to_string(seconds_left(*ca) / seconds_per_day) +
                       " days only, less than " + std::to_string(days) + "; give --days, or make a new CA");
   }
@@ -364,7 +362,7 @@ void add_cert_verbs(Command app, Context& context) {
   begin.add_option("dir", arguments->directory, "Where it is kept (made if need be, for you alone)")
       .type_name("DIR")
       .required();
-  begin.add_option("--days", arguments->days, "How long it is valid (default 3650)").type_name("N");
+  begin.add_option("--days", arguments->ca_days, "How long it is valid (default 3650)").type_name("N");
   on_verb(begin, context, [&context, arguments] { return init(context, *arguments); });
 
   Command one = cert.add_subcommand("issue", "Make the certificate and key of an agent, or of a manager");

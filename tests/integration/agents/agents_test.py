@@ -433,6 +433,15 @@ class Certificates(Case):
         self.assertIn("this is an agent", refused.text())
         self.assertEqual(manager.cli("host", "list").json["hosts"], [])
 
+    def test_a_certificate_is_valid_for_a_day_at_least(self):
+        """`--days 0` made one of two years."""
+        ca = self.fabric.directory / "ca"
+        for days in ("0", "-1", "36501", "99999999999999999999"):
+            for verb in (["init", self.fabric.directory / "short"], ["issue", "hostz", "--ca", ca]):
+                self.assertNotEqual(self.fabric.cert(*verb, "--days", days, check=False).returncode, 0, (verb, days))
+        self.assertFalse((self.fabric.directory / "short").exists())
+        self.assertFalse((ca / "hostz.pem").exists())
+
     @unittest.skipIf(shutil.which("openssl") is None, "openssl is not installed: nothing else makes expired certificates")
     def test_an_expired_certificate_ends_the_start_with_its_reason(self):
         self.fabric.manager()
