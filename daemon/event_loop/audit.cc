@@ -160,7 +160,68 @@ struct Writer {
   void operator()(const ResumeAfterGap&) {}
 };
 
+std::string actor_text(const Actor& actor) {
+  if (actor.text.empty()) return "manager";
+  return line((actor.administrator ? "admin " : "") + actor.text);
+}
+
+// What a tenant was refused: whose right or quota it is about, and why.
+struct Denial {
+  const Error& error;
+  AuditRow row;
+
+  bool of_tenant(const char* verb, const std::string& tenant, std::string subject) {
+    if (tenant.empty()) return false;
+    row.verb = verb;
+    row.tenant = line(tenant);
+    row.subject = line(std::move(subject));
+    row.detail = line(error.detail);
+    return error.code == ErrorCode::permission_denied || error.code == ErrorCode::limit_exceeded;
+  }
+  bool operator()(const Grant& c) { return of_tenant("denied grant", c.tenant, "pool " + c.pool); }
+  bool operator()(const Resize& c) { return of_tenant("denied resize", c.tenant, lease_subject(c.lease)); }
+  bool operator()(const BeginMove& c) { return of_tenant("denied move", c.tenant, lease_subject(c.lease)); }
+  bool operator()(const Transfer& c) { return of_tenant("denied transfer", c.tenant, lease_subject(c.lease)); }
+  bool operator()(const ReleasePart& c) {
+    return of_tenant("denied release", c.tenant, lease_subject(c.lease));
+  }
+  bool operator()(const AcceptOffer& c) {  // of what is another's, too
+    return of_tenant("denied accept", c.tenant, lease_subject(c.lease)) || error.code == ErrorCode::not_found;
+  }
+  template <typename Other>
+  bool operator()(const Other&) {
+    return false;
+  }
+};
+
 }  // namespace
+
+AuditRow denial_row(const char* what, const std::string& tenant, const std::string& detail, const Actor& actor,
+                    uint64_t wall_ns) {
+  return AuditRow{.sequence = 0,
+                  .wall_ns = wall_ns,
+                  .actor = actor_text(actor),
+                  .tenant = line(tenant),
+                  .verb = std::string("denied ") + what,
+                  .subject = "",
+                  .detail = line(detail)};
+}
+
+bool DenialLimit::admit(AuditRow& row, uint64_t now_ns) {
+  if (tenants_.size() >= tenants_max) tenants_.clear();
+  Told& told = tenants_[row.tenant];
+  if (now_ns - told.second_began_ns >= ns_per_s) {
+    told.second_began_ns = now_ns;
+    told.rows = 0;
+  }
+  if (++told.rows > rows_per_s) {
+    ++told.left_out;
+    return false;
+  }
+  if (const uint64_t left_out = std::exchange(told.left_out, 0); left_out != 0)
+    row.detail = line("(" + std::to_string(left_out) + " more before it) " + row.detail);
+  return true;
+}
 
 std::vector<AuditRow> audit_rows(const Command& command, const Step& step, const StateMachine& state,
                                  const Actor& actor, uint64_t wall_ns) {
@@ -169,8 +230,13 @@ std::vector<AuditRow> audit_rows(const Command& command, const Step& step, const
   const bool rowless =
       std::holds_alternative<OfferLease>(command) || std::holds_alternative<DeviceLost>(command) ||
       std::holds_alternative<DeviceBack>(command) || std::holds_alternative<CompactPool>(command);
-  if (!step.reply.ok() || (step.delta.empty() && !rowless)) return {};
-  Writer writer{step, state, actor.text.empty() ? "manager" : line(actor.text), wall_ns, {}};
+  if (!step.reply.ok()) {
+    Denial denial{step.reply.error(), AuditRow{0, wall_ns, actor_text(actor), "", "", "", ""}};
+    if (!std::visit(denial, command)) return {};
+    return {std::move(denial.row)};
+  }
+  if (step.delta.empty() && !rowless) return {};
+  Writer writer{step, state, actor_text(actor), wall_ns, {}};
   std::visit([&writer](const auto& c) { writer(c); }, command);
   return std::move(writer.rows);
 }

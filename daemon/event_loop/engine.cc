@@ -76,13 +76,25 @@ kj::Promise<Result<AuditPage>> Engine::audit(AuditQuery query) {
       });
 }
 
+void Engine::note_denied(const char* what, const std::string& tenant, const std::string& detail,
+                         const Actor& actor) {
+  if (refusing_) return;
+  AuditRow row = denial_row(what, tenant, detail, actor, wall_clock_ns());
+  if (!denial_limit_.admit(row, clock_.now_ns())) return;
+  Step step;
+  step.delta.audit.push_back(std::move(row));
+  hold(std::move(step), nullptr);
+}
+
 LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor) {
   note_time();  // first: a renewal that waited while this process was stopped is in time
   ++counters_.commands;
   Step step = decide(command);
   if (!step.delta.devices.empty()) tell_devices();
-  for (AuditRow& row : audit_rows(command, step, *state_, actor, wall_clock_ns()))
+  for (AuditRow& row : audit_rows(command, step, *state_, actor, wall_clock_ns())) {
+    if (!step.reply.ok() && !denial_limit_.admit(row, clock_.now_ns())) continue;
     step.delta.audit.push_back(std::move(row));
+  }
   LeaseId queued;
   if (step.reply.ok() && fulfiller != nullptr) {
     if (const auto* pending = std::get_if<GrantPending>(&step.reply.value())) {

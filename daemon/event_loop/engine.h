@@ -136,6 +136,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   // What two such looks in turn do not show is lost.
   kj::Promise<void> look_at_devices();
 
+  // Puts what was refused before it became a command into the audit log, unless its tenant has many there.
+  void note_denied(const char* what, const std::string& tenant, const std::string& detail, const Actor& actor);
   // Durable entries of the audit log.
   kj::Promise<Result<AuditPage>> audit(AuditQuery query);
 
@@ -303,6 +305,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void watch_leftovers();
   kj::Promise<void> remove_leftovers();
 
+  DenialLimit denial_limit_;
   Store& store_;
   Backend& backend_;
   const Clock& clock_;

@@ -28,7 +28,7 @@ class Connection final : public PeerConnection {
   }
   // What an agent says of its peers makes nobody an administrator here.
   bool is_administrator() const { return agent.empty() && service.is_admin(peer); }
-  Actor actor() const { return Actor{name()}; }
+  Actor actor() const { return Actor{.text = name(), .administrator = is_administrator()}; }
   template <Asked C>
   kj::Promise<Result<ReplyOf<C>>> submit(C command) {
     return service.engine().submit(std::move(command), actor());

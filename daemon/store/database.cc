@@ -180,6 +180,7 @@ Status Database::fold(const Delta& delta, const FoldPoint& point) {
 
 // Only a full disk leaves the connection trusted.
 Status Database::undo(Error cause) {
+  writer_.undone();
   bool undone = true;
   if (connection_.in_transaction()) undone = connection_.exec("ROLLBACK", "Database::undo").ok();
   if (!undone || cause.code != ErrorCode::capacity_exhausted) doubtful_ = true;

@@ -1,5 +1,7 @@
 #include "daemon/store/row_writer.h"
 
+#include <algorithm>
+#include <map>
 #include <span>
 #include <string>
 
@@ -62,6 +64,23 @@ Status RowWriter::prepare_table(Connection& connection) {
   return {};
 }
 
+namespace {
+
+// Whom a row of the audit log belongs to; in SQL and here the same. A tenant's name has no '!'.
+const std::string audit_owner_sql =
+    "(CASE WHEN tenant='' OR substr(actor,1,6)='admin ' THEN '' "
+    "WHEN substr(verb,1,7)='denied ' THEN '!'||tenant ELSE tenant END)";
+
+std::string audit_owner(const AuditRow& row) {
+  if (row.tenant.empty() || row.actor.starts_with("admin ")) return {};
+  return (row.verb.starts_with("denied ") ? "!" : "") + row.tenant;
+}
+
+// The oldest rows of an owner are found by a walk: some at once.
+constexpr uint64_t audit_cut_rows = 256;
+
+}  // namespace
+
 Status RowWriter::prepare(Connection& connection) {
   constexpr const char* where = "RowWriter::prepare";
   TERRACE_RETURN_IF_ERROR(prepare_table<DeviceRow>(connection));
@@ -77,7 +96,16 @@ Status RowWriter::prepare(Connection& connection) {
   TERRACE_ASSIGN_OR_RETURN(newest_audit_,
                            connection.prepare("SELECT coalesce(max(sequence), 0) FROM audit", where));
   TERRACE_ASSIGN_OR_RETURN(put_audit_, connection.prepare(("INSERT " + put_sql<AuditRow>()).c_str(), where));
-  TERRACE_ASSIGN_OR_RETURN(cut_audit_, connection.prepare("DELETE FROM audit WHERE sequence<=?", where));
+  TERRACE_ASSIGN_OR_RETURN(
+      cut_audit_, connection.prepare(("DELETE FROM audit WHERE sequence IN (SELECT sequence FROM audit WHERE " +
+                                      audit_owner_sql + "=? ORDER BY sequence LIMIT ?)")
+                                         .c_str(),
+                                     where));
+  TERRACE_ASSIGN_OR_RETURN(
+      count_audit_,
+      connection.prepare(
+          ("SELECT " + audit_owner_sql + " AS owner, count(*) FROM audit GROUP BY owner").c_str(), where));
+  audit_counted_ = false;
   return {};
 }
 
@@ -155,6 +183,8 @@ Status RowWriter::append_audit(const std::vector<AuditRow>& rows) {
   uint64_t newest = 0;
   newest_audit_.read(0, newest);
   newest_audit_.reset();
+  if (!audit_counted_) TERRACE_RETURN_IF_ERROR(count_audit());
+  audit_counted_ = false;  // until all of it is written
   // More than the log keeps: the first ones would be gone again at once, but they count.
   const size_t skipped = rows.size() > limits::audit_rows_max ? rows.size() - limits::audit_rows_max : 0;
   newest += skipped;
@@ -167,11 +197,58 @@ Status RowWriter::append_audit(const std::vector<AuditRow>& rows) {
     Stored<AuditRow>::fields(binder, row);
     put_audit_.bind(uint64_t{row_crc(row)});
     TERRACE_RETURN_IF_ERROR(put_audit_.run(where_write));
+    ++audit_counts_[audit_owner(row)];
   }
-  if (newest <= limits::audit_rows_max) return {};
-  cut_audit_.bind_start();
-  cut_audit_.bind(newest - limits::audit_rows_max);
-  return cut_audit_.run(where_write);
+  TERRACE_RETURN_IF_ERROR(cut_audit());
+  audit_counted_ = true;
+  return {};
+}
+
+Status RowWriter::count_audit() {
+  audit_counts_.clear();
+  count_audit_.bind_start();
+  for (;;) {
+    TERRACE_ASSIGN_OR_RETURN(const bool more, count_audit_.step(where_write));
+    if (!more) break;
+    std::string owner;
+    uint64_t rows = 0;
+    count_audit_.read_text(0, limits::audit_text_bytes_max + 1, owner);
+    count_audit_.read(1, rows);
+    audit_counts_[owner] = rows;
+  }
+  count_audit_.reset();
+  audit_counted_ = true;
+  return {};
+}
+
+// From whoever has most, down to the next one's.
+Status RowWriter::cut_audit() {
+  constexpr uint64_t operators_share = limits::audit_rows_max / 2;
+  uint64_t rows = 0;
+  for (const auto& [owner, count] : audit_counts_) rows += count;
+  while (rows > limits::audit_rows_max) {
+    auto most = audit_counts_.end();
+    uint64_t next = 0;
+    for (auto at = audit_counts_.begin(); at != audit_counts_.end(); ++at) {
+      const uint64_t over = at->first.empty() && at->second <= operators_share ? 0 : at->second;
+      if (most != audit_counts_.end() && over <= most->second) {
+        next = std::max(next, over);
+      } else if (over != 0) {
+        next = most == audit_counts_.end() ? 0 : most->second;
+        most = at;
+      }
+    }
+    uint64_t cut = std::min(std::max(rows - limits::audit_rows_max, audit_cut_rows),
+                            std::max(most->second - next, audit_cut_rows));
+    cut = std::min(cut, most->first.empty() ? most->second - operators_share : most->second);
+    cut_audit_.bind_start();
+    cut_audit_.bind(most->first);
+    cut_audit_.bind(cut);
+    TERRACE_RETURN_IF_ERROR(cut_audit_.run(where_write));
+    rows -= cut;
+    if ((most->second -= cut) == 0) audit_counts_.erase(most);
+  }
+  return {};
 }
 
 Status RowWriter::put_meta(const MetaRow& row, const StoreSeal& seal) {

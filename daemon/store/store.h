@@ -49,8 +49,8 @@ class Store {
   //           io_error            nothing is known: the caller must stop and recover by loading again
   virtual Status commit(const Delta& delta) = 0;
 
-  // Durable entries of the audit log, ascending unless asked otherwise. The log keeps the newest
-  // limits::audit_rows_max.
+  // Durable entries of the audit log, ascending unless asked otherwise. The log keeps
+  // limits::audit_rows_max, of everybody the newest (row_writer.h).
   virtual Result<AuditPage> audit(const AuditQuery& query) {
     (void)query;
     return AuditPage{};

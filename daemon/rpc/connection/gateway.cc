@@ -58,6 +58,7 @@ class GatewayServer final : public rpc::Gateway::Server {
                                " sessions open already; use one of them"};
     }
     if (!status.ok()) {
+      note_denied("session", status.error());
       write_error(results.initError(), status.error());
       return kj::READY_NOW;
     }
@@ -79,6 +80,7 @@ class GatewayServer final : public rpc::Gateway::Server {
                           " is no administrator here; list it under admin_uids in the daemon's configuration"};
     }
     if (!status.ok()) {
+      note_denied("admin", status.error());
       write_error(results.initError(), status.error());
     } else {
       results.setAdmin(make_admin(kj::addRef(*connection_)));
@@ -88,6 +90,14 @@ class GatewayServer final : public rpc::Gateway::Server {
 
  private:
   Service& service() { return connection_->service; }
+
+  // A uid without a tenant counts by its number.
+  void note_denied(const char* what, const Error& error) {
+    if (error.code != ErrorCode::permission_denied) return;
+    const std::string uid = "uid-" + std::to_string(connection_->peer.uid);
+    service().engine().note_denied(what, service().tenant_of(connection_->peer).value_or(uid), error.detail,
+                                   connection_->actor());
+  }
 
   Status greeted(const char* where) const {
     if (connection_->greeted) return {};

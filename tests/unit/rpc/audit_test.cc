@@ -27,7 +27,7 @@ TEST_CASE("Audit: every change says who made it: uid, program and process") {
   };
   const auto pools = by_verb("pool create");
   REQUIRE(pools.getEntries().size() == 1);
-  CHECK(text(pools.getEntries()[0].getActor()) == "uid 0 (test[41])");
+  CHECK(text(pools.getEntries()[0].getActor()) == "admin uid 0 (test[41])");
   const auto grants = by_verb("grant");
   REQUIRE(grants.getEntries().size() == 1);
   CHECK(text(grants.getEntries()[0].getActor()) == "uid 1000 (test[42])");
@@ -49,4 +49,41 @@ TEST_CASE("Audit: a page is as long as was asked for, and the next one begins af
   auto second = operator_.auditRequest();
   second.getQuery().setAfter(page.getEntries()[1].getSequence());
   CHECK(t.call(second).getEntries().size() == 1);
+}
+
+TEST_CASE("Audit: what a tenant was denied is there, a few a second, and says how many are not") {
+  Rpc t;
+  FixtureClient root(t, 0, 41), user(t, 1000, 42);
+  auto operator_ = t.admin(root);
+  t.make_pool(operator_);
+  auto quota = operator_.setQuotaRequest();
+  quota.getQuota().setTenant("uid-1000");
+  quota.getQuota().setBytesMax(2 * mib);
+  REQUIRE(t.call(quota).getError().getCode() == 0);
+  auto tenant = t.session(user);
+  auto denied = [&](const char* verb) {
+    auto request = operator_.auditRequest();
+    request.getQuery().setVerb(verb);
+    return t.call(request);
+  };
+  CHECK(t.call(user.gateway.openAdminRequest()).getError().getCode() == code(ErrorCode::permission_denied));
+  auto open = user.gateway.openSessionRequest();
+  open.setTenant("uid-0");
+  CHECK(t.call(open).getError().getCode() == code(ErrorCode::permission_denied));
+  CHECK(t.grant(tenant, 4 * mib).getError().getCode() == code(ErrorCode::limit_exceeded));
+  for (const char* verb : {"denied admin", "denied session", "denied grant"}) {
+    const auto reply = denied(verb);
+    REQUIRE(reply.getEntries().size() == 1);
+    CHECK(text(reply.getEntries()[0].getTenant()) == "uid-1000");
+    CHECK(text(reply.getEntries()[0].getActor()) == "uid 1000 (test[42])");
+    CHECK(text(reply.getEntries()[0].getDetail()) != "");
+  }
+  CHECK(text(denied("denied grant").getEntries()[0].getSubject()) == "pool p");
+  for (int n = 0; n < 50; ++n) CHECK(t.grant(tenant, 4 * mib).getError().getCode() != 0);
+  t.pump(1100);
+  CHECK(t.grant(tenant, 4 * mib).getError().getCode() != 0);
+  const auto all = denied("denied grant");
+  CHECK(all.getEntries().size() < 20);
+  CHECK(text(all.getEntries()[all.getEntries().size() - 1].getDetail()).find(" more before it) ") !=
+        std::string::npos);
 }
