@@ -7,10 +7,15 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/machine_name.h"
 #include "core/base/unique_fd.h"
+#include "daemon/audit/audit_file.h"
 #include "daemon/config/runtime_directory.h"
 #include "daemon/event_loop/engine.h"
 #include "daemon/event_loop/hotplug.h"
@@ -172,11 +177,19 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
   Agents agents(std::move(of_agents), clock, io.provider->getTimer());
   RemoteBackend remote(agents, memory->backends());
   memory->backends().add_remote(remote);
+  std::unique_ptr<AuditFile> audit_file;
+  std::function<void(const std::vector<AuditRow>&)> audit_sink;
+  if (!config.audit_file.empty()) {
+    audit_file = std::make_unique<AuditFile>(
+        AuditFileOptions{.path = config.audit_file, .rotate_bytes = config.audit_rotate_bytes});
+    audit_sink = [&file = *audit_file](const std::vector<AuditRow>& rows) { file.append(rows); };
+  }
   Engine engine(*store, memory->backends(), clock, io.provider->getTimer(),
                 EngineOptions{.state_path = config.state_path,
                               .ttl_ns_max = config.ttl_ns_max,
                               .scrub_bytes_per_s = config.scrub_bytes_per_s,
-                              .settle_ns = settle_ns});
+                              .settle_ns = settle_ns,
+                              .audit_sink = std::move(audit_sink)});
   // Before the engine waits for its workers: they may wait for agents.
   KJ_DEFER(agents.stop());
   if (words.accept_lost_objects) engine.accept_lost_objects();

@@ -58,6 +58,9 @@ struct DaemonConfig {
   LogFormat log_format = LogFormat::text;
   std::string log_file;  // empty: standard error
 
+  std::string audit_file;  // a copy of the audit log that is never cut; empty: none
+  uint64_t audit_rotate_bytes = 64ull << 20;
+
   uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
 
   uint64_t ttl_ns_max = limits::ttl_ns_max;

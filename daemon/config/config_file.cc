@@ -219,6 +219,16 @@ void read_limits(Section& top, const std::string& path, std::vector<std::string>
   section.finish();
 }
 
+void read_audit(Section& top, const std::string& path, std::vector<std::string>& problems,
+                DaemonConfig& config) {
+  const toml::table* audit = top.table("audit");
+  if (audit == nullptr) return;
+  Section section(path, *audit, "audit", problems);
+  section.text("file", config.audit_file);
+  section.size("rotate", config.audit_rotate_bytes);
+  section.finish();
+}
+
 void read_scrub(Section& top, const std::string& path, std::vector<std::string>& problems,
                 DaemonConfig& config) {
   const toml::table* scrub = top.table("scrub");
@@ -344,6 +354,7 @@ Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base
   read_identities(top, path, problems, base);
   read_clients(top, path, problems, base);
   read_log(top, path, problems, base);
+  read_audit(top, path, problems, base);
   read_scrub(top, path, problems, base);
   read_limits(top, path, problems, base);
   read_hosts(top, path, problems, base);

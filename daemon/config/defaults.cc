@@ -191,6 +191,10 @@ void check_limits(const DaemonConfig& config, Problems& problems) {
         {{"log", "level"},
          "log level '" + config.log_level + "' is none of trace, debug, info, warning, error, critical, off"});
   }
+  if (!config.audit_file.empty() && config.audit_file[0] != '/')
+    problems.push_back({{"audit", "file"}, "audit file '" + config.audit_file + "' must be an absolute path"});
+  if (config.audit_rotate_bytes < (1ull << 20))
+    problems.push_back({{"audit", "rotate"}, "the audit file is rotated at 1M at least"});
   if (config.ttl_ns_max < limits::ttl_ns_min || config.ttl_ns_max > limits::ttl_ns_max) {
     problems.push_back({{"limits", "ttl_max"},
                         "ttl_max of " + format_duration(config.ttl_ns_max) + " is outside " +

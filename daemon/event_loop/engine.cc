@@ -195,6 +195,7 @@ void Engine::commit_finished(Status status) {
     return;
   }
   ++counters_.commits;
+  if (options_.audit_sink && !batch.delta.audit.empty()) options_.audit_sink(batch.delta.audit);
   recovery_pause_ns_ = recovery_pause_ns_min;
   release_batch(std::move(batch));
   // A record that nobody waits for may have had its time while this commit was under way.

@@ -98,6 +98,8 @@ struct EngineOptions {
   uint64_t gap_ns = 400 * ns_per_ms;
   // A lease whose record of being scrubbed waits for the next commit gets one of its own after this.
   uint64_t deferred_commit_ns = 20 * ns_per_ms;
+  // Told of the rows of the audit log that a commit made durable. On the event loop's thread: it must not wait.
+  std::function<void(const std::vector<AuditRow>&)> audit_sink = {};
   // What the workers do their jobs with; null: a thread each.
   JobQueues* job_queues = nullptr;
 };

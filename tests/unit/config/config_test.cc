@@ -51,6 +51,9 @@ userfaultfd = false
 [log]
 level = "debug"
 format = "json"
+[audit]
+file = "/var/log/x.jsonl"
+rotate = "8M"
 [limits]
 ttl_max = "7d"
 connections_max = 10
@@ -69,6 +72,8 @@ connections_max = 10
   CHECK(default_config().userfaultfd);
   CHECK(config->admin_uids.contains(7));
   CHECK(config->log_format == LogFormat::json);
+  CHECK(config->audit_file == "/var/log/x.jsonl");
+  CHECK(config->audit_rotate_bytes == 8 * mib);
   CHECK(config->ttl_ns_max == 7ull * 86400 * ns_per_s);
   CHECK(config->connections_max == 10);
   CHECK(validate(*config).empty());

@@ -14,7 +14,7 @@ using terrace::test::EngineFixture;
 
 namespace {
 
-constexpr EngineOptions busy_house{.housekeeping_ns = 5 * ns_per_ms, .unheld_ns = 20 * ns_per_ms};
+const EngineOptions busy_house{.housekeeping_ns = 5 * ns_per_ms, .unheld_ns = 20 * ns_per_ms};
 
 LeaseRow grant_movable(EngineFixture& fixture, uint64_t bytes) {
   Grant request = fixture.grant_of(bytes);

@@ -1,0 +1,62 @@
+// A copy of the audit log outside the store: one JSON object a line, appended, never cut, never removed.
+//
+// Place     daemon/role_manager.cc makes one where the configuration names a file ([audit]) and gives it the rows of
+//           each commit. The store's own log (daemon/store) is what `terrace audit` shows; it is bounded.
+// Threads   append() from one thread, and never waits. A thread of its own writes, and calls fdatasync once for all
+//           that came meanwhile.
+// Crash     A line follows the commit of its entry: a crash in between loses the last ones here, not in the store.
+//
+// A file that was renamed away (logrotate) is made anew. At `rotate_bytes` the file becomes FILE.0001, and so on. What
+// cannot be written waits, within a bound, and is tried again; lines left out beyond the bound are counted in the log.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/base/unique_fd.h"
+#include "daemon/model/rows.h"
+
+namespace terrace::daemon {
+
+struct AuditFileOptions {
+  std::string path;
+  uint64_t rotate_bytes = 64ull << 20;
+  uint64_t waiting_bytes_max = 16ull << 20;
+  uint64_t retry_ms = 1000;
+};
+
+class AuditFile {
+ public:
+  explicit AuditFile(AuditFileOptions options);
+  ~AuditFile();  // writes what waits, once
+  AuditFile(const AuditFile&) = delete;
+  AuditFile& operator=(const AuditFile&) = delete;
+
+  void append(const std::vector<AuditRow>& rows);
+
+ private:
+  void run();
+  Status write(const std::string& lines);  // all of it, or none counts as written
+  Status open();
+  Status rotate();
+
+  const AuditFileOptions options_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string waiting_;
+  uint64_t left_out_ = 0;
+  bool ending_ = false;
+  UniqueFd file_;  // this and the rest: the writing thread's
+  uint64_t bytes_ = 0;
+  std::thread thread_;
+};
+
+// `{"time_ns": ..., "actor": ..., "tenant": ..., "verb": ..., "subject": ..., "detail": ...}` and a line feed.
+std::string audit_line(const AuditRow& row);
+
+}  // namespace terrace::daemon
