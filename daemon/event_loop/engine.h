@@ -337,7 +337,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   bool watching_leftovers_ = false;
   uint64_t leftover_pause_ns_ = 0;
   StartCheck start_check_;
-  std::map<LeaseId, bool> kept_;  // quarantined, and whether certainly for pages that somebody holds
+  std::set<LeaseId> kept_;  // quarantined, maybe for pages that somebody holds
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
   std::unordered_map<uint64_t, Actor> actors_;               // of those grants and changes, for the audit log
   std::unordered_map<uint64_t, ReplyFulfiller> changing_;    // lease -> who resizes or transfers it

@@ -9,11 +9,12 @@ namespace terrace::daemon {
 void Engine::ask_for_kept_memory() {
   kept_.clear();
   for (const auto& [id, lease] : state_->leases())
-    if (lease.phase == LeasePhase::quarantined) kept_[id] = false;
+    if (lease.phase == LeasePhase::quarantined) kept_.insert(id);
 }
 
+// Busy is other memory, too: a device that is in the way. The backend tells.
 void Engine::note_kept_memory(LeaseId lease, const Status& scrubbed) {
-  if (!scrubbed.ok() && scrubbed.error().code == ErrorCode::busy) kept_[lease] = true;
+  if (!scrubbed.ok() && scrubbed.error().code == ErrorCode::busy) kept_.insert(lease);
 }
 
 kj::Promise<void> Engine::look_at_kept_memory() {
@@ -21,17 +22,16 @@ kj::Promise<void> Engine::look_at_kept_memory() {
     LeaseId lease;
     std::string object;
     std::vector<Extent> extents;
-    bool sure = false;  // it was such memory
     Kept kept = Kept::no;
   };
   std::vector<Memory> looked_at;
   for (auto at = kept_.begin(); at != kept_.end();) {
-    const LeaseRow* lease = state_->find_lease(at->first);
+    const LeaseRow* lease = state_->find_lease(*at);
     if (lease == nullptr || lease->phase != LeasePhase::quarantined) {
       at = kept_.erase(at);
       continue;
     }
-    looked_at.push_back({at->first, lease->object, lease->extents, at->second});
+    looked_at.push_back({*at, lease->object, lease->extents});
     ++at;
   }
   if (looked_at.empty()) return kj::READY_NOW;
@@ -42,12 +42,9 @@ kj::Promise<void> Engine::look_at_kept_memory() {
       })
       .then([this](std::vector<Memory> seen) {
         for (const Memory& one : seen) {
-          const auto at = kept_.find(one.lease);
-          if (refusing_ || at == kept_.end()) continue;
-          at->second = at->second || one.kept == Kept::yes;
-          if (one.kept == Kept::yes) continue;
-          kept_.erase(at);
-          if (one.kept == Kept::no && !one.sure) continue;  // quarantined for another reason
+          if (refusing_ || one.kept == Kept::yes) continue;
+          kept_.erase(one.lease);
+          if (one.kept == Kept::no) continue;  // quarantined for another reason
           log::info("lease {}: nobody holds a page of its memory any more; it is erased", one.lease.value);
           apply(Release{one.lease, "", clock_.now_ns()}, nullptr);
         }

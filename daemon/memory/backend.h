@@ -83,7 +83,7 @@ struct StoreClaim {
 enum class Kept : uint8_t {
   no,
   yes,    // somebody still holds pages of it
-  ended,  // it was, until this call
+  ended,  // it is, and nobody holds any more: erase() works
 };
 
 enum class ObjectAccess : uint8_t { read_only, read_write };
@@ -213,7 +213,7 @@ class Backend {
   }
 
   // Whether a fenced lease's memory is kept for pages that somebody still holds without a mapping: erase() says busy as
-  // long as it is. Lets it go where they have ended. On a worker.
+  // long as they do. Changes nothing; `yes` where it cannot be looked at. On a worker.
   virtual Kept kept(const std::string& name, const std::vector<Extent>& extents) {
     (void)name, (void)extents;
     return Kept::no;

@@ -70,7 +70,6 @@ TESTS = (
     # Tiered ranges between that node and node 0.
     _guest("node-range", "node_range", "hmem", 300, False, alone=True),
     # Leases that are namespaces of a composed region.
-    _guest("pins-pmem", "pins", "standard", 900, False, "--kind", "pmem", alone=True),
     _guest("pmem", "lease_path", "standard", 900, False, "--kind", "pmem", alone=True),
     _guest("pmem-reboot", "reboot", "standard", 300, True, "--kind", "pmem", boots=2),
     _guest("pmem-crash", "lease_crash", "standard", 1200, False, "--kind", "pmem", alone=True),

@@ -181,7 +181,7 @@ class Tenant {
     return text;
   }
 
-  // pin OFFSET | begin-write OFFSET | read-directly OFFSET LENGTH PATH
+  // pin OFFSET [PAGES] | begin-write OFFSET | read-directly OFFSET LENGTH PATH
   std::string pin(const std::string& verb, std::istringstream& words) {
     uint64_t offset = 0, length = PagePin::bytes;
     std::string path;
@@ -189,7 +189,12 @@ class Tenant {
     if (verb == "read-directly") words >> length >> path;
     const std::span<std::byte> whole = mapping_->bytes();
     if (offset > whole.size() || length > whole.size() - offset) return "error range";
-    if (verb == "pin") return pin_.splice(&whole[offset]);
+    if (verb == "pin") {
+      uint64_t pages = 1;
+      if (!(words >> pages)) pages = 1;
+      return pages * PagePin::bytes > whole.size() - offset ? "error range"
+                                                            : pin_.splice(&whole[offset], pages);
+    }
     if (verb == "begin-write") return pin_.begin_write(&whole[offset]);
     return pin_.read_directly(path, &whole[offset], length);
   }

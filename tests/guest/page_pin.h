@@ -33,16 +33,17 @@ class PagePin {
     if (reader_.joinable()) reader_.join();
   }
 
-  // The page in a pipe.
-  std::string splice(std::byte* page) {
+  // As many pages in a pipe.
+  std::string splice(std::byte* page, size_t count) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return std::strerror(errno);
     out_ = UniqueFd(ends[0]);
     in_ = UniqueFd(ends[1]);
-    const iovec piece{page, bytes};
-    return ::vmsplice(in_.get(), &piece, 1, 0) == bytes ? "ok" : std::strerror(errno);
+    const iovec piece{page, count * bytes};
+    return ::vmsplice(in_.get(), &piece, 1, 0) == static_cast<ssize_t>(count * bytes) ? "ok"
+                                                                                      : std::strerror(errno);
   }
-  // What the pipe has now, and lets go of: its first byte, as a number.
+  // What the pipe has next, and lets go of: the first byte of a page, as a number.
   std::string empty_pipe() {
     std::vector<unsigned char> read(bytes);
     const ssize_t got = ::read(out_.get(), read.data(), read.size());

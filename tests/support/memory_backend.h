@@ -125,7 +125,7 @@ class MemoryBackend final : public daemon::Backend {
   bool erases_in_place(std::string_view) const override { return in_place; }
   daemon::Kept kept(const std::string&, const std::vector<daemon::Extent>&) override {
     ++kept_asked;
-    return pages_held ? daemon::Kept::yes : daemon::Kept::no;
+    return pages_held ? daemon::Kept::yes : daemon::Kept::ended;
   }
   Status erase(const std::string& name, const std::vector<daemon::Extent>&, uint64_t offset,
                uint64_t length) override {

@@ -74,9 +74,19 @@ void DaxMemoryRecord::track(const std::string& serial, DaxRange device) {
 void DaxMemoryRecord::forget(const std::string& serial) {
   const std::lock_guard lock(mutex_);
   const auto at = entries_.find(serial);
-  const bool keeps = at != entries_.end() && !at->second.kept.empty();
-  if (at != entries_.end()) entries_.erase(at);
-  if (!keeps && !directory_.empty() && !read_only_) ::unlink(path_of(serial).c_str());
+  Entry left;
+  if (at != entries_.end()) {
+    left.device = at->second.device;
+    left.unerased.add(left.device);
+    left.idle_count = at->second.idle_count;
+    left.kept = at->second.kept;
+    entries_.erase(at);
+  }
+  if (!left.kept.empty()) {
+    (void)save(serial, left);
+  } else if (!directory_.empty() && !read_only_) {
+    ::unlink(path_of(serial).c_str());
+  }
 }
 
 Status DaxMemoryRecord::may_claim(const std::string& serial, DaxRange device, const StoreClaim& claim) const {

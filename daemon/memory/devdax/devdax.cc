@@ -10,7 +10,6 @@
 #include "core/base/failpoint.h"
 #include "core/base/units.h"
 #include "core/os/erase.h"
-#include "daemon/memory/pins/paused_holders.h"
 
 namespace terrace::daemon {
 namespace {
@@ -70,10 +69,7 @@ uint64_t random_seed() {
 DevdaxBackend::DevdaxBackend(DaxBus& bus, DevdaxOptions options)
     : bus_(bus),
       options_(std::move(options)),
-      record_(options_.record_directory, options_.boot_id, options_.read_only) {
-  if (!options_.record_directory.empty() && !options_.read_only)
-    PausedHolders::thaw(options_.record_directory + "/paused");
-}
+      record_(options_.record_directory, options_.boot_id, options_.read_only) {}
 
 // --- where objects are ----------------------------------------------------------------------------------
 
@@ -172,8 +168,9 @@ Status DevdaxBackend::carve(const std::string& name, uint64_t bytes, const std::
     const std::lock_guard lock(kernel_mutex_);
     if (const auto object = find(name); object.has_value() && !object->device.empty())
       return Error{.code = ErrorCode::already_exists, .where = where, .detail = "there is an object " + name};
+    if (const auto region = region_of(place.serial); region.has_value())
+      learn_pins(*region, place.ranges.front());
     TERRACE_ASSIGN_OR_RETURN(device, make_for(name, place));
-    if (const auto region = region_of(place.serial); region.has_value()) learn_pins(*region, device);
   }
   const std::vector<DaxRange> unerased = record_.unerased(place.serial, place.ranges);
   Status ready = unerased.empty() ? Status{} : erase_ranges(device, unerased);

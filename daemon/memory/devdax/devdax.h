@@ -161,12 +161,16 @@ class DevdaxBackend final : public Backend {
 
   // devdax_pins.cc: pages that somebody holds, likewise
   std::optional<PageBlock> block_of(const std::string& serial, const DaxDevice& device);
-  void learn_pins(const DaxRegion& region, const DaxDevice& device);
+  std::string pins_in_words(const std::string& serial) const;
+  void learn_pins(const DaxRegion& region, DaxRange free);
   Result<std::optional<int64_t>> take_mappings(const DaxRegion& region, const DaxDevice& device);
   void keep_pages(const DaxRegion& region, const std::vector<DaxRange>& ranges, int64_t pins);
   bool is_kept(const std::string& serial, const DaxDevice& device) const;
   Status reclaim(const DaxRegion& region, const std::vector<DaxRange>& ranges);
   Status reclaim_one(const DaxRegion& region, const KeptMemory& memory);
+  Result<std::optional<DaxDevice>> keeper_of(const DaxRegion& region, const KeptMemory& memory);
+  Status look_at_kept(const KeptMemory& memory, const std::optional<DaxDevice>& keeper,
+                      const std::string& serial);
 
   DaxBus& bus_;
   const DevdaxOptions options_;
@@ -182,8 +186,7 @@ class DevdaxBackend final : public Backend {
   std::map<std::string, Object> objects_;
   std::set<std::string> own_;  // dax devices that live for one piece of erasing or for measuring
   uint64_t next_order_ = 0;
-  std::map<uint64_t, std::string>
-      suspects_;  // by where kept memory begins: who had it, in words; by kernel_mutex_
+  std::string not_learned_;  // why pins are not counted, although they can be seen
 };
 
 }  // namespace terrace::daemon

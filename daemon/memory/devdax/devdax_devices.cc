@@ -81,11 +81,7 @@ SeenDevice DevdaxBackend::seen(const DaxRegion& region, const std::vector<DaxHol
         "; begins at no multiple of " + format_size(device.granule_bytes) + " and cannot be leased";
     device.granule_bytes = 0;
   }
-  if (options_.pins != nullptr) {
-    const Status sight = options_.pins->usable();
-    device.detail += sight.ok() ? "; pages pinned beyond a fence are counted, and kept until they end"
-                                : "; for tenants who trust each other: " + sight.error().detail;
-  }
+  device.detail += pins_in_words(region.serial);
   const bool ours = adopted(region.serial);
   const std::vector<DaxDevice> strangers = foreign_devices_in(region);
   for (const DaxDevice& one : strangers) {
@@ -270,6 +266,7 @@ Status DevdaxBackend::take_over(const std::string& serial) {
     }
     TERRACE_RETURN_IF_ERROR(record_.mark_unerased(serial, {region.range()}));
     for (const DaxDevice& device : strangers) TERRACE_RETURN_IF_ERROR(dismantle(region, device, Had::maybe));
+    learn_pins(region, region.range());
     measure(region);
   }
   (void)refresh();  // it is ours now, whether it can be looked at once more or not

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "daemon/memory/devdax/devdax.h"
-#include "daemon/memory/pins/paused_holders.h"
 
 namespace terrace::daemon {
 namespace {
@@ -14,20 +13,22 @@ std::vector<PageRange> pages_of(const std::vector<DaxRange>& ranges) {
   return pages;
 }
 
-std::string in_words(const std::vector<DaxHolder>& holders) {
-  std::string text;
-  for (const DaxHolder& holder : holders) {
-    const std::string one = "process " + std::to_string(holder.pid) + " (" + holder.command + ")";
-    if (text.find(one) == std::string::npos) text += (text.empty() ? "" : ", ") + one;
-  }
-  return text;
-}
-
 Error still_held(std::string detail) {
   return Error{.code = ErrorCode::busy, .where = "DevdaxBackend::reclaim", .detail = std::move(detail)};
 }
 
 }  // namespace
+
+// For a device's detail: whether its tenants must trust each other, and why.
+std::string DevdaxBackend::pins_in_words(const std::string& serial) const {
+  if (options_.pins == nullptr) return {};
+  const Status sight = options_.pins->usable();
+  if (!sight.ok()) return "; for tenants who trust each other: " + sight.error().detail;
+  if (record_.idle_count(serial).has_value())
+    return "; pages pinned beyond a fence are counted, and kept until they end";
+  const std::lock_guard lock(mutex_);
+  return not_learned_.empty() ? "" : "; for tenants who trust each other: " + not_learned_;
+}
 
 // nullopt: pins cannot be seen here.
 std::optional<PageBlock> DevdaxBackend::block_of(const std::string& serial, const DaxDevice& device) {
@@ -36,16 +37,28 @@ std::optional<PageBlock> DevdaxBackend::block_of(const std::string& serial, cons
   return idle.has_value() ? std::optional(PageBlock{device.align_bytes, *idle}) : std::nullopt;
 }
 
-// `device` is one that nobody was given.
-void DevdaxBackend::learn_pins(const DaxRegion& region, const DaxDevice& device) {
-  if (options_.pins == nullptr || device.ranges.empty() || device.align_bytes == 0) return;
+// Once a boot, by a device of the manager's own over the first block of `free`, which no lease has: what an idle block
+// counts, and that the probe fires when a device goes.
+void DevdaxBackend::learn_pins(const DaxRegion& region, DaxRange free) {
+  if (options_.pins == nullptr || region.align_bytes == 0 || free.bytes < region.align_bytes) return;
   if (record_.idle_count(region.serial).has_value() || !options_.pins->usable().ok()) return;
-  const auto memory = bus_.map(device);
-  if (!memory.ok()) return;
-  const DaxRange& first = device.ranges.front();
-  const auto block = options_.pins->learn((*memory)->bytes().subspan(0, first.bytes),
-                                          {first.start, first.bytes}, device.align_bytes);
-  if (block.ok()) record_.set_idle_count(region.serial, block->idle);
+  free.bytes = region.align_bytes;
+  const auto device = make_own(region, {free});
+  if (!device.ok()) return;
+  Result<PageBlock> block =
+      Error{.code = ErrorCode::unavailable, .where = "DevdaxBackend", .detail = "not mapped"};
+  if (const auto memory = bus_.map(*device); memory.ok())
+    block = options_.pins->learn((*memory)->bytes(), {free.start, free.bytes}, device->align_bytes);
+  Status learned = block.ok() ? Status{} : block.error();
+  if (block.ok()) {
+    const auto left =
+        options_.pins->during({{free.start, free.bytes}}, *block, [&] { return bus_.disable(device->name); });
+    if (left.ok()) record_.set_idle_count(region.serial, block->idle);
+    if (!left.ok()) learned = left.error();
+  }
+  (void)dismantle_own(region, *device);
+  const std::lock_guard lock(mutex_);
+  not_learned_ = learned.ok() ? "" : learned.error().detail;
 }
 
 // Disables the device. Returns the pins that were left; nullopt where there were none, or none could be seen.
@@ -58,32 +71,15 @@ Result<std::optional<int64_t>> DevdaxBackend::take_mappings(const DaxRegion& reg
   // A manager that is killed in between does not know what was left: then it is kept. Where that cannot be written
   // down the fence goes on: it cannot wait.
   (void)record_.keep(region.serial, {device.ranges, std::nullopt});
-  const std::vector<PageRange> pages = pages_of(device.ranges);
-  std::string suspects;
-  const auto find_holders = [&] {
-    std::vector<pid_t> processes;
-    const auto holders = bus_.holders({device});
-    if (!holders.ok()) return processes;
-    suspects = in_words(*holders);
-    for (const DaxHolder& holder : *holders)
-      if (std::find(processes.begin(), processes.end(), holder.pid) == processes.end())
-        processes.push_back(holder.pid);
-    return processes;
-  };
-  const std::string note = options_.record_directory.empty() ? "" : options_.record_directory + "/paused";
-  const auto paused = settle(*options_.pins, pages, *block, find_holders, note);
   Status disabled;
-  const auto count = options_.pins->during(pages, *block, [&] { return disabled = bus_.disable(device.name); });
-  if (!disabled.ok()) {  // as it was, or gone as a whole
+  const auto count = options_.pins->during(pages_of(device.ranges), *block,
+                                           [&] { return disabled = bus_.disable(device.name); });
+  if (!disabled.ok() || (count.ok() && count->none())) {  // as it was, gone as a whole, or nobody's
     record_.let_go(region.serial, device.ranges);
-    return disabled.error();
-  }
-  if (!count.ok()) return std::optional<int64_t>();  // kept: nobody knows what was left
-  if (count->none()) {
-    record_.let_go(region.serial, device.ranges);
+    if (!disabled.ok()) return disabled.error();
     return std::optional<int64_t>();
   }
-  suspects_[device.ranges.front().start] = suspects;
+  if (!count.ok() || count->pins <= 0) return std::optional<int64_t>();  // kept: nobody knows what was left
   return std::optional(count->pins);
 }
 
@@ -109,44 +105,59 @@ Status DevdaxBackend::reclaim(const DaxRegion& region, const std::vector<DaxRang
   return {};
 }
 
-Status DevdaxBackend::reclaim_one(const DaxRegion& region, const KeptMemory& memory) {
+// The manager's device over kept memory; nullopt: it has none.
+Result<std::optional<DaxDevice>> DevdaxBackend::keeper_of(const DaxRegion& region, const KeptMemory& memory) {
   TERRACE_ASSIGN_OR_RETURN(const DaxRegion now, look_at(region.serial));
-  const auto keeper = std::find_if(now.devices.begin(), now.devices.end(), [&](const DaxDevice& device) {
-    return is_kept(region.serial, device) && device.ranges == memory.ranges &&
-           device.driver == DaxDriver::device_dax;
-  });
-  const auto block = keeper == now.devices.end() ? std::nullopt : block_of(region.serial, *keeper);
+  for (const DaxDevice& device : now.devices)
+    if (device.ranges == memory.ranges && is_kept(region.serial, device)) return std::optional(device);
+  return std::optional<DaxDevice>();
+}
+
+// Errors    busy   somebody holds pages of it, or nobody knows
+Status DevdaxBackend::look_at_kept(const KeptMemory& memory, const std::optional<DaxDevice>& keeper,
+                                   const std::string& serial) {
+  if (memory.pins == 0) return {};
+  const bool there = keeper.has_value() && keeper->driver == DaxDriver::device_dax;
+  const auto block = there ? block_of(serial, *keeper) : std::nullopt;
   if (!memory.pins.has_value() || !block.has_value()) {
     return still_held(
         "pages of this memory may still be held by who had it before, and nobody counted them to the end (the "
-        "manager "
-        "was killed, or its device was removed from outside): it is kept until the machine is restarted");
+        "manager was killed, or its device was removed from outside): it is kept until the machine is "
+        "restarted");
   }
   TERRACE_ASSIGN_OR_RETURN(const PinCount ended, options_.pins->look(pages_of(memory.ranges), *block));
   const int64_t left = *memory.pins + ended.pins;
-  if (left != 0) {
-    const auto who = suspects_.find(memory.ranges.front().start);
-    const bool known = who != suspects_.end() && !who->second.empty();
-    return still_held(std::to_string(left) + " of " + std::to_string(*memory.pins) +
-                      " pages of this memory that were pinned at its fence are still held" +
-                      (known ? ", by " + who->second + " or whom it gave them to" : "") +
-                      ": kept until they are let go; end that process");
-  }
+  if (left == 0) return {};
+  return still_held(
+      std::to_string(left) + " of " + std::to_string(*memory.pins) +
+      " pages of this memory that were pinned at its fence are still held by the process that had it, or "
+      "by whom it gave them to: kept until they are let go. `terrace fsck` names who has it; end that "
+      "process");
+}
+
+Status DevdaxBackend::reclaim_one(const DaxRegion& region, const KeptMemory& memory) {
+  TERRACE_ASSIGN_OR_RETURN(const auto keeper, keeper_of(region, memory));
+  TERRACE_RETURN_IF_ERROR(look_at_kept(memory, keeper, region.serial));
+  // That they have ended is known by the keeper only: so it is on record before that goes.
+  if (memory.pins != 0) TERRACE_RETURN_IF_ERROR(record_.keep(region.serial, {memory.ranges, 0}));
+  if (keeper.has_value()) TERRACE_RETURN_IF_ERROR(dismantle(region, *keeper, Had::nobody));
   record_.let_go(region.serial, memory.ranges);
-  suspects_.erase(memory.ranges.front().start);
-  return dismantle(now, *keeper, Had::nobody);
+  return {};
 }
 
 Kept DevdaxBackend::kept(const std::string& name, const std::vector<Extent>& extents) {
   const auto place = locate(name, extents, "DevdaxBackend::kept");
   const auto region = place.ok() ? region_of(place->serial) : std::nullopt;
-  if (!region.has_value()) return Kept::no;
-  const std::vector<KeptMemory> all = record_.kept(place->serial);
-  const bool any =
-      std::any_of(all.begin(), all.end(), [&](const KeptMemory& one) { return one.overlaps(place->ranges); });
-  if (!any) return Kept::no;
+  if (!region.has_value()) return Kept::yes;
   const std::lock_guard lock(kernel_mutex_);
-  return reclaim(*region, place->ranges).ok() ? Kept::ended : Kept::yes;
+  Kept found = Kept::no;
+  for (const KeptMemory& memory : record_.kept(place->serial)) {
+    if (!memory.overlaps(place->ranges)) continue;
+    const auto keeper = keeper_of(*region, memory);
+    if (!keeper.ok() || !look_at_kept(memory, *keeper, place->serial).ok()) return Kept::yes;
+    found = Kept::ended;
+  }
+  return found;
 }
 
 }  // namespace terrace::daemon

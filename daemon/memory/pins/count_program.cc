@@ -23,6 +23,11 @@ class Assembler {
     add(BPF_ALU64 | BPF_LSH | BPF_K, of, r0, 0, 32);
     add(BPF_ALU64 | BPF_RSH | BPF_K, of, r0, 0, 32);
   }
+  // A counter is 32 bits wide, and may be below idle.
+  void extend_sign(Register of) {
+    add(BPF_ALU64 | BPF_LSH | BPF_K, of, r0, 0, 32);
+    add(BPF_ALU64 | BPF_ARSH | BPF_K, of, r0, 0, 32);
+  }
   void load(Register to, Register from, size_t offset) {
     add(BPF_LDX | BPF_MEM | BPF_DW, to, from, static_cast<int16_t>(offset));
   }
@@ -131,6 +136,7 @@ void count_one(Assembler& to) {
   to.load(r2, r6, offsetof(CountWork, idle));
   to.jump_if_same(r1, r2, Label::next);
   to.subtract(r1, r2);
+  to.extend_sign(r1);
   to.load(r2, r6, offsetof(CountWork, difference));
   to.add_register(r2, r1);
   to.store(r6, offsetof(CountWork, difference), r2);
@@ -148,6 +154,8 @@ CountProgram count_program(int work, int segments) {
   to.low_half(r0);
   to.load(r1, r6, offsetof(CountWork, thread));
   to.jump_unless_same(r0, r1, Label::out);
+  to.load(r1, r6, offsetof(CountWork, finished));
+  to.jump_unless_zero(r1, Label::out);
   to.count_up(offsetof(CountWork, runs));
   to.set(r1, most_steps);
   const size_t at = to.size();

@@ -21,7 +21,7 @@ struct CountWork {
   uint64_t idle = 0;
   uint64_t read = 0, failed = 0;        // counters, and those of them that could not be read
   uint64_t blocks = 0, difference = 0;  // counters that differ, and the sum of their differences
-  uint64_t finished = 0;                // all segments were walked
+  uint64_t finished = 0;                // all segments were walked: from then on it does nothing
   uint64_t runs = 0;
 };
 

@@ -16,7 +16,7 @@
 #include <fstream>
 #include <string>
 
-#include "core/base/units.h"
+#include "core/os/fault_guard.h"
 #include "daemon/memory/pins/count_program.h"
 
 namespace terrace::daemon {
@@ -25,7 +25,9 @@ namespace {
 constexpr const char* kernel_pins = "KernelPins";
 constexpr uint64_t page_bytes = 4096, page_struct_bytes = 64, count_offset = 52;
 constexpr uint32_t segments_max = 65536;  // ranges of one device
-constexpr char unmapping[] = "memunmap_pages";
+// Called for each range once no reference from the unbinding itself is left, right before the range's page structures
+// go. The program runs at the first call only: then all are there.
+constexpr char unmapping[] = "arch_remove_memory";
 
 int bpf(int command, bpf_attr& attributes) {
   return static_cast<int>(::syscall(SYS_bpf, command, &attributes, sizeof attributes));
@@ -206,7 +208,7 @@ Result<uint64_t> KernelPins::peek(uint64_t address) {
     TERRACE_RETURN_IF_ERROR(run());
     if (shared_->work->read != 1 || shared_->work->failed != 0)
       return lacking("the kernel's memory cannot be read (lockdown, or a process number namespace)");
-    halves[i] = shared_->work->difference;
+    halves[i] = shared_->work->difference & 0xffffffffu;  // it is extended as a negative one
   }
   return halves[0] | (halves[1] << 32);
 }
@@ -295,8 +297,11 @@ Result<PageBlock> KernelPins::learn(std::span<std::byte> memory, PageRange range
     return lacking("counts of pages that nobody has are not what a known kernel has");
   const uint64_t middle = blocks / 2 * bytes;
   std::byte* last = memory.data() + middle + bytes - page_bytes;
-  volatile std::byte touched = *last;  // a page that was never touched has no entry that could be pinned
-  (void)touched;
+  // A page that was never touched has no entry that could be pinned.
+  if (!os::guarded([last] { (void)*static_cast<volatile std::byte*>(last); }))
+    return lacking("the memory failed under a read (SIGBUS)");
+  TERRACE_ASSIGN_OR_RETURN(const PinCount mapped, count({range}, {bytes, idle}));
+  if (!mapped.none()) return lacking("a mapping counts as a pin on this kernel (Linux 6.15 and later)");
   TERRACE_ASSIGN_OR_RETURN(const bool seen, shows(last, {range.start + middle, bytes}, {bytes, idle}));
   if (!seen) return lacking("a page of the device that was pinned did not show as one");
   return PageBlock{bytes, idle};
@@ -313,11 +318,14 @@ Result<PinCount> KernelPins::look(const std::vector<PageRange>& ranges, PageBloc
 Result<PinCount> KernelPins::during(const std::vector<PageRange>& ranges, PageBlock block,
                                     const std::function<Status()>& take_away) {
   const std::lock_guard lock(mutex_);
-  TERRACE_RETURN_IF_ERROR(prepare());
-  TERRACE_RETURN_IF_ERROR(arm(ranges, block));
+  const Status prepared = prepare();
+  const Status armed = prepared.ok() ? arm(ranges, block) : prepared;
   const Status taken = take_away();
-  auto result = counted(ranges, block);
-  *shared_->work = {};
+  auto result = armed.ok() ? counted(ranges, block) : Result<PinCount>(armed.error());
+  // A probe that does not fire would keep every fence's memory for ever.
+  if (armed.ok() && taken.ok() && shared_->work->runs == 0)
+    usable_ = lacking("the kernel did not reach the probe when a device was taken away");
+  if (shared_ != nullptr) *shared_->work = {};
   if (!taken.ok()) return taken.error();
   return result;
 }

@@ -1,5 +1,5 @@
 // PagePins on this machine: a BPF program reads the reference counts out of struct page, once on request and once
-// at the entry of the kernel's memunmap_pages, which an unbinding reaches after it has taken the mappings away.
+// at the entry of the kernel's arch_remove_memory, which an unbinding reaches after it has taken the mappings away.
 //
 // Needs x86-64, root (CAP_BPF, CAP_PERFMON), Linux 5.17 with CONFIG_KPROBES, CONFIG_BPF_EVENTS and
 // CONFIG_KALLSYMS_ALL, and no lockdown to confidentiality. Debian's, Ubuntu's and Red Hat's kernels have it.

@@ -58,7 +58,7 @@ class PagePins {
   virtual Result<PinCount> look(const std::vector<PageRange>& ranges, PageBlock block) = 0;
   // Calls `take_away`, which unbinds the device over the ranges, and returns the pins that were left between the
   // end of its mappings and the end of its pages: from then on none can be added.
-  // Errors    as take_away's; io_error where it went well and the pins were not counted
+  // Errors    as take_away's, which is called in any case; else others, where the pins were not counted
   virtual Result<PinCount> during(const std::vector<PageRange>& ranges, PageBlock block,
                                   const std::function<Status()>& take_away) = 0;
 };

@@ -44,10 +44,7 @@ Error no_object(const std::string& name, const char* where) {
 }  // namespace
 
 PmemBackend::PmemBackend(PmemKernel& kernel, CxlKernel& cxl, RegionRecords records, PmemOptions options)
-    : kernel_(kernel),
-      options_(std::move(options)),
-      record_(options_.record_directory, options_.boot_id),
-      maker_(cxl, std::move(records)) {}
+    : kernel_(kernel), options_(options), maker_(cxl, std::move(records)) {}
 
 std::string PmemBackend::describe_memory() const {
   return "namespaces of CXL regions of persistent memory";
@@ -153,7 +150,6 @@ Status PmemBackend::carve(const std::string& name, uint64_t bytes, const std::ve
       return error;
     }
     space = std::move(made).value();
-    learn_pins(serial, space);
     ErasedRanges& erased = erased_[serial];
     dirty = erased.missing(data_of(space));
     erased.remove({space.start, space.start + space.bytes});
@@ -201,7 +197,7 @@ Status PmemBackend::fence(const std::string& name) {
   TERRACE_ASSIGN_OR_RETURN(const std::optional<Object> object, find(name));
   if (!object.has_value()) return {};
   if (may_be_somebodys(name, object->serial)) TERRACE_RETURN_IF_ERROR(unused(kernel_, object->space));
-  if (object->space.enabled) TERRACE_RETURN_IF_ERROR(take_device(object->serial, object->space));
+  if (object->space.enabled) TERRACE_RETURN_IF_ERROR(kernel_.disable(object->space.uuid));
   if (const int code = TERRACE_FAILPOINT(namespace_after_disable); code != 0)
     return os_error(code, "PmemBackend::fence", "the namespace of " + name + " was disabled");
   return publish();
@@ -240,7 +236,6 @@ Status PmemBackend::erase(const std::string& name, const std::vector<Extent>& ex
     }
     space = object->space;
     serial = object->serial;
-    TERRACE_RETURN_IF_ERROR(reclaim(serial, space));
     if (space.device.empty()) {
       TERRACE_RETURN_IF_ERROR(kernel_.enable(space.uuid));
       TERRACE_ASSIGN_OR_RETURN(space, find_namespace(space.uuid));
@@ -320,8 +315,7 @@ Status PmemBackend::rebind(const std::string& from, const std::string& to, uint6
   const std::lock_guard lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(std::optional<Object> object, find(from));
   if (object.has_value()) {
-    if (object->space.enabled) TERRACE_RETURN_IF_ERROR(take_device(object->serial, object->space));
-    TERRACE_RETURN_IF_ERROR(reclaim(object->serial, object->space));
+    if (object->space.enabled) TERRACE_RETURN_IF_ERROR(kernel_.disable(object->space.uuid));
     if (const int code = TERRACE_FAILPOINT(rebind_before_copy); code != 0)
       return os_error(code, where, "the namespace of " + from + " is not renamed yet");
     TERRACE_RETURN_IF_ERROR(kernel_.set_label(object->space.uuid, to));

@@ -38,9 +38,7 @@
 
 #include "core/base/units.h"
 #include "daemon/memory/backend.h"
-#include "daemon/memory/devdax/dax_memory_record.h"
 #include "daemon/memory/measured_record.h"
-#include "daemon/memory/pins/page_pins.h"
 #include "daemon/memory/pmem/erased_ranges.h"
 #include "daemon/memory/pmem/pmem_kernel.h"
 #include "daemon/memory/region/region.h"
@@ -53,10 +51,6 @@ struct PmemOptions {
   // Devices of which the firmware says nothing are measured once, into this; nullptr: not. Outlives the
   // backend.
   MeasuredRecord* measured = nullptr;
-  // Sees who holds pages without a mapping, as DevdaxOptions::pins; what is kept is recorded below that directory.
-  PagePins* pins = nullptr;
-  std::string record_directory = {};
-  std::string boot_id = {};
 };
 
 // What a lease of `bytes` takes of a region, metadata included.
@@ -97,7 +91,6 @@ class PmemBackend final : public Backend {
   Status rebind(const std::string& from, const std::string& to, uint64_t bytes,
                 const std::vector<Extent>& extents) override;
   Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
-  Kept kept(const std::string& name, const std::vector<Extent>& extents) override;
   Result<std::vector<ObservedObject>> list() override;
   Result<ObservedObject> usage(const std::string& name) override;
   std::string describe_memory() const override;
@@ -147,13 +140,6 @@ class PmemBackend final : public Backend {
   // Without it: erases what is not known to be erased.
   Status prepare(const PmemNamespace& space, const std::vector<ByteRange>& dirty);
 
-  // pmem_pins.cc; kernel_mutex_ is held
-  std::optional<PageBlock> block_of(const std::string& serial);
-  void learn_pins(const std::string& serial, const PmemNamespace& space);
-  Status take_device(const std::string& serial, const PmemNamespace& space);
-  std::optional<KeptMemory> kept_of(const std::string& serial, const PmemNamespace& space) const;
-  Status reclaim(const std::string& serial, const PmemNamespace& space);
-
   // pmem_region.cc; kernel_mutex_ is held
   // `lock` is let go while the kernel's drivers are waited for; null: nothing is waited for.
   Probed probe(const CxlRegion& made, std::unique_lock<std::mutex>* lock);
@@ -168,7 +154,6 @@ class PmemBackend final : public Backend {
 
   PmemKernel& kernel_;
   const PmemOptions options_;
-  DaxMemoryRecord record_;  // of what is kept; what is erased is in erased_
 
   std::mutex composing_;
   std::mutex kernel_mutex_;

@@ -1,15 +1,11 @@
 // The devdax backend and pages that somebody holds beyond a fence, over a kernel that is made up;
 // tests/guest/pins_test.py is the same with the real one.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
-#include <fstream>
 #include <memory>
 
 #include "daemon/memory/devdax/devdax.h"
-#include "daemon/memory/pins/paused_holders.h"
 #include "tests/support/fake_dax_bus.h"
 #include "tests/unit/memory/fake_page_pins.h"
 
@@ -79,8 +75,8 @@ TEST_CASE_FIXTURE(KeptFixture,
   CHECK(backend->kept("devdax:lease-1", memory) == Kept::yes);
   pins.unpin(address);
   CHECK(backend->kept("devdax:lease-1", memory) == Kept::ended);
-  CHECK(backend->kept("devdax:lease-1", memory) == Kept::no);
   CHECK(erase("devdax:lease-1").ok());
+  CHECK(backend->kept("devdax:lease-1", memory) == Kept::no);
   CHECK(backend->carve("devdax:lease-2", granule, {extent(3, 1)}).ok());
 }
 
@@ -169,69 +165,6 @@ TEST_CASE_FIXTURE(KeptFixture, "kept: where pins cannot be seen memory is free o
   pins.pin(address);
   REQUIRE(backend->fence("devdax:lease-1").ok());
   CHECK(erase("devdax:lease-1").ok());
-}
-
-namespace {
-
-pid_t sleeping_child() {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    for (;;) ::pause();
-  }
-  return child;
-}
-
-char state_of(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const size_t end = text.rfind(')');
-  return end == std::string::npos || end + 2 >= text.size() ? '?' : text[end + 2];
-}
-
-bool becomes(pid_t process, bool stopped) {
-  for (int i = 0; i < 2000; ++i) {
-    if ((state_of(process) == 'T') == stopped) return true;
-    ::usleep(5000);
-  }
-  return false;
-}
-
-}  // namespace
-
-TEST_CASE_FIXTURE(KeptFixture,
-                  "paused holders: stopped, let go, and not who was stopped before, nor this process") {
-  const pid_t running = sleeping_child(), stopped = sleeping_child();
-  REQUIRE(::kill(stopped, SIGSTOP) == 0);
-  REQUIRE(becomes(stopped, true));
-  {
-    const PausedHolders paused({running, stopped, ::getpid()}, directory + "/paused");
-    CHECK(becomes(running, true));
-    CHECK(::access((directory + "/paused").c_str(), F_OK) == 0);
-  }
-  CHECK(becomes(running, false));
-  CHECK(state_of(stopped) == 'T');
-  CHECK(::access((directory + "/paused").c_str(), F_OK) != 0);
-  for (const pid_t child : {running, stopped}) {
-    ::kill(child, SIGKILL);
-    ::waitpid(child, nullptr, 0);
-  }
-}
-
-TEST_CASE_FIXTURE(KeptFixture,
-                  "paused holders: who was stopped by a manager that was killed goes on at the next start") {
-  const pid_t child = sleeping_child();
-  const std::string note = directory + "/paused";
-  {
-    auto* forgotten = new PausedHolders({child}, note);
-    CHECK(becomes(child, true));
-    start({});
-    CHECK(becomes(child, false));
-    CHECK(::access(note.c_str(), F_OK) != 0);
-    delete forgotten;
-  }
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
 }
 
 }  // namespace terrace::daemon
