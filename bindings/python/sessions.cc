@@ -84,7 +84,7 @@ py::list to_python(const std::vector<Info>& infos);
 py::object to_python(const LeaseInfo& info) {
   const auto& [id, epoch, pool, tenant, host, label, object, reason, phase, tier, isolation, bytes, ttl_ns,
                expires_in_ns, granule_bytes, object_bytes, huge_pages, mode, extents, usage, usage_age_ns,
-               cause, movable, holders, figures, coherence, owners] = info;
+               cause, movable, holders, figures, coherence, owners, offered_to] = info;
   return named(
       "LeaseInfo",
       py::dict(py::arg("id") = id.value, py::arg("epoch") = epoch.value, py::arg("pool") = pool,
@@ -99,7 +99,7 @@ py::object to_python(const LeaseInfo& info) {
                py::arg("extents") = to_python(extents), py::arg("usage") = to_python(usage),
                py::arg("usage_age_ns") = usage_age_ns, py::arg("cause") = std::string(lease_cause_name(cause)),
                py::arg("coherence") = std::string(memory_coherence_name(coherence)),
-               py::arg("owners") = to_python(owners)));
+               py::arg("owners") = to_python(owners), py::arg("offered_to") = offered_to));
 }
 
 py::object to_python(const PoolInfo& info) {

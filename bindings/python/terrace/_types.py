@@ -92,6 +92,7 @@ class LeaseInfo(NamedTuple):
     cause: str
     coherence: str
     owners: List[PartOwner]
+    offered_to: str
 
 
 class PoolInfo(NamedTuple):

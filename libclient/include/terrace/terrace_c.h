@@ -212,6 +212,7 @@ struct terrace_lease_info {
   size_t owner_count;
   int coherence; /* TERRACE_COHERENCE_... */
   int reserved;
+  const char* offered_to; /* the tenant that may accept it; empty: none */
 };
 
 struct terrace_free_runs {
