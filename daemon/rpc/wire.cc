@@ -35,6 +35,8 @@ std::string escaped(std::string_view text) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte >= 0x20 && byte != 0x7f && (byte < 0x80 || utf8)) {
       line += c;
+    } else if (c == '\n') {
+      line += "\\n";
     } else {
       line += {'\\', 'x', hex[byte >> 4], hex[byte & 15]};
     }

@@ -447,5 +447,5 @@ TEST_CASE("Hostile: what an error says is one short line, whatever name it quote
     CHECK(detail.find("bytes) ") != std::string::npos);
     CHECK(detail.find("`terrace pool list` shows those there are") != std::string::npos);
   }
-  CHECK(refusal("a\nb").find("there is no pool 'a\\x0ab'") == 0);
+  CHECK(refusal("a\nb").find("there is no pool 'a\\nb'") == 0);
 }
