@@ -1,6 +1,7 @@
 // fork over leased memory: who sees whose stores. One case a run: fork_cases NAME. Exit 0: as POSIX has it.
 // Every block is large enough to live in the window (min-size 4096) and the DDR budget is tiny, so that most of
 // them are leased memory.
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -846,7 +848,36 @@ void behind_our_back() {
   check_blocks(blocks, 6, "a raw fork's child changed the parent's memory");
 }
 
+// Whether a thread of this process has a userfaultfd: the engine's has descriptors of its own.
+bool engine_has_begun() {
+  bool found = false;
+  DIR* tasks = opendir("/proc/self/task");
+  for (dirent* task = tasks == nullptr ? nullptr : readdir(tasks); task != nullptr; task = readdir(tasks)) {
+    const std::string folder = std::string("/proc/self/task/") + task->d_name + "/fd/";
+    DIR* open_files = opendir(folder.c_str());
+    for (dirent* one = open_files == nullptr ? nullptr : readdir(open_files); one != nullptr;
+         one = readdir(open_files)) {
+      char target[64] = {};
+      if (readlink((folder + one->d_name).c_str(), target, sizeof target - 1) > 0 &&
+          strstr(target, "userfaultfd"))
+        found = true;
+    }
+    if (open_files != nullptr) closedir(open_files);
+  }
+  if (tasks != nullptr) closedir(tasks);
+  return found;
+}
+
+// One that is still starting would look for the supervisor from inside of the empty root, where fork may meet it.
+void wait_for_engine() {
+  const char* policy = getenv("TERRACE_TEST_POLICY");
+  if (policy == nullptr || strcmp(policy, "static") == 0) return;
+  for (int i = 0; i < 3000 && !engine_has_begun(); ++i) usleep(10'000);
+  usleep(200'000);
+}
+
 void enter_empty_root() {
+  wait_for_engine();
   char folder[] = "/tmp/terrace-empty-XXXXXX";
   int parent = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (parent < 0 || mkdtemp(folder) == nullptr || chroot(folder) != 0 || chdir("/") != 0) wrong("chroot");
