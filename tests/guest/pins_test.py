@@ -57,8 +57,13 @@ class Pins(real_pool.RealTest):
             tenant.expect("ok", "stamp", 9)
         return others
 
-    def assert_zeros_at(self, where):
-        """The next tenant of that memory."""
+    def assert_only_the_holder_saw_it(self, lease, where, others):
+        """The pins have ended: others have what they wrote, and the next tenant of that memory finds zeros."""
+        for other in others:
+            other.expect("intact", "verify", 9)
+            other.expect("ok", "release")
+        self.assert_let_go(lease)
+        self.assert_no_oops()
         fresh = self.tenant()
         self.granted(fresh, "again")
         self.assertEqual(fresh.ask("extents"), where)
@@ -91,12 +96,7 @@ class Pins(real_pool.RealTest):
         wait_until(lambda: "3 of 4 pages" in self.t.leases()[lease]["reason"], 60, "what is left being told")
         for _ in range(3):
             holder.ask("unpin")
-        for other in others:
-            other.expect("intact", "verify", 9)
-            other.expect("ok", "release")
-        self.assert_let_go(lease)
-        self.assert_no_oops()
-        self.assert_zeros_at(where)
+        self.assert_only_the_holder_saw_it(lease, where, others)
 
     def test_a_write_that_is_held_up_reaches_nobody(self):
         holder = self.tenant()
@@ -108,12 +108,7 @@ class Pins(real_pool.RealTest):
         self.assert_kept(lease, holder)
         others = self.others()
         holder.ask("finish-write", 0x5A)
-        for other in others:
-            other.expect("intact", "verify", 9)
-            other.expect("ok", "release")
-        self.assert_let_go(lease)
-        self.assert_no_oops()
-        self.assert_zeros_at(where)
+        self.assert_only_the_holder_saw_it(lease, where, others)
 
     def test_direct_input_under_way_ends_before_the_fence(self):
         guestlib.command("modprobe", "-C", "/nonexistent", "brd", "rd_nr=1", "rd_size=4096")

@@ -71,17 +71,21 @@ void DaxMemoryRecord::track(const std::string& serial, DaxRange device) {
   entries_[serial] = std::move(entry);
 }
 
+// Called each second while the device is away: what is kept stays on file.
 void DaxMemoryRecord::forget(const std::string& serial) {
   const std::lock_guard lock(mutex_);
-  const auto at = entries_.find(serial);
-  Entry left;
-  if (at != entries_.end()) {
-    left.device = at->second.device;
-    left.unerased.add(left.device);
-    left.idle_count = at->second.idle_count;
-    left.kept = at->second.kept;
+  Entry known;
+  if (const auto at = entries_.find(serial); at != entries_.end()) {
+    known = std::move(at->second);
     entries_.erase(at);
+  } else if (!load(serial, known)) {
+    known.kept.clear();  // of another boot, or torn: there may be words before the tear
   }
+  Entry left;
+  left.device = known.device;
+  left.unerased.add(left.device);
+  left.idle_count = known.idle_count;
+  left.kept = std::move(known.kept);
   if (!left.kept.empty()) {
     (void)save(serial, left);
   } else if (!directory_.empty() && !read_only_) {
@@ -209,9 +213,10 @@ bool DaxMemoryRecord::load(const std::string& serial, Entry& entry) const {
   std::ifstream file(path_of(serial));
   std::string word, boot;
   DaxRange device;
-  if (!(file >> word >> boot >> device.start >> device.bytes) || word != magic || boot != boot_id_ ||
-      device != entry.device)
+  if (!(file >> word >> boot >> device.start >> device.bytes) || word != magic || boot != boot_id_)
     return false;
+  if (entry.device == DaxRange{}) entry.device = device;
+  if (device != entry.device) return false;
   while (file >> word) {
     if (word == "end") return true;
     if (!read_line(file, word, entry)) return false;

@@ -100,6 +100,7 @@ class DaxMemoryRecord {
   };
 
   std::string path_of(const std::string& serial) const { return directory_ + "/" + serial; }
+  // Of the addresses that the entry has, or of any where it has none.
   bool load(const std::string& serial, Entry& entry) const;
   static bool read_line(std::istream& file, const std::string& word, Entry& entry);
   Status save(const std::string& serial, const Entry& entry) const;

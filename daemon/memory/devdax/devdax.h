@@ -186,7 +186,8 @@ class DevdaxBackend final : public Backend {
   std::map<std::string, Object> objects_;
   std::set<std::string> own_;  // dax devices that live for one piece of erasing or for measuring
   uint64_t next_order_ = 0;
-  std::string not_learned_;  // why pins are not counted, although they can be seen
+  std::map<std::string, std::string>
+      not_learned_;  // by serial: why pins are not counted, although they can be seen
 };
 
 }  // namespace terrace::daemon

@@ -1,5 +1,5 @@
 // The devdax backend and pages that somebody holds beyond the fence: counted when a device goes, and kept until they
-// end. All run with kernel_mutex_ held.
+// end. All but pins_in_words() and kept() run with kernel_mutex_ held.
 #include <algorithm>
 
 #include "daemon/memory/devdax/devdax.h"
@@ -27,7 +27,8 @@ std::string DevdaxBackend::pins_in_words(const std::string& serial) const {
   if (record_.idle_count(serial).has_value())
     return "; pages pinned beyond a fence are counted, and kept until they end";
   const std::lock_guard lock(mutex_);
-  return not_learned_.empty() ? "" : "; for tenants who trust each other: " + not_learned_;
+  const auto why = not_learned_.find(serial);
+  return why == not_learned_.end() ? "" : "; for tenants who trust each other: " + why->second;
 }
 
 // nullopt: pins cannot be seen here.
@@ -37,11 +38,15 @@ std::optional<PageBlock> DevdaxBackend::block_of(const std::string& serial, cons
   return idle.has_value() ? std::optional(PageBlock{device.align_bytes, *idle}) : std::nullopt;
 }
 
-// Once a boot, by a device of the manager's own over the first block of `free`, which no lease has: what an idle block
+// Once a boot, or once a process where it cannot be learned: by a device of the manager's own over the first block of `free`, which no lease has: what an idle block
 // counts, and that the probe fires when a device goes.
 void DevdaxBackend::learn_pins(const DaxRegion& region, DaxRange free) {
   if (options_.pins == nullptr || region.align_bytes == 0 || free.bytes < region.align_bytes) return;
   if (record_.idle_count(region.serial).has_value() || !options_.pins->usable().ok()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (not_learned_.contains(region.serial)) return;
+  }
   free.bytes = region.align_bytes;
   const auto device = make_own(region, {free});
   if (!device.ok()) return;
@@ -58,7 +63,7 @@ void DevdaxBackend::learn_pins(const DaxRegion& region, DaxRange free) {
   }
   (void)dismantle_own(region, *device);
   const std::lock_guard lock(mutex_);
-  not_learned_ = learned.ok() ? "" : learned.error().detail;
+  if (!learned.ok()) not_learned_[region.serial] = learned.error().detail;
 }
 
 // Disables the device. Returns the pins that were left; nullopt where there were none, or none could be seen.

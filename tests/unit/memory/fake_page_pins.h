@@ -18,6 +18,7 @@ class FakePagePins final : public daemon::PagePins {
   }
   Result<daemon::PageBlock> learn(std::span<std::byte>, daemon::PageRange, uint64_t bytes) override {
     ++learned;
+    if (unlearnable) return Error{.code = ErrorCode::unsupported, .where = "FakePagePins", .detail = "planted"};
     return daemon::PageBlock{bytes, 1};
   }
   Result<daemon::PinCount> look(const std::vector<daemon::PageRange>& ranges, daemon::PageBlock) override {
@@ -36,8 +37,9 @@ class FakePagePins final : public daemon::PagePins {
   void pin(uint64_t address) { ++pages_[address]; }
   void unpin(uint64_t address) { --pages_[address]; }
 
-  bool blind = false;      // no pins can be seen here
-  bool uncounted = false;  // an unbinding is not counted
+  bool blind = false;        // no pins can be seen here
+  bool uncounted = false;    // an unbinding is not counted
+  bool unlearnable = false;  // a mapping counts as a pin, say
   int learned = 0;
 
  private:

@@ -159,6 +159,36 @@ TEST_CASE_FIXTURE(KeptFixture, "kept: it survives that the device is given up an
   CHECK(backend->carve("devdax:lease-10", granule, {extent(8, 1)}).ok());
 }
 
+TEST_CASE_FIXTURE(KeptFixture, "kept: it survives that the device goes and comes back") {
+  carve("devdax:lease-1");
+  pins.pin(address);
+  REQUIRE(backend->fence("devdax:lease-1").ok());
+  bus.remove_region(region_serial);
+  for (int look = 0; look < 3; ++look) REQUIRE(backend->refresh().ok());  // once a second, while it is away
+  CHECK(backend->kept("devdax:lease-1", memory) == Kept::yes);
+  bus.add_region(region_serial, region_start, region_bytes);
+  REQUIRE(backend->refresh().ok());
+  CHECK(backend->kept("devdax:lease-1", memory) == Kept::yes);
+  CHECK_FALSE(erase("devdax:lease-1").ok());
+  CHECK_FALSE(backend->carve("devdax:lease-2", 2 * granule, memory).ok());
+}
+
+TEST_CASE_FIXTURE(KeptFixture, "kept: what a kernel does not let be learned is tried once") {
+  pins.unlearnable = true;
+  bus.add_region("dax:other", region_start + region_bytes, region_bytes);
+  backend->know_devices({{DeviceId{2}, "dax:other", "devdax", region_bytes, granule}});
+  REQUIRE(backend->take_over("dax:other").ok());
+  const int learned = pins.learned;
+  for (const uint64_t first : {0, 1, 2}) {
+    const std::string name = "devdax:lease-" + std::to_string(first);
+    REQUIRE(backend->carve(name, granule, {{DeviceId{2}, first, 1}}).ok());
+  }
+  CHECK(pins.learned == learned);
+  for (const SeenDevice& seen : backend->discover())
+    if (seen.serial == "dax:other")
+      CHECK(seen.detail.find("for tenants who trust each other") != std::string::npos);
+}
+
 TEST_CASE_FIXTURE(KeptFixture, "kept: where pins cannot be seen memory is free once it is erased") {
   pins.blind = true;
   carve("devdax:lease-1");
