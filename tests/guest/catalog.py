@@ -61,8 +61,8 @@ TESTS = (
     _guest("session-devdax", "session_real", "hmem", 600),
     _guest("devdax", "devdax", "hmem", 600, False, "Life", alone=True),
     _guest("devdax-restarts", "devdax", "hmem", 1800, False, "Restarts", alone=True),
-    _guest("pins-devdax", "pins", "hmem", 900, False, "--kind", "devdax", alone=True),
-    _guest("pins-devdax-short", "pins", "hmem", 400, True, "--kind", "devdax", *PINS_SHORT, alone=True),
+    _guest("pins-devdax", "pins", "hmem", 900, False, alone=True),
+    _guest("pins-devdax-short", "pins", "hmem", 400, True, *PINS_SHORT, alone=True),
     _guest("devdax-path", "lease_path", "hmem", 600, True, "--kind", "devdax", alone=True),
     _guest("devdax-crash", "lease_crash", "hmem", 1200, False, "--kind", "devdax", alone=True),
     # Dax memory as a memory node of the guest: a pool of it, and back.

@@ -1,10 +1,9 @@
 """Pages that a holder has beyond its fence: what they hold never becomes another's, the memory waits until they end,
-and then it is free by itself. Which memory: --kind."""
+and then it is free by itself. Leases are dax devices: pins of other kinds are not counted."""
 
 import os
 import pathlib
 import subprocess
-import sys
 import time
 
 import guestlib
@@ -13,7 +12,6 @@ import terrace_harness as harness
 from guestlib import MIB
 from terrace_harness import wait_until
 
-KINDS = {"devdax": real_pool.Devdax, "pmem": real_pool.Pmem}
 PAGE = 4096
 
 
@@ -156,8 +154,4 @@ class Pins(real_pool.RealTest):
 
 
 if __name__ == "__main__":
-    if "--kind" in sys.argv:
-        at = sys.argv.index("--kind")
-        Pins.kind = KINDS[sys.argv[at + 1]]
-        del sys.argv[at:at + 2]
     harness.main()
