@@ -357,6 +357,36 @@ struct ServerInfo {
   scrubBytesPerS @15 :UInt64 $Json.nullable; # the bound in the background; 0: none
   waiting @16 :UInt32;           # grants in queues
   storeId @17 :Text $Json.nullable; # of the state file; memory that another store made is refused. Empty: it has none
+  descriptors @18 :UInt32;       # open files of the manager's process
+  descriptorsMax @19 :UInt32;    # as many may be
+  leasesAttachedMax @20 :UInt32; # handed-out leases whose descriptor it keeps open at once
+}
+
+struct WaitingGrant {  # a grant in the queue of a full pool
+  lease @0 :UInt64;    # the id that it has, and its lease once it is served
+  pool @1 :Text;
+  tenant @2 :Text;
+  host @3 :Text;
+  label @4 :Text;
+  bytes @5 :UInt64;
+  waitedNs @6 :UInt64;
+  endsInNs @7 :UInt64; # refused then
+  place @8 :UInt32;    # in its queue, from 1, as it would be served when room comes
+  turn @9 :Bool;       # the next to be served; room is kept for it
+  calls @10 :UInt32;   # that wait for the answer now
+}
+
+struct StoreBackup {   # a whole store in one file, verified
+  storeId @0 :Text;
+  sequence @1 :UInt64; # commits that it has
+  bytes @2 :UInt64;
+  leases @3 :UInt64;
+  devices @4 :UInt64;
+  pools @5 :UInt64;
+}
+
+interface BackupFile {
+  # getFd(): the backup, open for reading, without a name. Gone once it is closed.
 }
 
 interface Gateway {
@@ -508,4 +538,10 @@ interface Admin {
   offline @34 (serial :Text) -> (error :Error);
   hosts @35 () -> (error :Error, hosts :List(HostInfo));
   setPoolCoherence @36 (name :Text, coherence :Coherence) -> (error :Error, pool :PoolInfo);
+  queue @37 (pool :Text, tenant :Text) -> (error :Error, waiting :List(WaitingGrant));
+  # Grants that wait, by pool and then by place; empty filters match all.
+  cancelWaiting @38 (lease :UInt64, reason :Text) -> (error :Error);
+  # Refuses a grant that waits: those who wait for it get `cancelled` with the reason.
+  backup @39 () -> (error :Error, backup :StoreBackup, file :BackupFile);
+  # The store as it is now, in one file, while commits go on.
 }
