@@ -119,6 +119,8 @@ LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const A
   hold(std::move(step), fulfiller);
   for (const Effect& effect : immediate) perform_immediate(effect);
   if (const auto* cancelled = std::get_if<CancelGrant>(&command)) end_cancelled(cancelled->lease);
+  if (std::holds_alternative<DrainDevice>(command) || std::holds_alternative<CompactPool>(command))
+    drive_moves_soon();
   arm_timer();
   const LeaseRow* waits = state_->find_lease(queued);  // an effect of this very step may have served it
   return waits != nullptr && waits->phase == LeasePhase::waiting ? queued : LeaseId{};

@@ -56,6 +56,12 @@ class HolderNotifier {
   virtual size_t holders(LeaseId lease) const = 0;
   // Asks the one session that has a movable lease attached to move it; false: there is not just one.
   virtual bool move_requested(LeaseId lease, const std::string& reason) = 0;
+  // Those of `leases` of which it is sure that no session and no process has them. A look at the machine's
+  // processes, which takes a while.
+  virtual kj::Promise<std::set<LeaseId>> nobody_has(std::set<LeaseId> leases) {
+    (void)leases;
+    return std::set<LeaseId>{};
+  }
 };
 
 // Sees what the state machine decides, before anything of it is durable or known outside: the simulation's
@@ -89,8 +95,8 @@ struct EngineOptions {
   uint64_t return_settle_ns = 10 * ns_per_s;
   // After which pause leftovers() are looked at again; it doubles up to a minute.
   uint64_t leftover_pause_ns = 2 * ns_per_s;
-  // How long a movable lease must have been without a session before the manager moves it: a holder whose
-  // connection broke, or whose manager was restarted, comes back within that.
+  // How long a movable lease must have been without a session before the manager moves it, where it is not sure
+  // that nobody has it: a holder whose connection broke, or whose manager was restarted, comes back within that.
   uint64_t unheld_ns = limits::reconnect_ns;
   // The loop notes every fifth of a second that it runs. When it did not for as long as this, the time does not
   // count against leases (ResumeAfterGap). Below the two thirds of the shortest TTL that a holder has left when
@@ -281,6 +287,9 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> watch_devices();
   kj::Promise<void> end_waits(std::vector<std::string> back);
   void drive_moves();
+  void drive_moves_soon();
+  void ask_to_move(const WantedMove& move, uint64_t now_ns);
+  void move_if_nobody_has(std::set<LeaseId> leases);
   void move_unheld(LeaseId lease);
   void copy_and_finish(const MoveReady& move);
 
@@ -344,6 +353,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::unordered_map<uint64_t, uint64_t> asked_to_move_ns_;  // lease -> when its holder was asked
   std::unordered_map<uint64_t, uint64_t> unheld_since_ns_;   // leases that should move, by housekeeping's looks
   std::set<LeaseId> moving_;                                 // by the manager itself
+  bool looking_for_holders_ = false;                         // of leases that should move
   std::map<DeviceId, uint64_t> missed_since_ns_;      // the first of complete looks that do not show a device
   std::map<DeviceId, uint64_t> incomplete_since_ns_;  // since when it is back and lacks objects of leases
   std::string look_failure_;                          // of the last look, in words; logged once

@@ -12,6 +12,9 @@ namespace terrace::daemon {
 namespace {
 
 constexpr uint64_t ask_again_ns = 10 * ns_per_s;
+constexpr size_t moves_at_once = 4;
+// Leases whose memory is opened to look for processes that have it.
+constexpr size_t looked_at_once_max = 64;
 
 bool is_whole(const LeaseRow& lease, const std::vector<ObservedObject>& objects) {
   return std::any_of(objects.begin(), objects.end(), [&lease](const ObservedObject& object) {
@@ -188,32 +191,66 @@ void Engine::drive_moves() {
     return;
   }
   const uint64_t now_ns = clock_.now_ns();
+  std::set<LeaseId> unsure;
   for (const WantedMove& move : wanted) {
     if (!move.movable || move.target.valid() || moving_.contains(move.lease)) continue;
     const size_t holders = notifier_->holders(move.lease);
-    if (holders == 0 &&
-        living_owner(*state_, move.lease).has_value()) {  // it may store, and has no session now
+    // A living owner of a part may store, and has no session now.
+    if (holders > 0 || living_owner(*state_, move.lease).has_value()) {
       unheld_since_ns_.erase(move.lease.value);
+      if (holders == 1) ask_to_move(move, now_ns);
       continue;
     }
-    if (holders > 0) unheld_since_ns_.erase(move.lease.value);
-    if (holders == 0) {
-      const uint64_t since_ns = unheld_since_ns_.try_emplace(move.lease.value, now_ns).first->second;
-      if (now_ns - since_ns >= options_.unheld_ns) move_unheld(move.lease);
-    } else if (holders == 1) {
-      uint64_t& asked_ns = asked_to_move_ns_[move.lease.value];
-      if (asked_ns != 0 && now_ns - asked_ns < ask_again_ns) continue;
-      asked_ns = now_ns;
-      notifier_->move_requested(move.lease,
-                                move.for_drain ? "its device is being drained" : "its pool is compacted");
+    const uint64_t since_ns = unheld_since_ns_.try_emplace(move.lease.value, now_ns).first->second;
+    if (now_ns - since_ns >= options_.unheld_ns) {
+      move_unheld(move.lease);
+    } else if (unsure.size() < looked_at_once_max) {
+      unsure.insert(move.lease);
     }
   }
+  if (!unsure.empty()) move_if_nobody_has(std::move(unsure));
+}
+
+// Not within the command or the move that asks for it.
+void Engine::drive_moves_soon() {
+  if (options_.housekeeping_ns == 0) return;
+  tasks_.add(kj::evalLater([this] {
+    if (!refusing_) drive_moves();
+  }));
+}
+
+void Engine::ask_to_move(const WantedMove& move, uint64_t now_ns) {
+  uint64_t& asked_ns = asked_to_move_ns_[move.lease.value];
+  if (asked_ns != 0 && now_ns - asked_ns < ask_again_ns) return;
+  asked_ns = now_ns;
+  notifier_->move_requested(move.lease,
+                            move.for_drain ? "its device is being drained" : "its pool is compacted");
+}
+
+// What is sure to be nobody's need not wait for a holder to come back.
+void Engine::move_if_nobody_has(std::set<LeaseId> leases) {
+  if (looking_for_holders_ || moving_.size() >= moves_at_once) return;
+  looking_for_holders_ = true;
+  tasks_.add(notifier_->nobody_has(std::move(leases))
+                 .then([this, recoveries = recoveries_begun_](const std::set<LeaseId>& nobodys) {
+                   looking_for_holders_ = false;
+                   if (refusing_ || recoveries != recoveries_begun_ || notifier_ == nullptr) return;
+                   for (const WantedMove& move : state_->moves_wanted()) {
+                     if (!nobodys.contains(move.lease) || !move.movable || move.target.valid()) continue;
+                     if (moving_.contains(move.lease) || notifier_->holders(move.lease) > 0) continue;
+                     if (!living_owner(*state_, move.lease).has_value()) move_unheld(move.lease);
+                   }
+                 })
+                 .catch_([this](kj::Exception&& exception) {
+                   looking_for_holders_ = false;
+                   log::warn("who has leases that should move could not be looked at: {}",
+                             exception.getDescription().cStr());
+                 }));
 }
 
 // One after the other would be slow for many small leases, all at once would take the pool's room and the
 // machine's bandwidth.
 void Engine::move_unheld(LeaseId lease) {
-  constexpr size_t moves_at_once = 4;
   if (moving_.size() >= moves_at_once) return;
   moving_.insert(lease);
   tasks_.add(submit(BeginMove{lease, "", clock_.now_ns()}).then([this, lease](Result<MoveReady> ready) {
@@ -255,6 +292,7 @@ void Engine::copy_and_finish(const MoveReady& move) {
                   moving_.erase(move.lease);
                   if (!commit || !reply.ok()) return;
                   ++counters_.moves;
+                  drive_moves_soon();
                   if (Status kept = backend_.hand_out(move.object); !kept.ok())
                     log::warn("object {} counts as never used: {}", move.object, kept.error().to_string());
                 });

@@ -163,17 +163,31 @@ bool EndedHolders::no_known_holder(LeaseId id) {
                                            [this](const ProcessId& process) { return has_ended(process); });
 }
 
-kj::Promise<bool> EndedHolders::nobody_has(LeaseId id) {
-  const LeaseRow* lease = service_.engine().state().find_lease(id);
-  if (::geteuid() != 0 || lease == nullptr || lease->phase != LeasePhase::active) return false;
-  if (lease->mode != LeaseMode::exclusive || !no_known_holder(id)) return false;
-  const std::optional<FileId> memory = memory_of(*lease);
-  if (!memory.has_value()) return false;
+kj::Promise<std::set<LeaseId>> EndedHolders::nobody_has(const std::set<LeaseId>& leases) {
+  std::vector<Ended> maybe;
+  std::set<FileId> files;
+  for (const LeaseId id : leases) {
+    const LeaseRow* lease = service_.engine().state().find_lease(id);
+    if (::geteuid() != 0 || lease == nullptr || lease->phase != LeasePhase::active) continue;
+    if (lease->mode != LeaseMode::exclusive || !no_known_holder(id)) continue;
+    const std::optional<FileId> memory = memory_of(*lease);
+    if (!memory.has_value()) continue;
+    maybe.push_back({id, lease->epoch, *memory});
+    files.insert(*memory);
+  }
+  if (maybe.empty()) return std::set<LeaseId>{};
   if (!worker_.has_value()) worker_.emplace();
-  return worker_->run([memory = *memory] { return files_in_use({memory}); })
-      .then([this, id, epoch = lease->epoch](Result<std::set<FileId>> used) {
-        const LeaseRow* now = service_.engine().state().find_lease(id);
-        return used.ok() && used->empty() && now != nullptr && now->epoch == epoch && no_known_holder(id);
+  return worker_->run([files = std::move(files)] { return files_in_use(files); })
+      .then([this, maybe = std::move(maybe)](Result<std::set<FileId>> used) {
+        std::set<LeaseId> nobodys;
+        if (!used.ok()) return nobodys;
+        for (const Ended& one : maybe) {
+          const LeaseRow* now = service_.engine().state().find_lease(one.lease);
+          if (!used->contains(one.memory) && now != nullptr && now->epoch == one.epoch &&
+              no_known_holder(one.lease))
+            nobodys.insert(one.lease);
+        }
+        return nobodys;
       });
 }
 

@@ -41,9 +41,9 @@ class EndedHolders final : private kj::TaskSet::ErrorHandler {
   void forget(LeaseId lease);
   // Resolves when the lease is given back, where all its processes have ended: within half a second, or not.
   kj::Promise<void> settle(LeaseId lease, int tries = 50);
-  // Whether it is sure that no session and no process has the lease. A shared one, memory that does not open here
-  // (of another host, say), and a manager that may not look into every process give false.
-  kj::Promise<bool> nobody_has(LeaseId lease);
+  // Those of `leases` of which it is sure that no session and no process has them: not shared ones, nor those whose
+  // memory does not open here (of another host, say), and none where this manager may not look into every process.
+  kj::Promise<std::set<LeaseId>> nobody_has(const std::set<LeaseId>& leases);
 
  private:
   struct Ended {

@@ -66,6 +66,10 @@ void Service::revoking(LeaseId lease, uint64_t grace_ns, const std::string& reas
   for (HolderListener* listener : holders_.of(lease)) listener->revoking(lease, grace_ns, reason);
 }
 
+kj::Promise<std::set<LeaseId>> Service::nobody_has(std::set<LeaseId> leases) {
+  return ended_holders_->nobody_has(leases);
+}
+
 void Service::fenced(LeaseId lease, const std::string& reason, LeaseCause cause) {
   usage_.erase(lease.value);
   ended_holders_->forget(lease);

@@ -112,6 +112,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
     return holders_.ask_to_move(lease, reason);
   }
   size_t holders(LeaseId lease) const override { return holders_.count(lease); }
+  kj::Promise<std::set<LeaseId>> nobody_has(std::set<LeaseId> leases) override;
   // The lease's memory is another now (it was moved or handed over): whoever attached it under an earlier
   // LeaseEpoch is told that it is fenced. `keeper`: the session that moved it, which has the new memory.
   void epoch_stepped(const LeaseRow& lease, const std::string& reason, LeaseCause cause,

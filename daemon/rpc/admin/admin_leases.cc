@@ -78,9 +78,9 @@ kj::Promise<void> AdminServer::revoke(RevokeContext context) {
     return lease_command(context, std::move(request));
   return service()
       .ended_holders()
-      .nobody_has(request.lease)
-      .then([this, context, request = std::move(request)](bool nobody) mutable {
-        if (nobody) request.grace_ns = 0;
+      .nobody_has({request.lease})
+      .then([this, context, request = std::move(request)](const std::set<LeaseId>& nobodys) mutable {
+        if (nobodys.contains(request.lease)) request.grace_ns = 0;
         request.now_ns = now_ns();
         return lease_command(context, std::move(request));
       });

@@ -100,6 +100,18 @@ class DeviceLife(WithDaemon):
         self.assertEqual(len(self.t.cli("pool", "show", "p").json["pool"]["devices"]), 1)
         self.t.check_invariants()
 
+    def test_a_drain_of_what_nobody_holds_takes_the_time_of_its_copies(self):
+        """It waited the five seconds in which a holder may come back, and then moved four leases a second."""
+        first = self.t.grant("8M", "p", "--persistent", "--movable")
+        serial = first["extents"][0]["device"]
+        others = [self.t.grant("8M", "p", "--persistent", "--movable") for _ in range(5)]
+        self.assertEqual({lease["extents"][0]["device"] for lease in others}, {serial})
+        began = time.monotonic()
+        done = self.t.cli("device", "drain", serial, "--wait", "--timeout", "30s").json["progress"]
+        self.assertLess(time.monotonic() - began, 4.5)
+        self.assertEqual((done["left_bytes"], done["moves"]), (0, []))
+        self.t.check_invariants()
+
     def test_undrain(self):
         self.t.cli("device", "drain", "emu:b")
         self.assertIn("draining", self.text("device", "list"))

@@ -28,6 +28,16 @@ class RecordingNotifier final : public daemon::HolderNotifier {
     return true;
   }
 
+  kj::Promise<std::set<LeaseId>> nobody_has(std::set<LeaseId> leases) override {
+    ++looks;
+    std::set<LeaseId> found;
+    for (const LeaseId lease : leases)
+      if (nobodys.contains(lease)) found.insert(lease);
+    return found;
+  }
+
+  std::set<LeaseId> nobodys;  // of which it is sure
+  size_t looks = 0;
   std::vector<LeaseId> revoked, asked;
   std::vector<std::pair<LeaseId, daemon::LeaseCause>> fenced_leases;
   std::multiset<LeaseId> held;

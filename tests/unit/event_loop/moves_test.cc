@@ -61,6 +61,24 @@ TEST_CASE(
   CHECK(fixture.submit(RemoveDevice{serial}).ok());
 }
 
+TEST_CASE("Engine: what is sure to be nobody's is moved one after the other without a pause, the rest is not") {
+  EngineFixture fixture;
+  fixture.start({.housekeeping_ns = 3600 * ns_per_s, .unheld_ns = 3600 * ns_per_s});
+  fixture.compose(true);
+  std::vector<LeaseRow> leases;
+  for (int i = 0; i < 11; ++i) leases.push_back(grant_movable(fixture, 2 * mib));
+  const LeaseRow back_soon = leases.back();
+  for (const LeaseRow& lease : leases)
+    if (lease.id != back_soon.id) fixture.notifier.nobodys.insert(lease.id);
+  const std::string serial = serial_of(fixture, back_soon);
+  for (const LeaseRow& lease : leases) REQUIRE(serial_of(fixture, lease) == serial);
+  REQUIRE(fixture.submit(DrainDevice{serial}).ok());
+  CHECK(fixture.eventually([&] { return fixture.engine->counters().moves == 10; }));
+  CHECK(serial_of(fixture, *fixture.engine->state().find_lease(back_soon.id)) == serial);
+  CHECK(fixture.engine->state().find_lease(back_soon.id)->epoch == back_soon.epoch);
+  CHECK(fixture.notifier.looks <= 11);
+}
+
 TEST_CASE(
     "Engine: the one holder of a movable lease is asked, again only after a while; nobody else is moved") {
   EngineFixture fixture;
