@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/base/clock.h"
+#include "core/base/time_slice.h"
 #include "daemon/agent/guard.h"
 #include "daemon/agent/host_lease_file.h"
 #include "daemon/agent/local_service.h"
@@ -109,6 +110,8 @@ Status run_agent(const DaemonConfig& config, StartWords words, const std::vector
                 {.record = [&guarded](bool registered) { return guarded.record(registered); },
                  .fence = [&host_files] { return fence_guarded(host_files); }});
   LocalService service(peer_options(config), uplink, orders, clock, timer);
+  // After the workers, whose threads would inherit it.
+  if (const auto slice = take_short_slice(); !slice.ok()) log::info("{}", slice.error().to_string());
   {
     RpcServer server(
         service, [&service](PeerCredentials peer) { return service.welcome(peer); }, *io.lowLevelProvider,

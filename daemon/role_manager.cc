@@ -14,6 +14,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/machine_name.h"
+#include "core/base/time_slice.h"
 #include "core/base/unique_fd.h"
 #include "daemon/audit/audit_file.h"
 #include "daemon/config/runtime_directory.h"
@@ -199,6 +200,8 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
   const Status started = engine.start().wait(io.waitScope);
   claimed = started.ok() || engine.memory_claimed();
   TERRACE_RETURN_IF_ERROR(started);
+  // After the workers, whose threads would inherit it.
+  if (const auto slice = take_short_slice(); !slice.ok()) log::info("{}", slice.error().to_string());
   const auto hotplug = Hotplug::listen_to_kernel(io.unixEventPort, io.provider->getTimer(),
                                                  [&engine]() { return engine.look_at_devices(); });
   Service service(engine, service_options(config, store->id(), memory->object_path()));

@@ -133,23 +133,12 @@ Check check_socket(const std::string& path) {
 
 std::vector<Check> run_checks(const std::string& socket_path) {
   const inventory::Inventory inventory = inventory::take_inventory();
-  std::vector<Check> checks = {check_kernel(),
-                               check_memory(),
-                               check_dev_shm(),
-                               check_shmem_huge_pages(),
-                               check_tmpfs_huge_pages(),
-                               check_hugetlb(),
-                               check_userfaultfd(),
-                               check_userfaultfd_shmem(),
-                               check_pagemap_scan(),
-                               check_io_uring(),
-                               check_map_count(),
-                               check_overcommit(),
-                               check_open_files(),
-                               check_cxl(inventory),
-                               check_cxl_modules(inventory),
-                               check_dax(inventory),
-                               check_numa(inventory)};
+  std::vector<Check> checks = {
+      check_kernel(),           check_memory(),       check_dev_shm(),      check_shmem_huge_pages(),
+      check_tmpfs_huge_pages(), check_hugetlb(),      check_userfaultfd(),  check_userfaultfd_shmem(),
+      check_pagemap_scan(),     check_io_uring(),     check_time_slice(),   check_map_count(),
+      check_overcommit(),       check_open_files(),   check_cxl(inventory), check_cxl_modules(inventory),
+      check_dax(inventory),     check_numa(inventory)};
   for (Check& check : check_hardware(inventory)) checks.push_back(std::move(check));
   checks.push_back(check_userfaultfd_device(socket_path));
   checks.push_back(check_migration(checks));

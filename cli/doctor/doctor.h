@@ -37,6 +37,7 @@ Check check_userfaultfd();
 Check check_userfaultfd_shmem();  // write protection of shared memory, tried on a page
 Check check_pagemap_scan();
 Check check_io_uring();
+Check check_time_slice();  // of threads that wait for a disk or a socket
 
 // doctor_migration.cc
 // Whether the daemon at `socket_path` gives this user /dev/userfaultfd, and whether that is of use: tried.

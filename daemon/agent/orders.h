@@ -77,7 +77,7 @@ class Orders {
   std::map<std::string, KnownDevice> devices_;  // by serial; ids are this process's own
   std::atomic<uint64_t> generation_ = 0;
   std::atomic<uint64_t> obeyed_ = 0;  // 1 + the generation whose orders count
-  Worker urgent_;
+  Worker urgent_{Worker::make_thread(true)};
   Worker bulk_;
 };
 

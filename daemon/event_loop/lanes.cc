@@ -16,7 +16,8 @@ Engine::Lane::Lane(Engine& engine)
 Engine::~Engine() noexcept = default;
 
 std::unique_ptr<JobQueue> Engine::make_queue(const char* worker) const {
-  return options_.job_queues == nullptr ? nullptr : options_.job_queues->make(worker);
+  if (options_.job_queues != nullptr) return options_.job_queues->make(worker);
+  return Worker::make_thread(worker != std::string_view("bulk"));
 }
 
 Engine::Lane* Engine::lane_of(const std::string& object) {

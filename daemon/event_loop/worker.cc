@@ -5,12 +5,14 @@
 #include <mutex>
 #include <thread>
 
+#include "core/base/time_slice.h"
+
 namespace terrace::daemon {
 namespace {
 
 class ThreadQueue final : public JobQueue {
  public:
-  ThreadQueue() : thread_([this] { loop(); }) {}
+  explicit ThreadQueue(bool prompt) : thread_([this, prompt] { loop(prompt); }) {}
   ~ThreadQueue() override;
   ThreadQueue(const ThreadQueue&) = delete;
   ThreadQueue& operator=(const ThreadQueue&) = delete;
@@ -18,7 +20,7 @@ class ThreadQueue final : public JobQueue {
   void add(std::function<void()> job, bool urgent) override;
 
  private:
-  void loop();
+  void loop(bool prompt);
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -48,7 +50,10 @@ void ThreadQueue::add(std::function<void()> job, bool urgent) {
   wake_.notify_one();
 }
 
-void ThreadQueue::loop() {
+void ThreadQueue::loop(bool prompt) {
+  // Without it the jobs are as right as with it: `terrace doctor` tells.
+  if (prompt) [[maybe_unused]]
+    const Result<uint64_t> slice = take_short_slice();
   for (;;) {
     std::function<void()> job;
     {
@@ -65,6 +70,10 @@ void ThreadQueue::loop() {
 }  // namespace
 
 Worker::Worker(std::unique_ptr<JobQueue> queue)
-    : queue_(queue != nullptr ? std::move(queue) : std::make_unique<ThreadQueue>()) {}
+    : queue_(queue != nullptr ? std::move(queue) : make_thread(false)) {}
+
+std::unique_ptr<JobQueue> Worker::make_thread(bool prompt) {
+  return std::make_unique<ThreadQueue>(prompt);
+}
 
 }  // namespace terrace::daemon

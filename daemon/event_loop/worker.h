@@ -33,6 +33,10 @@ class Worker {
  public:
   explicit Worker(std::unique_ptr<JobQueue> queue = nullptr);  // null: a thread
 
+  // A queue with a thread of its own. `prompt`: whoever waits for its jobs is waited for in turn, so that it takes a
+  // short slice (core/base/time_slice.h), for as little as its jobs compute.
+  static std::unique_ptr<JobQueue> make_thread(bool prompt);
+
   // Resolves on the caller's event loop with what `work` returned. Dropping the promise does not stop it.
   template <typename Work>
   auto run(Work work, bool urgent = false) -> kj::Promise<decltype(work())> {

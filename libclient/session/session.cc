@@ -15,6 +15,7 @@
 #include "core/base/machine_name.h"
 #include "core/base/prng.h"
 #include "core/base/signals_blocked.h"
+#include "core/base/time_slice.h"
 #include "core/base/units.h"
 #include "libclient/session/loop.h"
 #include "libclient/session/mailbox.h"
@@ -37,6 +38,8 @@ void run_loop(const SessionOptions& options, const std::shared_ptr<Mailbox>& mai
               const std::shared_ptr<SessionState>& state) noexcept {
   ::pthread_setname_np(::pthread_self(), "terrace-session");
   mailbox->set_owner_thread();
+  [[maybe_unused]] const Result<uint64_t> slice =
+      take_short_slice();  // as well without, and later when it is busy
   try {
     auto io = set_up_event_loop();
     Loop loop(io, options, mailbox, state);

@@ -81,6 +81,7 @@ NEEDS = {
     "failpoints": _always,  # the preset of the tests has them
     "userfaultfd": _userfaultfd,
     "pagemap_scan": lambda: _kernel(6, 7),
+    "time_slice": lambda: _kernel(6, 12),
     "pins": lambda: _userfaultfd() and _kernel(6, 7),
     "migration": lambda: _userfaultfd() and _kernel(6, 7),
     "direct_io": _never,  # the file system of /var/tmp decides
@@ -111,6 +112,7 @@ REASONS = (
     ("no namespace of our own", _user_namespaces),
     ("this kernel has no /dev/userfaultfd", _userfaultfd),
     ("this build has no failpoints", _always),
+    ("no slice of a thread's own", NEEDS["time_slice"]),
     ("torch has no CUDA", _never),
     ("no CUDA", _never),
     ("no static C library", lambda: bool(list(pathlib.Path("/usr/lib").glob("*/libc.a")))),

@@ -35,6 +35,7 @@ enum class Needs {
   refused_users,  // something that other users may not do here
   races,          // a build in which a race on purpose is no finding
   second_node,    // a memory node 1
+  time_slice,     // of a thread's own, Linux 6.12
 };
 
 struct SkippedCase {
