@@ -3,7 +3,6 @@
 // Exit codes: 0 ended by SIGTERM or SIGINT; 1 could not start or recover; 2 wrong flags or configuration.
 // With --fsck: 0 nothing is wrong; 1 something is; 2 wrong flags, or a terraced is running.
 #include <kj/exception.h>
-#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -133,14 +132,6 @@ Result<DaemonConfig> configure(const Flags& flags) {
   return Error{.code = ErrorCode::invalid_argument, .where = "configure", .detail = problems};
 }
 
-// Every lease held by a client costs a descriptor.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 Status run_role(const DaemonConfig& config, const Flags& flags, const std::vector<std::string>& command) {
   const StartWords words{.accept_lost_objects = flags.accept_lost_objects,
                          .destroy_orphans = flags.destroy_orphans};
@@ -179,7 +170,6 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (flags.fsck) return run_fsck(*config, flags.json);
-  raise_descriptor_limit();
   try {
     set_up_log(*config);
     const Status status = run_role(*config, flags, std::vector<std::string>(argv, argv + argc));

@@ -32,6 +32,7 @@ PeerOptions peer_options(const DaemonConfig& config) {
   options.connections_max = config.connections_max;
   options.calls_outstanding_max = config.calls_outstanding_max;
   options.userfaultfd = config.userfaultfd;
+  options.descriptors_max = raise_descriptors_allowed();
   return options;
 }
 
@@ -110,6 +111,7 @@ Status run_agent(const DaemonConfig& config, StartWords words, const std::vector
                 {.record = [&guarded](bool registered) { return guarded.record(registered); },
                  .fence = [&host_files] { return fence_guarded(host_files); }});
   LocalService service(peer_options(config), uplink, orders, clock, timer);
+  tell_connections(service);
   // After the workers, whose threads would inherit it.
   if (const auto slice = take_short_slice(); !slice.ok()) log::info("{}", slice.error().to_string());
   {

@@ -46,6 +46,7 @@ ServiceOptions service_options(const DaemonConfig& config, const StoreId& store,
   options.connections_max = config.connections_max;
   options.calls_outstanding_max = config.calls_outstanding_max;
   options.userfaultfd = config.userfaultfd;
+  options.descriptors_max = raise_descriptors_allowed();
   return options;
 }
 
@@ -217,6 +218,7 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
     TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, io));
     log::info("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), config.state_path,
               engine.state().leases().size());
+    tell_connections(service);
     auto stop = io.unixEventPort.onSignal(SIGTERM).exclusiveJoin(io.unixEventPort.onSignal(SIGINT));
     const siginfo_t signal = stop.wait(io.waitScope);
     log::info("{}: ending; leases stay as they are", signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");

@@ -232,8 +232,10 @@ std::string server_block(rpc::ServerInfo::Reader server, const std::string& sock
       {"store", or_dash(str(server.getStoreId()))},
       {"memory", says_where ? pages : objects + " (" + pages + ")"},
       {"work", std::to_string(server.getCommandsApplied()) + " commands in " +
-                   std::to_string(server.getStoreCommits()) + " store commits, " +
-                   std::to_string(server.getConnections()) + " connections"},
+                   std::to_string(server.getStoreCommits()) + " store commits"},
+      {"open", std::to_string(server.getConnections()) + " of " + std::to_string(server.getConnectionsMax()) +
+                   " connections, " + std::to_string(server.getDescriptors()) + " of " +
+                   std::to_string(server.getDescriptorsMax()) + " files"},
       {"scrub", scrub}};
   if (server.getWaiting() != 0)
     fields.emplace_back("waiting", count_text(server.getWaiting(), "grant") + " for room");

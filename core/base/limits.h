@@ -72,7 +72,11 @@ inline constexpr uint64_t rpc_hello_ns_max =
 // Of the connections: what one uid that is no administrator may have, and what is kept for administrators.
 inline constexpr uint32_t rpc_connections_uid_share = 4;  // a quarter of all
 inline constexpr uint32_t rpc_connections_reserved = 16;
-inline constexpr uint32_t rpc_connections_max = 4096;    // per daemon; further ones are closed
+inline constexpr uint32_t rpc_connections_max = 4096;  // per daemon; further ones are closed
+// Of the descriptors of a daemon's process: for its store, workers and devices, and kept for administrators.
+inline constexpr uint64_t descriptors_own = 384;
+inline constexpr uint64_t descriptors_reserved = 64;
+inline constexpr uint64_t descriptors_wanted = 65'536;   // the limit that it raises itself to, where it may
 inline constexpr uint32_t leases_per_page_max = 10'000;  // one answer to a list call
 
 }  // namespace terrace::limits

@@ -359,7 +359,7 @@ struct ServerInfo {
   storeId @17 :Text $Json.nullable; # of the state file; memory that another store made is refused. Empty: it has none
   descriptors @18 :UInt32;       # open files of the manager's process
   descriptorsMax @19 :UInt32;    # as many may be
-  leasesAttachedMax @20 :UInt32; # handed-out leases whose descriptor it keeps open at once
+  connectionsMax @20 :UInt32;    # open at once, fewer than configured where too few files may be open
 }
 
 struct WaitingGrant {  # a grant in the queue of a full pool

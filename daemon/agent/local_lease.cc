@@ -9,12 +9,12 @@ namespace {
 class LocalMove final : public rpc::LeaseMove::Server {
  public:
   LocalMove(kj::Own<LocalSession> session, rpc::LeaseMove::Client upstream, LocalFd memory)
-      : session_(kj::mv(session)), upstream_(kj::mv(upstream)), memory_(std::move(memory)) {
+      : session_(kj::mv(session)), upstream_(kj::mv(upstream)), memory_(session_->handed(std::move(memory))) {
     ++session_->connection().leases;
   }
   ~LocalMove() noexcept(false) { --session_->connection().leases; }
 
-  kj::Maybe<int> getFd() override { return memory_->get(); }
+  kj::Maybe<int> getFd() override { return session_->connection().carried.carry(memory_); }
 
   kj::Promise<void> commit(CommitContext context) override {
     KJ_IF_MAYBE (slot, admit(session_->connection(), context)) {
@@ -51,7 +51,7 @@ class LocalMove final : public rpc::LeaseMove::Server {
 
   kj::Own<LocalSession> session_;
   rpc::LeaseMove::Client upstream_;
-  const LocalFd memory_;
+  const std::shared_ptr<HandedMemory> memory_;
 };
 
 }  // namespace
@@ -61,7 +61,7 @@ LocalLease::LocalLease(kj::Own<LocalSession> session_in, rpc::LeaseInfo::Reader 
     : session_(kj::mv(session_in)),
       id_(info.getId()),
       access_(access),
-      memory_(std::move(memory)),
+      memory_(session_->handed(std::move(memory))),
       upstream_(kj::mv(upstream)) {
   take(info, sent_ns);
   number_ = session().lease_began(*this);

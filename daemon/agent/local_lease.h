@@ -19,7 +19,7 @@ class LocalLease final : public rpc::Lease::Server {
              ObjectAccess access, LocalFd memory, uint64_t sent_ns);
   ~LocalLease() noexcept(false);
 
-  kj::Maybe<int> getFd() override { return memory_->get(); }
+  kj::Maybe<int> getFd() override { return session().connection().carried.carry(memory_); }
 
   kj::Promise<void> info(InfoContext context) override;
   kj::Promise<void> renew(RenewContext context) override;
@@ -66,7 +66,7 @@ class LocalLease final : public rpc::Lease::Server {
   const uint64_t id_;
   uint64_t number_ = 0;
   const ObjectAccess access_;
-  const LocalFd memory_;
+  const std::shared_ptr<HandedMemory> memory_;
   kj::Maybe<rpc::Lease::Client> upstream_;
   std::unique_ptr<capnp::MallocMessageBuilder> info_;  // as the manager gave it last
   std::string object_;

@@ -264,7 +264,7 @@ void LocalSession::end() {
 Status LocalSession::may_take_one_more() {
   const uint32_t most = service().peer_options().leases_max;
   if (ended_) return Error{.code = ErrorCode::cancelled, .where = "attach", .detail = "this session has ended"};
-  if (connection_->leases < most) return {};
+  if (connection_->leases < most) return connection_->peers.may_open_memory(connection_->peer);
   return Error{
       .code = ErrorCode::limit_exceeded,
       .where = "attach",
@@ -390,6 +390,10 @@ Result<LocalFd> LocalSession::open(capnp::Text::Reader object, ObjectAccess acce
   const std::string name(object_on_host(read_text(object)));
   TERRACE_ASSIGN_OR_RETURN(UniqueFd opened, service().orders().open(name, access));
   return LocalFd(std::make_shared<const UniqueFd>(std::move(opened)));
+}
+
+std::shared_ptr<HandedMemory> LocalSession::handed(LocalFd memory) {
+  return connection_->peers.hand(connection_->peer, std::move(memory));
 }
 
 Result<rpc::Lease::Client> LocalSession::adopt(rpc::LeaseInfo::Reader info, rpc::Lease::Client upstream,

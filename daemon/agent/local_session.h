@@ -56,6 +56,7 @@ class LocalSession final : public kj::Refcounted, private EndsWithConnection {
   Result<rpc::Lease::Client> adopt(rpc::LeaseInfo::Reader info, rpc::Lease::Client upstream,
                                    ObjectAccess access, uint64_t sent_ns);
   Result<LocalFd> open(capnp::Text::Reader object, ObjectAccess access);
+  std::shared_ptr<HandedMemory> handed(LocalFd memory);  // to the peer
   Status may_take_one_more();
   void end();
 

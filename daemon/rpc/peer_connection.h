@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "daemon/rpc/handed_memory.h"
 #include "daemon/rpc/peer_limits.h"
 
 namespace terrace::daemon {
@@ -60,6 +61,7 @@ class PeerConnection : public kj::Refcounted {
   uint32_t leases = 0;   // capabilities alive
   uint64_t notices = 0;  // that the peer has not taken
   std::set<EndsWithConnection*> parts;
+  CarriedMemory carried;  // by answers that are not written yet
 
  private:
   kj::PromiseFulfillerPair<void> closing_;

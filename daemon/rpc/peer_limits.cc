@@ -1,9 +1,13 @@
 #include "daemon/rpc/peer_limits.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <charconv>
 #include <string_view>
 #include <system_error>
+
+#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 
@@ -25,14 +29,72 @@ bool Peers::names_tenant(const std::string& tenant) const {
   return read.ec == std::errc{} && read.ptr == end && tenant_of({.uid = uid, .pid = 0}) == tenant;
 }
 
+void tell_connections(const Peers& peers) {
+  const PeerOptions& options = peers.peer_options();
+  if (peers.connections_allowed() >= options.connections_max) return;
+  log::warn(
+      "{} files may be open (RLIMIT_NOFILE): {} connections at once instead of {}; raise it (LimitNOFILE=) to "
+      "{}",
+      options.descriptors_max, peers.connections_allowed(), options.connections_max,
+      2 * uint64_t{options.connections_max} + limits::descriptors_own);
+}
+
+uint64_t raise_descriptors_allowed() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  const rlim_t most = std::max<rlim_t>(limit.rlim_max, limits::descriptors_wanted);
+  const rlimit wanted{most, most};
+  if (::setrlimit(RLIMIT_NOFILE, &wanted) == 0) return most;
+  limit.rlim_cur = limit.rlim_max;  // without the right to more
+  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : limit.rlim_max;
+}
+
+uint32_t Peers::connections_allowed() const {
+  const uint64_t all = peer_options_.descriptors_max;
+  if (all == 0) return peer_options_.connections_max;
+  const uint64_t left = all > limits::descriptors_own ? all - limits::descriptors_own : 0;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(peer_options_.connections_max, std::max<uint64_t>(left / 2, 4)));
+}
+
+uint64_t Peers::open_memory_max() const {
+  const uint64_t all = peer_options_.descriptors_max;
+  if (all == 0) return UINT32_MAX;
+  const uint64_t others = limits::descriptors_own + limits::descriptors_reserved + connections_allowed();
+  return all > others ? all - others : 1;
+}
+
+Status Peers::may_open_memory(const PeerCredentials& peer) const {
+  if (is_admin(peer)) return {};
+  const uint64_t most = open_memory_max();
+  const auto at = open_of_uid_.find(peer.uid);
+  const uint32_t of_uid = at == open_of_uid_.end() ? 0 : *at->second;
+  if (*open_of_all_ < most && of_uid < std::max<uint64_t>(most / 4, 1)) return {};
+  return Error{.code = ErrorCode::limit_exceeded,
+               .where = "attach",
+               .detail = std::to_string(of_uid) + " answers with memory are on their way to uid " +
+                         std::to_string(peer.uid) + ", " + std::to_string(*open_of_all_) +
+                         " to all; take them, then ask again"};
+}
+
+std::shared_ptr<HandedMemory> Peers::hand(const PeerCredentials& peer, std::shared_ptr<const UniqueFd> memory) {
+  if (memory == nullptr) return nullptr;
+  std::erase_if(open_of_uid_, [](const auto& entry) { return *entry.second == 0; });
+  auto& of_uid = open_of_uid_[peer.uid];
+  if (of_uid == nullptr) of_uid = std::make_shared<uint32_t>(0);
+  const auto of_all = is_admin(peer) ? std::make_shared<uint32_t>(0) : open_of_all_;
+  return std::make_shared<HandedMemory>(std::move(memory), OpenCounts{of_uid, of_all});
+}
+
 bool Peers::connection_opened(const PeerCredentials& peer) {
   const auto at = connections_of_uid_.find(peer.uid);
   const uint32_t of_uid = at == connections_of_uid_.end() ? 0 : at->second;
+  const uint32_t most = connections_allowed();
   if (!is_admin(peer)) {
-    const uint32_t reserved = std::min(limits::rpc_connections_reserved, peer_options_.connections_max / 2);
-    const uint32_t share = std::max(1u, peer_options_.connections_max / limits::rpc_connections_uid_share);
-    if (of_uid >= share || connections_ + reserved >= peer_options_.connections_max) return false;
-  } else if (connections_ >= peer_options_.connections_max) {
+    const uint32_t reserved = std::min(limits::rpc_connections_reserved, most / 2);
+    const uint32_t share = std::max(1u, most / limits::rpc_connections_uid_share);
+    if (of_uid >= share || connections_ + reserved >= most) return false;
+  } else if (connections_ >= most) {
     return false;
   }
   ++connections_of_uid_[peer.uid];

@@ -18,6 +18,7 @@
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/base/units.h"
+#include "daemon/rpc/handed_memory.h"
 #include "daemon/rpc/peer_log.h"
 
 namespace terrace::daemon {
@@ -40,7 +41,16 @@ struct PeerOptions {
   uint64_t unwritten_bytes_uid_max = 64 * mib;    // answers that one uid has not taken; then no more pages
   bool userfaultfd = true;                        // whether sessions are given the device below
   std::string userfaultfd_path = "/dev/userfaultfd";
+  uint64_t descriptors_max = 0;  // that this process may have open; 0: more than it will need
 };
+
+class Peers;
+
+// Says in the log what the limit of open files allows, where it bounds connections.
+void tell_connections(const Peers& peers);
+
+// How many descriptors this process may have open, and raises that as far as it may: RLIMIT_NOFILE.
+uint64_t raise_descriptors_allowed();
 
 class Peers {
  public:
@@ -60,6 +70,8 @@ class Peers {
   PeerLog& peer_log() { return peer_log_; }
 
   uint32_t connections() const { return connections_; }
+  // As many may be: as configured, or half of the descriptors that are not our own.
+  uint32_t connections_allowed() const;
   // Counts a connection in. Refused: as many as there may be, of this uid or of all that are no
   // administrator's.
   bool connection_opened(const PeerCredentials& peer);
@@ -73,6 +85,11 @@ class Peers {
   // Errors    limit_exceeded   it has no more for now
   Status may_look(const PeerCredentials& peer);
   void looked_at(const PeerCredentials& peer, uint64_t rows);
+  // Whether memory may be opened for a peer now. What its answers carry stays open until they are written: a quarter
+  // of what is left beside connections may be one uid's, and some of it is kept for administrators.
+  // Errors    limit_exceeded   it has to take the answers under way first
+  Status may_open_memory(const PeerCredentials& peer) const;
+  std::shared_ptr<HandedMemory> hand(const PeerCredentials& peer, std::shared_ptr<const UniqueFd> memory);
   // The device, open, shared by all who have it. In userfaultfd_device.cc.
   // Errors    permission_denied   the configuration gives it to nobody, or this process may not open it
   //           unsupported         there is none
@@ -83,6 +100,8 @@ class Peers {
     uint64_t paid_until_ns = 0;  // by which moment all that was looked at will have been allowed
   };
 
+  uint64_t open_memory_max() const;
+
   const PeerOptions peer_options_;
   PeerLog peer_log_;
   uint32_t connections_ = 0;
@@ -90,6 +109,8 @@ class Peers {
   std::unordered_map<uint32_t, uint64_t> unwritten_bytes_;  // by uid
   std::unordered_map<uint32_t, Looks> looks_;               // by uid
   std::weak_ptr<const UniqueFd> userfaultfd_device_;
+  std::shared_ptr<uint32_t> open_of_all_ = std::make_shared<uint32_t>(0);
+  std::unordered_map<uint32_t, std::shared_ptr<uint32_t>> open_of_uid_;
 };
 
 }  // namespace terrace::daemon

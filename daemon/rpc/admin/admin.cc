@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <map>
 
 #include "core/base/failpoint.h"
@@ -21,6 +22,19 @@ kj::Promise<void> AdminServer::status(StatusContext context) {
   });
 }
 
+namespace {
+
+uint32_t open_descriptors() {
+  std::error_code error;
+  uint32_t open = 0;
+  for (std::filesystem::directory_iterator at("/proc/self/fd", error), end; !error && at != end;
+       at.increment(error))
+    ++open;
+  return open == 0 ? 0 : open - 1;  // the look itself
+}
+
+}  // namespace
+
 void AdminServer::write_status(rpc::ServerInfo::Builder server) {
   const ServiceOptions& options = service().options();
   const EngineCounters& counters = engine().counters();
@@ -36,6 +50,9 @@ void AdminServer::write_status(rpc::ServerInfo::Builder server) {
   server.setStoreCommits(counters.commits);
   server.setCommandsApplied(counters.commands);
   server.setConnections(service().connections());
+  server.setConnectionsMax(service().connections_allowed());
+  server.setDescriptorsMax(static_cast<uint32_t>(std::min<uint64_t>(options.descriptors_max, UINT32_MAX)));
+  server.setDescriptors(open_descriptors());
   server.setFailpoints(failpoints_enabled());
   std::string recovered;
   for (const std::string& finding : engine().findings()) recovered += finding + "\n";

@@ -34,7 +34,9 @@ kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> BackPressureStream::tryReadMe
 
 kj::Promise<void> BackPressureStream::writeMessage(
     kj::ArrayPtr<const int> fds, kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) {
-  return counted(inner_->writeMessage(fds, segments), bytes_of(segments));
+  kj::Promise<void> write = counted(inner_->writeMessage(fds, segments), bytes_of(segments));
+  if (fds.size() == 0 || carried_ == nullptr) return write;
+  return write.attach(kj::defer([this, sent = kj::heapArray<int>(fds)] { carried_->written(sent); }));
 }
 
 kj::Promise<void> BackPressureStream::writeMessages(

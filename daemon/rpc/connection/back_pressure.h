@@ -10,6 +10,7 @@
 #include <kj/function.h>
 
 #include "daemon/rpc/connection/buffered_input.h"
+#include "daemon/rpc/handed_memory.h"
 #include "daemon/rpc/peer_limits.h"
 
 namespace terrace::daemon {
@@ -30,6 +31,9 @@ class BackPressureStream final : public capnp::MessageStream {
         message_bytes_max_(message_bytes_max),
         peers_(peers),
         uid_(kj::mv(uid)) {}
+
+  // Told of the descriptors that went out. It outlives this.
+  void tell(CarriedMemory& carried) { carried_ = &carried; }
 
   // `fds` stays unused: descriptors that a peer sends are closed by the kernel, before they take a place here.
   kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> tryReadMessage(kj::ArrayPtr<kj::AutoCloseFd> fds,
@@ -55,6 +59,7 @@ class BackPressureStream final : public capnp::MessageStream {
   const uint64_t message_bytes_max_;
   Peers& peers_;
   kj::Function<uint32_t()> uid_;
+  CarriedMemory* carried_ = nullptr;
   uint32_t writing_ = 0;
   uint64_t sweeps_without_progress_ = 0;
   kj::Own<kj::PromiseFulfiller<void>> written_;  // the read that waits

@@ -45,6 +45,7 @@ struct ServedConnection {
             message_bounds(limits::rpc_message_bytes_max)),  // answers too: requests have bounds of their own
         system(capnp::makeRpcServer(network, kj::mv(welcome.bootstrap))) {
     system.setFlowLimit(flow_limit_words);
+    messages.tell(connection->carried);
     all.insert(this);
     KJ_IF_MAYBE (fd, stream->getFd()) connection->socket = *fd;
   }

@@ -41,7 +41,7 @@ Status ClientSession::may_take_one_more() {
                  .where = "attach",
                  .detail = "the session of this lease has ended; attach it in another one"};
   }
-  if (connection_->leases < most) return {};
+  if (connection_->leases < most) return connection_->peers.may_open_memory(connection_->peer);
   return Error{
       .code = ErrorCode::limit_exceeded,
       .where = "attach",

@@ -32,7 +32,8 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
   // The tenant's lease, whatever its phase; nullptr: it has none of that id, or one that was not granted yet.
   const LeaseRow* find(LeaseId lease);
 
-  // Errors    limit_exceeded   the connection has as many lease and move capabilities as it may
+  // Errors    limit_exceeded   the connection has as many lease and move capabilities as it may, or its user as much
+  //                            memory on the way
   //           cancelled        the session has ended
   Status may_take_one_more();
 

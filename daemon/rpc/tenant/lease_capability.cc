@@ -11,16 +11,14 @@ namespace {
 
 class LeaseServer final : public rpc::Lease::Server {
  public:
-  LeaseServer(kj::Own<ClientSession> session, LeaseId lease, ObjectAccess access, SharedFd memory)
+  LeaseServer(kj::Own<ClientSession> session, LeaseId lease, ObjectAccess access,
+              std::shared_ptr<HandedMemory> memory)
       : session_(kj::mv(session)), lease_(lease), access_(access), memory_(std::move(memory)) {
     ++connection().leases;
   }
   ~LeaseServer() noexcept(false) { --connection().leases; }
 
-  kj::Maybe<int> getFd() override {
-    if (memory_ == nullptr) return nullptr;
-    return memory_->get();
-  }
+  kj::Maybe<int> getFd() override { return connection().carried.carry(memory_); }
 
   kj::Promise<void> info(InfoContext context) override {
     return answer_query(connection(), context, [this](InfoContext& c) {
@@ -252,8 +250,9 @@ class LeaseServer final : public rpc::Lease::Server {
 
   void begin_move(BeginMoveContext& context, const MoveReady& move, MoveMark mark) {
     Result<SharedFd> memory = SharedFd();
-    if (connection().agent.empty()) memory = service().open_object(move.object, ObjectAccess::read_write);
     Status status = session_->may_take_one_more();
+    if (status.ok() && connection().agent.empty())
+      memory = service().open_object(move.object, ObjectAccess::read_write);
     if (status.ok() && !memory.ok()) status = memory.error();
     if (!status.ok()) {
       refuse(context, status.error());
@@ -270,14 +269,16 @@ class LeaseServer final : public rpc::Lease::Server {
   kj::Own<ClientSession> session_;
   const LeaseId lease_;
   const ObjectAccess access_;
-  const SharedFd memory_;
+  const std::shared_ptr<HandedMemory> memory_;
 };
 
 }  // namespace
 
 rpc::Lease::Client make_lease(kj::Own<ClientSession> session, LeaseId lease, ObjectAccess access,
                               SharedFd memory) {
-  return kj::heap<LeaseServer>(kj::mv(session), lease, access, std::move(memory));
+  Connection& connection = session->connection();
+  auto handed = connection.peers.hand(connection.peer, std::move(memory));
+  return kj::heap<LeaseServer>(kj::mv(session), lease, access, std::move(handed));
 }
 
 }  // namespace terrace::daemon

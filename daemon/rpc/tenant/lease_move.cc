@@ -9,7 +9,8 @@ namespace {
 
 class LeaseMoveServer final : public rpc::LeaseMove::Server {
  public:
-  LeaseMoveServer(kj::Own<ClientSession> session, MoveReady move, MoveMark mark, SharedFd memory)
+  LeaseMoveServer(kj::Own<ClientSession> session, MoveReady move, MoveMark mark,
+                  std::shared_ptr<HandedMemory> memory)
       : session_(kj::mv(session)), move_(std::move(move)), mark_(kj::mv(mark)), memory_(std::move(memory)) {
     ++connection().leases;
   }
@@ -19,10 +20,7 @@ class LeaseMoveServer final : public rpc::LeaseMove::Server {
     if (alive && stage_ == Stage::copying) service().submit_unasked(finish(false), connection().actor());
   }
 
-  kj::Maybe<int> getFd() override {
-    if (memory_ == nullptr) return nullptr;  // it is on the host of the agent that asks
-    return memory_->get();
-  }
+  kj::Maybe<int> getFd() override { return connection().carried.carry(memory_); }
 
   kj::Promise<void> commit(CommitContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
@@ -103,7 +101,7 @@ class LeaseMoveServer final : public rpc::LeaseMove::Server {
   kj::Own<ClientSession> session_;
   const MoveReady move_;
   kj::Maybe<MoveMark> mark_;
-  const SharedFd memory_;
+  const std::shared_ptr<HandedMemory> memory_;  // null: it is on the host of the agent that asks
   Stage stage_ = Stage::copying;
   kj::Maybe<kj::ForkedPromise<Status>> under_way_;
 };
@@ -112,7 +110,9 @@ class LeaseMoveServer final : public rpc::LeaseMove::Server {
 
 rpc::LeaseMove::Client make_lease_move(kj::Own<ClientSession> session, MoveReady move, MoveMark mark,
                                        SharedFd memory) {
-  return kj::heap<LeaseMoveServer>(kj::mv(session), std::move(move), kj::mv(mark), std::move(memory));
+  Connection& connection = session->connection();
+  auto handed = connection.peers.hand(connection.peer, std::move(memory));
+  return kj::heap<LeaseMoveServer>(kj::mv(session), std::move(move), kj::mv(mark), std::move(handed));
 }
 
 }  // namespace terrace::daemon

@@ -1,6 +1,7 @@
 """Sessions, leases and pools of tensors from Python, against a real daemon."""
 
 import gc
+import mmap
 import os
 import pathlib
 import select
@@ -22,6 +23,30 @@ class Service(unittest.TestCase):
         self.t.create_pool("p")
         self.session = terrace.Session(str(self.t.socket))
         self.addCleanup(gc.collect)
+
+
+class Descriptors(unittest.TestCase):
+    def test_leases_that_are_held_cost_the_manager_no_descriptors(self):
+        """Each took one for as long as it was held: one program with as many leases as files may be open locked
+        everybody out, the operator too. The memory stays reachable, and a second attach works as the first."""
+        t = Harness(devices={"a": "1300M"}, name="descriptors", daemon_args=["--emulate-overcommit"])
+        self.addCleanup(t.close)
+        t.start()
+        t.create_pool("p")
+        session = terrace.Session(str(t.socket))
+        before = t.cli("status").json["server"]["descriptors"]
+        leases = [session.grant(2 * MIB) for _ in range(600)]
+        again = [session.attach(lease.id) for lease in leases]
+        just_carved = 256  # at most, of which it keeps the descriptor for the next step
+        server = wait_until(lambda: [server for server in [t.cli("status").json["server"]]
+                                     if server["descriptors"] < before + just_carved + 20], 10,
+                            "descriptors to be closed")[0]
+        self.assertGreaterEqual(server["descriptors_max"], 1024)
+        for lease in (*leases[:2], *again[-2:]):
+            with mmap.mmap(lease.fileno(), 2 * MIB) as memory:
+                memory[:5] = b"here!"
+                self.assertEqual(memory[:5], b"here!")
+        del again
 
 
 class Sessions(Service):

@@ -1,4 +1,6 @@
 // What a peer can make the manager keep: notices it does not take, answers it does not read, log lines.
+#include <fcntl.h>
+
 #include "daemon/rpc/peer_log.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
@@ -255,4 +257,43 @@ TEST_CASE("Release: one that fails after its client went away leaves no holder b
   revoke.setReason("nobody is there to be told");
   CHECK(t.call(revoke).getError().getCode() == 0);
   t.pump(20);
+}
+
+TEST_CASE("Peers: few open files bound connections and what is on its way, and leave some to administrators") {
+  class OfTest final : public daemon::Peers {
+   public:
+    using daemon::Peers::Peers;
+    uint64_t now_ns() const override { return 0; }
+  };
+  daemon::PeerOptions options;
+  options.admin_uids = {0};
+  CHECK(OfTest(options).connections_allowed() == limits::rpc_connections_max);
+  options.descriptors_max = 1024;
+  OfTest peers(options);
+  const uint32_t connections = peers.connections_allowed();
+  CHECK(connections == (1024 - limits::descriptors_own) / 2);
+  const daemon::PeerCredentials tenant{.uid = 1000, .pid = 1}, root{.uid = 0, .pid = 2};
+
+  std::vector<std::shared_ptr<daemon::HandedMemory>> handed;
+  const auto memory = std::make_shared<const UniqueFd>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  while (peers.may_open_memory(tenant).ok()) handed.push_back(peers.hand(tenant, memory));
+  const uint64_t most = 1024 - limits::descriptors_own - limits::descriptors_reserved - connections;
+  CHECK(handed.size() == most / 4);
+  CHECK(peers.may_open_memory(tenant).error().code == ErrorCode::limit_exceeded);
+  CHECK(peers.may_open_memory({.uid = 1001, .pid = 1}).ok());
+  CHECK(peers.may_open_memory(root).ok());
+
+  daemon::CarriedMemory carried;
+  const kj::Maybe<int> first = carried.carry(handed[0]);
+  KJ_IF_MAYBE (fd, first) CHECK(*fd == memory->get());
+  carried.carry(handed[1]);  // of the same file, in a later answer
+  const int fds[] = {memory->get()};
+  carried.written(fds);
+  CHECK(handed[0]->fd() == -1);
+  CHECK(handed[1]->fd() == memory->get());
+  CHECK(carried.carry(handed[0]) == nullptr);
+  CHECK(peers.may_open_memory(tenant).ok());
+  carried.written(fds);
+  carried.written(fds);  // nobody's
+  CHECK(handed[1]->fd() == -1);
 }

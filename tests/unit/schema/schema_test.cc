@@ -107,9 +107,13 @@ TEST_CASE("json: the keys of every struct that is shown") {
         "adopted backend capacity_bytes contents detail figures free_bytes granule_bytes "
         "largest_free_bytes leases pool present serial state used_bytes");
   CHECK(keys(to_json(*Message<rpc::ServerInfo>())) ==
-        "boot_id commands_applied connections failpoints huge_pages object_directory pid recovered "
+        "boot_id commands_applied connections connections_max descriptors descriptors_max failpoints "
+        "huge_pages object_directory pid recovered "
         "runtime_directory scrub_bytes_per_s scrub_queued_bytes scrubbed_bytes state_file "
         "store_commits store_id uptime_ns version waiting");
+  CHECK(keys(to_json(*Message<rpc::WaitingGrant>())) ==
+        "bytes calls ends_in_ns host label lease place pool tenant turn waited_ns");
+  CHECK(keys(to_json(*Message<rpc::StoreBackup>())) == "bytes devices leases pools sequence store_id");
   CHECK(keys(to_json(*Message<rpc::Compaction>())) ==
         "active device left_bytes length_bytes moves offset_bytes");
   CHECK(keys(to_json(*Message<rpc::Reservation>())) == "bytes expires_in_ns id pool tenant ttl_ns used_bytes");
