@@ -46,6 +46,12 @@
   X(journal_after_sync, daemon, "the new state, unacknowledged: a retry with the same key finds it")       \
   X(fold_before_commit, daemon, "the journal as it was; folded into the database at start")                \
   X(fold_after_commit, daemon, "a folded database with a journal of old records, skipped at start")        \
+  X(backup_before_copy, daemon, "the store as it was; a begun copy, removed at start")                     \
+  X(backup_after_copy, daemon, "the store as it was; a finished copy, removed at start")                   \
+  X(restore_before_switch, daemon, "the store that was there, and a prepared copy beside it")              \
+  X(restore_after_switch, daemon, "the restored store, put in place by whoever opens it next")             \
+  X(restore_after_aside, daemon, "the restored store, put in place by whoever opens it next")              \
+  X(restore_after_place, daemon, "the restored store")                                                     \
   X(recover_before_orphans, daemon, "recovery that did nothing yet; runs again")                           \
   X(recover_after_orphans, daemon, "orphans destroyed; recovery runs again")                               \
   X(recover_before_serve, daemon, "a recovered daemon that served nobody yet")                             \

@@ -184,6 +184,9 @@ struct MetaRow {
   uint64_t next_epoch = 1;
   uint64_t next_reservation = 1;
   std::string boot_id;  // the boot that expiry_ns and deadline_ns belong to
+  // The store is a copy of an earlier state (a backup), and no manager has started from it yet: memory that it does
+  // not know may be a tenant's, and ids and epochs beyond its own may have been given.
+  bool restored = false;
 
   bool operator==(const MetaRow&) const = default;
 };

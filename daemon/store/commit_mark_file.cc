@@ -47,6 +47,12 @@ Error corrupt(const std::string& path, const char* what) {
 }  // namespace
 
 Result<CommitMarkFile> CommitMarkFile::open(const std::string& path, const std::string& store_path) {
+  TERRACE_ASSIGN_OR_RETURN(CommitMarkFile mark, lock(path, store_path));
+  TERRACE_RETURN_IF_ERROR(mark.load(path));
+  return mark;
+}
+
+Result<CommitMarkFile> CommitMarkFile::lock(const std::string& path, const std::string& store_path) {
   constexpr const char* where = "CommitMarkFile::open";
   CommitMarkFile mark;
   mark.file_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -58,9 +64,18 @@ Result<CommitMarkFile> CommitMarkFile::open(const std::string& path, const std::
                  .detail = "another terraced has the store " + store_path +
                            " open; stop it, or give this one a state path of its own"};
   }
-  TERRACE_RETURN_IF_ERROR(mark.read(path));
-  TERRACE_RETURN_IF_ERROR(mark.map(path));
   return mark;
+}
+
+Status CommitMarkFile::load(const std::string& path) {
+  TERRACE_RETURN_IF_ERROR(read(path));
+  return map(path);
+}
+
+Status CommitMarkFile::clear() {
+  if (::ftruncate(file_.get(), 0) != 0 || ::fdatasync(file_.get()) != 0)
+    return os_error(errno, "CommitMarkFile::clear", "cannot clear the mark");
+  return {};
 }
 
 Status CommitMarkFile::read(const std::string& path) {

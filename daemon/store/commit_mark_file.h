@@ -35,6 +35,12 @@ class CommitMarkFile {
   // Errors    busy      another process has the lock; names `store_path`
   //           corrupt   it holds something else than marks
   static Result<CommitMarkFile> open(const std::string& path, const std::string& store_path);
+  // The first half of that, the lock alone; load() is the other one, and fails when the file is damaged.
+  static Result<CommitMarkFile> lock(const std::string& path, const std::string& store_path);
+  Status load(const std::string& path);
+
+  // As if nothing was ever recorded; durable. Only before load().
+  Status clear();
 
   // What was recorded last; nullopt when nothing was yet.
   const std::optional<Mark>& mark() const { return mark_; }

@@ -14,6 +14,7 @@ namespace {
 
 constexpr const char* where_open = "Database::open";
 constexpr const char* where_fold = "Database::fold";
+constexpr const char* where_copy_piece = "Database::copy";
 
 Error error_of(ErrorCode code, std::string detail) {
   return Error{.code = code, .where = "Database", .detail = std::move(detail)};
@@ -119,6 +120,7 @@ Status Database::prepare() {
 }
 
 void Database::close(bool whole) {
+  end_copy();
   begin_ = Statement();
   commit_ = Statement();
   writer_ = RowWriter();
@@ -193,6 +195,36 @@ void Database::checkpoint_when_due() {
   if (log_frames_ < options_.checkpoint_frames) return;
   // A checkpoint that fails loses nothing: the log keeps every frame, and the next fold tries again.
   if (connection_.exec("PRAGMA wal_checkpoint(PASSIVE)", "Database::checkpoint").ok()) log_frames_ = 0;
+}
+
+// Nothing of it has to survive a crash before it is whole.
+Status Database::begin_copy(const std::string& path) {
+  if (doubtful_) TERRACE_RETURN_IF_ERROR(reopen());
+  end_copy();
+  TERRACE_ASSIGN_OR_RETURN(copy_target_, Connection::open(path, true));
+  TERRACE_RETURN_IF_ERROR(
+      copy_target_.exec("PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF", where_copy_piece));
+  copy_ = sqlite3_backup_init(copy_target_.raw(), "main", connection_.raw(), "main");
+  if (copy_ != nullptr) return {};
+  return sqlite_error(copy_target_.raw(), sqlite3_extended_errcode(copy_target_.raw()), where_copy_piece);
+}
+
+Result<bool> Database::copy_piece() {
+  constexpr int pages = 256;  // 1 MiB: a fold that waits for it waits a millisecond or two
+  if (copy_ == nullptr || doubtful_) {
+    end_copy();
+    return error_of(ErrorCode::unavailable,
+                    "store " + path_ + ": a write failed while it was copied; try again");
+  }
+  const int code = sqlite3_backup_step(copy_, pages);
+  if (code == SQLITE_OK) return false;
+  if (code != SQLITE_DONE) return sqlite_error(copy_target_.raw(), code, where_copy_piece);
+  return true;
+}
+
+void Database::end_copy() {
+  sqlite3_backup_finish(std::exchange(copy_, nullptr));
+  copy_target_.close();
 }
 
 Result<AuditPage> Database::audit(const AuditQuery& query) {

@@ -14,6 +14,8 @@
 #include "daemon/store/store.h"
 #include "daemon/store/store_options.h"
 
+struct sqlite3_backup;
+
 namespace terrace::daemon {
 
 // What a fold leaves in the seal besides its rows.
@@ -46,6 +48,14 @@ class Database {
 
   Result<AuditPage> audit(const AuditQuery& query);
 
+  // Copies the database into the empty file at `path`, some pages at a time. Between two pieces folds may go on: SQLite
+  // brings what they change into the copy as well.
+  Status begin_copy(const std::string& path);
+  // Returns   whether that was the last piece. end_copy() closes the copy in any case.
+  // Errors    unavailable   the database was closed meanwhile (a fold had failed): begin again
+  Result<bool> copy_piece();
+  void end_copy();
+
   // `whole`: the log is moved into the file first; else the files stay as they are.
   void close(bool whole = false);
 
@@ -71,6 +81,8 @@ class Database {
   int log_frames_ = 0;
   bool changed_ = false;  // begin_open migrated
   bool doubtful_ = true;
+  Connection copy_target_;
+  sqlite3_backup* copy_ = nullptr;
 };
 
 }  // namespace terrace::daemon

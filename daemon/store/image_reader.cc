@@ -65,8 +65,7 @@ Status read_meta(Connection& connection, MetaRow& meta, StoreSeal& seal) {
   if (!*found) return corrupt("the meta row is missing");
   ColumnReader columns(*select);
   uint64_t stored_crc = 0;
-  SealFields::fields(columns, seal);
-  Stored<MetaRow>::fields(columns, meta);
+  MetaFields::fields(columns, seal, meta);
   columns.integer("crc", stored_crc);
   if (!columns.sound()) return corrupt("the meta row has a column of a wrong type or length");
   if (stored_crc != row_crc(meta, seal)) return corrupt("the meta row does not match its checksum");

@@ -152,20 +152,26 @@ uint32_t row_crc(const Row& row) {
   return crc.value();
 }
 
+uint32_t row_crc(const MetaRow& row, const StoreSeal& seal) {
+  Crc crc(Stored<MetaRow>::tag);
+  MetaFields::fields(crc, seal, row);
+  return crc.value();
+}
+
 template <typename Seal>
-uint32_t meta_crc(const MetaRow& row, const StoreSeal& seal) {
+uint32_t older_meta_crc(const MetaRow& row, const StoreSeal& seal) {
   Crc crc(Stored<MetaRow>::tag);
   Seal::fields(crc, seal);
   Stored<MetaRow>::fields(crc, row);
   return crc.value();
 }
 
-uint32_t row_crc(const MetaRow& row, const StoreSeal& seal) {
-  return meta_crc<SealFields>(row, seal);
+uint32_t row_crc_4(const MetaRow& row, const StoreSeal& seal) {
+  return older_meta_crc<SealFields4>(row, seal);
 }
 
-uint32_t row_crc_4(const MetaRow& row, const StoreSeal& seal) {
-  return meta_crc<SealFields4>(row, seal);
+uint32_t row_crc_5(const MetaRow& row, const StoreSeal& seal) {
+  return older_meta_crc<SealFields>(row, seal);
 }
 
 template Status validate(const DeviceRow&);

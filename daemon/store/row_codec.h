@@ -29,7 +29,7 @@ struct StoreSeal {
       0;  // the other half of the store's id (daemon/model/store_id.h); store_id is the low one
 };
 
-// Columns of the meta row, before MetaRow's.
+// Columns of the meta row, before MetaRow's (MetaFields has all of them).
 struct SealFields {
   template <typename Io>
   static void fields(Io& io, auto& seal) {
@@ -54,6 +54,17 @@ struct SealFields4 {
   }
 };
 
+// All columns of the meta row. `restored` is the last one: it is younger than the others, and journal records know it
+// in a way of their own (delta_codec.cc).
+struct MetaFields {
+  template <typename Io>
+  static void fields(Io& io, auto& seal, auto& meta) {
+    SealFields::fields(io, seal);
+    Stored<MetaRow>::fields(io, meta);
+    io.truth("restored", meta.restored);
+  }
+};
+
 inline constexpr size_t extent_bytes = 24;  // device, first granule, granules: three little-endian u64
 
 // Bounds of each field (daemon/model/row_fields.h), and relations between the fields of one row. Instantiated for
@@ -68,6 +79,7 @@ template <typename Row>
 uint32_t row_crc(const Row& row);
 uint32_t row_crc(const MetaRow& row, const StoreSeal& seal);
 uint32_t row_crc_4(const MetaRow& row, const StoreSeal& seal);  // of version 4 of the schema
+uint32_t row_crc_5(const MetaRow& row, const StoreSeal& seal);  // of version 5
 
 // What a row's share is made from besides its checksum: its id, or a hash of the tenant that it is stored
 // under.

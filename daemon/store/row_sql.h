@@ -46,21 +46,26 @@ template <typename Row>
 ColumnTexts column_texts() {
   ColumnTexts texts;
   const Row row;
-  const StoreSeal seal;
-  if constexpr (requires { Stored<Row>::key(texts, row); })
-    Stored<Row>::key(texts, row);
-  else
-    SealFields::fields(texts, seal);
+  Stored<Row>::key(texts, row);
   Stored<Row>::fields(texts, row);
   return texts;
 }
-
-// The columns of `meta` up to version 4 of the schema.
-inline ColumnTexts meta_column_texts_4() {
+template <>
+inline ColumnTexts column_texts<MetaRow>() {
   ColumnTexts texts;
   const StoreSeal seal;
   const MetaRow row;
-  SealFields4::fields(texts, seal);
+  MetaFields::fields(texts, seal, row);
+  return texts;
+}
+
+// The columns of `meta` in an older version of the schema: SealFields4 up to version 4, SealFields in version 5.
+template <typename Seal>
+ColumnTexts older_meta_column_texts() {
+  ColumnTexts texts;
+  const StoreSeal seal;
+  const MetaRow row;
+  Seal::fields(texts, seal);
   Stored<MetaRow>::fields(texts, row);
   return texts;
 }

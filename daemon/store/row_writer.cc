@@ -254,8 +254,7 @@ Status RowWriter::cut_audit() {
 Status RowWriter::put_meta(const MetaRow& row, const StoreSeal& seal) {
   put_meta_.bind_start();
   Binder binder(put_meta_, extents_);
-  SealFields::fields(binder, seal);
-  Stored<MetaRow>::fields(binder, row);
+  MetaFields::fields(binder, seal, row);
   put_meta_.bind(uint64_t{row_crc(row, seal)});
   return put_meta_.run(where_write);
 }

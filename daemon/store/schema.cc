@@ -29,39 +29,63 @@ std::string table_sql() {
 
 Status create_tables(Connection& connection) {
   const std::string sql =
-      table_sql("meta", "  id INTEGER PRIMARY KEY CHECK (id = 1),\n" + meta_column_texts_4().definitions, "") +
+      table_sql(
+          "meta",
+          "  id INTEGER PRIMARY KEY CHECK (id = 1),\n" + older_meta_column_texts<SealFields4>().definitions,
+          "") +
       table_sql<DeviceRow>() + table_sql<PoolRow>() + table_sql<LeaseRow>() + table_sql<QuotaRow>() +
       table_sql<ReservationRow>() + table_sql<OwnerRow>() + table_sql<AuditRow>();
   return connection.exec(sql.c_str(), "create_tables");
 }
 
-// The id of a store gets 128 bits: the other half is drawn here. The old row is verified first, as its checksum is
-// replaced. A fresh store has no row yet.
+// The meta row of an older version, whose checksum a migration replaces: it is verified first. false: there is none, as
+// in a store that is being made.
+template <typename Seal>
+Result<bool> read_older_meta(Connection& connection, uint32_t (*crc_of)(const MetaRow&, const StoreSeal&),
+                             StoreSeal& seal, MetaRow& meta) {
+  constexpr const char* where = "read_older_meta";
+  const std::string sql = "SELECT " + older_meta_column_texts<Seal>().names + ", crc FROM meta";
+  TERRACE_ASSIGN_OR_RETURN(Statement select, connection.prepare(sql.c_str(), where));
+  TERRACE_ASSIGN_OR_RETURN(const bool found, select.step(where));
+  if (!found) return false;
+  uint64_t crc = 0;
+  ColumnReader columns(select);
+  Seal::fields(columns, seal);
+  Stored<MetaRow>::fields(columns, meta);
+  columns.integer("crc", crc);
+  if (columns.sound() && crc == crc_of(meta, seal)) return true;
+  return Error{
+      .code = ErrorCode::corrupt, .where = where, .detail = "the meta row does not match its checksum"};
+}
+
+// The id of a store gets 128 bits: the other half is drawn here.
 Status add_store_high(Connection& connection) {
   constexpr const char* where = "add_store_high";
   TERRACE_RETURN_IF_ERROR(
       connection.exec("ALTER TABLE meta ADD COLUMN store_high INTEGER NOT NULL DEFAULT 0", where));
   StoreSeal seal;
   MetaRow meta;
-  uint64_t crc = 0;
-  {
-    const std::string sql = "SELECT " + meta_column_texts_4().names + ", crc FROM meta";
-    TERRACE_ASSIGN_OR_RETURN(Statement select, connection.prepare(sql.c_str(), where));
-    TERRACE_ASSIGN_OR_RETURN(const bool found, select.step(where));
-    if (!found) return {};
-    ColumnReader columns(select);
-    SealFields4::fields(columns, seal);
-    Stored<MetaRow>::fields(columns, meta);
-    columns.integer("crc", crc);
-    if (!columns.sound() || crc != row_crc_4(meta, seal))
-      return Error{
-          .code = ErrorCode::corrupt, .where = where, .detail = "the meta row does not match its checksum"};
-  }
+  TERRACE_ASSIGN_OR_RETURN(const bool found, read_older_meta<SealFields4>(connection, row_crc_4, seal, meta));
+  if (!found) return {};
   // From the other half, so that every copy of one store becomes the same store.
   seal.store_high = Prng(seal.store_id).next();
   TERRACE_ASSIGN_OR_RETURN(Statement update, connection.prepare("UPDATE meta SET store_high=?, crc=?", where));
   update.bind_start();
   update.bind(seal.store_high);
+  update.bind(uint64_t{row_crc_5(meta, seal)});
+  return update.run(where);
+}
+
+Status add_restored(Connection& connection) {
+  constexpr const char* where = "add_restored";
+  TERRACE_RETURN_IF_ERROR(
+      connection.exec("ALTER TABLE meta ADD COLUMN restored INTEGER NOT NULL DEFAULT 0", where));
+  StoreSeal seal;
+  MetaRow meta;
+  TERRACE_ASSIGN_OR_RETURN(const bool found, read_older_meta<SealFields>(connection, row_crc_5, seal, meta));
+  if (!found) return {};
+  TERRACE_ASSIGN_OR_RETURN(Statement update, connection.prepare("UPDATE meta SET crc=?", where));
+  update.bind_start();
   update.bind(uint64_t{row_crc(meta, seal)});
   return update.run(where);
 }
@@ -69,6 +93,7 @@ Status add_store_high(Connection& connection) {
 constexpr Migration all_migrations[] = {
     {store_version_first, "all tables", create_tables},
     {5, "128 bits of store id", add_store_high},
+    {6, "whether the store is a restored copy", add_restored},
 };
 
 }  // namespace

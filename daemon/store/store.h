@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/base/unique_fd.h"
 #include "daemon/model/rows.h"
 #include "daemon/model/store_id.h"
 
@@ -31,6 +32,18 @@ struct AuditPage {
   std::vector<AuditRow> rows;
   uint64_t oldest = 0;  // of the whole log; 0: it is empty
   uint64_t newest = 0;
+};
+
+// What one file that is a whole store holds.
+struct StoreContents {
+  StoreId id;
+  uint64_t sequence = 0;  // commits that it has
+  uint64_t bytes = 0;     // of the file
+  uint64_t leases = 0, devices = 0, pools = 0;
+};
+struct StoreBackup {
+  StoreContents contents;
+  UniqueFd file;  // open for reading; it has no name, and is gone once closed
 };
 
 class Store {
@@ -54,6 +67,15 @@ class Store {
   virtual Result<AuditPage> audit(const AuditQuery& query) {
     (void)query;
     return AuditPage{};
+  }
+
+  // A copy of the store as it is now in one file, verified as a start would verify it. It has every commit that was
+  // acknowledged before the call, maybe later ones. Unlike all other calls it may run beside them, on a thread of its
+  // own: commits go on meanwhile. One at a time.
+  // Errors    capacity_exhausted  no room for the copy in the store's folder; the store goes on
+  //           io_error, corrupt   what was read back is not what was written
+  virtual Result<StoreBackup> backup() {
+    return Error{.code = ErrorCode::unsupported, .where = "Store::backup", .detail = "this store has no file"};
   }
 
   // Who the store is, for as long as it lives; a copy of its files has the same id. One in memory has none.

@@ -109,6 +109,17 @@ Status sync_folder_of(const std::string& path) {
   return {};
 }
 
+Status check_store_file(const std::string& path) {
+  TERRACE_ASSIGN_OR_RETURN(const bool store, looks_like_store(path));
+  if (!store)
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = where_open,
+                 .detail = path + " is not a Terrace store, nor a backup of one"};
+  TERRACE_ASSIGN_OR_RETURN(const int64_t bytes, size_of(path));
+  if (bytes % page_bytes != 0) return corrupt(path + " ends within a page: it was cut short");
+  return {};
+}
+
 Result<bool> create_if_fresh(const std::string& path, const CommitMarkFile& mark,
                              std::span<const Migration> migrations) {
   const bool existed = mark.mark().has_value();

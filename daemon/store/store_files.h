@@ -25,6 +25,12 @@ Status make_parent_folder(const std::string& path);
 Result<bool> create_if_fresh(const std::string& path, const CommitMarkFile& mark,
                              std::span<const Migration> migrations);
 
+// Whether `path` can be a store's database, before SQLite sees it.
+// Errors    invalid_argument   it is something else
+//           corrupt            it was cut short
+//           not_found, io_error, permission_denied
+Status check_store_file(const std::string& path);
+
 // Removes every file of the store, the mark last. Under the mark's lock.
 void remove_store_files(const std::string& path);
 

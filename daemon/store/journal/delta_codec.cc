@@ -167,6 +167,9 @@ class Reader {
   bool failed_ = false;
 };
 
+// Whether a record has a meta row; records of before there were restored stores know the first two.
+constexpr uint8_t meta_absent = 0, meta_there = 1, meta_restored = 2;
+
 void write_key(Writer& io, auto id) {
   io.id("id", id);
 }
@@ -214,10 +217,11 @@ Status read_all(Reader& io, Delta& delta) {
     if (status.ok()) status = read_table(io, rows);
   });
   TERRACE_RETURN_IF_ERROR(status);
-  bool meta = false;
-  io.truth("meta", meta);
-  if (meta) {
+  const uint8_t meta = io.take_byte();
+  if (meta > meta_restored) io.fail();
+  if (meta != meta_absent) {
     delta.meta.emplace();
+    delta.meta->restored = meta == meta_restored;
     Stored<MetaRow>::fields(io, *delta.meta);
     if (!io.failed()) TERRACE_RETURN_IF_ERROR(validate(*delta.meta));
   }
@@ -231,7 +235,7 @@ Status read_all(Reader& io, Delta& delta) {
 void encode_delta(const Delta& delta, ByteBuffer& out) {
   Writer io(out);
   each_table(delta, [&](const auto& rows) { write_table(io, rows); });
-  io.truth("meta", delta.meta.has_value());
+  out.put_byte(!delta.meta.has_value() ? meta_absent : delta.meta->restored ? meta_restored : meta_there);
   if (delta.meta.has_value()) Stored<MetaRow>::fields(io, *delta.meta);
   io.integer("lines", delta.audit.size());
   for (const AuditRow& row : delta.audit) {

@@ -1,10 +1,15 @@
 #include "daemon/store/journal/journaled_store.h"
 
+#include <fcntl.h>
+
+#include <cerrno>
 #include <chrono>
 #include <utility>
 
 #include "core/base/check.h"
 #include "core/base/failpoint.h"
+#include "daemon/store/backup/restore.h"
+#include "daemon/store/backup/store_copy_file.h"
 #include "daemon/store/store_files.h"
 
 namespace terrace::daemon {
@@ -20,18 +25,24 @@ Error error_of(ErrorCode code, std::string detail) {
   return Error{.code = code, .where = "Store", .detail = std::move(detail)};
 }
 
+std::string backup_path(const std::string& state_path) {
+  return state_path + "-backup";
+}
+
 }  // namespace
 
 JournaledStore::JournaledStore(std::string path, const StoreOptions& options)
     : path_(std::move(path)), options_(options), database_(path_, options) {}
 
 JournaledStore::~JournaledStore() {
+  const std::lock_guard attached(attached_mutex_);
   detach();
 }
 
 // --- opening and closing ----------------------------------------------------------------------------
 
 Status JournaledStore::attach() {
+  const std::lock_guard attached(attached_mutex_);
   detach();
   Status status = attach_unexplained();
   if (status.ok()) {
@@ -57,7 +68,10 @@ Status JournaledStore::attach() {
 // refused stays as it was found.
 Status JournaledStore::attach_unexplained() {
   TERRACE_RETURN_IF_ERROR(make_parent_folder(path_));
-  TERRACE_ASSIGN_OR_RETURN(mark_, CommitMarkFile::open(path_ + "-mark", path_));
+  TERRACE_ASSIGN_OR_RETURN(mark_, CommitMarkFile::lock(path_ + "-mark", path_));
+  TERRACE_RETURN_IF_ERROR(finish_restore(path_, mark_));
+  TERRACE_RETURN_IF_ERROR(mark_.load(path_ + "-mark"));
+  remove_database(backup_path(path_));  // of one that a crash cut off
   TERRACE_ASSIGN_OR_RETURN(const bool created, create_if_fresh(path_, mark_, options_.migrations));
   fresh_ = fresh_ || created;
   TERRACE_ASSIGN_OR_RETURN(StoredImage stored, database_.begin_open());
@@ -70,7 +84,7 @@ Status JournaledStore::attach_unexplained() {
   TERRACE_RETURN_IF_ERROR(open_segments(stored.seal));
   TERRACE_ASSIGN_OR_RETURN(Replay replayed, replay(stored.seal.sequence));
   TERRACE_RETURN_IF_ERROR(database_.finish_open(replayed.delta, {.sequence = replayed.sequence}));
-  sequence_ = replayed.sequence;
+  sequence_ = in_database_ = replayed.sequence;
   TERRACE_RETURN_IF_ERROR(renew_segments(store_id_));
   quick_ = segments_[0].in_memory() && segments_[1].in_memory();
   mark_.record({store_id_, sequence_});
@@ -155,6 +169,7 @@ void JournaledStore::detach() {
 
 bool JournaledStore::discard_if_fresh() {
   if (!fresh_) return false;
+  const std::lock_guard attached(attached_mutex_);
   stop_folding();
   database_.close();
   failed_ = true;
@@ -259,7 +274,7 @@ Status JournaledStore::commit_directly(Lock& lock, const Delta& delta) {
     error.code = ErrorCode::io_error;
     return error;
   }
-  ++sequence_;
+  in_database_ = ++sequence_;
   mark_.record({store_id_, sequence_});
   return {};
 }
@@ -274,6 +289,51 @@ Result<AuditPage> JournaledStore::audit(const AuditQuery& query) {
   return database_.audit(query);
 }
 
+// The commits of before are in the database first. What commits add meanwhile may be folded between two pieces of the
+// copy, and is in it then.
+Result<StoreBackup> JournaledStore::backup() {
+  const std::lock_guard attached(attached_mutex_);
+  {
+    Lock lock(mutex_);
+    if (failed_)
+      return error_of(ErrorCode::io_error, "store " + path_ + ": a commit ended in doubt; try again");
+    TERRACE_RETURN_IF_ERROR(fold_through(lock, sequence_));
+  }
+  const std::string path = backup_path(path_);
+  const auto make = [&]() -> Result<StoreBackup> {
+    if (const int code = TERRACE_FAILPOINT(backup_before_copy); code != 0)
+      return os_error(code, "backup_before_copy", "cannot copy the store " + path_);
+    TERRACE_RETURN_IF_ERROR(copy_database(path));
+    TERRACE_ASSIGN_OR_RETURN(const StoreContents contents, seal_copy(path, options_));
+    UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!file.valid()) return os_error(errno, "Store::backup", "cannot open " + path);
+    if (const int code = TERRACE_FAILPOINT(backup_after_copy); code != 0)
+      return os_error(code, "backup_after_copy", "cannot hand out the copy of " + path_);
+    return StoreBackup{contents, std::move(file)};
+  };
+  remove_database(path);
+  Result<StoreBackup> made = make();
+  remove_database(path);
+  return made;
+}
+
+Status JournaledStore::copy_database(const std::string& path) {
+  {
+    const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file.valid()) return os_error(errno, "Store::backup", "cannot create " + path);
+    const std::lock_guard database_lock(database_mutex_);
+    TERRACE_RETURN_IF_ERROR(database_.begin_copy(path));
+  }
+  for (bool done = false; !done;) {
+    const std::lock_guard database_lock(database_mutex_);
+    const Result<bool> piece = database_.copy_piece();
+    if (!piece.ok() || *piece) database_.end_copy();
+    if (!piece.ok()) return piece.error();
+    done = *piece;
+  }
+  return {};
+}
+
 // --- folding ----------------------------------------------------------------------------------------
 
 void JournaledStore::seal_active() {
@@ -284,12 +344,26 @@ void JournaledStore::seal_active() {
 
 Status JournaledStore::wait_folded(Lock& lock) {
   // An attempt that is under way began before it was asked for; one that failed may be that one.
-  for (int attempts = 0; sealed_.has_value(); ++attempts) {
-    if (attempts == 2) return fold_status_;
-    const uint64_t before = fold_attempts_;
-    fold_wanted_ = true;
-    wake_fold_.notify_all();
-    folded_.wait(lock, [&] { return fold_attempts_ != before; });
+  for (int failures = 0; sealed_.has_value();) {
+    wait_attempt(lock);
+    if (!fold_status_.ok() && ++failures == 2) return fold_status_;
+  }
+  return {};
+}
+
+void JournaledStore::wait_attempt(Lock& lock) {
+  const uint64_t before = fold_attempts_;
+  fold_wanted_ = true;
+  wake_fold_.notify_all();
+  folded_.wait(lock, [&] { return fold_attempts_ != before; });
+}
+
+// As fold_all, where another thread may commit meanwhile: the segments may be in use again at any time.
+Status JournaledStore::fold_through(Lock& lock, uint64_t sequence) {
+  for (int failures = 0; in_database_ < sequence;) {
+    if (!sealed_.has_value()) seal_active();
+    wait_attempt(lock);
+    if (!fold_status_.ok() && ++failures == 2) return fold_status_;
   }
   return {};
 }
@@ -325,6 +399,7 @@ void JournaledStore::fold_loop() {
     }
     lock.lock();
     if (folded.ok()) {
+      in_database_ = segments_[index].newest();
       segments_[index].rewind();
       sealed_.reset();
     }

@@ -7,7 +7,8 @@
 // Each segment is active (commits go there), sealed (waits to be folded) or free. One of the two is active; a
 // commit that has no room waits for the other one to be free. docs/design/0005-journal.md says why it is so.
 //
-// Threads   Store's calls from one thread at a time. `mutex_` guards the segments' roles and every member;
+// Threads   Store's calls from one thread at a time, but for backup(). `attached_mutex_` is held by who opens or closes
+//           the store, and by a backup from its beginning to its end; it is taken before the others. `mutex_` guards the segments' roles and every member;
 //           `database_mutex_` guards the database; its holder does not take `mutex_`.
 #pragma once
 
@@ -40,6 +41,7 @@ class JournaledStore final : public Store {
   Result<Image> load() override;
   Status commit(const Delta& delta) override;
   Result<AuditPage> audit(const AuditQuery& query) override;
+  Result<StoreBackup> backup() override;
   StoreId id() const override { return {store_high_, store_id_}; }
   bool discard_if_fresh() override;
   bool quick() const override { return quick_; }
@@ -60,7 +62,10 @@ class JournaledStore final : public Store {
   bool other_free() const { return !sealed_.has_value(); }
   // Waits until the sealed segment is folded; the failure of a fold ends the wait.
   Status wait_folded(Lock& lock);
+  void wait_attempt(Lock& lock);  // until the fold thread has tried
   Status fold_all(Lock& lock);
+  Status fold_through(Lock& lock, uint64_t sequence);
+  Status copy_database(const std::string& path);
   Status make_room(Lock& lock, size_t record_bytes);
   Status commit_directly(Lock& lock, const Delta& delta);
   Status append(Lock& lock);
@@ -74,6 +79,8 @@ class JournaledStore final : public Store {
   const StoreOptions options_;
   CommitMarkFile mark_;
 
+  std::mutex attached_mutex_;
+
   std::mutex database_mutex_;
   Database database_;
 
@@ -85,6 +92,7 @@ class JournaledStore final : public Store {
   uint64_t store_id_ = 0;
   uint64_t store_high_ = 0;
   uint64_t sequence_ = 0;       // of the newest commit
+  uint64_t in_database_ = 0;    // of the newest commit whose fold has ended
   uint64_t fold_attempts_ = 0;  // finished ones
   Status fold_status_;          // of the last one
   bool fold_wanted_ = false;    // somebody waits: try now, even if the last attempt failed

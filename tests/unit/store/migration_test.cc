@@ -50,26 +50,38 @@ std::string query(const std::string& path, const char* sql) {
   return *text;
 }
 
-// What a build of version 4 of the schema would have left: without the other half of the store's id.
-void make_version_4(const std::string& path, uint32_t crc_error = 0) {
+// What builds of versions 4 and 5 of the schema would have left: without the other half of the store's id; without
+// the word about restored copies.
+template <typename Seal>
+void make_older(const std::string& path, uint32_t (*crc_of)(const MetaRow&, const StoreSeal&),
+                const char* change, uint32_t crc_error) {
   auto connection = Connection::open(path, false);
   REQUIRE(connection.ok());
   StoreSeal seal;
   MetaRow meta;
   {
-    auto select = connection->prepare(("SELECT " + meta_column_texts_4().names + " FROM meta").c_str(), "test");
+    auto select =
+        connection->prepare(("SELECT " + older_meta_column_texts<Seal>().names + " FROM meta").c_str(), "test");
     REQUIRE(select.ok());
     REQUIRE(select->step("test").ok());
     ColumnReader columns(*select);
-    SealFields4::fields(columns, seal);
+    Seal::fields(columns, seal);
     Stored<MetaRow>::fields(columns, meta);
     REQUIRE(columns.sound());
   }
   const std::string sql =
-      "ALTER TABLE meta DROP COLUMN store_high; PRAGMA user_version=4; UPDATE meta SET crc=" +
-      std::to_string(row_crc_4(meta, seal) ^ crc_error);
+      std::string(change) + "; UPDATE meta SET crc=" + std::to_string(crc_of(meta, seal) ^ crc_error);
   REQUIRE(connection->exec(sql.c_str(), "test").ok());
   connection->keep_log(false);
+}
+void make_version_5(const std::string& path, uint32_t crc_error = 0) {
+  make_older<SealFields>(path, row_crc_5, "ALTER TABLE meta DROP COLUMN restored; PRAGMA user_version=5",
+                         crc_error);
+}
+void make_version_4(const std::string& path, uint32_t crc_error = 0) {
+  make_version_5(path);
+  make_older<SealFields4>(path, row_crc_4, "ALTER TABLE meta DROP COLUMN store_high; PRAGMA user_version=4",
+                          crc_error);
 }
 
 StoreId id_of(const std::string& path) {
@@ -141,16 +153,32 @@ TEST_CASE("Store migration: a store of version 4 gets the other half of its id a
   CHECK(same(*image, *rows));
 }
 
-TEST_CASE("Store migration: a damaged row of version 4 is not sealed anew") {
+TEST_CASE("Store migration: a store of version 5 is no restored copy, and keeps its id and rows") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
-  make_version_4(path, 1);
-  const std::string before = read_bytes(path);
+  const StoreId before = id_of(path);
+  const Result<Image> rows = load_store(path);
+  make_version_5(path);
+  CHECK(id_of(path) == before);
   const Result<Image> image = load_store(path);
-  REQUIRE(!image.ok());
-  CHECK_MESSAGE(image.error().code == ErrorCode::corrupt, image.error().to_string());
-  CHECK(read_bytes(path) == before);
+  REQUIRE_MESSAGE(image.ok(), image.error().to_string());
+  CHECK(same(*image, *rows));
+  CHECK(!image->meta.restored);
+}
+
+TEST_CASE("Store migration: a damaged row of an older version is not sealed anew") {
+  for (const auto make : {make_version_4, make_version_5}) {
+    TemporaryFolder folder;
+    const std::string path = folder.file("state.db");
+    make_closed_store(path, 3);
+    make(path, 1);
+    const std::string before = read_bytes(path);
+    const Result<Image> image = load_store(path);
+    REQUIRE(!image.ok());
+    CHECK_MESSAGE(image.error().code == ErrorCode::corrupt, image.error().to_string());
+    CHECK(read_bytes(path) == before);
+  }
 }
 
 TEST_CASE("Store migration: a store of before the first release is a version mismatch, and stays as it is") {
@@ -189,8 +217,9 @@ TEST_CASE("Store migration: the tables are those that docs/formats/store.md name
   }
   CHECK(documented.size() == 8);
   for (const auto& entry : documented) {
-    const bool meta = entry.first == "meta";  // a later version put a column behind its checksum
-    const std::string expected = (meta ? "id, " : "") + entry.second + ", crc" + (meta ? ", store_high" : "");
+    const bool meta = entry.first == "meta";  // later versions put columns behind its checksum
+    const std::string expected =
+        (meta ? "id, " : "") + entry.second + ", crc" + (meta ? ", store_high, restored" : "");
     CHECK_MESSAGE(columns(entry.first.c_str()) == expected, entry.first);
   }
 }
@@ -200,26 +229,26 @@ TEST_CASE("Store migration: an older store moves forward through every step, row
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
   const Result<Image> before = load_store(path);
-  const auto newer = with({{6, "notes", add_table}, {7, "notes from labels", fill_table}});
+  const auto newer = with({{7, "notes", add_table}, {8, "notes from labels", fill_table}});
   for (int round = 0; round < 2; ++round) {
     const Result<Image> after = load_with(path, newer);
     REQUIRE_MESSAGE(after.ok(), after.error().to_string());
     CHECK(same(*after, *before));
   }
-  CHECK(query(path, "PRAGMA user_version") == "7");
+  CHECK(query(path, "PRAGMA user_version") == "8");
   CHECK(query(path, "SELECT count(*) FROM note") == "3");
 }
 
 TEST_CASE("Store migration: a fresh store runs all steps") {
   TemporaryFolder folder;
-  REQUIRE(load_with(folder.file("state.db"), with({{6, "notes", add_table}})).ok());
-  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "6");
+  REQUIRE(load_with(folder.file("state.db"), with({{7, "notes", add_table}})).ok());
+  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "7");
 }
 
 TEST_CASE("Store migration: a newer store is a version mismatch, and stays as it is") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
-  REQUIRE(load_with(path, with({{6, "notes", add_table}})).ok());
+  REQUIRE(load_with(path, with({{7, "notes", add_table}})).ok());
   const std::string before = read_bytes(path);
   const Result<Image> image = load_store(path);
   REQUIRE(!image.ok());
@@ -231,12 +260,12 @@ TEST_CASE("Store migration: a step that fails, or loses a row, leaves the old ve
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
-  CHECK(!load_with(path, with({{6, "notes", add_table}, {7, "fails", fail_half_way}})).ok());
-  const Result<Image> lossy = load_with(path, with({{6, "loses a lease", lose_a_row}}));
+  CHECK(!load_with(path, with({{7, "notes", add_table}, {8, "fails", fail_half_way}})).ok());
+  const Result<Image> lossy = load_with(path, with({{7, "loses a lease", lose_a_row}}));
   REQUIRE(!lossy.ok());
   CHECK(lossy.error().code == ErrorCode::corrupt);
   const Result<Image> image = load_store(path);
   REQUIRE_MESSAGE(image.ok(), image.error().to_string());
   CHECK(image->leases.size() == 3);
-  CHECK(query(path, "PRAGMA user_version") == "5");
+  CHECK(query(path, "PRAGMA user_version") == "6");
 }
