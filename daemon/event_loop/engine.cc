@@ -76,6 +76,22 @@ kj::Promise<Result<AuditPage>> Engine::audit(AuditQuery query) {
       });
 }
 
+kj::Promise<Result<StoreBackup>> Engine::backup() {
+  return settled().then([this](Status status) -> kj::Promise<Result<StoreBackup>> {
+    if (!status.ok()) return Result<StoreBackup>(status.error());
+    if (backing_up_) {
+      return Result<StoreBackup>(Error{.code = ErrorCode::busy,
+                                       .where = "Engine::backup",
+                                       .detail = "a backup of the store is being made already; wait for it"});
+    }
+    backing_up_ = true;
+    if (backup_worker_ == nullptr) backup_worker_ = std::make_unique<Worker>(make_queue("backup"));
+    return backup_worker_->run([this] { return store_.backup(); }).attach(kj::defer([this] {
+      backing_up_ = false;
+    }));
+  });
+}
+
 void Engine::note_denied(const char* what, const std::string& tenant, const std::string& detail,
                          const Actor& actor) {
   if (refusing_) return;

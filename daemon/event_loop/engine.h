@@ -149,6 +149,10 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   // Durable entries of the audit log.
   kj::Promise<Result<AuditPage>> audit(AuditQuery query);
 
+  // The store as it is now, with everything applied so far, in one file; commits go on meanwhile. One at a time.
+  // Errors    busy   one is being made; unavailable, and what Store::backup says
+  kj::Promise<Result<StoreBackup>> backup();
+
   // Runs blocking `work` (a scan, a comparison, a change to hardware) on the bulk worker, behind what waits
   // there.
   template <typename Work>
@@ -294,7 +298,13 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void copy_and_finish(const MoveReady& move);
 
   // recovery.cc
-  struct Loaded;
+  struct Loaded {
+    Image image;
+    std::vector<ObservedObject> objects;
+    std::map<std::string, std::string> kept = {};  // of them: without a lease, and not to be destroyed; why
+    std::set<std::string> leftovers = {};          // of those: nobody was granted it, but a process may use it
+    bool older_copy = false;                       // there is what was granted after the store was what it is
+  };
   kj::Promise<Status> recover();
   kj::Promise<Result<Loaded>> load();
   Result<Loaded> look_around(Image image);
@@ -310,8 +320,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
 
   // orphans.cc
   Status claim_memory(const Image& image);
-  std::map<std::string, std::string> orphans_to_keep(const Image& image,
-                                                     const std::vector<ObservedObject>& objects) const;
+  void keep_orphans(Loaded& loaded) const;
   void destroy_orphans(const std::vector<std::string>& orphans);
   void watch_leftovers();
   kj::Promise<void> remove_leftovers();
@@ -338,6 +347,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::deque<Effect> immediate_;
   bool performing_ = false;
   size_t audits_ = 0;  // under way on the store's worker
+  bool backing_up_ = false;
   bool accept_lost_objects_ = false;
   bool destroy_orphans_ = false;
   bool memory_claimed_ = false;
@@ -371,6 +381,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   Worker store_worker_{make_queue("store")};
   Worker urgent_worker_{make_queue("urgent")};
   Worker bulk_worker_{make_queue("bulk")};
+  std::unique_ptr<Worker> backup_worker_;  // made for the first backup: it must hold up nobody else
   Scrubber scrubber_;
   std::map<std::string, std::unique_ptr<Lane>> lanes_;  // by host
 };

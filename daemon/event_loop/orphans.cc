@@ -9,6 +9,7 @@
 #include "daemon/event_loop/engine.h"
 #include "daemon/log/log.h"
 #include "daemon/memory/remote/remote_memory.h"
+#include "daemon/model/kinds.h"
 
 namespace terrace::daemon {
 namespace {
@@ -34,22 +35,24 @@ Status Engine::claim_memory(const Image& image) {
   return claimed;
 }
 
-// On the bulk worker. Why objects without a lease stay, by their names.
-std::map<std::string, std::string> Engine::orphans_to_keep(const Image& image,
-                                                           const std::vector<ObservedObject>& objects) const {
-  std::map<std::string, std::string> kept;
-  if (destroy_orphans_) return kept;  // an operator's word
+// On the bulk worker. Finds out why objects without a lease stay, by their names, and whether they show that the store is
+// an older copy: an object loses the mark of one that nobody was given after its lease is durable.
+void Engine::keep_orphans(Loaded& loaded) const {
+  if (destroy_orphans_) return;  // an operator's word
+  const Image& image = loaded.image;
+  loaded.older_copy = image.meta.restored;
   std::set<std::string> known;
   for (const LeaseRow& lease : image.leases) known.insert({lease.object, lease.next_object});
   std::vector<const ObservedObject*> orphans;
-  for (const ObservedObject& object : objects) {
+  for (const ObservedObject& object : loaded.objects) {
     // One without bytes was fenced. Other hosts' objects are looked at when their agents register.
     const bool looked_at =
         !known.contains(object.name) && object.bytes != 0 && object_host(object.name).empty();
     if (looked_at) orphans.push_back(&object);
   }
-  if (orphans.empty()) return kept;
+  if (orphans.empty()) return;
   const ObjectUsers users = object_users_ ? object_users_(image) : ObjectUsers{};
+  std::map<std::string, std::string>& kept = loaded.kept;
   for (const ObservedObject* orphan : orphans) {
     const auto used = users.by_object.find(orphan->name);
     if (used != users.by_object.end()) {
@@ -59,9 +62,18 @@ std::map<std::string, std::string> Engine::orphans_to_keep(const Image& image,
       kept[orphan->name] = "a tenant had it";
     } else if (!users.complete) {
       kept[orphan->name] = "not every process could be looked at";
+    } else if (image.meta.restored) {
+      kept[orphan->name] = "it may have been granted after the backup";
     }
+    loaded.older_copy = loaded.older_copy || orphan->handed_out;
+    if (!orphan->handed_out && !image.meta.restored && kept.contains(orphan->name))
+      loaded.leftovers.insert(orphan->name);
   }
-  return kept;
+  if (!loaded.older_copy) return;
+  // Kinds without such a mark: what is theirs may have been anybody's.
+  for (const ObservedObject* orphan : orphans)
+    if (memory_kind(object_kind(orphan->name)).held_by_device_node)
+      kept.emplace(orphan->name, "it may have been granted after the store was what it is");
 }
 
 // On the bulk worker. An orphan that stays is in nobody's way: no lease will have its name, and the next start

@@ -50,13 +50,6 @@ kj::Promise<Status> Engine::start() {
   });
 }
 
-struct Engine::Loaded {
-  Image image;
-  std::vector<ObservedObject> objects;
-  std::map<std::string, std::string> kept;  // of them: without a lease, and not to be destroyed; why
-  std::set<std::string> leftovers;          // of those: nobody was granted it, but a process may use it
-};
-
 kj::Promise<Status> Engine::recover() {
   return load().then([this](Result<Loaded> loaded) -> kj::Promise<Status> {
     if (!loaded.ok()) return Status(std::move(loaded).error());
@@ -93,11 +86,9 @@ Result<Engine::Loaded> Engine::look_around(Image image) {
       if (!listed.ok()) return std::move(listed).error();
       TERRACE_RETURN_IF_ERROR(claim_memory(image));
       TERRACE_RETURN_IF_ERROR(all_seen(image, looked));
-      auto kept = orphans_to_keep(image, *listed);
-      std::set<std::string> leftovers;
-      for (const ObservedObject& object : *listed)
-        if (!object.handed_out && kept.contains(object.name)) leftovers.insert(object.name);
-      return Loaded{std::move(image), std::move(listed).value(), std::move(kept), std::move(leftovers)};
+      Loaded loaded{std::move(image), std::move(listed).value()};
+      keep_orphans(loaded);
+      return loaded;
     }
     if (!std::exchange(told, true))
       log::info("start: waiting up to {} for {}", format_duration(settle_ns), missing);
@@ -166,8 +157,12 @@ bool Engine::lacks_objects(const Image& image, const DeviceRow& device,
 kj::Promise<Status> Engine::take_over(Loaded loaded) {
   Observation observed;
   observed.kept = std::move(loaded.kept);
+  observed.older_copy = loaded.older_copy;
   leftovers_ = std::move(loaded.leftovers);
-  for (const ObservedObject& object : loaded.objects) observed.objects.emplace_back(object.name, object.bytes);
+  for (const ObservedObject& object : loaded.objects) {
+    observed.objects.emplace_back(object.name, object.bytes);
+    if (!object.device.empty()) observed.lies_on[object.name] = object.device;
+  }
   const std::vector<SeenDevice> seen_devices = backend_.discover();
   for (const DeviceRow& device : loaded.image.devices) {
     // One whose namespaces the kernel is still finding is not there yet.
@@ -180,6 +175,7 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
   auto recovered = next->recover(std::move(loaded.image), observed, clock_.boot_id(), clock_.now_ns());
   if (!recovered.ok()) return Status(std::move(recovered).error());
   state_ = std::move(next);
+  for (const auto& [id, lease] : state_->leases()) leftovers_.erase(lease.object);  // quarantined by this start
   auto recovery = std::make_shared<Recovery>(std::move(recovered).value());
   if (watcher_ != nullptr) watcher_->recovered(*recovery, observed, *state_);
   findings_ = recovery->findings;
@@ -256,6 +252,8 @@ Status Engine::check_directory(const Image& image, const Observation& observed) 
                   "if that memory really is gone, with --accept-lost-objects, which ends such leases"};
   }
   if (image.meta.boot_id.empty() || image.meta.boot_id != clock_.boot_id()) return {};
+  // A backup knows leases that ended since. That the directory is its store's, the objects there say.
+  if (image.meta.restored && !observed.objects.empty()) return {};
   size_t live = 0;
   for (const LeaseRow& lease : image.leases) {
     if (lease.phase != LeasePhase::active && lease.phase != LeasePhase::revoking) continue;

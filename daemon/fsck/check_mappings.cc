@@ -11,6 +11,7 @@ namespace terrace::daemon {
 namespace {
 
 constexpr size_t names_max = 8;
+constexpr std::string_view found_by_restore = "that a restore found and quarantined";
 
 // Why an object is out of its holder's hands; nullptr: it is not.
 const char* taken(const LeaseRow* lease, const LiveMapping& mapping) {
@@ -19,7 +20,9 @@ const char* taken(const LeaseRow* lease, const LiveMapping& mapping) {
   switch (lease->phase) {
     case LeasePhase::fencing: return "of leases that are being taken back";
     case LeasePhase::scrubbing: return "of fenced leases";
-    case LeasePhase::quarantined: return "of quarantined leases";
+    case LeasePhase::
+        quarantined:  // nothing was taken from what a restored store found (daemon/state/restored.cc)
+      return lease->cause == LeaseCause::none ? found_by_restore.data() : "of quarantined leases";
     case LeasePhase::transferring: return "of leases that are being handed to somebody else";
     default: return nullptr;
   }
@@ -66,8 +69,10 @@ std::vector<Finding> check_mappings(const Image& image, const std::vector<LiveMa
         {Severity::warning, "process " + std::to_string(key.first) + " (" + process.command + ")",
          "still " + how + " " + std::to_string(group.count) + (group.count == 1 ? " object " : " objects ") +
              key.second + ": " + group.names,
-         "end process " + std::to_string(key.first) +
-             ", or wait for it to let go; it gets SIGBUS there and reaches nobody else's memory"});
+         key.second == found_by_restore
+             ? "it has the memory until an administrator releases the lease, and cannot renew it"
+             : "end process " + std::to_string(key.first) +
+                   ", or wait for it to let go; it gets SIGBUS there and reaches nobody else's memory"});
   }
   return findings;
 }

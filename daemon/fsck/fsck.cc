@@ -33,8 +33,11 @@ class LeaseChecker {
       case LeasePhase::quarantined:
         add(Severity::warning, lease,
             "is quarantined, " + format_size(lease.bytes) + " are lost to its pool: " + lease.reason,
-            "fix what the reason names, then have an administrator release it: it is fenced and scrubbed "
-            "again");
+            lease.cause == LeaseCause::none  // found by a restored store
+                ? "copy what is wanted out of its object " + lease.object +
+                      ", then have an administrator release it: that erases it"
+                : "fix what the reason names, then have an administrator release it: it is fenced and scrubbed "
+                  "again");
         return;
       case LeasePhase::pending:
       case LeasePhase::waiting: return;

@@ -67,6 +67,7 @@ struct ObservedObject {
   uint64_t allocated = 0;  // bytes it really occupies
   // Somebody may have been given it (hand_out()). false: certainly nobody, since it was carved.
   bool handed_out = false;
+  std::string device = {};  // the serial of the one that it lies on, where its kind knows
 };
 
 // Whose the memory is that a backend finds and makes.

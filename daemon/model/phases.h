@@ -44,9 +44,11 @@ constexpr bool may_follow(LeasePhase from, LeasePhase to) {
   return false;
 }
 
-// In which a row may come into being; scrubbing: the end that is cut off a lease.
+// In which a row may come into being; scrubbing: the end that is cut off a lease; quarantined: memory that a restored
+// store does not know (daemon/state/restored.cc).
 constexpr bool may_begin(LeasePhase phase) {
-  return phase == LeasePhase::pending || phase == LeasePhase::waiting || phase == LeasePhase::scrubbing;
+  return phase == LeasePhase::pending || phase == LeasePhase::waiting || phase == LeasePhase::scrubbing ||
+         phase == LeasePhase::quarantined;
 }
 
 inline void change_phase(LeaseRow& lease, LeasePhase to) {

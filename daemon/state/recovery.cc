@@ -230,11 +230,10 @@ bool StateMachine::await(const LeaseRow& lease, const std::set<std::string>& las
   return true;
 }
 
-void StateMachine::recover_lease(LeaseRow& lease, const std::set<std::string>& lasting,
-                                 const std::map<std::string, uint64_t>& objects, bool same_boot,
-                                 uint64_t now_ns, Recovery& recovery) {
-  const auto object = objects.find(lease.object);
-  const bool exists = object != objects.end();
+void StateMachine::recover_lease(LeaseRow& lease, const Start& start, Recovery& recovery) {
+  const std::set<std::string>& lasting = start.observed.lasting_backends;
+  const auto object = start.objects.find(lease.object);
+  const bool exists = object != start.objects.end();
   const auto fence = [&](LeaseCause cause, std::string reason, const char* what) {
     Step step;
     begin_fence(lease, cause, std::move(reason), step);
@@ -247,15 +246,20 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::set<std::string>& l
       fence(LeaseCause::device_lost, "device " + absent->serial + " vanished while the manager was down",
             " is lost: ");
     } else {
-      fence(LeaseCause::object_lost, "its memory object was gone when the manager started", " is lost: ");
+      fence(LeaseCause::object_lost,
+            start.older_copy ? "its memory is gone: it ended, moved or changed hands after the backup"
+                             : "its memory object was gone when the manager started",
+            " is lost: ");
     }
   };
+  const bool here = exists && object->second != 0 && lease.object.find('@') == std::string::npos;
+  if (start.older_copy && here && recover_copied(lease, object->second, recovery)) return;
   switch (lease.phase) {
     case LeasePhase::active:
     case LeasePhase::revoking:
       // Without bytes it is one whose driver is not there yet: a fence of ours would be on record.
       if ((!exists || object->second == 0) && await(lease, lasting, recovery)) {
-        recover_times(lease, same_boot, now_ns, recovery);
+        recover_times(lease, start.same_boot, start.now_ns, recovery);
       } else if (!exists) {
         gone();
       } else if (object->second < lease.bytes &&
@@ -263,7 +267,7 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::set<std::string>& l
         fence(LeaseCause::object_lost, "its memory object changed its size while the manager was down",
               " is lost: ");
       } else {
-        recover_usable(lease, object->second, same_boot, now_ns, recovery);
+        recover_usable(lease, object->second, start.same_boot, start.now_ns, recovery);
       }
       return;
     case LeasePhase::fencing:
@@ -280,7 +284,7 @@ void StateMachine::recover_lease(LeaseRow& lease, const std::set<std::string>& l
       recovery.findings.push_back(lease_name(lease) + " stays quarantined: " + lease.reason);
       return;
     case LeasePhase::transferring:
-      if (!exists && !objects.contains(lease.next_object)) {
+      if (!exists && !start.objects.contains(lease.next_object)) {
         if (!await(lease, lasting, recovery)) gone();
         return;
       }
@@ -312,12 +316,19 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
     recovery.findings.push_back("device " + device.serial +
                                 " is adopted but not seen; nothing is granted on it until it is back");
   }
-  const std::map<std::string, uint64_t> objects(observed.objects.begin(), observed.objects.end());
+  const bool older_copy = meta_.restored || observed.older_copy;
+  if (older_copy && !skip_given_ids(observed, recovery))
+    return corrupt("a counter of its ids is about to wrap, and a restored store has to jump ahead");
+  const Start start{.observed = observed,
+                    .objects = {observed.objects.begin(), observed.objects.end()},
+                    .same_boot = same_boot,
+                    .older_copy = older_copy,
+                    .now_ns = now_ns};
   std::set<std::string> known;
   for (auto& [id, lease] : leases_) {
     known.insert(lease.object);
     known.insert(lease.next_object);
-    recover_lease(lease, observed.lasting_backends, objects, same_boot, now_ns, recovery);
+    recover_lease(lease, start, recovery);
   }
   // No process of another boot lives. Where either id is not known it may be the same boot: owners stay, and
   // are looked at when somebody asks.
@@ -346,6 +357,7 @@ Result<Recovery> StateMachine::recover(Image image, const Observation& observed,
       }
     }
     if (const auto kept = observed.kept.find(name); kept != observed.kept.end()) {
+      if (older_copy && quarantine_unknown(name, bytes, observed, recovery)) continue;
       recovery.findings.push_back("object " + name + " (" + format_size(bytes) +
                                   ") belongs to no lease that this store knows, and stays: " + kept->second +
                                   ". If the store is an older copy, give the newest; or start once with "

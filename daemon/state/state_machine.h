@@ -52,6 +52,11 @@ struct Observation {
   std::set<std::string> lasting_backends = {};
   // Objects that are not to be destroyed if no lease has them, and why.
   std::map<std::string, std::string> kept = {};
+  // The store is older than what there is, whether it says so (MetaRow::restored) or not: then what is `kept` is
+  // quarantined. restored.cc
+  bool older_copy = false;
+  // Of objects whose kind knows: the serial of the device that one lies on.
+  std::map<std::string, std::string> lies_on = {};
 };
 
 struct Recovery {
@@ -243,7 +248,7 @@ class StateMachine {
   std::vector<Extent> hold_window(PoolId pool);  // takes what is free in the pool's window
   void give_back(const std::vector<Extent>& extents);
 
-  // object_name.cc: what the object of a lease is called. `lease-7`; `devdax:lease-7` where the kind of memory
+  // What the object of a lease is called. `lease-7`; `devdax:lease-7` where the kind of memory
   // is not the emulated one; `devdax:lease-7@hostb` where the agent of that host does the work. `id`: another
   // than the row's own; `tail`: what tells a second object of the lease from the first.
   std::string object_name(const LeaseRow& lease, const std::string& agent, LeaseId id = {},
@@ -366,9 +371,26 @@ class StateMachine {
   // Whether the lease waits for a device instead of being lost.
   bool await(const LeaseRow& lease, const std::set<std::string>& lasting, Recovery& recovery);
   void end_waits(const std::vector<std::pair<std::string, uint64_t>>& objects, Step& step);
-  void recover_lease(LeaseRow& lease, const std::set<std::string>& lasting,
-                     const std::map<std::string, uint64_t>& objects, bool same_boot, uint64_t now_ns,
-                     Recovery& recovery);
+  struct Start {
+    const Observation& observed;
+    std::map<std::string, uint64_t> objects;  // observed ones, by name
+    bool same_boot = false;
+    bool older_copy = false;
+    uint64_t now_ns = 0;
+  };
+  void recover_lease(LeaseRow& lease, const Start& start, Recovery& recovery);
+
+  // restored.cc: the start from an older copy of the store
+  // Ids and epochs go on where none can have been given. false: they would come near their end.
+  bool skip_given_ids(const Observation& observed, Recovery& recovery);
+  // Free granules of the pool, on that device if it is valid. nullopt, and nothing taken: there are not as many.
+  std::optional<std::vector<Extent>> take_anywhere(PoolId pool, DeviceId only, uint64_t granules);
+  // A quarantined lease for an object that no row knows; false: no pool has room, or its kind finds objects by place.
+  bool quarantine_unknown(const std::string& object, uint64_t bytes, const Observation& observed,
+                          Recovery& recovery);
+  void quarantine_as_found(LeaseRow& lease, std::string reason, Recovery& recovery);
+  // A lease of the copy whose object is there with bytes. true: it needs nothing more.
+  bool recover_copied(LeaseRow& lease, uint64_t object_bytes, Recovery& recovery);
 
   struct PoolCounters {
     uint64_t leased_bytes = 0, scrubbing_bytes = 0, quarantined_bytes = 0, leases = 0;

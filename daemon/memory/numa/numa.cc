@@ -438,6 +438,7 @@ Result<std::vector<ObservedObject>> NumaBackend::list() {
     TERRACE_ASSIGN_OR_RETURN(std::vector<ObservedObject> some, node->files().list());
     for (ObservedObject& object : some) {
       object.name = std::string(object_prefix) + object.name;
+      object.device = numa_serial(node->node());
       all.push_back(std::move(object));
     }
   }

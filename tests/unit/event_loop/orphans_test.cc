@@ -87,14 +87,62 @@ TEST_CASE("Engine: an object without a lease that somebody was given stays, and 
   const LeaseRow lease = fixture.grant(fixture.grant_of(2 * mib));
   CHECK(lease.id.value > 2);
   CHECK(fixture.there("lease-1"));
-  // A later start keeps it as well, until somebody says the word.
+  // The next start has a pool for it: it is quarantined, until an administrator releases it.
+  fixture.make();
+  REQUIRE(fixture.start_again().ok());
+  CHECK(fixture.there("lease-1"));
+  REQUIRE(fixture.engine->state().find_lease(LeaseId{1}) != nullptr);
+  CHECK(fixture.engine->state().find_lease(LeaseId{1})->phase == LeasePhase::quarantined);
+  CHECK(fixture.engine->state().find_lease(lease.id)->phase == LeasePhase::active);
+  REQUIRE(fixture.submit(Release{LeaseId{1}, "", fixture.clock.now_ns()}).ok());
+  CHECK(fixture.eventually([&] { return !fixture.there("lease-1"); }));
+}
+
+TEST_CASE("Engine: an object without a lease goes by the operator's word, though somebody was given it") {
+  OrphanFixture fixture;
+  fixture.make_object("lease-1", true);
   fixture.make();
   REQUIRE(fixture.start_again().ok());
   CHECK(fixture.there("lease-1"));
   fixture.make().destroy_orphans_at_start();
   REQUIRE(fixture.start_again().ok());
   CHECK(!fixture.there("lease-1"));
-  CHECK(fixture.engine->state().find_lease(lease.id)->phase == LeasePhase::active);
+}
+
+TEST_CASE(
+    "Engine: a start from a backup quarantines what it does not know, handed out or not, and jumps ahead") {
+  OrphanFixture fixture;
+  fixture.start();
+  fixture.compose();
+  const LeaseRow known = fixture.grant(fixture.grant_of(2 * mib));
+  const MetaRow meta = fixture.engine->state().image().meta;
+  fixture.engine.reset();
+  Delta backup;
+  backup.meta = meta;
+  backup.meta->restored = true;
+  REQUIRE(fixture.store.commit(backup).ok());
+  fixture.make_object("lease-7", true);
+  fixture.make_object("lease-8", false);
+  fixture.make();
+  REQUIRE(fixture.start_again().ok());
+  for (const uint64_t id : {7, 8}) {
+    const LeaseRow* lease = fixture.engine->state().find_lease(LeaseId{id});
+    REQUIRE(lease != nullptr);
+    CHECK(lease->phase == LeasePhase::quarantined);
+    CHECK(fixture.there(lease->object));
+  }
+  CHECK(fixture.engine->leftovers().empty());
+  CHECK(fixture.engine->state().find_lease(known.id)->phase == LeasePhase::active);
+  const LeaseRow fresh = fixture.grant(fixture.grant_of(2 * mib));
+  CHECK(fresh.epoch.value > meta.next_epoch + (uint64_t{1} << 35));
+  CHECK(fresh.id.value > meta.next_lease + (uint64_t{1} << 35));
+  CHECK(!fixture.store.load()->meta.restored);
+  // It is a start like any other from then on.
+  const uint64_t next = fixture.engine->state().image().meta.next_epoch;
+  fixture.make();
+  REQUIRE(fixture.start_again().ok());
+  CHECK(fixture.engine->state().image().meta.next_epoch == next);
+  CHECK(fixture.there("lease-7"));
 }
 
 TEST_CASE("Engine: what is used by a process stays although nobody was given it, for as long as it is used") {
