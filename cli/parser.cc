@@ -171,6 +171,7 @@ CommandLine build_parser(Context& context) {
   add_host_verbs(app, context);
   add_cert_verbs(app, context);
   add_fsck_verb(app, context);
+  add_state_verbs(app, context);
   add_tensor_verbs(app, context);
   add_checkpoint_verbs(app, context);
   add_run_verb(app, context);

@@ -2,6 +2,7 @@
 //
 // Exit codes: 0 ended by SIGTERM or SIGINT; 1 could not start or recover; 2 wrong flags or configuration.
 // With --fsck: 0 nothing is wrong; 1 something is; 2 wrong flags, or a terraced is running.
+// With --backup-state, --verify-backup, --restore-state: 0 done; 1 not; 2 wrong flags.
 #include <kj/exception.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +12,7 @@
 #include "daemon/config/config.h"
 #include "daemon/config/log.h"
 #include "daemon/fsck/command.h"
+#include "daemon/fsck/store_tools.h"
 #include "daemon/log/log.h"
 #include "daemon/roles.h"
 
@@ -22,7 +24,8 @@ constexpr int exit_usage = 2;
 
 struct Flags {
   std::string config, runtime_directory, socket, state, object_directory, log_level, log_format, log_file, host,
-      granule, role, manager, listen, tls_ca, tls_certificate, tls_key, host_lease;
+      granule, role, manager, listen, tls_ca, tls_certificate, tls_key, host_lease, backup_file, verify_file,
+      restore_file;
   std::vector<std::string> emulate;
   std::vector<uint32_t> admin_uids;
   bool no_mount = false, accept_lost_objects = false, list_failpoints = false, check_config = false,
@@ -64,7 +67,15 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_flag("--check-config", flags.check_config, "check flags and configuration, then end");
   app.add_flag("--guard", flags.guard, "with --role agent: fence this host's memory when its host lease ends");
   app.add_flag("--fsck", flags.fsck, "compare the state with memory, devices and processes, then end");
-  app.add_flag("--json", flags.json, "with --fsck: print JSON")->needs("--fsck");
+  CLI::Option* backup = app.add_option("--backup-state", flags.backup_file,
+                                       "write the state of a stopped terraced to this new file, then end");
+  CLI::Option* verify =
+      app.add_option("--verify-backup", flags.verify_file, "check a backup of a state, then end");
+  CLI::Option* restore = app.add_option("--restore-state", flags.restore_file,
+                                        "put a backup in the place of the state, then end (`terrace state`)");
+  verify->excludes(backup)->excludes(restore);
+  restore->excludes(backup);
+  app.add_flag("--json", flags.json, "with --fsck and the three before: print JSON");
   app.add_flag("--list-failpoints", flags.list_failpoints, "print name, process and what a crash there leaves");
   app.set_version_flag("--version", TERRACE_VERSION);
 }
@@ -139,6 +150,12 @@ Status run_role(const DaemonConfig& config, const Flags& flags, const std::vecto
   return flags.guard ? run_host_guard(config) : run_agent(config, words, command);
 }
 
+StoreTool chosen_tool(const Flags& flags) {
+  if (!flags.backup_file.empty()) return StoreTool::backup;
+  if (!flags.verify_file.empty()) return StoreTool::verify;
+  return flags.restore_file.empty() ? StoreTool::none : StoreTool::restore;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{
       "terraced: the pool manager. Carves CXL, DAX or emulated memory into leases and hands them out."};
@@ -170,6 +187,9 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (flags.fsck) return run_fsck(*config, flags.json);
+  if (const StoreTool tool = chosen_tool(flags); tool != StoreTool::none)
+    return run_store_tool(*config, tool, flags.backup_file + flags.verify_file + flags.restore_file,
+                          flags.json);
   try {
     set_up_log(*config);
     const Status status = run_role(*config, flags, std::vector<std::string>(argv, argv + argc));

@@ -17,6 +17,7 @@
 
 #include "cli/client/lease_client.h"
 #include "cli/client/statuses.h"
+#include "core/base/unique_fd.h"
 #include "core/litmus/report.h"
 
 namespace terrace::cli {
@@ -51,6 +52,11 @@ struct ReservationOptions {
 struct AuditFilter {
   std::string tenant, verb, subject;  // empty matches all; `verb` is a prefix
   uint64_t since_ns = 0;              // CLOCK_REALTIME
+};
+
+struct ReceivedBackup {
+  BackupStatus contents;
+  UniqueFd file;  // open for reading
 };
 
 struct LitmusStatus {
@@ -129,6 +135,7 @@ class AdminClient final : public LeaseClient {
   // Entries with a sequence above `after`, ascending; at most one page of the daemon's.
   Result<std::vector<AuditRecord>> audit_after(const AuditFilter& filter, uint64_t after);
   Result<std::vector<FindingStatus>> fsck();
+  Result<ReceivedBackup> backup();
   Result<std::vector<HostRecord>> hosts();
 
  private:

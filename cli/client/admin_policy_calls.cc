@@ -1,4 +1,6 @@
 // The operator's calls about quotas, reservations, the audit log, consistency and further hosts.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <deque>
 
@@ -95,6 +97,25 @@ Result<std::vector<AuditRecord>> AdminClient::audit_after(const AuditFilter& fil
 Result<std::vector<FindingStatus>> AdminClient::fsck() {
   return impl_->call(impl_->admin.fsckRequest(),
                      [](auto& reply) { return kept<rpc::Finding>(reply.getFindings()); });
+}
+
+Result<ReceivedBackup> AdminClient::backup() {
+  struct Answer {
+    BackupStatus contents;
+    rpc::BackupFile::Client file;
+  };
+  TERRACE_ASSIGN_OR_RETURN(Answer answer, impl_->call(impl_->admin.backupRequest(), [](auto& reply) {
+    return Answer{BackupStatus(reply.getBackup()), reply.getFile()};
+  }));
+  UniqueFd file;
+  auto descriptor = answer.file.getFd().wait(impl_->connection->io.waitScope);
+  KJ_IF_MAYBE (number, descriptor) file.reset(::fcntl(*number, F_DUPFD_CLOEXEC, 0));
+  if (!file.valid()) {
+    return Error{.code = ErrorCode::unavailable,
+                 .where = "Admin.backup",
+                 .detail = "the daemon made a backup and handed no file over; too many open files?"};
+  }
+  return ReceivedBackup{std::move(answer.contents), std::move(file)};
 }
 
 Result<std::vector<HostRecord>> AdminClient::hosts() {

@@ -13,6 +13,7 @@
 namespace terrace::cli {
 
 using AuditRecord = schema::Message<rpc::AuditEntry>;
+using BackupStatus = schema::Message<rpc::StoreBackup>;
 using CompactionStatus = schema::Message<rpc::Compaction>;
 using DeviceStatus = schema::Message<rpc::DeviceInfo>;
 using DrainProgress = schema::Message<rpc::DeviceProgress>;

@@ -172,6 +172,10 @@ Context context_of(const Context& context, const DaemonArguments& arguments) {
   return other;
 }
 
+bool same_store(const std::string& state_file, const DaemonArguments& arguments) {
+  return arguments.state_file.empty() || absolute_path(arguments.state_file) == state_file;
+}
+
 void add_start_options(Command verb, const std::shared_ptr<DaemonArguments>& arguments) {
   verb.add_option("--state", arguments->state_file, "The file that remembers pools and leases")
       .type_name("FILE");

@@ -26,6 +26,8 @@ std::vector<std::string> daemon_arguments(const DaemonArguments& arguments,
 std::string runtime_directory_of(const Context& context, const DaemonArguments& arguments);
 // Where the daemon of these arguments is reached.
 Context context_of(const Context& context, const DaemonArguments& arguments);
+// Whether the daemon that answers has the store that is meant: without --state it is always that one.
+bool same_store(const std::string& state_file, const DaemonArguments& arguments);
 // --state, --config, --emulate and what follows --.
 void add_start_options(Command verb, const std::shared_ptr<DaemonArguments>& arguments);
 

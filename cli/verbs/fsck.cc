@@ -22,11 +22,6 @@ struct Checked {
   bool daemon = false;
 };
 
-// Whether the daemon that answers has the store that is meant: without --state it is always that one.
-bool same_store(const std::string& state_file, const DaemonArguments& arguments) {
-  return arguments.state_file.empty() || absolute_path(arguments.state_file) == state_file;
-}
-
 Result<Checked> check_offline(const Context& context, const DaemonArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const std::string program, find_daemon_program());
   std::vector<std::string> list = daemon_arguments(arguments, runtime_directory_of(context, arguments));

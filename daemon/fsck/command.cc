@@ -132,26 +132,10 @@ void check_owner(const StoreId& store, const std::string& path, std::vector<Find
        "destroy that memory and take it over: start terraced once with --destroy-orphans"});
 }
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    char escape[8];
-    if (c == '"' || c == '\\') {
-      out += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(c));
-      out += escape;
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 void print_json(const DaemonConfig& config, const Report& report) {
-  std::string out = "{\"state\": " + quoted(config.state_path) +
-                    ", \"store\": " + (report.store.empty() ? "null" : quoted(report.store)) +
-                    ", \"object_directory\": " + quoted(report.object_directory) +
+  std::string out = "{\"state\": " + json_quoted(config.state_path) +
+                    ", \"store\": " + (report.store.empty() ? "null" : json_quoted(report.store)) +
+                    ", \"object_directory\": " + json_quoted(report.object_directory) +
                     ", \"leases\": " + std::to_string(report.leases) +
                     ", \"devices\": " + std::to_string(report.devices) +
                     ", \"objects\": " + std::to_string(report.objects) +
@@ -162,9 +146,9 @@ void print_json(const DaemonConfig& config, const Report& report) {
   const char* comma = "";
   for (const Finding& finding : report.findings) {
     out += comma;
-    out += "\n  {\"severity\": " + quoted(std::string(severity_name(finding.severity))) +
-           ", \"subject\": " + quoted(finding.subject) + ", \"what\": " + quoted(finding.what) +
-           ", \"repair\": " + quoted(finding.repair) + "}";
+    out += "\n  {\"severity\": " + json_quoted(std::string(severity_name(finding.severity))) +
+           ", \"subject\": " + json_quoted(finding.subject) + ", \"what\": " + json_quoted(finding.what) +
+           ", \"repair\": " + json_quoted(finding.repair) + "}";
     comma = ",";
   }
   out += report.findings.empty() ? "]}\n" : "\n]}\n";
@@ -186,6 +170,22 @@ void print_text(const DaemonConfig& config, const Report& report) {
 }
 
 }  // namespace
+
+std::string json_quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    char escape[8];
+    if (c == '"' || c == '\\') {
+      out += {'\\', c};
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(c));
+      out += escape;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
 
 int run_fsck(const DaemonConfig& config, bool json) {
   Report report;

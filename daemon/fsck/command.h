@@ -4,6 +4,8 @@
 // Threads   One.
 #pragma once
 
+#include <string>
+
 #include "daemon/config/config.h"
 
 namespace terrace::daemon {
@@ -13,5 +15,8 @@ namespace terrace::daemon {
 // Returns   the exit code: 0 no finding of severity error; 1 at least one, an unreadable store being one; 2 it
 //           cannot be checked now (a terraced is serving from this state), said on standard error.
 int run_fsck(const DaemonConfig& config, bool json);
+
+// `text` as a JSON string.
+std::string json_quoted(const std::string& text);
 
 }  // namespace terrace::daemon

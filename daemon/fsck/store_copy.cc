@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/unique_fd.h"
+#include "daemon/store/backup/store_copy_file.h"
 #include "daemon/store/store.h"
 
 namespace terrace::daemon {
@@ -42,21 +43,6 @@ class PrivateFolder {
   explicit PrivateFolder(std::string path) : path_(std::move(path)) {}
   std::string path_;
 };
-
-Status copy_file(const std::string& from, const std::string& to) {
-  const UniqueFd source(::open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!source.valid()) return os_error(errno, where, "cannot read " + from);
-  const UniqueFd target(::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!target.valid()) return os_error(errno, where, "cannot write the copy " + to);
-  std::vector<char> buffer(1 << 20);
-  for (;;) {
-    const ssize_t n = ::read(source.get(), buffer.data(), buffer.size());
-    if (n < 0) return os_error(errno, where, "cannot read " + from);
-    if (n == 0) return {};
-    if (::write(target.get(), buffer.data(), static_cast<size_t>(n)) != n)
-      return os_error(errno, where, "cannot write the copy " + to + "; TMPDIR names another place for it");
-  }
-}
 
 // Keeps a terraced from starting while the files are read; a store without its mark has no lock.
 Result<UniqueFd> lock_out(const std::string& state_path) {
@@ -97,25 +83,65 @@ Result<std::vector<fs::path>> files_of(const std::string& state_path) {
 
 }  // namespace
 
-Result<StoredState> read_store(const std::string& state_path) {
+namespace {
+
+// A store that was opened from a private copy of its files.
+struct CopiedStore {
+  PrivateFolder folder;
+  std::string original;
+  std::unique_ptr<Store> store = {};
+
+  Error in_words(Error error) const {
+    for (size_t at; (at = error.detail.find(folder.path() + "/")) != std::string::npos;)
+      error.detail.replace(at, folder.path().size() + 1, fs::path(original).parent_path().string() + "/");
+    return error;
+  }
+};
+
+Result<CopiedStore> open_copy(const std::string& state_path) {
   TERRACE_ASSIGN_OR_RETURN(const auto files, files_of(state_path));
-  TERRACE_ASSIGN_OR_RETURN(const PrivateFolder folder, PrivateFolder::make());
+  TERRACE_ASSIGN_OR_RETURN(PrivateFolder folder, PrivateFolder::make());
+  CopiedStore copy{std::move(folder), state_path};
   {
     TERRACE_ASSIGN_OR_RETURN(const UniqueFd lock, lock_out(state_path));
     for (const fs::path& file : files)
-      TERRACE_RETURN_IF_ERROR(copy_file(file.string(), folder.path() + "/" + file.filename().string()));
+      TERRACE_RETURN_IF_ERROR(
+          copy_file_bytes(file.string(), copy.folder.path() + "/" + file.filename().string()));
   }
-  const std::string copy = folder.path() + "/" + fs::path(state_path).filename().string();
-  const auto in_words = [&](Error error) {
-    for (size_t at; (at = error.detail.find(folder.path() + "/")) != std::string::npos;)
-      error.detail.replace(at, folder.path().size() + 1, fs::path(state_path).parent_path().string() + "/");
+  auto store = open_store(copy.folder.path() + "/" + fs::path(state_path).filename().string());
+  if (!store.ok()) return copy.in_words(store.error());
+  copy.store = std::move(*store);
+  return copy;
+}
+
+}  // namespace
+
+Result<StoredState> read_store(const std::string& state_path) {
+  TERRACE_ASSIGN_OR_RETURN(const CopiedStore copy, open_copy(state_path));
+  auto image = copy.store->load();
+  if (!image.ok()) return copy.in_words(image.error());
+  return StoredState{copy.store->id(), std::move(*image)};
+}
+
+Result<StoreBackup> back_up_stopped(const std::string& state_path) {
+  TERRACE_ASSIGN_OR_RETURN(const CopiedStore copy, open_copy(state_path));
+  auto made = copy.store->backup();
+  if (!made.ok()) return copy.in_words(made.error());
+  return made;
+}
+
+Result<StoreContents> verify_backup(const std::string& file) {
+  TERRACE_ASSIGN_OR_RETURN(PrivateFolder folder, PrivateFolder::make());
+  const std::string private_copy = folder.path() + "/" + fs::path(file).filename().string();
+  const CopiedStore words{std::move(folder), fs::absolute(file).string()};
+  TERRACE_RETURN_IF_ERROR(copy_file_bytes(file, private_copy));
+  auto contents = inspect_copy(private_copy, {});
+  if (!contents.ok()) {
+    Error error = words.in_words(contents.error());
+    if (error.detail.find(file) == std::string::npos) error.detail = file + ": " + error.detail;
     return error;
-  };
-  auto store = open_store(copy);
-  if (!store.ok()) return in_words(store.error());
-  auto image = (*store)->load();
-  if (!image.ok()) return in_words(image.error());
-  return StoredState{(*store)->id(), std::move(*image)};
+  }
+  return contents;
 }
 
 }  // namespace terrace::daemon

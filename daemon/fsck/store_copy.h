@@ -9,6 +9,7 @@
 #include "core/base/result.h"
 #include "daemon/model/rows.h"
 #include "daemon/model/store_id.h"
+#include "daemon/store/store.h"
 
 namespace terrace::daemon {
 
@@ -24,5 +25,13 @@ struct StoredState {
 //           not_found   there is no store, nor a trace of one
 //           corrupt, version_mismatch, io_error, permission_denied   as for Store::load
 Result<StoredState> read_store(const std::string& state_path);
+
+// A backup of a stopped store, made from a private copy of its files as an open store makes one.
+// Errors    as read_store, and as Store::backup
+Result<StoreBackup> back_up_stopped(const std::string& state_path);
+
+// What a backup holds, verified as a start would verify it, without a change to it.
+// Errors    as inspect_copy (daemon/store/backup)
+Result<StoreContents> verify_backup(const std::string& file);
 
 }  // namespace terrace::daemon

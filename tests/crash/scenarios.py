@@ -121,6 +121,39 @@ def crash_at_unplug(programs, point, hit, _seed, _workload):
         check_all(harness, journal, programs.stubborn_holder)
 
 
+def crash_in_backup(programs, point, hit, _seed, _workload):
+    """Kills the daemon while it makes a backup of its store: nothing of that is left, and the next one is whole."""
+    with service(programs, point) as harness:
+        journal = prepare(harness, programs)
+        harness.restart(failpoints=f"{point}=crash@{hit}")
+        file = harness.directory / "backup.db"
+        for _ in range(hit):
+            harness.cli("state", "backup", "--force", file, check=False)
+        wait_for_crash(harness, point)
+        harness.start()
+        left = sorted(path.name for path in harness.state.parent.glob(f"{harness.state.name}-backup*"))
+        if left:
+            raise Broken(f"a backup that was cut off left {left}")
+        harness.cli("state", "backup", "--force", file)
+        harness.cli("state", "verify", file)
+        check_all(harness, journal, programs.stubborn_holder)
+
+
+def crash_in_restore(programs, point, _hit, _seed, _workload):
+    """Kills a restore: the next start has the old store or the restored one, and every lease of the backup."""
+    with service(programs, point) as harness:
+        journal = prepare(harness, programs)
+        file = harness.directory / "backup.db"
+        harness.cli("state", "backup", file)
+        harness.kill()
+        said = harness.cli("state", "restore", file, "--state", harness.state, check=False,
+                           env={"TERRACE_FAILPOINTS": f"{point}=crash"})
+        if said.code == 0 or point not in str(said):
+            raise Broken(f"the restore did not die at {point}: {said}")
+        harness.start()
+        check_all(harness, journal, programs.stubborn_holder)
+
+
 # -- points in client programs
 
 def write_model(path, tensors=3, floats=300_000):
@@ -230,13 +263,15 @@ _REACHED = (
     ("journal_", (*_BUSY, "policy")),  # before that a crash forgets that the device went
     ("fold_", ("calm", "churn")),
     ("recover_", ("recovery",)),
+    ("backup_", ("backup",)),
+    ("restore_", ("restore",)),
     ("import_", ("import",)),
     ("export_", ("export",)),
     ("checkpoint_", ("checkpoint",)),
 )
 _SCENARIOS = {"recovery": crash_in_recovery, "unplug": crash_at_unplug, "import": crash_import, "export": crash_export,
-              "checkpoint": crash_checkpoint}
-ONCE = ("recovery", "import", "export", "checkpoint", "unplug")  # pass each point once, or a few times
+              "checkpoint": crash_checkpoint, "backup": crash_in_backup, "restore": crash_in_restore}
+ONCE = ("recovery", "backup", "restore", "import", "export", "checkpoint", "unplug")  # pass each point once, or a few times
 
 
 def workloads_of(point):

@@ -50,6 +50,11 @@ class MemoryStore final : public daemon::Store {
   }
   bool quick() const override { return is_quick; }
   daemon::StoreId id() const override { return store_id; }
+  Result<daemon::StoreBackup> backup() override {
+    return backup_of == nullptr ? daemon::Store::backup() : backup_of->backup();
+  }
+
+  daemon::Store* backup_of = nullptr;  // a real one, to hand out a real file
 
   daemon::StoreId store_id = {};  // none: nothing is claimed for it
 

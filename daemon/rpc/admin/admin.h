@@ -2,7 +2,7 @@
 // checks. Whoever has this capability is an administrator: Gateway.openAdmin decides that once.
 //
 // Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
-//           the audit log, admin_fsck.cc the checks, admin_inventory.cc hardware; admin_devices.cc,
+//           the audit log, admin_backup.cc backups, admin_fsck.cc the checks, admin_inventory.cc hardware; admin_devices.cc,
 //           admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc and admin_policy.cc the rest.
 // Threads   The event loop's thread only.
 #pragma once
@@ -23,6 +23,7 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   kj::Promise<void> check(CheckContext context) override;
   kj::Promise<void> fsck(FsckContext context) override;
   kj::Promise<void> audit(AuditContext context) override;
+  kj::Promise<void> backup(BackupContext context) override;
 
   kj::Promise<void> inventory(InventoryContext context) override;
   kj::Promise<void> devices(DevicesContext context) override;

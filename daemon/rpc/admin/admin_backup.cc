@@ -1,0 +1,43 @@
+// The operator's interface: a backup of the store, handed over as a descriptor.
+#include "core/base/unique_fd.h"
+#include "daemon/rpc/admin/admin.h"
+
+namespace terrace::daemon {
+namespace {
+
+class BackupFileServer final : public rpc::BackupFile::Server {
+ public:
+  explicit BackupFileServer(UniqueFd file) : file_(std::move(file)) {}
+  kj::Maybe<int> getFd() override { return file_.get(); }
+
+ private:
+  const UniqueFd file_;
+};
+
+void write_contents(rpc::StoreBackup::Builder out, const StoreContents& contents) {
+  out.setStoreId(store_id_text(contents.id));
+  out.setSequence(contents.sequence);
+  out.setBytes(contents.bytes);
+  out.setLeases(contents.leases);
+  out.setDevices(contents.devices);
+  out.setPools(contents.pools);
+}
+
+}  // namespace
+
+kj::Promise<void> AdminServer::backup(BackupContext context) {
+  KJ_IF_MAYBE (slot, admit(*connection_, context)) {
+    return engine()
+        .backup()
+        .then([context](Result<StoreBackup> made) mutable {
+          if (!made.ok()) return refuse(context, made.error());
+          auto results = context.getResults();
+          write_contents(results.initBackup(), made->contents);
+          results.setFile(kj::heap<BackupFileServer>(std::move(made->file)));
+        })
+        .attach(kj::mv(*slot));
+  }
+  return kj::READY_NOW;
+}
+
+}  // namespace terrace::daemon
