@@ -28,7 +28,7 @@ void add_audit_verb(Command app, Context& context);
 void add_host_verbs(Command app, Context& context);
 void add_cert_verbs(Command app, Context& context);
 void add_fsck_verb(Command app, Context& context);
-void add_state_verbs(Command app, Context& context);  // state backup, verify, restore
+void add_state_verbs(Command app, Context& context);  // state backup, verify, restore, export, apply
 void add_tensor_verbs(Command app, Context& context);
 void add_checkpoint_verbs(Command app, Context& context);
 void add_run_verb(Command app, Context& context);

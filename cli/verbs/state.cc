@@ -15,6 +15,7 @@
 #include "cli/terminal/verb.h"
 #include "cli/verbs/daemon_arguments.h"
 #include "cli/verbs/daemon_process.h"
+#include "cli/verbs/state_verbs.h"
 #include "core/base/unique_fd.h"
 
 namespace terrace::cli {
@@ -79,6 +80,16 @@ class PartialFile {
   PartialFile& operator=(const PartialFile&) = delete;
 
   const std::string& path() const { return path_; }
+
+  Status fill(const std::string& text) const {
+    const UniqueFd file(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file.valid()) return os_error(errno, "state", "cannot make the file " + path_);
+    const ssize_t n = ::write(file.get(), text.data(), text.size());
+    if (n != static_cast<ssize_t>(text.size()))
+      return os_error(n < 0 ? errno : ENOSPC, "state", "cannot write " + path_);
+    if (::fsync(file.get()) != 0) return os_error(errno, "state", "cannot sync " + path_);
+    return {};
+  }
 
   Status fill(const UniqueFd& source, uint64_t bytes) const {
     const UniqueFd file(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -186,9 +197,16 @@ Status restore_backup(const Context& context, const DaemonArguments& arguments, 
 
 }  // namespace
 
+Status write_new_file(const std::string& file, const std::string& text, bool replace) {
+  TERRACE_RETURN_IF_ERROR(check_name(file, replace));
+  const PartialFile partial(file);
+  TERRACE_RETURN_IF_ERROR(partial.fill(text));
+  return partial.take_name(replace);
+}
+
 void add_state_verbs(Command app, Context& context) {
   Command verbs =
-      app.add_subcommand("state", "The manager's state: backups of it");
+      app.add_subcommand("state", "The manager's state: backups of it, and its configuration as a file");
   verbs.require_subcommand();
   const auto daemon = std::make_shared<DaemonArguments>();
   const auto state = std::make_shared<StateArguments>();
@@ -215,6 +233,7 @@ void add_state_verbs(Command app, Context& context) {
   Command restore = add("restore", "Put a backup in the place of the state of a stopped daemon", "The backup");
   add_place(restore);
   on_verb(restore, context, [&context, daemon, state] { return restore_backup(context, *daemon, *state); });
+  add_config_verbs(verbs, context);
 }
 
 }  // namespace terrace::cli

@@ -215,5 +215,45 @@ class Restores(Case):
         self.assertGreater(self.t.grant("2M", "p", "--persistent")["epoch"], epoch + JUMP // 2)
 
 
+class Configurations(Case):
+    def test_what_was_exported_is_applied_to_an_empty_manager_and_then_there_is_nothing_to_do(self):
+        self.t.cli("quota", "set", "alice", "--bytes", "32M", "--leases", "7")
+        self.t.cli("reserve", "create", "p", "alice", "16M")
+        file = self.t.directory / "config.json"
+        text = self.t.cli("state", "export", json=False).out
+        self.t.cli("state", "export", file)
+        self.assertEqual(file.read_text(), text)
+        self.assertEqual(self.t.cli("state", "export", file, check=False).code, 7)
+        self.assertEqual(self.t.cli("state", "apply", file).json["plan"]["steps"], [])
+        with harness.Harness(name="backup-empty") as other:
+            other.start()
+            planned = other.cli("state", "apply", "--dry-run", file).json["plan"]
+            self.assertTrue(planned["steps"])
+            self.assertEqual(other.cli("state", "export", json=False).out.count("emu:"), 0)
+            done = other.cli("state", "apply", file).json["plan"]
+            self.assertEqual([step["step"] for step in done["steps"]], [step["step"] for step in planned["steps"]])
+            self.assertTrue(all(step["done"] for step in done["steps"]))
+            self.assertEqual(other.cli("state", "export", json=False).out, text)
+            self.assertIn("nothing to do", other.cli("state", "apply", file, json=False).out)
+            # What the manager has besides stays.
+            other.cli("quota", "set", "bob", "--leases", "1")
+            left = other.cli("state", "apply", file).json["plan"]
+            self.assertEqual((left["steps"], left["left"]), ([], ["the quota of tenant bob"]))
+
+    def test_what_cannot_be_is_said_before_anything_is_done(self):
+        file = self.t.directory / "config.json"
+        file.write_text(self.t.cli("state", "export", json=False).out.replace(
+            '"quotas": []', '"quotas": [{"tenant": "a", "leases_max": 1}]').replace(
+                '"devices": [', '"devices": [{"serial": "emu:nowhere"},', 1))
+        refused = self.t.cli("state", "apply", file, check=False)
+        self.assertEqual(refused.code, 7, refused)
+        self.assertIn("emu:nowhere", str(refused.json["error"]))
+        self.assertEqual(self.t.cli("quota", "list").json["quotas"], [])
+        file.write_text(file.read_text().replace("emu:nowhere", "emu:a").replace('"linear"', '"liner"'))
+        wrong = self.t.cli("state", "apply", file, check=False)
+        self.assertEqual(wrong.code, 2, wrong)
+        self.assertIn("pools[0].placement", str(wrong.json))
+
+
 if __name__ == "__main__":
     harness.main()
