@@ -233,6 +233,17 @@ TEST_CASE("fsck: processes that still have what was taken from them") {
     world.context.serving = true;
     only(world.check(), Severity::warning, {"process 7 (good)", "maps 8 MiB", "fenced", "lease-1"});
   }
+  SUBCASE("of one that a restore found: it has lost nothing yet") {
+    world.image.leases[0].phase = LeasePhase::quarantined;
+    world.image.leases[0].reason = "found after a restore";
+    const auto findings = world.check();
+    REQUIRE(findings.size() == 2);
+    CHECK(findings[0].repair.find("copy what is wanted out of its object lease-1") == 0);
+    CHECK(findings[1].what.find("that a restore found and quarantined") != std::string::npos);
+    CHECK(findings[1].repair.find("until an administrator releases the lease") != std::string::npos);
+    world.image.leases[0].cause = LeaseCause::released;
+    CHECK(world.check()[1].repair.find("SIGBUS") != std::string::npos);
+  }
   SUBCASE("of a name that a new object has") {
     world.mappings.push_back(
         {.pid = 8, .command = "old", .object = "lease-1", .deleted = true, .mapped_bytes = 1});
