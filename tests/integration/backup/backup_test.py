@@ -198,6 +198,26 @@ class Restores(Case):
                 self.assertEqual(sorted(lease["phase"] for lease in self.t.leases().values()), phases)
                 self.t.kill()
 
+    def test_a_first_start_that_is_killed_anywhere_begins_anew(self):
+        self.t.grant("2M", "p", "--persistent")
+        self.backup()
+        newer = self.t.grant("2M", "p", "--persistent")
+        data = (self.objects / f"lease-{newer['id']}.obj").read_bytes()
+        self.t.kill()
+        for point in ("recover_before_orphans", "recover_after_orphans", "journal_before_append",
+                      "journal_after_append", "journal_after_sync", "recover_before_serve"):
+            with self.subTest(point):
+                self.restore()
+                self.t.start(failpoints=f"{point}=crash", wait=False)
+                self.assertEqual(self.t.wait_dead(), -9, self.t.log_tail())
+                self.t.start()
+                leases = self.t.leases()
+                self.assertEqual(sorted(lease["phase"] for lease in leases.values()), ["active", "quarantined"])
+                self.assertEqual((self.objects / f"lease-{newer['id']}.obj").read_bytes(), data)
+                self.assertGreater(leases[newer["id"]]["epoch"], newer["epoch"])
+                self.t.check_invariants()
+                self.t.kill()
+
     def test_an_older_state_that_was_copied_back_by_hand_is_known_by_the_memory(self):
         self.t.stop()
         copy = self.t.directory / "copy.db"
