@@ -25,6 +25,7 @@
 #include "daemon/hosts/agents.h"
 #include "daemon/log/log.h"
 #include "daemon/machine_memory.h"
+#include "daemon/memory/files/owner_file.h"
 #include "daemon/memory/remote/remote_memory.h"
 #include "daemon/roles.h"
 #include "daemon/rpc/connection/server.h"
@@ -198,9 +199,16 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
   if (words.destroy_orphans) engine.destroy_orphans_at_start();
   engine.set_object_users(look_for_users(memory->object_path(), config.runtime_directory));
   engine.set_start_check(look_for_stubborn_holders(memory->object_path(), config.runtime_directory));
+  const std::string memory_mark = memory->object_path() + "/" + memory_mark_name;
+  if (store->older_than_mark(memory_mark)) {
+    log::warn("the store {} lacks commits that its memory has seen: it is an older copy", config.state_path);
+    engine.memory_is_newer();
+  }
   const Status started = engine.start().wait(io.waitScope);
   claimed = started.ok() || engine.memory_claimed();
   TERRACE_RETURN_IF_ERROR(started);
+  if (Status marked = store->mark_also(memory_mark); !marked.ok())
+    log::warn("an older copy of the store may not be known as one: {}", marked.error().to_string());
   // After the workers, whose threads would inherit it.
   if (const auto slice = take_short_slice(); !slice.ok()) log::info("{}", slice.error().to_string());
   const auto hotplug = Hotplug::listen_to_kernel(io.unixEventPort, io.provider->getTimer(),
@@ -228,7 +236,10 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
   // Connections are closed; what was acknowledged is durable. Fences and scrubs under way are finished so
   // that the next start finds less to do, but not for long.
   engine.drain().exclusiveJoin(io.provider->getTimer().afterDelay(2 * kj::SECONDS)).wait(io.waitScope);
-  if (engine.state().leases().empty()) memory->remove_directories();
+  if (engine.state().leases().empty()) {
+    (void)store->mark_also("");  // or the mount of the directory would be in use
+    memory->remove_directories();
+  }
   return {};
 }
 

@@ -187,6 +187,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void accept_lost_objects() { accept_lost_objects_ = true; }
   // Destroys what no lease has, whoever had it or uses it, and takes over memory that belongs to another store.
   void destroy_orphans_at_start() { destroy_orphans_ = true; }
+  // The memory has seen commits that the store does not have: the start is one from a restored copy.
+  void memory_is_newer() { memory_is_newer_ = true; }
   // Whether memory may say that it is this store's. After start(), whether that failed or not.
   bool memory_claimed() const { return memory_claimed_; }
   // Who uses which objects: looked for, on the bulk worker, when there are objects without a lease.
@@ -351,6 +353,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   bool accept_lost_objects_ = false;
   bool destroy_orphans_ = false;
   bool memory_claimed_ = false;
+  bool memory_is_newer_ = false;
   LookForUsers object_users_;
   std::set<std::string> leftovers_;
   bool watching_leftovers_ = false;

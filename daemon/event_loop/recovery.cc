@@ -72,6 +72,7 @@ kj::Promise<Result<Engine::Loaded>> Engine::load() {
 // the manager serves (StateMachine::awaiting).
 Result<Engine::Loaded> Engine::look_around(Image image) {
   constexpr auto pause = std::chrono::milliseconds(100);
+  if (memory_is_newer_ && counters_.recoveries == 0) image.meta.restored = true;
   backend_.know_devices(known_devices(image));
   backend_.know_objects(known_objects(image));
   const uint64_t settle_ns = counters_.recoveries == 0 ? options_.settle_ns : 0;

@@ -72,6 +72,13 @@ Status CommitMarkFile::load(const std::string& path) {
   return map(path);
 }
 
+std::optional<CommitMarkFile::Mark> CommitMarkFile::peek(const std::string& path) {
+  CommitMarkFile mark;
+  mark.file_.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!mark.file_.valid() || !mark.read(path).ok()) return std::nullopt;
+  return mark.mark_;
+}
+
 Status CommitMarkFile::clear() {
   if (::ftruncate(file_.get(), 0) != 0 || ::fdatasync(file_.get()) != 0)
     return os_error(errno, "CommitMarkFile::clear", "cannot clear the mark");

@@ -39,6 +39,9 @@ class CommitMarkFile {
   static Result<CommitMarkFile> lock(const std::string& path, const std::string& store_path);
   Status load(const std::string& path);
 
+  // What the file at `path` has, without a lock or a change; nullopt where there is none that can be read.
+  static std::optional<Mark> peek(const std::string& path);
+
   // As if nothing was ever recorded; durable. Only before load().
   Status clear();
 

@@ -78,6 +78,18 @@ class Store {
     return Error{.code = ErrorCode::unsupported, .where = "Store::backup", .detail = "this store has no file"};
   }
 
+  // Keeps the number of the newest acknowledged commit in a further file as well, in the directory of the memory that
+  // the commits are about, from now on; empty: in none any more. From the event loop's thread, beside other calls.
+  virtual Status mark_also(const std::string& path) {
+    (void)path;
+    return {};
+  }
+  // Whether such a file knows of commits of this store that it does not have: it is an older copy. Before mark_also().
+  virtual bool older_than_mark(const std::string& path) const {
+    (void)path;
+    return false;
+  }
+
   // Who the store is, for as long as it lives; a copy of its files has the same id. One in memory has none.
   virtual StoreId id() const { return {}; }
 

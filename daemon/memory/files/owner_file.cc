@@ -51,12 +51,13 @@ Status write_owner(const OwnedDirectory& directory, const StoreClaim& claim) {
 }  // namespace
 
 bool is_owner_file(std::string_view name) {
-  return name == file_name || name == part_name;
+  return name == file_name || name == part_name || name == memory_mark_name;
 }
 
 void forget_owner(int directory) {
   ::unlinkat(directory, file_name, 0);
   ::unlinkat(directory, part_name, 0);
+  ::unlinkat(directory, memory_mark_name, 0);
 }
 
 Result<std::optional<Owner>> read_owner(const OwnedDirectory& directory) {

@@ -32,6 +32,10 @@ Result<std::optional<Owner>> read_owner(const OwnedDirectory& directory);
 // Errors    invalid_argument   another store's; says which one's, and what to do
 Status claim_directory(const OwnedDirectory& directory, const StoreClaim& claim, size_t objects);
 
+// Beside the owner file the manager keeps the number of the newest commit that this memory has seen
+// (Store::mark_also); it goes with the owner file.
+inline constexpr const char* memory_mark_name = "store-mark";
+
 bool is_owner_file(std::string_view name);
 void forget_owner(int directory);
 

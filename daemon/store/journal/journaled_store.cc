@@ -226,7 +226,7 @@ Status JournaledStore::append(Lock& lock) {
   if (const int code = TERRACE_FAILPOINT(journal_after_sync); code != 0)
     return in_doubt(os_error(code, "journal_after_sync", "cannot confirm the commit in " + segment.path()));
   ++sequence_;
-  mark_.record({store_id_, sequence_});
+  acknowledge();
   return {};
 }
 
@@ -275,7 +275,7 @@ Status JournaledStore::commit_directly(Lock& lock, const Delta& delta) {
     return error;
   }
   in_database_ = ++sequence_;
-  mark_.record({store_id_, sequence_});
+  acknowledge();
   return {};
 }
 
@@ -287,6 +287,29 @@ Result<AuditPage> JournaledStore::audit(const AuditQuery& query) {
   }
   const std::lock_guard database_lock(database_mutex_);
   return database_.audit(query);
+}
+
+void JournaledStore::acknowledge() {
+  mark_.record({store_id_, sequence_});
+  if (memory_mark_.has_value()) memory_mark_->record({store_id_, sequence_});
+}
+
+// What an older file says is of a history that this store has taken the place of.
+Status JournaledStore::mark_also(const std::string& path) {
+  const Lock lock(mutex_);
+  memory_mark_.reset();
+  if (path.empty()) return {};
+  TERRACE_ASSIGN_OR_RETURN(CommitMarkFile mark, CommitMarkFile::lock(path, path_));
+  TERRACE_RETURN_IF_ERROR(mark.clear());
+  TERRACE_RETURN_IF_ERROR(mark.load(path));
+  mark.record({store_id_, sequence_});
+  memory_mark_ = std::move(mark);
+  return {};
+}
+
+bool JournaledStore::older_than_mark(const std::string& path) const {
+  const auto mark = CommitMarkFile::peek(path);
+  return mark.has_value() && mark->store_id == store_id_ && mark->sequence > sequence_;
 }
 
 // The commits of before are in the database first. What commits add meanwhile may be folded between two pieces of the

@@ -42,6 +42,8 @@ class JournaledStore final : public Store {
   Status commit(const Delta& delta) override;
   Result<AuditPage> audit(const AuditQuery& query) override;
   Result<StoreBackup> backup() override;
+  Status mark_also(const std::string& path) override;
+  bool older_than_mark(const std::string& path) const override;
   StoreId id() const override { return {store_high_, store_id_}; }
   bool discard_if_fresh() override;
   bool quick() const override { return quick_; }
@@ -62,6 +64,7 @@ class JournaledStore final : public Store {
   bool other_free() const { return !sealed_.has_value(); }
   // Waits until the sealed segment is folded; the failure of a fold ends the wait.
   Status wait_folded(Lock& lock);
+  void acknowledge();
   void wait_attempt(Lock& lock);  // until the fold thread has tried
   Status fold_all(Lock& lock);
   Status fold_through(Lock& lock, uint64_t sequence);
@@ -78,6 +81,7 @@ class JournaledStore final : public Store {
   const std::string path_;
   const StoreOptions options_;
   CommitMarkFile mark_;
+  std::optional<CommitMarkFile> memory_mark_;  // the same beside the memory
 
   std::mutex attached_mutex_;
 

@@ -198,6 +198,26 @@ class Restores(Case):
                 self.assertEqual(sorted(lease["phase"] for lease in self.t.leases().values()), phases)
                 self.t.kill()
 
+    def test_an_older_state_by_hand_is_known_by_the_mark_where_no_newer_memory_is_left(self):
+        self.t.grant("2M", "p", "--persistent")
+        self.t.stop()
+        copy = self.t.directory / "copy.db"
+        shutil.copy2(self.t.state, copy)
+        self.t.start()
+        ended = self.t.grant("2M", "p", "--persistent")
+        self.t.cli("lease", "release", str(ended["id"]))
+        harness.wait_until(lambda: ended["id"] not in self.t.leases(), 30, "the end of the lease")
+        self.t.kill()
+        for path in self.t.state.parent.glob(self.t.state.name + "*"):
+            path.unlink()
+        shutil.copy2(copy, self.t.state)
+        self.t.start()
+        self.assertIn("older copy", self.t.log.read_text(errors="replace"))
+        fresh = self.t.grant("2M", "p", "--persistent")
+        self.assertGreater(fresh["epoch"], ended["epoch"] + JUMP // 2)
+        self.t.restart(hard=True)  # once
+        self.assertLess(self.t.grant("2M", "p", "--persistent")["epoch"], fresh["epoch"] + 10)
+
     def test_a_first_start_that_is_killed_anywhere_begins_anew(self):
         self.t.grant("2M", "p", "--persistent")
         self.backup()

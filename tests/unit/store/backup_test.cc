@@ -177,6 +177,31 @@ TEST_CASE("Store backup: a crash or a full disk in it leaves the store as it was
   }
 }
 
+TEST_CASE("Store: a copy is known as older by the mark beside the memory, until that begins anew") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db"), copy = folder.file("copy.db"),
+                    mark = folder.file("store-mark");
+  make_closed_store(path, 3);
+  std::filesystem::copy_file(path, copy);
+  {
+    auto store = open_small_store(path);
+    REQUIRE(!(*store)->older_than_mark(mark));
+    REQUIRE((*store)->mark_also(mark).ok());
+    REQUIRE((*store)->commit(make_grant(4)).ok());
+  }
+  CHECK(!(*open_small_store(path))->older_than_mark(mark));
+  CHECK(!(*open_small_store(folder.file("other.db")))->older_than_mark(mark));
+  auto store = open_small_store(copy);
+  CHECK((*store)->older_than_mark(mark));
+  REQUIRE((*store)->mark_also(mark).ok());
+  CHECK(!(*store)->older_than_mark(mark));
+  store->reset();
+  CHECK((*open_small_store(path))->older_than_mark(mark) ==
+        false);  // as many commits as the mark knows, or more
+  write_bytes(mark, "nonsense");
+  CHECK(!(*open_small_store(path))->older_than_mark(mark));
+}
+
 TEST_CASE("Store restore: the backup takes the store's place, whose files are set aside whole") {
   TemporaryFolder folder, aside;
   const std::string path = folder.file("state.db"), file = aside.file("backup.db");
