@@ -39,11 +39,18 @@ inline constexpr uint64_t ttl_ns_default = 60 * ns_per_s;
 inline constexpr uint64_t reconnect_ns = 5 * ns_per_s;
 inline constexpr uint64_t grace_ns_max = 3600 * ns_per_s;
 
-// The queue of a full pool. A request waits in the daemon's memory (about 1 KiB) and blocks smaller ones behind
-// it, so neither how many nor how long is unbounded; one tenant cannot fill the queue.
+// The queue of a full pool. A request waits in the daemon's memory (about 1 KiB) and for half of its turn keeps
+// room from others, so neither how many nor how long is unbounded; one tenant cannot fill the queue.
 inline constexpr uint64_t wait_ns_max = 3600 * ns_per_s;
 inline constexpr uint64_t waiting_max = 4096;
 inline constexpr uint64_t waiting_per_tenant_max = 256;
+// The phases of a turn (daemon/model/waiting_queue.h). The first ones are a sixth of what the request may wait,
+// so that a short wait has two holds too, and at most half of the usual TTL, for the sake of those held up. A
+// large request may need longer holds, until enough leases have ended; the bound is what those who want little
+// are asked to put up with at once.
+inline constexpr uint64_t queue_phase_ns = 30 * ns_per_s;
+inline constexpr uint64_t queue_phase_ns_min = 10 * ns_per_ms;
+inline constexpr uint64_t queue_hold_ns_max = 300 * ns_per_s;
 
 // A holder that began a move and neither finished nor gave it up loses the target after this.
 inline constexpr uint64_t move_ns_max = 600 * ns_per_s;

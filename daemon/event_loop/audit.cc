@@ -128,6 +128,15 @@ struct Writer {
     if (const LeaseRow* lease = state.find_lease(c.lease))
       add_lease("accept", *lease, "as an offer to tenant " + lease->tenant + " on host " + lease->host);
   }
+  void operator()(const CancelWaiting& c) {
+    const auto* cancelled = std::get_if<LeaseReply>(&*step.reply);
+    if (cancelled == nullptr) return;
+    const LeaseRow& row = cancelled->lease;
+    const PoolRow* pool = state.find_pool(row.pool);
+    std::string detail = format_size(row.bytes) + " of pool " + (pool == nullptr ? "" : pool->name);
+    if (!c.reason.empty()) detail += ": " + c.reason;
+    add_lease("queue cancel", row, std::move(detail));
+  }
   void operator()(const FinishMove& c) {
     const LeaseRow* lease = state.find_lease(c.lease);
     if (c.commit && lease != nullptr) add_lease("move", *lease, format_size(lease->bytes));
@@ -225,11 +234,12 @@ bool DenialLimit::admit(AuditRow& row, uint64_t now_ns) {
 
 std::vector<AuditRow> audit_rows(const Command& command, const Step& step, const StateMachine& state,
                                  const Actor& actor, uint64_t wall_ns) {
-  // DeviceLost, DeviceBack and an offer are worth a line even when no row changed; elsewhere no change means a
-  // repetition.
+  // DeviceLost, DeviceBack, an offer and a request taken out of a queue are worth a line even when no row
+  // changed; elsewhere no change means a repetition.
   const bool rowless =
       std::holds_alternative<OfferLease>(command) || std::holds_alternative<DeviceLost>(command) ||
-      std::holds_alternative<DeviceBack>(command) || std::holds_alternative<CompactPool>(command);
+      std::holds_alternative<DeviceBack>(command) || std::holds_alternative<CompactPool>(command) ||
+      std::holds_alternative<CancelWaiting>(command);
   if (!step.reply.ok()) {
     Denial denial{step.reply.error(), AuditRow{0, wall_ns, actor_text(actor), "", "", "", ""}};
     if (!std::visit(denial, command)) return {};

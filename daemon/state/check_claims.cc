@@ -36,19 +36,25 @@ void StateMachine::check_claims(std::vector<std::string>& problems) const {
   std::map<std::string, uint64_t> of_tenant;
   for (const auto& [pool, queue] : queues_) {
     const std::string name = "the queue of pool " + std::to_string(pool.value);
-    require(pools_.contains(pool) && !queue.waiting.empty(), "I12: " + name + " has no pool or is empty");
-    bool turn_waits = !queue.turn.valid();
-    for (const Waiting& entry : queue.waiting) {
-      const LeaseRow* lease = find_lease(entry.lease);
-      if (lease == nullptr || lease->phase != LeasePhase::waiting || lease->pool != pool) {
+    require(pools_.contains(pool) && !queue.empty(), "I12: " + name + " has no pool or is empty");
+    uint64_t bytes = 0;
+    for (const LeaseId id : queue.in_order()) {
+      const LeaseRow* lease = find_lease(id);
+      if (lease == nullptr || lease->phase != LeasePhase::waiting || lease->pool != pool ||
+          !queue.contains(id, lease->tenant)) {
         problems.push_back("I12: " + name + " has one that does not wait for it");
         continue;
       }
-      require(queued.insert(entry.lease).second, "I12: " + name + " has a grant twice");
-      turn_waits = turn_waits || queue.turn == entry.lease;
+      require(queued.insert(id).second, "I12: " + name + " has a grant twice");
+      bytes += lease->bytes;
       ++of_tenant[lease->tenant];
     }
-    require(turn_waits, "I12: it is the turn of one that is not in " + name);
+    require(queue.turn().valid(), "I12: it is nobody's turn in " + name);
+    const auto counters = pool_counters_.find(pool);
+    require(counters != pool_counters_.end() && counters->second.waiting == queue.size() &&
+                counters->second.waiting_bytes == bytes,
+            "I12: " + name + " has other requests than the pool's counters");
+    for (const std::string& problem : queue.problems()) problems.push_back(problem + " (" + name + ")");
   }
   require(of_tenant == waiting_of_tenant_, "I12: the tenants' counts of waiting grants differ from the queues");
   for (const auto& [id, lease] : leases_) {

@@ -28,6 +28,7 @@ struct AdoptDevice {
   std::string backend;
   uint64_t capacity_bytes = 0;
   uint64_t granule_bytes = 0;
+  uint64_t now_ns = 0;
 };
 struct CreatePool {
   using Answer = PoolReply;
@@ -52,6 +53,7 @@ struct AddDevice {
   using Answer = PoolReply;
   std::string pool;
   std::string serial;
+  uint64_t now_ns = 0;
 };
 // From now on nothing is placed on the device; moves_wanted() names the leases that may leave it.
 struct DrainDevice {
@@ -93,6 +95,7 @@ struct RemoveDevice {
 struct SetQuota {
   using Answer = Done;
   QuotaRow quota;  // both bounds 0: removes the row
+  uint64_t now_ns = 0;
 };
 struct CreateReservation {
   using Answer = ReservationReply;
@@ -138,6 +141,16 @@ struct Grant {
 struct CancelGrant {
   using Answer = Done;
   LeaseId lease;
+  uint64_t now_ns = 0;
+};
+// An administrator takes a grant out of the queue; whoever waits for it gets `cancelled`. Answered with the row
+// that it had.
+struct CancelWaiting {
+  using Answer = LeaseReply;
+  LeaseId lease;
+  std::string reason;
+  std::string by;  // in words, for those who wait
+  uint64_t now_ns = 0;
 };
 struct CarveFinished {
   using Answer = void;
@@ -293,7 +306,7 @@ using Command = std::variant<AdoptDevice, CreatePool, DeletePool, AddDevice, Dra
                              RemoveReservation, CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release,
                              Revoke, Resize, ResizeFinished, Transfer, RebindFinished, BeginMove, FinishMove,
                              Tick, FenceFinished, ScrubFinished, ScrubAdvanced, SetPoolCoherence, ClaimPart,
-                             ReleasePart, ResumeAfterGap, OfferLease, AcceptOffer>;
+                             ReleasePart, ResumeAfterGap, OfferLease, AcceptOffer, CancelWaiting>;
 
 template <typename C>
 using ReplyOf = typename C::Answer;

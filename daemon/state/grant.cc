@@ -89,12 +89,13 @@ Step StateMachine::on(const Grant& command) {
   Step step;
   const bool keyed = command.request_high != 0 || command.request_low != 0;
   if (keyed) {
-    const LeaseRow* known =
-        find_lease(index_.by_request(command.tenant, command.request_high, command.request_low));
-    if (known != nullptr) {
-      const LeaseRow& lease = *known;
+    const auto known =
+        leases_.find(index_.by_request(command.tenant, command.request_high, command.request_low));
+    if (known != leases_.end()) {
+      LeaseRow& lease = known->second;
+      if (lease.phase == LeasePhase::waiting) return join_waiting(lease, command);
       if (ungranted(lease)) {
-        step.reply = Reply{GrantPending{lease.id, lease.phase == LeasePhase::waiting}};
+        step.reply = Reply{GrantPending{lease.id}};
       } else {
         step.reply = Reply{LeaseReply{lease}};
       }

@@ -166,7 +166,9 @@ Step StateMachine::on(const Tick& command) {
     LeaseRow& lease = leases_.at(due.begin()->lease);
     if (lease.phase == LeasePhase::waiting) {
       left.insert(lease.pool);
-      time_out(lease.id, command.now_ns, step);
+      const uint64_t since_ns = queues_.at(lease.pool).since_ns(lease.id, lease.tenant);
+      refuse_waiting(lease.id, waited_in_vain(lease, command.now_ns - std::min(command.now_ns, since_ns)),
+                     step);
     } else if (is_move_target(lease.id)) {
       give_up_move(lease.id, step);
     } else {
@@ -176,6 +178,7 @@ Step StateMachine::on(const Tick& command) {
   while (!due_reservations_.empty() && due_reservations_.begin()->first <= command.now_ns)
     remove_reservation(due_reservations_.begin()->second, step);
   for (const PoolId pool : left) serve_waiting(pool, step);
+  next_phases(command.now_ns, step);
   return step;
 }
 

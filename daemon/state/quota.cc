@@ -67,6 +67,27 @@ Status StateMachine::check_quota(const std::string& tenant, uint64_t more_bytes,
   return {};
 }
 
+// Nobody waits for a quota: what is asked for beyond it is refused now, not when its turn comes.
+Status StateMachine::check_waiting_quota(const LeaseRow& lease) const {
+  const QuotaRow quota = quota_of(lease.tenant);
+  uint64_t bytes = lease.bytes;
+  uint64_t leases = 1;
+  if (quota.bytes_max == 0 && quota.leases_max == 0) return {};
+  for (const auto& [pool, queue] : queues_) {
+    for (const LeaseId id : queue.requests(lease.tenant, UINT64_MAX)) {
+      const uint64_t more = leases_.at(id).bytes;
+      bytes = more > UINT64_MAX - bytes ? UINT64_MAX : bytes + more;
+      ++leases;
+    }
+  }
+  Status status = check_quota(lease.tenant, bytes, leases);
+  if (status.ok() || leases == 1) return status;
+  Error error = std::move(status).error();
+  error.detail += ", with the " + std::to_string(leases - 1) + (leases == 2 ? " request" : " requests") +
+                  " of its that wait; wait for those, or cancel some";
+  return error;
+}
+
 // --- reservations -----------------------------------------------------------------------------------
 
 uint64_t StateMachine::grantable_bytes(PoolId pool) const {
@@ -210,7 +231,7 @@ Status StateMachine::check_unclaimed(const PoolRow& pool) const {
   }
   if (const auto queue = queues_.find(pool.id); queue != queues_.end()) {
     return refusal(ErrorCode::busy, "DeletePool",
-                   std::to_string(queue->second.waiting.size()) + " requests wait for pool " + pool.name +
+                   std::to_string(queue->second.size()) + " requests wait for pool " + pool.name +
                        "; let them be served or time out first");
   }
   return {};

@@ -9,7 +9,12 @@
 namespace terrace::daemon {
 
 Step StateMachine::apply(const Command& command) {
-  Step step = std::visit([this](const auto& c) { return on(c); }, command);
+  Step step = std::visit(
+      [this](const auto& c) {
+        if constexpr (requires { c.now_ns; }) now_ns_ = std::max(now_ns_, c.now_ns);
+        return on(c);
+      },
+      command);
   if (!growths_.empty()) {
     for (auto& [id, row] : step.delta.leases)
       if (row.has_value()) row = durable_row(*row);
@@ -75,6 +80,8 @@ std::optional<uint64_t> StateMachine::next_due_ns() const {
   }
   for (const auto& [pool, plan] : compactions_)
     next_ns = std::min(next_ns.value_or(plan.deadline_ns), plan.deadline_ns);
+  for (const auto& [pool, queue] : queues_)
+    next_ns = std::min(next_ns.value_or(queue.phase_ends_ns()), queue.phase_ends_ns());
   return next_ns;
 }
 

@@ -18,8 +18,9 @@
 //   I9  The free index of a device equals the complement of its leases' extents and their growths'.
 //   I10 The counters of use (by pool and phase, by tenant, by pool and tenant) equal what the rows add up to.
 //   I11 A grant leaves free, or on its way to being free, what other tenants' reservations do not yet have.
-//   I12 A waiting grant has no extents and is in its pool's queue once; a move's target is pending and
-//       unlabelled. What is offered is its holder's still, and not the receiver's.
+//   I12 A waiting grant has no extents and is in its pool's queue once, as large as it is; where some wait it is
+//       the turn of one, and the tick that ends its phase is due; a move's target is pending and unlabelled.
+//       What is offered is its holder's still, and not the receiver's.
 //   I13 Parts with owner rows belong to shared_coherent leases that are active, revoking or transferring; only
 //       on this machine a part is owned, and a row without a process has nothing of an owner but the epoch. A
 //       part's epoch grows with each owner.
@@ -40,6 +41,7 @@
 #include "daemon/model/granule_account.h"
 #include "daemon/model/lease_index.h"
 #include "daemon/model/rows.h"
+#include "daemon/model/waiting_queue.h"
 #include "daemon/state/command.h"
 
 namespace terrace::daemon {
@@ -154,6 +156,9 @@ class StateMachine {
   bool placeable(const DeviceRow& device) const;
   // Whether grants wait for `pool`: then its scrubs are urgent.
   bool has_waiting(PoolId pool) const;
+  const WaitingQueue* queue_of(PoolId pool) const;  // null: nobody waits
+  // Why a request that waited for so long gets nothing: what whoever waits is told at the end of its time.
+  Error waited_in_vain(const LeaseRow& lease, uint64_t waited_ns) const;
   // Leases that drains and compactions want elsewhere, movable or not, by id. O(leases).
   std::vector<WantedMove> moves_wanted() const;
   struct CompactionPlan {
@@ -218,6 +223,7 @@ class StateMachine {
   Step on(const ResumeAfterGap& command);
   Step on(const OfferLease& command);
   Step on(const AcceptOffer& command);
+  Step on(const CancelWaiting& command);
 
   // A growth whose object is being made longer; its extents are taken and in the durable row, not in leases_
   // yet. Without extents: an object that recovery found too long is being cut back to its row.
@@ -274,6 +280,8 @@ class StateMachine {
   // quota.cc
   // Whether the tenant's quota allows that much more. Errors: limit_exceeded, names the bound and the use.
   Status check_quota(const std::string& tenant, uint64_t more_bytes, uint64_t more_leases) const;
+  // The same for a grant that would wait, with what its tenant waits for already.
+  Status check_waiting_quota(const LeaseRow& lease) const;
   // Whether a grant of `bytes` leaves other tenants' reservations their room. Errors: capacity_exhausted.
   Status check_reservations(PoolId pool, const std::string& tenant, uint64_t bytes) const;
   // What `tenant`'s reservations in `pool` keep free beyond what it has there.
@@ -289,16 +297,24 @@ class StateMachine {
   void index_reservation(const ReservationRow& row, bool in);
   void remove_reservation(ReservationId id, Step& step);
 
-  // queue.cc: the waiting grants of a pool, in turn by tenant, none overtaking the one whose turn it is.
-  // Serves those that fit now; called whenever something may have become free.
+  // queue.cc: the waiting grants of a pool, in turn by tenant (daemon/model/waiting_queue.h).
+  // Serves those that fit now and may be served; called whenever something may have become free.
   void serve_waiting(PoolId pool, Step& step);
   void serve_all_waiting(Step& step);
-  // Errors: capacity_exhausted, others wait and the tenant's own reservation does not cover `bytes`.
+  void serve_reserved(PoolId pool, Step& step);  // what a reservation covers, whosever turn it is
+  void serve_turns(PoolId pool, Step& step);
+  void serve_others(PoolId pool, Step& step);  // who fits, before the turn
+  bool serve_one_of(PoolId pool, const std::string& tenant, uint64_t& bytes_max, Step& step);
+  void next_phases(uint64_t now_ns, Step& step);
+  // Errors: capacity_exhausted, room is kept for who waits and the tenant's reservation does not cover `bytes`.
   Status check_turn(PoolId pool, const std::string& tenant, uint64_t bytes) const;
+  Status check_may_wait(const LeaseRow& lease) const;
   Step enqueue(LeaseRow lease, const Grant& command);
+  Step join_waiting(LeaseRow& lease, const Grant& command);  // a request that waits, asked for again
+  bool may_fit(const LeaseRow& lease) const;
   bool try_serve(LeaseRow& lease, Step& step);
-  void leave_queue(const LeaseRow& lease);
-  void time_out(LeaseId id, uint64_t now_ns, Step& step);
+  void leave_queue(const LeaseRow& lease, bool got_room = false);
+  void refuse_waiting(LeaseId id, Error error, Step& step);
 
   // resize.cc, move.cc
   // Whether a resize, transfer or move may begin now. Errors: not_found, lease_expired, lease_revoked, busy.
@@ -402,18 +418,9 @@ class StateMachine {
     bool carved = false;
     bool asked_by_tenant = false;  // of its own accord: its target counts against the quota
   };
-  struct Waiting {
-    LeaseId lease;
-    uint64_t since_ns = 0;
-  };
-  struct WaitingQueue {
-    std::vector<Waiting> waiting;                 // in the order of arrival
-    LeaseId turn;                                 // whose turn it is; invalid: to be chosen
-    std::map<std::string, uint64_t> last_served;  // tenant -> when, in services of this pool
-    uint64_t services = 0;
-  };
 
   uint64_t ttl_ns_max_;
+  uint64_t now_ns_ = 0;  // the latest time that a command named: that of the step
   MetaRow meta_;
   std::map<DeviceId, DeviceRow> devices_;
   std::map<PoolId, PoolRow> pools_;

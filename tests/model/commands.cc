@@ -200,7 +200,11 @@ daemon::Command random_command(Prng& prng, const Reference& reference, uint64_t 
   if (dice < 9) return random_composition(prng, now_ns);
   if (dice < 13) return random_claim(prng, now_ns);
   if (dice < 30) return random_grant(prng, now_ns);
-  if (dice < 31) return daemon::CancelGrant{pick_lease(prng, reference)};
+  if (dice < 31) {
+    const LeaseId id = pick_lease(prng, reference);
+    if (id.value % 2 == 0) return daemon::CancelWaiting{id, "because", "an operator", now_ns};
+    return daemon::CancelGrant{id, now_ns};
+  }
   if (dice < 45)
     return daemon::CarveFinished{pick_lease(prng, reference, LeasePhase::pending), pick_status(prng, 8),
                                  now_ns};
@@ -238,7 +242,8 @@ const char* command_name(const daemon::Command& command) {
       "RemoveReservation", "CompactPool", "Grant",       "CancelGrant",    "CarveFinished", "Renew",
       "Release",           "Revoke",      "Resize",      "ResizeFinished", "Transfer",      "RebindFinished",
       "BeginMove",         "FinishMove",  "Tick",        "FenceFinished",  "ScrubFinished", "ScrubAdvanced",
-      "SetPoolCoherence",  "ClaimPart",   "ReleasePart", "ResumeAfterGap", "OfferLease",    "AcceptOffer"};
+      "SetPoolCoherence",  "ClaimPart",   "ReleasePart", "ResumeAfterGap", "OfferLease",    "AcceptOffer",
+      "CancelWaiting"};
   static_assert(std::size(names) == std::variant_size_v<daemon::Command>);
   return names[command.index()];
 }

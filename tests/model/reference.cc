@@ -182,6 +182,10 @@ Expected Reference::on(const daemon::CancelGrant&) {
   return {};  // nobody waits: that is the simulator's and queue_test's
 }
 
+Expected Reference::on(const daemon::CancelWaiting& c) {
+  return refused(lease(c.lease, "") == nullptr ? ErrorCode::not_found : ErrorCode::busy);
+}
+
 std::string Reference::placed(const daemon::Grant& grant, const LeaseRow& row) {
   uint64_t bytes = 0;
   uint64_t granule_bytes = 0;

@@ -106,6 +106,7 @@ class Reference {
   Expected on(const daemon::ResumeAfterGap& c);
   Expected on(const daemon::OfferLease& c);
   Expected on(const daemon::AcceptOffer& c);
+  Expected on(const daemon::CancelWaiting& c);
   Expected hand_over(daemon::LeaseRow& row, const std::string& to_tenant);
 
   struct Growth {

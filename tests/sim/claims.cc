@@ -31,6 +31,7 @@ void Claims::recovered(const daemon::StateMachine& machine) {
   growths_.clear();
   targets_.clear();
   arrivals_.clear();
+  turns_.clear();
   quotas_ = machine.quotas();
   reservations_ = machine.reservations();
   last_ = look(machine);
@@ -58,7 +59,11 @@ Claims::View Claims::look(const daemon::StateMachine& machine) {
     ++use.leases;
     view.bytes[{lease.pool, lease.tenant}] += bytes;
   }
-  for (const auto& [id, pool] : machine.pools()) view.free[id] = machine.pool_use(id).grantable_bytes;
+  for (const auto& [id, pool] : machine.pools()) {
+    view.free[id] = machine.pool_use(id).grantable_bytes;
+    const daemon::WaitingQueue* queue = machine.queue_of(id);
+    if (queue != nullptr && queue->held()) view.kept.insert(id);
+  }
   return view;
 }
 
@@ -120,6 +125,8 @@ void Claims::after(const daemon::Command& command, const daemon::Step& step,
     check_room_kept(now);
   if (const auto* grant = std::get_if<daemon::Grant>(&command)) check_refusal(*grant, step, machine);
   check_turns(command, step, now, machine);
+  check_order(now, machine);
+  check_phases(std::holds_alternative<daemon::Tick>(command), machine);
   check_accounting(environment_, machine);
   last_ = now;
 }
@@ -184,34 +191,45 @@ void Claims::check_refusal(const daemon::Grant& grant, const daemon::Step& step,
 
 void Claims::check_turns(const daemon::Command& command, const daemon::Step& step, const View& now,
                          const daemon::StateMachine& machine) {
-  // Where one left the queue in this step (refused at its turn, say) the turn went on, perhaps to the newcomer.
-  const auto still_waits = [&](PoolId pool) {
-    bool waited = false;
-    for (const auto& [key, request] : last_.waiting) {
-      if (request.pool != pool) continue;
-      if (!now.waiting.contains(key)) return false;
-      waited = true;
-    }
-    return waited;
-  };
-  const auto overtakes = [&](PoolId pool, const std::string& tenant, uint64_t bytes) {
-    if (!still_waits(pool) || unfilled(last_, pool, tenant) >= bytes) return;
-    environment_.fail("queue: %s was let into pool %llu before those that wait for it", tenant.c_str(),
-                      number(pool.value));
-  };
   if (const auto* grant = std::get_if<daemon::Grant>(&command); grant != nullptr && step.reply.ok()) {
     const auto* pending = std::get_if<daemon::GrantPending>(&*step.reply);
     const LeaseRow* lease = pending == nullptr ? nullptr : machine.find_lease(pending->lease);
     const bool known = last_.waiting.contains({grant->tenant, grant->request_high, grant->request_low});
     if (lease != nullptr && lease->phase == LeasePhase::pending && !known && !step.effects.empty())
-      overtakes(lease->pool, lease->tenant, lease->bytes);
+      check_overtaking(now, lease->pool, lease->tenant, lease->bytes);
   }
   if (const auto* resize = std::get_if<daemon::Resize>(&command);
       resize != nullptr && growths_.contains(resize->lease) && !step.effects.empty()) {
     const LeaseRow& lease = *machine.find_lease(resize->lease);
-    overtakes(lease.pool, lease.tenant, growths_.at(resize->lease) - lease.bytes);
+    check_overtaking(now, lease.pool, lease.tenant, growths_.at(resize->lease) - lease.bytes);
   }
+}
+
+// `tenant` was let in, and did not wait. Where one left the queue in this step (refused at its turn, say) the
+// turn went on, perhaps to the newcomer.
+void Claims::check_overtaking(const View& now, PoolId pool, const std::string& tenant, uint64_t bytes) {
+  const auto reserved = [pool](const auto& entry) { return entry.second.pool == pool; };
+  const bool claims = std::any_of(reservations_.begin(), reservations_.end(), reserved);
+  bool waited = false, smaller = false;
   for (const auto& [key, request] : last_.waiting) {
+    if (request.pool != pool) continue;
+    if (!now.waiting.contains(key)) return;
+    waited = true;
+    smaller = smaller || request.bytes <= bytes;
+  }
+  if (!waited || unfilled(last_, pool, tenant) >= bytes) return;
+  if (last_.kept.contains(pool)) {
+    environment_.fail("queue: %s was let into pool %llu while room was kept for those that wait for it",
+                      tenant.c_str(), number(pool.value));
+  } else if (smaller && !claims) {
+    environment_.fail("queue: %s was let into pool %llu before one that waits and is no larger", tenant.c_str(),
+                      number(pool.value));
+  }
+}
+
+void Claims::check_order(const View& now, const daemon::StateMachine& machine) {
+  for (const auto& [own_key, request] : last_.waiting) {
+    const Key& key = own_key;  // what a lambda may capture
     const auto served = std::find_if(machine.leases().begin(), machine.leases().end(), [&](const auto& entry) {
       const LeaseRow& lease = entry.second;
       return lease.phase == LeasePhase::pending &&
@@ -221,12 +239,34 @@ void Claims::check_turns(const daemon::Command& command, const daemon::Step& ste
     const std::string& tenant = std::get<0>(key);
     if (unfilled(last_, request.pool, tenant) > 0) continue;
     for (const auto& [other_key, other] : now.waiting) {
-      if (std::get<0>(other_key) != tenant || other.pool != request.pool || other.arrived >= request.arrived)
+      if (std::get<0>(other_key) != tenant || other.pool != request.pool || other.arrived >= request.arrived ||
+          other.bytes > request.bytes)
         continue;
-      environment_.fail("queue: a later request of %s was served before an earlier one", tenant.c_str());
+      environment_.fail("queue: a later request of %s was served before an earlier one that is no larger",
+                        tenant.c_str());
     }
   }
   std::erase_if(arrivals_, [&](const auto& entry) { return !now.waiting.contains(entry.first); });
+}
+
+// Judged after each Tick only: phases change in no other command, and one may come late.
+void Claims::check_phases(bool ticked, const daemon::StateMachine& machine) {
+  constexpr uint64_t late_ns = 2 * ns_per_s;
+  const uint64_t now_ns = environment_.now_ns();
+  std::erase_if(turns_, [&](const auto& entry) { return machine.queue_of(entry.first) == nullptr; });
+  for (const auto& [id, pool] : machine.pools()) {
+    const daemon::WaitingQueue* queue = machine.queue_of(id);
+    if (queue == nullptr) continue;
+    Turn& turn = turns_[id];
+    if (turn.lease != queue->turn()) turn = {queue->turn(), queue->held(), now_ns, 0, 0};
+    (turn.held ? turn.held_ns : turn.open_ns) += now_ns - turn.since_ns;
+    turn.since_ns = now_ns;
+    if (ticked && queue->held() && turn.held_ns > turn.open_ns + late_ns) {
+      environment_.fail("queue: pool %s has kept room for one that waits for longer than others were let in",
+                        pool.name.c_str());
+    }
+    turn.held = queue->held();
+  }
 }
 
 // --- accounting -------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 //   quota         no step adds to what a tenant has beyond the quota that is in force
 //   reservation   no grant or growth takes room that others' reservations keep; nobody is refused room that its
 //                 own reservation covers and that is there
-//   queue         nobody is let in before those that wait, unless its own reservation covers it; the requests
-//                 of one tenant are served in their order
+//   queue         while room is kept for who waits nobody is let in before, unless its own reservation covers
+//                 it; at other times nobody before one that waits and is no larger; a turn has been open for as
+//                 long as it kept room; of a tenant's requests none is served before an earlier, no larger one
 //   accounting    free + leased + scrubbing + quarantined = capacity, of each pool, and of each device
 //
 // Place     tests/sim; the managers show it every command as it came in, and the state after it.
@@ -46,6 +47,14 @@ class Claims {
     std::map<std::pair<PoolId, std::string>, uint64_t> bytes;  // of tenants in pools
     std::map<PoolId, uint64_t> free;                           // that can be granted
     std::map<Key, Request> waiting;
+    std::set<PoolId> kept;  // where room is kept for who waits
+  };
+  // How long a pool's turn was open, and has kept room.
+  struct Turn {
+    LeaseId lease;
+    bool held = false;
+    uint64_t since_ns = 0;  // of the phase
+    uint64_t open_ns = 0, held_ns = 0;
   };
 
   View look(const daemon::StateMachine& machine);
@@ -57,6 +66,9 @@ class Claims {
   void check_refusal(const daemon::Grant& grant, const daemon::Step& step, const daemon::StateMachine& machine);
   void check_turns(const daemon::Command& command, const daemon::Step& step, const View& now,
                    const daemon::StateMachine& machine);
+  void check_overtaking(const View& now, PoolId pool, const std::string& tenant, uint64_t bytes);
+  void check_order(const View& now, const daemon::StateMachine& machine);
+  void check_phases(bool ticked, const daemon::StateMachine& machine);
 
   Environment& environment_;
   std::map<std::string, daemon::QuotaRow> quotas_;
@@ -65,6 +77,7 @@ class Claims {
   std::set<LeaseId> targets_;            // of moves
   std::map<Key, uint64_t> arrivals_;
   uint64_t next_arrival_ = 1;
+  std::map<PoolId, Turn> turns_;
   View last_;
 };
 

@@ -69,7 +69,7 @@ struct LeaseRequest {
   // The manager may ask for a move (LeaseNotice::move_requested). It may move the lease by itself while no
   // session has it attached; older mappings are dead then. So a holder with a mapping must stay connected.
   bool movable = false;
-  // The time to wait for room in a full pool; 0: do not wait. First come, first served.
+  // The time to wait for room in a full pool; 0: do not wait. Tenants take turns.
   uint64_t wait_ns = 0;
   // true: the lease outlives its holders until its expiry, and another process can attach it later. false: the
   // manager takes it back when all processes of its machine that had it attached have ended, and no other one
@@ -328,7 +328,7 @@ class Session {
   // A waiting grant loses its place in the queue when the manager restarts. The call then asks again, with the
   // same key and the rest of wait_ns. Closing the Session ends the wait with `cancelled`.
   // Errors    capacity_exhausted (says what is free, or that wait_ns passed), limit_exceeded, already_exists
-  //           (label), not_found (pool), unavailable (the call timeout passed).
+  //           (label), not_found (pool), unavailable (the call timeout passed), cancelled (by an operator).
   virtual Result<std::shared_ptr<Lease>> grant(const LeaseRequest& request) = 0;
   // By id, or by label when the id is 0. A read-only one cannot be mapped writable.
   virtual Result<std::shared_ptr<Lease>> attach(LeaseId id, const std::string& label, LeaseAccess access) = 0;

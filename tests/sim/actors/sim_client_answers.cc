@@ -135,6 +135,8 @@ void SimClient::refused(const Error& error) {
   if (unclear(error) && environment_.prng().chance(1, 2)) return;  // unknown: asks again later
   if (error.code == ErrorCode::busy && asking_ != Asking::begin_move) return;
   const Asking asked = std::exchange(asking_, Asking::nothing);
+  if (asked == Asking::grant && tries_ > 0)  // the calls that it did not wait for end with this one
+    daemon_.cancel(std::get<daemon::Grant>(asked_));
   environment_.note("client %llu: is refused %s of lease %llu: %s", static_cast<unsigned long long>(index_),
                     name_of(asked), number(asked_lease_), error.detail.c_str());
   const bool ended = error.code == ErrorCode::not_found || error.code == ErrorCode::lease_expired ||

@@ -171,9 +171,11 @@ void SimClient::send() {
   }
 }
 
-// No answer: asks again, or gives it up and finds out later.
+// No answer: asks again, with the rest of its time to wait, or gives it up and finds out later.
 void SimClient::give_up() {
   if (++tries_ <= tries_max) {
+    if (auto* grant = std::get_if<daemon::Grant>(&asked_))
+      grant->wait_ns -= std::min(grant->wait_ns, environment_.now_ns() - sent_ns_);
     send();
     return;
   }

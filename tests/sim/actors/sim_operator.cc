@@ -155,6 +155,10 @@ void SimOperator::revoke_one() {
   auto at = daemon_.machine().leases().begin();
   std::advance(at, static_cast<std::ptrdiff_t>(environment_.prng().below(daemon_.machine().leases().size())));
   const LeaseId id = at->first;
+  if (at->second.phase == daemon::LeasePhase::waiting) {
+    ask(daemon::CancelWaiting{id, "needed elsewhere", "the operator", 0});
+    return;
+  }
   const uint64_t grace_ns = environment_.prng().chance(1, 3) ? 0 : environment_.prng().below(10 * ns_per_s);
   environment_.note("operator: revokes lease %llu, grace %.3f s", static_cast<unsigned long long>(id.value),
                     static_cast<double>(grace_ns) / 1e9);

@@ -294,7 +294,7 @@ void EngineManager::cancel(const daemon::Grant& grant) {
       asked.canceler.cancel("its client is gone");
       asked.answered = true;
     }
-    submit(daemon::CancelGrant{id}, nullptr);
+    submit(daemon::CancelGrant{id, process_->engine->now_ns()}, nullptr);
     return;
   }
 }

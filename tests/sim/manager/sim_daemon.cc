@@ -95,7 +95,7 @@ void SimDaemon::cancel(const daemon::Grant& grant) {
         lease.request_high != grant.request_high || lease.request_low != grant.request_low)
       continue;
     carving_.erase(id);
-    apply(daemon::CancelGrant{id}, nullptr);
+    apply(daemon::CancelGrant{id, environment_.now_ns()}, nullptr);
     return;
   }
 }

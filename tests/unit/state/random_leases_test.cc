@@ -98,7 +98,11 @@ class Run {
         return CreateReservation{"p", tenant(), prng_.between(1, 8 * granule),
                                  prng_.chance(1, 2) ? 0 : prng_.between(1, 30) * second, now_ns_};
       case 2: return RemoveReservation{ReservationId{prng_.below(40)}, now_ns_};
-      case 3: return CancelGrant{pick(LeasePhase::waiting)};
+      case 3: {
+        const LeaseId id = pick(LeasePhase::waiting);
+        if (prng_.chance(1, 2)) return CancelWaiting{id, "", "an operator", now_ns_};
+        return CancelGrant{id, now_ns_};
+      }
       case 4:
       case 5:
       case 6: return CarveFinished{pick(LeasePhase::pending), outcome(), now_ns_};
@@ -300,10 +304,10 @@ TEST_CASE("StateMachine: random commands of leases keep every invariant, quota a
   // Each kind of command was accepted often enough to have been tested.
   for (const Command& command :
        {Command(SetQuota{}), Command(CreateReservation{}), Command(RemoveReservation{}), Command(CancelGrant{}),
-        Command(Grant{}), Command(CarveFinished{}), Command(Renew{}), Command(Release{}), Command(Revoke{}),
-        Command(Resize{}), Command(ResizeFinished{}), Command(Transfer{}), Command(RebindFinished{}),
-        Command(BeginMove{}), Command(FinishMove{}), Command(FenceFinished{}), Command(ScrubFinished{}),
-        Command(ScrubAdvanced{})}) {
+        Command(CancelWaiting{}), Command(Grant{}), Command(CarveFinished{}), Command(Renew{}),
+        Command(Release{}), Command(Revoke{}), Command(Resize{}), Command(ResizeFinished{}),
+        Command(Transfer{}), Command(RebindFinished{}), Command(BeginMove{}), Command(FinishMove{}),
+        Command(FenceFinished{}), Command(ScrubFinished{}), Command(ScrubAdvanced{})}) {
     CAPTURE(command.index());
     CHECK(accepted[command.index()] >= 5);
   }
