@@ -2,8 +2,9 @@
 // checks. Whoever has this capability is an administrator: Gateway.openAdmin decides that once.
 //
 // Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
-//           the audit log, admin_backup.cc backups, admin_fsck.cc the checks, admin_inventory.cc hardware; admin_devices.cc,
-//           admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc and admin_policy.cc the rest.
+//           the audit log, admin_backup.cc backups, admin_fsck.cc the checks, admin_inventory.cc hardware;
+//           admin_devices.cc, admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc, admin_policy.cc and
+//           admin_queue.cc the rest.
 // Threads   The event loop's thread only.
 #pragma once
 
@@ -65,6 +66,9 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   kj::Promise<void> reserve(ReserveContext context) override;
   kj::Promise<void> reservations(ReservationsContext context) override;
   kj::Promise<void> unreserve(UnreserveContext context) override;
+
+  kj::Promise<void> queue(QueueContext context) override;
+  kj::Promise<void> cancelWaiting(CancelWaitingContext context) override;
 
  private:
   Service& service() { return connection_->service; }

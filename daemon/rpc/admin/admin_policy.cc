@@ -21,9 +21,10 @@ void write_reservation(rpc::Reservation::Builder out, const ReservationRow& rese
 
 kj::Promise<void> AdminServer::setQuota(SetQuotaContext context) {
   const auto quota = context.getParams().getQuota();
-  return command(context,
-                 SetQuota{QuotaRow{read_text(quota.getTenant()), quota.getBytesMax(), quota.getLeasesMax()}},
-                 [](SetQuotaContext&, Done&) {});
+  return command(
+      context,
+      SetQuota{QuotaRow{read_text(quota.getTenant()), quota.getBytesMax(), quota.getLeasesMax()}, now_ns()},
+      [](SetQuotaContext&, Done&) {});
 }
 
 // At most limits::quotas_max of some hundred bytes: one message.

@@ -59,7 +59,7 @@ kj::Promise<void> AdminServer::setPoolCoherence(SetPoolCoherenceContext context)
 
 kj::Promise<void> AdminServer::addDevice(AddDeviceContext context) {
   const auto params = context.getParams();
-  const AddDevice request{read_text(params.getPool()), read_text(params.getSerial())};
+  const AddDevice request{read_text(params.getPool()), read_text(params.getSerial()), now_ns()};
   if (const Status status = service().litmus_runs().may_change(request.serial); !status.ok()) {
     refuse(context, status.error());
     return kj::READY_NOW;
