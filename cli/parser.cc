@@ -167,6 +167,7 @@ CommandLine build_parser(Context& context) {
   add_lease_verbs(app, context);
   add_quota_verbs(app, context);
   add_reserve_verbs(app, context);
+  add_queue_verbs(app, context);
   add_audit_verb(app, context);
   add_host_verbs(app, context);
   add_cert_verbs(app, context);

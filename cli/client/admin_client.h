@@ -124,12 +124,16 @@ class AdminClient final : public LeaseClient {
   Result<LeaseStatus> revoke(LeaseId id, const RevokeOptions& options);
   Result<std::vector<LeaseStatus>> quarantined();
 
-  // admin_policy_calls.cc: quotas, reservations, audit, consistency, hosts
+  // admin_policy_calls.cc: quotas, reservations, queues, audit, consistency, hosts
   Result<std::vector<QuotaStatus>> quotas();
   Status set_quota(const QuotaStatus& quota);  // both bounds 0: removed
   Result<ReservationStatus> reserve(const ReservationOptions& wanted);
   Result<std::vector<ReservationStatus>> reservations();
   Status unreserve(uint64_t id);
+  // Grants that wait, by pool and then by place; empty filters match all.
+  Result<std::vector<WaitingStatus>> queue(const std::string& pool, const std::string& tenant);
+  // Errors    not_found   there is no such request; busy: it waits no more
+  Status cancel_waiting(LeaseId id, const std::string& reason);
   // The newest `limit` entries that match, oldest of them first; 0: all there are.
   Result<std::vector<AuditRecord>> audit_newest(const AuditFilter& filter, uint64_t limit);
   // Entries with a sequence above `after`, ascending; at most one page of the daemon's.

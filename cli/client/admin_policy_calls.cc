@@ -1,4 +1,4 @@
-// The operator's calls about quotas, reservations, the audit log, consistency and further hosts.
+// The operator's calls about quotas, reservations, queues, the audit log, consistency and further hosts.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -56,6 +56,19 @@ Result<std::vector<ReservationStatus>> AdminClient::reservations() {
 Status AdminClient::unreserve(uint64_t id) {
   auto request = impl_->admin.unreserveRequest();
   request.setReservation(id);
+  return impl_->call(kj::mv(request));
+}
+
+Result<std::vector<WaitingStatus>> AdminClient::queue(const std::string& pool, const std::string& tenant) {
+  auto request = impl_->admin.queueRequest();
+  request.setPool(pool);
+  request.setTenant(tenant);
+  return impl_->call(kj::mv(request), [](auto& reply) { return kept<rpc::WaitingGrant>(reply.getWaiting()); });
+}
+
+Status AdminClient::cancel_waiting(LeaseId id, const std::string& reason) {
+  auto request = with_lease(impl_->admin.cancelWaitingRequest(), id);
+  request.setReason(reason);
   return impl_->call(kj::mv(request));
 }
 

@@ -25,6 +25,7 @@ using PoolStatus = schema::Message<rpc::PoolInfo>;
 using QuotaStatus = schema::Message<rpc::Quota>;
 using ReservationStatus = schema::Message<rpc::Reservation>;
 using StatusReply = schema::Message<rpc::Admin::StatusResults>;
+using WaitingStatus = schema::Message<rpc::WaitingGrant>;
 
 using Figures = rpc::TierAttributes::Reader;
 using Moves = capnp::List<rpc::Move>::Reader;

@@ -38,6 +38,7 @@ std::string lease_block(const LeaseStatus& lease);  // everything known of one l
 std::string server_block(rpc::ServerInfo::Reader server, const std::string& socket_path);
 
 // describe_pool.cc
+std::string waiting_table(const std::vector<WaitingStatus>& waiting);
 std::string device_block(const DeviceStatus& device);
 std::string pool_block(const PoolStatus& pool);  // composition, what is where, how broken up the free part is
 // One bar of `width` characters: '#' leased, '~' being scrubbed, '!' quarantined, '.' free. What is not nothing

@@ -144,6 +144,23 @@ std::string device_block(const DeviceStatus& device) {
   return "device " + printable(str(device->getSerial())) + "\n" + format_block(fields);
 }
 
+// Whole units are enough to act on, as for expiries.
+std::string waiting_table(const std::vector<WaitingStatus>& waiting) {
+  const auto whole = [](uint64_t ns) {
+    return format_duration(ns >= ns_per_s ? ns / ns_per_s * ns_per_s : ns / ns_per_ms * ns_per_ms);
+  };
+  std::vector<std::vector<std::string>> rows;
+  for (const WaitingStatus& one : waiting) {
+    const std::string turn = one->getTurn() ? "room is kept" : one->getPlace() == 1 ? "next" : "-";
+    rows.push_back({std::to_string(one->getLease()), str(one->getPool()), std::to_string(one->getPlace()),
+                    str(one->getTenant()), str(one->getHost()), or_dash(str(one->getLabel())),
+                    exact_size(one->getBytes()), whole(one->getWaitedNs()), "in " + whole(one->getEndsInNs()),
+                    turn, std::to_string(one->getCalls())});
+  }
+  return format_table(
+      {"ID", "POOL", "PLACE", "TENANT", "HOST", "LABEL", "SIZE", "WAITED", "ENDS", "TURN", "CALLS"}, rows);
+}
+
 std::string move_table(Moves moves) {
   std::vector<std::vector<std::string>> rows;
   for (const auto move : moves) {

@@ -24,6 +24,7 @@ void add_region_verbs(Command app, Context& context);
 void add_lease_verbs(Command app, Context& context);
 void add_quota_verbs(Command app, Context& context);
 void add_reserve_verbs(Command app, Context& context);
+void add_queue_verbs(Command app, Context& context);
 void add_audit_verb(Command app, Context& context);
 void add_host_verbs(Command app, Context& context);
 void add_cert_verbs(Command app, Context& context);

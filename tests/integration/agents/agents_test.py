@@ -101,6 +101,25 @@ class Grants(Case):
         self.assertNotEqual(refused.code, 0)
         self.assertIn("does not see emu:b", str(refused))
 
+    def test_who_waits_on_another_host_leaves_the_queue_with_its_process_or_its_agent(self):
+        manager, b, c = self.two_hosts()
+        on_b = self.tenant(b)
+        everything = manager.cli("pool", "show", "p").json["pool"]["free_bytes"]
+        self.assertTrue(on_b.ask("grant", everything, 300 * S, "x").endswith(f" {everything}"))
+        queue = lambda: manager.cli("queue", "list").json["waiting"]
+        for ended in ("process", "agent"):
+            with self.subTest(ended):
+                waiting = self.tenant(c)
+                waiting.send("grant", 8 * MIB, 60 * S, "y", 600 * S)
+                wait_until(queue, 20, "the grant in the queue")
+                self.assertEqual([(one["host"], one["calls"]) for one in queue()], [("hostc", 1)])
+                if ended == "process":
+                    waiting.kill()
+                else:
+                    c.kill()
+                wait_until(lambda: not queue(), 30, "its end")
+        self.assertEqual(on_b.ask("release"), "ok")
+
     def test_a_tenant_that_a_host_may_not_act_for_is_refused(self):
         conf = self.fabric.directory / "m.toml"
         conf.write_text('[hosts.hostb]\ntenants = ["other"]\n')

@@ -215,8 +215,8 @@ class TenantWithoutRights(unittest.TestCase):
 
     def test_what_is_for_administrators_says_so(self):
         for arguments in (["lease", "list", "--tenant", "team-b"], ["lease", "grant", "--size", "2M", "--tenant", "team-b"],
-                          ["lease", "revoke", "1"], ["lease", "quarantined"], ["quota", "list"], ["pool", "list"],
-                          ["device", "list"], ["audit"], ["fsck"]):
+                          ["lease", "revoke", "1"], ["lease", "quarantined"], ["quota", "list"], ["queue", "list"],
+                          ["queue", "cancel", "1"], ["pool", "list"], ["device", "list"], ["audit"], ["fsck"]):
             with self.subTest(arguments):
                 self.assertEqual(self.as_user(*arguments, code=DENIED)["error"]["code"], "permission_denied")
 

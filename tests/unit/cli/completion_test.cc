@@ -62,7 +62,7 @@ TEST_CASE("Completion: verbs, and the verbs below them") {
   const Completer complete;
   const Words first = complete.after({""});
   for (const char* verb : {"status", "doctor", "daemon", "device", "pool", "lease", "tensor", "run", "check",
-                           "completion", "quota", "reserve", "audit", "fsck"}) {
+                           "completion", "quota", "reserve", "queue", "audit", "fsck"}) {
     CAPTURE(verb);
     CHECK(first.contains(verb));
   }

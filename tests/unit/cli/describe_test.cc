@@ -340,3 +340,24 @@ TEST_CASE("Moves: blockers are named with lease, tenant, label, size and why, a 
   CHECK(contains(text, "and 2 more"));
   CHECK(!contains(text, "lease 7"));
 }
+
+TEST_CASE("describe: a table of who waits says whose turn it is, and whether room is kept") {
+  const auto waiting = [](uint64_t lease, uint32_t place, bool turn) {
+    return WaitingStatus().changed([=](rpc::WaitingGrant::Builder one) {
+      one.setLease(lease);
+      one.setPool("main");
+      one.setTenant(place == 1 ? "train" : "serve");
+      one.setHost("box");
+      one.setBytes(place * 64 * mib);
+      one.setWaitedNs(31'900'000'000);
+      one.setEndsInNs(900'500'000);
+      one.setPlace(place);
+      one.setTurn(turn);
+      one.setCalls(2);
+    });
+  };
+  const std::string open = waiting_table({waiting(7, 1, false), waiting(9, 2, false)});
+  CHECK(contains(open, " 7  main      1  train   box   -       64 MiB    31 s  in 900 ms  next      2\n"));
+  CHECK(contains(open, " 9  main      2  serve   box   -      128 MiB    31 s  in 900 ms  -         2\n"));
+  CHECK(contains(waiting_table({waiting(7, 1, true)}), "in 900 ms  room is kept      2\n"));
+}
