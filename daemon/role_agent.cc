@@ -10,6 +10,7 @@
 #include "core/base/clock.h"
 #include "core/base/time_slice.h"
 #include "daemon/agent/guard.h"
+#include "daemon/agent/guard_process.h"
 #include "daemon/agent/host_lease_file.h"
 #include "daemon/agent/local_service.h"
 #include "daemon/agent/orders.h"
@@ -81,6 +82,7 @@ kj::Promise<void> keep_guard(const HostFiles& files, const std::vector<std::stri
 }  // namespace
 
 Status run_host_guard(const DaemonConfig& config) {
+  for (const std::string& lack : protect_guard()) log::warn("guard: {}", lack);
   return run_guard(HostFiles(config.runtime_directory));
 }
 

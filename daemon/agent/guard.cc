@@ -8,15 +8,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <memory>
+#include <system_error>
 #include <thread>
 
 #include "core/base/clock.h"
 #include "core/base/units.h"
+#include "daemon/agent/guard_process.h"
 #include "daemon/agent/host_lease_file.h"
 #include "daemon/log/log.h"
 
@@ -111,9 +114,46 @@ Status fence_in_time(const HostFiles& files, HostLeaseFile& lease, const Clock& 
 
 // Not longer than a tenth of a second: the moment may be moved nearer by a new, shorter host lease.
 void sleep_until(uint64_t at_ns, uint64_t now_ns) {
-  const uint64_t wait_ns =
-      at_ns > now_ns ? std::min<uint64_t>(at_ns - now_ns, 100 * ns_per_ms) : 100 * ns_per_ms;
-  std::this_thread::sleep_for(std::chrono::nanoseconds(wait_ns));
+  const uint64_t look_again_ns = now_ns + 100 * ns_per_ms;
+  sleep_until_boot_ns(at_ns > now_ns ? std::min(at_ns, look_again_ns) : look_again_ns);
+}
+
+// A bound device: its directory in sysfs, and what it is called.
+struct BoundDevice {
+  std::string directory, name;
+};
+
+// A device that goes meanwhile is as good as unbound.
+Status unbind(const BoundDevice& device) {
+  const std::string driver = device.directory + "/driver";
+  const UniqueFd file(::open((driver + "/unbind").c_str(), O_WRONLY | O_CLOEXEC));
+  const bool done = file.valid() && ::write(file.get(), device.name.data(), device.name.size()) ==
+                                        static_cast<ssize_t>(device.name.size());
+  const int error = errno;
+  char target[8];
+  if (done || ::readlink(driver.c_str(), target, sizeof(target)) <= 0) return {};
+  return os_error(error, where, "cannot shut holders out of " + device.directory);
+}
+
+// At once: the kernel unbinds devices of one region beside each other, and each waits for all processors.
+Status unbind_all(const std::vector<BoundDevice>& devices) {
+  constexpr size_t at_once_max = 8;
+  std::vector<Status> outcomes(devices.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < devices.size();)
+      outcomes[i] = unbind(devices[i]);
+  };
+  std::vector<std::thread> threads;
+  try {
+    for (size_t i = 1; i < std::min(at_once_max, devices.size()); ++i) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // no more threads: fewer do it
+  }
+  work();
+  for (std::thread& thread : threads) thread.join();
+  for (Status& outcome : outcomes)
+    if (!outcome.ok()) return std::move(outcome);
+  return {};
 }
 
 }  // namespace
@@ -220,14 +260,13 @@ Status fence_directory(const std::string& directory) {
   return first;
 }
 
-// A device that goes meanwhile is as good as unbound; one of the kernel's own (kmem) has no holders to shut
-// out.
+// One of the kernel's own (kmem) has no holders to shut out.
 Status fence_dax_region(const std::string& region) {
   DIR* opened = ::opendir(region.c_str());
   if (opened == nullptr && errno == ENOENT) return {};
   if (opened == nullptr) return os_error(errno, where, "cannot read " + region);
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(opened, ::closedir);
-  Status first;
+  std::vector<BoundDevice> bound;
   while (const dirent* entry = ::readdir(stream.get())) {
     const std::string name = entry->d_name;
     if (!name.starts_with("dax") || name.find('.') == std::string::npos) continue;
@@ -236,14 +275,9 @@ Status fence_dax_region(const std::string& region) {
     const ssize_t length = ::readlink(driver.c_str(), target, sizeof(target));
     if (length <= 0 || !std::string_view(target, static_cast<size_t>(length)).ends_with("/device_dax"))
       continue;
-    const UniqueFd unbind(::open((driver + "/unbind").c_str(), O_WRONLY | O_CLOEXEC));
-    const bool done =
-        unbind.valid() && ::write(unbind.get(), name.data(), name.size()) == static_cast<ssize_t>(name.size());
-    const int error = errno;
-    if (!done && first.ok() && ::readlink(driver.c_str(), target, sizeof(target)) > 0)
-      first = os_error(error, where, "cannot shut holders out of " + region + "/" + name);
+    bound.push_back({region + "/" + name, name});
   }
-  return first;
+  return unbind_all(bound);
 }
 
 Status run_guard(const HostFiles& files) {

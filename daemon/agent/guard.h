@@ -11,10 +11,12 @@
 // once the agent is gone and no promise is left; a restarted agent finds the present guard, or
 // starts one.
 //
+// Its process has a real-time priority, locked memory and no OOM killer, as far as it may (guard_process.h).
+//
 // Place     The agent starts `terraced ... --guard` in a session of its own: killing the agent's process group,
 //           or its terminal, leaves it. An event that kills both (a reboot, the end of a container) also kills
 //           the programs.
-// Threads   None.
+// Threads   Some for the moment of unbinding.
 #pragma once
 
 #include <string>

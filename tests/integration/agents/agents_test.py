@@ -5,6 +5,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -285,6 +286,20 @@ class Absence(Case):
         self.assertEqual(on_c.ask("release"), "ok")
         manager.wait_free()
         manager.check_invariants()
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root: what is asked for are rights of root")
+    def test_the_guard_comes_to_it_in_time_on_a_busy_machine(self):
+        _, b, _ = self.two_hosts()
+        lock = next(pathlib.Path(b.runtime).glob("guard.lock"))
+        pid = int(wait_until(lambda: lock.read_text().strip(), 20, "the guard's pid"))
+        wait_until(lambda: os.sched_getscheduler(pid) == os.SCHED_FIFO, 20, "its real-time priority")
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        rights = int(re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.M).group(1), 16)
+        if rights >> 24 & 1:  # CAP_SYS_RESOURCE, which root of a container may lack
+            self.assertEqual(pathlib.Path(f"/proc/{pid}/oom_score_adj").read_text().strip(), "-1000")
+        if "san.so" not in pathlib.Path(f"/proc/{pid}/maps").read_text():  # sanitizers lock nothing
+            locked = re.search(r"^VmLck:\s+(\d+) kB", status, re.M)
+            self.assertGreater(int(locked.group(1)), 0)
 
     def test_an_agent_that_was_killed_and_comes_back_keeps_its_leases(self):
         manager, b, _ = self.two_hosts()
