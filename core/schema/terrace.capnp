@@ -372,7 +372,7 @@ struct WaitingGrant {  # a grant in the queue of a full pool
   waitedNs @6 :UInt64;
   endsInNs @7 :UInt64; # refused then
   place @8 :UInt32;    # in its queue, from 1, as it would be served when room comes
-  turn @9 :Bool;       # the next to be served; room is kept for it
+  turn @9 :Bool;       # room is kept for it now: nobody is let in before it
   calls @10 :UInt32;   # that wait for the answer now
 }
 

@@ -135,7 +135,7 @@ Status unbind(const BoundDevice& device) {
   return os_error(error, where, "cannot shut holders out of " + device.directory);
 }
 
-// At once: the kernel unbinds devices of one region beside each other, and each waits for all processors.
+// Several at a time: one that takes long must not keep the others mapped.
 Status unbind_all(const std::vector<BoundDevice>& devices) {
   constexpr size_t at_once_max = 8;
   std::vector<Status> outcomes(devices.size());

@@ -21,7 +21,7 @@ bool kernel_has_slices() {
 
 }  // namespace
 
-TEST_CASE("take_short_slice: the thread that asks has it, again too, and the one beside it has not") {
+TEST_CASE("take_short_slice: the thread that asks has it, and keeps it when it asks again") {
   if (!kernel_has_slices()) {
     TERRACE_SKIP(time_slice, "a slice of a thread's own");
     return;
