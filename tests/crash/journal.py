@@ -123,8 +123,8 @@ def read_load(path):
         if word == "granting":
             journal.grant_asked()
         elif word == "granted":
-            lease_id, epoch, size = map(int, rest)
-            journal.grant_acknowledged(lease_id, Granted(epoch, size))
+            lease_id, epoch, size = map(int, rest[:3])
+            journal.grant_acknowledged(lease_id, Granted(epoch, size, movable=rest[3:] == ["movable"]))
         elif word == "extents":
             journal.granted[int(rest[0])].extents = parse_extents(rest[1])
         elif word in CHANGES:

@@ -3,7 +3,7 @@
 //
 // One line an event, written before the next step:
 //   granting                       a grant was asked for; until the next line its outcome is open
-//   granted ID EPOCH BYTES         acknowledged; its memory read as zeros and now carries this lease's stamp
+//   granted ID EPOCH BYTES [movable]   acknowledged; its memory read as zeros and now carries this lease's stamp
 //   extents ID DEVICE:OFFSET:LENGTH,...
 //   renewed ID · releasing ID · released ID
 //   resizing ID · moving ID · transferring ID   with --mix all; until the next line about ID its outcome is open
@@ -122,7 +122,7 @@ class Load {
     if (!granted.ok()) return report("grant", {}, granted.error());
     const std::shared_ptr<Lease> lease = std::move(granted).value();
     say("granted " + std::to_string(lease->id().value) + ' ' + std::to_string(lease->epoch().value) + ' ' +
-        std::to_string(lease->bytes()));
+        std::to_string(lease->bytes()) + (request.movable ? " movable" : ""));
     if (Result<LeaseInfo> info = lease->info(); info.ok())
       say("extents " + std::to_string(lease->id().value) + ' ' + extents_text(*info));
     Result<std::unique_ptr<Mapping>> mapping = Mapping::map(lease);
