@@ -14,6 +14,7 @@
 #include "allocator/preload/libc/next_functions.h"
 #include "allocator/preload/migration/migration_state.h"
 #include "allocator/preload/window/ddr_part.h"
+#include "allocator/preload/window/page_marks.h"
 #include "allocator/preload/window/supervisor_link.h"
 
 namespace terrace::preload {
@@ -101,7 +102,8 @@ void for_each_detached_run(Visit visit) {
   }
 }
 
-// Neighbouring runs go together: each call may cost a mapping.
+// Neighbouring runs go together: each call may cost a mapping. What the program has mapped itself shows no file of ours,
+// and keeps its advice: mremap may take it out of the window, where no fork would take ours back.
 bool advise_detached(int advice) {
   heap::PageSpan span;
   bool ok = true;
@@ -112,9 +114,12 @@ bool advise_detached(int advice) {
     span = {};
   };
   for_each_detached_run([&](heap::PageSpan run, const Part&) {
-    if (span.pages > 0 && span.first + span.pages != run.first) flush();
-    if (span.pages == 0) span.first = run.first;
-    span.pages += run.pages;
+    for_each_marked(run, [&](heap::PageSpan part, Marks marks, bool) {
+      if ((marks & own_mapping) != 0) return;
+      if (span.pages > 0 && span.first + span.pages != part.first) flush();
+      if (span.pages == 0) span.first = part.first;
+      span.pages += part.pages;
+    });
   });
   flush();
   return ok;

@@ -91,10 +91,10 @@ bool holds(const char* at, uint64_t stamp) {
 thread_local sigjmp_buf after_fault;
 thread_local volatile bool expects_fault = false;
 
-void on_fault(int number) {
+void on_fault(int number, siginfo_t* about, void*) {
   if (expects_fault) siglongjmp(after_fault, 1);
-  static const char text[] = "mapping_cases: a fault where none was expected\n";
-  if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0) _exit(2);
+  dprintf(STDERR_FILENO, "mapping_cases[%d]: a fault where none was expected, at %p (code %d)\n",
+          static_cast<int>(getpid()), about->si_addr, about->si_code);
   signal(number, SIG_DFL);
   raise(number);
 }
@@ -406,8 +406,8 @@ int model(char** arguments) {
   const size_t operations = strtoull(arguments[1], nullptr, 10), threads = strtoull(arguments[2], nullptr, 10);
   by_number = arguments[3] != nullptr && strcmp(arguments[3], "number") == 0;
   struct sigaction action {};
-  action.sa_handler = on_fault;
-  action.sa_flags = SA_NODEFER;
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_NODEFER | SA_SIGINFO;
   sigaction(SIGSEGV, &action, nullptr);
   if (threads <= 1) {
     Model(seed, false).run(operations);

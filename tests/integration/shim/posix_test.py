@@ -178,6 +178,9 @@ class Memory(ShimTest):
     def test_mappings_of_the_programs_own(self):
         self.check("own_mappings")
 
+    def test_mappings_of_the_programs_own_moved_out(self):
+        self.check("moved_out", promotions=0)
+
     def test_remapped_and_unmapped(self):
         self.check("remapped")
 
