@@ -76,6 +76,17 @@ kj::Promise<Result<AuditPage>> Engine::audit(AuditQuery query) {
       });
 }
 
+kj::Promise<Result<SnapshotProcess::Found>> Engine::run_on_snapshot(
+    const std::function<SnapshotProcess::Found()>& work, std::shared_ptr<const void> seen) {
+  Result<SnapshotProcess> started = SnapshotProcess::start(work);
+  if (!started.ok()) return Result<SnapshotProcess::Found>(started.error());
+  auto child = std::make_shared<SnapshotProcess>(std::move(started).value());
+  return run_look([child, seen = std::move(seen)]() mutable {
+    seen.reset();
+    return child->wait();
+  });
+}
+
 kj::Promise<Result<StoreBackup>> Engine::backup() {
   return settled().then([this](Status status) -> kj::Promise<Result<StoreBackup>> {
     if (!status.ok()) return Result<StoreBackup>(status.error());

@@ -39,6 +39,7 @@
 #include "core/base/units.h"
 #include "daemon/event_loop/audit.h"
 #include "daemon/event_loop/scrubber.h"
+#include "daemon/event_loop/snapshot_process.h"
 #include "daemon/event_loop/worker.h"
 #include "daemon/memory/backend.h"
 #include "daemon/state/state_machine.h"
@@ -159,6 +160,18 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   auto run_blocking(Work work) {
     return bulk_worker_.run(std::move(work));
   }
+
+  // As run_blocking, on a worker of its own: a look at files and at /proc that nothing bulky may hold up.
+  template <typename Work>
+  auto run_look(Work work) {
+    if (look_worker_ == nullptr) look_worker_ = std::make_unique<Worker>(make_queue("look"));
+    return look_worker_->run(std::move(work));
+  }
+  // What `work` finds in this process as it is now, all of it at one moment, while commands go on
+  // (snapshot_process.h, whose rules `work` keeps). `seen` is what it compares with: let go on the worker, since that
+  // takes its time, too.
+  kj::Promise<Result<SnapshotProcess::Found>> run_on_snapshot(
+      const std::function<SnapshotProcess::Found()>& work, std::shared_ptr<const void> seen = nullptr);
 
   // Resolves when everything applied so far is durable. A query takes its answer from state() first and sends
   // it after this: what was applied meanwhile is not in it.
@@ -384,6 +397,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   Worker store_worker_{make_queue("store")};
   Worker urgent_worker_{make_queue("urgent")};
   Worker bulk_worker_{make_queue("bulk")};
+  std::unique_ptr<Worker> look_worker_;    // made for the first look
   std::unique_ptr<Worker> backup_worker_;  // made for the first backup: it must hold up nobody else
   Scrubber scrubber_;
   std::map<std::string, std::unique_ptr<Lane>> lanes_;  // by host

@@ -18,6 +18,7 @@
 
 #include "core/base/limits.h"
 #include "daemon/event_loop/engine.h"
+#include "daemon/event_loop/one_at_a_time.h"
 #include "daemon/litmus/litmus_runs.h"
 #include "daemon/rpc/holder_table.h"
 #include "daemon/rpc/peer_limits.h"
@@ -132,6 +133,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   std::weak_ptr<Service*> handle() const { return self_; }
   WaitingGrants& waiting_grants() { return waiting_grants_; }
   LitmusRuns& litmus_runs() { return litmus_runs_; }
+  OneAtATime& checks() { return checks_; }  // of the whole state
   // For what a peer left behind: nobody waits for the outcome.
   template <Asked C>
   void submit_unasked(C command, Actor actor) {
@@ -165,6 +167,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   std::unordered_map<LeaseId, const HolderListener*> moving_;
   WaitingGrants waiting_grants_;
   LitmusRuns litmus_runs_;
+  OneAtATime checks_;
   kj::Own<EndedHolders> ended_holders_;
   std::unordered_map<uint64_t, ReportedUsage> usage_;
   std::unordered_map<PoolId, FreeClasses> free_classes_;

@@ -94,7 +94,9 @@ class MemoryBackend final : public daemon::Backend {
     handed_out_.erase(name);
     return uint64_t{0};
   }
+  std::function<void()> while_listed;  // set before it is used; without the lock
   Result<std::vector<daemon::ObservedObject>> list() override {
+    if (while_listed) while_listed();
     const std::lock_guard lock(mutex_);
     std::vector<daemon::ObservedObject> found;
     if (hide_objects) return found;

@@ -104,41 +104,4 @@ kj::Promise<void> AdminServer::audit(AuditContext context) {
   return kj::READY_NOW;
 }
 
-kj::Promise<void> AdminServer::check(CheckContext context) {
-  return query(context, [this](CheckContext& c) {
-    std::vector<std::string> problems = state().check_all();
-    check_objects(problems);
-    auto out = c.getResults().initProblems(static_cast<uint32_t>(problems.size()));
-    for (uint32_t i = 0; i < problems.size(); ++i) out.set(i, problems[i]);
-  });
-}
-
-// Objects against leases, as they are now: work under way may leave an object for a moment.
-void AdminServer::check_objects(std::vector<std::string>& problems) {
-  const auto objects = engine().backend().list();
-  if (!objects.ok()) {
-    problems.push_back("the objects cannot be listed: " + objects.error().to_string());
-    return;
-  }
-  std::map<std::string, uint64_t> sizes;
-  for (const ObservedObject& object : *objects) sizes[object.name] = object.bytes;
-  for (const auto& [id, lease] : state().leases()) {
-    const auto at = sizes.find(lease.object);
-    // Being cut to another length, it may be seen with either.
-    const bool usable =
-        (lease.phase == LeasePhase::active || lease.phase == LeasePhase::revoking) && lease.target_bytes == 0;
-    if (usable && at == sizes.end()) {
-      problems.push_back("lease " + std::to_string(id.value) + " has no memory object");
-    } else if (usable && at->second != lease.bytes) {
-      problems.push_back("the object of lease " + std::to_string(id.value) + " has " +
-                         std::to_string(at->second) + " bytes instead of " + std::to_string(lease.bytes));
-    }
-    sizes.erase(lease.object);
-    sizes.erase(lease.next_object);
-  }
-  for (const auto& [serial, object] : service().litmus_runs().under_way()) sizes.erase(object);
-  for (const std::string& name : engine().leftovers()) sizes.erase(name);  // they go by themselves
-  for (const auto& [name, bytes] : sizes) problems.push_back("object " + name + " belongs to no lease");
-}
-
 }  // namespace terrace::daemon

@@ -116,7 +116,6 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   // Runs `change` of the hardware on a worker, looks at the devices again, and lets `answer` write the outcome.
   template <typename Context, typename Change, typename Answer>
   kj::Promise<void> change_hardware(Context context, Change change, Answer answer);
-  void check_objects(std::vector<std::string>& problems);
   // Lets `request` in once litmus runs of `serials` have let them into a coherent pool.
   template <typename Context, Asked C>
   kj::Promise<void> command_of_coherent(Context context, std::vector<std::string> serials,
