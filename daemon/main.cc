@@ -2,7 +2,7 @@
 //
 // Exit codes: 0 ended by SIGTERM or SIGINT; 1 could not start or recover; 2 wrong flags or configuration.
 // With --fsck: 0 nothing is wrong; 1 something is; 2 wrong flags, or a terraced is running.
-// With --backup-state, --verify-backup, --restore-state: 0 done; 1 not; 2 wrong flags.
+// With --backup-state, --verify-backup, --restore-state, --salvage-state: 0 done; 1 not; 2 wrong flags.
 #include <kj/exception.h>
 
 #include <CLI/CLI.hpp>
@@ -25,7 +25,7 @@ constexpr int exit_usage = 2;
 struct Flags {
   std::string config, runtime_directory, socket, state, object_directory, log_level, log_format, log_file, host,
       granule, role, manager, listen, tls_ca, tls_certificate, tls_key, host_lease, backup_file, verify_file,
-      restore_file;
+      restore_file, salvage_file;
   std::vector<std::string> emulate;
   std::vector<uint32_t> admin_uids;
   bool no_mount = false, accept_lost_objects = false, list_failpoints = false, check_config = false,
@@ -73,9 +73,13 @@ void add_flags(CLI::App& app, Flags& flags) {
       app.add_option("--verify-backup", flags.verify_file, "check a backup of a state, then end");
   CLI::Option* restore = app.add_option("--restore-state", flags.restore_file,
                                         "put a backup in the place of the state, then end (`terrace state`)");
-  verify->excludes(backup)->excludes(restore);
-  restore->excludes(backup);
-  app.add_flag("--json", flags.json, "with --fsck and the three before: print JSON");
+  CLI::Option* salvage =
+      app.add_option("--salvage-state", flags.salvage_file,
+                     "write what can be read of a damaged state to this new file, then end (`terrace state`)");
+  verify->excludes(backup)->excludes(restore)->excludes(salvage);
+  restore->excludes(backup)->excludes(salvage);
+  salvage->excludes(backup);
+  app.add_flag("--json", flags.json, "with --fsck and the four before: print JSON");
   app.add_flag("--list-failpoints", flags.list_failpoints, "print name, process and what a crash there leaves");
   app.set_version_flag("--version", TERRACE_VERSION);
 }
@@ -153,6 +157,7 @@ Status run_role(const DaemonConfig& config, const Flags& flags, const std::vecto
 StoreTool chosen_tool(const Flags& flags) {
   if (!flags.backup_file.empty()) return StoreTool::backup;
   if (!flags.verify_file.empty()) return StoreTool::verify;
+  if (!flags.salvage_file.empty()) return StoreTool::salvage;
   return flags.restore_file.empty() ? StoreTool::none : StoreTool::restore;
 }
 
@@ -188,7 +193,8 @@ int run(int argc, char** argv) {
   }
   if (flags.fsck) return run_fsck(*config, flags.json);
   if (const StoreTool tool = chosen_tool(flags); tool != StoreTool::none)
-    return run_store_tool(*config, tool, flags.backup_file + flags.verify_file + flags.restore_file,
+    return run_store_tool(*config, tool,
+                          flags.backup_file + flags.verify_file + flags.restore_file + flags.salvage_file,
                           flags.json);
   try {
     set_up_log(*config);

@@ -1,4 +1,4 @@
-// `terrace state backup|verify|restore`: the manager's store as one file, and back.
+// `terrace state backup|verify|restore|salvage`: the manager's store as one file, and back.
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -180,6 +180,25 @@ Status verify_backup(const Context& context, const StateArguments& state) {
   return {};
 }
 
+Status salvage_state(const Context& context, const DaemonArguments& arguments, const StateArguments& state) {
+  TERRACE_RETURN_IF_ERROR(check_name(state.file, state.force));
+  const PartialFile partial(state.file);
+  TERRACE_ASSIGN_OR_RETURN(nlohmann::json contents,
+                           run_tool(context, arguments, "--salvage-state", partial.path()));
+  TERRACE_RETURN_IF_ERROR(partial.take_name(state.force));
+  const nlohmann::json lost = contents.value("lost", nlohmann::json::array());
+  contents.erase("lost");
+  if (context.json) {
+    print_json({{"file", absolute_path(state.file)}, {"salvaged", contents}, {"lost", lost}});
+    return {};
+  }
+  std::string text = contents_block(contents, state.file);
+  for (const nlohmann::json& one : lost) text += "lost: " + one.get<std::string>() + "\n";
+  print_text(text + (lost.empty() ? "Nothing is missing. " : "") + "To go on from it: terrace state restore " +
+             state.file + "; memory that it does not know is quarantined then\n");
+  return {};
+}
+
 Status restore_backup(const Context& context, const DaemonArguments& arguments, const StateArguments& state) {
   TERRACE_ASSIGN_OR_RETURN(const nlohmann::json done,
                            run_tool(context, arguments, "--restore-state", state.file));
@@ -229,6 +248,13 @@ void add_state_verbs(Command app, Context& context) {
 
   Command verify = add("verify", "Check a backup as a start would, and show what it holds", "The backup");
   on_verb(verify, context, [&context, state] { return verify_backup(context, *state); });
+
+  Command salvage =
+      add("salvage", "Write what can be read of a stopped daemon's damaged state to a file, and say what not",
+          "The file to make");
+  salvage.add_flag("--force", state->force, "Replace the file if it is there");
+  add_place(salvage);
+  on_verb(salvage, context, [&context, daemon, state] { return salvage_state(context, *daemon, *state); });
 
   Command restore = add("restore", "Put a backup in the place of the state of a stopped daemon", "The backup");
   add_place(restore);

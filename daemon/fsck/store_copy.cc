@@ -11,7 +11,10 @@
 #include <vector>
 
 #include "core/base/unique_fd.h"
+#include "daemon/fsck/check_rows.h"
 #include "daemon/store/backup/store_copy_file.h"
+#include "daemon/store/salvage/damaged_store.h"
+#include "daemon/store/salvage/settle_rows.h"
 #include "daemon/store/store.h"
 
 namespace terrace::daemon {
@@ -91,6 +94,7 @@ struct CopiedStore {
   std::string original;
   std::unique_ptr<Store> store = {};
 
+  std::string path() const { return folder.path() + "/" + fs::path(original).filename().string(); }
   Error in_words(Error error) const {
     for (size_t at; (at = error.detail.find(folder.path() + "/")) != std::string::npos;)
       error.detail.replace(at, folder.path().size() + 1, fs::path(original).parent_path().string() + "/");
@@ -98,7 +102,7 @@ struct CopiedStore {
   }
 };
 
-Result<CopiedStore> open_copy(const std::string& state_path) {
+Result<CopiedStore> copy_files(const std::string& state_path) {
   TERRACE_ASSIGN_OR_RETURN(const auto files, files_of(state_path));
   TERRACE_ASSIGN_OR_RETURN(PrivateFolder folder, PrivateFolder::make());
   CopiedStore copy{std::move(folder), state_path};
@@ -108,7 +112,12 @@ Result<CopiedStore> open_copy(const std::string& state_path) {
       TERRACE_RETURN_IF_ERROR(
           copy_file_bytes(file.string(), copy.folder.path() + "/" + file.filename().string()));
   }
-  auto store = open_store(copy.folder.path() + "/" + fs::path(state_path).filename().string());
+  return copy;
+}
+
+Result<CopiedStore> open_copy(const std::string& state_path) {
+  TERRACE_ASSIGN_OR_RETURN(CopiedStore copy, copy_files(state_path));
+  auto store = open_store(copy.path());
   if (!store.ok()) return copy.in_words(store.error());
   copy.store = std::move(*store);
   return copy;
@@ -128,6 +137,25 @@ Result<StoreBackup> back_up_stopped(const std::string& state_path) {
   auto made = copy.store->backup();
   if (!made.ok()) return copy.in_words(made.error());
   return made;
+}
+
+Result<SalvagedBackup> salvage_stopped(const std::string& state_path, const std::string& file) {
+  TERRACE_ASSIGN_OR_RETURN(const CopiedStore copy, copy_files(state_path));
+  auto read = read_damaged_store(copy.path());
+  if (!read.ok()) return copy.in_words(read.error());
+  settle_rows(read->image, read->lost);
+  std::vector<Finding> findings;
+  check_invariants(read->image, findings);
+  for (const Finding& finding : findings) {
+    if (finding.severity != Severity::error) continue;
+    return Error{.code = ErrorCode::corrupt,
+                 .where = "salvage",
+                 .detail = "what is left of " + state_path + " does not fit together: " + finding.subject +
+                           " " + finding.what + ". Restore a backup (terrace state restore)"};
+  }
+  TERRACE_RETURN_IF_ERROR(write_salvaged_store(file, *read));
+  TERRACE_ASSIGN_OR_RETURN(const StoreContents contents, verify_backup(file));
+  return SalvagedBackup{contents, std::move(read->lost)};
 }
 
 Result<StoreContents> verify_backup(const std::string& file) {

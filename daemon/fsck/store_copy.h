@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/base/result.h"
 #include "daemon/model/rows.h"
@@ -29,6 +30,16 @@ Result<StoredState> read_store(const std::string& state_path);
 // A backup of a stopped store, made from a private copy of its files as an open store makes one.
 // Errors    as read_store, and as Store::backup
 Result<StoreBackup> back_up_stopped(const std::string& state_path);
+
+struct SalvagedBackup {
+  StoreContents contents;
+  std::vector<std::string> lost;  // a sentence for each thing that is missing or was changed; empty: nothing
+};
+// Writes what can be read of a stopped store, damaged as it may be, to the new file `file` (0600): a whole store, as a
+// backup is. Changes nothing of the original.
+// Errors    as read_damaged_store (daemon/store/salvage), and
+//           corrupt   what is left cannot be made to fit together
+Result<SalvagedBackup> salvage_stopped(const std::string& state_path, const std::string& file);
 
 // What a backup holds, verified as a start would verify it, without a change to it.
 // Errors    as inspect_copy (daemon/store/backup)

@@ -12,7 +12,8 @@ namespace {
 
 struct ToolOutcome {
   StoreContents contents;
-  std::string set_aside = {};  // of a restore
+  std::string set_aside = {};          // of a restore
+  std::vector<std::string> lost = {};  // of a salvage
 };
 
 Result<ToolOutcome> use_tool(const DaemonConfig& config, StoreTool tool, const std::string& file) {
@@ -23,6 +24,9 @@ Result<ToolOutcome> use_tool(const DaemonConfig& config, StoreTool tool, const s
     outcome.contents = made.contents;
   } else if (tool == StoreTool::verify) {
     TERRACE_ASSIGN_OR_RETURN(outcome.contents, verify_backup(file));
+  } else if (tool == StoreTool::salvage) {
+    TERRACE_ASSIGN_OR_RETURN(SalvagedBackup made, salvage_stopped(config.state_path, file));
+    outcome = {.contents = made.contents, .lost = std::move(made.lost)};
   } else {
     TERRACE_ASSIGN_OR_RETURN(RestoredStore restored, restore_store(file, config.state_path));
     outcome = {restored.contents, std::move(restored.set_aside)};
@@ -44,6 +48,11 @@ void print_tool_json(const ToolOutcome& outcome, const DaemonConfig& config, Sto
   if (tool == StoreTool::restore)
     out += ", \"state\": " + json_quoted(config.state_path) +
            ", \"set_aside\": " + (outcome.set_aside.empty() ? "null" : json_quoted(outcome.set_aside));
+  if (tool == StoreTool::salvage) {
+    std::string list;
+    for (const std::string& one : outcome.lost) list += (list.empty() ? "" : ", ") + json_quoted(one);
+    out += ", \"lost\": [" + list + "]";
+  }
   std::puts((out + "}").c_str());
 }
 
@@ -54,6 +63,7 @@ void print_tool_text(const ToolOutcome& outcome, const DaemonConfig& config, Sto
               static_cast<unsigned long long>(contents.leases),
               static_cast<unsigned long long>(contents.devices),
               static_cast<unsigned long long>(contents.pools), static_cast<unsigned long long>(contents.bytes));
+  for (const std::string& one : outcome.lost) std::printf("lost: %s\n", one.c_str());
   if (tool != StoreTool::restore) return;
   std::printf("restored to %s\n", config.state_path.c_str());
   if (!outcome.set_aside.empty()) std::printf("what was there is in %s\n", outcome.set_aside.c_str());

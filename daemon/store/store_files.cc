@@ -56,18 +56,24 @@ Result<bool> looks_like_store(const std::string& path) {
 }
 
 Status fill_fresh(const std::string& path, std::span<const Migration> migrations) {
+  return fill_store_file(path, migrations, Delta{},
+                         {.store_id = secure_random_u64(), .store_high = secure_random_u64()});
+}
+
+}  // namespace
+
+Status fill_store_file(const std::string& path, std::span<const Migration> migrations, const Delta& rows,
+                       StoreSeal seal) {
   TERRACE_ASSIGN_OR_RETURN(Connection connection, Connection::open(path, true));
   TERRACE_RETURN_IF_ERROR(
       connection.exec("PRAGMA page_size=4096; PRAGMA encoding='UTF-8'; BEGIN IMMEDIATE", where_open));
   const std::string set_id = "PRAGMA application_id=" + std::to_string(store_application_id);
   TERRACE_RETURN_IF_ERROR(connection.exec(set_id.c_str(), where_open));
   TERRACE_RETURN_IF_ERROR(migrate(connection, migrations, 0));
-  const MetaRow meta;
-  StoreSeal seal{.store_id = secure_random_u64(), .store_high = secure_random_u64()};
   {
     RowWriter writer;
     TERRACE_RETURN_IF_ERROR(writer.prepare(connection));
-    TERRACE_RETURN_IF_ERROR(writer.write(Delta{}, meta, seal));
+    TERRACE_RETURN_IF_ERROR(writer.write(rows, MetaRow{}, seal));
   }
   TERRACE_RETURN_IF_ERROR(connection.exec("COMMIT", where_open));
   TERRACE_ASSIGN_OR_RETURN(const std::string mode,
@@ -81,8 +87,6 @@ Status fill_fresh(const std::string& path, std::span<const Migration> migrations
   connection.close();
   return {};
 }
-
-}  // namespace
 
 Status make_parent_folder(const std::string& path) {
   const std::string folder = folder_of(path);

@@ -10,7 +10,9 @@
 #include <string>
 
 #include "core/base/result.h"
+#include "daemon/model/rows.h"
 #include "daemon/store/commit_mark_file.h"
+#include "daemon/store/row_codec.h"
 #include "daemon/store/schema.h"
 
 namespace terrace::daemon {
@@ -24,6 +26,11 @@ Status make_parent_folder(const std::string& path);
 //           invalid_argument  the file is something else than a Terrace store; it is not touched
 Result<bool> create_if_fresh(const std::string& path, const CommitMarkFile& mark,
                              std::span<const Migration> migrations);
+
+// Makes the empty file at `path` a store's database with these rows, in one transaction and without a log left over. Its
+// meta row is that of `rows`, or that of a fresh store.
+Status fill_store_file(const std::string& path, std::span<const Migration> migrations, const Delta& rows,
+                       StoreSeal seal);
 
 // Whether `path` can be a store's database, before SQLite sees it.
 // Errors    invalid_argument   it is something else

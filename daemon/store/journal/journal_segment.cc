@@ -98,6 +98,26 @@ std::optional<FoundRecord> find_record(std::span<const std::byte> bytes, uint64_
   return FoundRecord{header.sequence, payload};
 }
 
+std::vector<FoundRecord> find_records(std::span<const std::byte> file, uint64_t store_id) {
+  std::vector<FoundRecord> records;
+  for (size_t at = JournalSegment::header_bytes; at < file.size();) {
+    const auto found = find_record(file.subspan(at), store_id);
+    if (found.has_value()) records.push_back(*found);
+    const size_t bytes = found.has_value() ? sizeof(RecordHeader) + found->payload.size() : 1;
+    at += (bytes + memory_block_bytes - 1) / memory_block_bytes * memory_block_bytes;
+  }
+  return records;
+}
+
+std::optional<uint64_t> store_of_segment(std::span<const std::byte> file) {
+  SegmentHeader header{};
+  if (file.size() < sizeof(header)) return std::nullopt;
+  std::memcpy(&header, file.data(), sizeof(header));
+  const bool whole = std::memcmp(header.magic, segment_magic, sizeof(segment_magic)) == 0 &&
+                     header.crc == crc_around(file.data(), sizeof(header));
+  return whole ? std::optional(header.store_id) : std::nullopt;
+}
+
 Result<JournalSegment> JournalSegment::create(const std::string& path, uint64_t bytes, uint64_t store_id) {
   constexpr const char* where = "JournalSegment::create";
   const std::string fresh = path + "-new";

@@ -43,6 +43,11 @@ void seal_record(ByteBuffer& record, uint64_t store_id, uint64_t sequence);
 // The record at the start of `bytes`, if there is a whole one of this store.
 std::optional<FoundRecord> find_record(std::span<const std::byte> bytes, uint64_t store_id);
 
+// Every whole record of a store in a segment's bytes, by position, whatever is damaged between them; they point into
+// `file`. And whose segment it is, if its header is whole.
+std::vector<FoundRecord> find_records(std::span<const std::byte> file, uint64_t store_id);
+std::optional<uint64_t> store_of_segment(std::span<const std::byte> file);
+
 class JournalSegment {
  public:
   static constexpr uint64_t header_bytes = 4096;  // the first block(s) of every segment

@@ -57,7 +57,9 @@ Status JournaledStore::attach() {
   Error error = status.error();
   if (error.detail.find(path_) == std::string::npos) error.detail = "store " + path_ + ": " + error.detail;
   if (error.code == ErrorCode::corrupt && error.detail.find("restore") == std::string::npos)
-    error.detail += "; nothing was changed: restore the store's files together, from one copy of them";
+    error.detail +=
+        "; nothing was changed: restore the store's files together, from one copy of them, or see what "
+        "`terrace state salvage` can still read";
   if (error.code == ErrorCode::busy && error.os_errno == 0 &&
       error.detail.find("terraced") == std::string::npos)
     error.detail += "; another program has the file open, close it first";

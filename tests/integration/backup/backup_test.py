@@ -99,6 +99,59 @@ class Backups(Case):
         self.assertEqual(len(self.t.leases()), 1)
 
 
+class Salvages(Case):
+    """A bit that flipped in the journal: a start is refused, and the only way on gave up 20 of 20 leases."""
+
+    def test_a_flipped_bit_costs_the_lease_that_it_hit(self):
+        tenant = self.holder("used", 17)
+        self.t.restart(hard=True)  # what was before is in the database then; the rest is in the journal
+        leases = {n: self.t.grant("2M", "p", "--persistent", "--label", f"lease-of-{n}") for n in range(20)}
+        self.t.kill()
+        journals = [path for path in self.t.state.parent.glob(f"{self.t.state.name}-journal-?")
+                    if b"lease-of-7" in path.read_bytes()]
+        self.assertEqual(len(journals), 1)
+        data = bytearray(journals[0].read_bytes())
+        data[data.find(b"lease-of-7") + 3] ^= 4
+        journals[0].write_bytes(bytes(data))
+        before = {path.name: path.read_bytes() for path in self.t.state.parent.glob(self.t.state.name + "*")}
+
+        with self.assertRaises(harness.HarnessError):
+            self.t.start()
+        self.assertIn("terrace state salvage", self.t.log.read_text())
+        made = self.t.cli("state", "salvage", self.file, "--state", self.t.state).json
+        self.assertEqual(made["salvaged"]["leases"], 20)
+        self.assertEqual(len(made["lost"]), 1, made)
+        self.assertRegex(made["lost"][0], r"^commit \d+$")
+        self.assertEqual(stat.S_IMODE(self.file.stat().st_mode), 0o600)
+        self.assertEqual({path.name: path.read_bytes() for path in self.t.state.parent.glob(self.t.state.name + "*")},
+                         before)
+        self.assertIn("lost: commit", self.t.cli("state", "salvage", self.file, "--force", "--state", self.t.state,
+                                                 json=False).out)
+        self.restore()
+        self.t.start()
+
+        after = self.t.leases()
+        self.assertEqual(len(after), 21)  # the one that was hit is there as well: its memory was found
+        for n, lease in leases.items():
+            found = after[lease["id"]]
+            self.assertEqual(found["phase"], "quarantined" if n == 7 else "active", found)
+        self.assertEqual(tenant.ask("check", 17), "same")
+        self.t.check_invariants()
+        newest = max(lease["epoch"] for lease in leases.values())
+        self.assertGreater(self.t.grant("2M", "p", "--persistent")["epoch"], newest + JUMP // 2)
+
+    def test_what_cannot_be_salvaged_is_refused_in_words(self):
+        self.t.grant("2M", "p", "--persistent")
+        salvage = ("state", "salvage", self.file, "--state", self.t.state)
+        self.assertEqual(self.t.cli(*salvage, check=False).code, 7)  # it serves
+        self.t.stop()
+        self.t.state.write_bytes(b"no store at all")
+        refused = self.t.cli(*salvage, check=False)
+        self.assertNotEqual(refused.code, 0)
+        self.assertIn(str(self.t.state), str(refused.json))
+        self.assertFalse(self.file.exists())
+
+
 class Restores(Case):
     def test_newer_leases_are_quarantined_byte_for_byte_and_epochs_do_not_go_back(self):
         """3 newer leases of 3 were destroyed, and the next LeaseEpoch went from 6 to 2."""
