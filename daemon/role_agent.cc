@@ -21,13 +21,15 @@
 #include "daemon/machine_memory.h"
 #include "daemon/roles.h"
 #include "daemon/rpc/connection/server.h"
+#include "daemon/sockets.h"
 
 namespace terrace::daemon {
 namespace {
 
 PeerOptions peer_options(const DaemonConfig& config) {
   PeerOptions options;
-  options.admin_uids = config.admin_uids;
+  options.admin_uids = administrators_of(config);
+  options.sockets = served_sockets(config);
   options.tenants = config.tenants;
   options.allow_unmapped_uids = config.allow_unmapped_uids;
   options.connections_max = config.connections_max;
@@ -99,7 +101,7 @@ Status run_agent(const DaemonConfig& config, StartWords words, const std::vector
   const HostFiles host_files(config.runtime_directory);
   TERRACE_ASSIGN_OR_RETURN(const UniqueFd lock, lock_as_agent(host_files));
   const std::string socket = socket_path_of(config);
-  TERRACE_ASSIGN_OR_RETURN(UniqueFd listener, listen_unix(socket, config.socket_mode));
+  TERRACE_ASSIGN_OR_RETURN(BoundSockets sockets, BoundSockets::bind(config));
   TERRACE_ASSIGN_OR_RETURN(HostLeaseFile lease, HostLeaseFile::open(host_files.lease));
   TERRACE_ASSIGN_OR_RETURN(const auto memory, MachineMemory::prepare(config));
   Guarded guarded(host_files, *memory, lease.fence_at_ns() != 0);
@@ -118,8 +120,9 @@ Status run_agent(const DaemonConfig& config, StartWords words, const std::vector
   if (const auto slice = take_short_slice(); !slice.ok()) log::info("{}", slice.error().to_string());
   {
     RpcServer server(
-        service, [&service](PeerCredentials peer) { return service.welcome(peer); }, *io.lowLevelProvider,
-        timer, std::move(listener));
+        service, [&service](PeerCredentials peer) { return service.welcome(std::move(peer)); },
+        *io.lowLevelProvider, timer);
+    sockets.serve(server, service.peer_options().sockets);
     const auto guarding = keep_guard(host_files, command, timer).eagerlyEvaluate(nullptr);
     uplink.start(orders, service);
     log::info("serving at {} (pid {}), an agent of the manager at {}", socket, ::getpid(), config.manager);
@@ -127,7 +130,7 @@ Status run_agent(const DaemonConfig& config, StartWords words, const std::vector
     const siginfo_t signal = stop.wait(io.waitScope);
     log::info("{}: ending; leases stay until the host lease ends",
               signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
-    ::unlink(socket.c_str());
+    sockets.remove_files();
     uplink.stop();
   }
   return {};

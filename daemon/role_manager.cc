@@ -29,6 +29,7 @@
 #include "daemon/memory/remote/remote_memory.h"
 #include "daemon/roles.h"
 #include "daemon/rpc/connection/server.h"
+#include "daemon/sockets.h"
 #include "daemon/store/store.h"
 
 namespace terrace::daemon {
@@ -41,7 +42,8 @@ ServiceOptions service_options(const DaemonConfig& config, const StoreId& store,
   options.state_file = config.state_path;
   if (store.valid()) options.store_id = store_id_text(store);
   options.object_directory = objects;
-  options.admin_uids = config.admin_uids;
+  options.admin_uids = administrators_of(config);
+  options.sockets = served_sockets(config);
   options.tenants = config.tenants;
   options.allow_unmapped_uids = config.allow_unmapped_uids;
   options.connections_max = config.connections_max;
@@ -220,9 +222,10 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
   const auto forgetting =
       forget_earlier_host_lease(config, longest_ns, io.provider->getTimer()).eagerlyEvaluate(nullptr);
   const std::string socket = socket_path_of(config);
-  TERRACE_ASSIGN_OR_RETURN(UniqueFd listener, listen_unix(socket, config.socket_mode));
+  TERRACE_ASSIGN_OR_RETURN(BoundSockets sockets, BoundSockets::bind(config));
   {
-    RpcServer server(service, *io.lowLevelProvider, io.provider->getTimer(), std::move(listener));
+    RpcServer server(service, *io.lowLevelProvider, io.provider->getTimer());
+    sockets.serve(server, service.options().sockets);
     TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, io));
     log::info("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), config.state_path,
               engine.state().leases().size());
@@ -230,7 +233,7 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
     auto stop = io.unixEventPort.onSignal(SIGTERM).exclusiveJoin(io.unixEventPort.onSignal(SIGINT));
     const siginfo_t signal = stop.wait(io.waitScope);
     log::info("{}: ending; leases stay as they are", signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
-    ::unlink(socket.c_str());
+    sockets.remove_files();
   }
   agents.end();
   // Connections are closed; what was acknowledged is durable. Fences and scrubs under way are finished so

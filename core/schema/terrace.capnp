@@ -360,6 +360,13 @@ struct ServerInfo {
   descriptors @18 :UInt32;       # open files of the manager's process
   descriptorsMax @19 :UInt32;    # as many may be
   connectionsMax @20 :UInt32;    # open at once, fewer than configured where too few files may be open
+  sockets @21 :List(ServedSocket); # where it is reached; the first is the main one
+}
+
+struct ServedSocket {  # a unix socket of the daemon, and what whoever connects there may do
+  path @0 :Text;
+  role @1 :Text;       # "by-uid", "tenant", "operator", "administrator" (docs/operations/configuration.md)
+  tenant @2 :Text $Json.nullable; # whom every caller acts for; empty: by its uid
 }
 
 struct WaitingGrant {  # a grant in the queue of a full pool
@@ -390,13 +397,14 @@ interface BackupFile {
 }
 
 interface Gateway {
-  # What a connection can reach before it is authenticated. On the unix socket the peer's uid
-  # (SO_PEERCRED) decides what the other two calls allow.
+  # What a connection can reach before it is authenticated. The role of the unix socket, and where that is by-uid the
+  # peer's uid (SO_PEERCRED), decide what the other two calls allow.
   hello @0 (oldest :UInt32, newest :UInt32, client :Text)
-        -> (error :Error, version :UInt32, server :Text, admin :Bool, tenant :Text);
+        -> (error :Error, version :UInt32, server :Text, admin :Bool, tenant :Text, role :Text);
+  # admin: openAdmin is answered, on an operator's socket with fewer methods; role: of the socket, empty: unknown.
   openSession @1 (tenant :Text, host :Text, listener :LeaseListener)
         -> (error :Error, session :TenantSession, tenant :Text);
-  # `tenant` empty: the one that the peer's uid maps to. Only an admin uid may name another one.
+  # `tenant` empty: the peer's own. Only an administrator may name another one.
   openAdmin @2 () -> (error :Error, admin :Admin);
 }
 
@@ -488,6 +496,7 @@ interface LeaseMove {
 }
 
 interface Admin {
+  # Which methods an operator may call is in daemon/rpc/admin/rights.cc: a new one is added there.
   status @0 () -> (error :Error, server :ServerInfo, pools :List(PoolInfo), leases :UInt32);
   devices @1 () -> (error :Error, devices :List(DeviceInfo));
   adopt @2 (serial :Text) -> (error :Error, device :DeviceInfo);

@@ -33,6 +33,7 @@ class LocalGateway final : public rpc::Gateway::Server {
     results.setServer(TERRACE_VERSION);
     results.setAdmin(false);
     results.setTenant(service().tenant_of(connection_->peer).value_or(""));
+    results.setRole(socket_role_name(connection_->peer.role()));
     return kj::READY_NOW;
   }
 
@@ -40,10 +41,9 @@ class LocalGateway final : public rpc::Gateway::Server {
     const auto slot = admit(*connection_, context);
     if (slot == nullptr) return kj::READY_NOW;
     const auto params = context.getParams();
-    const auto own_tenant = service().tenant_of(connection_->peer);
     std::string tenant = read_text(params.getTenant());
-    if (tenant.empty()) tenant = own_tenant.value_or("");
-    if (Status status = check(tenant, own_tenant); !status.ok()) {
+    if (tenant.empty()) tenant = service().tenant_of(connection_->peer).value_or("");
+    if (Status status = check(tenant); !status.ok()) {
       refuse(context, status.error());
       return kj::READY_NOW;
     }
@@ -69,19 +69,15 @@ class LocalGateway final : public rpc::Gateway::Server {
     return host.empty() ? "an agent" : "the agent of host " + host;
   }
 
-  Status check(const std::string& tenant, const std::optional<std::string>& own_tenant) {
-    const std::string uid = "uid " + std::to_string(connection_->peer.uid);
+  Status check(const std::string& tenant) {
     const auto refused = [](ErrorCode code, std::string detail) {
       return Error{.code = code, .where = "openSession", .detail = std::move(detail)};
     };
     if (!connection_->greeted) return refused(ErrorCode::invalid_argument, "say hello first");
-    const bool admin = service().is_admin(connection_->peer);
-    if (!own_tenant.has_value() && !admin)
-      return refused(ErrorCode::permission_denied,
-                     uid + " has no tenant here; map it under [tenants] in the agent's configuration");
+    if (!service().tenant_of(connection_->peer).has_value())
+      TERRACE_RETURN_IF_ERROR(service().may_act_for(connection_->peer, tenant));
     if (!valid_name(tenant)) return refused(ErrorCode::invalid_argument, "a tenant must be a plain name");
-    if (own_tenant != tenant && !admin)
-      return refused(ErrorCode::permission_denied, uid + " is tenant " + *own_tenant + ", not " + tenant);
+    TERRACE_RETURN_IF_ERROR(service().may_act_for(connection_->peer, tenant));
     if (connection_->parts.size() >= limits::rpc_sessions_max)
       return refused(ErrorCode::limit_exceeded, "this connection has " +
                                                     std::to_string(limits::rpc_sessions_max) +
@@ -95,7 +91,7 @@ class LocalGateway final : public rpc::Gateway::Server {
 }  // namespace
 
 RpcServer::Welcome LocalService::welcome(PeerCredentials peer) {
-  auto connection = kj::refcounted<LocalConnection>(*this, peer);
+  auto connection = kj::refcounted<LocalConnection>(*this, std::move(peer));
   rpc::Gateway::Client gateway = kj::heap<LocalGateway>(kj::addRef(*connection));
   return {kj::mv(connection), kj::mv(gateway)};
 }

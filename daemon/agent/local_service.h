@@ -71,7 +71,7 @@ class LocalService final : public Peers, public UplinkListener, private kj::Task
 class LocalConnection final : public PeerConnection {
  public:
   LocalConnection(LocalService& service_in, PeerCredentials peer_in)
-      : PeerConnection(service_in, peer_in), service(service_in) {}
+      : PeerConnection(service_in, std::move(peer_in)), service(service_in) {}
 
   LocalService& service;
 };

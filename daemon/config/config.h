@@ -14,6 +14,7 @@
 #include "core/base/limits.h"
 #include "core/base/result.h"
 #include "daemon/memory/files/emulated.h"
+#include "daemon/model/socket_role.h"
 
 namespace terrace::daemon {
 
@@ -25,6 +26,15 @@ inline constexpr uint64_t host_lease_ns_min = 1 * ns_per_s;
 inline constexpr uint64_t host_lease_ns_max = 600 * ns_per_s;
 
 enum class Role : uint8_t { manager, agent };
+
+// A unix socket to serve, beside the main one. Who opens it may do what its role says.
+struct SocketConfig {
+  std::string path;
+  uint32_t mode = 0666;
+  SocketRole role = SocketRole::by_uid;
+  std::string tenant;  // not empty: of every caller, whatever its uid
+  std::optional<uint32_t> owner, group;
+};
 
 struct DaemonConfig {
   Role role = Role::manager;
@@ -38,7 +48,9 @@ struct DaemonConfig {
   std::string socket_path;        // empty: <runtime_directory>/terraced.sock
   std::string state_path;         // the SQLite store
   uint32_t socket_mode = 0666;    // peers are known by uid; the mode only hides the socket
-  std::string host;               // empty: the machine's host name
+  SocketRole socket_role = SocketRole::by_uid;
+  std::vector<SocketConfig> sockets;  // further ones
+  std::string host;                   // empty: the machine's host name
 
   bool hardware = true;  // real memory too; dax devices only as root
 
@@ -50,9 +62,10 @@ struct DaemonConfig {
   bool overcommit = false;                         // memory is taken when touched, not when granted
 
   std::map<uint32_t, std::string> tenants;  // uid -> tenant
-  std::set<uint32_t> admin_uids;
-  bool allow_unmapped_uids = false;  // other uids become tenant "uid-N"
-  bool userfaultfd = true;           // tenants' programs are given /dev/userfaultfd
+  std::set<uint32_t> admin_uids;            // those listed; administrators_of has all
+  bool root_is_administrator = true;        // unless listed: so that uid 0 of a container is none
+  bool allow_unmapped_uids = false;         // other uids become tenant "uid-N"
+  bool userfaultfd = true;                  // tenants' programs are given /dev/userfaultfd
 
   std::string log_level = "info";  // trace, debug, info, warning, error, critical, off
   LogFormat log_format = LogFormat::text;
@@ -69,7 +82,7 @@ struct DaemonConfig {
 };
 
 // What an installed daemon uses without a file: /run/terrace and /var/lib/terrace for root, the XDG
-// directories for others; administrators are root and the daemon's own uid.
+// directories for others.
 DaemonConfig default_config();
 
 // `base` with what the file at `path` says. All of it is read before anything is refused.
@@ -96,7 +109,12 @@ Result<EmulatedDevice> parse_emulated_device(std::string_view text);
 // Whether `text` is HOST:PORT or [IPV6]:PORT.
 bool valid_address(const std::string& text);
 
-// The socket, once the configuration is final.
+// The main socket, once the configuration is final.
 std::string socket_path_of(const DaemonConfig& config);
+// All that are to be served, the main one first.
+std::vector<SocketConfig> sockets_of(const DaemonConfig& config);
+// Who is an administrator at a socket of the role by-uid: those listed, the daemon's own uid, and root; not root, daemon
+// or not, where the configuration says so.
+std::set<uint32_t> administrators_of(const DaemonConfig& config);
 
 }  // namespace terrace::daemon

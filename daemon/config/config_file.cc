@@ -8,110 +8,11 @@
 
 #include "core/base/unique_fd.h"
 #include "daemon/config/config.h"
+#include "daemon/config/section.h"
+#include "daemon/config/sockets.h"
 
 namespace terrace::daemon {
 namespace {
-
-// One table of the file: known keys are taken out of it, whatever is left over is a mistake.
-class Section {
- public:
-  Section(const std::string& path, const toml::table& table, std::string name,
-          std::vector<std::string>& problems)
-      : path_(path), table_(table), name_(std::move(name)), problems_(problems) {}
-
-  void text(const char* key, std::string& out) {
-    if (const toml::node* node = take(key)) {
-      if (const auto value = node->value_exact<std::string>()) {
-        out = *value;
-      } else {
-        problem(*node, key, "must be a text in quotes");
-      }
-    }
-  }
-  void boolean(const char* key, bool& out) {
-    if (const toml::node* node = take(key)) {
-      if (const auto value = node->value_exact<bool>()) {
-        out = *value;
-      } else {
-        problem(*node, key, "must be true or false");
-      }
-    }
-  }
-  void number(const char* key, uint32_t& out) {
-    if (const toml::node* node = take(key)) {
-      const auto value = node->value_exact<int64_t>();
-      if (value.has_value() && *value >= 0 && *value <= UINT32_MAX) {
-        out = static_cast<uint32_t>(*value);
-      } else {
-        problem(*node, key, "must be a whole number from 0 to 4294967295");
-      }
-    }
-  }
-  void duration(const char* key, uint64_t& out) {
-    if (const toml::node* node = take(key)) {
-      const auto value = node->value_exact<std::string>();
-      const auto parsed = parse_duration(value.value_or(""));
-      if (value.has_value() && parsed.ok()) {
-        out = *parsed;
-      } else {
-        problem(*node, key, "must be a duration in quotes, as \"30s\", \"10m\" or \"7d\"");
-      }
-    }
-  }
-  void size(const char* key, uint64_t& out) {
-    if (const toml::node* node = take(key)) {
-      const auto value = node->value_exact<std::string>();
-      const auto parsed = parse_size(value.value_or(""));
-      if (value.has_value() && parsed.ok()) {
-        out = *parsed;
-      } else {
-        problem(*node, key, "must be a size in quotes, as \"512M\" or \"2G\"");
-      }
-    }
-  }
-  const toml::table* table(const char* key) {
-    const toml::node* node = take(key);
-    if (node == nullptr) return nullptr;
-    if (const toml::table* found = node->as_table()) return found;
-    problem(*node, key, "must be a table: write it as [" + std::string(key) + "]");
-    return nullptr;
-  }
-  const toml::array* array(const char* key) {
-    const toml::node* node = take(key);
-    if (node == nullptr) return nullptr;
-    if (const toml::array* found = node->as_array()) return found;
-    problem(*node, key, "must be a list in [ ]");
-    return nullptr;
-  }
-
-  void problem(const toml::node& at, const std::string& key, const std::string& what) {
-    problems_.push_back(path_ + ":" + std::to_string(at.source().begin.line) + ": " +
-                        (name_.empty() ? "" : name_ + ".") + key + " " + what);
-  }
-  // Every key that nothing asked for.
-  void finish() {
-    for (const auto& [key, node] : table_) {
-      if (known_.contains(std::string(key.str()))) continue;
-      std::string names;
-      for (const std::string& name : known_) names += (names.empty() ? "" : ", ") + name;
-      problems_.push_back(path_ + ":" + std::to_string(key.source().begin.line) + ": unknown key '" +
-                          std::string(key.str()) + "'" + (name_.empty() ? "" : " in [" + name_ + "]") +
-                          "; known are " + names);
-    }
-  }
-
- private:
-  const toml::node* take(const char* key) {
-    known_.insert(key);
-    return table_.get(key);
-  }
-
-  const std::string& path_;
-  const toml::table& table_;
-  std::string name_;
-  std::vector<std::string>& problems_;
-  std::set<std::string> known_;
-};
 
 void read_huge_pages(Section& section, const toml::table& table, DaemonConfig& config) {
   std::string word = huge_pages_word(config.huge_pages);
@@ -153,6 +54,7 @@ void read_devices(Section& top, const std::string& path, std::vector<std::string
 
 void read_identities(Section& top, const std::string& path, std::vector<std::string>& problems,
                      DaemonConfig& config) {
+  top.boolean("root_is_administrator", config.root_is_administrator);
   if (const toml::array* admins = top.array("admin_uids")) {
     for (const toml::node& node : *admins) {
       const auto uid = node.value_exact<int64_t>();
@@ -319,11 +221,20 @@ Result<std::string> read_whole(const std::string& path) {
 std::optional<uint32_t> line_of(const toml::table& table, const std::vector<std::string>& key) {
   std::optional<uint32_t> line;
   const toml::table* at = &table;
+  const toml::array* list = nullptr;
   for (const std::string& part : key) {
-    const toml::node* node = at == nullptr ? nullptr : at->get(part);
+    const toml::node* node = nullptr;
+    if (at != nullptr) {
+      node = at->get(part);
+    } else if (list != nullptr) {  // [[several tables]]: the part is the number of one
+      size_t index = 0;
+      std::from_chars(part.data(), part.data() + part.size(), index);
+      node = list->get(index);
+    }
     if (node == nullptr) break;
     line = node->source().begin.line;
     at = node->as_table();
+    list = node->as_array();
   }
   return line;
 }
@@ -347,6 +258,7 @@ Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base
   top.text("runtime_directory", base.runtime_directory);
   top.text("socket", base.socket_path);
   top.number("socket_mode", base.socket_mode);
+  read_sockets(top, parsed, base);
   top.text("state", base.state_path);
   top.text("host", base.host);
   top.boolean("hardware", base.hardware);

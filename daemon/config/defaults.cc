@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "daemon/config/config.h"
+#include "daemon/config/sockets.h"
 #include "daemon/memory/remote/remote_memory.h"
 #include "daemon/state/names.h"
 
@@ -34,7 +35,6 @@ DaemonConfig default_config() {
         or_else(environment("XDG_RUNTIME_DIR"), "/tmp/terrace-" + std::to_string(uid)) + "/terrace";
     config.state_path = or_else(environment("XDG_STATE_HOME"), home + "/.local/state") + "/terrace/state.db";
   }
-  config.admin_uids = {0, static_cast<uint32_t>(uid)};
   return config;
 }
 
@@ -220,6 +220,7 @@ std::vector<ConfigProblem> find_problems(const DaemonConfig& config) {
   check_identities(config, problems);
   check_limits(config, problems);
   check_hosts(config, problems);
+  check_sockets(config, problems);
   return problems;
 }
 

@@ -17,7 +17,7 @@ namespace terrace::daemon {
 // On whose behalf a command is applied: "uid 0 (terrace[1234])". Empty: the manager itself.
 struct Actor {
   std::string text;
-  bool administrator = false;  // the log keeps what they do apart (daemon/store/row_writer.h)
+  bool administrator = false;  // or operator; the log keeps what they do apart (daemon/store/row_writer.h)
 };
 
 // The rows for one step; none for renewals (a lease's expiry says as much) and for the steps of work under way. Of

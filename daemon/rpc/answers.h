@@ -60,7 +60,7 @@ kj::Promise<void> answer_query(Connection& connection, Context context, Answer a
 template <typename Context, typename Answer>
 kj::Promise<void> answer_page(Connection& connection, Context context, Answer answer) {
   Service& service = connection.service;
-  const uint64_t unwritten = service.unwritten_bytes(connection.peer.uid);
+  const uint64_t unwritten = service.unwritten_bytes(service.key_of(connection.peer));
   if (connection.pages >= pages_outstanding_max || unwritten > service.options().unwritten_bytes_uid_max) {
     refuse(context, Error{.code = ErrorCode::limit_exceeded,
                           .where = "answer_page",

@@ -17,7 +17,7 @@ namespace terrace::daemon {
 class Connection final : public PeerConnection {
  public:
   Connection(Service& service_in, PeerCredentials peer_in, std::string agent_in = {})
-      : PeerConnection(service_in, peer_in),
+      : PeerConnection(service_in, std::move(peer_in)),
         service(service_in),
         service_handle(service_in.handle()),
         agent(std::move(agent_in)) {}
@@ -27,8 +27,9 @@ class Connection final : public PeerConnection {
     return "host " + agent + " (" + (client_name.empty() ? "unnamed" : client_name) + ")";
   }
   // What an agent says of its peers makes nobody an administrator here.
-  bool is_administrator() const { return agent.empty() && service.is_admin(peer); }
-  Actor actor() const { return Actor{.text = name(), .administrator = is_administrator()}; }
+  Authority authority() const { return agent.empty() ? service.authority_of(peer) : Authority::none; }
+  bool is_administrator() const { return authority() == Authority::administrator; }
+  Actor actor() const { return Actor{.text = name(), .administrator = authority() != Authority::none}; }
   template <Asked C>
   kj::Promise<Result<ReplyOf<C>>> submit(C command) {
     return service.engine().submit(std::move(command), actor());

@@ -27,7 +27,7 @@ class EndsWithConnection {
 class PeerConnection : public kj::Refcounted {
  public:
   PeerConnection(Peers& peers_in, PeerCredentials peer_in)
-      : peers(peers_in), peer(peer_in), closing_(kj::newPromiseAndFulfiller<void>()) {}
+      : peers(peers_in), peer(std::move(peer_in)), closing_(kj::newPromiseAndFulfiller<void>()) {}
 
   // Called once, when the stream is gone. Capabilities may outlive it for a moment.
   void end() {
@@ -44,10 +44,15 @@ class PeerConnection : public kj::Refcounted {
   // Resolves when close() was called. Call once.
   kj::Promise<void> on_close() { return kj::mv(closing_.promise); }
 
-  // Who the peer is, as the audit log has it: "uid 0 (terrace[1234])".
+  // Who the peer is, as the audit log has it: "uid 0 (terrace[1234])". The socket's role, where that says what the peer
+  // may do, comes before what the peer calls itself, so that no name can look like one.
   virtual std::string name() const {
-    return "uid " + std::to_string(peer.uid) + " (" + (client_name.empty() ? "unnamed" : client_name) + "[" +
-           std::to_string(peer.pid) + "])";
+    std::string who = "uid " + std::to_string(peer.uid);
+    if (peer.role() != SocketRole::by_uid) {
+      who += std::string(" on ") + socket_role_name(peer.role()) + " socket";
+      if (!peer.socket->tenant.empty()) who += " of " + peer.socket->tenant;
+    }
+    return who + " (" + (client_name.empty() ? "unnamed" : client_name) + "[" + std::to_string(peer.pid) + "])";
   }
 
   Peers& peers;

@@ -11,7 +11,73 @@
 
 namespace terrace::daemon {
 
+namespace {
+
+constexpr PeerKey key_of_authority = PeerKey{1} << 63;
+
+std::string uid_text(const PeerCredentials& peer) {
+  return "uid " + std::to_string(peer.uid);
+}
+
+std::string socket_text(const ServedSocket& socket) {
+  const std::string role = std::string("has the role ") + socket_role_name(socket.role);
+  return "the socket " + socket.path + " " +
+         (socket.tenant.empty() ? role : role + " of " + socket.tenant + " only");
+}
+
+}  // namespace
+
+Authority Peers::authority_of(const PeerCredentials& peer) const {
+  switch (peer.role()) {
+    case SocketRole::by_uid:
+      return peer_options_.admin_uids.contains(peer.uid) ? Authority::administrator : Authority::none;
+    case SocketRole::tenant: return Authority::none;
+    case SocketRole::oversight: return Authority::oversight;
+    case SocketRole::administrator: return Authority::administrator;
+  }
+  return Authority::none;
+}
+
+PeerKey Peers::key_of(const PeerCredentials& peer) const {
+  if (authority_of(peer) != Authority::none) return key_of_authority | peer.uid;
+  const bool one_tenant = peer.socket != nullptr && !peer.socket->tenant.empty();
+  return one_tenant ? (PeerKey{peer.socket->number} + 1) << 32 : PeerKey{peer.uid};
+}
+
+Error Peers::refused_authority(const PeerCredentials& peer, Authority needed, const char* what) const {
+  std::string detail;
+  if (peer.role() == SocketRole::by_uid) {
+    detail =
+        uid_text(peer) +
+        " is no administrator here; list it under admin_uids in the daemon's configuration, or connect to a "
+        "socket whose role makes one of it ([[sockets]] there)";
+  } else {
+    detail =
+        socket_text(*peer.socket) + ", whatever the caller's uid, and " + what + " needs the role " +
+        (needed == Authority::administrator ? "administrator" : "operator or administrator") +
+        "; connect to a socket that has it, or change the roles in the daemon's configuration ([[sockets]])";
+  }
+  return Error{.code = ErrorCode::permission_denied, .where = what, .detail = std::move(detail)};
+}
+
+Status Peers::may_act_for(const PeerCredentials& peer, const std::string& tenant) const {
+  if (is_admin(peer)) return {};
+  const auto own = tenant_of(peer);
+  if (own == tenant) return {};
+  std::string detail;
+  if (!own.has_value()) {
+    detail = uid_text(peer) + " has no tenant here; map it under [tenants] in the daemon's configuration";
+  } else if (peer.socket != nullptr && !peer.socket->tenant.empty()) {
+    detail = socket_text(*peer.socket) + ", whatever the caller's uid, and not of " + tenant +
+             "; connect to another socket, or change it in the daemon's configuration ([[sockets]])";
+  } else {
+    detail = uid_text(peer) + " is tenant " + *own + ", not " + tenant;
+  }
+  return Error{.code = ErrorCode::permission_denied, .where = "openSession", .detail = std::move(detail)};
+}
+
 std::optional<std::string> Peers::tenant_of(const PeerCredentials& peer) const {
+  if (peer.socket != nullptr && !peer.socket->tenant.empty()) return peer.socket->tenant;
   if (const auto at = peer_options_.tenants.find(peer.uid); at != peer_options_.tenants.end())
     return at->second;
   if (peer_options_.allow_unmapped_uids || is_admin(peer)) return "uid-" + std::to_string(peer.uid);
@@ -21,6 +87,8 @@ std::optional<std::string> Peers::tenant_of(const PeerCredentials& peer) const {
 bool Peers::names_tenant(const std::string& tenant) const {
   for (const auto& [uid, mapped] : peer_options_.tenants)
     if (mapped == tenant) return true;
+  for (const auto& socket : peer_options_.sockets)
+    if (socket->tenant == tenant && !tenant.empty()) return true;
   constexpr std::string_view prefix = "uid-";
   if (!tenant.starts_with(prefix)) return false;
   uint32_t uid = 0;
@@ -65,10 +133,10 @@ uint64_t Peers::open_memory_max() const {
 }
 
 Status Peers::may_open_memory(const PeerCredentials& peer) const {
-  if (is_admin(peer)) return {};
+  if (authority_of(peer) != Authority::none) return {};
   const uint64_t most = open_memory_max();
-  const auto at = open_of_uid_.find(peer.uid);
-  const uint32_t of_uid = at == open_of_uid_.end() ? 0 : *at->second;
+  const auto at = open_of_.find(key_of(peer));
+  const uint32_t of_uid = at == open_of_.end() ? 0 : *at->second;
   if (*open_of_all_ < most && of_uid < std::max<uint64_t>(most / 4, 1)) return {};
   return Error{.code = ErrorCode::limit_exceeded,
                .where = "attach",
@@ -79,43 +147,45 @@ Status Peers::may_open_memory(const PeerCredentials& peer) const {
 
 std::shared_ptr<HandedMemory> Peers::hand(const PeerCredentials& peer, std::shared_ptr<const UniqueFd> memory) {
   if (memory == nullptr) return nullptr;
-  std::erase_if(open_of_uid_, [](const auto& entry) { return *entry.second == 0; });
-  auto& of_uid = open_of_uid_[peer.uid];
+  std::erase_if(open_of_, [](const auto& entry) { return *entry.second == 0; });
+  auto& of_uid = open_of_[key_of(peer)];
   if (of_uid == nullptr) of_uid = std::make_shared<uint32_t>(0);
-  const auto of_all = is_admin(peer) ? std::make_shared<uint32_t>(0) : open_of_all_;
+  const bool reserved = authority_of(peer) != Authority::none;
+  const auto of_all = reserved ? std::make_shared<uint32_t>(0) : open_of_all_;
   return std::make_shared<HandedMemory>(std::move(memory), OpenCounts{of_uid, of_all});
 }
 
 bool Peers::connection_opened(const PeerCredentials& peer) {
-  const auto at = connections_of_uid_.find(peer.uid);
-  const uint32_t of_uid = at == connections_of_uid_.end() ? 0 : at->second;
+  const PeerKey key = key_of(peer);
+  const auto at = connections_of_.find(key);
+  const uint32_t of_uid = at == connections_of_.end() ? 0 : at->second;
   const uint32_t most = connections_allowed();
-  if (!is_admin(peer)) {
+  if (authority_of(peer) == Authority::none) {
     const uint32_t reserved = std::min(limits::rpc_connections_reserved, most / 2);
     const uint32_t share = std::max(1u, most / limits::rpc_connections_uid_share);
     if (of_uid >= share || connections_ + reserved >= most) return false;
   } else if (connections_ >= most) {
     return false;
   }
-  ++connections_of_uid_[peer.uid];
+  ++connections_of_[key];
   ++connections_;
   return true;
 }
 
 void Peers::connection_closed(const PeerCredentials& peer) {
   --connections_;
-  const auto at = connections_of_uid_.find(peer.uid);
-  if (at != connections_of_uid_.end() && --at->second == 0) connections_of_uid_.erase(at);
+  const auto at = connections_of_.find(key_of(peer));
+  if (at != connections_of_.end() && --at->second == 0) connections_of_.erase(at);
 }
 
-void Peers::answer_taken(uint32_t uid, uint64_t bytes) {
-  const auto at = unwritten_bytes_.find(uid);
+void Peers::answer_taken(PeerKey key, uint64_t bytes) {
+  const auto at = unwritten_bytes_.find(key);
   if (at != unwritten_bytes_.end() && (at->second -= std::min(at->second, bytes)) == 0)
     unwritten_bytes_.erase(at);
 }
 
 Status Peers::may_look(const PeerCredentials& peer) {
-  const auto at = looks_.find(peer.uid);
+  const auto at = looks_.find(key_of(peer));
   if (at == looks_.end()) return {};
   const uint64_t now = now_ns();
   if (at->second.paid_until_ns <= now) {
@@ -131,13 +201,13 @@ Status Peers::may_look(const PeerCredentials& peer) {
 }
 
 void Peers::looked_at(const PeerCredentials& peer, uint64_t rows) {
-  if (is_admin(peer)) return;
-  uint64_t& paid_until_ns = looks_[peer.uid].paid_until_ns;
+  if (authority_of(peer) != Authority::none) return;
+  uint64_t& paid_until_ns = looks_[key_of(peer)].paid_until_ns;
   paid_until_ns = std::max(paid_until_ns, now_ns()) + rows * ns_per_s / peer_options_.rows_looked_at_per_s;
 }
 
-uint64_t Peers::unwritten_bytes(uint32_t uid) const {
-  const auto at = unwritten_bytes_.find(uid);
+uint64_t Peers::unwritten_bytes(PeerKey key) const {
+  const auto at = unwritten_bytes_.find(key);
   return at == unwritten_bytes_.end() ? 0 : at->second;
 }
 

@@ -1,5 +1,5 @@
 // Who may connect to a unix socket of ours, as whom, and how much each uid takes: of connections, of memory for
-// answers it has not taken, of leases looked through.
+// answers it has not taken, of leases looked through. The role of the socket comes before the uid (authority_of).
 //
 // Place     The manager's Service and an agent's LocalService are both one; RpcServer knows nothing more of
 // them.
@@ -13,11 +13,13 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "core/base/limits.h"
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/base/units.h"
+#include "daemon/model/socket_role.h"
 #include "daemon/rpc/handed_memory.h"
 #include "daemon/rpc/peer_log.h"
 
@@ -26,12 +28,20 @@ namespace terrace::daemon {
 struct PeerCredentials {
   uint32_t uid = 0;
   int32_t pid = 0;
+  std::shared_ptr<const ServedSocket> socket = nullptr;  // that it came through; null: by uid
+
+  SocketRole role() const { return socket == nullptr ? SocketRole::by_uid : socket->role; }
 };
+
+// Whom what a peer takes is counted for: a uid; the socket of one tenant, whose callers' uids say nothing of who they
+// are; and operators and administrators apart from both, so that nobody of the same uid takes their share.
+using PeerKey = uint64_t;
 
 struct PeerOptions {
   std::set<uint32_t> admin_uids;
-  std::map<uint32_t, std::string> tenants;  // uid -> tenant
-  bool allow_unmapped_uids = true;          // others become tenant "uid-N"
+  std::map<uint32_t, std::string> tenants;                   // uid -> tenant
+  std::vector<std::shared_ptr<const ServedSocket>> sockets;  // the main one first
+  bool allow_unmapped_uids = true;                           // others become tenant "uid-N"
   uint32_t connections_max = limits::rpc_connections_max;
   uint32_t calls_outstanding_max = limits::rpc_calls_outstanding_max;
   uint32_t leases_max = limits::rpc_leases_max;   // lease and move capabilities of one connection
@@ -62,7 +72,15 @@ class Peers {
   virtual uint64_t now_ns() const = 0;  // CLOCK_BOOTTIME
 
   const PeerOptions& peer_options() const { return peer_options_; }
-  bool is_admin(const PeerCredentials& peer) const { return peer_options_.admin_uids.contains(peer.uid); }
+  // What the peer may ask of the operator's interface: by its socket's role, and where that is by-uid by its uid.
+  Authority authority_of(const PeerCredentials& peer) const;
+  bool is_admin(const PeerCredentials& peer) const { return authority_of(peer) == Authority::administrator; }
+  PeerKey key_of(const PeerCredentials& peer) const;
+  // Why a peer has less than `needed`, what its socket gives, and which configuration would give it more.
+  Error refused_authority(const PeerCredentials& peer, Authority needed, const char* what) const;
+  // Whether a peer may act for `tenant`.
+  // Errors    permission_denied   it is another's, or has none; says which configuration says so
+  Status may_act_for(const PeerCredentials& peer, const std::string& tenant) const;
   // The tenant that a peer acts for; nullopt: it has none here.
   std::optional<std::string> tenant_of(const PeerCredentials& peer) const;
   // Whether some uid acts for it here.
@@ -72,16 +90,16 @@ class Peers {
   uint32_t connections() const { return connections_; }
   // As many may be: as configured, or half of the descriptors that are not our own.
   uint32_t connections_allowed() const;
-  // Counts a connection in. Refused: as many as there may be, of this uid or of all that are no
-  // administrator's.
+  // Counts a connection in. Refused: as many as there may be, of this uid (or tenant's socket) or of all that are no
+  // administrator's or operator's.
   bool connection_opened(const PeerCredentials& peer);
   void connection_closed(const PeerCredentials& peer);
-  // Bytes of answers that were made and that the peers of a uid have not taken yet.
-  void answer_made(uint32_t uid, uint64_t bytes) { unwritten_bytes_[uid] += bytes; }
-  void answer_taken(uint32_t uid, uint64_t bytes);
-  uint64_t unwritten_bytes(uint32_t uid) const;
+  // Bytes of answers that were made and that the peers of a key have not taken yet.
+  void answer_made(PeerKey key, uint64_t bytes) { unwritten_bytes_[key] += bytes; }
+  void answer_taken(PeerKey key, uint64_t bytes);
+  uint64_t unwritten_bytes(PeerKey key) const;
   // Leases that calls of a uid have the manager look at: a list looks at all of them, however few are its
-  // tenant's. One that is no administrator gets `rows_looked_at_per_s`, and may run up a second's debt at once.
+  // tenant's. One that is no administrator or operator gets `rows_looked_at_per_s`, and may run up a second's debt at once.
   // Errors    limit_exceeded   it has no more for now
   Status may_look(const PeerCredentials& peer);
   void looked_at(const PeerCredentials& peer, uint64_t rows);
@@ -105,12 +123,12 @@ class Peers {
   const PeerOptions peer_options_;
   PeerLog peer_log_;
   uint32_t connections_ = 0;
-  std::unordered_map<uint32_t, uint32_t> connections_of_uid_;
-  std::unordered_map<uint32_t, uint64_t> unwritten_bytes_;  // by uid
-  std::unordered_map<uint32_t, Looks> looks_;               // by uid
+  std::unordered_map<PeerKey, uint32_t> connections_of_;
+  std::unordered_map<PeerKey, uint64_t> unwritten_bytes_;
+  std::unordered_map<PeerKey, Looks> looks_;
   std::weak_ptr<const UniqueFd> userfaultfd_device_;
   std::shared_ptr<uint32_t> open_of_all_ = std::make_shared<uint32_t>(0);
-  std::unordered_map<uint32_t, std::shared_ptr<uint32_t>> open_of_uid_;
+  std::unordered_map<PeerKey, std::shared_ptr<uint32_t>> open_of_;
 };
 
 }  // namespace terrace::daemon

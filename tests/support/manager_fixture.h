@@ -5,6 +5,8 @@
 #include <capnp/rpc-twoparty.h>
 #include <kj/async-io.h>
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/base/clock.h"
@@ -26,8 +28,7 @@ struct ManagerFixture {
     const Status status = engine->start().wait(io.waitScope);
     TERRACE_CHECK(status.ok(), "the fixture's engine starts");
     service = std::make_unique<daemon::Service>(*engine, options);
-    server = std::make_unique<daemon::RpcServer>(*service, *io.lowLevelProvider, io.provider->getTimer(),
-                                                 UniqueFd());
+    server = std::make_unique<daemon::RpcServer>(*service, *io.lowLevelProvider, io.provider->getTimer());
   }
 
   kj::AsyncIoContext io = kj::setupAsyncIo();
@@ -70,11 +71,13 @@ class CollectingListener final : public rpc::LeaseListener::Server {
   std::vector<Notice>& notices_;
 };
 
-// One client connection of the fixture, as uid `uid` and process `pid`.
+// One client connection of the fixture, as uid `uid` and process `pid`, through `socket` (null: by uid).
 struct FixtureClient {
-  FixtureClient(ManagerFixture& fixture, uint32_t uid, int32_t pid)
+  FixtureClient(ManagerFixture& fixture, uint32_t uid, int32_t pid,
+                std::shared_ptr<const daemon::ServedSocket> socket = nullptr)
       : pipe(fixture.io.provider->newCapabilityPipe()),
-        served(fixture.server->serve(kj::mv(pipe.ends[0]), {uid, pid}).eagerlyEvaluate([](kj::Exception&&) {})),
+        served(fixture.server->serve(kj::mv(pipe.ends[0]), {uid, pid, std::move(socket)})
+                   .eagerlyEvaluate([](kj::Exception&&) {})),
         rpc(*pipe.ends[1], 4),
         gateway(rpc.bootstrap().castAs<rpc::Gateway>()) {}
 

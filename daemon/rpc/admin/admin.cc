@@ -1,17 +1,42 @@
 // The operator's interface: what the daemon is and does, its audit log, and checks of its state.
 #include "daemon/rpc/admin/admin.h"
 
+#include <capnp/dynamic.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <map>
 
 #include "core/base/failpoint.h"
+#include "daemon/rpc/admin/rights.h"
 
 namespace terrace::daemon {
 
 rpc::Admin::Client make_admin(kj::Own<Connection> connection) {
   return kj::heap<AdminServer>(kj::mv(connection));
+}
+
+AdminServer::DispatchCallResult AdminServer::dispatchCall(
+    uint64_t interface_id, uint16_t method_id,
+    capnp::CallContext<capnp::AnyPointer, capnp::AnyPointer> context) {
+  if (connection_->is_administrator())
+    return rpc::LitmusAdmin::Server::dispatchCall(interface_id, method_id, context);
+  const AdminMethod method = find_admin_method(interface_id, method_id);
+  if (method.name == nullptr || connection_->authority() >= method.needed)
+    return rpc::LitmusAdmin::Server::dispatchCall(interface_id, method_id, context);
+  const Error error = service().refused_authority(connection_->peer, method.needed, method.name);
+  deny(error);
+  // Every method's results have `error`: unit_rpc looks at them all.
+  auto results = context.getResults().initAs<capnp::DynamicStruct>(method.schema.getResultType());
+  write_error(results.init("error").as<capnp::DynamicStruct>().as<rpc::Error>(), error);
+  return {kj::Promise<void>(kj::READY_NOW), false};
+}
+
+// In the audit log, as what a tenant is refused.
+void AdminServer::deny(const Error& error) {
+  const std::string uid = "uid-" + std::to_string(connection_->peer.uid);
+  engine().note_denied("admin", service().tenant_of(connection_->peer).value_or(uid), error.detail,
+                       connection_->actor());
 }
 
 kj::Promise<void> AdminServer::status(StatusContext context) {
@@ -64,6 +89,12 @@ void AdminServer::write_status(rpc::ServerInfo::Builder server) {
   uint64_t waiting = 0;
   for (const auto& [id, pool] : state().pools()) waiting += state().pool_use(id).waiting;
   server.setWaiting(static_cast<uint32_t>(waiting));
+  auto sockets = server.initSockets(static_cast<uint32_t>(options.sockets.size()));
+  for (uint32_t i = 0; i < sockets.size(); ++i) {
+    sockets[i].setPath(options.sockets[i]->path);
+    sockets[i].setRole(socket_role_name(options.sockets[i]->role));
+    sockets[i].setTenant(options.sockets[i]->tenant);
+  }
 }
 
 kj::Promise<void> AdminServer::audit(AuditContext context) {

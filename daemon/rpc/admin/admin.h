@@ -1,5 +1,6 @@
 // The operator's interface: devices, pools, every tenant's leases, quotas and reservations, the audit log,
-// checks. Whoever has this capability is an administrator: Gateway.openAdmin decides that once.
+// checks. Whoever has this capability is an administrator or an operator: Gateway.openAdmin decides that once, and
+// dispatchCall, before any method begins, what an operator may call (rights.h).
 //
 // Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
 //           the audit log, admin_backup.cc backups, admin_fsck.cc the checks, admin_inventory.cc hardware;
@@ -19,6 +20,9 @@ namespace terrace::daemon {
 class AdminServer final : public rpc::LitmusAdmin::Server {
  public:
   explicit AdminServer(kj::Own<Connection> connection) : connection_(kj::mv(connection)) {}
+
+  DispatchCallResult dispatchCall(uint64_t interface_id, uint16_t method_id,
+                                  capnp::CallContext<capnp::AnyPointer, capnp::AnyPointer> context) override;
 
   kj::Promise<void> status(StatusContext context) override;
   kj::Promise<void> check(CheckContext context) override;
@@ -71,6 +75,8 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   kj::Promise<void> cancelWaiting(CancelWaitingContext context) override;
 
  private:
+  void deny(const Error& error);
+
   Service& service() { return connection_->service; }
   Engine& engine() { return connection_->service.engine(); }
   const StateMachine& state() { return connection_->service.engine().state(); }

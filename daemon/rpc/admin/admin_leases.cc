@@ -110,6 +110,14 @@ kj::Promise<void> AdminServer::transfer(TransferContext context) {
   const LeaseRow* lease = state().find_lease(request.lease);
   if (request.to_tenant.empty() && !request.to_host.empty() && lease != nullptr)
     request.to_tenant = lease->tenant;
+  // Its bytes go along: to give them to another tenant is to say who may read them.
+  if (!connection_->is_administrator() && lease != nullptr && request.to_tenant != lease->tenant) {
+    const Error error =
+        service().refused_authority(connection_->peer, Authority::administrator, "transfer to another tenant");
+    deny(error);
+    refuse(context, error);
+    return kj::READY_NOW;
+  }
   if (Status placed = service().place_transfer(request); !placed.ok()) {
     refuse(context, placed.error());
     return kj::READY_NOW;

@@ -48,11 +48,11 @@ kj::Promise<void> BackPressureStream::writeMessages(
 
 kj::Promise<void> BackPressureStream::counted(kj::Promise<void> write, uint64_t bytes) {
   ++writing_;
-  const uint32_t uid = uid_();
-  peers_.answer_made(uid, bytes);
-  return write.attach(kj::defer([this, uid, bytes] {
+  const PeerKey key = key_();
+  peers_.answer_made(key, bytes);
+  return write.attach(kj::defer([this, key, bytes] {
     sweeps_without_progress_ = 0;
-    peers_.answer_taken(uid, bytes);
+    peers_.answer_taken(key, bytes);
     if (--writing_ == 0 && written_.get() != nullptr) kj::mv(written_)->fulfill();
   }));
 }

@@ -1,5 +1,5 @@
 // A message stream that takes nothing in while the peer does not take what was sent: otherwise one that asks
-// and never reads makes the answers pile up here, without bound. Counts what is on its way for the peer's uid.
+// and never reads makes the answers pile up here, without bound. Counts what is on its way for the peer.
 //
 // Place     Between a connection's bytes and its network: unix sockets (server.cc), agents (agents_listen.cc).
 // Threads   The event loop's thread only.
@@ -23,14 +23,14 @@ class BackPressureStream final : public capnp::MessageStream {
   // A peer that takes nothing is found by this many calls of stalled(), evenly over write_stall_ns_max.
   static constexpr uint64_t sweeps_a_stall = 4;
 
-  // `writes` and `reads` are of one stream. `uid` is whom a message that is sent now counts for.
+  // `writes` and `reads` are of one stream. `key` is whom a message that is sent now counts for.
   BackPressureStream(kj::Own<capnp::MessageStream> writes, kj::AsyncInputStream& reads,
-                     uint64_t message_bytes_max, Peers& peers, kj::Function<uint32_t()> uid)
+                     uint64_t message_bytes_max, Peers& peers, kj::Function<PeerKey()> key)
       : inner_(kj::mv(writes)),
         input_(reads),
         message_bytes_max_(message_bytes_max),
         peers_(peers),
-        uid_(kj::mv(uid)) {}
+        key_(kj::mv(key)) {}
 
   // Told of the descriptors that went out. It outlives this.
   void tell(CarriedMemory& carried) { carried_ = &carried; }
@@ -58,7 +58,7 @@ class BackPressureStream final : public capnp::MessageStream {
   BufferedInput input_;
   const uint64_t message_bytes_max_;
   Peers& peers_;
-  kj::Function<uint32_t()> uid_;
+  kj::Function<PeerKey()> key_;
   CarriedMemory* carried_ = nullptr;
   uint32_t writing_ = 0;
   uint64_t sweeps_without_progress_ = 0;

@@ -31,8 +31,9 @@ class GatewayServer final : public rpc::Gateway::Server {
     connection_->greeted = true;
     results.setVersion(std::min<uint32_t>(params.getNewest(), rpc::PROTOCOL_VERSION));
     results.setServer(TERRACE_VERSION);
-    results.setAdmin(service().is_admin(connection_->peer));
+    results.setAdmin(service().authority_of(connection_->peer) != Authority::none);
     results.setTenant(service().tenant_of(connection_->peer).value_or(""));
+    results.setRole(socket_role_name(connection_->peer.role()));
     return kj::READY_NOW;
   }
 
@@ -50,7 +51,7 @@ class GatewayServer final : public rpc::Gateway::Server {
     if (tenant.empty()) tenant = own_tenant.value_or("");
     std::string host = read_text(params.getHost());
     if (host.empty()) host = service().options().host;
-    Status status = check_identity(tenant, host, own_tenant);
+    Status status = check_identity(tenant, host);
     if (status.ok() && connection_->parts.size() >= limits::rpc_sessions_max) {
       status = Error{.code = ErrorCode::limit_exceeded,
                      .where = "openSession",
@@ -72,13 +73,8 @@ class GatewayServer final : public rpc::Gateway::Server {
     if (slot == nullptr) return kj::READY_NOW;
     auto results = context.getResults();
     Status status = greeted("openAdmin");
-    if (status.ok() && !service().is_admin(connection_->peer)) {
-      status =
-          Error{.code = ErrorCode::permission_denied,
-                .where = "openAdmin",
-                .detail = "uid " + std::to_string(connection_->peer.uid) +
-                          " is no administrator here; list it under admin_uids in the daemon's configuration"};
-    }
+    if (status.ok() && service().authority_of(connection_->peer) == Authority::none)
+      status = service().refused_authority(connection_->peer, Authority::oversight, "openAdmin");
     if (!status.ok()) {
       note_denied("admin", status.error());
       write_error(results.initError(), status.error());
@@ -104,26 +100,15 @@ class GatewayServer final : public rpc::Gateway::Server {
     return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = "say hello first"};
   }
 
-  Status check_identity(const std::string& tenant, const std::string& host,
-                        const std::optional<std::string>& own_tenant) {
-    const uint32_t uid = connection_->peer.uid;
-    if (!own_tenant.has_value() && !service().is_admin(connection_->peer)) {
-      return Error{.code = ErrorCode::permission_denied,
-                   .where = "openSession",
-                   .detail = "uid " + std::to_string(uid) +
-                             " has no tenant here; map it under [tenants] in the daemon's configuration"};
-    }
+  Status check_identity(const std::string& tenant, const std::string& host) {
+    if (!service().tenant_of(connection_->peer).has_value())
+      TERRACE_RETURN_IF_ERROR(service().may_act_for(connection_->peer, tenant));
     if (!valid_name(tenant) || !valid_name(host)) {
       return Error{.code = ErrorCode::invalid_argument,
                    .where = "openSession",
                    .detail = "tenant '" + tenant + "' and host '" + host + "' must be plain names"};
     }
-    if (own_tenant != tenant && !service().is_admin(connection_->peer)) {
-      return Error{.code = ErrorCode::permission_denied,
-                   .where = "openSession",
-                   .detail = "uid " + std::to_string(uid) + " is tenant " + *own_tenant + ", not " + tenant};
-    }
-    return {};
+    return service().may_act_for(connection_->peer, tenant);
   }
 
   kj::Own<Connection> connection_;

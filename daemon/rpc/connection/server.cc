@@ -2,12 +2,6 @@
 
 #include <capnp/rpc-twoparty.h>
 #include <fcntl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-
-#include <cerrno>
-#include <cstring>
 
 #include "core/base/limits.h"
 #include "daemon/rpc/connection.h"
@@ -23,12 +17,6 @@ constexpr uint64_t request_bytes_max = 256 * kib;
 // The words of calls in progress for one client; beyond it no further call of it is taken in.
 constexpr size_t flow_limit_words = 1 * mib / sizeof(capnp::word);
 
-bool answers(const sockaddr_un& address) {
-  const UniqueFd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return probe.valid() &&
-         ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-}
-
 }  // namespace
 
 struct ServedConnection {
@@ -39,7 +27,7 @@ struct ServedConnection {
         connection(kj::mv(welcome.connection)),
         stream(kj::mv(stream_in)),
         messages(kj::heap<capnp::AsyncCapabilityMessageStream>(*stream), *stream, request_bytes_max, peers_in,
-                 [uid = connection->peer.uid] { return uid; }),
+                 [key = peers_in.key_of(connection->peer)] { return key; }),
         network(
             messages, limits::rpc_fds_per_message_max, capnp::rpc::twoparty::Side::SERVER,
             message_bounds(limits::rpc_message_bytes_max)),  // answers too: requests have bounds of their own
@@ -64,63 +52,33 @@ struct ServedConnection {
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> system;
 };
 
-Result<UniqueFd> listen_unix(const std::string& path, uint32_t mode) {
-  constexpr const char* where = "listen_unix";
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) {
-    return Error{.code = ErrorCode::invalid_argument,
-                 .where = where,
-                 .detail = "the socket path " + path + " is longer than the " +
-                           std::to_string(sizeof(address.sun_path) - 1) +
-                           " bytes that a unix socket can have; choose a shorter runtime directory"};
-  }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener.valid()) return os_error(errno, where, "no unix socket can be made");
-  if (answers(address)) {
-    return Error{.code = ErrorCode::busy, .where = where, .detail = "another daemon answers at " + path};
-  }
-  struct stat existing {};
-  if (::lstat(path.c_str(), &existing) == 0) {
-    if (!S_ISSOCK(existing.st_mode)) {
-      return Error{.code = ErrorCode::already_exists,
-                   .where = where,
-                   .detail = path + " exists and is no socket; remove it or choose another --socket"};
-    }
-    ::unlink(path.c_str());  // left by a daemon that was killed
-  }
-  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
-    return os_error(errno, where, "cannot bind " + path);
-  if (::chmod(path.c_str(), mode) != 0) return os_error(errno, where, "cannot set the mode of " + path);
-  if (::listen(listener.get(), SOMAXCONN) != 0) return os_error(errno, where, "cannot listen at " + path);
-  return listener;
-}
-
-RpcServer::RpcServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer, UniqueFd listener)
+RpcServer::RpcServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer)
     : RpcServer(
           service,
           [&service](PeerCredentials peer) {
-            auto connection = kj::refcounted<Connection>(service, peer);
+            auto connection = kj::refcounted<Connection>(service, std::move(peer));
             auto gateway = make_gateway(kj::addRef(*connection));
             return Welcome{kj::mv(connection), kj::mv(gateway)};
           },
-          io, timer, std::move(listener)) {}
+          io, timer) {}
 
-RpcServer::RpcServer(Peers& peers, Host host, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer,
-                     UniqueFd listener)
+RpcServer::RpcServer(Peers& peers, Host host, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer)
     : peers_(peers),
       host_(kj::mv(host)),
+      io_(io),
       timer_(timer),
       spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       tasks_(*this) {
   tasks_.add(sweep_loop());
-  if (!listener.valid()) return;
+}
+
+void RpcServer::listen(UniqueFd listener, std::shared_ptr<const ServedSocket> socket) {
   // The daemon decides itself who may connect; kj's filter is for outgoing addresses.
-  receiver_ = io.wrapListenSocketFd(listener.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
-                                                            kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
-                                                            kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK);
-  tasks_.add(accept_loop());
+  auto receiver = io_.wrapListenSocketFd(listener.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
+                                                                 kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
+                                                                 kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK);
+  listeners_.push_back(Listener{kj::mv(receiver), std::move(socket)});
+  tasks_.add(accept_loop(listeners_.back()));
 }
 
 void RpcServer::log(const std::string& line) {
@@ -145,13 +103,13 @@ kj::Promise<void> RpcServer::sweep_loop() {
 
 // Never ends: whatever fails, accepting is tried again. `spare_` is a descriptor kept for the moment when there
 // are no others: it is given up to accept one connection and close it, so that its peer learns of it.
-kj::Promise<void> RpcServer::accept_loop() {
-  return kj::evalNow([this] { return receiver_->acceptAuthenticated(); })
-      .then([this](kj::AuthenticatedStream accepted) { take(kj::mv(accepted)); })
-      .catch_([this](kj::Exception&& exception) -> kj::Promise<void> {
+kj::Promise<void> RpcServer::accept_loop(Listener& listener) {
+  return kj::evalNow([&listener] { return listener.receiver->acceptAuthenticated(); })
+      .then([this, &listener](kj::AuthenticatedStream accepted) { take(kj::mv(accepted), listener); })
+      .catch_([this, &listener](kj::Exception&& exception) -> kj::Promise<void> {
         log(std::string("accepting failed: ") + exception.getDescription().cStr());
         spare_.reset();
-        return kj::evalNow([this] { return receiver_->accept(); })
+        return kj::evalNow([&listener] { return listener.receiver->accept(); })
             .then([](kj::Own<kj::AsyncIoStream>) {})
             .exclusiveJoin(timer_.afterDelay(100 * kj::MILLISECONDS))
             .catch_([](kj::Exception&&) {})
@@ -160,14 +118,15 @@ kj::Promise<void> RpcServer::accept_loop() {
               return timer_.afterDelay(50 * kj::MILLISECONDS);
             });
       })
-      .then([this] { return accept_loop(); });
+      .then([this, &listener] { return accept_loop(listener); });
 }
 
-void RpcServer::take(kj::AuthenticatedStream accepted) {
+void RpcServer::take(kj::AuthenticatedStream accepted, const Listener& listener) {
   auto* local = dynamic_cast<kj::LocalPeerIdentity*>(accepted.peerIdentity.get());
   auto* capable = dynamic_cast<kj::AsyncCapabilityStream*>(accepted.stream.get());
   if (local == nullptr || capable == nullptr) return;
   PeerCredentials peer;
+  peer.socket = listener.socket;
   const auto credentials = local->getCredentials();
   KJ_IF_MAYBE (uid, credentials.uid) {
     peer.uid = *uid;
@@ -190,7 +149,7 @@ void RpcServer::take(kj::AuthenticatedStream accepted) {
 
 kj::Promise<void> RpcServer::serve(kj::Own<kj::AsyncCapabilityStream> stream, PeerCredentials peer) {
   if (!peers_.connection_opened(peer)) return kj::READY_NOW;
-  return run(kj::mv(stream), peer);
+  return run(kj::mv(stream), std::move(peer));
 }
 
 kj::Promise<void> RpcServer::run(kj::Own<kj::AsyncCapabilityStream> stream, PeerCredentials peer) {

@@ -102,6 +102,121 @@ root = "x"
   }
 }
 
+TEST_CASE("config: sockets have a role, and a mode that goes with it") {
+  const File file(R"(socket_role = "tenant"
+root_is_administrator = false
+[[sockets]]
+path = "/run/x/admin/terraced.sock"
+role = "administrator"
+group = 12
+mode = 0o660
+[[sockets]]
+path = "/run/x/watch/terraced.sock"
+role = "operator"
+owner = "root"
+[[sockets]]
+path = "/run/x/training/terraced.sock"
+tenant = "training"
+[[sockets]]
+path = "/run/x/all/terraced.sock"
+role = "tenant"
+)");
+  const auto config = load_config_file(file.path, default_config());
+  REQUIRE_MESSAGE(config.ok(), (config.ok() ? "" : config.error().detail));
+  CHECK(validate(*config).empty());
+  const std::vector<SocketConfig> all = sockets_of(*config);
+  REQUIRE(all.size() == 5);
+  CHECK(all[0].path == socket_path_of(*config));
+  CHECK(all[0].role == SocketRole::tenant);
+  CHECK(all[0].mode == 0666);
+  CHECK(all[1].role == SocketRole::administrator);
+  CHECK(all[1].mode == 0660);
+  CHECK(all[1].group == 12u);
+  CHECK(all[2].role == SocketRole::oversight);
+  CHECK(all[2].mode == 0600);
+  CHECK(all[2].owner == 0u);
+  CHECK(all[3].role == SocketRole::tenant);
+  CHECK(all[3].tenant == "training");
+  CHECK(all[3].mode == 0600);
+  CHECK(all[4].mode == 0666);
+  CHECK(administrators_of(*config).contains(0) == false);
+}
+
+TEST_CASE("config: root is an administrator unless the file says otherwise, and then if it is listed") {
+  DaemonConfig config = default_config();
+  const auto own = static_cast<uint32_t>(::geteuid());
+  CHECK(administrators_of(config) == std::set<uint32_t>{0, own});
+  config.root_is_administrator = false;
+  config.admin_uids = {1000};
+  CHECK(administrators_of(config).contains(1000));
+  CHECK_FALSE(administrators_of(config).contains(0));
+  CHECK(administrators_of(config).contains(own) == (own != 0));
+  CHECK(validate(config).empty());
+  config.admin_uids = {0};
+  CHECK(administrators_of(config).contains(0));
+  config.socket_role = SocketRole::tenant;  // nobody's uid counts then
+  REQUIRE(validate(config).size() == 1);
+  CHECK(validate(config)[0].find("nobody could administer this daemon: list a uid under admin_uids") == 0);
+  config.role = Role::agent;
+  config.manager = "10.0.0.1:7311";
+  config.tls_ca = config.tls_certificate = config.tls_key = "/x";
+  CHECK(validate(config).empty());
+  SocketConfig watched;
+  watched.path = "/run/x/o.sock";
+  watched.mode = 0600;
+  watched.role = SocketRole::oversight;
+  config.sockets = {watched};
+  REQUIRE(validate(config).size() == 1);
+  CHECK(validate(config)[0].find("an agent administers nothing") == 0);
+}
+
+TEST_CASE("config: what is wrong with a socket is named with its line and its mend") {
+  const std::string long_path = "/" + std::string(120, 'x');
+  const struct {
+    std::string text, expected;
+  } cases[] = {
+      {"[[sockets]]\nrole = \"tenant\"", ":1: a socket needs a path: path = "},
+      {"[[sockets]]\npath = \"a.sock\"", ":2: the socket's path 'a.sock' must be an absolute path"},
+      {"[[sockets]]\npath = \"/run/x/\"", ":2: the socket's path '/run/x/' must be an absolute path of a file"},
+      {"[[sockets]]\npath = \"" + long_path + "\"", "is longer than the 107 bytes"},
+      {"[[sockets]]\npath = \"/a\"\nrole = \"boss\"",
+       ":3: sockets.role 'boss' is no role; it is \"by-uid\", \"tenant\", \"operator\" or \"administrator\""},
+      {"socket_role = \"root\"", ":1: socket_role 'root' is no role"},
+      {"[[sockets]]\npath = \"/a\"\nrole = \"administrator\"\ntenant = \"x\"",
+       ":4: a socket of the role administrator has no tenant of its own: leave tenant out"},
+      {"[[sockets]]\npath = \"/a\"\ntenant = \"x y\"", ":3: tenant 'x y' needs letters"},
+      {"[[sockets]]\npath = \"/a\"\ntenant = \"uid-7\"",
+       ":3: tenant 'uid-7' has a name kept for users without one"},
+      {"[[sockets]]\npath = \"/a\"\nrole = \"administrator\"\nmode = 0o666",
+       ":4: any user may open a socket of mode 0o666, and with the role administrator that alone is the right: "
+       "close it to others, as 0o600"},
+      {"[[sockets]]\npath = \"/a\"\nrole = \"operator\"\nmode = 0o602",
+       ":4: any user may open a socket of mode 0o602"},
+      {"socket_role = \"administrator\"\nsocket_mode = 0o666", ":2: any user may open a socket of mode 0o666"},
+      {"[[sockets]]\npath = \"/a\"\nmode = 0o1777", ":3: a socket's mode must be at most 0o777"},
+      {"[[sockets]]\npath = \"/a\"\nmode = \"0660\"", ":3: sockets.mode must be a whole number"},
+      {"[[sockets]]\npath = \"/a\"\n[[sockets]]\npath = \"//a\"",
+       ":4: the socket //a is there twice; give each a path of its own"},
+      {"socket = \"/a\"\n[[sockets]]\npath = \"/b/../a\"", ":3: the socket /b/../a is there twice"},
+      {"[[sockets]]\npath = \"/a\"\ngroup = \"no-such-group\"",
+       ":3: sockets.group 'no-such-group' is no group of this machine"},
+      {"[[sockets]]\npath = \"/a\"\nowner = -1",
+       ":3: sockets.owner must be a user's name in quotes, or its number"},
+      {"[[sockets]]\npath = \"/a\"\nuid = 1", ":3: unknown key 'uid' in [sockets]; known are "},
+      {"sockets = [1]", ":1: sockets must be tables: write each as [[sockets]]"},
+      {"root_is_administrator = 0", ":1: root_is_administrator must be true or false"},
+  };
+  for (const auto& one : cases) {
+    const File file(one.text + "\n");
+    const auto config = load_config_file(file.path, default_config());
+    REQUIRE_MESSAGE(!config.ok(), one.text);
+    CHECK_MESSAGE(config.error().detail.find(one.expected) != std::string::npos,
+                  one.text << "\nmissing '" << one.expected << "' in\n"
+                           << config.error().detail);
+    CHECK_MESSAGE(config.error().detail.find('\n') == std::string::npos, config.error().detail);
+  }
+}
+
 TEST_CASE("config: a file that is no TOML names the line") {
   const File file("runtime_directory = \"/x\"\nthis is not toml\n");
   const auto config = load_config_file(file.path, default_config());

@@ -152,13 +152,14 @@ TEST_CASE("Hostile: one that takes no answers is closed after a while") {
     calls.push_back(admin.statusRequest().send().ignoreResult().eagerlyEvaluate([](kj::Exception&&) {}));
   CHECK(fixture.service->connections() == 2);
   uint64_t most_unwritten = 0;
+  const daemon::PeerKey key = fixture.service->key_of({.uid = 0, .pid = 0});
   for (int i = 0; i < 500 && fixture.service->connections() == 2; ++i) {
     pump(20);
-    most_unwritten = std::max(most_unwritten, fixture.service->unwritten_bytes(0));
+    most_unwritten = std::max(most_unwritten, fixture.service->unwritten_bytes(key));
   }
   CHECK(most_unwritten > 0);
   CHECK(fixture.service->connections() == 1);
-  CHECK(fixture.service->unwritten_bytes(0) == 0);
+  CHECK(fixture.service->unwritten_bytes(key) == 0);
   auto still = idle.gateway.openAdminRequest().send().wait(scope);
   CHECK(still.getError().getCode() == 0);
 }

@@ -109,8 +109,9 @@ TEST_CASE("json: the keys of every struct that is shown") {
   CHECK(keys(to_json(*Message<rpc::ServerInfo>())) ==
         "boot_id commands_applied connections connections_max descriptors descriptors_max failpoints "
         "huge_pages object_directory pid recovered "
-        "runtime_directory scrub_bytes_per_s scrub_queued_bytes scrubbed_bytes state_file "
+        "runtime_directory scrub_bytes_per_s scrub_queued_bytes scrubbed_bytes sockets state_file "
         "store_commits store_id uptime_ns version waiting");
+  CHECK(keys(to_json(*Message<rpc::ServedSocket>())) == "path role tenant");
   CHECK(keys(to_json(*Message<rpc::WaitingGrant>())) ==
         "bytes calls ends_in_ns host label lease place pool tenant turn waited_ns");
   CHECK(keys(to_json(*Message<rpc::StoreBackup>())) == "bytes devices leases pools sequence store_id");

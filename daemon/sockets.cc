@@ -1,0 +1,66 @@
+#include "daemon/sockets.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "daemon/config/runtime_directory.h"
+#include "daemon/log/log.h"
+
+namespace terrace::daemon {
+namespace {
+
+// Whether any user of this machine may go through every folder to `path`.
+bool open_to_everyone(const std::string& path) {
+  for (std::filesystem::path at = std::filesystem::path(path).parent_path(); !at.empty();
+       at = at.parent_path()) {
+    struct stat found {};
+    if (::stat(at.c_str(), &found) != 0 || (found.st_mode & S_IXOTH) == 0) return false;
+    if (at == at.root_path()) break;
+  }
+  return true;
+}
+
+void tell(const SocketConfig& socket) {
+  const std::string tenant = socket.tenant.empty() ? "" : " of " + socket.tenant + " only";
+  log::info("serving at {} with the role {}{}", socket.path, socket_role_name(socket.role), tenant);
+  if (!socket.tenant.empty() && (socket.mode & S_IWOTH) != 0 && open_to_everyone(socket.path)) {
+    log::warn(
+        "every user of this machine may open {} and act as tenant {}: close a folder above it, or the socket "
+        "itself (mode, owner, group)",
+        socket.path, socket.tenant);
+  }
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<const ServedSocket>> served_sockets(const DaemonConfig& config) {
+  std::vector<std::shared_ptr<const ServedSocket>> served;
+  for (const SocketConfig& socket : sockets_of(config)) {
+    served.push_back(std::make_shared<const ServedSocket>(
+        ServedSocket{socket.path, socket.role, socket.tenant, static_cast<uint32_t>(served.size())}));
+  }
+  return served;
+}
+
+Result<BoundSockets> BoundSockets::bind(const DaemonConfig& config) {
+  BoundSockets all;
+  for (const SocketConfig& socket : sockets_of(config)) {
+    const bool main = all.bound_.empty();
+    if (!main) {
+      TERRACE_RETURN_IF_ERROR(
+          prepare_runtime_directory(std::filesystem::path(socket.path).parent_path().string()));
+    }
+    TERRACE_ASSIGN_OR_RETURN(BoundSocket bound,
+                             listen_unix({socket.path, socket.mode, socket.owner, socket.group}));
+    all.bound_.push_back(std::move(bound));
+    if (!main || socket.role != SocketRole::by_uid) tell(socket);
+  }
+  return all;
+}
+
+void BoundSockets::serve(RpcServer& server, const std::vector<std::shared_ptr<const ServedSocket>>& sockets) {
+  for (size_t i = 0; i < bound_.size(); ++i) server.listen(std::move(bound_[i].listener), sockets[i]);
+}
+
+}  // namespace terrace::daemon
