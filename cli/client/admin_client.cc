@@ -30,6 +30,11 @@ Result<std::unique_ptr<LeaseClient>> LeaseClient::connect(const Context& context
   return admin;
 }
 
+Result<SocketRights> ask_rights(const Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<Connection> connection, Connection::open(context));
+  return SocketRights{connection->admin, connection->role, connection->own_tenant};
+}
+
 Result<StatusReply> AdminClient::status() {
   return impl_->call(impl_->admin.statusRequest(), [](auto& reply) { return StatusReply(reply); });
 }

@@ -87,6 +87,8 @@ Result<std::unique_ptr<Connection>> Connection::open(const Context& context) {
   hello.setClient("terrace " TERRACE_VERSION);
   TERRACE_ASSIGN_OR_RETURN(const uint32_t version, connection->call(kj::mv(hello), [&connection](auto& reply) {
     connection->admin = reply.getAdmin();
+    connection->role = client::text_from_wire(reply.getRole());
+    connection->own_tenant = client::text_from_wire(reply.getTenant());
     return reply.getVersion();
   }));
   if (version < rpc::PROTOCOL_VERSION_OLDEST || version > rpc::PROTOCOL_VERSION) {

@@ -39,7 +39,9 @@ struct Connection {
   kj::Own<kj::AsyncCapabilityStream> stream;
   capnp::TwoPartyClient client;
   rpc::Gateway::Client gateway;
-  bool admin = false;  // whether this uid may open the operator's interface
+  bool admin = false;  // whether the operator's interface may be opened here, all of it or an operator's part
+  std::string role;    // of the socket; empty: an older daemon's
+  std::string own_tenant;  // whom this program acts for there; empty: nobody
 
   // Opens a tenant's session (empty: the tenant of this uid), whose name goes into `*name` unless that is null.
   Result<rpc::TenantSession::Client> open_session(const std::string& tenant, std::string* name = nullptr);

@@ -26,6 +26,15 @@ struct GrantOptions {
   std::string tenant;  // empty: the one that this uid maps to
 };
 
+// What this program may do at a daemon's socket.
+struct SocketRights {
+  bool admin = false;  // the operator's interface, all of it or an operator's part
+  std::string role;    // of the socket; empty: an older daemon's
+  std::string tenant;  // empty: none
+};
+// Errors    as Connection::open's
+Result<SocketRights> ask_rights(const Context& context);
+
 class LeaseClient {
  public:
   // The operator's interface where this uid may have it, else a session of its tenant.

@@ -102,6 +102,20 @@ const char* state_name(CheckState state) {
   return "missing";
 }
 
+// What this user may do there: by the socket's role, and where that is by-uid by its uid. Empty: it did not say.
+std::string describe_rights(const std::string& path) {
+  Context quick;
+  quick.socket_path = path;
+  quick.call_timeout_ns = 5 * ns_per_s;  // the doctor must end even when the daemon hangs
+  const Result<SocketRights> rights = ask_rights(quick);
+  if (!rights.ok() || rights->role.empty()) return "";
+  const char* whole = rights->role == "operator" ? "an operator" : "an administrator";
+  return (rights->role == "by-uid" ? ": by its uid "
+                                   : ": by the socket's role (" + printable(rights->role) + ") ") +
+         (rights->admin ? whole : "no administrator") +
+         (rights->tenant.empty() ? ", without a tenant" : ", tenant " + printable(rights->tenant));
+}
+
 Check check_socket(const std::string& path) {
   Check check{.name = "socket"};
   const int failed = try_connect(path);
@@ -115,7 +129,7 @@ Check check_socket(const std::string& path) {
   }
   if (failed == 0 || failed == EAGAIN) {  // EAGAIN: somebody listens, and is busy
     check.found += ", a daemon listens";
-    check.meaning = "this user can reach the daemon";
+    check.meaning = "this user can reach the daemon" + describe_rights(path);
   } else if (failed == EACCES || failed == EPERM) {
     check.state = CheckState::missing;
     check.found += ", refused for this user";

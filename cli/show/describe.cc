@@ -217,6 +217,26 @@ std::string lease_block(const LeaseStatus& lease) {
   return "lease " + std::to_string(lease->getId()) + "\n" + format_block(fields);
 }
 
+namespace {
+
+// One socket at which callers are known by their uid is what everybody expects, and is not told.
+void add_sockets(std::vector<std::pair<std::string, std::string>>& fields,
+                 capnp::List<rpc::ServedSocket>::Reader sockets) {
+  const auto by_uid = [](rpc::ServedSocket::Reader socket) { return str(socket.getRole()) == "by-uid"; };
+  if (sockets.size() == 0 || (sockets.size() == 1 && by_uid(sockets[0]))) return;
+  for (const auto socket : sockets) {
+    std::string text = printable(str(socket.getPath())) + ", ";
+    if (socket.getTenant().size() != 0) {
+      text += "tenant " + printable(str(socket.getTenant())) + " only";
+    } else {
+      text += by_uid(socket) ? "each caller by its uid" : "role " + printable(str(socket.getRole()));
+    }
+    fields.emplace_back("serves", std::move(text));
+  }
+}
+
+}  // namespace
+
 std::string server_block(rpc::ServerInfo::Reader server, const std::string& socket_path) {
   const std::string pages = str(server.getHugePages());
   const std::string objects = str(server.getObjectDirectory());
@@ -237,6 +257,7 @@ std::string server_block(rpc::ServerInfo::Reader server, const std::string& sock
                    " connections, " + std::to_string(server.getDescriptors()) + " of " +
                    std::to_string(server.getDescriptorsMax()) + " files"},
       {"scrub", scrub}};
+  add_sockets(fields, server.getSockets());
   if (server.getWaiting() != 0)
     fields.emplace_back("waiting", count_text(server.getWaiting(), "grant") + " for room");
   std::istringstream findings(str(server.getRecovered()));

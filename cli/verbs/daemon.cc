@@ -45,13 +45,18 @@ Result<std::string> prepare_log(const DaemonArguments& arguments, const std::str
   return runtime_directory + "/terraced.log";
 }
 
+Result<StatusReply> status_of(const Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  return client->status();
+}
+
 Status start_and_wait(const Context& context, const DaemonArguments& arguments) {
   const std::string runtime_directory = runtime_directory_of(context, arguments);
   // Ask first: a second daemon would only say that the state is locked.
   Context expected = context;
   if (!runtime_directory.empty()) expected.socket_path = runtime_directory + "/terraced.sock";
-  if (const auto running = AdminClient::connect(expected); running.ok()) {
-    const auto status = (*running)->status();
+  if (ask_rights(expected).ok()) {
+    const auto status = status_of(expected);
     return Error{.code = ErrorCode::already_exists,
                  .where = "daemon start",
                  .detail = "a daemon answers at " + socket_path_of(expected) + " already" +
@@ -66,16 +71,20 @@ Status start_and_wait(const Context& context, const DaemonArguments& arguments) 
                                          .wait_ns = arguments.wait_ns}));
   Context found = context;
   found.socket_path = daemon.socket_path;
-  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(found));
-  TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, client->status());
+  const Result<StatusReply> reply = status_of(found);
+  // It runs all the same where this user, root perhaps, is no administrator at the main socket.
+  if (!reply.ok() && reply.error().code != ErrorCode::permission_denied) return reply.error();
   if (context.json) {
     print_json({{"pid", daemon.pid},
                 {"socket", daemon.socket_path},
                 {"log", log_path},
-                {"server", to_json(reply->getServer())}});
+                {"server", reply.ok() ? to_json((*reply)->getServer()) : nlohmann::json(nullptr)}});
     return {};
   }
-  std::string text = server_block(reply->getServer(), daemon.socket_path) + format_block({{"log", log_path}});
+  std::string text = reply.ok() ? server_block((*reply)->getServer(), daemon.socket_path)
+                                : "terraced, pid " + std::to_string(daemon.pid) + "; " + reply.error().detail +
+                                      "\n" + format_block({{"socket", daemon.socket_path}});
+  text += format_block({{"log", log_path}});
   if (daemon.socket_path != default_socket_path()) text += "export TERRACE_SOCKET=" + daemon.socket_path + "\n";
   print_text(text);
   return {};
@@ -85,8 +94,7 @@ Status stop_and_wait(const Context& context, const DaemonArguments& arguments) {
   const Context other = context_of(context, arguments);
   uint32_t pid = 0;
   {
-    TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(other));
-    TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, client->status());
+    TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, status_of(other));
     pid = reply->getServer().getPid();
   }
   // The descriptor first, the look second: whatever we looked at is what gets the signal.
@@ -114,8 +122,7 @@ Status stop_and_wait(const Context& context, const DaemonArguments& arguments) {
 
 Status show_daemon(const Context& context, const DaemonArguments& arguments) {
   const Context other = context_of(context, arguments);
-  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(other));
-  TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, client->status());
+  TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, status_of(other));
   if (context.json) {
     print_json({{"socket", socket_path_of(other)}, {"server", to_json(reply->getServer())}});
   } else {

@@ -11,11 +11,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/units.h"
@@ -128,14 +132,17 @@ Result<std::string> find_daemon_program() {
 }
 
 std::string listening_socket_of(pid_t pid) {
-  std::vector<std::string> inodes;
+  std::map<std::string, int> descriptor_of;  // by inode
   std::error_code failed;
   const std::string descriptors = "/proc/" + std::to_string(pid) + "/fd";
   for (fs::directory_iterator at(descriptors, failed), end; !failed && at != end; at.increment(failed)) {
     std::error_code gone;
     const std::string target = fs::read_symlink(at->path(), gone);
-    if (target.rfind("socket:[", 0) == 0) inodes.push_back(target.substr(8, target.size() - 9));
+    if (target.rfind("socket:[", 0) == 0)
+      descriptor_of[target.substr(8, target.size() - 9)] = std::atoi(at->path().filename().c_str());
   }
+  // Of several the main one, which was bound first.
+  std::pair<int, std::string> first{INT_MAX, ""};
   // Num RefCount Protocol Flags Type St Inode Path; flag 0x10000 is a listening socket.
   std::ifstream table("/proc/net/unix");
   for (std::string line; std::getline(table, line);) {
@@ -143,12 +150,11 @@ std::string listening_socket_of(pid_t pid) {
     std::string number, references, protocol, flags, type, state, inode, path;
     fields >> number >> references >> protocol >> flags >> type >> state >> inode;
     std::getline(fields >> std::ws, path);
-    if (flags == "00010000" && !path.empty() && path[0] == '/' &&
-        std::find(inodes.begin(), inodes.end(), inode) != inodes.end()) {
-      return path;
-    }
+    const auto descriptor = descriptor_of.find(inode);
+    if (flags == "00010000" && !path.empty() && path[0] == '/' && descriptor != descriptor_of.end())
+      first = std::min(first, {descriptor->second, path});
   }
-  return "";
+  return first.second;
 }
 
 bool is_daemon_process(pid_t pid) {

@@ -10,10 +10,11 @@ import terrace_harness as harness
 class Tenant:
     """session_client as a process: ask() sends a command and returns its answer, notices gather in .notices."""
 
-    def __init__(self, service, **options):
-        """`options` as for Popen: user=, group= and so on."""
+    def __init__(self, service, *arguments, **options):
+        """`arguments`: a socket other than the service's, and the tenant to act for. `options` as for Popen: user=,
+        group= and so on."""
         program = harness.find_binary("tests/integration/session/session_client", service.build_dir)
-        self.process = service.popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        self.process = service.popen(program, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                      **options)
         self.notices = []
         self.answers = queue.Queue()

@@ -130,6 +130,24 @@ class Grants(Case):
         refused = b.cli("lease", "grant", "--pool", "p", "--size", "8M", check=False)
         self.assertIn("may not act for tenant uid-0", str(refused))
 
+    def test_a_socket_of_an_agent_may_be_one_tenants(self):
+        manager = self.fabric.manager()
+        manager.create_pool("p")
+        conf = self.fabric.directory / "b.toml"
+        place = self.fabric.directory / "training/terraced.sock"
+        conf.write_text(f'[[sockets]]\npath = "{place}"\ntenant = "training"\n')
+        b = self.fabric.agent("hostb", "--config", conf)
+        # Root at the agent's main socket may act for whom it likes, and at this one for nobody else.
+        named = ("--pool", "p", "--size", "8M", "--tenant", "serving")
+        opened = b.cli("--socket", place, "lease", "grant", "--pool", "p", "--size", "8M", "--ttl", "1h").json["lease"]
+        self.assertEqual((opened["tenant"], opened["host"]), ("training", "hostb"))
+        self.assertIn("this user acts as tenant 'training'", str(b.cli("--socket", place, "lease", "grant", *named, check=6)))
+        self.assertEqual(self.enterContext(Tenant(b, b.socket, "serving")).first, "ready")
+        self.assertEqual(self.enterContext(Tenant(b, place, "training")).first, "ready")
+        self.assertEqual(self.enterContext(Tenant(b, place, "serving")).first, "error permission_denied")
+        says = [one["meaning"] for one in b.cli("--socket", place, "doctor").json["checks"] if one["name"] == "socket"]
+        self.assertIn("by the socket's role (tenant) no administrator, tenant training", says[0])
+
     def test_resize_move_and_revocation_reach_across(self):
         manager, b, _ = self.two_hosts()
         on_b = self.tenant(b)

@@ -284,8 +284,11 @@ class Tenant {
 
 }  // namespace
 
-int main() {
-  auto session = Session::connect();
+int main(int argc, char** argv) {
+  SessionOptions options;
+  if (argc > 1) options.socket_path = argv[1];
+  if (argc > 2) options.tenant = argv[2];
+  auto session = Session::connect(options);
   if (!session.ok()) {
     say(named(session.error()));
     return 1;
