@@ -17,6 +17,7 @@ from terrace_harness import Harness  # noqa: E402
 
 DENIED = 6
 USER = 65534
+INSIDE = 100000  # whom root of a user namespace is outside of it
 
 CONFIG = """
 root_is_administrator = false
@@ -38,6 +39,10 @@ mode = 0o666
 [[sockets]]
 path = "{run}/tenants/t.sock"
 role = "tenant"
+[[sockets]]
+path = "{run}/serving/terraced.sock"
+tenant = "serving"
+owner = {inside}
 [limits]
 connections_max = 64
 """
@@ -50,13 +55,14 @@ class Sockets(unittest.TestCase):
         self.addCleanup(self.t.close)
         self.t.directory.chmod(0o755)
         self.config = self.t.directory / "terraced.toml"
-        self.config.write_text(CONFIG.format(run=self.t.runtime, user=USER))
+        self.config.write_text(CONFIG.format(run=self.t.runtime, user=USER, inside=INSIDE))
         self.t.daemon_args += ["--config", str(self.config)]
         self.main = self.t.socket
         self.admin = self.t.runtime / "admin/a.sock"
         self.watch = self.t.runtime / "watch/o.sock"
         self.training = self.t.runtime / "training/terraced.sock"
         self.tenants = self.t.runtime / "tenants/t.sock"
+        self.serving = self.t.runtime / "serving/terraced.sock"
 
     def start(self):
         self.t.start()
@@ -86,7 +92,8 @@ class Sockets(unittest.TestCase):
             {"path": str(self.admin), "role": "administrator", "tenant": None},
             {"path": str(self.watch), "role": "operator", "tenant": None},
             {"path": str(self.training), "role": "tenant", "tenant": "training"},
-            {"path": str(self.tenants), "role": "tenant", "tenant": None}])
+            {"path": str(self.tenants), "role": "tenant", "tenant": None},
+            {"path": str(self.serving), "role": "tenant", "tenant": "serving"}])
         text = self.t.run(self.t.terrace, "--socket", self.watch, "status").out
         self.assertIn(f"serves   {self.training}, tenant training only\n", text)
 
@@ -161,9 +168,26 @@ class Sockets(unittest.TestCase):
         self.assertEqual(json.loads(done.out)["lease"]["tenant"], "training")
         self.assertIn("has the role tenant of training only", done.err)
 
+    def test_root_of_a_user_namespace_opens_what_is_its_own(self):
+        self.start()
+
+        def inside(path, *arguments):
+            done = subprocess.run(["setpriv", f"--reuid={INSIDE}", f"--regid={INSIDE}", "--clear-groups", "unshare", "-U",
+                                   "-r", self.t.terrace, "--json", "--socket", str(path), *arguments], text=True,
+                                  env=self.t.environment(ASAN_OPTIONS="detect_leaks=0"), capture_output=True,
+                                  timeout=120, check=False)
+            if "unshare:" in done.stderr or "setpriv:" in done.stderr or "Permission denied" in done.stderr:
+                self.skipTest(done.stderr)
+            return json.loads(done.stdout)
+        grant = ("lease", "grant", "--pool", "p", "--size", "2M")
+        self.assertEqual(inside(self.serving, *grant)["lease"]["tenant"], "serving")
+        self.assertIn(f"uid {INSIDE} has no tenant here", inside(self.tenants, *grant)["error"]["message"])
+        self.assertIn("may not connect", inside(self.admin, "status")["error"]["message"])
+        self.assertIn("may not connect", self.at(self.serving, *grant, code=DENIED, user=USER)["error"]["message"])
+
     def test_files_come_and_go_with_the_daemon(self):
         self.start()
-        every = [self.main, self.admin, self.watch, self.training, self.tenants]
+        every = [self.main, self.admin, self.watch, self.training, self.tenants, self.serving]
         self.t.kill()
         self.assertTrue(all(path.is_socket() for path in every), "left by a daemon that was killed")
         self.t.start()
