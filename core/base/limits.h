@@ -34,8 +34,8 @@ inline constexpr uint64_t reason_bytes_max = 255;
 inline constexpr uint64_t ttl_ns_min = 1 * ns_per_s;
 inline constexpr uint64_t ttl_ns_max = 30ull * 86400 * ns_per_s;
 inline constexpr uint64_t ttl_ns_default = 60 * ns_per_s;
-// After a start a lease whose time ran out while nobody could renew it lives this much longer, so that its
-// holder can reconnect (a client tries at least once a second).
+// How long holders have after a start to say that they are there, before the manager moves what nobody seems to have (a
+// client tries to reconnect at least once a second).
 inline constexpr uint64_t reconnect_ns = 5 * ns_per_s;
 inline constexpr uint64_t grace_ns_max = 3600 * ns_per_s;
 

@@ -92,9 +92,11 @@ Step StateMachine::on(const Renew& command) {
     return step;
   }
   if (Status status = check_ttl(command.ttl_ns, where); !status.ok()) return refuse(std::move(status).error());
-  if (command.ttl_ns != 0) lease->ttl_ns = command.ttl_ns;
+  const bool other_ttl = command.ttl_ns != 0 && command.ttl_ns != lease->ttl_ns;
+  if (other_ttl) lease->ttl_ns = command.ttl_ns;
   index_.set_expiry(*lease, command.now_ns + lease->ttl_ns);
-  step.delta.leases[lease->id] = *lease;
+  // The expiry alone need not be durable: each start gives a full TTL (recover_times), which is no less.
+  if (other_ttl) step.delta.leases[lease->id] = *lease;
   step.reply = Reply{LeaseReply{*lease}};
   return step;
 }
@@ -182,9 +184,7 @@ Step StateMachine::on(const Tick& command) {
   return step;
 }
 
-// Never more than a full TTL from now. What had lapsed before the gap stays lapsed. A lease with much of its
-// TTL left is not written: its holder renews it in time, and a manager with many leases must not stall itself
-// again.
+// Never more than a full TTL from now. What had lapsed before the gap stays lapsed. Nothing is written: as of a renewal.
 Step StateMachine::on(const ResumeAfterGap& command) {
   Step step;
   for (auto& [id, lease] : leases_) {
@@ -192,7 +192,6 @@ Step StateMachine::on(const ResumeAfterGap& command) {
     const uint64_t left_ns = lease.expiry_ns > command.now_ns ? lease.expiry_ns - command.now_ns : 0;
     if (left_ns >= lease.ttl_ns / 2) continue;
     index_.set_expiry(lease, std::min(lease.expiry_ns + command.gap_ns, command.now_ns + lease.ttl_ns));
-    step.delta.leases[id] = lease;
   }
   return step;
 }

@@ -181,12 +181,9 @@ void StateMachine::recover_times(LeaseRow& lease, bool same_boot, uint64_t now_n
     if (lease.phase == LeasePhase::revoking) lease.deadline_ns = now_ns;
     recovery.delta.leases[lease.id] = lease;
   } else if (lease.phase == LeasePhase::active && lease.ttl_ns != 0) {
-    // Nobody could renew while the manager was away: its holder gets time to reconnect.
-    const uint64_t earliest_ns = now_ns + std::min(lease.ttl_ns, limits::reconnect_ns);
-    if (lease.expiry_ns < earliest_ns) {
-      lease.expiry_ns = earliest_ns;
-      recovery.delta.leases[lease.id] = lease;
-    }
+    // Renewals are not in the store, and nobody could renew while the manager was away: no renewal promised more than
+    // this. It is not in the store either; the next start does the same.
+    lease.expiry_ns = std::max(lease.expiry_ns, now_ns + lease.ttl_ns);
   }
   index_lease(lease);
 }

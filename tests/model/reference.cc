@@ -283,7 +283,7 @@ Expected Reference::restart(const std::map<std::string, uint64_t>& objects, cons
     } else {
       if (!same_boot && row.ttl_ns != 0) row.expiry_ns = now_ns + row.ttl_ns;
       if (same_boot && row.ttl_ns != 0 && row.phase == LeasePhase::active)
-        row.expiry_ns = std::max(row.expiry_ns, now_ns + std::min(row.ttl_ns, limits::reconnect_ns));
+        row.expiry_ns = std::max(row.expiry_ns, now_ns + row.ttl_ns);  // renewals are in nobody's store
       if (row.phase == LeasePhase::revoking) {
         if (!same_boot) row.deadline_ns = now_ns;
         expected.effects.insert(effect("notice", row.id));

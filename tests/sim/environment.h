@@ -29,7 +29,7 @@ namespace terrace::sim {
   X(torn_commit, "a crash may leave half of a batch in the store")                             \
   X(forget_meta, "the meta row (next ids, boot) is stored once and never again")               \
   X(reuse_epochs, "the next epoch is guessed from the leases that are left")                   \
-  X(lose_renewals, "a renewal's new expiry is dropped on its way to the store")                \
+  X(lose_renewals, "a renewal's new TTL is dropped on its way to the store")                   \
   X(lose_releases, "the end of a lease is dropped on its way to the store")                    \
   X(lose_keys, "the idempotency key of a grant is dropped on its way to the store")            \
   X(forget_quarantine, "a quarantine is stored as a fence that is still to be done")           \

@@ -97,7 +97,7 @@ void SimStore::spoil(daemon::Delta& batch) const {
     const auto old = leases_.find(id);
     if (old == leases_.end()) continue;
     if (environment_.planted(Plant::lose_renewals) && row->phase == LeasePhase::active)
-      row->expiry_ns = old->second.expiry_ns;
+      row->ttl_ns = old->second.ttl_ns;
     if (environment_.planted(Plant::lose_releases) && row->phase == LeasePhase::fencing) row = old->second;
     if (environment_.planted(Plant::lose_transfer)) row->tenant = old->second.tenant;
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "daemon/model/rows.h"
 #include "tests/sim/environment.h"
@@ -16,6 +17,14 @@ enum class CommitOutcome : uint8_t {
   full,    // capacity_exhausted: nothing of the batch is there, it may be tried again
   failed,  // io_error: nothing is known
 };
+
+// What no store records: that a lease reached `scrubbing`, and renewals that leave the TTL as it was.
+inline void leave_out_unrecorded(std::vector<daemon::LeaseRow>& leases) {
+  for (daemon::LeaseRow& lease : leases) {
+    if (lease.phase == daemon::LeasePhase::scrubbing) lease.phase = daemon::LeasePhase::fencing;
+    lease.expiry_ns = 0;
+  }
+}
 
 class SimStore {
  public:

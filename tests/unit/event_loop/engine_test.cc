@@ -46,13 +46,34 @@ TEST_CASE("Engine: time in which the manager did not run ends no lease that is r
   clock.jumped_ns += 30 * ns_per_s;
   CHECK(fixture.submit(Renew{renewed.id, "t", 60 * ns_per_s, clock.now_ns()}).ok());
   CHECK(fixture.engine->state().find_lease(dead.id)->phase == LeasePhase::active);
-  // It is durable: a manager that is started again counts on.
-  REQUIRE(fixture.engine->settled().wait(fixture.io.waitScope).ok());
-  const auto image = fixture.store.load();
-  for (const LeaseRow& row : image->leases) CHECK(row.expiry_ns > clock.now_ns());
+  for (const auto& [id, row] : fixture.engine->state().leases()) CHECK(row.expiry_ns > clock.now_ns());
   // Nobody renews the other one: it lapses when its TTL has passed while the manager ran.
   CHECK(fixture.eventually([&] { return fixture.engine->state().find_lease(dead.id) == nullptr; }));
   CHECK(fixture.engine->state().find_lease(renewed.id)->phase == LeasePhase::active);
+}
+
+TEST_CASE("Engine: renewals cost no commit, and a start gives no less than they promised") {
+  EngineFixture fixture;
+  JumpingClock clock;
+  fixture.start_with(clock);
+  fixture.compose();
+  Grant request = fixture.grant_of(2 * mib);
+  request.ttl_ns = 60 * ns_per_s;
+  const LeaseRow lease = fixture.grant(request);
+  REQUIRE(fixture.engine->settled().wait(fixture.io.waitScope).ok());
+  const uint64_t commits = fixture.engine->counters().commits;
+  for (int i = 0; i < 100; ++i) {
+    clock.jumped_ns += ns_per_s / 10;
+    CHECK(fixture.submit(Renew{lease.id, "t", 0, clock.now_ns()}).ok());
+  }
+  CHECK(fixture.engine->counters().commits == commits);
+  const uint64_t promised_ns = fixture.engine->state().find_lease(lease.id)->expiry_ns;
+  CHECK(promised_ns > lease.expiry_ns + 9 * ns_per_s);
+  CHECK(fixture.submit(Renew{lease.id, "t", 50 * ns_per_s, clock.now_ns()}).ok());
+  CHECK(fixture.engine->counters().commits == commits + 1);
+  const uint64_t before_ns = clock.now_ns();
+  fixture.start_with(clock);
+  CHECK(fixture.engine->state().find_lease(lease.id)->expiry_ns >= before_ns + 50 * ns_per_s);
 }
 
 TEST_CASE("Engine: a manager that is stopped again and again still ends the leases of the dead") {

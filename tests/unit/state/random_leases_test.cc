@@ -210,11 +210,14 @@ class Run {
       REQUIRE((!more_bytes || quota.bytes_max == 0 || use.bytes <= quota.bytes_max));
       REQUIRE((!more_leases || quota.leases_max == 0 || use.leases <= quota.leases_max));
     }
-    // What the machine calls durable is what the Deltas said, but that reaching `scrubbing` is not recorded.
+    // What the machine calls durable is what the Deltas said, but that neither reaching `scrubbing` nor a renewal of the
+    // same TTL is recorded.
     Image image = machine_.image(), stored = rows_.image();
     for (Image* rows : {&image, &stored})
-      for (LeaseRow& row : rows->leases)
+      for (LeaseRow& row : rows->leases) {
         if (row.phase == LeasePhase::scrubbing) row.phase = LeasePhase::fencing;
+        row.expiry_ns = 0;
+      }
     REQUIRE(image.leases == stored.leases);
     REQUIRE(image.quotas == stored.quotas);
     REQUIRE(image.reservations == stored.reservations);

@@ -79,7 +79,9 @@ TEST_CASE("recovery: a lease whose object is whole goes on unchanged within its 
   for (const bool persistent : {false, true}) {
     const Stored s = stored(LeasePhase::active, persistent);
     const Recovered r = recover(s.image, seen(s.lease, Object::whole), "boot-1", s.now_ns + second);
-    CHECK(r.lease() == s.lease);
+    LeaseRow expected = s.lease;
+    if (!persistent) expected.expiry_ns = s.now_ns + second + s.lease.ttl_ns;
+    CHECK(r.lease() == expected);
     CHECK(r.recovery.delta.empty());
     CHECK(r.recovery.effects.empty());
     CHECK(r.machine.next_due_ns().has_value() == !persistent);
@@ -102,14 +104,31 @@ TEST_CASE("recovery: a lease that lapsed while the manager was down has time to 
   const Stored s = stored(LeasePhase::active);
   const uint64_t start_ns = s.lease.expiry_ns + second;
   Recovered r = recover(s.image, seen(s.lease, Object::whole), "boot-1", start_ns);
-  const uint64_t due_ns = start_ns + std::min(s.lease.ttl_ns, limits::reconnect_ns);
+  const uint64_t due_ns = start_ns + s.lease.ttl_ns;
   CHECK(*r.machine.next_due_ns() == due_ns);
-  CHECK(r.recovery.delta.leases.at(s.lease.id)->expiry_ns == due_ns);
+  CHECK(!r.recovery.delta.leases.contains(s.lease.id));  // the next start gives a full TTL again
   CHECK(r.machine.apply(Tick{due_ns - 1}).effects.empty());
   Recovered renewed = recover(s.image, seen(s.lease, Object::whole), "boot-1", start_ns);
   CHECK(renewed.machine.apply(Renew{s.lease.id, "", 0, due_ns - 1}).reply.ok());
   const Step step = r.machine.apply(Tick{due_ns});
   CHECK(std::get<FenceObject>(step.effects.at(0)).lease == s.lease.id);
+}
+
+TEST_CASE("recovery: a lease has at least the time that its last renewal acknowledged, which no store has") {
+  Manager m({4});
+  const LeaseRow lease = m.grant(1);
+  const Image stored = m.machine.image();
+  for (int i = 0; i < 20; ++i) {
+    m.now_ns += 9 * second;
+    REQUIRE(m.apply(Renew{lease.id, "alice", 0, m.now_ns}).reply.ok());
+  }
+  const uint64_t acknowledged_ns = m.machine.find_lease(lease.id)->expiry_ns;
+  for (const uint64_t away_ns : {uint64_t{0}, 9 * second, 3600 * second}) {
+    Recovered r = recover(stored, seen(lease, Object::whole), "boot-1", m.now_ns + away_ns);
+    CHECK(r.lease().phase == LeasePhase::active);
+    CHECK(r.lease().expiry_ns >= acknowledged_ns);
+    CHECK(r.lease().expiry_ns == m.now_ns + away_ns + lease.ttl_ns);
+  }
 }
 
 TEST_CASE("recovery: after another boot a lease whose object survived has a full TTL from now") {

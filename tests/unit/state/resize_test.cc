@@ -39,7 +39,10 @@ TEST_CASE("resize: a lease grows at its end once its object has grown, and only 
   CHECK(growing.target_bytes == 2 * granule);
   const auto& resize = std::get<ResizeObject>(asked.effects.at(0));
   CHECK(growing.extents == resize.extents);
-  CHECK(*m.apply(Renew{lease.id, "alice", 0, m.now_ns}).delta.leases.at(lease.id) == growing);
+  LeaseRow renewed = growing;
+  renewed.ttl_ns = 20 * second;
+  renewed.expiry_ns = m.now_ns + 20 * second;
+  CHECK(*m.apply(Renew{lease.id, "alice", 20 * second, m.now_ns}).delta.leases.at(lease.id) == renewed);
   CHECK(resize.from_bytes == 2 * granule);
   CHECK(resize.to_bytes == 5 * granule);
   CHECK(resize.extents == std::vector<Extent>{{lease.extents[0].device, 0, 5}});  // one run, as it continues it
