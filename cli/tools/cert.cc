@@ -1,115 +1,21 @@
-// `terrace cert`: a small private CA for managers and agents. Everything is done here with libcrypto; nothing
-// that exists is ever overwritten.
-#include <fcntl.h>
-#include <openssl/err.h>
+// `terrace cert`: a small private CA for managers and agents. Everything is done here with libcrypto; no
+// certificate and no key that exists is ever overwritten.
 #include <openssl/evp.h>
-#include <openssl/pem.h>
 #include <openssl/rand.h>
-#include <openssl/x509.h>
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/terminal/verb.h"
+#include "cli/tools/cert_files.h"
+#include "cli/tools/cert_revoke.h"
 #include "core/base/host_names.h"
-#include "core/base/unique_fd.h"
 
 namespace terrace::cli {
 namespace {
-
-constexpr const char* cert_where = "cert";
-constexpr int64_t seconds_per_day = 86'400;
-constexpr int64_t days_max = 36'500;
-
-struct Free {
-  void operator()(X509* one) const { X509_free(one); }
-  void operator()(EVP_PKEY* one) const { EVP_PKEY_free(one); }
-  void operator()(BIO* one) const { BIO_free(one); }
-  void operator()(BIGNUM* one) const { BN_free(one); }
-  void operator()(X509_EXTENSION* one) const { X509_EXTENSION_free(one); }
-};
-template <typename T>
-using Ssl = std::unique_ptr<T, Free>;
-
-Error openssl_error(const std::string& what) {
-  char text[256] = "";
-  const unsigned long code = ERR_get_error();
-  if (code != 0) ERR_error_string_n(code, text, sizeof(text));
-  ERR_clear_error();
-  return Error{
-      .code = ErrorCode::internal, .where = cert_where, .detail = what + (code == 0 ? "" : ": ") + text};
-}
-
-Error cert_error(std::string detail) {
-  return Error{.code = ErrorCode::invalid_argument, .where = cert_where, .detail = std::move(detail)};
-}
-
-// --- files ----------------------------------------------------------------------------------------------
-
-Status write_new(const std::string& path, const std::string& content) {
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.valid() && errno == EEXIST) {
-    return Error{
-        .code = ErrorCode::already_exists,
-        .where = cert_where,
-        .detail = path + " exists; nothing is overwritten. Move it away first, or choose another name"};
-  }
-  if (!file.valid()) return os_error(errno, cert_where, "cannot make " + path);
-  if (::write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
-      ::fsync(file.get()) != 0) {
-    const int why = errno;
-    ::unlink(path.c_str());
-    return os_error(why, cert_where, "cannot write " + path);
-  }
-  return {};
-}
-
-bool path_exists(const std::string& path) {
-  struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0;
-}
-
-Result<std::string> read_file(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return os_error(errno, cert_where, "cannot read " + path);
-  std::string content(256 * 1024, '\0');
-  const ssize_t bytes = ::read(file.get(), content.data(), content.size());
-  if (bytes < 0) return os_error(errno, cert_where, "cannot read " + path);
-  content.resize(static_cast<size_t>(bytes));
-  return content;
-}
-
-template <typename Write>
-Result<std::string> to_pem(Write write) {
-  const Ssl<BIO> bio(BIO_new(BIO_s_mem()));
-  if (bio == nullptr || write(bio.get()) != 1) return openssl_error("cannot write PEM");
-  char* data = nullptr;
-  const long bytes = BIO_get_mem_data(bio.get(), &data);
-  return std::string(data, static_cast<size_t>(bytes));
-}
-
-Result<Ssl<X509>> read_certificate(const std::string& path) {
-  TERRACE_ASSIGN_OR_RETURN(const std::string pem, read_file(path));
-  const Ssl<BIO> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-  Ssl<X509> certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
-  ERR_clear_error();
-  if (certificate == nullptr) return cert_error(path + " is no PEM certificate");
-  return certificate;
-}
-
-Result<Ssl<EVP_PKEY>> read_key(const std::string& path) {
-  TERRACE_ASSIGN_OR_RETURN(const std::string pem, read_file(path));
-  const Ssl<BIO> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-  Ssl<EVP_PKEY> key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
-  ERR_clear_error();
-  if (key == nullptr) return cert_error(path + " is no PEM key without a password");
-  return key;
-}
 
 // --- certificates -----------------------------------------------------------------------------------------
 
@@ -143,7 +49,7 @@ Status fill_in(X509& certificate, EVP_PKEY& key, X509* issuer, const Wanted& wan
       X509_set_version(&certificate, X509_VERSION_3) == 1 &&
       BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(&certificate)) != nullptr &&
       X509_gmtime_adj(X509_getm_notBefore(&certificate), -300) != nullptr &&
-      X509_gmtime_adj(X509_getm_notAfter(&certificate), static_cast<long>(wanted.days) * seconds_per_day) !=
+      X509_gmtime_adj(X509_getm_notAfter(&certificate), static_cast<long>(wanted.days) * cert_day_s) !=
           nullptr &&
       X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_UTF8, text, -1, -1, 0) == 1 &&
       X509_set_pubkey(&certificate, &key) == 1 &&
@@ -186,19 +92,7 @@ Result<Made> make(const Wanted& wanted, X509* issuer, EVP_PKEY* issuer_key) {
   return made;
 }
 
-int64_t seconds_left(const X509& certificate) {
-  int days = 0, seconds = 0;
-  if (ASN1_TIME_diff(&days, &seconds, nullptr, X509_get0_notAfter(&certificate)) != 1) return 0;
-  return days * seconds_per_day + seconds;
-}
-
 // --- verbs ------------------------------------------------------------------------------------------------
-
-Status check_days(int64_t days) {
-  if (days >= 1 && days <= days_max) return {};
-  return cert_error("a certificate is valid for 1 to " + std::to_string(days_max) + " days, not " +
-                    std::to_string(days));
-}
 
 struct CertArguments {
   std::string directory = ".", name, out, file;
@@ -236,8 +130,10 @@ Status init(const Context& context, const CertArguments& arguments) {
   wanted.ca = true;
   wanted.days = days;
   TERRACE_ASSIGN_OR_RETURN(const Made made, make(wanted, nullptr, nullptr));
-  TERRACE_RETURN_IF_ERROR(write_new(key, made.key));
-  TERRACE_RETURN_IF_ERROR(write_new(certificate, made.certificate));
+  TERRACE_RETURN_IF_ERROR(write_new_file(key, made.key));
+  TERRACE_RETURN_IF_ERROR(write_new_file(certificate, made.certificate));
+  TERRACE_ASSIGN_OR_RETURN(const Ca ca, open_ca(directory));
+  TERRACE_RETURN_IF_ERROR(write_first_list(ca));
   tell(context, certificate, key,
        "A CA for " + std::to_string(days) +
            " days. Keep ca.key here, and nowhere else: whoever has it can be any "
@@ -255,20 +151,10 @@ Status issue(const Context& context, const CertArguments& arguments) {
   }
   const int64_t days = arguments.days;
   TERRACE_RETURN_IF_ERROR(check_days(days));
-  const std::string ca_path = arguments.directory + "/ca.pem";
-  if (!path_exists(ca_path)) {
-    return Error{.code = ErrorCode::not_found,
-                 .where = cert_where,
-                 .detail = "there is no CA in " + arguments.directory +
-                           "; `terrace cert init DIR` makes one, --ca "
-                           "DIR says where it is"};
-  }
-  TERRACE_ASSIGN_OR_RETURN(const Ssl<X509> ca, read_certificate(ca_path));
-  TERRACE_ASSIGN_OR_RETURN(const Ssl<EVP_PKEY> ca_key, read_key(arguments.directory + "/ca.key"));
-  if (X509_check_private_key(ca.get(), ca_key.get()) != 1)
-    return cert_error(arguments.directory + "/ca.key does not belong to " + ca_path);
-  if (seconds_left(*ca) < days * seconds_per_day) {
-    return cert_error("the CA is valid for another " + std::to_string(seconds_left(*ca) / seconds_per_day) +
+  TERRACE_ASSIGN_OR_RETURN(const Ca ca, open_ca(arguments.directory));
+  const int64_t ca_left_s = seconds_until(*X509_get0_notAfter(ca.certificate.get()));
+  if (ca_left_s < days * cert_day_s) {
+    return cert_error("the CA is valid for another " + std::to_string(ca_left_s / cert_day_s) +
                       " days only, less than " + std::to_string(days) + "; give --days, or make a new CA");
   }
   Wanted wanted;
@@ -285,21 +171,15 @@ Status issue(const Context& context, const CertArguments& arguments) {
         .where = cert_where,
         .detail = certificate + " exists; nothing is overwritten. Move it away first, or give --out DIR"};
   }
-  TERRACE_ASSIGN_OR_RETURN(const Made made, make(wanted, ca.get(), ca_key.get()));
-  TERRACE_RETURN_IF_ERROR(write_new(key, made.key));
-  TERRACE_RETURN_IF_ERROR(write_new(certificate, made.certificate));
+  TERRACE_ASSIGN_OR_RETURN(const Made made, make(wanted, ca.certificate.get(), ca.key.get()));
+  // First, so that there is no certificate that cannot be taken back by its name.
+  TERRACE_RETURN_IF_ERROR(note_issued(arguments.directory, made.certificate));
+  TERRACE_RETURN_IF_ERROR(write_new_file(key, made.key));
+  TERRACE_RETURN_IF_ERROR(write_new_file(certificate, made.certificate));
   tell(context, certificate, key,
        std::string("For the ") + (arguments.manager ? "manager " : "agent of host ") + name + ", " +
            std::to_string(days) + " days. Copy both and ca.pem there, the key by a safe way.\n");
   return {};
-}
-
-std::string moment(const ASN1_TIME& time) {
-  std::tm broken{};
-  if (ASN1_TIME_to_tm(&time, &broken) != 1) return "?";
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%SZ", &broken);
-  return text;
 }
 
 std::string fingerprint(const X509& certificate) {
@@ -317,20 +197,13 @@ std::string fingerprint(const X509& certificate) {
 
 Status show_certificate(const Context& context, const CertArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const Ssl<X509> certificate, read_certificate(arguments.file));
-  char common[256] = "", issuer[256] = "";
-  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, common, sizeof(common));
+  char issuer[256] = "";
   X509_NAME_get_text_by_NID(X509_get_issuer_name(certificate.get()), NID_commonName, issuer, sizeof(issuer));
-  const std::string name = common;
-  const bool manager = name.starts_with(manager_certificate_prefix);
-  const bool host = name.starts_with(host_certificate_prefix);
-  const std::string role = manager                                 ? "manager"
-                           : host                                  ? "agent"
-                           : X509_check_ca(certificate.get()) != 0 ? "ca"
-                                                                   : "other";
-  const std::string plain = manager || host ? name.substr(name.find(':') + 1) : name;
-  const int64_t left = seconds_left(*certificate);
-  const std::string from = moment(*X509_get0_notBefore(certificate.get()));
-  const std::string until = moment(*X509_get0_notAfter(certificate.get()));
+  const std::string plain = plain_name(*certificate), role = role_of(*certificate);
+  const std::string serial = serial_text(*X509_get0_serialNumber(certificate.get()));
+  const int64_t left = seconds_until(*X509_get0_notAfter(certificate.get()));
+  const std::string from = cert_moment(*X509_get0_notBefore(certificate.get()));
+  const std::string until = cert_moment(*X509_get0_notAfter(certificate.get()));
   if (context.json) {
     print_json({{"file", arguments.file},
                 {"name", plain},
@@ -339,15 +212,15 @@ Status show_certificate(const Context& context, const CertArguments& arguments) 
                 {"not_before", from},
                 {"not_after", until},
                 {"expired", left <= 0},
-                {"days_left", left / seconds_per_day},
+                {"days_left", left / cert_day_s},
+                {"serial", serial},
                 {"sha256", fingerprint(*certificate)}});
     return {};
   }
-  print_text(
-      format_table({"NAME", "ROLE", "FROM", "UNTIL", "LEFT", "ISSUER"},
-                   {{plain, role, from, until,
-                     left <= 0 ? "expired" : std::to_string(left / seconds_per_day) + " days", issuer}}) +
-      "SHA-256 " + fingerprint(*certificate) + "\n");
+  print_text(format_table({"NAME", "ROLE", "FROM", "UNTIL", "LEFT", "ISSUER"},
+                          {{plain, role, from, until,
+                            left <= 0 ? "expired" : std::to_string(left / cert_day_s) + " days", issuer}}) +
+             "serial  " + serial + "\nSHA-256 " + fingerprint(*certificate) + "\n");
   return {};
 }
 
@@ -378,6 +251,7 @@ void add_cert_verbs(Command app, Context& context) {
   Command look = cert.add_subcommand("show", "Whose a certificate is, and until when");
   look.add_option("file", arguments->file, "A PEM certificate").type_name("FILE").required();
   on_verb(look, context, [&context, arguments] { return show_certificate(context, *arguments); });
+  add_cert_revocation_verbs(cert, context);
 }
 
 }  // namespace terrace::cli
