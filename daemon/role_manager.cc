@@ -17,6 +17,7 @@
 #include "core/base/time_slice.h"
 #include "core/base/unique_fd.h"
 #include "daemon/audit/audit_file.h"
+#include "daemon/audit/audit_syslog.h"
 #include "daemon/config/runtime_directory.h"
 #include "daemon/event_loop/engine.h"
 #include "daemon/event_loop/hotplug.h"
@@ -144,6 +145,30 @@ AgentsOptions agents_options(const DaemonConfig& config, const StoreId& store, u
   return options;
 }
 
+// Where entries of the audit log go beside the store.
+class AuditCopies {
+ public:
+  explicit AuditCopies(const DaemonConfig& config) {
+    if (!config.audit_file.empty())
+      file_ = std::make_unique<AuditFile>(
+          AuditFileOptions{.path = config.audit_file, .rotate_bytes = config.audit_rotate_bytes});
+    if (config.audit_syslog)
+      syslog_ = std::make_unique<AuditSyslog>(AuditSyslogOptions{.socket = config.audit_syslog_socket});
+  }
+  // Empty: nowhere.
+  std::function<void(const std::vector<AuditRow>&)> sink() {
+    if (file_ == nullptr && syslog_ == nullptr) return {};
+    return [this](const std::vector<AuditRow>& rows) {
+      if (file_ != nullptr) file_->append(rows);
+      if (syslog_ != nullptr) syslog_->append(rows);
+    };
+  }
+
+ private:
+  std::unique_ptr<AuditFile> file_;
+  std::unique_ptr<AuditSyslog> syslog_;
+};
+
 Status listen_for_agents(const DaemonConfig& config, Agents& agents, kj::AsyncIoContext& io) {
   if (config.listen.empty()) return {};
   const TlsFiles files{config.tls_ca, config.tls_certificate, config.tls_key};
@@ -182,19 +207,13 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
   Agents agents(std::move(of_agents), clock, io.provider->getTimer());
   RemoteBackend remote(agents, memory->backends());
   memory->backends().add_remote(remote);
-  std::unique_ptr<AuditFile> audit_file;
-  std::function<void(const std::vector<AuditRow>&)> audit_sink;
-  if (!config.audit_file.empty()) {
-    audit_file = std::make_unique<AuditFile>(
-        AuditFileOptions{.path = config.audit_file, .rotate_bytes = config.audit_rotate_bytes});
-    audit_sink = [&file = *audit_file](const std::vector<AuditRow>& rows) { file.append(rows); };
-  }
+  AuditCopies audit_copies(config);
   Engine engine(*store, memory->backends(), clock, io.provider->getTimer(),
                 EngineOptions{.state_path = config.state_path,
                               .ttl_ns_max = config.ttl_ns_max,
                               .scrub_bytes_per_s = config.scrub_bytes_per_s,
                               .settle_ns = settle_ns,
-                              .audit_sink = std::move(audit_sink)});
+                              .audit_sink = audit_copies.sink()});
   // Before the engine waits for its workers: they may wait for agents.
   KJ_DEFER(agents.stop());
   if (words.accept_lost_objects) engine.accept_lost_objects();

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <utility>
 
 #include "daemon/log/log.h"
@@ -16,88 +15,14 @@ namespace {
 constexpr const char* where = "AuditFile";
 constexpr unsigned rotated_max = 9999;
 
-void add_text(std::string& line, const char* key, const std::string& text) {
-  static constexpr const char* hex = "0123456789abcdef";
-  line += std::string(", \"") + key + "\": \"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      line += {'\\', c};
-    } else if (byte < 0x20) {
-      line += {'\\', 'u', '0', '0', hex[byte >> 4], hex[byte & 15]};
-    } else {
-      line += c;
-    }
-  }
-  line += '"';
-}
-
 }  // namespace
 
-std::string audit_line(const AuditRow& row) {
-  std::string line = "{\"time_ns\": " + std::to_string(row.wall_ns);
-  add_text(line, "actor", row.actor);
-  add_text(line, "tenant", row.tenant);
-  add_text(line, "verb", row.verb);
-  add_text(line, "subject", row.subject);
-  add_text(line, "detail", row.detail);
-  return line + "}\n";
-}
-
-AuditFile::AuditFile(AuditFileOptions options) : options_(std::move(options)), thread_([this] { run(); }) {}
-
-AuditFile::~AuditFile() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  changed_.notify_one();
-  thread_.join();
-}
-
-void AuditFile::append(const std::vector<AuditRow>& rows) {
-  std::string lines;
-  for (const AuditRow& row : rows) lines += audit_line(row);
-  {
-    const std::lock_guard lock(mutex_);
-    if (waiting_.size() + lines.size() > options_.waiting_bytes_max) {
-      left_out_ += rows.size();
-      return;
-    }
-    waiting_ += lines;
-  }
-  changed_.notify_one();
-}
-
-void AuditFile::run() {
-  std::string lines;  // taken, and not written yet
-  bool failing = false;
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    if (failing) {
-      changed_.wait_for(lock, std::chrono::milliseconds(options_.retry_ms), [this] { return ending_; });
-    } else {
-      changed_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
-    }
-    const bool last = ending_;
-    if (lines.empty() || last) lines += std::exchange(waiting_, std::string());
-    const uint64_t left_out = std::exchange(left_out_, 0);
-    lock.unlock();
-    const Status written = lines.empty() ? Status() : write(lines);
-    if (left_out != 0)
-      log::error("{} entries of the audit log are not in {}: it could not be written for too long", left_out,
-                 options_.path);
-    if (written.ok()) {
-      if (failing) log::info("{} is written again", options_.path);
-      lines.clear();
-    } else if (!failing) {
-      log::error("{}; entries of the audit log wait for it, and are in the store", written.error().to_string());
-    }
-    failing = !written.ok();
-    lock.lock();
-    if (last) return;
-  }
-}
+AuditFile::AuditFile(AuditFileOptions options)
+    : options_(std::move(options)),
+      queue_({.name = options_.path,
+              .waiting_bytes_max = options_.waiting_bytes_max,
+              .retry_ms = options_.retry_ms},
+             [this](std::string& lines) { return write(lines); }) {}
 
 Status AuditFile::open() {
   file_ = UniqueFd(
@@ -126,7 +51,7 @@ Status AuditFile::rotate() {
   return os_error(EEXIST, where, options_.path + " has too many older files beside it; take some away");
 }
 
-Status AuditFile::write(const std::string& lines) {
+Status AuditFile::write(std::string& lines) {
   struct stat ours {
   }, theirs{};
   const bool same = file_.valid() && ::fstat(file_.get(), &ours) == 0 &&
@@ -150,6 +75,7 @@ Status AuditFile::write(const std::string& lines) {
   const int failed = done < lines.size() ? (errno != 0 ? errno : EIO) : 0;
   if (failed == 0 && ::fdatasync(file_.get()) == 0) {
     bytes_ += lines.size();
+    lines.clear();
     return {};
   }
   const int cause = failed != 0 ? failed : errno;

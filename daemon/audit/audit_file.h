@@ -10,16 +10,13 @@
 // cannot be written waits, within a bound, and is tried again; lines left out beyond the bound are counted in the log.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
-#include "daemon/model/rows.h"
+#include "daemon/audit/audit_queue.h"
 
 namespace terrace::daemon {
 
@@ -33,30 +30,18 @@ struct AuditFileOptions {
 class AuditFile {
  public:
   explicit AuditFile(AuditFileOptions options);
-  ~AuditFile();  // writes what waits, once
-  AuditFile(const AuditFile&) = delete;
-  AuditFile& operator=(const AuditFile&) = delete;
 
-  void append(const std::vector<AuditRow>& rows);
+  void append(const std::vector<AuditRow>& rows) { queue_.append(rows); }
 
  private:
-  void run();
-  Status write(const std::string& lines);  // all of it, or none counts as written
+  Status write(std::string& lines);  // all of it, or none counts as written
   Status open();
   Status rotate();
 
   const AuditFileOptions options_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::string waiting_;
-  uint64_t left_out_ = 0;
-  bool ending_ = false;
-  UniqueFd file_;  // this and the rest: the writing thread's
+  UniqueFd file_;  // this and the next: the writing thread's
   uint64_t bytes_ = 0;
-  std::thread thread_;
+  AuditQueue queue_;  // last: its thread uses the others
 };
-
-// `{"time_ns": ..., "actor": ..., "tenant": ..., "verb": ..., "subject": ..., "detail": ...}` and a line feed.
-std::string audit_line(const AuditRow& row);
 
 }  // namespace terrace::daemon

@@ -74,6 +74,8 @@ struct DaemonConfig {
   std::string audit_file;  // a copy of the audit log that is never cut; empty: none
   uint64_t audit_rotate_bytes = 64ull << 20;
 
+  bool audit_syslog = false;  // a copy to the machine's logging service
+  std::string audit_syslog_socket = "/dev/log";
   uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
 
   uint64_t ttl_ns_max = limits::ttl_ns_max;

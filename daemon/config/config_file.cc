@@ -128,6 +128,8 @@ void read_audit(Section& top, const std::string& path, std::vector<std::string>&
   Section section(path, *audit, "audit", problems);
   section.text("file", config.audit_file);
   section.size("rotate", config.audit_rotate_bytes);
+  section.boolean("syslog", config.audit_syslog);
+  section.text("syslog_socket", config.audit_syslog_socket);
   section.finish();
 }
 

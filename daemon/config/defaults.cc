@@ -193,6 +193,12 @@ void check_limits(const DaemonConfig& config, Problems& problems) {
   }
   if (!config.audit_file.empty() && config.audit_file[0] != '/')
     problems.push_back({{"audit", "file"}, "audit file '" + config.audit_file + "' must be an absolute path"});
+  if (config.audit_syslog_socket.empty() || config.audit_syslog_socket[0] != '/' ||
+      config.audit_syslog_socket.size() >= sizeof(sockaddr_un{}.sun_path)) {
+    problems.push_back({{"audit", "syslog_socket"},
+                        "syslog_socket '" + config.audit_syslog_socket +
+                            "' must be an absolute path of at most 107 bytes, as /dev/log"});
+  }
   if (config.audit_rotate_bytes < (1ull << 20))
     problems.push_back({{"audit", "rotate"}, "the audit file is rotated at 1M at least"});
   if (config.ttl_ns_max < limits::ttl_ns_min || config.ttl_ns_max > limits::ttl_ns_max) {

@@ -6,7 +6,9 @@
 import json
 import os
 import pathlib
+import socket
 import subprocess
+import tempfile
 import unittest
 
 from cli_base import CAPACITY, DENIED, MIB, MISMATCH, NOT_FOUND, USAGE, WithDaemon
@@ -119,6 +121,35 @@ class Audit(WithDaemon):
             if entry["tenant"] == "team-f":
                 break
         self.assertIn(str(lease["id"]), entry["subject"])
+
+
+class AuditCopies(unittest.TestCase):
+    def test_the_logging_service_is_told_what_was_granted_and_what_was_denied(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "log"
+            config = pathlib.Path(folder) / "terraced.toml"
+            config.write_text(f'[audit]\nsyslog = true\nsyslog_socket = "{path}"\n')
+            t = Harness(name="syslog", daemon_args=["--config", config])
+            self.addCleanup(t.close)
+            t.start()  # the service is away, and that holds up nobody
+            t.create_pool("p")
+            t.cli("quota", "set", "team-a", "--bytes", "8M")
+            lease = t.grant("8M", "p", "--tenant", "team-a")
+            self.assertNotEqual(t.cli("lease", "grant", "--pool", "p", "--size", "2M", "--tenant", "team-a",
+                                      check=False).code, 0)
+            told = {}
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as service:
+                service.bind(str(path))
+                service.settimeout(20)
+                while "denied grant" not in told:
+                    head, entry = service.recv(65536).decode().split("]: ", 1)
+                    entry = json.loads(entry)
+                    told[entry["verb"]] = (head[:4], entry)
+            self.assertIn(f"terraced-audit[{t.pid}", head)
+            self.assertEqual(told["grant"][0], "<86>")
+            self.assertEqual((told["grant"][1]["tenant"], told["grant"][1]["subject"]), ("team-a", f"lease {lease['id']}"))
+            self.assertEqual(told["denied grant"][0], "<85>")
+            self.assertEqual(told["denied grant"][1]["tenant"], "team-a")
 
 
 class Fsck(unittest.TestCase):
