@@ -24,8 +24,8 @@ constexpr int exit_usage = 2;
 
 struct Flags {
   std::string config, runtime_directory, socket, state, object_directory, log_level, log_format, log_file, host,
-      granule, role, manager, listen, tls_ca, tls_certificate, tls_key, host_lease, backup_file, verify_file,
-      restore_file, salvage_file;
+      granule, role, manager, listen, tls_ca, tls_certificate, tls_key, tls_revoked, host_lease, backup_file,
+      verify_file, restore_file, salvage_file;
   std::vector<std::string> emulate;
   std::vector<uint32_t> admin_uids;
   bool no_mount = false, accept_lost_objects = false, list_failpoints = false, check_config = false,
@@ -54,6 +54,7 @@ void add_flags(CLI::App& app, Flags& flags) {
   app.add_option("--tls-ca", flags.tls_ca, "certificate of the private CA (`terrace cert init`)");
   app.add_option("--tls-cert", flags.tls_certificate, "this machine's certificate (`terrace cert issue`)");
   app.add_option("--tls-key", flags.tls_key, "its key");
+  app.add_option("--tls-revoked", flags.tls_revoked, "list of revoked certificates (`terrace cert revoke`)");
   app.add_option("--host-lease", flags.host_lease,
                  "how long a host keeps its leases without its manager (30s)");
   app.add_flag("--no-hardware", flags.no_hardware,
@@ -101,6 +102,7 @@ Result<DaemonConfig> configure(const Flags& flags) {
   if (!flags.tls_ca.empty()) config.tls_ca = flags.tls_ca;
   if (!flags.tls_certificate.empty()) config.tls_certificate = flags.tls_certificate;
   if (!flags.tls_key.empty()) config.tls_key = flags.tls_key;
+  if (!flags.tls_revoked.empty()) config.tls_revoked = flags.tls_revoked;
   if (flags.no_mount) config.mount = false;
   if (flags.overcommit) config.overcommit = true;
   if (flags.no_hardware) config.hardware = false;

@@ -16,7 +16,7 @@
 #include "daemon/agent/orders.h"
 #include "daemon/agent/uplink.h"
 #include "daemon/config/runtime_directory.h"
-#include "daemon/hosts/tls.h"
+#include "daemon/hosts/credentials.h"
 #include "daemon/log/log.h"
 #include "daemon/machine_memory.h"
 #include "daemon/roles.h"
@@ -94,8 +94,8 @@ Status run_agent(const DaemonConfig& config, StartWords words, const std::vector
   auto io = kj::setupAsyncIo();
   kj::Timer& timer = io.provider->getTimer();
   // Before anybody can connect: a certificate that cannot be used ends the start.
-  const TlsFiles files{config.tls_ca, config.tls_certificate, config.tls_key};
-  TERRACE_ASSIGN_OR_RETURN(kj::Own<kj::TlsContext> tls, make_tls_context(files, TlsRole::agent, timer));
+  const TlsFiles files{config.tls_ca, config.tls_certificate, config.tls_key, config.tls_revoked};
+  TERRACE_ASSIGN_OR_RETURN(Credentials credentials, Credentials::read(files, TlsRole::agent, timer));
   TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
   // The lock comes first: a second agent must touch nothing.
   const HostFiles host_files(config.runtime_directory);
@@ -109,7 +109,7 @@ Status run_agent(const DaemonConfig& config, StartWords words, const std::vector
   TERRACE_RETURN_IF_ERROR(ensure_guard(host_files, command));
 
   const SystemClock clock;
-  Uplink uplink(config.manager, kj::mv(tls), io.provider->getNetwork(), clock, timer, lease);
+  Uplink uplink(config.manager, credentials, io.provider->getNetwork(), clock, timer, lease);
   if (words.destroy_orphans) uplink.take_over();
   Orders orders(memory->backends(), [&uplink] { return uplink.in_force(); },
                 {.record = [&guarded](bool registered) { return guarded.record(registered); },
@@ -124,6 +124,8 @@ Status run_agent(const DaemonConfig& config, StartWords words, const std::vector
         *io.lowLevelProvider, timer);
     sockets.serve(server, service.peer_options().sockets);
     const auto guarding = keep_guard(host_files, command, timer).eagerlyEvaluate(nullptr);
+    const auto reading =
+        credentials.watch([&uplink] { uplink.credentials_changed(); }).eagerlyEvaluate(nullptr);
     uplink.start(orders, service);
     log::info("serving at {} (pid {}), an agent of the manager at {}", socket, ::getpid(), config.manager);
     auto stop = io.unixEventPort.onSignal(SIGTERM).exclusiveJoin(io.unixEventPort.onSignal(SIGINT));

@@ -169,13 +169,19 @@ class AuditCopies {
   std::unique_ptr<AuditSyslog> syslog_;
 };
 
-Status listen_for_agents(const DaemonConfig& config, Agents& agents, kj::AsyncIoContext& io) {
-  if (config.listen.empty()) return {};
-  const TlsFiles files{config.tls_ca, config.tls_certificate, config.tls_key};
-  TERRACE_ASSIGN_OR_RETURN(kj::Own<kj::TlsContext> tls,
-                           make_tls_context(files, TlsRole::manager, io.provider->getTimer()));
+// None: it listens for no agents.
+Result<std::unique_ptr<Credentials>> read_credentials(const DaemonConfig& config, kj::Timer& timer) {
+  if (config.listen.empty()) return std::unique_ptr<Credentials>();
+  const TlsFiles files{config.tls_ca, config.tls_certificate, config.tls_key, config.tls_revoked};
+  TERRACE_ASSIGN_OR_RETURN(Credentials read, Credentials::read(files, TlsRole::manager, timer));
+  return std::make_unique<Credentials>(std::move(read));
+}
+
+Status listen_for_agents(const DaemonConfig& config, Agents& agents, Credentials* credentials,
+                         kj::AsyncIoContext& io) {
+  if (credentials == nullptr) return {};
   auto address = io.provider->getNetwork().parseAddress(config.listen.c_str()).wait(io.waitScope);
-  agents.listen(address->listen(), kj::mv(tls));
+  agents.listen(address->listen(), *credentials);
   log::info("agents may connect to {}; a host keeps its leases {} without word from here", config.listen,
             format_duration(config.host_lease_ns));
   return {};
@@ -202,6 +208,7 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
 
   auto io = kj::setupAsyncIo();
   const SystemClock clock;
+  TERRACE_ASSIGN_OR_RETURN(const auto credentials, read_credentials(config, io.provider->getTimer()));
   AgentsOptions of_agents = agents_options(config, store->id(), longest_ns);
   of_agents.destroy_orphans = words.destroy_orphans;
   Agents agents(std::move(of_agents), clock, io.provider->getTimer());
@@ -245,7 +252,7 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
   {
     RpcServer server(service, *io.lowLevelProvider, io.provider->getTimer());
     sockets.serve(server, service.options().sockets);
-    TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, io));
+    TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, credentials.get(), io));
     log::info("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), config.state_path,
               engine.state().leases().size());
     tell_connections(service);

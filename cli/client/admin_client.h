@@ -141,6 +141,9 @@ class AdminClient final : public LeaseClient {
   Result<std::vector<FindingStatus>> fsck();
   Result<ReceivedBackup> backup();
   Result<std::vector<HostRecord>> hosts();
+  // Errors    not_found   there is no such host; busy: it has leases
+  Status remove_host(const std::string& name, bool revoke);
+  Status allow_host(const std::string& name);
 
  private:
   struct Impl;

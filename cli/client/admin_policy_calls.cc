@@ -136,4 +136,17 @@ Result<std::vector<HostRecord>> AdminClient::hosts() {
                      [](auto& reply) { return kept<rpc::HostInfo>(reply.getHosts()); });
 }
 
+Status AdminClient::remove_host(const std::string& name, bool revoke) {
+  auto request = impl_->admin.removeHostRequest();
+  request.setName(name);
+  request.setRevoke(revoke);
+  return impl_->call(kj::mv(request));
+}
+
+Status AdminClient::allow_host(const std::string& name) {
+  auto request = impl_->admin.allowHostRequest();
+  request.setName(name);
+  return impl_->call(kj::mv(request));
+}
+
 }  // namespace terrace::cli

@@ -45,9 +45,30 @@ int try_connect(const std::string& path) {
   return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ? 0 : errno;
 }
 
+// Until when a manager and its agents know each other.
+Check check_certificates(rpc::ServerInfo::Reader server, const std::vector<HostRecord>& hosts) {
+  Check check{.name = "certificates"};
+  bool soon = false;
+  const auto add = [&](const std::string& what, int32_t days, bool ends_soon) {
+    check.found += (check.found.empty() ? "" : ", ") + what + " for " +
+                   count_text(static_cast<uint64_t>(std::max(days, 0)), "day");
+    soon = soon || ends_soon;
+  };
+  for (const auto end : server.getCertificates())
+    add(str(end.getWhat()) + " " + str(end.getName()), end.getDaysLeft(), end.getSoon());
+  for (const HostRecord& host : hosts)
+    if (host->getCertificateEndsSoon())
+      add("host " + str(host->getName()), host->getCertificateDaysLeft(), true);
+  if (!soon) return check;
+  check.state = CheckState::limited;
+  check.meaning = "after its end agents and manager refuse each other, and the hosts lose their leases";
+  check.fix = "terrace cert issue, or terrace cert revoke --none for the list (docs/operations/agents.md)";
+  return check;
+}
+
 void run_doctor(Context& context) {
   const std::string path = socket_path_of(context);
-  const std::vector<Check> checks = run_checks(path);
+  std::vector<Check> checks = run_checks(path);
   const bool possible = basic_service_possible(checks);
 
   Result<StatusReply> daemon = Error{.code = ErrorCode::unavailable, .detail = "not asked"};
@@ -60,6 +81,11 @@ void run_doctor(Context& context) {
       daemon = (*client)->status();
     else
       daemon = client.error();
+    if (daemon.ok() && (*daemon)->getServer().getCertificates().size() != 0) {
+      const auto hosts = (*client)->hosts();
+      checks.push_back(
+          check_certificates((*daemon)->getServer(), hosts.ok() ? *hosts : std::vector<HostRecord>()));
+    }
   }
 
   context.exit_code = possible ? exit_ok : exit_failed;

@@ -260,6 +260,12 @@ std::string server_block(rpc::ServerInfo::Reader server, const std::string& sock
   add_sockets(fields, server.getSockets());
   if (server.getWaiting() != 0)
     fields.emplace_back("waiting", count_text(server.getWaiting(), "grant") + " for room");
+  for (const auto end : server.getCertificates()) {
+    fields.emplace_back(str(end.getWhat()),
+                        str(end.getName()) + ", " +
+                            count_text(static_cast<uint64_t>(std::max(end.getDaysLeft(), 0)), "day") + " left" +
+                            (end.getSoon() ? ": renew it" : ""));
+  }
   std::istringstream findings(str(server.getRecovered()));
   for (std::string finding; std::getline(findings, finding);) fields.emplace_back("last start", finding);
   if (server.getFailpoints()) fields.emplace_back("build", "has failpoints: for tests, not for use");

@@ -221,15 +221,24 @@ struct Inventory {     # what CXL and DAX hardware the kernel shows; nothing of 
 
 struct HostInfo {      # a further host, whose agent does the work on its memory objects
   name @0 :Text;       # as its certificate says
-  state @1 :Text;      # "connected", "registering", "away" (its leases may still be in use), "self-fenced"
+  state @1 :Text;      # "connected", "registering", "away" (its leases may still be in use), "self-fenced", "removed"
   address @2 :Text;    # of the agent's connection, or of the last one
   version @3 :Text;
   lastContactNs @4 :UInt64; # how long ago it was heard of; 0 with an empty address: not since the start
-  endsInNs @5 :UInt64; # while away: until its leases count as fenced
+  endsInNs @5 :UInt64; # while away, or removed and not forgotten: until its leases count as fenced
   leases @6 :UInt32;   # with a memory object there, whatever their phases
   leasedBytes @7 :UInt64;
   devices @8 :List(Text);   # serials that the agent sees
   detail @9 :Text;     # what is wrong, in words
+  certificateDaysLeft @10 :Int32 = -1 $Json.nullable; # of its agent's; -1: not connected
+  certificateEndsSoon @11 :Bool; # time to issue a new one
+}
+
+struct CertificateEnd { # until when one of the manager's own is good
+  what @0 :Text;       # "certificate", "ca", "revocation list"
+  name @1 :Text;       # whose; of the list: its file
+  daysLeft @2 :Int32;
+  soon @3 :Bool;       # time to do something about it
 }
 
 struct FreeClass {     # free runs of one power-of-two class of sizes
@@ -361,6 +370,7 @@ struct ServerInfo {
   descriptorsMax @19 :UInt32;    # as many may be
   connectionsMax @20 :UInt32;    # open at once, fewer than configured where too few files may be open
   sockets @21 :List(ServedSocket); # where it is reached; the first is the main one
+  certificates @22 :List(CertificateEnd); # by which agents know this manager; empty: it listens for none
 }
 
 struct ServedSocket {  # a unix socket of the daemon, and what whoever connects there may do
@@ -553,4 +563,8 @@ interface Admin {
   # Refuses a grant that waits: those who wait for it get `cancelled` with the reason.
   backup @39 () -> (error :Error, backup :StoreBackup, file :BackupFile);
   # The store as it is now, in one file, while commits go on.
+  removeHost @40 (name :Text, revoke :Bool) -> (error :Error);
+  # Closes its agent's connection, refuses the agent from then on, and forgets the host once its leases are gone.
+  # One with leases is refused as `busy` unless `revoke` says to take them back.
+  allowHost @41 (name :Text) -> (error :Error);   # undoes it
 }

@@ -42,8 +42,9 @@ capnp::ReaderOptions reader_options() {
 }  // namespace
 
 struct Uplink::Link {
-  explicit Link(kj::Own<kj::AsyncIoStream> stream_in)
-      : stream(kj::mv(stream_in)),
+  explicit Link(Shaken shaken)
+      : stream(kj::mv(shaken.stream.stream)),
+        manager(std::move(shaken.peer)),
         network(*stream, capnp::rpc::twoparty::Side::CLIENT, reader_options()),
         system(capnp::makeRpcClient(network)) {
     system.setFlowLimit(agent_message_bytes_max / sizeof(capnp::word));
@@ -61,15 +62,16 @@ struct Uplink::Link {
   }
 
   kj::Own<kj::AsyncIoStream> stream;
+  const CertificateFacts manager;
   capnp::TwoPartyVatNetwork network;
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> system;
   kj::Maybe<rpc::AgentService::Client> service;
 };
 
-Uplink::Uplink(std::string manager, kj::Own<kj::TlsContext> tls, kj::Network& network, const Clock& clock,
+Uplink::Uplink(std::string manager, Credentials& credentials, kj::Network& network, const Clock& clock,
                kj::Timer& timer, HostLeaseFile& file)
     : manager_(std::move(manager)),
-      tls_(kj::mv(tls)),
+      credentials_(credentials),
       network_(network),
       clock_(clock),
       timer_(timer),
@@ -145,6 +147,16 @@ kj::Promise<void> Uplink::run() {
       .then([this] { return run(); });
 }
 
+void Uplink::check_manager() {
+  const CertificateFacts& manager = link().manager;
+  if (credentials_.is_revoked(manager.serial))
+    fail("its certificate " + shown_certificate(manager) + " was revoked");
+}
+
+void Uplink::credentials_changed() {
+  if (link_ != nullptr && credentials_.is_revoked(link_->manager.serial)) orders_->revoke();
+}
+
 void Uplink::drop_link() {
   orders_->revoke();
   registering_ = false;
@@ -162,12 +174,12 @@ kj::Promise<void> Uplink::connect() {
                     })
                     .then([this](kj::AuthenticatedStream stream) {
                       KJ_IF_MAYBE (fd, stream.stream->getFd()) set_keep_alive(*fd, 30 * ns_per_s);
-                      return tls_->wrapClient(kj::mv(stream), tls_server_name);
+                      return credentials_.connect(kj::mv(stream));
                     });
-  return within(kj::mv(opened), connect_ns_max, "connecting").then([this](kj::AuthenticatedStream stream) {
-    const auto name = peer_name(*stream.peerIdentity, TlsRole::manager);
+  return within(kj::mv(opened), connect_ns_max, "connecting").then([this](Shaken shaken) {
+    const auto name = peer_name(shaken.peer, TlsRole::manager);
     if (!name.ok()) fail("who answers there is no manager: " + name.error().detail);
-    link_ = std::make_unique<Link>(kj::mv(stream.stream));
+    link_ = std::make_unique<Link>(kj::mv(shaken));
     return orders_->refresh().then([this] { return enroll(); });
   });
 }
@@ -306,6 +318,7 @@ kj::Promise<void> Uplink::heartbeats() {
       .then([] { fail("the connection was closed"); })
       .exclusiveJoin(kj::mv(pause))
       .then([this] {
+        check_manager();
         auto request = link().agent_service().heartbeatRequest();
         const std::vector<SeenDevice> devices = orders_->devices();
         write_devices(request.initDevices(static_cast<uint32_t>(devices.size())), devices);

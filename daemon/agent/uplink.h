@@ -24,7 +24,7 @@
 #include "core/base/clock.h"
 #include "daemon/agent/host_lease_file.h"
 #include "daemon/agent/orders.h"
-#include "daemon/hosts/tls.h"
+#include "daemon/hosts/credentials.h"
 #include "daemon/model/host_lease.h"
 
 namespace terrace::daemon {
@@ -41,7 +41,8 @@ class UplinkListener {
 
 class Uplink final : private kj::TaskSet::ErrorHandler {
  public:
-  Uplink(std::string manager, kj::Own<kj::TlsContext> tls, kj::Network& network, const Clock& clock,
+  // `credentials` outlive it.
+  Uplink(std::string manager, Credentials& credentials, kj::Network& network, const Clock& clock,
          kj::Timer& timer, HostLeaseFile& file);
   ~Uplink() noexcept(false);
 
@@ -53,6 +54,9 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
 
   // Ends the connection, and renews nothing any more. What is leased here stays until the host lease ends.
   void stop();
+
+  // A manager whose certificate is revoked by now is not obeyed any more, and left at the next heartbeat.
+  void credentials_changed();
 
   // The manager, while it is connected.
   kj::Maybe<rpc::AgentService::Client> service();
@@ -75,7 +79,8 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> report(std::vector<ObservedObject> observed, rpc::Registration::Client registration);
   kj::Promise<void> heartbeats();
   kj::Promise<void> follow_devices(std::vector<SeenDevice> adopted);
-  Link& link();  // an exception when it was dropped meanwhile
+  void check_manager();  // an exception when its certificate is revoked
+  Link& link();          // an exception when it was dropped meanwhile
   void promised(uint64_t sent_ns);
   bool run_out(uint64_t now_ns) const;
   void drop_link();
@@ -86,7 +91,7 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   kj::Promise<T> within(kj::Promise<T> work, uint64_t ns, const char* what);
 
   const std::string manager_;
-  kj::Own<kj::TlsContext> tls_;
+  Credentials& credentials_;
   kj::Network& network_;
   const Clock& clock_;
   kj::Timer& timer_;

@@ -41,6 +41,7 @@ struct DaemonConfig {
   std::string listen;                            // manager: HOST:PORT for agents; empty: none can come
   std::string manager;                           // agent: HOST:PORT of the manager
   std::string tls_ca, tls_certificate, tls_key;  // PEM files of `terrace cert`
+  std::string tls_revoked;                       // its list of revoked ones; empty: none is
   uint64_t host_lease_ns = 30 * ns_per_s;  // manager: how long a host keeps its leases without word from it
   std::map<std::string, std::set<std::string>> host_tenants;  // manager: host -> whom it may act for; none: all
 
@@ -73,9 +74,9 @@ struct DaemonConfig {
 
   std::string audit_file;  // a copy of the audit log that is never cut; empty: none
   uint64_t audit_rotate_bytes = 64ull << 20;
-
   bool audit_syslog = false;  // a copy to the machine's logging service
   std::string audit_syslog_socket = "/dev/log";
+
   uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
 
   uint64_t ttl_ns_max = limits::ttl_ns_max;

@@ -168,6 +168,7 @@ void read_hosts(Section& top, const std::string& path, std::vector<std::string>&
     section.text("ca", config.tls_ca);
     section.text("certificate", config.tls_certificate);
     section.text("key", config.tls_key);
+    section.text("revoked", config.tls_revoked);
     section.finish();
   }
   const toml::table* hosts = top.table("hosts");

@@ -216,6 +216,17 @@ AuditRow denial_row(const char* what, const std::string& tenant, const std::stri
                   .detail = line(detail)};
 }
 
+AuditRow note_row(const char* verb, const std::string& subject, const std::string& detail, const Actor& actor,
+                  uint64_t wall_ns) {
+  return AuditRow{.sequence = 0,
+                  .wall_ns = wall_ns,
+                  .actor = actor_text(actor),
+                  .tenant = "",
+                  .verb = verb,
+                  .subject = line(subject),
+                  .detail = line(detail)};
+}
+
 bool DenialLimit::admit(AuditRow& row, uint64_t now_ns) {
   if (tenants_.size() >= tenants_max) tenants_.clear();
   Told& told = tenants_[row.tenant];

@@ -30,6 +30,10 @@ std::vector<AuditRow> audit_rows(const Command& command, const Step& step, const
 AuditRow denial_row(const char* what, const std::string& tenant, const std::string& detail, const Actor& actor,
                     uint64_t wall_ns);
 
+// A row for what an operator had done that is no command of the state machine: `subject` is "host hostb".
+AuditRow note_row(const char* verb, const std::string& subject, const std::string& detail, const Actor& actor,
+                  uint64_t wall_ns);
+
 // How many denials of a tenant are told in a second: each costs a commit, and asking costs nothing.
 class DenialLimit {
  public:

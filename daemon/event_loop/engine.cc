@@ -113,6 +113,13 @@ void Engine::note_denied(const char* what, const std::string& tenant, const std:
   hold(std::move(step), nullptr);
 }
 
+void Engine::note(const char* verb, const std::string& subject, const std::string& detail, const Actor& actor) {
+  if (refusing_) return;
+  Step step;
+  step.delta.audit.push_back(note_row(verb, subject, detail, actor, wall_clock_ns()));
+  hold(std::move(step), nullptr);
+}
+
 LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor) {
   note_time();  // first: a renewal that waited while this process was stopped is in time
   ++counters_.commands;

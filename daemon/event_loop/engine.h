@@ -147,6 +147,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
 
   // Puts what was refused before it became a command into the audit log, unless its tenant has many there.
   void note_denied(const char* what, const std::string& tenant, const std::string& detail, const Actor& actor);
+  // Puts into the audit log what is no command: "remove-host". Durable once settled() is.
+  void note(const char* verb, const std::string& subject, const std::string& detail, const Actor& actor);
   // Durable entries of the audit log.
   kj::Promise<Result<AuditPage>> audit(AuditQuery query);
 

@@ -13,10 +13,11 @@ Error ended_error(const char* where) {
 
 }  // namespace
 
-AgentPeer::AgentPeer(Agents& agents, std::string host, std::string address)
+AgentPeer::AgentPeer(Agents& agents, std::string host, std::string address, CertificateFacts certificate)
     : agents_(agents),
       host_(std::move(host)),
       address_(std::move(address)),
+      certificate_(std::move(certificate)),
       closing_(kj::newPromiseAndFulfiller<void>()) {}
 
 void AgentPeer::close(const std::string& reason) {

@@ -22,10 +22,11 @@ namespace terrace::daemon {
 
 class AgentPeer final : public kj::Refcounted {
  public:
-  AgentPeer(Agents& agents, std::string host, std::string address);
+  AgentPeer(Agents& agents, std::string host, std::string address, CertificateFacts certificate);
 
   const std::string& host() const { return host_; }
   const std::string& address() const { return address_; }
+  const CertificateFacts& certificate() const { return certificate_; }
   const std::string& version() const { return version_; }
   uint64_t instance() const { return instance_; }
   const std::vector<SeenDevice>& devices() const { return devices_; }
@@ -65,6 +66,7 @@ class AgentPeer final : public kj::Refcounted {
   Agents& agents_;
   const std::string host_;
   const std::string address_;
+  const CertificateFacts certificate_;
   std::string version_;
   uint64_t instance_ = 0;
   std::set<std::string> handed_out_;

@@ -1,13 +1,7 @@
 #include "daemon/hosts/agents.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
-
-#include "core/base/unique_fd.h"
+#include <ctime>
 
 #include "daemon/hosts/agent_peer.h"
 #include "daemon/log/log.h"
@@ -22,20 +16,14 @@ std::string seconds(uint64_t ns) {
   return format_duration(ns / ns_per_ms * ns_per_ms);
 }
 
-// A line that is no host's name (the end of one that was being written) is nobody's: that host had no orders
-// yet.
-std::vector<std::string> read_host_names(const std::string& path) {
-  std::vector<std::string> names;
-  std::ifstream file(path);
-  for (std::string line; names.size() < agents_max && std::getline(file, line);)
-    if (valid_agent_name(line)) names.push_back(line);
-  return names;
-}
-
 }  // namespace
 
 Agents::Agents(AgentsOptions options, const Clock& clock, kj::Timer& timer)
-    : options_(std::move(options)), clock_(clock), timer_(timer), tasks_(new kj::TaskSet(*this)) {
+    : options_(std::move(options)),
+      clock_(clock),
+      timer_(timer),
+      hosts_file_(options_.hosts_file),
+      tasks_(new kj::TaskSet(*this)) {
   tasks_->add(order_loop());
 }
 
@@ -65,25 +53,12 @@ void Agents::begin(Service& service) {
     for (const std::string& object : {lease.object, lease.next_object})
       if (!object_host(object).empty()) host(std::string(object_host(object)));
   }
-  for (const std::string& name : read_host_names(options_.hosts_file)) {
-    remembered_.insert(name);
+  for (const std::string& name : hosts_file_.known()) {
     unsettled_.insert(name);
     host(name);
   }
   settle_hosts();
   tasks_->add(watch_loop());
-}
-
-Status Agents::remember(const std::string& name) {
-  if (options_.hosts_file.empty() || remembered_.contains(name)) return {};
-  const std::string& path = options_.hosts_file;
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  const std::string line = name + "\n";
-  if (!file.valid() || ::write(file.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size()) ||
-      ::fsync(file.get()) != 0)
-    return os_error(errno, "register", "cannot remember host " + name + " in " + path);
-  remembered_.insert(name);
-  return {};
 }
 
 // A host that was not heard of in this run may have been promised its lease by the last one, a moment ago.
@@ -94,7 +69,12 @@ Agents::Host& Agents::host(const std::string& name) {
   terms.length_ns = std::max(terms.length_ns, options_.earlier_length_ns);
   Host& added = hosts_.try_emplace(name, terms).first->second;
   added.count.begin(now_ns());
-  added.uid = first_host_uid + static_cast<uint32_t>(hosts_.size());
+  const auto taken = [this](uint32_t uid) {
+    return std::any_of(hosts_.begin(), hosts_.end(), [uid](const auto& one) { return one.second.uid == uid; });
+  };
+  uint32_t uid = first_host_uid + 1;
+  while (taken(uid)) ++uid;
+  added.uid = uid;
   return added;
 }
 
@@ -104,6 +84,8 @@ kj::Promise<void> Agents::watch_loop() {
   const uint64_t pause_ns = std::clamp<uint64_t>(options_.terms.length_ns / 20, 20 * ns_per_ms, ns_per_s);
   return timer_.afterDelay(static_cast<int64_t>(pause_ns) * kj::NANOSECONDS).then([this] {
     for (auto& [name, known] : hosts_) watch(name, known);
+    forget_removed();
+    warn_of_certificates();
     if (!settled_) settle_hosts();
     return watch_loop();
   });
@@ -251,11 +233,17 @@ Result<std::optional<std::string>> Agents::agent_for(const LeaseRow& lease, cons
 std::vector<HostStatus> Agents::list() const {
   const uint64_t now = clock_.now_ns();
   std::vector<HostStatus> all;
+  for (const std::string& name : hosts_file_.removed()) {
+    if (hosts_.contains(name)) continue;
+    all.emplace_back().name = name;
+    all.back().state = "removed";
+  }
   for (const auto& [name, known] : hosts_) {
     HostLeaseCount count = known.count;
     HostStatus status;
     status.name = name;
-    status.state = known.peer != nullptr          ? "connected"
+    status.state = is_removed(name)               ? "removed"
+                   : known.peer != nullptr        ? "connected"
                    : known.registering != nullptr ? "registering"
                    : count.lapsed(now)            ? "self-fenced"
                                                   : "away";
@@ -263,7 +251,14 @@ std::vector<HostStatus> Agents::list() const {
     status.version = known.version;
     status.detail = known.detail;
     status.silent_ns = known.heard_ns == 0 ? 0 : now - known.heard_ns;
-    status.ends_in_ns = status.state == "away" ? known.count.end_ns() - now : 0;
+    const bool away = status.state == "away" || status.state == "removed";
+    status.ends_in_ns = away && !count.lapsed(now) ? known.count.end_ns() - now : 0;
+    if (known.peer != nullptr) {
+      const CertificateFacts& certificate = known.peer->certificate();
+      const int64_t now_s = std::time(nullptr);
+      status.certificate_days_left = days_left(certificate.ends_s, now_s);
+      status.certificate_ends_soon = ends_soon(certificate.begins_s, certificate.ends_s, now_s);
+    }
     for (const SeenDevice& device : known.devices) status.devices.push_back(device.serial);
     for (const auto& [id, lease] : service_->engine().state().leases()) {
       if (StateMachine::agent_of(lease) != name) continue;

@@ -10,6 +10,7 @@
 //                 manager's count; a heartbeat that comes later is refused, so that the agent fences
 //             A3  while a host is lapsed all its live leases are being ended
 //             A4  the certificate alone says a connection's host; one host has one connection that counts
+//             A5  no connection stays whose certificate is revoked, or whose host was removed
 //
 // Threads   order() and wait_until_forgotten() from workers; all else on the event loop's thread.
 #pragma once
@@ -29,8 +30,9 @@
 
 #include "core/base/clock.h"
 #include "daemon/hosts/agent_wire.h"
+#include "daemon/hosts/credentials.h"
 #include "daemon/hosts/handshakes.h"
-#include "daemon/hosts/tls.h"
+#include "daemon/hosts/hosts_file.h"
 #include "daemon/memory/remote/remote_memory.h"
 #include "daemon/model/host_lease.h"
 #include "daemon/rpc/service.h"
@@ -44,7 +46,7 @@ struct AgentsOptions {
   std::map<std::string, std::set<std::string>> tenants;  // host -> those it may act for; none named: all
   std::string store;                                     // the id of the manager's store, as agents are told
   bool destroy_orphans = false;                          // what no lease has goes, whoever had it
-  std::string hosts_file;  // names of all hosts that ever registered, one a line; empty: remembered nowhere
+  std::string hosts_file;                                // hosts_file.h; empty: remembered nowhere
 };
 
 class AgentPeer;
@@ -56,8 +58,8 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
 
   // Begins to count the hosts that leases are on, and to look after them. After Engine::start().
   void begin(Service& service);
-  // Accepts agents at `port`.
-  void listen(kj::Own<kj::ConnectionReceiver> port, kj::Own<kj::TlsContext> tls);
+  // Accepts agents at `port`, with `credentials` until end().
+  void listen(kj::Own<kj::ConnectionReceiver> port, Credentials& credentials);
   // Answers every order that waits, and all that come, so that workers can end.
   void stop();
   // Closes all connections as well. Before the Service goes.
@@ -77,6 +79,9 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   Status may_act_for(const std::string& host, const std::string& tenant) const;
   std::vector<HostStatus> list() const override;
   bool names_tenant(const std::string& tenant) const override;
+  std::vector<CertificateEnd> certificate_ends() const override;
+  Status remove(const std::string& host, bool revoke, const Actor& actor) override;
+  Status allow(const std::string& host) override;
 
   const HostLeaseTerms& terms() const { return options_.terms; }
   const std::string& store_text() const { return options_.store; }
@@ -128,9 +133,16 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   struct Served;
   kj::Promise<void> accept_loop();
   kj::Promise<void> greet(kj::AuthenticatedStream stream);
-  kj::Promise<void> serve(kj::Own<kj::AsyncIoStream> stream, const std::string& name,
-                          const std::string& address);
+  kj::Promise<void> serve(kj::Own<kj::AsyncIoStream> stream, const CertificateFacts& certificate,
+                          const std::string& name, const std::string& address);
   uint32_t uid_of(const std::string& name) const;
+
+  // agents_removal.cc: who is not let in any more
+  bool is_removed(const std::string& name) const { return hosts_file_.removed().contains(name); }
+  void close_peers(const std::string& host, const std::string& reason);
+  void close_revoked();
+  void forget_removed();
+  void warn_of_certificates();
 
   // agents_orders.cc
   AgentAnswer wait_for(const PendingPtr& pending);
@@ -141,7 +153,6 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   void forgotten(Host& host);
   void forget_proofs(const std::string& host);
   void settle_hosts();
-  Status remember(const std::string& name);  // durable when it returns
 
   // agents_registration.cc
   struct Plan;
@@ -157,10 +168,10 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   kj::Timer& timer_;
   Service* service_ = nullptr;
   std::map<std::string, Host> hosts_;
-  std::set<AgentPeer*> peers_;
+  std::set<AgentPeer*> peers_;  // of every connection that has shown a certificate
   // Hosts of earlier runs that were not heard of yet, and who waits for them.
   std::set<std::string> unsettled_;
-  std::set<std::string> remembered_;
+  HostsFile hosts_file_;
   std::deque<PendingPtr> until_settled_;
   std::atomic<bool> settled_ = false;
   Handshakes handshakes_;
@@ -175,7 +186,8 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   kj::Own<kj::CrossThreadPromiseFulfiller<void>> wake_;
 
   kj::Own<kj::ConnectionReceiver> port_;
-  kj::Own<kj::TlsContext> tls_;
+  Credentials* credentials_ = nullptr;
+  uint64_t warned_ns_ = 0;  // of agents' certificates
   std::unique_ptr<kj::TaskSet> tasks_;
 };
 

@@ -17,10 +17,11 @@ constexpr uint32_t unregistered_uid = 0xffff0000;
 
 }  // namespace
 
-void Agents::listen(kj::Own<kj::ConnectionReceiver> port, kj::Own<kj::TlsContext> tls) {
+void Agents::listen(kj::Own<kj::ConnectionReceiver> port, Credentials& credentials) {
   port_ = kj::mv(port);
-  tls_ = kj::mv(tls);
+  credentials_ = &credentials;
   tasks_->add(accept_loop());
+  tasks_->add(credentials.watch([this] { close_revoked(); }));
 }
 
 // Never ends, whatever fails.
@@ -41,9 +42,9 @@ kj::Promise<void> Agents::greet(kj::AuthenticatedStream stream) {
     set_keep_alive(*fd, options_.terms.length_ns);
     source = source_of(*fd);
   }
-  return handshakes_.run(std::move(source), tls_->wrapServer(kj::mv(stream)))
-      .then([this, address](kj::AuthenticatedStream shaken) -> kj::Promise<void> {
-        auto name = peer_name(*shaken.peerIdentity, TlsRole::agent);
+  return handshakes_.run(std::move(source), credentials_->accept(kj::mv(stream)))
+      .then([this, address](Shaken shaken) -> kj::Promise<void> {
+        auto name = peer_name(shaken.peer, TlsRole::agent);
         if (name.ok() && !valid_agent_name(*name)) {
           name = Error{.code = ErrorCode::permission_denied,
                        .where = "tls",
@@ -54,7 +55,7 @@ kj::Promise<void> Agents::greet(kj::AuthenticatedStream stream) {
           log("a connection from " + address + " was refused: " + name.error().detail);
           return kj::READY_NOW;
         }
-        return serve(kj::mv(shaken.stream), *name, address);
+        return serve(kj::mv(shaken.stream.stream), shaken.peer, *name, address);
       })
       .catch_([this, address](kj::Exception&& exception) {
         log("a connection from " + address + " was refused: " + tls_failure(exception));
@@ -78,8 +79,10 @@ struct Agents::Served {
         system(capnp::makeRpcServer(network, make_agent_gateway(kj::addRef(*peer)))) {
     system.setFlowLimit(agent_message_bytes_max / sizeof(capnp::word));
     ++agents.connections_[peer->host()];
+    agents.peers_.insert(peer.get());
   }
   ~Served() noexcept(false) {
+    agents.peers_.erase(peer.get());
     const auto at = agents.connections_.find(peer->host());
     if (--at->second == 0) agents.connections_.erase(at);
     peer->end();
@@ -93,15 +96,16 @@ struct Agents::Served {
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> system;
 };
 
-kj::Promise<void> Agents::serve(kj::Own<kj::AsyncIoStream> stream, const std::string& name,
-                                const std::string& address) {
+kj::Promise<void> Agents::serve(kj::Own<kj::AsyncIoStream> stream, const CertificateFacts& certificate,
+                                const std::string& name, const std::string& address) {
   const auto known = connections_.find(name);
   if (known != connections_.end() && known->second >= connections_of_host_max) {
     log("a connection from " + address + " was refused: host " + name + " has " +
         std::to_string(known->second) + " others");
     return kj::READY_NOW;
   }
-  auto served = kj::heap<Served>(*this, kj::mv(stream), kj::refcounted<AgentPeer>(*this, name, address));
+  auto served =
+      kj::heap<Served>(*this, kj::mv(stream), kj::refcounted<AgentPeer>(*this, name, address, certificate));
   AgentPeer& peer = *served->peer;
   auto silent = timer_.afterDelay(static_cast<int64_t>(limits::rpc_hello_ns_max) * kj::NANOSECONDS)
                     .then([&peer]() -> kj::Promise<void> {

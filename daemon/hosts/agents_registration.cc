@@ -75,6 +75,12 @@ Agents::Plan Agents::plan_of(const AgentPeer& peer, const std::map<std::string, 
 }
 
 Status Agents::may_register(const std::string& name, AgentPeer& peer, uint64_t instance) {
+  if (is_removed(name)) {
+    return Error{.code = ErrorCode::permission_denied,
+                 .where = "register",
+                 .detail = "host " + name + " was removed by an operator; `terrace host allow " + name +
+                           "` on the manager's machine lets it in again"};
+  }
   if (!hosts_.contains(name) && hosts_.size() >= agents_max) {
     return Error{.code = ErrorCode::limit_exceeded,
                  .where = "register",
@@ -93,7 +99,7 @@ Status Agents::may_register(const std::string& name, AgentPeer& peer, uint64_t i
                  .detail = "host " + name + " has an agent already, connected from " + other->address() +
                            "; two machines must not share a certificate: issue one for each"};
   }
-  TERRACE_RETURN_IF_ERROR(remember(name));
+  TERRACE_RETURN_IF_ERROR(hosts_file_.remember(name));
   known.registering = &peer;
   known.address = peer.address();
   known.detail = "";
@@ -185,6 +191,7 @@ void Agents::connected(AgentPeer& peer, uint64_t received_ns) {
   settle_hosts();
   log::info("host {} is connected from {} (version {}, {} devices)", peer.host(), peer.address(),
             peer.version(), known.devices.size());
+  warned_ns_ = 0;
 }
 
 void Agents::disconnected(AgentPeer& peer) {

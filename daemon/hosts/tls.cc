@@ -1,28 +1,17 @@
 #include "daemon/hosts/tls.h"
 
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
-#include <openssl/x509_vfy.h>
 #include <openssl/x509v3.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <memory>
-
-#include "core/base/unique_fd.h"
 #include "core/base/units.h"
+#include "daemon/hosts/x509.h"
 
 namespace terrace::daemon {
 namespace {
 
 constexpr const char* where = "tls";
-constexpr size_t file_bytes_max = 256 * 1024;
-
 Error wrong(std::string detail) {
   return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = std::move(detail)};
 }
@@ -33,40 +22,16 @@ Result<std::string> read_pem(const std::string& path, const char* what, bool sec
                  " is given; [tls] in the configuration, or --tls-ca, --tls-cert and "
                  "--tls-key name the files that `terrace cert` makes");
   }
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return os_error(errno, where, std::string("the ") + what + " " + path + " cannot be read");
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return os_error(errno, where, "cannot look at " + path);
-  if (secret && (status.st_mode & 077) != 0) {
-    return Error{.code = ErrorCode::permission_denied,
-                 .where = where,
-                 .detail = std::string("the ") + what + " " + path +
-                           " can be read by others; whoever has it is this machine. chmod 600 it"};
-  }
-  std::string content(file_bytes_max, '\0');
-  const ssize_t bytes = ::read(file.get(), content.data(), content.size());
-  if (bytes < 0) return os_error(errno, where, "cannot read " + path);
-  content.resize(static_cast<size_t>(bytes));
-  return content;
+  return read_credential(path, what, secret);
 }
 
-struct FreeX509 {
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-  void operator()(BIO* bio) const { BIO_free(bio); }
-  void operator()(X509_STORE* store) const { X509_STORE_free(store); }
-  void operator()(X509_STORE_CTX* context) const { X509_STORE_CTX_free(context); }
-};
-template <typename T>
-using Ssl = std::unique_ptr<T, FreeX509>;
-
 Ssl<X509> parse_certificate(const std::string& pem) {
-  const Ssl<BIO> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  const Ssl<BIO> bio = pem_reader(pem);
   return Ssl<X509>(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
 }
 
 Ssl<EVP_PKEY> parse_key(const std::string& pem) {
-  const Ssl<BIO> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  const Ssl<BIO> bio = pem_reader(pem);
   return Ssl<EVP_PKEY>(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
 }
 
@@ -74,17 +39,11 @@ std::string prefix_of(TlsRole role) {
   return std::string(role == TlsRole::manager ? manager_certificate_prefix : host_certificate_prefix);
 }
 
-std::string common_name(X509& certificate) {
-  char name[256] = "";
-  X509_NAME_get_text_by_NID(X509_get_subject_name(&certificate), NID_commonName, name, sizeof(name));
-  return name;
-}
-
 // What the peer would find wrong, said here first.
 Status check(const TlsFiles& files, X509& ca, X509& certificate, EVP_PKEY& key, TlsRole role) {
   if (X509_check_private_key(&certificate, &key) != 1)
     return wrong("the key " + files.key + " does not belong to the certificate " + files.certificate);
-  if (const std::string name = common_name(certificate); !name.starts_with(prefix_of(role))) {
+  if (const std::string name = facts_of(certificate).name; !name.starts_with(prefix_of(role))) {
     return wrong("the certificate " + files.certificate + " is for '" + name + "', and this is " +
                  (role == TlsRole::manager ? "a manager; `terrace cert issue NAME --manager` makes one"
                                            : "an agent; `terrace cert issue NAME` makes one"));
@@ -105,7 +64,7 @@ Status check(const TlsFiles& files, X509& ca, X509& certificate, EVP_PKEY& key, 
 
 }  // namespace
 
-Result<kj::Own<kj::TlsContext>> make_tls_context(const TlsFiles& files, TlsRole role, kj::Timer& timer) {
+Result<TlsIdentity> read_tls_identity(const TlsFiles& files, TlsRole role, kj::Timer& timer) {
   TERRACE_ASSIGN_OR_RETURN(const std::string ca_pem, read_pem(files.ca, "CA certificate", false));
   TERRACE_ASSIGN_OR_RETURN(const std::string certificate_pem,
                            read_pem(files.certificate, "certificate", false));
@@ -128,20 +87,29 @@ Result<kj::Own<kj::TlsContext>> make_tls_context(const TlsFiles& files, TlsRole 
   options.defaultKeypair = pair;
   options.timer = timer;
   options.acceptTimeout = 5 * kj::SECONDS;
-  return kj::heap<kj::TlsContext>(options);
+  TlsIdentity identity;
+  identity.context = std::make_shared<kj::TlsContext>(options);
+  identity.ca = facts_of(*ca);
+  identity.own = facts_of(*certificate);
+  return identity;
 }
 
-Result<std::string> peer_name(kj::PeerIdentity& identity, TlsRole role) {
-  auto* peer = dynamic_cast<kj::TlsPeerIdentity*>(&identity);
-  const auto refused = [&](const std::string& why) {
-    return Error{.code = ErrorCode::permission_denied, .where = where, .detail = why};
-  };
-  if (peer == nullptr || !peer->hasCertificate()) return refused("it showed no certificate");
-  const std::string name = peer->getCommonName().cStr();
+Result<RevocationList> read_revoked(const TlsFiles& files) {
+  TERRACE_ASSIGN_OR_RETURN(const std::string pem, read_pem(files.ca, "CA certificate", false));
+  const Ssl<X509> ca = parse_certificate(pem);
+  if (ca == nullptr) return wrong(files.ca + " is no PEM certificate");
+  return read_revocation_list(files.revoked, *ca);
+}
+
+Result<std::string> peer_name(const CertificateFacts& peer, TlsRole role) {
   const std::string prefix = prefix_of(role);
-  if (!name.starts_with(prefix))
-    return refused("its certificate is for '" + name + "', not for a " + prefix.substr(0, prefix.size() - 1));
-  return name.substr(prefix.size());
+  if (!peer.name.starts_with(prefix)) {
+    return Error{.code = ErrorCode::permission_denied,
+                 .where = where,
+                 .detail = "its certificate is for '" + peer.name + "', not for a " +
+                           prefix.substr(0, prefix.size() - 1)};
+  }
+  return peer.name.substr(prefix.size());
 }
 
 std::string tls_failure(const kj::Exception& exception) {
@@ -149,6 +117,8 @@ std::string tls_failure(const kj::Exception& exception) {
   const auto says = [&text](const char* part) { return text.find(part) != std::string::npos; };
   if (says("alert certificate expired"))
     return "the other side refused our certificate: it has expired. `terrace cert issue` makes a new one";
+  if (says("alert certificate revoked"))
+    return "the other side refused our certificate: it was revoked. `terrace cert issue` makes a new one";
   if (says("alert unknown ca") || says("alert bad certificate") || says("alert unsupported certificate"))
     return "the other side refused our certificate: it is of another CA than its own";
   if (says("certificate verify failed") || says("not trusted"))

@@ -61,6 +61,16 @@ struct HostStatus {
   uint64_t leases = 0;
   uint64_t bytes = 0;
   std::vector<std::string> devices;
+  int64_t certificate_days_left = -1;  // of the connected agent's; -1: none is
+  bool certificate_ends_soon = false;
+};
+
+// Until when a certificate of the manager's own, its CA's, or the list of revoked ones is good.
+struct CertificateEnd {
+  std::string what;  // "certificate", "ca", "revocation list"
+  std::string name;  // whose; of a list: its file
+  int64_t days_left = 0;
+  bool soon = false;  // time to do something about it
 };
 
 // Who knows the further hosts: Agents.
@@ -78,6 +88,13 @@ class HostDirectory {
   virtual std::vector<HostStatus> list() const = 0;
   // Whether the configuration names it as one that a host may act for.
   virtual bool names_tenant(const std::string&) const { return false; }
+  virtual std::vector<CertificateEnd> certificate_ends() const { return {}; }
+  // Has the host forgotten, and its agent refused until allow(). `revoke`: what it leases is taken back.
+  // Errors    not_found      there is no such host
+  //           busy           it has leases; says how many
+  //           io_error, ...  what is to be remembered cannot be written; nothing changed
+  virtual Status remove(const std::string& host, bool revoke, const Actor& actor) = 0;
+  virtual Status allow(const std::string& host) = 0;
 };
 
 class EndedHolders;
@@ -89,8 +106,8 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
 
   Engine& engine() { return engine_; }
   // None: this manager has no further hosts.
-  void set_hosts(const HostDirectory* hosts) { hosts_ = hosts; }
-  const HostDirectory* hosts() const { return hosts_; }
+  void set_hosts(HostDirectory* hosts) { hosts_ = hosts; }
+  HostDirectory* hosts() const { return hosts_; }
   // Where the memory object of a lease that is handed over goes.
   Status place_transfer(Transfer& request) const;
   Status place_accepted(AcceptOffer& request) const;
@@ -158,7 +175,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   using MemoryCache = std::map<std::pair<std::string, ObjectAccess>, std::weak_ptr<const UniqueFd>>;
 
   Engine& engine_;
-  const HostDirectory* hosts_ = nullptr;
+  HostDirectory* hosts_ = nullptr;
   std::shared_ptr<Service*> self_ = std::make_shared<Service*>(this);
   ServiceOptions options_;
   uint64_t started_ns_;

@@ -79,6 +79,15 @@ void AdminServer::write_status(rpc::ServerInfo::Builder server) {
   server.setDescriptorsMax(static_cast<uint32_t>(std::min<uint64_t>(options.descriptors_max, UINT32_MAX)));
   server.setDescriptors(open_descriptors());
   server.setFailpoints(failpoints_enabled());
+  const std::vector<CertificateEnd> ends =
+      service().hosts() == nullptr ? std::vector<CertificateEnd>() : service().hosts()->certificate_ends();
+  auto certificates = server.initCertificates(static_cast<uint32_t>(ends.size()));
+  for (uint32_t i = 0; i < ends.size(); ++i) {
+    certificates[i].setWhat(ends[i].what);
+    certificates[i].setName(ends[i].name);
+    certificates[i].setDaysLeft(static_cast<int32_t>(ends[i].days_left));
+    certificates[i].setSoon(ends[i].soon);
+  }
   std::string recovered;
   for (const std::string& finding : engine().findings()) recovered += finding + "\n";
   server.setRecovered(recovered);

@@ -47,6 +47,8 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   kj::Promise<void> looked(LookedContext context) override;
 
   kj::Promise<void> hosts(HostsContext context) override;
+  kj::Promise<void> removeHost(RemoveHostContext context) override;
+  kj::Promise<void> allowHost(AllowHostContext context) override;
 
   kj::Promise<void> createPool(CreatePoolContext context) override;
   kj::Promise<void> setPoolCoherence(SetPoolCoherenceContext context) override;

@@ -21,7 +21,31 @@ kj::Promise<void> AdminServer::hosts(HostsContext context) {
       out[i].setLeasedBytes(host.bytes);
       auto devices = out[i].initDevices(static_cast<uint32_t>(host.devices.size()));
       for (uint32_t d = 0; d < host.devices.size(); ++d) devices.set(d, host.devices[d]);
+      out[i].setCertificateDaysLeft(static_cast<int32_t>(host.certificate_days_left));
+      out[i].setCertificateEndsSoon(host.certificate_ends_soon);
     }
+  });
+}
+
+// Of the file beside the store before the entry in the log: an operator asks again when the entry cannot be written.
+kj::Promise<void> AdminServer::removeHost(RemoveHostContext context) {
+  return query(context, [this](RemoveHostContext& c) {
+    const std::string name = read_text(c.getParams().getName());
+    const bool revoke = c.getParams().getRevoke();
+    if (!engine().serving() || service().hosts() == nullptr) return;  // settled() says why
+    const Status removed = service().hosts()->remove(name, revoke, connection_->actor());
+    if (!removed.ok()) return refuse(c, removed.error());
+    engine().note("remove-host", "host " + name, revoke ? "its leases are revoked" : "", connection_->actor());
+  });
+}
+
+kj::Promise<void> AdminServer::allowHost(AllowHostContext context) {
+  return query(context, [this](AllowHostContext& c) {
+    const std::string name = read_text(c.getParams().getName());
+    if (!engine().serving() || service().hosts() == nullptr) return;
+    const Status allowed = service().hosts()->allow(name);
+    if (!allowed.ok()) return refuse(c, allowed.error());
+    engine().note("allow-host", "host " + name, "", connection_->actor());
   });
 }
 

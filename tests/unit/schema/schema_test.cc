@@ -107,7 +107,8 @@ TEST_CASE("json: the keys of every struct that is shown") {
         "adopted backend capacity_bytes contents detail figures free_bytes granule_bytes "
         "largest_free_bytes leases pool present serial state used_bytes");
   CHECK(keys(to_json(*Message<rpc::ServerInfo>())) ==
-        "boot_id commands_applied connections connections_max descriptors descriptors_max failpoints "
+        "boot_id certificates commands_applied connections connections_max descriptors descriptors_max "
+        "failpoints "
         "huge_pages object_directory pid recovered "
         "runtime_directory scrub_bytes_per_s scrub_queued_bytes scrubbed_bytes sockets state_file "
         "store_commits store_id uptime_ns version waiting");
@@ -119,7 +120,9 @@ TEST_CASE("json: the keys of every struct that is shown") {
         "active device left_bytes length_bytes moves offset_bytes");
   CHECK(keys(to_json(*Message<rpc::Reservation>())) == "bytes expires_in_ns id pool tenant ttl_ns used_bytes");
   CHECK(keys(to_json(*Message<rpc::HostInfo>())) ==
-        "address detail devices ends_in_ns last_contact_ns leased_bytes leases name state version");
+        "address certificate_days_left certificate_ends_soon detail devices ends_in_ns last_contact_ns "
+        "leased_bytes leases name state version");
+  CHECK(keys(to_json(*Message<rpc::CertificateEnd>())) == "days_left name soon what");
   CHECK(keys(to_json(*Message<rpc::AuditEntry>())) == "actor detail sequence subject tenant verb wall_ns");
   CHECK(keys(to_json(*Message<rpc::Finding>())) == "repair severity subject what");
   CHECK(keys(to_json(*Message<rpc::Move>())) == "blocked bytes label lease state tenant");

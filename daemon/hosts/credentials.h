@@ -1,0 +1,68 @@
+// This machine's certificate, and whom it lets in: read at the start, and again whenever one of the files changes, so
+// that a renewed certificate and a longer list of revoked ones take effect without a restart.
+//
+// Place     role_manager.cc and role_agent.cc make one; Agents and Uplink have their handshakes through it.
+// Threads   The event loop's thread only.
+//
+// A file that changed is taken once it has stayed the same for a second (it was being copied). What cannot be used then
+// is an error in the log, and what was read before stays; so does a list that is older than the one in use.
+#pragma once
+
+#include <kj/async.h>
+#include <kj/timer.h>
+
+#include <array>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "daemon/hosts/tls.h"
+#include "daemon/hosts/watched_handshake.h"
+#include "daemon/rpc/service.h"
+
+namespace terrace::daemon {
+
+class Credentials {
+ public:
+  // Errors    as read_tls_identity, read_revoked
+  static Result<Credentials> read(TlsFiles files, TlsRole role, kj::Timer& timer);
+
+  kj::Promise<Shaken> accept(kj::AuthenticatedStream stream);
+  kj::Promise<Shaken> connect(kj::AuthenticatedStream stream);  // to a manager
+
+  bool is_revoked(const std::string& serial) const { return revoked_.has(serial); }
+  // When the CA, the certificate, and the list of revoked ones end.
+  std::vector<CertificateEnd> ends(int64_t now_s) const;
+
+  // Looks at the files each second and calls `changed` after one was taken; says once a day what ends soon. Never ends.
+  kj::Promise<void> watch(std::function<void()> changed);
+
+ private:
+  struct Seen {  // of one file, by stat
+    uint64_t device = 0, inode = 0, bytes = 0;
+    int64_t changed_s = 0, changed_ns = 0;
+    bool operator==(const Seen&) const = default;
+  };
+  using SeenAll = std::array<Seen, 4>;
+
+  Credentials(TlsFiles files, TlsRole role, kj::Timer& timer, SeenAll seen, TlsIdentity identity,
+              RevocationList revoked);
+  static SeenAll look_at(const TlsFiles& files);
+  bool look_again();
+  bool take_identity();
+  bool take_list();
+  void warn_of_ends();
+
+  TlsFiles files_;
+  TlsRole role_;
+  kj::Timer* timer_;
+  SeenAll used_, last_;
+  TlsIdentity identity_;
+  RevocationList revoked_;  // empty: nobody
+  int64_t warned_s_ = 0;
+};
+
+// What to say of one that ends soon. Empty: it does not.
+std::string end_warning(const CertificateEnd& end);
+
+}  // namespace terrace::daemon

@@ -1,0 +1,88 @@
+#include "daemon/hosts/watched_handshake.h"
+
+#include <openssl/ssl.h>
+
+#include <utility>
+
+#include "daemon/hosts/x509.h"
+
+namespace terrace::daemon {
+namespace {
+
+thread_local SSL* newest_connection = nullptr;
+
+void connection_made(void* parent, void*, CRYPTO_EX_DATA*, int, long, void*) {
+  newest_connection = static_cast<SSL*>(parent);
+}
+
+int handshake_slot() {
+  static const int index = SSL_get_ex_new_index(0, nullptr, connection_made, nullptr, nullptr);
+  return index;
+}
+
+struct WatchedHandshake {
+  std::function<bool(const std::string&)> is_revoked;
+  std::optional<CertificateFacts> peer;
+  bool refused = false;
+};
+
+// For each certificate from the CA's down; `ok`: nothing is wrong with it otherwise.
+int judge(int ok, X509_STORE_CTX* context) {
+  if (ok != 1 || X509_STORE_CTX_get_error_depth(context) != 0) return ok;
+  auto* ssl = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(context, SSL_get_ex_data_X509_STORE_CTX_idx()));
+  auto* handshake =
+      ssl == nullptr ? nullptr : static_cast<WatchedHandshake*>(SSL_get_ex_data(ssl, handshake_slot()));
+  X509* certificate = X509_STORE_CTX_get_current_cert(context);
+  if (handshake == nullptr || certificate == nullptr) return 0;
+  handshake->peer = facts_of(*certificate);
+  if (!handshake->is_revoked(handshake->peer->serial)) return 1;
+  handshake->refused = true;
+  X509_STORE_CTX_set_error(context, X509_V_ERR_CERT_REVOKED);
+  return 0;
+}
+
+[[noreturn]] void refuse_handshake(const std::string& why) {
+  kj::throwFatalException(kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__, kj::str(why.c_str())));
+}
+
+void throw_if_refused(const WatchedHandshake& handshake) {
+  if (handshake.refused)
+    refuse_handshake("its certificate " + shown_certificate(*handshake.peer) + " was revoked");
+}
+
+}  // namespace
+
+std::string shown_certificate(const CertificateFacts& facts) {
+  return "(" + facts.name + ", serial " + facts.serial + ")";
+}
+
+kj::Promise<Shaken> watch_handshake(std::function<bool(const std::string& serial)> is_revoked,
+                                    const std::function<kj::Promise<kj::AuthenticatedStream>()>& begin) {
+  const int slot = handshake_slot();
+  newest_connection = nullptr;
+  kj::Promise<kj::AuthenticatedStream> shaking = begin();
+  SSL* ssl = std::exchange(newest_connection, nullptr);
+  auto handshake = kj::heap<WatchedHandshake>();
+  handshake->is_revoked = std::move(is_revoked);
+  WatchedHandshake& watched = *handshake;
+  // Without it nothing would be looked at: rather no connection.
+  if (ssl == nullptr || SSL_set_ex_data(ssl, slot, &watched) != 1)
+    refuse_handshake("this TLS library does not tell of its connections");
+  SSL_set_verify(ssl, SSL_get_verify_mode(ssl), judge);
+  return shaking
+      .then(
+          [&watched, ssl, slot](kj::AuthenticatedStream stream) {
+            SSL_set_ex_data(ssl, slot, nullptr);  // another handshake of this connection would be refused
+            if (!watched.peer.has_value()) refuse_handshake("it showed no certificate in this handshake");
+            watched.refused = watched.is_revoked(watched.peer->serial);  // by now
+            throw_if_refused(watched);
+            return Shaken{kj::mv(stream), *watched.peer};
+          },
+          [&watched](kj::Exception&& exception) -> Shaken {
+            throw_if_refused(watched);
+            kj::throwFatalException(kj::mv(exception));
+          })
+      .attach(kj::mv(handshake));
+}
+
+}  // namespace terrace::daemon
