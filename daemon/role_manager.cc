@@ -174,6 +174,8 @@ Result<std::unique_ptr<Credentials>> read_credentials(const DaemonConfig& config
   if (config.listen.empty()) return std::unique_ptr<Credentials>();
   const TlsFiles files{config.tls_ca, config.tls_certificate, config.tls_key, config.tls_revoked};
   TERRACE_ASSIGN_OR_RETURN(Credentials read, Credentials::read(files, TlsRole::manager, timer));
+  if (!config.tls_ca_key.empty())
+    TERRACE_RETURN_IF_ERROR(read.issue_with(config.tls_ca_key, config.tls_renew_days));
   return std::make_unique<Credentials>(std::move(read));
 }
 

@@ -57,6 +57,9 @@ interface AgentService {
   openSession @1 (tenant :Text, client :Text, uid :UInt32, listener :Terrace.LeaseListener)
               -> (error :Terrace.Error, session :Terrace.TenantSession);
   # For a program on the agent's host. Its leases are carved there; their capabilities carry no descriptor.
+  renewCertificate @2 () -> (error :Terrace.Error, certificate :Text);
+  # PEM: for the name and the key of the connection's certificate, with a new end. `unsupported`: this manager has no
+  # CA key. A manager of an earlier version does not know the call.
 }
 
 interface HostAgent {

@@ -137,6 +137,7 @@ kj::Promise<void> Uplink::run() {
         const std::string why = tls_failure(exception);
         if (connected_ || why != trouble_) log::warn("the manager at {}: {}", manager_, why);
         trouble_ = why;
+        if (why.find("refused our certificate") != std::string::npos) refused_ = true;
         drop_link();
       })
       .then([this] {
@@ -334,7 +335,28 @@ kj::Promise<void> Uplink::heartbeats() {
               return follow_devices(std::move(*adopted));
             });
       })
-      .then([this] { return heartbeats(); });
+      .then([this] {
+        if (credentials_.wants_renewal()) tasks_->add(renew_certificate());
+        return heartbeats();
+      });
+}
+
+// Beside the heartbeats. Whatever comes of it, the connection stays: there is time for other tries, and for an operator.
+kj::Promise<void> Uplink::renew_certificate() {
+  auto asked = kj::Promise<capnp::Response<rpc::AgentService::RenewCertificateResults>>(
+      link().agent_service().renewCertificateRequest().send());
+  return within(kj::mv(asked), terms_.answer_ns_max(), "the answer about a certificate")
+      .then([this](capnp::Response<rpc::AgentService::RenewCertificateResults> reply) -> std::string {
+        Status status = read_error(reply.getError(), "renewCertificate");
+        if (status.ok()) status = credentials_.install(read_text(reply.getCertificate()));
+        return status.ok() ? "" : status.error().detail;
+      })
+      .catch_([](kj::Exception&& exception) -> std::string { return exception.getDescription().cStr(); })
+      .then([this](const std::string& trouble) {
+        if (!trouble.empty() && trouble != renewal_trouble_)
+          log::warn("this host's certificate could not be renewed by its manager: {}", trouble);
+        renewal_trouble_ = trouble;
+      });
 }
 
 // What was adopted since the last heartbeat has nothing of ours on it: it is taken over here as it was there.

@@ -78,6 +78,7 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> obey(StoreId store);
   kj::Promise<void> report(std::vector<ObservedObject> observed, rpc::Registration::Client registration);
   kj::Promise<void> heartbeats();
+  kj::Promise<void> renew_certificate();
   kj::Promise<void> follow_devices(std::vector<SeenDevice> adopted);
   void check_manager();  // an exception when its certificate is revoked
   Link& link();          // an exception when it was dropped meanwhile
@@ -100,7 +101,7 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   UplinkListener* listener_ = nullptr;
   const uint64_t instance_;
   std::string host_;
-  std::string trouble_;
+  std::string trouble_, renewal_trouble_;
   HostLeaseTerms terms_;
   std::unique_ptr<HostLeasePromise> promise_;
   std::unique_ptr<Link> link_;

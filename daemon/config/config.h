@@ -41,7 +41,9 @@ struct DaemonConfig {
   std::string listen;                            // manager: HOST:PORT for agents; empty: none can come
   std::string manager;                           // agent: HOST:PORT of the manager
   std::string tls_ca, tls_certificate, tls_key;  // PEM files of `terrace cert`
-  std::string tls_revoked;                       // its list of revoked ones; empty: none is
+  std::string tls_ca_key;                  // manager: renews agents' certificates with it; empty: none are
+  uint32_t tls_renew_days = 30;            // how long what it renews is good
+  std::string tls_revoked;                 // its list of revoked ones; empty: none is
   uint64_t host_lease_ns = 30 * ns_per_s;  // manager: how long a host keeps its leases without word from it
   std::map<std::string, std::set<std::string>> host_tenants;  // manager: host -> whom it may act for; none: all
 

@@ -169,6 +169,8 @@ void read_hosts(Section& top, const std::string& path, std::vector<std::string>&
     section.text("certificate", config.tls_certificate);
     section.text("key", config.tls_key);
     section.text("revoked", config.tls_revoked);
+    section.text("ca_key", config.tls_ca_key);
+    section.number("renew_days", config.tls_renew_days);
     section.finish();
   }
   const toml::table* hosts = top.table("hosts");

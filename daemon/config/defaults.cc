@@ -172,6 +172,10 @@ void check_hosts(const DaemonConfig& config, Problems& problems) {
                         "managers and agents know each other by certificates: give --tls-ca, --tls-cert and "
                         "--tls-key, which `terrace cert` makes"});
   }
+  if (agent && !config.tls_ca_key.empty())
+    problems.push_back({{"tls", "ca_key"}, "an agent has no use for the CA's key: keep it from every host"});
+  if (config.tls_renew_days < 1 || config.tls_renew_days > 36'500)
+    problems.push_back({{"tls", "renew_days"}, "renew_days must be 1 to 36500"});
   if (config.host_lease_ns < host_lease_ns_min || config.host_lease_ns > host_lease_ns_max) {
     problems.push_back({{"listen", "host_lease"},
                         "host_lease of " + format_duration(config.host_lease_ns) + " is outside " +

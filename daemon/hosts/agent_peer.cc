@@ -1,5 +1,6 @@
 #include "daemon/hosts/agent_peer.h"
 
+#include "daemon/log/log.h"
 #include "daemon/rpc/answers.h"
 #include "daemon/state/names.h"
 
@@ -111,6 +112,16 @@ Status AgentPeer::heartbeat(std::vector<SeenDevice> devices) {
   return {};
 }
 
+// Only for the one connection that counts: whoever stole a certificate cannot prolong it while its host is here.
+Result<std::string> AgentPeer::renew_certificate() {
+  if (ended_ || agents_.host(host_).peer != this) return ended_error("renewCertificate");
+  TERRACE_ASSIGN_OR_RETURN(std::string pem, agents_.credentials_->renew(newest_certificate()));
+  TERRACE_ASSIGN_OR_RETURN(renewed_, parse_facts(pem));
+  agents_.service_->engine().note("renew-certificate", "host " + host_, "serial " + renewed_.serial, Actor{});
+  log::info("the certificate of host {} was renewed: {}", host_, shown_certificate(renewed_));
+  return pem;
+}
+
 Result<rpc::TenantSession::Client> AgentPeer::open_session(const std::string& tenant, const std::string& client,
                                                            uint32_t uid, rpc::LeaseListener::Client listener) {
   constexpr const char* where = "openSession";
@@ -158,6 +169,16 @@ class AgentServiceServer final : public rpc::AgentService::Server {
     }
     const std::vector<SeenDevice> adopted = peer_->adopted();
     write_devices(context.getResults().initAdopted(static_cast<uint32_t>(adopted.size())), adopted);
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> renewCertificate(RenewCertificateContext context) override {
+    const auto renewed = peer_->renew_certificate();
+    if (renewed.ok()) {
+      context.getResults().setCertificate(*renewed);
+    } else {
+      refuse(context, renewed.error());
+    }
     return kj::READY_NOW;
   }
 

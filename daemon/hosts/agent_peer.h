@@ -27,6 +27,8 @@ class AgentPeer final : public kj::Refcounted {
   const std::string& host() const { return host_; }
   const std::string& address() const { return address_; }
   const CertificateFacts& certificate() const { return certificate_; }
+  // What it was given since, or the same.
+  const CertificateFacts& newest_certificate() const { return renewed_.der.empty() ? certificate_ : renewed_; }
   const std::string& version() const { return version_; }
   uint64_t instance() const { return instance_; }
   const std::vector<SeenDevice>& devices() const { return devices_; }
@@ -50,6 +52,7 @@ class AgentPeer final : public kj::Refcounted {
                             rpc::HostAgent::Client agent);
   kj::Promise<Status> report(std::vector<WireObject> objects);
   Status heartbeat(std::vector<SeenDevice> devices);
+  Result<std::string> renew_certificate();
   Result<rpc::TenantSession::Client> open_session(const std::string& tenant, const std::string& client,
                                                   uint32_t uid, rpc::LeaseListener::Client listener);
   // Of what was reported: programs may have it.
@@ -67,6 +70,7 @@ class AgentPeer final : public kj::Refcounted {
   const std::string host_;
   const std::string address_;
   const CertificateFacts certificate_;
+  CertificateFacts renewed_;
   std::string version_;
   uint64_t instance_ = 0;
   std::set<std::string> handed_out_;

@@ -254,7 +254,7 @@ std::vector<HostStatus> Agents::list() const {
     const bool away = status.state == "away" || status.state == "removed";
     status.ends_in_ns = away && !count.lapsed(now) ? known.count.end_ns() - now : 0;
     if (known.peer != nullptr) {
-      const CertificateFacts& certificate = known.peer->certificate();
+      const CertificateFacts& certificate = known.peer->newest_certificate();
       const int64_t now_s = std::time(nullptr);
       status.certificate_days_left = days_left(certificate.ends_s, now_s);
       status.certificate_ends_soon = ends_soon(certificate.begins_s, certificate.ends_s, now_s);

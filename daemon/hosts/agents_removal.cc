@@ -29,8 +29,9 @@ void Agents::close_peers(const std::string& host, const std::string& reason) {
 void Agents::close_revoked() {
   const std::vector<AgentPeer*> all(peers_.begin(), peers_.end());
   for (AgentPeer* peer : all) {
-    if (credentials_->is_revoked(peer->certificate().serial))
-      peer->close("its certificate " + shown_certificate(peer->certificate()) + " was revoked");
+    for (const CertificateFacts* facts : {&peer->certificate(), &peer->newest_certificate()})
+      if (credentials_->is_revoked(facts->serial))
+        peer->close("its certificate " + shown_certificate(*facts) + " was revoked");
   }
 }
 
@@ -95,7 +96,7 @@ void Agents::warn_of_certificates() {
   const int64_t now_s = std::time(nullptr);
   for (const auto& [name, known] : hosts_) {
     if (known.peer == nullptr) continue;
-    const CertificateFacts& facts = known.peer->certificate();
+    const CertificateFacts& facts = known.peer->newest_certificate();
     const CertificateEnd end{.what = "certificate",
                              .name = facts.name,
                              .days_left = days_left(facts.ends_s, now_s),

@@ -1,6 +1,8 @@
 #include "daemon/hosts/certificate.h"
 
 #include <fcntl.h>
+#include <openssl/err.h>
+#include <openssl/rand.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +18,37 @@ namespace {
 
 constexpr int64_t day_s = 86'400;
 constexpr size_t credential_bytes_max = 8 * 1024 * 1024;  // a list of a hundred thousand revoked ones
+
+std::string der_of(X509& certificate) {
+  unsigned char* bytes = nullptr;
+  const int length = i2d_X509(&certificate, &bytes);
+  std::string der(reinterpret_cast<const char*>(bytes), static_cast<size_t>(std::max(length, 0)));
+  OPENSSL_free(bytes);
+  return der;
+}
+
+Ssl<X509> of_der(const std::string& der) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(der.data());
+  return Ssl<X509>(d2i_X509(nullptr, &bytes, static_cast<long>(der.size())));
+}
+
+Error cannot_issue(const std::string& why) {
+  return Error{
+      .code = ErrorCode::internal, .where = "tls", .detail = "a certificate cannot be renewed: " + why};
+}
+
+// Another serial and another life.
+bool begin_again(X509& certificate, int64_t life_s) {
+  unsigned char random[16];
+  if (RAND_bytes(random, sizeof(random)) != 1) return false;
+  random[0] &= 0x7f;
+  const Ssl<BIGNUM> serial(BN_bin2bn(random, sizeof(random), nullptr));
+  // A few minutes back: clocks of hosts differ.
+  return serial != nullptr &&
+         BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(&certificate)) != nullptr &&
+         X509_gmtime_adj(X509_getm_notBefore(&certificate), -300) != nullptr &&
+         X509_gmtime_adj(X509_getm_notAfter(&certificate), static_cast<long>(life_s)) != nullptr;
+}
 
 }  // namespace
 
@@ -40,7 +73,8 @@ CertificateFacts facts_of(x509_st& certificate) {
   return {.name = name,
           .serial = serial_text(*X509_get0_serialNumber(&certificate)),
           .begins_s = unix_time(*X509_get0_notBefore(&certificate)),
-          .ends_s = unix_time(*X509_get0_notAfter(&certificate))};
+          .ends_s = unix_time(*X509_get0_notAfter(&certificate)),
+          .der = der_of(certificate)};
 }
 
 int64_t days_left(int64_t ends_s, int64_t now_s) {
@@ -51,6 +85,81 @@ bool ends_soon(int64_t begins_s, int64_t ends_s, int64_t now_s) {
   constexpr int64_t soon_s = 30 * day_s;
   const int64_t life_s = std::max<int64_t>(ends_s - begins_s, 0);
   return ends_s - now_s < std::min(soon_s, life_s / 4);
+}
+
+bool renewal_is_due(int64_t begins_s, int64_t ends_s, int64_t now_s) {
+  return ends_s - now_s < std::max<int64_t>(ends_s - begins_s, 0) / 3;
+}
+
+Result<Issuer> read_issuer(const std::string& ca, const std::string& key, int64_t days) {
+  Issuer issuer;
+  TERRACE_ASSIGN_OR_RETURN(issuer.ca_pem, read_credential(ca, "CA certificate", false));
+  TERRACE_ASSIGN_OR_RETURN(issuer.key_pem, read_credential(key, "CA's key", true));
+  issuer.days = days;
+  const Ssl<X509> certificate(PEM_read_bio_X509(pem_reader(issuer.ca_pem).get(), nullptr, nullptr, nullptr));
+  const Ssl<EVP_PKEY> private_key(
+      PEM_read_bio_PrivateKey(pem_reader(issuer.key_pem).get(), nullptr, nullptr, nullptr));
+  const bool fits = certificate != nullptr && private_key != nullptr &&
+                    X509_check_private_key(certificate.get(), private_key.get()) == 1;
+  ERR_clear_error();
+  if (fits) return issuer;
+  return Error{
+      .code = ErrorCode::invalid_argument,
+      .where = "tls",
+      .detail = "the key " + key + " does not belong to the CA " + ca + "; it is ca.key in the CA's directory"};
+}
+
+Result<std::string> issue_again(const Issuer& issuer, const CertificateFacts& old) {
+  const Ssl<X509> ca(PEM_read_bio_X509(pem_reader(issuer.ca_pem).get(), nullptr, nullptr, nullptr));
+  const Ssl<EVP_PKEY> key(PEM_read_bio_PrivateKey(pem_reader(issuer.key_pem).get(), nullptr, nullptr, nullptr));
+  const Ssl<X509> certificate = of_der(old.der);
+  if (ca == nullptr || key == nullptr || certificate == nullptr) return cannot_issue("it cannot be read");
+  if (X509_verify(certificate.get(), X509_get0_pubkey(ca.get())) != 1) {
+    ERR_clear_error();
+    return cannot_issue("it is of another CA");
+  }
+  const int64_t ca_left_s = unix_time(*X509_get0_notAfter(ca.get())) - static_cast<int64_t>(std::time(nullptr));
+  const Ssl<BIO> bio(BIO_new(BIO_s_mem()));
+  if (!begin_again(*certificate, std::min(issuer.days * day_s, ca_left_s)) ||
+      X509_sign(certificate.get(), key.get(), EVP_sha256()) == 0 || bio == nullptr ||
+      PEM_write_bio_X509(bio.get(), certificate.get()) != 1) {
+    ERR_clear_error();
+    return cannot_issue("libcrypto refuses");
+  }
+  char* data = nullptr;
+  const long bytes = BIO_get_mem_data(bio.get(), &data);
+  return std::string(data, static_cast<size_t>(bytes));
+}
+
+Result<CertificateFacts> parse_facts(const std::string& pem) {
+  const Ssl<X509> certificate(PEM_read_bio_X509(pem_reader(pem).get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  if (certificate == nullptr)
+    return Error{.code = ErrorCode::invalid_argument, .where = "tls", .detail = "it is no PEM certificate"};
+  return facts_of(*certificate);
+}
+
+bool can_replace(const CertificateFacts& fresh, const CertificateFacts& old, const CertificateFacts& ca) {
+  const Ssl<X509> one = of_der(fresh.der), other = of_der(old.der), issuer = of_der(ca.der);
+  const bool can = one != nullptr && other != nullptr && issuer != nullptr && fresh.name == old.name &&
+                   fresh.ends_s > old.ends_s &&
+                   EVP_PKEY_eq(X509_get0_pubkey(one.get()), X509_get0_pubkey(other.get())) == 1 &&
+                   X509_verify(one.get(), X509_get0_pubkey(issuer.get())) == 1;
+  ERR_clear_error();
+  return can;
+}
+
+Status replace_credential(const std::string& path, const std::string& content) {
+  const std::string fresh = path + ".new", directory = path.substr(0, path.rfind('/') + 1);
+  ::unlink(fresh.c_str());
+  const UniqueFd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const UniqueFd folder(
+      ::open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!file.valid() || !folder.valid() ||
+      ::write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
+      ::fsync(file.get()) != 0 || ::rename(fresh.c_str(), path.c_str()) != 0 || ::fsync(folder.get()) != 0)
+    return os_error(errno, "tls", "cannot replace " + path);
+  return {};
 }
 
 Result<std::string> read_credential(const std::string& path, const char* what, bool secret) {

@@ -18,6 +18,7 @@ struct CertificateFacts {
   std::string serial;    // as `terrace cert list` shows it
   int64_t begins_s = 0;  // CLOCK_REALTIME
   int64_t ends_s = 0;
+  std::string der;  // all of it
 };
 
 CertificateFacts facts_of(x509_st& certificate);
@@ -29,6 +30,29 @@ int64_t days_left(int64_t ends_s, int64_t now_s);
 // enough to do something by hand; a certificate that something renews at a third of its life is told of only when that
 // has not happened.
 bool ends_soon(int64_t begins_s, int64_t ends_s, int64_t now_s);
+
+// Whether it is time to get another one, where something can be asked for it: at a third of its life, well before
+// ends_soon() is.
+bool renewal_is_due(int64_t begins_s, int64_t ends_s, int64_t now_s);
+
+// A CA's certificate with its key: what a manager needs to renew certificates.
+struct Issuer {
+  std::string ca_pem, key_pem;  // the key fits
+  int64_t days = 0;             // how long what it issues is good, never longer than the CA
+};
+
+// Errors    as read_credential; invalid_argument: the key does not belong to the CA
+Result<Issuer> read_issuer(const std::string& ca, const std::string& key, int64_t days);
+
+// PEM: `old`, which the CA had signed, with another serial and end; its name, key and uses stay.
+Result<std::string> issue_again(const Issuer& issuer, const CertificateFacts& old);
+
+Result<CertificateFacts> parse_facts(const std::string& pem);
+// Whether `fresh` can take the place of `old`: the same key and name, signed by `ca`, with a later end.
+bool can_replace(const CertificateFacts& fresh, const CertificateFacts& old, const CertificateFacts& ca);
+
+// Durable when it returns; whoever reads meanwhile has the old content or the new.
+Status replace_credential(const std::string& path, const std::string& content);
 
 // A whole file. `secret`: it must be closed to others.
 // Errors    not_found, permission_denied, io_error; invalid_argument: it is too large

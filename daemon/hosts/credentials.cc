@@ -1,16 +1,20 @@
 #include "daemon/hosts/credentials.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <ctime>
 #include <utility>
 
+#include "core/base/unique_fd.h"
 #include "daemon/log/log.h"
 
 namespace terrace::daemon {
 namespace {
 
-constexpr int64_t warn_again_s = 86'400;
+constexpr int64_t warn_again_s = 86'400, ask_again_s = 3'600;
 
 CertificateEnd end_of(const char* what, std::string name, int64_t begins_s, int64_t ends_s, int64_t now_s) {
   return {.what = what,
@@ -143,8 +147,72 @@ void Credentials::warn_of_ends() {
     if (const std::string text = end_warning(end); !text.empty()) log::warn("{}", text);
 }
 
+Status Credentials::issue_with(const std::string& ca_key, int64_t days) {
+  TERRACE_ASSIGN_OR_RETURN(issuer_, read_issuer(files_.ca, ca_key, days));
+  issued_file_ = ca_key.substr(0, ca_key.rfind('/') + 1) + "issued.pem";
+  return {};
+}
+
+// Noted first: `terrace cert revoke NAME` has to know what may be in use.
+Result<std::string> Credentials::renew(const CertificateFacts& old) {
+  if (!issuer_.has_value())
+    return Error{.code = ErrorCode::unsupported,
+                 .where = "renewCertificate",
+                 .detail = "this manager has no CA key ([tls] ca_key) to renew certificates with"};
+  const int64_t now_s = std::time(nullptr);
+  if (old.ends_s - now_s > (old.ends_s - old.begins_s) / 2)
+    return Error{.code = ErrorCode::busy,
+                 .where = "renewCertificate",
+                 .detail = "the certificate has more than half of its life left"};
+  if (now_s + issuer_->days * 86'400 <= old.ends_s)
+    return Error{.code = ErrorCode::busy,
+                 .where = "renewCertificate",
+                 .detail =
+                     "the certificate is good for longer than a renewed one would be ([tls] renew_days of "
+                     "the manager)"};
+  TERRACE_ASSIGN_OR_RETURN(std::string pem, issue_again(*issuer_, old));
+  const UniqueFd file(
+      ::open(issued_file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid() || ::write(file.get(), pem.data(), pem.size()) != static_cast<ssize_t>(pem.size()) ||
+      ::fsync(file.get()) != 0)
+    return os_error(errno, "renewCertificate", "cannot note a renewed certificate in " + issued_file_);
+  return pem;
+}
+
+bool Credentials::wants_renewal() {
+  const int64_t now_s = std::time(nullptr);
+  if (!renewal_is_due(identity_.own.begins_s, identity_.own.ends_s, now_s)) return false;
+  if (asked_s_ != 0 && now_s - asked_s_ < ask_again_s) return false;
+  asked_s_ = now_s;
+  return true;
+}
+
+Status Credentials::install(const std::string& pem) {
+  TERRACE_ASSIGN_OR_RETURN(const CertificateFacts facts, parse_facts(pem));
+  if (!can_replace(facts, identity_.own, identity_.ca)) {
+    return Error{
+        .code = ErrorCode::invalid_argument,
+        .where = "tls",
+        .detail =
+            "what came as a renewed certificate is for another key or name, of another CA, or ends sooner"};
+  }
+  TERRACE_RETURN_IF_ERROR(replace_credential(files_.certificate, pem));
+  log::info("the certificate was renewed: {}, good for {} days", shown_certificate(facts),
+            days_left(facts.ends_s, std::time(nullptr)));
+  return {};
+}
+
+// A manager with the CA's key needs nobody else.
+void Credentials::renew_own() {
+  if (!issuer_.has_value() || !wants_renewal()) return;
+  const auto pem = renew(identity_.own);
+  const Status installed = pem.ok() ? install(*pem) : Status(pem.error());
+  if (!installed.ok()) log::error("{}", installed.error().to_string());
+}
+
 kj::Promise<void> Credentials::watch(std::function<void()> changed) {
   if (look_again()) changed();
+  renew_own();
   warn_of_ends();
   return timer_->afterDelay(1 * kj::SECONDS).then([this, changed = std::move(changed)]() mutable {
     return watch(std::move(changed));

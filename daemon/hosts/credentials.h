@@ -13,6 +13,7 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,17 @@ class Credentials {
   // When the CA, the certificate, and the list of revoked ones end.
   std::vector<CertificateEnd> ends(int64_t now_s) const;
 
+  // --- renewing: a manager that has the CA's key, and an agent that asks for it ---
+  // Errors    as read_issuer
+  Status issue_with(const std::string& ca_key, int64_t days);
+  // Another certificate for the holder of `old`, noted beside the CA's key.
+  // Errors    unsupported   there is no CA key; busy: it is not time yet
+  Result<std::string> renew(const CertificateFacts& old);
+  // Whether our own should be renewed now. At most once an hour.
+  bool wants_renewal();
+  // Puts another certificate for our own key and name in the place of ours; it is read as any change is.
+  Status install(const std::string& pem);
+
   // Looks at the files each second and calls `changed` after one was taken; says once a day what ends soon. Never ends.
   kj::Promise<void> watch(std::function<void()> changed);
 
@@ -52,6 +64,7 @@ class Credentials {
   bool take_identity();
   bool take_list();
   void warn_of_ends();
+  void renew_own();
 
   TlsFiles files_;
   TlsRole role_;
@@ -59,7 +72,9 @@ class Credentials {
   SeenAll used_, last_;
   TlsIdentity identity_;
   RevocationList revoked_;  // empty: nobody
-  int64_t warned_s_ = 0;
+  int64_t warned_s_ = 0, asked_s_ = 0;
+  std::optional<Issuer> issuer_;
+  std::string issued_file_;
 };
 
 // What to say of one that ends soon. Empty: it does not.

@@ -106,6 +106,16 @@ class Revoked(Case):
         manager.wait_log("cannot be read", 10)
         self.assertNotEqual(self.fabric.host("hostb")["state"], "connected")
 
+    def test_a_certificate_that_cannot_be_used_keeps_the_one_before_and_no_list_from_being_read(self):
+        manager = self.manager()
+        b = self.fabric.agent("hostb")
+        (self.ca / "m.pem").write_text("this is no certificate\n")
+        manager.wait_log("is no PEM certificate", 10)
+        c = self.fabric.agent("hostc")  # with the one before
+        self.revoke("hostb")
+        b.wait_log("refused our certificate: it was revoked", 20)
+        self.assertEqual(self.fabric.host("hostc")["state"], "connected", c.text()[-500:])
+
     def test_a_list_that_cannot_be_used_ends_the_start_with_its_reason(self):
         for content in (b"this is no list\n", None):
             with self.subTest(content):
@@ -174,21 +184,21 @@ class Removed(Case):
 
 @unittest.skipIf(shutil.which("openssl") is None, "openssl is not installed: nothing else makes old certificates")
 class Warned(Case):
-    def old_certificate(self, name, days):
+    def old_certificate(self, name, days, role="host", usage="extendedKeyUsage = clientAuth"):
         """Made two years ago, ends in so many days."""
-        work = self.fabric.directory / "old"
+        work = self.fabric.directory / f"old-{name}"
         work.mkdir()
         (work / "index.txt").write_text("")
-        (work / "serial").write_text("7A01\n")
+        (work / "serial").write_text(f"7A0{len(name)}\n")
         (work / "ca.cnf").write_text(
             f"[ca]\ndefault_ca = it\n[it]\ndatabase = {work}/index.txt\nserial = {work}/serial\n"
             f"new_certs_dir = {work}\ncertificate = {self.ca}/ca.pem\nprivate_key = {self.ca}/ca.key\n"
             "default_md = sha256\npolicy = any\nx509_extensions = of_host\n[any]\ncommonName = supplied\n"
-            "[of_host]\nextendedKeyUsage = clientAuth\n")
+            f"[of_host]\n{usage}\n")
         now = datetime.datetime.utcnow()
         key, csr, made = self.ca / f"{name}.key", work / "csr", self.ca / f"{name}.pem"
         fabric_module.sh("openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                         "-keyout", key, "-out", csr, "-subj", f"/CN=host:{name}")
+                         "-keyout", key, "-out", csr, "-subj", f"/CN={role}:{name}")
         fabric_module.sh("openssl", "ca", "-batch", "-notext", "-config", work / "ca.cnf", "-in", csr, "-out", made,
                          "-startdate", (now - datetime.timedelta(days=730)).strftime("%Y%m%d%H%M%SZ"),
                          "-enddate", (now + datetime.timedelta(days=days, hours=1)).strftime("%Y%m%d%H%M%SZ"))
@@ -219,6 +229,48 @@ class Warned(Case):
         manager.start()
         self.fabric.wait_state("hostb", "connected")
         self.assertFalse(self.fabric.host("hostb")["certificate_ends_soon"])
+
+    def test_a_manager_with_the_ca_key_renews_the_certificates_of_its_hosts_and_its_own(self):
+        for file in ("m.pem", "m.key"):
+            (self.ca / file).unlink()
+        self.old_certificate("m", 5, "manager", "extendedKeyUsage = serverAuth\nsubjectAltName = DNS:terrace-manager")
+        self.old_certificate("hostb", 5)
+        key = (self.ca / "hostb.key").read_bytes()
+        old = self.serial(self.ca / "hostb.pem")
+        conf = self.fabric.directory / "m.toml"
+        conf.write_text(f'[tls]\nca_key = "{self.ca}/ca.key"\nrenew_days = 20\n')
+        manager = self.manager("--config", conf)
+        b, c = self.fabric.agent("hostb"), self.fabric.agent("hostc")
+        for host, name in ((manager, "manager:m"), (b, "host:hostb")):
+            host.wait_log(f"the certificate was renewed: ({name}, serial", 20)
+            host.wait_log("were read again", 10)
+        new = self.serial(self.ca / "hostb.pem")
+        self.assertNotEqual(new, old)
+        shown = self.cert("show", self.ca / "hostb.pem")
+        self.assertEqual((shown["name"], shown["role"], shown["days_left"]), ("hostb", "agent", 19))
+        self.assertEqual((self.ca / "hostb.key").read_bytes(), key)
+        self.assertEqual(self.fabric.host("hostb")["certificate_days_left"], 19)
+        self.assertEqual(self.fabric.host("hostb")["state"], "connected", "the connection stays")
+        self.assertNotIn("renewed", c.text())
+        told = manager.cli("audit", "--verb", "renew-certificate").json["entries"]
+        self.assertEqual([(one["subject"], one["detail"]) for one in told], [("host hostb", f"serial {new}")])
+        ends = {one["what"]: one for one in manager.cli("status").json["server"]["certificates"]}
+        self.assertEqual(ends["certificate"]["days_left"], 19)
+        # Both are good with the new ones, and what was renewed is known where it may be revoked.
+        b.stop()
+        manager.stop()
+        manager.start()
+        b.start()
+        self.fabric.wait_state("hostb", "connected")
+        self.assertIn(new, self.revoke("hostb")["revoked"])
+        manager.wait_log(f"(host:hostb, serial {new}) was revoked", 10)
+
+    def test_a_manager_without_the_ca_key_says_that_it_renews_nothing(self):
+        self.manager()
+        self.old_certificate("hostb", 5)
+        b = self.fabric.agent("hostb")
+        b.wait_log("could not be renewed by its manager: this manager has no CA key", 20)
+        self.assertEqual(self.fabric.host("hostb")["state"], "connected")
 
 
 if __name__ == "__main__":

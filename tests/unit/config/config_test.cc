@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 
 #include "daemon/config/config.h"
 #include "daemon/config/log.h"
@@ -54,6 +55,12 @@ format = "json"
 [audit]
 file = "/var/log/x.jsonl"
 rotate = "8M"
+syslog = true
+syslog_socket = "/run/x/log"
+[tls]
+revoked = "/etc/x/revoked.pem"
+ca_key = "/etc/x/ca.key"
+renew_days = 7
 [limits]
 ttl_max = "7d"
 connections_max = 10
@@ -74,6 +81,12 @@ connections_max = 10
   CHECK(config->log_format == LogFormat::json);
   CHECK(config->audit_file == "/var/log/x.jsonl");
   CHECK(config->audit_rotate_bytes == 8 * mib);
+  CHECK(config->audit_syslog);
+  CHECK(config->audit_syslog_socket == "/run/x/log");
+  CHECK_FALSE(default_config().audit_syslog);
+  CHECK(config->tls_revoked == "/etc/x/revoked.pem");
+  CHECK(config->tls_ca_key == "/etc/x/ca.key");
+  CHECK(config->tls_renew_days == 7);
   CHECK(config->ttl_ns_max == 7ull * 86400 * ns_per_s);
   CHECK(config->connections_max == 10);
   CHECK(validate(*config).empty());
@@ -278,6 +291,27 @@ level = "loud"
     CHECK_MESSAGE(detail.find(part) != std::string::npos, "missing '" << part << "' in\n" << detail);
   }
   CHECK(detail.find(":9:") == std::string::npos);
+}
+
+TEST_CASE("config: where logging services listen, and who may have the CA's key") {
+  const auto problem_of = [](const std::function<void(DaemonConfig&)>& change) {
+    DaemonConfig config = default_config();
+    change(config);
+    const std::vector<std::string> problems = validate(config);
+    return problems.size() == 1 ? problems.front() : std::to_string(problems.size()) + " problems";
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(has(problem_of([](DaemonConfig& c) { c.audit_syslog_socket = "log"; }), "absolute"));
+  CHECK(has(problem_of([](DaemonConfig& c) { c.audit_syslog_socket = "/" + std::string(107, 'x'); }), "107"));
+  CHECK(has(problem_of([](DaemonConfig& c) { c.tls_renew_days = 0; }), "renew_days"));
+  CHECK(has(problem_of([](DaemonConfig& c) {
+              c.role = Role::agent;
+              c.manager = "a:1";
+              c.tls_ca = c.tls_certificate = c.tls_key = c.tls_ca_key = "/x";
+            }),
+            "no use for the CA's key"));
 }
 
 TEST_CASE("config: what was wrong before the file is not blamed on the file") {
