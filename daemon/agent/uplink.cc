@@ -72,6 +72,7 @@ Uplink::Uplink(std::string manager, Credentials& credentials, kj::Network& netwo
                kj::Timer& timer, HostLeaseFile& file)
     : manager_(std::move(manager)),
       credentials_(credentials),
+      renewal_(credentials, timer),
       network_(network),
       clock_(clock),
       timer_(timer),
@@ -336,26 +337,8 @@ kj::Promise<void> Uplink::heartbeats() {
             });
       })
       .then([this] {
-        if (credentials_.wants_renewal()) tasks_->add(renew_certificate());
+        if (renewal_.due()) tasks_->add(renewal_.ask(link().agent_service(), terms_.answer_ns_max()));
         return heartbeats();
-      });
-}
-
-// Beside the heartbeats. Whatever comes of it, the connection stays: there is time for other tries, and for an operator.
-kj::Promise<void> Uplink::renew_certificate() {
-  auto asked = kj::Promise<capnp::Response<rpc::AgentService::RenewCertificateResults>>(
-      link().agent_service().renewCertificateRequest().send());
-  return within(kj::mv(asked), terms_.answer_ns_max(), "the answer about a certificate")
-      .then([this](capnp::Response<rpc::AgentService::RenewCertificateResults> reply) -> std::string {
-        Status status = read_error(reply.getError(), "renewCertificate");
-        if (status.ok()) status = credentials_.install(read_text(reply.getCertificate()));
-        return status.ok() ? "" : status.error().detail;
-      })
-      .catch_([](kj::Exception&& exception) -> std::string { return exception.getDescription().cStr(); })
-      .then([this](const std::string& trouble) {
-        if (!trouble.empty() && trouble != renewal_trouble_)
-          log::warn("this host's certificate could not be renewed by its manager: {}", trouble);
-        renewal_trouble_ = trouble;
       });
 }
 

@@ -22,6 +22,7 @@
 #include <string>
 
 #include "core/base/clock.h"
+#include "daemon/agent/certificate_renewal.h"
 #include "daemon/agent/host_lease_file.h"
 #include "daemon/agent/orders.h"
 #include "daemon/hosts/credentials.h"
@@ -78,7 +79,6 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> obey(StoreId store);
   kj::Promise<void> report(std::vector<ObservedObject> observed, rpc::Registration::Client registration);
   kj::Promise<void> heartbeats();
-  kj::Promise<void> renew_certificate();
   kj::Promise<void> follow_devices(std::vector<SeenDevice> adopted);
   void check_manager();  // an exception when its certificate is revoked
   Link& link();          // an exception when it was dropped meanwhile
@@ -93,6 +93,7 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
 
   const std::string manager_;
   Credentials& credentials_;
+  CertificateRenewal renewal_;
   kj::Network& network_;
   const Clock& clock_;
   kj::Timer& timer_;
@@ -101,7 +102,7 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   UplinkListener* listener_ = nullptr;
   const uint64_t instance_;
   std::string host_;
-  std::string trouble_, renewal_trouble_;
+  std::string trouble_;
   HostLeaseTerms terms_;
   std::unique_ptr<HostLeasePromise> promise_;
   std::unique_ptr<Link> link_;

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/unique_fd.h"
 #include "daemon/hosts/agent_wire.h"
 #include "daemon/hosts/credentials.h"
 #include "daemon/hosts/handshakes.h"
@@ -135,6 +136,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   kj::Promise<void> greet(kj::AuthenticatedStream stream);
   kj::Promise<void> serve(kj::Own<kj::AsyncIoStream> stream, const CertificateFacts& certificate,
                           const std::string& name, const std::string& address);
+  kj::Promise<void> linger(std::shared_ptr<UniqueFd> refused);
   uint32_t uid_of(const std::string& name) const;
 
   // agents_removal.cc: who is not let in any more
@@ -176,6 +178,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   std::atomic<bool> settled_ = false;
   Handshakes handshakes_;
   std::map<std::string, uint32_t> connections_;  // of each host, that have shown its certificate
+  uint32_t lingering_ = 0;
   PeerLog peer_log_;
 
   mutable std::mutex queue_mutex_;

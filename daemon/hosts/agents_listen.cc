@@ -1,6 +1,7 @@
 // The way in for agents: TCP, then mutual TLS, then one connection to its end. Bounds what one source of
 // connections can take before it shows a certificate, and what one host can after.
 #include <capnp/rpc-twoparty.h>
+#include <fcntl.h>
 
 #include "daemon/hosts/agent_peer.h"
 #include "daemon/hosts/agents.h"
@@ -11,6 +12,9 @@ namespace {
 
 // A host needs one; a second when it connects again before its first is found to be dead.
 constexpr uint32_t connections_of_host_max = 4;
+
+// Refused peers that are still connected, each for a second.
+constexpr uint32_t lingering_max = 16;
 
 // What answers to a host that never registered count for: hosts that did have the uids after it.
 constexpr uint32_t unregistered_uid = 0xffff0000;
@@ -38,12 +42,15 @@ kj::Promise<void> Agents::accept_loop() {
 kj::Promise<void> Agents::greet(kj::AuthenticatedStream stream) {
   const std::string address = stream.peerIdentity->toString().cStr();
   std::string source;
+  auto held = std::make_shared<UniqueFd>();
   KJ_IF_MAYBE (fd, stream.stream->getFd()) {
     set_keep_alive(*fd, options_.terms.length_ns);
     source = source_of(*fd);
+    held->reset(::fcntl(*fd, F_DUPFD_CLOEXEC, 0));
   }
   return handshakes_.run(std::move(source), credentials_->accept(kj::mv(stream)))
-      .then([this, address](Shaken shaken) -> kj::Promise<void> {
+      .then([this, address, held](Shaken shaken) -> kj::Promise<void> {
+        held->reset();
         auto name = peer_name(shaken.peer, TlsRole::agent);
         if (name.ok() && !valid_agent_name(*name)) {
           name = Error{.code = ErrorCode::permission_denied,
@@ -57,9 +64,17 @@ kj::Promise<void> Agents::greet(kj::AuthenticatedStream stream) {
         }
         return serve(kj::mv(shaken.stream.stream), shaken.peer, *name, address);
       })
-      .catch_([this, address](kj::Exception&& exception) {
+      .catch_([this, address, held](kj::Exception&& exception) {
         log("a connection from " + address + " was refused: " + tls_failure(exception));
+        return linger(held);
       });
+}
+
+// A peer that is refused has sent more by now; closed at once, the kernel would take back the words that say why.
+kj::Promise<void> Agents::linger(std::shared_ptr<UniqueFd> refused) {
+  if (!refused->valid() || lingering_ >= lingering_max) return kj::READY_NOW;
+  ++lingering_;
+  return timer_.afterDelay(1 * kj::SECONDS).attach(kj::defer([this, refused] { --lingering_; }));
 }
 
 uint32_t Agents::uid_of(const std::string& name) const {
