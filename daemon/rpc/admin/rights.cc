@@ -57,6 +57,8 @@ constexpr AdminRight admin_rights[] = {
     {"addDevice", Authority::administrator},
     {"deletePool", Authority::administrator},
     {"lookAt", Authority::administrator},  // decides what may be coherent
+    {"removeHost", Authority::administrator},
+    {"allowHost", Authority::administrator},
     // Who may have how much.
     {"setQuota", Authority::administrator},
     {"reserve", Authority::administrator},
