@@ -77,14 +77,22 @@ kj::Promise<Result<AuditPage>> Engine::audit(AuditQuery query) {
 }
 
 kj::Promise<Result<SnapshotProcess::Found>> Engine::run_on_snapshot(
-    const std::function<SnapshotProcess::Found()>& work, std::shared_ptr<const void> seen) {
+    std::function<SnapshotProcess::Found()> work, std::shared_ptr<const void> seen, int tries) {
+  using Found = Result<SnapshotProcess::Found>;
   Result<SnapshotProcess> started = SnapshotProcess::start(work);
-  if (!started.ok()) return Result<SnapshotProcess::Found>(started.error());
+  if (!started.ok()) return Found(started.error());
   auto child = std::make_shared<SnapshotProcess>(std::move(started).value());
-  return run_look([child, seen = std::move(seen)]() mutable {
-    seen.reset();
-    return child->wait();
-  });
+  auto kept = std::make_shared<std::shared_ptr<const void>>(std::move(seen));
+  return run_look([child, kept]() {
+           Found found = child->wait();
+           if (found.ok()) kept->reset();
+           return found;
+         })
+      .then([this, work = std::move(work), kept, tries](Found found) mutable -> kj::Promise<Found> {
+        if (found.ok() || tries <= 1) return found;
+        log::warn("{}", found.error().to_string());
+        return run_on_snapshot(std::move(work), std::move(*kept), tries - 1);
+      });
 }
 
 kj::Promise<Result<StoreBackup>> Engine::backup() {

@@ -171,9 +171,10 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   }
   // What `work` finds in this process as it is now, all of it at one moment, while commands go on
   // (snapshot_process.h, whose rules `work` keeps). `seen` is what it compares with: let go on the worker, since that
-  // takes its time, too.
-  kj::Promise<Result<SnapshotProcess::Found>> run_on_snapshot(
-      const std::function<SnapshotProcess::Found()>& work, std::shared_ptr<const void> seen = nullptr);
+  // takes its time, too. A snapshot that ends early is made anew, three times in all.
+  kj::Promise<Result<SnapshotProcess::Found>> run_on_snapshot(std::function<SnapshotProcess::Found()> work,
+                                                              std::shared_ptr<const void> seen = nullptr,
+                                                              int tries = 3);
 
   // Resolves when everything applied so far is durable. A query takes its answer from state() first and sends
   // it after this: what was applied meanwhile is not in it.

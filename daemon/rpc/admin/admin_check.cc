@@ -33,8 +33,9 @@ kj::Promise<Result<Found>> look_once(Engine& engine, std::shared_ptr<const Check
       })
       .then([&engine, check](Result<std::shared_ptr<const Outside>> outside) -> kj::Promise<Result<Found>> {
         if (!outside.ok()) return Result<Found>(outside.error());
-        const Outside& seen = **outside;
-        return engine.run_on_snapshot([&] { return check->compare(seen); }, std::move(outside).value());
+        const Outside* seen = outside->get();
+        return engine.run_on_snapshot([check, seen] { return check->compare(*seen); },
+                                      std::move(outside).value());
       });
 }
 

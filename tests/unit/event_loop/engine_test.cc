@@ -1,6 +1,9 @@
 #include <doctest/doctest.h>
 #include <kj/vector.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <thread>
@@ -74,6 +77,26 @@ TEST_CASE("Engine: renewals cost no commit, and a start gives no less than they 
   const uint64_t before_ns = clock.now_ns();
   fixture.start_with(clock);
   CHECK(fixture.engine->state().find_lease(lease.id)->expiry_ns >= before_ns + 50 * ns_per_s);
+}
+
+TEST_CASE("Engine: a snapshot that ends early is made anew, and not for ever") {
+  EngineFixture fixture;
+  fixture.start();
+  auto* made = static_cast<std::atomic<int>*>(
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  const auto fail_at_first = [made](int times) {
+    return [made, times]() -> SnapshotProcess::Found {
+      if (made->fetch_add(1) < times) ::_exit(3);
+      return {"whole"};
+    };
+  };
+  const auto found = fixture.engine->run_on_snapshot(fail_at_first(2)).wait(fixture.io.waitScope);
+  REQUIRE(found.ok());
+  CHECK(*found == SnapshotProcess::Found{"whole"});
+  CHECK(made->exchange(0) == 3);
+  CHECK(!fixture.engine->run_on_snapshot(fail_at_first(99)).wait(fixture.io.waitScope).ok());
+  CHECK(*made == 3);
+  ::munmap(made, 4096);
 }
 
 TEST_CASE("Engine: a manager that is stopped again and again still ends the leases of the dead") {
