@@ -3,7 +3,7 @@
 // dispatchCall, before any method begins, what an operator may call (rights.h).
 //
 // Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
-//           the audit log, admin_backup.cc backups, admin_fsck.cc the checks, admin_inventory.cc hardware;
+//           the audit log, admin_backup.cc backups, admin_check.cc the checks, admin_inventory.cc hardware;
 //           admin_devices.cc, admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc, admin_policy.cc and
 //           admin_queue.cc the rest.
 // Threads   The event loop's thread only.

@@ -54,6 +54,17 @@ TEST_CASE("Check: an object that is there for one look is no problem, one that s
 
   show_stray(t, 1);
   CHECK(problems(t, operator_) == 0);
+
+  // Under load each look finds something under way, and never the same.
+  t.backend.while_listed = [&t, number = 5000]() mutable {
+    (void)t.backend.scrub("lease-" + std::to_string(number++));
+    CHECK(t.backend.carve("lease-" + std::to_string(number), 2 * mib, {}).ok());
+  };
+  CHECK(problems(t, operator_) == 0);
+  const auto looked = t.call(operator_.fsckRequest());
+  CHECK(looked.getError().getCode() == 0);
+  for (const auto finding : looked.getFindings())
+    CHECK(std::string(finding.getSubject().cStr()).find("lease-500") == std::string::npos);
   t.backend.while_listed = nullptr;
 }
 
