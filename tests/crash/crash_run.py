@@ -86,7 +86,7 @@ def main():
     seed = arguments.seed if arguments.seed is not None else time.time_ns() % 1_000_000
     say(f"crash run, size {arguments.size}, seed {seed}")
 
-    rows = []
+    rows, broken = [], []
     for name, process in declared:
         if name not in chosen:
             continue
@@ -94,6 +94,7 @@ def main():
         runs = runs_of(name, arguments.size, random.Random(f"{seed} {name}"))
         problems = [run_one(f"{name} @{hit} {workload}", lambda workload=workload, hit=hit: scenario_of(workload)(
             programs, name, hit, seed + hit, workload)) for workload, hit in runs]
+        broken += [f"{name} @{hit} {workload}: {problem}" for problem, (workload, hit) in zip(problems, runs) if problem]
         rows.append((name, process, " ".join(f"{workload}@{hit}" for workload, hit in runs),
                      "FAILED" if any(problems) else "ok", f"{time.monotonic() - begin:.1f} s"))
 
@@ -102,13 +103,15 @@ def main():
         begin = time.monotonic()
         problem = run_one(f"soak of {arguments.soak_seconds:g} s", lambda: soaked.extend(
             soak(programs, arguments.soak_seconds, seed, lambda text: say(f"    {text}"))))
+        broken += [f"soak: {problem}"] if problem else []
         measured = f"{soaked[0]} kills, {soaked[1]} operations acknowledged" if soaked else "-"
         rows.append(("soak", "daemon", measured, "FAILED" if problem else "ok", f"{time.monotonic() - begin:.1f} s"))
-    return conclude(rows, declared, everything, seed)
+    return conclude(rows, broken, declared, everything, seed)
 
 
-def conclude(rows, declared, everything, seed):
-    """Prints the table and says whether everything declared was covered. Returns the exit code."""
+def conclude(rows, broken, declared, everything, seed):
+    """Prints the table, what went wrong once more (the end of a long log is what is kept of it), and whether everything
+    declared was covered. Returns the exit code."""
     titles = ("point", "process", "died under workload@pass", "result", "time")
     widths = [max(len(row[column]) for row in [titles, *rows]) for column in range(len(titles))]
     for row in [titles, tuple("-" * width for width in widths), *rows]:
@@ -116,6 +119,8 @@ def conclude(rows, declared, everything, seed):
     failed = [row[0] for row in rows if row[3] != "ok"]
     covered = [row[0] for row in rows if row[0] != "soak" and row[3] == "ok"]
     say(f"failpoints declared {len(declared)}, covered {len(covered)}")
+    for problem in broken:
+        say(problem[:4000])
     if failed:
         say(f"FAILED: {', '.join(failed)} (seed {seed})")
         return 1
