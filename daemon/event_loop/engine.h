@@ -196,8 +196,13 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   const EngineCounters& counters() const { return counters_; }
   ScrubCounters scrub_counters() const;
   const EngineOptions& options() const { return options_; }
-  // Whether the manager copies the lease's bytes to another place now: nobody may attach it meanwhile.
+  // Whether the manager copies the lease's bytes to another place now.
   bool is_moving(LeaseId lease) const { return moving_.contains(lease); }
+  // Somebody was given the lease's memory. A move of the manager's that is under way comes to nothing: what is stored
+  // behind its copy would be lost.
+  void was_taken(LeaseId lease) {
+    if (const auto move = moving_.find(lease); move != moving_.end()) move->second = true;
+  }
   const std::vector<std::string>& findings() const { return findings_; }
   // Goes on although every live lease's memory is gone (start() refuses otherwise).
   void accept_lost_objects() { accept_lost_objects_ = true; }
@@ -381,8 +386,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::unordered_map<uint64_t, ReplyFulfiller> changing_;    // lease -> who resizes or transfers it
   std::unordered_map<uint64_t, uint64_t> asked_to_move_ns_;  // lease -> when its holder was asked
   std::unordered_map<uint64_t, uint64_t> unheld_since_ns_;   // leases that should move, by housekeeping's looks
-  std::set<LeaseId> moving_;                                 // by the manager itself
-  bool looking_for_holders_ = false;                         // of leases that should move
+  std::map<LeaseId, bool> moving_;    // by the manager itself; true: somebody was given the lease meanwhile
+  bool looking_for_holders_ = false;  // of leases that should move
   std::map<DeviceId, uint64_t> missed_since_ns_;      // the first of complete looks that do not show a device
   std::map<DeviceId, uint64_t> incomplete_since_ns_;  // since when it is back and lacks objects of leases
   std::string look_failure_;                          // of the last look, in words; logged once

@@ -252,7 +252,7 @@ void Engine::move_if_nobody_has(std::set<LeaseId> leases) {
 // machine's bandwidth.
 void Engine::move_unheld(LeaseId lease) {
   if (moving_.size() >= moves_at_once) return;
-  moving_.insert(lease);
+  moving_.emplace(lease, false);
   tasks_.add(submit(BeginMove{lease, "", clock_.now_ns()}).then([this, lease](Result<MoveReady> ready) {
     if (!ready.ok()) {
       moving_.erase(lease);
@@ -281,8 +281,9 @@ void Engine::copy_and_finish(const MoveReady& move) {
               moving_.erase(move.lease);
               return kj::READY_NOW;
             }
-            // Whoever attached it meanwhile has the old memory: the lease stays where it is.
-            const bool held = (notifier_ != nullptr && notifier_->holders(move.lease) > 0) ||
+            // Whoever attached it meanwhile has, or had, the old memory: the lease stays where it is.
+            const bool held = moving_.at(move.lease) ||
+                              (notifier_ != nullptr && notifier_->holders(move.lease) > 0) ||
                               living_owner(*state_, move.lease).has_value();
             if (!status.ok())
               log::error("lease {} could not be moved: {}", move.lease.value, status.error().to_string());

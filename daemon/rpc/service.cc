@@ -31,29 +31,9 @@ void Service::taskFailed(kj::Exception&& exception) {
 
 // --- who holds what -----------------------------------------------------------------------------------
 
-namespace {
-
-// Whether a drain or a compaction wants the lease elsewhere and its move is under way. Asked for movable leases
-// of such devices and pools only: it looks at every lease.
-bool moved_by_the_manager(const StateMachine& state, const LeaseRow& lease) {
-  if (!lease.movable) return false;
-  const bool draining = std::any_of(lease.extents.begin(), lease.extents.end(), [&state](const Extent& extent) {
-    const DeviceRow* device = state.find_device(extent.device);
-    return device != nullptr && device->state == DeviceState::draining;
-  });
-  if (!draining && state.compaction_of(lease.pool) == nullptr) return false;
-  const std::vector<WantedMove> wanted = state.moves_wanted();
-  return std::any_of(wanted.begin(), wanted.end(), [&lease](const WantedMove& move) {
-    return move.lease == lease.id && move.target.valid();
-  });
-}
-
-}  // namespace
-
 Status Service::may_hold(const LeaseRow& lease, ObjectAccess access, const HolderListener& listener) const {
   const auto moving = moving_.find(lease.id);
-  if (moving != moving_.end() ? moving->second != &listener
-                              : engine_.is_moving(lease.id) || moved_by_the_manager(engine_.state(), lease)) {
+  if (moving != moving_.end() && moving->second != &listener) {
     return Error{
         .code = ErrorCode::busy,
         .where = "attach",

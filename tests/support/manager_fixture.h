@@ -24,7 +24,7 @@ struct ManagerFixture {
   }
   // Starts the engine; everything above may be changed before.
   void start() {
-    engine = std::make_unique<daemon::Engine>(store, backend, clock, io.provider->getTimer());
+    engine = std::make_unique<daemon::Engine>(store, backend, clock, io.provider->getTimer(), engine_options);
     const Status status = engine->start().wait(io.waitScope);
     TERRACE_CHECK(status.ok(), "the fixture's engine starts");
     service = std::make_unique<daemon::Service>(*engine, options);
@@ -36,6 +36,7 @@ struct ManagerFixture {
   MemoryStore store;
   MemoryBackend backend;
   daemon::ServiceOptions options;
+  daemon::EngineOptions engine_options;
   std::unique_ptr<daemon::Engine> engine;
   std::unique_ptr<daemon::Service> service;
   std::unique_ptr<daemon::RpcServer> server;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <functional>
 #include <mutex>
 
 #include "core/base/limits.h"
@@ -20,6 +21,7 @@ class MemoryStore final : public daemon::Store {
     return image_of(rows_);
   }
   Status commit(const daemon::Delta& delta) override {
+    if (during_commit) during_commit(delta);
     if (fail_commit) return os_error(ENOSPC, "commit", "planted: disk full");
     const std::lock_guard lock(mutex_);
     daemon::Delta copy = delta;
@@ -60,6 +62,8 @@ class MemoryStore final : public daemon::Store {
 
   std::atomic<bool> is_quick{false};  // whether the event loop commits by itself
   std::atomic<bool> fail_commit{false};
+  std::function<void(const daemon::Delta&)>
+      during_commit;  // on the committing thread; set before any lease is granted
   std::atomic<uint64_t> commits{0};
 
  private:

@@ -104,6 +104,7 @@ Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess acc
     TERRACE_ASSIGN_OR_RETURN(memory, service().open_memory(*lease, access));
   }
   service().holders().add(*lease, access, *this);
+  engine().was_taken(id);
   if (lease->ttl_ns != 0) service().ended_holders().handed_over(id, process(), describe(), ends_with_holders);
   if (lease->phase == LeasePhase::revoking) {  // told again, also after a restart of the daemon
     const uint64_t now_ns = engine().now_ns();

@@ -194,16 +194,32 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
     });
   }
 
+  static kj::Promise<void> refused(GrantContext& context, const Error& error) {
+    refuse(context, error);
+    return kj::READY_NOW;
+  }
+
+  // A drain may have moved it between its commit and this answer: then what is durable is waited for.
+  kj::Promise<void> hand_over_granted(GrantContext context, const LeaseRow& granted, bool ends_with_holders) {
+    const LeaseRow* now = session_->find(granted.id);
+    if (now == nullptr || now->object == granted.object) {
+      session_->hand_over(context, granted.id, ObjectAccess::read_write, ends_with_holders);
+      return kj::READY_NOW;
+    }
+    return service().engine().settled().then(
+        [this, context, now = *now, ends_with_holders](Status status) mutable {
+          return status.ok() ? hand_over_granted(context, now, ends_with_holders)
+                             : refused(context, status.error());
+        });
+  }
+
   kj::Promise<void> submit(GrantContext context, Grant command, bool ends_with_holders, CallSlot slot) {
     const bool may_wait = command.wait_ns != 0;
     auto submitted = service().waiting_grants().submit(std::move(command), connection().actor());
     auto answered =
         submitted.answer.then([this, context, ends_with_holders](Result<LeaseReply> granted) mutable {
-          if (granted.ok()) {
-            session_->hand_over(context, granted->lease.id, ObjectAccess::read_write, ends_with_holders);
-          } else {
-            refuse(context, granted.error());
-          }
+          return granted.ok() ? hand_over_granted(context, granted->lease, ends_with_holders)
+                              : refused(context, granted.error());
         });
     // A client that gives up, or goes away, must not leave its request in the queue.
     if (may_wait) context.allowCancellation();

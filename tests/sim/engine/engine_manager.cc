@@ -258,10 +258,10 @@ void EngineManager::attach(LeaseId id, const std::string& tenant, uint64_t clien
   const daemon::LeaseRow* lease = engine.state().find_lease(id);
   Result<daemon::Reply> result =
       Error{.code = ErrorCode::not_found, .where = "attach", .detail = "no such lease, or not now"};
-  const bool whole =
-      lease != nullptr && lease->target_bytes == 0 && !claims_.growing(id) && !engine.is_moving(id);
+  const bool whole = lease != nullptr && lease->target_bytes == 0 && !claims_.growing(id);
   if (whole && lease->tenant == tenant && lease->phase == LeasePhase::active && engine.serving()) {
     hold(id, client);
+    engine.was_taken(id);
     result = daemon::Reply{daemon::LeaseReply{*lease}};
   } else if (lease != nullptr && lease->tenant == tenant &&
              (!whole || lease->phase == LeasePhase::transferring)) {

@@ -4,6 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 using namespace terrace;
 using namespace terrace::test;
 
@@ -319,4 +323,92 @@ TEST_CASE("Drain: a movable lease's one holder is asked, and shown as the one th
   CHECK(std::string(moved.getInfo().getExtents()[0].getDevice().cStr()) != device);
   t.pump(50);
   CHECK(t.with_serial(operator_.progressRequest(), device.c_str()).getProgress().getMoves().size() == 0);
+}
+
+namespace {
+
+// Where another thread waits until it may go on.
+struct Gate {
+  std::atomic<int> reached{0};
+  std::atomic<bool> open{false};
+  void pass() {
+    ++reached;
+    while (!open) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+};
+
+// A drain takes at once what no session has.
+struct BusyDrains : Rpc {
+  BusyDrains() : Rpc(Later{}) { engine_options = {.housekeeping_ns = 5 * ns_per_ms, .unheld_ns = 1}; }
+  ~BusyDrains() { gate->open = true; }  // nothing waits for it when the engine's threads end
+  auto ask(terrace::rpc::TenantSession::Client& tenant) {
+    auto request = tenant.grantRequest();
+    request.getRequest().setPool("p");
+    request.getRequest().setBytes(2 * mib);
+    request.getRequest().setMovable(true);
+    return request.send();
+  }
+  void drain(terrace::rpc::Admin::Client& operator_) {
+    const auto& leases = engine->state().leases();
+    REQUIRE(leases.size() == 1);
+    auto request = operator_.drainRequest();
+    request.setSerial(engine->state().find_device(leases.begin()->second.extents[0].device)->serial);
+    drained = request.send().ignoreResult();
+  }
+  void wait_until_reached() {
+    for (int i = 0; i < 1000 && gate->reached == 0; ++i) pump(5);
+    REQUIRE(gate->reached == 1);
+  }
+
+  std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+  kj::Promise<void> drained = kj::READY_NOW;
+};
+
+}  // namespace
+
+TEST_CASE("Drain: a lease that is granted as its device begins to drain is handed over all the same") {
+  BusyDrains t;
+  t.store.during_commit = [gate = t.gate](const daemon::Delta& delta) {
+    if (!delta.leases.empty()) gate->pass();
+  };
+  t.start();
+  FixtureClient client(t, 0, 7);
+  auto operator_ = t.admin(client);
+  t.make_pool(operator_);
+  auto tenant = t.session(client);
+  auto granted = t.ask(tenant);
+  t.wait_until_reached();
+  t.drain(operator_);
+  t.pump(50);
+  t.gate->open = true;
+  auto answer = granted.wait(t.io.waitScope);
+  CHECK_MESSAGE(answer.getError().getCode() == 0, std::string(answer.getError().getDetail()));
+  CHECK(t.call(answer.getLease().infoRequest()).getInfo().getHolders() == 1);
+}
+
+TEST_CASE("Drain: a lease that is attached while the manager copies it stays, though it is let go of at once") {
+  BusyDrains t;
+  t.backend.during_copy = [gate = t.gate] { gate->pass(); };
+  t.start();
+  FixtureClient client(t, 0, 7);
+  auto operator_ = t.admin(client);
+  t.make_pool(operator_);
+  uint64_t id = 0;
+  {
+    auto tenant = t.session(client);
+    id = t.ask(tenant).wait(t.io.waitScope).getInfo().getId();
+    REQUIRE(id != 0);
+  }
+  t.drain(operator_);
+  t.wait_until_reached();
+  {
+    auto tenant = t.session(client);
+    auto attached = t.attach(tenant, id, terrace::rpc::Access::READ_WRITE);
+    CHECK_MESSAGE(attached.getError().getCode() == 0, std::string(attached.getError().getDetail()));
+  }
+  t.pump(50);  // the session is over before the copy ends
+  t.gate->open = true;
+  for (int i = 0; i < 1000 && t.engine->counters().moves == 0; ++i) t.pump(5);
+  CHECK(t.engine->counters().moves == 1);
+  CHECK(t.gate->reached == 2);  // the second copy has what was stored meanwhile
 }

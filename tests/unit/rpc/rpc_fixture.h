@@ -16,6 +16,8 @@ inline uint16_t code(ErrorCode value) {
 }
 
 struct Rpc : ManagerFixture {
+  struct Later {};  // start() is called once all is as it should be
+  explicit Rpc(Later) {}
   Rpc() { start(); }
   explicit Rpc(daemon::ServiceOptions wanted) {
     options = std::move(wanted);
