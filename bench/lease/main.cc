@@ -298,6 +298,65 @@ void measure_renewals(const Settings& settings, nlohmann::json& figures) {
   figures["leases_per_renewing_client"] = leases_each;
 }
 
+// --- a rack -------------------------------------------------------------------------------------------
+// Hosts whose leases have a TTL of a minute, each of which renews all it has in one call every 20 s.
+
+kj::Promise<void> grant_all(Renewer& renewer, size_t count) {
+  if (renewer.leases.size() == count) return kj::READY_NOW;
+  return renewer.client->grant(3600 * ns_per_s, false).then([&renewer, count](auto granted) {
+    renewer.leases.push_back(granted.id);
+    return grant_all(renewer, count);
+  });
+}
+
+// Calls at their times, however long the ones before took: what waits counts as waiting.
+kj::Promise<void> renew_on_time(kj::Timer& timer, Renewer& renewer, RenewRun& run, kj::TimePoint due,
+                                kj::Duration period, int calls) {
+  if (calls == 0) return kj::READY_NOW;
+  return timer.atTime(due).then([&timer, &renewer, &run, due, period, calls] {
+    const kj::Duration late = kj::systemPreciseMonotonicClock().now() - due;
+    const auto sent = Clock::now();
+    return renewer.client->renew(renewer.leases).then([&timer, &renewer, &run, due, period, calls, sent, late] {
+      run.times_us.push_back(seconds_since(sent) * 1e6 + static_cast<double>(late / kj::MICROSECONDS));
+      run.renewals += renewer.leases.size();
+      return renew_on_time(timer, renewer, run, due + period, period, calls - 1);
+    });
+  });
+}
+
+void measure_rack(const Settings& settings, nlohmann::json& figures) {
+  const size_t hosts = settings.smoke ? 20 : 1000, leases_each = settings.smoke ? 20 : 1000;
+  const kj::Duration period = (settings.smoke ? 1 : 20) * kj::SECONDS;
+  const int periods = settings.smoke ? 1 : 3;
+  const ScratchDirectory scratch(settings.memory);
+  Manager manager({scratch.path(), scratch.path() + "/state", (hosts * leases_each + 64) * 2 * mib, true});
+  Loop loop;
+  std::vector<Renewer> renewers(hosts);
+  kj::Vector<kj::Promise<void>> grants;
+  for (Renewer& renewer : renewers) {
+    renewer.client = std::make_unique<Client>(loop, manager.socket());
+    renewer.client->open_session();
+    grants.add(grant_all(renewer, leases_each));
+  }
+  kj::joinPromises(grants.releaseAsArray()).wait(loop.io.waitScope);
+
+  RenewRun run{Clock::now(), 0, 0, {}};
+  kj::Timer& timer = loop.io.provider->getTimer();
+  const kj::TimePoint begin = kj::systemPreciseMonotonicClock().now() + 100 * kj::MILLISECONDS;
+  const double cpu_before = manager.cpu_seconds();
+  kj::Vector<kj::Promise<void>> promises;
+  for (size_t i = 0; i < hosts; ++i)
+    promises.add(renew_on_time(timer, renewers[i], run, begin + period * i / hosts, period, periods));
+  kj::joinPromises(promises.releaseAsArray()).wait(loop.io.waitScope);
+  run.seconds = seconds_since(run.begin);
+  figures["rack_hosts"] = hosts;
+  figures["rack_leases_per_host"] = leases_each;
+  figures["rack_renewals_per_s"] = static_cast<double>(run.renewals) / run.seconds;
+  figures["rack_manager_core_pct"] = 100 * (manager.cpu_seconds() - cpu_before) / run.seconds;
+  figures["rack_renew_call_us_p50"] = percentile(run.times_us, 0.5);
+  figures["rack_renew_call_us_p99"] = percentile(run.times_us, 0.99);
+}
+
 bool in_memory(const std::string& directory) {
   struct statfs info {};
   constexpr long tmpfs_magic = 0x01021994;
@@ -317,7 +376,7 @@ int main(int argc, char** argv) {
   app.add_option("--dir", settings.disk, "a directory on the disk to measure");
   app.add_option("--memory-dir", settings.memory, "a directory on a memory file system");
   app.add_option("--seconds", settings.seconds, "of each measurement");
-  app.add_option("--only", only, "one group: durable, memory, scale, renewals or scrub");
+  app.add_option("--only", only, "one group: durable, memory, scale, renewals, rack or scrub");
   CLI11_PARSE(app, argc, argv);
   if (settings.smoke) {
     settings.seconds = 0.2;
@@ -330,6 +389,7 @@ int main(int argc, char** argv) {
   if (only.empty() || only == "memory") measure_memory(settings, figures);
   if (only.empty() || only == "scale") measure_scale(settings, figures);
   if (only.empty() || only == "renewals") measure_renewals(settings, figures);
+  if (only.empty() || only == "rack") measure_rack(settings, figures);
   if (only.empty() || only == "scrub") measure_scrub(settings.smoke, settings.memory, figures);
   std::printf("%s\n", figures.dump(2).c_str());
   if (!json_file.empty()) std::ofstream(json_file) << figures.dump(2) << '\n';
