@@ -30,6 +30,7 @@ struct PoolOptions {
   rpc::Placement placement = rpc::Placement::LINEAR;
   uint64_t stripe_bytes = 0;
   rpc::Coherence coherence = rpc::Coherence::UNKNOWN;
+  rpc::Trust trust = rpc::Trust::NONE;
 };
 
 struct RegionOptions {
@@ -100,6 +101,7 @@ class AdminClient final : public LeaseClient {
   Result<std::string> online(const std::string& serial);
   Result<PoolStatus> create_pool(const PoolOptions& options);
   Result<PoolStatus> set_pool_coherence(const std::string& name, rpc::Coherence coherence);
+  Result<PoolStatus> set_pool_trust(const std::string& name, rpc::Trust trust);
   Result<PoolStatus> add_device(const std::string& pool, const std::string& serial);
   Result<std::vector<PoolStatus>> pools();
   Status delete_pool(const std::string& name);

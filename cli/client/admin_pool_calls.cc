@@ -71,6 +71,7 @@ Result<PoolStatus> AdminClient::create_pool(const PoolOptions& options) {
   request.setPlacement(options.placement);
   request.setStripeBytes(options.stripe_bytes);
   request.setCoherence(options.coherence);
+  request.setTrust(options.trust);
   return impl_->pool(kj::mv(request));
 }
 
@@ -78,6 +79,13 @@ Result<PoolStatus> AdminClient::set_pool_coherence(const std::string& name, rpc:
   auto request = impl_->admin.setPoolCoherenceRequest();
   request.setName(name);
   request.setCoherence(coherence);
+  return impl_->pool(kj::mv(request));
+}
+
+Result<PoolStatus> AdminClient::set_pool_trust(const std::string& name, rpc::Trust trust) {
+  auto request = impl_->admin.setPoolTrustRequest();
+  request.setName(name);
+  request.setTrust(trust);
   return impl_->pool(kj::mv(request));
 }
 

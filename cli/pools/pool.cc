@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/client/admin_client.h"
 #include "cli/pools/adopt.h"
@@ -32,7 +33,7 @@ namespace {
 struct PoolArguments {
   PoolOptions pool;
   std::string placement = "linear";
-  std::string coherence;
+  std::string coherence, trust;
   RegionOptions region;
   bool adopt = false;
   bool system_ram = false;
@@ -82,17 +83,24 @@ rpc::Coherence coherence_of(const PoolArguments& arguments) {
   return schema::enum_of_word<rpc::Coherence>(arguments.coherence).value_or(rpc::Coherence::UNKNOWN);
 }
 
+rpc::Trust trust_of(const PoolArguments& arguments) {
+  return schema::enum_of_word<rpc::Trust>(arguments.trust).value_or(rpc::Trust::NONE);
+}
+
 // One of the words of an enum.
 template <typename Enum>
 Option add_word_option(Command verb, const char* name, std::string& word, const char* help) {
   return verb.add_option(name, word, help).one_of(schema::enum_words<Enum>());
 }
 
-void add_coherence_option(Command verb, PoolArguments& arguments, bool required) {
+// What an operator can say of a pool, at its making and later.
+void add_word_options(Command verb, PoolArguments& arguments) {
   add_word_option<rpc::Coherence>(
       verb, "--coherence", arguments.coherence,
-      "Whether hardware keeps the caches of all hosts of this memory coherent; unknown is treated as not")
-      .required(required);
+      "Whether hardware keeps the caches of all hosts of this memory coherent; unknown is treated as not");
+  add_word_option<rpc::Trust>(verb, "--trust", arguments.trust,
+                              "mutual: the pool's tenants trust each other. Memory whose isolation is "
+                              "'trusting' is granted only then");
 }
 
 // Of a pool that is coherent on the operator's word: what speaks for that is said as well.
@@ -109,12 +117,24 @@ void print_pool(const Context& context, AdminClient& client, const PoolStatus& p
 }
 
 Status set_pool(const Context& context, const PoolArguments& arguments) {
+  if (arguments.coherence.empty() && arguments.trust.empty()) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "pool set",
+                 .detail = "say what is so of the pool: --coherence or --trust"};
+  }
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const PoolStatus pool,
-                           client->set_pool_coherence(arguments.pool.name, coherence_of(arguments)));
-  print_pool(context, *client, pool,
-             "pool " + printable(str(pool->getName())) + ": coherence " +
-                 std::string(schema::enum_word(pool->getCoherence())) + "\n");
+  const std::string& name = arguments.pool.name;
+  std::string text = "pool " + printable(name) + ":";
+  std::optional<PoolStatus> pool;
+  if (!arguments.coherence.empty()) {
+    TERRACE_ASSIGN_OR_RETURN(pool, client->set_pool_coherence(name, coherence_of(arguments)));
+    text += " coherence " + arguments.coherence;
+  }
+  if (!arguments.trust.empty()) {
+    TERRACE_ASSIGN_OR_RETURN(pool, client->set_pool_trust(name, trust_of(arguments)));
+    text += std::string(arguments.coherence.empty() ? "" : ",") + " trust " + arguments.trust;
+  }
+  print_pool(context, *client, *pool, text + "\n");
   return {};
 }
 
@@ -127,6 +147,7 @@ Status create_pool(const Context& context, PoolArguments& arguments) {
   arguments.pool.placement =
       schema::enum_of_word<rpc::Placement>(arguments.placement).value_or(rpc::Placement::LINEAR);
   arguments.pool.coherence = coherence_of(arguments);
+  arguments.pool.trust = trust_of(arguments);
   if (arguments.pool.stripe_bytes != 0 && arguments.pool.placement != rpc::Placement::STRIPED) {
     return Error{.code = ErrorCode::invalid_argument,
                  .where = "pool create",
@@ -220,7 +241,7 @@ void add_pool_verbs(Command app, Context& context) {
       "linear: whole runs on one device; striped: over all in stripes; spread: on the emptiest");
   add_size_option(create, "--stripe", arguments->pool.stripe_bytes,
                   "With striped: how much lies on one device before the next (default: one granule)");
-  add_coherence_option(create, *arguments, false);
+  add_word_options(create, *arguments);
   create.add_flag("--adopt", arguments->adopt, "Adopt those devices first; their contents are lost");
   create.add_flag(
       "--system-ram", arguments->system_ram,
@@ -236,10 +257,10 @@ void add_pool_verbs(Command app, Context& context) {
   show.add_option("name", arguments->pool.name, "The pool's name").required();
   on_verb(show, context, [&context, arguments] { return show_pool(context, arguments->pool.name); });
 
-  Command set =
-      pool.add_subcommand("set", "Say what is so of a pool's memory; spaces made before stay as they are");
+  Command set = pool.add_subcommand(
+      "set", "Say what is so of a pool's memory and tenants; spaces made before stay as they are");
   set.add_option("name", arguments->pool.name, "The pool's name").required();
-  add_coherence_option(set, *arguments, true);
+  add_word_options(set, *arguments);
   on_verb(set, context, [&context, arguments] { return set_pool(context, *arguments); });
 
   Command add = pool.add_subcommand("add-device", "Add an adopted device to a pool in use");

@@ -96,6 +96,15 @@ std::string describe_coherence(const PoolStatus& pool) {
   return std::string(schema::enum_word(pool->getCoherence())) + (unknown ? ": treated as noncoherent" : "");
 }
 
+std::string describe_pool_isolation(const PoolStatus& pool) {
+  const std::string word(schema::enum_word(pool->getIsolation()));
+  if (pool->getIsolation() == rpc::Isolation::VERIFIED) return word + ": nobody reaches memory after its fence";
+  return word + (pool->getTrust() == rpc::Trust::MUTUAL
+                     ? ": only for tenants who trust each other, as an operator says that they do"
+                     : ": nothing is granted, unless 'terrace pool set " + printable(str(pool->getName())) +
+                           " --trust mutual' says that its tenants trust each other");
+}
+
 }  // namespace
 
 std::string pool_block(const PoolStatus& pool) {
@@ -104,6 +113,7 @@ std::string pool_block(const PoolStatus& pool) {
       {"placement", describe_placement(pool)},
       {"tier", describe_tier(pool->getAttributes())},
       {"a lease is", or_dash(describe_isolation(pool->getAttributes()))},
+      {"isolation", describe_pool_isolation(pool)},
       {"coherence", describe_coherence(pool)},
       {"capacity", exact_size(pool->getCapacityBytes()) + ", granule " + exact_size(pool->getGranuleBytes())},
       {"", "[" + usage_bar(pool, bar_columns) + "]"},

@@ -59,6 +59,8 @@ Status do_step(AdminClient& client, const PlanStep& step) {
     case PlanStep::Kind::add_device: return status(client.add_device(step.pool, step.serial));
     case PlanStep::Kind::set_coherence:
       return status(client.set_pool_coherence(step.new_pool.name, step.new_pool.coherence));
+    case PlanStep::Kind::set_trust:
+      return status(client.set_pool_trust(step.new_pool.name, step.new_pool.trust));
     case PlanStep::Kind::set_quota:
       return client.set_quota(QuotaStatus().changed([&step](rpc::Quota::Builder quota) {
         quota.setTenant(step.quota.tenant);

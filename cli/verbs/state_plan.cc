@@ -250,6 +250,14 @@ class Planner {
       step.new_pool = wanted;
       add(std::move(step));
     }
+    if (wanted.trust == rpc::Trust::MUTUAL && present->trust != wanted.trust) {
+      PlanStep step{.kind = PlanStep::Kind::set_trust,
+                    .words = "say of pool " + wanted.name + " that its tenants trust each other"};
+      step.new_pool = wanted;
+      add(std::move(step));
+    }
+    if (wanted.trust == rpc::Trust::NONE && present->trust != wanted.trust)
+      plan_.left.push_back("the word that the tenants of pool " + wanted.name + " trust each other");
     for (const std::string& serial : devices)
       add({.kind = PlanStep::Kind::add_device,
            .words = "add device " + serial + " to pool " + wanted.name,
@@ -297,7 +305,8 @@ ManagerConfig config_of(const std::vector<DeviceStatus>& devices, const std::vec
                             .devices = strings(pool->getDevices()),
                             .placement = pool->getPlacement(),
                             .stripe_bytes = pool->getStripeBytes(),
-                            .coherence = pool->getCoherence()});
+                            .coherence = pool->getCoherence(),
+                            .trust = pool->getTrust()});
   for (const QuotaStatus& quota : quotas)
     config.quotas.push_back({str(quota->getTenant()), quota->getBytesMax(), quota->getLeasesMax()});
   for (const ReservationStatus& one : reservations)
@@ -315,6 +324,7 @@ std::string config_text(const ManagerConfig& config) {
                {"placement", schema::enum_word(pool.placement)},
                {"coherence", schema::enum_word(pool.coherence)}};
     if (pool.stripe_bytes != 0) entry["stripe"] = size_words(pool.stripe_bytes);
+    if (pool.trust != rpc::Trust::NONE) entry["trust"] = schema::enum_word(pool.trust);
     pools.push_back(std::move(entry));
   }
   for (const ManagerConfig::Quota& quota : config.quotas) {
@@ -362,6 +372,7 @@ Result<ManagerConfig> parse_config(const std::string& text, const std::string& f
     entry.word("placement", pool.placement);
     entry.size("stripe", pool.stripe_bytes);
     entry.word("coherence", pool.coherence);
+    entry.word("trust", pool.trust);
   });
   read_list(document, "quotas", problem, [&](EntryReader& entry) {
     ManagerConfig::Quota& quota = config.quotas.emplace_back();

@@ -35,7 +35,7 @@ std::string config_text(const ManagerConfig& config);
 Result<ManagerConfig> parse_config(const std::string& text, const std::string& file);
 
 struct PlanStep {
-  enum class Kind { adopt, create_pool, add_device, set_coherence, set_quota, reserve };
+  enum class Kind { adopt, create_pool, add_device, set_coherence, set_trust, set_quota, reserve };
   Kind kind;
   std::string words;                   // "create pool p"
   std::string serial = {}, pool = {};  // of adopt and add_device

@@ -50,6 +50,10 @@ enum LeaseCause {      # why a lease was or is being taken from its holder
 
 enum DeviceState { inService @0; draining @1; failed @2; }
 enum Placement { linear @0; striped @1; spread @2; }
+# Whether memory may go from one tenant to another who does not trust it: `verified` where nobody reaches it after a
+# fence, which the kernel sees to or the manager proves; `trusting` where pages that were pinned may stay in reach.
+enum Isolation { verified @0; trusting @1; }
+enum Trust { none @0; mutual @1; } # what an operator says of a pool's tenants
 enum Coherence { unknown @0; coherent @1; noncoherent @2; } # between the caches of hosts; unknown: take it for the last
 
 enum Access { readOnly @0; readWrite @1; }
@@ -129,6 +133,7 @@ struct DeviceInfo {
   usedBytes @12 :UInt64; # of those leases, on this device
   attributes @13 :TierAttributes $Json.key("figures");
   contents @14 :Text $Json.nullable; # what adopting it destroys, in words; empty: nothing
+  isolation @15 :Isolation;
 }
 
 struct Inventory {     # what CXL and DAX hardware the kernel shows; nothing of it is adopted by being here
@@ -267,6 +272,8 @@ struct PoolInfo {
   grantableBytes @16 :UInt64;  # free on devices in service that are present
   attributes @17 :TierAttributes $Json.key("figures"); # of its devices together, as of a lease on all of them
   coherence @18 :Coherence;
+  isolation @19 :Isolation;    # as the worst of its devices
+  trust @20 :Trust;            # trusting memory is granted only where it is `mutual`
 }
 
 struct PartOwner {     # of one part of a sharedCoherent lease
@@ -511,7 +518,7 @@ interface Admin {
   devices @1 () -> (error :Error, devices :List(DeviceInfo));
   adopt @2 (serial :Text) -> (error :Error, device :DeviceInfo);
   createPool @3 (name :Text, devices :List(Text), placement :Placement, stripeBytes :UInt64,
-                 coherence :Coherence)
+                 coherence :Coherence, trust :Trust)
              -> (error :Error, pool :PoolInfo);
   pools @4 () -> (error :Error, pools :List(PoolInfo));
   deletePool @5 (name :Text) -> (error :Error);
@@ -567,4 +574,5 @@ interface Admin {
   # Closes its agent's connection, refuses the agent from then on, and forgets the host once its leases are gone.
   # One with leases is refused as `busy` unless `revoke` says to take them back.
   allowHost @41 (name :Text) -> (error :Error);   # undoes it
+  setPoolTrust @42 (name :Text, trust :Trust) -> (error :Error, pool :PoolInfo);
 }

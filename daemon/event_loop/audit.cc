@@ -57,10 +57,14 @@ struct Writer {
   void operator()(const CreatePool& c) {
     std::string devices;
     for (const std::string& serial : c.device_serials) devices += (devices.empty() ? "" : ", ") + serial;
+    if (c.trust == TenantTrust::mutual) devices += "; tenants who trust each other";
     add("pool create", "pool " + c.name, "", devices);
   }
   void operator()(const SetPoolCoherence& c) {
     add("pool set", "pool " + c.pool, "", std::string("coherence ") + coherence_name(c.coherence));
+  }
+  void operator()(const SetPoolTrust& c) {
+    add("pool set", "pool " + c.pool, "", std::string("trust ") + trust_name(c.trust));
   }
   void operator()(const DeletePool& c) { add("pool delete", "pool " + c.name, "", ""); }
   void operator()(const AddDevice& c) { add("pool add-device", "pool " + c.pool, "", c.serial); }

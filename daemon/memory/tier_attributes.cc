@@ -84,6 +84,7 @@ TierAttributes combined(const std::vector<TierPart>& parts, bool striped) {
     const bool both = all.source != AttributesSource::none && one.source != AttributesSource::none;
     all.source = both ? std::max(all.source, one.source) : AttributesSource::none;
     all.isolation = std::max(all.isolation, one.isolation);
+    all.fence = std::max(all.fence, one.fence);
   }
   if (striped && all.isolation != Isolation::file) all.bandwidth_bytes_per_s = striped_bandwidth(parts);
   if (all.latency_ns == 0 && all.bandwidth_bytes_per_s == 0) all.source = AttributesSource::none;

@@ -27,6 +27,12 @@ enum class Isolation : uint8_t {
   file,  // a private file in ordinary memory of this machine
 };
 
+// Whether who had the memory may reach it once it is another's, by pages that were pinned before its fence.
+enum class Fence : uint8_t {
+  verified,  // the kernel keeps such pages from reuse, or the manager counts them and keeps the memory
+  trusting,  // nobody sees them here: for tenants who trust each other
+};
+
 // 0: not known.
 struct TierAttributes {
   uint32_t latency_ns = 0;  // of a load, as seen from the nearest CPU
@@ -36,6 +42,7 @@ struct TierAttributes {
   bool persistent = false;
   AttributesSource source = AttributesSource::none;
   Isolation isolation = Isolation::none;
+  Fence fence = Fence::verified;
 
   bool operator==(const TierAttributes&) const = default;
 };
@@ -60,7 +67,7 @@ struct TierPart {
 // what is there for whichever part is read; where stripes lie on all of them (`striped`), what all give
 // together until the one that takes longest is done: n devices alike are n times as fast. Emulated ones are one
 // memory, and as fast as one. A figure that one device lacks is not known of all; persistent are they if all
-// are, and separate as the least.
+// are, and separate, and fenced, as the least.
 TierAttributes combined(const std::vector<TierPart>& parts, bool striped);
 
 }  // namespace terrace::daemon

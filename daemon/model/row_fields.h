@@ -44,6 +44,17 @@ struct Stored<DeviceRow> {
   }
 };
 
+// A pool's coherence and trust, which share a byte in the store: an older row has the first of them only.
+enum class PoolWords : uint8_t { last = 6 };
+constexpr PoolWords words_of(const PoolRow& row) {
+  return static_cast<PoolWords>(static_cast<unsigned>(row.coherence) | static_cast<unsigned>(row.trust) << 2);
+}
+constexpr void set_words(PoolRow& row, PoolWords words) {
+  row.coherence = static_cast<PoolCoherence>(static_cast<unsigned>(words) & 3);
+  row.trust = static_cast<TenantTrust>(static_cast<unsigned>(words) >> 2);
+}
+constexpr void set_words(const PoolRow&, PoolWords) {}  // it was only read
+
 template <>
 struct Stored<PoolRow> {
   static constexpr const char* table = "pool";
@@ -58,7 +69,9 @@ struct Stored<PoolRow> {
     io.name("name", row.name);
     io.small("placement", row.placement, Placement::spread);
     io.integer("stripe_bytes", row.stripe_bytes);
-    io.small("coherence", row.coherence, PoolCoherence::noncoherent);
+    PoolWords words = words_of(row);
+    io.small("words", words, PoolWords::last);
+    set_words(row, words);
   }
 };
 

@@ -62,6 +62,10 @@ enum class Placement : uint8_t { linear = 0, striped = 1, spread = 2 };
 // was not said is to be treated as noncoherent, which is right everywhere.
 enum class PoolCoherence : uint8_t { unknown = 0, coherent = 1, noncoherent = 2 };
 
+// What an operator says of a pool's tenants. On memory of which a fenced holder may keep pages that it has pinned
+// (daemon/memory/tier_attributes.h, Fence) nothing is granted to tenants who do not trust each other.
+enum class TenantTrust : uint8_t { none = 0, mutual = 1 };
+
 struct DeviceRow {
   DeviceId id;
   std::string serial;   // identity across boots
@@ -80,6 +84,7 @@ struct PoolRow {
   Placement placement = Placement::linear;
   uint64_t stripe_bytes = 0;  // a multiple of the granule when striped; 0 otherwise
   PoolCoherence coherence = PoolCoherence::unknown;
+  TenantTrust trust = TenantTrust::none;
 
   bool operator==(const PoolRow&) const = default;
 };

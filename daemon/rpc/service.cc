@@ -121,9 +121,18 @@ const std::vector<FreeClass>& Service::free_classes(PoolId pool) {
   return known.classes;
 }
 
+bool Service::pins_outlast(const PoolRow* pool) const {
+  if (pool == nullptr || pool->trust == TenantTrust::mutual) return false;
+  for (const auto& [id, device] : engine_.state().devices())
+    if (device.pool == pool->id && engine_.backend().attributes(device.serial).fence == Fence::trusting)
+      return true;
+  return false;
+}
+
 // What does not exist, or is asked for by another, is the state machine's to refuse.
 Status Service::place_transfer(Transfer& request) const {
   const LeaseRow* lease = engine_.state().find_lease(request.lease);
+  if (lease != nullptr) request.pins_outlast = pins_outlast(engine_.state().find_pool(lease->pool));
   if (hosts_ == nullptr || lease == nullptr) return {};
   if (!request.tenant.empty() && lease->tenant != request.tenant) return {};
   TERRACE_ASSIGN_OR_RETURN(request.to_agent, hosts_->agent_for(*lease, request.to_host, request.to_tenant));
@@ -138,6 +147,7 @@ void Service::handed_over(const LeaseRow& lease) {
 Status Service::place_accepted(AcceptOffer& request) const {
   const LeaseRow* lease = engine_.state().find_lease(request.lease);
   const auto offer = engine_.state().offers().find(request.lease);
+  if (lease != nullptr) request.pins_outlast = pins_outlast(engine_.state().find_pool(lease->pool));
   if (hosts_ == nullptr || lease == nullptr || offer == engine_.state().offers().end() ||
       offer->second.to_tenant != request.tenant)
     return {};

@@ -108,7 +108,10 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   // None: this manager has no further hosts.
   void set_hosts(HostDirectory* hosts) { hosts_ = hosts; }
   HostDirectory* hosts() const { return hosts_; }
-  // Where the memory object of a lease that is handed over goes.
+  // Whether pages pinned in the pool's memory may outlast a fence, and no operator said that its tenants trust each
+  // other. `pool`: null if there is none.
+  bool pins_outlast(const PoolRow* pool) const;
+  // Where the memory object of a lease that is handed over goes, and what its memory is like.
   Status place_transfer(Transfer& request) const;
   Status place_accepted(AcceptOffer& request) const;
   // Whether there is such a tenant: a uid maps to it, a host's certificate names it, or an operator or a lease does.

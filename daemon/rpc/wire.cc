@@ -231,7 +231,10 @@ void write_pool(rpc::PoolInfo::Builder out, const PoolRow& pool, Service& servic
     devices.set(i, members[i]->serial);
     parts.push_back({service.engine().backend().attributes(members[i]->serial), members[i]->capacity_bytes});
   }
-  write_attributes(out.initAttributes(), combined(parts, pool.placement == Placement::striped));
+  const TierAttributes attributes = combined(parts, pool.placement == Placement::striped);
+  write_attributes(out.initAttributes(), attributes);
+  out.setIsolation(isolation_of(attributes));
+  out.setTrust(static_cast<rpc::Trust>(pool.trust));
 }
 
 void write_pools(capnp::List<rpc::PoolInfo>::Builder out, Service& service) {
@@ -271,10 +274,16 @@ void write_attributes(rpc::TierAttributes::Builder out, const TierAttributes& at
   out.setIsolation(isolation_name(attributes.isolation));
 }
 
+rpc::Isolation isolation_of(const TierAttributes& attributes) {
+  return attributes.fence == Fence::verified ? rpc::Isolation::VERIFIED : rpc::Isolation::TRUSTING;
+}
+
 void write_device(rpc::DeviceInfo::Builder out, const DeviceRow& device, const DeviceUse& use,
                   const std::string& detail, Engine& engine) {
   const StateMachine& state = engine.state();
-  write_attributes(out.initAttributes(), engine.backend().attributes(device.serial));
+  const TierAttributes attributes = engine.backend().attributes(device.serial);
+  write_attributes(out.initAttributes(), attributes);
+  out.setIsolation(isolation_of(attributes));
   out.setSerial(device.serial);
   out.setBackend(device.backend);
   out.setCapacityBytes(device.capacity_bytes);

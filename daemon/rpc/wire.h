@@ -29,6 +29,7 @@ struct DeviceUse {
 std::unordered_map<DeviceId, DeviceUse> device_uses(const StateMachine& state);
 DeviceUse device_use(const StateMachine& state, const DeviceRow& device);  // of one, O(leases)
 void write_attributes(rpc::TierAttributes::Builder out, const TierAttributes& attributes);
+rpc::Isolation isolation_of(const TierAttributes& attributes);
 void write_device(rpc::DeviceInfo::Builder out, const DeviceRow& device, const DeviceUse& use,
                   const std::string& detail, Engine& engine);
 

@@ -37,12 +37,19 @@ struct CreatePool {
   Placement placement = Placement::linear;
   uint64_t stripe_bytes = 0;  // striped: 0 means one granule
   PoolCoherence coherence = PoolCoherence::unknown;
+  TenantTrust trust = TenantTrust::none;
 };
 // What an operator says of the pool's memory from now on. Spaces that were made before stay as they are.
 struct SetPoolCoherence {
   using Answer = PoolReply;
   std::string pool;
   PoolCoherence coherence = PoolCoherence::unknown;
+};
+// What an operator says of the pool's tenants. Taken back, it keeps from grants; leases stay.
+struct SetPoolTrust {
+  using Answer = PoolReply;
+  std::string pool;
+  TenantTrust trust = TenantTrust::none;
 };
 struct DeletePool {
   using Answer = Done;
@@ -136,6 +143,8 @@ struct Grant {
   uint64_t wait_ns = 0;     // how long to queue for a full pool; 0: not at all
   std::string agent;        // the host whose agent carves, fences and erases it; empty: this manager's machine
   std::string device = {};  // serial of the only device that it may lie on; empty: as the pool's placement says
+  // Pages that somebody pinned in the pool's memory may outlast a fence.
+  bool pins_outlast = false;
 };
 // Nobody waits for this grant any more: a waiting one leaves the queue, others are left alone.
 struct CancelGrant {
@@ -203,6 +212,7 @@ struct Transfer {
   std::string to_host;  // empty: the same host
   uint64_t now_ns = 0;
   std::optional<std::string> to_agent = {};  // where the object goes; as Grant::agent. nullopt: it stays
+  bool pins_outlast = false;                 // as in Grant
 };
 // Offers a lease to another tenant. Until that one accepts it, nothing of the lease changes. An offer lives in
 // memory: it ends with the lease, with a hand-over, and with the manager's process.
@@ -221,6 +231,7 @@ struct AcceptOffer {
   std::string tenant;  // who accepts
   uint64_t now_ns = 0;
   std::optional<std::string> to_agent = {};  // as in Transfer
+  bool pins_outlast = false;
 };
 struct RebindFinished {
   using Answer = void;
@@ -306,7 +317,7 @@ using Command = std::variant<AdoptDevice, CreatePool, DeletePool, AddDevice, Dra
                              RemoveReservation, CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release,
                              Revoke, Resize, ResizeFinished, Transfer, RebindFinished, BeginMove, FinishMove,
                              Tick, FenceFinished, ScrubFinished, ScrubAdvanced, SetPoolCoherence, ClaimPart,
-                             ReleasePart, ResumeAfterGap, OfferLease, AcceptOffer, CancelWaiting>;
+                             ReleasePart, ResumeAfterGap, OfferLease, AcceptOffer, CancelWaiting, SetPoolTrust>;
 
 template <typename C>
 using ReplyOf = typename C::Answer;
@@ -324,6 +335,9 @@ constexpr bool all_answered(const std::variant<C...>*) {
 }
 static_assert(all_answered(static_cast<const Command*>(nullptr)));
 
+constexpr const char* trust_name(TenantTrust trust) {
+  return trust == TenantTrust::mutual ? "mutual" : "none";
+}
 constexpr const char* coherence_name(PoolCoherence coherence) {
   switch (coherence) {
     case PoolCoherence::coherent: return "coherent";

@@ -58,6 +58,7 @@ Status StateMachine::check_grant(const Grant& command, const PoolRow* pool) cons
     return refused(ErrorCode::invalid_argument, "a label is printable text of at most 127 bytes");
   if (command.mode > LeaseMode::shared_coherent)
     return refused(ErrorCode::invalid_argument, "a lease of an unknown mode cannot be granted");
+  TERRACE_RETURN_IF_ERROR(check_trust(*pool, command.pins_outlast, "Grant"));
   if (command.bytes == 0) return refused(ErrorCode::invalid_argument, "a lease of 0 bytes cannot be granted");
   if (command.persistent && command.ttl_ns != 0)
     return refused(ErrorCode::invalid_argument, "a persistent lease has no TTL; give one or the other");

@@ -22,9 +22,10 @@ Step StateMachine::on(const CreatePool& command) {
   if (command.device_serials.empty())
     return refuse(ErrorCode::invalid_argument, where, "a pool needs at least one device");
 
-  if (command.placement > Placement::spread || command.coherence > PoolCoherence::noncoherent)
+  if (command.placement > Placement::spread || command.coherence > PoolCoherence::noncoherent ||
+      command.trust > TenantTrust::mutual)
     return refuse(ErrorCode::invalid_argument, where,
-                  "a pool of an unknown placement or coherence cannot be made");
+                  "a pool of an unknown placement, coherence or trust cannot be made");
 
   std::vector<DeviceId> members;
   for (const std::string& serial : command.device_serials) {
@@ -66,7 +67,8 @@ Step StateMachine::on(const CreatePool& command) {
               .name = command.name,
               .placement = command.placement,
               .stripe_bytes = stripe_bytes,
-              .coherence = command.coherence};
+              .coherence = command.coherence,
+              .trust = command.trust};
   pools_.emplace(row.id, row);
   Step step;
   for (const DeviceId id : members) {
@@ -93,6 +95,32 @@ Step StateMachine::on(const SetPoolCoherence& command) {
   }
   step.reply = Reply{PoolReply{pool}};
   return step;
+}
+
+Step StateMachine::on(const SetPoolTrust& command) {
+  constexpr const char* where = "SetPoolTrust";
+  const PoolRow* found = find_pool(command.pool);
+  if (found == nullptr) return refuse(ErrorCode::not_found, where, "there is no pool '" + command.pool + "'");
+  if (command.trust > TenantTrust::mutual)
+    return refuse(ErrorCode::invalid_argument, where, "the tenants of a pool trust each other, or they do not");
+  PoolRow& pool = pools_.at(found->id);
+  Step step;
+  if (pool.trust != command.trust) {
+    pool.trust = command.trust;
+    step.delta.pools[pool.id] = pool;
+  }
+  step.reply = Reply{PoolReply{pool}};
+  return step;
+}
+
+Status StateMachine::check_trust(const PoolRow& pool, bool pins_outlast, const char* where) {
+  if (!pins_outlast || pool.trust == TenantTrust::mutual) return {};
+  return refusal(
+      ErrorCode::permission_denied, where,
+      "pages that a holder has pinned in the memory of pool " + pool.name +
+          " may stay within its reach when the memory is another tenant's (`terrace device list` says "
+          "why), and no operator has said that the pool's tenants trust each other: `terrace pool set " +
+          pool.name + " --trust mutual` says so");
 }
 
 Step StateMachine::on(const AddDevice& command) {

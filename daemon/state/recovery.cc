@@ -91,8 +91,8 @@ Status StateMachine::load_rows(Image image) {
       return corrupt("pool " + std::to_string(pool.id.value) + " has an impossible or repeated id or name");
     if (pool.placement > Placement::spread ||
         (pool.placement == Placement::striped) != (pool.stripe_bytes != 0) ||
-        pool.coherence > PoolCoherence::noncoherent)
-      return corrupt("pool " + pool.name + " has an impossible placement, stripe or coherence");
+        pool.coherence > PoolCoherence::noncoherent || pool.trust > TenantTrust::mutual)
+      return corrupt("pool " + pool.name + " has an impossible placement, stripe, coherence or trust");
   }
   names.clear();
   std::map<PoolId, DeviceRow> kinds;  // a device of each pool

@@ -218,6 +218,7 @@ class StateMachine {
   Step on(const ScrubFinished& command);
   Step on(const ScrubAdvanced& command);
   Step on(const SetPoolCoherence& command);
+  Step on(const SetPoolTrust& command);
   Step on(const ClaimPart& command);
   Step on(const ReleasePart& command);
   Step on(const ResumeAfterGap& command);
@@ -335,7 +336,11 @@ class StateMachine {
   Step finish_shrink(LeaseRow& lease, const Status& status);
   // transfer.cc
   // Whether `to_tenant` may get the lease now. Errors: limit_exceeded, already_exists, capacity_exhausted.
-  Status check_receiver(const LeaseRow& lease, const std::string& to_tenant, const char* where) const;
+  Status check_receiver(const LeaseRow& lease, const std::string& to_tenant, bool pins_outlast,
+                        const char* where) const;
+  // Whether the pool's memory may go to whoever asks, or on to another tenant.
+  // Errors    permission_denied   only among tenants who trust each other, which no operator said of this pool's
+  static Status check_trust(const PoolRow& pool, bool pins_outlast, const char* where);
   Step hand_over(LeaseRow& lease, const std::string& to_tenant, const std::string& to_host,
                  const std::optional<std::string>& to_agent);
 

@@ -12,9 +12,10 @@
 
 namespace terrace::daemon {
 
-Status StateMachine::check_receiver(const LeaseRow& lease, const std::string& to_tenant,
+Status StateMachine::check_receiver(const LeaseRow& lease, const std::string& to_tenant, bool pins_outlast,
                                     const char* where) const {
   if (to_tenant == lease.tenant) return {};
+  TERRACE_RETURN_IF_ERROR(check_trust(*find_pool(lease.pool), pins_outlast, where));
   if (lease.ttl_ns == 0) TERRACE_RETURN_IF_ERROR(check_persistent(where));
   TERRACE_RETURN_IF_ERROR(check_quota(to_tenant, lease.bytes, 1));
   if (!lease.label.empty()) {
@@ -68,7 +69,7 @@ Step StateMachine::on(const Transfer& command) {
   if (!valid_name(command.to_tenant) || !valid_name(command.to_host.empty() ? lease.host : command.to_host))
     return refuse(ErrorCode::invalid_argument, where,
                   "tenant and host need plain names of at most 63 characters");
-  if (Status status = check_receiver(lease, command.to_tenant, where); !status.ok())
+  if (Status status = check_receiver(lease, command.to_tenant, command.pins_outlast, where); !status.ok())
     return refuse(std::move(status).error());
   return hand_over(lease, command.to_tenant, command.to_host, command.to_agent);
 }
@@ -113,7 +114,7 @@ Step StateMachine::on(const AcceptOffer& command) {
   if (Status status = check_changeable(command.lease, "", where, command.now_ns); !status.ok())
     return refuse(std::move(status).error());
   LeaseRow& lease = leases_.at(command.lease);
-  if (Status status = check_receiver(lease, command.tenant, where); !status.ok())
+  if (Status status = check_receiver(lease, command.tenant, command.pins_outlast, where); !status.ok())
     return refuse(std::move(status).error());
   const Offer offer = at->second;
   return hand_over(lease, offer.to_tenant, offer.to_host, command.to_agent);

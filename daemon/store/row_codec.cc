@@ -79,6 +79,8 @@ const char* broken_relation(const DeviceRow& row) {
 }
 const char* broken_relation(const PoolRow& row) {
   if (!row.id.valid()) return "id";
+  if (row.coherence > PoolCoherence::noncoherent) return "coherence";
+  if (row.trust > TenantTrust::mutual) return "trust";
   return (row.stripe_bytes != 0) != (row.placement == Placement::striped) ? "stripe" : nullptr;
 }
 const char* broken_relation(const LeaseRow& row) {

@@ -27,14 +27,19 @@ std::string table_sql() {
   return table_sql(Stored<Row>::table, first + rest.definitions, text ? ", WITHOUT ROWID" : "");
 }
 
+// Pools as version 4 made them; rename_coherence came later.
+constexpr const char* pool_columns_4 =
+    "  id INTEGER PRIMARY KEY,\n  name TEXT NOT NULL,\n  placement INTEGER NOT NULL,\n"
+    "  stripe_bytes INTEGER NOT NULL,\n  coherence INTEGER NOT NULL,\n";
+
 Status create_tables(Connection& connection) {
   const std::string sql =
       table_sql(
           "meta",
           "  id INTEGER PRIMARY KEY CHECK (id = 1),\n" + older_meta_column_texts<SealFields4>().definitions,
           "") +
-      table_sql<DeviceRow>() + table_sql<PoolRow>() + table_sql<LeaseRow>() + table_sql<QuotaRow>() +
-      table_sql<ReservationRow>() + table_sql<OwnerRow>() + table_sql<AuditRow>();
+      table_sql<DeviceRow>() + table_sql("pool", pool_columns_4, "") + table_sql<LeaseRow>() +
+      table_sql<QuotaRow>() + table_sql<ReservationRow>() + table_sql<OwnerRow>() + table_sql<AuditRow>();
   return connection.exec(sql.c_str(), "create_tables");
 }
 
@@ -90,10 +95,17 @@ Status add_restored(Connection& connection) {
   return update.run(where);
 }
 
+// The byte got room for more of what operators say. What it held means the same in it, so that checksums stay; its
+// new name, and the version, keep an older program from reading the rest as damage.
+Status rename_coherence(Connection& connection) {
+  return connection.exec("ALTER TABLE pool RENAME COLUMN coherence TO words", "rename_coherence");
+}
+
 constexpr Migration all_migrations[] = {
     {store_version_first, "all tables", create_tables},
     {5, "128 bits of store id", add_store_high},
     {6, "whether the store is a restored copy", add_restored},
+    {7, "whether a pool's tenants trust each other", rename_coherence},
 };
 
 }  // namespace

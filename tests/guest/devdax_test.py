@@ -63,7 +63,7 @@ class DevdaxCase(unittest.TestCase):
 
     def make_pool(self):
         self.adopt()
-        self.service.cli("pool", "create", "p", "--device", self.serial)
+        self.service.cli("pool", "create", "p", "--device", self.serial, "--trust", "mutual")
 
     def tenant(self):
         tenant = Tenant(self.service)

@@ -107,9 +107,12 @@ class Service(Harness):
         return found[0]
 
     def compose(self, serial, pool="p"):
-        """Adopts the device, and makes it a pool."""
+        """Adopts the device, and makes it a pool, whose tenants trust each other where they have to."""
         self.cli("device", "adopt", serial, "--yes")
-        return self.cli("pool", "create", pool, "--device", serial).json["pool"]
+        made = self.cli("pool", "create", pool, "--device", serial).json["pool"]
+        if made["isolation"] == "verified":
+            return made
+        return self.cli("pool", "set", pool, "--trust", "mutual").json["pool"]
 
     def clean(self):
         """`terrace check` and `terrace fsck` find nothing wrong. Who still has what was taken from him is named, and

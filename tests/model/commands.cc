@@ -72,6 +72,7 @@ daemon::Grant random_grant(Prng& prng, uint64_t now_ns) {
   grant.ttl_ns = grant.persistent && !prng.chance(1, 10) ? 0 : pick_ttl_ns(prng);
   if (prng.chance(1, 2)) grant.request_low = prng.below(12);
   grant.now_ns = now_ns;
+  grant.pins_outlast = prng.chance(1, 10);
   return grant;
 }
 
@@ -123,6 +124,8 @@ daemon::Command random_claim(Prng& prng, uint64_t now_ns) {
 
 // Few parts and processes, so that they meet. Now and then an owner is said to have ended.
 daemon::Command random_owner(Prng& prng, const Reference& reference, uint64_t now_ns) {
+  if (prng.chance(1, 20))
+    return daemon::SetPoolTrust{pick(prng, "pool-", 4), static_cast<daemon::TenantTrust>(prng.below(3))};
   if (prng.chance(1, 20))
     return daemon::SetPoolCoherence{pick(prng, "pool-", 4), static_cast<daemon::PoolCoherence>(prng.below(4))};
   LeaseId id = pick_lease(prng, reference, LeasePhase::active);
@@ -177,7 +180,7 @@ daemon::Command random_change(Prng& prng, const Reference& reference, uint64_t n
         const std::string to = prng.chance(1, 4) ? "" : pick(prng, "tenant-", 3);
         return daemon::OfferLease{id, tenant, to, "", now_ns};
       }
-      return daemon::Transfer{id, tenant, pick(prng, "tenant-", 3), "", now_ns};
+      return daemon::Transfer{id, tenant, pick(prng, "tenant-", 3), "", now_ns, {}, prng.chance(1, 10)};
     case 5:
       return daemon::RebindFinished{pick_lease(prng, reference, LeasePhase::transferring), pick_status(prng, 8),
                                     now_ns};
@@ -243,7 +246,7 @@ const char* command_name(const daemon::Command& command) {
       "Release",           "Revoke",      "Resize",      "ResizeFinished", "Transfer",      "RebindFinished",
       "BeginMove",         "FinishMove",  "Tick",        "FenceFinished",  "ScrubFinished", "ScrubAdvanced",
       "SetPoolCoherence",  "ClaimPart",   "ReleasePart", "ResumeAfterGap", "OfferLease",    "AcceptOffer",
-      "CancelWaiting"};
+      "CancelWaiting",     "SetPoolTrust"};
   static_assert(std::size(names) == std::variant_size_v<daemon::Command>);
   return names[command.index()];
 }

@@ -133,6 +133,7 @@ Expected Reference::on(const daemon::CreatePool& c) {
     before.push_back(serial);
   }
   pools_.push_back(c.name);
+  if (c.trust == daemon::TenantTrust::mutual) trusting_.insert(c.name);
   for (const std::string& serial : c.device_serials) pool_of_device_[serial] = c.name;
   return {};
 }
@@ -145,6 +146,7 @@ Expected Reference::on(const daemon::DeletePool& c) {
   for (const Reservation& row : reservations_)
     if (row.pool == c.name) return refused(ErrorCode::busy);
   pools_.erase(std::find(pools_.begin(), pools_.end(), c.name));
+  trusting_.erase(c.name);
   for (auto& [serial, pool] : pool_of_device_) {
     if (pool == c.name) pool.clear();
   }
@@ -164,6 +166,7 @@ Expected Reference::on(const daemon::Grant& c) {
     return expected;
   }
   if (!has_pool(c.pool)) return refused(ErrorCode::not_found);
+  if (c.pins_outlast && !trusting_.contains(c.pool)) return refused(ErrorCode::permission_denied);
   if (c.bytes == 0 || (c.persistent && c.ttl_ns != 0) || wrong_ttl(c.ttl_ns))
     return refused(ErrorCode::invalid_argument);
   for (const LeaseRow& row : leases_) {

@@ -101,13 +101,14 @@ class Reference {
   Expected on(const daemon::ScrubFinished& c);
   Expected on(const daemon::ScrubAdvanced& c);
   Expected on(const daemon::SetPoolCoherence& c);
+  Expected on(const daemon::SetPoolTrust& c);
   Expected on(const daemon::ClaimPart& c);
   Expected on(const daemon::ReleasePart& c);
   Expected on(const daemon::ResumeAfterGap& c);
   Expected on(const daemon::OfferLease& c);
   Expected on(const daemon::AcceptOffer& c);
   Expected on(const daemon::CancelWaiting& c);
-  Expected hand_over(daemon::LeaseRow& row, const std::string& to_tenant);
+  Expected hand_over(daemon::LeaseRow& row, const std::string& to_tenant, bool pins_outlast);
 
   struct Growth {
     std::vector<daemon::Extent> extents;
@@ -153,6 +154,7 @@ class Reference {
   std::vector<daemon::DeviceRow> devices_;
   std::map<std::string, std::string> pool_of_device_;  // serial -> pool, or ""
   std::vector<std::string> pools_;
+  std::set<std::string> trusting_;  // pools whose tenants trust each other
   std::map<LeaseId, std::string> pool_of_lease_;
   std::vector<daemon::LeaseRow> leases_;
   std::map<std::pair<LeaseId, uint64_t>, Owner> owners_;  // by lease and part

@@ -188,11 +188,22 @@ Expected Reference::on(const daemon::SetPoolCoherence& c) {
   return c.coherence > daemon::PoolCoherence::noncoherent ? refused(ErrorCode::invalid_argument) : Expected{};
 }
 
+Expected Reference::on(const daemon::SetPoolTrust& c) {
+  if (!has_pool(c.pool)) return refused(ErrorCode::not_found);
+  if (c.trust > daemon::TenantTrust::mutual) return refused(ErrorCode::invalid_argument);
+  if (c.trust == daemon::TenantTrust::mutual)
+    trusting_.insert(c.pool);
+  else
+    trusting_.erase(c.pool);
+  return {};
+}
+
 // --- transfer ---------------------------------------------------------------------------------------
 
-Expected Reference::hand_over(LeaseRow& row, const std::string& to_tenant) {
+Expected Reference::hand_over(LeaseRow& row, const std::string& to_tenant, bool pins_outlast) {
   const std::string& pool = pool_of_lease_.at(row.id);
   if (to_tenant != row.tenant) {
+    if (pins_outlast && !trusting_.contains(pool)) return refused(ErrorCode::permission_denied);
     if (!in_quota(to_tenant, row.bytes, 1)) return refused(ErrorCode::limit_exceeded);
     for (const LeaseRow& other : leases_) {
       const bool named =
@@ -217,7 +228,7 @@ Expected Reference::hand_over(LeaseRow& row, const std::string& to_tenant) {
 Expected Reference::on(const daemon::Transfer& c) {
   if (const ErrorCode code = changeable(c.lease, c.tenant, c.now_ns); code != ErrorCode::ok)
     return refused(code);
-  return hand_over(*lease(c.lease, ""), c.to_tenant);
+  return hand_over(*lease(c.lease, ""), c.to_tenant, c.pins_outlast);
 }
 
 Expected Reference::on(const daemon::OfferLease& c) {
@@ -238,7 +249,7 @@ Expected Reference::on(const daemon::AcceptOffer& c) {
   const auto offer = offers_.find(c.lease);
   if (offer == offers_.end() || offer->second != c.tenant) return refused(ErrorCode::not_found);
   if (const ErrorCode code = changeable(c.lease, "", c.now_ns); code != ErrorCode::ok) return refused(code);
-  return hand_over(*lease(c.lease, ""), c.tenant);
+  return hand_over(*lease(c.lease, ""), c.tenant, c.pins_outlast);
 }
 
 std::string Reference::handed(const LeaseRow& changed) {

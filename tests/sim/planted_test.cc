@@ -151,6 +151,7 @@ TEST_CASE("sim: nothing is found where nothing is planted") {
   // tests/model sends these: nobody reads what is said of a pool's memory, this shell never stands still, and an
   // offer that is accepted is the hand-over that tenants make here by Transfer.
   accepted.insert(terrace::daemon::Command(terrace::daemon::SetPoolCoherence{}).index());
+  accepted.insert(terrace::daemon::Command(terrace::daemon::SetPoolTrust{}).index());
   accepted.insert(terrace::daemon::Command(terrace::daemon::ResumeAfterGap{}).index());
   accepted.insert(terrace::daemon::Command(terrace::daemon::OfferLease{}).index());
   accepted.insert(terrace::daemon::Command(terrace::daemon::AcceptOffer{}).index());

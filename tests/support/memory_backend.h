@@ -116,6 +116,9 @@ class MemoryBackend final : public daemon::Backend {
     handed_out_.insert(name);
     return {};
   }
+  daemon::TierAttributes attributes(const std::string&) const override {
+    return {.fence = pins_outlast ? daemon::Fence::trusting : daemon::Fence::verified};
+  }
   Result<daemon::ObservedObject> usage(const std::string& name) override {
     const std::lock_guard lock(mutex_);
     const auto at = objects_.find(name);
@@ -191,7 +194,8 @@ class MemoryBackend final : public daemon::Backend {
   bool huge_pages(std::string_view) const override { return false; }
 
   uint64_t device_bytes = 64 * mib;
-  std::atomic<bool> pages_held{false};  // memory of fenced objects cannot be erased yet
+  std::atomic<bool> pins_outlast{false};  // its memory is for tenants who trust each other
+  std::atomic<bool> pages_held{false};    // memory of fenced objects cannot be erased yet
   std::atomic<int> kept_asked{0};
   std::atomic<bool> fail_carve{false}, fail_scrub{false}, fail_erase{false};
   std::atomic<bool> fail_resize{false}, fail_rebind{false};

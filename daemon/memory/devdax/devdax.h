@@ -162,6 +162,7 @@ class DevdaxBackend final : public Backend {
   // devdax_pins.cc: pages that somebody holds, likewise
   std::optional<PageBlock> block_of(const std::string& serial, const DaxDevice& device);
   std::string pins_in_words(const std::string& serial) const;
+  Fence fence_of(const std::string& serial) const;
   void learn_pins(const DaxRegion& region, DaxRange free);
   Result<std::optional<int64_t>> take_mappings(const DaxRegion& region, const DaxDevice& device);
   void keep_pages(const DaxRegion& region, const std::vector<DaxRange>& ranges, int64_t pins);

@@ -112,6 +112,7 @@ Status DevdaxBackend::refresh() {
     devices.push_back(seen(region, {}));
     firmware[region.serial] = firmware_attributes(region.target_node, region.name);
     firmware[region.serial].isolation = Isolation::device;
+    firmware[region.serial].fence = fence_of(region.serial);
     DaxRegion& kept = by_serial[region.serial] = region;
     kept.devices.clear();
   }

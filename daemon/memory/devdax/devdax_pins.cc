@@ -1,5 +1,5 @@
 // The devdax backend and pages that somebody holds beyond the fence: counted when a device goes, and kept until they
-// end. All but pins_in_words() and kept() run with kernel_mutex_ held.
+// end. All but pins_in_words(), fence_of() and kept() run with kernel_mutex_ held.
 #include <algorithm>
 
 #include "daemon/memory/devdax/devdax.h"
@@ -29,6 +29,13 @@ std::string DevdaxBackend::pins_in_words(const std::string& serial) const {
   const std::lock_guard lock(mutex_);
   const auto why = not_learned_.find(serial);
   return why == not_learned_.end() ? "" : "; for tenants who trust each other: " + why->second;
+}
+
+// Before the first lease of a boot nobody has pinned anything: what a block counts is learned then.
+Fence DevdaxBackend::fence_of(const std::string& serial) const {
+  if (options_.pins == nullptr || !options_.pins->usable().ok()) return Fence::trusting;
+  const std::lock_guard lock(mutex_);
+  return not_learned_.contains(serial) ? Fence::trusting : Fence::verified;
 }
 
 // nullopt: pins cannot be seen here.

@@ -273,6 +273,7 @@ Status PmemBackend::publish() {
     one = firmware_attributes(device.region.node, device.region.name);
     one.persistent = true;
     one.isolation = Isolation::namespace_;
+    one.fence = Fence::trusting;
     bytes[device.made.serial] = device.region.bytes;
   }
   std::map<std::string, Object> objects = objects_of(*devices);

@@ -52,6 +52,7 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
 
   kj::Promise<void> createPool(CreatePoolContext context) override;
   kj::Promise<void> setPoolCoherence(SetPoolCoherenceContext context) override;
+  kj::Promise<void> setPoolTrust(SetPoolTrustContext context) override;
   kj::Promise<void> addDevice(AddDeviceContext context) override;
   kj::Promise<void> pools(PoolsContext context) override;
   kj::Promise<void> deletePool(DeletePoolContext context) override;

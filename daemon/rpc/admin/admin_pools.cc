@@ -32,6 +32,7 @@ kj::Promise<void> AdminServer::createPool(CreatePoolContext context) {
   create.placement = static_cast<Placement>(params.getPlacement());
   create.stripe_bytes = params.getStripeBytes();
   create.coherence = static_cast<PoolCoherence>(params.getCoherence());
+  create.trust = static_cast<TenantTrust>(params.getTrust());
   for (const auto serial : params.getDevices()) create.device_serials.push_back(read_text(serial));
   for (const std::string& serial : create.device_serials) {
     if (const Status status = service().litmus_runs().may_change(serial); !status.ok()) {
@@ -55,6 +56,12 @@ kj::Promise<void> AdminServer::setPoolCoherence(SetPoolCoherenceContext context)
     }
   }
   return pool_command(context, request);
+}
+
+kj::Promise<void> AdminServer::setPoolTrust(SetPoolTrustContext context) {
+  const auto params = context.getParams();
+  return pool_command(context,
+                      SetPoolTrust{read_text(params.getName()), static_cast<TenantTrust>(params.getTrust())});
 }
 
 kj::Promise<void> AdminServer::addDevice(AddDeviceContext context) {

@@ -54,6 +54,7 @@ constexpr AdminRight admin_rights[] = {
     {"offline", Authority::administrator},
     {"createPool", Authority::administrator},
     {"setPoolCoherence", Authority::administrator},
+    {"setPoolTrust", Authority::administrator},
     {"addDevice", Authority::administrator},
     {"deletePool", Authority::administrator},
     {"lookAt", Authority::administrator},  // decides what may be coherent

@@ -247,6 +247,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
     command.request_low = request.getRequestLow();
     command.movable = request.getMovable();
     command.wait_ns = request.getWaitNs();
+    command.pins_outlast = service().pins_outlast(session_->state().find_pool(command.pool));
     command.now_ns = service().engine().now_ns();
     // One that waits is found by its key when its client goes away.
     const bool keyed = command.request_high != 0 || command.request_low != 0;

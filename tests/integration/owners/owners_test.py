@@ -164,6 +164,19 @@ class OwnersTest(unittest.TestCase):
         self.assertEqual(self.t.cli("pool", "list").json["pools"][0]["coherence"], "noncoherent")
         self.assertIn("noncoherent", self.t.cli("pool", "list", json=False).out)
         self.assertNotEqual(self.t.cli("pool", "set", "p", "--coherence", "maybe", check=False).code, 0)
+
+    def test_whether_tenants_trust_each_other_is_said_and_kept(self):
+        self.assertEqual(self.t.cli("pool", "show", "p").json["pool"]["trust"], "none")
+        said = self.t.cli("pool", "set", "p", "--trust", "mutual", "--coherence", "noncoherent").json["pool"]
+        self.assertEqual((said["trust"], said["coherence"], said["isolation"]), ("mutual", "noncoherent", "verified"))
+        self.t.restart(hard=True)
+        self.assertEqual(self.t.cli("pool", "list").json["pools"][0]["trust"], "mutual")
+        self.t.restart()  # from the database, not the journal
+        self.assertEqual(self.t.cli("pool", "set", "p", "--trust", "none").json["pool"]["trust"], "none")
+        self.assertEqual(self.t.cli("pool", "show", "p").json["pool"]["coherence"], "noncoherent")
+        nothing = self.t.cli("pool", "set", "p", check=False)
+        self.assertEqual(nothing.code, 2, nothing)
+        self.assertIn("--coherence or --trust", str(nothing))
         self.assertNotEqual(self.t.cli("pool", "set", "p", check=False).code, 0)
         self.assertNotEqual(self.t.cli("pool", "set", "q", "--coherence", "coherent", check=False).code, 0)
         self.t.cli("pool", "delete", "p")

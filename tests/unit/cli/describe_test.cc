@@ -294,6 +294,12 @@ TEST_CASE("Pool: its block says how it is composed and how broken up it is") {
   CHECK(contains(text, "largest free run 255 MiB of 510 MiB free (50% lies elsewhere)"));
   CHECK(contains(text, "128 MiB     2  504 MiB  ========================\n"));
   CHECK(contains(text, "no grant"));
+  CHECK(contains(text, "verified: nobody reaches memory after its fence"));
+  const PoolStatus trusting =
+      pool.changed([](PoolFields changed) { changed.setIsolation(rpc::Isolation::TRUSTING); });
+  CHECK(contains(pool_block(trusting), "trusting: nothing is granted, unless 'terrace pool set "));
+  CHECK(contains(pool_block(trusting.changed([](PoolFields changed) { changed.setTrust(rpc::Trust::MUTUAL); })),
+                 "trusting: only for tenants who trust each other, as an operator says"));
   text = pool_block(pool.changed([](PoolFields changed) {
     changed.setGrantableBytes(100 * mib);
     changed.setReservedBytes(64 * mib);

@@ -107,6 +107,15 @@ TEST_CASE("state apply: what is there and not in the file is left, what differs 
                                               "device emu:c", "pool q", "the quota of tenant carol"});
   CHECK(plan.conflicts.empty());
 
+  ManagerConfig trusting = some_config();
+  trusting.pools[0].trust = rpc::Trust::MUTUAL;
+  CHECK(parse_config(config_text(trusting), "FILE")->pools[0].trust == rpc::Trust::MUTUAL);
+  CHECK(words_of_steps(plan_config(trusting, some_config(), seen({}))) ==
+        std::vector<std::string>{"say of pool p that its tenants trust each other"});
+  plan = plan_config(some_config(), trusting, seen({}));
+  CHECK(plan.steps.empty());
+  CHECK(plan.left == std::vector<std::string>{"the word that the tenants of pool p trust each other"});
+
   present = some_config();
   present.pools[0].stripe_bytes = 2 * mib;
   present.pools.push_back({.name = "q", .devices = {"emu:z"}});

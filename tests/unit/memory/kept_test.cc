@@ -52,6 +52,7 @@ struct KeptFixture {
 TEST_CASE_FIXTURE(KeptFixture, "kept: memory of which nobody holds a page is erased and free as ever") {
   carve("devdax:lease-1");
   CHECK(pins.learned == 1);
+  CHECK(backend->attributes(region_serial).fence == Fence::verified);
   REQUIRE(backend->fence("devdax:lease-1").ok());
   CHECK(erase("devdax:lease-1").ok());
   CHECK(backend->kept("devdax:lease-1", memory) == Kept::no);
@@ -184,6 +185,7 @@ TEST_CASE_FIXTURE(KeptFixture, "kept: what a kernel does not let be learned is t
     REQUIRE(backend->carve(name, granule, {{DeviceId{2}, first, 1}}).ok());
   }
   CHECK(pins.learned == learned);
+  CHECK(backend->attributes("dax:other").fence == Fence::trusting);
   for (const SeenDevice& seen : backend->discover())
     if (seen.serial == "dax:other")
       CHECK(seen.detail.find("for tenants who trust each other") != std::string::npos);
@@ -191,6 +193,8 @@ TEST_CASE_FIXTURE(KeptFixture, "kept: what a kernel does not let be learned is t
 
 TEST_CASE_FIXTURE(KeptFixture, "kept: where pins cannot be seen memory is free once it is erased") {
   pins.blind = true;
+  REQUIRE(backend->refresh().ok());
+  CHECK(backend->attributes(region_serial).fence == Fence::trusting);
   carve("devdax:lease-1");
   pins.pin(address);
   REQUIRE(backend->fence("devdax:lease-1").ok());

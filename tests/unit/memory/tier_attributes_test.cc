@@ -63,9 +63,10 @@ TEST_CASE("tier: what one device lacks is not known of all, and the least separa
   other.distance = 0;
   other.persistent = false;
   other.isolation = Isolation::node;
+  other.fence = Fence::trusting;
   for (const bool striped : {false, true}) {
     const TierAttributes all = combined({{device(300, 8 * gb), gib}, {other, gib}}, striped);
-    CHECK(all == TierAttributes{.isolation = Isolation::node});
+    CHECK(all == TierAttributes{.isolation = Isolation::node, .fence = Fence::trusting});
     CHECK(combined({{other, gib}, {device(300, 8 * gb), gib}}, striped) == all);
   }
   const auto measured =

@@ -230,3 +230,38 @@ TEST_CASE("Quarantine: what could not be erased is listed, and a release that su
   CHECK(t.call(operator_.quarantinedRequest()).getLeases().size() == 0);
   CHECK(t.free_bytes(operator_) == 128 * mib);
 }
+
+TEST_CASE("Pool: memory that pins outlast is granted on an operator's word only") {
+  Rpc t;
+  FixtureClient client(t, 0, 1);
+  auto operator_ = t.admin(client);
+  t.make_pool(operator_);
+  auto tenant = t.session(client);
+  const auto pool = [&] { return t.call(operator_.poolsRequest()); };
+  CHECK(pool().getPools()[0].getIsolation() == terrace::rpc::Isolation::VERIFIED);
+  auto lease = t.grant(tenant, 2 * mib);
+  REQUIRE(lease.getError().getCode() == 0);
+
+  t.backend.pins_outlast = true;
+  CHECK(pool().getPools()[0].getIsolation() == terrace::rpc::Isolation::TRUSTING);
+  CHECK(t.call(operator_.devicesRequest()).getDevices()[0].getIsolation() == terrace::rpc::Isolation::TRUSTING);
+  CHECK(t.grant(tenant, 2 * mib).getError().getCode() == code(ErrorCode::permission_denied));
+  const auto hand_over = [&] {
+    auto transfer = operator_.transferRequest();
+    transfer.setLease(lease.getInfo().getId());
+    transfer.setTenant("somebody");
+    return t.call(transfer).getError().getCode();
+  };
+  auto quota = operator_.setQuotaRequest();
+  quota.getQuota().setTenant("somebody");
+  quota.getQuota().setLeasesMax(9);
+  REQUIRE(t.call(quota).getError().getCode() == 0);
+  CHECK(hand_over() == code(ErrorCode::permission_denied));
+
+  auto trust = operator_.setPoolTrustRequest();
+  trust.setName("p");
+  trust.setTrust(terrace::rpc::Trust::MUTUAL);
+  CHECK(t.call(trust).getPool().getTrust() == terrace::rpc::Trust::MUTUAL);
+  CHECK(t.grant(tenant, 2 * mib).getError().getCode() == 0);
+  CHECK(hand_over() == 0);
+}

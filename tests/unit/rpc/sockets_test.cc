@@ -177,7 +177,7 @@ TEST_CASE("Sockets: an operator's caller is answered exactly what the table give
         call_by_name(by_socket, name.c_str(), t.io.waitScope, &detail) != code(ErrorCode::permission_denied),
         name);
   }
-  CHECK(refused == 18);
+  CHECK(refused == 19);
 }
 
 TEST_CASE("Sockets: an operator moves a lease to another host, and gives none to another tenant") {

@@ -101,11 +101,11 @@ TEST_CASE("json: the keys of every struct that is shown") {
   };
   CHECK(keys(to_json(*Message<rpc::PoolInfo>())) ==
         "capacity_bytes coherence devices figures free_bytes free_runs grantable_bytes "
-        "granule_bytes largest_free_bytes leased_bytes leases name placement quarantined_bytes "
-        "reserved_bytes scrubbing_bytes stripe_bytes waiting waiting_bytes");
+        "granule_bytes isolation largest_free_bytes leased_bytes leases name placement quarantined_bytes "
+        "reserved_bytes scrubbing_bytes stripe_bytes trust waiting waiting_bytes");
   CHECK(keys(to_json(*Message<rpc::DeviceInfo>())) ==
         "adopted backend capacity_bytes contents detail figures free_bytes granule_bytes "
-        "largest_free_bytes leases pool present serial state used_bytes");
+        "isolation largest_free_bytes leases pool present serial state used_bytes");
   CHECK(keys(to_json(*Message<rpc::ServerInfo>())) ==
         "boot_id certificates commands_applied connections connections_max descriptors descriptors_max "
         "failpoints "

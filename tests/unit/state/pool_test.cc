@@ -91,3 +91,51 @@ TEST_CASE("StateMachine: a pool is deleted only once nothing of it is leased, sc
   CHECK(code_of(m.apply(DeletePool{"p"})) == ErrorCode::not_found);
   CHECK(m.apply(CreatePool{"q", {"emu:0"}}).reply.ok());
 }
+
+TEST_CASE(
+    "StateMachine: memory that pins outlast is granted where an operator says that tenants trust each other") {
+  Manager m({10});
+  Grant asked = m.request(granule);
+  asked.pins_outlast = true;
+  const Step refused = m.apply(asked);
+  CHECK(code_of(refused) == ErrorCode::permission_denied);
+  CHECK(refused.reply.error().detail.find("`terrace pool set p --trust mutual`") != std::string::npos);
+  CHECK(refused.delta.empty());
+  CHECK(m.use().free_bytes == 10 * granule);
+
+  const Step said = m.apply(SetPoolTrust{"p", TenantTrust::mutual});
+  CHECK(said.delta.pools.begin()->second->trust == TenantTrust::mutual);
+  CHECK(m.apply(SetPoolTrust{"p", TenantTrust::mutual}).delta.empty());
+  const LeaseRow lease = m.grant(asked);
+  asked.request_low = 77;
+  const LeaseRow keyed = m.grant(asked);
+  REQUIRE(m.apply(SetPoolTrust{"p", TenantTrust::none}).reply.ok());
+  CHECK(m.apply(asked).reply.ok());  // asked again, it is the lease that was granted
+  asked.request_low = 78;
+  CHECK(code_of(m.apply(asked)) == ErrorCode::permission_denied);
+  CHECK(m.apply(Renew{lease.id, "alice", 0, m.now_ns}).reply.ok());
+
+  Transfer given{lease.id, "alice", "bob", "", m.now_ns};
+  given.pins_outlast = true;
+  CHECK(code_of(m.apply(given)) == ErrorCode::permission_denied);
+  REQUIRE(m.apply(OfferLease{keyed.id, "alice", "bob", "", m.now_ns}).reply.ok());
+  AcceptOffer accepted{keyed.id, "bob", m.now_ns};
+  accepted.pins_outlast = true;
+  CHECK(code_of(m.apply(accepted)) == ErrorCode::permission_denied);
+  given.to_tenant = "alice";  // to another host, say: it stays the tenant's
+  CHECK(m.apply(given).reply.ok());
+}
+
+TEST_CASE("StateMachine: a pool's trust is said when it is made, and of a pool that there is") {
+  Manager m({10});
+  CHECK(m.machine.find_pool("p")->trust == TenantTrust::none);
+  CHECK(code_of(m.apply(SetPoolTrust{"q", TenantTrust::mutual})) == ErrorCode::not_found);
+  CHECK(code_of(m.apply(SetPoolTrust{"p", static_cast<TenantTrust>(2)})) == ErrorCode::invalid_argument);
+  REQUIRE(m.adopt("emu:9", 4).reply.ok());
+  CreatePool create{"q", {"emu:9"}};
+  create.trust = static_cast<TenantTrust>(2);
+  CHECK(code_of(m.apply(create)) == ErrorCode::invalid_argument);
+  create.trust = TenantTrust::mutual;
+  REQUIRE(m.apply(create).reply.ok());
+  CHECK(m.machine.find_pool("q")->trust == TenantTrust::mutual);
+}

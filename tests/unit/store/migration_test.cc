@@ -74,7 +74,16 @@ void make_older(const std::string& path, uint32_t (*crc_of)(const MetaRow&, cons
   REQUIRE(connection->exec(sql.c_str(), "test").ok());
   connection->keep_log(false);
 }
+// Before a pool's trust: its coherence alone.
+void make_version_6(const std::string& path) {
+  auto connection = Connection::open(path, false);
+  REQUIRE(connection.ok());
+  REQUIRE(connection->exec("ALTER TABLE pool RENAME COLUMN words TO coherence; PRAGMA user_version=6", "test")
+              .ok());
+  connection->keep_log(false);
+}
 void make_version_5(const std::string& path, uint32_t crc_error = 0) {
+  make_version_6(path);
   make_older<SealFields>(path, row_crc_5, "ALTER TABLE meta DROP COLUMN restored; PRAGMA user_version=5",
                          crc_error);
 }
@@ -82,6 +91,15 @@ void make_version_4(const std::string& path, uint32_t crc_error = 0) {
   make_version_5(path);
   make_older<SealFields4>(path, row_crc_4, "ALTER TABLE meta DROP COLUMN store_high; PRAGMA user_version=4",
                           crc_error);
+}
+
+void commit_pool(const std::string& path, const PoolRow& row) {
+  auto store = open_store(path);
+  REQUIRE_MESSAGE(store.ok(), store.error().to_string());
+  REQUIRE((*store)->load().ok());
+  Delta delta;
+  delta.pools[row.id] = row;
+  REQUIRE((*store)->commit(delta).ok());
 }
 
 StoreId id_of(const std::string& path) {
@@ -167,6 +185,22 @@ TEST_CASE("Store migration: a store of version 5 is no restored copy, and keeps 
   CHECK(!image->meta.restored);
 }
 
+TEST_CASE(
+    "Store migration: of a store of version 6 no pool's tenants trust each other, and its coherence stays") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  make_closed_store(path, 3);
+  PoolRow pool = load_store(path)->pools.at(0);
+  pool.coherence = PoolCoherence::noncoherent;
+  commit_pool(path, pool);
+  make_version_6(path);
+  CHECK(load_store(path)->pools.at(0) == pool);
+  pool.trust = TenantTrust::mutual;
+  commit_pool(path, pool);
+  CHECK(load_store(path)->pools.at(0) == pool);
+  CHECK(query(path, "SELECT words FROM pool") == "6");
+}
+
 TEST_CASE("Store migration: a damaged row of an older version is not sealed anew") {
   for (const auto make : {make_version_4, make_version_5}) {
     TemporaryFolder folder;
@@ -229,26 +263,26 @@ TEST_CASE("Store migration: an older store moves forward through every step, row
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
   const Result<Image> before = load_store(path);
-  const auto newer = with({{7, "notes", add_table}, {8, "notes from labels", fill_table}});
+  const auto newer = with({{8, "notes", add_table}, {9, "notes from labels", fill_table}});
   for (int round = 0; round < 2; ++round) {
     const Result<Image> after = load_with(path, newer);
     REQUIRE_MESSAGE(after.ok(), after.error().to_string());
     CHECK(same(*after, *before));
   }
-  CHECK(query(path, "PRAGMA user_version") == "8");
+  CHECK(query(path, "PRAGMA user_version") == "9");
   CHECK(query(path, "SELECT count(*) FROM note") == "3");
 }
 
 TEST_CASE("Store migration: a fresh store runs all steps") {
   TemporaryFolder folder;
-  REQUIRE(load_with(folder.file("state.db"), with({{7, "notes", add_table}})).ok());
-  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "7");
+  REQUIRE(load_with(folder.file("state.db"), with({{8, "notes", add_table}})).ok());
+  CHECK(query(folder.file("state.db"), "PRAGMA user_version") == "8");
 }
 
 TEST_CASE("Store migration: a newer store is a version mismatch, and stays as it is") {
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
-  REQUIRE(load_with(path, with({{7, "notes", add_table}})).ok());
+  REQUIRE(load_with(path, with({{8, "notes", add_table}})).ok());
   const std::string before = read_bytes(path);
   const Result<Image> image = load_store(path);
   REQUIRE(!image.ok());
@@ -260,12 +294,12 @@ TEST_CASE("Store migration: a step that fails, or loses a row, leaves the old ve
   TemporaryFolder folder;
   const std::string path = folder.file("state.db");
   make_closed_store(path, 3);
-  CHECK(!load_with(path, with({{7, "notes", add_table}, {8, "fails", fail_half_way}})).ok());
-  const Result<Image> lossy = load_with(path, with({{7, "loses a lease", lose_a_row}}));
+  CHECK(!load_with(path, with({{8, "notes", add_table}, {9, "fails", fail_half_way}})).ok());
+  const Result<Image> lossy = load_with(path, with({{8, "loses a lease", lose_a_row}}));
   REQUIRE(!lossy.ok());
   CHECK(lossy.error().code == ErrorCode::corrupt);
   const Result<Image> image = load_store(path);
   REQUIRE_MESSAGE(image.ok(), image.error().to_string());
   CHECK(image->leases.size() == 3);
-  CHECK(query(path, "PRAGMA user_version") == "6");
+  CHECK(query(path, "PRAGMA user_version") == "7");
 }
