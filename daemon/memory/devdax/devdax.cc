@@ -69,7 +69,8 @@ uint64_t random_seed() {
 DevdaxBackend::DevdaxBackend(DaxBus& bus, DevdaxOptions options)
     : bus_(bus),
       options_(std::move(options)),
-      record_(options_.record_directory, options_.boot_id, options_.read_only) {}
+      record_(options_.record_directory, options_.boot_id, options_.read_only),
+      pages_(record_, options_.pins) {}
 
 // --- where objects are ----------------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@
 #include "daemon/memory/backend.h"
 #include "daemon/memory/devdax/dax_bus.h"
 #include "daemon/memory/devdax/dax_memory_record.h"
+#include "daemon/memory/devdax/kept_pages.h"
 #include "daemon/memory/measured_record.h"
 #include "daemon/memory/pins/page_pins.h"
 
@@ -160,11 +161,7 @@ class DevdaxBackend final : public Backend {
   Status fence_orphan(const std::string& device);
 
   // devdax_pins.cc: pages that somebody holds, likewise
-  std::optional<PageBlock> block_of(const std::string& serial, const DaxDevice& device);
-  std::string pins_in_words(const std::string& serial) const;
-  Fence fence_of(const std::string& serial) const;
   void learn_pins(const DaxRegion& region, DaxRange free);
-  Result<std::optional<int64_t>> take_mappings(const DaxRegion& region, const DaxDevice& device);
   void keep_pages(const DaxRegion& region, const std::vector<DaxRange>& ranges, int64_t pins);
   bool is_kept(const std::string& serial, const DaxDevice& device) const;
   Status reclaim(const DaxRegion& region, const std::vector<DaxRange>& ranges);
@@ -176,6 +173,7 @@ class DevdaxBackend final : public Backend {
   DaxBus& bus_;
   const DevdaxOptions options_;
   DaxMemoryRecord record_;
+  KeptPages pages_;                  // after record_
   std::optional<StoreClaim> claim_;  // by mutex_; holds for devices that are adopted later, too
 
   std::mutex kernel_mutex_;  // before mutex_
@@ -187,8 +185,6 @@ class DevdaxBackend final : public Backend {
   std::map<std::string, Object> objects_;
   std::set<std::string> own_;  // dax devices that live for one piece of erasing or for measuring
   uint64_t next_order_ = 0;
-  std::map<std::string, std::string>
-      not_learned_;  // by serial: why pins are not counted, although they can be seen
 };
 
 }  // namespace terrace::daemon

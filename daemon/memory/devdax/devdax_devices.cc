@@ -81,7 +81,7 @@ SeenDevice DevdaxBackend::seen(const DaxRegion& region, const std::vector<DaxHol
         "; begins at no multiple of " + format_size(device.granule_bytes) + " and cannot be leased";
     device.granule_bytes = 0;
   }
-  device.detail += pins_in_words(region.serial);
+  device.detail += pages_.in_words(region.serial);
   const bool ours = adopted(region.serial);
   const std::vector<DaxDevice> strangers = foreign_devices_in(region);
   for (const DaxDevice& one : strangers) {
@@ -112,7 +112,7 @@ Status DevdaxBackend::refresh() {
     devices.push_back(seen(region, {}));
     firmware[region.serial] = firmware_attributes(region.target_node, region.name);
     firmware[region.serial].isolation = Isolation::device;
-    firmware[region.serial].fence = fence_of(region.serial);
+    firmware[region.serial].fence = pages_.fence(region.serial);
     DaxRegion& kept = by_serial[region.serial] = region;
     kept.devices.clear();
   }

@@ -78,7 +78,8 @@ Status DevdaxBackend::dismantle(const DaxRegion& region, const DaxDevice& device
   }
   std::optional<int64_t> pins;
   if (device.driver != DaxDriver::none && had == Had::maybe) {
-    auto taken = take_mappings(region, device);
+    auto taken = pages_.take_away(region.serial, device.ranges, device.align_bytes,
+                                  [&] { return bus_.disable(device.name); });
     if (!taken.ok()) return gone(taken.error()) ? Status{} : taken.error();
     pins = *taken;
   } else if (device.driver != DaxDriver::none) {

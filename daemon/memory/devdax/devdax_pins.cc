@@ -1,98 +1,25 @@
 // The devdax backend and pages that somebody holds beyond the fence: counted when a device goes, and kept until they
-// end. All but pins_in_words(), fence_of() and kept() run with kernel_mutex_ held.
+// end. What is shared with other kinds is in kept_pages.h. All but kept() run with kernel_mutex_ held.
 #include <algorithm>
 
 #include "daemon/memory/devdax/devdax.h"
 
 namespace terrace::daemon {
-namespace {
 
-std::vector<PageRange> pages_of(const std::vector<DaxRange>& ranges) {
-  std::vector<PageRange> pages;
-  for (const DaxRange& range : ranges) pages.push_back({range.start, range.bytes});
-  return pages;
-}
-
-Error still_held(std::string detail) {
-  return Error{.code = ErrorCode::busy, .where = "DevdaxBackend::reclaim", .detail = std::move(detail)};
-}
-
-}  // namespace
-
-// For a device's detail: whether its tenants must trust each other, and why.
-std::string DevdaxBackend::pins_in_words(const std::string& serial) const {
-  if (options_.pins == nullptr) return {};
-  const Status sight = options_.pins->usable();
-  if (!sight.ok()) return "; for tenants who trust each other: " + sight.error().detail;
-  if (record_.idle_count(serial).has_value())
-    return "; pages pinned beyond a fence are counted, and kept until they end";
-  const std::lock_guard lock(mutex_);
-  const auto why = not_learned_.find(serial);
-  return why == not_learned_.end() ? "" : "; for tenants who trust each other: " + why->second;
-}
-
-// Before the first lease of a boot nobody has pinned anything: what a block counts is learned then.
-Fence DevdaxBackend::fence_of(const std::string& serial) const {
-  if (options_.pins == nullptr || !options_.pins->usable().ok()) return Fence::trusting;
-  const std::lock_guard lock(mutex_);
-  return not_learned_.contains(serial) ? Fence::trusting : Fence::verified;
-}
-
-// nullopt: pins cannot be seen here.
-std::optional<PageBlock> DevdaxBackend::block_of(const std::string& serial, const DaxDevice& device) {
-  if (options_.pins == nullptr || device.align_bytes == 0 || !options_.pins->usable().ok()) return std::nullopt;
-  const auto idle = record_.idle_count(serial);
-  return idle.has_value() ? std::optional(PageBlock{device.align_bytes, *idle}) : std::nullopt;
-}
-
-// Once a boot, or once a process where it cannot be learned: by a device of the manager's own over the first block of `free`, which no lease has: what an idle block
-// counts, and that the probe fires when a device goes.
+// Once a boot, or once a process where it cannot be learned: by a device of the manager's own over the first block of
+// `free`, which no lease has.
 void DevdaxBackend::learn_pins(const DaxRegion& region, DaxRange free) {
-  if (options_.pins == nullptr || region.align_bytes == 0 || free.bytes < region.align_bytes) return;
-  if (record_.idle_count(region.serial).has_value() || !options_.pins->usable().ok()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    if (not_learned_.contains(region.serial)) return;
-  }
+  if (region.align_bytes == 0 || free.bytes < region.align_bytes || !pages_.to_learn(region.serial)) return;
   free.bytes = region.align_bytes;
   const auto device = make_own(region, {free});
   if (!device.ok()) return;
-  Result<PageBlock> block =
-      Error{.code = ErrorCode::unavailable, .where = "DevdaxBackend", .detail = "not mapped"};
-  if (const auto memory = bus_.map(*device); memory.ok())
-    block = options_.pins->learn((*memory)->bytes(), {free.start, free.bytes}, device->align_bytes);
-  Status learned = block.ok() ? Status{} : block.error();
-  if (block.ok()) {
-    const auto left =
-        options_.pins->during({{free.start, free.bytes}}, *block, [&] { return bus_.disable(device->name); });
-    if (left.ok()) record_.set_idle_count(region.serial, block->idle);
-    if (!left.ok()) learned = left.error();
+  if (const auto memory = bus_.map(*device); memory.ok()) {
+    pages_.learn(region.serial, (*memory)->bytes(), free, device->align_bytes,
+                 [&] { return bus_.disable(device->name); });
+  } else {
+    pages_.cannot_learn_yet(region.serial, memory.error().detail);
   }
   (void)dismantle_own(region, *device);
-  const std::lock_guard lock(mutex_);
-  if (!learned.ok()) not_learned_[region.serial] = learned.error().detail;
-}
-
-// Disables the device. Returns the pins that were left; nullopt where there were none, or none could be seen.
-Result<std::optional<int64_t>> DevdaxBackend::take_mappings(const DaxRegion& region, const DaxDevice& device) {
-  const auto block = block_of(region.serial, device);
-  if (!block.has_value()) {
-    TERRACE_RETURN_IF_ERROR(bus_.disable(device.name));
-    return std::optional<int64_t>();
-  }
-  // A manager that is killed in between does not know what was left: then it is kept. Where that cannot be written
-  // down the fence goes on: it cannot wait.
-  (void)record_.keep(region.serial, {device.ranges, std::nullopt});
-  Status disabled;
-  const auto count = options_.pins->during(pages_of(device.ranges), *block,
-                                           [&] { return disabled = bus_.disable(device.name); });
-  if (!disabled.ok() || (count.ok() && count->none())) {  // as it was, gone as a whole, or nobody's
-    record_.let_go(region.serial, device.ranges);
-    if (!disabled.ok()) return disabled.error();
-    return std::optional<int64_t>();
-  }
-  if (!count.ok() || count->pins <= 0) return std::optional<int64_t>();  // kept: nobody knows what was left
-  return std::optional(count->pins);
 }
 
 // After the old device is gone, so that no old mapping comes back: gives the kernel pages again in which the pins
@@ -125,26 +52,10 @@ Result<std::optional<DaxDevice>> DevdaxBackend::keeper_of(const DaxRegion& regio
   return std::optional<DaxDevice>();
 }
 
-// Errors    busy   somebody holds pages of it, or nobody knows
 Status DevdaxBackend::look_at_kept(const KeptMemory& memory, const std::optional<DaxDevice>& keeper,
                                    const std::string& serial) {
-  if (memory.pins == 0) return {};
   const bool there = keeper.has_value() && keeper->driver == DaxDriver::device_dax;
-  const auto block = there ? block_of(serial, *keeper) : std::nullopt;
-  if (!memory.pins.has_value() || !block.has_value()) {
-    return still_held(
-        "pages of this memory may still be held by who had it before, and nobody counted them to the end (the "
-        "manager was killed, or its device was removed from outside): it is kept until the machine is "
-        "restarted");
-  }
-  TERRACE_ASSIGN_OR_RETURN(const PinCount ended, options_.pins->look(pages_of(memory.ranges), *block));
-  const int64_t left = *memory.pins + ended.pins;
-  if (left == 0) return {};
-  return still_held(
-      std::to_string(left) + " of " + std::to_string(*memory.pins) +
-      " pages of this memory that were pinned at its fence are still held by the process that had it, or "
-      "by whom it gave them to: kept until they are let go. `terrace fsck` names who has it; end that "
-      "process");
+  return pages_.look(serial, memory, there ? keeper->align_bytes : 0);
 }
 
 Status DevdaxBackend::reclaim_one(const DaxRegion& region, const KeptMemory& memory) {
