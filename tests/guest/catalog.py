@@ -71,6 +71,8 @@ TESTS = (
     _guest("node-range", "node_range", "hmem", 300, False, alone=True),
     # Leases that are namespaces of a composed region.
     _guest("pmem", "lease_path", "standard", 900, False, "--kind", "pmem", alone=True),
+    _guest("pins-pmem", "pins", "standard", 1800, False, "--kind", "pmem", alone=True),
+    _guest("pins-pmem-short", "pins", "standard", 600, True, "--kind", "pmem", PINS_SHORT[0], alone=True),
     _guest("pmem-reboot", "reboot", "standard", 300, True, "--kind", "pmem", boots=2),
     _guest("pmem-crash", "lease_crash", "standard", 1200, False, "--kind", "pmem", alone=True),
     _guest("regions", "pmem", "standard", 600, alone=True),

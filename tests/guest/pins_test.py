@@ -1,9 +1,10 @@
 """Pages that a holder has beyond its fence: what they hold never becomes another's, the memory waits until they end,
-and then it is free by itself. Leases are dax devices: pins of other kinds are not counted."""
+and then it is free by itself. Leases are dax devices or namespaces: --kind."""
 
 import os
 import pathlib
 import subprocess
+import sys
 import time
 
 import guestlib
@@ -13,6 +14,7 @@ from guestlib import MIB
 from terrace_harness import wait_until
 
 PAGE = 4096
+KINDS = {"devdax": real_pool.Devdax, "pmem": real_pool.Pmem}
 
 
 def first_byte(seed):
@@ -25,6 +27,8 @@ class Pins(real_pool.RealTest):
     def setUp(self):
         super().setUp()
         self.compose()
+        detail = next(one["detail"] for one in self.t.devices_of(self.kind.name) if one["serial"] == self.serial)
+        self.assertIn("pages pinned beyond a fence are counted", detail)
 
     def phase(self, lease):
         return self.t.leases().get(lease, {}).get("phase", "gone")
@@ -154,4 +158,8 @@ class Pins(real_pool.RealTest):
 
 
 if __name__ == "__main__":
+    if "--kind" in sys.argv:
+        at = sys.argv.index("--kind")
+        Pins.kind = KINDS[sys.argv[at + 1]]
+        del sys.argv[at:at + 2]
     harness.main()

@@ -44,7 +44,11 @@ Error no_object(const std::string& name, const char* where) {
 }  // namespace
 
 PmemBackend::PmemBackend(PmemKernel& kernel, CxlKernel& cxl, RegionRecords records, PmemOptions options)
-    : kernel_(kernel), options_(options), maker_(cxl, std::move(records)) {}
+    : kernel_(kernel),
+      options_(std::move(options)),
+      record_(options_.record_directory, options_.boot_id),
+      pages_(record_, options_.pins),
+      maker_(cxl, std::move(records)) {}
 
 std::string PmemBackend::describe_memory() const {
   return "namespaces of CXL regions of persistent memory";
@@ -126,6 +130,9 @@ Status PmemBackend::carve(const std::string& name, uint64_t bytes, const std::ve
     }
     // Where the unit cannot be set, namespaces are larger, and the books may promise more than fits.
     TERRACE_ASSIGN_OR_RETURN(Device device, find_device(serial));
+    if (remove_ended(device)) {
+      TERRACE_ASSIGN_OR_RETURN(device, find_device(serial));
+    }
     const Status unit = kernel_.set_unit(device.region.start, pmem_unit_bytes(device.region.ways));
     if (unit.ok()) device.region.unit_bytes = pmem_unit_bytes(device.region.ways);
     const uint64_t needed = pmem_namespace_bytes(bytes, device.region.unit_bytes);
@@ -150,6 +157,10 @@ Status PmemBackend::carve(const std::string& name, uint64_t bytes, const std::ve
       return error;
     }
     space = std::move(made).value();
+    if (Status status = check_not_kept(serial, space); !status.ok()) {
+      (void)destroy_namespace(space);
+      return status;
+    }
     ErasedRanges& erased = erased_[serial];
     dirty = erased.missing(data_of(space));
     erased.remove({space.start, space.start + space.bytes});
@@ -197,7 +208,7 @@ Status PmemBackend::fence(const std::string& name) {
   TERRACE_ASSIGN_OR_RETURN(const std::optional<Object> object, find(name));
   if (!object.has_value()) return {};
   if (may_be_somebodys(name, object->serial)) TERRACE_RETURN_IF_ERROR(unused(kernel_, object->space));
-  if (object->space.enabled) TERRACE_RETURN_IF_ERROR(kernel_.disable(object->space.uuid));
+  TERRACE_RETURN_IF_ERROR(take_away(object->serial, object->space));
   if (const int code = TERRACE_FAILPOINT(namespace_after_disable); code != 0)
     return os_error(code, "PmemBackend::fence", "the namespace of " + name + " was disabled");
   return publish();
@@ -236,6 +247,7 @@ Status PmemBackend::erase(const std::string& name, const std::vector<Extent>& ex
     }
     space = object->space;
     serial = object->serial;
+    TERRACE_RETURN_IF_ERROR(reclaim(serial, space));
     if (space.device.empty()) {
       TERRACE_RETURN_IF_ERROR(kernel_.enable(space.uuid));
       TERRACE_ASSIGN_OR_RETURN(space, find_namespace(space.uuid));
@@ -266,8 +278,9 @@ Result<uint64_t> PmemBackend::scrub(const std::string& name) {
   TERRACE_ASSIGN_OR_RETURN(const std::optional<Object> object, find(name));
   uint64_t scrubbed = 0;
   if (object.has_value()) {
-    const PmemNamespace& space = object->space;
+    PmemNamespace space = object->space;
     if (may_be_somebodys(name, object->serial)) TERRACE_RETURN_IF_ERROR(unused(kernel_, space));
+    TERRACE_RETURN_IF_ERROR(reclaim(object->serial, space));
     const auto erased = erased_from_bytes_.find(name);
     TERRACE_RETURN_IF_ERROR(destroy_namespace(space));
     if (erased != erased_from_bytes_.end() && erased->second == 0) {
@@ -315,7 +328,8 @@ Status PmemBackend::rebind(const std::string& from, const std::string& to, uint6
   const std::lock_guard lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(std::optional<Object> object, find(from));
   if (object.has_value()) {
-    if (object->space.enabled) TERRACE_RETURN_IF_ERROR(kernel_.disable(object->space.uuid));
+    TERRACE_RETURN_IF_ERROR(take_away(object->serial, object->space));
+    TERRACE_RETURN_IF_ERROR(reclaim(object->serial, object->space));
     if (const int code = TERRACE_FAILPOINT(rebind_before_copy); code != 0)
       return os_error(code, where, "the namespace of " + from + " is not renamed yet");
     TERRACE_RETURN_IF_ERROR(kernel_.set_label(object->space.uuid, to));
@@ -326,6 +340,7 @@ Status PmemBackend::rebind(const std::string& from, const std::string& to, uint6
                  .where = where,
                  .detail = "there is neither a namespace " + from + " nor " + to};
   }
+  TERRACE_RETURN_IF_ERROR(reclaim(object->serial, object->space));
   if (!object->space.enabled) TERRACE_RETURN_IF_ERROR(kernel_.enable(object->space.uuid));
   if (const int code = TERRACE_FAILPOINT(rebind_after_copy); code != 0)
     return os_error(code, where, "the namespace of " + to + " has its name");
@@ -355,7 +370,8 @@ Status PmemBackend::copy(const std::string& from, const std::string& to, uint64_
 
 // --- seen -------------------------------------------------------------------------------------------------
 
-// A lease's namespace that something disabled is enabled again; one that was fenced has no holder any more.
+// A lease's namespace that something disabled is enabled again; one that was fenced has no holder any more. So is one
+// that is kept and was counted: its pins end in its pages. Where it was not, nobody may take its pages for those.
 Result<std::vector<ObservedObject>> PmemBackend::list() {
   const std::lock_guard lock(kernel_mutex_);
   {
@@ -364,8 +380,13 @@ Result<std::vector<ObservedObject>> PmemBackend::list() {
   }
   TERRACE_ASSIGN_OR_RETURN(const std::vector<Device> devices, look());
   TERRACE_RETURN_IF_ERROR(all_seen());
-  for (const auto& [name, object] : objects_of(devices))
-    if (!object.space.enabled && is_known(name, object.serial)) (void)kernel_.enable(object.space.uuid);
+  for (const auto& [name, object] : objects_of(devices)) {
+    const std::vector<KeptMemory> kept = kept_in(object.serial, object.space);
+    const bool counted =
+        std::all_of(kept.begin(), kept.end(), [](const KeptMemory& one) { return one.pins.has_value(); });
+    if (!object.space.enabled && counted && (!kept.empty() || is_known(name, object.serial)))
+      (void)kernel_.enable(object.space.uuid);
+  }
   TERRACE_RETURN_IF_ERROR(publish());
   const std::lock_guard state(mutex_);
   std::vector<ObservedObject> listed;

@@ -19,6 +19,11 @@
 // again, to erase it, makes a new device; mappings and descriptors of the old one stay dead (measured on 6.1:
 // docs/operations/pmem.md).
 //
+// A fence ends mappings, not pins (daemon/memory/pins): the namespace of which somebody still holds pages is kept. It is
+// enabled again at once, so that the kernel has pages in which the pins can end; nobody may open it, and it is neither
+// erased, renamed nor removed until all have. That it is kept is on record by where it lies, so that no way around its
+// name leads to its memory (pmem_pins.cc, docs/design/0023-pinned-dax-pages.md).
+//
 // Memory that was never adopted is not written, with one exception on request: composing a region writes to its
 // free capacity, to find out whether it keeps its bytes.
 //
@@ -38,7 +43,10 @@
 
 #include "core/base/units.h"
 #include "daemon/memory/backend.h"
+#include "daemon/memory/devdax/dax_memory_record.h"
+#include "daemon/memory/devdax/kept_pages.h"
 #include "daemon/memory/measured_record.h"
+#include "daemon/memory/pins/page_pins.h"
 #include "daemon/memory/pmem/erased_ranges.h"
 #include "daemon/memory/pmem/pmem_kernel.h"
 #include "daemon/memory/region/region.h"
@@ -51,7 +59,15 @@ struct PmemOptions {
   // Devices of which the firmware says nothing are measured once, into this; nullptr: not. Outlives the
   // backend.
   MeasuredRecord* measured = nullptr;
+  std::string record_directory = {};  // DaxMemoryRecord; empty: known to this process only
+  std::string boot_id = {};
+  // Sees who holds pages without a mapping; nullptr: nobody does, and memory is free once it is erased. Outlives
+  // the backend.
+  PagePins* pins = nullptr;
 };
+
+// Of a namespace of the manager's own, which lives for a moment.
+inline constexpr const char* pmem_probe_label = "terrace:probe";
 
 // What a lease of `bytes` takes of a region, metadata included.
 uint64_t pmem_namespace_bytes(uint64_t bytes, uint64_t unit_bytes);
@@ -93,6 +109,7 @@ class PmemBackend final : public Backend {
   Status copy(const std::string& from, const std::string& to, uint64_t bytes) override;
   Result<std::vector<ObservedObject>> list() override;
   Result<ObservedObject> usage(const std::string& name) override;
+  Kept kept(const std::string& name, const std::vector<Extent>& extents) override;
   std::string describe_memory() const override;
   bool huge_pages(std::string_view) const override { return true; }
 
@@ -152,8 +169,28 @@ class PmemBackend final : public Backend {
   Status empty_of_users(const Device& device) const;
   Status unused_volatile(const std::string& serial);
 
+  // pmem_pins.cc: pages that somebody holds; kernel_mutex_ is held
+  Status learn_pins();
+  void learn_pins(Device device);
+  Status learn_by(const std::string& serial, const PmemNamespace& space);
+  std::vector<KeptMemory> kept_in(const std::string& serial, const PmemNamespace& space) const;
+  // Takes the device away from whoever may have it, with pins counted.
+  Status take_away(const std::string& serial, const PmemNamespace& space);
+  void keep_pages(const std::string& serial, const PmemNamespace& space, int64_t pins);
+  Status look_at_kept(const std::string& serial, const PmemNamespace& space, const KeptMemory& memory) const;
+  // Once nobody holds a page of it: it is disabled, and kept no more. `space` is as it is afterwards.
+  // Errors    busy   somebody does, or nobody knows
+  Status reclaim(const std::string& serial, PmemNamespace& space);
+  // What no lease has any more and was kept. Whether there was any.
+  bool remove_ended(const Device& device);
+  Status remove_foreign(const Device& device);
+  // Of a new one: that the kernel gave it nothing that is kept, as it would if somebody else removed a namespace.
+  Status check_not_kept(const std::string& serial, const PmemNamespace& space) const;
+
   PmemKernel& kernel_;
   const PmemOptions options_;
+  DaxMemoryRecord record_;
+  KeptPages pages_;  // after record_
 
   std::mutex composing_;
   std::mutex kernel_mutex_;

@@ -95,7 +95,8 @@ std::map<std::string, PmemBackend::Object> PmemBackend::objects_of(const std::ve
     const uint64_t granule = pmem_granule_bytes(device.region.bytes);
     for (const PmemNamespace& space : device.region.namespaces) {
       const bool devdax = !space.device.empty();
-      Object object{device.made.serial, space, devdax ? space.device_bytes / granule * granule : 0};
+      const bool whole = devdax && kept_in(device.made.serial, space).empty();
+      Object object{device.made.serial, space, whole ? space.device_bytes / granule * granule : 0};
       const bool ours = space.label.starts_with(name_prefix) && !space.label.starts_with(stray_prefix) &&
                         !elsewhere(space.label, device.made.serial);
       if (!ours || !objects.try_emplace(space.label, object).second)
@@ -172,8 +173,14 @@ bool PmemBackend::on_lost_device(const std::string& name) const {
 
 void PmemBackend::know_devices(const std::vector<KnownDevice>& devices) {
   const std::lock_guard lock(mutex_);
+  std::set<std::string> given_up;
+  for (const auto& [id, device] : known_devices_) given_up.insert(device.serial);
   known_devices_.clear();
-  for (const KnownDevice& device : devices) known_devices_[device.id] = device;
+  for (const KnownDevice& device : devices) {
+    known_devices_[device.id] = device;
+    given_up.erase(device.serial);
+  }
+  for (const std::string& serial : given_up) record_.forget(serial);
   stale_ = true;
 }
 
@@ -212,7 +219,7 @@ SeenDevice PmemBackend::describe(const Device& device, bool users) const {
                 format_size(seen.capacity_bytes) + " can be leased, as each lease takes " +
                 format_size(pmem_namespace_bytes(seen.granule_bytes, pmem_unit_bytes(device.region.ways)) -
                             seen.granule_bytes) +
-                " more for metadata";
+                " more for metadata" + pages_.in_words(seen.serial);
   if (!is_adopted(seen.serial)) seen.contents = contents(device, users);
   return seen;
 }
@@ -268,12 +275,14 @@ Status PmemBackend::publish() {
   std::map<std::string, TierAttributes> attributes;
   std::map<std::string, uint64_t> bytes;
   for (const Device& device : *devices) {
+    if (is_adopted(device.made.serial))
+      record_.track(device.made.serial, {device.region.start, device.region.bytes});
     seen.push_back(describe(device, false));
     TierAttributes& one = attributes[device.made.serial];
     one = firmware_attributes(device.region.node, device.region.name);
     one.persistent = true;
     one.isolation = Isolation::namespace_;
-    one.fence = Fence::trusting;
+    one.fence = pages_.fence(device.made.serial);
     bytes[device.made.serial] = device.region.bytes;
   }
   std::map<std::string, Object> objects = objects_of(*devices);
@@ -328,6 +337,7 @@ Status PmemBackend::refresh() {
   looked_ns_ = boot_ns();
   looks_ = 0;
   TERRACE_RETURN_IF_ERROR(publish());  // what cannot be looked at is as it was seen last
+  TERRACE_RETURN_IF_ERROR(learn_pins());
   TERRACE_RETURN_IF_ERROR(all_seen());
   looks_ = changed || stale ? 1 : looks_enough;
   return {};

@@ -29,6 +29,8 @@ struct PmemNamespace {
   bool enabled = false;
   std::string device;         // its character device, "/dev/dax1.0"; empty: it has none now
   uint64_t device_bytes = 0;  // of that
+  uint64_t device_start = 0;  // physical: behind the metadata
+  uint64_t device_align_bytes = 0;
   dev_t device_number = 0;
   std::string block;  // its block device, "/dev/pmem1"; empty: none
 };

@@ -150,6 +150,8 @@ PmemNamespace read_namespace(ndctl_namespace* one) {
     if (device != nullptr) {
       read.device = dev_path(daxctl_dev_get_devname(device));
       read.device_bytes = daxctl_dev_get_size(device);
+      read.device_start = daxctl_dev_get_resource(device);
+      read.device_align_bytes = daxctl_dev_get_align(device);
       read.device_number = makedev(static_cast<unsigned>(daxctl_dev_get_major(device)),
                                    static_cast<unsigned>(daxctl_dev_get_minor(device)));
     }

@@ -12,7 +12,6 @@
 namespace terrace::daemon {
 namespace {
 
-constexpr const char* probe_label = "terrace:probe";
 constexpr int region_waits = 50;  // of 100 ms, for the driver to take a region that somebody asked for
 
 void wait_a_moment(std::unique_lock<std::mutex>& lock) {
@@ -96,7 +95,7 @@ Probed PmemBackend::check_device(const PmemNamespace& space) {
 // namespace becomes a dax device only when its metadata could be read back.
 Probed PmemBackend::probe_region(const PmemRegion& region) {
   for (const PmemNamespace& space : region.namespaces) {
-    if (space.label != probe_label) continue;
+    if (space.label != pmem_probe_label) continue;
     if (const Status gone = destroy_namespace(space); !gone.ok()) return Probed::untried(gone.error());
   }
   const uint64_t bytes = pmem_namespace_bytes(pmem_namespace_bytes_min, region.unit_bytes);
@@ -104,7 +103,7 @@ Probed PmemBackend::probe_region(const PmemRegion& region) {
     for (const PmemNamespace& space : region.namespaces)
       if (!space.device.empty()) return Status();
   }
-  const auto space = make_namespace(Device{MadeRegion{}, region}, probe_label, bytes);
+  const auto space = make_namespace(Device{MadeRegion{}, region}, pmem_probe_label, bytes);
   if (!space.ok()) return Probed::untried(space.error());
   const Probed probed = check_device(*space);
   if (probed.status.ok() && options_.measured != nullptr) probed_[region.start] = speed_of(kernel_, *space);
@@ -138,8 +137,10 @@ Status PmemBackend::take_over(const std::string& serial) {
   const std::lock_guard lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(const Device device, find_device(serial));
   TERRACE_RETURN_IF_ERROR(empty_of_users(device));
-  for (const PmemNamespace& space : device.region.namespaces)
-    if (!is_known(space.label, serial)) TERRACE_RETURN_IF_ERROR(destroy_namespace(space));
+  record_.track(serial, {device.region.start, device.region.bytes});  // says what of it is kept
+  learn_pins(device);
+  TERRACE_RETURN_IF_ERROR(remove_foreign(device));
+  if (const auto emptied = find_device(serial); emptied.ok()) learn_pins(*emptied);  // where that had no room
   TERRACE_RETURN_IF_ERROR(maker_.remember(serial));
   measure(device);
   return publish();
@@ -196,6 +197,9 @@ Status PmemBackend::destroy_region(const std::string& serial) {
   const std::lock_guard lock(kernel_mutex_);
   if (const auto device = find_device(serial); device.ok()) {
     TERRACE_RETURN_IF_ERROR(empty_of_users(*device));
+    // Another region may lie at its addresses then, and whoever holds pages of them would have its bytes.
+    record_.track(serial, {device->region.start, device->region.bytes});
+    for (PmemNamespace space : device->region.namespaces) TERRACE_RETURN_IF_ERROR(reclaim(serial, space));
     for (const PmemNamespace& space : device->region.namespaces)
       if (space.enabled) TERRACE_RETURN_IF_ERROR(kernel_.disable(space.uuid));
     TERRACE_RETURN_IF_ERROR(kernel_.disable_region(device->region.start));
@@ -209,6 +213,7 @@ Status PmemBackend::destroy_region(const std::string& serial) {
     std::erase_if(problems_, [&](const RegionProblem& one) { return one.serial == serial; });
   }
   erased_.erase(serial);
+  if (destroyed.ok()) record_.forget(serial);
   const Status published = publish();
   return destroyed.ok() ? published : destroyed;
 }

@@ -191,6 +191,8 @@ PmemNamespace FakeCxlMachine::describe(const Space& space, const Region& region)
   if (!space.enabled) return seen;
   seen.device = "/dev/dax1." + std::to_string(space.generation);
   seen.device_bytes = space.bytes - pmem_align_bytes;
+  seen.device_start = seen.start + pmem_align_bytes;
+  seen.device_align_bytes = pmem_align_bytes;
   return seen;
 }
 
@@ -491,7 +493,10 @@ class FakeCxlKernel final : public CxlKernel {
       region.name = name;
       region.window = root;
       region.ram = ram;
-      region.start = first_address + machine_.next_region_++ * 4 * gib;
+      region.start = first_address;  // the lowest one that is free
+      const auto taken = [&](const FakeCxlMachine::Region& one) { return one.start == region.start; };
+      while (std::any_of(machine_.regions_.begin(), machine_.regions_.end(), taken)) region.start += 4 * gib;
+      ++machine_.next_region_;
       machine_.regions_.push_back(region);
       return {};
     });

@@ -36,6 +36,7 @@ class FakePagePins final : public daemon::PagePins {
 
   void pin(uint64_t address) { ++pages_[address]; }
   void unpin(uint64_t address) { --pages_[address]; }
+  void renew() { pages_.clear(); }  // the devices over all pages went, uncounted
 
   bool blind = false;        // no pins can be seen here
   bool uncounted = false;    // an unbinding is not counted
