@@ -4,6 +4,7 @@ recovers; afterwards every holder has what it had, and nothing is lost or left o
 import queue
 import subprocess
 import sys
+import time
 
 import real_pool
 import terrace_harness as harness
@@ -46,6 +47,14 @@ class LeaseCrash(real_pool.RealTest):
     def dead(self):
         return self.t.process is not None and self.t.process.poll() is not None
 
+    def dies(self):
+        """Its socket closes before it is gone."""
+        for _ in range(20):
+            if self.dead():
+                return True
+            time.sleep(0.1)
+        return False
+
     def answer(self, tenant, point):
         """The tenant's answer, which comes through however often the daemon dies meanwhile."""
         while True:
@@ -62,7 +71,7 @@ class LeaseCrash(real_pool.RealTest):
             try:
                 return condition()
             except HarnessError:
-                if self.dead():
+                if self.dies():
                     return None
                 raise
         return wait_until(tried, 120, what, interval=0.1)
