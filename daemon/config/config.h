@@ -20,10 +20,12 @@ namespace terrace::daemon {
 
 enum class LogFormat : uint8_t { text, json };
 
-// Below a second the heartbeats would be all that a network carries; beyond ten minutes a dead host keeps its
-// memory for too long.
-inline constexpr uint64_t host_lease_ns_min = 1 * ns_per_s;
+// An agent fences in a part of it, which must not be lost to one slow moment of a busy machine or network; beyond ten
+// minutes a dead host keeps its memory for too long.
+inline constexpr uint64_t host_lease_ns_min = 10 * ns_per_s;
 inline constexpr uint64_t host_lease_ns_max = 600 * ns_per_s;
+// Tests wait for many of them. Only in builds with failpoints, and where TERRACE_SHORT_HOST_LEASE is in the environment.
+inline constexpr uint64_t host_lease_ns_min_in_tests = 1 * ns_per_s;
 
 enum class Role : uint8_t { manager, agent };
 

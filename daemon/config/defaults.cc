@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "core/base/failpoint.h"
 #include "daemon/config/config.h"
 #include "daemon/config/sockets.h"
 #include "daemon/memory/remote/remote_memory.h"
@@ -153,6 +154,27 @@ void check_identities(const DaemonConfig& config, Problems& problems) {
   }
 }
 
+// The environment of a build without failpoints shortens nothing.
+uint64_t shortest_host_lease_ns() {
+  const bool tests = failpoints_enabled() && !environment("TERRACE_SHORT_HOST_LEASE").empty();
+  return tests ? host_lease_ns_min_in_tests : host_lease_ns_min;
+}
+
+void check_host_lease(uint64_t length_ns, Problems& problems) {
+  const uint64_t least_ns = shortest_host_lease_ns();
+  if (length_ns >= least_ns && length_ns <= host_lease_ns_max) return;
+  const std::string why =
+      length_ns < least_ns
+          ? "a host must have fenced its memory and its agent have got through to the manager within it, also "
+            "when both are busy; give --host-lease, or host_lease under [listen], "
+          : "a host that is dead keeps its memory for so long; give --host-lease, or host_lease under "
+            "[listen], ";
+  problems.push_back({{"listen", "host_lease"},
+                      "host_lease of " + format_duration(length_ns) + " is outside " +
+                          format_duration(least_ns) + " to " + format_duration(host_lease_ns_max) + ": " + why +
+                          "within that"});
+}
+
 void check_hosts(const DaemonConfig& config, Problems& problems) {
   const bool agent = config.role == Role::agent;
   if (agent && config.manager.empty())
@@ -176,11 +198,7 @@ void check_hosts(const DaemonConfig& config, Problems& problems) {
     problems.push_back({{"tls", "ca_key"}, "an agent has no use for the CA's key: keep it from every host"});
   if (config.tls_renew_days < 1 || config.tls_renew_days > 36'500)
     problems.push_back({{"tls", "renew_days"}, "renew_days must be 1 to 36500"});
-  if (config.host_lease_ns < host_lease_ns_min || config.host_lease_ns > host_lease_ns_max) {
-    problems.push_back({{"listen", "host_lease"},
-                        "host_lease of " + format_duration(config.host_lease_ns) + " is outside " +
-                            format_duration(host_lease_ns_min) + " to " + format_duration(host_lease_ns_max)});
-  }
+  check_host_lease(config.host_lease_ns, problems);
   for (const auto& [host, tenants] : config.host_tenants) {
     if (!valid_agent_name(host)) problems.push_back({{"hosts", host}, "'" + host + "' is no agent's name"});
     for (const std::string& tenant : tenants)

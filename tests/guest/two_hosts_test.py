@@ -22,7 +22,7 @@ from guestlib import MIB, Exchange, Tenant
 from terrace_harness import wait_until
 
 PORT = 7311
-HOST_LEASE_S = 8
+HOST_LEASE_S = 10
 BYTES = 8 * MIB
 NAMES = ("guest0", "guest1")
 PATIENCE_S = 300

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 
+#include "core/base/failpoint.h"
 #include "daemon/config/config.h"
 #include "daemon/config/log.h"
 
@@ -312,6 +313,26 @@ TEST_CASE("config: where logging services listen, and who may have the CA's key"
               c.tls_ca = c.tls_certificate = c.tls_key = c.tls_ca_key = "/x";
             }),
             "no use for the CA's key"));
+}
+
+TEST_CASE("config: a host lease is 10 s at least, but for tests with failpoints") {
+  const auto problems_of = [](uint64_t length_ns) {
+    DaemonConfig config = default_config();
+    config.host_lease_ns = length_ns;
+    return validate(config);
+  };
+  ::unsetenv("TERRACE_SHORT_HOST_LEASE");
+  CHECK(problems_of(10 * ns_per_s).empty());
+  CHECK(problems_of(600 * ns_per_s).empty());
+  CHECK(problems_of(601 * ns_per_s).size() == 1);
+  const auto refused = problems_of(9 * ns_per_s);
+  REQUIRE(refused.size() == 1);
+  for (const char* part : {"host_lease of 9 s", "10 s to 10 min", "--host-lease", "[listen]"})
+    CHECK_MESSAGE(refused.front().find(part) != std::string::npos, refused.front());
+  ::setenv("TERRACE_SHORT_HOST_LEASE", "1", 1);
+  CHECK(problems_of(4 * ns_per_s).size() == (failpoints_enabled() ? 0 : 1));
+  CHECK(problems_of(999 * ns_per_ms).size() == 1);
+  ::unsetenv("TERRACE_SHORT_HOST_LEASE");
 }
 
 TEST_CASE("config: what was wrong before the file is not blamed on the file") {
