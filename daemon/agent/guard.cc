@@ -1,6 +1,5 @@
 #include "daemon/agent/guard.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/stat.h>
@@ -8,13 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <memory>
-#include <system_error>
 #include <thread>
 
 #include "core/base/clock.h"
@@ -118,44 +114,6 @@ void sleep_until(uint64_t at_ns, uint64_t now_ns) {
   sleep_until_boot_ns(at_ns > now_ns ? std::min(at_ns, look_again_ns) : look_again_ns);
 }
 
-// A bound device: its directory in sysfs, and what it is called.
-struct BoundDevice {
-  std::string directory, name;
-};
-
-// A device that goes meanwhile is as good as unbound.
-Status unbind(const BoundDevice& device) {
-  const std::string driver = device.directory + "/driver";
-  const UniqueFd file(::open((driver + "/unbind").c_str(), O_WRONLY | O_CLOEXEC));
-  const bool done = file.valid() && ::write(file.get(), device.name.data(), device.name.size()) ==
-                                        static_cast<ssize_t>(device.name.size());
-  const int error = errno;
-  char target[8];
-  if (done || ::readlink(driver.c_str(), target, sizeof(target)) <= 0) return {};
-  return os_error(error, where, "cannot shut holders out of " + device.directory);
-}
-
-// Several at a time: one that takes long must not keep the others mapped.
-Status unbind_all(const std::vector<BoundDevice>& devices) {
-  constexpr size_t at_once_max = 8;
-  std::vector<Status> outcomes(devices.size());
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < devices.size();)
-      outcomes[i] = unbind(devices[i]);
-  };
-  std::vector<std::thread> threads;
-  try {
-    for (size_t i = 1; i < std::min(at_once_max, devices.size()); ++i) threads.emplace_back(work);
-  } catch (const std::system_error&) {  // no more threads: fewer do it
-  }
-  work();
-  for (std::thread& thread : threads) thread.join();
-  for (Status& outcome : outcomes)
-    if (!outcome.ok()) return std::move(outcome);
-  return {};
-}
-
 }  // namespace
 
 HostFiles::HostFiles(const std::string& runtime_directory)
@@ -205,13 +163,12 @@ GuardedMemory read_guarded(const HostFiles& files) {
 Status fence_guarded(const HostFiles& files) {
   // A list that cannot be read is not an empty one.
   TERRACE_ASSIGN_OR_RETURN(const std::vector<std::string> lines, read_lines(files.directories));
-  Status first;
+  GuardedMemory memory;
   for (const std::string& line : lines) {
     const bool dax = line.starts_with(dax_mark);
-    Status status = dax ? fence_dax_region(line.substr(dax_mark.size())) : fence_directory(line);
-    if (!status.ok() && first.ok()) first = std::move(status);
+    (dax ? memory.dax_regions : memory.directories).push_back(dax ? line.substr(dax_mark.size()) : line);
   }
-  return first;
+  return fence_memory(memory);
 }
 
 // Two that are started at once are no harm: the second one finds the lock held and ends.
@@ -240,44 +197,6 @@ Status ensure_guard(const HostFiles& files, const std::vector<std::string>& comm
   ::posix_spawnattr_destroy(&attributes);
   if (failed != 0) return os_error(failed, where, "cannot start this host's guard");
   return {};
-}
-
-Status fence_directory(const std::string& directory) {
-  DIR* opened = ::opendir(directory.c_str());
-  if (opened == nullptr && errno == ENOENT) return {};
-  if (opened == nullptr) return os_error(errno, where, "cannot read " + directory);
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(opened, ::closedir);
-  Status first;
-  while (const dirent* entry = ::readdir(stream.get())) {
-    const std::string name = entry->d_name;
-    if (!name.ends_with(".obj")) continue;
-    const UniqueFd file(
-        ::openat(::dirfd(stream.get()), name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    if (!file.valid() && errno == ENOENT) continue;
-    if ((!file.valid() || ::ftruncate(file.get(), 0) != 0) && first.ok())
-      first = os_error(errno, where, "cannot fence " + directory + "/" + name);
-  }
-  return first;
-}
-
-// One of the kernel's own (kmem) has no holders to shut out.
-Status fence_dax_region(const std::string& region) {
-  DIR* opened = ::opendir(region.c_str());
-  if (opened == nullptr && errno == ENOENT) return {};
-  if (opened == nullptr) return os_error(errno, where, "cannot read " + region);
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(opened, ::closedir);
-  std::vector<BoundDevice> bound;
-  while (const dirent* entry = ::readdir(stream.get())) {
-    const std::string name = entry->d_name;
-    if (!name.starts_with("dax") || name.find('.') == std::string::npos) continue;
-    const std::string driver = region + "/" + name + "/driver";
-    char target[4096];
-    const ssize_t length = ::readlink(driver.c_str(), target, sizeof(target));
-    if (length <= 0 || !std::string_view(target, static_cast<size_t>(length)).ends_with("/device_dax"))
-      continue;
-    bound.push_back({region + "/" + name, name});
-  }
-  return unbind_all(bound);
 }
 
 Status run_guard(const HostFiles& files) {

@@ -3,7 +3,8 @@
 // host would go on writing to memory which the manager gives to others.
 //
 //   agent ─ sets the moment ─► host-lease (a mapped page) ◄─ waits for it ─ guard: truncates every object file,
-//                                                                           unbinds every dax device of a lease
+//                                                                           unbinds every dax device of a lease,
+//                                                                           side by side (guard_fence.h)
 //
 // It needs nothing of the agent but the page, and no lock that the agent holds. An agent that has not fenced
 // and said so a tenth of the host lease after the moment is killed: stopped or hanging it could still have an
@@ -24,6 +25,7 @@
 
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
+#include "daemon/agent/guard_fence.h"
 
 namespace terrace::daemon {
 
@@ -33,14 +35,6 @@ struct HostFiles {
   std::string agent_lock;   // held by the agent while it lives
   std::string guard_lock;   // held by the guard; its pid is in it
   std::string directories;  // what the guard fences, one a line: GuardedMemory
-};
-
-// Where leases' memory can be on this host.
-struct GuardedMemory {
-  std::vector<std::string> directories;  // of object files
-  std::vector<std::string> dax_regions;  // that are adopted: their directories in sysfs
-
-  bool operator==(const GuardedMemory&) const = default;
 };
 
 // Takes the agent's lock, for as long as the descriptor lives.
@@ -61,13 +55,5 @@ Status ensure_guard(const HostFiles& files, const std::vector<std::string>& comm
 
 // The guard itself. Returns when there is nothing left to guard.
 Status run_guard(const HostFiles& files);
-
-// Truncates every object file of a directory; one that does not exist has none.
-Status fence_directory(const std::string& directory);
-
-// Takes every dax device of a region from the driver of mappable ones: mappings give SIGBUS, descriptors ENXIO.
-// What is unbound is never bound again: the agent destroys it when it registers. A region that is gone has
-// none.
-Status fence_dax_region(const std::string& region);
 
 }  // namespace terrace::daemon

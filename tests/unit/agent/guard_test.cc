@@ -6,8 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <string>
+#include <thread>
 
 #include "core/base/clock.h"
 #include "daemon/agent/host_lease_file.h"
@@ -116,11 +119,11 @@ TEST_CASE("guard: every object file is truncated, nothing else, and a missing di
   directory.write("lease-1.obj", 4096);
   directory.write("lease-2.obj", 8192);
   directory.write("mark", 100);
-  CHECK(fence_directory(directory.path).ok());
+  CHECK(fence_memory({{directory.path}, {}}).ok());
   CHECK(directory.size("lease-1.obj") == 0);
   CHECK(directory.size("lease-2.obj") == 0);
   CHECK(directory.size("mark") == 100);
-  CHECK(fence_directory(directory.path + "/none").ok());
+  CHECK(fence_memory({{directory.path + "/none"}, {}}).ok());
 }
 
 TEST_CASE("guard: it fences when the moment has come, also if it was there before its start, and ends alone") {
@@ -152,7 +155,7 @@ TEST_CASE("guard: dax devices that can be mapped are taken from their driver, ot
     fs::create_directories(region + "/" + device);
   fs::create_directory_symlink(drivers + "/device_dax", region + "/dax0.1/driver");
   fs::create_directory_symlink(drivers + "/kmem", region + "/dax0.2/driver");
-  REQUIRE(fence_dax_region(region).ok());
+  REQUIRE(fence_memory({{}, {region}}).ok());
   const auto written = [&](const std::string& driver) {
     char text[32] = "";
     const UniqueFd file(::open((drivers + "/" + driver + "/unbind").c_str(), O_RDONLY | O_CLOEXEC));
@@ -161,7 +164,43 @@ TEST_CASE("guard: dax devices that can be mapped are taken from their driver, ot
   };
   CHECK(written("device_dax") == "dax0.1");
   CHECK(written("kmem").empty());
-  CHECK(fence_dax_region(directory.path + "/gone").ok());
+  CHECK(fence_memory({{}, {directory.path + "/gone"}}).ok());
   fs::remove(drivers + "/device_dax/unbind");
-  CHECK_FALSE(fence_dax_region(region).ok());  // still bound: said, and tried again
+  CHECK_FALSE(fence_memory({{}, {region}}).ok());  // still bound: said, and tried again
+}
+
+// Regions and directories were fenced one after the other: one whose driver waited kept all others mapped.
+TEST_CASE(
+    "guard: one device that takes long keeps nothing else mapped, whatever region or directory it is in") {
+  namespace fs = std::filesystem;
+  const Directory directory;
+  const auto region = [&](const std::string& name) {
+    fs::create_directories(directory.path + "/" + name + "/device_dax");
+    fs::create_directories(directory.path + "/" + name + "/dax0.0");
+    fs::create_directory_symlink(directory.path + "/" + name + "/device_dax",
+                                 directory.path + "/" + name + "/dax0.0/driver");
+    return directory.path + "/" + name;
+  };
+  const std::string slow = region("slow"), quick = region("quick");
+  const std::string hanging = slow + "/device_dax/unbind";
+  REQUIRE(::mkfifo(hanging.c_str(), 0600) == 0);  // whoever writes to it waits for a reader
+  directory.write("quick/device_dax/unbind", 0);
+  fs::create_directories(directory.path + "/objects");
+  directory.write("objects/lease-1.obj", 4096);
+  const HostFiles files(directory.path);
+  REQUIRE(record_guarded(files, {{directory.path + "/objects"}, {slow, quick}}).ok());
+  Status outcome;
+  std::thread fencing([&] { outcome = fence_guarded(files); });
+  const auto others = [&] {
+    return directory.size("quick/device_dax/unbind") + 4096 - directory.size("objects/lease-1.obj");
+  };
+  bool done = false;
+  for (int i = 0; i < 2000 && !done; ++i) {
+    done = others() == 6 + 4096;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const UniqueFd reader(::open(hanging.c_str(), O_RDONLY | O_CLOEXEC));
+  fencing.join();
+  CHECK(done);
+  CHECK(outcome.ok());
 }
