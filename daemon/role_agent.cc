@@ -114,6 +114,7 @@ Status run_agent(const DaemonConfig& config, StartWords words, const std::vector
   Orders orders(memory->backends(), [&uplink] { return uplink.in_force(); },
                 {.record = [&guarded](bool registered) { return guarded.record(registered); },
                  .fence = [&host_files] { return fence_guarded(host_files); }});
+  for (const std::string& directory : memory->object_paths()) orders.fencing().measure(directory);
   LocalService service(peer_options(config), uplink, orders, clock, timer);
   tell_connections(service);
   // After the workers, whose threads would inherit it.

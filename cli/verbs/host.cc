@@ -27,6 +27,18 @@ std::string certificate_text(const HostRecord& host) {
   return count_text(static_cast<uint64_t>(days), "day") + (host->getCertificateEndsSoon() ? "!" : "");
 }
 
+// To the millisecond, but never as nothing.
+std::string brief_duration(uint64_t ns) {
+  return ns < ns_per_ms ? format_duration(ns) : format_duration(ns / ns_per_ms * ns_per_ms);
+}
+
+std::string fencing_text(const HostRecord& host) {
+  if (host->getMarginNs() == 0) return "-";
+  const bool full = host->getMarginNs() >= host->getMarginMaxNs();
+  return brief_duration(host->getFenceNs()) + " of " + brief_duration(host->getMarginMaxNs() / 2) +
+         ", begins " + brief_duration(host->getMarginNs()) + " early" + (full ? "!" : "");
+}
+
 Status list_hosts(const Context& context) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const std::vector<HostRecord> hosts, client->hosts());
@@ -41,10 +53,10 @@ Status list_hosts(const Context& context) {
   std::vector<std::vector<std::string>> rows;
   for (const HostRecord& host : hosts)
     rows.push_back({str(host->getName()), state_text(host), contact_text(host), certificate_text(host),
-                    std::to_string(host->getLeases()), exact_size(host->getLeasedBytes()),
+                    std::to_string(host->getLeases()), exact_size(host->getLeasedBytes()), fencing_text(host),
                     or_dash(join(strings(host->getDevices()), " "))});
-  print_text(
-      format_table({"HOST", "STATE", "LAST CONTACT", "CERTIFICATE", "LEASES", "BYTES", "DEVICES"}, rows));
+  print_text(format_table(
+      {"HOST", "STATE", "LAST CONTACT", "CERTIFICATE", "LEASES", "BYTES", "FENCING", "DEVICES"}, rows));
   return {};
 }
 

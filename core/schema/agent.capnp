@@ -35,6 +35,14 @@ struct AgentObject {   # a memory object, by its name without "@host"
   handedOut @3 :Bool;  # in a report: a program may have been given it. One that no lease has stays then
 }
 
+struct AgentFencing {  # what it would take to fence all memory of the agent's host, as the agent has measured
+  objects @0 :UInt32;
+  bytes @1 :UInt64;    # that programs can have mapped
+  fenceNs @2 :UInt64;
+  marginNs @3 :UInt64; # how long before the end of the host lease the agent begins; 0: an older agent, which does not say
+  marginMaxNs @4 :UInt64; # what would need more is refused there
+}
+
 interface AgentGateway {
   enroll @0 (oldest :UInt32, newest :UInt32, software :Text, instance :UInt64,
              devices :List(AgentDevice), agent :HostAgent)
@@ -47,12 +55,13 @@ interface AgentGateway {
 }
 
 interface Registration {
-  report @0 (objects :List(AgentObject)) -> (error :Terrace.Error, service :AgentService);
+  report @0 (objects :List(AgentObject), fencing :AgentFencing) -> (error :Terrace.Error, service :AgentService);
   # What there is. The answer comes when what nobody wants was destroyed; the host lease begins with this call.
 }
 
 interface AgentService {
-  heartbeat @0 (devices :List(AgentDevice)) -> (error :Terrace.Error, adopted :List(AgentDevice));
+  heartbeat @0 (devices :List(AgentDevice), fencing :AgentFencing)
+            -> (error :Terrace.Error, adopted :List(AgentDevice));
   # An error means: the host lease has run out. Fence everything, and register again.
   openSession @1 (tenant :Text, client :Text, uid :UInt32, listener :Terrace.LeaseListener)
               -> (error :Terrace.Error, session :Terrace.TenantSession);

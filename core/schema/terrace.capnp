@@ -237,6 +237,10 @@ struct HostInfo {      # a further host, whose agent does the work on its memory
   detail @9 :Text;     # what is wrong, in words
   certificateDaysLeft @10 :Int32 = -1 $Json.nullable; # of its agent's; -1: not connected
   certificateEndsSoon @11 :Bool; # time to issue a new one
+  # 0: its agent has not said so, or is of an earlier version.
+  fenceNs @12 :UInt64 $Json.nullable;     # what taking away all that is leased there takes, as its agent has measured
+  marginNs @13 :UInt64 $Json.nullable;    # how long before the end of its host lease it begins
+  marginMaxNs @14 :UInt64 $Json.nullable; # a grant that would need more is refused
 }
 
 struct CertificateEnd { # until when one of the manager's own is good

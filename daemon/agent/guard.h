@@ -7,7 +7,7 @@
 //                                                                           side by side (guard_fence.h)
 //
 // It needs nothing of the agent but the page, and no lock that the agent holds. An agent that has not fenced
-// and said so a tenth of the host lease after the moment is killed: stopped or hanging it could still have an
+// and said so when half of its margin is over (host_lease.h) is killed: stopped or hanging it could still have an
 // order under way, and go on with it when the memory has another holder. The guard ends by itself
 // once the agent is gone and no promise is left; a restarted agent finds the present guard, or
 // starts one.

@@ -25,29 +25,26 @@ class HostAgentServer final : public rpc::HostAgent::Server {
   HostAgentServer(Orders& orders, uint64_t generation) : orders_(orders), generation_(generation) {}
 
   kj::Promise<void> carve(CarveContext context) override {
-    return with_object(
-        context, context.getParams().getObject(), [this, context](auto object, auto extents) mutable {
-          return finish(context, false,
-                        [&orders = orders_, &backend = orders_.backend(), object, extents]() -> Status {
-                          if (!orders.in_force()) return too_late();
-                          TERRACE_RETURN_IF_ERROR(orders.before_carve());
-                          Status status = backend.carve(object.name, object.bytes, extents);
-                          // Made by an order that came twice: it is there, whole, and nobody had it yet.
-                          if (!status.ok() && status.error().code == ErrorCode::already_exists) {
-                            const auto there = backend.usage(object.name);
-                            if (there.ok() && there->bytes == object.bytes && !there->handed_out)
-                              status = Status();
-                          }
-                          [[maybe_unused]] const int armed = TERRACE_FAILPOINT(agent_after_carve);
-                          return status;
-                        });
-        });
+    return with_object(context, context.getParams().getObject(),
+                       [this, context](auto object, auto extents) mutable -> kj::Promise<void> {
+                         if (Status room = orders_.make_room(object.name, object.bytes); !room.ok()) {
+                           refuse(context, room.error());
+                           return kj::READY_NOW;
+                         }
+                         return finish(context, false, [&orders = orders_, object, extents]() -> Status {
+                           if (!orders.in_force()) return too_late();
+                           TERRACE_RETURN_IF_ERROR(orders.before_carve());
+                           Status status = orders.carve(object.name, object.bytes, extents);
+                           [[maybe_unused]] const int armed = TERRACE_FAILPOINT(agent_after_carve);
+                           return status;
+                         });
+                       });
   }
 
   kj::Promise<void> fence(FenceContext context) override {
     return with_name(context, context.getParams().getName(), [this, context](std::string name) mutable {
-      return finish(context, true, [&backend = orders_.backend(), name]() -> Status {
-        Status status = backend.fence(name);
+      return finish(context, true, [&orders = orders_, name]() -> Status {
+        Status status = orders.fence_one(name);
         [[maybe_unused]] const int armed = TERRACE_FAILPOINT(agent_after_fence);
         return status;
       });
@@ -73,10 +70,11 @@ class HostAgentServer final : public rpc::HostAgent::Server {
     return with_name(context, context.getParams().getName(), [this, context](std::string name) mutable {
       auto scrubbed = std::make_shared<uint64_t>(0);
       return finish(context, false,
-                    [&backend = orders_.backend(), name, scrubbed]() -> Status {
-                      const auto bytes = backend.scrub(name);
+                    [&orders = orders_, name, scrubbed]() -> Status {
+                      const auto bytes = orders.backend().scrub(name);
                       [[maybe_unused]] const int armed = TERRACE_FAILPOINT(agent_after_erase);
                       if (!bytes.ok()) return bytes.error();
+                      orders.fencing().forget(name);
                       *scrubbed = *bytes;
                       return {};
                     })
@@ -87,10 +85,19 @@ class HostAgentServer final : public rpc::HostAgent::Server {
   kj::Promise<void> resize(ResizeContext context) override {
     const uint64_t from = context.getParams().getFromBytes();
     return with_object(context, context.getParams().getObject(),
-                       [this, context, from](auto object, auto extents) mutable {
+                       [this, context, from](auto object, auto extents) mutable -> kj::Promise<void> {
+                         Status room;
+                         if (object.bytes > from) room = orders_.make_room(object.name, object.bytes);
+                         if (!room.ok()) {
+                           refuse(context, room.error());
+                           return kj::READY_NOW;
+                         }
                          return finish(context, false, [&orders = orders_, object, extents, from]() -> Status {
                            if (!orders.in_force()) return too_late();
-                           return orders.backend().resize(object.name, from, object.bytes, extents);
+                           Status status = orders.backend().resize(object.name, from, object.bytes, extents);
+                           orders.fencing().set(object.name,
+                                                status.ok() ? object.bytes : std::max(from, object.bytes));
+                           return status;
                          });
                        });
   }
@@ -99,8 +106,12 @@ class HostAgentServer final : public rpc::HostAgent::Server {
     const std::string from = read_text(context.getParams().getFrom());
     return with_object(
         context, context.getParams().getTo(), [this, context, from](auto object, auto extents) mutable {
-          return finish(context, false, [&backend = orders_.backend(), object, extents, from]() -> Status {
-            return backend.rebind(from, object.name, object.bytes, extents);
+          // Its old holder is shut out, and nobody else has its bytes: not refused here (may_grant() was asked).
+          [[maybe_unused]] const Status room = orders_.make_room(object.name, object.bytes, true);
+          return finish(context, false, [&orders = orders_, object, extents, from]() -> Status {
+            TERRACE_RETURN_IF_ERROR(orders.backend().rebind(from, object.name, object.bytes, extents));
+            orders.fencing().forget(from);
+            return {};
           });
         });
   }
@@ -247,6 +258,34 @@ rpc::HostAgent::Client Orders::make_host_agent() {
   return kj::heap<HostAgentServer>(*this, generation_);
 }
 
+Status Orders::make_room(const std::string& object, uint64_t bytes, bool must) {
+  Status allowed;
+  if (allow_) allowed = allow_(fencing_.estimate_with(object, bytes, clock_.now_ns()), must);
+  if (!allowed.ok() && !must) return allowed;
+  fencing_.set(object, bytes);
+  return {};
+}
+
+Status Orders::carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) {
+  Status status = backend_.carve(name, bytes, extents);
+  if (status.ok()) return {};
+  if (status.error().code != ErrorCode::already_exists) {
+    fencing_.forget(name);
+    return status;
+  }
+  // Made by an order that came twice: it is there, whole, and nobody had it yet.
+  const auto there = backend_.usage(name);
+  return there.ok() && there->bytes == bytes && !there->handed_out ? Status() : status;
+}
+
+Status Orders::fence_one(const std::string& object) {
+  const uint64_t begin_ns = clock_.now_ns();
+  TERRACE_RETURN_IF_ERROR(backend_.fence(object));
+  const uint64_t end_ns = clock_.now_ns();
+  fencing_.observe(object, end_ns - begin_ns, end_ns);
+  return {};
+}
+
 std::vector<std::string> Orders::know_devices(const std::vector<SeenDevice>& adopted) {
   std::vector<KnownDevice> known;
   std::vector<std::string> fresh;
@@ -306,7 +345,9 @@ kj::Promise<Result<std::vector<ObservedObject>>> Orders::take_stock(std::vector<
   return bulk_.run([this, known = std::move(known)]() -> Result<std::vector<ObservedObject>> {
     backend_.know_objects(known);
     TERRACE_RETURN_IF_ERROR(backend_.refresh());  // else what could not be seen would be reported as gone
-    return backend_.list();
+    TERRACE_ASSIGN_OR_RETURN(std::vector<ObservedObject> observed, backend_.list());
+    fencing_.reset(observed);
+    return observed;
   });
 }
 

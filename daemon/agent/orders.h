@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/clock.h"
+#include "daemon/agent/fencing.h"
 #include "daemon/event_loop/worker.h"
 #include "daemon/hosts/agent_wire.h"
 #include "daemon/memory/backend.h"
@@ -30,6 +32,13 @@ class Orders {
   // `in_force`: whether new memory may be made for the manager now. All are called on workers as well.
   Orders(Backend& backend, std::function<bool()> in_force, Guarding guarding)
       : backend_(backend), in_force_(std::move(in_force)), guarding_(std::move(guarding)) {}
+
+  // Asked before there is more to be fenced; on the event loop's thread. An error: it could not be fenced in time, or
+  // not yet; with `must` it comes anyway.
+  using Allow = std::function<Status(const FenceEstimate& more, bool must)>;
+  void on_more(Allow allow) { allow_ = std::move(allow); }
+  // What there is to be fenced, and what that takes.
+  Fencing& fencing() { return fencing_; }
 
   // The capability for one connection to the manager. Orders that come after revoke() are refused.
   rpc::HostAgent::Client make_host_agent();
@@ -62,6 +71,11 @@ class Orders {
   Backend& backend() { return backend_; }
 
   // --- for HostAgent ---
+  // The object is to be made, or to have so many bytes. Counts it, unless it is refused.
+  Status make_room(const std::string& object, uint64_t bytes, bool must = false);
+  // On a worker; what it takes is measured.
+  Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents);
+  Status fence_one(const std::string& object);
   Result<std::vector<Extent>> local_extents(const std::vector<WireExtent>& extents) const;
   bool in_force() const { return in_force_(); }
   Status before_carve() const { return guarding_.record(false); }
@@ -74,6 +88,9 @@ class Orders {
   Backend& backend_;
   std::function<bool()> in_force_;
   Guarding guarding_;
+  Allow allow_;
+  Fencing fencing_;
+  const SystemClock clock_;
   std::map<std::string, KnownDevice> devices_;  // by serial; ids are this process's own
   std::atomic<uint64_t> generation_ = 0;
   std::atomic<uint64_t> obeyed_ = 0;  // 1 + the generation whose orders count

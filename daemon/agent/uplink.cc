@@ -91,6 +91,7 @@ void Uplink::taskFailed(kj::Exception&& exception) {
 void Uplink::start(Orders& orders, UplinkListener& listener) {
   orders_ = &orders;
   listener_ = &listener;
+  orders.on_more([this](const FenceEstimate& more, bool must) { return allow_more(more, must); });
   tasks_->add(run());
   tasks_->add(watch_loop());
 }
@@ -271,6 +272,7 @@ kj::Promise<void> Uplink::report(std::vector<ObservedObject> observed, rpc::Regi
     if (take_over_) observed[i].handed_out = false;  // what no lease has goes, whoever had it
     write_observed(objects[i], observed[i]);
   }
+  write_fencing(request.initFencing());
   const uint64_t sent_ns = clock_.now_ns();
   return within(kj::Promise<capnp::Response<rpc::Registration::ReportResults>>(request.send()),
                 terms_.length_ns, "registering")
@@ -281,6 +283,7 @@ kj::Promise<void> Uplink::report(std::vector<ObservedObject> observed, rpc::Regi
         if (Status recorded = orders_->before_promise(); !recorded.ok())
           fail("what the guard has to fence cannot be recorded: " + recorded.error().to_string());
         promise_ = std::make_unique<HostLeasePromise>(terms_);
+        begin_margin();
         promised(sent_ns);
         link().service = reply.getService();
         registering_ = false;
@@ -307,26 +310,92 @@ bool Uplink::run_out(uint64_t now_ns) const {
   return (left_ns != 0 && now_ns >= left_ns) || (promise_ != nullptr && !promise_->holds(now_ns));
 }
 
+// With the margin of what there is to be fenced now: larger ones were made so when it was carved.
 void Uplink::promised(uint64_t sent_ns) {
-  if (promise_ == nullptr || !promise_->answered(sent_ns, clock_.now_ns()))
+  const uint64_t now_ns = clock_.now_ns();
+  if (promise_ == nullptr || !promise_->answered(sent_ns, now_ns))
     fail("its answer came when the host lease had run out");
-  file_.set_fence_at_ns(promise_->fence_at_ns(), promise_->fence_at_ns() + terms_.fence_ns_max());
+  promise_->set_margin(margin_now(orders_->fencing().estimate(now_ns)), now_ns);
+  record_promise();
+}
+
+// What was leased under a longer host lease, or fenced faster then, is not taken away for that; but said.
+void Uplink::begin_margin() {
+  const uint64_t now_ns = clock_.now_ns();
+  const FenceEstimate there = orders_->fencing().estimate(now_ns);
+  promise_->set_margin(margin_now(there), now_ns);
+  if (terms_.agent_margin_ns_for(there.fence_ns) > terms_.agent_margin_ns_max()) {
+    log::critical(
+        "{} objects with {} are on this host, and to fence them takes up to {}: more than its host lease of {} "
+        "allows, so that its guard may be late. Release leases here, or give the manager a longer host_lease",
+        there.load.objects, format_size(there.load.bytes), format_duration(there.fence_ns),
+        format_duration(terms_.length_ns));
+  }
+}
+
+void Uplink::record_promise() {
+  const uint64_t at_ns = promise_->fence_at_ns();
+  if (at_ns != 0) file_.set_fence_at_ns(at_ns, at_ns + HostLeaseTerms::fence_ns_max(promise_->margin_ns()));
+}
+
+uint64_t Uplink::margin_now(const FenceEstimate& estimate) const {
+  return std::min(terms_.agent_margin_ns_for(estimate.fence_ns), terms_.agent_margin_ns_max());
+}
+
+// The guard begins earlier before the object exists, or it does not come to exist.
+Status Uplink::allow_more(const FenceEstimate& more, bool must) {
+  const uint64_t margin_ns = margin_now(more);
+  if (!must && terms_.agent_margin_ns_for(more.fence_ns) > terms_.agent_margin_ns_max()) {
+    return Error{.code = ErrorCode::limit_exceeded,
+                 .where = "carve",
+                 .detail = "host " + host_ +
+                           " could not take all its leases away in time when it loses its manager: " +
+                           std::to_string(more.load.objects) + " with " + format_size(more.load.bytes) +
+                           " would take up to " + format_duration(more.fence_ns) + ", and a host lease of " +
+                           format_duration(terms_.length_ns) + " leaves " +
+                           format_duration(terms_.agent_margin_ns_max() / 2) +
+                           " for it. Release leases there, take fewer and larger ones, or give the manager a "
+                           "longer host_lease"};
+  }
+  if (promise_ == nullptr || margin_ns <= promise_->margin_ns()) return {};
+  if (!promise_->set_margin(margin_ns, clock_.now_ns())) {
+    return Error{.code = ErrorCode::unavailable,
+                 .where = "carve",
+                 .detail = "host " + host_ +
+                           " was last heard by its manager too long ago to take more leases: "
+                           "again in a moment"};
+  }
+  record_promise();
+  if (hurry_.get() != nullptr) hurry_->fulfill();
+  return {};
+}
+
+void Uplink::write_fencing(rpc::AgentFencing::Builder out) const {
+  const FenceEstimate estimate = orders_->fencing().estimate(clock_.now_ns());
+  out.setObjects(static_cast<uint32_t>(estimate.load.objects));
+  out.setBytes(estimate.load.bytes);
+  out.setFenceNs(estimate.fence_ns);
+  out.setMarginNs(connected_ ? promise_->margin_ns() : margin_now(estimate));
+  out.setMarginMaxNs(terms_.agent_margin_ns_max());
 }
 
 kj::Promise<void> Uplink::heartbeats() {
-  auto pause = timer_.afterDelay(duration(terms_.heartbeat_ns()));
+  auto hurried = kj::newPromiseAndFulfiller<void>();
+  hurry_ = kj::mv(hurried.fulfiller);
+  auto pause = timer_.afterDelay(duration(terms_.heartbeat_ns(promise_->margin_ns())));
   return link()
       .network.onDisconnect()
       .then([] { fail("the connection was closed"); })
-      .exclusiveJoin(kj::mv(pause))
+      .exclusiveJoin(pause.exclusiveJoin(kj::mv(hurried.promise)))
       .then([this] {
         check_manager();
         auto request = link().agent_service().heartbeatRequest();
         const std::vector<SeenDevice> devices = orders_->devices();
         write_devices(request.initDevices(static_cast<uint32_t>(devices.size())), devices);
+        write_fencing(request.initFencing());
         const uint64_t sent_ns = clock_.now_ns();
         return within(kj::Promise<capnp::Response<rpc::AgentService::HeartbeatResults>>(request.send()),
-                      terms_.answer_ns_max(), "the answer to a heartbeat")
+                      terms_.answer_ns_max(promise_->margin_ns()), "the answer to a heartbeat")
             .then([this, sent_ns](capnp::Response<rpc::AgentService::HeartbeatResults> reply) {
               if (Status refused = read_error(reply.getError(), "heartbeat"); !refused.ok())
                 fail("it refused a heartbeat: " + refused.error().detail);
@@ -337,7 +406,8 @@ kj::Promise<void> Uplink::heartbeats() {
             });
       })
       .then([this] {
-        if (renewal_.due()) tasks_->add(renewal_.ask(link().agent_service(), terms_.answer_ns_max()));
+        if (renewal_.due())
+          tasks_->add(renewal_.ask(link().agent_service(), terms_.answer_ns_max(terms_.agent_margin_ns())));
         return heartbeats();
       });
 }

@@ -83,6 +83,11 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   void check_manager();  // an exception when its certificate is revoked
   Link& link();          // an exception when it was dropped meanwhile
   void promised(uint64_t sent_ns);
+  void record_promise();
+  void begin_margin();
+  Status allow_more(const FenceEstimate& more, bool must);
+  uint64_t margin_now(const FenceEstimate& estimate) const;
+  void write_fencing(rpc::AgentFencing::Builder out) const;
   bool run_out(uint64_t now_ns) const;
   void drop_link();
   kj::Promise<void> watch_loop();
@@ -105,6 +110,7 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   std::string trouble_;
   HostLeaseTerms terms_;
   std::unique_ptr<HostLeasePromise> promise_;
+  kj::Own<kj::PromiseFulfiller<void>> hurry_;  // the next heartbeat is due now
   std::unique_ptr<Link> link_;
   std::atomic<bool> registering_ = false;
   bool connected_ = false;

@@ -1,5 +1,7 @@
 #include "daemon/hosts/agent_peer.h"
 
+#include <algorithm>
+
 #include "daemon/log/log.h"
 #include "daemon/rpc/answers.h"
 #include "daemon/state/names.h"
@@ -84,8 +86,9 @@ Status AgentPeer::begin_registration(uint64_t instance, std::string version, std
   return {};
 }
 
-kj::Promise<Status> AgentPeer::report(std::vector<WireObject> objects) {
+kj::Promise<Status> AgentPeer::report(std::vector<WireObject> objects, const HostFencing& fencing) {
   if (ended_ || !registered()) return Status(ended_error("report"));
+  agents_.host(host_).fencing = fencing;
   if (std::exchange(reported_, true))
     return Status(Error{.code = ErrorCode::invalid_argument, .where = "report", .detail = "reported already"});
   const uint64_t received_ns = agents_.now_ns();
@@ -98,7 +101,7 @@ kj::Promise<Status> AgentPeer::report(std::vector<WireObject> objects) {
   return agents_.settle(*this, observed, received_ns, rounds_max);
 }
 
-Status AgentPeer::heartbeat(std::vector<SeenDevice> devices) {
+Status AgentPeer::heartbeat(std::vector<SeenDevice> devices, const HostFencing& fencing) {
   if (ended_) return ended_error("heartbeat");
   Agents::Host& known = agents_.host(host_);
   const uint64_t now_ns = agents_.now_ns();
@@ -109,6 +112,7 @@ Status AgentPeer::heartbeat(std::vector<SeenDevice> devices) {
   }
   known.heard_ns = now_ns;
   known.devices = std::move(devices);
+  known.fencing = fencing;
   return {};
 }
 
@@ -155,13 +159,24 @@ Result<rpc::TenantSession::Client> AgentPeer::open_session(const std::string& te
 
 namespace {
 
+// Shown, and asked before another lease is handed to that host: what is not true harms itself only. An older agent says
+// nothing, which reads as zeros; what cannot be is taken for nothing, too.
+template <typename Params>
+HostFencing fencing_of(Params params) {
+  const auto in = params.getFencing();
+  const HostFencing told{in.getFenceNs(), in.getMarginNs(), in.getMarginMaxNs()};
+  constexpr uint64_t year_ns = 365ull * 86400 * ns_per_s;
+  return std::max({told.fence_ns, told.margin_ns, told.margin_max_ns}) < year_ns ? told : HostFencing{};
+}
+
 class AgentServiceServer final : public rpc::AgentService::Server {
  public:
   explicit AgentServiceServer(kj::Own<AgentPeer> peer) : peer_(kj::mv(peer)) {}
 
   kj::Promise<void> heartbeat(HeartbeatContext context) override {
     auto devices = read_devices(context.getParams().getDevices());
-    Status status = devices.ok() ? peer_->heartbeat(std::move(*devices)) : Status(devices.error());
+    Status status = devices.ok() ? peer_->heartbeat(std::move(*devices), fencing_of(context.getParams()))
+                                 : Status(devices.error());
     if (!status.ok()) {
       refuse(context, status.error());
       peer_->close(status.error().detail);
@@ -209,14 +224,15 @@ class RegistrationServer final : public rpc::Registration::Server {
       refuse(context, objects.error());
       return kj::READY_NOW;
     }
-    return peer_->report(std::move(*objects)).then([this, context](Status status) mutable {
-      if (status.ok()) {
-        context.getResults().setService(kj::heap<AgentServiceServer>(kj::addRef(*peer_)));
-      } else {
-        refuse(context, status.error());
-        peer_->close(status.error().detail);
-      }
-    });
+    return peer_->report(std::move(*objects), fencing_of(context.getParams()))
+        .then([this, context](Status status) mutable {
+          if (status.ok()) {
+            context.getResults().setService(kj::heap<AgentServiceServer>(kj::addRef(*peer_)));
+          } else {
+            refuse(context, status.error());
+            peer_->close(status.error().detail);
+          }
+        });
   }
 
  private:

@@ -50,8 +50,8 @@ class AgentPeer final : public kj::Refcounted {
   // From its capabilities.
   Status begin_registration(uint64_t instance, std::string version, std::vector<SeenDevice> devices,
                             rpc::HostAgent::Client agent);
-  kj::Promise<Status> report(std::vector<WireObject> objects);
-  Status heartbeat(std::vector<SeenDevice> devices);
+  kj::Promise<Status> report(std::vector<WireObject> objects, const HostFencing& fencing);
+  Status heartbeat(std::vector<SeenDevice> devices, const HostFencing& fencing);
   Result<std::string> renew_certificate();
   Result<rpc::TenantSession::Client> open_session(const std::string& tenant, const std::string& client,
                                                   uint32_t uid, rpc::LeaseListener::Client listener);

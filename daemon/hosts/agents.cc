@@ -93,7 +93,7 @@ kj::Promise<void> Agents::watch_loop() {
 
 void Agents::watch(const std::string& name, Host& known) {
   const uint64_t now = now_ns();
-  const uint64_t silence_max = options_.terms.heartbeat_ns() + options_.terms.answer_ns_max();
+  const uint64_t silence_max = options_.terms.silence_ns_max();
   if (known.peer != nullptr && now - known.heard_ns > silence_max)
     known.peer->close("it sent no heartbeat for " + seconds(now - known.heard_ns));
   if (!known.count.lapsed(now)) return;
@@ -158,6 +158,16 @@ Status Agents::may_grant(const std::string& name, PoolId pool) const {
         .code = ErrorCode::limit_exceeded,
         .where = "grant",
         .detail = "host " + name + " has its limit of " + std::to_string(agent_objects_max) + " leases"};
+  }
+  // Its agent refuses by itself what it is asked to carve; what is handed to it must not come that far.
+  const HostFencing& fencing = known->second.fencing;
+  if (fencing.margin_ns != 0 && fencing.margin_ns >= fencing.margin_max_ns) {
+    return Error{.code = ErrorCode::limit_exceeded,
+                 .where = "grant",
+                 .detail = "host " + name + " needs " + seconds(fencing.fence_ns) +
+                           " to take its leases away, which is all that its host lease of " +
+                           seconds(options_.terms.length_ns) +
+                           " allows: release leases there, or give the manager a longer host_lease"};
   }
   std::string seen, unseen;
   for (const auto& entry : service_->engine().state().devices()) {
@@ -259,6 +269,7 @@ std::vector<HostStatus> Agents::list() const {
       status.certificate_days_left = days_left(certificate.ends_s, now_s);
       status.certificate_ends_soon = ends_soon(certificate.begins_s, certificate.ends_s, now_s);
     }
+    if (known.peer != nullptr) status.fencing = known.fencing;
     for (const SeenDevice& device : known.devices) status.devices.push_back(device.serial);
     for (const auto& [id, lease] : service_->engine().state().leases()) {
       if (StateMachine::agent_of(lease) != name) continue;

@@ -112,6 +112,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
     uint64_t instance = 0;  // of the agent that was connected last
     std::string address, version, detail;
     std::vector<SeenDevice> devices;
+    HostFencing fencing;
     std::vector<PendingPtr> until_forgotten;
     std::set<std::string> kept;  // objects there that this store does not know, and somebody had
     bool lapse_told = false;

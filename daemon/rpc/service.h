@@ -54,6 +54,11 @@ struct FreeClass {
 };
 
 // A further host, for `terrace host list`.
+// What its agent has said of taking away all that is leased on it; zeros: nothing.
+struct HostFencing {
+  uint64_t fence_ns = 0, margin_ns = 0, margin_max_ns = 0;
+};
+
 struct HostStatus {
   std::string name, state, address, version, detail;
   uint64_t silent_ns = 0;
@@ -61,6 +66,7 @@ struct HostStatus {
   uint64_t leases = 0;
   uint64_t bytes = 0;
   std::vector<std::string> devices;
+  HostFencing fencing;
   int64_t certificate_days_left = -1;  // of the connected agent's; -1: none is
   bool certificate_ends_soon = false;
 };

@@ -23,6 +23,9 @@ kj::Promise<void> AdminServer::hosts(HostsContext context) {
       for (uint32_t d = 0; d < host.devices.size(); ++d) devices.set(d, host.devices[d]);
       out[i].setCertificateDaysLeft(static_cast<int32_t>(host.certificate_days_left));
       out[i].setCertificateEndsSoon(host.certificate_ends_soon);
+      out[i].setFenceNs(host.fencing.fence_ns);
+      out[i].setMarginNs(host.fencing.margin_ns);
+      out[i].setMarginMaxNs(host.fencing.margin_max_ns);
     }
   });
 }

@@ -45,6 +45,16 @@ int64_t slack_of_one_life(Prng& random, int64_t skew_limit_ppm) {
   bool first = true;
   const uint64_t lost_one_in = 1 + random.below(6);
   for (;;) {
+    // What is leased changes, and with it the margin; what was refused is not leased.
+    if (random.below(2) == 0) {
+      const uint64_t margin_ns = terms.agent_margin_ns_for(random.below(terms.length_ns / 4 + 1));
+      const uint64_t before_ns = promise.fence_at_ns(), at_ns = agent.at(now_ns);
+      if (promise.set_margin(margin_ns, at_ns)) {
+        if (before_ns != 0) REQUIRE(promise.fence_at_ns() > at_ns);
+      } else {
+        REQUIRE(promise.fence_at_ns() == before_ns);
+      }
+    }
     Message message;
     message.sent_ns = now_ns;
     const uint64_t delay_max = random.below(4) == 0 ? terms.length_ns : terms.length_ns / 20;
@@ -61,9 +71,9 @@ int64_t slack_of_one_life(Prng& random, int64_t skew_limit_ppm) {
     first = false;
     if (lost || answer_lost) {
       if (random.below(2) == 0) break;
-      now_ns = message.sent_ns + terms.answer_ns_max();
+      now_ns = message.sent_ns + terms.answer_ns_max(promise.margin_ns());
     } else {
-      now_ns = message.answered_ns + random.below(terms.heartbeat_ns() + 1);
+      now_ns = message.answered_ns + random.below(terms.heartbeat_ns(promise.margin_ns()) + 1);
     }
     if (promise.fence_at_ns() == 0 || !promise.holds(agent.at(now_ns)))
       break;  // it has fenced; it would register anew
@@ -75,7 +85,7 @@ int64_t slack_of_one_life(Prng& random, int64_t skew_limit_ppm) {
     const double rate = 1.0 + static_cast<double>(clock.skew_ppm) / 1e6;
     return static_cast<double>(local_ns - clock.offset_ns) / rate;
   };
-  const double fenced = true_time(agent, promise.fence_at_ns() + terms.agent_margin_ns());
+  const double fenced = true_time(agent, promise.fence_at_ns() + promise.margin_ns());
   const double relied_on = true_time(manager, count.end_ns());
   return static_cast<int64_t>(relied_on - fenced);
 }
@@ -123,6 +133,24 @@ TEST_CASE("HostLease: an end that has passed is never extended (T2)") {
   CHECK(!promise.answered(57 * ns_per_s, 58 * ns_per_s));
   CHECK(promise.fence_at_ns() == 58 * ns_per_s);
   CHECK(!promise.holds(58 * ns_per_s));
+}
+
+TEST_CASE("HostLease: a margin grows while there is time for it, and an end stays where it was (T2)") {
+  const HostLeaseTerms terms{10 * ns_per_s};
+  HostLeasePromise promise(terms);
+  CHECK(promise.set_margin(2 * ns_per_s, 0));
+  CHECK(promise.answered(50 * ns_per_s, 50 * ns_per_s));
+  CHECK(promise.fence_at_ns() == 58 * ns_per_s);
+  CHECK(promise.set_margin(4 * ns_per_s, 55 * ns_per_s));
+  CHECK(promise.fence_at_ns() == 56 * ns_per_s);
+  CHECK(!promise.set_margin(5 * ns_per_s, 55 * ns_per_s));  // it would have to fence now
+  CHECK(promise.fence_at_ns() == 56 * ns_per_s);
+  CHECK(promise.answered(55 * ns_per_s, 55'500 * ns_per_ms));
+  CHECK(promise.fence_at_ns() == 61 * ns_per_s);
+  CHECK(!promise.set_margin(2 * ns_per_s,
+                            61 * ns_per_s));  // it has begun to fence: a smaller one takes nothing back
+  CHECK(!promise.holds(61 * ns_per_s));
+  CHECK(!promise.answered(60 * ns_per_s, 61 * ns_per_s));
 }
 
 TEST_CASE("HostLease: an answer that took longer than the lease promises nothing") {

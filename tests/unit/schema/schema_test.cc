@@ -120,8 +120,8 @@ TEST_CASE("json: the keys of every struct that is shown") {
         "active device left_bytes length_bytes moves offset_bytes");
   CHECK(keys(to_json(*Message<rpc::Reservation>())) == "bytes expires_in_ns id pool tenant ttl_ns used_bytes");
   CHECK(keys(to_json(*Message<rpc::HostInfo>())) ==
-        "address certificate_days_left certificate_ends_soon detail devices ends_in_ns last_contact_ns "
-        "leased_bytes leases name state version");
+        "address certificate_days_left certificate_ends_soon detail devices ends_in_ns fence_ns "
+        "last_contact_ns leased_bytes leases margin_max_ns margin_ns name state version");
   CHECK(keys(to_json(*Message<rpc::CertificateEnd>())) == "days_left name soon what");
   CHECK(keys(to_json(*Message<rpc::AuditEntry>())) == "actor detail sequence subject tenant verb wall_ns");
   CHECK(keys(to_json(*Message<rpc::Finding>())) == "repair severity subject what");
