@@ -1,9 +1,11 @@
-"""Whether a host can be fenced in time: what its agent measures and tells, and what it refuses.
+"""Whether a host can be fenced in time: what its agent measures and tells, what it refuses, and a host that was asleep.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/agents/fencing_test.py [TestClass[.test]]
 """
 
+import os
 import pathlib
+import signal
 import struct
 import sys
 import time
@@ -19,6 +21,10 @@ def moments(host):
     CLOCK_BOOTTIME in ns (daemon/agent/host_lease_file.cc)."""
     page = (host.runtime / "host-lease").read_bytes()
     return struct.unpack_from("<Q", page, 64)[0], struct.unpack_from("<Q", page, 80)[0]
+
+
+def guard_pid(host):
+    return int(wait_until(lambda: (host.runtime / "guard.lock").read_text().strip(), 20, "the guard's pid"))
 
 
 class Lengths(Case):
@@ -108,6 +114,42 @@ class Margins(Case):
     def told(self, name, least):
         host = self.fabric.host(name)
         return host if host["margin_ns"] >= least else None
+
+
+class Waking(Case):
+    def test_a_host_that_slept_longer_than_its_host_lease_is_fenced_as_it_wakes(self):
+        """Stopping all of the host's processes stands in for suspending the machine."""
+        manager, b, _ = self.two_hosts()
+        on_b = self.tenant(b)
+        self.assertTrue(on_b.ask("grant", 64 * MIB, 60 * S, "x").endswith(str(64 * MIB)))
+        self.assertEqual(on_b.ask("fill", 7), "ok")
+        guard = guard_pid(b)
+        stopped = [on_b.process.pid, b.pid, guard]
+        try:
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            self.fabric.wait_state("hostb", "self-fenced")
+            self.assertEqual(b.object_bytes(), 64 * MIB)  # nobody was awake to take it
+            woke = time.monotonic()
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+            wait_until(lambda: b.object_bytes() == 0, 10, "the fence", interval=0.0005)
+            took = time.monotonic() - woke
+        finally:
+            for pid in stopped:
+                if harness.process_alive(pid):
+                    os.kill(pid, signal.SIGCONT)
+        print(f"fenced {took * 1e3:.1f} ms after it woke", file=sys.stderr)
+        self.assertLess(took, 1.0)
+        # What the agent had under way is not gone on with: its guard ends it, unless it has fenced as well.
+        wait_until(lambda: "host lease has run out" in b.text(), 20, "the word of it")
+        wait_until(lambda: moments(b)[0] == 0, 20, "no promise being left")
+        if b.process.poll() is not None:
+            b.wait_dead()
+            b.start()
+        self.fabric.wait_state("hostb", "connected")
+        manager.wait_free()
+        manager.check_invariants()
 
 
 if __name__ == "__main__":
