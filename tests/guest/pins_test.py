@@ -26,7 +26,8 @@ def first_byte(seed):
 class Pins(real_pool.RealTest):
     def setUp(self):
         super().setUp()
-        self.compose()
+        pool = self.compose()
+        self.assertEqual((pool["isolation"], pool["trust"]), ("verified", "none"))
         detail = next(one["detail"] for one in self.t.devices_of(self.kind.name) if one["serial"] == self.serial)
         self.assertIn("pages pinned beyond a fence are counted", detail)
 

@@ -71,6 +71,7 @@ struct PmemPins {
   Status erase(const std::string& name) { return backend->erase(name, memory, 0, lease_bytes); }
   Kept kept(const std::string& name) { return backend->kept(name, memory); }
   std::string detail() const { return backend->discover().at(0).detail; }
+  Fence fence() const { return backend->attributes(backend->discover().at(0).serial).fence; }
 };
 
 bool speaks_of(const std::string& text, const char* words) {
@@ -82,6 +83,7 @@ bool speaks_of(const std::string& text, const char* words) {
 TEST_CASE_FIXTURE(PmemPins, "pmem pins: memory of which nobody holds a page is erased and free as ever") {
   CHECK(pins.learned == 1);
   CHECK(speaks_of(detail(), "pages pinned beyond a fence are counted"));
+  CHECK(fence() == Fence::verified);
   CHECK(machine.namespaces().empty());  // what it was learned by is gone
   carve(first_lease);
   REQUIRE(backend->fence(first_lease).ok());
@@ -377,6 +379,7 @@ TEST_CASE_FIXTURE(PmemPins, "pmem pins: what a kernel does not let be learned is
   REQUIRE(backend->refresh().ok());
   CHECK(pins.learned == learned);
   CHECK(speaks_of(detail(), "for tenants who trust each other: planted"));
+  CHECK(fence() == Fence::trusting);
   carve(first_lease);
   pins.pin(page_of(first_lease));
   REQUIRE(backend->fence(first_lease).ok());
@@ -392,12 +395,14 @@ TEST_CASE_FIXTURE(PmemPins, "pmem pins: a region without room to learn in says s
   start();
   CHECK(pins.learned == 1);
   CHECK(speaks_of(detail(), "for tenants who trust each other: pinned pages are counted once"));
+  CHECK(fence() == Fence::trusting);
   REQUIRE(backend->fence(first_lease).ok());
   REQUIRE(backend->erase(first_lease, all, 0, 31 * 16 * mib).ok());
   REQUIRE(backend->scrub(first_lease).ok());
   REQUIRE(backend->refresh().ok());
   CHECK(pins.learned == 2);
   CHECK(speaks_of(detail(), "are counted"));
+  CHECK(fence() == Fence::verified);
 }
 
 TEST_CASE_FIXTURE(PmemPins, "pmem pins: where pins cannot be seen memory is free once it is erased") {
