@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "core/base/unique_fd.h"
+#include "core/os/patient_lock.h"
 #include "daemon/fsck/check_rows.h"
 #include "daemon/store/backup/store_copy_file.h"
 #include "daemon/store/salvage/damaged_store.h"
@@ -54,8 +54,9 @@ Result<UniqueFd> lock_out(const std::string& state_path) {
     if (errno == ENOENT) return mark;
     return os_error(errno, where, "cannot open " + state_path + "-mark");
   }
-  if (::flock(mark.get(), LOCK_SH | LOCK_NB) == 0) return mark;
-  if (errno != EWOULDBLOCK) return os_error(errno, where, "cannot lock " + state_path + "-mark");
+  const int error = lock_patiently(mark.get(), LOCK_SH);
+  if (error == 0) return mark;
+  if (error != EWOULDBLOCK) return os_error(error, where, "cannot lock " + state_path + "-mark");
   return Error{.code = ErrorCode::busy,
                .where = where,
                .detail = "a terraced serves from " + state_path +

@@ -1,7 +1,6 @@
 #include "daemon/store/commit_mark_file.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <span>
 
 #include "core/base/crc32c.h"
+#include "core/os/patient_lock.h"
 
 namespace terrace::daemon {
 namespace {
@@ -57,8 +57,8 @@ Result<CommitMarkFile> CommitMarkFile::lock(const std::string& path, const std::
   CommitMarkFile mark;
   mark.file_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!mark.file_.valid()) return os_error(errno, where, "cannot open " + path);
-  if (::flock(mark.file_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return os_error(errno, where, "cannot lock " + path);
+  if (const int error = lock_patiently(mark.file_.get(), LOCK_EX); error != 0) {
+    if (error != EWOULDBLOCK) return os_error(error, where, "cannot lock " + path);
     return Error{.code = ErrorCode::busy,
                  .where = where,
                  .detail = "another terraced has the store " + store_path +

@@ -32,7 +32,7 @@ class CommitMarkFile {
   CommitMarkFile() = default;
 
   // Opens or creates `path` (0600) and takes its lock until destruction or the process's end.
-  // Errors    busy      another process has the lock; names `store_path`
+  // Errors    busy      another process has the lock, and keeps it for a second; names `store_path`
   //           corrupt   it holds something else than marks
   static Result<CommitMarkFile> open(const std::string& path, const std::string& store_path);
   // The first half of that, the lock alone; load() is the other one, and fails when the file is damaged.

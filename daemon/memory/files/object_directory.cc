@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -16,6 +15,7 @@
 
 #include "core/base/limits.h"
 #include "core/base/units.h"
+#include "core/os/patient_lock.h"
 #include "daemon/memory/files/mount_table.h"
 #include "daemon/memory/files/owner_file.h"
 
@@ -218,8 +218,9 @@ Status ObjectDirectory::open_checked() {
 }
 
 Status ObjectDirectory::lock() const {
-  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return {};
-  if (errno != EWOULDBLOCK) return os_error(errno, where, "cannot lock " + path_);
+  const int error = lock_patiently(fd_.get(), LOCK_EX);
+  if (error == 0) return {};
+  if (error != EWOULDBLOCK) return os_error(error, where, "cannot lock " + path_);
   return failed(ErrorCode::busy, "another terraced keeps its objects in " + path_ +
                                      "; stop it, or give this one an object directory of its own");
 }

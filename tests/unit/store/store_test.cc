@@ -2,10 +2,16 @@
 #include "daemon/store/store.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mount.h>
+
+#include <chrono>
+#include <thread>
 
 #include "core/base/failpoint.h"
 #include "core/base/prng.h"
+#include "core/base/unique_fd.h"
 #include "tests/support/skip.h"
 #include "tests/unit/store/store_fixture.h"
 
@@ -158,6 +164,21 @@ TEST_CASE("Store: a row that could not be loaded again is refused and changes no
   }
   CHECK((*store)->commit(make_grant(4)).ok());
   CHECK((*store)->load()->leases.size() == 2);
+}
+
+TEST_CASE("Store: the lock of one that has just been killed is waited for") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  REQUIRE(load_store(path).ok());
+  UniqueFd left(::open((path + "-mark").c_str(), O_RDWR | O_CLOEXEC));  // as the kernel keeps it for a moment
+  REQUIRE(::flock(left.get(), LOCK_EX | LOCK_NB) == 0);
+  std::thread later([&left] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    left.reset();
+  });
+  const Result<Image> image = load_store(path);
+  later.join();
+  CHECK_MESSAGE(image.ok(), image.error().to_string());
 }
 
 TEST_CASE("Store: a second opener is refused as busy, naming the file") {
