@@ -7,7 +7,21 @@
 #include "daemon/state/state_machine.h"
 
 namespace terrace::daemon {
-namespace {}  // namespace
+namespace {
+
+// One of the things that an operator says of a pool.
+template <typename Word>
+Step say_of_pool(PoolRow& pool, Word PoolRow::*word, Word said) {
+  Step step;
+  if (pool.*word != said) {
+    pool.*word = said;
+    step.delta.pools[pool.id] = pool;
+  }
+  step.reply = Reply{PoolReply{pool}};
+  return step;
+}
+
+}  // namespace
 
 Step StateMachine::on(const CreatePool& command) {
   constexpr const char* where = "CreatePool";
@@ -87,14 +101,7 @@ Step StateMachine::on(const SetPoolCoherence& command) {
   if (found == nullptr) return refuse(ErrorCode::not_found, where, "there is no pool '" + command.pool + "'");
   if (command.coherence > PoolCoherence::noncoherent)
     return refuse(ErrorCode::invalid_argument, where, "a pool's memory is coherent, noncoherent, or not known");
-  PoolRow& pool = pools_.at(found->id);
-  Step step;
-  if (pool.coherence != command.coherence) {
-    pool.coherence = command.coherence;
-    step.delta.pools[pool.id] = pool;
-  }
-  step.reply = Reply{PoolReply{pool}};
-  return step;
+  return say_of_pool(pools_.at(found->id), &PoolRow::coherence, command.coherence);
 }
 
 Step StateMachine::on(const SetPoolTrust& command) {
@@ -103,14 +110,7 @@ Step StateMachine::on(const SetPoolTrust& command) {
   if (found == nullptr) return refuse(ErrorCode::not_found, where, "there is no pool '" + command.pool + "'");
   if (command.trust > TenantTrust::mutual)
     return refuse(ErrorCode::invalid_argument, where, "the tenants of a pool trust each other, or they do not");
-  PoolRow& pool = pools_.at(found->id);
-  Step step;
-  if (pool.trust != command.trust) {
-    pool.trust = command.trust;
-    step.delta.pools[pool.id] = pool;
-  }
-  step.reply = Reply{PoolReply{pool}};
-  return step;
+  return say_of_pool(pools_.at(found->id), &PoolRow::trust, command.trust);
 }
 
 Status StateMachine::check_trust(const PoolRow& pool, bool pins_outlast, const char* where) {

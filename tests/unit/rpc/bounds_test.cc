@@ -93,6 +93,7 @@ TEST_CASE("Notices: as many as the window are under way, and the rest follows as
   auto polite = t.session(other);
   for (uint64_t id = 0; id < 32; ++id) leases.push_back(LeaseId{t.grant(polite, 2 * mib).getInfo().getId()});
   for (const LeaseId id : leases) t.service->revoking(id, ns_per_s, "all of them");
+  for (int i = 0; i < 1000 && t.notices.size() < 32; ++i) t.pump(5);
   t.pump(20);
   CHECK(t.notices.size() == 32);
   CHECK(heard.revoking == 32);
