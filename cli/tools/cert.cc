@@ -96,7 +96,7 @@ Result<Made> make(const Wanted& wanted, X509* issuer, EVP_PKEY* issuer_key) {
 
 struct CertArguments {
   std::string directory = ".", name, out, file;
-  int64_t ca_days = 3650, days = 730;
+  int64_t ca_days = 3650, days = 90;
   bool manager = false;
 };
 
@@ -245,7 +245,7 @@ void add_cert_verbs(Command app, Context& context) {
   one.add_flag("--manager", arguments->manager, "For a manager");
   one.add_option("--ca", arguments->directory, "Directory of the CA (default: here)").type_name("DIR");
   one.add_option("--out", arguments->out, "Where the files go (default: beside the CA)").type_name("DIR");
-  one.add_option("--days", arguments->days, "How long it is valid (default 730)").type_name("N");
+  one.add_option("--days", arguments->days, "How long it is valid (default 90)").type_name("N");
   on_verb(one, context, [&context, arguments] { return issue(context, *arguments); });
 
   Command look = cert.add_subcommand("show", "Whose a certificate is, and until when");
