@@ -7,13 +7,22 @@
 namespace terrace::cli {
 namespace {
 
-// --json counts for errors of the command line itself too, so it is looked for before anything is parsed.
-bool asks_for_json(const std::vector<std::string>& arguments) {
-  for (const std::string& word : arguments) {
-    if (word == "--") return false;
-    if (word == "--json") return true;
+// --json and --output count for errors of the command line itself too, so they are looked for before anything is
+// parsed. A word that is no format is the parser's to refuse.
+void look_for_format(Context& context, const std::vector<std::string>& arguments) {
+  for (size_t index = 0; index < arguments.size(); ++index) {
+    const std::string& word = arguments[index];
+    if (word == "--") return;
+    if (word == "--json") context.json = true;
+    for (const std::string name : {"-o", "--output"}) {
+      const bool joined = word.starts_with(name + "=");
+      if (word != name && !joined) continue;
+      const std::string format = joined                         ? word.substr(name.size() + 1)
+                                 : index + 1 < arguments.size() ? arguments[index + 1]
+                                                                : "";
+      if (format == "json" || format == "yaml") (void)set_output_format(context, format).ok();
+    }
   }
-  return false;
 }
 
 int run(int argc, char** argv) {
@@ -24,7 +33,8 @@ int run(int argc, char** argv) {
     print_text(line.root().help());
     return exit_usage;
   }
-  context.json = asks_for_json(arguments);
+  look_at_terminal();
+  look_for_format(context, arguments);
   if (const Status status = arm_failpoints_from_environment(); !status.ok()) {
     fail(context, status.error());
     return context.exit_code;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cli/help/help.h"
 #include "cli/terminal/verb.h"
 
 namespace terrace::cli {
@@ -86,13 +87,35 @@ Option add_duration_option(Command verb, std::string_view name, uint64_t& ns, st
 }
 
 void on_verb(Command verb, Context& context, std::function<Status()> work) {
-  verb.callback([&context, work = std::move(work)] {
+  verb.callback([verb, &context, work = std::move(work)] {
+    const bool of_lists = context.format == OutputFormat::wide || context.format == OutputFormat::name;
+    if (of_lists && !verb.option("--where").has_value()) {
+      const std::string format = output_format_words()[static_cast<size_t>(context.format)];
+      fail(context, Error{.code = ErrorCode::invalid_argument,
+                          .where = "command line",
+                          .detail = "--output " + format + " is for lists; '" + verb.path() +
+                                    "' prints table, json or yaml"});
+      return;
+    }
     if (const Status done = work(); !done.ok()) fail(context, done.error());
   });
 }
 
 bool only_digits(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+Status set_output_format(Context& context, const std::string& word) {
+  const std::vector<std::string>& words = output_format_words();
+  const auto found = std::find(words.begin(), words.end(), word);
+  if (found == words.end())
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "command line",
+                 .detail = "'" + word + "' is no format: " + join(words, ", ")};
+  context.format = static_cast<OutputFormat>(found - words.begin());
+  output_style().yaml = context.format == OutputFormat::yaml;
+  context.json = context.json || output_style().yaml || context.format == OutputFormat::json;
+  return {};
 }
 
 Status check_label(const std::string& label) {
@@ -154,7 +177,19 @@ CommandLine build_parser(Context& context) {
   app.add_option("--socket", context.socket_path,
                  "The daemon's socket (default: $TERRACE_SOCKET, else its usual place)")
       .type_name("PATH");
-  app.add_flag("--json", context.json, "One JSON document on stdout, errors too");
+  app.add_flag("--json", context.json, "One JSON document on stdout, errors too; as --output json");
+  const auto set_format = [&context](const std::string& word) { return set_output_format(context, word); };
+  app.add_parsed_option("-o,--output", set_format,
+                        "How results look; of lists also wide (every key of --json) and name (one a line)")
+      .type_name(join(output_format_words(), "|"));
+  const auto colour = [](const std::string& word) -> Status {
+    if (set_colour(word)) return {};
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = "command line",
+                 .detail = "'" + word + "' is none of auto, always, never"};
+  };
+  app.add_parsed_option("--color", colour, "Colours in tables (default auto: on a terminal without NO_COLOR)")
+      .type_name("auto|always|never");
   add_duration_option(app, "--timeout", context.call_timeout_ns,
                       "How long to wait for an answer (default 60s)");
 
@@ -181,6 +216,9 @@ CommandLine build_parser(Context& context) {
   add_plan_verb(app, context);
   add_tiersim_verb(app, context);
   add_completion_verb(app, context);
+  add_help_verb(app, context);
+  add_man_verb(app, context);
+  add_examples(app);
   return line;
 }
 

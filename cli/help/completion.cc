@@ -1,35 +1,29 @@
 // `terrace completion bash`: a script made from the parser's own tree, so that it never falls behind it.
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "cli/completion.h"
+#include "cli/help/completion.h"
+#include "cli/help/shell_words.h"
 #include "cli/terminal/verb.h"
 
 namespace terrace::cli {
 namespace {
 
-// The words that a value can be, "linear striped", when its type lists them ("linear|striped").
-std::string value_words(Option option) {
-  std::string words = option.type();
-  if (words.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_-|") != std::string::npos) return "";
-  for (char& c : words) c = c == '|' ? ' ' : c;
-  return words;
-}
-
-// What completes a value: words, files, or nothing.
+// What completes a value: words, files, what is live, or nothing.
 std::string value_action(Option option) {
-  if (const std::string words = value_words(option); !words.empty()) return "words=\"" + words + "\"";
-  const std::string type = option.type();
-  for (const char* kind : {"PATH", "FILE", "DIR"}) {
-    if (type.find(kind) != std::string::npos) return "files=1";
+  const ValueWords values = value_words(option);
+  switch (values.kind) {
+    case ValueWords::Kind::nothing: return ":";
+    case ValueWords::Kind::files: return "files=1";
+    case ValueWords::Kind::words: return "words=\"" + join(values.words, " ") + "\"";
+    case ValueWords::Kind::live: return "words=\"$(_terrace_live " + values.live + " \"${socket[@]}\")\"";
   }
   return ":";
 }
 
 bool completes_files(Command verb) {
   for (const Option option : verb.options()) {
-    if (option.positional() && value_action(option) == "files=1") return true;
+    if (option.positional() && value_words(option).kind == ValueWords::Kind::files) return true;
   }
   return false;
 }
@@ -45,7 +39,10 @@ void collect(Command command, const std::string& path, const std::string& inheri
   std::string words;
   for (const Option option : command.options()) {
     if (option.names().empty()) {
-      if (const std::string values = value_words(option); !values.empty()) words += values;
+      const ValueWords values = value_words(option);
+      words += (words.empty() ? "" : " ") + join(values.words, " ");
+      if (values.kind == ValueWords::Kind::live)
+        words += " $(_terrace_live " + values.live + " \"${socket[@]}\")";
       continue;
     }
     std::string patterns;
@@ -77,16 +74,16 @@ std::string bash_completion(Command root) {
   Scripts scripts;
   const std::string name = root.name();
   collect(root, name, "", scripts);
-  return "# bash completion for " + name + "; made by '" + name +
-         " completion bash'.\n"
-         "_" +
-         name +
+  return "# bash completion for " + name + "; made by '" + name + " completion bash'.\n" + live_words_script +
+         "_" + name +
          "() {\n"
          "  local current=\"${COMP_WORDS[COMP_CWORD]}\" before=\"\" path=\"" +
          name +
          "\" words=\"\" options=\"\" files=0 value=0 i\n"
+         "  local socket=()\n"
          "  COMPREPLY=()\n"
          "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
+         "    [[ ${COMP_WORDS[i]} == --socket ]] && socket=(--socket \"${COMP_WORDS[i + 1]}\")\n"
          "    # What follows -- is another program's command line.\n"
          "    if [[ ${COMP_WORDS[i]} == -- ]]; then\n"
          "      if ((i + 1 == COMP_CWORD)); then mapfile -t COMPREPLY < <(compgen -c -- \"$current\");\n"
@@ -122,13 +119,16 @@ std::string bash_completion(Command root) {
 void add_completion_verb(Command app, Context& context) {
   const Command completion = app.add_subcommand("completion", "A completion script for a shell");
   const auto shell = std::make_shared<std::string>();
-  completion.add_option("shell", *shell, "Only bash now").required().one_of({"bash"});
-  completion.callback([app, &context, shell] {
-    const std::string script = bash_completion(app);
+  completion.add_option("shell", *shell, "Whose script").required().one_of({"bash", "zsh", "fish"});
+  on_verb(completion, context, [app, &context, shell]() -> Status {
+    const std::string script = *shell == "bash"  ? bash_completion(app)
+                               : *shell == "zsh" ? zsh_completion(app)
+                                                 : fish_completion(app);
     if (context.json)
       print_json({{"shell", *shell}, {"script", script}});
     else
       print_text(script);
+    return {};
   });
 }
 

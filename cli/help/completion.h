@@ -1,4 +1,5 @@
-// The bash completion script of a parser.
+// Completion scripts for shells, made from the parser's own tree, so that they never fall behind it. What is live
+// (pools, leases, devices, hosts, tenants) they ask the daemon for, for two seconds at most.
 #pragma once
 
 #include <string>
@@ -7,9 +8,8 @@
 
 namespace terrace::cli {
 
-// A self-contained script (bash 4 or newer, no bash-completion package needed) that completes every verb and
-// option of `root`, option values where their type lists them ("a|b|c"), and files where it says PATH, FILE or
-// DIR.
 std::string bash_completion(Command root);
+std::string zsh_completion(Command root);
+std::string fish_completion(Command root);
 
 }  // namespace terrace::cli

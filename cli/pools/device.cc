@@ -10,6 +10,7 @@
 #include "cli/pools/system_ram.h"
 #include "cli/show/describe.h"
 #include "cli/show/describe_inventory.h"
+#include "cli/show/list.h"
 #include "cli/terminal/confirm.h"
 #include "cli/terminal/verb.h"
 
@@ -36,7 +37,7 @@ std::string say_no_devices(const DeviceArguments& arguments, rpc::Inventory::Rea
 }
 
 // Devices that are or could be in pools, then the hardware below them.
-Status list_devices(const Context& context, const DeviceArguments& arguments) {
+Status list_devices(const Context& context, const DeviceArguments& arguments, const Listing& listing) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   std::vector<DeviceStatus> devices;
   if (!arguments.hardware) {
@@ -44,13 +45,25 @@ Status list_devices(const Context& context, const DeviceArguments& arguments) {
     if (arguments.adopted)
       std::erase_if(devices, [](const DeviceStatus& device) { return !device->getAdopted(); });
   }
+  // Who asks for rows, columns or names of devices means those of the first table.
+  const bool rows_only = listing.chooses() || !listing.columns.empty() ||
+                         context.format == OutputFormat::wide || context.format == OutputFormat::name;
+  if (arguments.adopted || (rows_only && !context.json && !arguments.hardware))
+    return show_list<DeviceStatus>(context, listing, std::move(devices),
+                                   {.key = "devices",
+                                    .name = "serial",
+                                    .table = device_table,
+                                    .none = say_no_devices(arguments, *Hardware())});
   Hardware hardware;
   if (!arguments.adopted) {
     TERRACE_ASSIGN_OR_RETURN(hardware, client->inventory());
   }
   if (context.json) {
     nlohmann::json document;
-    if (!arguments.hardware) document["devices"] = to_json_list(devices);
+    if (!arguments.hardware) {
+      const auto chosen = chosen_rows(std::move(devices), listing, document["devices"]);
+      if (!chosen.ok()) return chosen.error();
+    }
     if (!arguments.adopted) document["inventory"] = to_json(hardware);
     print_json(document);
     return {};
@@ -242,7 +255,9 @@ Status remove_device(const Context& context, const DeviceArguments& arguments) {
 
 Command add_device_verb(Command device, const char* name, const char* help, DeviceArguments& arguments) {
   Command verb = device.add_subcommand(name, help);
-  verb.add_option("serial", arguments.serial, "Its serial, as 'terrace device list' shows it").required();
+  verb.add_option("serial", arguments.serial, "Its serial, as 'terrace device list' shows it")
+      .required()
+      .type_name("SERIAL");
   return verb;
 }
 
@@ -256,14 +271,18 @@ void add_device_verbs(Command app, Context& context) {
       device.add_subcommand("list", "All devices, adopted or only seen, and the hardware below them");
   Option adopted = list.add_flag("--adopted", arguments->adopted, "Adopted devices only");
   list.add_flag("--hardware", arguments->hardware, "CXL and DAX hardware only").excludes(adopted);
-  on_verb(list, context, [&context, arguments] { return list_devices(context, *arguments); });
+  const auto listing = std::make_shared<Listing>();
+  on_list(list, context, listing,
+          [&context, arguments, listing] { return list_devices(context, *arguments, *listing); });
   on_verb(add_device_verb(device, "show", "Everything about one device, with the leases on it", *arguments),
           context, [&context, arguments] { return show_device(context, arguments->serial); });
 
   Command adopting = device.add_subcommand(
       "adopt",
       "Allow Terrace to use devices: only adopted ones are ever written to, and their contents are lost");
-  adopting.add_option("serial", arguments->serials, "Serials, as 'terrace device list' shows them").required();
+  adopting.add_option("serial", arguments->serials, "Serials, as 'terrace device list' shows them")
+      .required()
+      .type_name("SERIAL");
   adopting.add_flag("--yes", arguments->yes, "Do not ask, whatever is on them");
   on_verb(adopting, context, [&context, arguments] { return adopt(context, *arguments); });
 

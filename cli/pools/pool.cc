@@ -10,6 +10,7 @@
 #include "cli/pools/pool_verbs.h"
 #include "cli/pools/system_ram.h"
 #include "cli/show/describe.h"
+#include "cli/show/list.h"
 #include "cli/terminal/verb.h"
 #include "core/schema/words.h"
 
@@ -174,17 +175,14 @@ Status add_device(const Context& context, const PoolArguments& arguments) {
   return {};
 }
 
-Status list_pools(const Context& context) {
+Status list_pools(const Context& context, const Listing& listing) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<PoolStatus> pools, client->pools());
-  if (context.json) {
-    print_json({{"pools", to_json_list(pools)}});
-  } else if (pools.empty()) {
-    print_text("no pools; 'terrace pool create NAME --device SERIAL' makes one\n");
-  } else {
-    print_text(pool_table(pools));
-  }
-  return {};
+  TERRACE_ASSIGN_OR_RETURN(std::vector<PoolStatus> pools, client->pools());
+  return show_list<PoolStatus>(context, listing, std::move(pools),
+                               {.key = "pools",
+                                .name = "name",
+                                .table = pool_table,
+                                .none = "no pools; 'terrace pool create NAME --device SERIAL' makes one\n"});
 }
 
 Status show_pool(const Context& context, const std::string& name) {
@@ -250,21 +248,22 @@ void add_pool_verbs(Command app, Context& context) {
                   "With --adopt, --memdev or --system-ram: do not ask, whatever is on them");
   on_verb(create, context, [&context, arguments] { return create_pool(context, *arguments); });
 
-  on_verb(pool.add_subcommand("list", "All pools, and how full they are"), context,
-          [&context] { return list_pools(context); });
+  const auto listing = std::make_shared<Listing>();
+  on_list(pool.add_subcommand("list", "All pools, and how full they are"), context, listing,
+          [&context, listing] { return list_pools(context, *listing); });
 
   Command show = pool.add_subcommand("show", "One pool: what lies where, its devices and leases");
-  show.add_option("name", arguments->pool.name, "The pool's name").required();
+  show.add_option("name", arguments->pool.name, "The pool's name").required().type_name("POOL");
   on_verb(show, context, [&context, arguments] { return show_pool(context, arguments->pool.name); });
 
   Command set = pool.add_subcommand(
       "set", "Say what is so of a pool's memory and tenants; spaces made before stay as they are");
-  set.add_option("name", arguments->pool.name, "The pool's name").required();
+  set.add_option("name", arguments->pool.name, "The pool's name").required().type_name("POOL");
   add_word_options(set, *arguments);
   on_verb(set, context, [&context, arguments] { return set_pool(context, *arguments); });
 
   Command add = pool.add_subcommand("add-device", "Add an adopted device to a pool in use");
-  add.add_option("name", arguments->pool.name, "The pool's name").required();
+  add.add_option("name", arguments->pool.name, "The pool's name").required().type_name("POOL");
   add.add_option("serial", arguments->serial, "The device's serial").required();
   add.add_flag("--adopt", arguments->adopt, "Adopt it first; its contents are lost");
   add.add_flag("--yes", arguments->yes, "With --adopt: do not ask, whatever is on it");
@@ -273,7 +272,7 @@ void add_pool_verbs(Command app, Context& context) {
   add_pool_compact_verb(pool, context);
 
   Command remove = pool.add_subcommand("delete", "Take an empty pool apart; its devices stay adopted");
-  remove.add_option("name", arguments->pool.name, "The pool's name").required();
+  remove.add_option("name", arguments->pool.name, "The pool's name").required().type_name("POOL");
   remove.add_flag(
       "--offline", arguments->offline,
       "Also give its memory nodes up and take their memory back from the kernel: dax devices again");

@@ -6,6 +6,7 @@
 #include "cli/client/admin_client.h"
 #include "cli/pools/pool_verbs.h"
 #include "cli/show/describe.h"
+#include "cli/show/list.h"
 #include "cli/terminal/confirm.h"
 #include "cli/terminal/verb.h"
 
@@ -72,22 +73,23 @@ Status destroy_region(const Context& context, const RegionArguments& arguments) 
   return {};
 }
 
-Status list_regions(const Context& context) {
+std::string region_table(const std::vector<DeviceStatus>& regions) {
+  std::string text = device_table(regions);
+  for (const DeviceStatus& region : regions)
+    text += printable(str(region->getSerial())) + ": " + printable(str(region->getDetail())) + "\n";
+  return text;
+}
+
+Status list_regions(const Context& context, const Listing& listing) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(std::vector<DeviceStatus> devices, client->devices());
   std::erase_if(devices, [](const DeviceStatus& device) { return !is_region(device); });
-  if (context.json) {
-    print_json({{"regions", to_json_list(devices)}});
-  } else if (devices.empty()) {
-    print_text(
-        "no regions; 'terrace region create MEMDEV...' makes one, 'terrace device list' shows the memdevs\n");
-  } else {
-    std::string text = device_table(devices);
-    for (const DeviceStatus& device : devices)
-      text += printable(str(device->getSerial())) + ": " + printable(str(device->getDetail())) + "\n";
-    print_text(text);
-  }
-  return {};
+  return show_list<DeviceStatus>(context, listing, std::move(devices),
+                                 {.key = "regions",
+                                  .name = "serial",
+                                  .table = region_table,
+                                  .none = "no regions; 'terrace region create MEMDEV...' makes one, 'terrace "
+                                          "device list' shows the memdevs\n"});
 }
 
 }  // namespace
@@ -120,8 +122,9 @@ void add_region_verbs(Command app, Context& context) {
   destroy.add_flag("--yes", arguments->yes, "Do not ask");
   on_verb(destroy, context, [&context, arguments] { return destroy_region(context, *arguments); });
 
-  on_verb(region.add_subcommand("list", "All regions, and those on record that cannot be made now"), context,
-          [&context] { return list_regions(context); });
+  const auto listing = std::make_shared<Listing>();
+  on_list(region.add_subcommand("list", "All regions, and those on record that cannot be made now"), context,
+          listing, [&context, listing] { return list_regions(context, *listing); });
 }
 
 }  // namespace terrace::cli

@@ -15,6 +15,7 @@
 #include "cli/run/run_table.h"
 #include "cli/run/top_scan.h"
 #include "cli/terminal/output.h"
+#include "cli/terminal/output_file.h"
 #include "cli/tier/tier_map.h"
 #include "cli/tier/tier_pages.h"
 #include "core/base/kernel_clock.h"

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* hidden = "";
 
 // The verb that the words led to.
-const CLI::App* parsed_verb(const CLI::App* app) {
+CLI::App* parsed_verb(CLI::App* app) {
   while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
   return app;
 }
@@ -98,6 +98,10 @@ std::string Option::type() const {
   return option_->get_type_name();
 }
 
+std::string Option::description() const {
+  return option_->get_description();
+}
+
 bool Option::takes_value() const {
   return option_->get_items_expected_max() > 0;
 }
@@ -175,7 +179,15 @@ std::string Command::path() const {
 }
 
 std::string Command::help() const {
-  return app_->help();
+  return app_->help(app_->get_parent() == nullptr ? "" : path_to(app_->get_parent()));
+}
+
+std::string Command::description() const {
+  return app_->get_description();
+}
+
+std::string Command::footer() const {
+  return app_->get_footer();
 }
 
 std::optional<Command> Command::parent() const {
@@ -226,8 +238,7 @@ Result<std::string> CommandLine::run(std::vector<std::string> words) const {
     app_->parse(std::move(words));
     return std::string();
   } catch (const CLI::CallForHelp&) {
-    const CLI::App* verb = parsed_verb(app_.get());
-    return verb->help(verb->get_parent() == nullptr ? "" : path_to(verb->get_parent()));
+    return Command(parsed_verb(app_.get())).help();
   } catch (const CLI::CallForVersion& version) {
     return std::string(version.what()) + "\n";
   } catch (const CLI::ParseError& error) {

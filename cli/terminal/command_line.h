@@ -51,6 +51,7 @@ class Option {
 
   std::vector<std::string> names() const;  // "--size", "-s"; none of a positional argument
   std::string type() const;
+  std::string description() const;
   bool takes_value() const;
   bool positional() const;
 
@@ -86,7 +87,9 @@ class Command {
 
   std::string name() const;
   std::string path() const;  // "terrace lease grant"
-  std::string help() const;
+  std::string help() const;  // as --help prints it
+  std::string description() const;
+  std::string footer() const;
   std::optional<Command> parent() const;
   std::vector<Command> subcommands() const;
   std::vector<Option> options() const;

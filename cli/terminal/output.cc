@@ -11,6 +11,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "cli/terminal/yaml.h"
 #include "core/base/clock.h"
 
 namespace terrace::cli {
@@ -20,6 +21,35 @@ namespace {
 size_t display_width(std::string_view text) {
   return static_cast<size_t>(std::count_if(
       text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+// The first `columns` of `text`, the last of them a mark that more follows.
+std::string cut_to(const std::string& text, size_t columns) {
+  if (display_width(text) <= columns) return text;
+  size_t at = 0, seen = 0;
+  while (at < text.size()) {
+    const bool starts = (static_cast<unsigned char>(text[at]) & 0xc0) != 0x80;
+    if (starts && seen++ == columns - 1) break;
+    ++at;
+  }
+  return text.substr(0, at) + "\u2026";
+}
+
+// Takes from the widest columns of words until the table fits, or none has more than a few columns left.
+void fit_widths(std::vector<size_t>& width, const std::vector<bool>& right, size_t columns_max) {
+  constexpr size_t least = 8, between = 2;
+  if (columns_max == 0 || width.empty()) return;
+  size_t total = between * (width.size() - 1);
+  for (const size_t columns : width) total += columns;
+  while (total > columns_max) {
+    size_t widest = width.size();
+    for (size_t column = 0; column < width.size(); ++column)
+      if (!right[column] && width[column] > least && (widest == width.size() || width[column] > width[widest]))
+        widest = column;
+    if (widest == width.size()) return;
+    --width[widest];
+    --total;
+  }
 }
 
 // "12", "1.5 GiB", "-", "37%", "2 h": something that is read by comparing digits.
@@ -131,7 +161,12 @@ void print_text(std::string_view text) {
 
 void print_json(const nlohmann::json& document) {
   // Bytes that are not UTF-8 (a label set by a careless client) are replaced rather than thrown at.
-  print_text(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  const OutputStyle& style = output_style();
+  if (style.yaml)
+    print_text(to_yaml(document));
+  else
+    print_text(document.dump(style.one_line ? -1 : 2, ' ', false, nlohmann::json::error_handler_t::replace) +
+               "\n");
 }
 
 std::string join(const std::vector<std::string>& words, std::string_view between) {
@@ -208,14 +243,17 @@ std::string format_table(const std::vector<std::string>& titles,
     }
   }
 
+  fit_widths(width, right, output_style().columns);
+
   std::string text;
   const auto add_line = [&](const std::vector<std::string>& cells) {
     std::string line;
     for (size_t column = 0; column < columns; ++column) {
-      const std::string cell = column < cells.size() ? printable(cells[column]) : std::string();
-      const std::string padding(width[column] - display_width(cell), ' ');
+      const std::string cell =
+          cut_to(column < cells.size() ? printable(cells[column]) : std::string(), width[column]);
+      const std::string padding(width[column] - display_width(cell), ' '), shown = coloured_cell(cell);
       if (column > 0) line += "  ";
-      line += right[column] && !empty[column] ? padding + cell : cell + padding;
+      line += right[column] && !empty[column] ? padding + shown : shown + padding;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/terminal/output_style.h"
 #include "core/base/result.h"
 #include "core/base/units.h"
 
@@ -29,10 +30,11 @@ enum ExitCode : int {
 };
 
 struct Context {
-  std::string socket_path;                   // --socket; empty: default_socket_path()
-  bool json = false;                         // --json
-  int exit_code = exit_ok;                   // set by the verb that ran
-  uint64_t call_timeout_ns = 60 * ns_per_s;  // --timeout: for one answer of the daemon
+  std::string socket_path;                    // --socket; empty: default_socket_path()
+  bool json = false;                          // --json, --output json or yaml: a document for programs
+  OutputFormat format = OutputFormat::table;  // --output
+  int exit_code = exit_ok;                    // set by the verb that ran
+  uint64_t call_timeout_ns = 60 * ns_per_s;   // --timeout: for one answer of the daemon
 };
 
 // The exit code that stands for an error.
@@ -54,12 +56,13 @@ nlohmann::json error_json(const Error& error);
 // programs do; when the output cannot be written (disk full) it ends with exit_failed and a message.
 void print_text(std::string_view text);
 
-// Prints JSON (one document, newline at the end).
+// Prints JSON (one document, newline at the end), or the same as YAML: output_style().
 void print_json(const nlohmann::json& document);
 
 // A table for people: column titles, then rows; columns are padded, numbers right-aligned when every
 // cell of the column looks like a number or a size. Control characters in cells become '?', so that a label
-// cannot move an operator's cursor. No trailing blanks.
+// cannot move an operator's cursor. No trailing blanks. On a terminal that is too narrow the widest columns
+// of words are cut, and words that mean trouble have a colour (output_style()).
 std::string format_table(const std::vector<std::string>& titles,
                          const std::vector<std::vector<std::string>>& rows);
 void print_table(const std::vector<std::string>& titles, const std::vector<std::vector<std::string>>& rows);

@@ -18,6 +18,8 @@ void add_daemon_verbs(Command app, Context& context);
 void add_status_verbs(Command app, Context& context);  // status, check
 void add_doctor_verb(Command app, Context& context);
 void add_completion_verb(Command app, Context& context);
+void add_help_verb(Command app, Context& context);
+void add_man_verb(Command app, Context& context);
 void add_device_verbs(Command app, Context& context);
 void add_pool_verbs(Command app, Context& context);
 void add_region_verbs(Command app, Context& context);
@@ -46,11 +48,15 @@ CommandLine build_parser(Context& context);
 Option add_size_option(Command verb, std::string_view name, uint64_t& bytes, std::string_view help);
 Option add_duration_option(Command verb, std::string_view name, uint64_t& ns, std::string_view help);
 
-// What `verb` does when it was chosen: `work` gives a Status, which becomes text and exit code.
+// What `verb` does when it was chosen: `work` gives a Status, which becomes text and exit code. Who is no list
+// (cli/terminal/listing.h) refuses the formats that only lists have.
 void on_verb(Command verb, Context& context, std::function<Status()> work);
 
 // Whether `text` is a lease's id where an id or a label is taken: digits and nothing else.
 bool only_digits(const std::string& text);
+
+// One of output_format_words().
+Status set_output_format(Context& context, const std::string& word);
 
 // Refuses a label that could never be found again, because it reads as an id.
 Status check_label(const std::string& label);

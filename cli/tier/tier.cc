@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cli/terminal/local_time.h"
+#include "cli/terminal/output_file.h"
+#include "cli/terminal/output_style.h"
 #include "cli/tier/tier_describe.h"
 #include "cli/tier/tier_map.h"
 #include "cli/tier/tier_verbs.h"
@@ -108,13 +109,6 @@ uint32_t text_columns(const MapArguments& arguments) {
   return std::min<uint32_t>(window.ws_col - beside, most);
 }
 
-bool wants_colour() {
-  const char* none = std::getenv("NO_COLOR");
-  const char* terminal = std::getenv("TERM");
-  if (none != nullptr && *none != '\0') return false;
-  return ::isatty(STDOUT_FILENO) == 1 && terminal != nullptr && std::string_view(terminal) != "dumb";
-}
-
 Status show_map(const Context& context, const MapArguments& arguments) {
   constexpr uint32_t text_rows = 32, svg_columns = 64, svg_rows = 64;
   const TierPlaces places = TierPlaces::own();
@@ -145,7 +139,7 @@ Status show_map(const Context& context, const MapArguments& arguments) {
     const uint32_t columns = text_columns(arguments);
     const TierMap map = make_tier_map(title, range, cells, columns, text_rows);
     maps.push_back(to_json(map));
-    text += (text.empty() ? "" : "\n") + tier_map_text(map, columns, wants_colour());
+    text += (text.empty() ? "" : "\n") + tier_map_text(map, columns, output_style().colour);
   }
   if (context.json)
     print_json({{"maps", maps}});

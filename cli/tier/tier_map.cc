@@ -1,13 +1,8 @@
 #include "cli/tier/tier_map.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -241,31 +236,6 @@ nlohmann::json to_json(const TierMap& map) {
           {"hot_cxl_bytes", map.hot_cxl_bytes},
           {"idle_ddr_bytes", map.idle_ddr_bytes},
           {"blocks", blocks}};
-}
-
-Status write_atomically(const std::string& path, const std::string& text) {
-  constexpr const char* where = "tier map";
-  std::string beside = path + ".XXXXXX";
-  const UniqueFd file(::mkostemp(beside.data(), O_CLOEXEC));
-  if (!file.valid()) return os_error(errno, where, "cannot write beside " + path);
-  // As any new file: mkostemp makes it for this user only.
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  Status status;
-  size_t done = 0;
-  while (done < text.size() && status.ok()) {
-    const ssize_t written = ::write(file.get(), text.data() + done, text.size() - done);
-    if (written > 0)
-      done += static_cast<size_t>(written);
-    else if (errno != EINTR)
-      status = os_error(errno, where, "cannot write " + path);
-  }
-  if (status.ok() && ::fchmod(file.get(), 0666 & ~mask) != 0)
-    status = os_error(errno, where, "cannot write " + path);
-  if (status.ok() && ::rename(beside.c_str(), path.c_str()) != 0)
-    status = os_error(errno, where, "cannot put the file at " + path);
-  if (!status.ok()) ::unlink(beside.c_str());
-  return status;
 }
 
 }  // namespace terrace::cli

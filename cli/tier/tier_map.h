@@ -1,6 +1,6 @@
 // A picture of one range: the tier and the heat of its granules, as text and as SVG.
 //
-// Place     Between tier_pages.h and the verbs. Pure, but for write_atomically().
+// Place     Between tier_pages.h and the verbs. Pure.
 #pragma once
 
 #include <cstdint>
@@ -50,9 +50,5 @@ TierMap make_tier_map(const std::string& title, const TierRangeView& range, cons
 std::string tier_map_text(const TierMap& map, uint32_t columns, bool colour);
 std::string tier_map_svg(const TierMap& map, uint32_t columns);
 nlohmann::json to_json(const TierMap& map);
-
-// The whole file or none: written beside its place under another name, then renamed.
-// Errors    as os_error
-Status write_atomically(const std::string& path, const std::string& text);
 
 }  // namespace terrace::cli

@@ -4,6 +4,7 @@
 
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
+#include "cli/show/list.h"
 #include "cli/terminal/confirm.h"
 #include "cli/terminal/verb.h"
 
@@ -39,25 +40,25 @@ std::string fencing_text(const HostRecord& host) {
          ", begins " + brief_duration(host->getMarginNs()) + " early" + (full ? "!" : "");
 }
 
-Status list_hosts(const Context& context) {
-  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<HostRecord> hosts, client->hosts());
-  if (context.json) {
-    print_json({{"hosts", to_json_list(hosts)}});
-    return {};
-  }
-  if (hosts.empty()) {
-    print_text("no further hosts; 'terrace cert' and docs/operations/agents.md say how one joins\n");
-    return {};
-  }
+std::string host_table(const std::vector<HostRecord>& hosts) {
   std::vector<std::vector<std::string>> rows;
   for (const HostRecord& host : hosts)
     rows.push_back({str(host->getName()), state_text(host), contact_text(host), certificate_text(host),
                     std::to_string(host->getLeases()), exact_size(host->getLeasedBytes()), fencing_text(host),
                     or_dash(join(strings(host->getDevices()), " "))});
-  print_text(format_table(
-      {"HOST", "STATE", "LAST CONTACT", "CERTIFICATE", "LEASES", "BYTES", "FENCING", "DEVICES"}, rows));
-  return {};
+  return format_table({"HOST", "STATE", "LAST CONTACT", "CERTIFICATE", "LEASES", "BYTES", "FENCING", "DEVICES"},
+                      rows);
+}
+
+Status list_hosts(const Context& context, const Listing& listing) {
+  TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
+  TERRACE_ASSIGN_OR_RETURN(std::vector<HostRecord> hosts, client->hosts());
+  return show_list<HostRecord>(
+      context, listing, std::move(hosts),
+      {.key = "hosts",
+       .name = "name",
+       .table = host_table,
+       .none = "no further hosts; 'terrace cert' and docs/operations/agents.md say how one joins\n"});
 }
 
 struct HostArguments {
@@ -102,17 +103,18 @@ void add_host_verbs(Command app, Context& context) {
   Command host = app.add_subcommand("host", "Further hosts, which lease through an agent");
   host.require_subcommand();
   Command list = host.add_subcommand("list", "Hosts, whether their agents are there, and what they lease");
-  on_verb(list, context, [&context] { return list_hosts(context); });
+  const auto listing = std::make_shared<Listing>();
+  on_list(list, context, listing, [&context, listing] { return list_hosts(context, *listing); });
 
   const auto arguments = std::make_shared<HostArguments>();
   Command remove = host.add_subcommand("remove", "Forget a host, and refuse its agent from now on");
-  remove.add_option("name", arguments->name, "The host").type_name("NAME").required();
+  remove.add_option("name", arguments->name, "The host").type_name("HOST").required();
   remove.add_flag("--revoke", arguments->revoke, "Take back what it leases");
   remove.add_flag("--yes", arguments->yes, "Do not ask");
   on_verb(remove, context, [&context, arguments] { return remove_host(context, *arguments); });
 
   Command allow = host.add_subcommand("allow", "Let the agent of a removed host in again");
-  allow.add_option("name", arguments->name, "The host").type_name("NAME").required();
+  allow.add_option("name", arguments->name, "The host").type_name("HOST").required();
   on_verb(allow, context, [&context, arguments] { return allow_host(context, *arguments); });
 }
 

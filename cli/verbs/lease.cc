@@ -6,6 +6,7 @@
 
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
+#include "cli/show/list.h"
 #include "cli/terminal/verb.h"
 #include "cli/verbs/lease_verbs.h"
 #include "core/schema/words.h"
@@ -28,21 +29,15 @@ struct LeaseArguments {
   RevokeOptions revoke{.grace_ns = 10 * ns_per_s, .reason = {}};
 };
 
-Status list_leases(const Context& context, const LeaseArguments& arguments) {
+Status list_leases(const Context& context, const LeaseArguments& arguments, const Listing& listing) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(std::vector<LeaseStatus> leases, client->leases(arguments.pool, arguments.tenant));
   if (!arguments.phase.empty())
     std::erase_if(leases, [&](const LeaseStatus& lease) {
       return schema::enum_word(lease->getPhase()) != arguments.phase;
     });
-  if (context.json) {
-    print_json({{"leases", to_json_list(leases)}});
-  } else if (leases.empty()) {
-    print_text("no leases\n");
-  } else {
-    print_text(lease_table(leases));
-  }
-  return {};
+  return show_list<LeaseStatus>(context, listing, std::move(leases),
+                                {.key = "leases", .name = "id", .table = lease_table, .none = "no leases\n"});
 }
 
 // Shows all that exist, then fails for the first that does not.
@@ -163,7 +158,9 @@ void add_lease_verbs(Command app, Context& context) {
   list.add_option("--tenant", arguments->tenant, "Only this tenant's").type_name("TENANT");
   const std::vector<std::string> phases = shown_phases();
   list.add_option("--phase", arguments->phase, "Only those in this phase").one_of(phases);
-  on_verb(list, context, [&context, arguments] { return list_leases(context, *arguments); });
+  const auto listing = std::make_shared<Listing>();
+  on_list(list, context, listing,
+          [&context, arguments, listing] { return list_leases(context, *arguments, *listing); });
 
   Command show = lease.add_subcommand("show", "Everything about leases, with where their bytes are");
   show.add_option("lease", arguments->names, "Ids or labels (all digits: an id)")

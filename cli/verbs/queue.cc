@@ -4,6 +4,7 @@
 
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
+#include "cli/show/list.h"
 #include "cli/terminal/verb.h"
 
 namespace terrace::cli {
@@ -14,18 +15,12 @@ struct QueueArguments {
   uint64_t id = 0;
 };
 
-Status list_queues(const Context& context, const QueueArguments& arguments) {
+Status list_queues(const Context& context, const QueueArguments& arguments, const Listing& listing) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<WaitingStatus> waiting,
-                           client->queue(arguments.pool, arguments.tenant));
-  if (context.json) {
-    print_json({{"waiting", to_json_list(waiting)}});
-  } else if (waiting.empty()) {
-    print_text("nobody waits\n");
-  } else {
-    print_text(waiting_table(waiting));
-  }
-  return {};
+  TERRACE_ASSIGN_OR_RETURN(std::vector<WaitingStatus> waiting, client->queue(arguments.pool, arguments.tenant));
+  return show_list<WaitingStatus>(
+      context, listing, std::move(waiting),
+      {.key = "waiting", .name = "id", .table = waiting_table, .none = "nobody waits\n"});
 }
 
 Status cancel_request(const Context& context, const QueueArguments& arguments) {
@@ -47,9 +42,11 @@ void add_queue_verbs(Command app, Context& context) {
   const auto arguments = std::make_shared<QueueArguments>();
 
   Command list = queue.add_subcommand("list", "Who waits, in the order in which they are served");
-  list.add_option("--pool", arguments->pool, "Only for this pool").type_name("NAME");
-  list.add_option("--tenant", arguments->tenant, "Only of this tenant").type_name("NAME");
-  on_verb(list, context, [&context, arguments] { return list_queues(context, *arguments); });
+  list.add_option("--pool", arguments->pool, "Only for this pool").type_name("POOL");
+  list.add_option("--tenant", arguments->tenant, "Only of this tenant").type_name("TENANT");
+  const auto listing = std::make_shared<Listing>();
+  on_list(list, context, listing,
+          [&context, arguments, listing] { return list_queues(context, *arguments, *listing); });
 
   Command cancel = queue.add_subcommand("cancel", "Take a request out of its queue; who waits for it is told");
   cancel.add_option("id", arguments->id, "Its id, as `terrace queue list` shows it").required().type_name("ID");

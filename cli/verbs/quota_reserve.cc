@@ -4,6 +4,7 @@
 
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
+#include "cli/show/list.h"
 #include "cli/terminal/verb.h"
 
 namespace terrace::cli {
@@ -33,17 +34,15 @@ std::string quota_table(const std::vector<QuotaStatus>& quotas) {
   return format_table({"TENANT", "BYTES", "MOST BYTES", "LEASES", "MOST LEASES"}, rows);
 }
 
-Status list_quotas(const Context& context) {
+Status list_quotas(const Context& context, const Listing& listing) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<QuotaStatus> quotas, client->quotas());
-  if (context.json) {
-    print_json({{"quotas", to_json_list(quotas)}});
-  } else if (quotas.empty()) {
-    print_text("no quotas: every tenant may lease all there is; 'terrace quota set TENANT --bytes SIZE'\n");
-  } else {
-    print_text(quota_table(quotas));
-  }
-  return {};
+  TERRACE_ASSIGN_OR_RETURN(std::vector<QuotaStatus> quotas, client->quotas());
+  return show_list<QuotaStatus>(
+      context, listing, std::move(quotas),
+      {.key = "quotas",
+       .name = "tenant",
+       .table = quota_table,
+       .none = "no quotas: every tenant may lease all there is; 'terrace quota set TENANT --bytes SIZE'\n"});
 }
 
 QuotaStatus unbounded(const std::string& tenant) {
@@ -129,17 +128,12 @@ Status create_reservation(const Context& context, const ReservationOptions& want
   return {};
 }
 
-Status list_reservations(const Context& context) {
+Status list_reservations(const Context& context, const Listing& listing) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<ReservationStatus> reservations, client->reservations());
-  if (context.json) {
-    print_json({{"reservations", to_json_list(reservations)}});
-  } else if (reservations.empty()) {
-    print_text("no reservations\n");
-  } else {
-    print_text(reservation_table(reservations));
-  }
-  return {};
+  TERRACE_ASSIGN_OR_RETURN(std::vector<ReservationStatus> reservations, client->reservations());
+  return show_list<ReservationStatus>(
+      context, listing, std::move(reservations),
+      {.key = "reservations", .name = "id", .table = reservation_table, .none = "no reservations\n"});
 }
 
 Status remove_reservation(const Context& context, uint64_t id) {
@@ -159,11 +153,12 @@ void add_quota_verbs(Command app, Context& context) {
   Command quota = app.add_subcommand("quota", "How much each tenant may lease at most, in all pools together");
   quota.require_subcommand();
   const auto arguments = std::make_shared<QuotaArguments>();
-  on_verb(quota.add_subcommand("list", "All quotas, and what is used of them"), context,
-          [&context] { return list_quotas(context); });
+  const auto listing = std::make_shared<Listing>();
+  on_list(quota.add_subcommand("list", "All quotas, and what is used of them"), context, listing,
+          [&context, listing] { return list_quotas(context, *listing); });
 
   Command set = quota.add_subcommand("set", "Bound a tenant; '*': all without a quota of their own");
-  set.add_option("tenant", arguments->tenant, "The tenant, or '*'").required();
+  set.add_option("tenant", arguments->tenant, "The tenant, or '*'").required().type_name("TENANT");
   Option bytes =
       add_size_option(set, "--bytes", arguments->bytes_max, "The most bytes (0: no bound; left out: as it is)");
   Option leases =
@@ -176,7 +171,7 @@ void add_quota_verbs(Command app, Context& context) {
   });
 
   Command remove = quota.add_subcommand("remove", "Take a tenant's quota away; that of '*' holds then");
-  remove.add_option("tenant", arguments->tenant, "The tenant, or '*'").required();
+  remove.add_option("tenant", arguments->tenant, "The tenant, or '*'").required().type_name("TENANT");
   on_verb(remove, context, [&context, arguments] { return remove_quota(context, arguments->tenant); });
 }
 
@@ -186,15 +181,16 @@ void add_reserve_verbs(Command app, Context& context) {
   const auto wanted = std::make_shared<ReservationOptions>();
   const auto id = std::make_shared<uint64_t>(0);
   Command create = reserve.add_subcommand("create", "Keep memory of a pool for a tenant");
-  create.add_option("pool", wanted->pool, "The pool").required();
+  create.add_option("pool", wanted->pool, "The pool").required().type_name("POOL");
   create.add_option("tenant", wanted->tenant, "The tenant; what it has leased there counts towards it")
       .required();
   add_size_option(create, "size", wanted->bytes, "How much").required();
   add_duration_option(create, "--ttl", wanted->ttl_ns, "How long (default: until it is removed)");
   on_verb(create, context, [&context, wanted] { return create_reservation(context, *wanted); });
 
-  on_verb(reserve.add_subcommand("list", "All reservations"), context,
-          [&context] { return list_reservations(context); });
+  const auto listing = std::make_shared<Listing>();
+  on_list(reserve.add_subcommand("list", "All reservations"), context, listing,
+          [&context, listing] { return list_reservations(context, *listing); });
 
   Command remove = reserve.add_subcommand("remove", "End a reservation; leases stay");
   remove.add_option("id", *id, "Its id").required().type_name("ID");

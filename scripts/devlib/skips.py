@@ -92,6 +92,7 @@ NEEDS = {
     "cpu_kinds": _never,
     "refused_users": _never,
     "races": _never,
+    "shells": lambda: all(shutil.which(name) for name in ("zsh", "fish")),
     "second_node": lambda: pathlib.Path("/sys/devices/system/node/node1").exists(),
 }
 

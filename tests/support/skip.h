@@ -36,6 +36,7 @@ enum class Needs {
   races,          // a build in which a race on purpose is no finding
   second_node,    // a memory node 1
   time_slice,     // of a thread's own, Linux 6.12
+  shells,         // zsh, fish
 };
 
 struct SkippedCase {

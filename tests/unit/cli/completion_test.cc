@@ -1,16 +1,18 @@
-// The completion script, run by a real bash.
-#include "cli/completion.h"
+// The completion scripts, run by a real bash, zsh and fish.
+#include "cli/help/completion.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
 
 #include "cli/terminal/verb.h"
+#include "tests/support/skip.h"
 
 using namespace terrace::cli;
 
@@ -96,11 +98,141 @@ TEST_CASE("Completion: values where they are known, none where they are not") {
   CHECK(complete.after({"pool", "create", "--placement", "s"}) == Words{"striped", "spread"});
   CHECK(complete.after({"lease", "list", "--phase", "q"}) == Words{"quarantined"});
   CHECK(complete.after({"tier", "set", "1", "--policy", "stat"}) == Words{"static"});
-  CHECK(complete.after({"completion", ""}).contains("bash"));
+  CHECK(complete.after({"completion", ""}) == Words{"bash", "zsh", "fish"});
   CHECK(complete.after({"status", "--socket", "/proc/self/cmdl"}) == Words{"/proc/self/cmdline"});
 }
 
 TEST_CASE("Completion: an option's value is not taken for a verb") {
   const Completer complete;
   CHECK(complete.after({"--socket", "x", "le"}) == Words{"lease"});
+}
+
+namespace {
+
+// A `terrace` that answers what the scripts ask a daemon for, and says how it was asked.
+class LiveTerrace {
+ public:
+  LiveTerrace() {
+    char path[] = "/tmp/terrace-live-XXXXXX";
+    REQUIRE(mkdtemp(path) != nullptr);
+    folder_ = path;
+    std::ofstream(folder_ / "terrace") << "#!/bin/sh\n"
+                                          "echo \"$@\" >> \"$(dirname \"$0\")/asked\"\n"
+                                          "case \"$*\" in\n"
+                                          "  *'pool list'*) echo main; echo spare ;;\n"
+                                          "  *'lease list'*) printf '7\\tscratch\\n' ;;\n"
+                                          "  *'device list'*) echo emu:cxl0 ;;\n"
+                                          "esac\n";
+    std::filesystem::permissions(folder_ / "terrace", std::filesystem::perms::owner_all);
+  }
+  ~LiveTerrace() { std::filesystem::remove_all(folder_); }
+
+  std::string asked() const {
+    std::ifstream file(folder_ / "asked");
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  // What `shell` prints when it runs `script`, with this terrace first on its path.
+  std::string run(const std::string& shell, const std::string& script) const {
+    const std::filesystem::path file = folder_ / "script";
+    std::ofstream(file) << script;
+    const std::string command = "PATH=" + folder_.string() + ":$PATH HOME=" + folder_.string() + " " + shell +
+                                " " + file.string() + " 2>&1";
+    FILE* pipe = popen(command.c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    std::string text;
+    char part[512];
+    while (fgets(part, sizeof(part), pipe) != nullptr) text += part;
+    CHECK(pclose(pipe) == 0);
+    return text;
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+Words lines_of(const std::string& text) {
+  Words lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);)
+    if (!line.empty()) lines.insert(line.substr(0, line.find('\t')));  // fish says what each is for
+  return lines;
+}
+
+std::string script_of(std::string (*make)(Command)) {
+  Context context;
+  const CommandLine line = build_parser(context);
+  return make(line.root());
+}
+
+bool has_program(const std::string& name) {
+  return std::system(("command -v " + name + " > /dev/null 2>&1").c_str()) == 0;
+}
+
+Words bash_after(const LiveTerrace& live, const std::string& words, size_t count) {
+  return lines_of(live.run("bash", script_of(bash_completion) + "COMP_WORDS=(terrace " + words +
+                                       "); COMP_CWORD=" + std::to_string(count) +
+                                       "; _terrace; printf '%s\\n' \"${COMPREPLY[@]}\"\n"));
+}
+
+// zsh completes only at a prompt: `compadd` is replaced by what prints its words.
+Words zsh_after(const LiveTerrace& live, const std::string& words, size_t count) {
+  return lines_of(live.run("zsh -f", script_of(zsh_completion) +
+                                         "compadd() { shift; print -l -- \"$@\"; }\n_files() { print files; }\n"
+                                         "words=(terrace " +
+                                         words + "); CURRENT=" + std::to_string(count + 1) +
+                                         "; _terrace; true\n"));
+}
+
+Words fish_after(const LiveTerrace& live, const std::string& line) {
+  return lines_of(
+      live.run("fish --no-config", script_of(fish_completion) + "complete -C 'terrace " + line + "'\n"));
+}
+
+}  // namespace
+
+TEST_CASE("Completion: pools, leases and devices that there are, of the daemon that is meant") {
+  const LiveTerrace live;
+  CHECK(bash_after(live, "lease grant --pool ''", 4) == Words{"main", "spare"});
+  CHECK(bash_after(live, "lease show ''", 3) == Words{"7", "scratch"});
+  CHECK(bash_after(live, "device drain ''", 3) == Words{"emu:cxl0"});
+  CHECK(live.asked().find("--socket") == std::string::npos);
+  CHECK(bash_after(live, "--socket /tmp/x pool show ''", 5) == Words{"main", "spare"});
+  CHECK(live.asked().find("--socket /tmp/x --timeout 2s pool list") != std::string::npos);
+}
+
+TEST_CASE("Completion: zsh") {
+  if (!has_program("zsh")) {
+    TERRACE_SKIP(shells, "a script for zsh");
+    return;
+  }
+  const LiveTerrace live;
+  CHECK(zsh_after(live, "pool ''", 2).contains("create"));
+  CHECK(zsh_after(live, "lease grant --pool ''", 4) == Words{"main", "spare"});
+  CHECK(zsh_after(live, "lease show ''", 3) == Words{"7", "scratch"});
+  CHECK(zsh_after(live, "lease grant --mode ''", 4) ==
+        Words{"exclusive", "shared_read_only", "shared_coherent"});
+  CHECK(zsh_after(live, "tensor import ''", 3) == Words{"files"});
+  const Words options = zsh_after(live, "lease grant --", 3);
+  CHECK(options.contains("--size"));
+  CHECK(options.contains("--json"));
+  CHECK(!options.contains("--grace"));
+}
+
+TEST_CASE("Completion: fish") {
+  if (!has_program("fish")) {
+    TERRACE_SKIP(shells, "a script for fish");
+    return;
+  }
+  const LiveTerrace live;
+  CHECK(fish_after(live, "lease re") == Words{"renew", "revoke", "release", "resize"});
+  CHECK(fish_after(live, "lease grant --pool ") == Words{"main", "spare"});
+  CHECK(fish_after(live, "lease show ") == Words{"7", "scratch"});
+  CHECK(fish_after(live, "lease grant --mode ") == Words{"exclusive", "shared_read_only", "shared_coherent"});
+  const Words options = fish_after(live, "lease grant --");
+  CHECK(options.contains("--size"));
+  CHECK(options.contains("--json"));
+  CHECK(!options.contains("--grace"));
 }

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "cli/terminal/output_file.h"
 #include "core/base/units.h"
 #include "tests/support/tier_page_file.h"
 
