@@ -124,6 +124,10 @@ class Internal(Error):
     code = "internal"
 
 
+# Tracebacks and docs name them as programs do: terrace.NotFound, not terrace._errors.NotFound.
+for _name in __all__:
+    globals()[_name].__module__ = "terrace"
+
 # By the number of core/base/error.h.
 _BY_NUMBER = (
     Internal, InvalidArgument, NotFound, AlreadyExists, PermissionDenied, CapacityExhausted, LimitExceeded,

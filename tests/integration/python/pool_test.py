@@ -79,6 +79,7 @@ class Sessions(Service):
             self.session.grant(MIB, pool="none")
         self.assertIsInstance(caught.exception, LookupError)
         self.assertIn("'none'", str(caught.exception))
+        self.assertEqual(terrace.NotFound.__module__, "terrace", "what tracebacks name is what programs catch")
         with self.assertRaisesRegex(ValueError, "'public' is no lease mode"):
             self.session.grant(MIB, mode="public")
         with self.assertRaises(terrace.InvalidArgument):
