@@ -9,6 +9,7 @@ from devlib import lint, runs
 from devlib.build import build, test
 from devlib.installed import check_installed
 from devlib.output import Failure, Skipped, duration, say, table
+from devlib.site import build_site
 
 SIM_SEEDS = 5000
 SOAK_SECONDS = 20
@@ -48,6 +49,7 @@ LEFT_OUT_WHEN_LATE = ("qemu", "bench smoke", "fuzz")
 # name, what it needs to have passed, what it does. A stage whose need failed is not run; all others are.
 STAGES = (
     ("check", (), lint.check),
+    ("docs", (), build_site),  # a few seconds; skipped where mkdocs-material is not installed
     ("build dev", (), lambda: build("dev")),
     ("test", ("build dev",), test),
     ("build release", (), _build_release),
