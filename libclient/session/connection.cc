@@ -24,7 +24,7 @@ Error connect_error(int os_errno, const std::string& path) {
     case ECONNREFUSED:
       return {ErrorCode::unavailable, os_errno, where,
               "no manager listens at " + path +
-                  "; start one with `terrace daemon` or name its socket in $TERRACE_SOCKET"};
+                  "; start one with `terrace daemon start`, or name its socket in $TERRACE_SOCKET"};
     case EACCES:
     case EPERM:
       return {ErrorCode::permission_denied, os_errno, where,
