@@ -4,6 +4,7 @@
 
 #include "cli/help/help.h"
 #include "cli/terminal/verb.h"
+#include "core/version/build_info.h"
 
 namespace terrace::cli {
 namespace {
@@ -171,7 +172,7 @@ std::string explain_unknown_word(Command root, const std::vector<std::string>& a
 CommandLine build_parser(Context& context) {
   CommandLine line({.name = "terrace",
                     .description = "Terrace: pools of CXL memory, leased to programs",
-                    .version = "terrace " TERRACE_VERSION,
+                    .version = "terrace " + std::string(version_and_build()),
                     .footer = footer});
   const Command app = line.root();
   app.add_option("--socket", context.socket_path,

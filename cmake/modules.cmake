@@ -16,7 +16,6 @@ endif()
 target_compile_options(terrace_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
                        -Woverloaded-virtual -Wcast-qual -Werror)
 target_include_directories(terrace_options INTERFACE ${PROJECT_SOURCE_DIR})
-target_compile_definitions(terrace_options INTERFACE TERRACE_VERSION="${PROJECT_VERSION}")
 if(TERRACE_FAILPOINTS)
   target_compile_definitions(terrace_options INTERFACE TERRACE_FAILPOINTS_ENABLED)
 endif()

@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "core/base/failpoint.h"
+#include "core/version/build_info.h"
 #include "daemon/config/config.h"
 #include "daemon/config/log.h"
 #include "daemon/fsck/command.h"
@@ -82,7 +83,7 @@ void add_flags(CLI::App& app, Flags& flags) {
   salvage->excludes(backup);
   app.add_flag("--json", flags.json, "with --fsck and the four before: print JSON");
   app.add_flag("--list-failpoints", flags.list_failpoints, "print name, process and what a crash there leaves");
-  app.set_version_flag("--version", TERRACE_VERSION);
+  app.set_version_flag("--version", version_and_build());
 }
 
 Result<DaemonConfig> configure(const Flags& flags) {

@@ -1,9 +1,11 @@
 #include "terrace/version.h"
 
+#include "core/version/version.h"
+
 namespace terrace {
 
 const char* library_version() {
-  return TERRACE_VERSION;
+  return version_number();
 }
 
 }  // namespace terrace

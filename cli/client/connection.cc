@@ -13,6 +13,7 @@
 #include "core/base/clock.h"
 #include "core/base/limits.h"
 #include "core/base/machine_name.h"
+#include "core/version/version.h"
 
 namespace terrace::cli {
 namespace {
@@ -84,7 +85,7 @@ Result<std::unique_ptr<Connection>> Connection::open(const Context& context) {
   auto hello = connection->gateway.helloRequest();
   hello.setOldest(rpc::PROTOCOL_VERSION_OLDEST);
   hello.setNewest(rpc::PROTOCOL_VERSION);
-  hello.setClient("terrace " TERRACE_VERSION);
+  hello.setClient("terrace " + std::string(version_number()));
   TERRACE_ASSIGN_OR_RETURN(const uint32_t version, connection->call(kj::mv(hello), [&connection](auto& reply) {
     connection->admin = reply.getAdmin();
     connection->role = client::text_from_wire(reply.getRole());

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/base/limits.h"
+#include "core/version/version.h"
 #include "daemon/agent/local_session.h"
 #include "daemon/log/log.h"
 #include "daemon/state/names.h"
@@ -30,7 +31,7 @@ class LocalGateway final : public rpc::Gateway::Server {
     connection_->greeted = true;
     auto results = context.getResults();
     results.setVersion(std::min<uint32_t>(params.getNewest(), rpc::PROTOCOL_VERSION));
-    results.setServer(TERRACE_VERSION);
+    results.setServer(version_number());
     results.setAdmin(false);
     results.setTenant(service().tenant_of(connection_->peer).value_or(""));
     results.setRole(socket_role_name(connection_->peer.role()));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/version/version.h"
 #include "daemon/log/log.h"
 #include "daemon/rpc/wire.h"
 
@@ -191,7 +192,7 @@ kj::Promise<void> Uplink::enroll() {
   auto request = link().gateway().enrollRequest();
   request.setOldest(rpc::AGENT_PROTOCOL_VERSION_OLDEST);
   request.setNewest(rpc::AGENT_PROTOCOL_VERSION);
-  request.setSoftware(TERRACE_VERSION);
+  request.setSoftware(version_number());
   request.setInstance(instance_);
   const std::vector<SeenDevice> devices = orders_->devices();
   write_devices(request.initDevices(static_cast<uint32_t>(devices.size())), devices);

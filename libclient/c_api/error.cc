@@ -1,6 +1,7 @@
 // Errors of the C interface, and numbers that become C++'s types.
 #include <string>
 
+#include "core/version/version.h"
 #include "libclient/c_api/call.h"
 
 namespace terrace::c_api {
@@ -80,7 +81,7 @@ int terrace_error_errno(void) {
 }
 
 const char* terrace_version(void) {
-  return TERRACE_VERSION;
+  return terrace::version_number();
 }
 
 }  // extern "C"

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "core/base/failpoint.h"
+#include "core/version/version.h"
 #include "daemon/rpc/admin/rights.h"
 
 namespace terrace::daemon {
@@ -63,7 +64,7 @@ uint32_t open_descriptors() {
 void AdminServer::write_status(rpc::ServerInfo::Builder server) {
   const ServiceOptions& options = service().options();
   const EngineCounters& counters = engine().counters();
-  server.setVersion(TERRACE_VERSION);
+  server.setVersion(version_number());
   server.setPid(static_cast<uint32_t>(::getpid()));
   server.setUptimeNs(now_ns() - service().started_ns());
   server.setBootId(read_boot_id());

@@ -1,5 +1,6 @@
 // The first capability of a connection: settles the protocol version, then hands out what the peer may have.
 
+#include "core/version/version.h"
 #include "daemon/rpc/answers.h"
 #include "daemon/state/names.h"
 
@@ -30,7 +31,7 @@ class GatewayServer final : public rpc::Gateway::Server {
     if (valid_text(name, limits::label_bytes_max)) connection_->client_name = name;
     connection_->greeted = true;
     results.setVersion(std::min<uint32_t>(params.getNewest(), rpc::PROTOCOL_VERSION));
-    results.setServer(TERRACE_VERSION);
+    results.setServer(version_number());
     results.setAdmin(service().authority_of(connection_->peer) != Authority::none);
     results.setTenant(service().tenant_of(connection_->peer).value_or(""));
     results.setRole(socket_role_name(connection_->peer.role()));

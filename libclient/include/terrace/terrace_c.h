@@ -60,7 +60,7 @@ const char* terrace_code_name(terrace_code code);
 const char* terrace_error_text(void);
 /* The errno of that failure; 0 where the kernel had no part in it. */
 int terrace_error_errno(void);
-/* "0.1.0": of the library that the program runs with. */
+/* "0.2.0": of the library that the program runs with. */
 const char* terrace_version(void);
 
 /* ---- sessions and leases (session.h) ---- */

@@ -3,7 +3,7 @@
 
 namespace terrace {
 
-// "0.1.0". Threads: any.
+// "0.2.0". Threads: any.
 const char* library_version();
 
 }  // namespace terrace

@@ -168,7 +168,9 @@ class NoDaemon(unittest.TestCase):
             text = self.t.cli(*help_of, "--help", json=False).out
             self.assertIn("Usage:", text)
             self.assertIn(" ".join(["terrace", *help_of]), text)
-        self.assertRegex(self.t.cli("--version", json=False).out, r"^terrace \d")
+        shown = self.t.cli("--version", json=False).out
+        self.assertRegex(shown, r"^terrace \d+\.\d+\.\d+ \(.+, .+\)\n$")  # the commit, or that there is none; the build
+        self.assertEqual(f"terrace {self.t.run(self.t.terraced, '--version').out}", shown)
 
     def test_output_that_cannot_be_written(self):
         with open("/dev/full", "w") as full:
