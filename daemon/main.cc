@@ -151,10 +151,18 @@ Result<DaemonConfig> configure(const Flags& flags) {
 }
 
 Status run_role(const DaemonConfig& config, const Flags& flags, const std::vector<std::string>& command) {
+  if (config.role == Role::agent && flags.guard) return run_host_guard(config);
   const StartWords words{.accept_lost_objects = flags.accept_lost_objects,
                          .destroy_orphans = flags.destroy_orphans};
-  if (config.role == Role::manager) return run_manager(config, words);
-  return flags.guard ? run_host_guard(config) : run_agent(config, words, command);
+  Surroundings surroundings{.read_config = [&flags] { return configure(flags); }, .service_manager = {}};
+  if (auto manager = ServiceManager::from_environment(); manager.ok()) {
+    surroundings.service_manager = std::move(*manager);
+  } else {
+    log::warn("{}", manager.error().to_string());
+  }
+  surroundings.service_manager.status("starting");
+  if (config.role == Role::manager) return run_manager(config, words, surroundings);
+  return run_agent(config, words, surroundings, command);
 }
 
 StoreTool chosen_tool(const Flags& flags) {

@@ -19,8 +19,10 @@
 #include "daemon/hosts/credentials.h"
 #include "daemon/log/log.h"
 #include "daemon/machine_memory.h"
+#include "daemon/reload.h"
 #include "daemon/roles.h"
 #include "daemon/rpc/connection/server.h"
+#include "daemon/service_manager/watchdog.h"
 #include "daemon/sockets.h"
 
 namespace terrace::daemon {
@@ -88,9 +90,11 @@ Status run_host_guard(const DaemonConfig& config) {
   return run_guard(HostFiles(config.runtime_directory));
 }
 
-Status run_agent(const DaemonConfig& config, StartWords words, const std::vector<std::string>& command) {
+Status run_agent(const DaemonConfig& config, StartWords words, const Surroundings& surroundings,
+                 const std::vector<std::string>& command) {
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
+  kj::UnixEventPort::captureSignal(SIGHUP);
   auto io = kj::setupAsyncIo();
   kj::Timer& timer = io.provider->getTimer();
   // Before anybody can connect: a certificate that cannot be used ends the start.
@@ -129,10 +133,19 @@ Status run_agent(const DaemonConfig& config, StartWords words, const std::vector
         credentials.watch([&uplink] { uplink.credentials_changed(); }).eagerlyEvaluate(nullptr);
     uplink.start(orders, service);
     log::info("serving at {} (pid {}), an agent of the manager at {}", socket, ::getpid(), config.manager);
+    const auto status = [&] {
+      return fmt::format("serving at {} for the manager at {}: {} connections{}", socket, config.manager,
+                         service.connections(), uplink.connected() ? "" : "; the manager is away");
+    };
+    Reload reload(config, surroundings, service, status);
+    const auto reloading = reload.at_hangup(io.unixEventPort).eagerlyEvaluate(nullptr);
+    surroundings.service_manager.ready(status());
+    const auto living = tell_watchdog(surroundings.service_manager, timer, status).eagerlyEvaluate(nullptr);
     auto stop = io.unixEventPort.onSignal(SIGTERM).exclusiveJoin(io.unixEventPort.onSignal(SIGINT));
     const siginfo_t signal = stop.wait(io.waitScope);
     log::info("{}: ending; leases stay until the host lease ends",
               signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    surroundings.service_manager.stopping("ending; leases stay until the host lease ends");
     sockets.remove_files();
     uplink.stop();
   }

@@ -28,8 +28,10 @@
 #include "daemon/machine_memory.h"
 #include "daemon/memory/files/owner_file.h"
 #include "daemon/memory/remote/remote_memory.h"
+#include "daemon/reload.h"
 #include "daemon/roles.h"
 #include "daemon/rpc/connection/server.h"
+#include "daemon/service_manager/watchdog.h"
 #include "daemon/sockets.h"
 #include "daemon/store/store.h"
 
@@ -189,15 +191,21 @@ Status listen_for_agents(const DaemonConfig& config, Agents& agents, Credentials
   return {};
 }
 
+std::string serving(Engine& engine, const Service& service, const std::string& socket) {
+  return fmt::format("serving at {}: {} leases, {} connections", socket, engine.state().leases().size(),
+                     service.connections());
+}
+
 }  // namespace
 
 // Memdevs are enabled and regions made some seconds after the file systems are there, at most.
 constexpr uint64_t settle_ns = 10 * ns_per_s;
 
-Status run_manager(const DaemonConfig& config, StartWords words) {
+Status run_manager(const DaemonConfig& config, StartWords words, const Surroundings& surroundings) {
   // Before any thread: one that is started with these signals open would take them, and end the process.
   kj::UnixEventPort::captureSignal(SIGTERM);
   kj::UnixEventPort::captureSignal(SIGINT);
+  kj::UnixEventPort::captureSignal(SIGHUP);
   TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
   // The store's lock comes first: a second daemon must touch nothing.
   TERRACE_ASSIGN_OR_RETURN(const auto store, open_store(config.state_path));
@@ -258,9 +266,17 @@ Status run_manager(const DaemonConfig& config, StartWords words) {
     log::info("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), config.state_path,
               engine.state().leases().size());
     tell_connections(service);
+    const auto status = [&] { return serving(engine, service, socket); };
+    Reload reload(config, surroundings, service, status);
+    reload.on_change([&agents](const DaemonConfig& now) { agents.set_tenants(now.host_tenants); });
+    const auto reloading = reload.at_hangup(io.unixEventPort).eagerlyEvaluate(nullptr);
+    surroundings.service_manager.ready(status());
+    const auto living =
+        tell_watchdog(surroundings.service_manager, io.provider->getTimer(), status).eagerlyEvaluate(nullptr);
     auto stop = io.unixEventPort.onSignal(SIGTERM).exclusiveJoin(io.unixEventPort.onSignal(SIGINT));
     const siginfo_t signal = stop.wait(io.waitScope);
     log::info("{}: ending; leases stay as they are", signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    surroundings.service_manager.stopping("ending; leases stay as they are");
     sockets.remove_files();
   }
   agents.end();

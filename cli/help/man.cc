@@ -6,6 +6,7 @@
 #include "cli/help/help.h"
 #include "cli/terminal/output_file.h"
 #include "cli/terminal/verb.h"
+#include "core/version/version.h"
 
 namespace terrace::cli {
 namespace {
@@ -114,7 +115,7 @@ Status write_pages(const Context& context, Command root, const std::string& dire
 std::string man_page(Command command) {
   const bool root = !command.parent().has_value();
   std::string page =
-      ".TH " + upper(dashed(command.path())) + " 1 \"\" \"Terrace " TERRACE_VERSION "\" \"Terrace\"\n";
+      ".TH " + upper(dashed(command.path())) + " 1 \"\" \"Terrace " + version_number() + "\" \"Terrace\"\n";
   page += ".SH NAME\n" + roff_text(dashed(command.path())) + " \\- " + roff_text(command.description()) + "\n";
   page += ".SH SYNOPSIS\n" + synopsis(command);
   page += ".SH OPTIONS\n" + options_of(command);

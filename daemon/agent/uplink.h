@@ -62,6 +62,7 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   // The manager, while it is connected.
   kj::Maybe<rpc::AgentService::Client> service();
   bool in_force() const;
+  bool connected() const { return connected_; }
   const std::string& manager() const { return manager_; }
   const std::string& host() const { return host_; }  // as the manager calls this host; empty: never connected
   // Until when what is leased here stays, without another word from the manager; 0: nothing is promised.

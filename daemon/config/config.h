@@ -36,6 +36,8 @@ struct SocketConfig {
   SocketRole role = SocketRole::by_uid;
   std::string tenant;  // not empty: of every caller, whatever its uid
   std::optional<uint32_t> owner, group;
+
+  bool operator==(const SocketConfig&) const = default;
 };
 
 struct DaemonConfig {
@@ -86,6 +88,8 @@ struct DaemonConfig {
   uint64_t ttl_ns_max = limits::ttl_ns_max;
   uint32_t connections_max = limits::rpc_connections_max;
   uint32_t calls_outstanding_max = limits::rpc_calls_outstanding_max;
+
+  bool operator==(const DaemonConfig&) const = default;
 };
 
 // What an installed daemon uses without a file: /run/terrace and /var/lib/terrace for root, the XDG

@@ -84,6 +84,11 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   Status remove(const std::string& host, bool revoke, const Actor& actor) override;
   Status allow(const std::string& host) override;
 
+  // Whom which host may act for from now on; what one has leased stays.
+  void set_tenants(std::map<std::string, std::set<std::string>> tenants) {
+    options_.tenants = std::move(tenants);
+  }
+
   const HostLeaseTerms& terms() const { return options_.terms; }
   const std::string& store_text() const { return options_.store; }
   void log(const std::string& line);  // about peers, within bounds
@@ -166,7 +171,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   void connected(AgentPeer& peer, uint64_t received_ns);
   void disconnected(AgentPeer& peer);
 
-  const AgentsOptions options_;
+  AgentsOptions options_;
   const Clock& clock_;
   kj::Timer& timer_;
   Service* service_ = nullptr;

@@ -30,7 +30,7 @@ std::string socket_text(const ServedSocket& socket) {
 Authority Peers::authority_of(const PeerCredentials& peer) const {
   switch (peer.role()) {
     case SocketRole::by_uid:
-      return peer_options_.admin_uids.contains(peer.uid) ? Authority::administrator : Authority::none;
+      return identities_of(peer).admin_uids.contains(peer.uid) ? Authority::administrator : Authority::none;
     case SocketRole::tenant: return Authority::none;
     case SocketRole::oversight: return Authority::oversight;
     case SocketRole::administrator: return Authority::administrator;
@@ -78,9 +78,9 @@ Status Peers::may_act_for(const PeerCredentials& peer, const std::string& tenant
 
 std::optional<std::string> Peers::tenant_of(const PeerCredentials& peer) const {
   if (peer.socket != nullptr && !peer.socket->tenant.empty()) return peer.socket->tenant;
-  if (const auto at = peer_options_.tenants.find(peer.uid); at != peer_options_.tenants.end())
-    return at->second;
-  if (peer_options_.allow_unmapped_uids || is_admin(peer)) return "uid-" + std::to_string(peer.uid);
+  const PeerIdentities& known = identities_of(peer);
+  if (const auto at = known.tenants.find(peer.uid); at != known.tenants.end()) return at->second;
+  if (known.allow_unmapped_uids || is_admin(peer)) return "uid-" + std::to_string(peer.uid);
   return std::nullopt;
 }
 

@@ -25,10 +25,19 @@
 
 namespace terrace::daemon {
 
+// Who is who, at a socket of the role by-uid.
+struct PeerIdentities {
+  std::set<uint32_t> admin_uids;
+  std::map<uint32_t, std::string> tenants;  // uid -> tenant
+  bool allow_unmapped_uids = true;          // others become tenant "uid-N"
+};
+
 struct PeerCredentials {
   uint32_t uid = 0;
   int32_t pid = 0;
   std::shared_ptr<const ServedSocket> socket = nullptr;  // that it came through; null: by uid
+  // As they were when it connected: what is counted for a peer is given back under the same key. Null: as they are.
+  std::shared_ptr<const PeerIdentities> identities = nullptr;
 
   SocketRole role() const { return socket == nullptr ? SocketRole::by_uid : socket->role; }
 };
@@ -37,11 +46,8 @@ struct PeerCredentials {
 // are; and operators and administrators apart from both, so that nobody of the same uid takes their share.
 using PeerKey = uint64_t;
 
-struct PeerOptions {
-  std::set<uint32_t> admin_uids;
-  std::map<uint32_t, std::string> tenants;                   // uid -> tenant
+struct PeerOptions : PeerIdentities {
   std::vector<std::shared_ptr<const ServedSocket>> sockets;  // the main one first
-  bool allow_unmapped_uids = true;                           // others become tenant "uid-N"
   uint32_t connections_max = limits::rpc_connections_max;
   uint32_t calls_outstanding_max = limits::rpc_calls_outstanding_max;
   uint32_t leases_max = limits::rpc_leases_max;   // lease and move capabilities of one connection
@@ -64,7 +70,7 @@ uint64_t raise_descriptors_allowed();
 
 class Peers {
  public:
-  explicit Peers(PeerOptions options) : peer_options_(std::move(options)) {}
+  explicit Peers(PeerOptions options) { set_peer_options(std::move(options)); }
   virtual ~Peers() noexcept(false) = default;
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
@@ -72,6 +78,12 @@ class Peers {
   virtual uint64_t now_ns() const = 0;  // CLOCK_BOOTTIME
 
   const PeerOptions& peer_options() const { return peer_options_; }
+  // For calls and connections from now on. Who connected before stays who it was.
+  void set_peer_options(PeerOptions options) {
+    peer_options_ = std::move(options);
+    identities_ = std::make_shared<const PeerIdentities>(peer_options_);
+  }
+  const std::shared_ptr<const PeerIdentities>& identities() const { return identities_; }
   // What the peer may ask of the operator's interface: by its socket's role, and where that is by-uid by its uid.
   Authority authority_of(const PeerCredentials& peer) const;
   bool is_admin(const PeerCredentials& peer) const { return authority_of(peer) == Authority::administrator; }
@@ -119,8 +131,12 @@ class Peers {
   };
 
   uint64_t open_memory_max() const;
+  const PeerIdentities& identities_of(const PeerCredentials& peer) const {
+    return peer.identities == nullptr ? *identities_ : *peer.identities;
+  }
 
-  const PeerOptions peer_options_;
+  PeerOptions peer_options_;
+  std::shared_ptr<const PeerIdentities> identities_;  // never null
   PeerLog peer_log_;
   uint32_t connections_ = 0;
   std::unordered_map<PeerKey, uint32_t> connections_of_;

@@ -127,6 +127,7 @@ void RpcServer::take(kj::AuthenticatedStream accepted, const Listener& listener)
   if (local == nullptr || capable == nullptr) return;
   PeerCredentials peer;
   peer.socket = listener.socket;
+  peer.identities = peers_.identities();
   const auto credentials = local->getCredentials();
   KJ_IF_MAYBE (uid, credentials.uid) {
     peer.uid = *uid;
@@ -148,6 +149,7 @@ void RpcServer::take(kj::AuthenticatedStream accepted, const Listener& listener)
 }
 
 kj::Promise<void> RpcServer::serve(kj::Own<kj::AsyncCapabilityStream> stream, PeerCredentials peer) {
+  peer.identities = peers_.identities();
   if (!peers_.connection_opened(peer)) return kj::READY_NOW;
   return run(kj::mv(stream), std::move(peer));
 }
