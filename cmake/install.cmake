@@ -1,4 +1,6 @@
-# What `cmake --install` lays down: the client library with its headers and package files, and the programs.
+# What `cmake --install` lays down, by component: library and development (the client library, its headers and package
+# files), manager (terraced), programs (terrace), preload (what `terrace run` preloads), python, service (units, users,
+# directories, the example configuration), documents.
 # Public headers include "terrace/..." and "core/base/..."; the latter are kept below include/terrace, so that
 # nothing of ours lies directly in a shared include folder but the folder `terrace`.
 # Optimised programs are installed without symbols (63 MB become 7); `-DTERRACE_INSTALL_STRIPPED=OFF` keeps them.
@@ -33,11 +35,29 @@ string(REGEX REPLACE "/$" "" TERRACE_PC_TO_PREFIX "${TERRACE_PC_TO_PREFIX}")
 configure_file(${PROJECT_SOURCE_DIR}/cmake/terrace.pc.in ${PROJECT_BINARY_DIR}/terrace.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/terrace.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 
-foreach(program terrace terraced)
-  if(TARGET ${program})
-    install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
-  endif()
-endforeach()
-if(TARGET terrace_malloc)  # preloaded by `terrace run`, never linked
-  install(TARGETS terrace_malloc terrace_heap_preload LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT programs)
+install(TARGETS terrace RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+install(TARGETS terraced RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT manager)
+install(FILES docs/man/terrace.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT programs)
+install(FILES docs/man/terraced.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT manager)
+if(TARGET terrace_malloc)  # preloaded by `terrace run`, which looks there, and never linked
+  install(TARGETS terrace_malloc terrace_heap_preload
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/terrace COMPONENT preload)
 endif()
+
+# docs/operations/install.md says what these are for. Below another prefix than /usr systemd does not look for them.
+set(TERRACE_UNIT_DIR lib/systemd/system CACHE STRING "Where below the prefix systemd's units go")
+foreach(service terraced terrace-agent)
+  configure_file(${PROJECT_SOURCE_DIR}/deploy/systemd/${service}.service.in
+    ${PROJECT_BINARY_DIR}/systemd/${service}.service @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/systemd/${service}.service DESTINATION ${TERRACE_UNIT_DIR} COMPONENT service)
+endforeach()
+set(systemd ${PROJECT_SOURCE_DIR}/deploy/systemd)
+install(FILES ${systemd}/run-terrace-objects.mount DESTINATION ${TERRACE_UNIT_DIR} COMPONENT service)
+install(FILES ${systemd}/terrace.sysusers DESTINATION lib/sysusers.d RENAME terraced.conf COMPONENT service)
+install(FILES ${systemd}/terrace.tmpfiles DESTINATION lib/tmpfiles.d RENAME terraced.conf COMPONENT service)
+install(FILES ${systemd}/terraced.toml DESTINATION ${CMAKE_INSTALL_SYSCONFDIR}/terrace COMPONENT service)
+install(FILES ${systemd}/further-hosts.conf DESTINATION ${CMAKE_INSTALL_DATADIR}/terrace COMPONENT service)
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT documents
+  FILES_MATCHING PATTERN "*.md")
+install(FILES README.md CHANGELOG.md SECURITY.md NOTICE LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT documents)

@@ -9,6 +9,7 @@ from devlib import lint, runs
 from devlib.build import build, test
 from devlib.installed import check_installed
 from devlib.output import Failure, Skipped, duration, say, table
+from devlib.package import package
 from devlib.site import build_site
 
 SIM_SEEDS = 5000
@@ -54,6 +55,7 @@ STAGES = (
     ("test", ("build dev",), test),
     ("build release", (), _build_release),
     ("install", ("build release",), check_installed),
+    ("package", ("build release",), package),  # of the same objects
     ("demo", ("build release",), _demo),
     ("crash", (), lambda: runs.crash([], "ci", SOAK_SECONDS, None)),
     ("sim", (), lambda: runs.sim(SIM_SEEDS, None)),

@@ -42,6 +42,9 @@ def build_environment() -> dict:
     if "CCACHE_DIR" not in environment:
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         environment["CCACHE_DIR"] = os.path.join(cache, "ccache")
+    # debhelper sets a locale of its own, and in no locale are the objects other ones.
+    sloppiness = environment.get("CCACHE_SLOPPINESS", "")
+    environment["CCACHE_SLOPPINESS"] = ",".join(filter(None, (sloppiness, "locale")))
     environment["NINJA_STATUS"] = "[%f/%t] "
     return environment
 

@@ -9,6 +9,9 @@ from devlib.commands import build_dir, need
 from devlib.output import Failure, say
 
 PROGRAMS = ("terrace", "terraced")
+SERVICE_FILES = ("lib/systemd/system/terraced.service", "lib/systemd/system/terrace-agent.service",
+                 "lib/systemd/system/run-terrace-objects.mount", "lib/sysusers.d/terraced.conf", "lib/tmpfiles.d/terraced.conf",
+                 "etc/terrace/terraced.toml", "share/terrace/further-hosts.conf", "share/doc/terrace/operations/install.md")
 LIBRARIES = ("libterrace.so", "libterrace_malloc.so", "libterrace_heap.so")
 
 
@@ -20,6 +23,9 @@ def check_installed(preset: str = "release") -> None:
         for name in PROGRAMS:
             _check_stripped(moved / "bin" / name)
             say(f"installed: {_output([str(moved / 'bin' / name), '--version']).strip()}")
+        for name in SERVICE_FILES:
+            if not (moved / name).is_file():
+                raise Failure(f"cmake --install did not install {name}")
         for name in LIBRARIES:
             found = sorted(moved.glob(f"lib*/**/{name}"))
             if not found:

@@ -12,6 +12,7 @@ from devlib import ci, lint, mutate, packages, runs, site  # noqa: E402
 from devlib.build import build, clean, test  # noqa: E402
 from devlib.commands import PRESETS  # noqa: E402
 from devlib.output import Failure, complain  # noqa: E402
+from devlib.package import package  # noqa: E402
 from devlib.timings import timings  # noqa: E402
 
 
@@ -114,6 +115,9 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("name", nargs="?", default="", help="one bench; default: all")
     verb.add_argument("--json", default="", metavar="FILE", help="write the results here")
     verb.add_argument("--smoke", action="store_true", help="small and quick: shows that it runs, measures nothing")
+
+    add("package", lambda a: package(), "Build the Debian packages into build/packages, have lintian look at them, and start "
+        "what is in them.")
 
     verb = add("demo", _demo, "Install what is missing, build the programs in the "
                "release preset and show the main job.")
