@@ -33,6 +33,7 @@ def package() -> None:
     absent = [name for name in (*EXPECTED, *(f"{name}-dbgsym" for name in WITH_SYMBOLS)) if name not in made]
     if absent:
         raise Failure(f"package: the build did not make {', '.join(absent)}; see {folder / 'build.log'}")
+    _check_scripts(made["terraced"])
     rows = [(name, f"{path.stat().st_size / 2**10:.0f}", _field(path, "Installed-Size"), str(_file_count(path)))
             for name, path in sorted(made.items())]
     table(["package", "KiB", "KiB installed", "files"], rows)
@@ -87,6 +88,16 @@ def _field(path: pathlib.Path, name: str) -> str:
 
 def _file_count(path: pathlib.Path) -> int:
     return sum(not line.startswith("d") for line in _output("dpkg-deb", "-c", path).splitlines())
+
+
+def _check_scripts(path: pathlib.Path) -> None:
+    """No script of the manager's package stops the mount: an upgrade would take the memory of all leases away."""
+    scripts = subprocess.run(f"dpkg-deb --ctrl-tarfile {path} | tar -xO ./preinst ./prerm ./postinst ./postrm", shell=True,
+                             capture_output=True, text=True, check=False).stdout
+    if "terraced.conf" not in scripts:
+        raise Failure(f"package: {path.name} has no scripts that can be read")
+    if "objects.mount" in scripts or "stop" in scripts.replace("deb-systemd-invoke stop terraced.service terrace-agent.service", ""):
+        raise Failure(f"package: a script of {path.name} stops more than the services at a removal:\n{scripts}")
 
 
 def _lint(folder: pathlib.Path) -> None:
