@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exports memory without a copy: the buffer protocol, numpy, DLPack, torch. Types that numpy lacks are unsigned
 // integers of the same size there (bfloat16: uint16, eight-bit floats: uint8); elements of less
 // than a byte are a row of bytes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CheckpointDirectory and Checkpoint: a pool's tensors on the disk, as they were at one moment.
 #include <chrono>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the parts of the Python module: errors that become exceptions, waits without the GIL, and
 // references that keep objects alive.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tier hbm: devices, and guards of tensors for them.
 #include "bindings/python/devices.h"
 

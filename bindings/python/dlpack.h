@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DLPack's Python capsules, of memory on the host or on a device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of the Python objects. Leases keep their session (which renews them), tensors their pool,
 // shared tensors, pins and writes their space and its memory: an object that Python still has never loses
 // its dependencies.

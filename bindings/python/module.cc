@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // terrace._terrace: libterrace's C++ interface for Python. The package around it is in bindings/python/terrace.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TensorPool.
 #include <pybind11/stl.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Session, Lease, Mapping.
 #include <poll.h>
 #include <pybind11/stl.h>

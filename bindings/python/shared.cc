@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SharedTensor: reading by copy and in place, writing in place.
 #include <string>
 

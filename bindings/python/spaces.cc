@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TensorSpace: memory that several processes share, as named tensors.
 #include <string>
 

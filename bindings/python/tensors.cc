@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor, its guards and moves.
 #include <array>
 #include <string>

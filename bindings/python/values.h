@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python's words for what C++ has types for: dtypes, shapes, tiers, hints, seconds.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TERRACE_CHECK: a broken invariant ends the process, in every build. A daemon that stops is recovered
 // from its store; one that goes on can grant an extent twice. Never used on untrusted bytes.
 #pragma once

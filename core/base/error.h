@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An expected failure as data: a stable code, the kernel's errno if there was one, the place, and a sentence
 // for a person. Errors cross the RPC unchanged, so the numbers are part of the protocol.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Identities that the compiler keeps apart. Numbers are never reused within one store.
 //
 // Place     core/base; also part of the installed headers.

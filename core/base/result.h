@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Result<T>: a value or an Error. Nothing throws across a module's edge; KJ's and the standard
 // library's exceptions are turned into Errors where they appear.
 //

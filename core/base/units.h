@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes and durations as people write them, and back.
 //
 // Units     Sizes: bytes. K, M, G, T are powers of 1024, with or without "iB" or "B" (64M = 64MiB = 64MB).

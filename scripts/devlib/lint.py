@@ -4,6 +4,7 @@ import re
 import subprocess
 
 from devlib import layers as layer_rules
+from devlib import licence
 from devlib.commands import ROOT, need
 from devlib.output import Failure, Heartbeat, note, say
 
@@ -35,7 +36,9 @@ def _clang_format(arguments: list) -> subprocess.CompletedProcess:
 
 
 def format_tree() -> None:
-    """Rewrites every C++ file as .clang-format says."""
+    """Rewrites every C++ file as .clang-format says, and names the licence where that lacks."""
+    for name in licence.add_lines(ROOT, tree_files()):
+        note(f"{name}: {licence.LINE}")
     say(f"format: {len(_cxx_files())} files")
     result = _clang_format(["-i"])
     if result.returncode != 0:
@@ -55,7 +58,7 @@ def check() -> None:
     """Runs every check, also after one failed, and fails if any did."""
     failed = []
     for verb in (check_format, layers, check_rooms, check_paths, check_unfinished, check_comments, check_orders,
-                 check_python, check_failpoints, check_mutants):
+                 check_python, check_licence, check_failpoints, check_mutants):
         try:
             verb()
         except Failure as error:
@@ -211,6 +214,11 @@ def check_python() -> None:
             except SyntaxError as error:
                 problems.append(f"{name}:{error.lineno}: {error.msg}")
     _report("python", problems, "files that Python cannot read")
+
+
+def check_licence() -> None:
+    problems = [f"{name}:1: no line with {licence.LINE}" for name in licence.without_line(ROOT, tree_files())]
+    _report("licence", problems, "sources that do not name their licence; run `scripts/dev format`")
 
 
 def declared_failpoints() -> list:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Terrace: tensors across DDR and CXL memory, for numpy, torch and whatever else takes memory without a copy.
 
     import terrace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes wrong, as exceptions: one class a code, so that a program can catch what it can do something about."""
 
 __all__ = [

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types of terrace._terrace, for checkers and editors. What each call does: docs/python.md."""
 
 from os import PathLike

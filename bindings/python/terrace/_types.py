@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is told about leases, pools and tensors: plain values, as they were when asked."""
 
 from typing import TYPE_CHECKING, Dict, List, NamedTuple

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of two tiers behind one fixed range of addresses: local DDR up to a budget, and CXL memory in the
 // added leases. An allocation keeps its address; tier_of() says which tier holds it.
 #pragma once

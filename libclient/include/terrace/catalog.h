@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A catalog of named tensors inside a span of memory, usually a lease's mapping. One process writes and
 // publishes it; any process that maps the same memory opens it, without a copy of the tensors.
 //

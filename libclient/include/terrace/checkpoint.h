@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints: the bytes of a set of a pool's tensors at one moment, written to a directory while the program
 // goes on using them.
 //

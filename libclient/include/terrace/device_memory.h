@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of an accelerator (tier hbm): allocate it, copy to and from it on streams, wait for the copies.
 //
 //   auto device = DeviceMemory::open_cuda({});             // the driver is found at run time, never linked

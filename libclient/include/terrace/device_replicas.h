@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cache of host tensors in a device's memory, by tensor and version, under a budget of bytes. The least
 // recently used replica makes room; a tensor that the host has changed is copied again.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors for other frameworks, without a copy: DLPack's structures, made of any memory of Terrace's, on the
 // host or on a device. torch, numpy, jax, cupy and others take them in.
 //

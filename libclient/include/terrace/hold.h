@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Memory that must not move, for programs that register heap memory with a device: RDMA, VFIO, GPUs, SCSI
  * generic, or an io_uring that the preload library cannot see.
  *

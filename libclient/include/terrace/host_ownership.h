@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ownership of a tensor space's parts among several hosts without a common manager. Each host has a fixed set
 // of parts, and its kernel decides which of its processes owns which part.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cache of a tensor space's tensors in this process's own memory (tier ddr), by tensor and version, under a
 // budget of bytes. A copy is used until a newer version is published; the least recently used one makes room.
 // Tensors that are needed next can be copied ahead.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lease's memory in this process, mapped through libpmem2.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files in the safetensors format: read as hostile input, written so that a crash leaves the old file or the
 // new one. docs/formats/safetensors.md lists the rules for accepted and refused files.
 #pragma once

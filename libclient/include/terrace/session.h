@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The entry point: a Session is one tenant's connection to a pool manager, and a Lease its right to memory.
 //
 // A Session owns one background thread. It renews every lease that this process holds (at a third of its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The description of a tensor: a name, an element type, a shape, strides, a hint of its use, and its bytes.
 //
 // Place     libclient/tensor; the catalog and the safetensors reader and writer speak in these types.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool's tensors in the memory of a device (tier hbm): guards for the device's reads and writes,
 // and statistics.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors with fixed addresses, whose bytes lie in DDR or in leases of CXL memory. The first placement follows
 // from a tensor's hint, later ones from its use. Once the order of a step is known, tensors are copied to DDR
 // ahead of use. With a device, its memory is a tier as well: terrace/tensor_device.h.

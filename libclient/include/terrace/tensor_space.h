@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor space: named tensors in memory that several processes, on one or several hosts, write and read at
 // once. The memory usually is a mapped lease of mode shared_coherent. A space has a fixed number of parts. A
 // holder owns one, with its own records and as much data as its tensors need. It creates, writes and removes

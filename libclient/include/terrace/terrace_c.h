@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The C interface of libterrace: sessions, leases, tensors that move between tiers, tensors that several
  * processes share. Pure C11; for programs in C and for languages that call C.
  *

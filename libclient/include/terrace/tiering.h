@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory with a fixed address whose bytes move: much used granules move up to DDR, others down to the leases of
 // CXL memory, under running threads, without a signal handler and without a lost store.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of a pool in and out of safetensors files, past the page cache and without a copy where file and
 // memory are aligned alike (docs/formats/safetensors.md).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The version of libterrace that a program runs with. The package's version is the one of its headers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The visibility contract that KV-cache servers ask of an operator's library (LMCache, shared Device-DAX L1):
 // one host's stores become visible to other hosts, as far as the CPU can do that.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words of enums in session.h, as in JSON, the command line and Python: those of the RPC schema.
 // lease_cause_name() and memory_coherence_name() are in session.h.
 //
