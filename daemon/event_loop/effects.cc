@@ -63,7 +63,7 @@ void Engine::perform(Effect effect) {
         [this, lease = resize->lease](Status status) {
           finish_change(lease, ResizeFinished{lease, std::move(status), clock_.now_ns()});
         },
-        resize->object, std::max(resize->from_bytes, resize->to_bytes), false);
+        resize->object, std::max(resize->from_bytes, resize->to_bytes), false, share_of(resize->lease));
   } else if (auto* rebind = std::get_if<RebindObject>(&effect)) {
     run_backend(
         [this, e = *rebind]() -> Status {
@@ -90,23 +90,25 @@ void Engine::perform(Effect effect) {
 
 // A fence or scrub that lacks descriptors or memory is tried again until it does not: the lease stays as it is.
 template <typename Work, typename Finished>
-void Engine::run_backend(Work work, Finished finished, const std::string& object, uint64_t bytes, bool urgent) {
+void Engine::run_backend(Work work, Finished finished, const std::string& object, uint64_t bytes, bool urgent,
+                         ShareKey share) {
   if (backend_.quick(object, bytes)) {
-    settle_backend(work, finished, object, bytes, urgent, work());
+    settle_backend(work, finished, object, bytes, urgent, share, work());
     return;
   }
   ++backend_jobs_;
   Worker& worker = worker_of(object, urgent);
-  tasks_.add(
-      worker.run(work, urgent).then([this, work, finished, object, bytes, urgent](Status status) mutable {
-        --backend_jobs_;
-        settle_backend(std::move(work), std::move(finished), object, bytes, urgent, std::move(status));
-      }));
+  tasks_.add(worker.run(work, urgent, share)
+                 .then([this, work, finished, object, bytes, urgent, share](Status status) mutable {
+                   --backend_jobs_;
+                   settle_backend(std::move(work), std::move(finished), object, bytes, urgent, share,
+                                  std::move(status));
+                 }));
 }
 
 template <typename Work, typename Finished>
 void Engine::settle_backend(Work work, Finished finished, const std::string& object, uint64_t bytes,
-                            bool urgent, Status status) {
+                            bool urgent, ShareKey share, Status status) {
   if (refusing_) return;  // recovery looks at every lease again
   if (!passing_failure(status)) {
     finished(std::move(status));
@@ -116,9 +118,9 @@ void Engine::settle_backend(Work work, Finished finished, const std::string& obj
   log::write(object_host(object).empty() ? log::Level::warn : log::Level::debug, "trying again in a second: {}",
              status.error().to_string());
   tasks_.add(timer_.afterDelay(1 * kj::SECONDS)
-                 .then([this, work, finished, object, bytes, urgent, recoveries = recoveries_begun_] {
+                 .then([this, work, finished, object, bytes, urgent, share, recoveries = recoveries_begun_] {
                    if (!refusing_ && recoveries == recoveries_begun_)
-                     run_backend(work, finished, object, bytes, urgent);
+                     run_backend(work, finished, object, bytes, urgent, share);
                  }));
 }
 
@@ -137,14 +139,15 @@ void Engine::carve(const CarveObject& effect) {
     return;
   }
   ++backend_jobs_;
-  tasks_.add(worker_of(effect.object, false)
-                 .run([this, effect]() -> Status {
-                   return backend_.carve(effect.object, effect.bytes, effect.extents);
-                 })
-                 .then([this, effect](Status status) {
-                   --backend_jobs_;
-                   carved(effect, std::move(status));
-                 }));
+  tasks_.add(
+      worker_of(effect.object, false)
+          .run([this,
+                effect]() -> Status { return backend_.carve(effect.object, effect.bytes, effect.extents); },
+               false, share_of(effect.lease))
+          .then([this, effect](Status status) {
+            --backend_jobs_;
+            carved(effect, std::move(status));
+          }));
 }
 
 void Engine::carved(const CarveObject& effect, Status status) {

@@ -282,6 +282,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   Lane* lane_of(const std::string& object);  // null: this machine's
   Worker& worker_of(const std::string& object, bool urgent);
   Scrubber& scrubber_of(const std::string& object);
+  ShareKey share_of(LeaseId lease) const;  // its tenant's
   Scrubber::Reports scrub_reports();
   bool scrubbers_idle() const;
   void clear_scrubbers();
@@ -302,10 +303,11 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   // One that lacks descriptors or memory is tried again until it does not.
   void tell_devices();  // the backend: which of them are adopted now
   template <typename Work, typename Finished>
-  void run_backend(Work work, Finished finished, const std::string& object, uint64_t bytes, bool urgent);
+  void run_backend(Work work, Finished finished, const std::string& object, uint64_t bytes, bool urgent,
+                   ShareKey share = JobQueue::of_nobody);
   template <typename Work, typename Finished>
   void settle_backend(Work work, Finished finished, const std::string& object, uint64_t bytes, bool urgent,
-                      Status status);
+                      ShareKey share, Status status);
 
   // housekeeping.cc: devices that come and go, leases that drains and compactions want elsewhere
   kj::Promise<void> keep_house();

@@ -33,6 +33,11 @@ Worker& Engine::worker_of(const std::string& object, bool urgent) {
   return urgent ? urgent_worker_ : bulk_worker_;
 }
 
+ShareKey Engine::share_of(LeaseId lease) const {
+  const LeaseRow* row = state_->find_lease(lease);
+  return row == nullptr ? JobQueue::of_nobody : std::hash<std::string>()(row->tenant);
+}
+
 Scrubber& Engine::scrubber_of(const std::string& object) {
   Lane* lane = lane_of(object);
   return lane == nullptr ? scrubber_ : lane->scrubber;

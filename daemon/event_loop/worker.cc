@@ -1,9 +1,11 @@
 #include "daemon/event_loop/worker.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "core/base/time_slice.h"
 
@@ -17,14 +19,15 @@ class ThreadQueue final : public JobQueue {
   ThreadQueue(const ThreadQueue&) = delete;
   ThreadQueue& operator=(const ThreadQueue&) = delete;
 
-  void add(std::function<void()> job, bool urgent) override;
+  void add(std::function<void()> job, bool urgent, ShareKey share) override;
 
  private:
   void loop(bool prompt);
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> jobs_;
+  std::deque<std::function<void()>> urgent_;
+  Shares<std::function<void()>> jobs_;
   bool stopping_ = false;
   std::thread thread_;
 };
@@ -38,13 +41,13 @@ ThreadQueue::~ThreadQueue() {
   thread_.join();
 }
 
-void ThreadQueue::add(std::function<void()> job, bool urgent) {
+void ThreadQueue::add(std::function<void()> job, bool urgent, ShareKey share) {
   {
     const std::lock_guard lock(mutex_);
     if (urgent) {
-      jobs_.push_front(std::move(job));
+      urgent_.push_front(std::move(job));
     } else {
-      jobs_.push_back(std::move(job));
+      jobs_.add(share, std::move(job));
     }
   }
   wake_.notify_one();
@@ -54,16 +57,26 @@ void ThreadQueue::loop(bool prompt) {
   // Without it the jobs are as right as with it: `terrace doctor` tells.
   if (prompt) [[maybe_unused]]
     const Result<uint64_t> slice = take_short_slice();
+  using Clock = std::chrono::steady_clock;
+  std::unique_lock lock(mutex_);
   for (;;) {
-    std::function<void()> job;
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-      if (jobs_.empty()) return;
-      job = std::move(jobs_.front());
-      jobs_.pop_front();
+    wake_.wait(lock, [this] { return stopping_ || !urgent_.empty() || !jobs_.empty(); });
+    if (!urgent_.empty()) {
+      std::function<void()> job = std::move(urgent_.front());
+      urgent_.pop_front();
+      lock.unlock();
+      std::exchange(job, nullptr)();
+      lock.lock();
+      continue;
     }
-    job();
+    auto next = jobs_.take();
+    if (!next.has_value()) return;
+    lock.unlock();
+    const Clock::time_point begin = Clock::now();
+    std::exchange(next->item, nullptr)();
+    const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin);
+    lock.lock();
+    jobs_.charge(next->key, static_cast<uint64_t>(took.count()));
   }
 }
 

@@ -1,6 +1,7 @@
-// Does blocking work (a store commit, a carve, a scrub) for the event loop, in the order asked; urgent work goes
-// before what waits. A thread of its own does it; the simulation (tests/sim) gives a JobQueue that does it on the
-// loop's own thread, at moments that a seed chooses.
+// Does blocking work (a store commit, a carve, a scrub) for the event loop; urgent work goes before what waits.
+// What is asked for different tenants is done in shares (shares.h), what is asked for one in the order asked.
+// A thread of its own does it; the simulation (tests/sim) gives a JobQueue that does it on the loop's own
+// thread, at moments that a seed chooses.
 //
 // Threads   run() from the event loop's thread; the work runs on the queue's. Destruction finishes what
 //           was asked and joins.
@@ -11,13 +12,18 @@
 #include <functional>
 #include <memory>
 
+#include "daemon/event_loop/shares.h"
+
 namespace terrace::daemon {
 
 class JobQueue {
  public:
   virtual ~JobQueue() = default;
-  // Runs jobs one after the other.
-  virtual void add(std::function<void()> job, bool urgent) = 0;
+  // Whose share of the thread's time a job that is not urgent takes, where nobody's in particular.
+  static constexpr ShareKey of_nobody = 0;
+
+  // Runs jobs one after the other, those of one share in the order given.
+  virtual void add(std::function<void()> job, bool urgent, ShareKey share) = 0;
   // Whether they run on the event loop's own thread, between its turns.
   virtual bool on_loop() const { return false; }
 };
@@ -39,24 +45,25 @@ class Worker {
 
   // Resolves on the caller's event loop with what `work` returned. Dropping the promise does not stop it.
   template <typename Work>
-  auto run(Work work, bool urgent = false) -> kj::Promise<decltype(work())> {
+  auto run(Work work, bool urgent = false, ShareKey share = JobQueue::of_nobody)
+      -> kj::Promise<decltype(work())> {
     using Value = decltype(work());
     if (queue_->on_loop()) {
       auto pair = kj::newPromiseAndFulfiller<Value>();
-      add(kj::mv(pair.fulfiller), std::move(work), urgent);
+      add(kj::mv(pair.fulfiller), std::move(work), urgent, share);
       return kj::mv(pair.promise);
     }
     auto pair = kj::newPromiseAndCrossThreadFulfiller<Value>();
-    add(kj::mv(pair.fulfiller), std::move(work), urgent);
+    add(kj::mv(pair.fulfiller), std::move(work), urgent, share);
     return kj::mv(pair.promise);
   }
 
  private:
   template <typename Fulfiller, typename Work>
-  void add(kj::Own<Fulfiller> fulfiller, Work work, bool urgent) {
+  void add(kj::Own<Fulfiller> fulfiller, Work work, bool urgent, ShareKey share) {
     // std::function needs something copyable; the fulfiller is shared with the queue entry only.
     auto shared = std::make_shared<kj::Own<Fulfiller>>(kj::mv(fulfiller));
-    queue_->add([shared, work = std::move(work)]() mutable { (*shared)->fulfill(work()); }, urgent);
+    queue_->add([shared, work = std::move(work)]() mutable { (*shared)->fulfill(work()); }, urgent, share);
   }
 
   std::unique_ptr<JobQueue> queue_;

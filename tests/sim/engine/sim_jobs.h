@@ -40,7 +40,7 @@ class SimQueue final : public daemon::JobQueue {
   SimQueue(SimJobs& jobs, bool of_store) : jobs_(jobs), of_store_(of_store) {}
   ~SimQueue() override { std::erase(jobs_.queues_, this); }
 
-  void add(std::function<void()> job, bool urgent) override;
+  void add(std::function<void()> job, bool urgent, daemon::ShareKey share) override;
   bool on_loop() const override { return true; }
 
  private:
