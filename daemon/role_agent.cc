@@ -125,8 +125,7 @@ Status run_agent(const DaemonConfig& config, StartWords words, const Surrounding
   if (const auto slice = take_short_slice(); !slice.ok()) log::info("{}", slice.error().to_string());
   {
     RpcServer server(
-        service, [&service](PeerCredentials peer) { return service.welcome(std::move(peer)); },
-        *io.lowLevelProvider, timer);
+        service, [&service](PeerCredentials peer) { return service.welcome(std::move(peer)); }, io);
     sockets.serve(server, service.peer_options().sockets);
     const auto guarding = keep_guard(host_files, command, timer).eagerlyEvaluate(nullptr);
     const auto reading =

@@ -260,7 +260,7 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
   const std::string socket = socket_path_of(config);
   TERRACE_ASSIGN_OR_RETURN(BoundSockets sockets, BoundSockets::bind(config));
   {
-    RpcServer server(service, *io.lowLevelProvider, io.provider->getTimer());
+    RpcServer server(service, io);
     sockets.serve(server, service.options().sockets);
     TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, credentials.get(), io));
     log::info("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), config.state_path,

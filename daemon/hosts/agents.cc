@@ -22,6 +22,7 @@ Agents::Agents(AgentsOptions options, const Clock& clock, kj::Timer& timer)
     : options_(std::move(options)),
       clock_(clock),
       timer_(timer),
+      turns_(timer),
       hosts_file_(options_.hosts_file),
       tasks_(new kj::TaskSet(*this)) {
   tasks_->add(order_loop());

@@ -36,6 +36,7 @@
 #include "daemon/hosts/hosts_file.h"
 #include "daemon/memory/remote/remote_memory.h"
 #include "daemon/model/host_lease.h"
+#include "daemon/rpc/connection/turns.h"
 #include "daemon/rpc/service.h"
 
 namespace terrace::daemon {
@@ -174,6 +175,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   AgentsOptions options_;
   const Clock& clock_;
   kj::Timer& timer_;
+  Turns turns_;  // a host's share of the loop's time among hosts
   Service* service_ = nullptr;
   std::map<std::string, Host> hosts_;
   std::set<AgentPeer*> peers_;  // of every connection that has shown a certificate

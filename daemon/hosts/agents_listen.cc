@@ -31,7 +31,10 @@ void Agents::listen(kj::Own<kj::ConnectionReceiver> port, Credentials& credentia
 // Never ends, whatever fails.
 kj::Promise<void> Agents::accept_loop() {
   return kj::evalNow([this] { return port_->acceptAuthenticated(); })
-      .then([this](kj::AuthenticatedStream stream) { tasks_->add(greet(kj::mv(stream))); })
+      .then([this](kj::AuthenticatedStream stream) {
+        tasks_->add(greet(kj::mv(stream)));
+        return turns_.look();  // a full line of connections does not keep the loop from hearing others
+      })
       .catch_([this](kj::Exception&& exception) {
         log(std::string("accepting agents failed: ") + exception.getDescription().cStr());
         return timer_.afterDelay(100 * kj::MILLISECONDS);
@@ -92,6 +95,7 @@ struct Agents::Served {
                  *agents.service_, [this] { return agents.uid_of(peer->host()); }),
         network(messages, capnp::rpc::twoparty::Side::SERVER, message_bounds(agent_message_bytes_max)),
         system(capnp::makeRpcServer(network, make_agent_gateway(kj::addRef(*peer)))) {
+    messages.wait_for(agents.turns_);
     system.setFlowLimit(agent_message_bytes_max / sizeof(capnp::word));
     ++agents.connections_[peer->host()];
     agents.peers_.insert(peer.get());

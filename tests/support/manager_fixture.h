@@ -28,7 +28,7 @@ struct ManagerFixture {
     const Status status = engine->start().wait(io.waitScope);
     TERRACE_CHECK(status.ok(), "the fixture's engine starts");
     service = std::make_unique<daemon::Service>(*engine, options);
-    server = std::make_unique<daemon::RpcServer>(*service, *io.lowLevelProvider, io.provider->getTimer());
+    server = std::make_unique<daemon::RpcServer>(*service, io);
   }
 
   kj::AsyncIoContext io = kj::setupAsyncIo();

@@ -22,14 +22,28 @@ kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> BackPressureStream::tryReadMe
     kj::ArrayPtr<kj::AutoCloseFd> fds, capnp::ReaderOptions options, kj::ArrayPtr<capnp::word> scratch) {
   if (writing_ == 0) {
     return capnp::tryReadMessage(input_, message_bounds(message_bytes_max_), scratch)
-        .then([](kj::Maybe<kj::Own<capnp::MessageReader>> read) -> kj::Maybe<capnp::MessageReaderAndFds> {
-          KJ_IF_MAYBE (message, read) return capnp::MessageReaderAndFds{kj::mv(*message), nullptr};
-          return nullptr;
+        .then([this](kj::Maybe<kj::Own<capnp::MessageReader>> read)
+                  -> kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> {
+          KJ_IF_MAYBE (message, read) return in_turn(kj::mv(*message));
+          return kj::Maybe<capnp::MessageReaderAndFds>(nullptr);
         });
   }
   auto pair = kj::newPromiseAndFulfiller<void>();
   written_ = kj::mv(pair.fulfiller);
   return pair.promise.then([this, fds, options, scratch] { return tryReadMessage(fds, options, scratch); });
+}
+
+kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> BackPressureStream::in_turn(
+    kj::Own<capnp::MessageReader> message) {
+  using Read = kj::Maybe<capnp::MessageReaderAndFds>;
+  if (turns_ != nullptr) {
+    KJ_IF_MAYBE (later, turns_->take(key_())) {
+      return later->then([message = kj::mv(message)]() mutable -> Read {
+        return capnp::MessageReaderAndFds{kj::mv(message), nullptr};
+      });
+    }
+  }
+  return Read(capnp::MessageReaderAndFds{kj::mv(message), nullptr});
 }
 
 kj::Promise<void> BackPressureStream::writeMessage(

@@ -10,6 +10,7 @@
 #include <kj/function.h>
 
 #include "daemon/rpc/connection/buffered_input.h"
+#include "daemon/rpc/connection/turns.h"
 #include "daemon/rpc/handed_memory.h"
 #include "daemon/rpc/peer_limits.h"
 
@@ -35,6 +36,11 @@ class BackPressureStream final : public capnp::MessageStream {
   // Told of the descriptors that went out. It outlives this.
   void tell(CarriedMemory& carried) { carried_ = &carried; }
 
+  // The first byte of the stream, where it was read already.
+  void begin_with(std::byte first) { input_.begin_with(first); }
+  // Has each message wait for its key's turn before it is handed on. `turns` outlives this.
+  void wait_for(Turns& turns) { turns_ = &turns; }
+
   // `fds` stays unused: descriptors that a peer sends are closed by the kernel, before they take a place here.
   kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> tryReadMessage(kj::ArrayPtr<kj::AutoCloseFd> fds,
                                                                     capnp::ReaderOptions options,
@@ -53,6 +59,7 @@ class BackPressureStream final : public capnp::MessageStream {
 
  private:
   kj::Promise<void> counted(kj::Promise<void> write, uint64_t bytes);
+  kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> in_turn(kj::Own<capnp::MessageReader> message);
 
   kj::Own<capnp::MessageStream> inner_;  // writes
   BufferedInput input_;
@@ -60,6 +67,7 @@ class BackPressureStream final : public capnp::MessageStream {
   Peers& peers_;
   kj::Function<PeerKey()> key_;
   CarriedMemory* carried_ = nullptr;
+  Turns* turns_ = nullptr;  // null: messages are handed on as they come
   uint32_t writing_ = 0;
   uint64_t sweeps_without_progress_ = 0;
   kj::Own<kj::PromiseFulfiller<void>> written_;  // the read that waits

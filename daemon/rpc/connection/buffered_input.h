@@ -15,6 +15,13 @@ class BufferedInput final : public kj::AsyncInputStream {
  public:
   explicit BufferedInput(kj::AsyncInputStream& inner) : inner_(inner) {}
 
+  // Puts back what was read of the stream before this was there.
+  void begin_with(std::byte first) {
+    buffer_[0] = first;
+    begin_ = 0;
+    end_ = 1;
+  }
+
   kj::Promise<size_t> tryRead(void* out, size_t bytes_min, size_t bytes_max) override {
     const size_t had = take(out, bytes_max);
     if (had >= bytes_min) return had;

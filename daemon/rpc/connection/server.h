@@ -8,6 +8,7 @@
 
 #include <capnp/capability.h>
 #include <kj/async-io.h>
+#include <kj/async-unix.h>
 #include <kj/function.h>
 
 #include <list>
@@ -17,6 +18,7 @@
 
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
+#include "daemon/rpc/connection/turns.h"
 #include "daemon/rpc/peer_connection.h"
 #include "daemon/rpc/service.h"
 
@@ -32,10 +34,12 @@ class RpcServer final : private kj::TaskSet::ErrorHandler {
     capnp::Capability::Client bootstrap;
   };
   using Host = kj::Function<Welcome(PeerCredentials)>;
+  // What a connection is before its peer has said anything: a place among those of its uid, and a deadline.
+  struct Arrival;
 
-  RpcServer(Peers& peers, Host host, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer);
+  RpcServer(Peers& peers, Host host, kj::AsyncIoContext& io);
   // For a manager.
-  RpcServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer);
+  RpcServer(Service& service, kj::AsyncIoContext& io);
 
   // Serves whoever connects there, as `socket` says.
   void listen(UniqueFd listener, std::shared_ptr<const ServedSocket> socket);
@@ -45,21 +49,30 @@ class RpcServer final : private kj::TaskSet::ErrorHandler {
  private:
   // One for each socket: a full backlog of one holds up none of the others.
   struct Listener {
-    kj::Own<kj::ConnectionReceiver> receiver;
+    Listener(kj::UnixEventPort& port, UniqueFd fd_in, std::shared_ptr<const ServedSocket> socket_in);
+    UniqueFd fd;
+    kj::UnixEventPort::FdObserver observer;
     std::shared_ptr<const ServedSocket> socket;
   };
+  enum class Backlog { empty, more, failed };
 
   kj::Promise<void> accept_loop(Listener& listener);
+  Backlog accept_some(const Listener& listener);
+  kj::Promise<void> after_failure(const Listener& listener);
+  void take(UniqueFd accepted, const Listener& listener);
+  kj::Promise<void> until_it_speaks(kj::Own<Arrival> arrival);
+  kj::Promise<void> run(kj::Own<Arrival> arrival);
+  kj::Own<kj::AsyncCapabilityStream> wrap(UniqueFd socket);
   kj::Promise<void> sweep_loop();
-  void take(kj::AuthenticatedStream accepted, const Listener& listener);
-  kj::Promise<void> run(kj::Own<kj::AsyncCapabilityStream> stream, PeerCredentials peer);
   void log(const std::string& line);
   void taskFailed(kj::Exception&& exception) override;
 
   Peers& peers_;
   Host host_;
+  kj::UnixEventPort& port_;
   kj::LowLevelAsyncIoProvider& io_;
   kj::Timer& timer_;
+  Turns turns_;
   UniqueFd spare_;
   std::set<ServedConnection*> served_;
   std::list<Listener> listeners_;
