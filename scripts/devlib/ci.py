@@ -42,7 +42,7 @@ def _qemu() -> None:
 
 # What other guests of the machine can spoil: run once more under CI, and named when it passed only then, as the
 # tests are (build.py). Everything else fails the first time.
-TIMED = ("demo", "qemu", "bench smoke")
+TIMED = ("demo", "hostile", "qemu", "bench smoke")
 
 # What is left out when time is short: the rest of the stages has looked at the same code in other ways.
 LEFT_OUT_WHEN_LATE = ("qemu", "bench smoke", "fuzz")
@@ -58,6 +58,7 @@ STAGES = (
     ("package", ("build release",), package),  # of the same objects
     ("demo", ("build release",), _demo),
     ("crash", (), lambda: runs.crash([], "ci", SOAK_SECONDS, None)),
+    ("hostile", (), runs.hostile),
     ("sim", (), lambda: runs.sim(SIM_SEEDS, None)),
     ("qemu", (), _qemu),  # in the preset that crash and sim have built
     ("bench smoke", ("build release",), lambda: runs.bench("", "", True)),

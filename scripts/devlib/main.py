@@ -100,6 +100,9 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--soak-seconds", type=float, default=60, metavar="S", help="random kills (default 60)")
     verb.add_argument("--seed", type=int, metavar="S", help="of the soak's schedule")
 
+    add("hostile", lambda a: runs.hostile(), "Attack a daemon as other tenants in every way, and bound what one that "
+        "behaves notices.")
+
     verb = add("fuzz", lambda a: runs.fuzz(a.target, a.seconds), "Build the fuzz targets (clang), replay the corpus "
                "and search.")
     verb.add_argument("target", nargs="?", default="", help="one target; default: all")

@@ -1,4 +1,4 @@
-"""`sim`, `crash`, `fuzz`, `tsan` and `bench`: the runs that are longer than a unit test, at a size of choice."""
+"""`sim`, `crash`, `hostile`, `fuzz`, `tsan` and `bench`: the runs that are longer than a unit test, at a size of choice."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import tempfile
 
 from devlib.build import build, configure, test
 from devlib.commands import ROOT, build_dir, describe_exit, need, run
-from devlib.output import Failure, Heartbeat, note, say
+from devlib.output import Failure, Heartbeat, Skipped, note, say
 
 
 def sim(seeds: int, seed) -> None:
@@ -20,6 +20,16 @@ def sim(seeds: int, seed) -> None:
     with Heartbeat("simulating"):
         run([find_program("sim", "terrace_sim"), *arguments], what="the simulation")
         run([find_program("sim", "terrace_sim"), "--engine", *arguments], what="the simulation of the engine")
+
+
+def hostile() -> None:
+    """A tenant that behaves beside attackers of another uid, with bounds on its times: those of an optimised build."""
+    if os.geteuid() != 0:
+        raise Skipped("the hostile run needs root: its attackers are of another uid")
+    build("sim", ["terraced", "terrace", "attacker", "latency_probe", "stubborn_holder"])
+    say("hostile: each attack alone, and all at once")
+    run(["/usr/bin/python3", "-B", str(ROOT / "tests/integration/hostile/hostile_test.py"), "--build-dir",
+         str(build_dir("sim"))], what="the hostile run")
 
 
 def crash(points: list, size: str, soak_seconds: float, seed) -> None:

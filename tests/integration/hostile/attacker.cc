@@ -7,11 +7,14 @@
 //   attach       attaches one lease as often as it can and keeps every capability
 //   queue        fills the waiting queue of its tenant, and goes on asking
 //   move         begins moves and never finishes them
+//   swarm        two hundred connections, each with calls under way
+//   churn        connects, opens a session and leaves, sixteen at a time, over and over
 //   grow         keeps the descriptor of a lease that is fenced: grows the file and writes to it, over and over
 //
 // Lines     attack KIND COUNT, now and then; "breach WHAT" when it got something it must not have: exit code 3
 //           "ended KIND COUNT REASON" when the manager closed the connection; it then begins again
 #include <kj/async-unix.h>
+#include <kj/vector.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -68,10 +71,42 @@ int connect_to(const std::string& path) {
   return fd;
 }
 
+kj::Own<kj::AsyncCapabilityStream> stream_of(kj::AsyncIoContext& io, int fd) {
+  return io.lowLevelProvider->wrapUnixSocketFd(fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
+                                                       kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
+                                                       kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK);
+}
+
+// One of many connections of an attack.
+struct Another {
+  Another(kj::AsyncIoContext& io, int fd) : stream(stream_of(io, fd)), client(*stream, 4) {
+    auto gateway = client.bootstrap().castAs<rpc::Gateway>();
+    auto hello = gateway.helloRequest();
+    hello.setOldest(1);
+    hello.setNewest(1);
+    hello.setClient("attacker");
+    greeted = hello.send().ignoreResult();
+    auto open = gateway.openSessionRequest();
+    open.setListener(kj::heap<NoListener>());
+    auto reply = open.send();
+    session = reply.getSession();
+    opened = reply.ignoreResult();
+  }
+
+  kj::Own<kj::AsyncCapabilityStream> stream;
+  capnp::TwoPartyClient client;
+  kj::Promise<void> greeted = nullptr, opened = nullptr;
+  rpc::TenantSession::Client session = nullptr;
+};
+
 class Attack {
  public:
   Attack(const Options& options, kj::AsyncIoContext& io, kj::Own<kj::AsyncCapabilityStream> stream)
-      : options_(options), scope_(io.waitScope), timer_(io.provider->getTimer()), stream_(kj::mv(stream)) {
+      : options_(options),
+        io_(io),
+        scope_(io.waitScope),
+        timer_(io.provider->getTimer()),
+        stream_(kj::mv(stream)) {
     if (options_.kind == "deaf") {
       deaf_ = kj::heap<Deaf>(*stream_);
       client_ = kj::heap<capnp::TwoPartyClient>(*deaf_);
@@ -90,6 +125,8 @@ class Attack {
     if (options_.kind == "deaf") return be_deaf(gateway, count);
     greeted.wait(scope_);
     if (options_.kind == "liar") return lie(gateway, count);
+    if (options_.kind == "swarm") return swarm(count);
+    if (options_.kind == "churn") return churn(count);
     auto session = open_session(gateway, "");
     if (options_.kind == "flood") return flood(session, count);
     if (options_.kind == "attach") return attach(session, count);
@@ -161,6 +198,43 @@ class Attack {
         told(++count);
       }
       kj::joinPromises(burst.finish()).wait(scope_);
+    }
+  }
+
+  std::vector<kj::Own<Another>> connect_more(size_t number) {
+    std::vector<kj::Own<Another>> all;
+    for (size_t i = 0; i < number; ++i) {
+      const int fd = connect_to(options_.socket);
+      if (fd >= 0) all.push_back(kj::heap<Another>(io_, fd));
+    }
+    return all;
+  }
+
+  void swarm(uint64_t& count) {
+    auto all = connect_more(200);
+    KJ_REQUIRE(!all.empty(), "no connections");
+    for (;;) {
+      kj::Vector<kj::Promise<void>> burst;
+      for (auto& one : all) {
+        for (int i = 0; i < 4; ++i) {
+          burst.add(one->session.poolsRequest().send().ignoreResult());
+          told(++count);
+        }
+      }
+      kj::joinPromises(burst.releaseAsArray()).wait(scope_);
+    }
+  }
+
+  void churn(uint64_t& count) {
+    for (;;) {
+      auto all = connect_more(16);
+      for (auto& one : all) {
+        KJ_IF_MAYBE (ended, kj::runCatchingExceptions([&] { one->opened.wait(scope_); })) {
+          (void)ended;
+        }
+        told(++count);
+      }
+      if (all.empty()) rest(1);
     }
   }
 
@@ -270,6 +344,7 @@ class Attack {
   }
 
   const Options& options_;
+  kj::AsyncIoContext& io_;
   kj::WaitScope& scope_;
   kj::Timer& timer_;
   kj::Own<kj::AsyncCapabilityStream> stream_;
@@ -285,14 +360,8 @@ int start(const Options& options) {
     const int fd = connect_to(options.socket);
     if (fd >= 0) {
       std::string why = "done";
-      KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&] {
-                     Attack(options, io,
-                            io.lowLevelProvider->wrapUnixSocketFd(
-                                fd, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
-                                        kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
-                                        kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK))
-                         .run(count);
-                   }))
+      KJ_IF_MAYBE (exception,
+                   kj::runCatchingExceptions([&] { Attack(options, io, stream_of(io, fd)).run(count); }))
         why = exception->getDescription().cStr();
       say("ended " + options.kind + ' ' + std::to_string(count) + ' ' + why);
     }
@@ -308,7 +377,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Attacks a manager in one way, until it is killed."};
   app.add_option("kind", options.kind)
       ->required()
-      ->check(CLI::IsMember({"deaf", "flood", "liar", "attach", "queue", "move", "grow"}));
+      ->check(CLI::IsMember({"deaf", "flood", "liar", "attach", "queue", "move", "swarm", "churn", "grow"}));
   app.add_option("--socket", options.socket)->required();
   app.add_option("--others-lease", options.others_lease, "the first lease of another tenant, for the liar");
   CLI11_PARSE(app, argc, argv);

@@ -3,15 +3,20 @@ a tenant that behaves hardly notices.
 
     TERRACE_BUILD_DIR=build/sim python3 tests/integration/hostile/hostile_test.py [TestClass[.test]]
 
-Latency is compared with that of the same run without attackers. Those run at the lowest priority: what is asked here
-is what the daemon does to the one for the others, not how a kernel shares two processors among twenty programs.
+Latency is compared with that of the same daemon without attackers, in windows that alternate: what a busy machine does
+to one it does to the other. What is asked is what the daemon does to one tenant for the others, not how a kernel shares
+processors and a disk among programs. So the daemon and the tenant that behaves have a real-time class, which leaves
+attackers all that these two do not use; and the daemon's files lie in memory.
 """
 
 import json
 import os
 import pathlib
 import resource
+import shutil
+import statistics
 import sys
+import tempfile
 import time
 import unittest
 
@@ -22,17 +27,46 @@ from terrace_harness import Harness, find_binary, wait_until  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ATTACKER_UID = 65534
-SPEAKING = ("deaf", "flood", "liar", "attach", "queue", "move", "grow")
+SPEAKING = ("deaf", "flood", "liar", "attach", "queue", "move", "swarm", "churn", "grow")
 RAW = ("connections", "garbage", "giant", "truncated", "descriptors", "silent")
 
-SECONDS = float(os.environ.get("TERRACE_HOSTILE_SECONDS", "4"))
+# Of one window: some 300 grants and half as many connections. The figure of several is their median.
+SECONDS = float(os.environ.get("TERRACE_HOSTILE_SECONDS", "1.2"))
+WINDOWS = 3
 # Anonymous memory of the daemon, all attacks at once. What one uid may make it keep: a quarter of 4,096 connections
 # with unfinished requests, and 64 MiB of answers that are not taken.
 RSS_MAX = 256 << 20
-# p99 under attack: at most this many times that of a quiet daemon, or this long, whichever is more.
-RATIO_MAX = 20
-FLOOR_US = 100_000
+# p99 under attack: at most this many times that of the quiet daemon, by one attack and by all at once. Or FLOOR_US,
+# where that is more: a slice of a kernel's scheduler, which a p99 of half a millisecond may meet in one of its windows.
+RATIO_MAX, RATIO_MAX_ALL = 3, 5
+# Where more is known to be needed, and why: docs/design/0027-shares.md ("What remains").
+RATIO_MAX_OF = {"swarm": 8, "truncated": 4}
+FLOOR_US = 3000
+MEASURED = ("grant_us", "renew_us", "connect_us")
 # A sanitized build is several times slower and larger; only what does not depend on that is asked of it.
+
+
+def take_real_time():
+    """This process and what it starts; attackers are started without. Whether it may."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError:
+        return False
+    return True
+
+
+def favour(pid):
+    """The session of a process before others of the machine (builds, other tests): attackers that hardly run show nothing."""
+    try:
+        pathlib.Path(f"/proc/{pid}/autogroup").write_text("-20")
+    except OSError:
+        pass  # there are no autogroups: all of one class have as much
+
+
+def summary(windows):
+    """The medians of windows' figures."""
+    return {what: {name: statistics.median(one[what][name] for one in windows) for name in windows[0][what]}
+            for what in MEASURED}
 
 
 def raise_limit():
@@ -44,16 +78,26 @@ def raise_limit():
 class Hostile(unittest.TestCase):
     def setUp(self):
         raise_limit()
+        self.real_time = take_real_time()
+        if tempfile.gettempdir() != "/dev/shm" and os.access("/dev/shm", os.W_OK):
+            self.addCleanup(setattr, tempfile, "tempdir", tempfile.gettempdir())
+            programs = tempfile.mkdtemp(prefix="terrace-attackers-")  # /dev/shm may forbid to run what lies there
+            tempfile.tempdir = "/dev/shm"
+        else:
+            programs = tempfile.mkdtemp(prefix="terrace-attackers-")
+        self.addCleanup(shutil.rmtree, programs)
+        self.programs = pathlib.Path(programs)
+        self.programs.chmod(0o755)
         self.t = Harness(name="hostile", devices={"a": "64M", "v": "64M"}, daemon_args=["--allow-unmapped-uids"])
         self.addCleanup(self.t.close)
         self.t.start()
         self.t.create_pool("p", ["a"])
         self.t.create_pool("v", ["v"])
         self.t.directory.chmod(0o755)
-        self.attacker = self.t.directory / "attacker"  # where another uid may run it from
+        self.attacker = self.programs / "attacker"  # where another uid may run it from
         self.attacker.write_bytes(pathlib.Path(find_binary("tests/integration/hostile/attacker")).read_bytes())
         self.attacker.chmod(0o755)
-        self.raw = self.t.directory / "attacks.py"
+        self.raw = self.programs / "attacks.py"
         self.raw.write_bytes((HERE / "attacks.py").read_bytes())
         self.raw.chmod(0o644)
         self.others = self.t.grant("2M", "v", "--persistent", "--tenant", "victim")["id"]
@@ -68,8 +112,12 @@ class Hostile(unittest.TestCase):
         self.addCleanup(out.close)
         command = ([self.attacker, kind, "--socket", self.t.socket, "--others-lease", self.others] if kind in SPEAKING
                    else ["/usr/bin/python3", "-B", self.raw, kind, self.t.socket])
-        command = ["/usr/bin/nice", "-n", "19", *command]
-        process = self.t.popen(*command, user=ATTACKER_UID, group=ATTACKER_UID, extra_groups=[], stdout=out, stderr=out)
+        # Of the usual class, or, where nobody could have a better one, of the lowest priority.
+        command = [*(("chrt", "-o", "0") if self.real_time else ("nice", "-n", "19")), *command]
+        process = self.t.popen(*command, user=ATTACKER_UID, group=ATTACKER_UID, extra_groups=[], stdout=out, stderr=out,
+                               start_new_session=True)
+        if self.real_time:
+            favour(process.pid)
         self.running.append((kind, process))
         return process
 
@@ -95,11 +143,13 @@ class Hostile(unittest.TestCase):
         status = pathlib.Path(f"/proc/{self.t.pid}/status").read_text()
         return int(status.split("RssAnon:")[1].split()[0]) << 10
 
-    def probe(self, seconds=SECONDS):
-        """What a tenant that behaves measures."""
+    def probe(self):
+        """What a tenant that behaves measures, in one window."""
         result = self.t.run(find_binary("tests/integration/hostile/latency_probe"), "--socket", self.t.socket,
-                            "--seconds", seconds, timeout=seconds + 120)
-        return json.loads(result.out.splitlines()[-1])
+                            "--seconds", SECONDS, "--pause-ms", 1, timeout=120)
+        figures = json.loads(result.out.splitlines()[-1])
+        self.assertEqual(figures["failures"], 0, figures)
+        return figures
 
     def check_survived(self, pid):
         self.assertEqual(self.t.pid, pid, f"the daemon died\n{self.t.log_tail()}")
@@ -113,49 +163,55 @@ class Hostile(unittest.TestCase):
         self.assertEqual(self.t.cli("status").json["server"]["waiting"], 0)
         self.assertEqual(set(self.t.leases()), {self.others})
 
-    def under(self, *kinds, quiet=None):
-        """Measures with the attacks running. Returns (figures, largest anonymous memory)."""
-        pid = self.t.pid
+    def attacked_window(self, kinds):
+        """Figures with the attacks running, the daemon's largest anonymous memory, and how long an operator waited."""
         for kind in kinds:
             self.attack(kind)
-        time.sleep(1.5)
+        time.sleep(0.5)
         most = self.anonymous_bytes()
         figures = self.probe()
         most = max(most, self.anonymous_bytes())
-        self.check_attacks()
-        operator = time.monotonic()
+        begin = time.monotonic()
         self.t.cli("status")
-        operator = time.monotonic() - operator
-        print(f"\n  under {'+'.join(kinds)}: {self.text(figures)}, operator {operator * 1e3:.0f} ms, "
-              f"memory {most >> 20} MiB", end="", file=sys.stderr)
-        self.assertEqual(figures["failures"], 0, figures)
+        operator = time.monotonic() - begin
+        self.check_attacks()
+        if len(kinds) == 1:  # among all, some get to little in so short a time
+            self.assertRegex(self.said(kinds[0]), "attack|ended", f"{kinds[0]} did nothing")
+        self.end_attacks()
+        return figures, most, operator
+
+    def under(self, kinds, ratio_max):
+        """Measures with and without the attacks, in turn."""
+        pid = self.t.pid
+        quiet, attacked, most, operator = [], [], 0, 0.0
+        for _ in range(WINDOWS):
+            quiet.append(self.probe())
+            figures, bytes_most, waited = self.attacked_window(kinds)
+            attacked.append(figures)
+            most, operator = max(most, bytes_most), max(operator, waited)
+        before, under = summary(quiet), summary(attacked)
+        ratios = {what: under[what]["p99"] / before[what]["p99"] for what in MEASURED}
+        print(f"\n  {'+'.join(kinds) if len(kinds) == 1 else 'all at once'}: " +
+              ", ".join(f"{what[:-3]} p99 {before[what]['p99']:.0f} -> {under[what]['p99']:.0f} us ({ratios[what]:.1f})"
+                        for what in MEASURED) +
+              f", of {under['grant_us']['count']:.0f}; operator {operator * 1e3:.0f} ms, memory {most >> 20} MiB",
+              end="", file=sys.stderr)
         if not self.sanitized:
             self.assertLess(most, RSS_MAX)
-            for what in ("grant_us", "renew_us") if quiet else ():
-                bound = max(RATIO_MAX * quiet[what]["p99"], FLOOR_US)
-                self.assertLess(figures[what]["p99"], bound, f"{what} p99; quiet it is {quiet[what]['p99']:.0f}")
+            for what in MEASURED:
+                bound = max(ratio_max * before[what]["p99"], FLOOR_US)
+                self.assertLessEqual(under[what]["p99"], bound, f"{what} p99; quiet it is {before[what]['p99']:.0f}")
         self.check_survived(pid)
-        return figures, most
-
-    @staticmethod
-    def text(figures):
-        return ", ".join(f"{what} p50 {figures[what]['p50']:.0f} p99 {figures[what]['p99']:.0f}"
-                         for what in ("grant_us", "renew_us"))
 
     # -- the tests
 
     def test_each_attack_alone(self):
-        quiet = self.probe()
-        print(f"\n  quiet: {self.text(quiet)}", end="", file=sys.stderr)
         for kind in (*SPEAKING, *RAW):
             with self.subTest(kind):
-                self.under(kind, quiet=quiet)
-                self.assertRegex(self.said(kind), "attack|ended", f"{kind} did nothing")
+                self.under((kind,), RATIO_MAX_OF.get(kind, RATIO_MAX))
 
     def test_all_at_once(self):
-        quiet = self.probe()
-        print(f"\n  quiet: {self.text(quiet)}", end="", file=sys.stderr)
-        self.under(*SPEAKING, *RAW, quiet=quiet)
+        self.under((*SPEAKING, *RAW), RATIO_MAX_ALL)
 
     def test_a_fenced_mapping_is_dead_however_its_file_grows(self):
         pid = self.t.pid
