@@ -46,7 +46,7 @@ class Shares {
   // The first item of the key that had least; where two had as little, of the one that has waited for longer.
   std::optional<Taken> take() {
     if (order_.empty()) return std::nullopt;
-    const ShareKey key = std::get<ShareKeyAt>(*order_.begin());
+    const ShareKey key = std::get<2>(*order_.begin());
     order_.erase(order_.begin());
     Owner& owner = owners_[key];
     served_ = std::max(served_, owner.used);
@@ -69,7 +69,6 @@ class Shares {
 
  private:
   static constexpr size_t owners_kept = 64;
-  static constexpr size_t ShareKeyAt = 2;
 
   struct Owner {
     uint64_t used = 0;
