@@ -69,17 +69,38 @@ void StateMachine::count_lease(const LeaseRow& lease, bool in) {
   if (there == 0) tenant_bytes_.erase({lease.pool, lease.tenant});
 }
 
+// What nobody has of an absent device is not free: nobody could be given it.
+void StateMachine::add_device_use(const DeviceRow& device, PoolUse& use) const {
+  const ExtentMap& free = free_.at(device.id);
+  const uint64_t free_bytes = free.free_granules() * device.granule_bytes;
+  use.capacity_bytes += device.capacity_bytes;
+  if (absent_.contains(device.id)) {
+    use.absent_bytes += free_bytes;
+    return;
+  }
+  use.free_bytes += free_bytes;
+  if (placeable(device)) use.grantable_bytes += free_bytes;
+  use.largest_free_bytes = std::max(use.largest_free_bytes, free.largest_run() * device.granule_bytes);
+}
+
 PoolUse StateMachine::pool_use(PoolId id) const {
   PoolUse use;
-  for (const auto& [device_id, device] : devices_) {
-    if (device.pool != id) continue;
-    const ExtentMap& free = free_.at(device_id);
-    const uint64_t free_bytes = free.free_granules() * device.granule_bytes;
-    use.capacity_bytes += device.capacity_bytes;
-    use.free_bytes += free_bytes;
-    if (placeable(device)) use.grantable_bytes += free_bytes;
-    use.largest_free_bytes = std::max(use.largest_free_bytes, free.largest_run() * device.granule_bytes);
-  }
+  for (const auto& [device_id, device] : devices_)
+    if (device.pool == id) add_device_use(device, use);
+  add_lease_use(id, use);
+  return use;
+}
+
+std::map<PoolId, PoolUse> StateMachine::pool_uses() const {
+  std::map<PoolId, PoolUse> uses;
+  for (const auto& [id, pool] : pools_) uses.try_emplace(id);
+  for (const auto& [id, device] : devices_)
+    if (const auto at = uses.find(device.pool); at != uses.end()) add_device_use(device, at->second);
+  for (auto& [id, use] : uses) add_lease_use(id, use);
+  return uses;
+}
+
+void StateMachine::add_lease_use(PoolId id, PoolUse& use) const {
   if (const auto at = pool_counters_.find(id); at != pool_counters_.end()) {
     use.leased_bytes = at->second.leased_bytes;
     use.scrubbing_bytes = at->second.scrubbing_bytes;
@@ -94,7 +115,6 @@ PoolUse StateMachine::pool_use(PoolId id) const {
   }
   use.reserved_bytes = unfilled_of_others(id, "");
   use.reserved_bytes = std::min(use.reserved_bytes, use.grantable_bytes);
-  return use;
 }
 
 TenantUse StateMachine::tenant_use(const std::string& tenant) const {

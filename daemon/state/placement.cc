@@ -88,7 +88,7 @@ Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules, 
   }
   if (free < granules) {
     const PoolUse use = pool_use(pool);
-    const uint64_t elsewhere = use.free_bytes - use.grantable_bytes;
+    const uint64_t elsewhere = use.free_bytes + use.absent_bytes - use.grantable_bytes;
     return exhausted(
         "pool " + row.name + " has " + size_of(free) + " free, " + size_of(granules - free) + " short of the " +
         size_of(granules) + " asked for (capacity " + format_size(use.capacity_bytes) + ", being scrubbed " +

@@ -70,7 +70,8 @@ struct Recovery {
 
 struct PoolUse {
   uint64_t capacity_bytes = 0;
-  uint64_t free_bytes = 0;
+  uint64_t free_bytes = 0;    // on devices that are present
+  uint64_t absent_bytes = 0;  // nobody's either, on devices that are not: with what leases have, the capacity
   uint64_t leased_bytes = 0;
   uint64_t scrubbing_bytes = 0;
   uint64_t quarantined_bytes = 0;
@@ -135,8 +136,9 @@ class StateMachine {
   const std::map<DeviceId, DeviceRow>& devices() const { return devices_; }
   const std::map<std::string, QuotaRow>& quotas() const { return quotas_; }
   const std::map<ReservationId, ReservationRow>& reservations() const { return reservations_; }
-  // Of devices and leases, O(devices of the pool).
+  // From counters: O(devices), and growths and reservations under way. For all pools in one walk over the devices.
   PoolUse pool_use(PoolId id) const;
+  std::map<PoolId, PoolUse> pool_uses() const;
   TenantUse tenant_use(const std::string& tenant) const;
   uint64_t tenant_bytes_in(PoolId pool, const std::string& tenant) const;
   // The bounds that hold for a tenant: its own row, else that of "*", else none.
@@ -277,6 +279,10 @@ class StateMachine {
   bool can_move(const LeaseRow& lease) const;
   Step refuse_compaction(const CompactionSearch& search, const PoolRow& pool, uint64_t granule_bytes);
   void end_compactions(uint64_t now_ns);  // those that are done, due, or cannot be done any more
+
+  // lease_index.cc: the two parts of a PoolUse
+  void add_device_use(const DeviceRow& device, PoolUse& use) const;
+  void add_lease_use(PoolId id, PoolUse& use) const;
 
   // quota.cc
   // Whether the tenant's quota allows that much more. Errors: limit_exceeded, names the bound and the use.

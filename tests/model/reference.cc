@@ -74,7 +74,7 @@ bool Reference::taken(DeviceId id, uint64_t granule) const {
 uint64_t Reference::free_granules(const std::string& pool) const {
   uint64_t free = 0;
   for (const DeviceRow& row : devices_) {
-    if (pool_of_device_.at(row.serial) != pool) continue;
+    if (pool_of_device_.at(row.serial) != pool || is_absent(row.serial)) continue;
     for (uint64_t i = 0; i < row.capacity_bytes / row.granule_bytes; ++i) free += taken(row.id, i) ? 0 : 1;
   }
   return free;

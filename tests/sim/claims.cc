@@ -272,9 +272,10 @@ void Claims::check_phases(bool ticked, const daemon::StateMachine& machine) {
 // --- accounting -------------------------------------------------------------------------------------
 
 std::string accounting_problem(const daemon::PoolUse& use) {
-  const uint64_t sum = use.free_bytes + use.leased_bytes + use.scrubbing_bytes + use.quarantined_bytes;
+  const uint64_t sum =
+      use.free_bytes + use.absent_bytes + use.leased_bytes + use.scrubbing_bytes + use.quarantined_bytes;
   if (sum == use.capacity_bytes) return {};
-  return "free, leased, scrubbing and quarantined are " + std::to_string(sum) + " bytes of " +
+  return "free, absent, leased, scrubbing and quarantined are " + std::to_string(sum) + " bytes of " +
          std::to_string(use.capacity_bytes);
 }
 

@@ -143,7 +143,7 @@ void World::check_rest() {
   if (!daemon_.idle()) environment_.fail("liveness: something is still under way in the daemon");
   for (const auto& [id, pool] : daemon_.machine().pools()) {
     const daemon::PoolUse use = daemon_.machine().pool_use(id);
-    if (use.free_bytes + use.quarantined_bytes != use.capacity_bytes ||
+    if (use.free_bytes + use.absent_bytes + use.quarantined_bytes != use.capacity_bytes ||
         use.leased_bytes + use.scrubbing_bytes != 0) {
       environment_.fail("accounting: pool %s at rest: free and quarantined are not its capacity",
                         pool.name.c_str());

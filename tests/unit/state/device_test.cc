@@ -170,6 +170,38 @@ TEST_CASE("devices: the leases of one that vanished end quarantined, and are era
   CHECK(t.m.use().free_bytes == 4 * granule);
 }
 
+// Found with real hardware: a pool said that memory was free which nobody could be given.
+TEST_CASE("devices: what nobody has of an absent device is not free, until it is back") {
+  Manager m({4, 6});
+  const LeaseRow lease = m.grant(1);
+  REQUIRE(lease.extents.front().device == device(m, "emu:0").id);
+  CHECK(m.use().free_bytes == 9 * granule);
+  REQUIRE(m.apply(DeviceLost{"emu:1", m.now_ns}).reply.ok());
+  PoolUse use = m.use();
+  CHECK(use.capacity_bytes == 10 * granule);
+  CHECK(use.free_bytes == 3 * granule);
+  CHECK(use.grantable_bytes == 3 * granule);
+  CHECK(use.absent_bytes == 6 * granule);
+  CHECK(use.largest_free_bytes == 3 * granule);
+  CHECK(use.leased_bytes == granule);
+  CHECK(m.machine.pool_uses().at(m.machine.find_pool("p")->id).free_bytes == 3 * granule);
+  const Step refused = m.apply(m.request(4 * granule));
+  CHECK(detail_of(refused).find("free on devices that take no leases now 12 MiB") != std::string::npos);
+
+  // One of which a part is leased: that part is quarantined, and nothing of it is counted twice.
+  REQUIRE(m.apply(DeviceLost{"emu:0", m.now_ns}).reply.ok());
+  m.apply(FenceFinished{lease.id, {}, m.now_ns});
+  use = m.use();
+  CHECK(use.free_bytes == 0);
+  CHECK(use.largest_free_bytes == 0);
+  CHECK(use.absent_bytes == 9 * granule);
+  CHECK(use.quarantined_bytes == granule);
+
+  REQUIRE(m.apply(DeviceBack{"emu:1", m.now_ns}).reply.ok());
+  CHECK(m.use().free_bytes == 6 * granule);
+  CHECK(m.use().absent_bytes == 3 * granule);
+}
+
 TEST_CASE("devices: adopting one that vanished again is its coming back") {
   TwoFull t;
   REQUIRE(t.m.apply(DeviceLost{"emu:0", t.m.now_ns}).reply.ok());
