@@ -195,6 +195,7 @@ CommandLine build_parser(Context& context) {
                       "How long to wait for an answer (default 60s)");
 
   add_status_verbs(app, context);
+  add_health_verb(app, context);
   add_doctor_verb(app, context);
   add_daemon_verbs(app, context);
   add_device_verbs(app, context);

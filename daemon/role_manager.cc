@@ -53,6 +53,8 @@ ServiceOptions service_options(const DaemonConfig& config, const StoreId& store,
   options.calls_outstanding_max = config.calls_outstanding_max;
   options.userfaultfd = config.userfaultfd;
   options.descriptors_max = raise_descriptors_allowed();
+  options.health = config.health;
+  options.memdev_health = config.hardware;
   return options;
 }
 
@@ -230,6 +232,7 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
                               .ttl_ns_max = config.ttl_ns_max,
                               .scrub_bytes_per_s = config.scrub_bytes_per_s,
                               .settle_ns = settle_ns,
+                              .slow_commit_ns = config.health.commit_max_ns,
                               .audit_sink = audit_copies.sink()});
   // Before the engine waits for its workers: they may wait for agents.
   KJ_DEFER(agents.stop());
@@ -254,6 +257,7 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
   Service service(engine, service_options(config, store->id(), memory->object_path()));
   agents.begin(service);
   KJ_DEFER(agents.end());
+  service.health().begin();
 
   const auto forgetting =
       forget_earlier_host_lease(config, longest_ns, io.provider->getTimer()).eagerlyEvaluate(nullptr);

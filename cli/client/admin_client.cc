@@ -39,6 +39,10 @@ Result<StatusReply> AdminClient::status() {
   return impl_->call(impl_->admin.statusRequest(), [](auto& reply) { return StatusReply(reply); });
 }
 
+Result<HealthReply> AdminClient::health() {
+  return impl_->call(impl_->admin.healthRequest(), [](auto& reply) { return HealthReply(reply); });
+}
+
 Result<std::vector<std::string>> AdminClient::check() {
   return impl_->call(impl_->admin.checkRequest(), [](auto& reply) { return strings(reply.getProblems()); });
 }

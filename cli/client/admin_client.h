@@ -82,6 +82,7 @@ class AdminClient final : public LeaseClient {
   AdminClient& operator=(const AdminClient&) = delete;
 
   Result<StatusReply> status();
+  Result<HealthReply> health();
   Result<std::vector<std::string>> check();  // broken invariants in words; empty when all hold
 
   // admin_pool_calls.cc: devices and pools

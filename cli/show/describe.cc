@@ -133,16 +133,28 @@ std::string lease_table(const std::vector<LeaseStatus>& leases) {
       {"ID", "LABEL", "POOL", "TENANT", "SIZE", "MODE", "PHASE", "CAUSE", "EPOCH", "EXPIRES", "HOLDER"}, rows);
 }
 
+namespace {
+
+// "2", or "2, 1 absent".
+std::string describe_devices(const PoolStatus& pool) {
+  std::string text = std::to_string(pool->getDevices().size());
+  if (const uint32_t absent = pool->getAbsentDevices().size(); absent != 0)
+    text += ", " + std::to_string(absent) + " absent";
+  return text;
+}
+
+}  // namespace
+
 std::string pool_table(const std::vector<PoolStatus>& pools) {
   std::vector<std::vector<std::string>> rows;
   for (const PoolStatus& pool : pools) {
     const uint64_t capacity = pool->getCapacityBytes();
+    const uint64_t unused = std::min(pool->getFreeBytes() + pool->getAbsentBytes(), capacity);
     rows.push_back({str(pool->getName()), format_size(capacity), format_size(pool->getFreeBytes()),
-                    percent(capacity - std::min(pool->getFreeBytes(), capacity), capacity),
-                    format_size(pool->getLargestFreeBytes()), format_size(pool->getScrubbingBytes()),
-                    format_size(pool->getQuarantinedBytes()), std::to_string(pool->getWaiting()),
-                    std::to_string(pool->getLeases()), std::to_string(pool->getDevices().size()),
-                    std::string(schema::enum_word(pool->getCoherence()))});
+                    percent(capacity - unused, capacity), format_size(pool->getLargestFreeBytes()),
+                    format_size(pool->getScrubbingBytes()), format_size(pool->getQuarantinedBytes()),
+                    std::to_string(pool->getWaiting()), std::to_string(pool->getLeases()),
+                    describe_devices(pool), std::string(schema::enum_word(pool->getCoherence()))});
   }
   return format_table({"POOL", "CAPACITY", "FREE", "USED", "LARGEST FREE", "SCRUBBING", "QUARANTINED",
                        "WAITING", "LEASES", "DEVICES", "COHERENCE"},
@@ -157,8 +169,8 @@ std::string device_table(const std::vector<DeviceStatus>& devices) {
     const Figures figures = device->getAttributes();
     rows.push_back(
         {str(device->getSerial()), str(device->getBackend()), format_size(device->getCapacityBytes()),
-         adopted ? format_size(device->getFreeBytes()) : "-", format_size(device->getGranuleBytes()),
-         device_state(device), or_dash(str(device->getPool())),
+         adopted && device->getPresent() ? format_size(device->getFreeBytes()) : "-",
+         format_size(device->getGranuleBytes()), device_state(device), or_dash(str(device->getPool())),
          adopted ? std::to_string(device->getLeases()) : "-", latency_text(figures), bandwidth_text(figures),
          or_dash(str(figures.getSource())), shortened(str(device->getDetail()), detail_columns)});
   }

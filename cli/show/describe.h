@@ -41,8 +41,8 @@ std::string server_block(rpc::ServerInfo::Reader server, const std::string& sock
 std::string waiting_table(const std::vector<WaitingStatus>& waiting);
 std::string device_block(const DeviceStatus& device);
 std::string pool_block(const PoolStatus& pool);  // composition, what is where, how broken up the free part is
-// One bar of `width` characters: '#' leased, '~' being scrubbed, '!' quarantined, '.' free. What is not nothing
-// gets at least one character.
+// One bar of `width` characters: '#' leased, '~' being scrubbed, '!' quarantined, '.' free, '?' absent. What is not
+// nothing gets at least one character.
 std::string usage_bar(const PoolStatus& pool, size_t width);
 std::string move_table(Moves moves);
 // "3 leases left to move, 24 MiB; 1 blocked: lease 7 (team-a, redis, 8 MiB): not movable"

@@ -57,13 +57,18 @@ std::string usage_bar(const PoolStatus& pool, size_t width) {
     char mark;
     size_t columns = 0;
   };
-  std::array<Part, 4> parts{{{pool->getLeasedBytes(), '#'},
+  std::array<Part, 5> parts{{{pool->getLeasedBytes(), '#'},
                              {pool->getScrubbingBytes(), '~'},
                              {pool->getQuarantinedBytes(), '!'},
-                             {pool->getFreeBytes(), '.'}}};
+                             {pool->getFreeBytes(), '.'},
+                             {pool->getAbsentBytes(), '?'}}};
   uint64_t whole = 0;
-  for (const Part& part : parts) whole += part.bytes;
-  if (whole == 0 || width < parts.size()) return std::string(width, ' ');
+  size_t shown = 0;
+  for (const Part& part : parts) {
+    whole += part.bytes;
+    shown += part.bytes != 0;
+  }
+  if (whole == 0 || width < shown) return std::string(width, ' ');
   size_t used = 0;
   for (Part& part : parts) {
     if (part.bytes == 0) continue;
@@ -89,6 +94,11 @@ std::string describe_free(const PoolStatus& pool) {
     free += ", of it " + exact_size(pool->getGrantableBytes()) + " on devices in service";
   if (pool->getReservedBytes() != 0) free += ", " + exact_size(pool->getReservedBytes()) + " of it reserved";
   return free;
+}
+
+std::string describe_absence(const PoolStatus& pool) {
+  const std::string these = join(strings(pool->getAbsentDevices()), ", ");
+  return exact_size(pool->getAbsentBytes()) + ", nobody's, of " + these + ", not there now: 'terrace health'";
 }
 
 std::string describe_coherence(const PoolStatus& pool) {
@@ -126,6 +136,11 @@ std::string pool_block(const PoolStatus& pool) {
                                           : count_text(pool->getWaiting(), "grant") + " for " +
                                                 exact_size(pool->getWaitingBytes())},
       {"fragmentation", describe_fragmentation(pool)}};
+  if (pool->getAbsentDevices().size() != 0) {
+    const auto at =
+        std::find_if(fields.begin(), fields.end(), [](const auto& field) { return field.first == "waiting"; });
+    fields.insert(at, {"? absent", describe_absence(pool)});
+  }
   std::string text = "pool " + printable(str(pool->getName())) + "\n" + format_block(fields);
   if (pool->getFreeClasses().size() != 0) text += "\n" + free_class_table(pool);
   return text;
@@ -140,8 +155,13 @@ std::string device_block(const DeviceStatus& device) {
       {"capacity",
        exact_size(device->getCapacityBytes()) + ", granule " + exact_size(device->getGranuleBytes())}};
   if (device->getAdopted()) {
-    fields.emplace_back("free", exact_size(device->getFreeBytes()) + ", largest run " +
-                                    exact_size(device->getLargestFreeBytes()));
+    if (device->getPresent()) {
+      fields.emplace_back("free", exact_size(device->getFreeBytes()) + ", largest run " +
+                                      exact_size(device->getLargestFreeBytes()));
+    } else {
+      fields.emplace_back("free",
+                          "nothing while it is absent; " + exact_size(device->getFreeBytes()) + " is nobody's");
+    }
     fields.emplace_back("used",
                         exact_size(device->getUsedBytes()) + " by " + count_text(device->getLeases(), "lease"));
   }

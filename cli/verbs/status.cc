@@ -8,6 +8,18 @@
 namespace terrace::cli {
 namespace {
 
+// Of an older manager nothing is known.
+std::string health_summary(const StatusReply& reply) {
+  if (!reply->hasHealth()) return {};
+  const auto health = reply->getHealth();
+  if (health.getCritical() + health.getWarnings() == 0) return "health: nothing to do\n";
+  std::string text;
+  if (health.getCritical() != 0) text = std::to_string(health.getCritical()) + " critical";
+  if (health.getWarnings() != 0)
+    text += (text.empty() ? "" : ", ") + count_text(health.getWarnings(), "warning");
+  return "health: " + text + " ('terrace health')\n";
+}
+
 Status show_status(const Context& context) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, client->status());
@@ -15,6 +27,7 @@ Status show_status(const Context& context) {
     print_json({{"socket", socket_path_of(context)},
                 {"server", to_json(reply->getServer())},
                 {"pools", to_json_list(reply->getPools())},
+                {"health", reply->hasHealth() ? to_json(reply->getHealth()) : nlohmann::json()},
                 {"leases", reply->getLeases()}});
     return {};
   }
@@ -24,7 +37,7 @@ Status show_status(const Context& context) {
   } else {
     text += pool_table(kept<rpc::PoolInfo>(reply->getPools()));
   }
-  text += "\n" + count_text(reply->getLeases(), "lease") + "\n";
+  text += "\n" + count_text(reply->getLeases(), "lease") + "\n" + health_summary(reply);
   print_text(text);
   return {};
 }

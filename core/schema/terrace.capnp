@@ -260,7 +260,7 @@ struct PoolInfo {
   name @0 :Text;
   devices @1 :List(Text);
   capacityBytes @2 :UInt64;
-  freeBytes @3 :UInt64;
+  freeBytes @3 :UInt64;        # on devices that are there
   leasedBytes @4 :UInt64;      # active and revoking
   scrubbingBytes @5 :UInt64;   # fencing and scrubbing
   quarantinedBytes @6 :UInt64;
@@ -278,6 +278,8 @@ struct PoolInfo {
   coherence @18 :Coherence;
   isolation @19 :Isolation;    # as the worst of its devices
   trust @20 :Trust;            # trusting memory is granted only where it is `mutual`
+  absentBytes @21 :UInt64;     # of the capacity: nobody's, on devices that are not there; not free
+  absentDevices @22 :List(Text); # serials, of `devices`
 }
 
 struct PartOwner {     # of one part of a sharedCoherent lease
@@ -356,6 +358,47 @@ struct Finding {       # of a consistency check
   subject @1 :Text;
   what @2 :Text;
   repair @3 :Text;     # what would fix it, and who does that
+}
+
+# A section of docs/operations/health.md for each.
+enum HealthCode {
+  storeFailing @0;
+  storeSlow @1;
+  stateDiskFilling @2;
+  deviceAbsent @3;
+  deviceDraining @4;
+  deviceUnhealthy @5;
+  poolNearlyFull @6;
+  poolFragmented @7;
+  queueStuck @8;
+  quarantineGrowing @9;
+  scrubBehind @10;
+  fenceFailed @11;
+  fenceSlow @12;
+  hostAway @13;
+  hostLeaseRunningOut @14;
+  hostVersionDiffers @15;
+  certificateEnding @16;
+  callsDenied @17;
+}
+enum HealthSeverity { healthy @0; warning @1; critical @2; } # healthy: of no finding, but of none at all
+
+struct HealthFinding { # something about the manager that an operator should know, for as long as it is so
+  code @0 :HealthCode;
+  severity @1 :HealthSeverity;
+  kind @2 :Text;       # of what it is about: "device", "pool", "host", "tenant", "store", ...
+  name @3 :Text $Json.nullable; # which of these; empty: there is one only
+  sinceWallNs @4 :UInt64; # CLOCK_REALTIME: when the manager first saw it so
+  lastedNs @5 :UInt64; # how long ago that is
+  text @6 :Text;       # what is wrong, with figures
+  advice @7 :Text;     # what to do
+  page @8 :Text;       # "docs/operations/health.md#device_absent"
+}
+
+struct HealthSummary {
+  severity @0 :HealthSeverity; # the worst
+  critical @1 :UInt32; # findings
+  warnings @2 :UInt32;
 }
 
 struct ServerInfo {
@@ -518,7 +561,7 @@ interface LeaseMove {
 
 interface Admin {
   # Which methods an operator may call is in daemon/rpc/admin/rights.cc: a new one is added there.
-  status @0 () -> (error :Error, server :ServerInfo, pools :List(PoolInfo), leases :UInt32);
+  status @0 () -> (error :Error, server :ServerInfo, pools :List(PoolInfo), leases :UInt32, health :HealthSummary);
   devices @1 () -> (error :Error, devices :List(DeviceInfo));
   adopt @2 (serial :Text) -> (error :Error, device :DeviceInfo);
   createPool @3 (name :Text, devices :List(Text), placement :Placement, stripeBytes :UInt64,
@@ -579,4 +622,6 @@ interface Admin {
   # One with leases is refused as `busy` unless `revoke` says to take them back.
   allowHost @41 (name :Text) -> (error :Error);   # undoes it
   setPoolTrust @42 (name :Text, trust :Trust) -> (error :Error, pool :PoolInfo);
+  health @43 () -> (error :Error, summary :HealthSummary, findings :List(HealthFinding));
+  # What is wrong, the worst first. Answered while the store fails, too.
 }

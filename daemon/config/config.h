@@ -13,6 +13,7 @@
 
 #include "core/base/limits.h"
 #include "core/base/result.h"
+#include "daemon/health/health_limits.h"
 #include "daemon/memory/files/emulated.h"
 #include "daemon/model/socket_role.h"
 
@@ -84,6 +85,8 @@ struct DaemonConfig {
   std::string audit_syslog_socket = "/dev/log";
 
   uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
+
+  HealthLimits health;  // from when on something is a finding of `terrace health`
 
   uint64_t ttl_ns_max = limits::ttl_ns_max;
   uint32_t connections_max = limits::rpc_connections_max;

@@ -8,6 +8,7 @@
 
 #include "core/base/unique_fd.h"
 #include "daemon/config/config.h"
+#include "daemon/config/health.h"
 #include "daemon/config/section.h"
 #include "daemon/config/sockets.h"
 
@@ -273,6 +274,7 @@ Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base
   read_log(top, path, problems, base);
   read_audit(top, path, problems, base);
   read_scrub(top, path, problems, base);
+  read_health(top, base);
   read_limits(top, path, problems, base);
   read_hosts(top, path, problems, base);
   top.finish();

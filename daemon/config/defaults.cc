@@ -6,6 +6,7 @@
 
 #include "core/base/failpoint.h"
 #include "daemon/config/config.h"
+#include "daemon/config/health.h"
 #include "daemon/config/sockets.h"
 #include "daemon/memory/remote/remote_memory.h"
 #include "daemon/state/names.h"
@@ -249,6 +250,7 @@ std::vector<ConfigProblem> find_problems(const DaemonConfig& config) {
   check_limits(config, problems);
   check_hosts(config, problems);
   check_sockets(config, problems);
+  check_health(config, problems);
   return problems;
 }
 

@@ -247,6 +247,13 @@ bool DenialLimit::admit(AuditRow& row, uint64_t now_ns) {
   return true;
 }
 
+void DenialCounts::add(const std::string& tenant, const std::string& detail) {
+  const bool counts_alone = tenants_.size() < tenants_max || tenants_.contains(tenant);
+  Count& count = tenants_[counts_alone ? tenant : "(others)"];
+  ++count.calls;
+  count.last = line(detail);
+}
+
 std::vector<AuditRow> audit_rows(const Command& command, const Step& step, const StateMachine& state,
                                  const Actor& actor, uint64_t wall_ns) {
   // DeviceLost, DeviceBack, an offer and a request taken out of a queue are worth a line even when no row

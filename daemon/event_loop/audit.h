@@ -50,4 +50,20 @@ class DenialLimit {
   std::map<std::string, Told> tenants_;
 };
 
+// How often each tenant was refused. Tenants beyond a bound count as one.
+class DenialCounts {
+ public:
+  static constexpr size_t tenants_max = 1'000;
+  struct Count {
+    uint64_t calls = 0;
+    std::string last;  // what was refused last
+  };
+
+  void add(const std::string& tenant, const std::string& detail);
+  const std::map<std::string, Count>& by_tenant() const { return tenants_; }
+
+ private:
+  std::map<std::string, Count> tenants_;
+};
+
 }  // namespace terrace::daemon

@@ -206,10 +206,17 @@ void Engine::finish_change(LeaseId lease, Command finished) {
 void Engine::fence(const FenceObject& effect) {
   // Before anything that waits: others' carves must not give a fenced holder more time.
   const LeaseRow* lease = state_->find_lease(effect.lease);
+  const std::pair<uint64_t, LeaseId> begun(clock_.now_ns(), effect.lease);
+  facts_.fences.insert(begun);
   run_backend([this, object = effect.object]() -> Status { return backend_.fence(object); },
-              [this, id = effect.lease](Status status) {
-                if (!status.ok())
+              [this, id = effect.lease, begun](Status status) {
+                facts_.fences.erase(begun);
+                if (!status.ok()) {
                   log::error("lease {} could not be fenced: {}", id.value, status.error().to_string());
+                  ++facts_.fences_failed;
+                  facts_.last_fence_failure =
+                      "lease " + std::to_string(id.value) + ": " + status.error().detail;
+                }
                 apply(FenceFinished{id, std::move(status), clock_.now_ns()}, nullptr);
               },
               effect.object,

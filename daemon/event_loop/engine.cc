@@ -113,6 +113,7 @@ kj::Promise<Result<StoreBackup>> Engine::backup() {
 
 void Engine::note_denied(const char* what, const std::string& tenant, const std::string& detail,
                          const Actor& actor) {
+  if (std::string_view(what) == "admin") facts_.denials.add(tenant, detail);
   if (refusing_) return;
   AuditRow row = denial_row(what, tenant, detail, actor, wall_clock_ns());
   if (!denial_limit_.admit(row, clock_.now_ns())) return;
@@ -221,6 +222,7 @@ void Engine::begin_commit() {
   }
   in_flight_ = std::exchange(open_, Batch{});
   committing_ = true;
+  facts_.commit_began_ns = clock_.now_ns();
   if (store_.quick() && audits_ == 0) {
     commit_finished(store_.commit(in_flight_.delta));
     return;
@@ -232,6 +234,9 @@ void Engine::begin_commit() {
 
 void Engine::commit_finished(Status status) {
   committing_ = false;
+  const uint64_t took_ns = clock_.now_ns() - std::exchange(facts_.commit_began_ns, 0);
+  facts_.slowest_commit_ns = std::max(facts_.slowest_commit_ns, took_ns);
+  if (took_ns > options_.slow_commit_ns) ++facts_.slow_commits;
   Batch batch = std::exchange(in_flight_, Batch{});
   if (!status.ok()) {
     begin_recovery(status.error());

@@ -81,6 +81,18 @@ struct EngineCounters {
   uint64_t moves = 0;  // finished by the manager itself
 };
 
+// What the manager's health is judged by (daemon/health), since the start of the process.
+struct EngineFacts {
+  uint64_t slow_commits = 0;  // that took longer than EngineOptions::slow_commit_ns
+  uint64_t slowest_commit_ns = 0;
+  uint64_t commit_began_ns = 0;  // of the one under way; 0: none is
+  uint64_t fences_failed = 0;
+  std::string last_fence_failure = {};
+  // Under way: since when, of which lease; the oldest first.
+  std::set<std::pair<uint64_t, LeaseId>> fences = {};
+  DenialCounts denials = {};  // of calls of the operator's interface
+};
+
 struct EngineOptions {
   std::string state_path = {};               // of the store, for those who read of it; empty: it is in memory
   uint64_t ttl_ns_max = limits::ttl_ns_max;  // of a lease's term (StateMachine)
@@ -105,6 +117,8 @@ struct EngineOptions {
   uint64_t gap_ns = 400 * ns_per_ms;
   // A lease whose record of being scrubbed waits for the next commit gets one of its own after this.
   uint64_t deferred_commit_ns = 20 * ns_per_ms;
+  // A commit that takes longer is counted as slow.
+  uint64_t slow_commit_ns = 50 * ns_per_ms;
   // Told of the rows of the audit log that a commit made durable. On the event loop's thread: it must not wait.
   std::function<void(const std::vector<AuditRow>&)> audit_sink = {};
   // What the workers do their jobs with; null: a thread each.
@@ -194,6 +208,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   kj::Timer& timer() { return timer_; }
   uint64_t now_ns() const { return clock_.now_ns(); }
   const EngineCounters& counters() const { return counters_; }
+  const EngineFacts& facts() const { return facts_; }
+  const Error& refusal() const { return refusal_; }  // unless serving(): why commands are refused
   ScrubCounters scrub_counters() const;
   const EngineOptions& options() const { return options_; }
   // Whether the manager copies the lease's bytes to another place now.
@@ -401,6 +417,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   static constexpr uint64_t recovery_pause_ns_max = 5 * ns_per_s;
   uint64_t recovery_pause_ns_ = recovery_pause_ns_min;
   EngineCounters counters_;
+  EngineFacts facts_;
   std::vector<std::string> findings_;
 
   kj::TaskSet tasks_;

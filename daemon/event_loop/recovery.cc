@@ -292,6 +292,7 @@ void Engine::begin_recovery(const Error& cause) {
   changing_.clear();
   actors_.clear();
   asked_to_move_ns_.clear();
+  facts_.fences.clear();
   unheld_since_ns_.clear();
   missed_since_ns_.clear();
   incomplete_since_ns_.clear();

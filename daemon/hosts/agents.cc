@@ -242,6 +242,19 @@ Result<std::optional<std::string>> Agents::agent_for(const LeaseRow& lease, cons
 }
 
 std::vector<HostStatus> Agents::list() const {
+  std::vector<HostStatus> all = states();
+  std::map<std::string_view, HostStatus*> by_name;
+  for (HostStatus& status : all) by_name[status.name] = &status;
+  for (const auto& [id, lease] : service_->engine().state().leases()) {
+    const auto at = by_name.find(StateMachine::agent_of(lease));
+    if (at == by_name.end()) continue;
+    ++at->second->leases;
+    at->second->bytes += lease.bytes;
+  }
+  return all;
+}
+
+std::vector<HostStatus> Agents::states() const {
   const uint64_t now = clock_.now_ns();
   std::vector<HostStatus> all;
   for (const std::string& name : hosts_file_.removed()) {
@@ -271,12 +284,8 @@ std::vector<HostStatus> Agents::list() const {
       status.certificate_ends_soon = ends_soon(certificate.begins_s, certificate.ends_s, now_s);
     }
     if (known.peer != nullptr) status.fencing = known.fencing;
+    status.host_lease_ns = options_.terms.length_ns;
     for (const SeenDevice& device : known.devices) status.devices.push_back(device.serial);
-    for (const auto& [id, lease] : service_->engine().state().leases()) {
-      if (StateMachine::agent_of(lease) != name) continue;
-      ++status.leases;
-      status.bytes += lease.bytes;
-    }
     all.push_back(std::move(status));
   }
   return all;

@@ -80,6 +80,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
                                                const std::string& to_tenant) const override;
   Status may_act_for(const std::string& host, const std::string& tenant) const;
   std::vector<HostStatus> list() const override;
+  std::vector<HostStatus> states() const override;
   bool names_tenant(const std::string& tenant) const override;
   std::vector<CertificateEnd> certificate_ends() const override;
   Status remove(const std::string& host, bool revoke, const Actor& actor) override;

@@ -64,6 +64,15 @@ uint64_t WaitingQueue::since_ns(LeaseId id, const std::string& tenant) const {
   return request == own->second.requests.end() ? 0 : request->second.since_ns;
 }
 
+uint64_t WaitingQueue::oldest_since_ns() const {
+  uint64_t oldest_ns = 0;
+  for (const auto& [tenant, own] : tenants_) {
+    const uint64_t since_ns = own.requests.begin()->second.since_ns;
+    if (oldest_ns == 0 || since_ns < oldest_ns) oldest_ns = since_ns;
+  }
+  return oldest_ns;
+}
+
 // --- order ------------------------------------------------------------------------------------------
 
 LeaseId WaitingQueue::next() const {

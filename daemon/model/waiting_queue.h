@@ -42,6 +42,7 @@ class WaitingQueue {
   size_t size() const { return sizes_.size(); }
   bool contains(LeaseId id, const std::string& tenant) const;
   uint64_t since_ns(LeaseId id, const std::string& tenant) const;  // 0: it does not wait
+  uint64_t oldest_since_ns() const;  // of all requests; 0: nobody waits. O(tenants)
   uint64_t smallest_bytes() const { return sizes_.empty() ? 0 : *sizes_.begin(); }
 
   // All of them, as they would be served if room came for one after the other.

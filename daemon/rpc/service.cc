@@ -17,6 +17,7 @@ Service::Service(Engine& engine, ServiceOptions options)
       litmus_runs_(engine, {options_.host, options_.object_directory}),
       ended_holders_(kj::heap<EndedHolders>(
           *this, engine.timer(), options_.state_file.empty() ? "" : options_.state_file + "-holders")),
+      health_(*this, {options_.health, options_.state_file, options_.memdev_health}),
       tasks_(*this) {
   engine_.set_notifier(this);
 }
@@ -100,13 +101,13 @@ const std::vector<FreeClass>& Service::free_classes(PoolId pool) {
   const StateMachine& state = engine_.state();
   size_t runs = 0;
   for (const auto& [id, device] : state.devices())
-    if (device.pool == pool) runs += state.free_of(id).runs().size();
+    if (device.pool == pool && !state.absent(id)) runs += state.free_of(id).runs().size();
   FreeClasses& known = free_classes_[pool];
   const uint64_t now_ns = engine_.now_ns();
   if (runs > runs_always_fresh && known.made_ns != 0 && now_ns - known.made_ns < stale_ns) return known.classes;
   std::map<uint64_t, FreeClass> by_min;
   for (const auto& [id, device] : state.devices()) {
-    if (device.pool != pool) continue;
+    if (device.pool != pool || state.absent(id)) continue;
     for (const auto& [first, count] : state.free_of(id).runs()) {
       const uint64_t bytes = count * device.granule_bytes;
       FreeClass& found = by_min[std::bit_floor(bytes)];

@@ -20,6 +20,7 @@
 #include "daemon/event_loop/engine.h"
 #include "daemon/event_loop/one_at_a_time.h"
 #include "daemon/litmus/litmus_runs.h"
+#include "daemon/rpc/health_watch.h"
 #include "daemon/rpc/holder_table.h"
 #include "daemon/rpc/peer_limits.h"
 #include "daemon/rpc/waiting_grants.h"
@@ -32,6 +33,8 @@ struct ServiceOptions : PeerOptions {
   std::string state_file;
   std::string store_id;
   std::string object_directory;
+  HealthLimits health = {};
+  bool memdev_health = false;  // whether CXL memdevs are asked how they are, once a minute
 };
 
 // A descriptor of a lease's memory, one for all capabilities of the same access.
@@ -63,6 +66,7 @@ struct HostStatus {
   std::string name, state, address, version, detail;
   uint64_t silent_ns = 0;
   uint64_t ends_in_ns = 0;
+  uint64_t host_lease_ns = 0;  // how long it keeps its leases without word from the manager
   uint64_t leases = 0;
   uint64_t bytes = 0;
   std::vector<std::string> devices;
@@ -92,6 +96,8 @@ class HostDirectory {
   virtual Result<std::optional<std::string>> agent_for(const LeaseRow& lease, const std::string& to_host,
                                                        const std::string& to_tenant) const = 0;
   virtual std::vector<HostStatus> list() const = 0;
+  // The same without what is leased there, which takes a walk over all leases.
+  virtual std::vector<HostStatus> states() const = 0;
   // Whether the configuration names it as one that a host may act for.
   virtual bool names_tenant(const std::string&) const { return false; }
   virtual std::vector<CertificateEnd> certificate_ends() const { return {}; }
@@ -159,6 +165,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   std::weak_ptr<Service*> handle() const { return self_; }
   WaitingGrants& waiting_grants() { return waiting_grants_; }
   LitmusRuns& litmus_runs() { return litmus_runs_; }
+  HealthWatch& health() { return health_; }
   OneAtATime& checks() { return checks_; }  // of the whole state
   // For what a peer left behind: nobody waits for the outcome.
   template <Asked C>
@@ -197,6 +204,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   kj::Own<EndedHolders> ended_holders_;
   std::unordered_map<uint64_t, ReportedUsage> usage_;
   std::unordered_map<PoolId, FreeClasses> free_classes_;
+  HealthWatch health_;
   kj::TaskSet tasks_;
 };
 

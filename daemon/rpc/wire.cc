@@ -215,6 +215,7 @@ void write_pool(rpc::PoolInfo::Builder out, const PoolRow& pool, Service& servic
   out.setWaiting(static_cast<uint32_t>(use.waiting));
   out.setWaitingBytes(use.waiting_bytes);
   out.setGrantableBytes(use.grantable_bytes);
+  out.setAbsentBytes(use.absent_bytes);
   const std::vector<FreeClass>& free_classes = service.free_classes(pool.id);
   auto classes = out.initFreeClasses(static_cast<uint32_t>(free_classes.size()));
   for (uint32_t i = 0; i < free_classes.size(); ++i) {
@@ -222,9 +223,14 @@ void write_pool(rpc::PoolInfo::Builder out, const PoolRow& pool, Service& servic
     classes[i].setRuns(free_classes[i].runs);
     classes[i].setBytes(free_classes[i].bytes);
   }
-  std::vector<const DeviceRow*> members;
-  for (const auto& [id, device] : state.devices())
-    if (device.pool == pool.id) members.push_back(&device);
+  std::vector<const DeviceRow*> members, absent;
+  for (const auto& [id, device] : state.devices()) {
+    if (device.pool != pool.id) continue;
+    members.push_back(&device);
+    if (state.absent(id)) absent.push_back(&device);
+  }
+  auto absences = out.initAbsentDevices(static_cast<uint32_t>(absent.size()));
+  for (uint32_t i = 0; i < absent.size(); ++i) absences.set(i, absent[i]->serial);
   auto devices = out.initDevices(static_cast<uint32_t>(members.size()));
   std::vector<TierPart> parts;
   for (uint32_t i = 0; i < members.size(); ++i) {

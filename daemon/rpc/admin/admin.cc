@@ -45,6 +45,7 @@ kj::Promise<void> AdminServer::status(StatusContext context) {
     write_status(c.getResults().initServer());
     write_pools(c.getResults().initPools(static_cast<uint32_t>(state().pools().size())), service());
     c.getResults().setLeases(static_cast<uint32_t>(state().leases().size()));
+    write_health(c.getResults().initHealth());
   });
 }
 

@@ -3,7 +3,8 @@
 // dispatchCall, before any method begins, what an operator may call (rights.h).
 //
 // Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
-//           the audit log, admin_backup.cc backups, admin_check.cc the checks, admin_inventory.cc hardware;
+//           the audit log, admin_backup.cc backups, admin_check.cc the checks, admin_health.cc the manager's health,
+//           admin_inventory.cc hardware;
 //           admin_devices.cc, admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc, admin_policy.cc and
 //           admin_queue.cc the rest.
 // Threads   The event loop's thread only.
@@ -25,6 +26,7 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
                                   capnp::CallContext<capnp::AnyPointer, capnp::AnyPointer> context) override;
 
   kj::Promise<void> status(StatusContext context) override;
+  kj::Promise<void> health(HealthContext context) override;
   kj::Promise<void> check(CheckContext context) override;
   kj::Promise<void> fsck(FsckContext context) override;
   kj::Promise<void> audit(AuditContext context) override;
@@ -118,6 +120,7 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   }
 
   void write_status(rpc::ServerInfo::Builder out);
+  void write_health(rpc::HealthSummary::Builder out);
   void write_devices(DevicesContext& context, const std::vector<SeenDevice>& seen);
   static Error unknown_device(const std::string& serial);
   kj::Promise<void> refuse_unseen(AdoptContext context, const std::string& serial);

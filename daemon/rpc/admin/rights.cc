@@ -18,6 +18,7 @@ struct AdminRight {
 constexpr AdminRight admin_rights[] = {
     // To look.
     {"status", Authority::oversight},
+    {"health", Authority::oversight},
     {"devices", Authority::oversight},
     {"inventory", Authority::oversight},
     {"hosts", Authority::oversight},

@@ -310,6 +310,26 @@ TEST_CASE("Pool: its block says how it is composed and how broken up it is") {
   CHECK(contains(text, "2 grants for 48 MiB"));
 }
 
+TEST_CASE("Pool: what nobody has of an absent device is neither free nor used") {
+  const PoolStatus whole = some_pool();
+  CHECK(!contains(pool_block(whole), "absent"));
+  CHECK(!contains(pool_table({whole}), "absent"));
+  const PoolStatus pool = whole.changed([](PoolFields changed) {
+    changed.setCapacityBytes(1024 * mib);
+    changed.setLeasedBytes(256 * mib);
+    changed.setScrubbingBytes(0);
+    changed.setFreeBytes(256 * mib);
+    changed.setAbsentBytes(512 * mib);
+    changed.initAbsentDevices(1).set(0, "emu:b");
+  });
+  CHECK(contains(pool_table({pool}), "1 GiB  256 MiB   25%"));
+  CHECK(contains(pool_table({pool}), "2, 1 absent"));
+  CHECK(contains(pool_block(pool),
+                 "? absent       512 MiB, nobody's, of emu:b, not there now: 'terrace health'\n"));
+  CHECK(contains(pool_block(pool), ". free         256 MiB"));
+  CHECK(usage_bar(pool, 8) == "##..????");
+}
+
 TEST_CASE("Pool: its JSON form has a stripe only where it is striped") {
   const PoolStatus pool = some_pool();
   CHECK(to_json(pool)["stripe_bytes"] == 4 * mib);

@@ -30,6 +30,32 @@ struct File {
 
 }  // namespace
 
+TEST_CASE("config: limits of the manager's health, each within its bounds") {
+  const File file(
+      "[health]\ninterval = \"500ms\"\nwindow = \"1m\"\nqueue_after = \"0s\"\ndenied_calls_min = 7\n"
+      "state_free_min = \"1G\"\npool_grantable_percent_min = 0\n");
+  const auto config = load_config_file(file.path, default_config());
+  REQUIRE(config.ok());
+  CHECK(config->health.interval_ns == 500 * ns_per_ms);
+  CHECK(config->health.window_ns == 60 * ns_per_s);
+  CHECK(config->health.queue_after_ns == 0);
+  CHECK(config->health.denied_calls_min == 7);
+  CHECK(config->health.state_free_bytes_min == gib);
+  CHECK(config->health.pool_grantable_percent_min == 0);
+  CHECK(config->health.fence_after_ns == 10 * ns_per_s);  // the default
+
+  const File wrong(
+      "[health]\ninterval = \"50ms\"\nwindow = \"60d\"\ndenied_calls_min = 0\n"
+      "pool_largest_run_percent_min = 101\nqueue = \"1s\"\n");
+  const auto refused = load_config_file(wrong.path, default_config());
+  REQUIRE(!refused.ok());
+  for (const char* told :
+       {":2: interval of 50 ms is outside 100 ms to 30 d", ":3: window of 60 d is outside 1 s",
+        ":4: denied_calls_min must be 1 at least", ":5: pool_largest_run_percent_min must be 0 to 100",
+        ":6: unknown key 'queue' in [health]"})
+    CHECK_MESSAGE(refused.error().detail.find(told) != std::string::npos, refused.error().detail);
+}
+
 TEST_CASE("config: a full file is taken") {
   const File file(R"(runtime_directory = "/run/x"
 state = "/var/lib/x/state.db"

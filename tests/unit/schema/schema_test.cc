@@ -100,7 +100,8 @@ TEST_CASE("json: the keys of every struct that is shown") {
     return all;
   };
   CHECK(keys(to_json(*Message<rpc::PoolInfo>())) ==
-        "capacity_bytes coherence devices figures free_bytes free_runs grantable_bytes "
+        "absent_bytes absent_devices capacity_bytes coherence devices figures free_bytes free_runs "
+        "grantable_bytes "
         "granule_bytes isolation largest_free_bytes leased_bytes leases name placement quarantined_bytes "
         "reserved_bytes scrubbing_bytes stripe_bytes trust waiting waiting_bytes");
   CHECK(keys(to_json(*Message<rpc::DeviceInfo>())) ==
@@ -112,6 +113,9 @@ TEST_CASE("json: the keys of every struct that is shown") {
         "huge_pages object_directory pid recovered "
         "runtime_directory scrub_bytes_per_s scrub_queued_bytes scrubbed_bytes sockets state_file "
         "store_commits store_id uptime_ns version waiting");
+  CHECK(keys(to_json(*Message<rpc::HealthFinding>())) ==
+        "advice code kind lasted_ns name page severity since_wall_ns text");
+  CHECK(keys(to_json(*Message<rpc::HealthSummary>())) == "critical severity warnings");
   CHECK(keys(to_json(*Message<rpc::ServedSocket>())) == "path role tenant");
   CHECK(keys(to_json(*Message<rpc::WaitingGrant>())) ==
         "bytes calls ends_in_ns host label lease place pool tenant turn waited_ns");

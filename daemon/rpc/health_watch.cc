@@ -1,0 +1,193 @@
+#include "daemon/rpc/health_watch.h"
+
+#include <sys/statvfs.h>
+
+#include <filesystem>
+#include <unordered_map>
+
+#include "core/schema/terrace.capnp.h"
+#include "core/schema/words.h"
+#include "daemon/inventory/inventory.h"
+#include "daemon/log/log.h"
+#include "daemon/rpc/service.h"
+
+namespace terrace::daemon {
+namespace {
+
+// A memdev answers its mailbox in milliseconds, and its state changes seldom.
+constexpr uint64_t memdevs_again_ns = 60 * ns_per_s;
+
+std::string_view code_word(HealthCode code) {
+  return schema::enum_word(static_cast<rpc::HealthCode>(code));
+}
+
+std::string subject_of(const HealthFinding& finding) {
+  return finding.name.empty() ? finding.kind : finding.kind + " " + finding.name;
+}
+
+void log_changes(const HealthChanges& changes, uint64_t now_ns) {
+  for (const HealthFinding& one : changes.raised) {
+    const bool critical = one.severity == HealthSeverity::critical;
+    log::write(critical ? log::Level::error : log::Level::warn, "health: {}, {}, {}: {}", code_word(one.code),
+               critical ? "critical" : "warning", subject_of(one), one.text);
+  }
+  for (const HealthFinding& one : changes.cleared)
+    log::info("health: {}, over, {}: it lasted {}", code_word(one.code), subject_of(one),
+              format_duration((now_ns - one.since_ns) / ns_per_ms * ns_per_ms));
+}
+
+std::optional<HealthView::Disk> read_disk(const std::string& state_file) {
+  struct statvfs disk = {};
+  if (::statvfs(std::filesystem::path(state_file).parent_path().c_str(), &disk) != 0) return std::nullopt;
+  return HealthView::Disk{state_file, static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize};
+}
+
+}  // namespace
+
+HealthWatch::HealthWatch(Service& service, HealthWatchOptions options)
+    : service_(service), options_(std::move(options)), engine_(options_.limits), tasks_(*this) {}
+
+HealthWatch::~HealthWatch() noexcept = default;
+
+void HealthWatch::taskFailed(kj::Exception&& exception) {
+  log::error("a look at the manager's health failed: {}", exception.getDescription().cStr());
+}
+
+void HealthWatch::begin() {
+  tasks_.add(look_again());
+  tasks_.add(look_outside_again());
+}
+
+kj::Promise<void> HealthWatch::pause() {
+  return service_.engine().timer().afterDelay(static_cast<int64_t>(options_.limits.interval_ns) *
+                                              kj::NANOSECONDS);
+}
+
+kj::Promise<void> HealthWatch::look_again() {
+  look();
+  return pause().then([this] { return look_again(); });
+}
+
+// Apart, since the worker may be busy for long: with a check of the whole state, or a disk that does not answer.
+kj::Promise<void> HealthWatch::look_outside_again() {
+  return look_at_disk()
+      .then([this] { return look_at_memdevs(); })
+      .then([this] { return pause(); })
+      .then([this] { return look_outside_again(); });
+}
+
+kj::Promise<void> HealthWatch::look_at_disk() {
+  if (options_.state_file.empty()) return kj::READY_NOW;
+  return service_.engine()
+      .run_look([path = options_.state_file] { return read_disk(path); })
+      .then([this](std::optional<HealthView::Disk> disk) { disk_ = std::move(disk); });
+}
+
+kj::Promise<void> HealthWatch::look_at_memdevs() {
+  const uint64_t now_ns = service_.now_ns();
+  if (!options_.memdevs || (memdevs_asked_ns_ != 0 && now_ns - memdevs_asked_ns_ < memdevs_again_ns))
+    return kj::READY_NOW;
+  memdevs_asked_ns_ = now_ns;
+  return service_.engine()
+      .run_look([] {
+        std::vector<HealthView::Memdev> found;
+        for (const inventory::Memdev& one : inventory::take_inventory({.holders = false}).memdevs)
+          found.push_back({one.serial, one.health});
+        return found;
+      })
+      .then([this](std::vector<HealthView::Memdev> found) { memdevs_ = std::move(found); });
+}
+
+const HealthEngine& HealthWatch::look() {
+  const uint64_t now_ns = service_.now_ns();
+  log_changes(engine_.look(gather(), now_ns), now_ns);
+  return engine_;
+}
+
+HealthView HealthWatch::gather() const {
+  const Engine& engine = service_.engine();
+  HealthView view;
+  view.version = TERRACE_VERSION;
+  view.disk = disk_;
+  view.store.serving = engine.serving();
+  view.store.commits = engine.counters().commits;
+  view.store.slow_commits = engine.facts().slow_commits;
+  view.store.slowest_commit_ns = engine.facts().slowest_commit_ns;
+  if (const uint64_t began_ns = engine.facts().commit_began_ns; began_ns != 0)
+    view.store.commit_for_ns = service_.now_ns() - began_ns;
+  if (!view.store.serving) {
+    view.store.refusal = engine.refusal().detail;
+    return view;
+  }
+  view.memdevs = memdevs_;
+  gather_pools(view);
+  gather_work(view);
+  gather_hosts(view);
+  return view;
+}
+
+void HealthWatch::gather_pools(HealthView& view) const {
+  const StateMachine& state = service_.engine().state();
+  std::unordered_map<PoolId, uint64_t> longest_runs;
+  for (const auto& [id, device] : state.devices()) {
+    const PoolRow* pool = state.find_pool(device.pool);
+    view.devices.push_back({.serial = device.serial,
+                            .pool = pool == nullptr ? std::string() : pool->name,
+                            .absent = state.absent(id),
+                            .draining = device.state == DeviceState::draining,
+                            .used_bytes = device.capacity_bytes - state.device_free_bytes(id),
+                            .capacity_bytes = device.capacity_bytes});
+    if (state.placeable(device))
+      longest_runs[device.pool] += state.free_of(id).largest_run() * device.granule_bytes;
+  }
+  for (const auto& [id, use] : state.pool_uses()) {
+    const WaitingQueue* queue = state.queue_of(id);
+    view.pools.push_back({.name = state.find_pool(id)->name,
+                          .capacity_bytes = use.capacity_bytes,
+                          .grantable_bytes = use.grantable_bytes,
+                          .longest_runs_bytes = longest_runs[id],
+                          .quarantined_bytes = use.quarantined_bytes,
+                          .waiting = use.waiting,
+                          .waiting_bytes = use.waiting_bytes,
+                          .oldest_wait_ns = queue == nullptr ? 0 : queue->oldest_since_ns()});
+  }
+}
+
+void HealthWatch::gather_work(HealthView& view) const {
+  const Engine& engine = service_.engine();
+  const ScrubCounters scrub = engine.scrub_counters();
+  view.scrub = {scrub.scrubbed_bytes, scrub.queued_bytes};
+  const EngineFacts& facts = engine.facts();
+  view.fences.failed = facts.fences_failed;
+  view.fences.last_failure = facts.last_fence_failure;
+  view.fences.under_way = facts.fences.size();
+  if (!facts.fences.empty()) {
+    const auto& [began_ns, lease] = *facts.fences.begin();
+    view.fences.oldest_lease = lease.value;
+    view.fences.oldest_for_ns = service_.now_ns() - began_ns;
+  }
+  for (const auto& [tenant, denied] : facts.denials.by_tenant())
+    view.denials.push_back({tenant, denied.calls, denied.last});
+}
+
+void HealthWatch::gather_hosts(HealthView& view) const {
+  const HostDirectory* hosts = service_.hosts();
+  if (hosts == nullptr) return;
+  for (const HostStatus& host : hosts->states()) {
+    if (host.state == "removed") continue;
+    HealthView::Host entry{.name = host.name,
+                           .version = host.version,
+                           .silent_ns = host.silent_ns,
+                           .lease_ns = host.host_lease_ns,
+                           .lease_left_ns = host.ends_in_ns,
+                           .certificate_days_left = host.certificate_days_left,
+                           .certificate_ends_soon = host.certificate_ends_soon};
+    if (host.state == "away") entry.state = HealthView::HostState::away;
+    if (host.state == "self-fenced") entry.state = HealthView::HostState::self_fenced;
+    view.hosts.push_back(std::move(entry));
+  }
+  for (const CertificateEnd& end : hosts->certificate_ends())
+    view.certificates.push_back({end.what, end.name, end.days_left, end.soon});
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,64 @@
+// Looks after the manager's health: gathers what HealthEngine judges, each few seconds and whenever somebody asks,
+// and logs what changes.
+//
+//   engine, state machine, hosts, file system, memdevs -> HealthView -> HealthEngine -> log, Admin.health, Admin.status
+//
+// It reads counters and walks over devices, pools and hosts; never over leases. What may take time (the state's file
+// system, memdevs' mailboxes) is looked at on a worker, and judged as it was found last.
+//
+// Place     Service owns the one; daemon/role_manager.cc begins it.
+// Threads   The event loop's thread only.
+#pragma once
+
+#include <kj/async.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/health/health_engine.h"
+
+namespace terrace::daemon {
+
+class Service;
+
+struct HealthWatchOptions {
+  HealthLimits limits = {};
+  std::string state_file = {};  // whose file system is looked at; empty: none
+  bool memdevs = false;         // whether CXL memdevs are asked how they are
+};
+
+class HealthWatch final : private kj::TaskSet::ErrorHandler {
+ public:
+  // `service` outlives it.
+  HealthWatch(Service& service, HealthWatchOptions options);
+  ~HealthWatch() noexcept;
+
+  // Looks again and again from now on.
+  void begin();
+  // Looks now.
+  const HealthEngine& look();
+
+ private:
+  void taskFailed(kj::Exception&& exception) override;
+  kj::Promise<void> pause();
+  kj::Promise<void> look_again();
+  kj::Promise<void> look_outside_again();
+  kj::Promise<void> look_at_disk();
+  kj::Promise<void> look_at_memdevs();
+
+  HealthView gather() const;
+  void gather_pools(HealthView& view) const;
+  void gather_work(HealthView& view) const;
+  void gather_hosts(HealthView& view) const;
+
+  Service& service_;
+  const HealthWatchOptions options_;
+  HealthEngine engine_;
+  std::optional<HealthView::Disk> disk_;
+  std::vector<HealthView::Memdev> memdevs_;
+  uint64_t memdevs_asked_ns_ = 0;  // 0: never
+  kj::TaskSet tasks_;
+};
+
+}  // namespace terrace::daemon
