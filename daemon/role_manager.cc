@@ -34,6 +34,7 @@
 #include "daemon/service_manager/watchdog.h"
 #include "daemon/sockets.h"
 #include "daemon/store/store.h"
+#include "daemon/web/web_server.h"
 
 namespace terrace::daemon {
 namespace {
@@ -198,6 +199,19 @@ std::string serving(Engine& engine, const Service& service, const std::string& s
                      service.connections());
 }
 
+// At its unix socket always, and over TCP where the configuration says so.
+Result<SocketFile> serve_web(const DaemonConfig& config, WebServer& web, kj::AsyncIoContext& io) {
+  TERRACE_ASSIGN_OR_RETURN(BoundSocket bound,
+                           listen_unix({.path = http_socket_path_of(config), .mode = config.socket_mode}));
+  web.listen_unix_socket(std::move(bound.listener));
+  if (!config.http_listen.empty()) {
+    auto address = io.provider->getNetwork().parseAddress(config.http_listen.c_str()).wait(io.waitScope);
+    web.listen_tcp(address->listen());
+    log::info("HTTP at http://{}/: whoever reaches it may look at everything", config.http_listen);
+  }
+  return std::move(bound.file);
+}
+
 }  // namespace
 
 // Memdevs are enabled and regions made some seconds after the file systems are there, at most.
@@ -266,6 +280,8 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
   {
     RpcServer server(service, io);
     sockets.serve(server, service.options().sockets);
+    WebServer web(service, *io.lowLevelProvider, io.provider->getTimer());
+    TERRACE_ASSIGN_OR_RETURN(const SocketFile web_file, serve_web(config, web, io));
     TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, credentials.get(), io));
     log::info("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), config.state_path,
               engine.state().leases().size());

@@ -10,6 +10,8 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace", "terrace help lease grant"},
       {"terrace status", "terrace status"},
       {"terrace status", "terrace status --json"},
+      {"terrace health", "terrace health"},
+      {"terrace health", "terrace health --watch"},
       {"terrace check", "terrace check"},
       {"terrace doctor", "terrace doctor"},
       {"terrace doctor", "terrace doctor --fix"},

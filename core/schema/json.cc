@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/schema/json_rules.h"
 #include "core/schema/words.h"
 
 namespace terrace::schema {
@@ -18,30 +19,8 @@ constexpr uint64_t hidden_id = 0xa32bce833a280e21;
 constexpr uint64_t nullable_id = 0xe351a8ba24900fa5;
 constexpr uint64_t only_with_id = 0xcaefeba088932970;
 
-struct Rules {
-  std::string key;
-  bool hidden = false;
-  bool nullable = false;
-  std::string only_with;  // empty: always
-};
-
 std::string text_of(capnp::Text::Reader text) {
   return std::string(text.begin(), text.size());
-}
-
-Rules rules_of(Field field) {
-  Rules rules;
-  for (const auto annotation : field.getProto().getAnnotations()) {
-    switch (annotation.getId()) {
-      case key_id: rules.key = text_of(annotation.getValue().getText()); break;
-      case hidden_id: rules.hidden = true; break;
-      case nullable_id: rules.nullable = true; break;
-      case only_with_id: rules.only_with = text_of(annotation.getValue().getText()); break;
-      default: break;
-    }
-  }
-  if (rules.key.empty()) rules.key = snake_case(field.getProto().getName().cStr());
-  return rules;
 }
 
 // Whether it has another value than its default; an empty text or list is as good as none.
@@ -87,10 +66,25 @@ json to_json(capnp::DynamicValue::Reader value) {
 
 }  // namespace
 
+JsonRules json_rules_of(Field field) {
+  JsonRules rules;
+  for (const auto annotation : field.getProto().getAnnotations()) {
+    switch (annotation.getId()) {
+      case key_id: rules.key = text_of(annotation.getValue().getText()); break;
+      case hidden_id: rules.hidden = true; break;
+      case nullable_id: rules.nullable = true; break;
+      case only_with_id: rules.only_with = text_of(annotation.getValue().getText()); break;
+      default: break;
+    }
+  }
+  if (rules.key.empty()) rules.key = snake_case(field.getProto().getName().cStr());
+  return rules;
+}
+
 json to_json(Reader message) {
   json document = json::object();
   const auto add = [&](Field field) {
-    const Rules rules = rules_of(field);
+    const JsonRules rules = json_rules_of(field);
     if (rules.hidden) return;
     const bool none = (rules.nullable && !is_set(message, field)) ||
                       (!rules.only_with.empty() && !holds(message, rules.only_with));

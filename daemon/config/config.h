@@ -58,6 +58,7 @@ struct DaemonConfig {
   uint32_t socket_mode = 0666;    // peers are known by uid; the mode only hides the socket
   SocketRole socket_role = SocketRole::by_uid;
   std::vector<SocketConfig> sockets;  // further ones
+  std::string http_listen;            // manager: HOST:PORT to be read over HTTP; empty: only at its unix socket
   std::string host;                   // empty: the machine's host name
 
   bool hardware = true;  // real memory too; dax devices only as root
@@ -125,6 +126,8 @@ bool valid_address(const std::string& text);
 
 // The main socket, once the configuration is final.
 std::string socket_path_of(const DaemonConfig& config);
+// Where the manager is read over HTTP: beside the main socket.
+std::string http_socket_path_of(const DaemonConfig& config);
 // All that are to be served, the main one first.
 std::vector<SocketConfig> sockets_of(const DaemonConfig& config);
 // Who is an administrator at a socket of the role by-uid: those listed, the daemon's own uid, and root; not root, daemon

@@ -122,6 +122,15 @@ void read_limits(Section& top, const std::string& path, std::vector<std::string>
   section.finish();
 }
 
+void read_http(Section& top, const std::string& path, std::vector<std::string>& problems,
+               DaemonConfig& config) {
+  const toml::table* http = top.table("http");
+  if (http == nullptr) return;
+  Section section(path, *http, "http", problems);
+  section.text("listen", config.http_listen);
+  section.finish();
+}
+
 void read_audit(Section& top, const std::string& path, std::vector<std::string>& problems,
                 DaemonConfig& config) {
   const toml::table* audit = top.table("audit");
@@ -273,6 +282,7 @@ Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base
   read_clients(top, path, problems, base);
   read_log(top, path, problems, base);
   read_audit(top, path, problems, base);
+  read_http(top, path, problems, base);
   read_scrub(top, path, problems, base);
   read_health(top, base);
   read_limits(top, path, problems, base);

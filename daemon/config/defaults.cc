@@ -54,6 +54,10 @@ std::string socket_path_of(const DaemonConfig& config) {
   return config.socket_path.empty() ? config.runtime_directory + "/terraced.sock" : config.socket_path;
 }
 
+std::string http_socket_path_of(const DaemonConfig& config) {
+  return config.runtime_directory + "/http.sock";
+}
+
 Result<EmulatedDevice> parse_emulated_device(std::string_view text) {
   const size_t equals = text.find('=');
   const std::string hint = "'" + std::string(text) + "': write an emulated device as NAME=SIZE, as cxl0=2G; ";
@@ -189,6 +193,11 @@ void check_hosts(const DaemonConfig& config, Problems& problems) {
   if (!config.listen.empty() && !valid_address(config.listen))
     problems.push_back(
         {{"listen", "address"}, "listen '" + config.listen + "' must be HOST:PORT, as 10.0.0.1:7311"});
+  if (agent && !config.http_listen.empty())
+    problems.push_back({{"http", "listen"}, "an agent is not read over HTTP; its manager is"});
+  if (!config.http_listen.empty() && !valid_address(config.http_listen))
+    problems.push_back(
+        {{"http", "listen"}, "listen '" + config.http_listen + "' must be HOST:PORT, as 127.0.0.1:9464"});
   const bool tls = agent || !config.listen.empty();
   if (tls && (config.tls_ca.empty() || config.tls_certificate.empty() || config.tls_key.empty())) {
     problems.push_back({{"tls"},

@@ -7,6 +7,7 @@
 
 #include "core/schema/terrace.capnp.h"
 #include "core/schema/words.h"
+#include "core/version/version.h"
 #include "daemon/inventory/inventory.h"
 #include "daemon/log/log.h"
 #include "daemon/rpc/service.h"
@@ -107,7 +108,7 @@ const HealthEngine& HealthWatch::look() {
 HealthView HealthWatch::gather() const {
   const Engine& engine = service_.engine();
   HealthView view;
-  view.version = TERRACE_VERSION;
+  view.version = version_number();
   view.disk = disk_;
   view.store.serving = engine.serving();
   view.store.commits = engine.counters().commits;

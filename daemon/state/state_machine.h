@@ -140,6 +140,7 @@ class StateMachine {
   PoolUse pool_use(PoolId id) const;
   std::map<PoolId, PoolUse> pool_uses() const;
   TenantUse tenant_use(const std::string& tenant) const;
+  const std::map<std::string, TenantUse>& tenant_uses() const { return tenant_use_; }
   uint64_t tenant_bytes_in(PoolId pool, const std::string& tenant) const;
   // The bounds that hold for a tenant: its own row, else that of "*", else none.
   QuotaRow quota_of(const std::string& tenant) const;

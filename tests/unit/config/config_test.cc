@@ -84,6 +84,8 @@ file = "/var/log/x.jsonl"
 rotate = "8M"
 syslog = true
 syslog_socket = "/run/x/log"
+[http]
+listen = "127.0.0.1:9464"
 [tls]
 revoked = "/etc/x/revoked.pem"
 ca_key = "/etc/x/ca.key"
@@ -111,6 +113,8 @@ connections_max = 10
   CHECK(config->audit_syslog);
   CHECK(config->audit_syslog_socket == "/run/x/log");
   CHECK_FALSE(default_config().audit_syslog);
+  CHECK(config->http_listen == "127.0.0.1:9464");
+  CHECK(default_config().http_listen.empty());
   CHECK(config->tls_revoked == "/etc/x/revoked.pem");
   CHECK(config->tls_ca_key == "/etc/x/ca.key");
   CHECK(config->tls_renew_days == 7);
@@ -331,6 +335,7 @@ TEST_CASE("config: where logging services listen, and who may have the CA's key"
     return text.find(part) != std::string::npos;
   };
   CHECK(has(problem_of([](DaemonConfig& c) { c.audit_syslog_socket = "log"; }), "absolute"));
+  CHECK(has(problem_of([](DaemonConfig& c) { c.http_listen = "9464"; }), "must be HOST:PORT"));
   CHECK(has(problem_of([](DaemonConfig& c) { c.audit_syslog_socket = "/" + std::string(107, 'x'); }), "107"));
   CHECK(has(problem_of([](DaemonConfig& c) { c.tls_renew_days = 0; }), "renew_days"));
   CHECK(has(problem_of([](DaemonConfig& c) {

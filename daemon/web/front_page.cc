@@ -1,0 +1,28 @@
+#include "daemon/web/front_page.h"
+
+#include "core/version/version.h"
+#include "daemon/web/api.h"
+
+namespace terrace::daemon {
+
+std::string front_page() {
+  std::string page =
+      "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">"
+      "<meta name=\"viewport\" content=\"width=device-width\"><title>Terrace</title>"
+      "<style>:root{color-scheme:light dark}body{font:1rem/1.5 "
+      "system-ui,sans-serif;max-width:40rem;margin:2rem "
+      "auto;padding:0 1rem}td{padding:.1rem 1rem .1rem 0;vertical-align:top}</style>"
+      "<h1>Terrace ";
+  page += version_number();
+  page +=
+      "</h1><p>The pool manager of this machine, to be read only.</p><table>"
+      "<tr><td><a href=\"/metrics\">/metrics</a><td>for Prometheus"
+      "<tr><td><a href=\"/healthz\">/healthz</a><td>whether the process answers"
+      "<tr><td><a href=\"/readyz\">/readyz</a><td>whether it takes requests"
+      "<tr><td><a href=\"/api/v1/openapi.json\">/api/v1/openapi.json</a><td>what the paths below give";
+  for (const auto& [path, what] : open_api()["paths"].items())
+    page += "<tr><td><a href=\"" + path + "\">" + path + "</a><td>" + what["get"]["summary"].get<std::string>();
+  return page + "</table>\n";
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,220 @@
+#include "daemon/web/metrics.h"
+
+#include <dirent.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "core/base/units.h"
+#include "core/schema/terrace.capnp.h"
+#include "core/schema/words.h"
+#include "core/version/version.h"
+#include "daemon/rpc/wire.h"
+#include "daemon/web/metrics_text.h"
+
+namespace terrace::daemon {
+namespace {
+
+using Kind = MetricsText::Kind;
+
+double seconds(uint64_t ns) {
+  return static_cast<double>(ns) / static_cast<double>(ns_per_s);
+}
+
+void add_manager(MetricsText& out, Service& service) {
+  const Engine& engine = service.engine();
+  const EngineCounters& counters = engine.counters();
+  out.family("terrace_build_info", Kind::gauge, "The version that serves; always 1.");
+  out.sample(uint64_t{1}, {{"version", version_number()}});
+  out.gauge("terrace_ready", "Whether the manager takes requests: its store is open and it has recovered.",
+            uint64_t{engine.serving() ? 1u : 0u});
+  out.gauge("terrace_uptime_seconds", "Since the manager began to serve.",
+            seconds(service.now_ns() - service.started_ns()));
+  out.counter("terrace_commands_total", "Changes that were applied: grants, releases, adoptions and so on.",
+              counters.commands);
+  out.counter("terrace_store_commits_total", "Durable commits of the store.", counters.commits);
+  out.counter("terrace_recoveries_total", "Times that the manager read its store again after a failed commit.",
+              counters.recoveries);
+  out.counter("terrace_moves_total", "Leases that the manager itself moved to another place.", counters.moves);
+  const ScrubCounters scrub = engine.scrub_counters();
+  out.counter("terrace_scrubbed_bytes_total", "Bytes erased before they were free again.",
+              scrub.scrubbed_bytes);
+  out.gauge("terrace_scrub_queued_bytes", "Bytes that wait to be erased.", scrub.queued_bytes);
+  out.gauge("terrace_connections", "Connections to the manager's sockets.", uint64_t{service.connections()});
+  out.gauge("terrace_connections_max", "As many may be open at once.", uint64_t{service.connections_allowed()});
+  out.gauge("terrace_leases", "Leases of all pools, waiting grants not among them.",
+            uint64_t{engine.state().leases().size()});
+}
+
+void add_pools(MetricsText& out, const StateMachine& state) {
+  std::vector<std::pair<std::string_view, PoolUse>> pools;
+  for (const auto& [id, pool] : state.pools()) pools.emplace_back(pool.name, state.pool_use(id));
+  const auto of_pools = [&](const char* name, const char* help, uint64_t PoolUse::*value) {
+    out.family(name, Kind::gauge, help);
+    for (const auto& [pool, use] : pools) out.sample(use.*value, {{"pool", pool}});
+  };
+  of_pools("terrace_pool_capacity_bytes", "All memory of a pool's devices.", &PoolUse::capacity_bytes);
+  out.family("terrace_pool_bytes", Kind::gauge,
+             "A pool's memory by what it is: free, leased, being scrubbed, or quarantined.");
+  for (const auto& [pool, use] : pools) {
+    out.sample(use.free_bytes, {{"pool", pool}, {"state", "free"}});
+    out.sample(use.leased_bytes, {{"pool", pool}, {"state", "leased"}});
+    out.sample(use.scrubbing_bytes, {{"pool", pool}, {"state", "scrubbing"}});
+    out.sample(use.quarantined_bytes, {{"pool", pool}, {"state", "quarantined"}});
+  }
+  of_pools("terrace_pool_absent_bytes", "Nobody's, on devices that are not there; not among the free ones.",
+           &PoolUse::absent_bytes);
+  of_pools("terrace_pool_grantable_bytes", "Free on devices that are present and in service.",
+           &PoolUse::grantable_bytes);
+  of_pools("terrace_pool_reserved_bytes", "Of the free bytes, kept for tenants with reservations.",
+           &PoolUse::reserved_bytes);
+  of_pools("terrace_pool_largest_free_run_bytes", "The longest free run of a pool.",
+           &PoolUse::largest_free_bytes);
+  of_pools("terrace_pool_leases", "Leases of a pool, whatever their phase.", &PoolUse::leases);
+  of_pools("terrace_pool_waiting_grants", "Grants in a pool's queue.", &PoolUse::waiting);
+  of_pools("terrace_pool_waiting_bytes", "What the grants in a pool's queue ask for.", &PoolUse::waiting_bytes);
+}
+
+void add_devices(MetricsText& out, const StateMachine& state) {
+  const auto uses = state.device_uses();
+  const auto of_devices = [&](const char* name, const char* help, auto value) {
+    out.family(name, Kind::gauge, help);
+    for (const auto& [id, device] : state.devices()) {
+      const PoolRow* pool = state.find_pool(device.pool);
+      out.sample(uint64_t{value(id, device)},
+                 {{"device", device.serial}, {"pool", pool == nullptr ? std::string_view() : pool->name}});
+    }
+  };
+  of_devices("terrace_device_capacity_bytes", "All memory of an adopted device.",
+             [](DeviceId, const DeviceRow& device) { return device.capacity_bytes; });
+  of_devices("terrace_device_used_bytes", "What leases have of a device, whatever their phases.",
+             [&](DeviceId id, const DeviceRow&) {
+               const auto use = uses.find(id);
+               return use == uses.end() ? 0 : use->second.bytes;
+             });
+  of_devices("terrace_device_present", "Whether an adopted device is there.",
+             [&](DeviceId id, const DeviceRow&) { return state.absent(id) ? 0u : 1u; });
+  of_devices("terrace_device_draining", "Whether a device is being emptied.",
+             [](DeviceId, const DeviceRow& device) { return device.state == DeviceState::draining ? 1u : 0u; });
+  of_devices("terrace_device_failed", "Whether a device was given up.",
+             [](DeviceId, const DeviceRow& device) { return device.state == DeviceState::failed ? 1u : 0u; });
+}
+
+void add_tenants(MetricsText& out, const StateMachine& state) {
+  struct Tenant {
+    std::string_view name;
+    TenantUse use;
+  };
+  std::vector<Tenant> tenants;
+  for (const auto& [name, use] : state.tenant_uses()) tenants.push_back({name, use});
+  std::sort(tenants.begin(), tenants.end(), [](const Tenant& left, const Tenant& right) {
+    return left.use.bytes != right.use.bytes ? left.use.bytes > right.use.bytes : left.name < right.name;
+  });
+  const auto of_tenants = [&](const char* name, const char* help, uint64_t TenantUse::*value) {
+    out.family(name, Kind::gauge, help);
+    uint64_t others = 0;
+    for (size_t i = 0; i < tenants.size(); ++i) {
+      if (i < metrics_tenants_max)
+        out.sample(tenants[i].use.*value, {{"tenant", tenants[i].name}});
+      else
+        others += tenants[i].use.*value;
+    }
+    if (tenants.size() > metrics_tenants_max) out.sample(others, {{"tenant", ""}});
+  };
+  out.gauge("terrace_tenants", "Tenants that have leases or wait for some.", uint64_t{tenants.size()});
+  of_tenants("terrace_tenant_bytes", "What a tenant has of all pools together; tenant \"\": all further ones.",
+             &TenantUse::bytes);
+  of_tenants("terrace_tenant_leases", "Leases of a tenant in all pools; tenant \"\": of all further ones.",
+             &TenantUse::leases);
+  out.family("terrace_quota_bytes", Kind::gauge,
+             "The most that a tenant may have; \"*\": one without its own quota.");
+  for (const auto& [name, quota] : state.quotas())
+    if (quota.bytes_max != 0) out.sample(quota.bytes_max, {{"tenant", name}});
+  out.family("terrace_quota_leases", Kind::gauge,
+             "The most leases of a tenant; \"*\": of one without its own quota.");
+  for (const auto& [name, quota] : state.quotas())
+    if (quota.leases_max != 0) out.sample(quota.leases_max, {{"tenant", name}});
+}
+
+void add_hosts(MetricsText& out, const HostDirectory* directory) {
+  if (directory == nullptr) return;
+  const std::vector<HostStatus> hosts = directory->list();
+  out.family("terrace_host_connected", Kind::gauge, "Whether the agent of a further host is connected.");
+  for (const HostStatus& host : hosts)
+    out.sample(uint64_t{host.address.empty() ? 0u : 1u}, {{"host", host.name}});
+  out.family("terrace_host_silent_seconds", Kind::gauge, "How long a host's agent has said nothing.");
+  for (const HostStatus& host : hosts) out.sample(seconds(host.silent_ns), {{"host", host.name}});
+  out.family("terrace_host_leased_bytes", Kind::gauge, "What leases have on a host.");
+  for (const HostStatus& host : hosts) out.sample(host.bytes, {{"host", host.name}});
+  out.family("terrace_host_leases", Kind::gauge, "Leases on a host.");
+  for (const HostStatus& host : hosts) out.sample(host.leases, {{"host", host.name}});
+  out.family("terrace_certificate_left_days", Kind::gauge,
+             "How long the manager's certificate, its CA or its list of revoked ones is good.");
+  for (const CertificateEnd& end : directory->certificate_ends())
+    out.sample(static_cast<double>(end.days_left), {{"what", end.what}});
+}
+
+// By code, so that a rule can name what it is about; `terrace health` says of what.
+void add_health(MetricsText& out, Service& service) {
+  std::map<std::pair<HealthCode, HealthSeverity>, uint64_t> count;
+  for (const HealthFinding& finding : service.health().look().findings())
+    ++count[{finding.code, finding.severity}];
+  out.family("terrace_health_findings", Kind::gauge, "What `terrace health` shows now, by code and severity.");
+  for (const auto& [key, findings] : count)
+    out.sample(findings, {{"code", schema::enum_word(static_cast<rpc::HealthCode>(key.first))},
+                          {"severity", schema::enum_word(static_cast<rpc::HealthSeverity>(key.second))}});
+}
+
+uint64_t open_descriptors() {
+  uint64_t open = 0;
+  if (DIR* folder = ::opendir("/proc/self/fd")) {
+    while (::readdir(folder) != nullptr) ++open;
+    ::closedir(folder);
+  }
+  return open > 3 ? open - 3 : 0;  // "." and "..", and the look itself
+}
+
+uint64_t resident_bytes() {
+  unsigned long long total = 0, resident = 0;
+  if (std::FILE* file = std::fopen("/proc/self/statm", "re")) {
+    if (std::fscanf(file, "%llu %llu", &total, &resident) != 2) resident = 0;
+    std::fclose(file);
+  }
+  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Under the names that every program's have.
+void add_process(MetricsText& out) {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  const auto in_seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  out.counter("process_cpu_seconds_total", "Processor time of the manager.",
+              in_seconds(used.ru_utime) + in_seconds(used.ru_stime));
+  out.gauge("process_resident_memory_bytes", "Memory of the manager itself.", resident_bytes());
+  out.gauge("process_open_fds", "Open files of the manager.", open_descriptors());
+  out.gauge("process_max_fds", "As many may be open.", uint64_t{files.rlim_cur});
+}
+
+}  // namespace
+
+std::string metrics_of(Service& service) {
+  MetricsText out;
+  const StateMachine& state = service.engine().state();
+  add_manager(out, service);
+  add_pools(out, state);
+  add_devices(out, state);
+  add_tenants(out, state);
+  add_hosts(out, service.hosts());
+  add_health(out, service);
+  add_process(out);
+  return out.text();
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,169 @@
+#include "daemon/web/web_server.h"
+
+#include <charconv>
+#include <utility>
+
+#include "core/base/machine_name.h"
+#include "daemon/log/log.h"
+#include "daemon/web/front_page.h"
+#include "daemon/web/metrics.h"
+
+namespace terrace::daemon {
+namespace {
+
+// Of one uid, or of all who come over TCP. A browser opens six.
+constexpr uint32_t web_connections_max = 32;
+
+PeerCredentials credentials_of(kj::AuthenticatedStream& accepted) {
+  PeerCredentials peer;
+  peer.uid = UINT32_MAX;  // nobody
+  if (auto* local = dynamic_cast<kj::LocalPeerIdentity*>(accepted.peerIdentity.get())) {
+    const auto credentials = local->getCredentials();
+    KJ_IF_MAYBE (uid, credentials.uid) peer.uid = *uid;
+    KJ_IF_MAYBE (pid, credentials.pid) peer.pid = *pid;
+  }
+  return peer;
+}
+
+// Whether a browser that was led here by a foreign page would send this: its Host is the page's name. An address, or
+// this machine's own name, is nobody else's.
+bool own_name(std::string_view host) {
+  if (host.empty() || host.front() == '[') return true;  // an IPv6 address
+  const std::string_view name = host.substr(0, host.find(':'));
+  if (name.find_first_not_of("0123456789.") == std::string_view::npos || name == "localhost") return true;
+  const std::string machine = machine_name();
+  return name == machine || (name.starts_with(machine) && name[machine.size()] == '.');
+}
+
+}  // namespace
+
+// The requests of one connection.
+class WebServer::Requests final : public kj::HttpService {
+ public:
+  Requests(WebServer& server, PeerCredentials peer, bool by_uid)
+      : server_(server), peer_(std::move(peer)), by_uid_(by_uid) {}
+
+  kj::Promise<void> request(kj::HttpMethod method, kj::StringPtr url, const kj::HttpHeaders& headers,
+                            kj::AsyncInputStream&, Response& response) override {
+    std::string host;
+    KJ_IF_MAYBE (named, headers.get(kj::HttpHeaderId::HOST)) host.assign(named->begin(), named->size());
+    if (!by_uid_ && !own_name(host))
+      return send(response, {.status = 421,
+                             .body = "{\"error\": {\"code\": \"permission_denied\", \"message\": \"ask by this "
+                                     "machine's name or address\"}}\n"});
+    if (method != kj::HttpMethod::GET && method != kj::HttpMethod::HEAD)
+      return send(response,
+                  {.status = 405,
+                   .body = "{\"error\": {\"code\": \"unsupported\", \"message\": \"only GET: nothing can "
+                           "be changed here\"}}\n"});
+    return server_.answer(peer_, std::string(url.begin(), url.size()))
+        .then([this, method, &response](WebAnswer answer) {
+          return send(response, std::move(answer), method == kj::HttpMethod::HEAD);
+        });
+  }
+
+ private:
+  kj::Promise<void> send(Response& response, WebAnswer answer, bool head = false) {
+    auto text = kj::heap<std::string>(std::move(answer.body));
+    kj::HttpHeaders headers(*server_.headers_);
+    headers.set(kj::HttpHeaderId::CONTENT_TYPE, kj::str(answer.type.c_str()));
+    headers.set(server_.content_policy_,
+                "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'");
+    headers.set(server_.sniffing_, "nosniff");
+    headers.set(server_.caching_, "no-store");
+    if (answer.status == 405) headers.set(server_.allow_, "GET, HEAD");
+    auto out = response.send(answer.status, answer.status == 200 ? "OK" : "Refused", headers, text->size());
+    if (head || text->empty()) return kj::READY_NOW;
+    auto written = out->write(text->data(), text->size());
+    return written.attach(kj::mv(out), kj::mv(text));
+  }
+
+  WebServer& server_;
+  const PeerCredentials peer_;
+  const bool by_uid_;
+};
+
+WebServer::WebServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer)
+    : service_(service),
+      io_(io),
+      timer_(timer),
+      content_policy_(header_names_.add("Content-Security-Policy")),
+      sniffing_(header_names_.add("X-Content-Type-Options")),
+      caching_(header_names_.add("Cache-Control")),
+      allow_(header_names_.add("Allow")),
+      headers_(header_names_.build()),
+      tcp_role_(
+          std::make_shared<const ServedSocket>(ServedSocket{.path = "http", .role = SocketRole::oversight})),
+      tasks_(*this) {}
+
+WebServer::~WebServer() noexcept = default;
+
+void WebServer::listen_unix_socket(UniqueFd listener) {
+  auto receiver = io_.wrapListenSocketFd(listener.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
+                                                                 kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC |
+                                                                 kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK);
+  listeners_.push_back({kj::mv(receiver), true});
+  tasks_.add(accept_loop(listeners_.back()));
+}
+
+void WebServer::listen_tcp(kj::Own<kj::ConnectionReceiver> receiver) {
+  listeners_.push_back({kj::mv(receiver), false});
+  tasks_.add(accept_loop(listeners_.back()));
+}
+
+// Never ends: whatever fails, as for want of descriptors, accepting is tried again.
+kj::Promise<void> WebServer::accept_loop(Listener& listener) {
+  return kj::evalNow([&listener] { return listener.receiver->acceptAuthenticated(); })
+      .then([this, &listener](kj::AuthenticatedStream accepted) { take(kj::mv(accepted), listener.by_uid); })
+      .catch_([this](kj::Exception&&) { return timer_.afterDelay(100 * kj::MILLISECONDS); })
+      .then([this, &listener] { return accept_loop(listener); });
+}
+
+void WebServer::take(kj::AuthenticatedStream accepted, bool by_uid) {
+  PeerCredentials peer = credentials_of(accepted);
+  const auto& sockets = service_.options().sockets;
+  if (!by_uid)
+    peer.socket = tcp_role_;
+  else if (!sockets.empty())
+    peer.socket = sockets.front();
+  const PeerKey key = service_.key_of(peer);
+  if (connections_of_[key] >= web_connections_max) return;  // closed
+  ++connections_of_[key];
+  auto requests = kj::heap<Requests>(*this, std::move(peer), by_uid);
+  auto server = kj::heap<kj::HttpServer>(timer_, *headers_, *requests);
+  auto served = server->listenHttp(kj::mv(accepted.stream));
+  tasks_.add(served
+                 .catch_([](kj::Exception&&) {})  // a peer that went away, or spoke something else
+                 .then([this, key] {
+                   if (--connections_of_[key] == 0) connections_of_.erase(key);
+                 })
+                 .attach(kj::mv(server), kj::mv(requests)));
+}
+
+kj::Promise<WebAnswer> WebServer::answer(const PeerCredentials& peer, std::string path) {
+  constexpr std::string_view api = "/api/v1/";
+  const std::string place = path.substr(0, path.find('?'));
+  if (place == "/healthz") return WebAnswer{.type = "text/plain", .body = "ok\n"};
+  if (place == "/readyz") {
+    const bool ready = service_.engine().serving();
+    return WebAnswer{.status = ready ? 200u : 503u,
+                     .type = "text/plain",
+                     .body = ready ? "ok\n" : "the store could not be written, and is being read again\n"};
+  }
+  if (place == "/api/v1/openapi.json") return web_json(open_api());
+  if (place.starts_with(api)) return ask_api(service_, peer, path.substr(api.size()));
+  if (place == "/") return WebAnswer{.type = "text/html; charset=utf-8", .body = front_page()};
+  if (place != "/metrics")
+    return web_error(Error{.code = ErrorCode::not_found,
+                           .where = "http",
+                           .detail = "there is nothing here; / has a list of what there is"});
+  if (service_.authority_of(peer) == Authority::none)
+    return web_error(service_.refused_authority(peer, Authority::oversight, "metrics"));
+  return WebAnswer{.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_of(service_)};
+}
+
+void WebServer::taskFailed(kj::Exception&& exception) {
+  log::warn("http: {}", exception.getDescription().cStr());
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,55 @@
+// The manager over HTTP, to be read only: /healthz, /readyz, /metrics, /api/v1/..., and a page that leads to them.
+//
+// Place     daemon/role_manager.cc makes one beside the RpcServer, on the same loop. On the unix socket a peer is known
+//           by its uid, as at the RPC's main socket; on TCP everybody is an operator, who may look at everything, and
+//           that is why it is off unless the configuration says where it listens.
+// Threads   The event loop's thread only.
+#pragma once
+
+#include <kj/async-io.h>
+#include <kj/compat/http.h>
+
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "core/base/unique_fd.h"
+#include "daemon/web/api.h"
+
+namespace terrace::daemon {
+
+class WebServer final : private kj::TaskSet::ErrorHandler {
+ public:
+  WebServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer);
+  ~WebServer() noexcept;
+
+  void listen_unix_socket(UniqueFd listener);
+  void listen_tcp(kj::Own<kj::ConnectionReceiver> receiver);
+
+ private:
+  struct Listener {
+    kj::Own<kj::ConnectionReceiver> receiver;
+    bool by_uid = true;
+  };
+
+  class Requests;
+
+  kj::Promise<void> accept_loop(Listener& listener);
+  void take(kj::AuthenticatedStream accepted, bool by_uid);
+  kj::Promise<WebAnswer> answer(const PeerCredentials& peer, std::string path);
+  void taskFailed(kj::Exception&& exception) override;
+
+  Service& service_;
+  kj::LowLevelAsyncIoProvider& io_;
+  kj::Timer& timer_;
+  kj::HttpHeaderTable::Builder header_names_;
+  kj::HttpHeaderId content_policy_, sniffing_, caching_, allow_;
+  kj::Own<kj::HttpHeaderTable> headers_;
+  std::shared_ptr<const ServedSocket> tcp_role_;
+  std::map<PeerKey, uint32_t> connections_of_;
+  std::list<Listener> listeners_;
+  kj::TaskSet tasks_;
+};
+
+}  // namespace terrace::daemon

@@ -1,0 +1,33 @@
+// Prometheus' text format.
+#include "daemon/web/metrics_text.h"
+
+#include <doctest/doctest.h>
+
+using terrace::daemon::MetricsText;
+
+TEST_CASE("Metrics: a family has its help and type once, before its samples") {
+  MetricsText out;
+  out.family("terrace_pool_bytes", MetricsText::Kind::gauge, "Bytes of a pool.");
+  out.sample(uint64_t{18446744073709551615u}, {{"pool", "a"}, {"state", "free"}});
+  out.sample(uint64_t{0}, {{"pool", "b"}, {"state", "free"}});
+  out.counter("terrace_commits_total", "Commits.", uint64_t{7});
+  out.gauge("terrace_uptime_seconds", "Since the start.", 1.5);
+  CHECK(out.text() ==
+        "# HELP terrace_pool_bytes Bytes of a pool.\n"
+        "# TYPE terrace_pool_bytes gauge\n"
+        "terrace_pool_bytes{pool=\"a\",state=\"free\"} 18446744073709551615\n"
+        "terrace_pool_bytes{pool=\"b\",state=\"free\"} 0\n"
+        "# HELP terrace_commits_total Commits.\n"
+        "# TYPE terrace_commits_total counter\n"
+        "terrace_commits_total 7\n"
+        "# HELP terrace_uptime_seconds Since the start.\n"
+        "# TYPE terrace_uptime_seconds gauge\n"
+        "terrace_uptime_seconds 1.5\n");
+}
+
+TEST_CASE("Metrics: a label's value ends where it ends") {
+  MetricsText out;
+  out.family("x", MetricsText::Kind::gauge, "y");
+  out.sample(uint64_t{1}, {{"tenant", "a\"b\\c\nd"}});
+  CHECK(out.text().ends_with("x{tenant=\"a\\\"b\\\\c\\nd\"} 1\n"));
+}
