@@ -53,7 +53,8 @@ TEST_CASE("Health: an absent device is found, and is in the status; its memory i
   t.backend.unplug("emu:b");
   t.look_twice();
   CHECK(t.codes(operator_) == "device_absent emu:b");
-  const auto finding = t.call(operator_.healthRequest()).getFindings()[0];
+  const auto reply = t.call(operator_.healthRequest());
+  const auto finding = reply.getFindings()[0];
   CHECK(finding.getSeverity() == terrace::rpc::HealthSeverity::WARNING);  // the lease lies on the other one
   CHECK(std::string(finding.getPage().cStr()) == "docs/operations/health.md#device_absent");
   CHECK(finding.getSinceWallNs() > 0);
