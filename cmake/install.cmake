@@ -37,7 +37,6 @@ install(FILES ${PROJECT_BINARY_DIR}/terrace.pc DESTINATION ${CMAKE_INSTALL_LIBDI
 
 install(TARGETS terrace RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
 install(TARGETS terraced RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT manager)
-install(FILES docs/man/terrace.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT programs)
 install(FILES docs/man/terraced.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT manager)
 if(TARGET terrace_malloc)  # preloaded by `terrace run`, which looks there, and never linked
   install(TARGETS terrace_malloc terrace_heap_preload
@@ -56,7 +55,8 @@ install(FILES ${systemd}/run-terrace-objects.mount DESTINATION ${TERRACE_UNIT_DI
 install(FILES ${systemd}/terrace.sysusers DESTINATION lib/sysusers.d RENAME terraced.conf COMPONENT service)
 install(FILES ${systemd}/terrace.tmpfiles DESTINATION lib/tmpfiles.d RENAME terraced.conf COMPONENT service)
 install(FILES ${systemd}/terraced.toml DESTINATION ${CMAKE_INSTALL_SYSCONFDIR}/terrace COMPONENT service)
-install(FILES ${systemd}/further-hosts.conf DESTINATION ${CMAKE_INSTALL_DATADIR}/terrace COMPONENT service)
+install(FILES ${systemd}/further-hosts.conf ${PROJECT_SOURCE_DIR}/deploy/prometheus/terrace.rules.yml
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/terrace COMPONENT service)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT documents
   FILES_MATCHING PATTERN "*.md")

@@ -201,8 +201,10 @@ std::string serving(Engine& engine, const Service& service, const std::string& s
 
 // At its unix socket always, and over TCP where the configuration says so.
 Result<SocketFile> serve_web(const DaemonConfig& config, WebServer& web, kj::AsyncIoContext& io) {
-  TERRACE_ASSIGN_OR_RETURN(BoundSocket bound,
-                           listen_unix({.path = http_socket_path_of(config), .mode = config.socket_mode}));
+  SocketPlace place;
+  place.path = http_socket_path_of(config);
+  place.mode = config.socket_mode;
+  TERRACE_ASSIGN_OR_RETURN(BoundSocket bound, listen_unix(place));
   web.listen_unix_socket(std::move(bound.listener));
   if (!config.http_listen.empty()) {
     auto address = io.provider->getNetwork().parseAddress(config.http_listen.c_str()).wait(io.waitScope);

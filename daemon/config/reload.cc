@@ -58,6 +58,8 @@ constexpr Key keys[] = {
     key<&DaemonConfig::audit_syslog>("audit.syslog", When::next_start),
     key<&DaemonConfig::audit_syslog_socket>("audit.syslog_socket", When::next_start),
     key<&DaemonConfig::scrub_bytes_per_s>("scrub.bytes_per_s", When::next_start),
+    key<&DaemonConfig::health>("health", When::next_start),
+    key<&DaemonConfig::http_listen>("http.listen", When::next_start),
     key<&DaemonConfig::ttl_ns_max>("limits.ttl_max", When::next_start),
     key<&DaemonConfig::connections_max>("limits.connections_max", When::now),
     key<&DaemonConfig::calls_outstanding_max>("limits.calls_outstanding_max", When::now),

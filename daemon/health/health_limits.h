@@ -23,6 +23,8 @@ struct HealthLimits {
   uint64_t state_free_bytes_min = 64 * mib;
   uint32_t pool_grantable_percent_min = 10;
   uint32_t pool_largest_run_percent_min = 10;
+
+  bool operator==(const HealthLimits&) const = default;
 };
 
 }  // namespace terrace::daemon

@@ -92,8 +92,7 @@ WebServer::WebServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Time
       caching_(header_names_.add("Cache-Control")),
       allow_(header_names_.add("Allow")),
       headers_(header_names_.build()),
-      tcp_role_(
-          std::make_shared<const ServedSocket>(ServedSocket{.path = "http", .role = SocketRole::oversight})),
+      tcp_role_(std::make_shared<const ServedSocket>(ServedSocket{"http", SocketRole::oversight, "", 0})),
       tasks_(*this) {}
 
 WebServer::~WebServer() noexcept = default;

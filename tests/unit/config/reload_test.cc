@@ -59,11 +59,14 @@ TEST_CASE(
   read.state_path = "/elsewhere/state.db";
   read.ttl_ns_max = 60 * ns_per_s;
   read.emulated = {{"cxl0", 4 * mib}};
+  read.health.queue_after_ns = 5 * ns_per_s;
+  read.http_listen = "127.0.0.1:9464";
 
   const Reloaded reloaded = take_over(running, read);
   CHECK(reloaded.taken ==
         std::vector<std::string>{"hosts", "tenants.uids", "admin_uids", "log.level", "limits.connections_max"});
-  CHECK(reloaded.need_restart == std::vector<std::string>{"state", "emulated.devices", "limits.ttl_max"});
+  CHECK(reloaded.need_restart ==
+        std::vector<std::string>{"state", "emulated.devices", "health", "http.listen", "limits.ttl_max"});
   CHECK(reloaded.config.tenants == read.tenants);
   CHECK(reloaded.config.admin_uids == read.admin_uids);
   CHECK(reloaded.config.log_level == "warning");
