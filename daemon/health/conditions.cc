@@ -156,15 +156,17 @@ void HealthEngine::look_at_pools(const HealthView& view, uint64_t now_ns) {
     return std::none_of(view.pools.begin(), view.pools.end(),
                         [&known](const HealthView::Pool& pool) { return pool.name == known.first; });
   });
+  looked_at_pools_ = true;
 }
 
-// What was quarantined before the first look is no growth: whoever started the manager was told of it.
+// What was quarantined before the first look is no growth: whoever started the manager was told of it. A pool that was
+// made since began with none.
 void HealthEngine::look_at_quarantine(const HealthView::Pool& pool, uint64_t now_ns) {
-  const auto [at, first] = quarantines_.try_emplace(pool.name, Quarantine{pool.quarantined_bytes, 0});
-  Quarantine& known = at->second;
+  const uint64_t before = looked_at_pools_ ? 0 : pool.quarantined_bytes;
+  Quarantine& known = quarantines_.try_emplace(pool.name, Quarantine{before, 0}).first->second;
   if (pool.quarantined_bytes > known.bytes) known.grew_ns = now_ns;
   known.bytes = pool.quarantined_bytes;
-  if (first || known.grew_ns == 0 || known.bytes == 0 || now_ns - known.grew_ns >= limits_.window_ns) return;
+  if (known.grew_ns == 0 || known.bytes == 0 || now_ns - known.grew_ns >= limits_.window_ns) return;
   holds({.code = HealthCode::quarantine_growing,
          .kind = "pool",
          .name = pool.name,

@@ -78,6 +78,7 @@ class HealthEngine {
   std::vector<HealthFinding> findings_;
   Recent commits_, slow_commits_, failed_fences_;
   Backlog erasing_;
+  bool looked_at_pools_ = false;
   std::map<std::string, Quarantine> quarantines_;  // by pool
   std::map<std::string, Recent> denials_;          // by tenant
 };

@@ -16,6 +16,7 @@ namespace terrace::daemon {
 namespace {
 
 constexpr const char* web_where = "http";
+constexpr uint32_t web_rows_max = 1000;  // of leases or of the audit log
 
 struct ApiPath {
   const char* path;
@@ -142,6 +143,19 @@ Status set_params(capnp::DynamicStruct::Builder params, capnp::InterfaceSchema::
   return {};
 }
 
+// A page becomes JSON between the manager's other work: whoever wants more asks again, behind the last row.
+void bound_rows(capnp::DynamicStruct::Builder params, capnp::InterfaceSchema::Method method) {
+  const capnp::StructSchema fields = asked_fields(method);
+  auto target = params;
+  if (fields != params.getSchema())
+    target = params.get(params.getSchema().getFields()[0]).as<capnp::DynamicStruct>();
+  for (const auto field : fields.getFields()) {
+    if (std::string_view(field.getProto().getName().cStr()) != "limit") continue;
+    const uint32_t asked = target.get(field).as<uint32_t>();
+    target.set(field, asked == 0 || asked > web_rows_max ? web_rows_max : asked);
+  }
+}
+
 unsigned status_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::invalid_argument: return 400;
@@ -200,6 +214,15 @@ WebAnswer web_error(const Error& error) {
   return answer;
 }
 
+WebAnswer deny_api(Service& service, const PeerCredentials& peer, const char* what) {
+  const Error error = service.refused_authority(peer, Authority::oversight, what);
+  const std::string uid = "uid-" + std::to_string(peer.uid);
+  service.engine().note_denied(
+      "admin", service.tenant_of(peer).value_or(uid), error.detail,
+      Actor{.text = "uid " + std::to_string(peer.uid) + " (http)", .administrator = false});
+  return web_error(error);
+}
+
 kj::Promise<WebAnswer> ask_api(Service& service, const PeerCredentials& peer, const std::string& path) {
   const size_t question = std::min(path.find('?'), path.size());
   const std::string name = path.substr(0, question);
@@ -213,8 +236,7 @@ kj::Promise<WebAnswer> ask_api(Service& service, const PeerCredentials& peer, co
     return web_error(Error{.code = ErrorCode::not_found,
                            .where = web_where,
                            .detail = "there is no /api/v1/" + name.substr(0, 64) + "; there are " + known});
-  if (service.authority_of(peer) == Authority::none)
-    return web_error(service.refused_authority(peer, Authority::oversight, found->method));
+  if (service.authority_of(peer) == Authority::none) return deny_api(service, peer, found->method);
   auto connection = kj::refcounted<Connection>(service, peer);
   connection->client_name = "http";
   connection->greeted = true;
@@ -223,6 +245,7 @@ kj::Promise<WebAnswer> ask_api(Service& service, const PeerCredentials& peer, co
   auto request = admin.newRequest(method);
   const std::string_view query = question < path.size() ? std::string_view(path).substr(question + 1) : "";
   if (const Status set = set_params(request, method, query); !set.ok()) return web_error(set.error());
+  bound_rows(request, method);
   return request.send()
       .then([](capnp::Response<capnp::DynamicStruct>&& results) { return answer_of_results(results); })
       .attach(kj::mv(admin), kj::mv(connection));

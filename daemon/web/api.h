@@ -23,6 +23,9 @@ struct WebAnswer {
 WebAnswer web_error(const Error& error);
 WebAnswer web_json(const nlohmann::json& document);
 
+// 403, and a line in the audit log.
+WebAnswer deny_api(Service& service, const PeerCredentials& peer, const char* what);
+
 // `path` is what is behind "/api/v1/", with its query: "leases?pool=main&limit=100".
 kj::Promise<WebAnswer> ask_api(Service& service, const PeerCredentials& peer, const std::string& path);
 

@@ -20,7 +20,8 @@ std::string front_page() {
       "<tr><td><a href=\"/healthz\">/healthz</a><td>whether the process answers"
       "<tr><td><a href=\"/readyz\">/readyz</a><td>whether it takes requests"
       "<tr><td><a href=\"/api/v1/openapi.json\">/api/v1/openapi.json</a><td>what the paths below give";
-  for (const auto& [path, what] : open_api()["paths"].items())
+  const nlohmann::json document = open_api();
+  for (const auto& [path, what] : document["paths"].items())
     page += "<tr><td><a href=\"" + path + "\">" + path + "</a><td>" + what["get"]["summary"].get<std::string>();
   return page + "</table>\n";
 }

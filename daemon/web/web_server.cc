@@ -1,6 +1,7 @@
 #include "daemon/web/web_server.h"
 
-#include <charconv>
+#include <kj/debug.h>
+
 #include <utility>
 
 #include "core/base/machine_name.h"
@@ -13,6 +14,9 @@ namespace {
 
 // Of one uid, or of all who come over TCP. A browser opens six.
 constexpr uint32_t web_connections_max = 32;
+// Of all: descriptors of the manager's are for leases first.
+constexpr uint32_t web_connections_all_max = 96;
+constexpr kj::Duration web_write_max = 30 * kj::SECONDS;
 
 PeerCredentials credentials_of(kj::AuthenticatedStream& accepted) {
   PeerCredentials peer;
@@ -75,7 +79,11 @@ class WebServer::Requests final : public kj::HttpService {
     auto out = response.send(answer.status, answer.status == 200 ? "OK" : "Refused", headers, text->size());
     if (head || text->empty()) return kj::READY_NOW;
     auto written = out->write(text->data(), text->size());
-    return written.attach(kj::mv(out), kj::mv(text));
+    // One that asks and takes nothing would keep the answer, and its place, for good.
+    auto stalled = server_.timer_.afterDelay(web_write_max).then([]() -> kj::Promise<void> {
+      return KJ_EXCEPTION(DISCONNECTED, "it takes no answer");
+    });
+    return written.attach(kj::mv(out), kj::mv(text)).exclusiveJoin(kj::mv(stalled));
   }
 
   WebServer& server_;
@@ -113,7 +121,11 @@ void WebServer::listen_tcp(kj::Own<kj::ConnectionReceiver> receiver) {
 // Never ends: whatever fails, as for want of descriptors, accepting is tried again.
 kj::Promise<void> WebServer::accept_loop(Listener& listener) {
   return kj::evalNow([&listener] { return listener.receiver->acceptAuthenticated(); })
-      .then([this, &listener](kj::AuthenticatedStream accepted) { take(kj::mv(accepted), listener.by_uid); })
+      .then([this, &listener](kj::AuthenticatedStream accepted) {
+        take(kj::mv(accepted), listener.by_uid);
+        // kj looks at its other descriptors only when nothing is ready: one that connects without end would be all.
+        return timer_.afterDelay(1 * kj::MILLISECONDS);
+      })
       .catch_([this](kj::Exception&&) { return timer_.afterDelay(100 * kj::MILLISECONDS); })
       .then([this, &listener] { return accept_loop(listener); });
 }
@@ -126,7 +138,8 @@ void WebServer::take(kj::AuthenticatedStream accepted, bool by_uid) {
   else if (!sockets.empty())
     peer.socket = sockets.front();
   const PeerKey key = service_.key_of(peer);
-  if (connections_of_[key] >= web_connections_max) return;  // closed
+  if (connections_ >= web_connections_all_max || connections_of_[key] >= web_connections_max) return;  // closed
+  ++connections_;
   ++connections_of_[key];
   auto requests = kj::heap<Requests>(*this, std::move(peer), by_uid);
   auto server = kj::heap<kj::HttpServer>(timer_, *headers_, *requests);
@@ -134,6 +147,7 @@ void WebServer::take(kj::AuthenticatedStream accepted, bool by_uid) {
   tasks_.add(served
                  .catch_([](kj::Exception&&) {})  // a peer that went away, or spoke something else
                  .then([this, key] {
+                   --connections_;
                    if (--connections_of_[key] == 0) connections_of_.erase(key);
                  })
                  .attach(kj::mv(server), kj::mv(requests)));
@@ -156,8 +170,7 @@ kj::Promise<WebAnswer> WebServer::answer(const PeerCredentials& peer, std::strin
     return web_error(Error{.code = ErrorCode::not_found,
                            .where = "http",
                            .detail = "there is nothing here; / has a list of what there is"});
-  if (service_.authority_of(peer) == Authority::none)
-    return web_error(service_.refused_authority(peer, Authority::oversight, "metrics"));
+  if (service_.authority_of(peer) == Authority::none) return deny_api(service_, peer, "metrics");
   return WebAnswer{.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_of(service_)};
 }
 

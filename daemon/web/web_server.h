@@ -47,6 +47,7 @@ class WebServer final : private kj::TaskSet::ErrorHandler {
   kj::HttpHeaderId content_policy_, sniffing_, caching_, allow_;
   kj::Own<kj::HttpHeaderTable> headers_;
   std::shared_ptr<const ServedSocket> tcp_role_;
+  uint32_t connections_ = 0;
   std::map<PeerKey, uint32_t> connections_of_;
   std::list<Listener> listeners_;
   kj::TaskSet tasks_;

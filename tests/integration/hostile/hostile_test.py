@@ -40,7 +40,7 @@ RSS_MAX = 256 << 20
 # where that is more: a slice of a kernel's scheduler, which a p99 of half a millisecond may meet in one of its windows.
 RATIO_MAX, RATIO_MAX_ALL = 3, 5
 # Where more is known to be needed, and why: docs/design/0027-shares.md ("What remains").
-RATIO_MAX_OF = {"swarm": 10, "truncated": 4}
+RATIO_MAX_OF = {"swarm": 10, "truncated": 10}
 FLOOR_US = 3000
 MEASURED = ("grant_us", "renew_us", "connect_us")
 # A sanitized build is several times slower and larger; only what does not depend on that is asked of it.

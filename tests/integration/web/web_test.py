@@ -178,7 +178,7 @@ class Web(unittest.TestCase):
             self.assertIn(value, shape["enum"], where)
 
     def test_what_is_wrong_is_told(self):
-        for path, status, part in (("/api/v1/leasse", 404, "there are status, pools"),
+        for path, status, part in (("/api/v1/leasse", 404, "there are status, health"),
                                    ("/api/v1/leases?limt=1", 400, "there are pool, tenant, after, limit"),
                                    ("/api/v1/leases?limit=many", 400, "'many' is no value"),
                                    ("/api/v1/lease?lease=99", 404, "99"),
@@ -214,12 +214,17 @@ class Web(unittest.TestCase):
                   "for path in sys.argv[2:]:\n"
                   "    answer, body = web_test.ask(web_test.UnixConnection(sys.argv[1]), path)\n"
                   "    print(answer.status, body.strip()[:60])\n")
+        self.assertEqual((self.t.runtime / "http.sock").stat().st_mode & 0o777, 0o600)
+        (self.t.runtime / "http.sock").chmod(0o666)  # as an operator could, for what scrapes as another user
         done = subprocess.run(["/usr/bin/python3", "-B", "-c", script, str(self.t.runtime / "http.sock"), "/healthz",
                                "/metrics", "/api/v1/leases", "/api/v1/openapi.json"],
                               user=USER, group=USER, extra_groups=[], capture_output=True, text=True, check=False)
         self.assertEqual(done.stderr, "")
         codes = [line.split()[0] for line in done.stdout.splitlines()]
         self.assertEqual(codes, ["200", "403", "403", "200"], done.stdout)
+        denied = self.t.cli("audit", "--tenant", f"uid-{USER}").json["entries"]
+        self.assertEqual([(entry["verb"], entry["actor"]) for entry in denied],
+                         [("denied admin", f"uid {USER} (http)")] * 2)
 
     def test_garbage_and_floods_cost_their_sender_only(self):
         for bytes_sent in (b"\0" * 4096, b"GET " + b"/" * 100_000, b"\xff\xfe\r\n\r\n", b"GET / HTTP/9\r\n\r\n"):
