@@ -160,6 +160,11 @@ TEST_CASE("Health: memory that is quarantined anew, until it is released or long
   HealthEngine fresh(w.limits);
   CHECK(fresh.look(w.view, w.now_ns).empty());
   CHECK(fresh.look(w.view, w.now_ns + ns_per_s).empty());
+  // A pool that was made since began without any.
+  w.view.pools.push_back(
+      {.name = "q", .capacity_bytes = 100 * mib, .grantable_bytes = 50 * mib, .longest_runs_bytes = 50 * mib});
+  w.view.pools.back().quarantined_bytes = 2 * mib;
+  CHECK(fresh.look(w.view, w.now_ns + 2 * ns_per_s).raised.size() == 1);
 }
 
 TEST_CASE("Health: erasing that falls behind") {
