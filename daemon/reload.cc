@@ -27,7 +27,12 @@ std::string one_line(std::string text) {
 
 kj::Promise<void> Reload::at_hangup(kj::UnixEventPort& port) {
   return port.onSignal(SIGHUP).then([this, &port](const siginfo_t&) {
-    once();
+    try {
+      once();
+    } catch (const std::exception& exception) {  // the next one is to be heard all the same
+      log::error("SIGHUP: {}", exception.what());
+      surroundings_.service_manager.ready(status_());
+    }
     return at_hangup(port);
   });
 }

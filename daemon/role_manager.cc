@@ -199,17 +199,18 @@ std::string serving(Engine& engine, const Service& service, const std::string& s
                      service.connections());
 }
 
-// At its unix socket always, which is its owner's alone, and over TCP where the configuration says so.
+// At its unix socket always, and over TCP where the configuration says so.
 Result<SocketFile> serve_web(const DaemonConfig& config, WebServer& web, kj::AsyncIoContext& io) {
   SocketPlace place;
   place.path = http_socket_path_of(config);
+  place.mode = config.socket_mode;
   TERRACE_ASSIGN_OR_RETURN(BoundSocket bound, listen_unix(place));
   web.listen_unix_socket(std::move(bound.listener));
   if (!config.http_listen.empty()) {
     // What watches a pool is no reason for it not to serve.
     try {
       auto address = io.provider->getNetwork().parseAddress(config.http_listen.c_str()).wait(io.waitScope);
-      web.listen_tcp(address->listen());
+      web.listen_tcp(address->listen(), config.http_listen);
       log::info("HTTP at http://{}/: whoever reaches it may look at everything", config.http_listen);
     } catch (const kj::Exception& exception) {
       log::error("http.listen = {}: {}; not served there until the next start", config.http_listen,

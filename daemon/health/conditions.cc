@@ -114,8 +114,10 @@ void HealthEngine::look_at_devices(const HealthView& view) {
 
 void HealthEngine::look_at_pools(const HealthView& view, uint64_t now_ns) {
   for (const HealthView::Pool& pool : view.pools) {
-    const uint64_t least = with_slack(pool.capacity_bytes / 100 * limits_.pool_grantable_percent_min,
-                                      HealthCode::pool_nearly_full, "pool", pool.name);
+    // No more than there can be: an empty pool is not nearly full.
+    const uint64_t least =
+        std::min(pool.capacity_bytes, with_slack(pool.capacity_bytes / 100 * limits_.pool_grantable_percent_min,
+                                                 HealthCode::pool_nearly_full, "pool", pool.name));
     if (pool.grantable_bytes < least) {
       holds(
           {.code = HealthCode::pool_nearly_full,
@@ -127,8 +129,9 @@ void HealthEngine::look_at_pools(const HealthView& view, uint64_t now_ns) {
                      "who has it: `terrace lease list --pool " +
                      pool.name + "`"});
     }
-    const uint64_t longest = with_slack(pool.grantable_bytes / 100 * limits_.pool_largest_run_percent_min,
-                                        HealthCode::pool_fragmented, "pool", pool.name);
+    const uint64_t longest = std::min(
+        pool.grantable_bytes, with_slack(pool.grantable_bytes / 100 * limits_.pool_largest_run_percent_min,
+                                         HealthCode::pool_fragmented, "pool", pool.name));
     if (pool.grantable_bytes != 0 && pool.longest_runs_bytes < longest) {
       holds({.code = HealthCode::pool_fragmented,
              .kind = "pool",

@@ -275,7 +275,7 @@ std::vector<HostStatus> Agents::states() const {
     status.version = known.version;
     status.detail = known.detail;
     status.silent_ns = known.heard_ns == 0 ? 0 : now - known.heard_ns;
-    const bool away = status.state == "away" || status.state == "removed";
+    const bool away = known.peer == nullptr || status.state == "removed";
     status.ends_in_ns = away && !count.lapsed(now) ? known.count.end_ns() - now : 0;
     if (known.peer != nullptr) {
       const CertificateFacts& certificate = known.peer->newest_certificate();

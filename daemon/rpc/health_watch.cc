@@ -183,7 +183,8 @@ void HealthWatch::gather_hosts(HealthView& view) const {
                            .lease_left_ns = host.ends_in_ns,
                            .certificate_days_left = host.certificate_days_left,
                            .certificate_ends_soon = host.certificate_ends_soon};
-    if (host.state == "away") entry.state = HealthView::HostState::away;
+    // One that registers again and again is as good as away.
+    if (host.state == "away" || host.state == "registering") entry.state = HealthView::HostState::away;
     if (host.state == "self-fenced") entry.state = HealthView::HostState::self_fenced;
     view.hosts.push_back(std::move(entry));
   }

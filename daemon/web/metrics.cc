@@ -79,7 +79,6 @@ void add_pools(MetricsText& out, const StateMachine& state) {
 }
 
 void add_devices(MetricsText& out, const StateMachine& state) {
-  const auto uses = state.device_uses();
   const auto of_devices = [&](const char* name, const char* help, auto value) {
     out.family(name, Kind::gauge, help);
     for (const auto& [id, device] : state.devices()) {
@@ -91,9 +90,8 @@ void add_devices(MetricsText& out, const StateMachine& state) {
   of_devices("terrace_device_capacity_bytes", "All memory of an adopted device.",
              [](DeviceId, const DeviceRow& device) { return device.capacity_bytes; });
   of_devices("terrace_device_used_bytes", "What leases have of a device, whatever their phases.",
-             [&](DeviceId id, const DeviceRow&) {
-               const auto use = uses.find(id);
-               return use == uses.end() ? 0 : use->second.bytes;
+             [&](DeviceId id, const DeviceRow& device) {
+               return device.capacity_bytes - state.device_free_bytes(id);
              });
   of_devices("terrace_device_present", "Whether an adopted device is there.",
              [&](DeviceId id, const DeviceRow&) { return state.absent(id) ? 0u : 1u; });
@@ -141,7 +139,9 @@ void add_tenants(MetricsText& out, const StateMachine& state) {
 
 void add_hosts(MetricsText& out, const HostDirectory* directory) {
   if (directory == nullptr) return;
-  const std::vector<HostStatus> hosts = directory->list();
+  // What each has is counted over all leases: not where there is no further host.
+  const std::vector<HostStatus> hosts =
+      directory->states().empty() ? std::vector<HostStatus>() : directory->list();
   out.family("terrace_host_connected", Kind::gauge, "Whether the agent of a further host is connected.");
   for (const HostStatus& host : hosts)
     out.sample(uint64_t{host.address.empty() ? 0u : 1u}, {{"host", host.name}});

@@ -2,6 +2,7 @@
 
 #include <kj/debug.h>
 
+#include <cctype>
 #include <utility>
 
 #include "core/base/machine_name.h"
@@ -29,14 +30,24 @@ PeerCredentials credentials_of(kj::AuthenticatedStream& accepted) {
   return peer;
 }
 
-// Whether a browser that was led here by a foreign page would send this: its Host is the page's name. An address, or
-// this machine's own name, is nobody else's.
-bool own_name(std::string_view host) {
-  if (host.empty() || host.front() == '[') return true;  // an IPv6 address
-  const std::string_view name = host.substr(0, host.find(':'));
-  if (name.find_first_not_of("0123456789.") == std::string_view::npos || name == "localhost") return true;
-  const std::string machine = machine_name();
-  return name == machine || (name.starts_with(machine) && name[machine.size()] == '.');
+// "node1:9464" -> "node1".
+std::string name_in(const std::string& address) {
+  return address.substr(0, address.rfind(':'));
+}
+
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// The same each time, and asked for by anybody.
+const std::string& front_page_text() {
+  static const std::string text = front_page();
+  return text;
+}
+const std::string& open_api_text() {
+  static const std::string text = web_json(open_api()).body;
+  return text;
 }
 
 }  // namespace
@@ -44,14 +55,23 @@ bool own_name(std::string_view host) {
 // The requests of one connection.
 class WebServer::Requests final : public kj::HttpService {
  public:
-  Requests(WebServer& server, PeerCredentials peer, bool by_uid)
-      : server_(server), peer_(std::move(peer)), by_uid_(by_uid) {}
+  Requests(WebServer& server, PeerCredentials peer, PeerKey key, bool by_uid)
+      : server_(server), peer_(std::move(peer)), key_(key), by_uid_(by_uid) {}
 
   kj::Promise<void> request(kj::HttpMethod method, kj::StringPtr url, const kj::HttpHeaders& headers,
                             kj::AsyncInputStream&, Response& response) override {
-    std::string host;
+    std::string host, path(url.begin(), url.size());
     KJ_IF_MAYBE (named, headers.get(kj::HttpHeaderId::HOST)) host.assign(named->begin(), named->size());
-    if (!by_uid_ && !own_name(host))
+    return server_.turns_.turn(key_).then(
+        [this, method, host = std::move(host), path = std::move(path), &response]() mutable {
+          return answer(method, host, std::move(path), response);
+        });
+  }
+
+ private:
+  kj::Promise<void> answer(kj::HttpMethod method, const std::string& host, std::string path,
+                           Response& response) {
+    if (!by_uid_ && !server_.own_name(host))
       return send(response, {.status = 421,
                              .body = "{\"error\": {\"code\": \"permission_denied\", \"message\": \"ask by this "
                                      "machine's name or address\"}}\n"});
@@ -60,13 +80,11 @@ class WebServer::Requests final : public kj::HttpService {
                   {.status = 405,
                    .body = "{\"error\": {\"code\": \"unsupported\", \"message\": \"only GET: nothing can "
                            "be changed here\"}}\n"});
-    return server_.answer(peer_, std::string(url.begin(), url.size()))
-        .then([this, method, &response](WebAnswer answer) {
-          return send(response, std::move(answer), method == kj::HttpMethod::HEAD);
-        });
+    return server_.answer(peer_, std::move(path)).then([this, method, &response](WebAnswer answer) {
+      return send(response, std::move(answer), method == kj::HttpMethod::HEAD);
+    });
   }
 
- private:
   kj::Promise<void> send(Response& response, WebAnswer answer, bool head = false) {
     auto text = kj::heap<std::string>(std::move(answer.body));
     kj::HttpHeaders headers(*server_.headers_);
@@ -88,6 +106,7 @@ class WebServer::Requests final : public kj::HttpService {
 
   WebServer& server_;
   const PeerCredentials peer_;
+  const PeerKey key_;
   const bool by_uid_;
 };
 
@@ -101,6 +120,7 @@ WebServer::WebServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Time
       allow_(header_names_.add("Allow")),
       headers_(header_names_.build()),
       tcp_role_(std::make_shared<const ServedSocket>(ServedSocket{"http", SocketRole::oversight, "", 0})),
+      turns_(timer),
       tasks_(*this) {}
 
 WebServer::~WebServer() noexcept = default;
@@ -113,7 +133,8 @@ void WebServer::listen_unix_socket(UniqueFd listener) {
   tasks_.add(accept_loop(listeners_.back()));
 }
 
-void WebServer::listen_tcp(kj::Own<kj::ConnectionReceiver> receiver) {
+void WebServer::listen_tcp(kj::Own<kj::ConnectionReceiver> receiver, const std::string& address) {
+  names_ = {"localhost", lower_case(machine_name()), lower_case(name_in(address))};
   listeners_.push_back({kj::mv(receiver), false});
   tasks_.add(accept_loop(listeners_.back()));
 }
@@ -123,8 +144,7 @@ kj::Promise<void> WebServer::accept_loop(Listener& listener) {
   return kj::evalNow([&listener] { return listener.receiver->acceptAuthenticated(); })
       .then([this, &listener](kj::AuthenticatedStream accepted) {
         take(kj::mv(accepted), listener.by_uid);
-        // kj looks at its other descriptors only when nothing is ready: one that connects without end would be all.
-        return timer_.afterDelay(1 * kj::MILLISECONDS);
+        return turns_.look();  // one that connects without end does not keep the loop from hearing others
       })
       .catch_([this](kj::Exception&&) { return timer_.afterDelay(100 * kj::MILLISECONDS); })
       .then([this, &listener] { return accept_loop(listener); });
@@ -141,7 +161,7 @@ void WebServer::take(kj::AuthenticatedStream accepted, bool by_uid) {
   if (connections_ >= web_connections_all_max || connections_of_[key] >= web_connections_max) return;  // closed
   ++connections_;
   ++connections_of_[key];
-  auto requests = kj::heap<Requests>(*this, std::move(peer), by_uid);
+  auto requests = kj::heap<Requests>(*this, std::move(peer), key, by_uid);
   auto server = kj::heap<kj::HttpServer>(timer_, *headers_, *requests);
   auto served = server->listenHttp(kj::mv(accepted.stream));
   tasks_.add(served
@@ -151,6 +171,12 @@ void WebServer::take(kj::AuthenticatedStream accepted, bool by_uid) {
                    if (--connections_of_[key] == 0) connections_of_.erase(key);
                  })
                  .attach(kj::mv(server), kj::mv(requests)));
+}
+
+bool WebServer::own_name(const std::string& host) const {
+  const std::string name = lower_case(name_in(host));
+  const bool address = host.starts_with('[') || name.find_first_not_of("0123456789.") == std::string::npos;
+  return address || names_.contains(name);
 }
 
 kj::Promise<WebAnswer> WebServer::answer(const PeerCredentials& peer, std::string path) {
@@ -163,9 +189,9 @@ kj::Promise<WebAnswer> WebServer::answer(const PeerCredentials& peer, std::strin
                      .type = "text/plain",
                      .body = ready ? "ok\n" : "the store could not be written, and is being read again\n"};
   }
-  if (place == "/api/v1/openapi.json") return web_json(open_api());
+  if (place == "/api/v1/openapi.json") return WebAnswer{.body = open_api_text()};
   if (place.starts_with(api)) return ask_api(service_, peer, path.substr(api.size()));
-  if (place == "/") return WebAnswer{.type = "text/html; charset=utf-8", .body = front_page()};
+  if (place == "/") return WebAnswer{.type = "text/html; charset=utf-8", .body = front_page_text()};
   if (place != "/metrics")
     return web_error(Error{.code = ErrorCode::not_found,
                            .where = "http",

@@ -12,9 +12,11 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "core/base/unique_fd.h"
+#include "daemon/rpc/connection/turns.h"
 #include "daemon/web/api.h"
 
 namespace terrace::daemon {
@@ -25,7 +27,8 @@ class WebServer final : private kj::TaskSet::ErrorHandler {
   ~WebServer() noexcept;
 
   void listen_unix_socket(UniqueFd listener);
-  void listen_tcp(kj::Own<kj::ConnectionReceiver> receiver);
+  // `address`: as the configuration says it, HOST:PORT.
+  void listen_tcp(kj::Own<kj::ConnectionReceiver> receiver, const std::string& address);
 
  private:
   struct Listener {
@@ -37,6 +40,9 @@ class WebServer final : private kj::TaskSet::ErrorHandler {
 
   kj::Promise<void> accept_loop(Listener& listener);
   void take(kj::AuthenticatedStream accepted, bool by_uid);
+  // Whether a browser that was led here by a foreign page would not send this `Host`: it sends the page's name. An
+  // address, or this machine's own name, is nobody else's.
+  bool own_name(const std::string& host) const;
   kj::Promise<WebAnswer> answer(const PeerCredentials& peer, std::string path);
   void taskFailed(kj::Exception&& exception) override;
 
@@ -47,9 +53,11 @@ class WebServer final : private kj::TaskSet::ErrorHandler {
   kj::HttpHeaderId content_policy_, sniffing_, caching_, allow_;
   kj::Own<kj::HttpHeaderTable> headers_;
   std::shared_ptr<const ServedSocket> tcp_role_;
+  std::set<std::string> names_;  // by which TCP peers may ask
   uint32_t connections_ = 0;
   std::map<PeerKey, uint32_t> connections_of_;
   std::list<Listener> listeners_;
+  Turns turns_;  // a peer's share of the loop's time among those who ask here
   kj::TaskSet tasks_;
 };
 

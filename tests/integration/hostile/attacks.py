@@ -1,6 +1,6 @@
 """Attacks that need no protocol: one kind a run, until it is killed. Prints "attack KIND COUNT" once a second.
 
-    attacks.py connections|garbage|giant|truncated|descriptors|silent SOCKET
+    attacks.py connections|garbage|giant|truncated|descriptors|silent|web SOCKET
 """
 
 import array
@@ -99,6 +99,32 @@ def silent(path):
     """Connects and says nothing, again and again."""
     while True:
         once(path)
+        yield
+
+
+def web(path):
+    """As many requests over HTTP as go, dozens behind each other on as many connections as there may be, and new
+    connections all the time."""
+    place = os.path.join(os.path.dirname(path), "http.sock")
+    asked = b"".join(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % what
+                     for what in (b"/healthz", b"/metrics", b"/api/v1/openapi.json", b"/") * 8)
+    kept = []
+    while True:
+        try:
+            while len(kept) < 31:
+                kept.append(connect(place))
+            connect(place).close()
+            for one in kept:
+                one.sendall(asked)
+            for one in kept:
+                one.recv(1 << 20)
+            for one in kept[:4]:
+                one.close()
+            del kept[:4]
+        except OSError:
+            for one in kept:
+                one.close()
+            kept.clear()
         yield
 
 

@@ -28,7 +28,7 @@ from terrace_harness import Harness, find_binary, wait_until  # noqa: E402
 HERE = pathlib.Path(__file__).resolve().parent
 ATTACKER_UID = 65534
 SPEAKING = ("deaf", "flood", "liar", "attach", "queue", "move", "swarm", "churn", "grow")
-RAW = ("connections", "garbage", "giant", "truncated", "descriptors", "silent")
+RAW = ("connections", "garbage", "giant", "truncated", "descriptors", "silent", "web")
 
 # Of one window: some 300 grants and half as many connections. The figure of several is their median.
 SECONDS = float(os.environ.get("TERRACE_HOSTILE_SECONDS", "1.2"))

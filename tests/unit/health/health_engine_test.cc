@@ -145,6 +145,19 @@ TEST_CASE("Health: a grant that waits for long") {
   CHECK(w.look().cleared.size() == 1);
 }
 
+TEST_CASE("Health: whatever the limits, an empty pool ends what is said of its room") {
+  HealthLimits limits;
+  limits.pool_grantable_percent_min = 100;
+  limits.pool_largest_run_percent_min = 100;
+  HealthEngine health(limits);
+  HealthView view;
+  view.pools.push_back(
+      {.name = "p", .capacity_bytes = 100 * mib, .grantable_bytes = 50 * mib, .longest_runs_bytes = 10 * mib});
+  CHECK(health.look(view, ns_per_s).raised.size() == 2);
+  view.pools[0].grantable_bytes = view.pools[0].longest_runs_bytes = 100 * mib;
+  CHECK(health.look(view, 2 * ns_per_s).cleared.size() == 2);
+}
+
 TEST_CASE("Health: memory that is quarantined anew, until it is released or long ago") {
   Watched w;
   w.raises(
