@@ -18,6 +18,16 @@ using namespace terrace::cli;
 
 namespace {
 
+std::string printed_by(const std::string& command) {
+  FILE* pipe = popen(command.c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::string text;
+  char part[512];
+  while (fgets(part, sizeof(part), pipe) != nullptr) text += part;
+  CHECK(pclose(pipe) == 0);
+  return text;
+}
+
 class Completer {
  public:
   Completer() {
@@ -38,12 +48,7 @@ class Completer {
     for (const std::string& word : words) command += " \"" + word + "\"";
     command += "); COMP_CWORD=" + std::to_string(words.size()) +
                "; _terrace; printf \"%s\\n\" \"${COMPREPLY[@]}\"' 2>&1";
-    FILE* pipe = popen(command.c_str(), "r");
-    REQUIRE(pipe != nullptr);
-    std::string text;
-    char part[512];
-    while (fgets(part, sizeof(part), pipe) != nullptr) text += part;
-    CHECK(pclose(pipe) == 0);
+    const std::string text = printed_by(command);
     std::set<std::string> offered;
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
@@ -140,13 +145,7 @@ class LiveTerrace {
     std::ofstream(file) << script;
     const std::string command = "PATH=" + folder_.string() + ":$PATH HOME=" + folder_.string() + " " + shell +
                                 " " + file.string() + " 2>&1";
-    FILE* pipe = popen(command.c_str(), "r");
-    REQUIRE(pipe != nullptr);
-    std::string text;
-    char part[512];
-    while (fgets(part, sizeof(part), pipe) != nullptr) text += part;
-    CHECK(pclose(pipe) == 0);
-    return text;
+    return printed_by(command);
   }
 
  private:
