@@ -209,11 +209,16 @@ class Mappings(ShimTest):
             self.plain([HERE / "shim_mapping_cases", *arguments])
 
     def test_random_calls(self):
-        for seed in (1, 2):
+        moves = 0
+        for seed in range(1, 11):
             run = self.check("model", seed, OPERATIONS, 1, least=200)
             self.assertGreater(run.stats["allocations_cxl"], 0)
-            if MIGRATES:
-                self.assertGreater(run.stats["promotions"] + run.stats["demotions"], 0)
+            moves += run.stats["promotions"] + run.stats["demotions"]
+            # A run may be over before the engine's thread has had a processor: another one then.
+            if seed >= 2 and (moves > 0 or not MIGRATES):
+                break
+        if MIGRATES:
+            self.assertGreater(moves, 0)
 
     def test_random_calls_by_number(self):
         self.check("model", 3, OPERATIONS // 2, 1, "number", least=100)
