@@ -165,6 +165,7 @@ struct Writer {
   void operator()(const Grant&) {}  // CarveFinished
   void operator()(const CancelGrant&) {}
   void operator()(const Renew&) {}
+  void operator()(const RenewMany&) {}
   void operator()(const Resize&) {}     // ResizeFinished
   void operator()(const BeginMove&) {}  // FinishMove
   void operator()(const ScrubAdvanced&) {}

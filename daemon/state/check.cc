@@ -39,6 +39,7 @@ std::vector<std::string> StateMachine::check_all() const {
 
   for (const auto& [id, lease] : leases_) {
     const std::string name = name_of(lease);
+    require(find_lease(id) == &lease, "I5: " + name + " is not found by its id");
     require(id == lease.id && id.value < meta_.next_lease, "I5: " + name + " has a wrong id");
     require(epochs.insert(lease.epoch).second && lease.epoch.value < meta_.next_epoch,
             "I5: " + name + " has an epoch that is repeated or was never given");
@@ -95,6 +96,7 @@ std::vector<std::string> StateMachine::check_all() const {
     require(bytes == growth.bytes, "I4: " + name_of(*lease) + " grows by other than its new extents");
   }
   require(due == index_.due(), "I7: the due index differs from the leases' expiries and deadlines");
+  require(row_of_.size() == leases_.size(), "I5: an id is found that no lease has");
   require(labels.size() == index_.labels(), "I6: the label index names leases that have no label");
   require(keyed == index_.requests(), "I6: the key index names leases that have no key");
 

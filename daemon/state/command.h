@@ -175,6 +175,14 @@ struct Renew {
   uint64_t ttl_ns = 0;  // 0: the lease's own
   uint64_t now_ns = 0;
 };
+// The same for each of `leases`: those that cannot be renewed are in the answer, and hinder the others in nothing.
+struct RenewMany {
+  using Answer = RenewalsReply;
+  std::vector<LeaseId> leases;
+  std::string tenant;
+  uint64_t ttl_ns = 0;
+  uint64_t now_ns = 0;
+};
 struct Release {
   using Answer = Done;
   LeaseId lease;
@@ -312,12 +320,13 @@ struct ScrubAdvanced {
   uint64_t now_ns = 0;
 };
 
-using Command = std::variant<AdoptDevice, CreatePool, DeletePool, AddDevice, DrainDevice, UndrainDevice,
-                             FailDevice, DeviceLost, DeviceBack, RemoveDevice, SetQuota, CreateReservation,
-                             RemoveReservation, CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release,
-                             Revoke, Resize, ResizeFinished, Transfer, RebindFinished, BeginMove, FinishMove,
-                             Tick, FenceFinished, ScrubFinished, ScrubAdvanced, SetPoolCoherence, ClaimPart,
-                             ReleasePart, ResumeAfterGap, OfferLease, AcceptOffer, CancelWaiting, SetPoolTrust>;
+using Command =
+    std::variant<AdoptDevice, CreatePool, DeletePool, AddDevice, DrainDevice, UndrainDevice, FailDevice,
+                 DeviceLost, DeviceBack, RemoveDevice, SetQuota, CreateReservation, RemoveReservation,
+                 CompactPool, Grant, CancelGrant, CarveFinished, Renew, Release, Revoke, Resize, ResizeFinished,
+                 Transfer, RebindFinished, BeginMove, FinishMove, Tick, FenceFinished, ScrubFinished,
+                 ScrubAdvanced, SetPoolCoherence, ClaimPart, ReleasePart, ResumeAfterGap, OfferLease,
+                 AcceptOffer, CancelWaiting, SetPoolTrust, RenewMany>;
 
 template <typename C>
 using ReplyOf = typename C::Answer;

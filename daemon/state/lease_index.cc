@@ -10,10 +10,17 @@ namespace terrace::daemon {
 LeaseRow& StateMachine::add_lease(LeaseRow lease) {
   TERRACE_CHECK(may_begin(lease.phase), "I14: no lease begins in this phase");
   index_lease(lease);
+  LeaseRow* row = put_row(std::move(lease));
+  TERRACE_CHECK(row != nullptr, "I5: the id of a new lease is another's");
+  return *row;
+}
+
+LeaseRow* StateMachine::put_row(LeaseRow lease) {
   const LeaseId id = lease.id;
   const auto [at, added] = leases_.emplace(id, std::move(lease));
-  TERRACE_CHECK(added, "I5: the id of a new lease is another's");
-  return at->second;
+  if (!added) return nullptr;
+  row_of_.emplace(id, &at->second);
+  return &at->second;
 }
 
 void StateMachine::index_lease(const LeaseRow& lease) {

@@ -10,10 +10,10 @@
 
 namespace terrace::daemon {
 LeaseRow* StateMachine::mutable_lease(LeaseId id, const std::string& tenant) {
-  const auto at = leases_.find(id);
-  if (at == leases_.end()) return nullptr;
-  if (!tenant.empty() && at->second.tenant != tenant) return nullptr;
-  return &at->second;
+  const auto at = row_of_.find(id);
+  if (at == row_of_.end()) return nullptr;
+  LeaseRow* lease = at->second;
+  return tenant.empty() || lease->tenant == tenant ? lease : nullptr;
 }
 
 void StateMachine::begin_fence(LeaseRow& lease, LeaseCause cause, std::string reason, Step& step) {
@@ -66,6 +66,7 @@ void StateMachine::forget(LeaseId id) {
   unindex_lease(lease);
   unlink_move(id);
   give_back(lease.extents);
+  row_of_.erase(id);
   leases_.erase(at);
 }
 
@@ -76,28 +77,44 @@ void StateMachine::give_back(const std::vector<Extent>& extents) {
   }
 }
 
-Step StateMachine::on(const Renew& command) {
+Result<const LeaseRow*> StateMachine::renew(LeaseId id, const std::string& tenant, uint64_t ttl_ns,
+                                            uint64_t now_ns, Delta& delta) {
   constexpr const char* where = "Renew";
-  LeaseRow* lease = mutable_lease(command.lease, command.tenant);
-  if (lease == nullptr || ungranted(*lease)) return no_such_lease(where, command.lease);
-  if (Status status = check_live(*lease, where, command.now_ns); !status.ok())
-    return refuse(std::move(status).error());
-  Step step;
+  LeaseRow* lease = mutable_lease(id, tenant);
+  if (lease == nullptr || ungranted(*lease)) return no_such_lease_error(where, id);
+  if (Status status = check_live(*lease, where, now_ns); !status.ok()) return std::move(status).error();
   if (lease->ttl_ns == 0) {
-    if (command.ttl_ns != 0) {
-      return refuse(ErrorCode::invalid_argument, where,
-                    lease_name(lease->id) + " is persistent and has no expiry to renew; leave the TTL out");
-    }
-    step.reply = Reply{LeaseReply{*lease}};
-    return step;
+    if (ttl_ns == 0) return lease;
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = where,
+                 .detail = lease_name(id) + " is persistent and has no expiry to renew; leave the TTL out"};
   }
-  if (Status status = check_ttl(command.ttl_ns, where); !status.ok()) return refuse(std::move(status).error());
-  const bool other_ttl = command.ttl_ns != 0 && command.ttl_ns != lease->ttl_ns;
-  if (other_ttl) lease->ttl_ns = command.ttl_ns;
-  index_.set_expiry(*lease, command.now_ns + lease->ttl_ns);
+  if (Status status = check_ttl(ttl_ns, where); !status.ok()) return std::move(status).error();
+  const bool other_ttl = ttl_ns != 0 && ttl_ns != lease->ttl_ns;
+  if (other_ttl) lease->ttl_ns = ttl_ns;
+  index_.set_expiry(*lease, now_ns + lease->ttl_ns);
   // The expiry alone need not be durable: each start gives a full TTL (recover_times), which is no less.
-  if (other_ttl) step.delta.leases[lease->id] = *lease;
-  step.reply = Reply{LeaseReply{*lease}};
+  if (other_ttl) delta.leases[id] = *lease;
+  return lease;
+}
+
+Step StateMachine::on(const Renew& command) {
+  Step step;
+  Result<const LeaseRow*> renewed =
+      renew(command.lease, command.tenant, command.ttl_ns, command.now_ns, step.delta);
+  if (!renewed.ok()) return refuse(std::move(renewed).error());
+  step.reply = Reply{LeaseReply{**renewed}};
+  return step;
+}
+
+Step StateMachine::on(const RenewMany& command) {
+  Step step;
+  RenewalsReply renewals;
+  for (const LeaseId id : command.leases) {
+    Result<const LeaseRow*> renewed = renew(id, command.tenant, command.ttl_ns, command.now_ns, step.delta);
+    if (!renewed.ok()) renewals.failed.emplace_back(id, std::move(renewed).error());
+  }
+  step.reply = Reply{std::move(renewals)};
   return step;
 }
 

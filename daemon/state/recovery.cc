@@ -142,7 +142,7 @@ Status StateMachine::load_rows(Image image) {
         return corrupt(lease_name(lease) + " repeats the request key of another lease");
     }
     index_lease(lease);
-    leases_.emplace(lease.id, std::move(lease));
+    put_row(std::move(lease));
   }
   return load_claims(image);
 }

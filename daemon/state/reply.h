@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -33,6 +34,9 @@ struct MoveReady {  // the target is carved: copy, then FinishMove
 struct LeaseReply {  // the lease as the command left it
   LeaseRow lease;
 };
+struct RenewalsReply {
+  std::vector<std::pair<LeaseId, Error>> failed;  // in the command's order; the others are renewed
+};
 struct DeviceReply {
   DeviceRow device;
 };
@@ -54,6 +58,6 @@ struct CompactionReply {
 };
 
 using Reply = std::variant<Done, GrantPending, ChangePending, MoveReady, LeaseReply, DeviceReply, PoolReply,
-                           ReservationReply, OwnerReply, CompactionReply>;
+                           ReservationReply, OwnerReply, CompactionReply, RenewalsReply>;
 
 }  // namespace terrace::daemon

@@ -29,9 +29,16 @@ Step StateMachine::apply(const Command& command) {
 
 // --- queries ----------------------------------------------------------------------------------------
 
+StateMachine StateMachine::copy() const {
+  StateMachine made(*this);
+  made.row_of_.clear();
+  for (auto& [id, row] : made.leases_) made.row_of_.emplace(id, &row);
+  return made;
+}
+
 const LeaseRow* StateMachine::find_lease(LeaseId id) const {
-  const auto at = leases_.find(id);
-  return at == leases_.end() ? nullptr : &at->second;
+  const auto at = row_of_.find(id);
+  return at == row_of_.end() ? nullptr : at->second;
 }
 
 const LeaseRow* StateMachine::find_lease_by_label(const std::string& tenant, const std::string& label) const {

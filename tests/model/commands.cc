@@ -215,7 +215,11 @@ daemon::Command random_command(Prng& prng, const Reference& reference, uint64_t 
   if (dice < 64) return random_owner(prng, reference, now_ns);
   if (dice < 70) {
     const LeaseId id = pick_lease(prng, reference, LeasePhase::active);
-    return daemon::Renew{id, pick_tenant(prng, reference, id), pick_ttl_ns(prng), now_ns};
+    const std::string tenant = pick_tenant(prng, reference, id);
+    if (prng.chance(1, 2)) return daemon::Renew{id, tenant, pick_ttl_ns(prng), now_ns};
+    daemon::RenewMany renew{{id}, tenant, prng.chance(1, 2) ? 0 : pick_ttl_ns(prng), now_ns};
+    while (prng.chance(3, 4)) renew.leases.push_back(pick_lease(prng, reference, LeasePhase::active));
+    return renew;
   }
   if (dice < 74) {
     const LeaseId id =
@@ -239,14 +243,19 @@ daemon::Command random_command(Prng& prng, const Reference& reference, uint64_t 
 }
 
 const char* command_name(const daemon::Command& command) {
-  static const char* const names[] = {
-      "AdoptDevice",       "CreatePool",  "DeletePool",  "AddDevice",      "DrainDevice",   "UndrainDevice",
-      "FailDevice",        "DeviceLost",  "DeviceBack",  "RemoveDevice",   "SetQuota",      "CreateReservation",
-      "RemoveReservation", "CompactPool", "Grant",       "CancelGrant",    "CarveFinished", "Renew",
-      "Release",           "Revoke",      "Resize",      "ResizeFinished", "Transfer",      "RebindFinished",
-      "BeginMove",         "FinishMove",  "Tick",        "FenceFinished",  "ScrubFinished", "ScrubAdvanced",
-      "SetPoolCoherence",  "ClaimPart",   "ReleasePart", "ResumeAfterGap", "OfferLease",    "AcceptOffer",
-      "CancelWaiting",     "SetPoolTrust"};
+  static const char* const names[] = {"AdoptDevice",       "CreatePool",    "DeletePool",
+                                      "AddDevice",         "DrainDevice",   "UndrainDevice",
+                                      "FailDevice",        "DeviceLost",    "DeviceBack",
+                                      "RemoveDevice",      "SetQuota",      "CreateReservation",
+                                      "RemoveReservation", "CompactPool",   "Grant",
+                                      "CancelGrant",       "CarveFinished", "Renew",
+                                      "Release",           "Revoke",        "Resize",
+                                      "ResizeFinished",    "Transfer",      "RebindFinished",
+                                      "BeginMove",         "FinishMove",    "Tick",
+                                      "FenceFinished",     "ScrubFinished", "ScrubAdvanced",
+                                      "SetPoolCoherence",  "ClaimPart",     "ReleasePart",
+                                      "ResumeAfterGap",    "OfferLease",    "AcceptOffer",
+                                      "CancelWaiting",     "SetPoolTrust",  "RenewMany"};
   static_assert(std::size(names) == std::variant_size_v<daemon::Command>);
   return names[command.index()];
 }

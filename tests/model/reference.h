@@ -22,7 +22,8 @@ struct Expected {
   ErrorCode code = ErrorCode::ok;
   // "fence 3", "scrub 3", "carve 3", "notice 3", "fenced 3", in any order.
   std::multiset<std::string> effects;
-  std::optional<LeaseId> same_lease;  // a retried grant: this lease, and nothing new
+  std::optional<LeaseId> same_lease;                           // a retried grant: this lease, and nothing new
+  std::vector<std::pair<LeaseId, ErrorCode>> failed_renewals;  // of RenewMany
 };
 
 class Reference {
@@ -88,6 +89,7 @@ class Reference {
   Expected on(const daemon::CancelGrant& c);
   Expected on(const daemon::CarveFinished& c);
   Expected on(const daemon::Renew& c);
+  Expected on(const daemon::RenewMany& c);
   Expected on(const daemon::Release& c);
   Expected on(const daemon::Revoke& c);
   Expected on(const daemon::Resize& c);

@@ -41,6 +41,16 @@ Expected Reference::on(const daemon::Renew& c) {
   return {};
 }
 
+// Which of them failed, and why, is RenewMany's answer.
+Expected Reference::on(const daemon::RenewMany& c) {
+  Expected expected;
+  for (const LeaseId id : c.leases) {
+    const Expected one = on(daemon::Renew{id, c.tenant, c.ttl_ns, c.now_ns});
+    if (one.code != ErrorCode::ok) expected.failed_renewals.emplace_back(id, one.code);
+  }
+  return expected;
+}
+
 // A move under way is given up, a growth under way ends with the lease.
 void Reference::fence(LeaseRow& lease, daemon::LeaseCause cause, Expected& expected) {
   if (const auto target = target_of(lease.id)) give_up_move(*target, expected);

@@ -146,6 +146,11 @@ class Run {
       REQUIRE(test::is_reply_to(command, *step.reply));
       ++accepted_;
       kinds_.insert(command_name(command));
+      if (const auto* renewals = std::get_if<daemon::RenewalsReply>(&*step.reply)) {
+        std::vector<std::pair<LeaseId, ErrorCode>> failed;
+        for (const auto& [lease, error] : renewals->failed) failed.emplace_back(lease, error.code);
+        REQUIRE(failed == expected.failed_renewals);
+      }
     }
 
     const bool cut = std::holds_alternative<daemon::ResizeFinished>(command);  // also after a failed growth

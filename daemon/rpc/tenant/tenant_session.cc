@@ -84,7 +84,15 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
     });
   }
 
-  // All renewals are applied at once, so that they share one commit.
+  static void write_failed(rpc::TenantSession::RenewManyResults::Builder results,
+                           const std::vector<std::pair<LeaseId, Error>>& failed) {
+    auto out = results.initFailed(static_cast<uint32_t>(failed.size()));
+    for (uint32_t i = 0; i < failed.size(); ++i) {
+      out[i].setLease(failed[i].first.value);
+      write_error(out[i].initError(), failed[i].second);
+    }
+  }
+
   kj::Promise<void> renewMany(RenewManyContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
       const auto ids = context.getParams().getLeases();
@@ -99,26 +107,18 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
                      .detail = "at most " + std::to_string(limits::leases_per_page_max) + " leases a call"});
         return kj::READY_NOW;
       }
-      const uint64_t now_ns = service().engine().now_ns();
-      const uint64_t ttl_ns = context.getParams().getTtlNs();
-      auto failed = std::make_shared<std::vector<std::pair<uint64_t, Error>>>();
       service().looked_at(connection().peer, ids.size());
-      kj::Vector<kj::Promise<void>> renewals;
-      const Actor actor = connection().actor();
-      for (const uint64_t id : ids) {
-        renewals.add(service()
-                         .engine()
-                         .submit(Renew{LeaseId{id}, session_->tenant(), ttl_ns, now_ns}, actor)
-                         .then([failed, id](Result<LeaseReply> reply) {
-                           if (!reply.ok()) failed->emplace_back(id, reply.error());
-                         }));
-      }
-      return kj::joinPromises(renewals.releaseAsArray())
-          .then([context, failed]() mutable {
-            auto out = context.getResults().initFailed(static_cast<uint32_t>(failed->size()));
-            for (uint32_t i = 0; i < failed->size(); ++i) {
-              out[i].setLease((*failed)[i].first);
-              write_error(out[i].initError(), (*failed)[i].second);
+      RenewMany command{{}, session_->tenant(), context.getParams().getTtlNs(), service().engine().now_ns()};
+      command.leases.reserve(ids.size());
+      for (const uint64_t id : ids) command.leases.push_back(LeaseId{id});
+      return service()
+          .engine()
+          .submit(std::move(command), connection().actor())
+          .then([context](Result<RenewalsReply> reply) mutable {
+            if (reply.ok()) {
+              write_failed(context.getResults(), reply->failed);
+            } else {
+              refuse(context, reply.error());
             }
           })
           .attach(kj::mv(*slot));

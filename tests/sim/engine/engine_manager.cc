@@ -177,7 +177,7 @@ void EngineManager::bury() {
     job();
   }
   moves_ += process.engine->counters().moves;
-  if (process.recovered) last_machine_ = process.engine->state();
+  if (process.recovered) last_machine_ = process.engine->state().copy();
   for (const LeaseId lease : moving_) ledger_.move_over(lease);
   moving_.clear();
   serving_ = false;

@@ -24,6 +24,32 @@ TEST_CASE("StateMachine: a renewal counts from its own moment, by the lease's TT
   }
 }
 
+TEST_CASE("StateMachine: of many leases renewed at once, those that cannot be hinder no other") {
+  Manager m({8});
+  const LeaseRow first = m.grant(1), ended = m.grant(1), last = m.grant(1);
+  REQUIRE(m.apply(Release{ended.id, "alice", m.now_ns}).reply.ok());
+  m.now_ns += 4 * second;
+  const LeaseId unknown{1000};
+  const Step step = m.apply(RenewMany{{last.id, unknown, ended.id, first.id}, "alice", 0, m.now_ns});
+  REQUIRE(step.reply.ok());
+  const auto& failed = std::get<RenewalsReply>(*step.reply).failed;
+  REQUIRE(failed.size() == 2);
+  CHECK(failed[0].first == unknown);
+  CHECK(failed[0].second.code == ErrorCode::not_found);
+  CHECK(failed[1].first == ended.id);
+  CHECK(failed[1].second.code == ErrorCode::lease_revoked);
+  for (const LeaseId id : {first.id, last.id})
+    CHECK(m.machine.find_lease(id)->expiry_ns == m.now_ns + 10 * second);
+  CHECK(step.delta.empty());
+  // Another TTL is durable, of those that took it; another tenant's are not found.
+  const Step longer = m.apply(RenewMany{{first.id, unknown}, "alice", 20 * second, m.now_ns});
+  CHECK(longer.delta.leases.size() == 1);
+  CHECK(longer.delta.leases.at(first.id)->ttl_ns == 20 * second);
+  const Step others = m.apply(RenewMany{{first.id, last.id}, "bob", 0, m.now_ns + second});
+  CHECK(std::get<RenewalsReply>(*others.reply).failed.size() == 2);
+  CHECK(m.machine.find_lease(last.id)->expiry_ns == m.now_ns + 10 * second);
+}
+
 // A tenant took a minute and renewed for 30 days: ttl_max was looked at by grants only.
 TEST_CASE("StateMachine: no grant, renewal or transfer gives a term beyond the manager's bound") {
   Manager m({8}, 60 * second);

@@ -109,7 +109,8 @@ class Run {
       case 7:
       case 8: {
         const LeaseId id = pick(LeasePhase::active);
-        return Renew{id, tenant_of(id), 0, now_ns_};
+        if (prng_.chance(1, 2)) return Renew{id, tenant_of(id), 0, now_ns_};
+        return RenewMany{{id, pick(LeasePhase::active), pick(LeasePhase::revoking)}, tenant_of(id), 0, now_ns_};
       }
       case 9: {
         const LeaseId id = pick(LeasePhase::active);
@@ -305,12 +306,26 @@ TEST_CASE("StateMachine: random commands of leases keep every invariant, quota a
   }
   CHECK(refused >= 5);
   // Each kind of command was accepted often enough to have been tested.
-  for (const Command& command :
-       {Command(SetQuota{}), Command(CreateReservation{}), Command(RemoveReservation{}), Command(CancelGrant{}),
-        Command(CancelWaiting{}), Command(Grant{}), Command(CarveFinished{}), Command(Renew{}),
-        Command(Release{}), Command(Revoke{}), Command(Resize{}), Command(ResizeFinished{}),
-        Command(Transfer{}), Command(RebindFinished{}), Command(BeginMove{}), Command(FinishMove{}),
-        Command(FenceFinished{}), Command(ScrubFinished{}), Command(ScrubAdvanced{})}) {
+  for (const Command& command : {Command(SetQuota{}),
+                                 Command(CreateReservation{}),
+                                 Command(RemoveReservation{}),
+                                 Command(CancelGrant{}),
+                                 Command(CancelWaiting{}),
+                                 Command(Grant{}),
+                                 Command(CarveFinished{}),
+                                 Command(Renew{}),
+                                 Command(RenewMany{}),
+                                 Command(Release{}),
+                                 Command(Revoke{}),
+                                 Command(Resize{}),
+                                 Command(ResizeFinished{}),
+                                 Command(Transfer{}),
+                                 Command(RebindFinished{}),
+                                 Command(BeginMove{}),
+                                 Command(FinishMove{}),
+                                 Command(FenceFinished{}),
+                                 Command(ScrubFinished{}),
+                                 Command(ScrubAdvanced{})}) {
     CAPTURE(command.index());
     CHECK(accepted[command.index()] >= 5);
   }
