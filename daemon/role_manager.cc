@@ -34,6 +34,7 @@
 #include "daemon/service_manager/watchdog.h"
 #include "daemon/sockets.h"
 #include "daemon/store/store.h"
+#include "daemon/store/store_options.h"
 #include "daemon/web/web_server.h"
 
 namespace terrace::daemon {
@@ -220,6 +221,13 @@ Result<SocketFile> serve_web(const DaemonConfig& config, WebServer& web, kj::Asy
   return std::move(bound.file);
 }
 
+void tell_kept_version(const std::string& folder, int64_t version) {
+  log::warn(
+      "the store was of version {}; its files are kept in {}, the way back to the version of terraced that "
+      "wrote them",
+      version, folder);
+}
+
 }  // namespace
 
 // Memdevs are enabled and regions made some seconds after the file systems are there, at most.
@@ -232,7 +240,7 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
   kj::UnixEventPort::captureSignal(SIGHUP);
   TERRACE_RETURN_IF_ERROR(prepare_runtime_directory(config.runtime_directory));
   // The store's lock comes first: a second daemon must touch nothing.
-  TERRACE_ASSIGN_OR_RETURN(const auto store, open_store(config.state_path));
+  TERRACE_ASSIGN_OR_RETURN(const auto store, open_store(config.state_path, {.keep_older = tell_kept_version}));
   bool claimed = false;
   // A state file that this start made is not left behind by one that fails: the next one would find an empty store.
   // Once memory says that it is this store's, it is kept, for the next start to go on with.

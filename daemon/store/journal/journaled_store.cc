@@ -8,6 +8,7 @@
 
 #include "core/base/check.h"
 #include "core/base/failpoint.h"
+#include "daemon/store/backup/older_version.h"
 #include "daemon/store/backup/restore.h"
 #include "daemon/store/backup/store_copy_file.h"
 #include "daemon/store/store_files.h"
@@ -76,6 +77,11 @@ Status JournaledStore::attach_unexplained() {
   remove_database(backup_path(path_));  // of one that a crash cut off
   TERRACE_ASSIGN_OR_RETURN(const bool created, create_if_fresh(path_, mark_, options_.migrations));
   fresh_ = fresh_ || created;
+  if (options_.keep_older) {
+    TERRACE_ASSIGN_OR_RETURN(const KeptVersion kept,
+                             keep_older_version(path_, options_.migrations.back().version));
+    if (!kept.folder.empty()) options_.keep_older(kept.folder, kept.version);
+  }
   TERRACE_ASSIGN_OR_RETURN(StoredImage stored, database_.begin_open());
   store_id_ = stored.seal.store_id;
   store_high_ = stored.seal.store_high;

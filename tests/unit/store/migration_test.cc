@@ -5,6 +5,7 @@
 #include <map>
 #include <regex>
 
+#include "core/base/failpoint.h"
 #include "daemon/store/row_sql.h"
 #include "tests/unit/store/store_fixture.h"
 
@@ -199,6 +200,84 @@ TEST_CASE(
   commit_pool(path, pool);
   CHECK(load_store(path)->pools.at(0) == pool);
   CHECK(query(path, "SELECT words FROM pool") == "6");
+}
+
+namespace {
+
+// Opens as the manager does. Returns the folders that it was told of.
+std::vector<std::string> open_keeping_older(const std::string& path, Status& opened) {
+  std::vector<std::string> kept;
+  StoreOptions options;
+  options.keep_older = [&kept](const std::string& folder, int64_t) { kept.push_back(folder); };
+  auto store = open_small_store(path, options);
+  opened =
+      store.ok() ? (*store)->load().ok() ? Status() : Status((*store)->load().error()) : Status(store.error());
+  return kept;
+}
+
+}  // namespace
+
+TEST_CASE("Store migration: the files of an older store are kept before it is migrated, and work as they did") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  make_closed_store(path, 3);
+  const Result<Image> rows = load_store(path);
+  std::ofstream(path + ".hosts") << "rack7\n";
+  Status opened;
+  CHECK(open_keeping_older(path, opened).empty());  // of this version
+  CHECK(opened.ok());
+  make_version_5(path);
+  const std::string before = read_bytes(path);
+  const std::vector<std::string> kept = open_keeping_older(path, opened);
+  REQUIRE_MESSAGE(opened.ok(), opened.error().to_string());
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].starts_with(path + ".version-5-"));
+  CHECK(read_bytes(kept[0] + "/state.db") == before);
+  CHECK(read_bytes(kept[0] + "/state.db.hosts") == "rack7\n");
+  CHECK(query(path, "PRAGMA user_version") == "7");
+  CHECK(open_keeping_older(path, opened).empty());
+  // What was kept is a store of its own.
+  const Result<Image> image = load_store(kept[0] + "/state.db");
+  REQUIRE_MESSAGE(image.ok(), image.error().to_string());
+  CHECK(same(*image, *rows));
+}
+
+TEST_CASE("Store migration: a start that fails and is tried again keeps one copy") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  make_closed_store(path, 3);
+  make_version_5(path, 1);
+  const std::string before = read_bytes(path);
+  Status opened;
+  const std::vector<std::string> first = open_keeping_older(path, opened);
+  CHECK(!opened.ok());
+  CHECK(open_keeping_older(path, opened) == first);
+  CHECK(!opened.ok());
+  CHECK(read_bytes(path) == before);
+}
+
+TEST_CASE("Store migration: a store whose copy does not fit the disk stays as it is, until it does") {
+  if (!failpoints_enabled()) {
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
+    return;
+  }
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db");
+  make_closed_store(path, 3);
+  make_version_6(path);
+  const int ended = run_in_child([&path] {
+    Status opened;
+    if (!arm_failpoints("keep_older_copy=error:ENOSPC").ok()) ::_exit(10);
+    if (!open_keeping_older(path, opened).empty() || opened.ok()) ::_exit(11);
+    const std::string told = "is not migrated to 7 before a copy of it is kept in " + path + ".version-6-";
+    if (opened.error().code != ErrorCode::capacity_exhausted) ::_exit(12);
+    if (opened.error().detail.find(told) == std::string::npos) ::_exit(13);
+  });
+  CHECK(ended == 0);
+  CHECK(query(path, "PRAGMA user_version") == "6");
+  Status opened;
+  CHECK(open_keeping_older(path, opened).size() == 1);
+  CHECK_MESSAGE(opened.ok(), opened.error().to_string());
 }
 
 TEST_CASE("Store migration: a damaged row of an older version is not sealed anew") {
