@@ -9,6 +9,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/time_slice.h"
+#include "daemon/agent/agent_admin.h"
 #include "daemon/agent/guard.h"
 #include "daemon/agent/guard_process.h"
 #include "daemon/agent/host_lease_file.h"
@@ -74,12 +75,18 @@ class Guarded {
 };
 
 // Somebody may kill the guard: there is another one within a second.
-kj::Promise<void> keep_guard(const HostFiles& files, const std::vector<std::string>& command,
-                             kj::Timer& timer) {
-  if (Status status = ensure_guard(files, command); !status.ok())
-    log::critical("{}", status.error().to_string());
-  return timer.afterDelay(1 * kj::SECONDS).then([&files, &command, &timer] {
-    return keep_guard(files, command, timer);
+// `looks`: how many in turn found none. One that was just started may take a while on a busy machine.
+kj::Promise<void> keep_guard(const HostFiles& files, const std::vector<std::string>& command, kj::Timer& timer,
+                             AgentHealth& health, int looks = 0) {
+  looks = guard_runs(files) ? 0 : std::min(looks + 1, 3);
+  Status status = ensure_guard(files, command);
+  if (status.ok() && looks == 3)
+    status = Error{.code = ErrorCode::unavailable,
+                   .where = "guard",
+                   .detail = "those that were started have ended; the log says why"};
+  health.note_guard(status);
+  return timer.afterDelay(1 * kj::SECONDS).then([&files, &command, &timer, &health, looks] {
+    return keep_guard(files, command, timer, health, looks);
   });
 }
 
@@ -120,6 +127,9 @@ Status run_agent(const DaemonConfig& config, StartWords words, const Surrounding
                  .fence = [&host_files] { return fence_guarded(host_files); }});
   for (const std::string& directory : memory->object_paths()) orders.fencing().measure(directory);
   LocalService service(peer_options(config), uplink, orders, clock, timer);
+  AgentHealth health({config.runtime_directory, memory->object_path(), memory->backends().describe_memory()},
+                     config.health, uplink, credentials, clock, timer);
+  service.set_health(&health);
   tell_connections(service);
   // After the workers, whose threads would inherit it.
   if (const auto slice = take_short_slice(); !slice.ok()) log::info("{}", slice.error().to_string());
@@ -127,10 +137,11 @@ Status run_agent(const DaemonConfig& config, StartWords words, const Surrounding
     RpcServer server(
         service, [&service](PeerCredentials peer) { return service.welcome(std::move(peer)); }, io);
     sockets.serve(server, service.peer_options().sockets);
-    const auto guarding = keep_guard(host_files, command, timer).eagerlyEvaluate(nullptr);
+    const auto guarding = keep_guard(host_files, command, timer, health).eagerlyEvaluate(nullptr);
     const auto reading =
         credentials.watch([&uplink] { uplink.credentials_changed(); }).eagerlyEvaluate(nullptr);
     uplink.start(orders, service);
+    health.begin();
     log::info("serving at {} (pid {}), an agent of the manager at {}", socket, ::getpid(), config.manager);
     const auto status = [&] {
       return fmt::format("serving at {} for the manager at {}: {} connections{}", socket, config.manager,

@@ -231,9 +231,10 @@ std::string lease_block(const LeaseStatus& lease) {
 
 namespace {
 
+using BlockFields = std::vector<std::pair<std::string, std::string>>;
+
 // One socket at which callers are known by their uid is what everybody expects, and is not told.
-void add_sockets(std::vector<std::pair<std::string, std::string>>& fields,
-                 capnp::List<rpc::ServedSocket>::Reader sockets) {
+void add_sockets(BlockFields& fields, capnp::List<rpc::ServedSocket>::Reader sockets) {
   const auto by_uid = [](rpc::ServedSocket::Reader socket) { return str(socket.getRole()) == "by-uid"; };
   if (sockets.size() == 0 || (sockets.size() == 1 && by_uid(sockets[0]))) return;
   for (const auto socket : sockets) {
@@ -247,9 +248,50 @@ void add_sockets(std::vector<std::pair<std::string, std::string>>& fields,
   }
 }
 
+void add_certificates(BlockFields& fields, rpc::ServerInfo::Reader server) {
+  for (const auto end : server.getCertificates()) {
+    fields.emplace_back(str(end.getWhat()),
+                        str(end.getName()) + ", " +
+                            count_text(static_cast<uint64_t>(std::max(end.getDaysLeft(), 0)), "day") + " left" +
+                            (end.getSoon() ? ": renew it" : ""));
+  }
+}
+
+std::string open_text(rpc::ServerInfo::Reader server) {
+  return std::to_string(server.getConnections()) + " of " + std::to_string(server.getConnectionsMax()) +
+         " connections, " + std::to_string(server.getDescriptors()) + " of " +
+         std::to_string(server.getDescriptorsMax()) + " files";
+}
+
+std::string block_head(rpc::ServerInfo::Reader server, const std::string& what) {
+  return "terraced " + printable(str(server.getVersion())) + what + ", pid " + std::to_string(server.getPid()) +
+         ", up " + format_duration(server.getUptimeNs()) + "\n";
+}
+
+std::string agent_block(rpc::ServerInfo::Reader server, const std::string& socket_path) {
+  const auto agent = server.getAgent();
+  const std::string host = str(agent.getHost());
+  const uint64_t left_ns = agent.getHostLeaseLeftNs() / ns_per_ms * ns_per_ms;
+  BlockFields fields = {
+      {"socket", socket_path},
+      {"manager",
+       str(agent.getManager()) + (agent.getConnected() ? ", connected" : ", away: " + str(agent.getTrouble()))},
+      {"host lease", left_ns == 0 ? "none: nothing is leased here" : format_duration(left_ns) + " left"},
+      {"guard", agent.getGuarded() ? "runs" : "missing ('terrace health')"},
+      {"runtime", str(server.getRuntimeDirectory())},
+      {"memory", str(server.getHugePages())},
+      {"open", open_text(server) + ", " + count_text(agent.getSessions(), "session")}};
+  add_sockets(fields, server.getSockets());
+  add_certificates(fields, server);
+  if (server.getFailpoints()) fields.emplace_back("build", "has failpoints: for tests, not for use");
+  return block_head(server, host.empty() ? ", an agent" : ", the agent of host " + printable(host)) +
+         format_block(fields);
+}
+
 }  // namespace
 
 std::string server_block(rpc::ServerInfo::Reader server, const std::string& socket_path) {
+  if (server.hasAgent()) return agent_block(server, socket_path);
   const std::string pages = str(server.getHugePages());
   const std::string objects = str(server.getObjectDirectory());
   const bool says_where = pages.find(objects) != std::string::npos;
@@ -257,32 +299,23 @@ std::string server_block(rpc::ServerInfo::Reader server, const std::string& sock
                       format_size(server.getScrubbedBytes()) + " erased since the start";
   if (server.getScrubBytesPerS() != 0)
     scrub += ", at most " + format_size(server.getScrubBytesPerS()) + "/s in the background";
-  std::vector<std::pair<std::string, std::string>> fields = {
-      {"socket", socket_path},
-      {"runtime", str(server.getRuntimeDirectory())},
-      {"state", str(server.getStateFile())},
-      {"store", or_dash(str(server.getStoreId()))},
-      {"memory", says_where ? pages : objects + " (" + pages + ")"},
-      {"work", std::to_string(server.getCommandsApplied()) + " commands in " +
-                   std::to_string(server.getStoreCommits()) + " store commits"},
-      {"open", std::to_string(server.getConnections()) + " of " + std::to_string(server.getConnectionsMax()) +
-                   " connections, " + std::to_string(server.getDescriptors()) + " of " +
-                   std::to_string(server.getDescriptorsMax()) + " files"},
-      {"scrub", scrub}};
+  BlockFields fields = {{"socket", socket_path},
+                        {"runtime", str(server.getRuntimeDirectory())},
+                        {"state", str(server.getStateFile())},
+                        {"store", or_dash(str(server.getStoreId()))},
+                        {"memory", says_where ? pages : objects + " (" + pages + ")"},
+                        {"work", std::to_string(server.getCommandsApplied()) + " commands in " +
+                                     std::to_string(server.getStoreCommits()) + " store commits"},
+                        {"open", open_text(server)},
+                        {"scrub", scrub}};
   add_sockets(fields, server.getSockets());
   if (server.getWaiting() != 0)
     fields.emplace_back("waiting", count_text(server.getWaiting(), "grant") + " for room");
-  for (const auto end : server.getCertificates()) {
-    fields.emplace_back(str(end.getWhat()),
-                        str(end.getName()) + ", " +
-                            count_text(static_cast<uint64_t>(std::max(end.getDaysLeft(), 0)), "day") + " left" +
-                            (end.getSoon() ? ": renew it" : ""));
-  }
+  add_certificates(fields, server);
   std::istringstream findings(str(server.getRecovered()));
   for (std::string finding; std::getline(findings, finding);) fields.emplace_back("last start", finding);
   if (server.getFailpoints()) fields.emplace_back("build", "has failpoints: for tests, not for use");
-  return "terraced " + printable(str(server.getVersion())) + ", pid " + std::to_string(server.getPid()) +
-         ", up " + format_duration(server.getUptimeNs()) + "\n" + format_block(fields);
+  return block_head(server, "") + format_block(fields);
 }
 
 }  // namespace terrace::cli

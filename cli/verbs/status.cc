@@ -32,6 +32,10 @@ Status show_status(const Context& context) {
     return {};
   }
   std::string text = server_block(reply->getServer(), socket_path_of(context)) + "\n";
+  if (reply->getServer().hasAgent()) {
+    print_text(text + health_summary(reply));
+    return {};
+  }
   if (reply->getPools().size() == 0) {
     text += "no pools; 'terrace device list' shows what 'terrace pool create' can use\n";
   } else {

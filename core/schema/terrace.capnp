@@ -380,6 +380,8 @@ enum HealthCode {
   hostVersionDiffers @15;
   certificateEnding @16;
   callsDenied @17;
+  managerAway @18;     # of an agent, as the next
+  guardMissing @19;
 }
 enum HealthSeverity { healthy @0; warning @1; critical @2; } # healthy: of no finding, but of none at all
 
@@ -425,6 +427,17 @@ struct ServerInfo {
   connectionsMax @20 :UInt32;    # open at once, fewer than configured where too few files may be open
   sockets @21 :List(ServedSocket); # where it is reached; the first is the main one
   certificates @22 :List(CertificateEnd); # by which agents know this manager; empty: it listens for none
+  agent @23 :AgentInfo $Json.nullable; # of a further host's agent; absent: this is a manager
+}
+
+struct AgentInfo {     # what the agent of a further host says of itself
+  host @0 :Text $Json.nullable; # as the manager calls this host; empty: it was never connected
+  manager @1 :Text;    # its address
+  connected @2 :Bool;
+  trouble @3 :Text $Json.nullable; # why it is not connected
+  hostLeaseLeftNs @4 :UInt64 $Json.nullable; # what is leased here stays so long without another word from the manager; 0: nothing is promised
+  sessions @5 :UInt32; # of programs of this host
+  guarded @6 :Bool;    # a guard fences this host's memory when the agent cannot
 }
 
 struct ServedSocket {  # a unix socket of the daemon, and what whoever connects there may do

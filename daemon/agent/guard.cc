@@ -171,6 +171,10 @@ Status fence_guarded(const HostFiles& files) {
   return fence_memory(memory);
 }
 
+bool guard_runs(const HostFiles& files) {
+  return is_held(files.guard_lock);
+}
+
 // Two that are started at once are no harm: the second one finds the lock held and ends.
 Status ensure_guard(const HostFiles& files, const std::vector<std::string>& command) {
   while (::waitpid(-1, nullptr, WNOHANG) >

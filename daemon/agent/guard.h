@@ -50,6 +50,9 @@ GuardedMemory read_guarded(const HostFiles& files);
 // Fences all that is recorded. Done again it is no error.
 Status fence_guarded(const HostFiles& files);
 
+// Whether one holds its lock.
+bool guard_runs(const HostFiles& files);
+
 // Starts a guard unless one runs: `command` is this program's own command line.
 Status ensure_guard(const HostFiles& files, const std::vector<std::string>& command);
 

@@ -4,6 +4,7 @@
 
 #include "core/base/limits.h"
 #include "core/version/version.h"
+#include "daemon/agent/agent_admin.h"
 #include "daemon/agent/local_session.h"
 #include "daemon/log/log.h"
 #include "daemon/state/names.h"
@@ -54,21 +55,21 @@ class LocalGateway final : public rpc::Gateway::Server {
   }
 
   kj::Promise<void> openAdmin(OpenAdminContext context) override {
-    refuse(context, Error{.code = ErrorCode::permission_denied,
-                          .where = "openAdmin",
-                          .detail = "this terraced is " + agent_name() +
-                                    "; pools, devices and leases are administered " + "at its manager, " +
-                                    service().uplink().manager()});
+    const auto slot = admit(*connection_, context);
+    if (slot == nullptr) return kj::READY_NOW;
+    if (!connection_->greeted) {
+      refuse(context,
+             Error{.code = ErrorCode::invalid_argument, .where = "openAdmin", .detail = "say hello first"});
+    } else if (service().authority_of(connection_->peer) == Authority::none) {
+      refuse(context, service().refused_authority(connection_->peer, Authority::oversight, "openAdmin"));
+    } else {
+      context.getResults().setAdmin(make_agent_admin(kj::addRef(*connection_), service().health()));
+    }
     return kj::READY_NOW;
   }
 
  private:
   LocalService& service() { return connection_->service; }
-
-  std::string agent_name() {
-    const std::string& host = service().uplink().host();
-    return host.empty() ? "an agent" : "the agent of host " + host;
-  }
 
   Status check(const std::string& tenant) {
     const auto refused = [](ErrorCode code, std::string detail) {
@@ -99,6 +100,14 @@ RpcServer::Welcome LocalService::welcome(PeerCredentials peer) {
 
 Error LocalService::away(const char* where) const {
   return Error{.code = ErrorCode::unavailable, .where = where, .detail = uplink_.absence()};
+}
+
+Error LocalService::managers_business(const char* where) const {
+  const std::string& host = uplink_.host();
+  return Error{.code = ErrorCode::permission_denied,
+               .where = where,
+               .detail = "this terraced is " + (host.empty() ? "an agent" : "the agent of host " + host) +
+                         "; pools, devices and leases are administered at its manager, " + uplink_.manager()};
 }
 
 void LocalService::run(LocalSession& session, kj::Promise<void> work) {

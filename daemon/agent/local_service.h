@@ -23,6 +23,7 @@
 
 namespace terrace::daemon {
 
+class AgentHealth;
 class LocalSession;
 
 class LocalService final : public Peers, public UplinkListener, private kj::TaskSet::ErrorHandler {
@@ -55,6 +56,13 @@ class LocalService final : public Peers, public UplinkListener, private kj::Task
 
   // What a call says that needs the manager while it is away.
   Error away(const char* where) const;
+  // What a call of the operator's interface says that an agent does not answer.
+  Error managers_business(const char* where) const;
+
+  // What operators are answered from. Set before anybody can connect; outlives it.
+  void set_health(AgentHealth* health) { health_ = health; }
+  AgentHealth& health() { return *health_; }
+  uint32_t session_count() const { return static_cast<uint32_t>(sessions_.size()); }
 
  private:
   std::vector<kj::Own<LocalSession>> sessions();
@@ -64,6 +72,7 @@ class LocalService final : public Peers, public UplinkListener, private kj::Task
   Orders& orders_;
   const Clock& clock_;
   kj::Timer& timer_;
+  AgentHealth* health_ = nullptr;
   std::set<LocalSession*> sessions_;
   kj::TaskSet tasks_;  // goes first: sessions that only it keeps end with it
 };

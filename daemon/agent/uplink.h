@@ -67,8 +67,10 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   const std::string& host() const { return host_; }  // as the manager calls this host; empty: never connected
   // Until when what is leased here stays, without another word from the manager; 0: nothing is promised.
   uint64_t promised_until_ns() const { return file_.fence_at_ns(); }
-  // Why the manager is away, in words.
+  uint64_t host_lease_ns() const { return terms_.length_ns; }  // how long a promise is; 0: never connected
+  // Why the manager is away, in words, and what that means for leases; the trouble alone.
   std::string absence() const;
+  std::string trouble() const { return trouble_.empty() ? "not connected yet" : trouble_; }
 
  private:
   struct Link;

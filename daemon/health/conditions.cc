@@ -267,6 +267,29 @@ void HealthEngine::look_at_certificates(const HealthView& view) {
   }
 }
 
+void HealthEngine::look_at_agent(const HealthView::Agent& agent) {
+  if (!agent.connected) {
+    const bool promised = agent.lease_left_ns != 0;
+    holds({.code = HealthCode::manager_away,
+           .severity = promised && agent.lease_left_ns < agent.lease_ns / 2 ? HealthSeverity::critical
+                                                                            : HealthSeverity::warning,
+           .kind = "manager",
+           .name = agent.manager,
+           .text = "cannot be reached: " + agent.trouble +
+                   (promised ? "; this host's leases end in " + lasted(agent.lease_left_ns)
+                             : "; nothing is leased here"),
+           .advice = "see whether terraced runs there and this host reaches it; the log says what was tried"});
+  }
+  if (!agent.guarded) {
+    holds({.code = HealthCode::guard_missing,
+           .severity = HealthSeverity::critical,
+           .kind = "guard",
+           .text = "no guard runs on this host: " + agent.guard_trouble,
+           .advice = "mend that; until then nobody fences this host's memory when the agent is killed, and its "
+                     "programs would go on writing to memory that is leased to others"});
+  }
+}
+
 void HealthEngine::look_at_denials(const HealthView& view, uint64_t now_ns) {
   for (const HealthView::Denials& denied : view.denials) {
     Recent& recent = denials_.try_emplace(denied.tenant, limits_.window_ns).first->second;

@@ -29,6 +29,8 @@ enum class HealthCode : uint8_t {
   host_version_differs,
   certificate_ending,
   calls_denied,
+  manager_away,
+  guard_missing,
 };
 
 // `healthy` is no finding's: it is the worst of none.

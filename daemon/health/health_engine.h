@@ -65,6 +65,7 @@ class HealthEngine {
   void look_at_erasing(const HealthView& view, uint64_t now_ns);
   void look_at_hosts(const HealthView& view);
   void look_at_certificates(const HealthView& view);
+  void look_at_agent(const HealthView::Agent& agent);
   void look_at_denials(const HealthView& view, uint64_t now_ns);
 
   void holds(HealthFinding finding, uint64_t after_ns = 0);

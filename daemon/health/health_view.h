@@ -1,4 +1,4 @@
-// What the manager knows of itself at one moment, for HealthEngine: facts and counters, no judgement.
+// What a manager, or a host's agent, knows of itself at one moment, for HealthEngine: facts and counters, no judgement.
 //
 // Place     daemon/rpc/health_watch.cc fills one in each few seconds, from counters: never by a walk over leases.
 // Units     Counters grow from the start of the process on. `..._ns` without "for" are of the clock of `now_ns`.
@@ -77,7 +77,18 @@ struct HealthView {
     std::string last = {};  // what was refused last
   };
 
+  struct Agent {  // the agent of a further host that looks at itself
+    std::string manager = {};
+    bool connected = true;
+    std::string trouble = {};    // why not, in words
+    uint64_t lease_ns = 0;       // how long a host lease is; 0: it never had one
+    uint64_t lease_left_ns = 0;  // 0: nothing is promised
+    bool guarded = true;
+    std::string guard_trouble = {};
+  };
+
   std::string version = {};  // the manager's
+  std::optional<Agent> agent = {};
   Store store;
   std::optional<Disk> disk = {};  // nullopt: it could not be looked at, or not yet
   // What follows is empty while the store fails: the state in memory may be ahead of it.

@@ -5,11 +5,10 @@
 #include <filesystem>
 #include <unordered_map>
 
-#include "core/schema/terrace.capnp.h"
-#include "core/schema/words.h"
 #include "core/version/version.h"
 #include "daemon/inventory/inventory.h"
 #include "daemon/log/log.h"
+#include "daemon/rpc/server_info.h"
 #include "daemon/rpc/service.h"
 
 namespace terrace::daemon {
@@ -17,25 +16,6 @@ namespace {
 
 // A memdev answers its mailbox in milliseconds, and its state changes seldom.
 constexpr uint64_t memdevs_again_ns = 60 * ns_per_s;
-
-std::string_view code_word(HealthCode code) {
-  return schema::enum_word(static_cast<rpc::HealthCode>(code));
-}
-
-std::string subject_of(const HealthFinding& finding) {
-  return finding.name.empty() ? finding.kind : finding.kind + " " + finding.name;
-}
-
-void log_changes(const HealthChanges& changes, uint64_t now_ns) {
-  for (const HealthFinding& one : changes.raised) {
-    const bool critical = one.severity == HealthSeverity::critical;
-    log::write(critical ? log::Level::error : log::Level::warn, "health: {}, {}, {}: {}", code_word(one.code),
-               critical ? "critical" : "warning", subject_of(one), one.text);
-  }
-  for (const HealthFinding& one : changes.cleared)
-    log::info("health: {}, over, {}: it lasted {}", code_word(one.code), subject_of(one),
-              format_duration((now_ns - one.since_ns) / ns_per_ms * ns_per_ms));
-}
 
 std::optional<HealthView::Disk> read_disk(const std::string& state_file) {
   struct statvfs disk = {};
@@ -101,7 +81,7 @@ kj::Promise<void> HealthWatch::look_at_memdevs() {
 
 const HealthEngine& HealthWatch::look() {
   const uint64_t now_ns = service_.now_ns();
-  log_changes(engine_.look(gather(), now_ns), now_ns);
+  log_health_changes(engine_.look(gather(), now_ns), now_ns);
   return engine_;
 }
 

@@ -2,14 +2,11 @@
 #include "daemon/rpc/admin/admin.h"
 
 #include <capnp/dynamic.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <map>
 
-#include "core/base/failpoint.h"
-#include "core/version/version.h"
 #include "daemon/rpc/admin/rights.h"
+#include "daemon/rpc/server_info.h"
 
 namespace terrace::daemon {
 
@@ -49,26 +46,10 @@ kj::Promise<void> AdminServer::status(StatusContext context) {
   });
 }
 
-namespace {
-
-uint32_t open_descriptors() {
-  std::error_code error;
-  uint32_t open = 0;
-  for (std::filesystem::directory_iterator at("/proc/self/fd", error), end; !error && at != end;
-       at.increment(error))
-    ++open;
-  return open == 0 ? 0 : open - 1;  // the look itself
-}
-
-}  // namespace
-
 void AdminServer::write_status(rpc::ServerInfo::Builder server) {
   const ServiceOptions& options = service().options();
   const EngineCounters& counters = engine().counters();
-  server.setVersion(version_number());
-  server.setPid(static_cast<uint32_t>(::getpid()));
-  server.setUptimeNs(now_ns() - service().started_ns());
-  server.setBootId(read_boot_id());
+  write_process(server, service(), service().started_ns());
   server.setRuntimeDirectory(options.runtime_directory);
   server.setStateFile(options.state_file);
   server.setStoreId(options.store_id);
@@ -76,20 +57,7 @@ void AdminServer::write_status(rpc::ServerInfo::Builder server) {
   server.setHugePages(engine().backend().describe_memory());
   server.setStoreCommits(counters.commits);
   server.setCommandsApplied(counters.commands);
-  server.setConnections(service().connections());
-  server.setConnectionsMax(service().connections_allowed());
-  server.setDescriptorsMax(static_cast<uint32_t>(std::min<uint64_t>(options.descriptors_max, UINT32_MAX)));
-  server.setDescriptors(open_descriptors());
-  server.setFailpoints(failpoints_enabled());
-  const std::vector<CertificateEnd> ends =
-      service().hosts() == nullptr ? std::vector<CertificateEnd>() : service().hosts()->certificate_ends();
-  auto certificates = server.initCertificates(static_cast<uint32_t>(ends.size()));
-  for (uint32_t i = 0; i < ends.size(); ++i) {
-    certificates[i].setWhat(ends[i].what);
-    certificates[i].setName(ends[i].name);
-    certificates[i].setDaysLeft(static_cast<int32_t>(ends[i].days_left));
-    certificates[i].setSoon(ends[i].soon);
-  }
+  if (service().hosts() != nullptr) write_certificates(server, service().hosts()->certificate_ends());
   std::string recovered;
   for (const std::string& finding : engine().findings()) recovered += finding + "\n";
   server.setRecovered(recovered);
@@ -100,12 +68,6 @@ void AdminServer::write_status(rpc::ServerInfo::Builder server) {
   uint64_t waiting = 0;
   for (const auto& [id, pool] : state().pools()) waiting += state().pool_use(id).waiting;
   server.setWaiting(static_cast<uint32_t>(waiting));
-  auto sockets = server.initSockets(static_cast<uint32_t>(options.sockets.size()));
-  for (uint32_t i = 0; i < sockets.size(); ++i) {
-    sockets[i].setPath(options.sockets[i]->path);
-    sockets[i].setRole(socket_role_name(options.sockets[i]->role));
-    sockets[i].setTenant(options.sockets[i]->tenant);
-  }
 }
 
 kj::Promise<void> AdminServer::audit(AuditContext context) {

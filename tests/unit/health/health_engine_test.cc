@@ -312,6 +312,32 @@ TEST_CASE("Health: certificates that end, of an agent and of the manager") {
   CHECK(w.look().cleared.size() == 1);
 }
 
+TEST_CASE("Health: an agent whose manager is away, and one without a guard") {
+  Watched w;
+  w.view.agent = HealthView::Agent{.manager = "m:1", .lease_ns = 30 * ns_per_s, .lease_left_ns = 20 * ns_per_s};
+  CHECK(w.look().empty());
+  w.raises(
+      HealthCode::manager_away, [](HealthView& view) { view.agent->connected = false; },
+      [](HealthView& view) { view.agent->connected = true; });
+  w.view.agent->connected = false;
+  w.view.agent->trouble = "refused";
+  CHECK(w.look().raised.size() == 1);
+  CHECK(w.find(HealthCode::manager_away)->name == "m:1");
+  CHECK(w.find(HealthCode::manager_away)->text == "cannot be reached: refused; this host's leases end in 20 s");
+  w.view.agent->lease_left_ns = 15 * ns_per_s - 1;
+  REQUIRE(w.look().raised.size() == 1);
+  CHECK(w.find(HealthCode::manager_away)->severity == HealthSeverity::critical);
+  w.view.agent->lease_left_ns = 0;  // fenced: there is nothing left to lose
+  CHECK(w.look().raised.size() == 1);
+  CHECK(w.find(HealthCode::manager_away)->severity == HealthSeverity::warning);
+  CHECK(w.find(HealthCode::manager_away)->text.find("nothing is leased here") != std::string::npos);
+  w.view.agent->connected = true;
+  CHECK(w.look().cleared.size() == 1);
+  w.raises(
+      HealthCode::guard_missing, [](HealthView& view) { view.agent->guarded = false; },
+      [](HealthView& view) { view.agent->guarded = true; });
+}
+
 TEST_CASE("Health: calls of the operator's interface that are refused again and again") {
   Watched w;
   w.view.denials.push_back({.tenant = "t", .calls = 2, .last = "status"});
