@@ -57,6 +57,8 @@ install(FILES ${systemd}/terrace.tmpfiles DESTINATION lib/tmpfiles.d RENAME terr
 install(FILES ${systemd}/terraced.toml DESTINATION ${CMAKE_INSTALL_SYSCONFDIR}/terrace COMPONENT service)
 install(FILES ${systemd}/further-hosts.conf ${PROJECT_SOURCE_DIR}/deploy/prometheus/terrace.rules.yml
   DESTINATION ${CMAKE_INSTALL_DATADIR}/terrace COMPONENT service)
+install(FILES ${PROJECT_SOURCE_DIR}/deploy/grafana/terrace.json
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/terrace RENAME grafana-board.json COMPONENT service)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT documents
   FILES_MATCHING PATTERN "*.md")

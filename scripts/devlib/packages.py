@@ -29,9 +29,10 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get -q -o DPkg::Lock::Timeout=300 update
 apt-get -q -y -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 install --no-install-recommends "$@"
 for package in "$@"; do
-  if [ "$package" = redis-server ] && command -v systemctl >/dev/null 2>&1; then
-    systemctl disable redis-server.service >/dev/null 2>&1 || true
-  fi
+  case "$package" in
+    redis-server|prometheus|prometheus-alertmanager)
+      if command -v systemctl >/dev/null 2>&1; then systemctl disable "$package.service" >/dev/null 2>&1 || true; fi ;;
+  esac
 done
 """
 
