@@ -23,6 +23,7 @@
 #include "daemon/event_loop/hotplug.h"
 #include "daemon/fsck/fsck.h"
 #include "daemon/fsck/node_check.h"
+#include "daemon/history/history_watch.h"
 #include "daemon/hosts/agents.h"
 #include "daemon/log/log.h"
 #include "daemon/machine_memory.h"
@@ -288,6 +289,8 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
   agents.begin(service);
   KJ_DEFER(agents.end());
   service.health().begin();
+  const HistoryWatch history(engine);
+  service.set_history(&history.history());
 
   const auto forgetting =
       forget_earlier_host_lease(config, longest_ns, io.provider->getTimer()).eagerlyEvaluate(nullptr);

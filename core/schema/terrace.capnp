@@ -397,6 +397,18 @@ struct HealthFinding { # something about the manager that an operator should kno
   page @8 :Text;       # "docs/operations/health.md#device_absent"
 }
 
+struct PoolHistory {   # a row for each of `ageNs`; zeros: the pool was not there then
+  name @0 :Text;
+  capacityBytes @1 :List(UInt64);
+  freeBytes @2 :List(UInt64);
+  leasedBytes @3 :List(UInt64);
+  scrubbingBytes @4 :List(UInt64);
+  quarantinedBytes @5 :List(UInt64);
+  absentBytes @6 :List(UInt64);
+  leases @7 :List(UInt64);
+  waiting @8 :List(UInt64);
+}
+
 struct HealthSummary {
   severity @0 :HealthSeverity; # the worst
   critical @1 :UInt32; # findings
@@ -637,4 +649,8 @@ interface Admin {
   setPoolTrust @42 (name :Text, trust :Trust) -> (error :Error, pool :PoolInfo);
   health @43 () -> (error :Error, summary :HealthSummary, findings :List(HealthFinding));
   # What is wrong, the worst first. Answered while the store fails, too.
+  history @44 () -> (error :Error, intervalNs :UInt64, ageNs :List(UInt64), grants :List(UInt64),
+                     commands :List(UInt64), commits :List(UInt64), pools :List(PoolHistory));
+  # The last hour of this process, the oldest first: how long ago each row was noted, what was done since the start
+  # until then, and how full the pools were.
 }

@@ -157,6 +157,7 @@ void Engine::carved(const CarveObject& effect, Status status) {
   ++counters_.commands;
   const Command finished = CarveFinished{effect.lease, std::move(status), clock_.now_ns()};
   Step step = decide(finished);
+  if (step.reply.ok()) ++counters_.grants;
   for (AuditRow& row : audit_rows(finished, step, *state_, actors_[effect.lease.value], wall_clock_ns()))
     step.delta.audit.push_back(std::move(row));
   actors_.erase(effect.lease.value);

@@ -76,6 +76,7 @@ class EngineWatcher {
 
 struct EngineCounters {
   uint64_t commands = 0;
+  uint64_t grants = 0;  // that succeeded
   uint64_t commits = 0;
   uint64_t recoveries = 0;
   uint64_t moves = 0;  // finished by the manager itself

@@ -19,6 +19,7 @@
 #include "core/base/limits.h"
 #include "daemon/event_loop/engine.h"
 #include "daemon/event_loop/one_at_a_time.h"
+#include "daemon/history/history.h"
 #include "daemon/litmus/litmus_runs.h"
 #include "daemon/rpc/health_watch.h"
 #include "daemon/rpc/holder_table.h"
@@ -120,6 +121,9 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   // None: this manager has no further hosts.
   void set_hosts(HostDirectory* hosts) { hosts_ = hosts; }
   HostDirectory* hosts() const { return hosts_; }
+  // None: it keeps none.
+  void set_history(const History* history) { history_ = history; }
+  const History* history() const { return history_; }
   // Whether pages pinned in the pool's memory may outlast a fence, and no operator said that its tenants trust each
   // other. `pool`: null if there is none.
   bool pins_outlast(const PoolRow* pool) const;
@@ -192,6 +196,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
 
   Engine& engine_;
   HostDirectory* hosts_ = nullptr;
+  const History* history_ = nullptr;
   std::shared_ptr<Service*> self_ = std::make_shared<Service*>(this);
   ServiceOptions options_;
   uint64_t started_ns_;

@@ -28,6 +28,7 @@ struct ApiPath {
 constexpr ApiPath api_paths[] = {
     {"status", "status", "The manager, its pools and how full they are"},
     {"health", "health", "What is wrong, since when, and what to do"},
+    {"history", "history", "The last hour: how full the pools were, and what the manager did"},
     {"pools", "pools", "All pools"},
     {"devices", "devices", "All devices, adopted or only seen"},
     {"inventory", "inventory", "CXL and DAX hardware"},

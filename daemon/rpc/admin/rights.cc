@@ -19,6 +19,7 @@ constexpr AdminRight admin_rights[] = {
     // To look.
     {"status", Authority::oversight},
     {"health", Authority::oversight},
+    {"history", Authority::oversight},
     {"devices", Authority::oversight},
     {"inventory", Authority::oversight},
     {"hosts", Authority::oversight},
