@@ -17,6 +17,11 @@ struct WebAnswer {
   unsigned status = 200;
   std::string type = "application/json";
   std::string body;
+  // Of a file that may be kept by who asked, as long as this names it; empty: what changes with every question.
+  std::string etag = {};
+  bool gzip = false;          // how `body` is packed
+  std::string policy = {};    // Content-Security-Policy; empty: the usual one
+  std::string location = {};  // of a redirection
 };
 
 // {"error": {"code", "message"}} with the HTTP status that stands for it.

@@ -2,6 +2,7 @@
 
 #include "core/version/version.h"
 #include "daemon/web/api.h"
+#include "daemon/web/console_page.h"
 
 namespace terrace::daemon {
 
@@ -14,8 +15,13 @@ std::string front_page() {
       "auto;padding:0 1rem}td{padding:.1rem 1rem .1rem 0;vertical-align:top}</style>"
       "<h1>Terrace ";
   page += version_number();
+  page += "</h1><p>The pool manager of this machine, to be read only.</p><p>";
+  page += has_console()
+              ? "<a href=\"/console/\">The console</a> shows all of it in the browser."
+              : "This program was built without the console, which shows all of it in the browser: install "
+                "Debian's <code>esbuild</code> and build again.";
   page +=
-      "</h1><p>The pool manager of this machine, to be read only.</p><table>"
+      "</p><table>"
       "<tr><td><a href=\"/metrics\">/metrics</a><td>for Prometheus"
       "<tr><td><a href=\"/healthz\">/healthz</a><td>whether the process answers"
       "<tr><td><a href=\"/readyz\">/readyz</a><td>whether it takes requests"

@@ -60,17 +60,25 @@ class WebServer::Requests final : public kj::HttpService {
 
   kj::Promise<void> request(kj::HttpMethod method, kj::StringPtr url, const kj::HttpHeaders& headers,
                             kj::AsyncInputStream&, Response& response) override {
-    std::string host, path(url.begin(), url.size());
-    KJ_IF_MAYBE (named, headers.get(kj::HttpHeaderId::HOST)) host.assign(named->begin(), named->size());
+    Asked asked{.method = method, .path = std::string(url.begin(), url.size())};
+    const auto read = [&headers](kj::HttpHeaderId name, std::string& text) {
+      KJ_IF_MAYBE (found, headers.get(name)) text.assign(found->begin(), found->size());
+    };
+    read(kj::HttpHeaderId::HOST, asked.host);
+    read(server_.accepted_, asked.accepted);
+    read(server_.known_, asked.known);
     return server_.turns_.turn(key_).then(
-        [this, method, host = std::move(host), path = std::move(path), &response]() mutable {
-          return answer(method, host, std::move(path), response);
-        });
+        [this, asked = std::move(asked), &response]() mutable { return answer(std::move(asked), response); });
   }
 
  private:
-  kj::Promise<void> answer(kj::HttpMethod method, const std::string& host, std::string path,
-                           Response& response) {
+  struct Asked {
+    kj::HttpMethod method;
+    std::string path, host = {}, accepted = {}, known = {};
+  };
+
+  kj::Promise<void> answer(Asked asked, Response& response) {
+    const auto& [method, path, host, accepted, known] = asked;
     if (!by_uid_ && !server_.own_name(host))
       return send(response, {.status = 421,
                              .body = "{\"error\": {\"code\": \"permission_denied\", \"message\": \"ask by this "
@@ -80,8 +88,9 @@ class WebServer::Requests final : public kj::HttpService {
                   {.status = 405,
                    .body = "{\"error\": {\"code\": \"unsupported\", \"message\": \"only GET: nothing can "
                            "be changed here\"}}\n"});
-    return server_.answer(peer_, std::move(path)).then([this, method, &response](WebAnswer answer) {
-      return send(response, std::move(answer), method == kj::HttpMethod::HEAD);
+    const bool head = method == kj::HttpMethod::HEAD;
+    return server_.answer(peer_, path, {accepted, known}).then([this, head, &response](WebAnswer answer) {
+      return send(response, std::move(answer), head);
     });
   }
 
@@ -89,12 +98,21 @@ class WebServer::Requests final : public kj::HttpService {
     auto text = kj::heap<std::string>(std::move(answer.body));
     kj::HttpHeaders headers(*server_.headers_);
     headers.set(kj::HttpHeaderId::CONTENT_TYPE, kj::str(answer.type.c_str()));
-    headers.set(server_.content_policy_,
-                "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'");
+    headers.set(
+        server_.content_policy_,
+        kj::str(answer.policy.empty() ? "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+                                      : answer.policy.c_str()));
     headers.set(server_.sniffing_, "nosniff");
-    headers.set(server_.caching_, "no-store");
+    // What has a tag is asked for again with it each time: another version of the program has another one.
+    headers.set(server_.caching_, answer.etag.empty() ? "no-store" : "no-cache");
+    if (!answer.etag.empty()) {
+      headers.set(server_.etag_, kj::str(answer.etag.c_str()));
+      headers.set(server_.vary_, "Accept-Encoding");
+    }
+    if (answer.gzip) headers.set(server_.encoding_, "gzip");
+    if (!answer.location.empty()) headers.set(kj::HttpHeaderId::LOCATION, kj::str(answer.location.c_str()));
     if (answer.status == 405) headers.set(server_.allow_, "GET, HEAD");
-    auto out = response.send(answer.status, answer.status == 200 ? "OK" : "Refused", headers, text->size());
+    auto out = response.send(answer.status, answer.status < 400 ? "OK" : "Refused", headers, text->size());
     if (head || text->empty()) return kj::READY_NOW;
     auto written = out->write(text->data(), text->size());
     // One that asks and takes nothing would keep the answer, and its place, for good.
@@ -118,6 +136,11 @@ WebServer::WebServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Time
       sniffing_(header_names_.add("X-Content-Type-Options")),
       caching_(header_names_.add("Cache-Control")),
       allow_(header_names_.add("Allow")),
+      etag_(header_names_.add("ETag")),
+      encoding_(header_names_.add("Content-Encoding")),
+      vary_(header_names_.add("Vary")),
+      accepted_(header_names_.add("Accept-Encoding")),
+      known_(header_names_.add("If-None-Match")),
       headers_(header_names_.build()),
       tcp_role_(std::make_shared<const ServedSocket>(ServedSocket{"http", SocketRole::oversight, "", 0})),
       turns_(timer),
@@ -179,7 +202,8 @@ bool WebServer::own_name(const std::string& host) const {
   return address || names_.contains(name);
 }
 
-kj::Promise<WebAnswer> WebServer::answer(const PeerCredentials& peer, std::string path) {
+kj::Promise<WebAnswer> WebServer::answer(const PeerCredentials& peer, std::string path,
+                                         const FileWishes& wishes) {
   constexpr std::string_view api = "/api/v1/";
   const std::string place = path.substr(0, path.find('?'));
   if (place == "/healthz") return WebAnswer{.type = "text/plain", .body = "ok\n"};
@@ -192,6 +216,7 @@ kj::Promise<WebAnswer> WebServer::answer(const PeerCredentials& peer, std::strin
   if (place == "/api/v1/openapi.json") return WebAnswer{.body = open_api_text()};
   if (place.starts_with(api)) return ask_api(service_, peer, path.substr(api.size()));
   if (place == "/") return WebAnswer{.type = "text/html; charset=utf-8", .body = front_page_text()};
+  if (place == "/console" || place.starts_with("/console/")) return answer_console(place, wishes);
   if (place != "/metrics")
     return web_error(Error{.code = ErrorCode::not_found,
                            .where = "http",

@@ -18,6 +18,7 @@
 #include "core/base/unique_fd.h"
 #include "daemon/rpc/connection/turns.h"
 #include "daemon/web/api.h"
+#include "daemon/web/console_page.h"
 
 namespace terrace::daemon {
 
@@ -43,14 +44,14 @@ class WebServer final : private kj::TaskSet::ErrorHandler {
   // Whether a browser that was led here by a foreign page would not send this `Host`: it sends the page's name. An
   // address, or this machine's own name, is nobody else's.
   bool own_name(const std::string& host) const;
-  kj::Promise<WebAnswer> answer(const PeerCredentials& peer, std::string path);
+  kj::Promise<WebAnswer> answer(const PeerCredentials& peer, std::string path, const FileWishes& wishes);
   void taskFailed(kj::Exception&& exception) override;
 
   Service& service_;
   kj::LowLevelAsyncIoProvider& io_;
   kj::Timer& timer_;
   kj::HttpHeaderTable::Builder header_names_;
-  kj::HttpHeaderId content_policy_, sniffing_, caching_, allow_;
+  kj::HttpHeaderId content_policy_, sniffing_, caching_, allow_, etag_, encoding_, vary_, accepted_, known_;
   kj::Own<kj::HttpHeaderTable> headers_;
   std::shared_ptr<const ServedSocket> tcp_role_;
   std::set<std::string> names_;  // by which TCP peers may ask

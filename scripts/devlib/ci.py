@@ -7,6 +7,7 @@ import traceback
 
 from devlib import lint, runs
 from devlib.build import build, test
+from devlib.console import console
 from devlib.installed import check_installed
 from devlib.output import Failure, Skipped, duration, say, table
 from devlib.package import package
@@ -51,6 +52,7 @@ LEFT_OUT_WHEN_LATE = ("qemu", "bench smoke", "fuzz")
 STAGES = (
     ("check", (), lint.check),
     ("docs", (), build_site),  # a few seconds; skipped where mkdocs-material is not installed
+    ("console", (), console),
     ("build dev", (), lambda: build("dev")),
     ("test", ("build dev",), test),
     ("build release", (), _build_release),

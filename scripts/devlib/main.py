@@ -8,7 +8,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from devlib import ci, lint, mutate, packages, runs, site  # noqa: E402
+from devlib import ci, console, lint, mutate, packages, runs, site  # noqa: E402
 from devlib.build import build, clean, test  # noqa: E402
 from devlib.commands import PRESETS  # noqa: E402
 from devlib.output import Failure, complain  # noqa: E402
@@ -89,6 +89,9 @@ def parser() -> argparse.ArgumentParser:
 
     add("docs", lambda a: site.build_site(), "Make a site of the Markdown pages in build/site (mkdocs-material); a link that "
         "leads nowhere fails.")
+
+    add("console", lambda a: console.console(), "Check the console's types, run the tests of what needs no browser, bundle it and "
+        "print its size. Every build of terraced bundles it, too, where esbuild is.")
 
     verb = add("sim", lambda a: runs.sim(a.seeds, a.seed), "Run the seeded simulation of manager, store and faults.")
     verb.add_argument("--seeds", type=int, default=20000, metavar="N", help="how many seeds (default 20000)")

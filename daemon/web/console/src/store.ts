@@ -1,0 +1,130 @@
+// What the manager said last, asked for again and again while a page wants it. One request of a kind at a time; a manager
+// that does not answer is asked again, and what is shown stays with a remark of how old it is.
+import type { AuditEntry, Device, Health, History, Host, Inventory, Lease, Quota, Reservation, Status, TerraceEvent,
+  Waiting } from "./types";
+
+interface Kinds {
+  status: Status;
+  health: Health;
+  history: History;
+  devices: { devices: Device[] };
+  leases: { leases: Lease[] };
+  quotas: { quotas: Quota[] };
+  reservations: { reservations: Reservation[] };
+  queue: { waiting: Waiting[] };
+  hosts: { hosts: Host[] };
+  inventory: { inventory: Inventory };
+  audit: { entries: AuditEntry[]; oldest: number; newest: number };
+  events: { events: TerraceEvent[] };
+}
+export type Kind = keyof Kinds;
+
+const everyMs: Record<Kind, number> = { status: 3000, health: 3000, history: 10_000, devices: 5000, leases: 5000,
+  quotas: 5000, reservations: 10_000, queue: 3000, hosts: 5000, inventory: 15_000, audit: 5000, events: 3000 };
+const asked: Partial<Record<Kind, string>> = { audit: "audit?newest_first=true&limit=300", events: "events?newest=true&limit=300" };
+const missingAgainMs = 60_000; // a path that this version of the manager does not have
+const leasesPerPage = 1000;
+const retryMs = 2000;
+
+export class ApiError extends Error {
+  constructor(readonly status: number, message: string) { super(message); }
+}
+
+export async function get<T>(path: string): Promise<T> {
+  const answer = await fetch(`/api/v1/${path}`, { headers: { Accept: "application/json" }, cache: "no-store" });
+  const document = await answer.json().catch(() => null);
+  if (!answer.ok) throw new ApiError(answer.status, document?.error?.message ?? `${answer.status} ${answer.statusText}`);
+  return document as T;
+}
+
+async function getLeases(): Promise<{ leases: Lease[] }> {
+  const leases: Lease[] = [];
+  for (let after = 0; ;) {
+    const page = (await get<{ leases: Lease[] }>(`leases?limit=${leasesPerPage}&after=${after}`)).leases;
+    leases.push(...page);
+    if (page.length < leasesPerPage) return { leases };
+    after = page[page.length - 1]!.id;
+  }
+}
+
+interface Entry { data: unknown; error: string; missing: boolean; askedAt: number; tookMs: number; underWay: boolean; version: number }
+
+export class Store {
+  private entries = new Map<Kind, Entry>();
+  private wanted: Kind[] = [];
+  private timer = 0;
+  answeredAt = 0; // by performance.now(); 0: never
+  connected = true;
+  denied = ""; // why this peer may not look
+
+  constructor(private readonly changed: () => void) {
+    document.addEventListener("visibilitychange", () => this.tick());
+  }
+
+  want(kinds: Kind[]): void {
+    this.wanted = kinds;
+    this.tick();
+  }
+  get<K extends Kind>(kind: K): Kinds[K] | undefined { return this.entries.get(kind)?.data as Kinds[K] | undefined; }
+  version(kind: Kind): number { return this.entries.get(kind)?.version ?? 0; }
+  missing(kind: Kind): boolean { return this.entries.get(kind)?.missing ?? false; }
+  error(kind: Kind): string { return this.entries.get(kind)?.error ?? ""; }
+
+  private entry(kind: Kind): Entry {
+    let found = this.entries.get(kind);
+    if (!found) {
+      found = { data: undefined, error: "", missing: false, askedAt: -Infinity, tookMs: 0, underWay: false, version: 0 };
+      this.entries.set(kind, found);
+    }
+    return found;
+  }
+
+  // What took long is asked for less often, so that a page costs the manager a tenth of its time at most.
+  private due(kind: Kind, now: number): number {
+    const entry = this.entry(kind);
+    const every = !this.connected ? retryMs : entry.missing ? missingAgainMs : Math.max(everyMs[kind], 10 * entry.tookMs);
+    return entry.askedAt + every - now;
+  }
+
+  private tick(): void {
+    clearTimeout(this.timer);
+    if (document.hidden) return;
+    const now = performance.now();
+    let next = 1000;
+    for (const kind of this.wanted) {
+      const due = this.due(kind, now);
+      if (this.entry(kind).underWay) continue;
+      if (due <= 0) void this.ask(kind);
+      else next = Math.min(next, due);
+    }
+    this.timer = window.setTimeout(() => this.tick(), Math.max(next, 100));
+  }
+
+  private async ask(kind: Kind): Promise<void> {
+    const entry = this.entry(kind);
+    entry.underWay = true;
+    entry.askedAt = performance.now();
+    const before = this.connected;
+    try {
+      entry.data = kind === "leases" ? await getLeases() : await get(asked[kind] ?? kind);
+      entry.error = "";
+      entry.missing = false;
+      ++entry.version;
+      this.connected = true;
+      this.denied = "";
+    } catch (problem) {
+      entry.error = problem instanceof Error ? problem.message : String(problem);
+      if (problem instanceof ApiError) {
+        this.connected = true;
+        entry.missing = problem.status === 404;
+        if (problem.status === 403) this.denied = problem.message;
+      } else this.connected = false;
+    }
+    entry.tookMs = performance.now() - entry.askedAt;
+    entry.underWay = false;
+    if (this.connected) this.answeredAt = performance.now();
+    if (!before && this.connected) for (const other of this.entries.values()) other.askedAt = -Infinity;
+    this.changed();
+    if (!before && this.connected) this.tick();
+  }
+}

@@ -1,0 +1,4 @@
+import "./format_test";
+import "./colours_test";
+import "./chart_test";
+import "./map_test";

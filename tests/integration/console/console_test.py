@@ -1,0 +1,261 @@
+"""The console in a browser: what it shows of a real daemon, by pointer and by keyboard, at both colour schemes and a phone's
+width, and while the daemon is away.
+
+    TERRACE_BUILD_DIR=build/dev python3 tests/integration/console/console_test.py [TestClass[.test]]
+"""
+
+import gzip
+import http.client
+import pathlib
+import re
+import socket
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import terrace_harness as harness  # noqa: E402
+from terrace_harness import Harness, wait_until  # noqa: E402
+import browser  # noqa: E402
+from browser import Browser  # noqa: E402
+
+PAGES = ("Overview", "Pool map", "Topology", "Leases", "Tenants", "Tiering", "Hosts", "Events", "Audit log")
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def serve(test):
+    """A daemon with a pool of two devices, over TCP."""
+    t = Harness(name="console", devices={"a": "64M", "b": "32M"})
+    test.addCleanup(t.close)
+    t.port = free_port()
+    config = t.directory / "terraced.toml"
+    config.write_text(f'[http]\nlisten = "127.0.0.1:{t.port}"\n')
+    t.daemon_args += ["--config", str(config)]
+    t.start()
+    t.create_pool("p")
+    return t
+
+
+def ask(t, path, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", t.port, timeout=30)
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer, body
+
+
+def has_console(t):
+    return ask(t, "/console/")[0].status == 200
+
+
+class Files(unittest.TestCase):
+    """What is sent, without a browser."""
+
+    def setUp(self):
+        self.t = serve(self)
+        if not has_console(self.t):
+            self.skipTest("not on this machine: esbuild")
+
+    def test_the_files_are_packed_small_tagged_and_strict(self):
+        total = 0
+        for path, kind in (("", "text/html"), ("app.js", "text/javascript"), ("app.css", "text/css"), ("icon.svg", "image/svg+xml")):
+            with self.subTest(path):
+                plain, body = ask(self.t, f"/console/{path}")
+                self.assertEqual(plain.status, 200)
+                self.assertTrue(plain.getheader("Content-Type").startswith(kind))
+                self.assertIsNone(plain.getheader("Content-Encoding"))
+                packed, small = ask(self.t, f"/console/{path}", Accept_Encoding="br, gzip;q=0.8")
+                self.assertEqual(packed.getheader("Content-Encoding"), "gzip")
+                self.assertEqual(gzip.decompress(small), body)
+                total += len(small)
+                self.assertIsNone(ask(self.t, f"/console/{path}", Accept_Encoding="gzip;q=0")[0].getheader("Content-Encoding"))
+                for answer in (plain, packed):
+                    policy = answer.getheader("Content-Security-Policy")
+                    self.assertIn("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'", policy)
+                    self.assertNotIn("unsafe", policy)
+                    self.assertEqual(answer.getheader("X-Content-Type-Options"), "nosniff")
+                    self.assertEqual(answer.getheader("Cache-Control"), "no-cache")
+                    self.assertEqual(answer.getheader("Vary"), "Accept-Encoding")
+                tag = plain.getheader("ETag")
+                again, nothing = ask(self.t, f"/console/{path}", If_None_Match=f'"other", W/{tag}')
+                self.assertEqual((again.status, nothing), (304, b""))
+                self.assertEqual(ask(self.t, f"/console/{path}", If_None_Match='"other"')[0].status, 200)
+        self.assertLess(total, 150_000)
+
+    def test_nothing_comes_from_elsewhere(self):
+        for path in ("", "app.js", "app.css"):
+            text = ask(self.t, f"/console/{path}")[1].decode()
+            self.assertEqual(re.findall(r"(?:https?:)?//[a-z][\w.-]+", text.replace("http://www.w3.org/2000/svg", "")), [], path)
+
+    def test_the_way_there(self):
+        self.assertIn(b'href="/console/"', ask(self.t, "/")[1])
+        answer, _ = ask(self.t, "/console")
+        self.assertEqual((answer.status, answer.getheader("Location")), (308, "/console/"))
+        for path in ("/console/none.js", "/console/../metrics", "/console/%2e%2e/metrics", "/console//"):
+            self.assertEqual(ask(self.t, path)[0].status, 404, path)
+        self.assertEqual(ask(self.t, "/console/", Host="evil.example")[0].status, 421)
+
+
+@unittest.skipIf(browser.lacking(), browser.lacking())
+class Console(unittest.TestCase):
+    def setUp(self):
+        self.t = serve(self)
+        if not has_console(self.t):
+            self.skipTest("not on this machine: esbuild")
+        self.b = Browser()
+        self.addCleanup(self.b.close)
+
+    def at(self, page=""):
+        self.b.open(f"http://127.0.0.1:{self.t.port}/console/#/{page}")
+
+    def go(self, title):
+        """By a click."""
+        self.b.js("[...document.querySelectorAll('nav a')].find(a => a.innerText === arguments[0]).click()", title)
+        self.b.wait(lambda: self.b.find("h1").text == title, f"the page {title}")
+
+    def assert_clean(self):
+        """A path that this manager does not have (events) is answered with 404, which the browser logs by itself."""
+        self.assertEqual([text for text in self.b.complaints() if "/api/v1/events" not in text], [])
+
+    def legend(self, name):
+        """The colour that the map's legend says `name` has."""
+        return self.b.js("const e = [...document.querySelectorAll('.legend li')].find(e => e.dataset.name === arguments[0]);"
+                         "return e && e.dataset.colour", name)
+
+    def pixels(self, colour):
+        return self.b.colours_of("#map").get(colour, 0)
+
+    def test_each_page_by_pointer_and_by_keyboard(self):
+        self.t.grant("8M", "p", "--persistent", "--label", "one", "--tenant", "alice")
+        self.at()
+        for title in PAGES:
+            self.go(title)
+            self.b.wait_no_text("Asking the manager")
+        self.assert_clean()
+        self.at("overview")
+        self.b.wait_text("Capacity")
+        reached = []
+        for _ in range(60):
+            self.b.press(browser.Keys.TAB)
+            focus = self.b.focused()
+            if focus["text"] in PAGES:
+                self.assertTrue(focus["seen"], f"{focus} has the focus, and nothing shows it")
+                reached.append(focus["text"])
+                self.b.press(browser.Keys.ENTER)
+                self.b.wait(lambda: self.b.find("h1").text == reached[-1], f"the page {reached[-1]} by Enter")
+                self.assertEqual(self.b.focused()["text"], reached[-1], "the focus stays where it was")
+            if len(reached) == len(PAGES):
+                break
+        self.assertEqual(tuple(reached), PAGES)
+
+    def test_the_map_has_what_is_granted_and_loses_what_is_released(self):
+        self.at("map")
+        self.b.wait_text("longest free run")
+        free = self.legend("free")
+        self.b.wait(lambda: self.pixels(free) > 1000, "a map of free granules")
+        before = self.pixels(free)
+        self.t.grant("16M", "p", "--persistent", "--label", "one", "--tenant", "alice")
+        self.b.wait(lambda: self.legend("alice"), "alice in the legend")
+        alice = self.legend("alice")
+        self.b.wait(lambda: self.pixels(alice) > 100, "alice's colour in the map")
+        self.assertLess(self.pixels(free), before)
+        # 16 of 96 MiB.
+        self.assertAlmostEqual(self.pixels(alice) / (self.pixels(alice) + self.pixels(free)), 16 / 96, delta=0.03)
+        self.t.grant("16M", "p", "--persistent", "--label", "two", "--tenant", "bob")
+        self.b.wait(lambda: self.legend("bob") and self.pixels(self.legend("bob")) > 100, "bob's colour in the map")
+        self.assertNotEqual(self.legend("bob"), self.legend("alice"))
+        self.t.cli("lease", "release", "one")
+        self.b.wait(lambda: self.pixels(alice) == 0, "alice's colour to leave the map")
+        self.assertGreater(self.pixels(self.legend("bob")), 100)
+
+    def test_the_map_by_pointer_and_by_keyboard(self):
+        self.t.grant("16M", "p", "--persistent", "--label", "one", "--tenant", "alice", "--movable")
+        self.t.grant("8M", "p", "--ttl", "30m", "--label", "two", "--tenant", "bob")
+        self.at("map")
+        self.b.wait(lambda: self.legend("bob") and self.pixels(self.legend("bob")) > 50, "the map")
+        marks = self.b.find("#marks")
+        move = browser.webdriver.ActionChains(self.b.driver)
+        move.move_to_element_with_offset(marks, -marks.size["width"] // 2 + 4, -marks.size["height"] // 2 + 30).perform()
+        self.b.wait_text("16 MiB at 0 B")
+        self.assertIn("alice", self.b.find(".detail").text)
+        self.b.js("document.getElementById('marks').focus()")
+        self.b.press(browser.Keys.END)
+        self.b.wait(lambda: "bob" in self.b.find(".detail").text, "bob's lease by the End key")
+        self.b.press(browser.Keys.HOME)
+        self.b.wait(lambda: "alice" in self.b.find(".detail").text, "alice's lease by the Home key")
+        self.b.js("""const s = [...document.querySelectorAll('select')].find(s => [...s.options].some(o => o.value === 'emu:a'));
+                  s.value = 'emu:a'; s.dispatchEvent(new Event('change'))""")
+        self.b.wait_text("A drain of emu:a would move 2 leases, 24 MiB in all")
+        self.assertIn("1 of them are not movable", self.b.text())
+        self.b.js("document.getElementById('marks').focus()")
+        self.b.press(browser.Keys.ENTER)
+        self.b.wait_text("Where it lies")
+        self.b.wait_text("grant")  # of its life
+        self.assert_clean()
+
+    def test_lists_are_found_sorted_and_escaped(self):
+        self.t.grant("8M", "p", "--persistent", "--label", EVIL, "--tenant", "alice")
+        self.t.grant("4M", "p", "--persistent", "--label", "small", "--tenant", "bob")
+        self.at("leases")
+        self.b.wait_text(EVIL)
+        self.assertEqual(self.b.js("return document.images.length"), 1, "the only picture is the console's own")
+        sizes = lambda: self.b.js("return [...document.querySelectorAll('tbody tr')].map(r => r.cells[4].innerText)")
+        self.b.js("[...document.querySelectorAll('.sort')].find(b => b.innerText.startsWith('Size')).click()")
+        self.b.wait(lambda: sizes() == ["8 MiB", "4 MiB"], "the largest first")
+        self.b.js("[...document.querySelectorAll('.sort')].find(b => b.innerText.startsWith('Size')).click()")
+        self.b.wait(lambda: sizes() == ["4 MiB", "8 MiB"], "the smallest first")
+        self.b.find("input[type=search]").send_keys("bob")
+        self.b.wait(lambda: sizes() == ["4 MiB"], "bob's lease alone")
+        self.assertEqual(self.b.focused()["tag"], "input", "who types keeps the focus over new answers")
+        for page in ("overview", "map", "audit", "tenants"):
+            self.at(page)
+            self.b.wait_no_text("Asking the manager")
+            self.assertEqual(self.b.js("return document.images.length"), 1, page)
+        self.assert_clean()
+
+    def test_what_is_wrong_is_told(self):
+        self.t.grant("94M", "p", "--persistent", "--tenant", "alice")
+        self.at()
+        self.b.wait_text("pool nearly full: p")
+        self.assertIn("1 warning", self.b.text())
+
+    def test_it_says_that_the_manager_is_away_and_recovers(self):
+        self.t.grant("8M", "p", "--persistent", "--label", "one", "--tenant", "alice")
+        self.at("leases")
+        self.b.wait_text("alice")
+        self.t.kill()
+        self.b.wait_text("The manager does not answer.")
+        self.assertIn("alice", self.b.text(), "what was known stays")
+        self.t.start()
+        self.b.wait_no_text("The manager does not answer.")
+        self.t.grant("4M", "p", "--persistent", "--label", "two", "--tenant", "carol")
+        self.b.wait_text("carol")
+
+    def test_both_schemes_and_a_phone(self):
+        self.t.grant("8M", "p", "--persistent", "--label", "a-label-as-long-as-" + "they-get-" * 5, "--tenant", "alice")
+        grounds = {}
+        for scheme in ("light", "dark"):
+            self.b.scheme(scheme)
+            self.at("map")
+            self.b.wait(lambda: self.legend("alice") and self.pixels(self.legend("alice")) > 50, f"the map, {scheme}")
+            grounds[scheme] = (self.b.js("return getComputedStyle(document.body).backgroundColor"), self.legend("alice"))
+        self.assertNotEqual(grounds["light"][0], grounds["dark"][0])
+        self.assertNotEqual(grounds["light"][1], grounds["dark"][1])
+        self.b.scheme("light")  # without a reload
+        self.b.wait(lambda: self.pixels(grounds["light"][1]) > 50, "the map in the other scheme")
+        self.b.size(390, 844, 2)
+        for title in PAGES:
+            self.go(title)
+            self.b.wait_no_text("Asking the manager")
+            self.assertLessEqual(self.b.js("return document.documentElement.scrollWidth"), 390, title)
+
+
+if __name__ == "__main__":
+    harness.main()
