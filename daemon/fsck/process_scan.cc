@@ -27,6 +27,7 @@ using Steady = std::chrono::steady_clock;
 using Directory = std::unique_ptr<DIR, int (*)(DIR*)>;
 
 constexpr std::string_view object_suffix = ".obj";
+constexpr std::string_view gone_suffix = ".gone";
 constexpr std::string_view deleted_suffix = " (deleted)";
 constexpr std::string_view dax_prefix = "/dev/dax";
 
@@ -56,6 +57,12 @@ std::optional<Sighting> object_of(std::string_view path, const Place& place) {
     seen.object = std::string(path.substr(path.rfind('/') + 1));
     seen.dax = true;
     return seen;
+  }
+  // One that was scrubbed while somebody had it open: "lease-7.obj.<inode>.gone".
+  if (path.ends_with(gone_suffix)) {
+    seen.deleted = true;
+    path.remove_suffix(gone_suffix.size());
+    path = path.substr(0, path.rfind('.'));
   }
   if (!place.exists || !path.ends_with(object_suffix)) return std::nullopt;
   path.remove_suffix(object_suffix.size());

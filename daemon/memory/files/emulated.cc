@@ -30,6 +30,9 @@ constexpr std::string_view unplugged_suffix = ".unplugged";
 // How often scrub() truncates a file that its holder grows again before it gives up.
 constexpr int scrub_attempts = 64;
 
+// How often who took the room of a reservation is cut back, before that fails.
+constexpr int cuts_max = 64;
+
 // Measured: carving 2 MiB takes 10 us and fencing it 7 us as one huge page, 507 us and 205 us in 4 KiB pages.
 constexpr uint64_t quick_bytes_huge = 32 * mib;
 constexpr uint64_t quick_bytes_small = 256 * kib;
@@ -101,12 +104,13 @@ bool valid_object_name(std::string_view name) {
 
 EmulatedBackend::EmulatedBackend(ObjectDirectory directory, EmulatedOptions options)
     : directory_(std::move(directory)), options_(std::move(options)), umask_hinders_(umask_takes_from_owner()) {
+  start_size();
   for (const EmulatedDevice& device : options_.devices) {
     devices_.push_back({.serial = "emu:" + device.name,
                         .backend = std::string(kind()),
                         .capacity_bytes = device.size_bytes,
                         .granule_bytes = options_.granule_bytes,
-                        .detail = "emulated: " + directory_.description()});
+                        .detail = "emulated: " + describe_memory()});
   }
 }
 
@@ -185,7 +189,13 @@ Status EmulatedBackend::check_bytes(const std::string& name, uint64_t bytes, con
 
 Status EmulatedBackend::claim(const StoreClaim& claim) {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<ObservedObject> objects, list());
-  return directory_.claim(claim, objects.size());
+  // A holder may have taken what little is left for the mark.
+  allow_beside(options_.granule_bytes);
+  Status claimed = directory_.claim(claim, objects.size());
+  for (int cut = 0; cut < cuts_max && !claimed.ok() && claimed.error().os_errno == ENOSPC && cut_back(); ++cut)
+    claimed = directory_.claim(claim, objects.size());
+  allow_beside(0);
+  return claimed;
 }
 
 // Two system calls on tmpfs: less than a microsecond beside the commit of the grant.
@@ -211,16 +221,19 @@ Status EmulatedBackend::carve(const std::string& name, uint64_t bytes, const std
   UniqueFd fd(::openat(directory_.fd(), file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                        0600 | never_handed_out));
   if (!fd.valid()) return memory_error(errno, where, "cannot create object " + name);
+  size_.set(name, bytes);
   Status reserved = reserve(fd.get(), name, bytes);
   if (!reserved.ok()) {
     ::unlinkat(directory_.fd(), file.c_str(), 0);
+    fd.reset();  // its memory goes with it, and the mount shrinks after that
+    size_.forget(name);
     return reserved;
   }
   descriptors_.put(name, {std::move(fd), bytes});
   return {};
 }
 
-Status EmulatedBackend::reserve(int fd, const std::string& name, uint64_t bytes) const {
+Status EmulatedBackend::reserve(int fd, const std::string& name, uint64_t bytes) {
   constexpr const char* where = "EmulatedBackend::carve";
   const auto cannot = [&](int code) {
     return memory_error(code, where, "cannot reserve " + format_size(bytes) + " for object " + name);
@@ -240,7 +253,7 @@ Status EmulatedBackend::reserve(int fd, const std::string& name, uint64_t bytes)
 }
 
 // Reserves a part of a file that has no memory yet. What was got before a failure is the caller's to give back.
-Status EmulatedBackend::take_memory(int fd, int mode, uint64_t offset, uint64_t bytes) const {
+Status EmulatedBackend::take_memory(int fd, int mode, uint64_t offset, uint64_t bytes) {
   MemorySource* source = options_.source;
   if (source != nullptr) TERRACE_RETURN_IF_ERROR(source->bind(fd, offset, bytes));
   const uint64_t end = offset + bytes;
@@ -249,8 +262,11 @@ Status EmulatedBackend::take_memory(int fd, int mode, uint64_t offset, uint64_t 
     const uint64_t piece = std::min(step, end - offset);
     if (source != nullptr) TERRACE_RETURN_IF_ERROR(source->room(piece));
     // tmpfs gives back all of a call that a signal interrupts, so that starting over is right.
-    while (::fallocate(fd, mode, static_cast<off_t>(offset), static_cast<off_t>(piece)) != 0)
-      if (errno != EINTR) return memory_error(errno, "EmulatedBackend::take_memory", "");
+    for (int cut = 0; ::fallocate(fd, mode, static_cast<off_t>(offset), static_cast<off_t>(piece)) != 0;) {
+      const int error = errno;
+      if (error == EINTR || (error == ENOSPC && cut++ < cuts_max && cut_back())) continue;
+      return memory_error(error, "EmulatedBackend::take_memory", "");
+    }
   }
   return {};
 }
@@ -291,6 +307,7 @@ Status EmulatedBackend::fence(const std::string& name) {
     const std::lock_guard lock(size_lock(name));
     if (::ftruncate(entry.fd.get(), 0) != 0) return os_error(errno, where, "cannot fence object " + name);
   }
+  size_.set(name, 0);
   descriptors_.put(name, std::move(entry));
   if (const int code = TERRACE_FAILPOINT(fence_after_truncate); code != 0)
     return os_error(code, where, "cannot confirm the fence of object " + name);
@@ -312,12 +329,14 @@ Result<uint64_t> EmulatedBackend::scrub(const std::string& name) {
     entry = {std::move(fd).value(), static_cast<uint64_t>(status.st_size)};
   }
   for (int attempt = 0; attempt < scrub_attempts; ++attempt) {
-    TERRACE_ASSIGN_OR_RETURN(const bool removed, unlink_if_empty(entry.fd.get(), name));
+    TERRACE_ASSIGN_OR_RETURN(const bool removed, unlink_if_empty(entry.fd, name));
     if (!removed) {
       if (::ftruncate(entry.fd.get(), 0) != 0)
         return Error{ErrorCode::io_error, errno, where, "cannot truncate object " + name};
+      size_.set(name, 0);
       continue;
     }
+    size_.forget(name);
     if (const int code = TERRACE_FAILPOINT(scrub_after_unlink); code != 0)
       return Error{ErrorCode::io_error, code, where, "cannot confirm the scrub of object " + name};
     return entry.bytes;
@@ -330,18 +349,18 @@ Result<uint64_t> EmulatedBackend::scrub(const std::string& name) {
 
 // Removes the object if it is seen without memory; what its holder does between the look and the removal stays
 // its own pages. false: it holds memory.
-Result<bool> EmulatedBackend::unlink_if_empty(int fd, const std::string& name) const {
+Result<bool> EmulatedBackend::unlink_if_empty(UniqueFd& fd, const std::string& name) {
   constexpr const char* where = "EmulatedBackend::scrub";
   const auto cannot = [&](const char* what, int code) {
     return Error{ErrorCode::io_error, code, where, std::string("cannot ") + what + " object " + name};
   };
   if (const int code = TERRACE_FAILPOINT(scrub_before_verify); code != 0) return cannot("verify", code);
   struct stat status {};
-  if (::fstat(fd, &status) != 0) return cannot("verify", errno);
+  if (::fstat(fd.get(), &status) != 0) return cannot("verify", errno);
   if (status.st_size != 0 || status.st_blocks != 0) return false;
   if (const int code = TERRACE_FAILPOINT(scrub_before_unlink); code != 0) return cannot("remove", code);
-  if (::unlinkat(directory_.fd(), object_file(name).c_str(), 0) != 0 && errno != ENOENT)
-    return cannot("remove", errno);
+  fd.reset();  // else this process would count as one that has it open
+  if (const int code = remove_file(name); code != 0) return cannot("remove", code);
   return true;
 }
 
@@ -357,30 +376,40 @@ Status EmulatedBackend::resize(const std::string& name, uint64_t from_bytes, uin
   if (before < std::min(from_bytes, to_bytes) || before == 0)
     return busy_size(name, before, from_bytes, to_bytes);
   // Beyond the end first: a failure leaves the object as it was, and a fence meanwhile finds no larger one.
+  size_.raise(name, to_bytes);
+  Status done = resize_file(fd.get(), name, from_bytes, to_bytes);
+  size_.lower(name, done.ok() ? to_bytes : from_bytes);
+  if (!done.ok()) return done;
+  descriptors_.put(name, {std::move(fd), to_bytes});
+  return {};
+}
+
+// The steps of a resize that change the file.
+Status EmulatedBackend::resize_file(int fd, const std::string& name, uint64_t from_bytes, uint64_t to_bytes) {
+  constexpr const char* where = "EmulatedBackend::resize";
   if (to_bytes > from_bytes && options_.reserve) {
     const uint64_t more = to_bytes - from_bytes;
-    Status taken = take_memory(fd.get(), FALLOC_FL_KEEP_SIZE, from_bytes, more);
+    Status taken = take_memory(fd, FALLOC_FL_KEEP_SIZE, from_bytes, more);
     if (!taken.ok()) {
       // What it did get goes back.
-      (void)!::fallocate(fd.get(), FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, static_cast<off_t>(from_bytes),
+      (void)!::fallocate(fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, static_cast<off_t>(from_bytes),
                          static_cast<off_t>(more));
       return about(std::move(taken).error(),
                    "cannot reserve " + format_size(more) + " more for object " + name);
     }
   }
-  TERRACE_RETURN_IF_ERROR(set_size(fd.get(), name, from_bytes, to_bytes));
+  TERRACE_RETURN_IF_ERROR(set_size(fd, name, from_bytes, to_bytes));
   if (to_bytes > from_bytes && options_.source != nullptr) {
-    Status verified = options_.source->verify(fd.get(), from_bytes, to_bytes - from_bytes);
+    Status verified = options_.source->verify(fd, from_bytes, to_bytes - from_bytes);
     if (!verified.ok()) {
-      (void)set_size(fd.get(), name, to_bytes, from_bytes);
+      (void)set_size(fd, name, to_bytes, from_bytes);
       return about(std::move(verified).error(), "object " + name + " did not grow");
     }
   }
   if (const int code = TERRACE_FAILPOINT(resize_after_apply); code != 0) {
-    if (to_bytes > from_bytes) (void)set_size(fd.get(), name, to_bytes, from_bytes);
+    if (to_bytes > from_bytes) (void)set_size(fd, name, to_bytes, from_bytes);
     return memory_error(code, where, "cannot confirm the new size of object " + name);
   }
-  descriptors_.put(name, {std::move(fd), to_bytes});
   return {};
 }
 
@@ -403,6 +432,9 @@ Status EmulatedBackend::set_size(int fd, const std::string& name, uint64_t from_
 
 Status EmulatedBackend::remove_directory() {
   descriptors_.clear();
+  remove_gone(SIZE_MAX);
+  // Who still has one open keeps the mount busy, name or none.
+  for (const std::string& file : gone_) ::unlinkat(directory_.fd(), file.c_str(), 0);
   return directory_.remove();
 }
 

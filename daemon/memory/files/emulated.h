@@ -1,15 +1,21 @@
 // The emulated backend: pool memory as files of a private tmpfs directory, one 0600 file `<name>.obj` for each
 // lease, whose descriptor the holder gets. It needs no hardware and obeys the same rules as the others.
 //
-// Remaining power of a hostile holder. tmpfs files cannot be sealed, so the holder of a writable descriptor can
-// change the size of that one file, before the fence, after it, and after the file was removed:
-//   - growing it gives fresh zeroed pages of the kernel's, never bytes of another lease; objects share no page
+// A hostile holder. tmpfs files cannot be sealed, so the holder of a writable descriptor can change the length of
+// that one file, before the fence, after it, and after the file was removed:
+//   - on a mount of our own (root) the longer file gets no memory: the mount is as large as what was carved
+//     (mount_size.h). Growing fails with ENOSPC, a store there with SIGBUS. What it gets in the moment between the
+//     mount's growth and a reservation, or a fence and the mount's shrinking, is cut off by whom that leaves short
+//   - a file that its holder did not let go of keeps a name after the scrub, `<name>.obj.<inode>.gone`, so that
+//     it can be cut too. Others remove it once it is closed
+//   - within a tmpfs that others fill too (another user's daemon), the pages count against that tmpfs. Carving
+//     may then fail with capacity_exhausted until that holder is gone; list() shows the grown file
+//   - growing gives fresh zeroed pages of the kernel's, never bytes of another lease; objects share no page
 //   - after the fence an old mapping of pages grown again stops giving SIGBUS; it shows zeros and that holder's
 //     own later stores. The lease's bytes are gone all the same, and no other holder sees them
-//   - the pages count against the mount's size. Carving for others may then fail with capacity_exhausted until
-//     that holder is gone; list() shows the grown file while it has a name
+//   - a hole that it makes in its own file is room for whoever grows next: its own later stores may fail
 //   - shrinking its own file takes its own memory away (SIGBUS)
-// scrub() therefore truncates again right before the unlink, and reports io_error (the manager quarantines)
+// scrub() truncates again right before it removes the file, and reports io_error (the manager quarantines)
 // when a holder grows the file faster than that. A read-only descriptor can be neither mapped writable nor
 // resized. A holder with the daemon's own uid, or root, can open the file again through /proc/self/fd: keep
 // tenants on other uids when isolation matters.
@@ -39,6 +45,8 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <deque>
+#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -47,6 +55,7 @@
 #include "core/base/limits.h"
 #include "daemon/memory/backend.h"
 #include "daemon/memory/files/descriptor_cache.h"
+#include "daemon/memory/files/mount_size.h"
 #include "daemon/memory/files/object_directory.h"
 #include "daemon/memory/measured_record.h"
 
@@ -102,6 +111,8 @@ class EmulatedBackend final : public Backend {
   TierAttributes attributes(const std::string& serial) const override;
   Status refresh() override;
   void know_devices(const std::vector<KnownDevice>& devices) override;
+  // Corrects what objects found at the start may have: their holders may have changed their length.
+  void know_objects(const std::vector<KnownObject>& objects) override;
   Status take_over(const std::string& serial) override;
   Status claim(const StoreClaim& claim) override;
   Status hand_out(const std::string& name) override;
@@ -125,10 +136,14 @@ class EmulatedBackend final : public Backend {
   bool quick(std::string_view name, uint64_t bytes) const override;
   Result<std::vector<ObservedObject>> list() override;
   Result<ObservedObject> usage(const std::string& name) override;
-  std::string describe_memory() const override { return directory_.description(); }
+  std::string describe_memory() const override;
   bool huge_pages(std::string_view) const override { return directory_.huge_pages(); }
 
-  Status enlarge_directory(const ObjectDirectoryOptions& options) { return directory_.enlarge(options); }
+  Status enlarge_directory(const ObjectDirectoryOptions& options);
+  // Whether holders cannot have more memory than was carved.
+  bool bounds_holders() const { return size_.active(); }
+  // Room in the directory for a file that is no object; 0 ends it.
+  void allow_beside(uint64_t bytes);
   // The clean end, when no lease is left: ObjectDirectory::remove().
   Status remove_directory();
 
@@ -136,15 +151,24 @@ class EmulatedBackend final : public Backend {
   Status check_bytes(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents,
                      const char* where) const;
   Result<UniqueFd> open_object(const std::string& name, int flags, struct stat& status) const;
-  Status reserve(int fd, const std::string& name, uint64_t bytes) const;
-  Status take_memory(int fd, int mode, uint64_t offset, uint64_t bytes) const;
+  Status reserve(int fd, const std::string& name, uint64_t bytes);
+  Status take_memory(int fd, int mode, uint64_t offset, uint64_t bytes);
   Status set_size(int fd, const std::string& name, uint64_t from_bytes, uint64_t to_bytes);
-  Result<bool> unlink_if_empty(int fd, const std::string& name) const;
+  Result<bool> unlink_if_empty(UniqueFd& fd, const std::string& name);
+  Status resize_file(int fd, const std::string& name, uint64_t from_bytes, uint64_t to_bytes);
   Result<UniqueFd> open_target(const std::string& to, uint64_t bytes, uint64_t& missing) const;
-  Status hand_over(const UniqueFd& from, const UniqueFd& to, const std::string& from_name, uint64_t bytes,
-                   uint64_t missing);
+  Status hand_over(const UniqueFd& from, const UniqueFd& to, const std::string& from_name,
+                   const std::string& to_name, uint64_t bytes, uint64_t missing);
   Status cut(int fd, const std::string& name, uint64_t bytes);
   std::mutex& size_lock(const std::string& name);
+  void start_size();
+  bool cut_back();
+  bool cut_file(const char* file, const std::string& name, uint64_t allowed);
+  int remove_file(const std::string& name);
+  bool held_elsewhere(const std::string& file) const;
+  void remove_gone(size_t files_max);
+  template <typename Each>
+  void each_file(const Each& each) const;
 
   ObjectDirectory directory_;
   EmulatedOptions options_;
@@ -155,6 +179,10 @@ class EmulatedBackend final : public Backend {
   DescriptorCache descriptors_;
   // Between looking at an object's size and changing it: nothing may grow what another thread just fenced.
   std::array<std::mutex, 64> size_locks_;
+  MountSize size_;
+  std::map<std::string, uint64_t> found_at_start_;  // their memory; know_objects() has not named them yet
+  std::mutex gone_mutex_;
+  std::deque<std::string> gone_;  // files of scrubbed objects that somebody had open, the oldest first
 };
 
 }  // namespace terrace::daemon

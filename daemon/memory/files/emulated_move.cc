@@ -143,24 +143,32 @@ Status EmulatedBackend::rebind(const std::string& from, const std::string& to, u
   uint64_t missing = 0;
   TERRACE_ASSIGN_OR_RETURN(UniqueFd next, open_target(to, bytes, missing));
   if (missing > 0 && static_cast<uint64_t>(status.st_size) < missing) return cut_off(rebind_where, from);
-  TERRACE_RETURN_IF_ERROR(hand_over(*old, next, from, bytes, missing));
+  TERRACE_RETURN_IF_ERROR(hand_over(*old, next, from, to, bytes, missing));
   if (const int code = TERRACE_FAILPOINT(rebind_after_copy); code != 0)
     return os_error(code, rebind_where, "cannot confirm the hand-over of object " + from);
   // `to` says that it has everything: what is left of `from` goes, whatever its holder made of it meanwhile.
   TERRACE_RETURN_IF_ERROR(cut(old->get(), from, 0));
-  if (::unlinkat(directory_.fd(), object_file(from).c_str(), 0) != 0 && errno != ENOENT)
-    return os_error(errno, rebind_where, "cannot remove object " + from);
+  size_.set(to, bytes);
   descriptors_.take(from);
+  old->reset();  // else this process would count as one that has it open
+  if (const int code = remove_file(from); code != 0)
+    return os_error(code, rebind_where, "cannot remove object " + from);
+  size_.forget(from);
   descriptors_.put(to, {std::move(next), bytes});
   return {};
 }
 
 Status EmulatedBackend::hand_over(const UniqueFd& from, const UniqueFd& to, const std::string& from_name,
-                                  uint64_t bytes, uint64_t missing) {
+                                  const std::string& to_name, uint64_t bytes, uint64_t missing) {
   // A crash may have come between the record and the cut.
   if (missing < bytes) TERRACE_RETURN_IF_ERROR(cut(from.get(), from_name, missing));
+  size_.lower(from_name, missing);
   for (uint64_t wanted = piece_bytes; missing > 0; wanted = std::min(wanted * 2, piece_bytes)) {
-    wanted = reserve_piece(to.get(), missing, wanted);
+    // What `to` has already and a piece more. `from` may have no more than what is left, once that is cut.
+    size_.set(to_name, bytes - missing + std::min(wanted, missing));
+    uint64_t reserved = reserve_piece(to.get(), missing, wanted);
+    if (reserved == 0 && cut_back()) reserved = reserve_piece(to.get(), missing, wanted);
+    wanted = reserved;
     if (wanted == 0) {
       return memory_error(errno, rebind_where,
                           "no room for even one page beside object " + from_name +
@@ -175,6 +183,7 @@ Status EmulatedBackend::hand_over(const UniqueFd& from, const UniqueFd& to, cons
     if (const int code = TERRACE_FAILPOINT(rebind_during_copy); code != 0)
       return memory_error(code, rebind_where, "cannot go on handing object " + from_name + " over");
     TERRACE_RETURN_IF_ERROR(cut(from.get(), from_name, missing));
+    size_.lower(from_name, missing);
   }
   return {};
 }

@@ -8,6 +8,7 @@
 #include <sys/statfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -180,6 +181,7 @@ Result<ObjectDirectory> ObjectDirectory::prepare(const ObjectDirectoryOptions& o
   if (directory.own_mount_) {
     TERRACE_RETURN_IF_ERROR(check_policy(*mount, options));
     TERRACE_RETURN_IF_ERROR(directory.fit_size(options));
+    directory.bytes_max_ = std::max(options.bytes + options.slack_bytes, capacity_of(directory.fd_.get()));
   }
   directory.describe();
   return directory;
@@ -254,7 +256,9 @@ Status ObjectDirectory::fit_size(const ObjectDirectoryOptions& options) {
 }
 
 Status ObjectDirectory::enlarge(const ObjectDirectoryOptions& options) {
-  return own_mount_ ? fit_size(options) : Status();
+  if (!own_mount_) return {};
+  bytes_max_ = std::max(bytes_max_, options.bytes + options.slack_bytes);
+  return fit_size(options);
 }
 
 void ObjectDirectory::describe() {

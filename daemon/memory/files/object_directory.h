@@ -42,8 +42,8 @@ struct ObjectDirectoryOptions {
   std::string runtime_directory;  // names the daemon; absolute
   std::string name = "objects";   // tells a daemon's directories apart
   uint64_t bytes = 0;             // all devices together
-  // Beyond the devices: a holder can grow the file of a lease it still has, or had (emulated.h); this much of
-  // that is absorbed before carving for others is refused.
+  // Beyond the devices: for hand-overs, and where the mount's size does not follow the leases (mount_size.h) for
+  // what holders grow their files by before carving for others is refused.
   uint64_t slack_bytes = uint64_t{64} << 20;
   int node = -1;      // a tmpfs that is mounted takes its memory from there only; -1: anywhere
   bool mount = true;  // whether root mounts a tmpfs; otherwise the directory must be on one
@@ -64,6 +64,9 @@ class ObjectDirectory {
   // In words: which tmpfs, how large, and its huge pages or why there are none.
   const std::string& description() const { return description_; }
   bool huge_pages() const { return huge_pages_; }
+  // A tmpfs for these objects alone, whose size is this daemon's to change.
+  bool own_mount() const { return own_mount_; }
+  uint64_t bytes_max() const { return bytes_max_; }
 
   // Writes down whose the directory is, as Backend::claim(); `objects`: how many are in it.
   Status claim(const StoreClaim& claim, size_t objects) const;
@@ -89,6 +92,7 @@ class ObjectDirectory {
   UniqueFd fd_;
   bool own_mount_ = false;
   bool huge_pages_ = false;
+  uint64_t bytes_max_ = 0;  // with the slack
 };
 
 // Where prepare() puts the directory when none is configured and it cannot mount.

@@ -173,10 +173,13 @@ Result<NumaBackend::Node> NumaBackend::open_node(int node, bool adopting) {
                                                               .huge_pages = options_.huge_pages,
                                                               .root = options_.root}));
   std::optional<StoreClaim> claim;
+  std::vector<KnownObject> objects;
   {
     const std::lock_guard lock(mutex_);
     claim = claim_;
+    objects = known_objects_;
   }
+  opened->files().know_objects(objects);
   if (claim.has_value()) TERRACE_RETURN_IF_ERROR(opened->files().claim(*claim));
   MeasuredRecord* const record = options_.measured;
   const std::string serial = numa_serial(node);
@@ -198,6 +201,16 @@ uint64_t NumaBackend::known_capacity(const std::string& serial) const {
 void NumaBackend::know_devices(const std::vector<KnownDevice>& devices) {
   const std::lock_guard lock(mutex_);
   known_ = devices;
+}
+
+void NumaBackend::know_objects(const std::vector<KnownObject>& objects) {
+  std::vector<KnownObject> files;
+  for (const KnownObject& object : objects)
+    if (const auto file = file_of(object.name, "NumaBackend::know_objects"); file.ok())
+      files.push_back({*file, object.bytes, object.extents});
+  for (const Node& node : open_nodes()) node->files().know_objects(files);
+  const std::lock_guard lock(mutex_);
+  known_objects_ = std::move(files);
 }
 
 std::string NumaBackend::detail_of(int node, const Seen& seen) const {

@@ -60,6 +60,7 @@ class NumaBackend final : public Backend {
   Status refresh() override;
   TierAttributes attributes(const std::string& serial) const override;
   void know_devices(const std::vector<KnownDevice>& devices) override;
+  void know_objects(const std::vector<KnownObject>& objects) override;
   Status take_over(const std::string& serial) override;
   Result<std::string> online(const std::string& serial) override;
   Status offline(const std::string& serial) override;
@@ -116,6 +117,8 @@ class NumaBackend final : public Backend {
   mutable std::mutex mutex_;
   std::optional<StoreClaim> claim_;  // holds for directories that are opened later, too
   std::vector<KnownDevice> known_;
+  std::vector<KnownObject>
+      known_objects_;  // for directories that are opened later, too; names without the kind
   std::map<int, Seen> seen_;
   std::map<int, Node> nodes_;  // those of adopted devices
   std::vector<SystemRam::Problem> problems_;

@@ -89,6 +89,13 @@ Status NumaNode::grow(uint64_t total_bytes) {
 
 os::MemorySpeed NumaNode::measure() {
   constexpr uint64_t bytes = os::measured_bytes;
+  files_->allow_beside(bytes);
+  const os::MemorySpeed speed = measure_file(bytes);
+  files_->allow_beside(0);
+  return speed;
+}
+
+os::MemorySpeed NumaNode::measure_file(uint64_t bytes) {
   const UniqueFd file(::open(path_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!file.valid() || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return {};
   if (!room(bytes).ok() || !bind(file.get(), 0, bytes).ok()) return {};

@@ -64,6 +64,7 @@ class NumaNode final : private MemorySource {
 
  private:
   explicit NumaNode(const NumaNodeOptions& options) : options_(options), total_bytes_(options.total_bytes) {}
+  os::MemorySpeed measure_file(uint64_t bytes);
   Status bind(int fd, uint64_t offset, uint64_t bytes) override;
   Status room(uint64_t bytes) override;
   Status verify(int fd, uint64_t offset, uint64_t bytes) override;

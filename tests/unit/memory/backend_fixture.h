@@ -82,13 +82,24 @@ inline std::byte* map(int fd, uint64_t bytes, int protection = PROT_READ | PROT_
   return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
 }
 
+// Whose the tmpfs is that a pool's objects lie in. Where it is not ours, holders can take what is free of it, in
+// root's daemon as in another user's.
+enum class Tmpfs { own, others };
+
 // A backend over two devices of 32 MiB, removed with its directory.
 struct Pool {
   RuntimeFolder folder;
   std::optional<EmulatedBackend> backend;
 
-  Pool() {
-    auto directory = ObjectDirectory::prepare(folder.options());
+  explicit Pool(Tmpfs tmpfs = Tmpfs::own) {
+    ObjectDirectoryOptions options = folder.options();
+    if (tmpfs == Tmpfs::others && ::geteuid() == 0) {
+      options.directory = folder.objects();
+      REQUIRE(::mkdir(options.directory.c_str(), 0700) == 0);
+      REQUIRE(::mount("others", options.directory.c_str(), "tmpfs", MS_NOSUID | MS_NODEV,
+                      "size=128m,mode=0700,huge=always") == 0);
+    }
+    auto directory = ObjectDirectory::prepare(options);
     REQUIRE_MESSAGE(directory.ok(), directory.error().to_string());
     backend.emplace(std::move(directory).value(),
                     EmulatedOptions{.devices = {{"cxl0", 32 * mib}, {"cxl1", 32 * mib}}});

@@ -80,7 +80,7 @@ TEST_CASE("EmulatedBackend: a rebind needs no more room than is left, and refuse
     TERRACE_SKIP(mount, "only a mount of our own has a size that a test may exhaust");
     return;
   }
-  Pool pool;
+  Pool pool(Tmpfs::others);
   const UniqueFd held = carve_filled(pool, "old");
   const uint64_t room = 64 * mib + 64 * mib - bytes;  // the devices and the slack
   const auto fill = [&](uint64_t leave) {
@@ -126,7 +126,7 @@ TEST_CASE("EmulatedBackend: a rebind cut off anywhere goes on, whatever the hold
     for (const bool hostile : {false, true}) {
       CAPTURE(point);
       CAPTURE(hostile);
-      Pool pool;
+      Pool pool(Tmpfs::others);
       const UniqueFd held = carve_filled(pool, "old");
       CHECK(WIFSIGNALED(run_in_child([&] {
         if (!arm_failpoints(point).ok()) return 1;
@@ -193,7 +193,7 @@ TEST_CASE("EmulatedBackend: against a holder that cuts, grows and writes all the
   int handed_over = 0;
   int refused = 0;
   for (int round = 0; round < 8; ++round) {
-    Pool pool;
+    Pool pool(Tmpfs::others);
     const UniqueFd held = carve_filled(pool, "old");
     std::atomic<bool> stop = false;
     std::atomic<int> turns = 0;
