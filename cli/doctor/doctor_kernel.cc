@@ -139,7 +139,8 @@ Check check_userfaultfd() {
     check.state = CheckState::limited;
     check.meaning =
         "this user sees user-mode faults only, so moving a granule could fail a program's system call with "
-        "EFAULT; programs get a usable one from a daemon that runs as root (userfaultfd_device)";
+        "EFAULT; programs get a usable one from a daemon that runs as root, with clients.userfaultfd = \"all\" "
+        "(userfaultfd_device)";
     check.fix =
         "run terraced as root, or let this user open /dev/userfaultfd, or set vm.unprivileged_userfaultfd=1";
   } else {

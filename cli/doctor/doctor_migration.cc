@@ -45,9 +45,11 @@ Check check_userfaultfd_device(const std::string& socket_path) {
     check.meaning =
         "under programs that are not root no granule moves, unless userfaultfd says above that they "
         "may make their own";
-    check.fix = device.error().code == ErrorCode::version_mismatch
-                    ? "upgrade terraced"
-                    : "run terraced as root, on Linux 6.1 or newer, with clients.userfaultfd = true";
+    check.fix = device.error().code == ErrorCode::version_mismatch ? "upgrade terraced"
+                : device.error().code == ErrorCode::permission_denied
+                    ? "where all tenants are trusted: clients.userfaultfd = \"all\" in terraced's "
+                      "configuration, then reload it; terraced has to run as root"
+                    : "run terraced as root, on Linux 6.1 or newer";
     return check;
   }
   const auto tried = os::open_userfaultfd(device->get(), features_needed);

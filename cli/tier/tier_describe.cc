@@ -128,12 +128,12 @@ StateWords explain_state(const TierRangeView& range) {
     case TierState::running: return {"granules move as the policy decides", ""};
     case TierState::paused: return {"nothing moves until `terrace tier resume`, as was asked for", ""};
     case TierState::no_uffd:
-      return {
-          with_reason(range,
-                      "the memory works, and nothing moves: the process has no userfaultfd that sees "
-                      "faults inside system calls"),
-          "start the program while a terraced that runs as root gives it one (clients.userfaultfd = true), or "
-          "as root; `terrace doctor` says what lacks"};
+      return {with_reason(range,
+                          "the memory works, and nothing moves: the process has no userfaultfd that sees "
+                          "faults inside system calls"),
+              "start the program while a terraced that runs as root gives it one (clients.userfaultfd = "
+              "\"all\"), or "
+              "as root; `terrace doctor` says what lacks"};
     case TierState::stopped:
       return {
           with_reason(range,

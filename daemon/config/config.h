@@ -16,6 +16,7 @@
 #include "daemon/health/health_limits.h"
 #include "daemon/memory/files/emulated.h"
 #include "daemon/model/socket_role.h"
+#include "daemon/model/userfaultfd_rule.h"
 
 namespace terrace::daemon {
 
@@ -70,11 +71,11 @@ struct DaemonConfig {
   uint64_t granule_bytes = limits::granule_bytes;  // of emulated devices
   bool overcommit = false;                         // memory is taken when touched, not when granted
 
-  std::map<uint32_t, std::string> tenants;  // uid -> tenant
-  std::set<uint32_t> admin_uids;            // those listed; administrators_of has all
-  bool root_is_administrator = true;        // unless listed: so that uid 0 of a container is none
-  bool allow_unmapped_uids = false;         // other uids become tenant "uid-N"
-  bool userfaultfd = true;                  // tenants' programs are given /dev/userfaultfd
+  std::map<uint32_t, std::string> tenants;                // uid -> tenant
+  std::set<uint32_t> admin_uids;                          // those listed; administrators_of has all
+  bool root_is_administrator = true;                      // unless listed: so that uid 0 of a container is none
+  bool allow_unmapped_uids = false;                       // other uids become tenant "uid-N"
+  UserfaultfdRule userfaultfd = UserfaultfdRule::kernel;  // which tenants' programs are given /dev/userfaultfd
 
   std::string log_level = "info";  // trace, debug, info, warning, error, critical, off
   LogFormat log_format = LogFormat::text;

@@ -93,7 +93,15 @@ void read_clients(Section& top, const std::string& path, std::vector<std::string
   const toml::table* clients = top.table("clients");
   if (clients == nullptr) return;
   Section section(path, *clients, "clients", problems);
-  section.boolean("userfaultfd", config.userfaultfd);
+  std::string word = userfaultfd_rule_name(config.userfaultfd);
+  section.word("userfaultfd", word);
+  if (word == "true" || word == "false")
+    word = userfaultfd_rule_name(word == "true" ? UserfaultfdRule::all : UserfaultfdRule::none);
+  if (const auto rule = userfaultfd_rule_of(word)) {
+    config.userfaultfd = *rule;
+  } else {
+    section.problem(*clients->get("userfaultfd"), "userfaultfd", "must be \"kernel\", \"all\" or \"none\"");
+  }
   section.finish();
 }
 

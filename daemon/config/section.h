@@ -32,6 +32,18 @@ class Section {
       }
     }
   }
+  // A word, or "true" or "false" of a key that had these before.
+  void word(const char* key, std::string& out) {
+    if (const toml::node* node = take(key)) {
+      if (const auto value = node->value_exact<std::string>()) {
+        out = *value;
+      } else if (const auto before = node->value_exact<bool>()) {
+        out = *before ? "true" : "false";
+      } else {
+        problem(*node, key, "must be a word in quotes");
+      }
+    }
+  }
   void boolean(const char* key, bool& out) {
     if (const toml::node* node = take(key)) {
       if (const auto value = node->value_exact<bool>()) {

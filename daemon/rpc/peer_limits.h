@@ -20,6 +20,7 @@
 #include "core/base/unique_fd.h"
 #include "core/base/units.h"
 #include "daemon/model/socket_role.h"
+#include "daemon/model/userfaultfd_rule.h"
 #include "daemon/rpc/handed_memory.h"
 #include "daemon/rpc/peer_log.h"
 
@@ -55,8 +56,9 @@ struct PeerOptions : PeerIdentities {
   uint64_t write_stall_ns_max = 30 * ns_per_s;    // a peer that takes nothing for so long is closed
   uint64_t rows_looked_at_per_s = 2'000'000;      // leases that one uid's lists go through
   uint64_t unwritten_bytes_uid_max = 64 * mib;    // answers that one uid has not taken; then no more pages
-  bool userfaultfd = true;                        // whether sessions are given the device below
+  UserfaultfdRule userfaultfd = UserfaultfdRule::kernel;  // which sessions are given the device below
   std::string userfaultfd_path = "/dev/userfaultfd";
+  std::string unprivileged_userfaultfd_path = "/proc/sys/vm/unprivileged_userfaultfd";
   uint64_t descriptors_max = 0;  // that this process may have open; 0: more than it will need
 };
 
@@ -121,9 +123,9 @@ class Peers {
   Status may_open_memory(const PeerCredentials& peer) const;
   std::shared_ptr<HandedMemory> hand(const PeerCredentials& peer, std::shared_ptr<const UniqueFd> memory);
   // The device, open, shared by all who have it. In userfaultfd_device.cc.
-  // Errors    permission_denied   the configuration gives it to nobody, or this process may not open it
+  // Errors    permission_denied   the configuration does not give it to this peer, or this process may not open it
   //           unsupported         there is none
-  Result<std::shared_ptr<const UniqueFd>> userfaultfd_device();
+  Result<std::shared_ptr<const UniqueFd>> userfaultfd_device(const PeerCredentials& peer);
 
  private:
   struct Looks {
@@ -131,6 +133,7 @@ class Peers {
   };
 
   uint64_t open_memory_max() const;
+  bool kernel_gives_userfaultfd(const PeerCredentials& peer, const UniqueFd& device) const;
   const PeerIdentities& identities_of(const PeerCredentials& peer) const {
     return peer.identities == nullptr ? *identities_ : *peer.identities;
   }

@@ -27,7 +27,7 @@ class UserfaultfdAnswer {
       context.getResults().setDevice(*known);
       return;
     }
-    auto opened = connection.peers.userfaultfd_device();
+    auto opened = connection.peers.userfaultfd_device(connection.peer);
     if (!opened.ok()) return refuse(context, opened.error());
     connection.peers.peer_log().info(connection.peers.now_ns(),
                                      connection.name() + ": was given /dev/userfaultfd");

@@ -351,8 +351,8 @@ class Session {
   // gives a userfaultfd of the calling process that also sees faults inside system calls. Migration needs that,
   // and the kernel refuses it to unprivileged programs otherwise. The descriptor does not depend on this
   // Session or the manager, and other processes of this user may use it, too.
-  // Errors    permission_denied  the manager's configuration (clients.userfaultfd) gives it to nobody, or the
-  //                              manager may not open the device itself
+  // Errors    permission_denied  the manager's configuration (clients.userfaultfd) does not give it to this
+  //                              user, or the manager may not open the device itself
   //           unsupported        the machine has no such device
   //           version_mismatch   the manager is older than this call
   //           unavailable        the call timeout passed

@@ -101,7 +101,9 @@ def _one(app, arguments) -> dict:
     service = Harness(devices=POOL_DEVICES, name="apps", build_dir=build, mount=can_mount(), keep=arguments.keep,
                       daemon_args=["--allow-unmapped-uids"])
     try:
-        service.start()
+        configuration = service.directory / "terraced.toml"
+        configuration.write_text('[clients]\nuserfaultfd = "all"\n')  # databases run as a user of their own, and move
+        service.start("--config", configuration)
         service.create_pool("p")
         # Programs that give up root reach the socket and leave their numbers.
         service.directory.chmod(0o755)

@@ -169,7 +169,7 @@ class SessionTest(unittest.TestCase):
 class PlainUser(unittest.TestCase):
     USER = 65534
 
-    def start(self, configuration=""):
+    def start(self, configuration='[clients]\nuserfaultfd = "all"\n'):
         file = self.t.directory / "terraced.toml"
         file.write_text(configuration)
         self.t.start("--config", file)
@@ -220,6 +220,21 @@ class UserfaultfdTest(PlainUser):
     def test_it_is_refused_where_the_configuration_says_so(self):
         self.start("[clients]\nuserfaultfd = false\n")
         self.assertEqual(self.plain_user().ask("userfault"), "error permission_denied")
+
+    def test_whom_the_kernel_refuses_one_gets_none_unless_the_operator_says_so(self):
+        if pathlib.Path("/proc/sys/vm/unprivileged_userfaultfd").read_text().strip() != "0" \
+                or pathlib.Path("/dev/userfaultfd").stat().st_mode & 0o006:
+            self.skipTest("everybody has the right here")
+        self.start("")
+        self.assertEqual(self.plain_user().ask("userfault"), "error permission_denied")
+        root = Tenant(self.t)
+        self.addCleanup(root.close)
+        self.assertEqual(root.ask("userfault"), "waits 4 abcd")
+        # The operator's word is taken over without a restart.
+        (self.t.directory / "terraced.toml").write_text('[clients]\nuserfaultfd = "all"\n')
+        os.kill(self.t.pid, signal.SIGHUP)
+        wait_until(lambda: "in force now: clients.userfaultfd" in self.t.log.read_text(), 20, "the reload")
+        self.assertEqual(self.plain_user().ask("userfault"), "waits 4 abcd")
 
 
 class MigrationTest(PlainUser):

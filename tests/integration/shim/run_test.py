@@ -463,7 +463,7 @@ class PlainUserTest(unittest.TestCase):
               "while time.time()<end:\n  for b in a[30:34]: sum(b[::4096])\n"
               "print(all(x.count(b'x')==1<<20 for x in a))")
 
-    def run_program(self, seconds, configuration="", *options):
+    def run_program(self, seconds, configuration='[clients]\nuserfaultfd = "all"\n', *options):
         t = Harness(devices={"a": "128M"}, name="plain-run", daemon_args=["--allow-unmapped-uids"],
                     env={"TERRACE_MALLOC_LIBRARY": find_binary("libterrace_heap.so")})
         self.addCleanup(t.close)
@@ -491,16 +491,18 @@ class PlainUserTest(unittest.TestCase):
         self.assertGreaterEqual(migration["demotions"], migration["promotions"] - 1)
 
     def test_static_moves_nothing(self):
-        _, migration = self.run_program(1, "", "--policy", "static")
+        _, migration = self.run_program(1, '[clients]\nuserfaultfd = "all"\n', "--policy", "static")
         self.assertEqual((migration["obstacle"], migration["promotions"]), ("the policy is static", 0))
 
     def test_without_the_right_it_stays_and_says_so(self):
         with open("/proc/sys/vm/unprivileged_userfaultfd", encoding="ascii") as allowed:
             if allowed.read().strip() != "0":
                 self.skipTest("everybody has the right here")
-        done, migration = self.run_program(1, "[clients]\nuserfaultfd = false\n")
-        self.assertIn("memory stays where it is first put", done.stderr)
-        self.assertIn("clients.userfaultfd", migration["obstacle"])
+        for configuration in ("[clients]\nuserfaultfd = false\n", ""):  # as it is where nobody said anything
+            done, migration = self.run_program(1, configuration)
+            self.assertIn("memory stays where it is first put", done.stderr)
+            self.assertIn("clients.userfaultfd", migration["obstacle"])
+        self.assertIn('clients.userfaultfd = "all"', done.stderr)
 
 
 if __name__ == "__main__":

@@ -104,8 +104,8 @@ connections_max = 10
   CHECK(config->huge_pages == HugePages::within_size);
   CHECK(config->tenants.at(1000) == "training");
   CHECK(config->allow_unmapped_uids);
-  CHECK_FALSE(config->userfaultfd);
-  CHECK(default_config().userfaultfd);
+  CHECK(config->userfaultfd == UserfaultfdRule::none);  // as of a configuration of before
+  CHECK(default_config().userfaultfd == UserfaultfdRule::kernel);
   CHECK(config->admin_uids.contains(7));
   CHECK(config->log_format == LogFormat::json);
   CHECK(config->audit_file == "/var/log/x.jsonl");
