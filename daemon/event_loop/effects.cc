@@ -209,9 +209,11 @@ void Engine::fence(const FenceObject& effect) {
   const LeaseRow* lease = state_->find_lease(effect.lease);
   const std::pair<uint64_t, LeaseId> begun(clock_.now_ns(), effect.lease);
   facts_.fences.insert(begun);
+  if (lease != nullptr) ++times_.leases_ended[lease->cause];
   run_backend([this, object = effect.object]() -> Status { return backend_.fence(object); },
               [this, id = effect.lease, begun](Status status) {
                 facts_.fences.erase(begun);
+                if (status.ok()) times_.fences.add(clock_.now_ns() - begun.first);
                 if (!status.ok()) {
                   log::error("lease {} could not be fenced: {}", id.value, status.error().to_string());
                   ++facts_.fences_failed;

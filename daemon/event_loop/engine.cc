@@ -43,7 +43,14 @@ kj::Promise<Result<Reply>> Engine::ask(const Command& command, const Actor& acto
 
 Engine::SubmittedGrant Engine::submit_grant(Grant command, const Actor& actor) {
   LeaseId queued;
-  auto answer = ask(std::move(command), actor, &queued).then([](Result<Reply> reply) {
+  const uint64_t asked_ns = clock_.now_ns();
+  auto asked = ask(std::move(command), actor, &queued);
+  const bool waits = queued.valid();
+  auto answer = asked.then([this, asked_ns, waits](Result<Reply> reply) {
+    if (reply.ok())
+      (waits ? times_.waits : times_.grants).add(clock_.now_ns() - asked_ns);
+    else
+      ++times_.grants_refused[reply.error().code];
     return answer_of<Grant>(std::move(reply));
   });
   return {kj::mv(answer), queued};
@@ -177,8 +184,16 @@ void Engine::end_cancelled(LeaseId lease) {
                        .detail = "the grant was cancelled while it waited for room"}});
 }
 
+void Engine::count(const Command& command, const Step& step) {
+  if (const auto* many = std::get_if<RenewMany>(&command); many != nullptr && step.reply.ok())
+    times_.renewals += many->leases.size() - std::get<RenewalsReply>(*step.reply).failed.size();
+  else if (std::holds_alternative<Renew>(command) && step.reply.ok())
+    ++times_.renewals;
+}
+
 Step Engine::decide(const Command& command) {
   Step step = state_->apply(command);
+  count(command, step);
   if (watcher_ != nullptr) watcher_->applied(command, step, *state_);
   return step;
 }
@@ -235,6 +250,7 @@ void Engine::begin_commit() {
 void Engine::commit_finished(Status status) {
   committing_ = false;
   const uint64_t took_ns = clock_.now_ns() - std::exchange(facts_.commit_began_ns, 0);
+  times_.commits.add(took_ns);
   facts_.slowest_commit_ns = std::max(facts_.slowest_commit_ns, took_ns);
   if (took_ns > options_.slow_commit_ns) ++facts_.slow_commits;
   Batch batch = std::exchange(in_flight_, Batch{});

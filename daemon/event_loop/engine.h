@@ -42,6 +42,7 @@
 #include "daemon/event_loop/snapshot_process.h"
 #include "daemon/event_loop/worker.h"
 #include "daemon/memory/backend.h"
+#include "daemon/model/latency_histogram.h"
 #include "daemon/state/state_machine.h"
 #include "daemon/store/store.h"
 
@@ -92,6 +93,17 @@ struct EngineFacts {
   // Under way: since when, of which lease; the oldest first.
   std::set<std::pair<uint64_t, LeaseId>> fences = {};
   DenialCounts denials = {};  // of calls of the operator's interface
+};
+
+// What monitoring is told of (daemon/web), since the start of the process.
+struct EngineTimes {
+  LatencyHistogram grants = {};    // from the request to the answer, of those that did not wait for room
+  LatencyHistogram waits = {};     // the same of those that did
+  LatencyHistogram fences = {};    // from when it may begin until nobody reaches the memory
+  LatencyHistogram commits = {};   // of the store, successful or not
+  std::map<ErrorCode, uint64_t> grants_refused = {};
+  uint64_t renewals = 0;           // of single leases
+  std::map<LeaseCause, uint64_t> leases_ended = {};  // that were fenced, by why
 };
 
 struct EngineOptions {
@@ -210,6 +222,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   uint64_t now_ns() const { return clock_.now_ns(); }
   const EngineCounters& counters() const { return counters_; }
   const EngineFacts& facts() const { return facts_; }
+  const EngineTimes& times() const { return times_; }
   const Error& refusal() const { return refusal_; }  // unless serving(): why commands are refused
   ScrubCounters scrub_counters() const;
   const EngineOptions& options() const { return options_; }
@@ -272,6 +285,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   // Returns  the grant that the step put into a queue, or found there; invalid for any other step.
   LeaseId apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor = {});
   Step decide(const Command& command);
+  void count(const Command& command, const Step& step);
   void hold(Step step, ReplyFulfiller* fulfiller);
   void request_commit();
   void begin_commit();
@@ -419,6 +433,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   uint64_t recovery_pause_ns_ = recovery_pause_ns_min;
   EngineCounters counters_;
   EngineFacts facts_;
+  EngineTimes times_;
   std::vector<std::string> findings_;
 
   kj::TaskSet tasks_;

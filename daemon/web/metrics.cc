@@ -49,6 +49,22 @@ void add_manager(MetricsText& out, Service& service) {
             uint64_t{engine.state().leases().size()});
 }
 
+void add_times(MetricsText& out, const EngineTimes& times) {
+  out.family("terrace_grant_seconds", Kind::histogram, "From a grant's request to its answer; waited: for room.");
+  out.sample(times.grants, {{"waited", "no"}});
+  out.sample(times.waits, {{"waited", "yes"}});
+  out.family("terrace_grant_refusals_total", Kind::counter, "Grants that were refused, by the error's code.");
+  for (const auto& [code, count] : times.grants_refused) out.sample(count, {{"reason", error_code_name(code)}});
+  out.family("terrace_fence_seconds", Kind::histogram, "From when a fence may begin until nobody reaches the memory.");
+  out.sample(times.fences);
+  out.family("terrace_leases_ended_total", Kind::counter, "Leases that were fenced, by why.");
+  for (const auto& [cause, count] : times.leases_ended)
+    out.sample(count, {{"cause", schema::enum_word(static_cast<rpc::LeaseCause>(cause))}});
+  out.counter("terrace_renewals_total", "Leases that were renewed, once for each time.", times.renewals);
+  out.family("terrace_store_commit_seconds", Kind::histogram, "How long commits of the store took.");
+  out.sample(times.commits);
+}
+
 void add_pools(MetricsText& out, const StateMachine& state) {
   std::vector<std::pair<std::string_view, PoolUse>> pools;
   for (const auto& [id, pool] : state.pools()) pools.emplace_back(pool.name, state.pool_use(id));
@@ -208,6 +224,7 @@ std::string metrics_of(Service& service) {
   MetricsText out;
   const StateMachine& state = service.engine().state();
   add_manager(out, service);
+  add_times(out, service.engine().times());
   add_pools(out, state);
   add_devices(out, state);
   add_tenants(out, state);

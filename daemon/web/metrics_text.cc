@@ -29,11 +29,15 @@ void add_number(std::string& text, Value value) {
 void MetricsText::family(std::string_view name, Kind kind, std::string_view help) {
   name_ = name;
   text_.append("# HELP ").append(name).append(" ").append(help).append("\n# TYPE ").append(name);
-  text_ += kind == Kind::counter ? " counter\n" : " gauge\n";
+  switch (kind) {
+    case Kind::gauge: text_ += " gauge\n"; break;
+    case Kind::counter: text_ += " counter\n"; break;
+    case Kind::histogram: text_ += " histogram\n"; break;
+  }
 }
 
-void MetricsText::begin_sample(const Labels& labels) {
-  text_ += name_;
+void MetricsText::begin_sample(const Labels& labels, std::string_view suffix) {
+  text_.append(name_).append(suffix);
   char before = '{';
   for (const auto& [label, value] : labels) {
     text_ += before;
@@ -53,6 +57,30 @@ void MetricsText::sample(uint64_t value, const Labels& labels) {
 void MetricsText::sample(double value, const Labels& labels) {
   begin_sample(labels);
   add_number(text_, value);
+}
+
+// Each bucket counts all up to its bound.
+void MetricsText::sample(const LatencyHistogram& times, const Labels& labels) {
+  constexpr double ns = 1e9;
+  uint64_t all = 0;
+  for (size_t i = 0; i < times.counts().size(); ++i) {
+    all += times.counts()[i];
+    std::string bound = "+Inf";
+    if (i < LatencyHistogram::bounds_ns.size()) {
+      char digits[32];
+      bound.assign(digits, std::to_chars(digits, digits + sizeof digits,
+                                         static_cast<double>(LatencyHistogram::bounds_ns[i]) / ns)
+                               .ptr);
+    }
+    Labels with_bound = labels;
+    with_bound.emplace_back("le", bound);
+    begin_sample(with_bound, "_bucket");
+    add_number(text_, all);
+  }
+  begin_sample(labels, "_sum");
+  add_number(text_, static_cast<double>(times.sum_ns()) / ns);
+  begin_sample(labels, "_count");
+  add_number(text_, all);
 }
 
 }  // namespace terrace::daemon

@@ -10,18 +10,23 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/model/latency_histogram.h"
+
 namespace terrace::daemon {
 
 class MetricsText {
  public:
   using Labels = std::vector<std::pair<std::string_view, std::string_view>>;
-  enum class Kind : uint8_t { gauge, counter };
+  enum class Kind : uint8_t { gauge, counter, histogram };
 
   // Begins a family. A counter's name ends in _total; units are in the name (_bytes, _seconds).
   void family(std::string_view name, Kind kind, std::string_view help);
   // Of the family that was begun last.
   void sample(uint64_t value, const Labels& labels = {});
   void sample(double value, const Labels& labels = {});
+
+  // Of a family of kind histogram, in seconds.
+  void sample(const LatencyHistogram& times, const Labels& labels = {});
 
   // One without labels.
   template <typename Value>
@@ -38,7 +43,7 @@ class MetricsText {
   const std::string& text() const { return text_; }
 
  private:
-  void begin_sample(const Labels& labels);
+  void begin_sample(const Labels& labels, std::string_view suffix = {});
 
   std::string text_, name_;
 };

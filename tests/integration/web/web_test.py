@@ -47,10 +47,12 @@ def parse_metrics(text):
         if line.startswith("# HELP "):
             family = line.split()[2]
         elif line.startswith("# TYPE "):
-            assert line.split()[2] == family and line.split()[3] in ("gauge", "counter"), line
+            assert line.split()[2] == family and line.split()[3] in ("gauge", "counter", "histogram"), line
+            kind = line.split()[3]
         else:
             name, value = line.rsplit(" ", 1)
-            assert re.fullmatch(re.escape(family) + r'(\{([a-z]+="([^"\\\n]|\\.)*",?)+\})?', name), line
+            suffix = "_(bucket|sum|count)" if kind == "histogram" else ""
+            assert re.fullmatch(re.escape(family) + suffix + r'(\{([a-z]+="([^"\\\n]|\\.)*",?)+\})?', name), line
             assert name not in samples, line
             samples[name] = float(value)
     return samples
@@ -126,6 +128,35 @@ class Web(unittest.TestCase):
         self.assertNotIn('terrace_tenant_bytes{tenant="odd.name"}', got)
         self.assertGreater(got["process_resident_memory_bytes"], MIB)
         self.assertGreater(got["process_open_fds"], 5)
+
+    def test_what_took_time_is_counted(self):
+        before = self.metrics()
+        lease = self.t.grant("8M", "p", "--persistent")["id"]
+        self.t.cli("lease", "grant", "--pool", "p", "--size", "1G", "--persistent", check=4)
+        waiting = self.t.popen(self.t.terrace, "lease", "grant", "--pool", "p", "--size", "64M", "--ttl", "1h", "--wait", "5m",
+                               stdout=subprocess.DEVNULL)
+        wait_until(lambda: self.metrics()['terrace_pool_waiting_grants{pool="p"}'] == 1, 30, "the queue")
+        self.t.cli("lease", "revoke", lease)
+        self.assertEqual(waiting.wait(60), 0)
+        waited = next(iter(self.t.leases()))
+        self.t.cli("lease", "renew", waited, "--ttl", "1h")
+        self.t.cli("lease", "release", waited)
+        self.t.wait_free("p")
+        got = self.metrics()
+        more = lambda name: got[name] - before.get(name, 0)
+        self.assertEqual(more('terrace_grant_seconds_count{waited="no"}'), 1)
+        self.assertEqual(more('terrace_grant_seconds_count{waited="yes"}'), 1)
+        self.assertGreater(more('terrace_grant_seconds_sum{waited="yes"}'), 0)
+        self.assertEqual(more('terrace_grant_refusals_total{reason="capacity_exhausted"}'), 1)
+        self.assertEqual(more('terrace_leases_ended_total{cause="revoked"}'), 1)
+        self.assertEqual(more('terrace_leases_ended_total{cause="released"}'), 1)
+        self.assertEqual(more("terrace_fence_seconds_count"), 2)
+        self.assertEqual(more("terrace_renewals_total"), 1)
+        self.assertEqual(got["terrace_store_commit_seconds_count"], got["terrace_store_commits_total"])
+        for name in ("terrace_fence_seconds", "terrace_store_commit_seconds"):
+            buckets = [value for sample, value in got.items() if sample.startswith(name + "_bucket")]
+            self.assertEqual(buckets, sorted(buckets), name)
+            self.assertEqual(buckets[-1], got[name + "_count"])
 
     def test_json_is_the_command_lines(self):
         self.t.grant("8M", "p", "--persistent", "--label", "one")
