@@ -63,7 +63,7 @@ Result<UniqueFd> lock_out(const std::string& state_path) {
                          "; ask it with `terrace fsck`, or stop it first (its leases stay)"};
 }
 
-// The state file and everything beside it whose name begins with it: logs, journals, the mark.
+// The state file and everything beside it that is a part of it: logs, journals, the mark, the names of hosts.
 Result<std::vector<fs::path>> files_of(const std::string& state_path) {
   const fs::path path(state_path);
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -72,7 +72,7 @@ Result<std::vector<fs::path>> files_of(const std::string& state_path) {
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
     const std::string base = path.filename().string();
-    if (name == base || name.starts_with(base + "-")) files.push_back(at->path());
+    if (name == base || name == base + ".hosts" || name.starts_with(base + "-")) files.push_back(at->path());
   }
   if (error && error.value() != ENOENT)
     return os_error(error.value(), where, "cannot list the folder of the store, " + folder.string());

@@ -11,6 +11,7 @@
 
 #include "core/base/failpoint.h"
 #include "core/base/unique_fd.h"
+#include "daemon/store/backup/hosts_part.h"
 #include "daemon/store/backup/store_copy_file.h"
 #include "daemon/store/store_files.h"
 
@@ -25,6 +26,10 @@ constexpr std::array<const char*, 8> moved_suffixes = {"",           "-wal",    
 
 std::string prepared_path(const std::string& state_path) {
   return state_path + "-restoring";
+}
+// The list of further hosts that comes with the decided file. Gone once it is in its place.
+std::string decided_hosts_path(const std::string& state_path) {
+  return state_path + "-restored-hosts";
 }
 std::string decided_path(const std::string& state_path) {
   return state_path + "-restored";
@@ -85,14 +90,30 @@ Status set_aside(const std::string& state_path, const std::string& folder) {
   TERRACE_RETURN_IF_ERROR(keep_mark(state_path, base + "-mark"));
   for (const char* suffix : moved_suffixes)
     if (exists(state_path + suffix)) TERRACE_RETURN_IF_ERROR(move_file(state_path + suffix, base + suffix));
+  if (exists(decided_hosts_path(state_path)) && exists(hosts_path(state_path)))
+    TERRACE_RETURN_IF_ERROR(move_file(hosts_path(state_path), hosts_path(base)));
   TERRACE_RETURN_IF_ERROR(sync_folder_of(base));
   return sync_folder_of(state_path);
 }
 
 bool anything_there(const std::string& state_path) {
+  if (exists(decided_hosts_path(state_path)) && exists(hosts_path(state_path))) return true;
   for (const char* suffix : moved_suffixes)
     if (exists(state_path + suffix)) return true;
   return false;
+}
+
+// Durable before the decision; the folder is synced with that.
+Status put_hosts(const std::string& state_path, const HostsPart& hosts) {
+  if (!hosts.text.has_value()) return {};
+  const std::string path = decided_hosts_path(state_path);
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return os_error(errno, where_restore, "cannot make the file " + path);
+  errno = ENOSPC;  // of a write that is short
+  if (::write(file.get(), hosts.text->data(), hosts.text->size()) != static_cast<ssize_t>(hosts.text->size()) ||
+      ::fsync(file.get()) != 0)
+    return os_error(errno, where_restore, "cannot write " + path);
+  return sync_folder_of(state_path);
 }
 
 Error renamed_in(Error error, const std::string& from, const std::string& to) {
@@ -113,6 +134,10 @@ Result<std::string> finish_restore(const std::string& state_path, CommitMarkFile
     return os_error(code, "restore_after_aside", "the restore of " + state_path + " is not finished");
   // Its number is of the store that was there.
   TERRACE_RETURN_IF_ERROR(mark.clear());
+  if (const std::string hosts = decided_hosts_path(state_path); exists(hosts)) {
+    TERRACE_RETURN_IF_ERROR(move_file(hosts, hosts_path(state_path)));
+    TERRACE_RETURN_IF_ERROR(sync_folder_of(state_path));
+  }
   TERRACE_RETURN_IF_ERROR(move_file(decided, state_path));
   TERRACE_RETURN_IF_ERROR(sync_folder_of(state_path));
   if (const int code = TERRACE_FAILPOINT(restore_after_place); code != 0)
@@ -128,8 +153,11 @@ Result<RestoredStore> restore_store(const std::string& backup, const std::string
   TERRACE_RETURN_IF_ERROR(finish_restore(state_path, mark));
   const std::string prepared = prepared_path(state_path);
   remove_database(prepared);
+  ::unlink(decided_hosts_path(state_path).c_str());  // of a restore that was never decided
   const auto prepare = [&]() -> Result<StoreContents> {
     TERRACE_RETURN_IF_ERROR(copy_file_bytes(backup, prepared));
+    TERRACE_ASSIGN_OR_RETURN(const HostsPart hosts, take_hosts(prepared));
+    TERRACE_RETURN_IF_ERROR(put_hosts(state_path, hosts));
     TERRACE_ASSIGN_OR_RETURN(StoreContents contents, seal_copy(prepared, options));
     TERRACE_RETURN_IF_ERROR(choose_time(state_path));
     return contents;
@@ -137,6 +165,7 @@ Result<RestoredStore> restore_store(const std::string& backup, const std::string
   Result<StoreContents> contents = prepare();
   if (!contents.ok()) {
     remove_database(prepared);
+    ::unlink(decided_hosts_path(state_path).c_str());
     Error error = renamed_in(contents.error(), prepared, backup);
     if (error.detail.find(backup) == std::string::npos) error.detail = backup + ": " + error.detail;
     return error;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/unique_fd.h"
+#include "daemon/store/backup/hosts_part.h"
 #include "daemon/store/database.h"
 #include "daemon/store/store_files.h"
 
@@ -53,10 +54,13 @@ void remove_database(const std::string& path) {
 
 Result<StoreContents> inspect_copy(const std::string& path, const StoreOptions& options) {
   TERRACE_RETURN_IF_ERROR(check_store_file(path));
+  TERRACE_ASSIGN_OR_RETURN(const HostsPart hosts, take_hosts(path));
   Database database(path, options);
   TERRACE_ASSIGN_OR_RETURN(const StoredImage stored, database.begin_open());
   TERRACE_RETURN_IF_ERROR(check_whole(path, stored.seal));
-  return contents_of(stored, path);
+  StoreContents contents = contents_of(stored, path);
+  contents.bytes += hosts.bytes;
+  return contents;
 }
 
 Result<StoreContents> seal_copy(const std::string& path, const StoreOptions& options) {

@@ -8,6 +8,7 @@
 
 #include "core/base/check.h"
 #include "core/base/failpoint.h"
+#include "daemon/store/backup/hosts_part.h"
 #include "daemon/store/backup/older_version.h"
 #include "daemon/store/backup/restore.h"
 #include "daemon/store/backup/store_copy_file.h"
@@ -335,7 +336,10 @@ Result<StoreBackup> JournaledStore::backup() {
     if (const int code = TERRACE_FAILPOINT(backup_before_copy); code != 0)
       return os_error(code, "backup_before_copy", "cannot copy the store " + path_);
     TERRACE_RETURN_IF_ERROR(copy_database(path));
-    TERRACE_ASSIGN_OR_RETURN(const StoreContents contents, seal_copy(path, options_));
+    TERRACE_ASSIGN_OR_RETURN(StoreContents contents, seal_copy(path, options_));
+    TERRACE_RETURN_IF_ERROR(append_hosts(path, path_));
+    TERRACE_ASSIGN_OR_RETURN(const HostsPart hosts, read_hosts(path));
+    contents.bytes += hosts.bytes;
     UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (!file.valid()) return os_error(errno, "Store::backup", "cannot open " + path);
     if (const int code = TERRACE_FAILPOINT(backup_after_copy); code != 0)

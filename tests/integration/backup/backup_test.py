@@ -204,6 +204,22 @@ class Restores(Case):
         phases = sorted(lease["phase"] for lease in self.t.leases().values())
         self.assertEqual(phases, ["active", "quarantined", "quarantined"])
 
+    def test_the_names_of_further_hosts_come_back(self):
+        hosts = pathlib.Path(f"{self.t.state}.hosts")
+        hosts.write_text("hosta\n!hostb\n")
+        made = self.backup().json["backup"]
+        self.assertEqual(made["bytes"], self.file.stat().st_size)
+        self.assertEqual(self.t.cli("state", "verify", self.file).json["backup"], made)
+        self.t.stop()
+        stopped = self.t.directory / "stopped.db"
+        self.t.cli("state", "backup", stopped, "--state", self.t.state)
+        for file in (self.file, stopped):
+            hosts.write_text("hostb\n")
+            done = self.restore(file).json["restored"]
+            self.assertEqual(hosts.read_text(), "hosta\n!hostb\n")
+            self.assertEqual((pathlib.Path(done["set_aside"]) / hosts.name).read_text(), "hostb\n")
+        self.t.start()
+
     def test_a_resize_after_the_backup_is_kept(self):
         tenant = self.holder("grows", 17)
         self.backup()

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "core/base/failpoint.h"
+#include "daemon/store/backup/hosts_part.h"
 #include "daemon/store/backup/restore.h"
 #include "daemon/store/backup/store_copy_file.h"
 #include "tests/support/skip.h"
@@ -302,6 +303,100 @@ TEST_CASE("Store restore: a crash anywhere leaves the old store whole, or the re
         found |= kept->leases.size() == 6;
       }
       CHECK(found == (!old || again));
+    }
+  }
+}
+
+// --- the names of further hosts --------------------------------------------------------------------
+
+namespace {
+
+constexpr const char* hosts_then = "hosta\nhostb\n!hostc\n";
+constexpr const char* hosts_now = "hosta\nhostc\n";
+
+// A backup that has hosts_then, beside a store that has hosts_now by now.
+void make_backup_with_hosts(const std::string& path, const std::string& file) {
+  write_bytes(path + ".hosts", hosts_then);
+  make_backup(path, file, 3);
+  write_bytes(path + ".hosts", hosts_now);
+}
+
+}  // namespace
+
+TEST_CASE("Store backup: the names of further hosts are in it, and come back with it") {
+  TemporaryFolder folder;
+  const std::string file = folder.file("backup.db");
+  std::string path = folder.file("state.db");
+  make_backup_with_hosts(path, file);
+  CHECK(*read_hosts(file)->text == hosts_then);
+  expect_rows(*load_store(file), 3, true);  // also where it is put in a store's place by hand
+  path = folder.file("second.db");
+  make_backup_with_hosts(path, file);
+
+  const auto restored = restore_store(file, path);
+  REQUIRE_MESSAGE(restored.ok(), restored.error().to_string());
+  CHECK(read_bytes(path + ".hosts") == hosts_then);
+  CHECK(read_bytes(restored->set_aside + "/second.db.hosts") == hosts_now);
+  CHECK(!std::filesystem::exists(path + "-restored-hosts"));
+  expect_rows(*load_store(path), 3, true);
+
+  const auto elsewhere = restore_store(file, folder.file("new/state.db"));
+  REQUIRE_MESSAGE(elsewhere.ok(), elsewhere.error().to_string());
+  CHECK(read_bytes(folder.file("new/state.db.hosts")) == hosts_then);
+}
+
+TEST_CASE("Store restore: a backup of before, without the names of hosts, leaves those that are there") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db"), file = folder.file("backup.db");
+  make_backup(path, file, 3);
+  CHECK(!read_hosts(file)->text.has_value());
+  write_bytes(path + ".hosts", hosts_now);
+  write_bytes(path + "-restored-hosts", hosts_then);  // of a restore that was never decided
+  REQUIRE(restore_store(file, path).ok());
+  CHECK(read_bytes(path + ".hosts") == hosts_now);
+  CHECK(!std::filesystem::exists(path + "-restored-hosts"));
+}
+
+TEST_CASE("Store backup: a damaged list of hosts is refused, whichever byte it is") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("state.db"), file = folder.file("backup.db"),
+                    copy = folder.file("copy.db");
+  make_backup_with_hosts(path, file);
+  const std::string bytes = read_bytes(file);
+  for (size_t at = bytes.size() - 4096; at < bytes.size(); at += at < bytes.size() - 64 ? 61 : 1) {
+    CAPTURE(at);
+    std::string damaged = bytes;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x41);
+    remove_database(copy);
+    write_bytes(copy, damaged);
+    CHECK(inspect_copy(copy, {}).error().code == ErrorCode::corrupt);
+    write_bytes(file, damaged);
+    CHECK(!restore_store(file, path).ok());
+  }
+  CHECK(read_bytes(path + ".hosts") == hosts_now);
+  expect_rows(*load_store(path), 3, false);
+}
+
+TEST_CASE("Store restore: rows and names of hosts change together, wherever it is cut off") {
+  if (!failpoints_enabled()) {
+    TERRACE_SKIP(failpoints, "this build has no failpoints");
+    return;
+  }
+  for (const char* point :
+       {"restore_before_switch", "restore_after_switch", "restore_after_aside", "restore_after_place"}) {
+    CAPTURE(point);
+    TemporaryFolder folder, aside;
+    const std::string path = folder.file("state.db"), file = aside.file("backup.db");
+    make_backup_with_hosts(path, file);
+    const int status = run_in_child([&] {
+      if (!arm_failpoints(std::string(point) + "=crash").ok()) ::_exit(10);
+      (void)restore_store(file, path);
+    });
+    CHECK(WIFSIGNALED(status));
+    const bool decided = std::string(point) != "restore_before_switch";
+    for (int round = 0; round < 2; ++round) {
+      expect_rows(*load_store(path), 3, decided);
+      CHECK(read_bytes(path + ".hosts") == (decided ? hosts_then : hosts_now));
     }
   }
 }
