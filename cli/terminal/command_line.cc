@@ -67,6 +67,12 @@ Option Option::check(std::function<std::string(const std::string&)> problem_of) 
   return Option(option_->check(std::move(problem_of), hidden));
 }
 
+Option Option::also(std::string_view word, std::string_view value) const {
+  return Option(option_->transform([word = std::string(word), value = std::string(value)](
+                                       std::string text) { return text == word ? value : text; },
+                                   hidden));
+}
+
 Option Option::envname(std::string_view variable) const {
   return Option(option_->envname(std::string(variable)));
 }

@@ -39,6 +39,8 @@ class Option {
   Option in_range(double least, double most) const;
   // `problem_of` says what is wrong with a value, or "".
   Option check(std::function<std::string(const std::string&)> problem_of) const;
+  // `word` stands for `value`.
+  Option also(std::string_view word, std::string_view value) const;
   // Where the value comes from when the command line has none.
   Option envname(std::string_view variable) const;
   Option excludes(Option other) const;

@@ -83,8 +83,14 @@ Status revoke_lease(const Context& context, const LeaseArguments& arguments) {
   if (context.json) {
     print_json({{"lease", to_json(lease)}});
   } else if (lease->getPhase() == rpc::LeasePhase::REVOKING) {
-    print_text("told the holder of lease " + std::to_string(id.value) + "; it is fenced within " +
-               format_duration(arguments.revoke.grace_ns) + ", sooner if the holder lets go\n");
+    // Sessions end with a manager, so that after its restart a program may have the memory and hear nothing.
+    const std::string lease_id = std::to_string(id.value);
+    const std::string grace = format_duration(arguments.revoke.grace_ns);
+    print_text(lease->getHolders() != 0
+                   ? "told the holder of lease " + lease_id + "; it is fenced within " + grace +
+                         ", sooner if the holder lets go\n"
+                   : "lease " + lease_id + " has no session here that could be told; it is fenced within " +
+                         grace + ", as a program may still have its memory (--grace 0s: now)\n");
   } else {
     print_text((arguments.revoke.grace_ns == 0 ? "lease " : "nobody held lease ") + std::to_string(id.value) +
                (arguments.revoke.grace_ns == 0 ? " is " : "; it is ") +

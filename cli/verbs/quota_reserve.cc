@@ -159,11 +159,13 @@ void add_quota_verbs(Command app, Context& context) {
 
   Command set = quota.add_subcommand("set", "Bound a tenant; '*': all without a quota of their own");
   set.add_option("tenant", arguments->tenant, "The tenant, or '*'").required().type_name("TENANT");
-  Option bytes =
-      add_size_option(set, "--bytes", arguments->bytes_max, "The most bytes (0: no bound; left out: as it is)");
-  Option leases =
-      set.add_option("--leases", arguments->leases_max, "The most leases (0: no bound; left out: as it is)")
-          .type_name("N");
+  Option bytes = add_size_option(set, "--bytes", arguments->bytes_max,
+                                 "The most bytes (none or 0: no bound; left out: as it is)");
+  Option leases = set.add_option("--leases", arguments->leases_max,
+                                 "The most leases (none or 0: no bound; left out: as it is)")
+                      .type_name("N");
+  bytes.also("none", "0");
+  leases.also("none", "0");
   on_verb(set, context, [&context, arguments, bytes, leases] {
     arguments->bytes_given = bytes.count() > 0;
     arguments->leases_given = leases.count() > 0;

@@ -48,6 +48,14 @@ uint64_t StateMachine::within_term(uint64_t ttl_ns) const {
 // --- grants -----------------------------------------------------------------------------------------
 
 Status StateMachine::check_grant(const Grant& command, const PoolRow* pool) const {
+  if (pool == nullptr && command.pool.empty()) {
+    return refused(ErrorCode::not_found,
+                   pools_.empty()
+                       ? "there is no pool yet; `terrace device list` shows the devices, and an "
+                         "administrator makes a pool of them: `terrace pool create main --adopt "
+                         "--device SERIAL`"
+                       : "there are several pools; name one with --pool, `terrace pool list` shows them");
+  }
   if (pool == nullptr) {
     return refused(ErrorCode::not_found,
                    "there is no pool '" + command.pool + "'; `terrace pool list` shows those there are");

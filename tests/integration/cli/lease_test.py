@@ -11,6 +11,7 @@ import threading
 
 from cli_base import CAPACITY, CONFLICT, MIB, NOT_FOUND, S, USAGE, WithDaemon
 import terrace_harness as harness
+from session_tenant import Tenant
 from terrace_harness import wait_until
 
 
@@ -186,7 +187,19 @@ class Leases(WithDaemon):
         other = self.t.grant("2M", "p")
         self.error("lease", "revoke", other["id"], "--grace", "10000h", code=USAGE)
         held.extend(self.held())
-        self.assertIn("told the holder", self.text("lease", "revoke", str(other["id"])))
+        self.assertIn("no session here that could be told", self.text("lease", "revoke", str(other["id"])))
+
+    def test_a_revocation_says_whom_it_told(self):
+        with Tenant(self.t) as tenant:
+            lease = tenant.ask("grant", 2 * MIB, 300 * S, "held").split()[0]
+            self.assertIn("told the holder", self.text("lease", "revoke", lease, "--grace", "1m"))
+
+    def test_without_a_pool_it_says_how_to_get_one(self):
+        self.t.cli("pool", "delete", "p")
+        self.error("lease", "grant", "--size", "2M", code=NOT_FOUND, contains="terrace pool create")
+        self.t.create_pool("p", ["a"])
+        self.t.create_pool("q", ["b"])
+        self.error("lease", "grant", "--size", "2M", code=NOT_FOUND, contains="--pool")
 
     def test_capacity_and_limits(self):
         self.error("lease", "grant", "--size", "1G", code=CAPACITY, name="capacity_exhausted")

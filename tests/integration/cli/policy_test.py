@@ -44,6 +44,13 @@ class Quotas(WithDaemon):
         self.error("quota", "remove", "team-a", code=NOT_FOUND)
         self.assertIn("more than that now", self.text("quota", "set", "team-a", "--bytes", "2M"))
 
+    def test_none_is_no_bound(self):
+        self.t.cli("quota", "set", "*", "--bytes", "8M", "--leases", "3")
+        quota = self.t.cli("quota", "set", "*", "--bytes", "none").json["quota"]
+        self.assertEqual((quota["bytes_max"], quota["leases_max"]), (None, 3))
+        self.t.cli("quota", "set", "*", "--leases", "none")
+        self.assertEqual(self.t.cli("quota", "list").json["quotas"], [])
+
     def test_errors(self):
         self.error("quota", "set", "team-a", code=USAGE, contains="--bytes")
         self.error("quota", "set", "team-a", "--bytes", "x", code=USAGE)
