@@ -54,10 +54,11 @@ void EmulatedBackend::start_size() {
     if (file.ends_with(gone_suffix)) gone_.emplace_back(file);
     if (!file.ends_with(object_suffix)) return;
     const std::string name(file.substr(0, file.size() - object_suffix.size()));
-    const uint64_t has = memory_of(status);
-    const uint64_t length = static_cast<uint64_t>(status.st_size);
-    found[name] = std::min(std::max(length, has), directory_.bytes_max());
-    if (length != 0) found_at_start_[name] = has;  // what was fenced gets no room back
+    // Memory beyond the end is no lease's.
+    const uint64_t length = std::min(static_cast<uint64_t>(status.st_size), directory_.bytes_max());
+    found[name] = length;
+    if (length != 0)
+      found_at_start_[name] = std::min(length, memory_of(status));  // what was fenced gets no room back
   });
   size_.start({.directory = directory_.fd(), .bytes_max = directory_.bytes_max()}, std::move(found),
               [this] { return cut_back(); });

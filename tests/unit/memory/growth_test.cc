@@ -187,6 +187,26 @@ TEST_CASE("EmulatedBackend: a daemon that starts again keeps holders to what the
   CHECK(grab(grown.get()) == 0);
 }
 
+TEST_CASE(
+    "EmulatedBackend: what a holder took beyond its file's end while no daemon ran is taken back at the "
+    "start") {
+  Pool pool;
+  if (!is_bounded(pool)) return;
+  const UniqueFd hostile = carve(*pool.backend, "lease-1");
+  pool.backend.reset();
+  // As large as it is for a moment at each start.
+  REQUIRE(ObjectDirectory::prepare(pool.folder.options()).ok());
+  REQUIRE(::fallocate(hostile.get(), FALLOC_FL_KEEP_SIZE, 0, 32 * granule) == 0);
+  REQUIRE(memory_of(hostile.get()) == 32 * granule);
+  auto directory = ObjectDirectory::prepare(pool.folder.options());
+  REQUIRE_MESSAGE(directory.ok(), directory.error().to_string());
+  pool.backend.emplace(std::move(directory).value(), EmulatedOptions{.devices = {{"cxl0", 64 * mib}}});
+  pool.backend->know_objects({{"lease-1", granule, {}}});
+  CHECK(memory_of(hostile.get()) == granule);
+  CHECK(grab(hostile.get()) == granule);
+  REQUIRE(pool.backend->carve("lease-2", 31 * granule, granules(31)).ok());
+}
+
 TEST_CASE("EmulatedBackend: rows that are older than a growth cut nothing") {
   Pool pool;
   if (!is_bounded(pool)) return;
