@@ -196,6 +196,7 @@ CommandLine build_parser(Context& context) {
 
   add_status_verbs(app, context);
   add_health_verb(app, context);
+  add_events_verb(app, context);
   add_doctor_verb(app, context);
   add_daemon_verbs(app, context);
   add_device_verbs(app, context);

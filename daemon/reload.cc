@@ -47,9 +47,14 @@ void Reload::once() {
     surroundings_.service_manager.ready(status_());
   } else {
     const std::string why = one_line(read.error().detail);
-    log::error("SIGHUP: the configuration is refused, and the one from before stays in force: {}", why);
+    tell(false, "the configuration is refused, and the one from before stays in force: " + why);
     surroundings_.service_manager.ready("the last reload was refused: " + why);
   }
+}
+
+void Reload::tell(bool taken, const std::string& text) const {
+  if (tell_) return tell_(taken, text);
+  log::write(taken ? log::Level::info : log::Level::error, "SIGHUP: {}", text);
 }
 
 void Reload::take(const DaemonConfig& read) {
@@ -69,9 +74,9 @@ void Reload::take(const DaemonConfig& read) {
   options.calls_outstanding_max = running_.calls_outstanding_max;
   peers_.set_peer_options(std::move(options));
   if (take_) take_(running_);
-  log::info("SIGHUP: the configuration was read again; {}", reloaded.taken.empty()
-                                                                ? "nothing that takes effect now has changed"
-                                                                : "in force now: " + joined(reloaded.taken));
+  tell(true, "the configuration was read again; " + (reloaded.taken.empty()
+                                                         ? "nothing that takes effect now has changed"
+                                                         : "in force now: " + joined(reloaded.taken)));
   if (!reloaded.need_restart.empty())
     log::warn("SIGHUP: as before until terraced is started again: {}", joined(reloaded.need_restart));
 }

@@ -25,18 +25,22 @@ class Reload {
 
   // What else follows the configuration.
   void on_change(std::function<void(const DaemonConfig&)> take) { take_ = std::move(take); }
+  // Told of how each ended, in words, in place of the log.
+  void on_outcome(std::function<void(bool taken, const std::string&)> tell) { tell_ = std::move(tell); }
   // At each SIGHUP, for as long as the promise is kept.
   kj::Promise<void> at_hangup(kj::UnixEventPort& port);
 
  private:
   void once();
   void take(const DaemonConfig& read);
+  void tell(bool taken, const std::string& text) const;
 
   DaemonConfig running_;
   const Surroundings& surroundings_;
   Peers& peers_;
   const std::function<std::string()> status_;
   std::function<void(const DaemonConfig&)> take_;
+  std::function<void(bool, const std::string&)> tell_;
 };
 
 }  // namespace terrace::daemon

@@ -18,9 +18,11 @@
 #include "core/base/unique_fd.h"
 #include "daemon/audit/audit_file.h"
 #include "daemon/audit/audit_syslog.h"
+#include "daemon/config/log.h"
 #include "daemon/config/runtime_directory.h"
 #include "daemon/event_loop/engine.h"
 #include "daemon/event_loop/hotplug.h"
+#include "daemon/events/sinks/event_sinks.h"
 #include "daemon/fsck/fsck.h"
 #include "daemon/fsck/node_check.h"
 #include "daemon/history/history_watch.h"
@@ -176,6 +178,26 @@ class AuditCopies {
   std::unique_ptr<AuditSyslog> syslog_;
 };
 
+EventSinksOptions event_sinks_options(const DaemonConfig& config) {
+  EventSinksOptions options;
+  options.log = !config.events_journal || !config.log_file.empty() || !stderr_is_journal();
+  options.journal = config.events_journal;
+  options.journal_socket = config.events_journal_socket;
+  options.file = config.events_file;
+  options.rotate_bytes = config.events_rotate_bytes;
+  options.webhook = config.events_webhook;
+  return options;
+}
+
+Event started_event(Engine& engine, const std::string& socket, const std::string& state_path) {
+  Event event{.kind = EventKind::manager_started};
+  event.message = fmt::format("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), state_path,
+                              engine.state().leases().size());
+  if (const size_t findings = engine.findings().size(); findings != 0)
+    event.message += fmt::format("; its recovery found {} things", findings);
+  return event;
+}
+
 // None: it listens for no agents.
 Result<std::unique_ptr<Credentials>> read_credentials(const DaemonConfig& config, kj::Timer& timer) {
   if (config.listen.empty()) return std::unique_ptr<Credentials>();
@@ -265,6 +287,9 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
                               .settle_ns = settle_ns,
                               .slow_commit_ns = config.health.commit_max_ns,
                               .audit_sink = audit_copies.sink()});
+  EventSinks sinks(event_sinks_options(config), engine.events(), io.provider->getNetwork(),
+                   io.provider->getTimer());
+  const auto looking_at_sinks = sinks.look_again().eagerlyEvaluate(nullptr);
   // Before the engine waits for its workers: they may wait for agents.
   KJ_DEFER(agents.stop());
   if (words.accept_lost_objects) engine.accept_lost_objects();
@@ -302,11 +327,16 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
     WebServer web(service, *io.lowLevelProvider, io.provider->getTimer());
     TERRACE_ASSIGN_OR_RETURN(const SocketFile web_file, serve_web(config, web, io));
     TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, credentials.get(), io));
-    log::info("serving at {} (pid {}, state {}, {} leases)", socket, ::getpid(), config.state_path,
-              engine.state().leases().size());
+    engine.events().tell(started_event(engine, socket, config.state_path));
     tell_connections(service);
     const auto status = [&] { return serving(engine, service, socket); };
     Reload reload(config, surroundings, service, status);
+    reload.on_outcome([&engine](bool taken, const std::string& text) {
+      engine.events().tell(
+          Event{.kind = taken ? EventKind::configuration_reloaded : EventKind::configuration_refused,
+                .severity = taken ? EventSeverity::info : EventSeverity::warning,
+                .message = "SIGHUP: " + text});
+    });
     reload.on_change([&agents](const DaemonConfig& now) { agents.set_tenants(now.host_tenants); });
     const auto reloading = reload.at_hangup(io.unixEventPort).eagerlyEvaluate(nullptr);
     surroundings.service_manager.ready(status());
@@ -314,14 +344,19 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
         tell_watchdog(surroundings.service_manager, io.provider->getTimer(), status).eagerlyEvaluate(nullptr);
     auto stop = io.unixEventPort.onSignal(SIGTERM).exclusiveJoin(io.unixEventPort.onSignal(SIGINT));
     const siginfo_t signal = stop.wait(io.waitScope);
-    log::info("{}: ending; leases stay as they are", signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    engine.events().tell(Event{.kind = EventKind::manager_stopping,
+                               .message = fmt::format("{}: ending; leases stay as they are",
+                                                      signal.si_signo == SIGTERM ? "SIGTERM" : "SIGINT")});
     surroundings.service_manager.stopping("ending; leases stay as they are");
     sockets.remove_files();
   }
   agents.end();
   // Connections are closed; what was acknowledged is durable. Fences and scrubs under way are finished so
   // that the next start finds less to do, but not for long.
-  engine.drain().exclusiveJoin(io.provider->getTimer().afterDelay(2 * kj::SECONDS)).wait(io.waitScope);
+  engine.drain()
+      .exclusiveJoin(io.provider->getTimer().afterDelay(2 * kj::SECONDS))
+      .then([&] { return sinks.drain().exclusiveJoin(io.provider->getTimer().afterDelay(1 * kj::SECONDS)); })
+      .wait(io.waitScope);
   if (engine.state().leases().empty()) {
     (void)store->mark_also("");  // or the mount of the directory would be in use
     memory->remove_directories();

@@ -43,6 +43,25 @@ Result<HealthReply> AdminClient::health() {
   return impl_->call(impl_->admin.healthRequest(), [](auto& reply) { return HealthReply(reply); });
 }
 
+Result<EventsReply> AdminClient::events(const EventQuery& wanted) {
+  auto request = impl_->admin.eventsRequest();
+  auto query = request.initQuery();
+  query.setSince(wanted.since);
+  query.setRun(wanted.run);
+  query.setLimit(wanted.limit);
+  query.setWaitMs(wanted.wait_ms);
+  query.setSinceWallNs(wanted.since_wall_ns);
+  query.setKind(wanted.kind);
+  query.setSeverity(wanted.severity);
+  query.setLease(wanted.lease);
+  query.setTenant(wanted.tenant);
+  query.setPool(wanted.pool);
+  query.setDevice(wanted.device);
+  query.setHost(wanted.host);
+  query.setNewest(wanted.newest);
+  return impl_->call(kj::mv(request), [](auto& reply) { return EventsReply(reply); });
+}
+
 Result<std::vector<std::string>> AdminClient::check() {
   return impl_->call(impl_->admin.checkRequest(), [](auto& reply) { return strings(reply.getProblems()); });
 }

@@ -55,6 +55,20 @@ struct AuditFilter {
   uint64_t since_ns = 0;              // CLOCK_REALTIME
 };
 
+// Empty fields match all.
+struct EventQuery {
+  uint64_t since = 0;  // ids greater than this
+  std::string run;     // that `since` is of; empty: of any
+  uint32_t limit = 0;  // 0: as many as one answer has
+  uint32_t wait_ms = 0;
+  uint64_t since_wall_ns = 0;  // CLOCK_REALTIME
+  std::string kind;            // a prefix
+  rpc::EventSeverity severity = rpc::EventSeverity::INFO;
+  uint64_t lease = 0;
+  std::string tenant, pool, device, host;
+  bool newest = false;
+};
+
 struct ReceivedBackup {
   BackupStatus contents;
   UniqueFd file;  // open for reading
@@ -83,6 +97,7 @@ class AdminClient final : public LeaseClient {
 
   Result<StatusReply> status();
   Result<HealthReply> health();
+  Result<EventsReply> events(const EventQuery& query);
   Result<std::vector<std::string>> check();  // broken invariants in words; empty when all hold
 
   // admin_pool_calls.cc: devices and pools

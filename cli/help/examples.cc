@@ -12,6 +12,8 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace status", "terrace status --json"},
       {"terrace health", "terrace health"},
       {"terrace health", "terrace health --watch"},
+      {"terrace events", "terrace events --since 2h --severity warning"},
+      {"terrace events", "terrace events --follow --kind device_ --json"},
       {"terrace check", "terrace check"},
       {"terrace doctor", "terrace doctor"},
       {"terrace doctor", "terrace doctor --fix"},

@@ -17,6 +17,7 @@ namespace terrace::cli {
 void add_daemon_verbs(Command app, Context& context);
 void add_status_verbs(Command app, Context& context);  // status, check
 void add_health_verb(Command app, Context& context);
+void add_events_verb(Command app, Context& context);
 void add_doctor_verb(Command app, Context& context);
 void add_completion_verb(Command app, Context& context);
 void add_help_verb(Command app, Context& context);

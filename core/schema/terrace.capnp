@@ -415,6 +415,86 @@ struct HealthSummary {
   warnings @2 :UInt32;
 }
 
+enum EventKind {
+  leaseGranted @0;
+  leaseAttached @1;      # its memory was handed to a program
+  leaseReleased @2;
+  leaseExpired @3;
+  leaseRevoked @4;
+  leaseFenced @5;
+  leaseFenceFailed @6;
+  leaseErased @7;        # all of its memory is erased, and free
+  leaseQuarantined @8;   # what cannot be fenced or erased is kept from everybody
+  leaseResized @9;
+  leaseMoved @10;
+  leaseTransferred @11;  # to another tenant or host
+  poolCreated @12;
+  poolRemoved @13;
+  poolTrustChanged @14;
+  poolCoherenceChanged @15;
+  deviceAdopted @16;
+  deviceAdded @17;       # to a pool
+  deviceRemoved @18;
+  deviceLost @19;
+  deviceReturned @20;
+  deviceDraining @21;
+  deviceInService @22;   # after a drain that was ended, or a failure
+  deviceFailed @23;
+  hostRegistered @24;    # its agent, for the first time in this run of the manager
+  hostAway @25;
+  hostReturned @26;
+  hostRemoved @27;
+  callDenied @28;
+  healthRaised @29;
+  healthCleared @30;
+  managerStarted @31;
+  managerStopping @32;
+  managerFailed @33;     # it cannot write its store, and refuses commands
+  managerRecovered @34;
+  configurationReloaded @35;
+  configurationRefused @36;
+  backupTaken @37;
+  checkFoundProblems @38;
+  eventsDropped @39;     # a sink of [events] did not take as many as `count`
+}
+enum EventSeverity { info @0; warning @1; critical @2; }
+
+struct Event { # something that happened in the manager
+  id @0 :UInt64;         # from 1 on, without gaps, in each run of the manager
+  run @1 :Text;          # of the manager's process; with `id` it names the event
+  timeWallNs @2 :UInt64 $Json.key("time_ns"); # CLOCK_REALTIME
+  time @3 :Text;         # the same, "2026-11-27T10:15:30.123Z"
+  kind @4 :EventKind;
+  severity @5 :EventSeverity;
+  message @6 :Text;      # one line for people
+  lease @7 :UInt64 $Json.nullable;
+  tenant @8 :Text $Json.nullable;
+  pool @9 :Text $Json.nullable;
+  device @10 :Text $Json.nullable;  # serial
+  host @11 :Text $Json.nullable;
+  code @12 :Text $Json.nullable;    # of a finding of health, or of the error
+  cause @13 :Text $Json.nullable;   # why: "expired", "device_lost"; who: "uid 0 (terrace[12])"
+  bytes @14 :UInt64 $Json.nullable;
+  tookNs @15 :UInt64 $Json.nullable; # how long it took, or lasted
+  count @16 :UInt32;     # how many alike this one stands for: 1, but for refused calls and dropped events
+}
+
+struct EventQuery { # empty fields match all
+  since @0 :UInt64;      # ids greater than this
+  run @1 :Text;          # the run that `since` is of. Of another one than this manager's: all of this one's match
+  limit @2 :UInt32;      # 0: as many as one answer has
+  waitMs @3 :UInt32;     # answered when there is one that matches, or after so long
+  sinceWallNs @4 :UInt64; # CLOCK_REALTIME
+  kind @5 :Text;         # the beginning of its word: "lease_", "health_raised"
+  severity @6 :EventSeverity; # at least
+  lease @7 :UInt64;
+  tenant @8 :Text;
+  pool @9 :Text;
+  device @10 :Text;
+  host @11 :Text;
+  newest @12 :Bool;      # the newest `limit` of those that match, not the oldest
+}
+
 struct ServerInfo {
   version @0 :Text;
   pid @1 :UInt32;
@@ -653,4 +733,8 @@ interface Admin {
                      commands :List(UInt64), commits :List(UInt64), pools :List(PoolHistory));
   # The last hour of this process, the oldest first: how long ago each row was noted, what was done since the start
   # until then, and how full the pools were.
+  events @45 (query :EventQuery)
+         -> (error :Error, events :List(Event), next :UInt64, lost :UInt64, run :Text, more :Bool);
+  # What happened, by ascending ids. Ask again with `since` = `next` and the `run` of the answer. `lost`: how many after
+  # `since` up to `next` are kept no more, whether they would match or not. `more`: there are further ones that match.
 }

@@ -2,21 +2,17 @@
 //
 // Place     daemon/role_manager.cc makes one where the configuration names a file ([audit]) and gives it the rows of
 //           each commit. The store's own log (daemon/store) is what `terrace audit` shows; it is bounded.
-// Threads   append() from one thread, and never waits. A thread of its own writes, and calls fdatasync once for all
-//           that came meanwhile.
+// Threads   As LineFile.
 // Crash     A line follows the commit of its entry: a crash in between loses the last ones here, not in the store.
-//
-// A file that was renamed away (logrotate) is made anew. At `rotate_bytes` the file becomes FILE.0001, and so on. What
-// cannot be written waits, within a bound, and is tried again; lines left out beyond the bound are counted in the log.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "core/base/result.h"
-#include "core/base/unique_fd.h"
-#include "daemon/audit/audit_queue.h"
+#include "daemon/audit/audit_line.h"
+#include "daemon/lines/line_file.h"
 
 namespace terrace::daemon {
 
@@ -29,19 +25,19 @@ struct AuditFileOptions {
 
 class AuditFile {
  public:
-  explicit AuditFile(AuditFileOptions options);
+  explicit AuditFile(AuditFileOptions options)
+      : file_({.path = std::move(options.path),
+               .what = "the audit file",
+               .lines = "entries of the audit log",
+               .meanwhile = ", and are in the store",
+               .rotate_bytes = options.rotate_bytes,
+               .waiting_bytes_max = options.waiting_bytes_max,
+               .retry_ms = options.retry_ms}) {}
 
-  void append(const std::vector<AuditRow>& rows) { queue_.append(rows); }
+  void append(const std::vector<AuditRow>& rows) { file_.append(audit_lines(rows), rows.size()); }
 
  private:
-  Status write(std::string& lines);  // all of it, or none counts as written
-  Status open();
-  Status rotate();
-
-  const AuditFileOptions options_;
-  UniqueFd file_;  // this and the next: the writing thread's
-  uint64_t bytes_ = 0;
-  AuditQueue queue_;  // last: its thread uses the others
+  LineFile file_;
 };
 
 }  // namespace terrace::daemon

@@ -1,17 +1,10 @@
 #include "daemon/audit/audit_syslog.h"
 
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <ctime>
 #include <string_view>
 #include <utility>
-
-#include "daemon/log/log.h"
 
 namespace terrace::daemon {
 namespace {
@@ -36,44 +29,22 @@ std::string message_of(std::string_view line) {
 
 AuditSyslog::AuditSyslog(AuditSyslogOptions options)
     : options_(std::move(options)),
+      socket_(options_.socket, "an entry of the audit log"),
       queue_({.name = options_.socket,
+              .lines = "entries of the audit log",
+              .meanwhile = ", and are in the store",
               .waiting_bytes_max = options_.waiting_bytes_max,
               .retry_ms = options_.retry_ms},
              [this](std::string& lines) { return write(lines); }) {}
 
-Status AuditSyslog::connect() {
-  socket_ = UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, options_.socket.c_str(), sizeof(address.sun_path) - 1);
-  // A service that takes nothing holds up the end of terraced for so long, and nothing else.
-  const timeval patience{.tv_sec = 1, .tv_usec = 0};
-  if (socket_.valid() &&
-      ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) == 0 &&
-      ::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0)
-    return {};
-  const int why = errno;
-  socket_ = UniqueFd();
-  return os_error(why, "AuditSyslog", "cannot reach the logging service at " + options_.socket);
-}
-
 Status AuditSyslog::write(std::string& lines) {
   size_t done = 0;
   Status sent;
-  while (done < lines.size() && sent.ok()) {
-    if (!socket_.valid()) sent = connect();
-    if (!sent.ok()) break;
+  while (done < lines.size()) {
     const size_t end = lines.find('\n', done);
-    const std::string message = message_of(std::string_view(lines).substr(done, end - done));
-    if (::send(socket_.get(), message.data(), message.size(), MSG_NOSIGNAL) >= 0) {
-      done = end + 1;
-    } else if (errno == EMSGSIZE) {
-      log::error("an entry of {} bytes of the audit log is too large for {}", message.size(), options_.socket);
-      done = end + 1;
-    } else if (errno != EINTR) {
-      sent = os_error(errno, "AuditSyslog", "cannot write to the logging service at " + options_.socket);
-      socket_ = UniqueFd();  // it may have been started anew
-    }
+    sent = socket_.send(message_of(std::string_view(lines).substr(done, end - done)));
+    if (!sent.ok()) break;
+    done = end + 1;
   }
   lines.erase(0, done);
   return sent;

@@ -2,7 +2,7 @@
 // where nobody who administers this one can change them.
 //
 // Place     daemon/role_manager.cc makes one where the configuration says so ([audit] syslog), beside AuditFile.
-// Threads   As AuditQueue.
+// Threads   As LineQueue.
 //
 // A datagram an entry, as RFC 3164 has it: facility authpriv; severity notice for what was denied, info for the rest; the
 // text is audit_line(). A service that is away or takes nothing is tried again; meanwhile entries wait, within a bound.
@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "core/base/unique_fd.h"
-#include "daemon/audit/audit_queue.h"
+#include "daemon/audit/audit_line.h"
+#include "daemon/lines/datagram_socket.h"
+#include "daemon/lines/line_queue.h"
 
 namespace terrace::daemon {
 
@@ -28,15 +29,14 @@ class AuditSyslog {
  public:
   explicit AuditSyslog(AuditSyslogOptions options);
 
-  void append(const std::vector<AuditRow>& rows) { queue_.append(rows); }
+  void append(const std::vector<AuditRow>& rows) { queue_.append(audit_lines(rows), rows.size()); }
 
  private:
   Status write(std::string& lines);
-  Status connect();
 
   const AuditSyslogOptions options_;
-  UniqueFd socket_;   // the writing thread's
-  AuditQueue queue_;  // last: its thread uses the others
+  DatagramSocket socket_;  // the writing thread's
+  LineQueue queue_;        // last: its thread uses the others
 };
 
 }  // namespace terrace::daemon

@@ -86,6 +86,12 @@ struct DaemonConfig {
   bool audit_syslog = false;  // a copy to the machine's logging service
   std::string audit_syslog_socket = "/dev/log";
 
+  bool events_journal = false;  // events as entries of systemd's journal
+  std::string events_journal_socket = "/run/systemd/journal/socket";
+  std::string events_file;  // events as lines of JSON; empty: none
+  uint64_t events_rotate_bytes = 64ull << 20;
+  std::string events_webhook;  // URL that events are sent to; empty: none
+
   uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
 
   HealthLimits health;  // from when on something is a finding of `terrace health`

@@ -8,6 +8,7 @@
 
 #include "core/base/unique_fd.h"
 #include "daemon/config/config.h"
+#include "daemon/config/events.h"
 #include "daemon/config/health.h"
 #include "daemon/config/section.h"
 #include "daemon/config/sockets.h"
@@ -290,6 +291,7 @@ Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base
   read_clients(top, path, problems, base);
   read_log(top, path, problems, base);
   read_audit(top, path, problems, base);
+  read_events(top, base);
   read_http(top, path, problems, base);
   read_scrub(top, path, problems, base);
   read_health(top, base);

@@ -6,6 +6,7 @@
 
 #include "core/base/failpoint.h"
 #include "daemon/config/config.h"
+#include "daemon/config/events.h"
 #include "daemon/config/health.h"
 #include "daemon/config/sockets.h"
 #include "daemon/memory/remote/remote_memory.h"
@@ -260,6 +261,7 @@ std::vector<ConfigProblem> find_problems(const DaemonConfig& config) {
   check_hosts(config, problems);
   check_sockets(config, problems);
   check_health(config, problems);
+  check_events(config, problems);
   return problems;
 }
 

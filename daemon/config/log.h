@@ -15,6 +15,9 @@ void set_up_log(const DaemonConfig& config);
 // Threads   Any; lines of others go to the one file or the other, whole.
 Status reopen_log(const DaemonConfig& config);
 
+// Whether standard error is the stream to systemd's journal that $JOURNAL_STREAM names.
+bool stderr_is_journal();
+
 // `text` as the inside of a JSON string.
 std::string json_escape(std::string_view text);
 

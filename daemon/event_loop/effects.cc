@@ -156,9 +156,11 @@ void Engine::carved(const CarveObject& effect, Status status) {
   carving_.erase(effect.lease.value);
   ++counters_.commands;
   const Command finished = CarveFinished{effect.lease, std::move(status), clock_.now_ns()};
-  Step step = decide(finished);
+  const Actor& actor = actors_[effect.lease.value];
+  std::vector<Event> events;
+  Step step = decide(finished, actor, events);
   if (step.reply.ok()) ++counters_.grants;
-  for (AuditRow& row : audit_rows(finished, step, *state_, actors_[effect.lease.value], wall_clock_ns()))
+  for (AuditRow& row : audit_rows(finished, step, *state_, actor, wall_clock_ns()))
     step.delta.audit.push_back(std::move(row));
   actors_.erase(effect.lease.value);
   std::vector<Effect> immediate;  // a failed carve may let the next one in the queue have the room
@@ -172,7 +174,7 @@ void Engine::carved(const CarveObject& effect, Status status) {
     again.reply = step.reply;
     hold(std::move(again), &waiting[i]);
   }
-  hold(std::move(step), waiting.empty() ? nullptr : &waiting[0]);
+  hold(std::move(step), waiting.empty() ? nullptr : &waiting[0], std::move(events));
   for (const Effect& one : immediate) perform_immediate(one);
   arm_timer();
 }
@@ -215,12 +217,13 @@ void Engine::fence(const FenceObject& effect) {
                 facts_.fences.erase(begun);
                 if (status.ok()) times_.fences.add(clock_.now_ns() - begun.first);
                 if (!status.ok()) {
-                  log::error("lease {} could not be fenced: {}", id.value, status.error().to_string());
                   ++facts_.fences_failed;
                   facts_.last_fence_failure =
                       "lease " + std::to_string(id.value) + ": " + status.error().detail;
                 }
+                fence_took_ns_ = clock_.now_ns() - begun.first;
                 apply(FenceFinished{id, std::move(status), clock_.now_ns()}, nullptr);
+                fence_took_ns_ = 0;
               },
               effect.object,
               // What is being handed over is fenced behind that work, on the same worker.

@@ -6,6 +6,7 @@
 
 #include "core/base/failpoint.h"
 #include "core/base/units.h"
+#include "daemon/events/commands/command_events.h"
 #include "daemon/log/log.h"
 
 namespace terrace::daemon {
@@ -23,6 +24,7 @@ Engine::Engine(Store& store, Backend& backend, const Clock& clock, kj::Timer& ti
       options_(options),
       state_(std::make_unique<StateMachine>(options.ttl_ns_max)),
       refusal_{.code = ErrorCode::unavailable, .where = "Engine", .detail = "the manager is still starting"},
+      events_(clock),
       tasks_(*this),
       scrubber_(backend, bulk_worker_, clock, timer, options.scrub_bytes_per_s, scrub_reports(), tasks_,
                 options.scrub_piece_bytes) {}
@@ -118,12 +120,15 @@ kj::Promise<Result<StoreBackup>> Engine::backup() {
   });
 }
 
-void Engine::note_denied(const char* what, const std::string& tenant, const std::string& detail,
-                         const Actor& actor) {
-  if (std::string_view(what) == "admin") facts_.denials.add(tenant, detail);
-  if (refusing_) return;
-  AuditRow row = denial_row(what, tenant, detail, actor, wall_clock_ns());
-  if (!denial_limit_.admit(row, clock_.now_ns())) return;
+void Engine::deny(AuditRow row, const Error& error) {
+  if (options_.tell_events) events_.tell(denial_event(row, error_code_name(error.code)));
+}
+
+void Engine::note_denied(const char* what, const std::string& tenant, const Error& error, const Actor& actor) {
+  if (std::string_view(what) == "admin") facts_.denials.add(tenant, error.detail);
+  AuditRow row = denial_row(what, tenant, error.detail, actor, wall_clock_ns());
+  deny(row, error);
+  if (refusing_ || !denial_limit_.admit(row, clock_.now_ns())) return;
   Step step;
   step.delta.audit.push_back(std::move(row));
   hold(std::move(step), nullptr);
@@ -139,9 +144,11 @@ void Engine::note(const char* verb, const std::string& subject, const std::strin
 LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor) {
   note_time();  // first: a renewal that waited while this process was stopped is in time
   ++counters_.commands;
-  Step step = decide(command);
+  std::vector<Event> events;
+  Step step = decide(command, actor, events);
   if (!step.delta.devices.empty()) tell_devices();
   for (AuditRow& row : audit_rows(command, step, *state_, actor, wall_clock_ns())) {
+    if (!step.reply.ok()) deny(row, step.reply.error());
     if (!step.reply.ok() && !denial_limit_.admit(row, clock_.now_ns())) continue;
     step.delta.audit.push_back(std::move(row));
   }
@@ -166,7 +173,7 @@ LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const A
     immediate.push_back(std::move(effect));
     return true;
   });
-  hold(std::move(step), fulfiller);
+  hold(std::move(step), fulfiller, std::move(events));
   for (const Effect& effect : immediate) perform_immediate(effect);
   if (const auto* cancelled = std::get_if<CancelGrant>(&command)) end_cancelled(cancelled->lease);
   if (std::holds_alternative<DrainDevice>(command) || std::holds_alternative<CompactPool>(command))
@@ -198,11 +205,21 @@ Step Engine::decide(const Command& command) {
   return step;
 }
 
+Step Engine::decide(const Command& command, const Actor& actor, std::vector<Event>& events) {
+  if (!options_.tell_events) return decide(command);
+  CommandFacts facts{
+      .actor = actor.text, .took_ns = fence_took_ns_, .subject = subject_before(command, *state_)};
+  Step step = decide(command);
+  events = command_events(command, step, *state_, std::move(facts));
+  return step;
+}
+
 // Puts a step's outcome behind everything that has to be durable before it.
-void Engine::hold(Step step, ReplyFulfiller* fulfiller) {
+void Engine::hold(Step step, ReplyFulfiller* fulfiller, std::vector<Event> events) {
   Batch& batch = committing_ && open_.empty() && step.delta.empty() ? in_flight_ : open_;
   const bool silent = fulfiller == nullptr && step.effects.empty();
   if (silent && step.delta.empty()) return;
+  std::move(events.begin(), events.end(), std::back_inserter(batch.events));
   batch.delta.merge(std::move(step.delta));
   std::move(step.effects.begin(), step.effects.end(), std::back_inserter(batch.effects));
   if (fulfiller != nullptr) batch.waiters.push_back({kj::mv(*fulfiller), std::move(step.reply)});
@@ -272,6 +289,7 @@ void Engine::release_batch(Batch batch) {
   if (!batch.waiters.empty() && TERRACE_FAILPOINT(reply_before_send) != 0) return;
   const bool replied = !batch.waiters.empty();
   for (Waiter& waiter : batch.waiters) waiter.fulfiller->fulfill(std::move(waiter.reply));
+  events_.tell(std::move(batch.events));
   if (!batch.effects.empty()) {
     // Behind the replies: those who wait need not wait for a fence as well.
     tasks_.add(kj::evalLater([this, effects = std::move(batch.effects)]() mutable {

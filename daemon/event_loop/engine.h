@@ -41,6 +41,7 @@
 #include "daemon/event_loop/scrubber.h"
 #include "daemon/event_loop/snapshot_process.h"
 #include "daemon/event_loop/worker.h"
+#include "daemon/events/event_log.h"
 #include "daemon/memory/backend.h"
 #include "daemon/model/latency_histogram.h"
 #include "daemon/state/state_machine.h"
@@ -97,12 +98,12 @@ struct EngineFacts {
 
 // What monitoring is told of (daemon/web), since the start of the process.
 struct EngineTimes {
-  LatencyHistogram grants = {};    // from the request to the answer, of those that did not wait for room
-  LatencyHistogram waits = {};     // the same of those that did
-  LatencyHistogram fences = {};    // from when it may begin until nobody reaches the memory
-  LatencyHistogram commits = {};   // of the store, successful or not
+  LatencyHistogram grants = {};   // from the request to the answer, of those that did not wait for room
+  LatencyHistogram waits = {};    // the same of those that did
+  LatencyHistogram fences = {};   // from when it may begin until nobody reaches the memory
+  LatencyHistogram commits = {};  // of the store, successful or not
   std::map<ErrorCode, uint64_t> grants_refused = {};
-  uint64_t renewals = 0;           // of single leases
+  uint64_t renewals = 0;                             // of single leases
   std::map<LeaseCause, uint64_t> leases_ended = {};  // that were fenced, by why
 };
 
@@ -134,6 +135,8 @@ struct EngineOptions {
   uint64_t slow_commit_ns = 50 * ns_per_ms;
   // Told of the rows of the audit log that a commit made durable. On the event loop's thread: it must not wait.
   std::function<void(const std::vector<AuditRow>&)> audit_sink = {};
+  // Whether what happens is told to events(). A bench measures what that costs.
+  bool tell_events = true;
   // What the workers do their jobs with; null: a thread each.
   JobQueues* job_queues = nullptr;
 };
@@ -173,7 +176,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> look_at_devices();
 
   // Puts what was refused before it became a command into the audit log, unless its tenant has many there.
-  void note_denied(const char* what, const std::string& tenant, const std::string& detail, const Actor& actor);
+  void note_denied(const char* what, const std::string& tenant, const Error& error, const Actor& actor);
   // Puts into the audit log what is no command: "remove-host". Durable once settled() is.
   void note(const char* verb, const std::string& subject, const std::string& detail, const Actor& actor);
   // Durable entries of the audit log.
@@ -223,6 +226,9 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   const EngineCounters& counters() const { return counters_; }
   const EngineFacts& facts() const { return facts_; }
   const EngineTimes& times() const { return times_; }
+  // What happened. Others tell theirs here, too.
+  EventLog& events() { return events_; }
+  const EventLog& events() const { return events_; }
   const Error& refusal() const { return refusal_; }  // unless serving(): why commands are refused
   ScrubCounters scrub_counters() const;
   const EngineOptions& options() const { return options_; }
@@ -269,6 +275,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
     Delta delta;
     std::vector<Waiter> waiters;
     std::vector<Effect> effects;
+    std::vector<Event> events;
 
     bool empty() const { return delta.empty() && waiters.empty() && effects.empty(); }
   };
@@ -286,7 +293,10 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   LeaseId apply(const Command& command, ReplyFulfiller* fulfiller, const Actor& actor = {});
   Step decide(const Command& command);
   void count(const Command& command, const Step& step);
-  void hold(Step step, ReplyFulfiller* fulfiller);
+  // Applies `command`; its events become `events`.
+  Step decide(const Command& command, const Actor& actor, std::vector<Event>& events);
+  void deny(AuditRow row, const Error& error);
+  void hold(Step step, ReplyFulfiller* fulfiller, std::vector<Event> events = {});
   void request_commit();
   void begin_commit();
   void commit_finished(Status status);
@@ -369,6 +379,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
                      const std::vector<ObservedObject>& objects) const;
   Status all_seen(const Image& image, const Status& looked) const;
   kj::Promise<Status> take_over(Loaded loaded);
+  void tell_recovered(const Recovery& recovery);
   std::vector<ResizeFinished> finish_resizes(const std::vector<Effect>& effects);
   Status check_directory(const Image& image, const Observation& observed) const;
   void begin_recovery(const Error& cause);
@@ -434,6 +445,8 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   EngineCounters counters_;
   EngineFacts facts_;
   EngineTimes times_;
+  EventLog events_;
+  uint64_t fence_took_ns_ = 0;  // of the fence whose end is being applied
   std::vector<std::string> findings_;
 
   kj::TaskSet tasks_;

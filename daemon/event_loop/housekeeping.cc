@@ -129,7 +129,6 @@ kj::Promise<void> Engine::watch_devices() {
     lost.push_back(device.serial);
   }
   for (const std::string& serial : lost) {
-    log::error("device {} vanished; its leases are fenced", serial);
     apply(DeviceLost{serial, clock_.now_ns()}, nullptr);
   }
   if (unsure && !looking_again_ && options_.housekeeping_ns != 0) {
@@ -175,8 +174,8 @@ kj::Promise<void> Engine::end_waits(std::vector<std::string> back) {
           });
           if (!whole && (unbound || clock_.now_ns() - since_ns < options_.return_settle_ns)) continue;
           incomplete_since_ns_.erase(device->id);
-          log::warn("device {} is back{}", serial,
-                    waiting.empty() ? "" : "; leases that waited for it go on where their memory is whole");
+          if (!waiting.empty())
+            log::info("leases that waited for device {} go on where their memory is whole", serial);
           apply(DeviceBack{serial, clock_.now_ns(), objects}, nullptr);
         }
       });

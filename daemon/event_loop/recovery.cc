@@ -11,6 +11,7 @@
 #include "core/base/failpoint.h"
 #include "core/base/limits.h"
 #include "daemon/event_loop/engine.h"
+#include "daemon/events/commands/command_events.h"
 #include "daemon/log/log.h"
 #include "daemon/memory/machine/backend_set.h"
 #include "daemon/memory/remote/remote_memory.h"
@@ -204,6 +205,7 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
         }
         ++counters_.recoveries;
         refusing_ = false;
+        tell_recovered(*recovery);
         destroy_orphans_ = false;  // the operator's word was for this start
         for (ResizeFinished& finished : *resized) {
           finished.now_ns = clock_.now_ns();
@@ -217,6 +219,18 @@ kj::Promise<Status> Engine::take_over(Loaded loaded) {
         [[maybe_unused]] const int armed = TERRACE_FAILPOINT(recover_before_serve);
         return status;
       });
+}
+
+// What a start says of itself is said where it is whole (daemon/role_manager.cc).
+void Engine::tell_recovered(const Recovery& recovery) {
+  if (!options_.tell_events) return;
+  if (counters_.recoveries > 1)
+    events_.tell(Event{.kind = EventKind::manager_recovered,
+                       .severity = EventSeverity::warning,
+                       .message = "recovered; serving again"});
+  Step found;
+  found.delta.leases = recovery.delta.leases;
+  events_.tell(command_events(Tick{}, found, *state_, {}));
 }
 
 // On the bulk worker, before anybody attaches: nobody maps what is about to be cut off and erased.
@@ -276,7 +290,11 @@ Status Engine::check_directory(const Image& image, const Observation& observed) 
 
 void Engine::begin_recovery(const Error& cause) {
   if (refusing_) return;
-  log::critical("the store could not be written: {}; recovering", cause.to_string());
+  if (options_.tell_events)
+    events_.tell(Event{.kind = EventKind::manager_failed,
+                       .severity = EventSeverity::critical,
+                       .message = "the store could not be written: " + cause.to_string() + "; recovering",
+                       .code = std::string(error_code_name(cause.code))});
   refusing_ = true;
   ++recoveries_begun_;
   refusal_ = Error{.code = ErrorCode::unavailable,
@@ -311,7 +329,6 @@ kj::Promise<void> Engine::recover_until_done() {
         return recover().then([this](Status status) -> kj::Promise<void> {
           recovery_pause_ns_ = std::min(recovery_pause_ns_ * 2, recovery_pause_ns_max);
           if (status.ok()) {
-            log::warn("recovered; serving again");
             refusing_ = false;
             arm_timer();
             return kj::READY_NOW;

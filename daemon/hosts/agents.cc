@@ -43,6 +43,11 @@ void Agents::taskFailed(kj::Exception&& exception) {
   log(std::string("an agent's connection ended: ") + exception.getDescription().cStr());
 }
 
+// A connection may end after the service has.
+void Agents::tell(Event event) {
+  if (service_ != nullptr) service_->engine().events().tell(std::move(event));
+}
+
 void Agents::log(const std::string& line) {
   peer_log_.warn(now_ns(), line);
 }

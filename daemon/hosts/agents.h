@@ -93,6 +93,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
 
   const HostLeaseTerms& terms() const { return options_.terms; }
   const std::string& store_text() const { return options_.store; }
+  void tell(Event event);
   void log(const std::string& line);  // about peers, within bounds
 
  private:

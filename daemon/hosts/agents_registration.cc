@@ -177,7 +177,7 @@ void Agents::connected(AgentPeer& peer, uint64_t received_ns) {
   Host& known = host(peer.host());
   known.registering = nullptr;
   known.peer = &peer;
-  known.heard_ns = received_ns;
+  const bool heard_before = std::exchange(known.heard_ns, received_ns) != 0;
   known.version = peer.version();
   if (std::exchange(known.instance, peer.instance()) != peer.instance()) forget_proofs(peer.host());
   known.devices = peer.devices();
@@ -189,8 +189,10 @@ void Agents::connected(AgentPeer& peer, uint64_t received_ns) {
   known.count = fresh;
   forgotten(known);
   settle_hosts();
-  log::info("host {} is connected from {} (version {}, {} devices)", peer.host(), peer.address(),
-            peer.version(), known.devices.size());
+  tell(Event{.kind = heard_before ? EventKind::host_returned : EventKind::host_registered,
+             .message = "host " + peer.host() + " is connected from " + peer.address() + " (version " +
+                        peer.version() + ", " + std::to_string(known.devices.size()) + " devices)",
+             .host = peer.host()});
   warned_ns_ = 0;
 }
 
@@ -201,7 +203,10 @@ void Agents::disconnected(AgentPeer& peer) {
   if (known.registering == &peer) known.registering = nullptr;
   if (known.peer != &peer) return;
   known.peer = nullptr;
-  log("host " + peer.host() + " is away: " + describe_absence(peer.host(), known));
+  tell(Event{.kind = EventKind::host_away,
+             .severity = EventSeverity::warning,
+             .message = "host " + peer.host() + " is away: " + describe_absence(peer.host(), known),
+             .host = peer.host()});
 }
 
 }  // namespace terrace::daemon

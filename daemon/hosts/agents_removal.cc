@@ -80,7 +80,9 @@ void Agents::forget_removed() {
     }
     unsettled_.erase(name);
     forget_proofs(name);
-    log::info("host {} was removed and is forgotten", name);
+    tell(Event{.kind = EventKind::host_removed,
+               .message = "host " + name + " was removed and is forgotten",
+               .host = name});
     at = hosts_.erase(at);
   }
 }

@@ -16,6 +16,9 @@ spdlog::level::level_enum spdlog_level(Level level) {
   return spdlog::level::critical;
 }
 
+// spdlog formats a line on the thread that writes it, before it returns.
+thread_local const std::vector<Field>* fields_now = nullptr;
+
 }  // namespace
 
 void silence() {
@@ -28,6 +31,18 @@ bool enabled(Level level) {
 
 void write_line(Level level, std::string_view line) {
   spdlog::default_logger_raw()->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
+}
+
+void write_line(Level level, std::string_view line, const std::vector<Field>& fields) {
+  struct Reset {
+    ~Reset() { fields_now = nullptr; }
+  } reset;
+  fields_now = &fields;
+  write_line(level, line);
+}
+
+const std::vector<Field>* fields_of_line() {
+  return fields_now;
 }
 
 }  // namespace terrace::log

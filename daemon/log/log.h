@@ -6,7 +6,9 @@
 #include <fmt/core.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace terrace::log {
 
@@ -19,6 +21,17 @@ bool enabled(Level level);
 
 // One line at `level`, as it is. Any thread.
 void write_line(Level level, std::string_view line);
+
+// What a line says beside its message: `lease=7` behind the text, `"lease":7` in JSON.
+struct Field {
+  std::string_view key;  // lives as long as the line; letters and '_'
+  std::string value;
+  bool number = false;
+};
+void write_line(Level level, std::string_view line, const std::vector<Field>& fields);
+
+// For formatters: the fields of the line that this thread is writing; null: it has none.
+const std::vector<Field>* fields_of_line();
 
 template <typename... Values>
 void write(Level level, fmt::format_string<Values...> text, Values&&... values) {

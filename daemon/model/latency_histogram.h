@@ -16,8 +16,8 @@ class LatencyHistogram {
  public:
   // Upper bounds, inclusive. From a commit in memory to a fence that waits for another host.
   static constexpr std::array<uint64_t, 18> bounds_ns = {
-      20'000,          50'000,          100'000,          250'000,         500'000,        1 * ns_per_ms,
-      2'500'000,       5 * ns_per_ms,   10 * ns_per_ms,   25 * ns_per_ms,  50 * ns_per_ms, 100 * ns_per_ms,
+      20'000,          50'000,          100'000,          250'000,          500'000,        1 * ns_per_ms,
+      2'500'000,       5 * ns_per_ms,   10 * ns_per_ms,   25 * ns_per_ms,   50 * ns_per_ms, 100 * ns_per_ms,
       250 * ns_per_ms, 500 * ns_per_ms, 1000 * ns_per_ms, 2500 * ns_per_ms, 10 * ns_per_s,  60 * ns_per_s};
 
   void add(uint64_t took_ns) {

@@ -23,7 +23,7 @@
 #include "daemon/event_loop/file_users.h"
 #include "daemon/event_loop/worker.h"
 #include "daemon/model/rows.h"
-#include "daemon/rpc/holder_file.h"
+#include "daemon/rpc/holders/holder_file.h"
 
 namespace terrace::daemon {
 

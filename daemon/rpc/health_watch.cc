@@ -17,6 +17,33 @@ namespace {
 // A memdev answers its mailbox in milliseconds, and its state changes seldom.
 constexpr uint64_t memdevs_again_ns = 60 * ns_per_s;
 
+Event event_of(EventKind kind, const HealthFinding& finding, std::string_view how, const std::string& what) {
+  Event event{.kind = kind};
+  event.code = health_code_word(finding.code);
+  event.message = health_line(finding, how, what);
+  if (finding.kind == "device") event.device = finding.name;
+  if (finding.kind == "pool") event.pool = finding.name;
+  if (finding.kind == "host") event.host = finding.name;
+  if (finding.kind == "tenant") event.tenant = finding.name;
+  return event;
+}
+
+void tell_changes(EventLog& events, const HealthChanges& changes, uint64_t now_ns) {
+  for (const HealthFinding& one : changes.raised) {
+    const bool critical = one.severity == HealthSeverity::critical;
+    Event event = event_of(EventKind::health_raised, one, critical ? "critical" : "warning", one.text);
+    event.severity = critical ? EventSeverity::critical : EventSeverity::warning;
+    events.tell(std::move(event));
+  }
+  for (const HealthFinding& one : changes.cleared) {
+    const uint64_t lasted_ns = now_ns - one.since_ns;
+    Event event = event_of(EventKind::health_cleared, one, "over",
+                           "it lasted " + format_duration(lasted_ns / ns_per_ms * ns_per_ms));
+    event.took_ns = lasted_ns;
+    events.tell(std::move(event));
+  }
+}
+
 std::optional<HealthView::Disk> read_disk(const std::string& state_file) {
   struct statvfs disk = {};
   if (::statvfs(std::filesystem::path(state_file).parent_path().c_str(), &disk) != 0) return std::nullopt;
@@ -81,7 +108,7 @@ kj::Promise<void> HealthWatch::look_at_memdevs() {
 
 const HealthEngine& HealthWatch::look() {
   const uint64_t now_ns = service_.now_ns();
-  log_health_changes(engine_.look(gather(), now_ns), now_ns);
+  tell_changes(service_.engine().events(), engine_.look(gather(), now_ns), now_ns);
   return engine_;
 }
 

@@ -1,7 +1,7 @@
 // Looks after the manager's health: gathers what HealthEngine judges, each few seconds and whenever somebody asks,
-// and logs what changes.
+// and tells what changes as events.
 //
-//   engine, state machine, hosts, file system, memdevs -> HealthView -> HealthEngine -> log, Admin.health, Admin.status
+//   engine, state machine, hosts, file system, memdevs -> HealthView -> HealthEngine -> events, Admin.health, Admin.status
 //
 // It reads counters and walks over devices, pools and hosts; never over leases. What may take time (the state's file
 // system, memdevs' mailboxes) is looked at on a worker, and judged as it was found last.

@@ -24,14 +24,6 @@ static_assert(static_cast<unsigned>(rpc::HealthCode::GUARD_MISSING) ==
 static_assert(static_cast<unsigned>(rpc::HealthSeverity::CRITICAL) ==
               static_cast<unsigned>(HealthSeverity::critical));
 
-std::string_view code_word(HealthCode code) {
-  return schema::enum_word(static_cast<rpc::HealthCode>(code));
-}
-
-std::string subject_of(const HealthFinding& finding) {
-  return finding.name.empty() ? finding.kind : finding.kind + " " + finding.name;
-}
-
 uint32_t open_descriptors() {
   std::error_code error;
   uint32_t open = 0;
@@ -51,7 +43,7 @@ void write_health_finding(rpc::HealthFinding::Builder out, const HealthFinding& 
   out.setSinceWallNs(wall_clock_ns() - lasted_ns);
   out.setText(finding.text);
   out.setAdvice(finding.advice);
-  out.setPage("docs/operations/health.md#" + std::string(code_word(finding.code)));
+  out.setPage("docs/operations/health.md#" + std::string(health_code_word(finding.code)));
 }
 
 }  // namespace
@@ -102,15 +94,27 @@ void write_health_findings(rpc::Admin::HealthResults::Builder out, const HealthE
   for (uint32_t i = 0; i < list.size(); ++i) write_health_finding(list[i], findings[i], now_ns);
 }
 
+std::string_view health_code_word(HealthCode code) {
+  return schema::enum_word(static_cast<rpc::HealthCode>(code));
+}
+
+std::string health_line(const HealthFinding& finding, std::string_view how, std::string_view what) {
+  std::string line = "health: " + std::string(health_code_word(finding.code)) + ", ";
+  line.append(how).append(", ").append(finding.kind);
+  if (!finding.name.empty()) line.append(" ").append(finding.name);
+  return line.append(": ").append(what);
+}
+
 void log_health_changes(const HealthChanges& changes, uint64_t now_ns) {
   for (const HealthFinding& one : changes.raised) {
     const bool critical = one.severity == HealthSeverity::critical;
-    log::write(critical ? log::Level::error : log::Level::warn, "health: {}, {}, {}: {}", code_word(one.code),
-               critical ? "critical" : "warning", subject_of(one), one.text);
+    log::write(critical ? log::Level::error : log::Level::warn, "{}",
+               health_line(one, critical ? "critical" : "warning", one.text));
   }
   for (const HealthFinding& one : changes.cleared)
-    log::info("health: {}, over, {}: it lasted {}", code_word(one.code), subject_of(one),
-              format_duration((now_ns - one.since_ns) / ns_per_ms * ns_per_ms));
+    log::info("{}",
+              health_line(one, "over",
+                          "it lasted " + format_duration((now_ns - one.since_ns) / ns_per_ms * ns_per_ms)));
 }
 
 }  // namespace terrace::daemon

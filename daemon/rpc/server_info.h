@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/schema/terrace.capnp.h"
@@ -20,7 +22,10 @@ void write_certificates(rpc::ServerInfo::Builder out, const std::vector<Certific
 void write_health_summary(rpc::HealthSummary::Builder out, const HealthEngine& health);
 void write_health_findings(rpc::Admin::HealthResults::Builder out, const HealthEngine& health, uint64_t now_ns);
 
-// What a look changed, a line each.
+std::string_view health_code_word(HealthCode code);
+// "health: device_absent, critical, device emu:a: ...". `how`: how severe, or "over".
+std::string health_line(const HealthFinding& finding, std::string_view how, std::string_view what);
+// What a look changed, a line each: of who has no events to tell.
 void log_health_changes(const HealthChanges& changes, uint64_t now_ns);
 
 }  // namespace terrace::daemon

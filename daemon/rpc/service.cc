@@ -18,6 +18,7 @@ Service::Service(Engine& engine, ServiceOptions options)
       ended_holders_(kj::heap<EndedHolders>(
           *this, engine.timer(), options_.state_file.empty() ? "" : options_.state_file + "-holders")),
       health_(*this, {options_.health, options_.state_file, options_.memdev_health}),
+      event_waiters_(engine_.events(), engine_.timer()),
       tasks_(*this) {
   engine_.set_notifier(this);
 }

@@ -21,8 +21,9 @@
 #include "daemon/event_loop/one_at_a_time.h"
 #include "daemon/history/history.h"
 #include "daemon/litmus/litmus_runs.h"
+#include "daemon/rpc/event_waiters.h"
 #include "daemon/rpc/health_watch.h"
-#include "daemon/rpc/holder_table.h"
+#include "daemon/rpc/holders/holder_table.h"
 #include "daemon/rpc/peer_limits.h"
 #include "daemon/rpc/waiting_grants.h"
 
@@ -170,6 +171,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   WaitingGrants& waiting_grants() { return waiting_grants_; }
   LitmusRuns& litmus_runs() { return litmus_runs_; }
   HealthWatch& health() { return health_; }
+  EventWaiters& event_waiters() { return event_waiters_; }
   OneAtATime& checks() { return checks_; }  // of the whole state
   // For what a peer left behind: nobody waits for the outcome.
   template <Asked C>
@@ -210,6 +212,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   std::unordered_map<uint64_t, ReportedUsage> usage_;
   std::unordered_map<PoolId, FreeClasses> free_classes_;
   HealthWatch health_;
+  EventWaiters event_waiters_;
   kj::TaskSet tasks_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <capnp/dynamic.h>
 
+#include <algorithm>
 #include <charconv>
 #include <iterator>
 #include <map>
@@ -16,7 +17,7 @@ namespace terrace::daemon {
 namespace {
 
 constexpr const char* web_where = "http";
-constexpr uint32_t web_rows_max = 1000;  // of leases or of the audit log
+constexpr uint32_t web_rows_max = 1000;  // of leases, of the audit log, of events
 
 struct ApiPath {
   const char* path;
@@ -29,6 +30,7 @@ constexpr ApiPath api_paths[] = {
     {"status", "status", "The manager, its pools and how full they are"},
     {"health", "health", "What is wrong, since when, and what to do"},
     {"history", "history", "The last hour: how full the pools were, and what the manager did"},
+    {"events", "events", "What happened: ids greater than `since`, at most `limit`"},
     {"pools", "pools", "All pools"},
     {"devices", "devices", "All devices, adopted or only seen"},
     {"inventory", "inventory", "CXL and DAX hardware"},
@@ -107,6 +109,15 @@ Status set_field(capnp::DynamicStruct::Builder params, capnp::StructSchema::Fiel
     params.set(field, value == "true");
     return {};
   }
+  if (which == capnp::schema::Type::ENUM) {
+    const auto type = field.getType().asEnum();
+    const std::vector<std::string>& words = schema::words_of(type);
+    const auto word = std::find(words.begin(), words.end(), value);
+    if (word != words.end()) {
+      params.set(field, capnp::DynamicEnum(type, static_cast<uint16_t>(word - words.begin())));
+      return {};
+    }
+  }
   uint64_t number = 0;
   const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
   const bool whole = parsed.ec == std::errc() && parsed.ptr == value.data() + value.size() && !value.empty();
@@ -172,6 +183,17 @@ unsigned status_of(ErrorCode code) {
   }
 }
 
+// A call that waits is for the unix socket of the RPC: over HTTP nobody notices that who asked has gone.
+bool waits(capnp::DynamicStruct::Reader params, capnp::InterfaceSchema::Method method) {
+  const auto fields = asked_fields(method).getFields();
+  for (const auto field : fields) {
+    if (std::string_view(field.getProto().getName().cStr()) != "waitMs") continue;
+    const auto asked = params.get(params.getSchema().getFields()[0]).as<capnp::DynamicStruct>();
+    return asked.get(field).as<uint32_t>() != 0;
+  }
+  return false;
+}
+
 // A method's results, without its `error` where there was none.
 WebAnswer answer_of_results(capnp::DynamicStruct::Reader results) {
   const auto error = results.get("error").as<capnp::DynamicStruct>().as<rpc::Error>();
@@ -190,7 +212,8 @@ nlohmann::json open_api_parameters(capnp::InterfaceSchema::Method method) {
   const nlohmann::json shape = schema::json_shape_of(asked_fields(method), none);
   for (const auto field : asked_fields(method).getFields()) {
     const std::string name = schema::snake_case(field.getProto().getName().cStr());
-    const bool text = field.getType().which() == capnp::schema::Type::TEXT;
+    const bool text = field.getType().which() == capnp::schema::Type::TEXT ||
+                      field.getType().which() == capnp::schema::Type::ENUM;
     const bool boolean = field.getType().which() == capnp::schema::Type::BOOL;
     parameters.push_back({{"name", name},
                           {"in", "query"},
@@ -219,7 +242,7 @@ WebAnswer deny_api(Service& service, const PeerCredentials& peer, const char* wh
   const Error error = service.refused_authority(peer, Authority::oversight, what);
   const std::string uid = "uid-" + std::to_string(peer.uid);
   service.engine().note_denied(
-      "admin", service.tenant_of(peer).value_or(uid), error.detail,
+      "admin", service.tenant_of(peer).value_or(uid), error,
       Actor{.text = "uid " + std::to_string(peer.uid) + " (http)", .administrator = false});
   return web_error(error);
 }
@@ -246,6 +269,8 @@ kj::Promise<WebAnswer> ask_api(Service& service, const PeerCredentials& peer, co
   auto request = admin.newRequest(method);
   const std::string_view query = question < path.size() ? std::string_view(path).substr(question + 1) : "";
   if (const Status set = set_params(request, method, query); !set.ok()) return web_error(set.error());
+  if (waits(request.asReader(), method))
+    return web_error(web_usage("nothing waits over HTTP: ask without wait_ms, again and again"));
   bound_rows(request, method);
   return request.send()
       .then([](capnp::Response<capnp::DynamicStruct>&& results) { return answer_of_results(results); })

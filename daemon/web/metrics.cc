@@ -50,12 +50,14 @@ void add_manager(MetricsText& out, Service& service) {
 }
 
 void add_times(MetricsText& out, const EngineTimes& times) {
-  out.family("terrace_grant_seconds", Kind::histogram, "From a grant's request to its answer; waited: for room.");
+  out.family("terrace_grant_seconds", Kind::histogram,
+             "From a grant's request to its answer; waited: for room.");
   out.sample(times.grants, {{"waited", "no"}});
   out.sample(times.waits, {{"waited", "yes"}});
   out.family("terrace_grant_refusals_total", Kind::counter, "Grants that were refused, by the error's code.");
   for (const auto& [code, count] : times.grants_refused) out.sample(count, {{"reason", error_code_name(code)}});
-  out.family("terrace_fence_seconds", Kind::histogram, "From when a fence may begin until nobody reaches the memory.");
+  out.family("terrace_fence_seconds", Kind::histogram,
+             "From when a fence may begin until nobody reaches the memory.");
   out.sample(times.fences);
   out.family("terrace_leases_ended_total", Kind::counter, "Leases that were fenced, by why.");
   for (const auto& [cause, count] : times.leases_ended)
@@ -184,6 +186,13 @@ void add_health(MetricsText& out, Service& service) {
                           {"severity", schema::enum_word(static_cast<rpc::HealthSeverity>(key.second))}});
 }
 
+void add_events(MetricsText& out, const EventLog& events) {
+  out.counter("terrace_events_total", "What happened since the manager's start, as `terrace events` tells it.",
+              events.ring().newest());
+  out.family("terrace_events_dropped_total", Kind::counter, "Events that a sink of [events] did not take.");
+  for (const auto& [sink, count] : events.dropped()) out.sample(count, {{"sink", sink}});
+}
+
 uint64_t open_descriptors() {
   uint64_t open = 0;
   if (DIR* folder = ::opendir("/proc/self/fd")) {
@@ -230,6 +239,7 @@ std::string metrics_of(Service& service) {
   add_tenants(out, state);
   add_hosts(out, service.hosts());
   add_health(out, service);
+  add_events(out, service.engine().events());
   add_process(out);
   return out.text();
 }

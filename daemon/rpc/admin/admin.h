@@ -32,6 +32,7 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   kj::Promise<void> check(CheckContext context) override;
   kj::Promise<void> fsck(FsckContext context) override;
   kj::Promise<void> audit(AuditContext context) override;
+  kj::Promise<void> events(EventsContext context) override;
   kj::Promise<void> backup(BackupContext context) override;
 
   kj::Promise<void> inventory(InventoryContext context) override;
@@ -121,7 +122,9 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
     });
   }
 
+  void tell_problems(const char* code, size_t count, const std::string& first);
   void write_status(rpc::ServerInfo::Builder out);
+  void write_events(EventsContext context, const EventFilter& filter);
   void write_health(rpc::HealthSummary::Builder out);
   void write_devices(DevicesContext& context, const std::vector<SeenDevice>& seen);
   static Error unknown_device(const std::string& serial);

@@ -29,8 +29,14 @@ kj::Promise<void> AdminServer::backup(BackupContext context) {
   KJ_IF_MAYBE (slot, admit(*connection_, context)) {
     return engine()
         .backup()
-        .then([context](Result<StoreBackup> made) mutable {
+        .then([this, context](Result<StoreBackup> made) mutable {
           if (!made.ok()) return refuse(context, made.error());
+          engine().events().tell(
+              Event{.kind = EventKind::backup_taken,
+                    .message = "a backup of the store: " + std::to_string(made->contents.leases) +
+                               " leases, commit " + std::to_string(made->contents.sequence),
+                    .cause = connection_->name(),
+                    .bytes = made->contents.bytes});
           auto results = context.getResults();
           write_contents(results.initBackup(), made->contents);
           results.setFile(kj::heap<BackupFileServer>(std::move(made->file)));

@@ -121,6 +121,14 @@ void write_finding(rpc::Finding::Builder out, std::string_view packed) {
   out.setRepair(next());
 }
 
+// "lease 7 has no memory object"
+std::string unpacked(std::string_view packed) {
+  packed.remove_prefix(1);
+  const std::string_view subject = packed.substr(0, packed.find('\0'));
+  const std::string_view rest = packed.substr(subject.size() + 1);
+  return std::string(subject) + " " + std::string(rest.substr(0, rest.find('\0')));
+}
+
 bool has_dax_devices(const StateMachine& state) {
   Image devices;
   for (const auto& [id, device] : state.devices()) devices.devices.push_back(device);
@@ -140,6 +148,15 @@ Found compare_all(const StateMachine& state, const Outside& seen) {
 
 }  // namespace
 
+void AdminServer::tell_problems(const char* code, size_t count, const std::string& first) {
+  engine().events().tell(Event{.kind = EventKind::check_found_problems,
+                               .severity = EventSeverity::critical,
+                               .message = std::string(code) + " found " + std::to_string(count) +
+                                          (count == 1 ? " problem: " : " problems, the first: ") + first,
+                               .code = code,
+                               .cause = connection_->name()});
+}
+
 kj::Promise<void> AdminServer::check(CheckContext context) {
   KJ_IF_MAYBE (slot, admit(*connection_, context)) {
     auto check = std::make_shared<Check<Objects>>();
@@ -157,8 +174,9 @@ kj::Promise<void> AdminServer::check(CheckContext context) {
         .then([&engine = engine(), check](kj::Own<OneAtATime::Turn> turn) {
           return look_twice<Objects>(engine, check).attach(kj::mv(turn));
         })
-        .then([context](Result<Found> problems) mutable {
+        .then([this, context](Result<Found> problems) mutable {
           if (!problems.ok()) return refuse(context, problems.error());
+          if (!problems->empty()) tell_problems("check", problems->size(), problems->front());
           auto out = context.getResults().initProblems(static_cast<uint32_t>(problems->size()));
           for (uint32_t i = 0; i < out.size(); ++i) out.set(i, (*problems)[i]);
         })
@@ -181,8 +199,11 @@ kj::Promise<void> AdminServer::fsck(FsckContext context) {
         .then([&engine = engine(), check](kj::Own<OneAtATime::Turn> turn) {
           return look_twice<Outside>(engine, check).attach(kj::mv(turn));
         })
-        .then([context](Result<Found> findings) mutable {
+        .then([this, context](Result<Found> findings) mutable {
           if (!findings.ok()) return refuse(context, findings.error());
+          const auto problems = std::count_if(findings->begin(), findings->end(),
+                                              [](const std::string& one) { return !is_note(one); });
+          if (problems != 0) tell_problems("fsck", static_cast<size_t>(problems), unpacked(findings->front()));
           auto out = context.getResults().initFindings(static_cast<uint32_t>(findings->size()));
           for (uint32_t i = 0; i < out.size(); ++i) write_finding(out[i], (*findings)[i]);
         })

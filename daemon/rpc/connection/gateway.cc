@@ -92,7 +92,7 @@ class GatewayServer final : public rpc::Gateway::Server {
   void note_denied(const char* what, const Error& error) {
     if (error.code != ErrorCode::permission_denied) return;
     const std::string uid = "uid-" + std::to_string(connection_->peer.uid);
-    service().engine().note_denied(what, service().tenant_of(connection_->peer).value_or(uid), error.detail,
+    service().engine().note_denied(what, service().tenant_of(connection_->peer).value_or(uid), error,
                                    connection_->actor());
   }
 

@@ -41,15 +41,17 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
   // `ends_with_holders`: the session asked that the lease ends when its holders' processes have (EndedHolders).
   // Errors    lease_expired, lease_revoked, limit_exceeded, busy, cancelled, or the backend's
   Result<rpc::Lease::Client> hand_over(LeaseId lease, ObjectAccess access, bool ends_with_holders);
+  // Returns whether it was.
   template <typename Context>
-  void hand_over(Context& context, LeaseId lease, ObjectAccess access, bool ends_with_holders = false) {
+  bool hand_over(Context& context, LeaseId lease, ObjectAccess access, bool ends_with_holders = false) {
     auto handed = hand_over(lease, access, ends_with_holders);
     if (!handed.ok()) {
       refuse(context, handed.error());
-      return;
+      return false;
     }
     write_lease(context.getResults().initInfo(), *state().find_lease(lease), service(), false);
     context.getResults().setLease(kj::mv(*handed));
+    return true;
   }
 
   // Holds nothing and is told nothing from now on.

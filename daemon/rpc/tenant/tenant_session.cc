@@ -2,6 +2,7 @@
 #include <sys/random.h>
 
 #include "core/base/limits.h"
+#include "daemon/events/commands/command_events.h"
 #include "daemon/rpc/ended_holders.h"
 #include "daemon/rpc/tenant/client_session.h"
 #include "daemon/rpc/tenant/userfaultfd_device.h"
@@ -189,7 +190,12 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
       const LeaseRow* now = session_->find(id);
       if (now != nullptr && (now->object != object || now->bytes != bytes))
         return attach_durable(context, *now, access);
-      session_->hand_over(context, id, access, context.getParams().getEndsWithHolders());
+      if (session_->hand_over(context, id, access, context.getParams().getEndsWithHolders())) {
+        Event attached = lease_event(EventKind::lease_attached, *session_->find(id), session_->state(),
+                                     "lease " + std::to_string(id.value) + " is attached");
+        attached.cause = connection().name();
+        service().engine().events().tell(std::move(attached));
+      }
       return kj::READY_NOW;
     });
   }

@@ -84,6 +84,12 @@ file = "/var/log/x.jsonl"
 rotate = "8M"
 syslog = true
 syslog_socket = "/run/x/log"
+[events]
+file = "/var/log/e.jsonl"
+rotate = "9M"
+journal = true
+journal_socket = "/run/x/journal"
+webhook = "https://h.example/x?y=z"
 [http]
 listen = "127.0.0.1:9464"
 [tls]
@@ -113,6 +119,12 @@ connections_max = 10
   CHECK(config->audit_syslog);
   CHECK(config->audit_syslog_socket == "/run/x/log");
   CHECK_FALSE(default_config().audit_syslog);
+  CHECK(config->events_file == "/var/log/e.jsonl");
+  CHECK(config->events_rotate_bytes == 9 * mib);
+  CHECK(config->events_journal);
+  CHECK(config->events_journal_socket == "/run/x/journal");
+  CHECK(config->events_webhook == "https://h.example/x?y=z");
+  CHECK_FALSE(default_config().events_journal);
   CHECK(config->http_listen == "127.0.0.1:9464");
   CHECK(default_config().http_listen.empty());
   CHECK(config->tls_revoked == "/etc/x/revoked.pem");
@@ -335,6 +347,13 @@ TEST_CASE("config: where logging services listen, and who may have the CA's key"
     return text.find(part) != std::string::npos;
   };
   CHECK(has(problem_of([](DaemonConfig& c) { c.audit_syslog_socket = "log"; }), "absolute"));
+  CHECK(has(problem_of([](DaemonConfig& c) { c.events_journal_socket = "log"; }), "absolute"));
+  CHECK(has(problem_of([](DaemonConfig& c) { c.events_file = "events"; }), "absolute"));
+  CHECK(has(problem_of([](DaemonConfig& c) { c.events_file = c.audit_file = "/x"; }), "cannot share"));
+  CHECK(has(problem_of([](DaemonConfig& c) { c.events_rotate_bytes = 1; }), "1M"));
+  for (const char* url :
+       {"host:80", "ftp://h/", "http://", "http:///x", "http://:80/", "http://u:p@h/", "http://h/a b"})
+    CHECK_MESSAGE(has(problem_of([url](DaemonConfig& c) { c.events_webhook = url; }), "must be http://"), url);
   CHECK(has(problem_of([](DaemonConfig& c) { c.http_listen = "9464"; }), "must be HOST:PORT"));
   CHECK(has(problem_of([](DaemonConfig& c) { c.audit_syslog_socket = "/" + std::string(107, 'x'); }), "107"));
   CHECK(has(problem_of([](DaemonConfig& c) { c.tls_renew_days = 0; }), "renew_days"));

@@ -61,12 +61,13 @@ TEST_CASE(
   read.emulated = {{"cxl0", 4 * mib}};
   read.health.queue_after_ns = 5 * ns_per_s;
   read.http_listen = "127.0.0.1:9464";
+  read.events_webhook = "http://h/";
 
   const Reloaded reloaded = take_over(running, read);
   CHECK(reloaded.taken ==
         std::vector<std::string>{"hosts", "tenants.uids", "admin_uids", "log.level", "limits.connections_max"});
-  CHECK(reloaded.need_restart ==
-        std::vector<std::string>{"state", "emulated.devices", "health", "http.listen", "limits.ttl_max"});
+  CHECK(reloaded.need_restart == std::vector<std::string>{"state", "emulated.devices", "events.webhook",
+                                                          "health", "http.listen", "limits.ttl_max"});
   CHECK(reloaded.config.tenants == read.tenants);
   CHECK(reloaded.config.admin_uids == read.admin_uids);
   CHECK(reloaded.config.log_level == "warning");
@@ -137,4 +138,24 @@ TEST_CASE("log: level and form follow; a file that cannot be opened changes noth
   CHECK(text.find("nor this") == std::string::npos);
   CHECK(text.find("not said") == std::string::npos);
   CHECK(text.find("still here") != std::string::npos);
+}
+
+TEST_CASE("log: fields stand behind the text, as keys of JSON, and in no other line") {
+  LogFolder folder;
+  DaemonConfig config = default_config();
+  config.log_file = folder.file("log");
+  set_up_log(config);
+  const std::vector<log::Field> fields{
+      {"event", "device_lost", false}, {"lease", "7", true}, {"cause", "a \"b\"", false}};
+  log::write_line(log::Level::warn, "it vanished", fields);
+  log::info("another");
+  config.log_format = LogFormat::json;
+  REQUIRE(reopen_log(config).ok());
+  log::write_line(log::Level::warn, "it vanished", fields);
+  const std::string text = folder.read("log");
+  CHECK(text.find(" warning it vanished event=device_lost lease=7 cause=\"a \\\"b\\\"\"\n") !=
+        std::string::npos);
+  CHECK(text.find(" info another\n") != std::string::npos);
+  CHECK(text.find(R"("message":"it vanished","event":"device_lost","lease":7,"cause":"a \"b\""})") !=
+        std::string::npos);
 }

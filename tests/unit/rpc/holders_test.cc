@@ -1,7 +1,7 @@
 // Who holds what, without a connection: the rules of the modes, and what follows when a lease's memory changes.
 #include <doctest/doctest.h>
 
-#include "daemon/rpc/holder_table.h"
+#include "daemon/rpc/holders/holder_table.h"
 
 using namespace terrace;
 using namespace terrace::daemon;

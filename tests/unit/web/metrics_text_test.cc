@@ -42,13 +42,15 @@ TEST_CASE("Metrics: a histogram's buckets count all up to their bounds, and end 
   out.family("terrace_fence_seconds", MetricsText::Kind::histogram, "Fences.");
   out.sample(times, {{"pool", "p"}});
   const std::string& text = out.text();
-  CHECK(text.starts_with("# HELP terrace_fence_seconds Fences.\n# TYPE terrace_fence_seconds histogram\n"
-                         "terrace_fence_seconds_bucket{pool=\"p\",le=\"2e-05\"} 1\n"
-                         "terrace_fence_seconds_bucket{pool=\"p\",le=\"5e-05\"} 2\n"));
+  CHECK(
+      text.starts_with("# HELP terrace_fence_seconds Fences.\n# TYPE terrace_fence_seconds histogram\n"
+                       "terrace_fence_seconds_bucket{pool=\"p\",le=\"2e-05\"} 1\n"
+                       "terrace_fence_seconds_bucket{pool=\"p\",le=\"5e-05\"} 2\n"));
   CHECK(text.find("{pool=\"p\",le=\"0.0025\"} 2\n") != std::string::npos);
   CHECK(text.find("{pool=\"p\",le=\"0.005\"} 3\n") != std::string::npos);
   CHECK(text.find("{pool=\"p\",le=\"60\"} 3\n") != std::string::npos);
-  CHECK(text.ends_with("{pool=\"p\",le=\"+Inf\"} 4\n"
-                       "terrace_fence_seconds_sum{pool=\"p\"} 3600.003040001\n"
-                       "terrace_fence_seconds_count{pool=\"p\"} 4\n"));
+  CHECK(
+      text.ends_with("{pool=\"p\",le=\"+Inf\"} 4\n"
+                     "terrace_fence_seconds_sum{pool=\"p\"} 3600.003040001\n"
+                     "terrace_fence_seconds_count{pool=\"p\"} 4\n"));
 }

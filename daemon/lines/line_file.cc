@@ -1,4 +1,4 @@
-#include "daemon/audit/audit_file.h"
+#include "daemon/lines/line_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,32 +12,34 @@
 namespace terrace::daemon {
 namespace {
 
-constexpr const char* where = "AuditFile";
+constexpr const char* where = "LineFile";
 constexpr unsigned rotated_max = 9999;
 
 }  // namespace
 
-AuditFile::AuditFile(AuditFileOptions options)
+LineFile::LineFile(LineFileOptions options)
     : options_(std::move(options)),
       queue_({.name = options_.path,
+              .lines = options_.lines,
+              .meanwhile = options_.meanwhile,
               .waiting_bytes_max = options_.waiting_bytes_max,
               .retry_ms = options_.retry_ms},
              [this](std::string& lines) { return write(lines); }) {}
 
-Status AuditFile::open() {
+Status LineFile::open() {
   file_ = UniqueFd(
       ::open(options_.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
-  if (!file_.valid()) return os_error(errno, where, "cannot open the audit file " + options_.path);
+  if (!file_.valid()) return os_error(errno, where, "cannot open " + options_.what + " " + options_.path);
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     file_ = UniqueFd();
-    return os_error(EINVAL, where, "the audit file " + options_.path + " is no regular file");
+    return os_error(EINVAL, where, options_.what + " " + options_.path + " is no regular file");
   }
   bytes_ = static_cast<uint64_t>(status.st_size);
   return {};
 }
 
-Status AuditFile::rotate() {
+Status LineFile::rotate() {
   for (unsigned n = 1; n <= rotated_max; ++n) {
     std::string number = std::to_string(n);
     number.insert(0, 4 - number.size(), '0');
@@ -51,7 +53,7 @@ Status AuditFile::rotate() {
   return os_error(EEXIST, where, options_.path + " has too many older files beside it; take some away");
 }
 
-Status AuditFile::write(std::string& lines) {
+Status LineFile::write(std::string& lines) {
   struct stat ours {
   }, theirs{};
   const bool same = file_.valid() && ::fstat(file_.get(), &ours) == 0 &&
@@ -81,7 +83,7 @@ Status AuditFile::write(std::string& lines) {
   const int cause = failed != 0 ? failed : errno;
   // What is written is written again: no half of a line stays.
   if (::ftruncate(file_.get(), static_cast<off_t>(before)) != 0) bytes_ = before + done;
-  return os_error(cause, where, "cannot write the audit file " + options_.path);
+  return os_error(cause, where, "cannot write " + options_.what + " " + options_.path);
 }
 
 }  // namespace terrace::daemon

@@ -1,4 +1,4 @@
-#include "daemon/rpc/holder_table.h"
+#include "daemon/rpc/holders/holder_table.h"
 
 namespace terrace::daemon {
 

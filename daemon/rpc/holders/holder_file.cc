@@ -1,4 +1,4 @@
-#include "daemon/rpc/holder_file.h"
+#include "daemon/rpc/holders/holder_file.h"
 #include "daemon/log/log.h"
 
 #include <fcntl.h>
