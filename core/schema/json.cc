@@ -40,7 +40,8 @@ const std::vector<FieldRules>& fields_of(capnp::StructSchema schema) {
   std::vector<FieldRules>& fields = known[schema.getProto().getId()];
   if (fields.empty()) {
     for (const Field field : schema.getFields())
-      fields.push_back({field, json_rules_of(field), field.getProto().getDiscriminantValue() != no_discriminant});
+      fields.push_back(
+          {field, json_rules_of(field), field.getProto().getDiscriminantValue() != no_discriminant});
   }
   return fields;
 }

@@ -6,8 +6,10 @@ width, and while the daemon is away.
 
 import gzip
 import http.client
+import os
 import pathlib
 import re
+import signal
 import socket
 import sys
 import unittest
@@ -15,7 +17,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import terrace_harness as harness  # noqa: E402
-from terrace_harness import Harness, wait_until  # noqa: E402
+from terrace_harness import Harness  # noqa: E402
 import browser  # noqa: E402
 from browser import Browser  # noqa: E402
 
@@ -237,6 +239,16 @@ class Console(unittest.TestCase):
         self.b.wait_no_text("The manager does not answer.")
         self.t.grant("4M", "p", "--persistent", "--label", "two", "--tenant", "carol")
         self.b.wait_text("carol")
+
+    def test_it_says_that_the_manager_is_stopped(self):
+        self.at("leases")
+        self.b.wait_text("There is no lease.")
+        os.kill(self.t.pid, signal.SIGSTOP)
+        try:
+            self.b.wait_text("The manager does not answer.")
+        finally:
+            os.kill(self.t.pid, signal.SIGCONT)
+        self.b.wait_no_text("The manager does not answer.")
 
     def test_both_schemes_and_a_phone(self):
         self.t.grant("8M", "p", "--persistent", "--label", "a-label-as-long-as-" + "they-get-" * 5, "--tenant", "alice")

@@ -23,7 +23,10 @@ const everyMs: Record<Kind, number> = { status: 3000, health: 3000, history: 10_
   quotas: 5000, reservations: 10_000, queue: 3000, hosts: 5000, inventory: 15_000, audit: 5000, events: 3000 };
 const asked: Partial<Record<Kind, string>> = { audit: "audit?newest_first=true&limit=300", events: "events?newest=true&limit=300" };
 const missingAgainMs = 60_000; // a path that this version of the manager does not have
-const leasesPerPage = 1000;
+const deniedAgainMs = 60_000;  // each refusal is a line in the audit log
+const leasesPerPage = 250;     // some 6 ms of the manager's loop, in which nobody else is answered
+const answerMsMax = 10_000;    // a manager that is stopped takes connections and says nothing
+const timeShare = 20;          // the manager spends one in so many milliseconds on a page
 const retryMs = 2000;
 
 export class ApiError extends Error {
@@ -31,10 +34,24 @@ export class ApiError extends Error {
 }
 
 export async function get<T>(path: string): Promise<T> {
-  const answer = await fetch(`/api/v1/${path}`, { headers: { Accept: "application/json" }, cache: "no-store" });
-  const document = await answer.json().catch(() => null);
-  if (!answer.ok) throw new ApiError(answer.status, document?.error?.message ?? `${answer.status} ${answer.statusText}`);
-  return document as T;
+  const abort = new AbortController();
+  const timer = setTimeout(() => abort.abort(), answerMsMax);
+  try {
+    const answer = await fetch(`/api/v1/${path}`, { headers: { Accept: "application/json" }, cache: "no-store", signal: abort.signal });
+    const text = await answer.text();
+    if (answer.ok) return JSON.parse(text) as T;
+    throw new ApiError(answer.status, saidOf(text) ?? `${answer.status} ${answer.statusText}`);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function saidOf(text: string): string | undefined {
+  try {
+    return JSON.parse(text)?.error?.message;
+  } catch {
+    return undefined;
+  }
 }
 
 async function getLeases(): Promise<{ leases: Lease[] }> {
@@ -79,10 +96,11 @@ export class Store {
     return found;
   }
 
-  // What took long is asked for less often, so that a page costs the manager a tenth of its time at most.
+  // What took long is asked for less often, so that a page costs the manager a twentieth of its time at most.
   private due(kind: Kind, now: number): number {
     const entry = this.entry(kind);
-    const every = !this.connected ? retryMs : entry.missing ? missingAgainMs : Math.max(everyMs[kind], 10 * entry.tookMs);
+    const every = !this.connected ? retryMs : this.denied ? deniedAgainMs : entry.missing ? missingAgainMs
+      : Math.max(everyMs[kind], timeShare * entry.tookMs);
     return entry.askedAt + every - now;
   }
 

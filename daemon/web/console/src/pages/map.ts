@@ -43,6 +43,15 @@ function mark(view: View): void {
   drawMarks(marks, shown, width, leaseAt(), new Set(preview.map((lease) => lease.id)), view.theme);
 }
 
+// The same place in the picture of a newer answer: of the same lease, or of the same free granule.
+function moved(before: Spot | null): Spot | null {
+  const strip = shown.find((one) => one.device.serial === before?.strip.device.serial);
+  if (!before || !strip) return null;
+  if (!before.piece) return { strip, granule: before.granule, piece: null };
+  const piece = strip.pieces.find((one) => one.lease.id === before.piece!.lease.id && one.first === before.piece!.first);
+  return piece ? { strip, granule: piece.first, piece } : null;
+}
+
 function moveCursor(step: number): void {
   const all = shown.flatMap((strip, at) => strip.pieces.map((_, piece) => ({ strip: at, piece })));
   if (all.length === 0) return;
@@ -161,8 +170,7 @@ export function map(view: View): Child {
       timing.drawMs = performance.now() - begin - timing.modelMs;
       timing.leases = leases.length;
       drawn = state;
-      if (spot) spot = shown.map((strip) => ({ strip, piece: strip.pieces.find((one) => one.lease.id === leaseAt()?.id) ?? null }))
-        .filter((one) => one.piece).map((one) => ({ ...one, granule: one.piece!.first }))[0] ?? null;
+      spot = moved(spot);
     }
   };
   const controls = [choice("Pool", pool.name, pools.map((one) => [one.name, one.name]), (name) => { location.hash = `#/map/${encodeURIComponent(name)}`; }),
