@@ -108,7 +108,7 @@ TEST_CASE("json: the keys of every struct that is shown") {
         "adopted backend capacity_bytes contents detail figures free_bytes granule_bytes "
         "isolation largest_free_bytes leases pool present serial state used_bytes");
   CHECK(keys(to_json(*Message<rpc::ServerInfo>())) ==
-        "boot_id certificates commands_applied connections connections_max descriptors descriptors_max "
+        "agent boot_id certificates commands_applied connections connections_max descriptors descriptors_max "
         "failpoints "
         "huge_pages object_directory pid recovered "
         "runtime_directory scrub_bytes_per_s scrub_queued_bytes scrubbed_bytes sockets state_file "
