@@ -27,6 +27,9 @@ class MachineMemory {
   const std::string& object_path() const { return object_path_; }
   // Where object files may lie now, of all kinds of memory that have them.
   std::vector<std::string> object_paths() const;
+  // Whether files that are no objects may have memory where emulated devices lie: a mount that is as large as its
+  // objects has none for others (0032). 0: none any more.
+  void allow_beside(uint64_t bytes) { emulated_.allow_beside(bytes); }
   // At the end of a daemon without leases.
   void remove_directories();
 

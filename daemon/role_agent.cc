@@ -125,7 +125,9 @@ Status run_agent(const DaemonConfig& config, StartWords words, const Surrounding
   Orders orders(memory->backends(), [&uplink] { return uplink.in_force(); },
                 {.record = [&guarded](bool registered) { return guarded.record(registered); },
                  .fence = [&host_files] { return fence_guarded(host_files); }});
+  memory->allow_beside(2 * Fencing::probe_bytes);
   for (const std::string& directory : memory->object_paths()) orders.fencing().measure(directory);
+  memory->allow_beside(0);
   LocalService service(peer_options(config), uplink, orders, clock, timer);
   AgentHealth health({config.runtime_directory, memory->object_path(), memory->backends().describe_memory()},
                      config.health, uplink, credentials, clock, timer);

@@ -23,8 +23,6 @@ namespace {
 constexpr FenceCost assumed_of_files({200 * 1000, 500 * ns_per_ms}, {200 * 1000, 20 * ns_per_ms});
 constexpr FenceCost assumed_of_devices({20 * ns_per_ms, 50 * ns_per_ms}, {ns_per_ms, ns_per_ms});
 
-constexpr uint64_t probe_bytes = 8 * mib;
-
 // Of one truncation of a file of that size with all its pages mapped; 0: cannot be had here.
 uint64_t measure_truncation(const UniqueFd& file, uint64_t bytes) {
   if (!file.valid() || ::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) != 0) return 0;
@@ -40,9 +38,10 @@ uint64_t measure_truncation(const UniqueFd& file, uint64_t bytes) {
 
 // For a GiB, by the quickest of some: what else ran at the start must not count for ever.
 uint64_t measure_gib(const UniqueFd& file) {
+  constexpr uint64_t bytes = Fencing::probe_bytes;
   std::array<uint64_t, 5> took{};
-  for (uint64_t& one : took) one = measure_truncation(file, probe_bytes);
-  return *std::min_element(took.begin(), took.end()) * (gib / probe_bytes);
+  for (uint64_t& one : took) one = measure_truncation(file, bytes);
+  return *std::min_element(took.begin(), took.end()) * (gib / bytes);
 }
 
 void add_to(FenceLoad& load, uint64_t bytes) {

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/units.h"
 #include "daemon/memory/backend.h"
 #include "daemon/model/fence_cost.h"
 #include "daemon/model/kinds.h"
@@ -27,10 +28,13 @@ struct FenceEstimate {
 
 class Fencing {
  public:
+  static constexpr uint64_t probe_bytes = 8 * mib;  // of the file that is measured with
+
   Fencing();
 
   // How long it takes here to truncate a mapped file in that directory, the object directory, and one of small pages:
-  // what is believed of files is the slower. Where it cannot be measured what is assumed stands.
+  // what is believed of files is the slower. Where it cannot be measured what is assumed stands: the directory has no room
+  // for a file of probe_bytes, or is no directory of files.
   void measure(const std::string& directory);
 
   // What there is now, whatever was known before.
