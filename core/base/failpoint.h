@@ -52,7 +52,7 @@
   X(restore_after_switch, daemon, "the restored store, put in place by whoever opens it next")             \
   X(restore_after_aside, daemon, "the restored store, put in place by whoever opens it next")              \
   X(restore_after_place, daemon, "the restored store")                                                     \
-  X(keep_older_copy, daemon, "the older store as it was, and no copy of it")                               \
+  X(keep_older_copy, daemon, "the older store as it was, and a begun copy, made anew at start")            \
   X(recover_before_orphans, daemon, "recovery that did nothing yet; runs again")                           \
   X(recover_after_orphans, daemon, "orphans destroyed; recovery runs again")                               \
   X(recover_before_serve, daemon, "a recovered daemon that served nobody yet")                             \

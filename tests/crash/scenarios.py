@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import sqlite3
 import struct
 
 from checks import Broken, check_all, extents_of
@@ -154,6 +155,28 @@ def crash_in_restore(programs, point, _hit, _seed, _workload):
         check_all(harness, journal, programs.stubborn_holder)
 
 
+def crash_in_migration(programs, point, _hit, _seed, _workload):
+    """Kills the start on a store of an older version while its files are copied: nothing was migrated. The next start keeps
+    one whole copy, and every lease."""
+    with service(programs, point) as harness:
+        journal = prepare(harness, programs)
+        harness.kill()
+        with contextlib.closing(sqlite3.connect(harness.state)) as older:  # as tests/unit/store/migration_test.cc has it
+            older.executescript("ALTER TABLE pool RENAME COLUMN words TO coherence; PRAGMA user_version=6")
+        harness.start(failpoints=f"{point}=crash", wait=False)
+        wait_for_crash(harness, point)
+        with contextlib.closing(sqlite3.connect(harness.state)) as older:
+            if older.execute("PRAGMA user_version").fetchone() != (6,):
+                raise Broken("the store was migrated before its copy was whole")
+        harness.start()
+        kept = sorted(harness.state.parent.glob(f"{harness.state.name}.version-*"))
+        with contextlib.closing(sqlite3.connect(kept[0] / harness.state.name)) as copy:
+            version = copy.execute("PRAGMA user_version").fetchone()
+        if len(kept) != 1 or version != (6,):
+            raise Broken(f"kept of the older store: {kept}, of version {version}")
+        check_all(harness, journal, programs.stubborn_holder)
+
+
 # -- points in client programs
 
 def write_model(path, tensors=3, floats=300_000):
@@ -265,13 +288,16 @@ _REACHED = (
     ("recover_", ("recovery",)),
     ("backup_", ("backup",)),
     ("restore_", ("restore",)),
+    ("keep_older_", ("migration",)),
     ("import_", ("import",)),
     ("export_", ("export",)),
     ("checkpoint_", ("checkpoint",)),
 )
 _SCENARIOS = {"recovery": crash_in_recovery, "unplug": crash_at_unplug, "import": crash_import, "export": crash_export,
-              "checkpoint": crash_checkpoint, "backup": crash_in_backup, "restore": crash_in_restore}
-ONCE = ("recovery", "backup", "restore", "import", "export", "checkpoint", "unplug")  # pass each point once, or a few times
+              "checkpoint": crash_checkpoint, "backup": crash_in_backup, "restore": crash_in_restore,
+              "migration": crash_in_migration}
+# These pass each point once, or a few times.
+ONCE = ("recovery", "backup", "restore", "migration", "import", "export", "checkpoint", "unplug")
 
 
 def workloads_of(point):

@@ -45,8 +45,6 @@ Result<std::string> folder_for(const std::string& path, int64_t version) {
 }
 
 Status copy_into(const std::string& state_path, const std::string& folder) {
-  if (const int code = TERRACE_FAILPOINT(keep_older_copy); code != 0)
-    return os_error(code, where_keep, "cannot copy " + state_path);
   if (::mkdir(folder.c_str(), 0700) != 0)
     return os_error(errno, where_keep, "cannot make the folder " + folder);
   const std::string base = folder + "/" + std::filesystem::path(state_path).filename().string();
@@ -55,6 +53,8 @@ Status copy_into(const std::string& state_path, const std::string& folder) {
     if (::lstat((state_path + suffix).c_str(), &status) == 0)
       TERRACE_RETURN_IF_ERROR(copy_file_bytes(state_path + suffix, base + suffix));
   }
+  if (const int code = TERRACE_FAILPOINT(keep_older_copy); code != 0)
+    return os_error(code, where_keep, "cannot copy " + state_path);
   return sync_folder_of(base);
 }
 
