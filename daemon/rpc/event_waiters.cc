@@ -13,7 +13,7 @@ EventWaiters::EventWaiters(EventLog& events, kj::Timer& timer) : timer_(timer) {
 }
 
 Result<kj::Promise<void>> EventWaiters::wait(EventFilter filter, uint32_t wait_ms, PeerKey key) {
-  constexpr kj::Duration gather = 20 * kj::MILLISECONDS;
+  static constexpr kj::Duration gather = 20 * kj::MILLISECONDS;
   const auto of_peer =
       std::count_if(waiting_->begin(), waiting_->end(), [&key](const Waiting& one) { return one.key == key; });
   if (waiting_->size() >= waiting_max || static_cast<size_t>(of_peer) >= waiting_per_peer_max) {
