@@ -98,9 +98,11 @@ struct EngineFacts {
 
 // What monitoring is told of (daemon/web), since the start of the process.
 struct EngineTimes {
-  LatencyHistogram grants = {};   // from the request to the answer, of those that did not wait for room
-  LatencyHistogram waits = {};    // the same of those that did
-  LatencyHistogram fences = {};   // from when it may begin until nobody reaches the memory
+  LatencyHistogram grants = {};  // from the request to the answer, of those that did not wait for room
+  LatencyHistogram waits = {};   // the same of those that did
+  LatencyHistogram fences = {};  // from when it may begin until nobody reaches the memory
+  LatencyHistogram scrubs =
+      {};  // from the fence's end until the memory is erased, what waited before it included
   LatencyHistogram commits = {};  // of the store, successful or not
   std::map<ErrorCode, uint64_t> grants_refused = {};
   uint64_t renewals = 0;                             // of single leases

@@ -48,10 +48,11 @@ Scrubber::Reports Engine::scrub_reports() {
           [this](LeaseId lease, uint64_t granules) {
             if (!refusing_) apply(ScrubAdvanced{lease, granules, clock_.now_ns()}, nullptr);
           },
-          [this](const ScrubObject& job, Status status) {
+          [this](const ScrubObject& job, Status status, uint64_t took_ns) {
             if (refusing_) return;  // recovery looks at every lease again
             if (!status.ok())
               log::error("lease {} could not be scrubbed: {}", job.lease.value, status.error().to_string());
+            if (status.ok()) times_.scrubs.add(took_ns);
             note_kept_memory(job.lease, status);
             apply(ScrubFinished{job.lease, std::move(status), clock_.now_ns()}, nullptr);
           }};

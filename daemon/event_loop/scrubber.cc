@@ -31,7 +31,7 @@ void Scrubber::add(ScrubObject job, uint64_t granule_bytes) {
   const uint64_t bytes = job.bytes;
   counters_.queued_bytes += bytes;
   const uint64_t to_erase = backend_.erases_in_place(job.object) ? bytes : 0;
-  jobs_.push_back(Job{std::move(job), granule_bytes, to_erase});
+  jobs_.push_back(Job{std::move(job), granule_bytes, to_erase, clock_.now_ns()});
   run_next();
 }
 
@@ -144,10 +144,11 @@ void Scrubber::end(std::list<Job>::iterator job, Status status) {
     return;
   }
   const ScrubObject done = std::move(job->object);
+  const uint64_t took_ns = clock_.now_ns() - job->added_ns;
   counters_.queued_bytes -= done.bytes;
   if (status.ok()) counters_.scrubbed_bytes += done.bytes;
   jobs_.erase(job);
-  reports_.finished(done, std::move(status));
+  reports_.finished(done, std::move(status), took_ns);
 }
 
 void Scrubber::wait_until(uint64_t at_ns) {

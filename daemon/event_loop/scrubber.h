@@ -32,7 +32,8 @@ class Scrubber {
   struct Reports {
     std::function<bool(PoolId)> is_urgent;                     // grants wait for that pool
     std::function<void(LeaseId, uint64_t granules)> advanced;  // that many from the end are erased
-    std::function<void(const ScrubObject&, Status)> finished;
+    // `took_ns`: since add(), what waited before it included.
+    std::function<void(const ScrubObject&, Status, uint64_t took_ns)> finished;
   };
 
   // Everything referred to outlives it. `bytes_per_s`: 0 is no bound.
@@ -53,6 +54,7 @@ class Scrubber {
     ScrubObject object;
     uint64_t granule_bytes = 0;
     uint64_t left_bytes = 0;  // not erased yet, from the start
+    uint64_t added_ns = 0;
   };
 
   std::list<Job>::iterator choose();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/schema/enumerants.h"
+#include "core/schema/method_name.h"
 #include "daemon/rpc/connection.h"
 
 namespace terrace::daemon {
@@ -32,7 +33,7 @@ kj::Maybe<CallSlot> admit(PeerConnection& connection, capnp::CallContext<Params,
     return nullptr;
   }
   const uint32_t most = connection.peers.peer_options().calls_outstanding_max;
-  if (connection.calls < most) return CallSlot(connection);
+  if (connection.calls < most) return CallSlot(connection, schema::method_name<Params>());
   refuse(context, Error{.code = ErrorCode::limit_exceeded,
                         .where = "admit",
                         .detail = "this connection has " + std::to_string(most) +

@@ -7,10 +7,13 @@
 #include <kj/async.h>
 #include <kj/refcount.h>
 
+#include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "daemon/rpc/handed_memory.h"
 #include "daemon/rpc/peer_limits.h"
 
@@ -88,7 +91,28 @@ class Counted {
  private:
   kj::Own<PeerConnection> connection_;
 };
-using CallSlot = Counted<&PeerConnection::calls>;
 using WaitingSlot = Counted<&PeerConnection::waiting>;
+
+// A call under way: counted in its connection, and how long it took in Peers::call_times.
+class CallSlot {
+ public:
+  // `method` lives as long as the program.
+  CallSlot(PeerConnection& connection, std::string_view method)
+      : counted_(connection),
+        times_(connection.peers.shared_call_times()),
+        method_(method),
+        began_ns_(SystemClock().now_ns()) {}
+  ~CallSlot() noexcept(false) {
+    if (times_ != nullptr) (*times_)[method_].add(SystemClock().now_ns() - began_ns_);
+  }
+  CallSlot(CallSlot&&) = default;
+  CallSlot& operator=(CallSlot&&) = delete;
+
+ private:
+  Counted<&PeerConnection::calls> counted_;
+  std::shared_ptr<Peers::CallTimes> times_;  // null: moved from
+  std::string_view method_;
+  uint64_t began_ns_;
+};
 
 }  // namespace terrace::daemon

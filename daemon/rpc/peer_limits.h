@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 #include "core/base/units.h"
+#include "daemon/model/latency_histogram.h"
 #include "daemon/model/socket_role.h"
 #include "daemon/model/userfaultfd_rule.h"
 #include "daemon/rpc/handed_memory.h"
@@ -101,6 +103,12 @@ class Peers {
   bool names_tenant(const std::string& tenant) const;
   PeerLog& peer_log() { return peer_log_; }
 
+  // How long calls took, by method ("Admin.status"), which lives as long as the program. Who counts one holds it: a call
+  // that was cut off may end after everything else, with the event loop.
+  using CallTimes = std::map<std::string_view, LatencyHistogram>;
+  const CallTimes& call_times() const { return *call_times_; }
+  const std::shared_ptr<CallTimes>& shared_call_times() const { return call_times_; }
+
   uint32_t connections() const { return connections_; }
   // As many may be: as configured, or half of the descriptors that are not our own.
   uint32_t connections_allowed() const;
@@ -141,6 +149,7 @@ class Peers {
   PeerOptions peer_options_;
   std::shared_ptr<const PeerIdentities> identities_;  // never null
   PeerLog peer_log_;
+  std::shared_ptr<CallTimes> call_times_ = std::make_shared<CallTimes>();
   uint32_t connections_ = 0;
   std::unordered_map<PeerKey, uint32_t> connections_of_;
   std::unordered_map<PeerKey, uint64_t> unwritten_bytes_;

@@ -59,12 +59,22 @@ void add_times(MetricsText& out, const EngineTimes& times) {
   out.family("terrace_fence_seconds", Kind::histogram,
              "From when a fence may begin until nobody reaches the memory.");
   out.sample(times.fences);
+  out.family("terrace_scrub_seconds", Kind::histogram,
+             "From a fence's end until the memory is erased, what waited before it included.");
+  out.sample(times.scrubs);
   out.family("terrace_leases_ended_total", Kind::counter, "Leases that were fenced, by why.");
   for (const auto& [cause, count] : times.leases_ended)
     out.sample(count, {{"cause", schema::enum_word(static_cast<rpc::LeaseCause>(cause))}});
   out.counter("terrace_renewals_total", "Leases that were renewed, once for each time.", times.renewals);
   out.family("terrace_store_commit_seconds", Kind::histogram, "How long commits of the store took.");
   out.sample(times.commits);
+}
+
+void add_calls(MetricsText& out, const Peers& peers) {
+  out.family(
+      "terrace_rpc_seconds", Kind::histogram,
+      "Calls by method, from when they are taken until their answer is made; without what they wait for room.");
+  for (const auto& [method, times] : peers.call_times()) out.sample(times, {{"method", method}});
 }
 
 void add_pools(MetricsText& out, const StateMachine& state) {
@@ -234,6 +244,7 @@ std::string metrics_of(Service& service) {
   const StateMachine& state = service.engine().state();
   add_manager(out, service);
   add_times(out, service.engine().times());
+  add_calls(out, service);
   add_pools(out, state);
   add_devices(out, state);
   add_tenants(out, state);

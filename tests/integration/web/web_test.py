@@ -152,6 +152,10 @@ class Web(unittest.TestCase):
         self.assertEqual(more('terrace_leases_ended_total{cause="released"}'), 1)
         self.assertEqual(more("terrace_fence_seconds_count"), 2)
         self.assertEqual(more("terrace_renewals_total"), 1)
+        self.assertEqual(more("terrace_scrub_seconds_count"), 2)
+        self.assertGreaterEqual(more('terrace_rpc_seconds_count{method="Admin.revoke"}'), 1)
+        self.assertGreaterEqual(more('terrace_rpc_seconds_count{method="Gateway.hello"}'), 4)
+        self.assertGreater(got['terrace_rpc_seconds_sum{method="Gateway.hello"}'], 0)
         self.assertEqual(got["terrace_store_commit_seconds_count"], got["terrace_store_commits_total"])
         for name in ("terrace_fence_seconds", "terrace_store_commit_seconds"):
             buckets = [value for sample, value in got.items() if sample.startswith(name + "_bucket")]

@@ -298,3 +298,21 @@ TEST_CASE("Peers: few open files bound connections and what is on its way, and l
   carried.written(fds);  // nobody's
   CHECK(handed[1]->fd() == -1);
 }
+
+TEST_CASE("Calls: how long each method took is counted by its name, and a refused one too") {
+  Rpc t;
+  FixtureClient client(t, 0, 1);
+  auto operator_ = t.admin(client);
+  const auto calls_of = [&t](std::string_view method) {
+    const auto at = t.service->call_times().find(method);
+    uint64_t all = 0;
+    if (at != t.service->call_times().end())
+      for (const uint64_t count : at->second.counts()) all += count;
+    return all;
+  };
+  CHECK(calls_of("Gateway.hello") == 1);
+  CHECK(calls_of("Gateway.openAdmin") == 1);
+  CHECK(calls_of("Admin.lease") == 0);
+  for (int i = 0; i < 3; ++i) CHECK(t.call(operator_.leaseRequest()).getError().getCode() != 0);
+  CHECK(calls_of("Admin.lease") == 3);
+}
