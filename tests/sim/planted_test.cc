@@ -148,14 +148,13 @@ TEST_CASE("sim: nothing is found where nothing is planted") {
     accepted.insert(outcome.accepted.begin(), outcome.accepted.end());
   }
   // A new command has to be sent by one of the actors, or by the shell around the state machine, or named here.
-  // tests/model sends these: nobody reads what is said of a pool's memory, this shell never stands still, an
-  // offer that is accepted is the hand-over that tenants make here by Transfer, and RenewMany is Renew for each lease.
+  // tests/model sends these: nobody reads what is said of a pool's memory, this shell never stands still, and an
+  // offer that is accepted is the hand-over that tenants make here by Transfer.
   accepted.insert(terrace::daemon::Command(terrace::daemon::SetPoolCoherence{}).index());
   accepted.insert(terrace::daemon::Command(terrace::daemon::SetPoolTrust{}).index());
   accepted.insert(terrace::daemon::Command(terrace::daemon::ResumeAfterGap{}).index());
   accepted.insert(terrace::daemon::Command(terrace::daemon::OfferLease{}).index());
   accepted.insert(terrace::daemon::Command(terrace::daemon::AcceptOffer{}).index());
-  accepted.insert(terrace::daemon::Command(terrace::daemon::RenewMany{}).index());
   for (size_t i = 0; i < std::variant_size_v<terrace::daemon::Command>; ++i)
     CHECK_MESSAGE(accepted.contains(i), "command " << i << " of daemon::Command was never accepted");
 }

@@ -83,6 +83,7 @@ class SimClient {
   // sim_client_requests.cc
   void ask_something();
   bool ask_what_is_due(Held& held);
+  daemon::RenewMany renew_all(LeaseId due);
   void ask_to_change(Held& held);
   void ask_grant();
   void ask(Asking kind, LeaseId lease, daemon::Command command);
@@ -92,6 +93,7 @@ class SimClient {
   // sim_client_answers.cc
   static const char* name_of(Asking asking);
   void received(const Result<daemon::Reply>& result);
+  void renewed(const daemon::RenewalsReply& renewals);
   void answered(Asking asked, const daemon::LeaseRow& lease);
   void granted(const daemon::LeaseRow& lease);
   void resized(Held& held, const daemon::LeaseRow& lease);

@@ -1,4 +1,5 @@
 // What a client makes of the answers it gets.
+#include <map>
 #include <utility>
 
 #include "core/base/limits.h"
@@ -29,6 +30,7 @@ void SimClient::received(const Result<daemon::Reply>& result) {
     refused(result.error());
     return;
   }
+  if (const auto* renewals = std::get_if<daemon::RenewalsReply>(&*result)) return renewed(*renewals);
   const Asking asked = std::exchange(asking_, Asking::nothing);
   const auto* answer = std::get_if<daemon::LeaseReply>(&*result);
   if (asked == Asking::release) {
@@ -52,6 +54,22 @@ void SimClient::received(const Result<daemon::Reply>& result) {
     return;
   }
   answered(asked, answer->lease);
+}
+
+// What is renewed lasts for its TTL from when the renewal was asked for, at least: the answer has no rows.
+void SimClient::renewed(const daemon::RenewalsReply& renewals) {
+  const auto asked = std::get<daemon::RenewMany>(asked_);
+  const std::map<LeaseId, Error> failed(renewals.failed.begin(), renewals.failed.end());
+  for (const LeaseId id : asked.leases) {
+    Held* held = find(id);
+    if (held == nullptr || failed.contains(id)) continue;
+    daemon::LeaseRow row = held->lease;
+    row.ttl_ns = asked.ttl_ns;
+    row.expiry_ns = sent_ns_ + asked.ttl_ns;
+    answered(Asking::renew, row);
+  }
+  if (const auto at = failed.find(asked_lease_); at != failed.end()) return refused(at->second);
+  asking_ = Asking::nothing;
 }
 
 void SimClient::answered(Asking asked, const daemon::LeaseRow& lease) {

@@ -59,7 +59,10 @@ bool SimClient::ask_what_is_due(Held& held) {
   }
   const uint64_t expiry_ns = held.lease.expiry_ns;
   if (!lazy_ && expiry_ns != 0 && now_ns + 2 * held.lease.ttl_ns / 3 > expiry_ns) {
-    ask(Asking::renew, id, daemon::Renew{id, tenant_, 0, 0});
+    if (environment_.prng().chance(1, 2))
+      ask(Asking::renew, id, daemon::Renew{id, tenant_, 0, 0});
+    else
+      ask(Asking::renew, id, renew_all(id));
     return true;
   }
   if (held.target.valid()) {
@@ -77,6 +80,15 @@ bool SimClient::ask_what_is_due(Held& held) {
     return true;
   }
   return false;
+}
+
+// One that is due, and all others with it. With a TTL, since the answer does not say which one each has: a change of it
+// whose answer was lost may have been carried out.
+daemon::RenewMany SimClient::renew_all(LeaseId due) {
+  daemon::RenewMany renew{{due}, tenant_, environment_.prng().between(2, 20) * ns_per_s, 0};
+  for (const Held& held : held_)
+    if (held.lease.id != due && held.lease.ttl_ns != 0) renew.leases.push_back(held.lease.id);
+  return renew;
 }
 
 void SimClient::ask_to_change(Held& held) {
@@ -146,7 +158,12 @@ void SimClient::send() {
   const uint64_t attempt = ++attempt_;
   Held* held = find(asked_lease_);
   if (asking_ == Asking::release) ledger_.release_asked(asked_lease_);
-  if (asking_ == Asking::renew) ledger_.renewal_asked(asked_lease_, std::get<daemon::Renew>(asked_).ttl_ns);
+  if (asking_ == Asking::renew) {
+    if (const auto* many = std::get_if<daemon::RenewMany>(&asked_))
+      for (const LeaseId id : many->leases) ledger_.renewal_asked(id, many->ttl_ns);
+    else
+      ledger_.renewal_asked(asked_lease_, std::get<daemon::Renew>(asked_).ttl_ns);
+  }
   if (asking_ == Asking::transfer) ledger_.transfer_asked(asked_lease_);
   if (asking_ == Asking::resize ||
       (asking_ == Asking::finish_move && std::get<daemon::FinishMove>(asked_).commit))
