@@ -41,8 +41,6 @@ def test(pattern: str = "", preset: str = "dev") -> None:
     """Builds a preset and runs its tests; the last line is ctest's own summary."""
     build(preset)
     command = [need("ctest"), "--test-dir", str(build_dir(preset)), f"-j{job_count() + 1}", "--output-on-failure", "--no-tests=error"]
-    if os.environ.get("CI"):  # a shared machine can stall any process for seconds; what passed only the second time is named
-        command += ["--repeat", "until-pass:2"]
     if pattern:
         command += ["-R", pattern]
     say(f"test {preset}{' ' + pattern if pattern else ''}")

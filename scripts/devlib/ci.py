@@ -17,9 +17,8 @@ SIM_SEEDS = 5000
 SOAK_SECONDS = 20
 FUZZ_SECONDS = 5
 # Under CI a job has 90 minutes. A machine on which the stages before took this long ends in time, and says what it
-# has not looked at: stages that may be left out, which can take 20 minutes, and second tries.
+# has not looked at: stages that may be left out, which can take 20 minutes.
 LAST_START_SECONDS = 60 * 60
-LAST_SECOND_TRY_SECONDS = 65 * 60
 
 
 def _demo() -> None:
@@ -40,10 +39,6 @@ def _qemu() -> None:
 
     ci_selection()
 
-
-# What other guests of the machine can spoil: run once more under CI, and named when it passed only then, as the
-# tests are (build.py). Everything else fails the first time.
-TIMED = ("demo", "hostile", "qemu", "bench smoke")
 
 # What is left out when time is short: the rest of the stages has looked at the same code in other ways.
 LEFT_OUT_WHEN_LATE = ("qemu", "bench smoke", "fuzz")
@@ -102,15 +97,9 @@ def ci() -> None:
         say(f"ci: {name}")
         stage_begin = time.monotonic()
         reason, skipped = _run(action)
-        remark = reason or skipped
-        in_time = time.monotonic() - begin < LAST_SECOND_TRY_SECONDS
-        if reason and name in TIMED and os.environ.get("CI") and in_time:
-            say(f"ci: {name} once more, since it failed: {reason}")
-            first, (reason, skipped) = reason, _run(action)
-            remark = reason or skipped or f"the second time; at first {first}"
         results[name] = not reason
         rows.append((name, "***Failed" if reason else "skipped" if skipped else "passed",
-                     duration(time.monotonic() - stage_begin), remark))
+                     duration(time.monotonic() - stage_begin), reason or skipped))
         say(f"ci: {name} {rows[-1][1]} in {rows[-1][2]}, {duration(time.monotonic() - begin)} in all")
     say(f"ci: {duration(time.monotonic() - begin)} in all")
     table(["stage", "result", "wall time", ""], rows)

@@ -92,5 +92,6 @@ TESTS = (
     _cli("status"), _cli("daemon"), _cli("pool"), _cli("lease"), _cli("compose"), _cli("policy"),
     GuestTest("session", _script("{tree}/tests/integration/session/session_test.py"), "plain", 600, ci=False),
     GuestTest("shim-run", _script("{tree}/tests/integration/shim/run_test.py"), "plain", 900, ci=False),
-    GuestTest("shim", _script("{tree}/tests/integration/shim/shim_test.py"), "plain", 1800, ci=False),
+    *(GuestTest(f"shim-{suite}", _script(f"{{tree}}/tests/integration/shim/shim_{suite}_test.py"), "plain", 900, ci=False)
+      for suite in ("heap", "blocks", "fork", "programs")),
 )

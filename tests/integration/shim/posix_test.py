@@ -1,6 +1,6 @@
 """What POSIX, the kernel and glibc promise a program about its heap, under the preload libraries: the interface of
 malloc, start-up and end, the program's own calls on its memory, futexes, the end of memory. The programs are *_cases.cc
-here; run as shim_test.py is, with the same environment:
+here; run as the other suites are, with the same environment:
     TERRACE_BUILD_DIR=build/dev tests/integration/shim/posix_test.py [Class[.test]]
 """
 
@@ -14,7 +14,7 @@ import unittest
 import xml.etree.ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from shim_test import HERE, MIGRATES, WHOLE_HEAP, ShimTest, needs  # noqa: E402
+from shim_support import HERE, MIGRATES, WHOLE_HEAP, ShimTest, needs, run_suite  # noqa: E402
 
 # How often what is a matter of luck is tried; 500 by hand.
 ROUNDS = int(os.environ.get("TERRACE_TEST_ROUNDS", "36"))
@@ -347,4 +347,4 @@ class Limits(ShimTest):
 
 
 if __name__ == "__main__":
-    sys.exit(0 if unittest.main(exit=False, verbosity=2).result.wasSuccessful() else 1)
+    run_suite()

@@ -9,7 +9,7 @@ import random
 import sys
 import unittest
 
-from shim_test import HERE, ShimTest
+from shim_support import HERE, ShimTest
 
 SECONDS = int(os.environ.get("TERRACE_STORM_SECONDS", "12"))
 SEED = int(os.environ.get("TERRACE_STORM_SEED", "0")) or random.randrange(1, 1 << 32)
