@@ -104,11 +104,13 @@ JsonRules json_rules_of(Field field) {
   return rules;
 }
 
-json to_json(Reader message) {
+namespace {
+
+json keys_of(Reader message, const std::set<std::string>* wanted) {
   json document = json::object();
   const auto add = [&](const FieldRules& known) {
     const auto& [field, rules, in_union] = known;
-    if (rules.hidden) return;
+    if (rules.hidden || (wanted != nullptr && !wanted->contains(rules.key))) return;
     const bool none = (rules.nullable && !is_set(message, field)) ||
                       (!rules.only_with.empty() && !holds(message, rules.only_with));
     document[rules.key] = none ? json(nullptr) : to_json(message.get(field));
@@ -118,6 +120,23 @@ json to_json(Reader message) {
     if (!field.in_union) add(field);
   KJ_IF_MAYBE (chosen, message.which()) add(fields[chosen->getIndex()]);
   return document;
+}
+
+}  // namespace
+
+json to_json(Reader message) {
+  return keys_of(message, nullptr);
+}
+
+json to_json(Reader message, const std::set<std::string>& keys) {
+  return keys_of(message, &keys);
+}
+
+std::vector<std::string> json_keys(capnp::StructSchema schema) {
+  std::vector<std::string> keys;
+  for (const FieldRules& field : fields_of(schema))
+    if (!field.rules.hidden) keys.push_back(field.rules.key);
+  return keys;
 }
 
 }  // namespace terrace::schema

@@ -7,6 +7,9 @@
 #include <capnp/dynamic.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "core/schema/message.h"
 
@@ -19,6 +22,12 @@ template <typename Struct>
 nlohmann::json to_json(const Message<Struct>& message) {
   return to_json(capnp::DynamicStruct::Reader(*message));
 }
+
+// Only the keys named, in the order of the schema; other keys are not looked at, which is most of the cost of a long list.
+nlohmann::json to_json(capnp::DynamicStruct::Reader message, const std::set<std::string>& keys);
+
+// The keys that a struct's JSON can have.
+std::vector<std::string> json_keys(capnp::StructSchema schema);
 
 // Of readers or messages, or of a list of the schema's.
 template <typename Items>

@@ -3,21 +3,20 @@
 #include <capnp/dynamic.h>
 
 #include <algorithm>
-#include <charconv>
-#include <iterator>
-#include <map>
+#include <set>
 
 #include "core/schema/json.h"
+#include "core/schema/json_rules.h"
 #include "core/schema/json_schema.h"
 #include "core/schema/words.h"
 #include "core/version/version.h"
 #include "daemon/rpc/connection.h"
+#include "daemon/web/api_query.h"
 
 namespace terrace::daemon {
 namespace {
 
 constexpr const char* web_where = "http";
-constexpr uint32_t web_rows_max = 1000;  // of leases, of the audit log, of events
 
 struct ApiPath {
   const char* path;
@@ -49,125 +48,6 @@ capnp::InterfaceSchema admin_schema() {
   return capnp::Schema::from<rpc::Admin>();
 }
 
-// --- the query of an URL
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-std::string url_decoded(std::string_view text) {
-  std::string plain;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const bool escape = text[at] == '%' && at + 2 < text.size() + 0 && hex_digit(text[at + 1]) >= 0 &&
-                        hex_digit(text[at + 2]) >= 0;
-    if (escape) {
-      plain += static_cast<char>(hex_digit(text[at + 1]) * 16 + hex_digit(text[at + 2]));
-      at += 2;
-    } else {
-      plain += text[at] == '+' ? ' ' : text[at];
-    }
-  }
-  return plain;
-}
-
-std::vector<std::pair<std::string, std::string>> query_of(std::string_view query) {
-  std::vector<std::pair<std::string, std::string>> parts;
-  while (!query.empty()) {
-    const std::string_view part = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(query.size(), part.size() + 1));
-    const size_t equals = part.find('=');
-    const std::string_view value =
-        equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
-    if (!part.empty()) parts.emplace_back(url_decoded(part.substr(0, equals)), url_decoded(value));
-  }
-  return parts;
-}
-
-Error web_usage(std::string detail) {
-  return Error{.code = ErrorCode::invalid_argument, .where = web_where, .detail = std::move(detail)};
-}
-
-// The fields that a query may set: those of the parameters, or of the one struct that they are.
-capnp::StructSchema asked_fields(capnp::InterfaceSchema::Method method) {
-  const capnp::StructSchema params = method.getParamType();
-  const auto fields = params.getFields();
-  const bool one_struct = fields.size() == 1 && fields[0].getType().isStruct();
-  return one_struct ? fields[0].getType().asStruct() : params;
-}
-
-Status set_field(capnp::DynamicStruct::Builder params, capnp::StructSchema::Field field, const std::string& key,
-                 const std::string& value) {
-  const auto which = field.getType().which();
-  if (which == capnp::schema::Type::TEXT) {
-    params.set(field, capnp::Text::Reader(value.c_str(), value.size()));
-    return {};
-  }
-  if (which == capnp::schema::Type::BOOL && (value == "true" || value == "false")) {
-    params.set(field, value == "true");
-    return {};
-  }
-  if (which == capnp::schema::Type::ENUM) {
-    const auto type = field.getType().asEnum();
-    const std::vector<std::string>& words = schema::words_of(type);
-    const auto word = std::find(words.begin(), words.end(), value);
-    if (word != words.end()) {
-      params.set(field, capnp::DynamicEnum(type, static_cast<uint16_t>(word - words.begin())));
-      return {};
-    }
-  }
-  uint64_t number = 0;
-  const auto parsed = std::from_chars(value.data(), value.data() + value.size(), number);
-  const bool whole = parsed.ec == std::errc() && parsed.ptr == value.data() + value.size() && !value.empty();
-  if (which == capnp::schema::Type::UINT64 && whole) {
-    params.set(field, number);
-    return {};
-  }
-  if (which == capnp::schema::Type::UINT32 && whole && number <= UINT32_MAX) {
-    params.set(field, number);
-    return {};
-  }
-  return web_usage("'" + value + "' is no value of the parameter '" + key + "'");
-}
-
-Status set_params(capnp::DynamicStruct::Builder params, capnp::InterfaceSchema::Method method,
-                  std::string_view query) {
-  const capnp::StructSchema fields = asked_fields(method);
-  auto target = params;
-  if (fields != params.getSchema())
-    target = params.init(params.getSchema().getFields()[0]).as<capnp::DynamicStruct>();
-  for (const auto& [key, value] : query_of(query)) {
-    std::string known;
-    bool found = false;
-    for (const auto field : fields.getFields()) {
-      const std::string name = schema::snake_case(field.getProto().getName().cStr());
-      known += (known.empty() ? "" : ", ") + name;
-      if (name != key) continue;
-      found = true;
-      TERRACE_RETURN_IF_ERROR(set_field(target, field, key, value));
-    }
-    if (!found)
-      return web_usage("there is no parameter '" + key + "'; there " +
-                       (known.empty() ? std::string("is none") : "are " + known));
-  }
-  return {};
-}
-
-// A page becomes JSON between the manager's other work: whoever wants more asks again, behind the last row.
-void bound_rows(capnp::DynamicStruct::Builder params, capnp::InterfaceSchema::Method method) {
-  const capnp::StructSchema fields = asked_fields(method);
-  auto target = params;
-  if (fields != params.getSchema())
-    target = params.get(params.getSchema().getFields()[0]).as<capnp::DynamicStruct>();
-  for (const auto field : fields.getFields()) {
-    if (std::string_view(field.getProto().getName().cStr()) != "limit") continue;
-    const uint32_t asked = target.get(field).as<uint32_t>();
-    target.set(field, asked == 0 || asked > web_rows_max ? web_rows_max : asked);
-  }
-}
-
 unsigned status_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::invalid_argument: return 400;
@@ -183,25 +63,30 @@ unsigned status_of(ErrorCode code) {
   }
 }
 
-// A call that waits is for the unix socket of the RPC: over HTTP nobody notices that who asked has gone.
-bool waits(capnp::DynamicStruct::Reader params, capnp::InterfaceSchema::Method method) {
-  const auto fields = asked_fields(method).getFields();
-  for (const auto field : fields) {
-    if (std::string_view(field.getProto().getName().cStr()) != "waitMs") continue;
-    const auto asked = params.get(params.getSchema().getFields()[0]).as<capnp::DynamicStruct>();
-    return asked.get(field).as<uint32_t>() != 0;
-  }
-  return false;
+// Of results with a list of rows, of which only some fields are asked for.
+nlohmann::json with_rows(capnp::DynamicStruct::Reader results, capnp::StructSchema::Field rows,
+                         const std::set<std::string>& keys) {
+  std::set<std::string> others;
+  for (const std::string& key : schema::json_keys(results.getSchema())) others.insert(key);
+  const std::string key = schema::json_rules_of(rows).key;
+  others.erase(key);
+  nlohmann::json document = schema::to_json(results, others);
+  nlohmann::json& list = document[key] = nlohmann::json::array();
+  for (const auto row : results.get(rows).as<capnp::DynamicList>())
+    list.push_back(schema::to_json(row.as<capnp::DynamicStruct>(), keys));
+  return document;
 }
 
 // A method's results, without its `error` where there was none.
-WebAnswer answer_of_results(capnp::DynamicStruct::Reader results) {
+WebAnswer answer_of_results(capnp::DynamicStruct::Reader results, capnp::InterfaceSchema::Method method,
+                            const std::set<std::string>& keys) {
   const auto error = results.get("error").as<capnp::DynamicStruct>().as<rpc::Error>();
   if (error.getCode() != 0)
     return web_error(Error{.code = static_cast<ErrorCode>(error.getCode()),
                            .where = web_where,
                            .detail = std::string(error.getDetail().begin(), error.getDetail().size())});
-  nlohmann::json document = schema::to_json(results);
+  nlohmann::json document =
+      keys.empty() ? schema::to_json(results) : with_rows(results, *rows_of(method), keys);
   document.erase("error");
   return web_json(document);
 }
@@ -222,6 +107,13 @@ nlohmann::json open_api_parameters(capnp::InterfaceSchema::Method method) {
                            {{"type", text      ? "string"
                                      : boolean ? "boolean"
                                                : "integer"}}}});
+  }
+  if (rows_of(method)) {
+    parameters.push_back({{"name", "fields"},
+                          {"in", "query"},
+                          {"required", false},
+                          {"description", "Fields of each row, with commas between them"},
+                          {"schema", {{"type", "string"}}}});
   }
   return parameters;
 }
@@ -268,12 +160,15 @@ kj::Promise<WebAnswer> ask_api(Service& service, const PeerCredentials& peer, co
   const auto method = admin_schema().getMethodByName(found->method);
   auto request = admin.newRequest(method);
   const std::string_view query = question < path.size() ? std::string_view(path).substr(question + 1) : "";
-  if (const Status set = set_params(request, method, query); !set.ok()) return web_error(set.error());
+  std::set<std::string> keys;
+  if (const Status set = set_params(request, method, query, keys); !set.ok()) return web_error(set.error());
   if (waits(request.asReader(), method))
     return web_error(web_usage("nothing waits over HTTP: ask without wait_ms, again and again"));
   bound_rows(request, method);
   return request.send()
-      .then([](capnp::Response<capnp::DynamicStruct>&& results) { return answer_of_results(results); })
+      .then([method, keys = std::move(keys)](capnp::Response<capnp::DynamicStruct>&& results) {
+        return answer_of_results(results, method, keys);
+      })
       .attach(kj::mv(admin), kj::mv(connection));
 }
 

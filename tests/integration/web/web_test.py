@@ -174,6 +174,11 @@ class Web(unittest.TestCase):
         self.assertEqual([lease["label"] for lease in rest], ["two"])
         one = json.loads(self.unix("/api/v1/lease?label=%6fne")[1])
         self.assertEqual(one["info"]["bytes"], 8 * MIB)
+        some = json.loads(self.unix("/api/v1/leases?limit=1&fields=id,extents,tenant")[1])["leases"]
+        self.assertEqual(some, [{key: first[0][key] for key in ("id", "extents", "tenant")}])
+        page = json.loads(self.unix("/api/v1/audit?fields=verb&limit=2")[1])
+        self.assertEqual([set(entry) for entry in page["entries"]], [{"verb"}, {"verb"}])
+        self.assertIn("newest", page)
         audit = json.loads(self.tcp("/api/v1/audit?verb=grant&limit=10")[1])["entries"]
         self.assertEqual([entry["verb"] for entry in audit], ["grant", "grant"])
         self.assertEqual(json.loads(self.tcp("/api/v1/pools")[1])["pools"], self.t.cli("pool", "list").json["pools"])
@@ -216,8 +221,13 @@ class Web(unittest.TestCase):
         for path, status, part in (("/api/v1/leasse", 404, "there are status, health"),
                                    ("/api/v1/leases?limt=1", 400, "there are pool, tenant, after, limit"),
                                    ("/api/v1/leases?limit=many", 400, "'many' is no value"),
+                                   ("/api/v1/leases?fields=id,byte", 400, "no field 'byte'; there are id, pool"),
+                                   ("/api/v1/leases?fields=", 400, "no field ''"),
+                                   ("/api/v1/status?fields=serial", 400, "no field 'serial'; there are name"),
                                    ("/api/v1/lease?lease=99", 404, "99"),
-                                   ("/api/v1/status?x=1", 400, "there is none"),
+                                   ("/api/v1/status?x=1", 400, "there are fields"),
+                                   ("/api/v1/health?x=1", 400, "there are fields"),
+                                   ("/api/v1/inventory?x=1", 400, "there is none"),
                                    ("/etc/passwd", 404, "/ has a list"),
                                    ("/api/v1/lease?label=" + "x" * 4000, 400, "")):
             with self.subTest(path[:60]):

@@ -54,10 +54,10 @@ function saidOf(text: string): string | undefined {
   }
 }
 
-async function getLeases(): Promise<{ leases: Lease[] }> {
-  const leases: Lease[] = [];
+async function getLeases(fields: string): Promise<{ leases: Lease[] }> {
+  const leases: Lease[] = [], ofEach = fields === "" ? "" : `&fields=${fields}`;
   for (let after = 0; ;) {
-    const page = (await get<{ leases: Lease[] }>(`leases?limit=${leasesPerPage}&after=${after}`)).leases;
+    const page = (await get<{ leases: Lease[] }>(`leases?limit=${leasesPerPage}&after=${after}${ofEach}`)).leases;
     leases.push(...page);
     if (page.length < leasesPerPage) return { leases };
     after = page[page.length - 1]!.id;
@@ -70,6 +70,8 @@ export class Store {
   private entries = new Map<Kind, Entry>();
   private wanted: Kind[] = [];
   private timer = 0;
+  private leaseFields = ""; // that the page reads; "": all
+  private leasesHave = "";  // what the last answer has
   answeredAt = 0; // by performance.now(); 0: never
   connected = true;
   denied = ""; // why this peer may not look
@@ -78,14 +80,25 @@ export class Store {
     document.addEventListener("visibilitychange", () => this.tick());
   }
 
-  want(kinds: Kind[]): void {
+  want(kinds: Kind[], leaseFields: string): void {
     this.wanted = kinds;
+    if (kinds.includes("leases") && leaseFields !== this.leaseFields) {
+      this.leaseFields = leaseFields;
+      const entry = this.entry("leases");
+      if (!this.leasesSuffice(this.leasesHave)) entry.data = undefined;
+      if (entry.data === undefined) entry.askedAt = -Infinity;
+    }
     this.tick();
   }
   get<K extends Kind>(kind: K): Kinds[K] | undefined { return this.entries.get(kind)?.data as Kinds[K] | undefined; }
   version(kind: Kind): number { return this.entries.get(kind)?.version ?? 0; }
   missing(kind: Kind): boolean { return this.entries.get(kind)?.missing ?? false; }
   error(kind: Kind): string { return this.entries.get(kind)?.error ?? ""; }
+
+  private leasesSuffice(have: string): boolean {
+    const fields = have.split(",");
+    return have === "" || (this.leaseFields !== "" && this.leaseFields.split(",").every((field) => fields.includes(field)));
+  }
 
   private entry(kind: Kind): Entry {
     let found = this.entries.get(kind);
@@ -124,7 +137,16 @@ export class Store {
     entry.askedAt = performance.now();
     const before = this.connected;
     try {
-      entry.data = kind === "leases" ? await getLeases() : await get(asked[kind] ?? kind);
+      const fields = this.leaseFields;
+      const data = kind === "leases" ? await getLeases(fields) : await get(asked[kind] ?? kind);
+      if (kind === "leases" && !this.leasesSuffice(fields)) { // another page is shown by now
+        entry.underWay = false;
+        entry.askedAt = -Infinity;
+        this.tick();
+        return;
+      }
+      if (kind === "leases") this.leasesHave = fields;
+      entry.data = data;
       entry.error = "";
       entry.missing = false;
       ++entry.version;
