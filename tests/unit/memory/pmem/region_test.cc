@@ -10,7 +10,7 @@
 
 #include "core/base/units.h"
 #include "daemon/memory/region/region_plan.h"
-#include "tests/unit/memory/fake_cxl_machine.h"
+#include "tests/unit/memory/pmem/fake_cxl_machine.h"
 
 using namespace terrace;
 using namespace terrace::daemon;

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "daemon/memory/pmem/pmem.h"
-#include "tests/unit/memory/fake_cxl_machine.h"
 #include "tests/unit/memory/fake_page_pins.h"
+#include "tests/unit/memory/pmem/fake_cxl_machine.h"
 
 namespace terrace::daemon {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/unit/memory/fake_cxl_machine.h"
+#include "tests/unit/memory/pmem/fake_cxl_machine.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
