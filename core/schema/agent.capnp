@@ -87,4 +87,7 @@ interface HostAgent {
   # all caches. No object has these extents.
   writeBack @10 (object :AgentObject) -> (error :Terrace.Error);
   # Leaves nothing of the extents in this host's caches.
+  kept @11 (object :AgentObject) -> (error :Terrace.Error, kept :Bool, ended :Bool);
+  # Whether a fenced object's memory is kept for pages that somebody on this host still holds; `ended`: it was, and nobody
+  # holds any more. Changes nothing. An agent of an earlier version does not know the call.
 }

@@ -146,8 +146,8 @@ class HostAgentServer final : public rpc::HostAgent::Server {
                          return finish(context, false,
                                        [&orders = orders_, object, extents, put, found]() -> Status {
                                          if (!orders.in_force()) return too_late();
-                                         TERRACE_ASSIGN_OR_RETURN(
-                                             *found, orders.backend().exchange(object.name, extents, put));
+                                         TERRACE_ASSIGN_OR_RETURN(*found,
+                                                                  orders.exchange(object.name, extents, put));
                                          return {};
                                        })
                              .then([context, found]() mutable {
@@ -161,8 +161,24 @@ class HostAgentServer final : public rpc::HostAgent::Server {
                        [this, context](auto object, auto extents) mutable {
                          return finish(context, false, [&orders = orders_, object, extents]() -> Status {
                            if (!orders.in_force()) return too_late();
-                           return orders.backend().write_back(object.name, extents);
+                           return orders.write_back(object.name, extents);
                          });
+                       });
+  }
+
+  kj::Promise<void> kept(KeptContext context) override {
+    auto found = std::make_shared<Kept>(Kept::yes);
+    return with_object(context, context.getParams().getObject(),
+                       [this, context, found](auto object, auto extents) mutable {
+                         return finish(context, false,
+                                       [&orders = orders_, object, extents, found]() -> Status {
+                                         *found = orders.backend().kept(object.name, extents);
+                                         return {};
+                                       })
+                             .then([context, found]() mutable {
+                               context.getResults().setKept(*found != Kept::no);
+                               context.getResults().setEnded(*found == Kept::ended);
+                             });
                        });
   }
 
@@ -276,6 +292,20 @@ Status Orders::carve(const std::string& name, uint64_t bytes, const std::vector<
   // Made by an order that came twice: it is there, whole, and nobody had it yet.
   const auto there = backend_.usage(name);
   return there.ok() && there->bytes == bytes && !there->handed_out ? Status() : status;
+}
+
+Status Orders::write_back(const std::string& object, const std::vector<Extent>& extents) {
+  SharedByHosts* shared = backend_.shared_by_hosts();
+  return shared == nullptr ? Status() : shared->write_back(object, extents);
+}
+
+Result<Nonce> Orders::exchange(const std::string& object, const std::vector<Extent>& extents,
+                               const Nonce& put) {
+  SharedByHosts* shared = backend_.shared_by_hosts();
+  if (shared != nullptr) return shared->exchange(object, extents, put);
+  return Error{.code = ErrorCode::unsupported,
+               .where = "HostAgent",
+               .detail = "this host has no memory that another one sees"};
 }
 
 Status Orders::fence_one(const std::string& object) {

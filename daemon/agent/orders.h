@@ -69,6 +69,9 @@ class Orders {
   Status hand_out(const std::string& name) { return backend_.hand_out(name); }
   Result<UniqueFd> open(const std::string& name, ObjectAccess access) { return backend_.open(name, access); }
   Backend& backend() { return backend_; }
+  // Of memory that is this host's alone there is nothing to write back.
+  Status write_back(const std::string& object, const std::vector<Extent>& extents);
+  Result<Nonce> exchange(const std::string& object, const std::vector<Extent>& extents, const Nonce& put);
 
   // --- for HostAgent ---
   // The object is to be made, or to have so many bytes. Counts it, unless it is refused.

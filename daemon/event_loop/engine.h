@@ -312,7 +312,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   // kept_memory.cc: memory that waits for pages that somebody still holds
   void ask_for_kept_memory();
   void note_kept_memory(LeaseId lease, const Status& scrubbed);
-  kj::Promise<void> look_at_kept_memory();
+  void look_at_kept_memory();
 
   // lanes.cc: which worker does what
   std::unique_ptr<JobQueue> make_queue(const char* worker) const;
@@ -427,6 +427,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   uint64_t leftover_pause_ns_ = 0;
   StartCheck start_check_;
   std::set<LeaseId> kept_;  // quarantined, maybe for pages that somebody holds
+  std::set<Worker*> looking_at_kept_;
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
   std::unordered_map<uint64_t, Actor> actors_;               // of those grants and changes, for the audit log
   std::unordered_map<uint64_t, ReplyFulfiller> changing_;    // lease -> who resizes or transfers it

@@ -32,16 +32,11 @@ bool is_unbound(const LeaseRow& lease, const std::vector<ObservedObject>& object
 
 kj::Promise<void> Engine::keep_house() {
   const auto pause = static_cast<int64_t>(options_.housekeeping_ns) * kj::NANOSECONDS;
-  return timer_.afterDelay(pause)
-      .then([this]() { return look_at_devices(); })
-      .then([this]() -> kj::Promise<void> {
-        if (refusing_) return kj::READY_NOW;
-        return look_at_kept_memory();
-      })
-      .then([this]() {
-        if (!refusing_) drive_moves();
-        return keep_house();
-      });
+  return timer_.afterDelay(pause).then([this]() { return look_at_devices(); }).then([this]() {
+    if (!refusing_) look_at_kept_memory();
+    if (!refusing_) drive_moves();
+    return keep_house();
+  });
 }
 
 // Not on the urgent worker: hardware that answers slowly must not keep a fence waiting.

@@ -16,9 +16,9 @@ bool passing_failure(const Status& status) {
          os_errno == EAGAIN;
 }
 
-Scrubber::Scrubber(Backend& backend, Worker& worker, const Clock& clock, kj::Timer& timer, uint64_t bytes_per_s,
+Scrubber::Scrubber(Objects& memory, Worker& worker, const Clock& clock, kj::Timer& timer, uint64_t bytes_per_s,
                    Reports reports, kj::TaskSet& tasks, uint64_t piece_bytes)
-    : backend_(backend),
+    : memory_(memory),
       worker_(worker),
       clock_(clock),
       timer_(timer),
@@ -30,7 +30,7 @@ Scrubber::Scrubber(Backend& backend, Worker& worker, const Clock& clock, kj::Tim
 void Scrubber::add(ScrubObject job, uint64_t granule_bytes) {
   const uint64_t bytes = job.bytes;
   counters_.queued_bytes += bytes;
-  const uint64_t to_erase = backend_.erases_in_place(job.object) ? bytes : 0;
+  const uint64_t to_erase = memory_.erases_in_place(job.object) ? bytes : 0;
   jobs_.push_back(Job{std::move(job), granule_bytes, to_erase, clock_.now_ns()});
   run_next();
 }
@@ -93,7 +93,7 @@ void Scrubber::erase_piece(std::list<Job>::iterator job) {
   }
   tasks_.add(worker_
                  .run([this, name = job->object.object, extents = job->object.extents, offset,
-                       bytes]() -> Status { return backend_.erase(name, extents, offset, bytes); })
+                       bytes]() -> Status { return memory_.erase(name, extents, offset, bytes); })
                  .then([this, job, bytes, generation = generation_](Status status) {
                    piece_done(generation, job, bytes, std::move(status));
                  }));
@@ -119,11 +119,11 @@ void Scrubber::piece_done(uint64_t generation, std::list<Job>::iterator job, uin
 
 void Scrubber::remove_object(std::list<Job>::iterator job) {
   const auto remove = [this, name = job->object.object]() -> Status {
-    const auto scrubbed = backend_.scrub(name);
+    const auto scrubbed = memory_.scrub(name);
     if (!scrubbed.ok()) return scrubbed.error();
     return {};
   };
-  if (backend_.quick(job->object.object, job->object.bytes)) {
+  if (memory_.quick(job->object.object, job->object.bytes)) {
     Status status = remove();
     end(job, std::move(status));
     return;

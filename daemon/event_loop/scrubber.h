@@ -14,7 +14,7 @@
 #include "core/base/clock.h"
 #include "core/base/limits.h"
 #include "daemon/event_loop/worker.h"
-#include "daemon/memory/backend.h"
+#include "daemon/memory/objects.h"
 #include "daemon/state/command.h"
 
 namespace terrace::daemon {
@@ -37,7 +37,7 @@ class Scrubber {
   };
 
   // Everything referred to outlives it. `bytes_per_s`: 0 is no bound.
-  Scrubber(Backend& backend, Worker& worker, const Clock& clock, kj::Timer& timer, uint64_t bytes_per_s,
+  Scrubber(Objects& memory, Worker& worker, const Clock& clock, kj::Timer& timer, uint64_t bytes_per_s,
            Reports reports, kj::TaskSet& tasks, uint64_t piece_bytes = limits::scrub_piece_bytes);
 
   // Takes over one lease; its finished() comes once, later.
@@ -65,7 +65,7 @@ class Scrubber {
   void end(std::list<Job>::iterator job, Status status);
   void wait_until(uint64_t at_ns);
 
-  Backend& backend_;
+  Objects& memory_;
   Worker& worker_;
   const Clock& clock_;
   kj::Timer& timer_;

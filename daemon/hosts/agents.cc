@@ -215,7 +215,7 @@ Result<std::optional<std::string>> Agents::agent_for(const LeaseRow& lease, cons
   const std::string target = known ? to_host : "";
   if (to_host.empty() || to_host == lease.host) return std::optional<std::string>();
   if (!known && !own) {
-    if (!service_->engine().backend().is_shared(lease.object)) return std::optional<std::string>();
+    if (!lies_on_shared(service_->engine().backend(), lease.object)) return std::optional<std::string>();
     return Error{.code = ErrorCode::not_found,
                  .where = "transfer",
                  .detail = "there is no host " + to_host +
@@ -223,7 +223,7 @@ Result<std::optional<std::string>> Agents::agent_for(const LeaseRow& lease, cons
                            "have connected, and this machine is " + service_->options().host};
   }
   if (target == from) return std::optional<std::string>();
-  if (!service_->engine().backend().is_shared(lease.object)) {
+  if (!lies_on_shared(service_->engine().backend(), lease.object)) {
     return Error{.code = ErrorCode::unsupported,
                  .where = "transfer",
                  .detail = "lease " + std::to_string(lease.id.value) + " has memory that only host " +

@@ -22,6 +22,7 @@ kj::Duration patience(const AgentOrder& order) {
     case AgentOrder::Kind::rebind:
     case AgentOrder::Kind::copy: return 60 * kj::SECONDS + for_bytes;
     case AgentOrder::Kind::exchange:
+    case AgentOrder::Kind::kept:
     case AgentOrder::Kind::fence:
     case AgentOrder::Kind::scrub:
     case AgentOrder::Kind::resize: break;
@@ -244,6 +245,17 @@ kj::Promise<AgentAnswer> Agents::send(rpc::HostAgent::Client& agent, const Agent
       auto request = agent.writeBackRequest();
       write_object(request.initObject(), order.object, order.bytes, order.extents);
       return answer_of(kj::mv(request));
+    }
+    case AgentOrder::Kind::kept: {
+      auto request = agent.keptRequest();
+      write_object(request.initObject(), order.object, order.bytes, order.extents);
+      return request.send().then([](auto&& reply) -> AgentAnswer {
+        Status status = read_error(reply.getError(), "agent");
+        if (!status.ok()) return {OrderOutcome::refused, status.error(), 0};
+        AgentAnswer answer{OrderOutcome::done, {}, 0};
+        answer.kept = reply.getEnded() ? Kept::ended : reply.getKept() ? Kept::yes : Kept::no;
+        return answer;
+      });
     }
     case AgentOrder::Kind::fence: break;
   }

@@ -53,7 +53,7 @@ Error not_coherent(const std::string& serial, const std::string& pool, const lit
 }  // namespace
 
 struct LitmusRuns::Work {
-  Backend& backend;
+  Objects& memory;
   std::string serial;
   std::string object;
   uint64_t bytes = 0;
@@ -63,7 +63,7 @@ struct LitmusRuns::Work {
 
   // Over two mappings of the object, which exists.
   Result<litmus::Report> look() const {
-    TERRACE_ASSIGN_OR_RETURN(const UniqueFd fd, backend.open(object, ObjectAccess::read_write));
+    TERRACE_ASSIGN_OR_RETURN(const UniqueFd fd, memory.open(object, ObjectAccess::read_write));
     TERRACE_ASSIGN_OR_RETURN(const os::MemoryMap first, map_object(fd.get(), bytes));
     TERRACE_ASSIGN_OR_RETURN(const os::MemoryMap second, map_object(fd.get(), bytes));
     return litmus::run_pair(first.bytes(), second.bytes(), options);
@@ -73,11 +73,11 @@ struct LitmusRuns::Work {
   // erased in place it counts as not erased from before it is written to (DevdaxBackend::carve), also when this
   // process dies here.
   Result<litmus::Report> carve_and_look() const {
-    TERRACE_RETURN_IF_ERROR(backend.carve(object, bytes, extents));
+    TERRACE_RETURN_IF_ERROR(memory.carve(object, bytes, extents));
     Result<litmus::Report> report = look();
-    TERRACE_RETURN_IF_ERROR(backend.fence(object));
-    if (backend.erases_in_place(object)) TERRACE_RETURN_IF_ERROR(backend.erase(object, extents, 0, bytes));
-    const auto scrubbed = backend.scrub(object);
+    TERRACE_RETURN_IF_ERROR(memory.fence(object));
+    if (memory.erases_in_place(object)) TERRACE_RETURN_IF_ERROR(memory.erase(object, extents, 0, bytes));
+    const auto scrubbed = memory.scrub(object);
     if (!scrubbed.ok()) return scrubbed.error();
     return report;
   }

@@ -61,13 +61,14 @@ struct DevdaxOptions {
   PagePins* pins = nullptr;
 };
 
-class DevdaxBackend final : public Backend {
+class DevdaxBackend final : public Backend, public SharedByHosts {
  public:
   // `bus` outlives it.
   DevdaxBackend(DaxBus& bus, DevdaxOptions options);
 
   std::string_view kind() const override { return kinds::devdax; }
 
+  SharedByHosts* shared_by_hosts() override { return this; }
   std::vector<SeenDevice> discover() override;
   Status refresh() override;
   std::vector<SeenDevice> inspect() override;

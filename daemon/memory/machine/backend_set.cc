@@ -155,7 +155,8 @@ Status BackendSet::take_over(const std::string& serial) {
 // Whichever kind can: the others say that they cannot.
 Result<std::string> BackendSet::create_region(const RegionRequest& request) {
   for (Backend* backend : backends_) {
-    auto serial = backend->create_region(request);
+    if (backend->composition() == nullptr) continue;
+    auto serial = backend->composition()->create_region(request);
     if (serial.ok() || serial.error().code != ErrorCode::unsupported) return serial;
   }
   return no_such_kind("memdevs");
@@ -164,7 +165,8 @@ Result<std::string> BackendSet::create_region(const RegionRequest& request) {
 // Whichever kind can: leases on a volatile region are of another kind than what composed it.
 Status BackendSet::destroy_region(const std::string& serial) {
   for (Backend* backend : backends_) {
-    const Status destroyed = backend->destroy_region(serial);
+    if (backend->composition() == nullptr) continue;
+    const Status destroyed = backend->composition()->destroy_region(serial);
     if (destroyed.ok() || destroyed.error().code != ErrorCode::unsupported) return destroyed;
   }
   return no_such_kind(serial);
@@ -172,7 +174,8 @@ Status BackendSet::destroy_region(const std::string& serial) {
 
 Result<std::string> BackendSet::online(const std::string& serial) {
   for (Backend* backend : backends_) {
-    auto online = backend->online(serial);
+    if (backend->composition() == nullptr) continue;
+    auto online = backend->composition()->online(serial);
     if (online.ok() || online.error().code != ErrorCode::unsupported) return online;
   }
   return no_such_kind(serial);
@@ -180,7 +183,8 @@ Result<std::string> BackendSet::online(const std::string& serial) {
 
 Status BackendSet::offline(const std::string& serial) {
   Backend* backend = of_device(serial);
-  return backend == nullptr ? Status(no_such_kind(serial)) : backend->offline(serial);
+  if (backend == nullptr || backend->composition() == nullptr) return no_such_kind(serial);
+  return backend->composition()->offline(serial);
 }
 
 // --- objects --------------------------------------------------------------------------------------------
@@ -188,7 +192,7 @@ Status BackendSet::offline(const std::string& serial) {
 Status BackendSet::carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) {
   Backend* backend = of_object(name);
   if (backend == nullptr) return no_such_kind(name);
-  if (remote_ != nullptr && backend != remote_ && backend->is_shared(name))
+  if (remote_ != nullptr && backend != remote_ && lies_on_shared(*backend, name))
     TERRACE_RETURN_IF_ERROR(remote_->may_make_shared());
   return backend->carve(name, bytes, extents);
 }
@@ -241,10 +245,10 @@ Status BackendSet::hand_across(const std::string& from, const std::string& to, u
   Backend* target = of_object(to);
   if (source == nullptr) return no_such_kind(from);
   if (target == nullptr) return no_such_kind(to);
-  if (!source->is_shared(from) || !target->is_shared(to)) return cannot("hand to another host");
+  if (!lies_on_shared(*source, from) || !lies_on_shared(*target, to)) return cannot("hand to another host");
   TERRACE_RETURN_IF_ERROR(source->fence(from));
-  TERRACE_RETURN_IF_ERROR(source->write_back(from, extents));
-  TERRACE_RETURN_IF_ERROR(target->write_back(to, extents));
+  TERRACE_RETURN_IF_ERROR(source->shared_by_hosts()->write_back(from, extents));
+  TERRACE_RETURN_IF_ERROR(target->shared_by_hosts()->write_back(to, extents));
   TERRACE_RETURN_IF_ERROR(target->rebind(from, to, bytes, extents));
   // Of a source that has just gone away the rest is destroyed when it is back.
   (void)source->scrub(from);
@@ -257,31 +261,42 @@ Kept BackendSet::kept(const std::string& name, const std::vector<Extent>& extent
 }
 
 bool BackendSet::is_shared(std::string_view name) const {
-  const Backend* backend = of_object(name);
-  return backend != nullptr && backend->is_shared(name);
+  Backend* backend = of_object(name);
+  return backend != nullptr && lies_on_shared(*backend, name);
 }
 
 Result<Nonce> BackendSet::exchange(const std::string& name, const std::vector<Extent>& extents,
                                    const Nonce& put) {
   Backend* backend = of_object(name);
   if (backend == nullptr) return no_such_kind(name);
-  return backend->exchange(name, extents, put);
+  SharedByHosts* shared = backend->shared_by_hosts();
+  if (shared != nullptr) return shared->exchange(name, extents, put);
+  return Error{.code = ErrorCode::unsupported,
+               .where = "prove what it is",
+               .detail = "memory of the kind '" + std::string(backend->kind()) + "' is one machine's alone"};
 }
 
 Status BackendSet::clean(const std::string& name, const std::vector<Extent>& extents) {
   Backend* backend = of_object(name);
-  return backend == nullptr ? Status(no_such_kind(name)) : backend->clean(name, extents);
+  if (backend == nullptr) return no_such_kind(name);
+  SharedByHosts* shared = backend->shared_by_hosts();
+  return shared == nullptr ? Status() : shared->clean(name, extents);
 }
 
 Status BackendSet::write_back(const std::string& name, const std::vector<Extent>& extents) {
   Backend* backend = of_object(name);
-  return backend == nullptr ? Status(no_such_kind(name)) : backend->write_back(name, extents);
+  if (backend == nullptr) return no_such_kind(name);
+  SharedByHosts* shared = backend->shared_by_hosts();
+  return shared == nullptr ? Status() : shared->write_back(name, extents);
 }
 
 std::vector<std::string> BackendSet::dax_regions() const {
   std::vector<std::string> all;
-  for (const Backend* backend : backends_)
-    for (std::string& region : backend->dax_regions()) all.push_back(std::move(region));
+  for (Backend* backend : backends_) {
+    const SharedByHosts* shared = backend->shared_by_hosts();
+    if (shared == nullptr) continue;
+    for (std::string& region : shared->dax_regions()) all.push_back(std::move(region));
+  }
   return all;
 }
 

@@ -25,7 +25,7 @@ std::vector<KnownObject> known_objects(const Image& image);
 
 class RemoteBackend;
 
-class BackendSet final : public Backend {
+class BackendSet final : public Backend, public Composition, public SharedByHosts {
  public:
   // `backend` outlives the set. The first one answers where no device is concerned: describe_memory().
   void add(Backend& backend) { backends_.push_back(&backend); }
@@ -33,6 +33,8 @@ class BackendSet final : public Backend {
   void add_remote(RemoteBackend& remote);
 
   std::string_view kind() const override { return "all"; }
+  Composition* composition() override { return this; }
+  SharedByHosts* shared_by_hosts() override { return this; }
   std::vector<SeenDevice> discover() override;
   Status refresh() override;
   bool saw_all(std::string_view backend) const override;

@@ -50,7 +50,7 @@ struct NumaOptions {
 std::string numa_serial(int node);
 std::optional<int> numa_node_of(std::string_view serial);
 
-class NumaBackend final : public Backend {
+class NumaBackend final : public Backend, public Composition {
  public:
   // `kernel` outlives the backend; nullptr: dax memory is not brought online here.
   NumaBackend(NumaOptions options, RamKernel* kernel);
@@ -62,6 +62,9 @@ class NumaBackend final : public Backend {
   void know_devices(const std::vector<KnownDevice>& devices) override;
   void know_objects(const std::vector<KnownObject>& objects) override;
   Status take_over(const std::string& serial) override;
+  Composition* composition() override { return this; }
+  Result<std::string> create_region(const RegionRequest&) override { return cannot("create a region"); }
+  Status destroy_region(const std::string&) override { return cannot("destroy a region"); }
   Result<std::string> online(const std::string& serial) override;
   Status offline(const std::string& serial) override;
   Status claim(const StoreClaim& claim) override;

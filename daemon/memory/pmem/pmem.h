@@ -77,7 +77,7 @@ uint64_t pmem_granule_bytes(uint64_t region_bytes);
 // What all leases together can have, even if each is of one granule.
 uint64_t pmem_capacity_bytes(uint64_t region_bytes, unsigned ways);
 
-class PmemBackend final : public Backend {
+class PmemBackend final : public Backend, public Composition {
  public:
   // Both kernels outlive it.
   PmemBackend(PmemKernel& kernel, CxlKernel& cxl, RegionRecords records, PmemOptions options = {});
@@ -92,8 +92,11 @@ class PmemBackend final : public Backend {
   void know_objects(const std::vector<KnownObject>& objects) override;
   Status may_take_over(const std::string& serial) override;
   Status take_over(const std::string& serial) override;
+  Composition* composition() override { return this; }
   Result<std::string> create_region(const RegionRequest& request) override;
   Status destroy_region(const std::string& serial) override;
+  Result<std::string> online(const std::string&) override { return cannot("bring online"); }
+  Status offline(const std::string&) override { return cannot("take offline"); }
 
   Status carve(const std::string& name, uint64_t bytes, const std::vector<Extent>& extents) override;
   Result<UniqueFd> open(const std::string& name, ObjectAccess access) override;

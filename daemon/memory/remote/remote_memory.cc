@@ -89,7 +89,8 @@ Status RemoteBackend::prove(const std::string& name, const std::vector<Extent>& 
   if (wire.empty() || agents_.has_proved(host, wire.front().serial)) return {};
   const std::string& serial = wire.front().serial;
   const Nonce ours = draw_nonce(), theirs = draw_nonce(), zeros{};
-  TERRACE_ASSIGN_OR_RETURN(const Nonce before, local_.exchange(local_name, extents, ours));
+  SharedByHosts& here = *local_.shared_by_hosts();  // is_shared(name)
+  TERRACE_ASSIGN_OR_RETURN(const Nonce before, here.exchange(local_name, extents, ours));
   (void)before;
   AgentOrder order = order_of(AgentOrder::Kind::exchange, 0, extents);
   order.put = theirs;
@@ -97,8 +98,8 @@ Status RemoteBackend::prove(const std::string& name, const std::vector<Extent>& 
   // It may still write there: not before that is over is the memory free for another.
   if (answer.outcome == OrderOutcome::unknown) agents_.wait_until_forgotten(host);
   // Whatever came of it, nothing stays: what is written to counts as not erased, here and there.
-  const auto seen_here = local_.exchange(local_name, extents, zeros);
-  const Status cleaned = local_.clean(local_name, extents);
+  const auto seen_here = here.exchange(local_name, extents, zeros);
+  const Status cleaned = here.clean(local_name, extents);
   if (answer.outcome == OrderOutcome::refused) return answer.error;
   if (answer.outcome != OrderOutcome::done) return away(answer);
   if (!seen_here.ok()) return seen_here.error();
@@ -121,7 +122,7 @@ Status RemoteBackend::carve(const std::string& name, uint64_t bytes, const std::
   if (is_shared(name)) {
     TERRACE_RETURN_IF_ERROR(may_make_shared());
     // What this machine knows to be dirty its agent may not.
-    TERRACE_RETURN_IF_ERROR(local_.clean(std::string(object_on_host(name)), extents));
+    TERRACE_RETURN_IF_ERROR(local_.shared_by_hosts()->clean(std::string(object_on_host(name)), extents));
     TERRACE_RETURN_IF_ERROR(prove(name, extents));
   }
   AgentOrder order = order_of(AgentOrder::Kind::carve, bytes, extents);
@@ -225,8 +226,13 @@ Status RemoteBackend::may_make_shared() {
   return Error{.code = ErrorCode::unavailable, .where = "carve", .detail = "the manager is ending"};
 }
 
+Kept RemoteBackend::kept(const std::string& name, const std::vector<Extent>& extents) {
+  const AgentAnswer answer = give(name, order_of(AgentOrder::Kind::kept, 0, extents));
+  return answer.outcome == OrderOutcome::done ? answer.kept : Kept::yes;
+}
+
 bool RemoteBackend::is_shared(std::string_view name) const {
-  return local_.is_shared(object_on_host(name));
+  return lies_on_shared(local_, object_on_host(name));
 }
 
 Result<Nonce> RemoteBackend::exchange(const std::string& name, const std::vector<Extent>& extents,

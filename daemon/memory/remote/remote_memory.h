@@ -43,7 +43,7 @@ struct WireExtent {
 };
 
 struct AgentOrder {
-  enum class Kind { carve, fence, erase, scrub, resize, rebind, copy, exchange, write_back };
+  enum class Kind { carve, fence, erase, scrub, resize, rebind, copy, exchange, write_back, kept };
   Kind kind = Kind::fence;
   std::string object;  // without the host
   std::string other;   // rebind, copy: the object that takes the bytes
@@ -65,9 +65,10 @@ enum class OrderOutcome {
 
 struct AgentAnswer {
   OrderOutcome outcome = OrderOutcome::not_sent;
-  Error error;         // in words, unless done
-  uint64_t bytes = 0;  // scrub
-  Nonce found = {};    // exchange
+  Error error;            // in words, unless done
+  uint64_t bytes = 0;     // scrub
+  Nonce found = {};       // exchange
+  Kept kept = Kept::yes;  // kept
 };
 
 // Gives orders to agents; blocks until the outcome is there, or is given up as unknown.
@@ -88,12 +89,13 @@ class AgentOrders {
   virtual void set_proved(const std::string& host, const std::string& serial) = 0;
 };
 
-class RemoteBackend final : public Backend {
+class RemoteBackend final : public Backend, public SharedByHosts {
  public:
   // `local`: the manager's own memory, which erases what an agent left behind. Both outlive it.
   RemoteBackend(AgentOrders& agents, Backend& local) : agents_(agents), local_(local) {}
 
   std::string_view kind() const override { return "remote"; }
+  SharedByHosts* shared_by_hosts() override { return this; }
   std::vector<SeenDevice> discover() override { return {}; }
   void know_devices(const std::vector<KnownDevice>& devices) override;
   // Until an agent reports, its objects are taken to be as the rows say.
@@ -105,8 +107,8 @@ class RemoteBackend final : public Backend {
   bool erases_in_place(std::string_view name) const override;
   Status erase(const std::string& name, const std::vector<Extent>& extents, uint64_t offset,
                uint64_t length) override;
-  // Not known here: an operator's release from quarantine asks the agent again.
-  Kept kept(const std::string&, const std::vector<Extent>&) override { return Kept::yes; }
+  // `yes` of a host that is away, that has lapsed, or whose agent does not know the question.
+  Kept kept(const std::string& name, const std::vector<Extent>& extents) override;
   Status resize(const std::string& name, uint64_t from_bytes, uint64_t to_bytes,
                 const std::vector<Extent>& extents) override;
   Status rebind(const std::string& from, const std::string& to, uint64_t bytes,

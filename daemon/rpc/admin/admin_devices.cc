@@ -69,9 +69,16 @@ kj::Promise<void> AdminServer::adopt_seen(AdoptContext context, const SeenDevice
 
 template <typename Context, typename Change, typename Answer>
 kj::Promise<void> AdminServer::change_hardware(Context context, Change change, Answer answer) {
+  Composition* hardware = engine().backend().composition();
+  if (hardware == nullptr) {
+    refuse(context, Error{.code = ErrorCode::unsupported,
+                          .where = "compose",
+                          .detail = "this daemon has no hardware that can be composed"});
+    return kj::READY_NOW;
+  }
   KJ_IF_MAYBE (slot, admit(*connection_, context)) {
     return engine()
-        .run_blocking(std::move(change))
+        .run_blocking([hardware, change = std::move(change)]() mutable { return change(*hardware); })
         .then([this, context, answer](auto outcome) mutable -> kj::Promise<void> {
           if (!outcome.ok()) {
             refuse(context, outcome.error());
@@ -92,7 +99,7 @@ kj::Promise<void> AdminServer::createRegion(CreateRegionContext context) {
   request.granularity_bytes = params.getGranularity();
   request.bytes = params.getBytes();
   return change_hardware(
-      context, [&backend = engine().backend(), request] { return backend.create_region(request); },
+      context, [request](Composition& hardware) { return hardware.create_region(request); },
       [](CreateRegionContext& c, Result<std::string>& serial) { c.getResults().setSerial(*serial); });
 }
 
@@ -104,7 +111,7 @@ kj::Promise<void> AdminServer::destroyRegion(DestroyRegionContext context) {
     return kj::READY_NOW;
   }
   return change_hardware(
-      context, [&backend = engine().backend(), serial] { return backend.destroy_region(serial); },
+      context, [serial](Composition& hardware) { return hardware.destroy_region(serial); },
       [](DestroyRegionContext&, Status&) {});
 }
 
@@ -115,7 +122,7 @@ kj::Promise<void> AdminServer::online(OnlineContext context) {
     return kj::READY_NOW;
   }
   return change_hardware(
-      context, [&backend = engine().backend(), serial] { return backend.online(serial); },
+      context, [serial](Composition& hardware) { return hardware.online(serial); },
       [](OnlineContext& c, Result<std::string>& made) { c.getResults().setSerial(*made); });
 }
 
@@ -126,7 +133,7 @@ kj::Promise<void> AdminServer::offline(OfflineContext context) {
     return kj::READY_NOW;
   }
   return change_hardware(
-      context, [&backend = engine().backend(), serial] { return backend.offline(serial); },
+      context, [serial](Composition& hardware) { return hardware.offline(serial); },
       [](OfflineContext&, Status&) {});
 }
 

@@ -24,7 +24,7 @@ struct ScriptedAgents final : AgentOrders {
     const OrderOutcome outcome = outcomes.empty() ? OrderOutcome::done : outcomes.front();
     if (!outcomes.empty()) outcomes.pop_front();
     Error error{.code = ErrorCode::io_error, .where = "test", .detail = "as scripted"};
-    return {outcome, error, given.kind == AgentOrder::Kind::scrub ? uint64_t{7} : uint64_t{0}};
+    return {outcome, error, given.kind == AgentOrder::Kind::scrub ? uint64_t{7} : uint64_t{0}, {}, kept};
   }
   bool wait_until_forgotten(const std::string&) override {
     ++waits;
@@ -36,6 +36,7 @@ struct ScriptedAgents final : AgentOrders {
   void set_proved(const std::string&, const std::string&) override {}
 
   std::deque<OrderOutcome> outcomes;
+  Kept kept = Kept::no;
   std::vector<AgentOrder> orders;
   int waits = 0;
 };
@@ -85,6 +86,25 @@ TEST_CASE("RemoteBackend: an order names extents by serial and bytes, and the ob
   CHECK(order.extents[0].length == 16 * mib);
   CHECK(host.set.usage(host.name)->bytes == 16 * mib);
   CHECK(host.set.open(host.name, ObjectAccess::read_write).error().code == ErrorCode::unsupported);
+}
+
+TEST_CASE(
+    "RemoteBackend: whether somebody still holds pages is the agent's to say, and whoever cannot be asked "
+    "keeps them") {
+  Remote host;
+  for (const Kept said : {Kept::no, Kept::yes, Kept::ended}) {
+    host.agents.kept = said;
+    CHECK(host.set.kept(host.name, host.extents) == said);
+  }
+  CHECK(host.agents.orders.back().kind == AgentOrder::Kind::kept);
+  CHECK(host.agents.orders.back().object == "lease-7");
+  CHECK(host.agents.orders.back().extents.size() == 1);
+  host.agents.kept = Kept::ended;
+  for (const OrderOutcome outcome :
+       {OrderOutcome::refused, OrderOutcome::not_sent, OrderOutcome::unknown, OrderOutcome::lapsed}) {
+    host.agents.outcomes = {outcome};
+    CHECK(host.set.kept(host.name, host.extents) == Kept::yes);
+  }
 }
 
 TEST_CASE("RemoteBackend: a carve of unknown outcome fails only when its object can be no more") {

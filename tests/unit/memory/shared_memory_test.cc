@@ -66,9 +66,11 @@ class DirectAgent final : public AgentOrders {
       case AgentOrder::Kind::fence: return backend_->fence(order.object);
       case AgentOrder::Kind::erase: return backend_->erase(order.object, extents, order.offset, order.length);
       case AgentOrder::Kind::rebind: return backend_->rebind(order.object, order.other, order.bytes, extents);
-      case AgentOrder::Kind::write_back: return backend_->write_back(order.object, extents);
+      case AgentOrder::Kind::kept: answer.kept = backend_->kept(order.object, extents); return {};
+      case AgentOrder::Kind::write_back: return backend_->shared_by_hosts()->write_back(order.object, extents);
       case AgentOrder::Kind::exchange: {
-        TERRACE_ASSIGN_OR_RETURN(answer.found, backend_->exchange(order.object, extents, order.put));
+        TERRACE_ASSIGN_OR_RETURN(answer.found,
+                                 backend_->shared_by_hosts()->exchange(order.object, extents, order.put));
         return {};
       }
       case AgentOrder::Kind::scrub: {

@@ -1,0 +1,44 @@
+// Memory that several machines see at once: how two of them find out that it is the same, and what each does with its
+// caches before the other one reads. Kinds of memory that can be such have one (Backend::shared_by_hosts()). A worker's
+// calls, but is_shared(), which is any thread's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/result.h"
+#include "daemon/model/rows.h"
+
+namespace terrace::daemon {
+
+// What two machines write and read to find out whether they see the same memory: a cache line.
+using Nonce = std::array<uint8_t, 64>;
+
+class SharedByHosts {
+ public:
+  virtual ~SharedByHosts() = default;
+
+  // Whether objects of that name lie on such memory. Only then are the next four asked for; `extents` are those
+  // of a lease that nobody has mapped on any machine.
+  virtual bool is_shared(std::string_view name) const = 0;
+  // Reads the first bytes of the extents, then writes `put` there, both past this machine's caches. What was
+  // written to counts as not erased from before it is written.
+  virtual Result<Nonce> exchange(const std::string& name, const std::vector<Extent>& extents,
+                                 const Nonce& put) = 0;
+  // Erases what is not known to be erased.
+  virtual Status clean(const std::string& name, const std::vector<Extent>& extents) {
+    (void)name, (void)extents;
+    return {};
+  }
+  // Leaves nothing of the extents in this machine's caches: changes reach the memory, and what other machines
+  // write from now on is seen here.
+  virtual Status write_back(const std::string& name, const std::vector<Extent>& extents) = 0;
+  // Directories of sysfs below which the kernel shows the dax devices of adopted memory, for whom has to shut
+  // holders out when the daemon cannot (daemon/agent/guard.h).
+  virtual std::vector<std::string> dax_regions() const { return {}; }
+};
+
+}  // namespace terrace::daemon
