@@ -71,7 +71,7 @@ void Fencing::measure(const std::string& directory) {
     log::info("how long fencing takes cannot be measured in {}: assumed", directory);
     return;
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   files_ = FenceCost({200 * 1000, worst_ns}, {200 * 1000, std::max<uint64_t>(there_ns, 20 * ns_per_ms)});
   log::info(
       "fencing takes {} a GiB here with pages of 4 KiB, and {} with those of {}, as measured on files of its "
@@ -81,7 +81,7 @@ void Fencing::measure(const std::string& directory) {
 }
 
 void Fencing::reset(const std::vector<ObservedObject>& objects) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   objects_.clear();
   of_files_ = of_devices_ = {};
   for (const ObservedObject& object : objects)
@@ -90,7 +90,7 @@ void Fencing::reset(const std::vector<ObservedObject>& objects) {
 }
 
 void Fencing::set(const std::string& object, uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   FenceLoad& load = is_file(object) ? of_files_ : of_devices_;
   const auto [at, fresh] = objects_.try_emplace(object, bytes);
   if (!fresh) take_from(load, std::exchange(at->second, bytes));
@@ -98,7 +98,7 @@ void Fencing::set(const std::string& object, uint64_t bytes) {
 }
 
 void Fencing::forget(const std::string& object) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = objects_.find(object);
   if (at == objects_.end()) return;
   take_from(is_file(object) ? of_files_ : of_devices_, at->second);
@@ -106,7 +106,7 @@ void Fencing::forget(const std::string& object) {
 }
 
 void Fencing::observe(const std::string& object, uint64_t took_ns, uint64_t now_ns) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = objects_.find(object);
   if (at == objects_.end() || at->second == 0) return;  // there was nothing to take away
   cost_of(object).observe(at->second, took_ns, now_ns);
@@ -125,12 +125,12 @@ FenceEstimate Fencing::estimate_of(const FenceLoad& files, const FenceLoad& devi
 }
 
 FenceEstimate Fencing::estimate(uint64_t now_ns) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return estimate_of(of_files_, of_devices_, now_ns);
 }
 
 FenceEstimate Fencing::estimate_with(const std::string& object, uint64_t bytes, uint64_t now_ns) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   FenceLoad files = of_files_, devices = of_devices_;
   FenceLoad& load = is_file(object) ? files : devices;
   const auto there = objects_.find(object);

@@ -9,11 +9,11 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/units.h"
 #include "daemon/memory/backend.h"
 #include "daemon/model/fence_cost.h"
@@ -49,16 +49,20 @@ class Fencing {
   FenceEstimate estimate_with(const std::string& object, uint64_t bytes, uint64_t now_ns) const;
 
  private:
-  FenceCost& cost_of(std::string_view object) const { return is_file(object) ? files_ : devices_; }
+  FenceCost& cost_of(std::string_view object) const TERRACE_REQUIRES(mutex_) {
+    return is_file(object) ? files_ : devices_;
+  }
   static bool is_file(std::string_view object) { return object_kind(object) == kinds::emulated; }
-  FenceEstimate estimate_of(const FenceLoad& files, const FenceLoad& devices, uint64_t now_ns) const;
+  FenceEstimate estimate_of(const FenceLoad& files, const FenceLoad& devices, uint64_t now_ns) const
+      TERRACE_REQUIRES(mutex_);
 
   const uint32_t parallel_;
-  mutable std::mutex mutex_;
-  mutable FenceCost files_;
-  mutable FenceCost devices_;
-  FenceLoad of_files_, of_devices_;
-  std::map<std::string, uint64_t> objects_;  // name -> bytes that can be mapped
+  mutable Mutex mutex_;
+  mutable FenceCost files_ TERRACE_GUARDED_BY(mutex_);
+  mutable FenceCost devices_ TERRACE_GUARDED_BY(mutex_);
+  FenceLoad of_files_ TERRACE_GUARDED_BY(mutex_);
+  FenceLoad of_devices_ TERRACE_GUARDED_BY(mutex_);
+  std::map<std::string, uint64_t> objects_ TERRACE_GUARDED_BY(mutex_);  // name -> bytes that can be mapped
 };
 
 }  // namespace terrace::daemon

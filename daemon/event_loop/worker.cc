@@ -1,12 +1,11 @@
 #include "daemon/event_loop/worker.h"
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/time_slice.h"
 
 namespace terrace::daemon {
@@ -24,17 +23,17 @@ class ThreadQueue final : public JobQueue {
  private:
   void loop(bool prompt);
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> urgent_;
-  Shares<std::function<void()>> jobs_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  ConditionVariable wake_;
+  std::deque<std::function<void()>> urgent_ TERRACE_GUARDED_BY(mutex_);
+  Shares<std::function<void()>> jobs_ TERRACE_GUARDED_BY(mutex_);
+  bool stopping_ TERRACE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
 ThreadQueue::~ThreadQueue() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_one();
@@ -43,7 +42,7 @@ ThreadQueue::~ThreadQueue() {
 
 void ThreadQueue::add(std::function<void()> job, bool urgent, ShareKey share) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (urgent) {
       urgent_.push_front(std::move(job));
     } else {
@@ -58,9 +57,10 @@ void ThreadQueue::loop(bool prompt) {
   if (prompt) [[maybe_unused]]
     const Result<uint64_t> slice = take_short_slice();
   using Clock = std::chrono::steady_clock;
-  std::unique_lock lock(mutex_);
+  ReleasableMutexLock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return stopping_ || !urgent_.empty() || !jobs_.empty(); });
+    wake_.wait(mutex_,
+               [this]() TERRACE_REQUIRES(mutex_) { return stopping_ || !urgent_.empty() || !jobs_.empty(); });
     if (!urgent_.empty()) {
       std::function<void()> job = std::move(urgent_.front());
       urgent_.pop_front();

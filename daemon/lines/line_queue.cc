@@ -12,7 +12,7 @@ LineQueue::LineQueue(LineQueueOptions options, Write write)
 
 LineQueue::~LineQueue() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
   }
   changed_.notify_one();
@@ -21,7 +21,7 @@ LineQueue::~LineQueue() {
 
 void LineQueue::append(const std::string& lines, size_t count) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (waiting_.size() + lines.size() > options_.waiting_bytes_max) {
       left_out_ += count;
       return;
@@ -32,19 +32,20 @@ void LineQueue::append(const std::string& lines, size_t count) {
 }
 
 uint64_t LineQueue::left_out() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return left_out_;
 }
 
 void LineQueue::run() {
   std::string lines;  // taken, and not written yet
   bool failing = false;
-  std::unique_lock lock(mutex_);
+  ReleasableMutexLock lock(mutex_);
   for (;;) {
     if (failing) {
-      changed_.wait_for(lock, std::chrono::milliseconds(options_.retry_ms), [this] { return ending_; });
+      changed_.wait_for(mutex_, std::chrono::milliseconds(options_.retry_ms),
+                        [this]() TERRACE_REQUIRES(mutex_) { return ending_; });
     } else {
-      changed_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
+      changed_.wait(mutex_, [this]() TERRACE_REQUIRES(mutex_) { return ending_ || !waiting_.empty(); });
     }
     const bool last = ending_;
     if (lines.empty() || last) lines += std::exchange(waiting_, std::string());

@@ -7,14 +7,13 @@
 // What cannot be written waits, within a bound, and is tried again; lines left out beyond the bound are counted.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "core/base/result.h"
+#include "core/base/sync/mutex.h"
 
 namespace terrace::daemon {
 
@@ -47,12 +46,12 @@ class LineQueue {
 
   const LineQueueOptions options_;
   const Write write_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::string waiting_;
-  uint64_t left_out_ = 0;
-  uint64_t left_out_told_ = 0;
-  bool ending_ = false;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::string waiting_ TERRACE_GUARDED_BY(mutex_);
+  uint64_t left_out_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint64_t left_out_told_ TERRACE_GUARDED_BY(mutex_) = 0;
+  bool ending_ TERRACE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

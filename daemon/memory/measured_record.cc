@@ -17,7 +17,7 @@ MeasuredRecord::MeasuredRecord(std::string path) : path_(std::move(path)) {
 }
 
 os::MemorySpeed MeasuredRecord::find(const std::string& serial, uint64_t device_bytes) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   return at == entries_.end() || at->second.device_bytes != device_bytes ? os::MemorySpeed{} : at->second.speed;
 }
@@ -29,18 +29,18 @@ TierAttributes with_measured_speed(TierAttributes told, const MeasuredRecord* re
 
 void MeasuredRecord::set(const std::string& serial, uint64_t device_bytes, os::MemorySpeed speed) {
   if (!speed.known()) return;
-  const std::lock_guard writing(writing_);
+  const MutexLock writing(writing_);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     entries_[serial] = {device_bytes, speed};
   }
   if (!path_.empty()) save();
 }
 
 void MeasuredRecord::forget(const std::string& serial) {
-  const std::lock_guard writing(writing_);
+  const MutexLock writing(writing_);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (entries_.erase(serial) == 0) return;
   }
   if (!path_.empty()) save();
@@ -54,6 +54,7 @@ void MeasuredRecord::load() {
   if (!(file >> word) || word != magic) return;
   while (file >> word) {
     if (word == "end") {
+      const MutexLock lock(mutex_);
       entries_ = std::move(entries);
       return;
     }
@@ -67,7 +68,7 @@ void MeasuredRecord::save() const {
   std::ostringstream text;
   text << magic << '\n';
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [serial, entry] : entries_)
       text << serial << ' ' << entry.device_bytes << ' ' << entry.speed.latency_ns << ' '
            << entry.speed.bandwidth_bytes_per_s << '\n';

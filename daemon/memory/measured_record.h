@@ -9,9 +9,9 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 
+#include "core/base/sync/mutex.h"
 #include "core/os/measure_memory.h"
 #include "daemon/memory/tier_attributes.h"
 
@@ -36,12 +36,12 @@ class MeasuredRecord {
   };
 
   void load();
-  void save() const;
+  void save() const TERRACE_REQUIRES(writing_);
 
   const std::string path_;
-  std::mutex writing_;  // before mutex_
-  mutable std::mutex mutex_;
-  std::map<std::string, Entry> entries_;  // by serial
+  Mutex writing_ TERRACE_ACQUIRED_BEFORE(mutex_);  // the file, which is written by one at a time
+  mutable Mutex mutex_;
+  std::map<std::string, Entry> entries_ TERRACE_GUARDED_BY(mutex_);  // by serial
 };
 
 // What is told of a device, with what was measured of it where the firmware says nothing. No record: nothing

@@ -5,7 +5,7 @@ import sys
 import time
 import traceback
 
-from devlib import lint, runs
+from devlib import lint, runs, static
 from devlib.build import build, test
 from devlib.console import console
 from devlib.installed import check_installed
@@ -49,6 +49,7 @@ STAGES = (
     ("docs", (), build_site),  # a few seconds; skipped where mkdocs-material is not installed
     ("console", (), console),
     ("build dev", (), lambda: build("dev")),
+    ("static", ("build dev",), static.static),  # reads headers that the build makes
     ("test", ("build dev",), test),
     ("build release", (), _build_release),
     ("install", ("build release",), check_installed),

@@ -8,7 +8,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from devlib import ci, console, lint, mutate, packages, runs, site  # noqa: E402
+from devlib import ci, console, lint, mutate, packages, runs, site, static  # noqa: E402
 from devlib.build import build, clean, test  # noqa: E402
 from devlib.commands import PRESETS  # noqa: E402
 from devlib.output import Failure, complain  # noqa: E402
@@ -86,6 +86,9 @@ def parser() -> argparse.ArgumentParser:
     add("check", lambda a: lint.check(), "Format, layers and the other checks of the sources.")
     add("format", lambda a: lint.format_tree(), "Rewrite the C++ files as .clang-format says.")
     add("layers", lambda a: lint.layers(), "Check every #include against scripts/layers.txt.")
+
+    add("static", lambda a: static.static(), "Let clang say what it finds without running anything: what locks protect, "
+        "in every source that says so (docs/testing.md).")
 
     add("docs", lambda a: site.build_site(), "Make a site of the Markdown pages in build/site (mkdocs-material); a link that "
         "leads nowhere fails.")

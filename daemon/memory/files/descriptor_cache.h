@@ -10,9 +10,9 @@
 
 #include <array>
 #include <cstdint>
-#include <mutex>
 #include <string>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/unique_fd.h"
 
 namespace terrace::daemon {
@@ -40,10 +40,10 @@ class DescriptorCache {
     std::string name;
     Entry entry;
   };
-  Slot& slot_of(const std::string& name);
+  Slot& slot_of(const std::string& name) TERRACE_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::array<Slot, slots> table_;
+  Mutex mutex_;
+  std::array<Slot, slots> table_ TERRACE_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace::daemon

@@ -28,21 +28,21 @@ uint64_t charged(uint64_t bytes) {
 }  // namespace
 
 void MountSize::start(const Options& options, std::map<std::string, uint64_t> allowed, CutBack cut_back) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   options_ = options;
   cut_back_ = std::move(cut_back);
   allowed_ = std::move(allowed);
   total_ = 0;
   for (auto& [name, bytes] : allowed_) total_ += bytes = charged(bytes);
   active_.store(true, std::memory_order_relaxed);
-  apply(lock);
+  apply();
 }
 
 void MountSize::set_bytes_max(uint64_t bytes) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   options_.bytes_max = bytes;
   applied_ = 0;  // who made it larger changed the mount
-  if (active()) apply(lock);
+  if (active()) apply();
 }
 
 void MountSize::raise(const std::string& name, uint64_t bytes) {
@@ -59,33 +59,33 @@ void MountSize::set(const std::string& name, uint64_t bytes) {
 
 void MountSize::change(const std::string& name, uint64_t bytes, bool may_raise, bool may_lower) {
   if (!active()) return;
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   uint64_t& now = allowed_[name];
   const uint64_t next = charged(bytes);
   if ((next > now && may_raise) || (next < now && may_lower)) {
     total_ = total_ - now + next;
     now = next;
   }
-  apply(lock);
+  apply();
 }
 
 void MountSize::forget(const std::string& name) {
   if (!active()) return;
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = allowed_.find(name);
   if (found == allowed_.end()) return;
   total_ -= found->second;
   allowed_.erase(found);
-  apply(lock);
+  apply();
 }
 
 std::optional<uint64_t> MountSize::allowed(const std::string& name) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = allowed_.find(name);
   return found == allowed_.end() ? std::nullopt : std::optional<uint64_t>(found->second);
 }
 
-void MountSize::apply(std::unique_lock<std::mutex>& lock) {
+void MountSize::apply() {
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
     const uint64_t wanted = std::min(total_, options_.bytes_max) + beside_bytes;
     if (wanted == applied_) return;
@@ -100,9 +100,8 @@ void MountSize::apply(std::unique_lock<std::mutex>& lock) {
       return;
     }
     // More is used than that: somebody has what it may not have.
-    lock.unlock();
+    const MutexUnlock unlocked(mutex_);
     cut_back_();
-    lock.lock();
   }
 }
 

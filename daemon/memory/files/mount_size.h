@@ -16,10 +16,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/unique_fd.h"
 
 namespace terrace::daemon {
@@ -51,16 +51,17 @@ class MountSize {
 
  private:
   void change(const std::string& name, uint64_t bytes, bool may_raise, bool may_lower);
-  void apply(std::unique_lock<std::mutex>& lock);
-  int set_size(uint64_t bytes);
+  // Lets the lock go while cut_back_ is called.
+  void apply() TERRACE_REQUIRES(mutex_);
+  int set_size(uint64_t bytes) TERRACE_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::map<std::string, uint64_t> allowed_;  // charged bytes
-  uint64_t total_ = 0;
-  uint64_t applied_ = 0;  // 0: not known
-  Options options_;
-  CutBack cut_back_;
-  UniqueFd context_;  // of fspick(); a refused change makes it useless
+  mutable Mutex mutex_;
+  std::map<std::string, uint64_t> allowed_ TERRACE_GUARDED_BY(mutex_);  // charged bytes
+  uint64_t total_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint64_t applied_ TERRACE_GUARDED_BY(mutex_) = 0;  // 0: not known
+  Options options_ TERRACE_GUARDED_BY(mutex_);
+  CutBack cut_back_;                             // from start() on the same, and called without the lock
+  UniqueFd context_ TERRACE_GUARDED_BY(mutex_);  // of fspick(); a refused change makes it useless
   // relaxed: it only saves calls that would do nothing
   std::atomic<bool> active_{false};
 };

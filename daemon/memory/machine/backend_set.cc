@@ -64,7 +64,7 @@ Status BackendSet::refresh() {
   Status first;
   for (Backend* backend : backends_) {
     Status looked = backend->refresh();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (looked.ok()) {
       unseen_.erase(std::string(backend->kind()));
     } else {
@@ -76,7 +76,7 @@ Status BackendSet::refresh() {
 }
 
 bool BackendSet::saw_all(std::string_view backend) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return !unseen_.contains(backend);
 }
 

@@ -7,12 +7,12 @@
 // Errors    unsupported   an object or device of a kind that this daemon does not have
 #pragma once
 
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "daemon/memory/backend.h"
 #include "daemon/model/kinds.h"
 
@@ -85,8 +85,9 @@ class BackendSet final : public Backend, public Composition, public SharedByHost
 
   std::vector<Backend*> backends_;
   RemoteBackend* remote_ = nullptr;
-  mutable std::mutex mutex_;
-  std::set<std::string, std::less<>> unseen_;  // kinds that the last refresh() could not look at
+  mutable Mutex mutex_;
+  std::set<std::string, std::less<>> unseen_
+      TERRACE_GUARDED_BY(mutex_);  // kinds that the last refresh() could not look at
 };
 
 }  // namespace terrace::daemon
