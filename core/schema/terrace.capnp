@@ -73,6 +73,46 @@ struct Usage {         # what the holder said of its use, and when; a report, no
   ageNs @5 :UInt64;    # how long ago it was reported, when the reply was made
 }
 
+struct RunCounters {   # since the run's start
+  promotions @0 :UInt64; # granules that rose to DDR
+  demotions @1 :UInt64;
+  promotedBytes @2 :UInt64;
+  demotedBytes @3 :UInt64;
+  stalledNs @4 :UInt64; # in which an access could have waited for a move: a bound
+  refused @5 :UInt64;  # large requests that found no room and failed
+  fallbacks @6 :UInt64; # large requests that found no room, and that plain memory served
+}
+
+struct RunFigures {    # what a program says of its memory: a report, not a measurement of ours (docs/design/0033-runs.md)
+  program @0 :Text;
+  processes @1 :UInt32;
+  liveBytes @2 :UInt64; # the program's blocks
+  ddrBytes @3 :UInt64; # charged to its DDR budget
+  cxlBytes @4 :UInt64; # in use of what it leases
+  plainBytes @5 :UInt64; # of its allocator, outside of both
+  ddrBytesMax @6 :UInt64; # the budget
+  leasedBytes @7 :UInt64;
+  sampledBytes @8 :UInt64; # of memory whose accesses are looked at; 0: nobody looks
+  ddrHitPermille @9 :UInt32 $Json.onlyWith("sampledBytes"); # of its accesses, those that DDR served: an estimate
+  counters @10 :RunCounters;
+  toldBefore @11 :RunCounters $Json.hidden; # of `counters`, what was told over an earlier connection; the same in
+                       # every report of a connection
+}
+
+struct RunInfo {       # a program that reports, while its connection lives
+  host @0 :Text;
+  agent @1 :Text $Json.nullable; # the host whose agent passes it on; empty: it runs on the manager's own machine
+  pid @2 :UInt32 $Json.nullable; # of who reports, as the manager sees it; 0: not known
+  uid @3 :UInt32 $Json.onlyWith("pid");
+  tenant @4 :Text;
+  figures @5 :RunFigures;
+  promotionsPerS @6 :UInt64; # between its last two reports, as the next ones
+  demotionsPerS @7 :UInt64;
+  copyBytesPerS @8 :UInt64;
+  stalledNsPerS @9 :UInt64;
+  ageNs @10 :UInt64;   # since its last report
+}
+
 struct TierAttributes { # how fast and how durable memory is; 0: not known
   latencyNs @0 :UInt32 $Json.nullable;  # of a load, as seen from the nearest CPU
   bandwidthBytesPerS @1 :UInt64 $Json.nullable;
@@ -619,6 +659,9 @@ interface TenantSession {
   # Leases of other tenants that are offered to this one; pages as of `list`.
   acceptOffer @7 (lease :UInt64) -> (error :Error, info :LeaseInfo);
   # From now on it is this tenant's: counts against its quota, holds its label, is attached by `attach`.
+  reportRun @8 (figures :RunFigures) -> (error :Error);
+  # What this program's memory does, as of now; the last report of a connection counts, until it ends. A program that
+  # holds leases may send one every few seconds.
 }
 
 interface UserfaultfdDevice {
@@ -737,4 +780,6 @@ interface Admin {
          -> (error :Error, events :List(Event), next :UInt64, lost :UInt64, run :Text, more :Bool);
   # What happened, by ascending ids. Ask again with `since` = `next` and the `run` of the answer. `lost`: how many after
   # `since` up to `next` are kept no more, whether they would match or not. `more`: there are further ones that match.
+  runs @46 () -> (error :Error, runs :List(RunInfo), leftOut :UInt32);
+  # Programs that report what their memory does (TenantSession.reportRun), by tenant and pid; `leftOut`: further ones.
 }

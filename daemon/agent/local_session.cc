@@ -125,6 +125,17 @@ class LocalSessionServer final : public rpc::TenantSession::Server {
         [](OffersContext& c, auto& reply) { c.getResults().setLeases(reply.getLeases()); });
   }
 
+  kj::Promise<void> reportRun(ReportRunContext context) override {
+    return pass(
+        context, "reportRun",
+        [](rpc::TenantSession::Client& manager, ReportRunContext& c) {
+          auto request = manager.reportRunRequest();
+          request.setFigures(c.getParams().getFigures());
+          return request;
+        },
+        [](ReportRunContext&, auto&) {});
+  }
+
   kj::Promise<void> acceptOffer(AcceptOfferContext context) override {
     return pass(
         context, "acceptOffer",

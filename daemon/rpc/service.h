@@ -26,6 +26,7 @@
 #include "daemon/rpc/holders/holder_table.h"
 #include "daemon/rpc/peer_limits.h"
 #include "daemon/rpc/waiting_grants.h"
+#include "daemon/runs/run_table.h"
 
 namespace terrace::daemon {
 
@@ -179,6 +180,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
     tasks_.add(engine_.submit(std::move(command), std::move(actor)).ignoreResult());
   }
 
+  RunTable& runs() { return runs_; }
   void report_usage(LeaseId lease, ReportedUsage usage);
   const ReportedUsage* usage_of(LeaseId lease) const;
 
@@ -210,6 +212,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   OneAtATime checks_;
   kj::Own<EndedHolders> ended_holders_;
   std::unordered_map<uint64_t, ReportedUsage> usage_;
+  RunTable runs_;
   std::unordered_map<PoolId, FreeClasses> free_classes_;
   HealthWatch health_;
   EventWaiters event_waiters_;

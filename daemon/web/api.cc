@@ -30,6 +30,7 @@ constexpr ApiPath api_paths[] = {
     {"health", "health", "What is wrong, since when, and what to do"},
     {"history", "history", "The last hour: how full the pools were, and what the manager did"},
     {"events", "events", "What happened: ids greater than `since`, at most `limit`"},
+    {"runs", "runs", "Programs that report what their memory does"},
     {"pools", "pools", "All pools"},
     {"devices", "devices", "All devices, adopted or only seen"},
     {"inventory", "inventory", "CXL and DAX hardware"},

@@ -14,6 +14,7 @@
 #include "core/version/version.h"
 #include "daemon/rpc/wire.h"
 #include "daemon/web/metrics_text.h"
+#include "daemon/web/run_metrics.h"
 
 namespace terrace::daemon {
 namespace {
@@ -249,6 +250,7 @@ std::string metrics_of(Service& service) {
   add_devices(out, state);
   add_tenants(out, state);
   add_hosts(out, service.hosts());
+  add_runs(out, service.runs(), service.now_ns());
   add_health(out, service);
   add_events(out, service.engine().events());
   add_process(out);

@@ -6,7 +6,8 @@
 //                         +- Answer-+--> LeaseHandle::change, NoticeQueue -> notice handler
 //
 // Place     libclient/session. loop.cc: mail and connection; loop_calls.cc: calls; loop_leases.cc: renewal and
-//           notices; loop_changes.cc: resize, transfer; loop_moves.cc: moves; loop_parts.cc: owners of parts.
+//           notices; loop_changes.cc: resize, transfer; loop_moves.cc: moves; loop_parts.cc: owners of parts;
+//           runs/loop_runs.cc: reports of the program's figures.
 // Threads   The Session's own, except what SessionState guards.
 // Invariants
 //   S3  A call that met a broken connection is sent again on the next one until its deadline. All calls are
@@ -40,6 +41,7 @@
 #include "libclient/session/mailbox.h"
 #include "libclient/session/move_handle.h"
 #include "libclient/session/notice_queue.h"
+#include "libclient/session/runs/run_report.h"
 
 namespace terrace::client {
 
@@ -54,6 +56,7 @@ struct SessionState {
   std::mutex mutex;
   std::string tenant;  // under mutex
   const std::shared_ptr<NoticeQueue> notices;
+  RunBox run;  // figures that wait to be sent
 };
 
 struct RequestKey {
@@ -101,6 +104,7 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   void commit_move(uint64_t number, std::shared_ptr<Answer<void>> answer);
   void abandon_move(uint64_t number, std::shared_ptr<Answer<void>> answer);
   void forget_move(uint64_t number);
+  void report_run(RunBox& box);  // answers nobody
 
   // From the manager, through the LeaseListener.
   void on_revoking(LeaseId id, uint64_t grace_ns, std::string reason);
@@ -199,6 +203,7 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   HeldLeases held_;
   std::map<uint64_t, Move> moves_;              // by number
   std::map<LeaseId, uint64_t> early_grace_ns_;  // revocations heard of before the lease was handed over
+  RunHistory runs_;
   uint64_t next_handle_ = 1;
   uint64_t next_move_ = 1;
   uint64_t generation_ = 0;  // of the connection; grows with each

@@ -99,6 +99,10 @@ class ClientSession final : public Session {
   void on_notice(LeaseNoticeHandler handler) override { state_->notices->set_handler(std::move(handler)); }
   std::optional<LeaseNotice> next_notice() override { return state_->notices->next(); }
   int notice_fd() const override { return state_->notices->fd(); }
+  void report_run(const RunFigures& figures) override {
+    if (!state_->run.put(figures)) return;
+    mailbox_->post([state = state_](Loop& loop) { loop.report_run(state->run); });
+  }
 
  private:
   ClientSession(std::shared_ptr<Mailbox> mailbox, std::shared_ptr<SessionState> state)

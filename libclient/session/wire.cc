@@ -177,6 +177,35 @@ void usage_to_wire(const UsageReport& usage, rpc::Usage::Builder wire) {
   wire.setHolder(usage.holder);
 }
 
+namespace {
+
+void counters_to_wire(const RunCounters& counters, rpc::RunCounters::Builder wire) {
+  wire.setPromotions(counters.promotions);
+  wire.setDemotions(counters.demotions);
+  wire.setPromotedBytes(counters.promoted_bytes);
+  wire.setDemotedBytes(counters.demoted_bytes);
+  wire.setStalledNs(counters.stalled_ns);
+  wire.setRefused(counters.refused);
+  wire.setFallbacks(counters.fallbacks);
+}
+
+}  // namespace
+
+void run_to_wire(const RunFigures& figures, const RunCounters& told_before, rpc::RunFigures::Builder wire) {
+  wire.setProgram(figures.program);
+  wire.setProcesses(figures.processes);
+  wire.setLiveBytes(figures.live_bytes);
+  wire.setDdrBytes(figures.ddr_bytes);
+  wire.setCxlBytes(figures.cxl_bytes);
+  wire.setPlainBytes(figures.plain_bytes);
+  wire.setDdrBytesMax(figures.ddr_bytes_max);
+  wire.setLeasedBytes(figures.leased_bytes);
+  wire.setSampledBytes(figures.sampled_bytes);
+  wire.setDdrHitPermille(figures.ddr_hit_permille);
+  counters_to_wire(figures.counters, wire.initCounters());
+  counters_to_wire(told_before, wire.initToldBefore());
+}
+
 bool ends_with_holders(const LeaseRequest& request) {
   return !request.detached && !request.persistent;
 }

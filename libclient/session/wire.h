@@ -50,6 +50,7 @@ TierFigures figures_from_wire(rpc::TierAttributes::Reader wire);
 // it lapsed.
 LeaseCause cause_from_wire(rpc::LeaseCause wire);
 void usage_to_wire(const UsageReport& usage, rpc::Usage::Builder wire);
+void run_to_wire(const RunFigures& figures, const RunCounters& told_before, rpc::RunFigures::Builder wire);
 // A grant's fields without its request key.
 bool ends_with_holders(const LeaseRequest& request);
 void grant_to_wire(const LeaseRequest& request, rpc::GrantRequest::Builder wire);

@@ -100,6 +100,11 @@ int FakeGateway::calls(const std::string& method) const {
   return found == state_->calls.end() ? 0 : found->second;
 }
 
+std::vector<FakeRun> FakeGateway::runs() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->runs;
+}
+
 int FakeGateway::connections() const {
   const std::lock_guard lock(state_->mutex);
   return state_->connections;

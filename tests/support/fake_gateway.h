@@ -23,6 +23,13 @@ enum class Fault {
   defect,         // throws, as a defect in the manager would
   refuse,         // replies with the error set by refuse_with()
   no_descriptor,  // grants and attaches, but sends no descriptor
+  unknown,        // does not know the call, as an older manager
+};
+
+// A report of a program's memory.
+struct FakeRun {
+  RunFigures figures;  // with counters only
+  RunCounters told_before;
 };
 
 struct FakeLease {
@@ -54,7 +61,7 @@ class FakeGateway {
   }
   void drop_connections();
 
-  // Methods by the schema's name: "hello", "openSession", "grant", "attach", "list", "pools", "renewMany",
+  // Methods by the schema's name: "hello", "openSession", "grant", "attach", "list", "pools", "renewMany", "reportRun",
   // "info", "renew", "release", "reportUsage", "resize", "transfer", "beginMove", "commit", "abandon".
   void fail_next(const std::string& method, Fault fault, int times = 1);
   bool faults_pending() const;  // of fail_next
@@ -68,6 +75,7 @@ class FakeGateway {
   int connections() const;  // accepted so far
   std::string last_client() const;
   std::vector<FakeLease> leases() const;
+  std::vector<FakeRun> runs() const;   // all reports, as they came
   FakeLease lease(uint64_t id) const;  // id 0 when there is none
 
   // Takes a lease back: tells the holders and truncates its file on fence().

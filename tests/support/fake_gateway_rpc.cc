@@ -85,6 +85,22 @@ class SessionServer final : public rpc::TenantSession::Server {
       pool.setGranuleBytes(2 * mib);
     });
   }
+  kj::Promise<void> reportRun(ReportRunContext context) override {
+    return link_->perform("reportRun", [&](auto fault) {
+      auto results = context.getResults();
+      if (link_->refused(fault, results)) return;
+      const auto figures = context.getParams().getFigures();
+      const auto counters = [](rpc::RunCounters::Reader of) {
+        return RunCounters{.promotions = of.getPromotions(), .refused = of.getRefused()};
+      };
+      const std::lock_guard lock(link_->state->mutex);
+      FakeRun& run = link_->state->runs.emplace_back();
+      run.figures.program = figures.getProgram();
+      run.figures.ddr_bytes = figures.getDdrBytes();
+      run.figures.counters = counters(figures.getCounters());
+      run.told_before = counters(figures.getToldBefore());
+    });
+  }
   kj::Promise<void> renewMany(RenewManyContext context) override {
     return link_->perform("renewMany", [&](auto fault) {
       auto results = context.getResults();

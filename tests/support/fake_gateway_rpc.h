@@ -36,6 +36,7 @@ struct Link : kj::Refcounted {
   kj::Promise<void> perform(const char* method, Body body) {
     const std::optional<Fault> fault = state->take_fault(method);
     if (fault == Fault::defect) KJ_FAIL_REQUIRE("a defect made by the test");
+    if (fault == Fault::unknown) KJ_UNIMPLEMENTED("an older manager made by the test");
     if (fault != Fault::drop_before) body(fault);
     if (fault == Fault::drop_before || fault == Fault::drop_after) drop->fulfill();
     if (fault == Fault::drop_before || fault == Fault::drop_after || fault == Fault::hang)

@@ -46,6 +46,7 @@ struct FakeGateway::State {
   bool full = false;
   bool new_file_on_resize = false;
   std::vector<uint64_t> waits_ns;  // of the grants asked for
+  std::vector<FakeRun> runs;
 
   std::optional<Fault> take_fault(const std::string& method) {
     const std::lock_guard lock(mutex);

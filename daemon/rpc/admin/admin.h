@@ -4,7 +4,7 @@
 //
 // Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
 //           the audit log, admin_backup.cc backups, admin_check.cc the checks, admin_health.cc the manager's health,
-//           admin_history.cc its last hour,
+//           admin_history.cc its last hour, admin_runs.cc programs that report,
 //           admin_inventory.cc hardware;
 //           admin_devices.cc, admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc, admin_policy.cc and
 //           admin_queue.cc the rest.
@@ -29,6 +29,7 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   kj::Promise<void> status(StatusContext context) override;
   kj::Promise<void> health(HealthContext context) override;
   kj::Promise<void> history(HistoryContext context) override;
+  kj::Promise<void> runs(RunsContext context) override;
   kj::Promise<void> check(CheckContext context) override;
   kj::Promise<void> fsck(FsckContext context) override;
   kj::Promise<void> audit(AuditContext context) override;

@@ -20,6 +20,7 @@ constexpr AdminRight admin_rights[] = {
     {"status", Authority::oversight},
     {"health", Authority::oversight},
     {"history", Authority::oversight},
+    {"runs", Authority::oversight},
     {"events", Authority::oversight},
     {"devices", Authority::oversight},
     {"inventory", Authority::oversight},

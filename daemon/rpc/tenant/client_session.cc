@@ -25,6 +25,7 @@ void ClientSession::end() {
   if (std::exchange(ended_, true)) return;
   service().ended_holders().let_go(service().holders().remove(*this));
   notices_.stop();
+  service().runs().end(connection_.get(), this);
   connection_->parts.erase(this);
 }
 

@@ -5,6 +5,7 @@
 #include "daemon/events/commands/command_events.h"
 #include "daemon/rpc/ended_holders.h"
 #include "daemon/rpc/tenant/client_session.h"
+#include "daemon/rpc/tenant/run_reports.h"
 #include "daemon/rpc/tenant/userfaultfd_device.h"
 
 namespace terrace::daemon {
@@ -123,6 +124,15 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
             }
           })
           .attach(kj::mv(*slot));
+    }
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> reportRun(ReportRunContext context) override {
+    KJ_IF_MAYBE (slot, admit(connection(), context)) {
+      const CallSlot held = kj::mv(*slot);
+      if (Status status = take_run_report(*session_, context.getParams().getFigures()); !status.ok())
+        refuse(context, status.error());
     }
     return kj::READY_NOW;
   }

@@ -113,6 +113,31 @@ struct UsageReport {
   std::string holder;       // "redis-server[1234]"
 };
 
+// Of a run, since its start.
+struct RunCounters {
+  uint64_t promotions = 0, demotions = 0;  // granules that rose to DDR, and sank
+  uint64_t promoted_bytes = 0, demoted_bytes = 0;
+  uint64_t stalled_ns = 0;  // in which an access could have waited for a move
+  uint64_t refused = 0;     // large requests without room that failed
+  uint64_t fallbacks = 0;   // large requests without room that plain memory served
+
+  bool operator==(const RunCounters&) const = default;
+};
+
+// What a program's memory does, as Session::report_run() tells it to the manager.
+struct RunFigures {
+  std::string program;  // its name: printable, at most 127 bytes
+  uint32_t processes = 1;
+  uint64_t live_bytes = 0;   // the program's blocks
+  uint64_t ddr_bytes = 0;    // charged to its DDR budget
+  uint64_t cxl_bytes = 0;    // in use of what it leases
+  uint64_t plain_bytes = 0;  // of its allocator, outside of both
+  uint64_t ddr_bytes_max = 0, leased_bytes = 0;
+  uint64_t sampled_bytes = 0;     // of memory whose accesses are looked at; 0: nobody looks
+  uint32_t ddr_hit_permille = 0;  // of its accesses, those that DDR served: an estimate
+  RunCounters counters;
+};
+
 // The present or last owner of a part of a shared_coherent lease.
 struct PartOwner {
   uint32_t part = 0;
@@ -380,6 +405,12 @@ class Session {
   // A descriptor for poll(): readable while next_notice() has something. The Session's; do not read or close
   // it.
   virtual int notice_fd() const { return -1; }
+
+  // Tells the manager what this program's memory does, for its metrics and for `terrace top`. Returns at once and
+  // never fails: the newest figures are sent when the manager is there, at most one report in four seconds, and
+  // only while this Session holds leases (and one when the last of them has gone). Nothing is sent to a manager that is
+  // older than this call. Counters that are smaller than before are taken as they were.
+  virtual void report_run(const RunFigures& figures) { (void)figures; }
 
  private:
   static Error offers_unsupported() {
