@@ -17,7 +17,6 @@
 #include "daemon/agent/orders.h"
 #include "daemon/agent/uplink.h"
 #include "daemon/config/runtime_directory.h"
-#include "daemon/hosts/credentials.h"
 #include "daemon/log/log.h"
 #include "daemon/machine_memory.h"
 #include "daemon/reload.h"
@@ -25,6 +24,7 @@
 #include "daemon/rpc/connection/server.h"
 #include "daemon/service_manager/watchdog.h"
 #include "daemon/sockets.h"
+#include "daemon/tls/credentials.h"
 
 namespace terrace::daemon {
 namespace {

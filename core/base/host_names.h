@@ -1,6 +1,6 @@
 // The names of managers and agents in certificates, and of hosts in the names of memory objects.
 //
-// Place     core/base: `terrace cert` writes these names, daemon/hosts and daemon/memory/remote read them.
+// Place     core/base: `terrace cert` writes these names, daemon/tls and daemon/memory/remote read them.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,7 @@
 #include "core/schema/terrace.capnp.h"
 #include "daemon/agent/uplink.h"
 #include "daemon/health/health_engine.h"
-#include "daemon/hosts/credentials.h"
+#include "daemon/tls/credentials.h"
 
 namespace terrace::daemon {
 

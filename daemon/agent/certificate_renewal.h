@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/schema/agent.capnp.h"
-#include "daemon/hosts/credentials.h"
+#include "daemon/tls/credentials.h"
 
 namespace terrace::daemon {
 

@@ -25,8 +25,8 @@
 #include "daemon/agent/certificate_renewal.h"
 #include "daemon/agent/host_lease_file.h"
 #include "daemon/agent/orders.h"
-#include "daemon/hosts/credentials.h"
 #include "daemon/model/host_lease.h"
+#include "daemon/tls/credentials.h"
 
 namespace terrace::daemon {
 

@@ -31,13 +31,13 @@
 #include "core/base/clock.h"
 #include "core/base/unique_fd.h"
 #include "daemon/hosts/agent_wire.h"
-#include "daemon/hosts/credentials.h"
-#include "daemon/hosts/handshakes.h"
 #include "daemon/hosts/hosts_file.h"
 #include "daemon/memory/remote/remote_memory.h"
 #include "daemon/model/host_lease.h"
 #include "daemon/rpc/connection/turns.h"
 #include "daemon/rpc/service.h"
+#include "daemon/tls/credentials.h"
+#include "daemon/tls/handshakes.h"
 
 namespace terrace::daemon {
 

@@ -21,6 +21,7 @@
 #include "daemon/event_loop/one_at_a_time.h"
 #include "daemon/history/history.h"
 #include "daemon/litmus/litmus_runs.h"
+#include "daemon/model/certificate_end.h"
 #include "daemon/rpc/event_waiters.h"
 #include "daemon/rpc/health_watch.h"
 #include "daemon/rpc/holders/holder_table.h"
@@ -76,14 +77,6 @@ struct HostStatus {
   HostFencing fencing;
   int64_t certificate_days_left = -1;  // of the connected agent's; -1: none is
   bool certificate_ends_soon = false;
-};
-
-// Until when a certificate of the manager's own, its CA's, or the list of revoked ones is good.
-struct CertificateEnd {
-  std::string what;  // "certificate", "ca", "revocation list"
-  std::string name;  // whose; of a list: its file
-  int64_t days_left = 0;
-  bool soon = false;  // time to do something about it
 };
 
 // Who knows the further hosts: Agents.

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/base/unique_fd.h"
-#include "daemon/hosts/handshakes.h"
 #include "daemon/rpc/connection/back_pressure.h"
+#include "daemon/tls/handshakes.h"
 
 using namespace terrace;
 using daemon::BackPressureStream;

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "daemon/hosts/certificate.h"
 #include "daemon/hosts/hosts_file.h"
+#include "daemon/tls/certificate.h"
 
 using namespace terrace;
 using daemon::HostsFile;

@@ -14,7 +14,7 @@
 #include <optional>
 #include <string>
 
-#include "daemon/hosts/certificate.h"
+#include "daemon/tls/certificate.h"
 
 namespace terrace::daemon {
 

@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/hosts/tls.h"
-#include "daemon/hosts/watched_handshake.h"
-#include "daemon/rpc/service.h"
+#include "daemon/model/certificate_end.h"
+#include "daemon/tls/tls.h"
+#include "daemon/tls/watched_handshake.h"
 
 namespace terrace::daemon {
 

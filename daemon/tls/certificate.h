@@ -1,6 +1,6 @@
 // What a certificate says that matters here, and how much of its life is left.
 //
-// Place     daemon/hosts: Credentials reads them, Agents tells of them. libcrypto stays in the .cc files.
+// Place     Credentials reads them, Agents tells of them. libcrypto stays in the .cc files.
 // Threads   Pure functions.
 #pragma once
 

@@ -1,12 +1,12 @@
-#include "daemon/hosts/revocation_list.h"
+#include "daemon/tls/revocation_list.h"
 
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
 
 #include <algorithm>
 
-#include "daemon/hosts/certificate.h"
-#include "daemon/hosts/x509.h"
+#include "daemon/tls/certificate.h"
+#include "daemon/tls/x509.h"
 
 namespace terrace::daemon {
 

@@ -2,7 +2,7 @@
 // accept no others. Certificates are of one private CA; a manager's has the common name "manager:NAME" and is
 // valid for the server name `tls_server_name`, an agent's has "host:NAME".
 //
-// Place     daemon/hosts/credentials.h, which agents.cc (manager) and daemon/agent/uplink.cc have; cli/tools/cert.cc
+// Place     daemon/tls/credentials.h, which agents.cc (manager) and daemon/agent/uplink.cc have; cli/tools/cert.cc
 //           makes the certificates.
 // Threads   The event loop's thread only.
 #pragma once
@@ -15,8 +15,8 @@
 
 #include "core/base/host_names.h"
 #include "core/base/result.h"
-#include "daemon/hosts/certificate.h"
-#include "daemon/hosts/revocation_list.h"
+#include "daemon/tls/certificate.h"
+#include "daemon/tls/revocation_list.h"
 
 namespace terrace::daemon {
 

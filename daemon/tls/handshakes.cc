@@ -1,4 +1,4 @@
-#include "daemon/hosts/handshakes.h"
+#include "daemon/tls/handshakes.h"
 
 #include <kj/exception.h>
 #include <netinet/in.h>

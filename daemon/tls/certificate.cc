@@ -1,4 +1,4 @@
-#include "daemon/hosts/certificate.h"
+#include "daemon/tls/certificate.h"
 
 #include <fcntl.h>
 #include <openssl/err.h>
@@ -11,7 +11,7 @@
 #include <ctime>
 
 #include "core/base/unique_fd.h"
-#include "daemon/hosts/x509.h"
+#include "daemon/tls/x509.h"
 
 namespace terrace::daemon {
 namespace {

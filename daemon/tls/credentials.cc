@@ -1,4 +1,4 @@
-#include "daemon/hosts/credentials.h"
+#include "daemon/tls/credentials.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

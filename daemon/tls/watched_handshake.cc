@@ -1,10 +1,10 @@
-#include "daemon/hosts/watched_handshake.h"
+#include "daemon/tls/watched_handshake.h"
 
 #include <openssl/ssl.h>
 
 #include <utility>
 
-#include "daemon/hosts/x509.h"
+#include "daemon/tls/x509.h"
 
 namespace terrace::daemon {
 namespace {

@@ -1,4 +1,4 @@
-#include "daemon/hosts/tls.h"
+#include "daemon/tls/tls.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 #include "core/base/units.h"
-#include "daemon/hosts/x509.h"
+#include "daemon/tls/x509.h"
 
 namespace terrace::daemon {
 namespace {

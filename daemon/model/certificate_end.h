@@ -1,0 +1,16 @@
+// Until when something of TLS is good: what `terrace status`, health and the metrics tell of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace terrace::daemon {
+
+struct CertificateEnd {
+  std::string what;  // "certificate", "ca", "revocation list"
+  std::string name;  // whose; of a list: its file
+  int64_t days_left = 0;
+  bool soon = false;  // time to do something about it
+};
+
+}  // namespace terrace::daemon
