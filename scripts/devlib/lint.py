@@ -240,7 +240,7 @@ def check_failpoints() -> None:
 
 
 def check_mutants() -> None:
-    """A mutant whose piece of the protocol is gone would test nothing."""
+    """A mutant whose piece of the code is gone would test nothing."""
     from devlib.mutate import places  # which needs this module's sisters, that need this one
 
-    _report("mutants", places(), "mutants that do not fit the code (scripts/devlib/mutants.py)")
+    _report("mutants", places(), "mutants that do not fit the code (scripts/devlib/mutants.py, scripts/devlib/mutation)")

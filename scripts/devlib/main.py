@@ -117,8 +117,8 @@ def parser() -> argparse.ArgumentParser:
     verb = add("tsan", lambda a: runs.tsan(a.pattern), "Build the tsan preset and run its tests.")
     verb.add_argument("pattern", nargs="?", default="", help="only tests whose name matches this expression")
 
-    mutate.add_arguments(add("mutate", lambda a: mutate.mutate(a), "Change one piece of the protocol of tensor spaces after "
-                             "the other, in a copy, and fail when no test notices (docs/testing.md)."))
+    mutate.add_arguments(add("mutate", lambda a: mutate.mutate(a), "Change one piece of the code after the other, in a copy: "
+                             "of the protocol of tensor spaces, or of the manager; and fail when no test notices (docs/testing.md)."))
 
     verb = add("bench", lambda a: runs.bench(a.name, a.json, a.smoke), "Run the benches of the release build.")
     verb.add_argument("name", nargs="?", default="", help="one bench; default: all")

@@ -1,4 +1,4 @@
-"""The mutants of the protocol of tensor spaces (docs/design/0015-coherence.md): what `scripts/dev mutate` changes.
+"""What a mutant is, and those of the protocol of tensor spaces (docs/design/0015-coherence.md): what `scripts/dev mutate` changes.
 
 A mutant replaces one piece of a function. Blanks and line ends do not count when a piece is looked for; it must be there
 exactly once between the first mention of `function` and that function's end, or the mutant is stale, which is an error.
@@ -7,13 +7,10 @@ exactly once between the first mention of `function` and that function's end, or
 
 import dataclasses
 
-_FOLDER = "libclient/coherence/"
-
-
 @dataclasses.dataclass(frozen=True)
 class Mutant:
     name: str
-    file: str
+    path: str  # of the file, from the repository's root
     function: str  # where the search begins; "": the file's beginning
     old: str
     new: str
@@ -21,17 +18,18 @@ class Mutant:
     unseen: str = ""
     more: tuple = ()  # further (function, old, new) of the same file
 
-    @property
-    def path(self) -> str:
-        return _FOLDER + self.file
+
+def of(path: str, *rows: tuple) -> list:
+    """The mutants of one file, each a row of name, function, old and new, and what else there is to say of it."""
+    return [Mutant(row[0], path, *row[1:4], **(row[4] if len(row) > 4 else {})) for row in rows]
+
+
+def same(reason: str) -> dict:
+    return {"same": reason}
 
 
 def _of(file: str, *rows: tuple) -> list:
-    return [Mutant(row[0], file, *row[1:4], **(row[4] if len(row) > 4 else {})) for row in rows]
-
-
-def _same(reason: str) -> dict:
-    return {"same": reason}
+    return of("libclient/coherence/" + file, *rows)
 
 
 def _unseen(reason: str) -> dict:
@@ -87,9 +85,9 @@ _TABLE = [
         ("create: the incarnation stays", "::place(", "memory_.load(&at->slots.incarnation) + 1", "memory_.load(&at->slots.incarnation)"),
         ("create: the incarnation is not written back first", "::place(",
          "memory_.write_back(&at->slots, sizeof at->slots, Step::shape_written_back);", "",
-         _same(_SAME_LINE)),
+         same(_SAME_LINE)),
         ("create: no barrier behind the incarnation", "::place(", "memory_.store_barrier(Step::shape_before_live); memory_.write(&at->shape",
-         "memory_.write(&at->shape", _same(_SAME_LINE)),
+         "memory_.write(&at->shape", same(_SAME_LINE)),
         ("create: the description is not written back", "::place(", "memory_.write_back(&at->shape, sizeof shape, Step::shape_written_back);", ""),
         ("create: the name is not written back", "::place(",
          "memory_.write_back(geometry_.data() + offset, name.size(), Step::shape_written_back);", ""),
@@ -112,7 +110,7 @@ _TABLE = [
         ("write: marked before the first look at the pins", "::begin_write(",
          "if (tensor.shape.slot_count == 1 && pinned(tensor.record, slot, Step::pin_check)) return Outcome::pinned;", ""),
         ("write: the first look at the pins also with two slots", "::begin_write(", "if (tensor.shape.slot_count == 1 &&", "if (",
-         _same("a pinned slot is refused before the mark instead of behind it; the look behind it still decides. Only dearer")),
+         same("a pinned slot is refused before the mark instead of behind it; the look behind it still decides. Only dearer")),
         ("write: no mark", "::begin_write(", "set_word(tensor.record, word + 1, Step::mark_written_back);", ""),
         ("write: the mark is late", "::begin_write(", "memory_.full_barrier(Step::mark_before_data);", ""),
         ("write: the mark is ordered, but not before loads", "::begin_write(", "memory_.full_barrier(Step::mark_before_data);",
@@ -138,7 +136,7 @@ _TABLE = [
         ("give up: the word stays odd", "::abort(", "set_word(ticket.tensor.record, word, Step::none);", "(void)word;"),
         ("give up: no barrier at the end", "::abort(", "set_word(ticket.tensor.record, word, Step::none); memory_.store_barrier(Step::none);",
          "set_word(ticket.tensor.record, word, Step::none);",
-         _same("the word is written back, only later: until the next barrier, which each step and release() have. Two slots are "
+         same("the word is written back, only later: until the next barrier, which each step and release() have. Two slots are "
                "read meanwhile, an only one has no content before and after")),
         ("remove: by one who is no owner", "::remove(", "if (!still_owner()) return Outcome::disowned;", ""),
         ("remove: another tensor of the record", "::remove(", "if (!is_this(tensor, word)) return Outcome::gone;", ""),
@@ -167,12 +165,12 @@ _TABLE = [
         ("take-over: from old lines", "::take_over(",
          "memory_.invalidate(geometry_.part_at(part_), geometry_.records_end(), Step::take_over_invalidated);", ""),
         ("take-over: loads overtake the invalidation", "::take_over(", "memory_.load_barrier(Step::take_over_before_look);", "",
-         _same("the first thing of the part that is loaded are its claims, behind the barrier that their own look has; the owner line "
+         same("the first thing of the part that is loaded are its claims, behind the barrier that their own look has; the owner line "
                "and the pins are stored whole before it")),
         ("take-over: begun without a word", "::take_over(", "set_owner(layout::PartState::repairing);", ""),
         ("take-over: repairs overtake the owner line", "::take_over(",
          "set_owner(layout::PartState::repairing); memory_.store_barrier(Step::none);", "set_owner(layout::PartState::repairing);",
-         _same("what a repair leaves, even words and no pins, is right under either owner line, and nobody asks for its epoch. A "
+         same("what a repair leaves, even words and no pins, is right under either owner line, and nobody asks for its epoch. A "
                "power cut in between can leave the old line. Locks then give the same epoch again: to one machine, on which "
                "nobody lived on. Hosts have the boot in the epoch; managers do not take it from the line")),
         ("take-over: pins are not cleared", "::take_over(", "clear_pins(memory_, geometry_, part_);", ""),
@@ -184,7 +182,7 @@ _TABLE = [
         ("take-over: never ended", "::take_over(", "set_owner(layout::PartState::owned);", ""),
         ("take-over: no barrier at the end", "::take_over(", "set_owner(layout::PartState::owned); memory_.store_barrier(Step::none);",
          "set_owner(layout::PartState::owned);",
-         _same("what is late here is only late: every later step has a barrier of its own before anybody relies on it")),
+         same("what is late here is only late: every later step has a barrier of its own before anybody relies on it")),
         ("take-over: a tentative name is kept", "::repair(", "if (has(word, layout::word_tentative)) return false;", ""),
         ("take-over: versions near the flags are kept", "::repair(",
          "if (version_of(word) > layout::word_version_mask / 2) return false;", ""),
@@ -225,13 +223,13 @@ _TABLE = [
          "os::replace_or_drop(&line->kind, 0, kind);", ""),
         ("kind: a known one is tried again", "uint64_t settle_kind(",
          "if (const uint64_t known = kind_of_owners(memory, geometry); known != 0) return known;", "",
-         _same("the exchange fails and the known kind is returned. Only dearer")),
+         same("the exchange fails and the known kind is returned. Only dearer")),
     ),
     *_of(
         "seat.h",
         ("seat: from old lines", "void take_over(",
          "memory_.invalidate(geometry_.owner(holder_), geometry_.records_offset(), Step::take_over_invalidated);", "",
-         _same("nothing of the seat is read, and every word of it that counts is stored anew")),
+         same("nothing of the seat is read, and every word of it that counts is stored anew")),
         ("seat: taken without a word", "void take_over(",
          "store_owner(memory_, geometry_, holder_, epoch_, host_, layout::PartState::repairing);", ""),
         ("seat: the last holder's pins stay", "void take_over(", "clear_pins(memory_, geometry_, holder_);", ""),
@@ -255,13 +253,13 @@ _TABLE = [
         ("claim: what is free in a cache only", "::look_at_others(",
          "drop_lines(chunks.front(), chunks.back(), Step::claims_seen_kept, Step::claims_seen_kept);", ""),
         ("claim: others are not seen asking", "::look_at_others(", "return crowded ? Outcome::crowded : Outcome::full;", "return Outcome::full;",
-         _same("make_room() looks anew after it, and says then whether others are asking")),
+         same("make_room() looks anew after it, and says then whether others are asking")),
         ("claim: a chunk is not given back", "::give_back(", "set(chunk, Claim::none, Step::claim_given_back);", ""),
         ("claim: a chunk with tensors is given back", "::give_back(",
          "if (!free->take_at(begin, geometry_.chunk_end(chunk) - begin)) continue;",
          "(void)free->take_at(begin, geometry_.chunk_end(chunk) - begin);"),
         ("claim: given back, and not seen at once", "::give_back(", "if (any) memory_.store_barrier(Step::claim_given_back);", "(void)any;",
-         _same("it is written back by the next barrier, at the latest when the part is left: others get the chunk a little later")),
+         same("it is written back by the next barrier, at the latest when the part is left: others get the chunk a little later")),
         ("take-over: chunks of others count as its own", "ChunkClaims<Memory>::take_over(",
          "mine = other == part_ || memory_.load(geometry_.claim(other, chunk)) != static_cast<uint64_t>(Claim::owned);", "mine = true;"),
         ("take-over: what was only wanted is its own", "ChunkClaims<Memory>::take_over(",
@@ -302,7 +300,7 @@ _TABLE = [
         ("asked removals: of any part", "removals_asked(", "removal.part == part &&", "(void)part,"),
         ("asked removals: any word", "removals_asked(",
          "(pin & (layout::pin_used | layout::pin_asks_removal)) != layout::pin_asks_removal", "false",
-         _same("a pin names the very record that it keeps from being removed; a word with neither bit is 0, and no tensor has its "
+         same("a pin names the very record that it keeps from being removed; a word with neither bit is 0, and no tensor has its "
                "incarnation")),
     ),
     *_of(
@@ -335,7 +333,7 @@ _TABLE = [
         ("pin: after the death the old line", "bool holds_after_pin(",
          "drop_line(line, Step::recheck_invalidated, Step::recheck_before_look); const uint64_t left", "const uint64_t left"),
         ("pin: an heir's removal is the dead one's", "bool holds_after_pin(", "&& (left == word || !has(left, layout::word_retiring))", "",
-         _same("the pin was visible before the heir took the part over, so the heir's removal sees it: the mark is taken back")),
+         same("the pin was visible before the heir took the part over, so the heir's removal sees it: the mark is taken back")),
         ("in place: the slot's old lines", "Outcome open_in_place(", "memory_.invalidate(bytes->data(), bytes->size(), Step::data_invalidated);", ""),
         ("in place: loads overtake the invalidation", "Outcome open_in_place(", "memory_.load_barrier(Step::data_before_read);", ""),
         ("in place: checksums are not compared", "Outcome open_in_place(",
@@ -343,7 +341,7 @@ _TABLE = [
         ("find: behind a removed record nothing is", "Outcome find(", "if (!has(*word, layout::word_linked)) return worst;",
          "if (!has(*word, layout::word_live)) return worst;"),
         ("find: behind the chain's end", "Outcome find(", "if (!has(*word, layout::word_linked)) return worst;", "",
-         _same("what is not linked has no chain behind it: all records are looked at, in vain. Only slow")),
+         same("what is not linked has no chain behind it: all records are looked at, in vain. Only slow")),
         ("describe: another incarnation's", "Outcome describe_once(",
          "if (memory_.load(&at->slots.incarnation) != incarnation) return Outcome::raced;", ""),
         ("describe: the old description", "Outcome describe_once(", "memory_.invalidate(&at->shape, sizeof shape, Step::shape_invalidated);", ""),
@@ -371,7 +369,7 @@ _TABLE = [
         ("create: a tentative name is one", "Outcome look_at_others(", "if (!has(word, layout::word_tentative)) return", "return"),
         ("create: a part that keeps changing does not count", "Outcome look_at_others(", "if (outcome == Outcome::raced) return Outcome::raced;",
          "if (outcome == Outcome::raced) continue;",
-         _same("raced needs 16 removals and creations in one record within one look, each a tentative, barriered record: by then "
+         same("raced needs 16 removals and creations in one record within one look, each a tentative, barriered record: by then "
                "that part's owner has looked at ours as well, and withdraws")),
         ("create: a dead creator's name blocks", "Outcome tentative_left_by_dead(",
          "if (!is_dead_(tentative.part, owner_epoch(tentative.part))) return Outcome::raced;", "return Outcome::raced;"),
@@ -381,7 +379,7 @@ _TABLE = [
          "if (!has(word, layout::word_tentative)) return Outcome::exists;", ""),
         ("create: an heir's tentative name is the dead one's", "Outcome tentative_left_by_dead(",
          "now.incarnation == tentative.incarnation ? Outcome::done : Outcome::raced", "Outcome::done",
-         _same("this creator's name was visible before it saw the dead one's, so the heir, which creates later, sees it and "
+         same("this creator's name was visible before it saw the dead one's, so the heir, which creates later, sees it and "
                "withdraws: the name is this creator's either way")),
         ("create: an old owner line says who is dead", "uint64_t owner_epoch(",
          "memory_.invalidate(owner, sizeof *owner, Step::pins_invalidated);", ""),
