@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/units.h"
 #include "core/os/memory_map.h"
 #include "core/os/persist.h"
@@ -60,21 +60,22 @@ class MappedArena final : public Arena {
     return GranuleAllocator(bytes / os::page_bytes(),
                             (reinterpret_cast<uintptr_t>(start()) + offset_bytes) / os::page_bytes());
   }
-  Segments::const_iterator find(const void* address) const;
-  void* take(Tier tier, uint64_t pages, uint64_t alignment_pages);
-  TierUse use_locked(Tier tier) const;
-  std::string shortage(Tier tier, uint64_t bytes, uint64_t alignment_bytes) const;
+  Segments::const_iterator find(const void* address) const TERRACE_REQUIRES(mutex_);
+  void* take(Tier tier, uint64_t pages, uint64_t alignment_pages) TERRACE_REQUIRES(mutex_);
+  TierUse use_locked(Tier tier) const TERRACE_REQUIRES(mutex_);
+  std::string shortage(Tier tier, uint64_t bytes, uint64_t alignment_bytes) const TERRACE_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   const os::AddressReservation reservation_;
   const uint64_t granule_bytes_;
-  GranuleAllocator places_;  // granules of the range
-  UniqueFd ddr_file_;
-  Segments segments_;  // after reservation_: unmapped before it goes
+  GranuleAllocator places_ TERRACE_GUARDED_BY(mutex_);  // granules of the range
+  UniqueFd ddr_file_ TERRACE_GUARDED_BY(mutex_);
+  Segments segments_ TERRACE_GUARDED_BY(mutex_);  // after reservation_: unmapped before it goes
 };
 
 Status MappedArena::map_ddr(uint64_t bytes, bool in_memory_file) {
   if (bytes == 0) return {};
+  const MutexLock lock(mutex_);
   const std::optional<uint64_t> place = places_.take(bytes / granule_bytes_);
   TERRACE_CHECK(place == 0, "DDR is the first segment of a range that holds it");
   if (in_memory_file) {
@@ -96,7 +97,7 @@ Status MappedArena::add_lease(std::shared_ptr<Lease> lease) {
     return Error{revoked ? ErrorCode::lease_revoked : ErrorCode::lease_expired, 0, where,
                  name + (revoked ? " is being taken back" : " is lost")};
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [offset, segment] : segments_) {
     if (segment.lease != nullptr && segment.lease->id() == lease->id())
       return Error{ErrorCode::already_exists, 0, where, name + " is in the arena already"};
@@ -126,7 +127,7 @@ Status MappedArena::add_lease(std::shared_ptr<Lease> lease) {
 
 Status MappedArena::remove_lease(LeaseId id) {
   constexpr const char* where = "Arena::remove_lease";
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto at = segments_.begin(); at != segments_.end(); ++at) {
     const Segment& segment = at->second;
     if (segment.lease == nullptr || segment.lease->id() != id) continue;
@@ -171,7 +172,7 @@ Result<void*> MappedArena::allocate(uint64_t bytes, uint64_t alignment_bytes, Ti
   }
   const uint64_t pages = bytes / page + (bytes % page != 0 ? 1 : 0);
   const uint64_t alignment_pages = alignment_bytes <= page ? 1 : alignment_bytes / page;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (preference != TierPreference::cxl_only)
     if (void* address = take(Tier::ddr, pages, alignment_pages)) return address;
   if (preference != TierPreference::ddr_only)
@@ -185,7 +186,7 @@ Result<void*> MappedArena::allocate(uint64_t bytes, uint64_t alignment_bytes, Ti
 
 Status MappedArena::free(void* address) {
   constexpr const char* where = "Arena::free";
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = find(address);
   if (found == segments_.end()) return invalid(where, "the address is not in the arena");
   const uint64_t offset = static_cast<uint64_t>(static_cast<std::byte*>(address) - start());
@@ -212,20 +213,20 @@ MappedArena::Segments::const_iterator MappedArena::find(const void* address) con
 }
 
 std::optional<Tier> MappedArena::tier_of(const void* address) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = find(address);
   if (found == segments_.end()) return std::nullopt;
   return found->second.tier;
 }
 
 std::shared_ptr<Lease> MappedArena::lease_of(const void* address) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = find(address);
   return found == segments_.end() ? nullptr : found->second.lease;
 }
 
 TierUse MappedArena::use(Tier tier) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return use_locked(tier);
 }
 

@@ -10,12 +10,12 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "terrace/mapping.h"
 
 namespace terrace {
@@ -26,9 +26,9 @@ struct Ranges {
     size_t bytes = 0;
     std::weak_ptr<Lease> lease;
   };
-  std::mutex mutex;
-  std::map<const std::byte*, Range> by_first;
-  std::vector<std::weak_ptr<Lease>> leases;
+  Mutex mutex;
+  std::map<const std::byte*, Range> by_first TERRACE_GUARDED_BY(mutex);
+  std::vector<std::weak_ptr<Lease>> leases TERRACE_GUARDED_BY(mutex);
 };
 
 // Never destroyed: mappings of static objects end after it would have been.
@@ -77,14 +77,14 @@ bool is_file(int fd, const MappedFile& mapped) {
 
 std::vector<std::shared_ptr<Lease>> leases_now() {
   std::vector<std::shared_ptr<Lease>> now;
-  const std::lock_guard lock(ranges().mutex);
+  const MutexLock lock(ranges().mutex);
   for (const std::weak_ptr<Lease>& one : ranges().leases)
     if (auto lease = one.lock()) now.push_back(std::move(lease));
   return now;
 }
 
 std::shared_ptr<Lease> lease_of_range(const std::byte* address) {
-  const std::lock_guard lock(ranges().mutex);
+  const MutexLock lock(ranges().mutex);
   const auto behind = ranges().by_first.upper_bound(address);
   if (behind == ranges().by_first.begin()) return nullptr;
   const auto& [first, range] = *std::prev(behind);
@@ -95,18 +95,18 @@ std::shared_ptr<Lease> lease_of_range(const std::byte* address) {
 }  // namespace
 
 void note_lease(std::weak_ptr<Lease> lease) {
-  const std::lock_guard lock(ranges().mutex);
+  const MutexLock lock(ranges().mutex);
   std::erase_if(ranges().leases, [](const std::weak_ptr<Lease>& one) { return one.expired(); });
   ranges().leases.push_back(std::move(lease));
 }
 
 void note_lease_range(std::span<const std::byte> range, std::weak_ptr<Lease> lease) {
-  const std::lock_guard lock(ranges().mutex);
+  const MutexLock lock(ranges().mutex);
   ranges().by_first.insert_or_assign(range.data(), Ranges::Range{range.size(), std::move(lease)});
 }
 
 void forget_lease_range(const std::byte* first) {
-  const std::lock_guard lock(ranges().mutex);
+  const MutexLock lock(ranges().mutex);
   ranges().by_first.erase(first);
 }
 

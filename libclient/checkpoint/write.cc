@@ -9,9 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <future>
-#include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -19,6 +17,7 @@
 #include "core/base/clock.h"
 #include "core/base/crc32c.h"
 #include "core/base/signals_blocked.h"
+#include "core/base/sync/mutex.h"
 #include "core/os/block_io.h"
 #include "core/os/fault_guard.h"
 #include "libclient/checkpoint/space_cut.h"
@@ -83,7 +82,7 @@ class Write final : public CheckpointWrite {
 
   bool done() const override {
     if (forked()) return true;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return done_;
   }
   Status wait(uint64_t timeout_ns) override;
@@ -112,6 +111,11 @@ class Write final : public CheckpointWrite {
     return cancelled_.load(std::memory_order_relaxed) || (options_.cancelled && options_.cancelled());
   }
   void let_go();
+  // For the thread that writes, which alone lets it go; null: no tensor has bytes.
+  Snapshot* snapshot() const {
+    const MutexLock lock(mutex_);
+    return snapshot_.get();
+  }
   // In a child of fork a thread that the child does not have may hold the mutex, and nobody writes.
   bool forked() const { return ::getpid() != process_; }
 
@@ -120,15 +124,15 @@ class Write final : public CheckpointWrite {
   Manifest manifest_;
   PoolFilePlan plan_;  // keeps the tensors, and with them the memory
   std::vector<std::shared_ptr<Tensor>> room_;
-  std::unique_ptr<Snapshot> snapshot_;  // before room_ and plan_ go
+  std::unique_ptr<Snapshot> snapshot_ TERRACE_GUARDED_BY(mutex_);  // before room_ and plan_ go
   std::unique_ptr<NewFolder> folder_;
   std::atomic<bool> cancelled_{false};
 
-  mutable std::mutex mutex_;
-  std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
-  bool done_ = false;
-  Status result_;
-  CheckpointProgress progress_;
+  mutable Mutex mutex_;
+  std::unique_ptr<ConditionVariable> changed_ = std::make_unique<ConditionVariable>();
+  bool done_ TERRACE_GUARDED_BY(mutex_) = false;
+  Status result_ TERRACE_GUARDED_BY(mutex_);
+  CheckpointProgress progress_ TERRACE_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
@@ -146,7 +150,12 @@ Write::~Write() {
 }
 
 void Write::let_go() {
-  snapshot_.reset();
+  std::unique_ptr<Snapshot> snapshot;  // goes without the mutex: progress() asks for that meanwhile
+  {
+    const MutexLock lock(mutex_);
+    snapshot = std::move(snapshot_);
+  }
+  snapshot.reset();
   room_.clear();
   plan_ = {};
   folder_.reset();
@@ -162,9 +171,14 @@ Status Write::begin(const std::string& directory, const std::string& name, PoolF
   manifest_.tensors = plan_.tensor_count;
   manifest_.tensor_bytes = plan_.tensor_bytes;
   manifest_.file_bytes = plan_.total_bytes;
-  progress_.file_bytes = plan_.total_bytes;
+  {
+    const MutexLock lock(mutex_);
+    progress_.file_bytes = plan_.total_bytes;
+  }
   if (plan_.tensor_bytes > 0) {
-    TERRACE_ASSIGN_OR_RETURN(snapshot_, snapshot());
+    TERRACE_ASSIGN_OR_RETURN(auto taken, snapshot());
+    const MutexLock lock(mutex_);
+    snapshot_ = std::move(taken);
   }
   Status started;
   try {
@@ -213,9 +227,9 @@ Status Write::wait(uint64_t timeout_ns) {
         .code = ErrorCode::unavailable,
         .where = where,
         .detail = "checkpoint '" + manifest_.name + "' is written by the process that forked this one"};
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto longest = std::chrono::nanoseconds(std::min<uint64_t>(timeout_ns, INT64_MAX / 4));
-  if (!changed_->wait_for(lock, longest, [this] { return done_; }))
+  if (!changed_->wait_for(mutex_, longest, [this]() TERRACE_REQUIRES(mutex_) { return done_; }))
     return Error{.code = ErrorCode::busy,
                  .where = where,
                  .detail = "checkpoint '" + manifest_.name + "' is still being written"};
@@ -224,7 +238,7 @@ Status Write::wait(uint64_t timeout_ns) {
 
 CheckpointProgress Write::progress() const {
   if (forked()) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   CheckpointProgress now = progress_;
   if (snapshot_ == nullptr) return now;
   const SnapshotStatus status = snapshot_->status();
@@ -249,17 +263,11 @@ void Write::run() {
   }
   const CheckpointProgress last = progress();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     progress_ = last;
   }
-  std::unique_ptr<Snapshot> snapshot;
-  {
-    const std::lock_guard lock(mutex_);
-    snapshot = std::move(snapshot_);
-  }
-  snapshot.reset();
   let_go();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   result_ = std::move(result);
   done_ = true;
   changed_->notify_all();
@@ -268,12 +276,13 @@ void Write::run() {
 // Where the bytes of these segments are now; the header is where it always is.
 std::vector<std::span<const std::byte>> Write::places(std::span<const FileSegment> segments) const {
   std::vector<std::span<const std::byte>> all;
+  const Snapshot* const frozen = snapshot();
   for (const FileSegment& segment : segments) {
     if (segment.file_offset < plan_.header.size()) {
       all.push_back(segment.bytes);
       continue;
     }
-    const auto view = snapshot_->view(segment.bytes);
+    const auto view = frozen->view(segment.bytes);
     all.insert(all.end(), view.begin(), view.end());
   }
   return all;
@@ -321,6 +330,7 @@ Status Write::write_once(std::span<Chunk> chunks, const BlockIoOptions& io) {
 
 Status Write::write_window(uint64_t begin, uint64_t end, const BlockIoOptions& io) {
   std::vector<Chunk> chunks = chunks_within(begin, end);
+  Snapshot* const frozen = snapshot();
   TERRACE_RETURN_IF_ERROR(write_once(chunks, io));
   for (Chunk& chunk : chunks) {
     // If the program stored to it meanwhile the snapshot's bytes are elsewhere by now, and the chunk is done
@@ -330,7 +340,7 @@ Status Write::write_window(uint64_t begin, uint64_t end, const BlockIoOptions& i
       TERRACE_RETURN_IF_ERROR(write_once({&chunk, 1}, io));
     }
     for (const FileSegment& segment : chunk.segments)
-      if (segment.file_offset >= plan_.header.size()) snapshot_->release(segment.bytes);
+      if (segment.file_offset >= plan_.header.size()) frozen->release(segment.bytes);
     manifest_.crc32c.push_back(chunk.sum);
   }
   return {};
@@ -344,7 +354,7 @@ Status Write::drain() {
     const uint64_t end = std::min(plan_.total_bytes, begin + window_bytes);
     TERRACE_RETURN_IF_ERROR(write_window(begin, end, io));
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       progress_.written_bytes = end;
     }
     if (options_.progress) options_.progress(end, plan_.total_bytes);

@@ -14,10 +14,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <string_view>
 #include <unordered_set>
 
+#include "core/base/sync/mutex.h"
 #include "libclient/coherence/chunk_claims.h"
 #include "libclient/coherence/free_space.h"
 #include "libclient/coherence/owner_line.h"
@@ -54,7 +54,7 @@ class OwnedPart {
   PinTable<Memory>& pins() { return pins_; }
   // What is free in its chunks, and the chunks that nobody has by now.
   FreeSpace free_space() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return with_chunks(free_, chunks_.look_for_free(), geometry_);
   }
 
@@ -85,7 +85,7 @@ class OwnedPart {
  private:
   layout::SpaceRecord* record(uint32_t index) const { return geometry_.record(part_, index); }
   uint64_t* word_at(uint32_t index) const { return &record(index)->slots.word; }
-  void set_word(uint32_t index, uint64_t word, Step written_back) {
+  void set_word(uint32_t index, uint64_t word, Step written_back) TERRACE_REQUIRES(mutex_) {
     memory_.store(&record(index)->slots.owner_epoch, epoch_);
     memory_.store(word_at(index), word);
     memory_.write_back(record(index), sizeof(layout::TensorSlots), written_back);
@@ -100,16 +100,16 @@ class OwnedPart {
   bool pinned(uint32_t index, std::optional<uint32_t> slot, Step check) const {
     return memory_.performs(check) && anybody_pinned(memory_, geometry_, part_, index, slot, is_dead_);
   }
-  void make_gone(uint32_t index, uint64_t word);
+  void make_gone(uint32_t index, uint64_t word) TERRACE_REQUIRES(mutex_);
   // Room for `bytes`, in a chunk that is claimed for them if need be. Returns done, full, crowded.
-  Outcome take_room(uint64_t bytes, uint64_t* offset);
-  void give_room(const layout::TensorShape& shape);  // of a tensor that is gone
-  void unlink_tail(uint32_t index);
-  bool repair(uint32_t index, uint64_t word);
-  void link_chains();
-  bool link_chain(uint32_t index, uint64_t* steps);
-  void link(uint32_t index);
-  void set_owner(layout::PartState state);
+  Outcome take_room(uint64_t bytes, uint64_t* offset) TERRACE_REQUIRES(mutex_);
+  void give_room(const layout::TensorShape& shape) TERRACE_REQUIRES(mutex_);  // of a tensor that is gone
+  void unlink_tail(uint32_t index) TERRACE_REQUIRES(mutex_);
+  bool repair(uint32_t index, uint64_t word) TERRACE_REQUIRES(mutex_);
+  void link_chains() TERRACE_REQUIRES(mutex_);
+  bool link_chain(uint32_t index, uint64_t* steps) TERRACE_REQUIRES(mutex_);
+  void link(uint32_t index) TERRACE_REQUIRES(mutex_);
+  void set_owner(layout::PartState state) TERRACE_REQUIRES(mutex_);
 
   Memory memory_;
   const Geometry geometry_;
@@ -119,10 +119,10 @@ class OwnedPart {
   const uint64_t host_;
   const IsDead is_dead_;
   PinTable<Memory> pins_;
-  mutable std::mutex mutex_;
-  ChunkClaims<Memory> chunks_;
-  FreeSpace free_;  // in the part's chunks
-  uint32_t live_ = 0;
+  mutable Mutex mutex_;
+  ChunkClaims<Memory> chunks_ TERRACE_GUARDED_BY(mutex_);
+  FreeSpace free_ TERRACE_GUARDED_BY(mutex_);  // in the part's chunks
+  uint32_t live_ TERRACE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace terrace::coherence

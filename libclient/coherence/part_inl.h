@@ -6,7 +6,7 @@ namespace terrace::coherence {
 template <CoherenceMemory Memory>
 Outcome OwnedPart<Memory>::place(std::string_view name, const layout::TensorShape& planned, Located* created) {
   const uint64_t hash = name_hash(name);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!still_owner()) return Outcome::disowned;
   uint64_t word = 0;
   // Another thread of this holder may be about to create it, or to give it up.
@@ -47,7 +47,7 @@ Outcome OwnedPart<Memory>::place(std::string_view name, const layout::TensorShap
 
 template <CoherenceMemory Memory>
 void OwnedPart<Memory>::confirm(const Located& tensor) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   set_word(tensor.record, memory_.load(word_at(tensor.record)) & ~layout::word_tentative,
            Step::live_written_back);
   memory_.store_barrier(Step::live_before_return);
@@ -55,14 +55,14 @@ void OwnedPart<Memory>::confirm(const Located& tensor) {
 
 template <CoherenceMemory Memory>
 void OwnedPart<Memory>::withdraw(const Located& tensor) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   make_gone(tensor.record, memory_.load(word_at(tensor.record)));
   give_room(tensor.shape);
 }
 
 template <CoherenceMemory Memory>
 Outcome OwnedPart<Memory>::begin_write(const Located& tensor, Ticket* ticket) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!still_owner()) return Outcome::disowned;
   const uint64_t word = memory_.load(word_at(tensor.record));
   if (!is_this(tensor, word)) return Outcome::gone;
@@ -90,7 +90,7 @@ template <CoherenceMemory Memory>
 void OwnedPart<Memory>::publish(const Ticket& ticket, uint32_t checksum) {
   const uint32_t index = ticket.tensor.record;
   memory_.write_back(ticket.bytes.data(), ticket.bytes.size(), Step::data_written_back);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (geometry_.checksums()) {
     uint64_t* const sums = &record(index)->slots.data_checksums;
     const uint32_t shift = slot_of(ticket.version, ticket.tensor.shape.slot_count) * 32;
@@ -108,7 +108,7 @@ void OwnedPart<Memory>::abort(const Ticket& ticket, bool touched) {
   // Nothing of this part may stay dirty in a cache: an eviction after release() would overwrite the next
   // owner's.
   if (touched) memory_.write_back(ticket.bytes.data(), ticket.bytes.size(), Step::abort_written_back);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   uint64_t word = ticket.before;
   if (touched && ticket.tensor.shape.slot_count == 1)
     word = layout::word_live | layout::word_linked | layout::word_blank | ticket.version;
@@ -120,7 +120,7 @@ void OwnedPart<Memory>::abort(const Ticket& ticket, bool touched) {
 
 template <CoherenceMemory Memory>
 Outcome OwnedPart<Memory>::remove(const Located& tensor) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!still_owner()) return Outcome::disowned;
   const uint64_t word = memory_.load(word_at(tensor.record));
   if (!is_this(tensor, word)) return Outcome::gone;

@@ -15,10 +15,10 @@
 // the tensor as usual, or does not, and the requester checks whether it is gone.
 #pragma once
 
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "libclient/coherence/reader.h"
 
 namespace terrace::coherence {
@@ -35,7 +35,7 @@ class PinTable {
   // Visible to owners once a full barrier is behind it: full_barrier(Step::pin_before_recheck).
   // Nothing when all are in use.
   std::optional<uint32_t> hold(uint64_t pin) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     uint32_t index = 0;
     if (!free_.empty()) {
       index = free_.back();
@@ -56,14 +56,14 @@ class PinTable {
   // The reads are done. An owner may learn of it late.
   void drop(uint32_t index) {
     memory_.load_barrier(Step::none);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     memory_.store(geometry_.pin(holder_, index), 0);
     memory_.write_back(geometry_.pin(holder_, index), sizeof(uint64_t), Step::none);
     free_.push_back(index);
   }
 
   uint32_t in_use() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return used_ - static_cast<uint32_t>(free_.size());
   }
 
@@ -71,9 +71,9 @@ class PinTable {
   Memory memory_;
   const Geometry geometry_;
   const uint32_t holder_;
-  mutable std::mutex mutex_;
-  std::vector<uint32_t> free_;
-  uint32_t used_ = 0;
+  mutable Mutex mutex_;
+  std::vector<uint32_t> free_ TERRACE_GUARDED_BY(mutex_);
+  uint32_t used_ TERRACE_GUARDED_BY(mutex_) = 0;
 };
 
 // Gives `look` each word of every holder's pins, with the holder, until it returns true; whether it did.

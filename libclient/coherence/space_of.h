@@ -6,12 +6,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
-#include <shared_mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "libclient/coherence/space_base.h"
 #include "libclient/coherence/space_core.h"
 
@@ -133,7 +132,7 @@ class SpaceOf final : public SpaceBase {
       TERRACE_RETURN_IF_ERROR(have_removed(tensor, wait_ns));
     else
       TERRACE_RETURN_IF_ERROR(remove_own(tensor, wait_ns));
-    std::unique_lock lock(index_mutex_);
+    WriterLock lock(index_mutex_);
     index_.erase(coherence::name_hash(tensor.name()));
     return {};
   }
@@ -355,7 +354,7 @@ class SpaceOf final : public SpaceBase {
     Located found;
     if (core_.find(name, &found) == Outcome::done)
       return refuse(ErrorCode::already_exists, "tensor " + quoted_name(name) + " exists: open it");
-    const std::lock_guard lock(holder_mutex_);
+    const MutexLock lock(holder_mutex_);
     return own() != nullptr ? Status{} : claim_part(to_try(0, core_.geometry().parts));
   }
 
@@ -365,14 +364,14 @@ class SpaceOf final : public SpaceBase {
     if (forked()) return in_child();
     if (core_.reader().look(*tensor.located_).outcome == Outcome::gone)
       return error_of(Outcome::gone, tensor, false);
-    const std::lock_guard lock(holder_mutex_);
+    const MutexLock lock(holder_mutex_);
     return own() != nullptr ? Status{} : claim_part({tensor.part_});
   }
 
   // Errors: as pin().
   Status take_seat(const SharedTensor& tensor) {
     if (seated_.load(std::memory_order_acquire)) return {};  // acquire: pairs with the store below
-    const std::lock_guard lock(holder_mutex_);
+    const MutexLock lock(holder_mutex_);
     if (core_.seat() != nullptr || own() != nullptr) return {};
     const coherence::Geometry& geometry = core_.geometry();
     if (geometry.seats == 0 && !claims_later()) return without_seats(tensor);
@@ -516,14 +515,15 @@ class SpaceOf final : public SpaceBase {
   const AttachOptions options_;
   const pid_t process_ = ::getpid();
   mutable std::atomic<bool> right_kind_ = false;  // the space's is known, and the source's
-  std::mutex holder_mutex_;                       // while a part or a seat is taken
+  Mutex holder_mutex_;                            // while a part or a seat is taken
   std::atomic<bool> seated_ = false;
   std::atomic<coherence::OwnedPart<Memory>*> own_ = nullptr;  // core_'s, once it is taken over
   SystemClock clock_;
   std::atomic<uint64_t> tend_at_ns_ = 0;
   mutable coherence::SpaceCore<Memory> core_;
-  std::shared_mutex index_mutex_;
-  std::unordered_map<uint64_t, SharedTensor> index_;  // by hash; of two names with one, the last
+  SharedMutex index_mutex_;
+  std::unordered_map<uint64_t, SharedTensor> index_
+      TERRACE_GUARDED_BY(index_mutex_);  // by hash; of two names with one, the last
 };
 
 template <typename Memory>
@@ -567,7 +567,7 @@ SharedTensor SpaceOf<Memory>::tensor_of(FoundTensor found) const {
 template <typename Memory>
 SharedTensor SpaceOf<Memory>::remember(FoundTensor found) {
   SharedTensor tensor = tensor_of(std::move(found));
-  std::unique_lock lock(index_mutex_);
+  WriterLock lock(index_mutex_);
   if (index_.size() >= index_names_max()) index_.clear();
   index_.insert_or_assign(coherence::name_hash(tensor.name()), tensor);
   return tensor;
@@ -576,7 +576,7 @@ SharedTensor SpaceOf<Memory>::remember(FoundTensor found) {
 // What was found before is right as long as its record still has the same incarnation.
 template <typename Memory>
 std::optional<SharedTensor> SpaceOf<Memory>::recall(std::string_view name) {
-  std::shared_lock lock(index_mutex_);
+  ReaderLock lock(index_mutex_);
   const auto known = index_.find(coherence::name_hash(name));
   if (known == index_.end() || known->second.name() != name) return std::nullopt;
   if (core_.reader().look(*known->second.located_).outcome == Outcome::gone) return std::nullopt;

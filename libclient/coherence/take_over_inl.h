@@ -11,7 +11,7 @@ void OwnedPart<Memory>::set_owner(layout::PartState state) {
 
 template <CoherenceMemory Memory>
 void OwnedPart<Memory>::take_over() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // Of the data nothing is read but names, which describe() asks the memory for; a slot is stored whole.
   memory_.invalidate(geometry_.part_at(part_), geometry_.records_end(), Step::take_over_invalidated);
   memory_.load_barrier(Step::take_over_before_look);
@@ -91,7 +91,7 @@ void OwnedPart<Memory>::link(uint32_t index) {
 
 template <CoherenceMemory Memory>
 void OwnedPart<Memory>::release() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   store_free(memory_, geometry_, part_);
 }
 

@@ -16,7 +16,7 @@ Error in_child() {
 }  // namespace
 
 void DeviceEvent::State::finish(Status status) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   TERRACE_CHECK(!done(), "a device event is finished twice");
   if (!status.ok()) error_ = std::move(status).error();
   done_.store(true, std::memory_order_release);  // release: pairs with done()
@@ -28,8 +28,8 @@ void DeviceEvent::State::finish(Status status) {
 Status DeviceEvent::State::wait() {
   if (!done()) {
     if (forked()) return in_child();
-    std::unique_lock lock(mutex_);
-    finished_.wait(lock, [this] { return done(); });
+    MutexLock lock(mutex_);
+    finished_.wait(mutex_, [this] { return done(); });
   }
   return status();
 }
@@ -40,8 +40,8 @@ Result<bool> DeviceEvent::State::wait_for(uint64_t timeout_ns) {
     // A wait of centuries must not overflow the clock.
     constexpr uint64_t longest_ns = uint64_t{1} << 61;
     const std::chrono::nanoseconds timeout(std::min(timeout_ns, longest_ns));
-    std::unique_lock lock(mutex_);
-    if (!finished_.wait_for(lock, timeout, [this] { return done(); })) return false;
+    MutexLock lock(mutex_);
+    if (!finished_.wait_for(mutex_, timeout, [this] { return done(); })) return false;
   }
   TERRACE_RETURN_IF_ERROR(status());
   return true;
@@ -49,7 +49,7 @@ Result<bool> DeviceEvent::State::wait_for(uint64_t timeout_ns) {
 
 Result<int> DeviceEvent::State::fd() {
   if (!done() && forked()) return in_child();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!fd_.valid()) {
     fd_.reset(::eventfd(done() ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!fd_.valid()) {

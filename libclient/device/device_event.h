@@ -4,10 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/unique_fd.h"
 #include "terrace/device_memory.h"
 
@@ -28,10 +27,10 @@ class DeviceEvent::State {
 
   const pid_t process_ = ::getpid();  // a child of fork has nobody who would finish it
   std::atomic<bool> done_ = false;
-  std::mutex mutex_;
-  std::condition_variable finished_;
-  std::optional<Error> error_;  // written before done_
-  UniqueFd fd_;                 // made when somebody asks for it
+  Mutex mutex_;
+  ConditionVariable finished_;
+  std::optional<Error> error_;              // written once, before done_; read after it without the mutex
+  UniqueFd fd_ TERRACE_GUARDED_BY(mutex_);  // made when somebody asks for it
 };
 
 }  // namespace terrace

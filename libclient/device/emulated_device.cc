@@ -120,7 +120,7 @@ uint64_t EmulatedLink::piece_bytes() const {
 Clock::time_point EmulatedLink::send(Clock::time_point begin, uint64_t bytes) {
   if (bytes_per_s_ == 0) return begin;
   const double seconds = static_cast<double>(bytes) / static_cast<double>(bytes_per_s_);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   free_at_ = std::max(begin, free_at_) +
              std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   return free_at_;
@@ -139,7 +139,7 @@ EmulatedLink& EmulatedDevice::link(CopyKind kind) {
 }
 
 Result<DeviceUse> EmulatedDevice::use() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return DeviceUse{.capacity_bytes = options_.capacity_bytes,
                    .free_bytes = options_.capacity_bytes - allocated_bytes_,
                    .allocated_bytes = allocated_bytes_};
@@ -148,7 +148,7 @@ Result<DeviceUse> EmulatedDevice::use() const {
 Result<std::shared_ptr<DeviceBuffer>> EmulatedDevice::allocate(uint64_t bytes, std::string_view what) {
   if (bytes == 0) return no_bytes(what);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const uint64_t free = options_.capacity_bytes - allocated_bytes_;
     if (bytes > free || round_up(bytes, grain_bytes) > free) {
       return not_enough_memory(what, bytes, free, options_.capacity_bytes, "the " + info_.name);
@@ -165,7 +165,7 @@ Result<std::shared_ptr<DeviceBuffer>> EmulatedDevice::allocate(uint64_t bytes, s
 }
 
 void EmulatedDevice::freed(uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   allocated_bytes_ -= bytes;
 }
 

@@ -6,8 +6,8 @@
 #pragma once
 
 #include <chrono>
-#include <mutex>
 
+#include "core/base/sync/mutex.h"
 #include "libclient/device/copy_operation.h"
 
 namespace terrace::device {
@@ -25,8 +25,8 @@ class EmulatedLink {
 
  private:
   const uint64_t bytes_per_s_;
-  std::mutex mutex_;
-  Clock::time_point free_at_{};
+  Mutex mutex_;
+  Clock::time_point free_at_ TERRACE_GUARDED_BY(mutex_){};
 };
 
 class EmulatedDevice final : public DeviceMemory, public std::enable_shared_from_this<EmulatedDevice> {
@@ -49,8 +49,8 @@ class EmulatedDevice final : public DeviceMemory, public std::enable_shared_from
   const EmulatedDeviceOptions options_;
   DeviceInfo info_;
   EmulatedLink upload_, download_, copy_;
-  mutable std::mutex mutex_;
-  uint64_t allocated_bytes_ = 0;
+  mutable Mutex mutex_;
+  uint64_t allocated_bytes_ TERRACE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace terrace::device

@@ -9,14 +9,14 @@ Replica Replica::Table::pin(std::shared_ptr<Entry> entry) {
 }
 
 Replica Replica::Table::pin_again(const std::shared_ptr<Entry>& entry) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return pin(entry);
 }
 
 void Replica::Table::unpin(Entry& entry) {
   if (forked()) return;
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   cache_.unpin(entry, freed);
 }
 

@@ -41,7 +41,7 @@ void Replica::Table::close() {
   up_.reset();  // their last copies take the mutex
   down_.reset();
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   cache_.clear(freed);
 }
 
@@ -52,7 +52,7 @@ Result<Replica> Replica::Table::fetch(const ReplicaSource& source, uint64_t vers
                    tensor_text(source.name, source.id) + " has no bytes");
   }
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (std::shared_ptr<Entry> found = cache_.find(source.id)) {
     if (found->version == version && found->bytes == source.bytes.size()) {
       ++counts_.hits;
@@ -115,7 +115,7 @@ Status Replica::Table::begin_upload(const std::shared_ptr<Entry>& entry, const R
 
 Status Replica::Table::uploaded(const std::shared_ptr<Entry>& entry, Status copied, bool moved_on) {
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   cache_.set_copying(*entry, false);
   if (copied.ok() && !moved_on) {
     counts_.uploaded_bytes += entry->bytes;
@@ -133,7 +133,7 @@ Status Replica::Table::uploaded(const std::shared_ptr<Entry>& entry, Status copi
 Status Replica::Table::mark_modified(const Replica& replica) {
   TERRACE_RETURN_IF_ERROR(usable("DeviceReplicas::mark_modified"));
   constexpr const char* where = "DeviceReplicas::mark_modified";
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Entry& entry = *replica.entry_;
   const std::string text = tensor_text(entry.name, entry.id);
   if (entry.copying) return refused(ErrorCode::busy, where, text + " is still being copied: wait for ready()");
@@ -151,7 +151,7 @@ Result<DeviceEvent> Replica::Table::write_back(const Replica& replica, std::span
                                                uint64_t new_version) {
   TERRACE_RETURN_IF_ERROR(usable("DeviceReplicas::write_back"));
   constexpr const char* where = "DeviceReplicas::write_back";
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::shared_ptr<Entry>& entry = replica.entry_;
   const std::string text = tensor_text(entry->name, entry->id);
   if (entry->writing) return refused(ErrorCode::busy, where, text + " is being written back already");
@@ -175,7 +175,7 @@ Result<DeviceEvent> Replica::Table::write_back(const Replica& replica, std::span
 
 Status Replica::Table::written(const std::shared_ptr<Entry>& entry, Status copied, uint64_t new_version) {
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   cache_.set_writing(*entry, false);
   if (copied.ok()) {
     counts_.written_back_bytes += entry->bytes;
@@ -189,7 +189,7 @@ Status Replica::Table::written(const std::shared_ptr<Entry>& entry, Status copie
 Status Replica::Table::invalidate(uint64_t id, uint64_t version_now) {
   TERRACE_RETURN_IF_ERROR(usable("DeviceReplicas::invalidate"));
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::shared_ptr<Entry> entry = cache_.find(id);
   if (entry == nullptr) return {};
   const uint64_t here = entry->version;
@@ -207,13 +207,13 @@ Status Replica::Table::invalidate(uint64_t id, uint64_t version_now) {
 void Replica::Table::discard(uint64_t id) {
   if (forked()) return;
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const std::shared_ptr<Entry> found = cache_.find(id)) cache_.unlist(*found, freed);
 }
 
 ReplicaState Replica::Table::state(uint64_t id, uint64_t version) const {
   if (forked()) return ReplicaState::invalid;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::shared_ptr<Entry> entry = cache_.find(id);
   if (entry == nullptr) return ReplicaState::invalid;
   if (entry->modified) return ReplicaState::modified;
@@ -223,13 +223,13 @@ ReplicaState Replica::Table::state(uint64_t id, uint64_t version) const {
 void Replica::Table::set_budget(uint64_t bytes) {
   if (forked()) return;
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   cache_.set_budget(bytes, freed);
 }
 
 ReplicaStats Replica::Table::stats() const {
   if (forked()) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ReplicaStats stats = counts_;
   cache_.add_to(stats);
   return stats;

@@ -9,9 +9,9 @@
 
 #include <unistd.h>
 
-#include <mutex>
 #include <string>
 
+#include "core/base/sync/mutex.h"
 #include "libclient/cache/replica_cache.h"
 #include "terrace/device_replicas.h"
 
@@ -51,11 +51,13 @@ class Replica::Table final : public std::enable_shared_from_this<Table> {
  private:
   using Cache = ReplicaCache<uint64_t, Entry>;
 
-  // All of these with the mutex.
-  Replica pin(std::shared_ptr<Entry> entry);
-  Status check_stale(const Entry& entry, const ReplicaSource& source, uint64_t version) const;
-  Result<std::shared_ptr<DeviceBuffer>> make_buffer(const ReplicaSource& source, Cache::Freed& freed);
-  Status begin_upload(const std::shared_ptr<Entry>& entry, const ReplicaSource& source);
+  Replica pin(std::shared_ptr<Entry> entry) TERRACE_REQUIRES(mutex_);
+  Status check_stale(const Entry& entry, const ReplicaSource& source, uint64_t version) const
+      TERRACE_REQUIRES(mutex_);
+  Result<std::shared_ptr<DeviceBuffer>> make_buffer(const ReplicaSource& source, Cache::Freed& freed)
+      TERRACE_REQUIRES(mutex_);
+  Status begin_upload(const std::shared_ptr<Entry>& entry, const ReplicaSource& source)
+      TERRACE_REQUIRES(mutex_);
 
   Status uploaded(const std::shared_ptr<Entry>& entry, Status copied, bool moved_on);
   Status written(const std::shared_ptr<Entry>& entry, Status copied, uint64_t new_version);
@@ -64,9 +66,9 @@ class Replica::Table final : public std::enable_shared_from_this<Table> {
   const std::shared_ptr<DeviceMemory> device_;
   std::unique_ptr<DeviceStream> up_, down_;
 
-  mutable std::mutex mutex_;
-  Cache cache_;
-  ReplicaStats counts_;  // only the counters of copies
+  mutable Mutex mutex_;
+  Cache cache_ TERRACE_GUARDED_BY(mutex_);
+  ReplicaStats counts_ TERRACE_GUARDED_BY(mutex_);  // only the counters of copies
 };
 
 }  // namespace terrace

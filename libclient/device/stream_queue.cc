@@ -91,7 +91,7 @@ Status StreamQueue::start() {
 
 StreamQueue::~StreamQueue() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
   }
   wake_.notify_all();
@@ -171,7 +171,7 @@ DeviceEvent StreamQueue::enqueue(CopyOperation operation) {
   operation.ready_at = std::chrono::steady_clock::now();
   DeviceEvent event(operation.event);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     queue_.push_back(std::move(operation));
   }
   wake_.notify_one();
@@ -182,8 +182,9 @@ void StreamQueue::run() {
   ::pthread_setname_np(::pthread_self(), "terrace-copy");
   engine_->enter();
   while (true) {
-    std::unique_lock lock(mutex_);
-    if (begun_.empty()) wake_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+    ReleasableMutexLock lock(mutex_);
+    if (begun_.empty())
+      wake_.wait(mutex_, [this]() TERRACE_REQUIRES(mutex_) { return closing_ || !queue_.empty(); });
     if (!queue_.empty() && begun_.size() < engine_->depth()) {
       CopyOperation next = std::move(queue_.front());
       queue_.pop_front();

@@ -7,12 +7,11 @@
 //                 has an event that is not finished.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <thread>
 
+#include "core/base/sync/mutex.h"
 #include "libclient/device/copy_operation.h"
 
 namespace terrace::device {
@@ -52,10 +51,10 @@ class StreamQueue final : public DeviceStream {
   std::deque<CopyOperation> begun_;  // the thread's own, as the next
   std::chrono::steady_clock::time_point waited_until_{};
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<CopyOperation> queue_;
-  bool closing_ = false;
+  Mutex mutex_;
+  ConditionVariable wake_;
+  std::deque<CopyOperation> queue_ TERRACE_GUARDED_BY(mutex_);
+  bool closing_ TERRACE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -1,12 +1,12 @@
 // Compares a catalog's bytes with their recorded checksums and with a file's, tensors in parallel.
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <new>
 #include <thread>
 #include <unordered_map>
 
 #include "core/base/crc32c.h"
+#include "core/base/sync/mutex.h"
 #include "core/os/fault_guard.h"
 #include "libclient/io/safetensors_file.h"
 #include "libclient/io/transfer.h"
@@ -31,7 +31,10 @@ class Verifier {
     for (size_t index = 0; index < catalog_.size(); ++index) total_bytes_ += work_bytes(index);
     parallel_for(catalog_.size(), worker_threads(options_.threads, catalog_.size()),
                  [this](size_t index) { check(index); });
-    if (error_) return std::move(*error_);
+    {
+      const MutexLock lock(mutex_);
+      if (error_) return std::move(*error_);
+    }
     if (stop_.load()) return cancelled_error("verify", path_);
 
     VerifyReport report{.tensors = catalog_.size(), .tensor_bytes = catalog_.data_bytes()};
@@ -86,7 +89,7 @@ class Verifier {
     for (uint64_t at = 0; at < tensor.bytes.size(); at += step_bytes) {
       const auto part = tensor.bytes.subspan(at, std::min<uint64_t>(step_bytes, tensor.bytes.size() - at));
       if (!os::guarded({part}, [&] { memory = crc32c(part, memory); })) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (!error_) error_ = memory_gone("verify", path_);
         stop_.store(true);
         return;
@@ -104,7 +107,7 @@ class Verifier {
       const auto part = std::span(buffer).first(std::min<uint64_t>(buffer.size(), entry.bytes - at));
       const Status status = read_exactly(file_->fd.get(), path_, entry.file_offset + at, part);
       if (!status.ok()) {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (!error_) error_ = status.error();
         stop_.store(true);
         return;
@@ -131,8 +134,8 @@ class Verifier {
   std::atomic<uint64_t> done_bytes_{0};
   std::atomic<bool> stop_{false};
   std::thread::id caller_ = std::this_thread::get_id();
-  std::mutex mutex_;
-  std::optional<Error> error_;  // under mutex_ while threads run
+  Mutex mutex_;
+  std::optional<Error> error_ TERRACE_GUARDED_BY(mutex_);
 };
 
 }  // namespace

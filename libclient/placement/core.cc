@@ -82,21 +82,26 @@ Status Core::begin(const TensorPoolOptions& options, std::vector<std::shared_ptr
   leases_ = leases;
   TERRACE_ASSIGN_OR_RETURN(range_, tiering_->make_range(range, std::move(leases)));
   base_ = range_->bytes().data();
-  rate_ = options.copy_bytes_per_s_max;
   guard_wait_ = options.guard_wait;
   const bool step_aware = options.step_aware;
   step_aware_ = step_aware && ddr_max_ > 0 && cxl_max_ > 0;
   process_ = ::getpid();
+  begin_state(options);
+  if (options.device != nullptr) {
+    TERRACE_ASSIGN_OR_RETURN(device_, DeviceTier::make(options.device, options.hbm_bytes, step_aware));
+  }
+  return start_thread();
+}
+
+// Without the mutex: nobody else has the pool yet.
+void Core::begin_state(const TensorPoolOptions& options) {
+  rate_ = options.copy_bytes_per_s_max;
   read_costs(options);
   space_ = std::make_unique<GranuleSpace>(granules_, granule_bytes_);
   pin_counts_.assign(granules_, 0);
   pinned_in_ddr_.assign(granules_, 0);
   not_before_.assign(granules_, SteadyTime{});
   if (!tiering_->can_migrate()) stopped_ = tiering_->why_not();
-  if (options.device != nullptr) {
-    TERRACE_ASSIGN_OR_RETURN(device_, DeviceTier::make(options.device, options.hbm_bytes, step_aware));
-  }
-  return start_thread();
 }
 
 // The slowest lease speaks for CXL.
@@ -136,7 +141,7 @@ bool Core::in_child() const {
 
 void Core::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (std::exchange(stopping_, true)) return;
     cancel_requests(nullptr, "the pool is gone");
     mover_wakes_.notify_all();
@@ -176,7 +181,7 @@ Result<std::shared_ptr<Storage>> Core::create(const TensorSpec& spec) {
   // Made before the lock, so that its destructor, which takes it, never runs under it.
   auto storage = std::make_shared<Storage>(shared_from_this(), spec, *bytes);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto named = names_.find(spec.name);
         !spec.name.empty() && named != names_.end() && !named->second.expired())
       return error(ErrorCode::already_exists, "a tensor " + quoted_name(spec.name) + " exists");
@@ -184,10 +189,11 @@ Result<std::shared_ptr<Storage>> Core::create(const TensorSpec& spec) {
     if (*bytes > 0) {
       const uint64_t wanted = (*bytes + granule_bytes_ - 1) / granule_bytes_;
       std::optional<bool> to_ddr;  // asked only where granules are taken
-      const auto place = space_->take(*bytes, heat_class(costs_, facts), [&](uint32_t granule) {
-        if (!to_ddr) to_ddr = begins_in_ddr(facts, wanted);
-        return in_ddr(granule) == *to_ddr;
-      });
+      const auto place =
+          space_->take(*bytes, heat_class(costs_, facts), [&](uint32_t granule) TERRACE_REQUIRES(mutex_) {
+            if (!to_ddr) to_ddr = begins_in_ddr(facts, wanted);
+            return in_ddr(granule) == *to_ddr;
+          });
       if (!place) {
         const uint64_t in_a_row = space_->longest_free_run() * granule_bytes_;
         const uint64_t rounded = wanted * granule_bytes_;
@@ -227,7 +233,7 @@ bool Core::begins_in_ddr(const UseFacts& facts, uint64_t granules) const {
 }
 
 Result<std::shared_ptr<Storage>> Core::find(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto named = names_.find(name);
   auto storage = named == names_.end() ? nullptr : named->second.lock();
   if (storage == nullptr) return error(ErrorCode::not_found, "no tensor " + quoted_name(name));
@@ -237,7 +243,7 @@ Result<std::shared_ptr<Storage>> Core::find(const std::string& name) {
 void Core::retire(Storage& storage) {
   if (in_child()) return;  // not this process's locks, nor its memory
   if (storage.replica != nullptr) device_->retire(storage.replica);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (storages_.erase(&storage) == 0) return;  // never came to be
   cancel_requests(&storage, "the tensor is gone");
   if (storage.pins > 0) count_pins(run_of({base_ + storage.place.offset, storage.bytes}), storage.pin_tier, -1);
@@ -328,7 +334,7 @@ std::string Core::why_no_moves() const {
 }
 
 void Core::advise(Storage& storage, const TensorAdvice& advice) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (advice.hint) storage.hint = *advice.hint;
   if (advice.flags)
     storage.flags = static_cast<uint8_t>((storage.flags & TensorFlags::pinned) |
@@ -338,7 +344,7 @@ void Core::advise(Storage& storage, const TensorAdvice& advice) {
 
 void Core::step() {
   if (device_ != nullptr) device_->step();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++step_number_;
   ++counts_.steps;
   if (!step_aware_ || !stopped_.empty()) return;
@@ -358,7 +364,7 @@ void Core::step() {
 
 TensorPoolStatistics Core::statistics() const {
   const TieredRangeStatus status = range_->status();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   TensorPoolStatistics result = counts_;
   result.capacity_bytes = granules_ * granule_bytes_;
   result.free_bytes = space_->free_granules() * granule_bytes_;
@@ -379,7 +385,7 @@ TensorPoolStatistics Core::statistics() const {
 }
 
 TensorStatistics Core::statistics(const Storage& storage) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   TensorStatistics result{.reads = storage.reads,
                           .writes = storage.writes,
                           .uses_per_step = static_cast<float>(std::max(0.0, facts_of(storage).uses_per_step)),
@@ -410,7 +416,7 @@ TensorResidency Core::host_residency(std::span<const std::byte> bytes) const {
 
 void Core::set_copy_budget(uint64_t bytes_per_s) {
   if (own_tiering_ != nullptr) own_tiering_->set_copy_budget(bytes_per_s);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   rate_ = bytes_per_s;
   costs_.copy_bytes_per_s = copy_rate();
   next_copy_ = {};

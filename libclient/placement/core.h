@@ -18,7 +18,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -28,6 +27,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "libclient/placement/cost.h"
 #include "libclient/placement/device_tier.h"
 #include "libclient/placement/granule_space.h"
@@ -136,7 +136,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void set_copy_budget(uint64_t bytes_per_s);
   TieredRange& range() { return *range_; }
   std::byte* base() const { return base_; }
-  std::mutex& mutex() const { return mutex_; }
+  Mutex& mutex() const TERRACE_RETURN_CAPABILITY(mutex_) { return mutex_; }
 
  private:
   struct Request {
@@ -166,7 +166,8 @@ class Core : public std::enable_shared_from_this<Core> {
 
   Core() = default;
   Status begin(const TensorPoolOptions& options, std::vector<std::shared_ptr<Lease>> leases);
-  void read_costs(const TensorPoolOptions& options);
+  void begin_state(const TensorPoolOptions& options) TERRACE_NO_THREAD_SAFETY_ANALYSIS;
+  void read_costs(const TensorPoolOptions& options) TERRACE_REQUIRES(mutex_);
   Status start_thread();
   Status check_leases() const;
 
@@ -174,48 +175,51 @@ class Core : public std::enable_shared_from_this<Core> {
   bool in_ddr(uint32_t granule) const {
     return range_->tier_of(base_ + uint64_t{granule} * granule_bytes_) == Tier::ddr;
   }
-  uint32_t missing(Run run) const;  // of its granules, from DDR
-  uint32_t awaited(Run run) const;  // of those: that may come now
-  bool begins_in_ddr(const UseFacts& facts, uint64_t granules) const;
-  UseFacts facts_of(const Storage& storage) const;
-  void note_use(Storage& storage, bool write);
+  uint32_t missing(Run run) const;                           // of its granules, from DDR
+  uint32_t awaited(Run run) const TERRACE_REQUIRES(mutex_);  // of those: that may come now
+  bool begins_in_ddr(const UseFacts& facts, uint64_t granules) const TERRACE_REQUIRES(mutex_);
+  UseFacts facts_of(const Storage& storage) const TERRACE_REQUIRES(mutex_);
+  void note_use(Storage& storage, bool write) TERRACE_REQUIRES(mutex_);
   std::string in_words(const Storage& storage) const;
-  std::string why_no_moves() const;
+  std::string why_no_moves() const TERRACE_REQUIRES(mutex_);
   TensorResidency host_residency(std::span<const std::byte> bytes) const;
-  void wait_for_ddr(std::unique_lock<std::mutex>& lock, Storage& storage, Run run);
+  void wait_for_ddr(Storage& storage, Run run) TERRACE_REQUIRES(mutex_);
 
-  Result<std::shared_ptr<MoveHandle>> to_hbm(Storage& storage, bool pin);
+  Result<std::shared_ptr<MoveHandle>> to_hbm(Storage& storage, bool pin) TERRACE_REQUIRES(mutex_);
 
   // requests.cc: pins and moves
-  Error stays(const Storage& storage, Tier tier) const;
-  Status room_for_pin(const Storage& storage, Run run, Tier tier) const;
-  void count_pins(Run run, Tier tier, int by);
-  void cancel_requests(const Storage* storage, const char* why);
+  Error stays(const Storage& storage, Tier tier) const TERRACE_REQUIRES(mutex_);
+  Status room_for_pin(const Storage& storage, Run run, Tier tier) const TERRACE_REQUIRES(mutex_);
+  void count_pins(Run run, Tier tier, int by) TERRACE_REQUIRES(mutex_);
+  void cancel_requests(const Storage* storage, const char* why) TERRACE_REQUIRES(mutex_);
 
   // mover.cc: the thread
   void run();
-  void note_work();
-  void settle_policy(std::unique_lock<std::mutex>& lock);
-  void plan_order(std::unique_lock<std::mutex>& lock);
-  std::vector<uint8_t> states(SteadyTime now) const;
-  std::vector<float> values() const;
-  Batch next_batch();
-  Batch batch_of(const std::vector<PlannedMove>& moves, uint32_t in_ddr) const;
-  Batch request_batch();
+  void note_work() TERRACE_REQUIRES(mutex_);
+  void settle_policy() TERRACE_REQUIRES(mutex_);
+  void plan_order() TERRACE_REQUIRES(mutex_);
+  std::vector<uint8_t> states(SteadyTime now) const TERRACE_REQUIRES(mutex_);
+  std::vector<float> values() const TERRACE_REQUIRES(mutex_);
+  Batch next_batch() TERRACE_REQUIRES(mutex_);
+  Batch batch_of(const std::vector<PlannedMove>& moves, uint32_t in_ddr) const TERRACE_REQUIRES(mutex_);
+  Batch request_batch() TERRACE_REQUIRES(mutex_);
   // capacity_exhausted: the tier is full; busy: granules are held.
-  Error too_little_room(const Request& request, uint32_t away, uint32_t in_ddr) const;
-  Batch raise_batch(const Request& request, const std::vector<uint8_t>& states, uint32_t in_ddr);
-  Batch sink_batch(const Request& request, const std::vector<uint8_t>& states, uint32_t in_ddr);
-  uint32_t away(const Request& request) const;  // granules that are not where it wants them
-  void judge_request(const Batch& batch, uint32_t sank, uint32_t rose);
-  void retry_later(std::deque<Request>::iterator request);
-  void finish_request(Status result);
-  Status take_pin_hold(Storage& storage, Tier tier);
-  void undo_pin(Storage& storage);
-  void carry_out(std::unique_lock<std::mutex>& lock, const Batch& batch);
+  Error too_little_room(const Request& request, uint32_t away, uint32_t in_ddr) const TERRACE_REQUIRES(mutex_);
+  Batch raise_batch(const Request& request, const std::vector<uint8_t>& states, uint32_t in_ddr)
+      TERRACE_REQUIRES(mutex_);
+  Batch sink_batch(const Request& request, const std::vector<uint8_t>& states, uint32_t in_ddr)
+      TERRACE_REQUIRES(mutex_);
+  uint32_t away(const Request& request) const
+      TERRACE_REQUIRES(mutex_);  // granules that are not where it wants them
+  void judge_request(const Batch& batch, uint32_t sank, uint32_t rose) TERRACE_REQUIRES(mutex_);
+  void retry_later(std::deque<Request>::iterator request) TERRACE_REQUIRES(mutex_);
+  void finish_request(Status result) TERRACE_REQUIRES(mutex_);
+  Status take_pin_hold(Storage& storage, Tier tier) TERRACE_REQUIRES(mutex_);
+  void undo_pin(Storage& storage) TERRACE_REQUIRES(mutex_);
+  void carry_out(const Batch& batch) TERRACE_REQUIRES(mutex_);
   uint32_t move_runs(const std::vector<uint32_t>& granules, Tier tier, size_t at_most,
                      std::vector<uint32_t>* refused, Status* stopped);
-  double copy_rate() const;
+  double copy_rate() const TERRACE_REQUIRES(mutex_);
 
   std::unique_ptr<Tiering> own_tiering_;
   Tiering* tiering_ = nullptr;
@@ -225,36 +229,42 @@ class Core : public std::enable_shared_from_this<Core> {
   uint64_t granule_bytes_ = 0;
   uint32_t granules_ = 0, ddr_max_ = 0, cxl_max_ = 0, batch_granules_ = 1;
   std::unique_ptr<DeviceTier> device_;  // null: none
-  Costs costs_;
+  Costs costs_ TERRACE_GUARDED_BY(mutex_);
   GuardWait guard_wait_ = GuardWait::by_cost;
   bool step_aware_ = true;
   int process_ = 0;
 
-  mutable std::mutex mutex_;
-  std::unique_ptr<GranuleSpace> space_;
-  std::unordered_set<Storage*> storages_;
-  std::unordered_map<std::string, std::weak_ptr<Storage>> names_;
-  std::vector<OpenGuard*> open_;
-  std::vector<uint16_t> pin_counts_;    // by granule
-  std::vector<uint8_t> pinned_in_ddr_;  // of those with a count: the tier
-  uint32_t pinned_ddr_ = 0, pinned_cxl_ = 0;
-  std::array<double, 6> observed_uses_{-1, -1, -1, -1, -1, -1};  // a step, by hint; negative: none yet
-  std::vector<SteadyTime> not_before_;  // a granule that would not move is left alone until then
-  std::deque<Request> requests_;
-  std::vector<Waiter*> waiters_;
-  OrderLearner learner_;
-  Schedule schedule_;
-  bool following_ = false, order_changed_ = false, policy_paused_ = false;
-  std::string stopped_;  // why nothing moves any more, and what is answered to who asks for it
-  ErrorCode stopped_code_ = ErrorCode::unsupported;
-  uint64_t step_number_ = 1;
-  uint64_t rate_ = 0;  // bytes a second; 0: no bound
-  SteadyTime next_copy_{};
-  TensorPoolStatistics counts_;
+  mutable Mutex mutex_;
+  std::unique_ptr<GranuleSpace> space_ TERRACE_GUARDED_BY(mutex_);
+  std::unordered_set<Storage*> storages_ TERRACE_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, std::weak_ptr<Storage>> names_ TERRACE_GUARDED_BY(mutex_);
+  std::vector<OpenGuard*> open_ TERRACE_GUARDED_BY(mutex_);
+  std::vector<uint16_t> pin_counts_ TERRACE_GUARDED_BY(mutex_);    // by granule
+  std::vector<uint8_t> pinned_in_ddr_ TERRACE_GUARDED_BY(mutex_);  // of those with a count: the tier
+  uint32_t pinned_ddr_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint32_t pinned_cxl_ TERRACE_GUARDED_BY(mutex_) = 0;
+  std::array<double, 6> observed_uses_ TERRACE_GUARDED_BY(mutex_){
+      -1, -1, -1, -1, -1, -1};  // a step, by hint; negative: none yet
+  std::vector<SteadyTime> not_before_
+      TERRACE_GUARDED_BY(mutex_);  // a granule that would not move is left alone until then
+  std::deque<Request> requests_ TERRACE_GUARDED_BY(mutex_);
+  std::vector<Waiter*> waiters_ TERRACE_GUARDED_BY(mutex_);
+  OrderLearner learner_ TERRACE_GUARDED_BY(mutex_);
+  Schedule schedule_ TERRACE_GUARDED_BY(mutex_);
+  bool following_ TERRACE_GUARDED_BY(mutex_) = false;
+  bool order_changed_ TERRACE_GUARDED_BY(mutex_) = false;
+  bool policy_paused_ TERRACE_GUARDED_BY(mutex_) = false;
+  std::string stopped_
+      TERRACE_GUARDED_BY(mutex_);  // why nothing moves any more, and what is answered to who asks for it
+  ErrorCode stopped_code_ TERRACE_GUARDED_BY(mutex_) = ErrorCode::unsupported;
+  uint64_t step_number_ TERRACE_GUARDED_BY(mutex_) = 1;
+  uint64_t rate_ TERRACE_GUARDED_BY(mutex_) = 0;  // bytes a second; 0: no bound
+  SteadyTime next_copy_ TERRACE_GUARDED_BY(mutex_){};
+  TensorPoolStatistics counts_ TERRACE_GUARDED_BY(mutex_);
 
-  std::condition_variable mover_wakes_, guards_wake_;
-  uint64_t work_ = 0;
-  bool stopping_ = false;
+  ConditionVariable mover_wakes_, guards_wake_;
+  uint64_t work_ TERRACE_GUARDED_BY(mutex_) = 0;
+  bool stopping_ TERRACE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -32,17 +32,18 @@ void DeviceTier::uncharge(Entry& entry) {
 }
 
 // Reserved first (H1), then asked for without the mutex.
-DeviceTier::Outcome DeviceTier::allocate_and_raise(Lock& lock, Entry& entry, bool upload) {
+DeviceTier::Outcome DeviceTier::allocate_and_raise(Entry& entry, bool upload) {
   const bool ahead = !entry.wanted;
   charge(entry);
   entry.phase = Entry::Phase::preparing;
-  lock.unlock();
-  auto buffer = device_->allocate(entry.bytes(), entry.words);
-  lock.lock();
+  auto buffer = [&]() TERRACE_REQUIRES(mutex_) {
+    const MutexUnlock unlocked(mutex_);
+    return device_->allocate(entry.bytes(), entry.words);
+  }();
   if (!buffer.ok()) {
     uncharge(entry);
     changed_.notify_all();  // no event(): where it waits for room it would be tried again at once, for ever
-    return device_is_short(lock, entry, std::move(buffer).error());
+    return device_is_short(entry, std::move(buffer).error());
   }
   entry.buffer = counted(entry, std::move(*buffer));
   entry.phase = Entry::Phase::resident;
@@ -54,11 +55,11 @@ DeviceTier::Outcome DeviceTier::allocate_and_raise(Lock& lock, Entry& entry, boo
 }
 
 // Others use the device too: it may have less than the budget says.
-DeviceTier::Outcome DeviceTier::device_is_short(Lock& lock, Entry& entry, Error refused) {
+DeviceTier::Outcome DeviceTier::device_is_short(Entry& entry, Error refused) {
   // For a copy ahead nobody goes: it would be the next that is copied ahead.
   if (refused.code == ErrorCode::capacity_exhausted && entry.wanted) {
     // Where it waits it is looked at again when what is under way has ended.
-    const Outcome made = make_room(lock, 1, victims(next_uses()));
+    const Outcome made = make_room(1, victims(next_uses()));
     if (made != Outcome::nothing) return made;
   }
   entry.up_failed = entry.host_version;
@@ -75,7 +76,7 @@ DeviceTier::Outcome DeviceTier::device_is_short(Lock& lock, Entry& entry, Error 
 bool DeviceTier::begin_upload(Entry& entry, bool ahead) {
   const uint64_t version = entry.host_version;
   auto event_of = up_->upload(entry.buffer, 0, entry.host, [this, &entry, version, ahead](Status copied) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (ahead) --ahead_under_way_;
     return uploaded(entry, std::move(copied), version);
   });
@@ -112,7 +113,7 @@ Status DeviceTier::uploaded(Entry& entry, Status copied, uint64_t version) {
 bool DeviceTier::begin_sink(Entry& entry) {
   entry.sink_error = {};
   auto event_of = down_->download(entry.host, entry.buffer, 0, [this, &entry](Status copied) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return sunk(entry, std::move(copied), true);
   });
   if (!event_of.ok()) {
@@ -148,20 +149,19 @@ std::shared_ptr<DeviceBuffer> DeviceTier::counted(Entry& entry, std::shared_ptr<
   DeviceBuffer* const of_device = buffer.get();
   return {of_device, [this, &entry, kept = std::move(buffer)](DeviceBuffer*) mutable {
             kept.reset();
-            const std::lock_guard lock(mutex_);
+            const MutexLock lock(mutex_);
             uncharge(entry);
             event();
           }};
 }
 
 // Freed without the mutex: a driver waits for the device in it. The entry is absent once all have let it go.
-void DeviceTier::drop_buffer(Lock& lock, Entry& entry) {
+void DeviceTier::drop_buffer(Entry& entry) {
   entry.phase = Entry::Phase::leaving;
   std::shared_ptr<DeviceBuffer> buffer = std::move(entry.buffer);
   entry.buffer = nullptr;
-  lock.unlock();
+  const MutexUnlock unlocked(mutex_);
   buffer.reset();
-  lock.lock();
 }
 
 }  // namespace terrace::placement

@@ -102,7 +102,6 @@ Status Core::discard_hbm(Storage& storage) {
   return storage.replica == nullptr ? Status() : device_->discard(*storage.replica);
 }
 
-// With mutex_.
 Result<std::shared_ptr<MoveHandle>> Core::to_hbm(Storage& storage, bool pin) {
   if (device_ == nullptr) return no_device(in_words(storage));
   if (pin && storage.pins > 0)

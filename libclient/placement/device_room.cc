@@ -12,30 +12,30 @@ constexpr uint32_t ahead_max = 2;  // copies by the order under way: the link is
 }  // namespace
 
 void DeviceTier::run() {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!ended_) {
     const uint64_t seen = events_;
-    if (look(lock)) continue;
-    wake_.wait(lock, [&] { return ended_ || events_ != seen; });
+    if (look()) continue;
+    wake_.wait(mutex_, [&]() TERRACE_REQUIRES(mutex_) { return ended_ || events_ != seen; });
   }
 }
 
 // Returns whether anything was done; the lock was let go then.
-bool DeviceTier::look(Lock& lock) {
+bool DeviceTier::look() {
   plan_order();
-  if (serve_charged(lock)) return true;
+  if (serve_charged()) return true;
   for (Entry* entry : wants_)
-    if (entry->phase != Entry::Phase::absent && serve_want(lock, *entry) == Outcome::done) return true;
+    if (entry->phase != Entry::Phase::absent && serve_want(*entry) == Outcome::done) return true;
   for (Entry* entry : wants_) {
     if (entry->phase != Entry::Phase::absent) continue;
-    const Outcome outcome = serve_want(lock, *entry);
+    const Outcome outcome = serve_want(*entry);
     if (outcome != Outcome::nothing) return outcome == Outcome::done;  // room goes to who asked first
   }
-  return bring_ahead(lock) == Outcome::done;
+  return bring_ahead() == Outcome::done;
 }
 
 // What the host waits for, what pins ask for, and what is given up.
-bool DeviceTier::serve_charged(Lock& lock) {
+bool DeviceTier::serve_charged() {
   for (Entry* entry : charged_) {
     if (entry->phase != Entry::Phase::resident) continue;
     if (std::exchange(entry->sink_wanted, false) && entry->dirty && entry->writers == 0)
@@ -45,14 +45,14 @@ bool DeviceTier::serve_charged(Lock& lock) {
       return begin_upload(*entry, false), true;
     if (entry->releases.empty() || entry->in_use() || entry->pins > 0) continue;
     if (entry->dirty && entry->sink_error.ok()) return begin_sink(*entry), true;
-    if (!entry->dirty) return drop_buffer(lock, *entry), true;  // and tells them
+    if (!entry->dirty) return drop_buffer(*entry), true;  // and tells them
     for (const auto& release : std::exchange(entry->releases, {})) release->finish(entry->sink_error);
     return true;
   }
   return false;
 }
 
-DeviceTier::Outcome DeviceTier::serve_want(Lock& lock, Entry& entry) {
+DeviceTier::Outcome DeviceTier::serve_want(Entry& entry) {
   const bool upload = !entry.moves.empty() || std::any_of(entry.waiters.begin(), entry.waiters.end(),
                                                           [](const auto* one) { return !one->overwrite; });
   const bool nobody = entry.moves.empty() && entry.waiters.empty();
@@ -71,9 +71,9 @@ DeviceTier::Outcome DeviceTier::serve_want(Lock& lock, Entry& entry) {
   }
   if (entry.phase != Entry::Phase::absent) return Outcome::nothing;
   const uint64_t free = budget_ - used_;
-  if (free >= entry.bytes()) return allocate_and_raise(lock, entry, upload);
+  if (free >= entry.bytes()) return allocate_and_raise(entry, upload);
   const uint64_t need = entry.bytes() - free;
-  const Outcome made = make_room(lock, need, victims(next_uses()));
+  const Outcome made = make_room(need, victims(next_uses()));
   if (made != Outcome::nothing) return made;
   ++counts_.refused;
   end_want(entry, short_of(entry, need));
@@ -81,7 +81,7 @@ DeviceTier::Outcome DeviceTier::serve_want(Lock& lock, Entry& entry) {
 }
 
 // The nearest use of the order that is not there, where that costs nobody what is needed sooner.
-DeviceTier::Outcome DeviceTier::bring_ahead(Lock& lock) {
+DeviceTier::Outcome DeviceTier::bring_ahead() {
   if (!following_ || stopping_ || ahead_under_way_ >= ahead_max) return Outcome::nothing;
   const std::vector<NextUse> next = next_uses();
   for (uint32_t ahead = 0; ahead < schedule_.positions(); ++ahead) {
@@ -97,7 +97,7 @@ DeviceTier::Outcome DeviceTier::bring_ahead(Lock& lock) {
     const uint64_t free = budget_ - used_;
     if (free >= entry->bytes()) {
       ++ahead_under_way_;
-      const Outcome outcome = allocate_and_raise(lock, *entry, true);
+      const Outcome outcome = allocate_and_raise(*entry, true);
       --ahead_under_way_;
       return outcome;
     }
@@ -105,7 +105,7 @@ DeviceTier::Outcome DeviceTier::bring_ahead(Lock& lock) {
     std::erase_if(order, [&](const Entry* one) {
       return next[one->slot].distance <= ahead || (next[one->slot].kept && one->current());
     });
-    return make_room(lock, entry->bytes() - free, order);
+    return make_room(entry->bytes() - free, order);
   }
   return Outcome::nothing;
 }
@@ -156,7 +156,7 @@ std::vector<HbmEntry*> DeviceTier::victims(const std::vector<NextUse>& next) con
   return order;
 }
 
-DeviceTier::Outcome DeviceTier::make_room(Lock& lock, uint64_t bytes, const std::vector<Entry*>& order) {
+DeviceTier::Outcome DeviceTier::make_room(uint64_t bytes, const std::vector<Entry*>& order) {
   const auto comes = [](const Entry& entry) {
     return entry.phase == Entry::Phase::leaving ||
            (entry.phase == Entry::Phase::sinking && entry.to_leave && !entry.in_use() && entry.pins == 0);
@@ -174,7 +174,7 @@ DeviceTier::Outcome DeviceTier::make_room(Lock& lock, uint64_t bytes, const std:
     if (!entry->dirty) {
       ++counts_.evictions;
       counts_.evicted_bytes += entry->bytes();
-      drop_buffer(lock, *entry);
+      drop_buffer(*entry);
       return Outcome::done;
     }
     entry->to_leave = true;

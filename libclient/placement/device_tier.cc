@@ -70,7 +70,7 @@ Status DeviceTier::start() {
 DeviceTier::~DeviceTier() {
   stop();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ended_ = true;
     event();
   }
@@ -80,7 +80,7 @@ DeviceTier::~DeviceTier() {
 }
 
 void DeviceTier::stop() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (std::exchange(stopping_, true)) return;
   following_ = false;
   while (!wants_.empty()) {
@@ -100,7 +100,7 @@ std::shared_ptr<HbmEntry> DeviceTier::add(std::string words, std::span<std::byte
   auto entry = std::make_shared<Entry>();
   entry->words = std::move(words);
   entry->host = host;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (free_slots_.empty()) {
     entry->slot = static_cast<uint32_t>(entries_.size());
     entries_.push_back(entry);
@@ -114,19 +114,19 @@ std::shared_ptr<HbmEntry> DeviceTier::add(std::string words, std::span<std::byte
 
 // Its host memory is another tensor's afterwards.
 void DeviceTier::retire(const std::shared_ptr<Entry>& entry) {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   entry->gone = true;
   end_want(*entry, error(ErrorCode::cancelled, entry->words + ": the tensor is gone"));
   if (entry->pins > 0) pinned_ -= entry->bytes();
   entry->pins = 0;
-  changed_.wait(lock, [&] { return !entry->copying(); });
-  if (entry->phase == Entry::Phase::resident) drop_buffer(lock, *entry);
-  changed_.wait(lock, [&] { return entry->phase == Entry::Phase::absent; });
+  changed_.wait(mutex_, [&] { return !entry->copying(); });
+  if (entry->phase == Entry::Phase::resident) drop_buffer(*entry);
+  changed_.wait(mutex_, [&] { return entry->phase == Entry::Phase::absent; });
   entries_[entry->slot] = nullptr;
   free_slots_.push_back(entry->slot);
 }
 
-Status DeviceTier::wait_for_sink(Lock& lock, Entry& entry) {
+Status DeviceTier::wait_for_sink(Entry& entry) {
   const auto begin = Clock::now();
   ++entry.host_waiters;
   Status result;
@@ -140,7 +140,7 @@ Status DeviceTier::wait_for_sink(Lock& lock, Entry& entry) {
     entry.sink_wanted = true;
     waited = true;
     event();
-    changed_.wait(lock, [&] { return entry.sinks != before || !entry.dirty; });
+    changed_.wait(mutex_, [&] { return entry.sinks != before || !entry.dirty; });
     if (entry.dirty && !entry.sink_error.ok()) {
       result = entry.sink_error;
       break;
@@ -156,9 +156,9 @@ Status DeviceTier::wait_for_sink(Lock& lock, Entry& entry) {
 }
 
 Status DeviceTier::host_opens(Entry& entry, bool write) {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (write && entry.readers + entry.writers > 0) return device_guard_is_open(entry);
-  TERRACE_RETURN_IF_ERROR(wait_for_sink(lock, entry));
+  TERRACE_RETURN_IF_ERROR(wait_for_sink(entry));
   if (!write) return entry.lost() ? Status(lost_bytes(entry)) : Status();
   if (entry.readers + entry.writers > 0) return device_guard_is_open(entry);
   ++entry.host_version;
@@ -170,24 +170,24 @@ Status DeviceTier::host_opens(Entry& entry, bool write) {
 
 void DeviceTier::host_closed(Entry& entry, bool write) {
   if (!write) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (--entry.host_writers == 0) event();
 }
 
 Status DeviceTier::discard(Entry& entry) {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   // What is under way ends first; a want would bring it again.
-  changed_.wait(lock, [&] { return !entry.copying() || entry.in_use() || entry.pins > 0; });
+  changed_.wait(mutex_, [&] { return !entry.copying() || entry.in_use() || entry.pins > 0; });
   if (entry.in_use()) return device_guard_is_open(entry);
   if (entry.pins > 0) return error(ErrorCode::busy, entry.words + " is pinned in hbm: unpin it first");
   end_want(entry, error(ErrorCode::cancelled, entry.words + " was discarded from hbm"));
-  if (entry.phase == Entry::Phase::resident) drop_buffer(lock, entry);
-  changed_.wait(lock, [&] { return entry.phase != Entry::Phase::leaving; });
+  if (entry.phase == Entry::Phase::resident) drop_buffer(entry);
+  changed_.wait(mutex_, [&] { return entry.phase != Entry::Phase::leaving; });
   return {};
 }
 
 void DeviceTier::step() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!step_aware_ || stopping_) return;
   const OrderLearner::Step outcome = learner_.step();
   if (outcome == OrderLearner::Step::learned) order_changed_ = true;
@@ -196,7 +196,7 @@ void DeviceTier::step() {
 }
 
 HbmStatistics DeviceTier::statistics() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   HbmStatistics result = counts_;
   result.capacity_bytes = device_->info().capacity_bytes;
   result.budget_bytes = budget_;
@@ -219,14 +219,14 @@ HbmStatistics DeviceTier::statistics() const {
 }
 
 void DeviceTier::add_to(const Entry& entry, uint64_t bytes, TensorResidency& residency) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!entry.current()) return;
   residency.hbm_bytes = bytes;
   residency.hbm_dirty_bytes = entry.dirty ? bytes : 0;
 }
 
 void DeviceTier::add_to(const Entry& entry, TensorStatistics& statistics) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   statistics.device_reads = entry.device_reads;
   statistics.device_writes = entry.device_writes;
   statistics.pins += entry.pins;

@@ -17,7 +17,6 @@
 //   H4  who is refused for want of room is so by what guards and pins keep, never by copies under way.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -27,6 +26,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "libclient/placement/device_schedule.h"
 #include "libclient/placement/move_state.h"
 #include "libclient/placement/order.h"
@@ -124,65 +124,68 @@ class DeviceTier {
     waits,    // for room that is on its way
     nothing,  // is to be done for it now
   };
-  using Lock = std::unique_lock<std::mutex>;
 
   DeviceTier(std::shared_ptr<DeviceMemory> device, uint64_t budget, bool step_aware);
   Status start();
-  void event();  // something that the thread or a waiter looks at has changed
+  void event() TERRACE_REQUIRES(mutex_);  // something that the thread or a waiter looks at has changed
 
-  Status wait_for_sink(Lock& lock, Entry& entry);
+  Status wait_for_sink(Entry& entry) TERRACE_REQUIRES(mutex_);
 
   // device_uses.cc
-  void want(Entry& entry);
-  void end_want(Entry& entry, const Status& result);
+  void want(Entry& entry) TERRACE_REQUIRES(mutex_);
+  void end_want(Entry& entry, const Status& result) TERRACE_REQUIRES(mutex_);
 
   // device_room.cc
   void run();
-  bool look(Lock& lock);
-  bool serve_charged(Lock& lock);
-  Outcome serve_want(Lock& lock, Entry& entry);
-  Outcome bring_ahead(Lock& lock);
-  void plan_order();
-  std::vector<NextUse> next_uses() const;
-  bool evictable(const Entry& entry) const;
-  bool will_be_evictable(const Entry& entry) const;
-  std::vector<Entry*> victims(const std::vector<NextUse>& next) const;
+  bool look() TERRACE_REQUIRES(mutex_);
+  bool serve_charged() TERRACE_REQUIRES(mutex_);
+  Outcome serve_want(Entry& entry) TERRACE_REQUIRES(mutex_);
+  Outcome bring_ahead() TERRACE_REQUIRES(mutex_);
+  void plan_order() TERRACE_REQUIRES(mutex_);
+  std::vector<NextUse> next_uses() const TERRACE_REQUIRES(mutex_);
+  bool evictable(const Entry& entry) const TERRACE_REQUIRES(mutex_);
+  bool will_be_evictable(const Entry& entry) const TERRACE_REQUIRES(mutex_);
+  std::vector<Entry*> victims(const std::vector<NextUse>& next) const TERRACE_REQUIRES(mutex_);
   // Begins to free at least `bytes`, of these in this order. Says `waits` where enough is on its way.
-  Outcome make_room(Lock& lock, uint64_t bytes, const std::vector<Entry*>& order);
+  Outcome make_room(uint64_t bytes, const std::vector<Entry*>& order) TERRACE_REQUIRES(mutex_);
   static Error lost_bytes(const Entry& entry);
-  Error short_of(const Entry& entry, uint64_t bytes) const;
+  Error short_of(const Entry& entry, uint64_t bytes) const TERRACE_REQUIRES(mutex_);
 
   // device_copies.cc
-  Outcome allocate_and_raise(Lock& lock, Entry& entry, bool upload);
-  Outcome device_is_short(Lock& lock, Entry& entry, Error refused);
-  bool begin_upload(Entry& entry, bool ahead);
-  bool begin_sink(Entry& entry);
-  Status uploaded(Entry& entry, Status copied, uint64_t version);
-  Status sunk(Entry& entry, Status copied, bool begun);
-  void drop_buffer(Lock& lock, Entry& entry);
+  Outcome allocate_and_raise(Entry& entry, bool upload) TERRACE_REQUIRES(mutex_);
+  Outcome device_is_short(Entry& entry, Error refused) TERRACE_REQUIRES(mutex_);
+  bool begin_upload(Entry& entry, bool ahead) TERRACE_REQUIRES(mutex_);
+  bool begin_sink(Entry& entry) TERRACE_REQUIRES(mutex_);
+  Status uploaded(Entry& entry, Status copied, uint64_t version) TERRACE_REQUIRES(mutex_);
+  Status sunk(Entry& entry, Status copied, bool begun) TERRACE_REQUIRES(mutex_);
+  void drop_buffer(Entry& entry) TERRACE_REQUIRES(mutex_);
   std::shared_ptr<DeviceBuffer> counted(Entry& entry, std::shared_ptr<DeviceBuffer> buffer);
-  void charge(Entry& entry);
-  void uncharge(Entry& entry);
+  void charge(Entry& entry) TERRACE_REQUIRES(mutex_);
+  void uncharge(Entry& entry) TERRACE_REQUIRES(mutex_);
 
   const std::shared_ptr<DeviceMemory> device_;
   const uint64_t budget_;
   const bool step_aware_;
   std::unique_ptr<DeviceStream> up_, down_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable wake_, changed_;
-  uint64_t events_ = 0;
-  bool stopping_ = false, ended_ = false;
-  std::vector<std::shared_ptr<Entry>> entries_;  // by slot; null: free
-  std::vector<uint32_t> free_slots_;
-  std::vector<Entry*> charged_;
-  std::list<Entry*> wants_;  // in the order they were asked for
-  uint64_t used_ = 0, pinned_ = 0, clock_ = 0;
-  uint32_t ahead_under_way_ = 0;
-  OrderLearner learner_;
-  DeviceSchedule schedule_;
-  bool following_ = false, order_changed_ = false;
-  HbmStatistics counts_;  // only the counters
+  mutable Mutex mutex_;
+  ConditionVariable wake_, changed_;
+  uint64_t events_ TERRACE_GUARDED_BY(mutex_) = 0;
+  bool stopping_ TERRACE_GUARDED_BY(mutex_) = false;
+  bool ended_ TERRACE_GUARDED_BY(mutex_) = false;
+  std::vector<std::shared_ptr<Entry>> entries_ TERRACE_GUARDED_BY(mutex_);  // by slot; null: free
+  std::vector<uint32_t> free_slots_ TERRACE_GUARDED_BY(mutex_);
+  std::vector<Entry*> charged_ TERRACE_GUARDED_BY(mutex_);
+  std::list<Entry*> wants_ TERRACE_GUARDED_BY(mutex_);  // in the order they were asked for
+  uint64_t used_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint64_t pinned_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint64_t clock_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint32_t ahead_under_way_ TERRACE_GUARDED_BY(mutex_) = 0;
+  OrderLearner learner_ TERRACE_GUARDED_BY(mutex_);
+  DeviceSchedule schedule_ TERRACE_GUARDED_BY(mutex_);
+  bool following_ TERRACE_GUARDED_BY(mutex_) = false;
+  bool order_changed_ TERRACE_GUARDED_BY(mutex_) = false;
+  HbmStatistics counts_ TERRACE_GUARDED_BY(mutex_);  // only the counters
   std::thread thread_;
 };
 

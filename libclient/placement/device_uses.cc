@@ -45,7 +45,7 @@ void DeviceTier::end_want(Entry& entry, const Status& result) {
 }
 
 Result<DeviceTier::Opened> DeviceTier::open(Entry& entry, bool write, const DeviceGuardOptions& options) {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto begin = Clock::now();
   const bool forever = options.timeout_ns > uint64_t{1} << 55;
   const auto end = begin + std::chrono::nanoseconds(forever ? 0 : options.timeout_ns);
@@ -85,8 +85,8 @@ Result<DeviceTier::Opened> DeviceTier::open(Entry& entry, bool write, const Devi
     if (lacks && (!waited || !entry.wanted)) want(entry);  // else two that wait would wake each other for ever
     waited = true;
     if (forever) {
-      changed_.wait(lock);
-    } else if (changed_.wait_until(lock, end) == std::cv_status::timeout && !ready()) {
+      changed_.wait(mutex_);
+    } else if (changed_.wait_until(mutex_, end) == std::cv_status::timeout && !ready()) {
       result = error(ErrorCode::busy, entry.words + " was not in hbm after " +
                                           std::to_string(options.timeout_ns / ns_per_ms) + " ms");
       break;
@@ -117,7 +117,7 @@ Result<DeviceTier::Opened> DeviceTier::open(Entry& entry, bool write, const Devi
 }
 
 void DeviceTier::close(Entry& entry, bool write, uint64_t ticket) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   write ? --entry.writers : --entry.readers;
   entry.last_use = ++clock_;
   if (step_aware_) learner_.closed(ticket);
@@ -126,7 +126,7 @@ void DeviceTier::close(Entry& entry, bool write, uint64_t ticket) {
 
 Result<std::shared_ptr<MoveState>> DeviceTier::bring(Entry& entry) {
   auto state = std::make_shared<MoveState>();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (entry.current()) {
     state->note_bytes(entry.bytes());
     state->finish({});
@@ -140,7 +140,7 @@ Result<std::shared_ptr<MoveState>> DeviceTier::bring(Entry& entry) {
 
 Result<std::shared_ptr<MoveState>> DeviceTier::pin(Entry& entry) {
   auto state = std::make_shared<MoveState>();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (entry.pins > 0) {
     ++entry.pins;
     return entry.pin_move;
@@ -175,7 +175,7 @@ Result<std::shared_ptr<MoveState>> DeviceTier::pin(Entry& entry) {
 }
 
 bool DeviceTier::unpin(Entry& entry) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (entry.pins == 0) return false;
   if (--entry.pins > 0) return true;
   pinned_ -= entry.bytes();
@@ -188,13 +188,13 @@ bool DeviceTier::unpin(Entry& entry) {
 }
 
 uint32_t DeviceTier::pins(const Entry& entry) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return entry.pins;
 }
 
 Result<std::shared_ptr<MoveState>> DeviceTier::release(Entry& entry) {
   auto state = std::make_shared<MoveState>();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (entry.pins > 0) return error(ErrorCode::busy, entry.words + " is pinned in hbm");
   for (const auto& move : entry.moves)
     move->finish(error(ErrorCode::cancelled, entry.words + " was moved elsewhere"));

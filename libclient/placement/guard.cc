@@ -52,7 +52,7 @@ Result<std::unique_ptr<OpenGuard>> Core::open(const std::shared_ptr<Storage>& st
   }
   bool note = false;  // the range's policy wants to know while it decides
   {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     note_use(*storage, write);
     ++counts_.guards;
     if (guard->run.count == 0) return guard;
@@ -67,7 +67,7 @@ Result<std::unique_ptr<OpenGuard>> Core::open(const std::shared_ptr<Storage>& st
     if (following_) {
       note_work();
       if (wait == GuardWait::always || (wait == GuardWait::by_cost && pays_to_wait(costs_, facts_of(*storage))))
-        wait_for_ddr(lock, *storage, guard->run);
+        wait_for_ddr(*storage, guard->run);
     }
     guard->holds = options.hold;  // behind the wait: until then its bytes may come
   }
@@ -88,7 +88,7 @@ void Core::close(OpenGuard& guard) {
   guard.hold.release();
   if (guard.told_device) device_->host_closed(*guard.storage->replica, guard.writes);
   if (!guard.entered) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (guard.ticket != OpenGuard::not_in_order) learner_.closed(guard.ticket);
   open_[guard.index] = open_.back();
   open_[guard.index]->index = guard.index;
@@ -97,7 +97,7 @@ void Core::close(OpenGuard& guard) {
 }
 
 // Until the run is in DDR, or nobody can bring it there, or it takes longer than the copies that are missing.
-void Core::wait_for_ddr(std::unique_lock<std::mutex>& lock, Storage& storage, Run run) {
+void Core::wait_for_ddr(Storage& storage, Run run) {
   const uint32_t absent = awaited(run);
   if (absent == 0) return;
   // In and, to make room, out; twice that, since the machine has other work; and the batch that is under way.
@@ -110,7 +110,7 @@ void Core::wait_for_ddr(std::unique_lock<std::mutex>& lock, Storage& storage, Ru
   waiters_.push_back(&waiter);
   note_work();
   while (!stopping_ && following_ && !waiter.given_up && awaited(run) > 0)
-    if (guards_wake_.wait_until(lock, begin + longest) == std::cv_status::timeout) break;
+    if (guards_wake_.wait_until(mutex_, begin + longest) == std::cv_status::timeout) break;
   std::erase(waiters_, &waiter);
   const auto waited = static_cast<uint64_t>((std::chrono::steady_clock::now() - begin) / Nanoseconds(1));
   ++counts_.guard_waits;

@@ -2,9 +2,8 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 
+#include "core/base/sync/mutex.h"
 #include "terrace/tensor_pool.h"
 
 namespace terrace::placement {
@@ -19,10 +18,10 @@ class MoveState final : public MoveHandle {
   void finish(Status result);
 
  private:
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  Status result_;
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  bool done_ TERRACE_GUARDED_BY(mutex_) = false;
+  Status result_ TERRACE_GUARDED_BY(mutex_);
   std::atomic<uint64_t> bytes_{0};
 };
 

@@ -45,37 +45,38 @@ double Core::copy_rate() const {
 }
 
 void Core::run() {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!stopping_) {
     if (rate_ != 0 && now() < next_copy_) {
-      mover_wakes_.wait_until(lock, next_copy_, [&] { return stopping_ || rate_ == 0 || now() >= next_copy_; });
+      mover_wakes_.wait_until(mutex_, next_copy_, [this]() TERRACE_REQUIRES(mutex_) {
+        return stopping_ || rate_ == 0 || now() >= next_copy_;
+      });
       continue;
     }
     const uint64_t seen = work_;
-    plan_order(lock);
-    settle_policy(lock);
+    plan_order();
+    settle_policy();
     if (stopping_) break;
     const Batch batch = next_batch();
     if (batch.empty()) {
       if (work_ == seen)
-        mover_wakes_.wait_for(lock, requests_.empty() ? Nanoseconds(idle) : Nanoseconds(leave_alone));
+        mover_wakes_.wait_for(mutex_, requests_.empty() ? Nanoseconds(idle) : Nanoseconds(leave_alone));
       continue;
     }
-    carry_out(lock, batch);
+    carry_out(batch);
   }
 }
 
 // P3. Without the lock, since the range's own thread may be in the middle of a round.
-void Core::settle_policy(std::unique_lock<std::mutex>& lock) {
+void Core::settle_policy() {
   if (following_ == policy_paused_) return;
   const bool pause = following_;
   policy_paused_ = pause;
-  lock.unlock();
+  const MutexUnlock unlocked(mutex_);
   pause ? range_->pause() : range_->resume();
-  lock.lock();
 }
 
-void Core::plan_order(std::unique_lock<std::mutex>& lock) {
+void Core::plan_order() {
   if (!order_changed_) return;
   order_changed_ = false;
   if (!learner_.known()) return;
@@ -83,9 +84,10 @@ void Core::plan_order(std::unique_lock<std::mutex>& lock) {
   const uint32_t ddr = ddr_max_ - std::min(ddr_max_, pinned_ddr_);
   std::vector<uint8_t> pinned(granules_);
   for (uint32_t granule = 0; granule < granules_; ++granule) pinned[granule] = pin_counts_[granule] > 0 ? 1 : 0;
-  lock.unlock();
-  Schedule schedule(cycle, granules_, ddr, pinned);
-  lock.lock();
+  Schedule schedule = [&]() TERRACE_REQUIRES(mutex_) {
+    const MutexUnlock unlocked(mutex_);
+    return Schedule(cycle, granules_, ddr, pinned);
+  }();
   if (!learner_.known() || order_changed_) return;
   schedule_ = std::move(schedule);
   following_ = !schedule_.empty() && stopped_.empty();
@@ -349,20 +351,22 @@ uint32_t Core::move_runs(const std::vector<uint32_t>& granules, Tier tier, size_
   return moved;
 }
 
-void Core::carry_out(std::unique_lock<std::mutex>& lock, const Batch& batch) {
+void Core::carry_out(const Batch& batch) {
   std::vector<uint32_t> out = batch.out, in = batch.in, refused;
   std::sort(out.begin(), out.end());
   const bool whole = std::is_sorted(in.begin(), in.end());
   if (!whole) std::sort(in.begin(), in.end());
-  lock.unlock();
   const SteadyTime begin = now();
   Status stopped;
-  const uint32_t sank = move_runs(out, Tier::cxl, out.size(), &refused, &stopped);
-  // For each that did not go out one must stay away.
-  const size_t may_rise = in.size() - std::min<size_t>(in.size(), out.size() - sank);
-  const uint32_t rose = stopped.ok() ? move_runs(in, Tier::ddr, may_rise, &refused, &stopped) : 0;
+  uint32_t sank = 0, rose = 0;
+  {
+    const MutexUnlock unlocked(mutex_);
+    sank = move_runs(out, Tier::cxl, out.size(), &refused, &stopped);
+    // For each that did not go out one must stay away.
+    const size_t may_rise = in.size() - std::min<size_t>(in.size(), out.size() - sank);
+    if (stopped.ok()) rose = move_runs(in, Tier::ddr, may_rise, &refused, &stopped);
+  }
   const SteadyTime end = now();
-  lock.lock();
   counts_.copied_to_cxl_bytes += sank * granule_bytes_;
   counts_.copied_to_ddr_bytes += rose * granule_bytes_;
   if (sank + rose > 0) counts_.copy_ns += static_cast<uint64_t>((end - begin) / Nanoseconds(1));

@@ -15,21 +15,21 @@ Error error(ErrorCode code, std::string detail) {
 }  // namespace
 
 bool MoveState::done() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return done_;
 }
 
 Status MoveState::wait(uint64_t timeout_ns) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto timeout = Nanoseconds(std::min<uint64_t>(timeout_ns, uint64_t{1} << 55));
-  if (!changed_.wait_for(lock, timeout, [&] { return done_; }))
+  if (!changed_.wait_for(mutex_, timeout, [this]() TERRACE_REQUIRES(mutex_) { return done_; }))
     return Error{ErrorCode::busy, 0, "MoveHandle::wait",
                  "not done after " + std::to_string(timeout_ns / ns_per_ms) + " ms; the move goes on"};
   return result_;
 }
 
 void MoveState::finish(Status result) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (done_) return;
   done_ = true;
   result_ = std::move(result);
@@ -94,7 +94,7 @@ Error Core::stays(const Storage& storage, Tier tier) const {
 
 Result<std::shared_ptr<MoveHandle>> Core::pin(Storage& storage, Tier tier) {
   TERRACE_RETURN_IF_ERROR(check_leases());  // also of what is there already: its bytes may be gone
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (tier == Tier::hbm) return to_hbm(storage, true);
   if (storage.replica != nullptr && device_->pins(*storage.replica) > 0)
     return error(ErrorCode::busy, in_words(storage) + " is pinned in hbm");
@@ -128,7 +128,7 @@ Result<std::shared_ptr<MoveHandle>> Core::pin(Storage& storage, Tier tier) {
 }
 
 Status Core::unpin(Storage& storage) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (storage.pins == 0 && storage.replica != nullptr && device_->unpin(*storage.replica)) return {};
   if (storage.pins == 0) return error(ErrorCode::invalid_argument, in_words(storage) + " is not pinned");
   if (--storage.pins > 0) return {};
@@ -145,7 +145,7 @@ Status Core::unpin(Storage& storage) {
 
 Result<std::shared_ptr<MoveHandle>> Core::move(Storage& storage, std::span<std::byte> bytes, Tier tier) {
   TERRACE_RETURN_IF_ERROR(check_leases());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (tier == Tier::hbm) return to_hbm(storage, false);
   auto state = std::make_shared<MoveState>();
   const Run run = run_of(bytes);

@@ -47,11 +47,11 @@ class View final : public Tensor {
   const Shape& shape() const override { return shape_; }
   const Strides& strides() const override { return strides_; }
   TensorHint hint() const override {
-    const std::lock_guard lock(core().mutex());
+    const MutexLock lock(core().mutex());
     return storage_->hint;
   }
   uint8_t flags() const override {
-    const std::lock_guard lock(core().mutex());
+    const MutexLock lock(core().mutex());
     return storage_->flags;
   }
   bool is_view() const override { return view_; }

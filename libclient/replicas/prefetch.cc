@@ -25,13 +25,13 @@ void LocalReplica::Table::close() {
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closing_ = true;
     ahead_wakes_.notify_all();
   }
   if (ahead_thread_ != nullptr) ahead_thread_->join();
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ahead_list_.clear();
   ahead_next_ = 0;
   cache_.clear(freed);
@@ -43,7 +43,7 @@ void LocalReplica::Table::prefetch(std::span<const SharedTensor> tensors) {
   list.reserve(tensors.size());
   for (const SharedTensor& tensor : tensors)
     if (tensor.identity().memory != nullptr && tensor.bytes() > 0) list.push_back(tensor);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ahead_list_.swap(list);
   ahead_next_ = 0;
   ++ahead_number_;
@@ -59,20 +59,19 @@ bool LocalReplica::Table::may_go_ahead() const {
 }
 
 void LocalReplica::Table::work_ahead() {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (;;) {
-    ahead_wakes_.wait(lock, [this] { return closing_ || may_go_ahead(); });
+    ahead_wakes_.wait(mutex_, [this]() TERRACE_REQUIRES(mutex_) { return closing_ || may_go_ahead(); });
     if (closing_) return;
     const SharedTensor tensor = ahead_list_[ahead_next_++];
     Cache::Freed freed;
-    copy_ahead(tensor, lock, freed);
-    lock.unlock();
+    copy_ahead(tensor, freed);
+    const MutexUnlock unlocked(mutex_);
     freed.clear();
-    lock.lock();
   }
 }
 
-void LocalReplica::Table::copy_ahead(const SharedTensor& tensor, Lock& lock, Cache::Freed& freed) {
+void LocalReplica::Table::copy_ahead(const SharedTensor& tensor, Cache::Freed& freed) {
   if (const std::shared_ptr<Entry> found = cache_.find(tensor.identity())) {
     if (found->copying || found->modified || good(tensor, found->version)) {
       cache_.use(*found);  // wanted soon: not the next to go
@@ -84,7 +83,7 @@ void LocalReplica::Table::copy_ahead(const SharedTensor& tensor, Lock& lock, Cac
   }
   constexpr const char* where = "LocalReplicas::prefetch";
   const uint64_t list = ahead_number_;
-  const Result<bool> reserved = reserve(tensor, Patience::at_once, where, lock, freed);
+  const Result<bool> reserved = reserve(tensor, Patience::at_once, where, freed);
   if (!reserved.ok()) {
     ++counts_.prefetch_dropped;
     return;
@@ -96,7 +95,7 @@ void LocalReplica::Table::copy_ahead(const SharedTensor& tensor, Lock& lock, Cac
   }
   const std::shared_ptr<Entry>& entry = *entered;
   ++copying_ahead_;
-  const Status copied = copy_in(entry, 0, lock, freed);
+  const Status copied = copy_in(entry, 0, freed);
   --copying_ahead_;
   if (copied.ok()) {
     ++counts_.prefetched;

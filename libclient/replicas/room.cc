@@ -11,7 +11,7 @@ LocalReplica LocalReplica::Table::pin(std::shared_ptr<Entry> entry) {
 void LocalReplica::Table::unpin(Entry& entry) {
   if (forked()) return;
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   cache_.unpin(entry, freed);
 }
 
@@ -35,8 +35,8 @@ void LocalReplica::Table::forget_ahead(Entry& entry) {
 // is copied ahead does not take it from its own list: that would go through a long list and leave its end.
 // false: the mutex was let go while a copy came to its end, so look again.
 Result<bool> LocalReplica::Table::reserve(const SharedTensor& tensor, Patience patience, const char* where,
-                                          Lock& lock, Cache::Freed& freed) {
-  const auto of_this_list = [&](const Entry& entry) {
+                                          Cache::Freed& freed) {
+  const auto of_this_list = [&](const Entry& entry) TERRACE_REQUIRES(mutex_) {
     return patience == Patience::at_once && entry.wanted == ahead_number_;
   };
   const uint64_t short_bytes = cache_.make_room(tensor.bytes(), freed, of_this_list);
@@ -46,7 +46,7 @@ Result<bool> LocalReplica::Table::reserve(const SharedTensor& tensor, Patience p
   if (patience == Patience::at_once || !may_come)
     return replica_error(ErrorCode::capacity_exhausted, where, tensor,
                          " " + cache_.sum().no_room_text("ddr", tensor.bytes(), short_bytes));
-  changed_.wait(lock);
+  changed_.wait(mutex_);
   return false;
 }
 

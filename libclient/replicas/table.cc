@@ -10,7 +10,7 @@ LocalReplica::Table::Table(TensorSpace& space, const LocalReplicasOptions& optio
     : space_(space),
       wait_ns_(options.wait_ns),
       ahead_bytes_asked_(options.prefetch_bytes_max),
-      cache_(options.budget_bytes, [this](Entry& entry) { forget_ahead(entry); }) {}
+      cache_(options.budget_bytes, [this](Entry& entry) TERRACE_REQUIRES(mutex_) { forget_ahead(entry); }) {}
 
 Status LocalReplica::Table::usable(const SharedTensor& tensor, const char* where) const {
   if (forked())
@@ -23,13 +23,12 @@ Status LocalReplica::Table::usable(const SharedTensor& tensor, const char* where
 }
 
 // Whether there is a replica to give out. `waited`: the mutex was let go meanwhile; look again.
-Result<LocalReplica::Table::Found> LocalReplica::Table::look(const SharedTensor& tensor, Lock& lock,
-                                                             Cache::Freed& freed) {
+Result<LocalReplica::Table::Found> LocalReplica::Table::look(const SharedTensor& tensor, Cache::Freed& freed) {
   const std::shared_ptr<Entry> found = cache_.find(tensor.identity());
   if (found == nullptr) return Found::absent;
   const Entry& entry = *found;
   if (entry.copying) {
-    changed_.wait(lock);
+    changed_.wait(mutex_);
     return Found::waited;
   }
   const uint64_t version = entry.version;
@@ -51,9 +50,9 @@ Result<LocalReplica> LocalReplica::Table::fetch(const SharedTensor& tensor) {
   constexpr const char* where = "LocalReplicas::fetch";
   TERRACE_RETURN_IF_ERROR(usable(tensor, where));
   Cache::Freed freed;
-  Lock lock(mutex_);
+  ReleasableMutexLock lock(mutex_);
   for (;;) {
-    TERRACE_ASSIGN_OR_RETURN(const Found found, look(tensor, lock, freed));
+    TERRACE_ASSIGN_OR_RETURN(const Found found, look(tensor, freed));
     if (found == Found::waited) continue;
     if (found == Found::current) {
       std::shared_ptr<Entry> entry = cache_.find(tensor.identity());
@@ -61,14 +60,13 @@ Result<LocalReplica> LocalReplica::Table::fetch(const SharedTensor& tensor) {
       use(*entry);
       return pin(std::move(entry));
     }
-    TERRACE_ASSIGN_OR_RETURN(const bool reserved,
-                             reserve(tensor, Patience::waits_for_room, where, lock, freed));
+    TERRACE_ASSIGN_OR_RETURN(const bool reserved, reserve(tensor, Patience::waits_for_room, where, freed));
     if (reserved) break;
   }
   TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Entry> entry, enter(tensor, where, freed));
   ++counts_.misses;
   LocalReplica replica(shared_from_this(), entry);
-  Status copied = copy_in(entry, wait_ns_, lock, freed);
+  Status copied = copy_in(entry, wait_ns_, freed);
   if (copied.ok()) return replica;
   lock.unlock();  // which letting `replica` go takes
   return std::move(copied).error();
@@ -93,12 +91,13 @@ Result<std::shared_ptr<LocalReplica::Entry>> LocalReplica::Table::enter(const Sh
 }
 
 // Copies the newest version. An entry that could not be filled is not listed afterwards.
-Status LocalReplica::Table::copy_in(const std::shared_ptr<Entry>& entry, uint64_t wait_ns, Lock& lock,
+Status LocalReplica::Table::copy_in(const std::shared_ptr<Entry>& entry, uint64_t wait_ns,
                                     Cache::Freed& freed) {
   cache_.set_copying(*entry, true);
-  lock.unlock();
-  const Result<uint64_t> version = space_.read(entry->tensor, entry->span(), 0, wait_ns);
-  lock.lock();
+  const Result<uint64_t> version = [&]() TERRACE_REQUIRES(mutex_) {
+    const MutexUnlock unlocked(mutex_);
+    return space_.read(entry->tensor, entry->span(), 0, wait_ns);
+  }();
   cache_.set_copying(*entry, false);
   changed_.notify_all();
   if (version.ok()) {
@@ -118,7 +117,7 @@ Result<LocalReplica> LocalReplica::Table::overwrite(const SharedTensor& tensor) 
     return replica_error(ErrorCode::permission_denied, where, tensor,
                          " is in part " + std::to_string(tensor.part()) + ", which is not this holder's");
   Cache::Freed freed;
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (;;) {
     if (const std::shared_ptr<Entry> found = cache_.find(tensor.identity())) {
       const Entry& entry = *found;
@@ -127,13 +126,12 @@ Result<LocalReplica> LocalReplica::Table::overwrite(const SharedTensor& tensor) 
                              entry.modified ? " was modified already: write it back or discard it"
                                             : " is in use in this process: let its replicas go");
       if (entry.copying) {
-        changed_.wait(lock);
+        changed_.wait(mutex_);
         continue;
       }
       cache_.unlist(*found, freed);
     }
-    TERRACE_ASSIGN_OR_RETURN(const bool reserved,
-                             reserve(tensor, Patience::waits_for_room, where, lock, freed));
+    TERRACE_ASSIGN_OR_RETURN(const bool reserved, reserve(tensor, Patience::waits_for_room, where, freed));
     if (reserved) break;
   }
   TERRACE_ASSIGN_OR_RETURN(const std::shared_ptr<Entry> entry, enter(tensor, where, freed));
@@ -148,7 +146,7 @@ Result<std::span<std::byte>> LocalReplica::Table::modify(const LocalReplica& rep
   if (space_.part() != entry.tensor.part())
     return replica_error(ErrorCode::permission_denied, where, entry.tensor,
                          " is in part " + std::to_string(entry.tensor.part()) + ", which is not this holder's");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (entry.writing) return replica_error(ErrorCode::busy, where, entry.tensor, " is being written back");
   if (!entry.listed)
     return replica_error(ErrorCode::cancelled, where, entry.tensor,
@@ -190,7 +188,7 @@ Result<uint64_t> LocalReplica::Table::write_back(const LocalReplica& replica) {
   const std::shared_ptr<Entry> entry = replica.entry_;
   TERRACE_RETURN_IF_ERROR(usable(entry->tensor, where));
   Cache::Freed freed;
-  Lock lock(mutex_);
+  ReleasableMutexLock lock(mutex_);
   if (entry->writing)
     return replica_error(ErrorCode::busy, where, entry->tensor, " is being written back already");
   if (!entry->listed || !entry->modified)
@@ -213,13 +211,13 @@ Result<uint64_t> LocalReplica::Table::write_back(const LocalReplica& replica) {
 void LocalReplica::Table::discard(const SharedTensor& tensor) {
   if (forked()) return;
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const std::shared_ptr<Entry> found = cache_.find(tensor.identity())) cache_.unlist(*found, freed);
 }
 
 ReplicaState LocalReplica::Table::state(const SharedTensor& tensor) {
   if (forked()) return ReplicaState::invalid;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::shared_ptr<Entry> entry = cache_.find(tensor.identity());
   if (entry == nullptr) return ReplicaState::invalid;
   if (entry->modified) return ReplicaState::modified;
@@ -229,14 +227,14 @@ ReplicaState LocalReplica::Table::state(const SharedTensor& tensor) {
 void LocalReplica::Table::set_budget(uint64_t bytes) {
   if (forked()) return;
   Cache::Freed freed;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   cache_.set_budget(bytes, freed);
   ahead_wakes_.notify_all();
 }
 
 LocalReplicaStats LocalReplica::Table::stats() const {
   if (forked()) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   LocalReplicaStats stats = counts_;
   cache_.add_to(stats);
   stats.prefetch_pending = ahead_list_.size() - ahead_next_;

@@ -9,13 +9,13 @@
 
 #include <unistd.h>
 
-#include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "libclient/cache/replica_cache.h"
 #include "terrace/local_replicas.h"
 
@@ -61,7 +61,6 @@ class LocalReplica::Table final : public std::enable_shared_from_this<Table> {
       return ((uint64_t{of.part} << 32 | of.record) * 0x9e3779b97f4a7c15ull) ^ of.incarnation;
     }
   };
-  using Lock = std::unique_lock<std::mutex>;
   using Cache = ReplicaCache<TensorIdentity, Entry, Hash>;
   enum class Patience : uint8_t { waits_for_room, at_once };  // prefetching never waits
   enum class Found : uint8_t { current, absent, waited };
@@ -72,38 +71,39 @@ class LocalReplica::Table final : public std::enable_shared_from_this<Table> {
     return space_.is_current(tensor, version) || !space_.health().ok();
   }
   Status usable(const SharedTensor& tensor, const char* where) const;
-  // All of these with the mutex.
-  Result<Found> look(const SharedTensor& tensor, Lock& lock, Cache::Freed& freed);
-  LocalReplica pin(std::shared_ptr<Entry> entry);
-  void use(Entry& entry);
-  Result<bool> reserve(const SharedTensor& tensor, Patience patience, const char* where, Lock& lock,
-                       Cache::Freed& freed);
-  void forget_ahead(Entry& entry);
-  Result<std::shared_ptr<Entry>> enter(const SharedTensor& tensor, const char* where, Cache::Freed& freed);
-  Result<uint64_t> publish(Entry& entry, uint64_t base);  // without the mutex
-  Status copy_in(const std::shared_ptr<Entry>& entry, uint64_t wait_ns, Lock& lock, Cache::Freed& freed);
+  Result<Found> look(const SharedTensor& tensor, Cache::Freed& freed) TERRACE_REQUIRES(mutex_);
+  LocalReplica pin(std::shared_ptr<Entry> entry) TERRACE_REQUIRES(mutex_);
+  void use(Entry& entry) TERRACE_REQUIRES(mutex_);
+  Result<bool> reserve(const SharedTensor& tensor, Patience patience, const char* where, Cache::Freed& freed)
+      TERRACE_REQUIRES(mutex_);
+  void forget_ahead(Entry& entry) TERRACE_REQUIRES(mutex_);
+  Result<std::shared_ptr<Entry>> enter(const SharedTensor& tensor, const char* where, Cache::Freed& freed)
+      TERRACE_REQUIRES(mutex_);
+  Result<uint64_t> publish(Entry& entry, uint64_t base) TERRACE_EXCLUDES(mutex_);
+  Status copy_in(const std::shared_ptr<Entry>& entry, uint64_t wait_ns, Cache::Freed& freed)
+      TERRACE_REQUIRES(mutex_);
 
   void work_ahead();
-  bool may_go_ahead() const;
-  void copy_ahead(const SharedTensor& tensor, Lock& lock, Cache::Freed& freed);
+  bool may_go_ahead() const TERRACE_REQUIRES(mutex_);
+  void copy_ahead(const SharedTensor& tensor, Cache::Freed& freed) TERRACE_REQUIRES(mutex_);
 
   TensorSpace& space_;
   const uint64_t wait_ns_;
   const uint64_t ahead_bytes_asked_;
   const pid_t process_ = ::getpid();
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;      // a copy came to its end
-  std::condition_variable ahead_wakes_;  // a list came, or some of it was used, or the end
-  Cache cache_;
-  uint64_t copying_ahead_ = 0;  // copies under way that nobody waits for
-  LocalReplicaStats counts_;    // only the counters of copies
+  mutable Mutex mutex_;
+  ConditionVariable changed_;      // a copy came to its end
+  ConditionVariable ahead_wakes_;  // a list came, or some of it was used, or the end
+  Cache cache_ TERRACE_GUARDED_BY(mutex_);
+  uint64_t copying_ahead_ TERRACE_GUARDED_BY(mutex_) = 0;  // copies under way that nobody waits for
+  LocalReplicaStats counts_ TERRACE_GUARDED_BY(mutex_);    // only the counters of copies
 
-  std::vector<SharedTensor> ahead_list_;
-  size_t ahead_next_ = 0;
-  uint64_t ahead_number_ = 0;  // of the list
-  uint64_t ahead_bytes_ = 0;   // copied for this list and not used yet
-  bool closing_ = false;
+  std::vector<SharedTensor> ahead_list_ TERRACE_GUARDED_BY(mutex_);
+  size_t ahead_next_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint64_t ahead_number_ TERRACE_GUARDED_BY(mutex_) = 0;  // of the list
+  uint64_t ahead_bytes_ TERRACE_GUARDED_BY(mutex_) = 0;   // copied for this list and not used yet
+  bool closing_ TERRACE_GUARDED_BY(mutex_) = false;
   std::unique_ptr<std::thread> ahead_thread_;
 };
 

@@ -26,7 +26,7 @@ LeaseHandle::~LeaseHandle() {
 }
 
 bool LeaseHandle::change(LeaseState state, Error why) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (state_.load(std::memory_order_relaxed) >= state) return false;
   why_ = std::move(why);
   state_.store(state, std::memory_order_release);  // release: pairs with state()
@@ -45,7 +45,7 @@ Status LeaseHandle::adopt(int fd, LeaseEpoch epoch, uint64_t bytes) {
 
 Status LeaseHandle::check_not_lost(const char* where) const {
   if (state() != LeaseState::lost) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Error error = why_;
   error.where = where;
   if (error.code != ErrorCode::lease_revoked) error.code = ErrorCode::lease_expired;

@@ -7,9 +7,9 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/unique_fd.h"
 #include "libclient/session/mailbox.h"
 #include "terrace/session.h"
@@ -69,8 +69,8 @@ class LeaseHandle final : public Lease, public std::enable_shared_from_this<Leas
   std::atomic<uint64_t> epoch_;
   std::atomic<uint64_t> bytes_;
   std::atomic<LeaseState> state_{LeaseState::live};
-  mutable std::mutex mutex_;
-  Error why_;  // of the last change, under mutex_
+  mutable Mutex mutex_;
+  Error why_ TERRACE_GUARDED_BY(mutex_);  // of the last change
 };
 
 }  // namespace terrace::client

@@ -90,7 +90,7 @@ void Loop::connect(std::shared_ptr<Answer<std::string>> answer) {
       return;
     }
     {
-      const std::lock_guard lock(state_->mutex);
+      const MutexLock lock(state_->mutex);
       state_->tenant = connection_->tenant;
     }
     become_ready();

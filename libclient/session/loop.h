@@ -26,7 +26,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -34,6 +33,7 @@
 #include <vector>
 
 #include "core/base/prng.h"
+#include "core/base/sync/mutex.h"
 #include "core/base/units.h"
 #include "libclient/session/connection.h"
 #include "libclient/session/held_leases.h"
@@ -53,8 +53,8 @@ struct SessionState {
   explicit SessionState(std::shared_ptr<NoticeQueue> its_notices) : notices(std::move(its_notices)) {}
 
   std::atomic<bool> connected{false};
-  std::mutex mutex;
-  std::string tenant;  // under mutex
+  Mutex mutex;
+  std::string tenant TERRACE_GUARDED_BY(mutex);
   const std::shared_ptr<NoticeQueue> notices;
   RunBox run;  // figures that wait to be sent
 };

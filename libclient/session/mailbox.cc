@@ -29,7 +29,7 @@ void Mailbox::wake() {
 
 bool Mailbox::post(Job job) {
   if (!own_process()) return false;  // first: after fork the mutex may be held by a thread that is not here
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closed_) return false;
   jobs_.push_back(std::move(job));
   if (jobs_.size() == 1) wake();
@@ -37,7 +37,7 @@ bool Mailbox::post(Job job) {
 }
 
 std::deque<Mailbox::Job> Mailbox::take() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   uint64_t count = 0;
   // EAGAIN means that nothing was posted since: a spurious wake-up.
   if (::read(wake_.get(), &count, sizeof count) < 0)
@@ -46,24 +46,24 @@ std::deque<Mailbox::Job> Mailbox::take() {
 }
 
 void Mailbox::close() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   closed_ = true;
   wake();
 }
 
 void Mailbox::set_owner_thread() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   owner_ = std::this_thread::get_id();
 }
 
 bool Mailbox::on_owner_thread() const {
   if (!own_process()) return false;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return owner_ == std::this_thread::get_id();
 }
 
 bool Mailbox::closed() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return closed_;
 }
 

@@ -1,5 +1,5 @@
 // The hand-over between any thread of a program and a Session's own: jobs go in, answers come back. All
-// hand-over is by std::mutex, so that race detectors see it; kj's objects never leave the Session's thread.
+// hand-over is by Mutex, so that race detectors see it; kj's objects never leave the Session's thread.
 //
 // Place     libclient/session; Session and Lease post, Loop takes.
 // Threads   post() and close() from any; take() from the Session's.
@@ -9,16 +9,15 @@
 //   S2  After close() no job is accepted, so that nothing outlives the thread.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "core/base/result.h"
+#include "core/base/sync/mutex.h"
 #include "core/base/unique_fd.h"
 
 namespace terrace::client {
@@ -53,19 +52,19 @@ class Mailbox {
 
   UniqueFd wake_;
   const int process_id_;
-  mutable std::mutex mutex_;
-  std::deque<Job> jobs_;
-  bool closed_ = false;
-  std::thread::id owner_;
+  mutable Mutex mutex_;
+  std::deque<Job> jobs_ TERRACE_GUARDED_BY(mutex_);
+  bool closed_ TERRACE_GUARDED_BY(mutex_) = false;
+  std::thread::id owner_ TERRACE_GUARDED_BY(mutex_);
 };
 
 // One call's result on its way back to the waiting thread.
 template <typename T>
 class Answer {
   struct State {
-    std::mutex mutex;
-    std::condition_variable delivered;
-    std::optional<Result<T>> result;
+    Mutex mutex;
+    ConditionVariable delivered;
+    std::optional<Result<T>> result TERRACE_GUARDED_BY(mutex);
   };
 
  public:
@@ -73,8 +72,9 @@ class Answer {
   class Receiver {
    public:
     Result<T> wait() {
-      std::unique_lock lock(state_->mutex);
-      state_->delivered.wait(lock, [this] { return state_->result.has_value(); });
+      MutexLock lock(state_->mutex);
+      state_->delivered.wait(state_->mutex,
+                             [this]() TERRACE_REQUIRES(state_->mutex) { return state_->result.has_value(); });
       return std::move(*state_->result);
     }
 
@@ -93,7 +93,7 @@ class Answer {
 
   Receiver receiver() { return Receiver(state_); }
   void deliver(Result<T> result) {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     if (state_->result.has_value()) return;
     state_->result = std::move(result);
     state_->delivered.notify_all();

@@ -3,10 +3,10 @@
 
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <utility>
 
 #include "core/base/kernel_clock.h"
+#include "core/base/sync/mutex.h"
 #include "terrace/host_ownership.h"
 #include "terrace/session.h"
 #include "terrace/tensor_space.h"
@@ -49,7 +49,7 @@ class ManagerOwnership final : public OwnershipSource {
                          " has an owner whom the manager did not make it"};
       }
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     owned_[part] = epoch;
     return epoch;
   }
@@ -58,7 +58,7 @@ class ManagerOwnership final : public OwnershipSource {
   void release(uint32_t part) override {
     uint64_t epoch = 0;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       epoch = part < parts_max ? std::exchange(owned_[part], 0) : 0;
     }
     if (epoch != 0) (void)lease_->release_part(part, epoch);
@@ -87,8 +87,8 @@ class ManagerOwnership final : public OwnershipSource {
 
  private:
   const std::shared_ptr<Lease> lease_;
-  std::mutex mutex_;
-  std::array<uint64_t, parts_max> owned_{};              // epochs; 0: not this one's
+  Mutex mutex_;
+  std::array<uint64_t, parts_max> owned_ TERRACE_GUARDED_BY(mutex_){};  // epochs; 0: not this one's
   std::array<std::atomic<uint64_t>, parts_max> dead_{};  // the newest epoch whose owner is known to be dead
   std::array<std::atomic<uint64_t>, parts_max> lives_until_ns_{};
 };

@@ -7,13 +7,13 @@
 namespace terrace::client {
 
 void MoveOutcome::settle(LeaseMoveState state, Status status) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   status_ = std::move(status);
   state_.store(state, std::memory_order_release);  // release: pairs with state()
 }
 
 Status MoveOutcome::status() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return status_;
 }
 

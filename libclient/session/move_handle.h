@@ -7,8 +7,8 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/unique_fd.h"
 #include "libclient/session/lease_handle.h"
 #include "libclient/session/mailbox.h"
@@ -26,8 +26,8 @@ class MoveOutcome {
 
  private:
   std::atomic<LeaseMoveState> state_{LeaseMoveState::open};
-  mutable std::mutex mutex_;
-  Status status_;  // under mutex_
+  mutable Mutex mutex_;
+  Status status_ TERRACE_GUARDED_BY(mutex_);
 };
 
 class MoveHandle final : public LeaseMove {

@@ -29,7 +29,7 @@ bool NoticeQueue::own_process() const {
 
 // The manager repeats its wish for a move: one that waits says it already.
 void NoticeQueue::post(LeaseNotice notice) {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closed_) return;
   if (notice.move_requested && std::any_of(waiting_.begin(), waiting_.end(), [&notice](const Waiting& one) {
         return one.notice.lease == notice.lease && one.notice.move_requested;
@@ -37,14 +37,14 @@ void NoticeQueue::post(LeaseNotice notice) {
     return;
   if (waiting_.size() >= notices_max) waiting_.pop_front();
   waiting_.push_back({std::move(notice), monotonic_ns()});
-  show(lock);
+  show();
   if (handler_ == nullptr) return;
-  start(lock);
+  start();
   wake_.notify_one();
 }
 
 // A thread that cannot be had now is tried again with the next notice.
-void NoticeQueue::start(const Lock&) {
+void NoticeQueue::start() {
   if (thread_.joinable()) return;
   try {
     const SignalsBlocked blocked;
@@ -53,7 +53,7 @@ void NoticeQueue::start(const Lock&) {
   }
 }
 
-void NoticeQueue::show(const Lock&) {
+void NoticeQueue::show() {
   const bool wanted = !closed_ && handler_ == nullptr && !waiting_.empty();
   if (wanted == std::exchange(shown_, wanted)) return;
   uint64_t count = 1;
@@ -64,10 +64,10 @@ void NoticeQueue::show(const Lock&) {
 }
 
 // The grace began when the manager told of it.
-LeaseNotice NoticeQueue::take(const Lock& held) {
+LeaseNotice NoticeQueue::take() {
   Waiting first = std::move(waiting_.front());
   waiting_.pop_front();
-  show(held);
+  show();
   const uint64_t waited_ns = monotonic_ns() - first.posted_ns;
   first.notice.grace_ns -= std::min(first.notice.grace_ns, waited_ns);
   return std::move(first.notice);
@@ -75,11 +75,13 @@ LeaseNotice NoticeQueue::take(const Lock& held) {
 
 void NoticeQueue::run() noexcept {
   ::pthread_setname_np(::pthread_self(), "terrace-notices");
-  Lock lock(mutex_);
+  ReleasableMutexLock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return closed_ || (handler_ != nullptr && !waiting_.empty()); });
+    wake_.wait(mutex_, [this]() TERRACE_REQUIRES(mutex_) {
+      return closed_ || (handler_ != nullptr && !waiting_.empty());
+    });
     if (closed_) return;
-    const LeaseNotice notice = take(lock);
+    const LeaseNotice notice = take();
     auto handler = handler_;
     ++calls_begun_;
     lock.unlock();
@@ -91,41 +93,42 @@ void NoticeQueue::run() noexcept {
   }
 }
 
-void NoticeQueue::await_call(Lock& held) {
+void NoticeQueue::await_call() {
   if (thread_.get_id() == std::this_thread::get_id()) return;
-  ended_.wait(held, [this, begun = calls_begun_] { return calls_ended_ >= begun; });
+  ended_.wait(mutex_,
+              [this, begun = calls_begun_]() TERRACE_REQUIRES(mutex_) { return calls_ended_ >= begun; });
 }
 
 void NoticeQueue::set_handler(LeaseNoticeHandler handler) {
   if (!own_process()) return;
   std::shared_ptr<const LeaseNoticeHandler> next;
   if (handler) next = std::make_shared<const LeaseNoticeHandler>(std::move(handler));
-  Lock lock(mutex_);
+  ReleasableMutexLock lock(mutex_);
   handler_.swap(next);
-  show(lock);
+  show();
   if (handler_ != nullptr && !waiting_.empty()) {
-    start(lock);
+    start();
     wake_.notify_one();
   }
-  await_call(lock);
+  await_call();
   lock.unlock();  // the earlier handler goes without it
 }
 
 std::optional<LeaseNotice> NoticeQueue::next() {
   if (!own_process()) return std::nullopt;
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (handler_ != nullptr || waiting_.empty()) return std::nullopt;
-  return take(lock);
+  return take();
 }
 
 void NoticeQueue::close() {
   std::shared_ptr<const LeaseNoticeHandler> last;
   std::thread thread;
   {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
     last = std::move(handler_);
-    show(lock);
+    show();
     wake_.notify_all();
     ended_.notify_all();
     if (thread_.get_id() == std::this_thread::get_id()) {

@@ -10,15 +10,14 @@
 //   S10 At most notices_max wait. Beyond that the oldest is dropped: the state() of a lease is right anyway.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "core/base/result.h"
+#include "core/base/sync/mutex.h"
 #include "core/base/unique_fd.h"
 #include "terrace/session.h"
 
@@ -46,28 +45,27 @@ class NoticeQueue final : public std::enable_shared_from_this<NoticeQueue> {
     LeaseNotice notice;
     uint64_t posted_ns = 0;
   };
-  using Lock = std::unique_lock<std::mutex>;
 
   explicit NoticeQueue(UniqueFd readable);
   void run() noexcept;
-  void start(const Lock& held);
-  void show(const Lock& held);  // brings the descriptor up to date
-  LeaseNotice take(const Lock& held);
-  void await_call(Lock& held);
+  void start() TERRACE_REQUIRES(mutex_);
+  void show() TERRACE_REQUIRES(mutex_);  // brings the descriptor up to date
+  LeaseNotice take() TERRACE_REQUIRES(mutex_);
+  void await_call() TERRACE_REQUIRES(mutex_);
   bool own_process() const;
 
   const UniqueFd readable_;
   const int process_id_;
-  std::mutex mutex_;
-  std::condition_variable wake_;   // the thread: something to tell, or closed
-  std::condition_variable ended_;  // a call has ended
-  std::deque<Waiting> waiting_;
-  std::shared_ptr<const LeaseNoticeHandler> handler_;
-  std::thread thread_;
-  uint64_t calls_begun_ = 0;
-  uint64_t calls_ended_ = 0;
-  bool shown_ = false;
-  bool closed_ = false;
+  Mutex mutex_;
+  ConditionVariable wake_;   // the thread: something to tell, or closed
+  ConditionVariable ended_;  // a call has ended
+  std::deque<Waiting> waiting_ TERRACE_GUARDED_BY(mutex_);
+  std::shared_ptr<const LeaseNoticeHandler> handler_ TERRACE_GUARDED_BY(mutex_);
+  std::thread thread_ TERRACE_GUARDED_BY(mutex_);
+  uint64_t calls_begun_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint64_t calls_ended_ TERRACE_GUARDED_BY(mutex_) = 0;
+  bool shown_ TERRACE_GUARDED_BY(mutex_) = false;
+  bool closed_ TERRACE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace terrace::client

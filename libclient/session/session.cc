@@ -91,7 +91,7 @@ class ClientSession final : public Session {
                          [](Loop& loop, auto answer) { loop.userfaultfd_device(std::move(answer)); });
   }
   std::string tenant() const override {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     return state_->tenant;
   }
   // acquire: pairs with the stores of Loop.

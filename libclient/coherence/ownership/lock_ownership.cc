@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <mutex>
 #include <string>
 #include <unordered_set>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/unique_fd.h"
 #include "terrace/host_ownership.h"
 #include "terrace/tensor_space.h"
@@ -36,7 +36,7 @@ class LockOwnership final : public OwnershipSource {
                    .where = "ownership_by_locks",
                    .detail = "the ownership belongs to the process that forked this one; open the file again"};
     struct flock lock = lock_of(space_offset_, part, F_WRLCK);
-    std::lock_guard guard(mutex_);
+    MutexLock guard(mutex_);
     // The lock belongs to the description: taken twice through it, it would be granted twice.
     const bool taken = held_.count(part) != 0;
     if (taken || ::fcntl(file_.get(), F_OFD_SETLK, &lock) != 0) {
@@ -64,7 +64,7 @@ class LockOwnership final : public OwnershipSource {
   void release(uint32_t part) override {
     if (::getpid() != process_) return;
     struct flock lock = lock_of(space_offset_, part, F_UNLCK);
-    std::lock_guard guard(mutex_);
+    MutexLock guard(mutex_);
     held_.erase(part);
     (void)::fcntl(file_.get(), F_OFD_SETLK, &lock);
   }
@@ -73,7 +73,7 @@ class LockOwnership final : public OwnershipSource {
 
   bool is_dead(uint32_t part, uint64_t /*epoch*/) override {
     struct flock lock = lock_of(space_offset_, part, F_WRLCK);
-    std::lock_guard guard(mutex_);
+    MutexLock guard(mutex_);
     if (held_.count(part) != 0) return false;
     return ::fcntl(file_.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
   }
@@ -82,8 +82,8 @@ class LockOwnership final : public OwnershipSource {
   const UniqueFd file_;
   const uint64_t space_offset_;
   const pid_t process_ = ::getpid();
-  std::mutex mutex_;
-  std::unordered_set<uint32_t> held_;
+  Mutex mutex_;
+  std::unordered_set<uint32_t> held_ TERRACE_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -15,12 +15,12 @@ CudaContext::~CudaContext() {
 
 Status CudaContext::health() const {
   if (!lost()) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return *loss_;
 }
 
 Error CudaContext::lost_before(const char* where) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return {ErrorCode::unavailable, 0, where,
           label_ + " was lost earlier and stays lost for this process (" + loss_->detail + ")"};
 }
@@ -74,7 +74,7 @@ Status CudaContext::destroyed(cuda::Code code) {
 Error CudaContext::lose(Error error) {
   error.code = ErrorCode::io_error;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (loss_) {  // another thread was first
       return {ErrorCode::unavailable, 0, error.where, label_ + " was lost (" + loss_->detail + ")"};
     }

@@ -11,9 +11,9 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "core/base/sync/mutex.h"
 #include "libclient/device/cuda/cuda_driver.h"
 
 namespace terrace::device {
@@ -84,8 +84,8 @@ class CudaContext {
   const std::string label_;
   const std::function<void(const Error&)> on_lost_;
   std::atomic<bool> lost_ = false;
-  mutable std::mutex mutex_;
-  std::optional<Error> loss_;
+  mutable Mutex mutex_;
+  std::optional<Error> loss_ TERRACE_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace::device

@@ -55,9 +55,9 @@ uint64_t bytes_of_one_copy(const HostCover& cover, uintptr_t address, uint64_t w
 }
 
 std::shared_ptr<HostRanges> HostRanges::of(const CudaDriver& driver) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::map<decltype(driver.host_register), std::weak_ptr<HostRanges>> tables;
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   std::weak_ptr<HostRanges>& known = tables[driver.host_register];
   std::shared_ptr<HostRanges> table = known.lock();
   if (table == nullptr) known = table = std::make_shared<HostRanges>();
@@ -71,10 +71,10 @@ Result<HostCover> HostRanges::add(const std::shared_ptr<CudaContext>& context, c
   while (true) {
     Look now;  // let go after the mutex: the last to have a range unregisters it, and takes the mutex
     {
-      std::unique_lock lock(mutex_);
+      const MutexLock lock(mutex_);
       now = look(begin, bytes);
       if (now.in_motion) {
-        changed_.wait(lock);
+        changed_.wait(mutex_);
         continue;
       }
       if (!request.read_only && may_only_read(now.cover)) {
@@ -103,7 +103,7 @@ Status HostRanges::fill(const std::shared_ptr<CudaContext>& context, const Reque
   const uint32_t flags = cuda::register_portable | (request.read_only ? cuda::register_read_only : 0);
   for (const auto& range : made) TERRACE_RETURN_IF_ERROR(range->add(flags));
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& range : made) {
       Entry& entry = entries_.at(range->begin);
       entry.range = range;
@@ -125,7 +125,7 @@ std::shared_ptr<HostRange> HostRanges::own(std::unique_ptr<HostRange> range) {
 
 void HostRanges::gone(uintptr_t begin) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     entries_.erase(begin);
   }
   changed_.notify_all();
@@ -134,7 +134,7 @@ void HostRanges::gone(uintptr_t begin) {
 HostCover HostRanges::find(const std::byte* memory, uint64_t bytes, bool to_write) const {
   Look found;  // let go after the mutex
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     found = look(reinterpret_cast<uintptr_t>(memory), bytes);
   }
   if (!found.gaps.empty() || found.in_motion || (to_write && may_only_read(found.cover))) return {};

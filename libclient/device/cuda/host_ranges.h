@@ -10,14 +10,13 @@
 //                  until they are unregistered: no other thread registers one of them meanwhile.
 #pragma once
 
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "libclient/device/cuda/cuda_context.h"
 #include "libclient/device/host_pages.h"
 
@@ -96,14 +95,14 @@ class HostRanges : public std::enable_shared_from_this<HostRanges> {
     bool in_motion = false;  // some of it is being registered or let go: look again later
   };
 
-  Look look(uintptr_t begin, uint64_t bytes) const;  // with the mutex
+  Look look(uintptr_t begin, uint64_t bytes) const TERRACE_REQUIRES(mutex_);
   Status fill(const std::shared_ptr<CudaContext>& context, const Request& request, Look& found);
   std::shared_ptr<HostRange> own(std::unique_ptr<HostRange> range);  // whose end is told by gone()
   void gone(uintptr_t begin);
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<uintptr_t, Entry> entries_;
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  std::map<uintptr_t, Entry> entries_ TERRACE_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace::device
