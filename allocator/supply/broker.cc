@@ -102,8 +102,8 @@ Result<std::unique_ptr<Broker>> Broker::start(Session& session, BrokerOptions op
                                                                   .migration = &broker->options_.migration}));
   TERRACE_RETURN_IF_ERROR(broker->listen());
   Broker* self = broker.get();
-  broker->control_->on_end(
-      [self](const Slot& slot, const ProcessStatistics& page) { self->note_end(slot, page); });
+  broker->control_->on_end([self](const Slot& slot, const ProcessStatistics& page)
+                               TERRACE_REQUIRES(self->mutex_) { self->note_end(slot, page); });
   broker->control_->ask_for_statistics();
   session.on_notice([self](const LeaseNotice& notice) { self->on_notice(notice); });
   try {
@@ -122,7 +122,7 @@ void Broker::on_notice(const LeaseNotice& notice) {
   std::string who;
   bool leaves = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (Segment& segment : segments_) {
       if (segment.lease->id() != notice.lease) continue;
       who = segment.owner_name + "[" + std::to_string(segment.owner) + "]: lease " +
@@ -200,7 +200,7 @@ void Broker::accept_loop() {
       return warn("the broker's socket failed; no more memory is handed out");
     if (waits[1].revents != 0) return;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (auto at = connections_.begin(); at != connections_.end();) {
         if (!at->done) {
           ++at;
@@ -259,7 +259,7 @@ void Broker::serve(Connection& connection) {
     if (!send_reply(connection.socket.get(), reply, fd)) break;
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (Segment& segment : segments_)
       if (segment.connection == connection.id) segment.connection = 0;
     greeting_.erase(peer.pid);
@@ -273,7 +273,7 @@ void Broker::answer(Connection& connection, const Request& request, pid_t peer, 
   auto status = ReplyStatus::refused;
   switch (static_cast<RequestKind>(request.kind)) {
     case RequestKind::hello: {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       reply->slot = control_->claim(peer);
       if (reply->slot == no_slot) break;
       slot_misses_.erase(reply->slot);
@@ -295,7 +295,7 @@ void Broker::answer(Connection& connection, const Request& request, pid_t peer, 
     case RequestKind::segment: return grant(connection, request, peer, reply, fd);
     case RequestKind::token: break;  // serve() has it
     case RequestKind::reopen: {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (const Segment& segment : segments_) {
         if (segment.key != request.segment_key || segment.owner != peer) continue;
         *fd = segment.lease->fd();
@@ -337,7 +337,7 @@ void Broker::grant(Connection& connection, const Request& request, pid_t peer, R
   std::shared_ptr<Lease> lease = *granted;
   struct stat status {};
   bool usable = lease->fd() >= 0 && ::fstat(lease->fd(), &status) == 0;
-  std::unique_lock lock(mutex_);
+  ReleasableMutexLock lock(mutex_);
   if (!usable) {
     leased_bytes_ -= lease->bytes();
     lock.unlock();  // a notice handler may want it while the session works
@@ -385,7 +385,7 @@ void Broker::make_front(const Request& request, pid_t peer, Reply* reply, int* f
     front.fd.reset(::memfd_create("terrace-front", MFD_CLOEXEC));
     if (!front.fd.valid() || ::ftruncate(front.fd.get(), static_cast<off_t>(request.bytes)) != 0) return;
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   fronts_.remove_if([&](const Front& old) { return old.owner == peer; });
   front.key = next_key_++;
   reply->status = static_cast<uint16_t>(ReplyStatus::ok);
@@ -404,7 +404,7 @@ UniqueFd Broker::make_token(pid_t peer, Reply* reply) {
   const std::string path = "/proc/self/fd/" + std::to_string(token.fd.get());
   UniqueFd holder(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!holder.valid() || ::flock(holder.get(), LOCK_EX | LOCK_NB) != 0) return {};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   tokens_.remove_if([&](const Token& old) { return old.owner == peer; });
   token.key = next_key_++;
   reply->status = static_cast<uint16_t>(ReplyStatus::ok);
@@ -417,13 +417,13 @@ UniqueFd Broker::make_token(pid_t peer, Reply* reply) {
 // short. After that, programs that need more memory are told at once.
 bool Broker::manager_stays_away() {
   bool connected = session_.connected();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (connected) outage_waited_ = false;
   return outage_waited_;
 }
 
 std::string Broker::next_label() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   uint64_t serial = ++label_serial_;
   if (options_.label.empty()) return {};
   return serial == 1 ? options_.label : options_.label + "#" + std::to_string(serial);
@@ -433,7 +433,7 @@ std::string Broker::next_label() {
 // of one process shall not hold many small leases. Where several run, the first is a 64th of the budget, if
 // that is less: twenty processes of 2 MB each had used up 256 MiB.
 uint64_t Broker::preferred_bytes(pid_t peer) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   uint64_t budget = options_.cxl_bytes;
   bool several = control_->processes() > 1;
   uint64_t least = several ? std::clamp(budget / 64, limits::granule_bytes, segment_bytes_min)
@@ -447,7 +447,7 @@ uint64_t Broker::preferred_bytes(pid_t peer) {
 }
 
 bool Broker::is_connection_ending() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::any_of(connections_.begin(), connections_.end(), [](const Connection& connection) {
     pollfd end{.fd = connection.socket.get(), .events = POLLRDHUP, .revents = 0};
     return !connection.done && ::poll(&end, 1, 0) > 0 && (end.revents & (POLLRDHUP | POLLHUP)) != 0;
@@ -465,7 +465,7 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, 
   for (;;) {
     uint64_t size = 0;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       // What is being taken back is on its way out, and its bytes may need another lease.
       uint64_t held = leased_bytes_;
       for (const Segment& segment : segments_)
@@ -481,7 +481,7 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, 
     }
     bool own_budget_full = size == 0;
     if (!own_budget_full && manager_stays_away()) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       leased_bytes_ -= size;
       return Error{.code = ErrorCode::unavailable, .where = still_away, .detail = "the pool manager is away"};
     }
@@ -494,7 +494,7 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, 
                            .persistent = false,
                            .label = *label};
       auto granted = session_.grant(request);
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       leased_bytes_ -= size;
       if (granted.ok()) {
         leased_bytes_ += (*granted)->bytes();
@@ -514,7 +514,7 @@ Result<std::shared_ptr<Lease>> Broker::grant_lease(pid_t peer, uint64_t needed, 
     bool coming_back = is_connection_ending();
     scan();
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (const Segment& segment : segments_) coming_back = coming_back || segment.scans_unmapped > 0;
       coming_back = coming_back || (released_ns_ != 0 && boot_ns() - released_ns_ < options_.grant_patience_ns);
     }

@@ -17,13 +17,11 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -34,6 +32,7 @@
 #include "allocator/supply/proc.h"
 #include "allocator/supply/report.h"
 #include "core/base/result.h"
+#include "core/base/sync/mutex.h"
 #include "core/base/units.h"
 #include "terrace/session.h"
 
@@ -151,11 +150,11 @@ class Broker {
   void on_notice(const LeaseNotice& notice);
   void note_migration(pid_t pid, const Slot& slot);
   void report_usage(const std::vector<View>& views);
-  uint64_t leased_by(pid_t pid);
-  void note_end(const Slot& slot, const ProcessStatistics& page);
-  void note_peak();
-  std::vector<ProcessReport> describe_running();
-  RunStats stats_locked();
+  uint64_t leased_by(pid_t pid) TERRACE_REQUIRES(mutex_);
+  void note_end(const Slot& slot, const ProcessStatistics& page) TERRACE_REQUIRES(mutex_);
+  void note_peak() TERRACE_REQUIRES(mutex_);
+  std::vector<ProcessReport> describe_running() TERRACE_REQUIRES(mutex_);
+  RunStats stats_locked() TERRACE_REQUIRES(mutex_);
   void warn(const std::string& text);
   void wake_watcher();
 
@@ -167,27 +166,30 @@ class Broker {
   std::thread accept_thread_, watch_thread_;
   std::atomic<bool> stopping_{false};
 
-  std::mutex scan_mutex_;  // one scan at a time; taken before mutex_
-  std::mutex mutex_;       // everything below, and the control page
-  std::list<Connection> connections_;
-  uint64_t next_connection_ = 1;
-  std::vector<Segment> segments_;
-  std::list<Front> fronts_;
-  std::list<Token> tokens_;
-  std::set<pid_t> still_;  // processes of which it was said that their memory does not move
-  uint64_t next_key_ = 1;
-  uint64_t label_serial_ = 0;
-  uint64_t leased_bytes_ = 0;  // held, asked for and not yet refused
-  std::map<pid_t, UniqueFd> pidfds_;
-  std::map<pid_t, uint64_t> outside_;               // by process, as of the last scan
-  uint64_t other_processes_ = 0, other_bytes_ = 0;  // likewise, of those without the window
-  std::map<uint32_t, int>
-      slot_misses_;             // scans in a row in which a slot's process did not map the control page
-  std::set<pid_t> greeting_;    // got a slot over a connection that is still open
-  uint64_t released_ns_ = 0;    // when a lease was last given back
-  bool outage_waited_ = false;  // somebody has waited for the manager in vain since it went away
-  RunStats stats_;
-  RunHistory history_;
+  Mutex scan_mutex_ TERRACE_ACQUIRED_BEFORE(mutex_);  // one scan at a time
+  Mutex mutex_;  // everything below, and what is written to the control page
+  std::list<Connection> connections_ TERRACE_GUARDED_BY(mutex_);
+  uint64_t next_connection_ TERRACE_GUARDED_BY(mutex_) = 1;
+  std::vector<Segment> segments_ TERRACE_GUARDED_BY(mutex_);
+  std::list<Front> fronts_ TERRACE_GUARDED_BY(mutex_);
+  std::list<Token> tokens_ TERRACE_GUARDED_BY(mutex_);
+  std::set<pid_t> still_
+      TERRACE_GUARDED_BY(mutex_);  // processes of which it was said that their memory does not move
+  uint64_t next_key_ TERRACE_GUARDED_BY(mutex_) = 1;
+  uint64_t label_serial_ TERRACE_GUARDED_BY(mutex_) = 0;
+  uint64_t leased_bytes_ TERRACE_GUARDED_BY(mutex_) = 0;  // held, asked for and not yet refused
+  std::map<pid_t, UniqueFd> pidfds_ TERRACE_GUARDED_BY(mutex_);
+  std::map<pid_t, uint64_t> outside_ TERRACE_GUARDED_BY(mutex_);  // by process, as of the last scan
+  uint64_t other_processes_ TERRACE_GUARDED_BY(mutex_) = 0;       // likewise, of those without the window
+  uint64_t other_bytes_ TERRACE_GUARDED_BY(mutex_) = 0;
+  std::map<uint32_t, int> slot_misses_
+      TERRACE_GUARDED_BY(mutex_);  // scans in a row in which a slot's process did not map the control page
+  std::set<pid_t> greeting_ TERRACE_GUARDED_BY(mutex_);  // got a slot over a connection that is still open
+  uint64_t released_ns_ TERRACE_GUARDED_BY(mutex_) = 0;  // when a lease was last given back
+  bool outage_waited_ TERRACE_GUARDED_BY(mutex_) =
+      false;  // somebody has waited for the manager in vain since it went away
+  RunStats stats_ TERRACE_GUARDED_BY(mutex_);
+  RunHistory history_ TERRACE_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace::supply

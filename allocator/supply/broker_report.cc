@@ -23,7 +23,6 @@ std::vector<SizeClassReport> classes_of(const std::vector<ProcessReport>& proces
 
 }  // namespace
 
-// mutex_ is held, here and below.
 uint64_t Broker::leased_by(pid_t pid) {
   uint64_t bytes = 0;
   for (const Segment& segment : segments_)
@@ -64,7 +63,7 @@ void Broker::note_peak() {
 }
 
 RunReport Broker::report() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   RunReport report;
   report.stats = stats_locked();
   report.other_processes = other_processes_;

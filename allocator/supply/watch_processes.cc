@@ -33,7 +33,7 @@ void Broker::watch_loop() {
     std::vector<pollfd> waits = {{.fd = stop_.get(), .events = POLLIN, .revents = 0},
                                  {.fd = wake_.get(), .events = POLLIN, .revents = 0}};
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (const auto& entry : pidfds_)
         waits.push_back({.fd = entry.second.get(), .events = POLLIN, .revents = 0});
     }
@@ -57,10 +57,10 @@ void Broker::watch_loop() {
 }
 
 void Broker::scan() {
-  std::lock_guard lock(scan_mutex_);
+  MutexLock lock(scan_mutex_);
   scan_locked();
   // For the next one: processes answer meanwhile.
-  std::lock_guard state(mutex_);
+  MutexLock state(mutex_);
   control_->ask_for_statistics();
 }
 
@@ -68,7 +68,7 @@ void Broker::scan() {
 void Broker::scan_locked() {
   std::vector<std::pair<uint32_t, Slot>> slots;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (uint32_t i = 0; i < slots_max; ++i) {
       Slot slot = control_->read(i);
       if (slot.pid == 0) continue;
@@ -91,7 +91,7 @@ void Broker::scan_locked() {
     if (!seen.contains(pid)) views.push_back(look_at(pid, nullptr));
 
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (size_t i = 0; i < slots.size(); ++i) {
       auto pid = static_cast<pid_t>(slots[i].second.pid);
       uint32_t index = slots[i].first;
@@ -150,7 +150,7 @@ Broker::View Broker::look_at(pid_t pid, const Slot* slot) {
   view.moves = slot != nullptr && slot->migration_state == static_cast<uint64_t>(MigrationState::running);
   std::vector<MappedRange> ranges = slot != nullptr ? read_smaps(pid) : read_maps(pid);
   view.known = !ranges.empty();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const MappedRange& range : ranges) {
     if (range.inode != 0 && range.inode == control_->inode() && range.device == control_->device()) {
       view.control = true;
@@ -189,14 +189,14 @@ void Broker::note_outside(const std::vector<View>& views) {
       bytes += its;
     }
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   outside_ = std::move(outside);
   other_processes_ = others;
   other_bytes_ = bytes;
 }
 
 void Broker::note_mappings(const std::vector<View>& views) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (Segment& segment : segments_) {
     bool mapped = segment.connection != 0 || std::any_of(views.begin(), views.end(), [&](const View& view) {
                     return view.hidden || view.cxl_bytes.contains(segment.key);
@@ -220,7 +220,7 @@ void Broker::release_unmapped() {
   if (!session_.connected()) return;
   std::vector<Segment> candidates;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const Segment& segment : segments_)
       if (segment.scans_unmapped >= scans_before_release) candidates.push_back(segment);
   }
@@ -228,7 +228,7 @@ void Broker::release_unmapped() {
     bool mapped = anyone_maps(segment);
     bool has_left = false;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       auto at = std::find_if(segments_.begin(), segments_.end(),
                              [&](const Segment& one) { return one.key == segment.key; });
       if (mapped) {
@@ -255,7 +255,7 @@ void Broker::release_unmapped() {
 void Broker::ask_again_to_leave() {
   std::vector<std::string> can;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (Segment& segment : segments_) {
       if (!segment.taken_back || segment.leaving) continue;
       segment.leaving = control_->ask_to_leave(segment.owner, segment.index, segment.spare_bytes);
@@ -275,7 +275,7 @@ void Broker::note_migration(pid_t pid, const Slot& slot) {
   const auto reason = static_cast<int>(slot.migration_state >> 32);
   if (reason <= 0 || reason >= 4096) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!still_.insert(pid).second) return;
   }
   const char* hint = reason == EPERM || reason == EACCES ? " (no right to userfaultfd: see 'terrace doctor')"
@@ -294,7 +294,7 @@ void Broker::report_usage(const std::vector<View>& views) {
   };
   std::map<uint64_t, Report> reports;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::map<pid_t, Slot> slots;
     for (uint32_t i = 0; i < slots_max; ++i)
       if (Slot slot = control_->read(i); slot.pid != 0) slots[static_cast<pid_t>(slot.pid)] = slot;
@@ -328,7 +328,7 @@ void Broker::report_usage(const std::vector<View>& views) {
 }
 
 bool Broker::in_use() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!greeting_.empty()) return true;
   for (const Segment& segment : segments_)
     // Unmapped for good, but the manager is away: it lapses, nobody needs to wait for that.
@@ -339,7 +339,7 @@ bool Broker::in_use() {
 }
 
 std::vector<pid_t> Broker::processes() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<pid_t> found;
   for (uint32_t i = 0; i < slots_max; ++i)
     if (Slot slot = control_->read(i); slot.pid != 0) found.push_back(static_cast<pid_t>(slot.pid));
@@ -347,7 +347,7 @@ std::vector<pid_t> Broker::processes() {
 }
 
 RunStats Broker::stats() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return stats_locked();
 }
 

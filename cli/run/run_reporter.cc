@@ -137,7 +137,7 @@ RunReporter::~RunReporter() {
 
 void RunReporter::stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_.notify_all();
@@ -148,7 +148,7 @@ void RunReporter::stop() {
 
 void RunReporter::ask() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     asked_ = true;
   }
   wake_.notify_all();
@@ -184,10 +184,10 @@ void RunReporter::loop() {
   for (;;) {
     bool asked = false;
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       const uint64_t now = boot_ns(), next = std::min(next_show_ns, next_file_ns);
-      wake_.wait_for(lock, std::chrono::nanoseconds(next > now ? next - now : 0),
-                     [this] { return asked_ || stopping_; });
+      wake_.wait_for(mutex_, std::chrono::nanoseconds(next > now ? next - now : 0),
+                     [this]() TERRACE_REQUIRES(mutex_) { return asked_ || stopping_; });
       if (stopping_) return;
       asked = std::exchange(asked_, false);
     }

@@ -6,15 +6,14 @@
 // Threads   One of its own, so that a slow file never keeps the supervisor from its duties. ask() from any.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "allocator/supply/broker.h"
 #include "cli/run/run_report.h"
+#include "core/base/sync/mutex.h"
 
 namespace terrace::cli {
 
@@ -55,9 +54,10 @@ class RunReporter {
   RunDocument before_;
   bool has_before_ = false;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool asked_ = false, stopping_ = false;
+  Mutex mutex_;
+  ConditionVariable wake_;
+  bool asked_ TERRACE_GUARDED_BY(mutex_) = false;
+  bool stopping_ TERRACE_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

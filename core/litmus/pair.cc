@@ -4,14 +4,13 @@
 #include <sched.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
 
 #include "core/base/clock.h"
+#include "core/base/sync/mutex.h"
 #include "core/base/units.h"
 #include "core/litmus/cached_memory.h"
 #include "core/litmus/host_memory.h"
@@ -49,19 +48,19 @@ class Watch {
   Watch(const PairOptions& options, std::atomic<bool>& abandoned) : options_(options), abandoned_(abandoned) {}
 
   void side_ended() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++ended_;
     changed_.notify_all();
   }
   // Returns when both sides are at their end, or were told so.
   void wait() {
     const uint64_t began_ns = SystemClock().now_ns();
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (ended_ < 2) {
       stopped_ = options_.stop != nullptr && options_.stop->load();
       late_ = options_.run_ns_max != 0 && SystemClock().now_ns() - began_ns >= options_.run_ns_max;
       if (stopped_ || late_) break;
-      changed_.wait_for(lock, std::chrono::milliseconds(20));
+      changed_.wait_for(mutex_, std::chrono::milliseconds(20));
     }
     if (stopped_ || late_) abandoned_ = true;
   }
@@ -71,9 +70,9 @@ class Watch {
  private:
   const PairOptions& options_;
   std::atomic<bool>& abandoned_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int ended_ = 0;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  int ended_ TERRACE_GUARDED_BY(mutex_) = 0;
   bool stopped_ = false, late_ = false;
 };
 

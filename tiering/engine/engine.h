@@ -97,7 +97,7 @@ class Engine {
 
   // Held during each round. Whoever adds or removes ranges, reads their statistics, or forks, while run() is at
   // work takes it; a round lasts as long as a tenth of a second's copy budget, and some ms.
-  MoveLock& lock() { return lock_; }
+  MoveLock& lock() TERRACE_RETURN_CAPABILITY(lock_) { return lock_; }
   // Rounds until stop(); sleeps in between.
   void run();
   void stop();
@@ -171,7 +171,8 @@ class Engine {
   uint32_t move_next(Range& range, Batch& batch, Residency to, uint32_t granules_max);
   uint32_t trade(Range& range, Batch& rising, Batch& sinking, uint32_t granules_max);
   void note_move(Range& range, const MoveReport& report, Residency to);
-  void divide_ddr(uint64_t now_ns);
+  // Not analysed: takes the locks of as many ranges as there are.
+  void divide_ddr(uint64_t now_ns) TERRACE_NO_THREAD_SAFETY_ANALYSIS;
 
   // page.cc
   bool open_page();

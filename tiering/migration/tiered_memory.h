@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/base/sync/thread_safety.h"
 #include "tiering/migration/mover.h"
 #include "tiering/migration/node_moves.h"
 #include "tiering/policy/policy.h"
@@ -35,11 +36,11 @@ inline constexpr uint32_t slot_none = UINT32_MAX;
 inline constexpr uint32_t tier_segments_max = 64;
 
 // A mutex that needs no libc state and may be taken in a fork's prepare step.
-class MoveLock {
+class TERRACE_CAPABILITY("move lock") MoveLock {
  public:
-  void enter();
-  bool try_enter();
-  void leave();
+  void enter() TERRACE_ACQUIRE();
+  bool try_enter() TERRACE_TRY_ACQUIRE(true);
+  void leave() TERRACE_RELEASE();
   void reset_in_child() { state_.store(0, std::memory_order_relaxed); }
 
  private:
@@ -148,7 +149,7 @@ class TieredMemory {
     return put_offs_[granule].tries != 0 && now_ns / 1'000'000 < put_offs_[granule].until_ms;
   }
 
-  MoveLock& lock() { return lock_; }
+  MoveLock& lock() TERRACE_RETURN_CAPABILITY(lock_) { return lock_; }
   bool on_nodes() const { return ddr_node_ >= 0; }
   char* base() const { return base_; }
   uint64_t granule_bytes() const { return granule_bytes_; }

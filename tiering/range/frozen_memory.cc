@@ -27,9 +27,9 @@ FrozenMemory::~FrozenMemory() {
   }
   std::vector<Granule*> gone;
   {
-    std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     for (Granule& granule : granules_) {
-      wait_for_claim(lock, granule);
+      wait_for_claim(granule);
       if (granule.state == State::gone) continue;
       granule.state = State::gone;
       gone.push_back(&granule);
@@ -99,6 +99,7 @@ void FrozenMemory::protect(const std::string& why_not) {
     if (granule.live == nullptr) granule.live = base_of(granule);
   }
   if (!userfault_.started()) {
+    const MutexLock lock(mutex_);
     status_.reason = why_not;
     return;
   }
@@ -112,14 +113,14 @@ void FrozenMemory::protect(const std::string& why_not) {
     int failed = userfault_.register_write_protect(at, bytes);
     {
       // Before the protection: the reader resolves stores to others' bytes of these granules from then on.
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       for (size_t i = first; i < end; ++i) granules_[i].registered = failed == 0;
     }
     if (failed == 0 && userfault_.write_protect(at, bytes, true) != 0)
       for (size_t i = first; i < end; ++i)
         if (const int refused = protect_one(granules_[i]); refused != 0) failed = refused;
     if (failed != 0) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       status_.reason = kernel_says("granules cannot be write-protected", failed);
     }
     first = end;
@@ -130,14 +131,14 @@ void FrozenMemory::protect(const std::string& why_not) {
 // what stays unprotected alone is copied at once.
 int FrozenMemory::protect_one(Granule& granule) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (granule.state != State::live) return 0;
   }
   // Not claimed: the reader goes on with the stores that this makes wait.
   const int failed = userfault_.write_protect(base_of(granule), granule_bytes_, true);
   if (failed == 0) return 0;
-  std::unique_lock lock(mutex_);
-  wait_for_claim(lock, granule);
+  ReleasableMutexLock lock(mutex_);
+  wait_for_claim(granule);
   if (granule.state != State::live) return 0;
   granule.claimed = true;
   granule.registered = false;
@@ -152,19 +153,19 @@ int FrozenMemory::protect_one(Granule& granule) {
 Status FrozenMemory::copy_rest() {
   uint64_t wanted = 0;
   for (const Granule& granule : granules_) wanted += granule.registered ? 0 : granule_bytes_;
-  if (wanted > status_.room_bytes)
+  if (const SnapshotStatus now = status(); wanted > now.room_bytes)
     return Error{ErrorCode::capacity_exhausted, 0, "TieredRange::freeze",
-                 format_size(wanted) + " must be copied at once (" + status_.reason + "); the room is " +
-                     format_size(wanted - status_.room_bytes) + " short"};
+                 format_size(wanted) + " must be copied at once (" + now.reason + "); the room is " +
+                     format_size(wanted - now.room_bytes) + " short"};
   for (Granule& granule : granules_)
     if (!granule.registered) TERRACE_RETURN_IF_ERROR(copy_now(granule));
   return {};
 }
 
 Status FrozenMemory::copy_now(Granule& granule) {
-  std::unique_lock lock(mutex_);
+  ReleasableMutexLock lock(mutex_);
   // The reader takes slots by now, for stores to what is protected already, and may be at this one.
-  wait_for_claim(lock, granule);
+  wait_for_claim(granule);
   if (granule.state != State::live) return {};
   if (free_slots_.empty())
     return Error{ErrorCode::capacity_exhausted, 0, "TieredRange::freeze",
@@ -198,6 +199,7 @@ Status FrozenMemory::freeze(std::span<const std::span<const std::byte>> parts,
       why = kernel_says("no userfaultfd", failed);
   protect(why);
   TERRACE_RETURN_IF_ERROR(copy_rest());
+  const MutexLock lock(mutex_);
   status_.freeze_ns = tiering::monotonic_ns() - begin_ns;
   return {};
 }
@@ -212,8 +214,8 @@ void FrozenMemory::resolve(uint64_t address) {
   const uint64_t offset = address - reinterpret_cast<uintptr_t>(memory_.base());
   Granule* granule = find(static_cast<uint32_t>(offset / granule_bytes_));
   if (granule == nullptr) return;
-  std::unique_lock lock(mutex_);
-  wait_for_claim(lock, *granule);
+  ReleasableMutexLock lock(mutex_);
+  wait_for_claim(*granule);
   if (granule->state == State::gone || !granule->registered) {
     lock.unlock();
     userfault_.wake(base_of(*granule), granule_bytes_);
@@ -239,7 +241,7 @@ void FrozenMemory::resolve(uint64_t address) {
 void FrozenMemory::save(Granule& granule, char* slot) {
   if (slot != nullptr) {
     const bool there = copy_unless_lost(slot, granule.live, granule_bytes_);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     granule.copy = slot;
     granule.state = there ? State::aside : State::lost;
     granule.waiting = false;
@@ -247,7 +249,7 @@ void FrozenMemory::save(Granule& granule, char* slot) {
   }
   // Behind the change of state, so that whoever read the live bytes until then finds it out.
   unprotect(granule);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   granule.claimed = false;
   unclaimed_.notify_all();
 }
@@ -263,7 +265,7 @@ std::vector<std::span<const std::byte>> FrozenMemory::view(std::span<const std::
   // before this look stay before it.
   std::atomic_thread_fence(std::memory_order_acquire);
   std::vector<std::span<const std::byte>> places;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for_each_piece(part, [&](uint32_t number, uint64_t within, uint64_t bytes) {
     const Granule* granule = find(number);
     TERRACE_CHECK(granule != nullptr && granule->state != State::gone, "a look at what is not frozen");
@@ -279,13 +281,13 @@ void FrozenMemory::release(std::span<const std::byte> part) {
   std::vector<Granule*> gone, saving;
   std::vector<char*> slots;
   {
-    std::unique_lock lock(mutex_);
-    for_each_piece(part, [&](uint32_t number, uint64_t, uint64_t bytes) {
+    const MutexLock lock(mutex_);
+    for_each_piece(part, [&](uint32_t number, uint64_t, uint64_t bytes) TERRACE_REQUIRES(mutex_) {
       Granule* granule = find(number);
       TERRACE_CHECK(granule != nullptr && granule->bytes_left >= bytes, "released what is not frozen");
       granule->bytes_left -= bytes;
       if (granule->bytes_left > 0) return;
-      wait_for_claim(lock, *granule);
+      wait_for_claim(*granule);
       if (granule->state == State::aside) free_slots_.push_back(granule->copy);
       granule->state = State::gone;
       granule->waiting = false;
@@ -329,7 +331,7 @@ void FrozenMemory::let_go(std::vector<Granule*>& gone) {
 }
 
 SnapshotStatus FrozenMemory::status() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return status_;
 }
 

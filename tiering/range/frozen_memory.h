@@ -17,12 +17,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "terrace/tiering.h"
 #include "tiering/migration/tiered_memory.h"
 #include "tiering/migration/userfault.h"
@@ -64,21 +64,24 @@ class FrozenMemory final : public Snapshot {
   static void on_fault(void* self, uint64_t address);
   void resolve(uint64_t address);
   void save(Granule& granule, char* slot);
-  void collect(std::span<const std::span<const std::byte>> parts, std::span<const std::span<std::byte>> room);
+  // Before there is a reader, and without the mutex, which is not held while memory_ is asked.
+  void collect(std::span<const std::span<const std::byte>> parts,
+               std::span<const std::span<std::byte>> room) TERRACE_NO_THREAD_SAFETY_ANALYSIS;
   void protect(const std::string& why_not);
   int protect_one(Granule& granule);
   Status copy_rest();
   Status copy_now(Granule& granule);
   void unprotect(Granule& granule);
-  void wait_for_claim(std::unique_lock<std::mutex>& lock, const Granule& granule) {
-    unclaimed_.wait(lock, [&] { return !granule.claimed; });
+  void wait_for_claim(const Granule& granule) TERRACE_REQUIRES(mutex_) {
+    unclaimed_.wait(mutex_, [&] { return !granule.claimed; });
   }
   void let_go(std::vector<Granule*>& gone);
   char* base_of(const Granule& granule) const { return memory_.base() + granule.number * granule_bytes_; }
   Granule* find(uint32_t number);
   const Granule* find(uint32_t number) const { return const_cast<FrozenMemory*>(this)->find(number); }
+  // Not analysed inside: what `each` needs is its caller's to hold.
   template <typename Each>
-  void for_each_piece(std::span<const std::byte> part, Each each) const;
+  void for_each_piece(std::span<const std::byte> part, Each each) const TERRACE_NO_THREAD_SAFETY_ANALYSIS;
 
   tiering::TieredMemory& memory_;
   std::atomic<bool>& busy_;
@@ -88,10 +91,10 @@ class FrozenMemory final : public Snapshot {
   std::vector<Granule> granules_;  // ascending; constant but for their states
   std::vector<Part> room_held_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable unclaimed_;
-  std::vector<char*> free_slots_;
-  SnapshotStatus status_;
+  mutable Mutex mutex_;
+  ConditionVariable unclaimed_;
+  std::vector<char*> free_slots_ TERRACE_GUARDED_BY(mutex_);
+  SnapshotStatus status_ TERRACE_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace

@@ -6,11 +6,11 @@
 #include <signal.h>
 
 #include <atomic>
-#include <mutex>
 #include <system_error>
 #include <utility>
 
 #include "core/base/limits.h"
+#include "core/base/sync/mutex.h"
 #include "core/base/units.h"
 #include "tiering/range/lossy_copy.h"
 
@@ -23,7 +23,7 @@ constexpr size_t engines_max = 64;
 std::atomic<tiering::Engine*> engines[engines_max];
 
 // From prepare to parent or child held by the thread that forks.
-std::mutex registry;
+Mutex registry;
 
 template <typename Act>
 void for_each_engine(Act act) {
@@ -32,16 +32,17 @@ void for_each_engine(Act act) {
     if (tiering::Engine* engine = place.load(std::memory_order_acquire); engine != nullptr) act(*engine);
 }
 
-void before_fork() {
+// The engines' locks, as many as there are, are given back by the next function: not analysed.
+void before_fork() TERRACE_ACQUIRE(registry) {
   registry.lock();
-  for_each_engine([](tiering::Engine& engine) { engine.lock().enter(); });
+  for_each_engine([](tiering::Engine& engine) TERRACE_NO_THREAD_SAFETY_ANALYSIS { engine.lock().enter(); });
 }
-void after_fork_in_parent() {
-  for_each_engine([](tiering::Engine& engine) { engine.lock().leave(); });
+void after_fork_in_parent() TERRACE_RELEASE(registry) {
+  for_each_engine([](tiering::Engine& engine) TERRACE_NO_THREAD_SAFETY_ANALYSIS { engine.lock().leave(); });
   registry.unlock();
 }
 // The child has neither the threads nor the memory; its copies of the objects say so.
-void after_fork_in_child() {
+void after_fork_in_child() TERRACE_RELEASE(registry) {
   for_each_engine([](tiering::Engine& engine) { engine.abandon_in_child(); });
   for (std::atomic<tiering::Engine*>& place : engines) place.store(nullptr, std::memory_order_relaxed);
   registry.unlock();
@@ -50,7 +51,7 @@ void after_fork_in_child() {
 bool enter_registry(tiering::Engine* engine) {
   static const int registered = ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   if (registered != 0) return false;
-  const std::lock_guard lock(registry);
+  const MutexLock lock(registry);
   for (std::atomic<tiering::Engine*>& place : engines) {
     tiering::Engine* empty = nullptr;
     if (place.compare_exchange_strong(empty, engine)) return true;
@@ -59,7 +60,7 @@ bool enter_registry(tiering::Engine* engine) {
 }
 
 void leave_registry(const tiering::Engine* engine) {
-  const std::lock_guard lock(registry);
+  const MutexLock lock(registry);
   for (std::atomic<tiering::Engine*>& place : engines) {
     tiering::Engine* found = place.load();
     if (found == engine) place.store(nullptr);

@@ -55,7 +55,8 @@ class Locks {
       window.heap_lock.begin_fork();
     lock_moves();
   }
-  void leave() {
+  // Not analysed: which locks it has depends on what the fork has interrupted.
+  void leave() TERRACE_NO_THREAD_SAFETY_ANALYSIS {
     unlock_moves();
     if (!in_heap_ && is_armed()) free_deferred();
     if (in_heap_)

@@ -20,6 +20,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "core/base/sync/thread_safety.h"
+
 namespace terrace::preload {
 
 // A number for the calling thread, never 0. Kept by the main thread of a forked child.
@@ -30,12 +32,12 @@ inline uint32_t thread_number() {
   return mine;
 }
 
-class ForkLock {
+class TERRACE_CAPABILITY("fork lock") ForkLock {
  public:
   constexpr ForkLock() = default;
 
   // False: a fork is under way, or this thread holds the lock already; the caller must do without.
-  bool enter() {
+  bool enter() TERRACE_TRY_ACQUIRE(true) {
     if (forking_.load(std::memory_order_relaxed)) return false;
     return try_enter() || enter_slowly(true);
   }
@@ -52,7 +54,7 @@ class ForkLock {
     return false;
   }
 
-  void leave() {
+  void leave() TERRACE_RELEASE() {
     // release: pairs with both entries.
     if ((state_.exchange(0, std::memory_order_release) & contended) != 0) wake(1);
   }
@@ -61,12 +63,12 @@ class ForkLock {
   bool is_mine() const { return (state_.load(std::memory_order_relaxed) & ~contended) == thread_number() << 1; }
 
   // Takes the lock for a fork; it is not this thread's.
-  void begin_fork() {
+  void begin_fork() TERRACE_ACQUIRE() {
     if (!try_enter()) enter_slowly(false);
     begin_fork_inside();  // those who wait see forking_ and give up
   }
 
-  void end_fork() {
+  void end_fork() TERRACE_RELEASE() {
     forking_.store(false, std::memory_order_seq_cst);  // seq_cst: pairs with enter_slowly(), forking()
     leave();
   }

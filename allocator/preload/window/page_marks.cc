@@ -76,7 +76,8 @@ heap::PageSpan pages_of_range(const void* address, size_t bytes) {
   return {first, static_cast<uint32_t>((end - base + page_bytes - 1) / page_bytes) - first};
 }
 
-bool enter_heap_patiently() {
+// Not analysed: a loop that ends with the lock or without it.
+bool enter_heap_patiently() TERRACE_NO_THREAD_SAFETY_ANALYSIS {
   // By time: a fork of much memory on a busy machine outlasts any number of yields, and what is not noted here a
   // later fork undoes (a protection comes back, or is gone).
   constexpr int looks_max = 100'000, yields = 1'000;

@@ -54,8 +54,8 @@ heap::PageSpan pages_of_range(const void* address, size_t bytes);
 
 // heap_lock for the program's own calls, which a fork by another thread makes wait. False: it is this thread
 // that forks, or a signal handler that has interrupted malloc.
-bool enter_heap_patiently();
-// It held for as long as this lives, where that is possible: what the kernel does to pages and what their marks say
+bool enter_heap_patiently() TERRACE_TRY_ACQUIRE(true, window.heap_lock);
+// It held for as long as this lives, where that is possible, which clang cannot follow: what the kernel does to pages and what their marks say
 // change together, or a fork in between makes the old marks good.
 class HeapHeld {
  public:
