@@ -23,6 +23,12 @@ Result<std::unique_ptr<AdminClient>> AdminClient::connect(const Context& context
   return open(std::move(connection));
 }
 
+Result<std::unique_ptr<AdminClient>> AdminClient::connect_if_admitted(const Context& context) {
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection, Connection::open(context));
+  if (!connection->admin) return std::unique_ptr<AdminClient>();
+  return open(std::move(connection));
+}
+
 Result<std::unique_ptr<LeaseClient>> LeaseClient::connect(const Context& context) {
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Connection> connection, Connection::open(context));
   if (!connection->admin) return make_tenant_client(std::move(connection));
@@ -41,6 +47,10 @@ Result<StatusReply> AdminClient::status() {
 
 Result<HealthReply> AdminClient::health() {
   return impl_->call(impl_->admin.healthRequest(), [](auto& reply) { return HealthReply(reply); });
+}
+
+Result<RunsReply> AdminClient::runs() {
+  return impl_->call(impl_->admin.runsRequest(), [](auto& reply) { return RunsReply(reply); });
 }
 
 Result<EventsReply> AdminClient::events(const EventQuery& wanted) {

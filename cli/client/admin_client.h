@@ -90,6 +90,8 @@ class AdminClient final : public LeaseClient {
   //           permission_denied  the socket or the daemon refuses this user
   //           version_mismatch   no protocol version in common
   static Result<std::unique_ptr<AdminClient>> connect(const Context& context);
+  // The same for whom need not be an operator: null for who is none, and no refused call is noted.
+  static Result<std::unique_ptr<AdminClient>> connect_if_admitted(const Context& context);
   static Result<std::unique_ptr<AdminClient>> open(std::unique_ptr<Connection> connection);
   ~AdminClient() override;
   AdminClient(const AdminClient&) = delete;
@@ -98,6 +100,7 @@ class AdminClient final : public LeaseClient {
   Result<StatusReply> status();
   Result<HealthReply> health();
   Result<EventsReply> events(const EventQuery& query);
+  Result<RunsReply> runs();                  // programs that report what their memory does
   Result<std::vector<std::string>> check();  // broken invariants in words; empty when all hold
 
   // admin_pool_calls.cc: devices and pools

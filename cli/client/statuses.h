@@ -28,6 +28,7 @@ using LeaseStatus = schema::Message<rpc::LeaseInfo>;
 using PoolStatus = schema::Message<rpc::PoolInfo>;
 using QuotaStatus = schema::Message<rpc::Quota>;
 using ReservationStatus = schema::Message<rpc::Reservation>;
+using RunsReply = schema::Message<rpc::Admin::RunsResults>;
 using StatusReply = schema::Message<rpc::Admin::StatusResults>;
 using WaitingStatus = schema::Message<rpc::WaitingGrant>;
 

@@ -12,6 +12,7 @@
 
 #include "allocator/supply/broker.h"
 #include "cli/run/run_budget.h"
+#include "cli/run/run_figures.h"
 #include "cli/run/run_inspect.h"
 #include "cli/run/run_reporter.h"
 #include "cli/run/run_start.h"
@@ -189,6 +190,8 @@ Status run(Context& context, RunArguments arguments, int* failure) {
   reports.facts.fallback = arguments.fallback;
   reports.facts.ddr_budget_bytes = arguments.ddr_bytes;
   reports.facts.cxl_budget_bytes = arguments.cxl_bytes;
+  RunTeller teller(*session);
+  reports.tell = [&teller](const RunDocument& now, bool last) { teller.tell(now, last); };
   RunReporter reporter(*broker, std::move(reports));
   supervisor.on_ask([&reporter] { reporter.ask(); });
   context.exit_code = supervisor.wait(*broker);

@@ -12,12 +12,12 @@
 #include <system_error>
 
 #include "allocator/supply/proc.h"
+#include "cli/run/run_figures.h"
 #include "cli/run/run_table.h"
 #include "cli/run/top_scan.h"
 #include "cli/terminal/output.h"
 #include "cli/terminal/output_file.h"
 #include "cli/tier/tier_map.h"
-#include "cli/tier/tier_pages.h"
 #include "core/base/kernel_clock.h"
 
 namespace terrace::cli {
@@ -44,16 +44,8 @@ std::string own_run_directory() {
 
 // What the engine of a process says in its tier page; empty: it says nothing.
 std::string engine_reason(pid_t pid) {
-  const std::string directory = layout::tier_page_directory + std::to_string(::geteuid());
-  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid()) return {};
-  const auto file = TierPageFile::open(fd.get(), directory, std::to_string(pid), ::geteuid(), TierAccess::read);
-  if (!file.ok()) return {};
-  const auto page = file->read();
-  if (!page.ok()) return {};
-  for (const TierRangeView& range : page->ranges)
-    if (range.name == "heap") return range.reason;
-  return {};
+  const auto range = heap_range_of(pid);
+  return range.has_value() ? range->reason : std::string();
 }
 
 std::string still_reason(const supply::ProcessReport& process, const RunDocument& run) {
@@ -195,6 +187,7 @@ void RunReporter::loop() {
     if (has_before_) set_rates(before_, &run);
     if (run.written_ns >= next_show_ns) {
       show(run);
+      if (options_.tell) options_.tell(run, false);
       before_ = run;
       has_before_ = true;
       next_show_ns = run.written_ns + show_interval_ns;
@@ -215,8 +208,10 @@ void RunReporter::loop() {
 
 Status RunReporter::finish(int exit_code) {
   stop();
-  if (options_.stats_file.empty()) return {};
+  if (options_.stats_file.empty() && !options_.tell) return {};
   RunDocument run = look();
+  if (options_.tell) options_.tell(run, true);
+  if (options_.stats_file.empty()) return {};
   run.running = false;
   run.exit_code = exit_code;
   return write_report(options_.stats_file, text_of(run, 2));

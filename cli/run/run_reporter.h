@@ -7,24 +7,25 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "allocator/supply/broker.h"
 #include "cli/run/run_report.h"
+#include "cli/show/reported_runs.h"
 #include "core/base/sync/mutex.h"
 
 namespace terrace::cli {
-
-// Where runs are shown: this and the uid, then a file a run, named by its supervisor's number.
-inline constexpr char run_directory_prefix[] = "/dev/shm/terrace-run-";
 
 struct RunReporterOptions {
   RunDocument facts;         // all but the report and times
   std::string stats_file;    // empty: ask() prints a table on stderr
   uint64_t interval_ns = 0;  // 0: the file is written when asked, and at the end
   std::string directory;     // empty: the user's own; for tests another
+  // Called each second, and with `last` at the end: tells the manager.
+  std::function<void(const RunDocument&, bool last)> tell;
 };
 
 class RunReporter {

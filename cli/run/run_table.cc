@@ -307,6 +307,7 @@ std::string top_table(std::vector<RunView> runs, const TopShape& shape) {
   std::string text = fitted(used, rows, shape.columns == 0 ? 0 : shape.columns);
   if (shape.processes || shape.classes) {
     for (const RunView& view : runs) {
+      if (view.state == RunState::reported) continue;  // it tells sums only
       text += "\n" + std::to_string(view.run.pid) + " " + view.run.command + "\n";
       if (shape.processes && !view.run.report.processes.empty())
         text += indented(process_rows(view.run.report, shape.columns == 0 ? 0 : shape.columns - 2));

@@ -30,15 +30,34 @@ struct TopArguments {
   std::string interval;  // empty: a second
 };
 
-nlohmann::json scan_json(const RunScan& scan) {
+// What is seen here, and what only the manager knows.
+struct TopLook {
+  RunScan scan;
+  std::vector<ReportedRun> reported;
+
+  std::vector<RunView> all() const {
+    std::vector<RunView> views = scan.runs;
+    for (const ReportedRun& run : reported) views.push_back(view_of(run));
+    return views;
+  }
+};
+
+TopLook look_for_runs(const Context& context) {
+  return {.scan = scan_runs(RunPlaces::own()), .reported = runs_not_seen_here(context, {run_directory_prefix})};
+}
+
+nlohmann::json look_json(const TopLook& look) {
   nlohmann::json runs = nlohmann::json::array();
-  for (const RunView& view : scan.runs) {
+  for (const RunView& view : look.scan.runs) {
     nlohmann::json run = to_json(view.run);
     run["state"] = run_state_name(view.state);
     run["age_ns"] = view.age_ns;
     runs.push_back(std::move(run));
   }
-  return {{"runs", runs}, {"problems", scan.problems}, {"swept", scan.swept}};
+  return {{"runs", runs},
+          {"reported_runs", to_json(look.reported)},
+          {"problems", look.scan.problems},
+          {"swept", look.scan.swept}};
 }
 
 std::string no_run_text() {
@@ -46,9 +65,9 @@ std::string no_run_text() {
          "is there now; `terrace run` starts one\n";
 }
 
-TopShape shape_of(const TopArguments& arguments, const RunScan& scan) {
+TopShape shape_of(const TopArguments& arguments, const std::vector<RunView>& runs) {
   TopShape shape{.processes = arguments.processes, .classes = arguments.classes};
-  for (const RunView& view : scan.runs) shape.users = shape.users || view.run.uid != scan.runs[0].run.uid;
+  for (const RunView& view : runs) shape.users = shape.users || view.run.uid != runs[0].run.uid;
   winsize window{};
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   shape.columns = !terminal                                                                ? 0
@@ -59,27 +78,29 @@ TopShape shape_of(const TopArguments& arguments, const RunScan& scan) {
   return shape;
 }
 
-std::string table_of(const RunScan& scan, const TopShape& shape) {
-  return scan.runs.empty() ? no_run_text() : top_table(scan.runs, shape);
+std::string table_of(const std::vector<RunView>& runs, const TopShape& shape) {
+  return runs.empty() ? no_run_text() : top_table(runs, shape);
 }
 
 Status show_once(const Context& context, const TopArguments& arguments) {
-  const RunScan scan = scan_runs(RunPlaces::own());
+  const TopLook look = look_for_runs(context);
   if (context.json) {
-    print_json(scan_json(scan));
+    print_json(look_json(look));
     return {};
   }
-  for (const std::string& problem : scan.problems) std::fprintf(stderr, "terrace: %s\n", problem.c_str());
-  TopShape shape = shape_of(arguments, scan);
+  for (const std::string& problem : look.scan.problems) std::fprintf(stderr, "terrace: %s\n", problem.c_str());
+  const std::vector<RunView> runs = look.all();
+  TopShape shape = shape_of(arguments, runs);
   shape.rows = 0;
-  print_text(table_of(scan, shape));
+  print_text(table_of(runs, shape));
   return {};
 }
 
-Status print_lines(uint64_t interval_ns) {
+Status print_lines(const Context& context, uint64_t interval_ns) {
   for (;;) {
-    const RunScan scan = scan_runs(RunPlaces::own());
-    print_text(scan_json(scan).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    print_text(
+        look_json(look_for_runs(context)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+        "\n");
     std::this_thread::sleep_for(std::chrono::nanoseconds(interval_ns));
   }
 }
@@ -157,15 +178,17 @@ class Screen {
   UniqueFd signals_;
 };
 
-Status watch(TopArguments arguments, uint64_t interval_ns) {
+Status watch(const Context& context, TopArguments arguments, uint64_t interval_ns) {
   Screen screen;
   for (;;) {
-    const RunScan scan = scan_runs(RunPlaces::own());
-    const TopShape shape = shape_of(arguments, scan);
-    std::string text = table_of(scan, shape);
+    const TopLook look = look_for_runs(context);
+    const std::vector<RunView> runs = look.all();
+    const TopShape shape = shape_of(arguments, runs);
+    std::string text = table_of(runs, shape);
     // Broken files would push the table off the screen: they are counted here and named by --once.
     std::string last = "every " + format_duration(interval_ns);
-    if (!scan.problems.empty()) last += "; " + count_text(scan.problems.size(), "problem") + ", see --once";
+    if (!look.scan.problems.empty())
+      last += "; " + count_text(look.scan.problems.size(), "problem") + ", see --once";
     if (screen.has_keys()) last += "; q ends, p processes, c classes";
     screen.draw(text + "\n" + last.substr(0, shape.columns == 0 ? last.size() : shape.columns - 1));
     switch (screen.wait(interval_ns)) {
@@ -183,18 +206,19 @@ Status top(const Context& context, const TopArguments& arguments) {
     TERRACE_ASSIGN_OR_RETURN(interval_ns, parse_interval("--interval", arguments.interval));
   }
   if (arguments.once || (context.json && arguments.interval.empty())) return show_once(context, arguments);
-  if (context.json) return print_lines(interval_ns);
+  if (context.json) return print_lines(context, interval_ns);
   if (::isatty(STDOUT_FILENO) != 1)
     return Error{.code = ErrorCode::invalid_argument,
                  .where = "top",
                  .detail = "standard output is no terminal; say --once for one table, or --json"};
-  return watch(arguments, interval_ns);
+  return watch(context, arguments, interval_ns);
 }
 
 }  // namespace
 
 void add_top_verb(Command app, Context& context) {
-  Command verb = app.add_subcommand("top", "What the memory of running `terrace run`s does; needs no daemon");
+  Command verb = app.add_subcommand(
+      "top", "What the memory of running `terrace run`s does; with a manager those of containers, too");
   const auto arguments = std::make_shared<TopArguments>();
   verb.add_flag("--processes", arguments->processes, "A line a process below (key p)");
   verb.add_flag("--classes", arguments->classes, "Live blocks by size below (key c)");

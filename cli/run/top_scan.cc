@@ -137,8 +137,36 @@ const char* run_state_name(RunState state) {
     case RunState::runs: return "runs";
     case RunState::stopped: return "stopped";
     case RunState::silent: return "silent";
+    case RunState::reported: return "reported";
   }
   return "runs";
+}
+
+RunView view_of(const ReportedRun& reported) {
+  RunView view;
+  view.state = RunState::reported;
+  view.age_ns = reported.age_ns;
+  RunDocument& run = view.run;
+  run.pid = static_cast<int>(reported.pid);
+  run.uid = reported.uid;
+  run.program = reported.program;
+  run.command = reported.program + " (" + reported.tenant + " on " + reported.host + ")";
+  run.ddr_budget_bytes = reported.ddr_bytes_max;
+  run.report.processes_left_out = reported.processes;
+  run.report.stats.ddr_used = reported.ddr_bytes;
+  run.report.stats.leased_bytes = reported.leased_bytes;
+  supply::MemoryReport& sum = run.report.sum;
+  sum.large_bytes = reported.live_bytes;
+  sum.live_cxl = reported.cxl_bytes;
+  sum.plain_bytes = reported.plain_bytes;
+  sum.ddr_bytes = reported.ddr_bytes;
+  sum.leased_bytes = reported.leased_bytes;
+  sum.promotions_per_s = reported.promotions_per_s;
+  sum.demotions_per_s = reported.demotions_per_s;
+  sum.copy_bytes_per_s = reported.copy_bytes_per_s;
+  sum.refused = reported.refused;
+  sum.fallbacks = reported.fallbacks;
+  return view;
 }
 
 }  // namespace terrace::cli

@@ -17,8 +17,9 @@ namespace terrace::cli {
 
 enum class RunState : uint8_t {
   runs,
-  stopped,  // its supervisor is, by a signal or a debugger: what it says is old
-  silent,   // it has said nothing for some seconds
+  stopped,   // its supervisor is, by a signal or a debugger: what it says is old
+  silent,    // it has said nothing for some seconds
+  reported,  // it cannot be seen from here: this is what it reported to the manager
 };
 
 struct RunView {
@@ -46,5 +47,8 @@ RunScan scan_runs(const RunPlaces& places);
 uint64_t start_ticks_of(const std::string& proc, int pid);
 
 const char* run_state_name(RunState state);
+
+// What a run reported to the manager, as far as it goes.
+RunView view_of(const ReportedRun& run);
 
 }  // namespace terrace::cli

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cli/show/reported_runs.h"
 #include "cli/terminal/local_time.h"
 #include "cli/terminal/output_file.h"
 #include "cli/terminal/output_style.h"
@@ -37,10 +38,25 @@ void say_problems(const Context& context, const TierScan& scan) {
 
 // --- status
 
-nlohmann::json scan_json(const std::vector<TierPageView>& pages, const TierScan& scan) {
+// Of runs that show neither a page nor a run's file here. A named process is one of this machine.
+std::vector<ReportedRun> runs_elsewhere(const Context& context, const StatusArguments& arguments) {
+  if (!arguments.process.empty()) return {};
+  return runs_not_seen_here(context, {layout::tier_page_directory, run_directory_prefix});
+}
+
+nlohmann::json scan_json(const std::vector<TierPageView>& pages, const TierScan& scan,
+                         const std::vector<ReportedRun>& elsewhere) {
   nlohmann::json processes = nlohmann::json::array();
   for (const TierPageView& page : pages) processes.push_back(to_json(page));
-  return {{"processes", processes}, {"problems", scan.problems}, {"swept", scan.swept}};
+  return {{"processes", processes},
+          {"reported_runs", to_json(elsewhere)},
+          {"problems", scan.problems},
+          {"swept", scan.swept}};
+}
+
+std::string both_tables(std::string here, const std::vector<ReportedRun>& elsewhere) {
+  const std::string reported = reported_table(elsewhere);
+  return here + (here.empty() || reported.empty() ? "" : "\n") + reported;
 }
 
 std::string no_process_text() {
@@ -51,15 +67,16 @@ std::string no_process_text() {
 Status show_tier_status(const Context& context, const StatusArguments& arguments) {
   const TierScan scan = scan_tier_pages(TierPlaces::own());
   TERRACE_ASSIGN_OR_RETURN(const std::vector<TierPageView> pages, choose(scan, arguments.process));
+  const std::vector<ReportedRun> elsewhere = runs_elsewhere(context, arguments);
   if (context.json) {
-    print_json(scan_json(pages, scan));
+    print_json(scan_json(pages, scan, elsewhere));
     return {};
   }
   say_problems(context, scan);
-  if (pages.empty()) {
+  if (pages.empty() && elsewhere.empty()) {
     print_text(no_process_text());
   } else if (arguments.process.empty()) {
-    print_text(tier_table(pages));
+    print_text(both_tables(pages.empty() ? std::string() : tier_table(pages), elsewhere));
   } else {
     std::string text;
     for (const TierPageView& page : pages) text += (text.empty() ? "" : "\n") + tier_block(page);
@@ -83,10 +100,15 @@ Status watch_status(const Context& context, const StatusArguments& arguments) {
       if (!context.json) print_text(arguments.process + " ended\n");
       return {};
     }
+    const std::vector<ReportedRun> elsewhere = runs_elsewhere(context, arguments);
     if (context.json) {
-      print_text(scan_json(*pages, scan).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      print_text(
+          scan_json(*pages, scan, elsewhere).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+          "\n");
     } else {
-      std::string text = pages->empty() ? no_process_text() : rates.table(*pages, clock.now_ns());
+      std::string text =
+          both_tables(pages->empty() ? std::string() : rates.table(*pages, clock.now_ns()), elsewhere);
+      if (text.empty()) text = no_process_text();
       // On a terminal in the place of the last one; else one below the other.
       if (terminal)
         text = "\x1b[H\x1b[2J" + text + "\nevery " + format_duration(interval_ns) + "; end it with Ctrl-C\n";
@@ -181,7 +203,7 @@ void add_map_verb(Command family, Context& context) {
 
 void add_tier_verbs(Command app, Context& context) {
   Command tier = app.add_subcommand(
-      "tier", "Migration between DDR and CXL in the processes of this machine; needs no daemon");
+      "tier", "Migration between DDR and CXL in the processes of this machine; needs no daemon for them");
   tier.require_subcommand();
   add_status_verb(tier, context);
   add_tier_change_verbs(tier, context);

@@ -41,7 +41,7 @@ void Loop::report_run(RunBox& box) {
   std::optional<RunFigures> figures = box.take();
   const uint64_t now_ns = static_cast<uint64_t>((timer_.now() - kj::origin<kj::TimePoint>()) / kj::NANOSECONDS);
   const bool holds = !held_.all().empty();
-  if (!figures.has_value() || !ready_ || !runs_.is_due(generation_, holds, now_ns)) return;
+  if (!figures.has_value() || !ready_ || !runs_.is_due(*figures, generation_, holds, now_ns)) return;
   constexpr const char* where = "Session::report_run";
   runs_.begin(&*figures, generation_, holds, now_ns);
   auto call = connection_->session.reportRunRequest();

@@ -43,10 +43,13 @@ class RunBox {
 // Threads   The Session's.
 class RunHistory {
  public:
-  // Whether a report should be sent now over connection number `generation`.
-  bool is_due(uint64_t generation, bool holds_leases, uint64_t now_ns) const {
+  // Whether a report should be sent now over connection number `generation`. The last one of a run, when no process
+  // of it is left, is: what it did since the one before counts, too.
+  bool is_due(const RunFigures& figures, uint64_t generation, bool holds_leases, uint64_t now_ns) const {
     if (sending_ || generation == refused_by_) return false;
-    if (!holds_leases) return last_had_leases_;  // the last one; counters of a run that ends count, too
+    const bool ended = figures.processes == 0 && generation_ != 0 && figures.counters != sent_;
+    if (ended) return true;
+    if (!holds_leases) return last_had_leases_;
     return generation != generation_ || now_ns - sent_ns_ >= run_report_interval_ns;
   }
   // Notes it as sent. No counter of `figures` is smaller than it was afterwards.

@@ -102,6 +102,21 @@ class Grants(Case):
         self.assertNotEqual(refused.code, 0)
         self.assertIn("does not see emu:b", str(refused))
 
+    def test_what_a_run_on_another_host_reports_reaches_the_manager(self):
+        manager, b, _ = self.two_hosts()
+        run = b.popen(b.terrace, "run", "--ddr", "8M", "--cxl", "32M", "--policy", "static", "--", "/usr/bin/python3", "-c",
+                      "kept = bytearray(20 << 20); input()", stdin=subprocess.PIPE,
+                      env={"TERRACE_MALLOC_LIBRARY": harness.find_binary("libterrace_heap.so")})
+        self.addCleanup(run.kill)
+        reported = lambda: manager.cli("top", "--once").json["reported_runs"]
+        [one] = wait_until(reported, 60, "the run at the manager")
+        self.assertEqual((one["agent"], one["host"], one["pid"], one["uid"]), ("hostb", "hostb", None, None))
+        self.assertEqual(one["figures"]["program"], "python3")
+        self.assertGreater(one["figures"]["cxl_bytes"], 10 * MIB)
+        run.communicate(b"\n", timeout=60)
+        self.assertEqual(run.returncode, 0)
+        wait_until(lambda: not reported(), 60, "its end")
+
     def test_who_waits_on_another_host_leaves_the_queue_with_its_process_or_its_agent(self):
         manager, b, c = self.two_hosts()
         on_b = self.tenant(b)

@@ -101,7 +101,7 @@ class TierTest(unittest.TestCase):
     # -- status
 
     def test_nobody_migrates(self):
-        self.assertEqual(self.json("status"), {"processes": [], "problems": [], "swept": 0})
+        self.assertEqual(self.json("status"), {"processes": [], "reported_runs": [], "problems": [], "swept": 0})
         self.assertIn("no process", self.run_tier("status").stdout)
         self.assertIn("nothing to do", self.run_tier("pause", "--all").stdout)
         self.refused("status", "4000000", code=NOT_FOUND, contains="process 4000000 migrates no memory")

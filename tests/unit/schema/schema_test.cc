@@ -116,6 +116,15 @@ TEST_CASE("json: the keys of every struct that is shown") {
   CHECK(keys(to_json(*Message<rpc::HealthFinding>())) ==
         "advice code kind lasted_ns name page severity since_wall_ns text");
   CHECK(keys(to_json(*Message<rpc::HealthSummary>())) == "critical severity warnings");
+  CHECK(keys(to_json(*Message<rpc::RunInfo>())) ==
+        "age_ns agent copy_bytes_per_s demotions_per_s figures host pid promotions_per_s stalled_ns_per_s "
+        "tenant uid");
+  CHECK(keys(to_json(*Message<rpc::RunFigures>())) ==
+        "counters cxl_bytes ddr_bytes ddr_bytes_max ddr_hit_permille leased_bytes live_bytes plain_bytes "
+        "processes "
+        "program sampled_bytes");
+  CHECK(keys(to_json(*Message<rpc::RunCounters>())) ==
+        "demoted_bytes demotions fallbacks promoted_bytes promotions refused stalled_ns");
   CHECK(keys(to_json(*Message<rpc::ServedSocket>())) == "path role tenant");
   CHECK(keys(to_json(*Message<rpc::WaitingGrant>())) ==
         "bytes calls ends_in_ns host label lease place pool tenant turn waited_ns");

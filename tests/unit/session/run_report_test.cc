@@ -79,6 +79,33 @@ TEST_CASE("Session: whoever reports all the time sends a report now and then") {
   CHECK(gateway.calls("reportRun") >= 1);
 }
 
+TEST_CASE(
+    "Session: the last report of a run is sent at once, also when others came just before and no lease is "
+    "left") {
+  FakeGateway gateway;
+  gateway.start();
+  auto session = connect(gateway);
+  RunFigures ended = figures(9);
+  ended.processes = 0;
+  session->report_run(ended);  // of a run that was never told
+  REQUIRE(session->pools().ok());
+  CHECK(gateway.calls("reportRun") == 0);
+  auto lease = grant(*session);
+  session->report_run(figures(2));
+  REQUIRE(eventually([&] { return gateway.runs().size() == 1; }));
+  REQUIRE(lease->release().ok());
+  session->report_run(figures(2));
+  REQUIRE(eventually([&] { return gateway.runs().size() == 2; }));
+  REQUIRE(session->pools().ok());  // the answer is here as well
+  session->report_run(ended);
+  REQUIRE(eventually([&] { return gateway.runs().size() == 3; }));
+  CHECK(gateway.runs()[2].figures.counters.promotions == 9);
+  REQUIRE(session->pools().ok());
+  session->report_run(ended);  // nothing new
+  REQUIRE(session->pools().ok());
+  CHECK(gateway.calls("reportRun") == 3);
+}
+
 TEST_CASE("Session: what an earlier connection told is named on the next one, and no counter falls") {
   FakeGateway gateway;
   gateway.start();
