@@ -11,6 +11,7 @@ import pathlib
 import re
 import signal
 import socket
+import subprocess
 import sys
 import unittest
 
@@ -238,6 +239,23 @@ class Console(unittest.TestCase):
         self.b.js("[...document.querySelectorAll('tbody a')].find(a => a.innerText === arguments[0]).click()", f"lease {lease}")
         self.b.wait_text("granted")  # of its life, from events and audit log
         self.assert_clean()
+
+    def test_runs_are_told_with_what_they_have(self):
+        run = self.t.popen(self.t.terrace, "run", "--ddr", "8M", "--cxl", "32M", "--policy", "static", "--", "/usr/bin/python3", "-c",
+                           "kept = bytearray(20 << 20); input()", stdin=subprocess.PIPE,
+                           env={"TERRACE_MALLOC_LIBRARY": harness.find_binary("libterrace_heap.so")})
+        self.addCleanup(run.kill)
+        self.at("tiering")
+        rows = lambda: self.b.js("return [...document.querySelectorAll('tbody tr')].filter(r => r.cells[0].innerText === 'python3')"
+                                 ".map(r => [...r.cells].map(c => c.innerText))")
+        self.b.wait(lambda: len(rows()) == 1, "the run on its page")
+        [row] = rows()
+        self.assertRegex(row[3], r"^\d(\.\d+)? MiB$")  # of at most 8
+        self.assertRegex(row[4], r"^2\d(\.\d+)? MiB$")  # the array, in one piece
+        self.assertEqual(row[5], "–")
+        self.assert_clean()
+        run.communicate(b"\n", timeout=60)
+        self.b.wait(lambda: rows() == [], "the end of the run on its page")
 
     def test_what_is_wrong_is_told(self):
         self.t.grant("94M", "p", "--persistent", "--tenant", "alice")

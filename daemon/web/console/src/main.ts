@@ -22,7 +22,7 @@ const pages: Page[] = [
   { name: "topology", title: "Topology", needs: ["devices", "inventory"], show: topology },
   { name: "leases", title: "Leases", needs: ["leases"], show: leases },
   { name: "tenants", title: "Tenants", needs: ["leases", "quotas", "reservations"], leaseFields: use, show: tenants },
-  { name: "tiering", title: "Tiering", needs: ["leases"], leaseFields: `${use},usage`, show: tiering },
+  { name: "tiering", title: "Tiering", needs: ["leases", "runs"], leaseFields: `${use},usage`, show: tiering },
   { name: "hosts", title: "Hosts", needs: ["hosts"], show: hosts },
   { name: "events", title: "Events", needs: ["events"], show: events },
   { name: "audit", title: "Audit log", needs: ["audit"], show: audit },

@@ -2,6 +2,14 @@
 
 export interface Extent { device: string; offset_bytes: number; length_bytes: number }
 export interface Usage { ddr_bytes: number; cxl_bytes: number; live_bytes: number; holder: string; age_ns: number }
+export interface RunCounters { promotions: number; demotions: number; promoted_bytes: number; demoted_bytes: number;
+  stalled_ns: number; refused: number; fallbacks: number }
+export interface RunFigures { program: string; processes: number; live_bytes: number; ddr_bytes: number; cxl_bytes: number;
+  plain_bytes: number; ddr_bytes_max: number; leased_bytes: number; sampled_bytes: number; ddr_hit_permille: number | null;
+  counters: RunCounters }
+export interface Run { host: string; agent: string | null; pid: number | null; uid: number | null; tenant: string;
+  figures: RunFigures; promotions_per_s: number; demotions_per_s: number; copy_bytes_per_s: number; stalled_ns_per_s: number;
+  age_ns: number }
 export interface Figures { latency_ns: number | null; bandwidth_bytes_per_s: number | null; numa_node: number | null;
   numa_distance: number | null; persistent: boolean; source: string | null; isolation: string | null }
 export interface Lease { id: number; pool: string; tenant: string; host: string; label: string; bytes: number; epoch: number;
