@@ -162,7 +162,12 @@ Result<std::string> Connection::query_text(const char* sql, const char* where) {
   TERRACE_ASSIGN_OR_RETURN(const bool row, statement.step(where));
   if (!row) return std::string();
   const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(raw, 0));
-  return text == nullptr ? std::string() : std::string(text);
+  std::string found = text == nullptr ? "" : text;
+  // To its end: what a pragma changes is written behind its row, and may fail there.
+  for (bool more = true; more;) {
+    TERRACE_ASSIGN_OR_RETURN(more, statement.step(where));
+  }
+  return found;
 }
 
 bool Connection::in_transaction() const {

@@ -32,6 +32,9 @@ struct StoreOptions {
   uint64_t segment_bytes = 8 * mib;
   // After this long without a commit the journal is folded, so that little is left to replay.
   uint64_t idle_fold_ns = 1 * ns_per_s;
+  // Where there is one, the store has no thread that folds: it hands out what that would do next, to be called once, on
+  // the thread of the store's other calls and not within one, while the store lives; or never.
+  std::function<void(std::function<void()>)> fold_later = {};
   // Where there is one, the files of a store of an older version are kept before it is migrated, and this is told in
   // which folder (backup/older_version.h).
   std::function<void(const std::string& folder, int64_t version)> keep_older = {};

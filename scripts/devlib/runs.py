@@ -13,13 +13,15 @@ from devlib.output import Failure, Heartbeat, Skipped, note, say
 
 
 def sim(seeds: int, seed) -> None:
-    """Drives the real state machine, and the real engine, through seeded schedules of commands, faults and crashes."""
+    """Drives the real state machine, the real engine, and that on the real store, through seeded schedules of commands, faults
+    and crashes. Few seeds of the last: it costs ten times as much."""
     build("sim", ["terrace_sim"])
     say(f"sim: seed {seed}" if seed is not None else f"sim: {seeds} seeds")
-    arguments = ["--seed", str(seed)] if seed is not None else ["--seeds", str(seeds)]
+    arguments, few = [["--seed", str(seed)]] * 2 if seed is not None else (["--seeds", str(seeds)], ["--seeds", str(max(1, seeds // 10))])
     with Heartbeat("simulating"):
         run([find_program("sim", "terrace_sim"), *arguments], what="the simulation")
         run([find_program("sim", "terrace_sim"), "--engine", *arguments], what="the simulation of the engine")
+        run([find_program("sim", "terrace_sim"), "--store", *few], what="the simulation of the store")
 
 
 def hostile() -> None:

@@ -59,7 +59,8 @@ namespace terrace::sim {
   X(soft_rebind, "a hand-over leaves the old holder its mapping")                              \
   X(keep_lost_device, "a device that vanished is not reported")                                \
   X(lose_owner, "the owner of a part is dropped on its way to the store")                      \
-  X(ignore_death, "the daemon does not see that the owner of a part has ended")
+  X(ignore_death, "the daemon does not see that the owner of a part has ended")                \
+  X(skip_sync, "with --store: a sync of the disk says that it is done and does nothing")
 
 enum class Plant : uint8_t {
 #define TERRACE_SIM_PLANT_ENUM(name, text) name,
@@ -102,6 +103,7 @@ struct Options {
   uint64_t steps = 2000;  // events before the faults stop
   Plant plant = Plant::none;
   bool engine = false;  // the daemon's own engine, not the shell made of events
+  bool store = false;   // and its own store, on a simulated disk
   bool trace = false;   // keep the last events
   bool echo = false;    // and print each as it happens
 };

@@ -20,12 +20,13 @@ struct Arguments {
 
 void print_usage() {
   std::printf(
-      "terrace_sim [--seeds N] [--seed S] [--steps M] [--engine] [--verbose]\n"
+      "terrace_sim [--seeds N] [--seed S] [--steps M] [--engine | --store] [--verbose]\n"
       "            [--plant NAME [--expect-failure]]\n"
       "  --seeds N          run N seeds, from S on (default 1)\n"
       "  --seed S           the first seed (default 1)\n"
       "  --steps M          events of a run before its faults stop (default 2000)\n"
       "  --engine           run the daemon's own engine instead of the shell made of events\n"
+      "  --store            and the daemon's own store, on a simulated disk\n"
       "  --verbose          print every event\n"
       "  --plant NAME       plant a defect, to see a checker find it:\n");
   for (size_t i = 1; i < static_cast<size_t>(Plant::count); ++i) {
@@ -60,6 +61,8 @@ Arguments parse(int argc, char** argv) {
       arguments.options.trace = arguments.options.echo = true;
     } else if (option == "--engine") {
       arguments.options.engine = true;
+    } else if (option == "--store") {
+      arguments.options.engine = arguments.options.store = true;
     } else if (option == "--expect-failure") {
       arguments.expect_failure = true;
     } else if (option == "--seeds") {
@@ -101,8 +104,10 @@ int main(int argc, char** argv) {
     std::printf("seed %" PRIu64 " failed at step %" PRIu64 ": %s\nreplay: terrace_sim --seed %" PRIu64
                 " --steps %" PRIu64 "%s%s%s --verbose\n",
                 options.seed, outcome.step, outcome.failure.c_str(), options.seed, options.steps,
-                options.engine ? " --engine" : "", planted ? " --plant " : "",
-                planted ? std::string(plant_name(options.plant)).c_str() : "");
+                options.store    ? " --store"
+                : options.engine ? " --engine"
+                                 : "",
+                planted ? " --plant " : "", planted ? std::string(plant_name(options.plant)).c_str() : "");
     return arguments.expect_failure ? 0 : 1;
   }
   std::printf("%" PRIu64 " seeds passed: %" PRIu64 " events, %" PRIu64 " acknowledged grants, %" PRIu64

@@ -8,7 +8,9 @@ namespace {
 
 std::unique_ptr<Manager> make_manager(const Options& options, Environment& environment, SimStore& store,
                                       SimBackend& backend, Ledger& ledger) {
-  if (options.engine) return std::make_unique<EngineManager>(environment, store, backend, ledger);
+  if (options.engine) {
+    return std::make_unique<EngineManager>(environment, store, backend, ledger, options.store);
+  }
   return std::make_unique<SimDaemon>(environment, store, backend, ledger);
 }
 

@@ -52,7 +52,7 @@ Status JournaledStore::attach() {
     failed_ = false;
     stopping_ = false;
     fold_status_ = Status();
-    fold_thread_ = std::thread([this] { fold_loop(); });
+    if (!options_.fold_later) fold_thread_ = std::thread([this] { fold_loop(); });
     return status;
   }
   detach();
@@ -91,6 +91,10 @@ Status JournaledStore::attach_unexplained() {
                     path_ + "-mark belongs to another store; to accept this one, move the mark away");
   }
   TERRACE_RETURN_IF_ERROR(open_segments(stored.seal));
+  if (!mark_.mark().has_value()) {  // before the database gets a log: one without a mark is refused
+    mark_.record({store_id_, stored.seal.sequence});
+    TERRACE_RETURN_IF_ERROR(mark_.sync());
+  }
   TERRACE_ASSIGN_OR_RETURN(Replay replayed, replay(stored.seal.sequence));
   TERRACE_RETURN_IF_ERROR(database_.finish_open(replayed.delta, {.sequence = replayed.sequence}));
   sequence_ = in_database_ = replayed.sequence;
@@ -236,6 +240,7 @@ Status JournaledStore::append(Lock& lock) {
     return in_doubt(os_error(code, "journal_after_sync", "cannot confirm the commit in " + segment.path()));
   ++sequence_;
   acknowledge();
+  if (options_.fold_later) wake_folding();  // the thread looks by itself when nothing came for a while
   return {};
 }
 
@@ -267,7 +272,7 @@ Status JournaledStore::make_room(Lock& lock, size_t record_bytes) {
     return error;
   }
   seal_active();
-  wake_fold_.notify_all();
+  wake_folding();
   return {};
 }
 
@@ -387,6 +392,7 @@ Status JournaledStore::wait_folded(Lock& lock) {
 }
 
 void JournaledStore::wait_attempt(Lock& lock) {
+  if (options_.fold_later) return try_fold(lock);
   const uint64_t before = fold_attempts_;
   fold_wanted_ = true;
   wake_fold_.notify_all();
@@ -424,24 +430,44 @@ void JournaledStore::fold_loop() {
       if (!woken && !sealed_.has_value() && sequence_ == before && !segments_[active_].empty()) seal_active();
       if (!sealed_.has_value()) continue;
     }
-    fold_wanted_ = false;
-    const size_t index = *sealed_;
-    lock.unlock();  // a sealed segment is this thread's
-    Status folded;
-    {
-      const std::lock_guard database_lock(database_mutex_);
-      folded = fold_segment(segments_[index]);
-    }
-    lock.lock();
-    if (folded.ok()) {
-      in_database_ = segments_[index].newest();
-      segments_[index].rewind();
-      sealed_.reset();
-    }
-    fold_status_ = std::move(folded);
-    ++fold_attempts_;
-    folded_.notify_all();
+    try_fold(lock);
   }
+}
+
+void JournaledStore::try_fold(Lock& lock) {
+  fold_wanted_ = false;
+  const size_t index = *sealed_;
+  lock.unlock();  // a sealed segment is for whoever folds
+  Status folded;
+  {
+    const std::lock_guard database_lock(database_mutex_);
+    folded = fold_segment(segments_[index]);
+  }
+  lock.lock();
+  if (folded.ok()) {
+    in_database_ = segments_[index].newest();
+    segments_[index].rewind();
+    sealed_.reset();
+  }
+  fold_status_ = std::move(folded);
+  ++fold_attempts_;
+  folded_.notify_all();
+}
+
+void JournaledStore::wake_folding() {
+  wake_fold_.notify_all();
+  if (!options_.fold_later || std::exchange(fold_handed_out_, true)) return;
+  options_.fold_later([this, since = sequence_] { fold_without_thread(since); });
+}
+
+// One round of fold_loop(); `since` is the newest commit at its beginning.
+void JournaledStore::fold_without_thread(uint64_t since) {
+  Lock lock(mutex_);
+  fold_handed_out_ = false;
+  if (failed_) return;
+  if (!sealed_.has_value() && sequence_ != since) return wake_folding();
+  if (!sealed_.has_value() && !segments_[active_].empty()) seal_active();
+  if (sealed_.has_value() && fold_status_.ok()) try_fold(lock);
 }
 
 Status JournaledStore::fold_segment(const JournalSegment& segment) {

@@ -3,6 +3,7 @@
 //   commit -> one record into the active segment -> fdatasync -> the mark -> acknowledged
 //   the active segment is full, or nothing came for a while -> it is sealed, the other one becomes active
 //   fold thread: a sealed segment's commits, merged -> one database transaction -> the segment is free again
+//                (or whoever StoreOptions::fold_later hands that to)
 //
 // Each segment is active (commits go there), sealed (waits to be folded) or free. One of the two is active; a
 // commit that has no room waits for the other one to be free. docs/design/0005-journal.md says why it is so.
@@ -76,6 +77,9 @@ class JournaledStore final : public Store {
   Error refuse(Error cause);
 
   void fold_loop();
+  void try_fold(Lock& lock);  // the sealed segment
+  void wake_folding();
+  void fold_without_thread(uint64_t since);
   Status fold_segment(const JournalSegment& segment);
 
   const std::string path_;
@@ -101,6 +105,7 @@ class JournaledStore final : public Store {
   Status fold_status_;          // of the last one
   bool fold_wanted_ = false;    // somebody waits: try now, even if the last attempt failed
   bool stopping_ = false;
+  bool fold_handed_out_ = false;  // to fold_later, and was not called yet
   std::thread fold_thread_;
 
   ByteBuffer record_;

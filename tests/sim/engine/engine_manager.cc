@@ -29,12 +29,13 @@ EngineManager::Process::Process(EngineManager& manager)
     : fate(manager.environment_),
       timer(point_of(manager.environment_.steady_ns())),
       jobs(manager.environment_, [&manager] { manager.turn(); }),
-      store(manager.environment_, manager.store_, fate,
+      store(manager.environment_, manager.store_, manager.real_.get(), fate,
             [&manager](const daemon::Delta& delta) { manager.durable(delta); }),
       memory(manager.environment_, manager.backend_, manager.store_, fate),
       tasks(manager) {}
 
-EngineManager::EngineManager(Environment& environment, SimStore& store, SimBackend& backend, Ledger& ledger)
+EngineManager::EngineManager(Environment& environment, SimStore& store, SimBackend& backend, Ledger& ledger,
+                             bool real_store)
     : environment_(environment),
       store_(store),
       backend_(backend),
@@ -46,6 +47,10 @@ EngineManager::EngineManager(Environment& environment, SimStore& store, SimBacke
   options_.scrub_piece_bytes = prng.between(1, 4) * limits::granule_bytes;
   options_.unheld_ns = prng.between(1, 5) * ns_per_s;  // sessions are back within a second
   if (prng.chance(1, 4)) options_.scrub_bytes_per_s = prng.between(8, 64) * limits::granule_bytes;
+  if (!real_store) return;
+  real_ = std::make_unique<RealStore>(environment, store, [this](std::function<void()> work) {
+    later(environment_.prng().below(2 * ns_per_s), std::move(work));
+  });
 }
 
 EngineManager::~EngineManager() noexcept = default;
@@ -163,6 +168,8 @@ void EngineManager::crash(const char* where) {
   ++crashes_;
   ++generation_;
   if (process_ != nullptr) bury();
+  // What the processes of this machine have in memory survives a lost disk cache here: that is only harder.
+  if (real_ != nullptr) real_->end_process(power_is_lost_ || environment_.prng().chance(1, 2));
   holders_.clear();
   later(environment_.prng().below(300 * ns_per_ms), [this] { start(); });
 }
@@ -185,7 +192,9 @@ void EngineManager::bury() {
 }
 
 void EngineManager::reboot() {
+  power_is_lost_ = true;
   crash("reboot");
+  power_is_lost_ = false;
   environment_.note("machine: rebooted");
   clock_.reboot();
   backend_.reboot();

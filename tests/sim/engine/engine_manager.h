@@ -31,7 +31,9 @@ class EngineManager final : public Manager,
                             private daemon::HolderNotifier,
                             private kj::TaskSet::ErrorHandler {
  public:
-  EngineManager(Environment& environment, SimStore& store, SimBackend& backend, Ledger& ledger);
+  // `real_store`: the daemon's own store runs too, and `store` is what it has to have.
+  EngineManager(Environment& environment, SimStore& store, SimBackend& backend, Ledger& ledger,
+                bool real_store);
   ~EngineManager() noexcept override;
 
   void start() override;
@@ -112,6 +114,7 @@ class EngineManager final : public Manager,
 
   Environment& environment_;
   SimStore& store_;
+  std::unique_ptr<RealStore> real_;
   SimBackend& backend_;
   Ledger& ledger_;
   Claims claims_;
@@ -126,6 +129,7 @@ class EngineManager final : public Manager,
   daemon::StateMachine last_machine_;  // of the process that died last
   uint64_t generation_ = 0;            // of the process; events of an earlier one do nothing
   bool accept_lost_objects_ = false;   // said to the next one
+  bool power_is_lost_ = false;
   bool serving_ = false;
   uint64_t serving_since_ns_ = 0;
   uint64_t not_serving_since_ns_ = 0;

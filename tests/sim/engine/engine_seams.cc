@@ -31,21 +31,41 @@ uint64_t quick_bytes_of(Prng& prng) {
 
 // --- rows -------------------------------------------------------------------------------------------
 
-EngineStore::EngineStore(Environment& environment, SimStore& store, Fate& fate,
+EngineStore::EngineStore(Environment& environment, SimStore& store, RealStore* real, Fate& fate,
                          std::function<void(const daemon::Delta&)> durable)
     : environment_(environment),
       store_(store),
+      real_(real),
       fate_(fate),
       durable_(std::move(durable)),
       quick_(environment.prng().chance(1, 3)) {}
 
 Result<daemon::Image> EngineStore::load() {
   if (fate_.over()) return dead();
-  return store_.load();
+  if (real_ == nullptr) return store_.load();
+  if (fate_.strikes("in the middle of a load")) real_->die_soon();
+  Result<daemon::Image> image = real_->load();
+  if (fate_.over()) return dead();
+  return image;
+}
+
+Status EngineStore::commit_to_real(const daemon::Delta& delta) {
+  const bool dies = fate_.cutting() || fate_.strikes("in the middle of a commit");
+  if (dies) real_->die_soon();
+  Status status = real_->commit(delta);
+  if (dies) return dead();
+  if (!status.ok()) {
+    environment_.note("store: a commit fails: %s", status.error().to_string().c_str());
+    return status;
+  }
+  durable_(delta);
+  (void)fate_.strikes("after a commit");
+  return {};
 }
 
 Status EngineStore::commit(const daemon::Delta& delta) {
   if (fate_.over() && !fate_.cutting()) return dead();
+  if (real_ != nullptr) return commit_to_real(delta);
   const bool lies =
       environment_.planted(Plant::reply_before_commit) || environment_.planted(Plant::effects_before_commit);
   daemon::Delta batch = lies ? std::exchange(late_, delta).value_or(daemon::Delta{}) : delta;

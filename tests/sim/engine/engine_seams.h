@@ -11,6 +11,7 @@
 #include "core/base/clock.h"
 #include "daemon/memory/backend.h"
 #include "daemon/store/store.h"
+#include "tests/sim/disk/real_store.h"
 #include "tests/sim/engine/fate.h"
 #include "tests/sim/manager/sim_backend.h"
 #include "tests/sim/manager/sim_store.h"
@@ -31,8 +32,8 @@ class EngineClock final : public Clock {
 
 class EngineStore final : public daemon::Store {
  public:
-  // `durable` is told of each batch that commit() says is durable.
-  EngineStore(Environment& environment, SimStore& store, Fate& fate,
+  // `durable` is told of each batch that commit() says is durable. Where there is a `real` store, that one is asked.
+  EngineStore(Environment& environment, SimStore& store, RealStore* real, Fate& fate,
               std::function<void(const daemon::Delta&)> durable);
 
   Result<daemon::Image> load() override;
@@ -40,8 +41,11 @@ class EngineStore final : public daemon::Store {
   bool quick() const override { return quick_; }
 
  private:
+  Status commit_to_real(const daemon::Delta& delta);
+
   Environment& environment_;
   SimStore& store_;
+  RealStore* real_;
   Fate& fate_;
   std::function<void(const daemon::Delta&)> durable_;
   bool quick_;

@@ -43,8 +43,7 @@ void SimStore::begin(daemon::Delta batch) {
 CommitOutcome SimStore::finish() {
   TERRACE_CHECK(in_flight_.has_value(), "a commit is on its way");
   Prng& prng = environment_.prng();
-  if (environment_.now_ns() < full_until_ns_ ||
-      environment_.chance_percent(environment_.faults().commit_full_percent)) {
+  if (full() || environment_.chance_percent(environment_.faults().commit_full_percent)) {
     in_flight_.reset();
     return CommitOutcome::full;
   }

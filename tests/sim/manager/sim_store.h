@@ -37,15 +37,18 @@ class SimStore {
   // The daemon died: what was on its way lands or is lost.
   void crash();
 
+  // A batch is durable, whoever wrote it.
+  void land(daemon::Delta batch);
+
   // The disk has no room for a while.
   void fill_up(uint64_t ns) { full_until_ns_ = environment_.now_ns() + ns; }
+  bool full() const { return environment_.now_ns() < full_until_ns_; }
 
   daemon::Image load() const;
   const daemon::LeaseRow* find_by_object(const std::string& object) const;
   uint64_t commits() const { return commits_; }
 
  private:
-  void land(daemon::Delta batch);
   void spoil(daemon::Delta& batch) const;
 
   Environment& environment_;
