@@ -126,8 +126,8 @@ struct RunCounters {
 
 // What a program's memory does, as Session::report_run() tells it to the manager.
 struct RunFigures {
-  std::string program;  // its name: printable, at most 127 bytes
-  uint32_t processes = 1;
+  std::string program;       // its name: printable, at most 127 bytes
+  uint32_t processes = 1;    // 0: all have ended, and this is the run's last report, which is sent at once
   uint64_t live_bytes = 0;   // the program's blocks
   uint64_t ddr_bytes = 0;    // charged to its DDR budget
   uint64_t cxl_bytes = 0;    // in use of what it leases
@@ -407,8 +407,8 @@ class Session {
   virtual int notice_fd() const { return -1; }
 
   // Tells the manager what this program's memory does, for its metrics and for `terrace top`. Returns at once and
-  // never fails: the newest figures are sent when the manager is there, at most one report in four seconds, and
-  // only while this Session holds leases (and one when the last of them has gone). Nothing is sent to a manager that is
+  // never fails: the newest figures are sent when the manager is there, at most one report in four seconds, and only
+  // while this Session holds leases (and one when the last of them has gone). Nothing is sent to a manager that is
   // older than this call. Counters that are smaller than before are taken as they were.
   virtual void report_run(const RunFigures& figures) { (void)figures; }
 

@@ -115,5 +115,22 @@ int main(int argc, char** argv) {
     revoke.send().wait(scope);
     lease.releaseRequest().send().wait(scope);
   });
+  converse(directory + "/run", [](rpc::Gateway::Client& gateway, kj::WaitScope& scope) {
+    std::vector<CollectingListener::Notice> notices;
+    auto open = gateway.openSessionRequest();
+    open.setListener(kj::heap<CollectingListener>(notices));
+    auto session = open.send().wait(scope).getSession();
+    for (const uint64_t promotions : {7, 9, 8}) {  // the last one is refused: a counter that falls
+      auto report = session.reportRunRequest();
+      auto figures = report.initFigures();
+      figures.setProgram("holder");
+      figures.setProcesses(1);
+      figures.setCxlBytes(2 * mib);
+      figures.initCounters().setPromotions(promotions);
+      figures.initToldBefore().setPromotions(2);
+      report.send().wait(scope);
+    }
+    gateway.openAdminRequest().send().wait(scope).getAdmin().runsRequest().send().wait(scope);
+  });
   return 0;
 }

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -152,6 +153,10 @@ class RunsTest(unittest.TestCase):
         self.assertLessEqual(now['terrace_run_bytes{tier="ddr"}'], 32 * MIB)
         self.assertGreaterEqual(now['terrace_run_bytes{tier="cxl"}'], 28 * MIB)
         self.assertEqual(now["terrace_run_leased_bytes"], sum(lease["bytes"] for lease in self.t.leases().values()))
+        if shutil.which("promtool"):
+            done = subprocess.run(["promtool", "check", "metrics"], input=self.ask("/metrics"), capture_output=True, text=True,
+                                  check=False)
+            self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
         [run] = self.runs()
         self.assertEqual((run["pid"], run["uid"], run["agent"]), (pid, os.getuid(), None))
         self.assertEqual(run["figures"]["program"], "known")
