@@ -1,10 +1,11 @@
 """More mutants of the manager's decisions: leases that change, devices and pools, the start, and daemon/model."""
 
-from devlib.mutants import of
+from devlib.mutants import of, same
 
 _CHANGEABLE = ("if (Status status = check_changeable(command.lease, command.tenant, where, command.now_ns); !status.ok())\n"
                "    return refuse(std::move(status).error());")
 _FULL_RECEIVER = "TERRACE_RETURN_IF_ERROR(check_quota(to_tenant, lease.bytes, 1));"
+_CHECKED = "check_all, with which each recovery ends, refuses the same store in other words (I5)"
 _OPENS_RESERVATION = "after > before && grantable_bytes(lease.pool) < after"
 
 CHANGES = [
@@ -22,7 +23,8 @@ CHANGES = [
         ("grow: one piece too many", "::grow(", "all.size() > limits::lease_extents_max", "all.size() > limits::lease_extents_max + 1"),
         ("grow: is not in the commit", "::grow(", "step.delta.leases[lease.id] = lease;", ""),
         ("shrink: is not in the commit", "::shrink(", "step.delta.leases[lease.id] = lease;", ""),
-        ("grown: onto a device that was lost", "::finish_growth(", "= lost_device_of(growths_.at(lease.id).extents)", "= nullptr"),
+        ("grown: onto a device that was lost", "::finish_growth(", "= lost_device_of(growths_.at(lease.id).extents)", "= nullptr",
+         same("a device that is lost takes the leases that grow onto it with it, at once (fence_leases_on): no growth ends on one")),
         ("grown: is not in the commit", "::finish_growth(", "step.delta.leases[lease.id] = lease; step.reply = Reply{LeaseReply{lease}}; return step;",
          "step.reply = Reply{LeaseReply{lease}}; return step;"),
         ("grown: what failed is not erased", "::finish_growth(", "if (!status.ok()) {", "if (false) {"),
@@ -45,7 +47,8 @@ CHANGES = [
         ("move: ends while its target is made", "::on(const FinishMove& command)", "if (!move->second.carved)", "if (false)"),
         ("move: of what lapsed", "::on(const FinishMove& command)",
          "if (Status status = check_live(*lease, where, command.now_ns); !status.ok()) return refuse(std::move(status).error());", ""),
-        ("move: onto a device that was lost", "::on(const FinishMove& command)", "= lost_device_of(target.extents)", "= nullptr"),
+        ("move: onto a device that was lost", "::on(const FinishMove& command)", "= lost_device_of(target.extents)", "= nullptr",
+         same("a device that is lost takes a target that is carved with it (fence_leases_on), and one that is not carved is refused before")),
         ("move: the epoch stays", "::on(const FinishMove& command)", "std::swap(lease->epoch, target.epoch);", ""),
         ("move: the swap is not in the commit", "::on(const FinishMove& command)", "step.delta.leases[lease->id] = *lease;", ""),
         ("move: to another move's target", "::on(const FinishMove& command)", "|| move->second.lease != command.lease", ""),
@@ -118,7 +121,8 @@ CHANGES = [
         ("back: without its memory object", "::end_waits(", "if (!whole)", "if (false)"),
         ("remove: with leases on it", "::check_leaves(", "if (blocking == 0) return {};", "return {};"),
         ("remove: what is forgotten stays in the store", "::forget_extents_on(", "step.delta.leases[id] = std::nullopt;", ""),
-        ("remove: the extents on it stay taken", "::forget_extents_on(", "give_back(given_up);", ""),
+        ("remove: the extents on it stay taken", "::forget_extents_on(", "give_back(given_up);", "",
+         same("all of these are on the device that is removed, and its index of what is free goes with it")),
         ("remove: is not in the commit", "::on(const RemoveDevice& command)", "step.delta.devices[id] = std::nullopt;", ""),
     ),
     *of(
@@ -138,11 +142,11 @@ CHANGES = [
     ),
     *of(
         "daemon/state/recovery.cc",
-        ("start: an id that was never given", "check_lease_row(", "|| lease.id.value >= meta.next_lease", ""),
-        ("start: an epoch that was never given", "check_lease_row(", "|| lease.epoch.value >= meta.next_epoch", ""),
+        ("start: an id that was never given", "check_lease_row(", "|| lease.id.value >= meta.next_lease", "", same(_CHECKED)),
+        ("start: an epoch that was never given", "check_lease_row(", "|| lease.epoch.value >= meta.next_epoch", "", same(_CHECKED)),
         ("start: cut to more than it has", "check_lease_row(", "|| lease.target_bytes >= lease.bytes", ""),
         ("start: bytes that are not those of the extents", "::reserve_row_extents(", "if (bytes != lease.bytes) return corrupt(lease_name(lease) + \" has extents that do not add up to its bytes\");", ""),
-        ("start: an epoch of two leases", "::load_rows(", "!epochs.insert(lease.epoch).second ||", ""),
+        ("start: an epoch of two leases", "::load_rows(", "!epochs.insert(lease.epoch).second ||", "", same(_CHECKED)),
         ("start: an object of two leases", "::load_rows(", "!object.empty() && !names.insert(object).second", "false"),
         ("start: a label of two leases", "::load_rows(", "!lease.label.empty() && index_.by_label(lease.tenant, lease.label).valid()", "false"),
         ("start: a key of two leases", "::load_rows(", "keyed && index_.by_request(lease.tenant, lease.request_high, lease.request_low).valid()", "false"),

@@ -113,6 +113,27 @@ TEST_CASE("compaction: grants keep out of the window unless nothing else is left
   CHECK(plan_of(r.m) != nullptr);
 }
 
+TEST_CASE("compaction: nothing moves into the window") {
+  Row r({0, 2, 5, 7, 8}, {});
+  REQUIRE(r.m.apply(compact(r.m, 4)).reply.ok());  // 5 to 8: the lease at 6 is to leave
+  CHECK(r.m.grant(2).extents.size() == 2);         // 0 and 2: no room is left elsewhere
+  CHECK(code_of(r.m.apply(BeginMove{r.leases[6].id, "", r.m.now_ns})) == ErrorCode::capacity_exhausted);
+  CHECK(plan_of(r.m) != nullptr);
+}
+
+TEST_CASE("compaction: a lease that is being cut does not leave a window") {
+  Manager m({6});
+  const LeaseRow cut = grant_movable(m, 2);
+  const LeaseRow gap = grant_movable(m, 1);
+  (void)grant_movable(m, 1, false);
+  free_lease(m, gap.id);
+  const Step planned = m.apply(compact(m, 3));  // 0 to 2: what is there moves to 4 and 5
+  REQUIRE(planned.reply.ok());
+  CHECK(std::get<CompactionReply>(*planned.reply).leases == std::vector<LeaseId>{cut.id});
+  REQUIRE(m.apply(Resize{cut.id, "alice", granule, m.now_ns}).reply.ok());
+  CHECK(code_of(m.apply(compact(m, 3))) == ErrorCode::capacity_exhausted);
+}
+
 TEST_CASE("compaction: it ends once its window is free, by its time, by word, and with its device") {
   Row r({0, 2, 5, 7, 8}, {});
   const auto begin = [&] { REQUIRE(r.m.apply(compact(r.m, 4)).reply.ok()); };

@@ -257,6 +257,31 @@ TEST_CASE("devices: a grant that was being carved on one that is lost never beco
   }
 }
 
+TEST_CASE("devices: a lease that was growing onto one that is lost ends at once") {
+  Manager m({2, 2});
+  const LeaseRow lease = m.grant(2);
+  const Step growing = m.apply(Resize{lease.id, "alice", 4 * granule, m.now_ns});
+  REQUIRE(growing.reply.ok());
+  const DeviceId below = std::get<ResizeObject>(growing.effects.at(0)).extents.back().device;
+  REQUIRE(below != lease.extents.front().device);
+  const Step lost = m.apply(DeviceLost{m.machine.find_device(below)->serial, m.now_ns});
+  CHECK(lost.delta.leases.at(lease.id)->phase == LeasePhase::fencing);
+  CHECK(m.machine.find_lease(lease.id)->bytes == 4 * granule);
+}
+
+TEST_CASE("devices: a lease on several that were given up is erased once all of them are in service again") {
+  Manager m({2, 2});
+  const LeaseRow lease = m.grant(4);
+  for (const char* serial : {"emu:0", "emu:1"}) REQUIRE(m.apply(FailDevice{serial, m.now_ns}).reply.ok());
+  REQUIRE(m.apply(FenceFinished{lease.id, {}, m.now_ns}).reply.ok());
+  REQUIRE(m.apply(ScrubFinished{lease.id, failure(), m.now_ns}).reply.ok());
+  REQUIRE(m.phase(lease.id) == LeasePhase::quarantined);
+  CHECK(m.apply(UndrainDevice{"emu:0"}).effects.empty());
+  CHECK(m.phase(lease.id) == LeasePhase::quarantined);
+  REQUIRE(m.apply(UndrainDevice{"emu:1"}).reply.ok());
+  CHECK(m.phase(lease.id) == LeasePhase::fencing);
+}
+
 TEST_CASE("devices: one with leases is not removed; the refusal names them") {
   Manager m({8});
   std::vector<LeaseRow> leases;

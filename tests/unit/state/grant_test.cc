@@ -251,6 +251,8 @@ TEST_CASE("StateMachine: a grant on one device lies there, whatever the pool's p
   CHECK(code_of(full) == ErrorCode::capacity_exhausted);
   CHECK(full.reply.error().detail.find("device emu:1") != std::string::npos);
   CHECK(code_of(m.apply(on("emu:2", 1))) == ErrorCode::not_found);
+  REQUIRE(m.adopt("emu:2", 4).reply.ok());  // in no pool
+  CHECK(code_of(m.apply(on("emu:2", 1))) == ErrorCode::not_found);
   Grant waiting = on("emu:1", 1);
   waiting.wait_ns = second;
   CHECK(code_of(m.apply(waiting)) == ErrorCode::invalid_argument);

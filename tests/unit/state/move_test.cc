@@ -136,6 +136,23 @@ TEST_CASE("move: a target that cannot be carved is forgotten") {
   (void)begin(m, lease);
 }
 
+TEST_CASE("move: a device that is lost takes a target on it with it, and not the lease") {
+  for (const bool vanished : {true, false}) {
+    Manager m({2, 2});
+    const LeaseRow lease = m.grant(2);
+    const LeaseId target = begin_carved(m, lease);
+    const DeviceId below = m.machine.find_lease(target)->extents.front().device;
+    REQUIRE(below != lease.extents.front().device);
+    const std::string serial = m.machine.find_device(below)->serial;
+    const Step lost = vanished ? m.apply(DeviceLost{serial, m.now_ns}) : m.apply(FailDevice{serial, m.now_ns});
+    REQUIRE(lost.effects.size() == 1);
+    CHECK(std::get<FenceObject>(lost.effects[0]).lease == target);
+    CHECK(m.phase(target) == LeasePhase::fencing);
+    CHECK(m.phase(lease.id) == LeasePhase::active);
+    CHECK(code_of(m.apply(FinishMove{lease.id, target, "alice", true, m.now_ns})) == ErrorCode::not_found);
+  }
+}
+
 TEST_CASE("move: given up, past its deadline or with its lease ended, the target is destroyed") {
   enum class How { given_up, deadline, ended };
   for (const How how : {How::given_up, How::deadline, How::ended}) {

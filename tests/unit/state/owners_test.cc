@@ -81,6 +81,10 @@ TEST_CASE("owners: a part that was given back goes to the next one under a great
   CHECK(m.epoch_of(m.apply(m.claim(second_process, 12))) == 2);
   CHECK(m.release(first, 1).delta.empty());  // late: it is not its any more
   CHECK(m.machine.find_owner(m.lease.id, 0)->process == second_process);
+  REQUIRE(m.release(second_process, 2).reply.ok());
+  CHECK(m.epoch_of(m.apply(m.claim(second_process, 13))) == 3);
+  CHECK(m.release(second_process, 2).delta.empty());  // late, and of an earlier time of the same process
+  CHECK(m.machine.find_owner(m.lease.id, 0)->process == second_process);
 }
 
 TEST_CASE("owners: only the epoch whose owner was seen to have ended gives way") {

@@ -487,6 +487,31 @@ TEST_CASE(
   CHECK(served(free_up(m, lease.id)) == std::vector<LeaseId>{next});
 }
 
+TEST_CASE("queue: one that would be let in beside a turn is refused when its quota forbids it by now") {
+  Manager m({6});
+  m.grant(asks(m, "alice", 4, 0));
+  const LeaseRow small = m.grant(asks(m, "alice", 2, 0));
+  wait(m, asks(m, "bob", 6));  // its turn
+  const LeaseId over = wait(m, asks(m, "carol", 2));
+  REQUIRE(m.apply(SetQuota{{"carol", granule, 0}}).effects.empty());
+  const Step freed = free_up(m, small.id);
+  CHECK(served(freed).empty());
+  REQUIRE(freed.effects.size() == 1);
+  CHECK(std::get<RefuseGrant>(freed.effects[0]).lease == over);
+  CHECK(std::get<RefuseGrant>(freed.effects[0]).error.code == ErrorCode::limit_exceeded);
+}
+
+TEST_CASE("queue: a device that takes leases again, or has grown, serves those who wait") {
+  Manager m({2});
+  const LeaseRow lease = m.grant(asks(m, "alice", 2, 0));
+  REQUIRE(m.apply(DrainDevice{"emu:0"}).reply.ok());
+  const LeaseId first = wait(m, asks(m, "bob", 1));
+  CHECK(served(free_up(m, lease.id)).empty());
+  CHECK(served(m.apply(UndrainDevice{"emu:0"})) == std::vector<LeaseId>{first});
+  const LeaseId second = wait(m, asks(m, "bob", 2));
+  CHECK(served(m.adopt("emu:0", 4)) == std::vector<LeaseId>{second});
+}
+
 TEST_CASE("queue: its pool is not deleted, and a restart forgets it") {
   Manager m({4});
   const LeaseId pending = std::get<GrantPending>(*m.apply(asks(m, "alice", 4, 0)).reply).lease;

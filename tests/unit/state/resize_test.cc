@@ -116,6 +116,25 @@ TEST_CASE("resize: a lease grows to at most limits::lease_extents_max extents") 
   CHECK(m.apply(Resize{first, "alice", (pieces - 1) * granule, m.now_ns}).reply.ok());
 }
 
+TEST_CASE("resize: a growth counts the extents that the lease has, and what it does not get stays free") {
+  constexpr uint64_t pieces = limits::lease_extents_max;
+  Manager m({2 * pieces + 2});
+  std::vector<LeaseId> gaps;
+  const LeaseRow first = m.grant(1);
+  for (uint64_t i = 1; i < 2 * pieces + 2; ++i) {
+    const LeaseRow lease = m.grant(1);
+    if (i % 2 == 1 && i > 1) gaps.push_back(lease.id);  // none beside the first lease
+  }
+  for (const LeaseId id : gaps) {
+    REQUIRE(m.apply(Release{id, "alice", m.now_ns}).reply.ok());
+    m.finish(id);
+  }
+  CHECK(code_of(m.apply(Resize{first.id, "alice", (pieces + 1) * granule, m.now_ns})) ==
+        ErrorCode::capacity_exhausted);
+  CHECK(m.use().free_bytes == pieces * granule);
+  CHECK(m.apply(Resize{first.id, "alice", pieces * granule, m.now_ns}).reply.ok());
+}
+
 TEST_CASE("resize: a shrink's tail is erased under a lease of its own before it is free") {
   Manager m({10});
   const LeaseRow lease = m.grant(5);

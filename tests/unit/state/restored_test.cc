@@ -85,6 +85,20 @@ TEST_CASE("restored: memory that the backup does not know is quarantined, with r
   CHECK(std::get<FenceObject>(released.effects[0]).object == "lease-5");
 }
 
+TEST_CASE("restored: memory that the backup does not know gets no room on a device that is not there") {
+  Backup b;
+  REQUIRE(b.m.adopt("emu:1", 4).reply.ok());
+  REQUIRE(b.m.apply(AddDevice{"p", "emu:1"}).reply.ok());
+  b.image = b.m.machine.image();
+  b.image.meta.restored = true;
+  b.observed.device_serials = {"emu:1"};  // the device of eight is away
+  b.see("lease-5", 3);
+  (void)b.recover();
+  const LeaseRow& unknown = b.at(5);
+  REQUIRE(unknown.extents.size() == 1);
+  CHECK(unknown.extents.front().device == b.machine.find_device("emu:1")->id);
+}
+
 TEST_CASE("restored: ids and epochs go on beyond all that can have been given") {
   Backup b;
   b.see("lease-900", 1);
