@@ -3,9 +3,11 @@
 A mutant replaces one piece of a function. Blanks and line ends do not count when a piece is looked for; it must be there
 exactly once between the first mention of `function` and that function's end, or the mutant is stale, which is an error.
 `same` says why nobody can tell the mutant from the code, `unseen` why no test on this machine can: such a one is not run.
+One that `survives` is known to lack a test.
 """
 
 import dataclasses
+
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
@@ -16,6 +18,7 @@ class Mutant:
     new: str
     same: str = ""
     unseen: str = ""
+    survives: bool = False  # no test notices it, and one should: not run until there is one
     more: tuple = ()  # further (function, old, new) of the same file
 
 

@@ -20,7 +20,7 @@ from devlib.output import Failure, duration, note, say, table
 from devlib.runs import find_program
 
 OPERATIONS = 4_000_000  # of the emulator, from seed 1
-SEEDS = 200  # of the simulator, from seed 1
+SEEDS = 1500  # of the simulator, from seed 1
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -121,7 +121,9 @@ def _judge(programs: dict, judges: list, number: int, mutant: Mutant, built, arg
 def _why_not(mutant: Mutant) -> str:
     if mutant.same:
         return f"equivalent: {mutant.same}"
-    return f"not observable here: {mutant.unseen}" if mutant.unseen else ""
+    if mutant.unseen:
+        return f"not observable here: {mutant.unseen}"
+    return "known to survive: a test is missing" if mutant.survives else ""
 
 
 def _selection(suite: Suite, arguments: argparse.Namespace) -> list:
@@ -203,6 +205,7 @@ def _report(suite: Suite, judges: list, results: list, chosen: int, seconds: flo
     caught = {judge.name: sum(judge.name in each["caught"] for each in results) for judge in judges}
     print(f"{len(results) - len(survivors)} of {len(results)} mutants caught ({', '.join(f'{count} by {name}' for name, count in caught.items())}), "
           f"{sum(bool(each.same) for each in suite.mutants)} equivalent, {sum(bool(each.unseen) for each in suite.mutants)} not observable here, "
+          f"{sum(each.survives for each in suite.mutants)} known to survive, "
           f"{chosen - len(results)} not run; {duration(seconds)}", flush=True)
     if survivors:
         raise Failure("mutate: not caught: " + "; ".join(survivors))

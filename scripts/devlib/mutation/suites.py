@@ -5,8 +5,10 @@ import dataclasses
 import re
 
 from devlib.mutants import HARD, MUTANTS
+from devlib.mutation.engine import ENGINE
 from devlib.mutation.state import STATE
 from devlib.mutation.state_changes import CHANGES
+from devlib.mutation.store import STORE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +43,14 @@ def _coherence(operations: int) -> list:
 
 def _manager(seeds: int) -> list:
     """A few seeds first: they are the cheapest. Half as many for the engine, which takes twice as long."""
-    few, first = max(1, seeds // 10), ("--abort-after=1",)
+    few, first = min(20, seeds), ("--abort-after=1",)
     return [Judge("terrace_sim, a few seeds", "terrace_sim", ("--seeds", str(few)), 15),
             Judge("terrace_sim --engine, a few seeds", "terrace_sim", ("--engine", "--seeds", str(few // 2 + 1)), 15),
-            *(Judge(name, name, first) for name in ("unit_model", "unit_state", "model_state")),
+            Judge("terrace_sim --store, a few seeds", "terrace_sim", ("--store", "--seeds", str(few)), 30),
+            *(Judge(name, name, first) for name in ("unit_model", "unit_state", "model_state", "sim_disk", "unit_store", "unit_event_loop")),
             Judge("terrace_sim", "terrace_sim", ("--seeds", str(seeds)), 120 + seeds // 5),
-            Judge("terrace_sim --engine", "terrace_sim", ("--engine", "--seeds", str(seeds // 2 + 1)), 120 + seeds // 5)]
+            Judge("terrace_sim --engine", "terrace_sim", ("--engine", "--seeds", str(seeds // 2 + 1)), 120 + seeds // 5),
+            Judge("terrace_sim --store", "terrace_sim", ("--store", "--seeds", str(seeds // 2 + 1)), 120 + seeds)]
 
 
 def first_complaint(text: str, code: int) -> str:
@@ -65,5 +69,5 @@ def first_complaint(text: str, code: int) -> str:
 
 SUITES = {
     "coherence": Suite("coherence", "release", MUTANTS, HARD, "scripts/devlib/mutants.py", False),
-    "manager": Suite("manager", "sim", (*STATE, *CHANGES), (), "scripts/devlib/mutation", True),
+    "manager": Suite("manager", "sim", (*STATE, *CHANGES, *ENGINE, *STORE), (), "scripts/devlib/mutation", True),
 }
