@@ -40,6 +40,15 @@ int main(int c, char** v) {
   return read(0, &byte, 1) < 0;
 }
 """
+# Fills DDR with blocks that it never uses again, and uses others all the time, until its standard input ends.
+MOVING = """
+import select, sys
+kept = [bytearray(2 << 20) for _ in range(40)]
+print("ready", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for one in kept[25:35]:
+        for i in range(0, len(one), 4096): one[i] = 1
+"""
 # As a container has it: nothing of the machine's /run and /dev/shm, and other process numbers.
 CONTAINER = ("unshare", "-m", "-p", "--fork", "--mount-proc", "sh", "-c",
              'mount -t tmpfs none /run && mount -t tmpfs none /dev/shm && exec "$@"', "sh")
@@ -59,7 +68,7 @@ class UnixConnection(http.client.HTTPConnection):
 def require_namespaces():
     probe = subprocess.run([*CONTAINER, "true"], capture_output=True, text=True, check=False)
     if probe.returncode != 0:
-        raise unittest.SkipTest("no namespaces and mounts of one's own here: " + probe.stderr.strip())
+        raise unittest.SkipTest("needs the right to mount, and namespaces: " + probe.stderr.strip())
 
 
 class RunsTest(unittest.TestCase):
@@ -171,6 +180,25 @@ class RunsTest(unittest.TestCase):
         process, _ = self.start(self.known, "60", "2")
         self.until(lambda m: m["terrace_run_refusals_total"] == 5, "the sum of both runs")
         self.finish(process)
+
+    def test_moves_stalls_and_hits_come_from_within_the_container(self):
+        if [int(part) for part in re.findall(r"\d+", os.uname().release)[:2]] < [6, 7]:
+            self.skipTest("nothing moves before Linux 6.7")
+        if not os.access("/dev/userfaultfd", os.R_OK | os.W_OK):
+            self.skipTest("this kernel has no /dev/userfaultfd, or not for this user")
+        process, _ = self.start("/usr/bin/python3", "-c", MOVING, options=("--ddr", "32M", "--cxl", "128M"))
+        now = self.until(lambda m: m.get("terrace_run_promotions_total", 0) > 0 and 'terrace_run_hit_ratio{tier="ddr"}' in m,
+                         "moves in the container")
+        self.assertGreaterEqual(now["terrace_run_promoted_bytes_total"], 2 * MIB * now["terrace_run_promotions_total"])
+        self.assertGreater(now["terrace_run_demotions_total"], 0)
+        self.assertGreater(now["terrace_run_stalled_seconds_total"], 0)
+        self.assertGreaterEqual(now["terrace_run_sampled_bytes"], 80 * MIB)
+        self.assertAlmostEqual(now['terrace_run_hit_ratio{tier="ddr"}'] + now['terrace_run_hit_ratio{tier="cxl"}'], 1)
+        self.finish(process)
+        after = self.until(lambda m: m["terrace_runs"] == 0, "the run's end")
+        for name in ("promotions", "demotions", "stalled_seconds"):
+            self.assertGreaterEqual(after[f"terrace_run_{name}_total"], now[f"terrace_run_{name}_total"])
+        self.assertNotIn('terrace_run_hit_ratio{tier="ddr"}', after)
 
     def test_top_and_tier_show_what_has_no_file_here(self):
         process, pid = self.start(self.known, "60", "3")
