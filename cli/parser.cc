@@ -178,6 +178,21 @@ CommandLine build_parser(Context& context) {
   app.add_option("--socket", context.socket_path,
                  "The daemon's socket (default: $TERRACE_SOCKET, else its usual place)")
       .type_name("PATH");
+  app.add_option("--connect", context.remote.address,
+                 "A manager on another machine, over TLS (default: $TERRACE_CONNECT, without --socket)")
+      .type_name("tls://HOST:PORT");
+  app.add_option("--tls-cert", context.remote.certificate,
+                 "Our certificate there (default: $TERRACE_TLS_CERT, else ~/.config/terrace/client.pem)")
+      .type_name("FILE");
+  app.add_option("--tls-key", context.remote.key,
+                 "Its key (default: $TERRACE_TLS_KEY, else ~/.config/terrace/client.key)")
+      .type_name("FILE");
+  app.add_option("--tls-ca", context.remote.ca,
+                 "The CA that the manager must be of (default: $TERRACE_TLS_CA, else ~/.config/terrace/ca.pem)")
+      .type_name("FILE");
+  app.add_option("--tls-name", context.remote.server_name,
+                 "The manager's name: no other one of that CA will do")
+      .type_name("NAME");
   app.add_flag("--json", context.json, "One JSON document on stdout, errors too; as --output json");
   const auto set_format = [&context](const std::string& word) { return set_output_format(context, word); };
   app.add_parsed_option("-o,--output", set_format,

@@ -140,8 +140,8 @@ Status run_agent(const DaemonConfig& config, StartWords words, const Surrounding
         service, [&service](PeerCredentials peer) { return service.welcome(std::move(peer)); }, io);
     sockets.serve(server, service.peer_options().sockets);
     const auto guarding = keep_guard(host_files, command, timer, health).eagerlyEvaluate(nullptr);
-    const auto reading =
-        credentials.watch([&uplink] { uplink.credentials_changed(); }).eagerlyEvaluate(nullptr);
+    credentials.on_change([&uplink] { uplink.credentials_changed(); });
+    const auto reading = credentials.watch().eagerlyEvaluate(nullptr);
     uplink.start(orders, service);
     health.begin();
     log::info("serving at {} (pid {}), an agent of the manager at {}", socket, ::getpid(), config.manager);

@@ -4,6 +4,7 @@
 #include <kj/debug.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -13,11 +14,12 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/base/machine_name.h"
 #include "core/base/time_slice.h"
 #include "core/base/unique_fd.h"
+#include "core/identity/machine_name.h"
 #include "daemon/audit/audit_file.h"
 #include "daemon/audit/audit_syslog.h"
+#include "daemon/clients/clients.h"
 #include "daemon/config/log.h"
 #include "daemon/config/runtime_directory.h"
 #include "daemon/event_loop/engine.h"
@@ -198,9 +200,11 @@ Event started_event(Engine& engine, const std::string& socket, const std::string
   return event;
 }
 
-// None: it listens for no agents.
+// None: nobody connects from another machine.
 Result<std::unique_ptr<Credentials>> read_credentials(const DaemonConfig& config, kj::Timer& timer) {
-  if (config.listen.empty()) return std::unique_ptr<Credentials>();
+  const bool clients = std::any_of(config.sockets.begin(), config.sockets.end(),
+                                   [](const SocketConfig& socket) { return !socket.listen.empty(); });
+  if (config.listen.empty() && !clients) return std::unique_ptr<Credentials>();
   const TlsFiles files{config.tls_ca, config.tls_certificate, config.tls_key, config.tls_revoked};
   TERRACE_ASSIGN_OR_RETURN(Credentials read, Credentials::read(files, TlsRole::manager, timer));
   if (!config.tls_ca_key.empty())
@@ -210,12 +214,23 @@ Result<std::unique_ptr<Credentials>> read_credentials(const DaemonConfig& config
 
 Status listen_for_agents(const DaemonConfig& config, Agents& agents, Credentials* credentials,
                          kj::AsyncIoContext& io) {
-  if (credentials == nullptr) return {};
+  if (config.listen.empty()) return {};
   auto address = io.provider->getNetwork().parseAddress(config.listen.c_str()).wait(io.waitScope);
   agents.listen(address->listen(), *credentials);
   log::info("agents may connect to {}; a host keeps its leases {} without word from here", config.listen,
             format_duration(config.host_lease_ns));
   return {};
+}
+
+// None: clients connect on this machine only.
+Result<std::unique_ptr<Clients>> listen_for_clients(const DaemonConfig& config, Service& service,
+                                                    RpcServer& server, Credentials* credentials,
+                                                    kj::AsyncIoContext& io) {
+  TERRACE_ASSIGN_OR_RETURN(std::vector<ClientPort> ports, bind_client_ports(config, io));
+  if (ports.empty()) return std::unique_ptr<Clients>();
+  auto clients = std::make_unique<Clients>(service, server, *credentials, io.provider->getTimer());
+  for (ClientPort& port : ports) clients->listen(kj::mv(port.receiver), service.options().sockets[port.index]);
+  return clients;
 }
 
 std::string serving(Engine& engine, const Service& service, const std::string& socket) {
@@ -327,6 +342,13 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
     WebServer web(service, *io.lowLevelProvider, io.provider->getTimer());
     TERRACE_ASSIGN_OR_RETURN(const SocketFile web_file, serve_web(config, web, io));
     TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, credentials.get(), io));
+    TERRACE_ASSIGN_OR_RETURN(const auto clients,
+                             listen_for_clients(config, service, server, credentials.get(), io));
+    kj::Promise<void> certificates = kj::NEVER_DONE;
+    if (credentials != nullptr) {
+      agents.tell_ends_of(*credentials);
+      certificates = credentials->watch().eagerlyEvaluate(nullptr);
+    }
     engine.events().tell(started_event(engine, socket, config.state_path));
     tell_connections(service);
     const auto status = [&] { return serving(engine, service, socket); };

@@ -38,29 +38,55 @@ std::vector<std::shared_ptr<const ServedSocket>> served_sockets(const DaemonConf
   std::vector<std::shared_ptr<const ServedSocket>> served;
   for (const SocketConfig& socket : sockets_of(config)) {
     served.push_back(std::make_shared<const ServedSocket>(
-        ServedSocket{socket.path, socket.role, socket.tenant, static_cast<uint32_t>(served.size())}));
+        ServedSocket{place_of(socket), socket.role, socket.tenant, static_cast<uint32_t>(served.size())}));
   }
   return served;
 }
 
 Result<BoundSockets> BoundSockets::bind(const DaemonConfig& config) {
   BoundSockets all;
-  for (const SocketConfig& socket : sockets_of(config)) {
-    const bool main = all.bound_.empty();
+  const std::vector<SocketConfig> sockets = sockets_of(config);
+  for (size_t index = 0; index < sockets.size(); ++index) {
+    const SocketConfig& socket = sockets[index];
+    if (!socket.listen.empty()) continue;
+    const bool main = index == 0;
     if (!main) {
       TERRACE_RETURN_IF_ERROR(
           prepare_runtime_directory(std::filesystem::path(socket.path).parent_path().string()));
     }
     TERRACE_ASSIGN_OR_RETURN(BoundSocket bound,
                              listen_unix({socket.path, socket.mode, socket.owner, socket.group}));
-    all.bound_.push_back(std::move(bound));
+    all.bound_.push_back({std::move(bound), index});
     if (!main || socket.role != SocketRole::by_uid) tell(socket);
   }
   return all;
 }
 
 void BoundSockets::serve(RpcServer& server, const std::vector<std::shared_ptr<const ServedSocket>>& sockets) {
-  for (size_t i = 0; i < bound_.size(); ++i) server.listen(std::move(bound_[i].listener), sockets[i]);
+  for (One& one : bound_) server.listen(std::move(one.socket.listener), sockets[one.index]);
+}
+
+Result<std::vector<ClientPort>> bind_client_ports(const DaemonConfig& config, kj::AsyncIoContext& io) {
+  std::vector<ClientPort> ports;
+  const std::vector<SocketConfig> sockets = sockets_of(config);
+  for (size_t index = 0; index < sockets.size(); ++index) {
+    const SocketConfig& socket = sockets[index];
+    if (socket.listen.empty()) continue;
+    try {
+      auto address = io.provider->getNetwork().parseAddress(socket.listen.c_str()).wait(io.waitScope);
+      ports.push_back({address->listen(), index});
+    } catch (const kj::Exception& exception) {
+      return Error{.code = ErrorCode::unavailable,
+                   .where = "bind_client_ports",
+                   .detail = "cannot listen for clients at " + socket.listen +
+                             " ([[sockets]] listen): " + exception.getDescription().cStr() +
+                             "; name an address of this machine and a port that nobody else has"};
+    }
+    const std::string tenant = socket.tenant.empty() ? "" : " of " + socket.tenant + " only";
+    log::info("clients with a certificate may connect to {}; the role {}{} is the most they have there",
+              place_of(socket), socket_role_name(socket.role), tenant);
+  }
+  return ports;
 }
 
 }  // namespace terrace::daemon

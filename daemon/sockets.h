@@ -1,4 +1,5 @@
-// The unix sockets of a manager or an agent, from its configuration to its RpcServer.
+// The sockets of a manager or an agent, from its configuration to its RpcServer: unix sockets, and the TCP ports of clients
+// on other machines.
 //
 // Threads   The event loop's thread only.
 #pragma once
@@ -15,7 +16,7 @@ namespace terrace::daemon {
 // As connections know them, the main one first: for PeerOptions.
 std::vector<std::shared_ptr<const ServedSocket>> served_sockets(const DaemonConfig& config);
 
-// All bound; their files go with it.
+// Unix sockets, all bound; their files go with it.
 class BoundSockets {
  public:
   // The folder of each of [[sockets]] is made when missing, and refused where others could put a socket of their own into
@@ -28,7 +29,20 @@ class BoundSockets {
   void remove_files() { bound_.clear(); }
 
  private:
-  std::vector<BoundSocket> bound_;
+  struct One {
+    BoundSocket socket;
+    size_t index = 0;  // among sockets_of()
+  };
+  std::vector<One> bound_;
 };
+
+// A port of [[sockets]] that has `listen`.
+struct ClientPort {
+  kj::Own<kj::ConnectionReceiver> receiver;
+  size_t index = 0;  // among sockets_of()
+};
+// Binds them all.
+// Errors    unavailable   an address cannot be had; says which and why
+Result<std::vector<ClientPort>> bind_client_ports(const DaemonConfig& config, kj::AsyncIoContext& io);
 
 }  // namespace terrace::daemon

@@ -10,9 +10,11 @@
 #include <cstring>
 
 #include "cli/client/admin_client.h"
+#include "cli/client/tls_stream.h"
+#include "cli/terminal/manager_place.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"
-#include "core/base/machine_name.h"
+#include "core/identity/machine_name.h"
 #include "core/version/version.h"
 
 namespace terrace::cli {
@@ -63,24 +65,41 @@ class SilentListener final : public rpc::LeaseListener::Server {
 }  // namespace
 
 std::string socket_path_of(const Context& context) {
+  if (std::string remote = remote_address(context); !remote.empty()) return remote;
   return context.socket_path.empty() ? default_socket_path() : context.socket_path;
 }
 
-Connection::Connection(UniqueFd fd, std::string socket_path, uint64_t timeout)
-    : path(std::move(socket_path)),
-      call_timeout_ns(timeout),
-      io(kj::setupAsyncIo()),
-      stream(io.lowLevelProvider->wrapUnixSocketFd(
-          fd.release(),
-          kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC)),
-      client(*stream, limits::rpc_fds_per_message_max),
-      gateway(client.bootstrap().castAs<rpc::Gateway>()) {}
+Connection::Connection(std::string socket_path, uint64_t timeout)
+    : path(std::move(socket_path)), call_timeout_ns(timeout), io(kj::setupAsyncIo()) {}
+
+Status Connection::reach(const Context& context) {
+  remote = !remote_address(context).empty();
+  if (remote) {
+    TERRACE_ASSIGN_OR_RETURN(stream, connect_over_tls(context, io));
+    client = kj::heap<capnp::TwoPartyClient>(*stream);
+  } else {
+    TERRACE_ASSIGN_OR_RETURN(UniqueFd fd, connect_socket(path, call_timeout_ns));
+    auto local =
+        io.lowLevelProvider->wrapUnixSocketFd(fd.release(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP |
+                                                                kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC);
+    client = kj::heap<capnp::TwoPartyClient>(*local, limits::rpc_fds_per_message_max);
+    stream = kj::mv(local);
+  }
+  gateway = client->bootstrap().castAs<rpc::Gateway>();
+  return {};
+}
 
 Result<std::unique_ptr<Connection>> Connection::open(const Context& context) {
   constexpr const char* where = "AdminClient::connect";
   const std::string path = socket_path_of(context);
-  TERRACE_ASSIGN_OR_RETURN(UniqueFd fd, connect_socket(path, context.call_timeout_ns));
-  auto connection = std::make_unique<Connection>(std::move(fd), path, context.call_timeout_ns);
+  if (!context.socket_path.empty() && !context.remote.address.empty()) {
+    return Error{.code = ErrorCode::invalid_argument,
+                 .where = where,
+                 .detail = "--connect " + context.remote.address + " and the socket " + context.socket_path +
+                           " are two managers: give one of them"};
+  }
+  auto connection = std::make_unique<Connection>(path, context.call_timeout_ns);
+  TERRACE_RETURN_IF_ERROR(connection->reach(context));
 
   auto hello = connection->gateway.helloRequest();
   hello.setOldest(rpc::PROTOCOL_VERSION_OLDEST);
@@ -128,9 +147,14 @@ Error Connection::call_error(const kj::Exception& exception, bool timed_out, uin
                            "; if it was asked for a change, that may still happen (--timeout gives it longer)"};
   }
   Error error = client::error_from_kj(exception, where);
-  if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
-    error.detail = "the daemon at " + path +
-                   " closed the connection before it answered; if it was asked for a change, that may have "
+  if (const std::string refused = remote ? refused_over_tls(exception.getDescription().cStr()) : "";
+      !refused.empty()) {
+    error.code = ErrorCode::permission_denied;
+    error.detail = "the manager at " + path + " " + refused;
+  } else if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
+    error.detail = "the daemon at " + path + " closed the connection before it answered" +
+                   (remote ? " (" + std::string(exception.getDescription().cStr()) + ")" : "") +
+                   "; if it was asked for a change, that may have "
                    "happened or not";
   }
   return error;

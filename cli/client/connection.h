@@ -1,6 +1,6 @@
 // One connection to a daemon, with kj and Cap'n Proto in it: for the files that translate calls, and no verb.
 //
-// Place     admin_*.cc, tenant_client.cc -> Connection -> unix socket -> daemon/rpc.
+// Place     admin_*.cc, tenant_client.cc -> Connection -> unix socket, or TLS (tls_stream.h) -> daemon/rpc.
 // Threads   The thread that opened it; it owns that thread's event loop.
 #pragma once
 
@@ -30,15 +30,17 @@ struct Connection {
   // Errors    unavailable        nobody listens; names the socket and how to start a daemon
   //           permission_denied  the socket refuses this user
   //           version_mismatch   no protocol version in common
+  //           as connect_over_tls, where the manager is on another machine
   static Result<std::unique_ptr<Connection>> open(const Context& context);
-  Connection(UniqueFd fd, std::string socket_path, uint64_t timeout);
+  Connection(std::string socket_path, uint64_t timeout);
 
-  std::string path;
+  std::string path;  // or "tls://HOST:PORT"
   uint64_t call_timeout_ns;
+  bool remote = false;  // over TLS: no descriptors, so no memory
   kj::AsyncIoContext io;
-  kj::Own<kj::AsyncCapabilityStream> stream;
-  capnp::TwoPartyClient client;
-  rpc::Gateway::Client gateway;
+  kj::Own<kj::AsyncIoStream> stream;
+  kj::Own<capnp::TwoPartyClient> client;
+  rpc::Gateway::Client gateway = nullptr;
   bool admin = false;  // whether the operator's interface may be opened here, all of it or an operator's part
   std::string role;    // of the socket; empty: an older daemon's
   std::string own_tenant;  // whom this program acts for there; empty: nobody
@@ -76,6 +78,7 @@ struct Connection {
   }
 
  private:
+  Status reach(const Context& context);
   // "Admin.drain"; lives as long as the process.
   template <typename Params>
   static const char* method_name() {

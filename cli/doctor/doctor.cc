@@ -15,6 +15,7 @@
 #include "cli/client/admin_client.h"
 #include "cli/doctor/doctor_fix.h"
 #include "cli/show/describe.h"
+#include "cli/terminal/manager_place.h"
 #include "cli/terminal/verb.h"
 #include "core/base/unique_fd.h"
 
@@ -224,6 +225,7 @@ void add_doctor_verb(Command app, Context& context) {
                       "Fix what can be fixed safely: dax devices that came up as system-ram; asks first");
   doctor.add_flag("--yes", arguments->yes, "With --fix: do not ask").needs(fix);
   on_verb(doctor, context, [&context, arguments]() -> Status {
+    TERRACE_RETURN_IF_ERROR(on_this_machine(context, "terrace doctor"));
     if (arguments->fix) return run_fix(context, arguments->yes);
     run_doctor(context);
     return {};

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
+#include "cli/terminal/manager_place.h"
 
 namespace terrace::cli {
 namespace {
@@ -60,6 +61,7 @@ Status litmus_by_manager(Context& context, const LitmusArguments& arguments) {
 }
 
 Status litmus_by_side(Context& context, LitmusArguments& arguments) {
+  TERRACE_RETURN_IF_ERROR(on_this_machine(context, "device litmus --path"));
   arguments.path.role = arguments.role == "second" ? litmus::Role::second : litmus::Role::first;
   TERRACE_ASSIGN_OR_RETURN(const litmus::Report report, litmus_on_path(context, arguments.path));
   show_report(

@@ -9,6 +9,7 @@
 #include "allocator/supply/proc.h"
 #include "allocator/supply/protocol.h"
 #include "cli/run/run_budget.h"
+#include "cli/terminal/manager_place.h"
 #include "core/base/limits.h"
 #include "core/os/userfaultfd.h"
 
@@ -72,6 +73,7 @@ Result<PoolInfo> find_pool(Session& session, const RunArguments& arguments) {
 
 // The session and the pool; the CXL size where it was left open.
 Result<std::unique_ptr<Session>> connect(const Context& context, RunArguments* arguments) {
+  TERRACE_RETURN_IF_ERROR(on_this_machine(context, "terrace run"));
   SessionOptions options;
   options.socket_path = context.socket_path;
   options.call_timeout_ns = first_wait_ns;

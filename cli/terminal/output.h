@@ -29,8 +29,16 @@ enum ExitCode : int {
   exit_mismatch = 8,     // verify found a difference, or bytes are corrupt
 };
 
+// A manager on another machine. What is empty is looked for in the environment, then below ~/.config/terrace.
+struct RemoteOptions {
+  std::string address;               // --connect: "tls://HOST:PORT"
+  std::string ca, certificate, key;  // PEM files: --tls-ca, --tls-cert, --tls-key
+  std::string server_name;           // --tls-name: that its certificate must have
+};
+
 struct Context {
   std::string socket_path;                    // --socket; empty: default_socket_path()
+  RemoteOptions remote;                       // manager_place.h says which of both counts
   bool json = false;                          // --json, --output json or yaml: a document for programs
   OutputFormat format = OutputFormat::table;  // --output
   int exit_code = exit_ok;                    // set by the verb that ran

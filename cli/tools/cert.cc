@@ -1,4 +1,4 @@
-// `terrace cert`: a small private CA for managers and agents. Everything is done here with libcrypto; no
+// `terrace cert`: a small private CA for managers, agents and clients. Everything is done here with libcrypto; no
 // certificate and no key that exists is ever overwritten.
 #include <openssl/evp.h>
 #include <openssl/rand.h>
@@ -8,11 +8,13 @@
 #include <cerrno>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/terminal/verb.h"
 #include "cli/tools/cert_files.h"
 #include "cli/tools/cert_revoke.h"
 #include "core/base/host_names.h"
+#include "core/identity/client_certificate.h"
 
 namespace terrace::cli {
 namespace {
@@ -98,6 +100,7 @@ struct CertArguments {
   std::string directory = ".", name, out, file;
   int64_t ca_days = 3650, days = 90;
   bool manager = false;
+  std::string role = "operator", tenant;  // of a client
 };
 
 void tell(const Context& context, const std::string& certificate, const std::string& key,
@@ -142,13 +145,15 @@ Status init(const Context& context, const CertArguments& arguments) {
   return {};
 }
 
-Status issue(const Context& context, const CertArguments& arguments) {
-  const std::string& name = arguments.name;
-  if (!valid_agent_name(name) || name == "ca" || name == tls_server_name) {
-    return cert_error("'" + name + "' is no host's name: letters, digits and -_., at most " +
-                      std::to_string(agent_name_bytes_max) + ", and neither 'ca' nor '" + tls_server_name +
-                      "'");
-  }
+Status check_cert_name(const std::string& name, const char* whose) {
+  if (valid_agent_name(name) && name != "ca" && name != tls_server_name) return {};
+  return cert_error("'" + name + "' is no " + whose + "'s name: letters, digits and -_., at most " +
+                    std::to_string(agent_name_bytes_max) + ", and neither 'ca' nor '" + tls_server_name + "'");
+}
+
+// Signs `wanted` and writes both files; `what` it is for, in words.
+Status sign_and_write(const Context& context, const CertArguments& arguments, Wanted wanted,
+                      const std::string& what) {
   const int64_t days = arguments.days;
   TERRACE_RETURN_IF_ERROR(check_days(days));
   TERRACE_ASSIGN_OR_RETURN(const Ca ca, open_ca(arguments.directory));
@@ -157,14 +162,10 @@ Status issue(const Context& context, const CertArguments& arguments) {
     return cert_error("the CA is valid for another " + std::to_string(ca_left_s / cert_day_s) +
                       " days only, less than " + std::to_string(days) + "; give --days, or make a new CA");
   }
-  Wanted wanted;
-  wanted.common_name =
-      std::string(arguments.manager ? manager_certificate_prefix : host_certificate_prefix) + name;
-  wanted.extended_usage = arguments.manager ? "serverAuth" : "clientAuth";
-  if (arguments.manager) wanted.alternative_names = std::string("DNS:") + tls_server_name + ",DNS:" + name;
   wanted.days = days;
   const std::string out = arguments.out.empty() ? arguments.directory : arguments.out;
-  const std::string certificate = out + "/" + name + ".pem", key = out + "/" + name + ".key";
+  const std::string certificate = out + "/" + arguments.name + ".pem",
+                    key = out + "/" + arguments.name + ".key";
   if (path_exists(certificate)) {
     return Error{
         .code = ErrorCode::already_exists,
@@ -177,9 +178,46 @@ Status issue(const Context& context, const CertArguments& arguments) {
   TERRACE_RETURN_IF_ERROR(write_new_file(key, made.key));
   TERRACE_RETURN_IF_ERROR(write_new_file(certificate, made.certificate));
   tell(context, certificate, key,
-       std::string("For the ") + (arguments.manager ? "manager " : "agent of host ") + name + ", " +
-           std::to_string(days) + " days. Copy both and ca.pem there, the key by a safe way.\n");
+       "For the " + what + ", " + std::to_string(days) +
+           " days. Copy both and ca.pem there, the key by a safe way.\n");
   return {};
+}
+
+Status issue(const Context& context, const CertArguments& arguments) {
+  const std::string& name = arguments.name;
+  TERRACE_RETURN_IF_ERROR(check_cert_name(name, "host"));
+  Wanted wanted;
+  wanted.common_name =
+      std::string(arguments.manager ? manager_certificate_prefix : host_certificate_prefix) + name;
+  wanted.extended_usage = arguments.manager ? "serverAuth" : "clientAuth";
+  if (arguments.manager) wanted.alternative_names = std::string("DNS:") + tls_server_name + ",DNS:" + name;
+  return sign_and_write(context, arguments, std::move(wanted),
+                        (arguments.manager ? "manager " : "agent of host ") + name);
+}
+
+Status issue_client(const Context& context, const CertArguments& arguments) {
+  const std::string& name = arguments.name;
+  TERRACE_RETURN_IF_ERROR(check_cert_name(name, "client"));
+  const auto role = client_role_of(arguments.role);
+  if (!role.has_value())
+    return cert_error("'" + arguments.role + "' is none of operator, administrator, tenant");
+  const ClientRights rights{.role = *role, .tenant = arguments.tenant};
+  if (Status status = check_client_rights(rights); !status.ok())
+    return cert_error(status.error().detail + (rights.tenant.empty() ? ": --tenant NAME" : ""));
+  Wanted wanted;
+  wanted.common_name = std::string(client_certificate_prefix) + name;
+  wanted.extended_usage = "clientAuth";
+  wanted.alternative_names = "URI:" + client_uri(rights);
+  return sign_and_write(
+      context, arguments, std::move(wanted),
+      "client " + name + ", " + arguments.role + (rights.tenant.empty() ? "" : " of tenant " + rights.tenant));
+}
+
+// What the certificate of a client gives; empty: it is none, or says nothing that can be used.
+std::optional<ClientRights> rights_of(const X509& certificate) {
+  if (role_of(certificate) != "client") return std::nullopt;
+  auto rights = client_rights_in(uris_of(certificate));
+  return rights.ok() ? std::optional(std::move(rights).value()) : std::nullopt;
 }
 
 std::string fingerprint(const X509& certificate) {
@@ -204,10 +242,13 @@ Status show_certificate(const Context& context, const CertArguments& arguments) 
   const int64_t left = seconds_until(*X509_get0_notAfter(certificate.get()));
   const std::string from = cert_moment(*X509_get0_notBefore(certificate.get()));
   const std::string until = cert_moment(*X509_get0_notAfter(certificate.get()));
+  const std::optional<ClientRights> rights = rights_of(*certificate);
   if (context.json) {
     print_json({{"file", arguments.file},
                 {"name", plain},
                 {"role", role},
+                {"client_role", rights ? nlohmann::json(client_role_name(rights->role)) : nullptr},
+                {"tenant", rights && !rights->tenant.empty() ? nlohmann::json(rights->tenant) : nullptr},
                 {"issuer", issuer},
                 {"not_before", from},
                 {"not_after", until},
@@ -217,17 +258,23 @@ Status show_certificate(const Context& context, const CertArguments& arguments) 
                 {"sha256", fingerprint(*certificate)}});
     return {};
   }
+  std::string may;
+  if (rights.has_value()) {
+    may = std::string("gives   the role ") + client_role_name(rights->role) +
+          (rights->tenant.empty() ? "" : " of tenant " + rights->tenant) + ", within what the socket gives\n";
+  }
   print_text(format_table({"NAME", "ROLE", "FROM", "UNTIL", "LEFT", "ISSUER"},
                           {{plain, role, from, until,
                             left <= 0 ? "expired" : std::to_string(left / cert_day_s) + " days", issuer}}) +
-             "serial  " + serial + "\nSHA-256 " + fingerprint(*certificate) + "\n");
+             may + "serial  " + serial + "\nSHA-256 " + fingerprint(*certificate) + "\n");
   return {};
 }
 
 }  // namespace
 
 void add_cert_verbs(Command app, Context& context) {
-  Command cert = app.add_subcommand("cert", "Certificates by which managers and agents know each other");
+  Command cert =
+      app.add_subcommand("cert", "Certificates by which managers, agents and clients know each other");
   cert.require_subcommand();
 
   const auto arguments = std::make_shared<CertArguments>();
@@ -247,6 +294,21 @@ void add_cert_verbs(Command app, Context& context) {
   one.add_option("--out", arguments->out, "Where the files go (default: beside the CA)").type_name("DIR");
   one.add_option("--days", arguments->days, "How long it is valid (default 90)").type_name("N");
   on_verb(one, context, [&context, arguments] { return issue(context, *arguments); });
+
+  Command client = cert.add_subcommand("client", "Make the certificate and key of a client on another machine");
+  client.add_option("name", arguments->name, "Who it is: the audit log has this name")
+      .type_name("NAME")
+      .required();
+  client
+      .add_option("--role", arguments->role,
+                  "What it may do, where the manager's socket gives as much (default operator)")
+      .type_name("operator|administrator|tenant");
+  client.add_option("--tenant", arguments->tenant, "The tenant that it acts for; the role tenant needs one")
+      .type_name("TENANT");
+  client.add_option("--ca", arguments->directory, "Directory of the CA (default: here)").type_name("DIR");
+  client.add_option("--out", arguments->out, "Where the files go (default: beside the CA)").type_name("DIR");
+  client.add_option("--days", arguments->days, "How long it is valid (default 90)").type_name("N");
+  on_verb(client, context, [&context, arguments] { return issue_client(context, *arguments); });
 
   Command look = cert.add_subcommand("show", "Whose a certificate is, and until when");
   look.add_option("file", arguments->file, "A PEM certificate").type_name("FILE").required();

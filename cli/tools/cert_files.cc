@@ -13,6 +13,7 @@
 
 #include "core/base/host_names.h"
 #include "core/base/unique_fd.h"
+#include "core/identity/client_certificate.h"
 
 namespace terrace::cli {
 namespace {
@@ -192,16 +193,32 @@ int64_t seconds_until(const ASN1_TIME& time) {
   return days * cert_day_s + seconds;
 }
 
+std::vector<std::string> uris_of(const X509& certificate) {
+  std::vector<std::string> uris;
+  auto* names =
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names, i);
+    if (name->type != GEN_URI) continue;
+    const ASN1_IA5STRING* uri = name->d.uniformResourceIdentifier;
+    uris.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
+                      static_cast<size_t>(ASN1_STRING_length(uri)));
+  }
+  GENERAL_NAMES_free(names);
+  return uris;
+}
+
 std::string role_of(const X509& certificate) {
   const std::string name = common_name(certificate);
   if (name.starts_with(manager_certificate_prefix)) return "manager";
   if (name.starts_with(host_certificate_prefix)) return "agent";
+  if (name.starts_with(client_certificate_prefix)) return "client";
   return X509_check_ca(const_cast<X509*>(&certificate)) != 0 ? "ca" : "other";
 }
 
 std::string plain_name(const X509& certificate) {
   const std::string name = common_name(certificate), role = role_of(certificate);
-  return role == "manager" || role == "agent" ? name.substr(name.find(':') + 1) : name;
+  return role == "manager" || role == "agent" || role == "client" ? name.substr(name.find(':') + 1) : name;
 }
 
 }  // namespace terrace::cli

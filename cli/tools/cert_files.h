@@ -82,7 +82,8 @@ std::string serial_text(
     const ASN1_INTEGER& serial);  // hexadecimal, lower case, as openssl and browsers show it
 std::string cert_moment(const ASN1_TIME& time);
 int64_t seconds_until(const ASN1_TIME& time);
-std::string role_of(const X509& certificate);     // "manager", "agent", "ca", "other"
-std::string plain_name(const X509& certificate);  // "hostb" of "host:hostb"
+std::string role_of(const X509& certificate);               // "manager", "agent", "client", "ca", "other"
+std::vector<std::string> uris_of(const X509& certificate);  // alternative names that are URIs
+std::string plain_name(const X509& certificate);            // "hostb" of "host:hostb"
 
 }  // namespace terrace::cli

@@ -12,6 +12,7 @@
 #include "cli/terminal/verb.h"
 #include "cli/tools/cert_crl.h"
 #include "core/base/host_names.h"
+#include "core/identity/client_certificate.h"
 
 namespace terrace::cli {
 namespace {
@@ -71,7 +72,7 @@ Result<std::vector<Ssl<X509>>> known_certificates(const Ca& ca) {
 struct RevokeArguments {
   std::string directory = ".", name, file, serial;
   int64_t days = 365;
-  bool manager = false, none = false;
+  bool manager = false, client = false, none = false;
 };
 
 Result<std::string> read_serial(std::string text) {
@@ -107,16 +108,19 @@ Result<std::vector<std::string>> chosen_serials(const Ca& ca, const RevokeArgume
     serials.push_back(serial_of(*certificate));
     return serials;
   }
-  const std::string wanted =
-      std::string(arguments.manager ? manager_certificate_prefix : host_certificate_prefix) + arguments.name;
+  const char* kind = arguments.manager ? "manager " : arguments.client ? "client " : "host ";
+  const std::string wanted = std::string(arguments.manager  ? manager_certificate_prefix
+                                         : arguments.client ? client_certificate_prefix
+                                                            : host_certificate_prefix) +
+                             arguments.name;
   TERRACE_ASSIGN_OR_RETURN(const auto all, known_certificates(ca));
   for (const Ssl<X509>& one : all)
     if (common_name(*one) == wanted) serials.push_back(serial_of(*one));
   if (serials.empty()) {
     return Error{.code = ErrorCode::not_found,
                  .where = cert_where,
-                 .detail = "no certificate of " + std::string(arguments.manager ? "manager " : "host ") +
-                           arguments.name + " is known in " + ca.directory +
+                 .detail = "no certificate of " + std::string(kind) + arguments.name + " is known in " +
+                           ca.directory +
                            "; give --certificate FILE or --serial NUMBER (the manager's log and `terrace cert "
                            "show` tell it)"};
   }
@@ -127,6 +131,7 @@ Status revoke(const Context& context, const RevokeArguments& arguments) {
   const int chosen = static_cast<int>(!arguments.name.empty()) + static_cast<int>(!arguments.file.empty()) +
                      static_cast<int>(!arguments.serial.empty()) + static_cast<int>(arguments.none);
   if (chosen != 1) return cert_error("say whose: NAME, --certificate FILE, --serial NUMBER, or --none");
+  if (arguments.manager && arguments.client) return cert_error("NAME is a manager's or a client's, not both");
   TERRACE_RETURN_IF_ERROR(check_days(arguments.days));
   TERRACE_ASSIGN_OR_RETURN(const Ca ca, open_ca(arguments.directory));
   TERRACE_ASSIGN_OR_RETURN(const std::optional<RevokedList> before, read_list(ca));
@@ -241,6 +246,7 @@ void add_cert_revocation_verbs(Command cert, Context& context) {
       cert.add_subcommand("revoke", "Take certificates back: puts them on the list that managers read");
   take.add_option("name", arguments->name, "All certificates of this host").type_name("NAME");
   take.add_flag("--manager", arguments->manager, "NAME is a manager's");
+  take.add_flag("--client", arguments->client, "NAME is a client's");
   take.add_option("--certificate", arguments->file, "This one, a PEM file").type_name("FILE");
   take.add_option("--serial", arguments->serial, "The one with this serial").type_name("NUMBER");
   take.add_flag("--none", arguments->none,

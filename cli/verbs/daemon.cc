@@ -10,6 +10,7 @@
 
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
+#include "cli/terminal/manager_place.h"
 #include "cli/terminal/verb.h"
 #include "cli/verbs/daemon_arguments.h"
 #include "cli/verbs/daemon_process.h"
@@ -51,6 +52,7 @@ Result<StatusReply> status_of(const Context& context) {
 }
 
 Status start_and_wait(const Context& context, const DaemonArguments& arguments) {
+  TERRACE_RETURN_IF_ERROR(on_this_machine(context, "daemon start"));
   const std::string runtime_directory = runtime_directory_of(context, arguments);
   // Ask first: a second daemon would only say that the state is locked.
   Context expected = context;
@@ -92,6 +94,7 @@ Status start_and_wait(const Context& context, const DaemonArguments& arguments) 
 
 Status stop_and_wait(const Context& context, const DaemonArguments& arguments) {
   const Context other = context_of(context, arguments);
+  TERRACE_RETURN_IF_ERROR(on_this_machine(other, "daemon stop"));
   uint32_t pid = 0;
   {
     TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, status_of(other));

@@ -9,6 +9,7 @@
 
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
+#include "cli/terminal/manager_place.h"
 #include "cli/terminal/verb.h"
 #include "cli/verbs/daemon_arguments.h"
 #include "cli/verbs/daemon_process.h"
@@ -42,7 +43,9 @@ Result<Checked> check_offline(const Context& context, const DaemonArguments& arg
 }
 
 Result<Checked> check_store(const Context& context, const DaemonArguments& arguments) {
-  Result<std::unique_ptr<AdminClient>> client = AdminClient::connect(context_of(context, arguments));
+  const Context other = context_of(context, arguments);
+  Result<std::unique_ptr<AdminClient>> client = AdminClient::connect(other);
+  if (!client.ok() && !remote_address(other).empty()) return client.error();  // its store is not here
   if (!client.ok() && client.error().code != ErrorCode::unavailable) return client.error();
   if (!client.ok()) return check_offline(context, arguments);
   TERRACE_ASSIGN_OR_RETURN(const StatusReply reply, (*client)->status());

@@ -12,6 +12,7 @@
 
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
+#include "cli/terminal/manager_place.h"
 #include "cli/terminal/verb.h"
 #include "cli/verbs/daemon_arguments.h"
 #include "cli/verbs/daemon_process.h"
@@ -146,6 +147,7 @@ Status check_name(const std::string& file, bool replace) {
 
 Result<nlohmann::json> back_up(const Context& context, const DaemonArguments& arguments,
                                const PartialFile& partial) {
+  TERRACE_RETURN_IF_ERROR(on_this_machine(context_of(context, arguments), "state backup"));
   Result<std::unique_ptr<AdminClient>> client = AdminClient::connect(context_of(context, arguments));
   if (!client.ok() && client.error().code != ErrorCode::unavailable) return client.error();
   if (!client.ok()) return run_tool(context, arguments, "--backup-state", partial.path());

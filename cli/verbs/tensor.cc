@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/terminal/interrupt.h"
+#include "cli/terminal/manager_place.h"
 #include "cli/terminal/verb.h"
 #include "cli/verbs/fence_guard.h"
 #include "terrace/catalog.h"
@@ -37,6 +38,7 @@ std::string shown_name(std::string_view name) {
 }
 
 Result<std::unique_ptr<Session>> connect(const Context& context) {
+  TERRACE_RETURN_IF_ERROR(on_this_machine(context, "terrace tensor"));
   SessionOptions options;
   options.socket_path = context.socket_path;
   options.client_name = "terrace tensor";

@@ -2,6 +2,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/base/failpoint.h"
@@ -199,11 +200,14 @@ void check_hosts(const DaemonConfig& config, Problems& problems) {
   if (!config.http_listen.empty() && !valid_address(config.http_listen))
     problems.push_back(
         {{"http", "listen"}, "listen '" + config.http_listen + "' must be HOST:PORT, as 127.0.0.1:9464"});
-  const bool tls = agent || !config.listen.empty();
+  const bool clients = std::any_of(config.sockets.begin(), config.sockets.end(),
+                                   [](const SocketConfig& socket) { return !socket.listen.empty(); });
+  const bool tls = agent || !config.listen.empty() || clients;
   if (tls && (config.tls_ca.empty() || config.tls_certificate.empty() || config.tls_key.empty())) {
-    problems.push_back({{"tls"},
-                        "managers and agents know each other by certificates: give --tls-ca, --tls-cert and "
-                        "--tls-key, which `terrace cert` makes"});
+    problems.push_back(
+        {{"tls"},
+         "managers, agents and clients know each other by certificates: give --tls-ca, --tls-cert and "
+         "--tls-key, which `terrace cert` makes"});
   }
   if (agent && !config.tls_ca_key.empty())
     problems.push_back({{"tls", "ca_key"}, "an agent has no use for the CA's key: keep it from every host"});

@@ -58,6 +58,7 @@ class OneSocket {
       : number_(number), socket_(socket), problems_(problems) {}
 
   void check() {
+    if (!socket_.listen.empty()) return check_listen();
     const std::string& path = socket_.path;
     constexpr size_t bytes_max = sizeof(sockaddr_un{}.sun_path) - 1;
     if (path.empty()) {
@@ -73,6 +74,7 @@ class OneSocket {
     check_who_may_open();
   }
   void check_who_may_open() {
+    if (!socket_.listen.empty()) return;  // who may connect is the certificates' matter
     if (!gives_authority(socket_.role) || (socket_.mode & 0007) == 0) return;
     problem("mode", "any user may open a socket of mode " + octal(socket_.mode) + ", and with the role " +
                         socket_role_name(socket_.role) +
@@ -80,6 +82,26 @@ class OneSocket {
   }
 
  private:
+  void check_listen() {
+    const std::string& listen = socket_.listen;
+    if (!valid_address(listen))
+      problem("listen", "listen '" + listen + "' must be HOST:PORT, as 10.0.0.1:7443");
+    if (!socket_.path.empty()) {
+      problem("path", "a socket has a path or listens at an address, not both: make " + listen +
+                          " a [[sockets]] of its own");
+    }
+    if (socket_.role == SocketRole::by_uid) {
+      problem("role",
+              "who connects to " + listen +
+                  " has a certificate and no uid: role = \"operator\" (the default), \"administrator\" or "
+                  "\"tenant\" says what the certificates may give at most");
+    }
+    if (socket_.mode != SocketConfig{}.mode || socket_.owner.has_value() || socket_.group.has_value()) {
+      problem("listen", "mode, owner and group are of a socket's file, and " + listen +
+                            " has none: who may connect is said by certificates (`terrace cert client`)");
+    }
+    check_tenant();
+  }
   void check_tenant() {
     const std::string& tenant = socket_.tenant;
     if (tenant.empty()) return;
@@ -113,6 +135,21 @@ class OneSocket {
   std::vector<ConfigProblem>& problems_;
 };
 
+void check_address(const DaemonConfig& config, const std::string& listen, const std::string& number,
+                   std::set<std::string>& addresses, std::vector<ConfigProblem>& problems) {
+  std::vector<std::string> key{"sockets", number, "listen"};
+  if (config.role == Role::agent) {
+    problems.push_back({std::move(key),
+                        "an agent serves programs of its own machine only; clients of other machines "
+                        "connect to its manager"});
+  } else if (!addresses.insert(listen).second || listen == config.listen || listen == config.http_listen) {
+    problems.push_back(
+        {std::move(key), "two listen at " + listen +
+                             " (another of [[sockets]], [listen] address or [http] listen); give "
+                             "each a port of its own"});
+  }
+}
+
 bool somebody_administers(const DaemonConfig& config) {
   const bool by_uid = !administrators_of(config).empty();
   for (const SocketConfig& socket : sockets_of(config)) {
@@ -136,10 +173,12 @@ void read_sockets(Section& top, const toml::table& file, DaemonConfig& config) {
     Section section = top.inner(*table, "sockets");
     SocketConfig socket;
     section.text("path", socket.path);
+    section.text("listen", socket.listen);
     section.text("tenant", socket.tenant);
+    if (!socket.listen.empty()) socket.role = SocketRole::oversight;
     if (!socket.tenant.empty()) socket.role = SocketRole::tenant;
     read_role(section, *table, "role", socket.role);
-    socket.mode = default_mode(socket);
+    if (socket.listen.empty()) socket.mode = default_mode(socket);
     section.number("mode", socket.mode);
     section.id("owner", "user", uid_of_name, socket.owner);
     section.id("group", "group", gid_of_name, socket.group);
@@ -157,7 +196,7 @@ void check_sockets(const DaemonConfig& config, std::vector<ConfigProblem>& probl
     return;
   }
   OneSocket(std::nullopt, all[0], problems).check_who_may_open();
-  std::set<std::string> paths{normal(all[0].path)};
+  std::set<std::string> paths{normal(all[0].path)}, addresses;
   for (size_t i = 0; i < config.sockets.size(); ++i) {
     const SocketConfig& socket = config.sockets[i];
     const std::string number = std::to_string(i);
@@ -166,6 +205,7 @@ void check_sockets(const DaemonConfig& config, std::vector<ConfigProblem>& probl
       problems.push_back({{"sockets", number, "path"},
                           "the socket " + socket.path + " is there twice; give each a path of its own"});
     }
+    if (!socket.listen.empty()) check_address(config, socket.listen, number, addresses, problems);
     if (config.role == Role::agent && socket.role == SocketRole::oversight)
       problems.push_back({{"sockets", number, "role"}, no_operator_of_agent});
   }
@@ -179,6 +219,10 @@ void check_sockets(const DaemonConfig& config, std::vector<ConfigProblem>& probl
          "leave "
          "root_is_administrator at true, or add a socket with role = \"administrator\" to [[sockets]]"});
   }
+}
+
+std::string place_of(const SocketConfig& socket) {
+  return socket.listen.empty() ? socket.path : "tls://" + socket.listen;
 }
 
 std::vector<SocketConfig> sockets_of(const DaemonConfig& config) {

@@ -60,6 +60,8 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
 
   // Begins to count the hosts that leases are on, and to look after them. After Engine::start().
   void begin(Service& service);
+  // What it tells of when the manager's own certificates end. They outlive it.
+  void tell_ends_of(const Credentials& credentials) { own_ = &credentials; }
   // Accepts agents at `port`, with `credentials` until end().
   void listen(kj::Own<kj::ConnectionReceiver> port, Credentials& credentials);
   // Answers every order that waits, and all that come, so that workers can end.
@@ -199,6 +201,7 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   kj::Own<kj::CrossThreadPromiseFulfiller<void>> wake_;
 
   kj::Own<kj::ConnectionReceiver> port_;
+  const Credentials* own_ = nullptr;
   Credentials* credentials_ = nullptr;
   uint64_t warned_ns_ = 0;  // of agents' certificates
   std::unique_ptr<kj::TaskSet> tasks_;

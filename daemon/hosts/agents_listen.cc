@@ -25,7 +25,7 @@ void Agents::listen(kj::Own<kj::ConnectionReceiver> port, Credentials& credentia
   port_ = kj::mv(port);
   credentials_ = &credentials;
   tasks_->add(accept_loop());
-  tasks_->add(credentials.watch([this] { close_revoked(); }));
+  credentials.on_change([this] { close_revoked(); });
 }
 
 // Never ends, whatever fails.

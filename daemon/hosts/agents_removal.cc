@@ -88,7 +88,7 @@ void Agents::forget_removed() {
 }
 
 std::vector<CertificateEnd> Agents::certificate_ends() const {
-  return credentials_ == nullptr ? std::vector<CertificateEnd>() : credentials_->ends(std::time(nullptr));
+  return own_ == nullptr ? std::vector<CertificateEnd>() : own_->ends(std::time(nullptr));
 }
 
 // Once a day, and when a host connects: those of connected agents; Credentials tells of our own.

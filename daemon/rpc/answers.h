@@ -68,8 +68,8 @@ kj::Promise<void> answer_page(Connection& connection, Context context, Answer an
                           .detail = connection.pages >= pages_outstanding_max
                                         ? "this connection has " + std::to_string(pages_outstanding_max) +
                                               " lists under way already; wait for them"
-                                        : "uid " + std::to_string(connection.peer.uid) + " has not taken " +
-                                              format_size(unwritten) + " of answers; read them first"});
+                                        : connection.peer.text() + " has not taken " + format_size(unwritten) +
+                                              " of answers; read them first"});
     return kj::READY_NOW;
   }
   Counted<&PeerConnection::pages> page(connection);

@@ -1,4 +1,4 @@
-// One peer's connection to a unix socket of ours: who it is, how much it has under way, and how it is ended.
+// One peer's connection to a socket of ours: who it is, how much it has under way, and how it is ended.
 //
 // Place     RpcServer makes one a stream, through whoever serves it: a manager's Connection, an agent's.
 // Threads   The event loop's thread only.
@@ -47,9 +47,11 @@ class PeerConnection : public kj::Refcounted {
   // Resolves when close() was called. Call once.
   kj::Promise<void> on_close() { return kj::mv(closing_.promise); }
 
-  // Who the peer is, as the audit log has it: "uid 0 (terrace[1234])". The socket's role, where that says what the peer
-  // may do, comes before what the peer calls itself, so that no name can look like one.
+  // Who the peer is, as the audit log has it: "uid 0 (terrace[1234])", "client ops as operator from 10.0.0.9 (terrace)".
+  // The role, where that says what the peer may do, comes before what the peer calls itself, so that no name can look
+  // like one.
   virtual std::string name() const {
+    if (peer.remote != nullptr) return remote_name(*peer.remote);
     std::string who = "uid " + std::to_string(peer.uid);
     if (peer.role() != SocketRole::by_uid) {
       who += std::string(" on ") + socket_role_name(peer.role()) + " socket";
@@ -72,6 +74,12 @@ class PeerConnection : public kj::Refcounted {
   CarriedMemory carried;  // by answers that are not written yet
 
  private:
+  std::string remote_name(const RemoteClient& remote) const {
+    std::string who = "client " + remote.name + " as " + socket_role_name(remote.role);
+    if (!remote.tenant.empty()) who += " of " + remote.tenant;
+    return who + " from " + remote.address + " (" + (client_name.empty() ? "unnamed" : client_name) + ")";
+  }
+
   kj::PromiseFulfillerPair<void> closing_;
 };
 

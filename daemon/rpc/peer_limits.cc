@@ -14,10 +14,7 @@ namespace terrace::daemon {
 namespace {
 
 constexpr PeerKey key_of_authority = PeerKey{1} << 63;
-
-std::string uid_text(const PeerCredentials& peer) {
-  return "uid " + std::to_string(peer.uid);
-}
+constexpr PeerKey key_of_remote = PeerKey{1} << 62;
 
 std::string socket_text(const ServedSocket& socket) {
   const std::string role = std::string("has the role ") + socket_role_name(socket.role);
@@ -39,22 +36,29 @@ Authority Peers::authority_of(const PeerCredentials& peer) const {
 }
 
 PeerKey Peers::key_of(const PeerCredentials& peer) const {
-  if (authority_of(peer) != Authority::none) return key_of_authority | peer.uid;
+  const bool reserved = authority_of(peer) != Authority::none;
+  if (peer.remote != nullptr) return (reserved ? key_of_authority : 0) | key_of_remote | peer.remote->number;
+  if (reserved) return key_of_authority | peer.uid;
   const bool one_tenant = peer.socket != nullptr && !peer.socket->tenant.empty();
   return one_tenant ? (PeerKey{peer.socket->number} + 1) << 32 : PeerKey{peer.uid};
 }
 
 Error Peers::refused_authority(const PeerCredentials& peer, Authority needed, const char* what) const {
   std::string detail;
-  if (peer.role() == SocketRole::by_uid) {
+  const char* wanted = needed == Authority::administrator ? "administrator" : "operator or administrator";
+  if (peer.remote != nullptr) {
+    detail = "client " + peer.remote->name + " has the role " + socket_role_name(peer.role()) + " at " +
+             peer.socket->path + " (the lesser of its certificate's and the socket's), and " + what +
+             " needs the role " + wanted +
+             "; use another certificate (`terrace cert client`), or a socket that gives more ([[sockets]])";
+  } else if (peer.role() == SocketRole::by_uid) {
     detail =
-        uid_text(peer) +
+        peer.text() +
         " is no administrator here; list it under admin_uids in the daemon's configuration, or connect to a "
         "socket whose role makes one of it ([[sockets]] there)";
   } else {
     detail =
-        socket_text(*peer.socket) + ", whatever the caller's uid, and " + what + " needs the role " +
-        (needed == Authority::administrator ? "administrator" : "operator or administrator") +
+        socket_text(*peer.socket) + ", whatever the caller's uid, and " + what + " needs the role " + wanted +
         "; connect to a socket that has it, or change the roles in the daemon's configuration ([[sockets]])";
   }
   return Error{.code = ErrorCode::permission_denied, .where = what, .detail = std::move(detail)};
@@ -65,23 +69,35 @@ Status Peers::may_act_for(const PeerCredentials& peer, const std::string& tenant
   const auto own = tenant_of(peer);
   if (own == tenant) return {};
   std::string detail;
-  if (!own.has_value()) {
-    detail = uid_text(peer) + " has no tenant here; map it under [tenants] in the daemon's configuration";
+  if (peer.remote != nullptr) {
+    detail = "the certificate of client " + peer.remote->name +
+             (own.has_value() ? " is tenant " + *own + "'s, not " + tenant + "'s" : " names no tenant") +
+             "; use one that does (`terrace cert client --tenant`)";
+  } else if (!own.has_value()) {
+    detail = peer.text() + " has no tenant here; map it under [tenants] in the daemon's configuration";
   } else if (peer.socket != nullptr && !peer.socket->tenant.empty()) {
     detail = socket_text(*peer.socket) + ", whatever the caller's uid, and not of " + tenant +
              "; connect to another socket, or change it in the daemon's configuration ([[sockets]])";
   } else {
-    detail = uid_text(peer) + " is tenant " + *own + ", not " + tenant;
+    detail = peer.text() + " is tenant " + *own + ", not " + tenant;
   }
   return Error{.code = ErrorCode::permission_denied, .where = "openSession", .detail = std::move(detail)};
 }
 
 std::optional<std::string> Peers::tenant_of(const PeerCredentials& peer) const {
+  if (peer.remote != nullptr) {
+    return peer.remote->tenant.empty() ? std::nullopt : std::optional<std::string>(peer.remote->tenant);
+  }
   if (peer.socket != nullptr && !peer.socket->tenant.empty()) return peer.socket->tenant;
   const PeerIdentities& known = identities_of(peer);
   if (const auto at = known.tenants.find(peer.uid); at != known.tenants.end()) return at->second;
   if (known.allow_unmapped_uids || is_admin(peer)) return "uid-" + std::to_string(peer.uid);
   return std::nullopt;
+}
+
+std::string Peers::name_for_audit(const PeerCredentials& peer) const {
+  if (auto tenant = tenant_of(peer)) return *tenant;
+  return peer.remote == nullptr ? "uid-" + std::to_string(peer.uid) : "client:" + peer.remote->name;
 }
 
 bool Peers::names_tenant(const std::string& tenant) const {
@@ -140,9 +156,8 @@ Status Peers::may_open_memory(const PeerCredentials& peer) const {
   if (*open_of_all_ < most && of_uid < std::max<uint64_t>(most / 4, 1)) return {};
   return Error{.code = ErrorCode::limit_exceeded,
                .where = "attach",
-               .detail = std::to_string(of_uid) + " answers with memory are on their way to uid " +
-                         std::to_string(peer.uid) + ", " + std::to_string(*open_of_all_) +
-                         " to all; take them, then ask again"};
+               .detail = std::to_string(of_uid) + " answers with memory are on their way to " + peer.text() +
+                         ", " + std::to_string(*open_of_all_) + " to all; take them, then ask again"};
 }
 
 std::shared_ptr<HandedMemory> Peers::hand(const PeerCredentials& peer, std::shared_ptr<const UniqueFd> memory) {
@@ -195,7 +210,7 @@ Status Peers::may_look(const PeerCredentials& peer) {
   if (at->second.paid_until_ns - now <= ns_per_s) return {};
   return Error{.code = ErrorCode::limit_exceeded,
                .where = "may_look",
-               .detail = "uid " + std::to_string(peer.uid) + " has had more leases looked through than " +
+               .detail = peer.text() + " has had more leases looked through than " +
                          std::to_string(peer_options_.rows_looked_at_per_s) +
                          " a second; ask less often, and for several leases at once"};
 }

@@ -1,5 +1,6 @@
-// Who may connect to a unix socket of ours, as whom, and how much each uid takes: of connections, of memory for
-// answers it has not taken, of leases looked through. The role of the socket comes before the uid (authority_of).
+// Who may connect to a socket of ours, as whom, and how much each uid takes: of connections, of memory for answers it has
+// not taken, of leases looked through. The role of the socket comes before the uid (authority_of); over TLS there is no
+// uid, and the certificate's rights, bounded by the socket, are in its place.
 //
 // Place     The manager's Service and an agent's LocalService are both one; RpcServer knows nothing more of
 // them.
@@ -21,6 +22,7 @@
 #include "core/base/unique_fd.h"
 #include "core/base/units.h"
 #include "daemon/model/latency_histogram.h"
+#include "daemon/model/remote_client.h"
 #include "daemon/model/socket_role.h"
 #include "daemon/model/userfaultfd_rule.h"
 #include "daemon/rpc/handed_memory.h"
@@ -35,17 +37,27 @@ struct PeerIdentities {
   bool allow_unmapped_uids = true;          // others become tenant "uid-N"
 };
 
+inline constexpr uint32_t no_uid = UINT32_MAX;
+
 struct PeerCredentials {
-  uint32_t uid = 0;
+  uint32_t uid = 0;  // no_uid where `remote` says who it is
   int32_t pid = 0;
   std::shared_ptr<const ServedSocket> socket = nullptr;  // that it came through; null: by uid
   // As they were when it connected: what is counted for a peer is given back under the same key. Null: as they are.
   std::shared_ptr<const PeerIdentities> identities = nullptr;
+  std::shared_ptr<const RemoteClient> remote = nullptr;  // over TLS from another machine
 
-  SocketRole role() const { return socket == nullptr ? SocketRole::by_uid : socket->role; }
+  SocketRole role() const {
+    if (remote != nullptr) return remote->role;
+    return socket == nullptr ? SocketRole::by_uid : socket->role;
+  }
+  // "uid 1000", "client ops"
+  std::string text() const {
+    return remote == nullptr ? "uid " + std::to_string(uid) : "client " + remote->name;
+  }
 };
 
-// Whom what a peer takes is counted for: a uid; the socket of one tenant, whose callers' uids say nothing of who they
+// Whom what a peer takes is counted for: a uid; the name in a certificate; the socket of one tenant, whose callers' uids say nothing of who they
 // are; and operators and administrators apart from both, so that nobody of the same uid takes their share.
 using PeerKey = uint64_t;
 
@@ -99,6 +111,8 @@ class Peers {
   Status may_act_for(const PeerCredentials& peer, const std::string& tenant) const;
   // The tenant that a peer acts for; nullopt: it has none here.
   std::optional<std::string> tenant_of(const PeerCredentials& peer) const;
+  // Under which name the audit log has what a peer was refused: its tenant, or where it has none "uid-7", "client:ops".
+  std::string name_for_audit(const PeerCredentials& peer) const;
   // Whether some uid acts for it here.
   bool names_tenant(const std::string& tenant) const;
   PeerLog& peer_log() { return peer_log_; }

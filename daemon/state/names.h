@@ -4,18 +4,13 @@
 
 #include <string_view>
 
-#include "core/base/limits.h"
+#include "core/base/plain_name.h"
 
 namespace terrace::daemon {
 
-// Pools, tenants, hosts, serials: letters, digits and "-_.:@", not empty, not beginning with '-' or '.'.
+// Pools, tenants, hosts, serials.
 constexpr bool valid_name(std::string_view name) {
-  if (name.empty() || name.size() > limits::name_bytes_max || name[0] == '-' || name[0] == '.') return false;
-  for (const char c : name) {
-    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (!letter && c != '-' && c != '_' && c != '.' && c != ':' && c != '@') return false;
-  }
-  return true;
+  return valid_plain_name(name);
 }
 
 // Whether `text` is UTF-8 as RFC 3629 has it: no overlong form, no surrogate, nothing above U+10FFFF.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/rand.h>
+#include <openssl/x509v3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +26,24 @@ std::string der_of(X509& certificate) {
   std::string der(reinterpret_cast<const char*>(bytes), static_cast<size_t>(std::max(length, 0)));
   OPENSSL_free(bytes);
   return der;
+}
+
+// Those with a byte that no URI has are left out: as text they would be others.
+std::vector<std::string> uris_of(const X509& certificate) {
+  std::vector<std::string> uris;
+  auto* names =
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr));
+  for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names, i);
+    if (name->type != GEN_URI) continue;
+    const ASN1_IA5STRING* uri = name->d.uniformResourceIdentifier;
+    std::string text(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
+                     static_cast<size_t>(ASN1_STRING_length(uri)));
+    const bool plain = std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+    if (plain) uris.push_back(std::move(text));
+  }
+  GENERAL_NAMES_free(names);
+  return uris;
 }
 
 Ssl<X509> of_der(const std::string& der) {
@@ -74,6 +93,7 @@ CertificateFacts facts_of(x509_st& certificate) {
           .serial = serial_text(*X509_get0_serialNumber(&certificate)),
           .begins_s = unix_time(*X509_get0_notBefore(&certificate)),
           .ends_s = unix_time(*X509_get0_notAfter(&certificate)),
+          .uris = uris_of(certificate),
           .der = der_of(certificate)};
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/base/result.h"
 
@@ -18,7 +19,8 @@ struct CertificateFacts {
   std::string serial;    // as `terrace cert list` shows it
   int64_t begins_s = 0;  // CLOCK_REALTIME
   int64_t ends_s = 0;
-  std::string der;  // all of it
+  std::vector<std::string> uris;  // among its alternative names
+  std::string der;                // all of it
 };
 
 CertificateFacts facts_of(x509_st& certificate);

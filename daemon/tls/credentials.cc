@@ -60,9 +60,10 @@ Result<Credentials> Credentials::read(TlsFiles files, TlsRole role, kj::Timer& t
   return Credentials(std::move(files), role, timer, seen, std::move(identity), std::move(revoked));
 }
 
-kj::Promise<Shaken> Credentials::accept(kj::AuthenticatedStream stream) {
+kj::Promise<Shaken> Credentials::accept(kj::AuthenticatedStream stream, CertificateRefused refused) {
   return watch_handshake([this](const std::string& serial) { return is_revoked(serial); },
-                         [this, &stream] { return identity_.context->wrapServer(kj::mv(stream)); })
+                         [this, &stream] { return identity_.context->wrapServer(kj::mv(stream)); },
+                         std::move(refused))
       .attach(kj::heap(identity_.context));
 }
 
@@ -210,13 +211,12 @@ void Credentials::renew_own() {
   if (!installed.ok()) log::error("{}", installed.error().to_string());
 }
 
-kj::Promise<void> Credentials::watch(std::function<void()> changed) {
-  if (look_again()) changed();
+kj::Promise<void> Credentials::watch() {
+  if (look_again())
+    for (const auto& changed : changed_) changed();
   renew_own();
   warn_of_ends();
-  return timer_->afterDelay(1 * kj::SECONDS).then([this, changed = std::move(changed)]() mutable {
-    return watch(std::move(changed));
-  });
+  return timer_->afterDelay(1 * kj::SECONDS).then([this] { return watch(); });
 }
 
 }  // namespace terrace::daemon

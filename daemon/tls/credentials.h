@@ -28,7 +28,7 @@ class Credentials {
   // Errors    as read_tls_identity, read_revoked
   static Result<Credentials> read(TlsFiles files, TlsRole role, kj::Timer& timer);
 
-  kj::Promise<Shaken> accept(kj::AuthenticatedStream stream);
+  kj::Promise<Shaken> accept(kj::AuthenticatedStream stream, CertificateRefused refused = {});
   kj::Promise<Shaken> connect(kj::AuthenticatedStream stream);  // to a manager
 
   bool is_revoked(const std::string& serial) const { return revoked_.has(serial); }
@@ -46,8 +46,10 @@ class Credentials {
   // Puts another certificate for our own key and name in the place of ours; it is read as any change is.
   Status install(const std::string& pem);
 
-  // Looks at the files each second and calls `changed` after one was taken; says once a day what ends soon. Never ends.
-  kj::Promise<void> watch(std::function<void()> changed);
+  // Has `changed` called after a file that has changed was taken, as long as this lives.
+  void on_change(std::function<void()> changed) { changed_.push_back(std::move(changed)); }
+  // Looks at the files each second; says once a day what ends soon. Never ends.
+  kj::Promise<void> watch();
 
  private:
   struct Seen {  // of one file, by stat
@@ -73,6 +75,7 @@ class Credentials {
   TlsIdentity identity_;
   RevocationList revoked_;  // empty: nobody
   int64_t warned_s_ = 0, asked_s_ = 0;
+  std::vector<std::function<void()>> changed_;
   std::optional<Issuer> issuer_;
   std::string issued_file_;
 };

@@ -22,21 +22,33 @@ int handshake_slot() {
 
 struct WatchedHandshake {
   std::function<bool(const std::string&)> is_revoked;
+  CertificateRefused refused;
   std::optional<CertificateFacts> peer;
-  bool refused = false;
+  const char* why = nullptr;  // it is refused
 };
+
+// What libcrypto finds wrong with a certificate only once its signature held.
+const char* out_of_time(int error) {
+  if (error == X509_V_ERR_CERT_HAS_EXPIRED) return "has expired";
+  if (error == X509_V_ERR_CERT_NOT_YET_VALID) return "is not valid yet";
+  return nullptr;
+}
 
 // For each certificate from the CA's down; `ok`: nothing is wrong with it otherwise.
 int judge(int ok, X509_STORE_CTX* context) {
-  if (ok != 1 || X509_STORE_CTX_get_error_depth(context) != 0) return ok;
+  if (X509_STORE_CTX_get_error_depth(context) != 0) return ok;
+  const char* late = ok == 1 ? nullptr : out_of_time(X509_STORE_CTX_get_error(context));
+  if (ok != 1 && late == nullptr) return ok;
   auto* ssl = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(context, SSL_get_ex_data_X509_STORE_CTX_idx()));
   auto* handshake =
       ssl == nullptr ? nullptr : static_cast<WatchedHandshake*>(SSL_get_ex_data(ssl, handshake_slot()));
   X509* certificate = X509_STORE_CTX_get_current_cert(context);
   if (handshake == nullptr || certificate == nullptr) return 0;
   handshake->peer = facts_of(*certificate);
+  handshake->why = late;
+  if (late != nullptr) return 0;
   if (!handshake->is_revoked(handshake->peer->serial)) return 1;
-  handshake->refused = true;
+  handshake->why = "was revoked";
   X509_STORE_CTX_set_error(context, X509_V_ERR_CERT_REVOKED);
   return 0;
 }
@@ -46,8 +58,10 @@ int judge(int ok, X509_STORE_CTX* context) {
 }
 
 void throw_if_refused(const WatchedHandshake& handshake) {
-  if (handshake.refused)
-    refuse_handshake("its certificate " + shown_certificate(*handshake.peer) + " was revoked");
+  if (handshake.why == nullptr) return;
+  const std::string why = "its certificate " + shown_certificate(*handshake.peer) + " " + handshake.why;
+  if (handshake.refused) handshake.refused(*handshake.peer, why);
+  refuse_handshake(why);
 }
 
 }  // namespace
@@ -57,13 +71,15 @@ std::string shown_certificate(const CertificateFacts& facts) {
 }
 
 kj::Promise<Shaken> watch_handshake(std::function<bool(const std::string& serial)> is_revoked,
-                                    const std::function<kj::Promise<kj::AuthenticatedStream>()>& begin) {
+                                    const std::function<kj::Promise<kj::AuthenticatedStream>()>& begin,
+                                    CertificateRefused refused) {
   const int slot = handshake_slot();
   newest_connection = nullptr;
   kj::Promise<kj::AuthenticatedStream> shaking = begin();
   SSL* ssl = std::exchange(newest_connection, nullptr);
   auto handshake = kj::heap<WatchedHandshake>();
   handshake->is_revoked = std::move(is_revoked);
+  handshake->refused = std::move(refused);
   WatchedHandshake& watched = *handshake;
   // Without it nothing would be looked at: rather no connection.
   if (ssl == nullptr || SSL_set_ex_data(ssl, slot, &watched) != 1)
@@ -74,7 +90,7 @@ kj::Promise<Shaken> watch_handshake(std::function<bool(const std::string& serial
           [&watched, ssl, slot](kj::AuthenticatedStream stream) {
             SSL_set_ex_data(ssl, slot, nullptr);  // another handshake of this connection would be refused
             if (!watched.peer.has_value()) refuse_handshake("it showed no certificate in this handshake");
-            watched.refused = watched.is_revoked(watched.peer->serial);  // by now
+            if (watched.is_revoked(watched.peer->serial)) watched.why = "was revoked";  // by now
             throw_if_refused(watched);
             return Shaken{kj::mv(stream), *watched.peer};
           },

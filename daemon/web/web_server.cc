@@ -5,7 +5,7 @@
 #include <cctype>
 #include <utility>
 
-#include "core/base/machine_name.h"
+#include "core/identity/machine_name.h"
 #include "daemon/log/log.h"
 #include "daemon/web/front_page.h"
 #include "daemon/web/metrics.h"

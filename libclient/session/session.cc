@@ -12,11 +12,11 @@
 #include <thread>
 #include <utility>
 
-#include "core/base/machine_name.h"
 #include "core/base/prng.h"
 #include "core/base/signals_blocked.h"
 #include "core/base/time_slice.h"
 #include "core/base/units.h"
+#include "core/identity/machine_name.h"
 #include "libclient/session/loop.h"
 #include "libclient/session/mailbox.h"
 

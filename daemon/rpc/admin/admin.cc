@@ -32,9 +32,7 @@ AdminServer::DispatchCallResult AdminServer::dispatchCall(
 
 // In the audit log, as what a tenant is refused.
 void AdminServer::deny(const Error& error) {
-  const std::string uid = "uid-" + std::to_string(connection_->peer.uid);
-  engine().note_denied("admin", service().tenant_of(connection_->peer).value_or(uid), error,
-                       connection_->actor());
+  engine().note_denied("admin", service().name_for_audit(connection_->peer), error, connection_->actor());
 }
 
 kj::Promise<void> AdminServer::status(StatusContext context) {

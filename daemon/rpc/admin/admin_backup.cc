@@ -27,6 +27,15 @@ void write_contents(rpc::StoreBackup::Builder out, const StoreContents& contents
 
 kj::Promise<void> AdminServer::backup(BackupContext context) {
   KJ_IF_MAYBE (slot, admit(*connection_, context)) {
+    if (connection_->peer.remote != nullptr) {
+      const CallSlot held = kj::mv(*slot);
+      refuse(context,
+             Error{.code = ErrorCode::unsupported,
+                   .where = "backup",
+                   .detail = "a backup is handed over as a descriptor, which a connection over TLS does not "
+                             "carry: run `terrace state backup` on the manager's machine"});
+      return kj::READY_NOW;
+    }
     return engine()
         .backup()
         .then([this, context](Result<StoreBackup> made) mutable {

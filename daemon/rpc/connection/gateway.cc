@@ -29,6 +29,10 @@ class GatewayServer final : public rpc::Gateway::Server {
     }
     const std::string name = read_text(params.getClient());
     if (valid_text(name, limits::label_bytes_max)) connection_->client_name = name;
+    if (Status status = may_be_here(); !status.ok()) {
+      write_error(results.initError(), status.error());
+      return kj::READY_NOW;
+    }
     connection_->greeted = true;
     results.setVersion(std::min<uint32_t>(params.getNewest(), rpc::PROTOCOL_VERSION));
     results.setServer(version_number());
@@ -51,7 +55,7 @@ class GatewayServer final : public rpc::Gateway::Server {
     std::string tenant = read_text(params.getTenant());
     if (tenant.empty()) tenant = own_tenant.value_or("");
     std::string host = read_text(params.getHost());
-    if (host.empty()) host = service().options().host;
+    if (host.empty() || connection_->peer.remote != nullptr) host = service().options().host;
     Status status = check_identity(tenant, host);
     if (status.ok() && connection_->parts.size() >= limits::rpc_sessions_max) {
       status = Error{.code = ErrorCode::limit_exceeded,
@@ -88,12 +92,17 @@ class GatewayServer final : public rpc::Gateway::Server {
  private:
   Service& service() { return connection_->service; }
 
-  // A uid without a tenant counts by its number.
   void note_denied(const char* what, const Error& error) {
     if (error.code != ErrorCode::permission_denied) return;
-    const std::string uid = "uid-" + std::to_string(connection_->peer.uid);
-    service().engine().note_denied(what, service().tenant_of(connection_->peer).value_or(uid), error,
+    service().engine().note_denied(what, service().name_for_audit(connection_->peer), error,
                                    connection_->actor());
+  }
+
+  // Whether the certificate that it showed is of any use here: it hears why not, which TLS could not say.
+  Status may_be_here() const {
+    const auto& remote = connection_->peer.remote;
+    if (remote == nullptr || remote->refused.empty()) return {};
+    return Error{.code = ErrorCode::permission_denied, .where = "hello", .detail = remote->refused};
   }
 
   Status greeted(const char* where) const {
@@ -102,6 +111,13 @@ class GatewayServer final : public rpc::Gateway::Server {
   }
 
   Status check_identity(const std::string& tenant, const std::string& host) {
+    if (tenant.empty() && connection_->peer.remote != nullptr) {
+      return Error{
+          .code = ErrorCode::permission_denied,
+          .where = "openSession",
+          .detail = "the certificate of " + connection_->peer.text() +
+                    " names no tenant, and none was asked for; name one, or use a certificate that does"};
+    }
     if (!service().tenant_of(connection_->peer).has_value())
       TERRACE_RETURN_IF_ERROR(service().may_act_for(connection_->peer, tenant));
     if (!valid_name(tenant) || !valid_name(host)) {

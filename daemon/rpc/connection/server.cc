@@ -42,10 +42,20 @@ struct RpcServer::Arrival {
   const PeerCredentials peer;
   const PeerKey key;
   const kj::TimePoint hello_by;
-  kj::Own<kj::AsyncCapabilityStream> stream;
-  std::byte first{};  // that it said, where it was read already
+  kj::Own<kj::AsyncIoStream> stream;
+  kj::AsyncCapabilityStream* local = nullptr;  // the same, where it can carry descriptors
+  std::byte first{};                           // that it said, where it was read already
   bool first_read = false;
 };
+
+namespace {
+
+kj::Own<capnp::MessageStream> messages_over(kj::AsyncIoStream& stream, kj::AsyncCapabilityStream* local) {
+  if (local != nullptr) return kj::heap<capnp::AsyncCapabilityMessageStream>(*local);
+  return kj::heap<capnp::AsyncIoMessageStream>(stream);
+}
+
+}  // namespace
 
 struct ServedConnection {
   ServedConnection(kj::Own<RpcServer::Arrival> arrival_in, std::set<ServedConnection*>& all_in, Turns& turns,
@@ -53,10 +63,11 @@ struct ServedConnection {
       : arrival(kj::mv(arrival_in)),
         all(all_in),
         connection(kj::mv(welcome.connection)),
-        messages(kj::heap<capnp::AsyncCapabilityMessageStream>(*arrival->stream), *arrival->stream,
-                 request_bytes_max, arrival->peers, [key = arrival->key] { return key; }),
+        messages(messages_over(*arrival->stream, arrival->local), *arrival->stream, request_bytes_max,
+                 arrival->peers, [key = arrival->key] { return key; }),
         network(
-            messages, limits::rpc_fds_per_message_max, capnp::rpc::twoparty::Side::SERVER,
+            messages, arrival->local == nullptr ? 0 : limits::rpc_fds_per_message_max,
+            capnp::rpc::twoparty::Side::SERVER,
             message_bounds(limits::rpc_message_bytes_max)),  // answers too: requests have bounds of their own
         system(capnp::makeRpcServer(network, kj::mv(welcome.bootstrap))) {
     system.setFlowLimit(flow_limit_words);
@@ -64,6 +75,7 @@ struct ServedConnection {
     messages.wait_for(turns);
     messages.tell(connection->carried);
     all.insert(this);
+    if (arrival->local == nullptr) return;
     KJ_IF_MAYBE (fd, arrival->stream->getFd()) connection->socket = *fd;
   }
   ~ServedConnection() noexcept(false) {
@@ -169,6 +181,13 @@ kj::Promise<void> RpcServer::after_failure(const Listener& listener) {
   return timer_.afterDelay(50 * kj::MILLISECONDS);
 }
 
+bool RpcServer::count_in(const PeerCredentials& peer) {
+  if (peers_.connection_opened(peer)) return true;
+  log(peer.text() + (peer.remote == nullptr ? " pid " + std::to_string(peer.pid) : "") +
+      ": connection closed, too many are open (" + std::to_string(peers_.connections()) + " in all)");
+  return false;
+}
+
 void RpcServer::take(UniqueFd accepted, const Listener& listener) {
   std::byte first{};
   const ssize_t said = ::recv(accepted.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -182,16 +201,14 @@ void RpcServer::take(UniqueFd accepted, const Listener& listener) {
   }
   PeerCredentials peer{.uid = credentials.uid, .pid = credentials.pid, .socket = listener.socket};
   peer.identities = peers_.identities();
-  if (!peers_.connection_opened(peer)) {
-    log("uid " + std::to_string(peer.uid) + " pid " + std::to_string(peer.pid) +
-        ": connection closed, too many are open (" + std::to_string(peers_.connections()) + " in all)");
-    return;
-  }
+  if (!count_in(peer)) return;
   auto arrival = kj::heap<Arrival>(peers_, std::move(peer), timer_.now() + hello_max);
   const PeerKey key = arrival->key;
   tasks_.add(turns_.turn(key).then(
       [this, said, socket = std::move(accepted), arrival = kj::mv(arrival)]() mutable -> kj::Promise<void> {
-        arrival->stream = wrap(std::move(socket));
+        auto stream = wrap(std::move(socket));
+        arrival->local = stream.get();
+        arrival->stream = kj::mv(stream);
         return said > 0 ? run(kj::mv(arrival)) : until_it_speaks(kj::mv(arrival));
       }));
 }
@@ -206,8 +223,18 @@ kj::Promise<void> RpcServer::serve(kj::Own<kj::AsyncCapabilityStream> stream, Pe
   peer.identities = peers_.identities();
   if (!peers_.connection_opened(peer)) return kj::READY_NOW;
   auto arrival = kj::heap<Arrival>(peers_, std::move(peer), timer_.now() + hello_max);
+  arrival->local = stream.get();
   arrival->stream = kj::mv(stream);
   return until_it_speaks(kj::mv(arrival));
+}
+
+kj::Promise<void> RpcServer::serve_remote(kj::Own<kj::AsyncIoStream> stream, PeerCredentials peer) {
+  peer.identities = peers_.identities();
+  if (!count_in(peer)) return kj::READY_NOW;
+  auto arrival = kj::heap<Arrival>(peers_, std::move(peer), timer_.now() + hello_max);
+  arrival->stream = kj::mv(stream);
+  const PeerKey key = arrival->key;
+  return turns_.turn(key).then([this, arrival = kj::mv(arrival)]() mutable { return run(kj::mv(arrival)); });
 }
 
 // One that says nothing takes a descriptor and its place, no more.

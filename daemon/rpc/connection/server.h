@@ -1,5 +1,6 @@
 // Accepts connections on the unix sockets of a manager or an agent: authenticates each by the kernel
-// (SO_PEERCRED), bounds what it may send, and serves it until it goes away. A bad message costs its own
+// (SO_PEERCRED), bounds what it may send, and serves it until it goes away. What comes over TLS is accepted elsewhere
+// (daemon/clients) and served here, under the same bounds. A bad message costs its own
 // connection only, and so does not taking what was asked for. Descriptors that a peer sends along are dropped
 // by the kernel: nothing here wants any.
 //
@@ -45,6 +46,9 @@ class RpcServer final : private kj::TaskSet::ErrorHandler {
   void listen(UniqueFd listener, std::shared_ptr<const ServedSocket> socket);
   // Serves one already connected stream; resolves when it is gone. Also the way in for tests and fuzzing.
   kj::Promise<void> serve(kj::Own<kj::AsyncCapabilityStream> stream, PeerCredentials peer);
+  // The same for one that came over TLS, whose certificate was looked at: `peer.remote`. It carries no descriptors. To
+  // drop the promise closes it.
+  kj::Promise<void> serve_remote(kj::Own<kj::AsyncIoStream> stream, PeerCredentials peer);
 
  private:
   // One for each socket: a full backlog of one holds up none of the others.
@@ -56,6 +60,7 @@ class RpcServer final : private kj::TaskSet::ErrorHandler {
   };
   enum class Backlog { empty, more, failed };
 
+  bool count_in(const PeerCredentials& peer);
   kj::Promise<void> accept_loop(Listener& listener);
   Backlog accept_some(const Listener& listener);
   kj::Promise<void> after_failure(const Listener& listener);

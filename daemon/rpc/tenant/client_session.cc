@@ -58,6 +58,14 @@ ErrorCode code_of_end(const LeaseRow* lease) {
 
 }  // namespace
 
+Error memory_is_elsewhere(const char* where) {
+  return Error{.code = ErrorCode::unsupported,
+               .where = where,
+               .detail =
+                   "memory is mapped on the manager's own host, or on another through its agent: a connection "
+                   "over TLS passes none. Run this there, at the socket of terraced"};
+}
+
 Status ClientSession::on_this_host(const LeaseRow& lease) const {
   const std::string agent = StateMachine::agent_of(lease);
   if (agent == connection_->agent) return {};
@@ -92,6 +100,7 @@ Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess acc
                  .where = "attach",
                  .detail = "lease " + std::to_string(id.value) + " has ended: " + reason};
   }
+  if (connection_->peer.remote != nullptr) return make_lease(kj::addRef(*this), id, access, nullptr);
   TERRACE_RETURN_IF_ERROR(on_this_host(*lease));
   TERRACE_RETURN_IF_ERROR(service().may_hold(*lease, access, *this));
   if (engine().state().awaited(id)) {

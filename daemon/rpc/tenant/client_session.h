@@ -37,7 +37,8 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
   //           cancelled        the session has ended
   Status may_take_one_more();
 
-  // Hands the lease over: `answer` gets the description and a capability with a fresh descriptor.
+  // Hands the lease over: `answer` gets the description and a capability with a fresh descriptor. Over TLS the capability
+  // has none, and makes nobody a holder: what was granted or resized there can be renewed, resized and released there.
   // `ends_with_holders`: the session asked that the lease ends when its holders' processes have (EndedHolders).
   // Errors    lease_expired, lease_revoked, limit_exceeded, busy, cancelled, or the backend's
   Result<rpc::Lease::Client> hand_over(LeaseId lease, ObjectAccess access, bool ends_with_holders);
@@ -77,6 +78,9 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
   std::optional<ProcessId> process_;  // at the other end; a pid of 0: nobody would learn of its end
   bool ended_ = false;
 };
+
+// Why a call that needs memory at the other end is refused to a client over TLS.
+Error memory_is_elsewhere(const char* where);
 
 // getFd() hands `memory` over; null: the lease's memory is on the host of the agent that asks.
 rpc::Lease::Client make_lease(kj::Own<ClientSession> session, LeaseId lease, ObjectAccess access,

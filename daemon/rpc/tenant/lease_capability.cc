@@ -224,6 +224,7 @@ class LeaseServer final : public rpc::Lease::Server {
 
   // Bytes that another session writes meanwhile would be lost.
   Status may_move() {
+    if (connection().peer.remote != nullptr) return memory_is_elsewhere("beginMove");
     const size_t holders = service().holders(lease_);
     const bool moving = service().move_under_way(lease_);
     if (holders <= 1 && !moving) return may_move_owned();

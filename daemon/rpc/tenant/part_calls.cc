@@ -8,6 +8,7 @@ namespace terrace::daemon {
 
 Result<ProcessId> caller_of(ClientSession& session) {
   const Connection& connection = session.connection();
+  if (connection.peer.remote != nullptr) return memory_is_elsewhere("claimPart");
   if (!connection.agent.empty()) {
     return Error{
         .code = ErrorCode::unsupported,

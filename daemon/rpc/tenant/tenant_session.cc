@@ -42,6 +42,10 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
 
   kj::Promise<void> attach(AttachContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
+      if (connection().peer.remote != nullptr) {
+        refuse(context, memory_is_elsewhere("attach"));
+        return kj::READY_NOW;
+      }
       const auto params = context.getParams();
       const LeaseId id{params.getLease()};
       const std::string label = read_text(params.getLabel());
@@ -175,7 +179,9 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
   kj::Promise<void> userfaultfd(UserfaultfdContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
       const CallSlot held = kj::mv(*slot);
-      if (connection().agent.empty()) {
+      if (connection().peer.remote != nullptr) {
+        refuse(context, memory_is_elsewhere("userfaultfd"));
+      } else if (connection().agent.empty()) {
         userfaultfd_.write(connection(), context);
       } else {  // its programs are on another machine, whose device their agent opens
         refuse(context,

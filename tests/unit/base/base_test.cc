@@ -6,9 +6,9 @@
 
 #include "core/base/crc32c.h"
 #include "core/base/ids.h"
-#include "core/base/machine_name.h"
 #include "core/base/prng.h"
 #include "core/base/units.h"
+#include "core/identity/machine_name.h"
 
 using namespace terrace;
 

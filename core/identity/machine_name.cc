@@ -1,4 +1,4 @@
-#include "core/base/machine_name.h"
+#include "core/identity/machine_name.h"
 
 #include <unistd.h>
 
