@@ -138,7 +138,7 @@ _TABLE = [
         ("scrubber: erased without a bound", "Scrubber::run_next(", "next_allowed_ns_) {", "0) {"),
         ("scrubber: at once again", "Scrubber::end(", "retry_ns_ = clock_.now_ns() + ns_per_s;", ""),
         ("scrubber: who waits is not first", "Scrubber::choose(", "return chosen;", "return jobs_.end();"),
-        ("scrubber: the object is removed first", "Scrubber::add(", "backend_.erases_in_place(job.object) ? bytes : 0", "0"),
+        ("scrubber: the object is removed first", "Scrubber::add(", "memory_.erases_in_place(job.object) ? bytes : 0", "0"),
         ("scrubber: never again", "Scrubber::wait_until(", "if (woken_for_ns_ == at_ns) woken_for_ns_ = 0;\n    run_next();", ""),
         ("scrubber: a restart finds it running", "Scrubber::clear(", "running_ = false;", ""),
     ),
