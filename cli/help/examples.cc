@@ -10,7 +10,7 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace", "terrace help lease grant"},
       {"terrace status", "terrace status"},
       {"terrace status", "terrace status --json"},
-      {"terrace status", "terrace --connect tls://10.0.0.1:7443 status"},
+      {"terrace status", "terrace status --connect tls://10.0.0.1:7443"},
       {"terrace health", "terrace health"},
       {"terrace health", "terrace health --watch"},
       {"terrace events", "terrace events --since 2h --severity warning"},
