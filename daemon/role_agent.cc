@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 
 #include "core/base/clock.h"
+#include "core/base/sync/mutex.h"
 #include "core/base/time_slice.h"
 #include "daemon/agent/agent_admin.h"
 #include "daemon/agent/guard.h"
@@ -50,7 +50,7 @@ class Guarded {
       : files_(files), memory_(memory), earlier_(promised ? read_guarded(files) : GuardedMemory{}) {}
 
   Status record(bool registered) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (registered) earlier_ = {};
     GuardedMemory now{memory_.object_paths(), memory_.backends().dax_regions()};
     add(now.directories, earlier_.directories);
@@ -69,9 +69,9 @@ class Guarded {
 
   const HostFiles& files_;
   MachineMemory& memory_;
-  std::mutex mutex_;
-  GuardedMemory earlier_;
-  std::optional<GuardedMemory> recorded_;
+  Mutex mutex_;
+  GuardedMemory earlier_ TERRACE_GUARDED_BY(mutex_);
+  std::optional<GuardedMemory> recorded_ TERRACE_GUARDED_BY(mutex_);
 };
 
 // Somebody may kill the guard: there is another one within a second.

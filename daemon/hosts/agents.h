@@ -18,17 +18,16 @@
 #include <kj/async-io.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/sync/mutex.h"
 #include "core/base/unique_fd.h"
 #include "daemon/hosts/agent_wire.h"
 #include "daemon/hosts/hosts_file.h"
@@ -106,10 +105,10 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
     AgentOrder order;
     bool until_forgotten = false;
     bool until_settled = false;
-    std::mutex mutex;
-    std::condition_variable ready;
-    bool done = false;
-    AgentAnswer answer;
+    Mutex mutex;
+    ConditionVariable ready;
+    bool done TERRACE_GUARDED_BY(mutex) = false;
+    AgentAnswer answer TERRACE_GUARDED_BY(mutex);
   };
   using PendingPtr = std::shared_ptr<Pending>;
 
@@ -193,12 +192,12 @@ class Agents final : public AgentOrders, public HostDirectory, private kj::TaskS
   uint32_t lingering_ = 0;
   PeerLog peer_log_;
 
-  mutable std::mutex queue_mutex_;
-  std::set<std::pair<std::string, std::string>> proved_;  // hosts and serials
-  std::deque<PendingPtr> queue_;                          // not looked at yet
-  std::set<PendingPtr> unanswered_;                       // all of them
-  bool stopping_ = false;
-  kj::Own<kj::CrossThreadPromiseFulfiller<void>> wake_;
+  mutable Mutex queue_mutex_;
+  std::set<std::pair<std::string, std::string>> proved_ TERRACE_GUARDED_BY(queue_mutex_);  // hosts and serials
+  std::deque<PendingPtr> queue_ TERRACE_GUARDED_BY(queue_mutex_);                          // not looked at yet
+  std::set<PendingPtr> unanswered_ TERRACE_GUARDED_BY(queue_mutex_);                       // all of them
+  bool stopping_ TERRACE_GUARDED_BY(queue_mutex_) = false;
+  kj::Own<kj::CrossThreadPromiseFulfiller<void>> wake_ TERRACE_GUARDED_BY(queue_mutex_);
 
   kj::Own<kj::ConnectionReceiver> port_;
   const Credentials* own_ = nullptr;

@@ -80,7 +80,7 @@ void Agents::settle_hosts() {
 
 AgentAnswer Agents::wait_for(const PendingPtr& pending) {
   {
-    const std::lock_guard lock(queue_mutex_);
+    const MutexLock lock(queue_mutex_);
     if (stopping_) return {OrderOutcome::not_sent, unavailable("the manager is ending"), 0};
     queue_.push_back(pending);
     unanswered_.insert(pending);
@@ -89,17 +89,17 @@ AgentAnswer Agents::wait_for(const PendingPtr& pending) {
       wake_ = nullptr;
     }
   }
-  std::unique_lock lock(pending->mutex);
-  pending->ready.wait(lock, [&pending] { return pending->done; });
+  const MutexLock lock(pending->mutex);
+  pending->ready.wait(pending->mutex, [&pending]() TERRACE_REQUIRES(pending->mutex) { return pending->done; });
   return pending->answer;
 }
 
 void Agents::answer(const PendingPtr& pending, AgentAnswer given) {
   {
-    const std::lock_guard lock(queue_mutex_);
+    const MutexLock lock(queue_mutex_);
     unanswered_.erase(pending);
   }
-  const std::lock_guard lock(pending->mutex);
+  const MutexLock lock(pending->mutex);
   if (pending->done) return;
   pending->answer = std::move(given);
   pending->done = true;
@@ -109,7 +109,7 @@ void Agents::answer(const PendingPtr& pending, AgentAnswer given) {
 void Agents::stop() {
   std::set<PendingPtr> left;
   {
-    const std::lock_guard lock(queue_mutex_);
+    const MutexLock lock(queue_mutex_);
     stopping_ = true;
     queue_.clear();
     left = std::move(unanswered_);
@@ -123,7 +123,7 @@ kj::Promise<void> Agents::order_loop() {
   std::deque<PendingPtr> taken;
   kj::Promise<void> next = kj::READY_NOW;
   {
-    const std::lock_guard lock(queue_mutex_);
+    const MutexLock lock(queue_mutex_);
     if (stopping_) return kj::READY_NOW;
     taken.swap(queue_);
     auto pair = kj::newPromiseAndCrossThreadFulfiller<void>();
@@ -265,17 +265,17 @@ kj::Promise<AgentAnswer> Agents::send(rpc::HostAgent::Client& agent, const Agent
 }
 
 bool Agents::has_proved(const std::string& host, const std::string& serial) const {
-  const std::lock_guard lock(queue_mutex_);
+  const MutexLock lock(queue_mutex_);
   return proved_.contains({host, serial});
 }
 
 void Agents::set_proved(const std::string& host, const std::string& serial) {
-  const std::lock_guard lock(queue_mutex_);
+  const MutexLock lock(queue_mutex_);
   proved_.insert({host, serial});
 }
 
 void Agents::forget_proofs(const std::string& host) {
-  const std::lock_guard lock(queue_mutex_);
+  const MutexLock lock(queue_mutex_);
   std::erase_if(proved_, [&host](const auto& one) { return one.first == host; });
 }
 

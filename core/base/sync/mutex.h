@@ -36,6 +36,8 @@ class TERRACE_CAPABILITY("mutex") Mutex {
 class TERRACE_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) TERRACE_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  // Of a mutex that is held already, as after try_lock().
+  MutexLock(Mutex& mutex, std::adopt_lock_t) TERRACE_REQUIRES(mutex) : mutex_(mutex) {}
   ~MutexLock() TERRACE_RELEASE() { mutex_.unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;

@@ -60,7 +60,7 @@ std::vector<DaxRange> RangeSet::all() const {
 }
 
 void DaxMemoryRecord::track(const std::string& serial, DaxRange device) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto at = entries_.find(serial); at != entries_.end() && at->second.device == device) return;
   Entry entry{.device = device, .unerased = {}};
   if (!load(serial, entry)) {
@@ -73,7 +73,7 @@ void DaxMemoryRecord::track(const std::string& serial, DaxRange device) {
 
 // Called each second while the device is away: what is kept stays on file.
 void DaxMemoryRecord::forget(const std::string& serial) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Entry known;
   if (const auto at = entries_.find(serial); at != entries_.end()) {
     known = std::move(at->second);
@@ -94,7 +94,7 @@ void DaxMemoryRecord::forget(const std::string& serial) {
 }
 
 Status DaxMemoryRecord::may_claim(const std::string& serial, DaxRange device, const StoreClaim& claim) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Entry found{.device = device, .unerased = {}};
   if (const auto at = entries_.find(serial); at != entries_.end()) {
     found = at->second;
@@ -112,7 +112,7 @@ Status DaxMemoryRecord::may_claim(const std::string& serial, DaxRange device, co
 }
 
 Status DaxMemoryRecord::claim(const std::string& serial, const StoreClaim& claim) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   if (at == entries_.end() || (at->second.store == claim.store && at->second.owner == claim.owner)) return {};
   at->second.store = claim.store;
@@ -123,7 +123,7 @@ Status DaxMemoryRecord::claim(const std::string& serial, const StoreClaim& claim
 }
 
 Status DaxMemoryRecord::begin_hand_over(const std::string& serial) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   if (at == entries_.end() || at->second.hand_over) return {};
   at->second.hand_over = true;
@@ -133,13 +133,13 @@ Status DaxMemoryRecord::begin_hand_over(const std::string& serial) {
 }
 
 bool DaxMemoryRecord::had_hand_over(const std::string& serial) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   return at != entries_.end() && at->second.hand_over;
 }
 
 Status DaxMemoryRecord::mark_unerased(const std::string& serial, const std::vector<DaxRange>& ranges) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   if (at == entries_.end()) return {};  // unerased as a whole, once it is tracked
   for (const DaxRange& range : ranges) at->second.unerased.add(range);
@@ -147,7 +147,7 @@ Status DaxMemoryRecord::mark_unerased(const std::string& serial, const std::vect
 }
 
 void DaxMemoryRecord::mark_erased(const std::string& serial, const std::vector<DaxRange>& ranges) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   if (at == entries_.end()) return;
   bool changed = false;
@@ -160,7 +160,7 @@ void DaxMemoryRecord::mark_erased(const std::string& serial, const std::vector<D
 
 std::vector<DaxRange> DaxMemoryRecord::unerased(const std::string& serial,
                                                 const std::vector<DaxRange>& ranges) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   if (at == entries_.end()) return ranges;
   std::vector<DaxRange> found;
@@ -170,13 +170,13 @@ std::vector<DaxRange> DaxMemoryRecord::unerased(const std::string& serial,
 }
 
 std::optional<uint64_t> DaxMemoryRecord::idle_count(const std::string& serial) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   return at == entries_.end() ? std::nullopt : at->second.idle_count;
 }
 
 void DaxMemoryRecord::set_idle_count(const std::string& serial, uint64_t count) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   if (at == entries_.end() || at->second.idle_count == count) return;
   at->second.idle_count = count;
@@ -184,7 +184,7 @@ void DaxMemoryRecord::set_idle_count(const std::string& serial, uint64_t count) 
 }
 
 Status DaxMemoryRecord::keep(const std::string& serial, KeptMemory memory) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   if (at == entries_.end()) return {};
   std::erase_if(at->second.kept, [&](const KeptMemory& one) { return one.ranges == memory.ranges; });
@@ -193,7 +193,7 @@ Status DaxMemoryRecord::keep(const std::string& serial, KeptMemory memory) {
 }
 
 void DaxMemoryRecord::let_go(const std::string& serial, const std::vector<DaxRange>& ranges) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   if (at == entries_.end()) return;
   const auto same = [&](const KeptMemory& one) { return one.ranges == ranges; };
@@ -202,7 +202,7 @@ void DaxMemoryRecord::let_go(const std::string& serial, const std::vector<DaxRan
 }
 
 std::vector<KeptMemory> DaxMemoryRecord::kept(const std::string& serial) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = entries_.find(serial);
   return at == entries_.end() ? std::vector<KeptMemory>{} : at->second.kept;
 }

@@ -14,11 +14,11 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "daemon/memory/backend.h"
 #include "daemon/memory/devdax/dax_bus.h"
 
@@ -108,8 +108,8 @@ class DaxMemoryRecord {
   const std::string directory_;
   const std::string boot_id_;
   const bool read_only_;
-  mutable std::mutex mutex_;
-  std::map<std::string, Entry> entries_;
+  mutable Mutex mutex_;
+  std::map<std::string, Entry> entries_ TERRACE_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace::daemon

@@ -11,11 +11,11 @@
 #include <cinttypes>
 #include <cstdio>
 #include <filesystem>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <sstream>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/units.h"
 #include "daemon/inventory/serials.h"
 #include "daemon/memory/proc_files.h"
@@ -169,7 +169,7 @@ Status SysfsDaxBus::write(const std::string& path, const std::string& text, cons
 // --- looking --------------------------------------------------------------------------------------------
 
 Result<DaxDevice> SysfsDaxBus::device(const std::string& name) {
-  const std::shared_lock lock(mappings_);
+  const ReaderLock lock(mappings_);
   Reader reader;
   return read_device(reader, name);
 }
@@ -252,7 +252,7 @@ bool SysfsDaxBus::read_region(Reader& reader, const std::string& path, DaxRegion
 }
 
 Result<std::vector<DaxRegion>> SysfsDaxBus::regions() {
-  const std::shared_lock lock(mappings_);
+  const ReaderLock lock(mappings_);
   Reader reader;
   std::vector<DaxRegion> by_path;
   const std::string devices = root_ + "/sys/bus/dax/devices";
@@ -321,7 +321,7 @@ Status SysfsDaxBus::add_range(const std::string& name, DaxRange range) {
 }
 
 Status SysfsDaxBus::release_ranges(const std::string& name) {
-  const std::lock_guard lock(mappings_);
+  const WriterLock lock(mappings_);
   return write(device_path(name) + "/size", "0", "take the memory of " + name);
 }
 

@@ -3,8 +3,7 @@
 // Threads   As DaxBus; it keeps nothing but its root and a lock for what the kernel does not let run side by side.
 #pragma once
 
-#include <shared_mutex>
-
+#include "core/base/sync/mutex.h"
 #include "daemon/memory/devdax/dax_bus.h"
 
 namespace terrace::daemon {
@@ -42,7 +41,7 @@ class SysfsDaxBus final : public DaxBus {
   std::string root_;
   // Whoever reads a file of a device's mapping while the kernel (6.1) removes that mapping waits for the writer, and the
   // writer for him, for ever: readers of mappings and those who take them away exclude each other.
-  std::shared_mutex mappings_;
+  SharedMutex mappings_;
 };
 
 }  // namespace terrace::daemon

@@ -79,7 +79,7 @@ Result<DevdaxBackend::Place> DevdaxBackend::locate(const std::string& name, cons
   const auto wrong = [&](ErrorCode code, const std::string& what) {
     return Error{.code = code, .where = where, .detail = name + ": " + what};
   };
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Place place;
   for (const Extent& extent : extents) {
     const auto device = devices_.find(extent.device);
@@ -106,13 +106,13 @@ Result<DevdaxBackend::Place> DevdaxBackend::locate(const std::string& name, cons
 }
 
 std::optional<DevdaxBackend::Object> DevdaxBackend::find(const std::string& name) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = objects_.find(name);
   return at == objects_.end() ? std::nullopt : std::optional(at->second);
 }
 
 void DevdaxBackend::set_device(const std::string& name, const std::string& device) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto at = objects_.find(name); at != objects_.end()) at->second.device = device;
 }
 
@@ -139,7 +139,7 @@ void DevdaxBackend::know_objects(const std::vector<KnownObject>& known) {
     // Its region is not there: it has no memory now, and need not be found.
     placed.emplace_back(&object, place.ok() ? std::move(*place) : Place{});
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   objects_.clear();
   for (auto& [object, place] : placed)
     objects_[object->name] = {place.serial, place.ranges, object->bytes, "", next_order_++, object->extents};
@@ -151,7 +151,7 @@ Result<DaxDevice> DevdaxBackend::make_for(const std::string& name, const Place& 
   const auto region = region_of(place.serial);
   if (!region.has_value()) return no_object(place.serial, "DevdaxBackend::make");
   auto made = make_with_room(*region, place.ranges);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (made.ok()) objects_[name] = {place.serial, place.ranges, place.bytes, made->name, next_order_++};
   return made;
 }
@@ -166,7 +166,7 @@ Status DevdaxBackend::carve(const std::string& name, uint64_t bytes, const std::
   }
   DaxDevice device;
   {
-    const std::lock_guard lock(kernel_mutex_);
+    const MutexLock lock(kernel_mutex_);
     if (const auto object = find(name); object.has_value() && !object->device.empty())
       return Error{.code = ErrorCode::already_exists, .where = where, .detail = "there is an object " + name};
     if (const auto region = region_of(place.serial); region.has_value())
@@ -182,7 +182,7 @@ Status DevdaxBackend::carve(const std::string& name, uint64_t bytes, const std::
   }
   if (ready.ok()) return {};
   (void)fence(name);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   objects_.erase(name);
   return ready;
 }
@@ -230,7 +230,7 @@ Status DevdaxBackend::erase(const std::string& name, const std::vector<Extent>& 
 
 Result<DaxDevice> DevdaxBackend::make_own(const DaxRegion& region, const std::vector<DaxRange>& ranges) {
   auto made = make_with_room(region, ranges);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (made.ok()) own_.insert(made->name);
   return made;
 }
@@ -238,7 +238,7 @@ Result<DaxDevice> DevdaxBackend::make_own(const DaxRegion& region, const std::ve
 // As it is now: a step may have failed half-way. One that stays is an orphan.
 Status DevdaxBackend::dismantle_own(const DaxRegion& region, const DaxDevice& device) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     own_.erase(device.name);
   }
   const auto now = bus_.device(device.name);
@@ -254,7 +254,7 @@ Result<uint64_t> DevdaxBackend::scrub(const std::string& name) {
                  .where = "DevdaxBackend::scrub",
                  .detail = "object " + name + " still has the dax device " + object->device};
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   objects_.erase(name);
   return object->bytes;
 }
@@ -272,7 +272,7 @@ Status DevdaxBackend::rebind(const std::string& from, const std::string& to, uin
                  .where = where,
                  .detail = to + " cannot take " + std::to_string(bytes) + " bytes over from " + from};
   }
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   if (const auto next = find(to); next.has_value() && !next->device.empty()) {
     if (device_of(to).ok()) return {};
     TERRACE_RETURN_IF_ERROR(fence_object(to, *next));  // cut off before it was enabled: nobody has it
@@ -286,7 +286,7 @@ Status DevdaxBackend::rebind(const std::string& from, const std::string& to, uin
   TERRACE_RETURN_IF_ERROR(record_.begin_hand_over(place.serial));
   TERRACE_RETURN_IF_ERROR(fence_object(from, {place.serial, place.ranges, bytes, old ? old->device : "", 0}));
   if (auto made = make_for(to, place); !made.ok()) return made.error();
-  const std::lock_guard forget(mutex_);
+  const MutexLock forget(mutex_);
   objects_.erase(from);
   return {};
 }
@@ -316,10 +316,10 @@ Status DevdaxBackend::copy(const std::string& from, const std::string& to, uint6
 // --- looking --------------------------------------------------------------------------------------------
 
 Result<std::vector<ObservedObject>> DevdaxBackend::list() {
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(const std::vector<DaxRegion> regions, bus_.regions());
   std::vector<ObservedObject> all;
-  const std::lock_guard state(mutex_);
+  const MutexLock state(mutex_);
   for (auto& [name, object] : objects_) object.device.clear();
   for (const DaxRegion& region : regions) {
     const bool ours = std::any_of(devices_.begin(), devices_.end(),
@@ -361,7 +361,7 @@ Result<ObservedObject> DevdaxBackend::usage(const std::string& name) {
 }
 
 std::string DevdaxBackend::describe_memory() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::to_string(seen_.size()) + (seen_.size() == 1 ? " dax region" : " dax regions");
 }
 

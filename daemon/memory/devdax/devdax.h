@@ -33,12 +33,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "daemon/memory/backend.h"
 #include "daemon/memory/devdax/dax_bus.h"
 #include "daemon/memory/devdax/dax_memory_record.h"
@@ -132,17 +132,18 @@ class DevdaxBackend final : public Backend, public SharedByHosts {
   std::vector<DaxDevice> foreign_devices_in(const DaxRegion& region) const;
   Status unused(const std::string& serial, const std::vector<DaxDevice>& strangers) const;
   bool to_measure(const DaxRegion& region) const;
-  void measure(const DaxRegion& region);
+  void measure(const DaxRegion& region) TERRACE_REQUIRES(kernel_mutex_);
   void measure_erased(const DaxRegion& region, const DaxDevice& device);
   bool is_object(const std::string& serial, const DaxDevice& device) const;
 
   // devdax.cc: objects
   Result<Place> locate(const std::string& name, const std::vector<Extent>& extents, const char* where) const;
   std::optional<Object> find(const std::string& name) const;
-  Result<DaxDevice> make_for(const std::string& name, const Place& place);
+  Result<DaxDevice> make_for(const std::string& name, const Place& place) TERRACE_REQUIRES(kernel_mutex_);
   // A device of the manager's own, which list() does not show.
-  Result<DaxDevice> make_own(const DaxRegion& region, const std::vector<DaxRange>& ranges);
-  Status dismantle_own(const DaxRegion& region, const DaxDevice& device);
+  Result<DaxDevice> make_own(const DaxRegion& region, const std::vector<DaxRange>& ranges)
+      TERRACE_REQUIRES(kernel_mutex_);
+  Status dismantle_own(const DaxRegion& region, const DaxDevice& device) TERRACE_REQUIRES(kernel_mutex_);
   void set_device(const std::string& name, const std::string& device);
   Result<DaxDevice> device_of(const std::string& name) const;
   Status erase_ranges(const DaxDevice& device, const std::vector<DaxRange>& parts);
@@ -150,42 +151,51 @@ class DevdaxBackend final : public Backend, public SharedByHosts {
   Status with_own(const DaxRegion& region, const std::vector<DaxRange>& ranges,
                   const std::function<Status(const DaxDevice&)>& work);
 
-  // devdax_kernel.cc: steps with kernel_mutex_ held
-  Result<DaxDevice> make(const DaxRegion& region, const std::vector<DaxRange>& ranges);
-  Status build(const std::string& device, const DaxRegion& region, const std::vector<DaxRange>& ranges);
+  // devdax_kernel.cc: steps
+  Result<DaxDevice> make(const DaxRegion& region, const std::vector<DaxRange>& ranges)
+      TERRACE_REQUIRES(kernel_mutex_);
+  Status build(const std::string& device, const DaxRegion& region, const std::vector<DaxRange>& ranges)
+      TERRACE_REQUIRES(kernel_mutex_);
   // `had`: somebody may have had it, and may hold pages of it.
   enum class Had : uint8_t { nobody, maybe };
-  Status dismantle(const DaxRegion& region, const DaxDevice& device, Had had);
-  Status make_room(const DaxRegion& region, const std::vector<DaxRange>& ranges);
-  Result<DaxDevice> make_with_room(const DaxRegion& region, const std::vector<DaxRange>& ranges);
-  Status fence_object(const std::string& name, const Object& object);
-  Status fence_orphan(const std::string& device);
+  Status dismantle(const DaxRegion& region, const DaxDevice& device, Had had) TERRACE_REQUIRES(kernel_mutex_);
+  Status make_room(const DaxRegion& region, const std::vector<DaxRange>& ranges)
+      TERRACE_REQUIRES(kernel_mutex_);
+  Result<DaxDevice> make_with_room(const DaxRegion& region, const std::vector<DaxRange>& ranges)
+      TERRACE_REQUIRES(kernel_mutex_);
+  Status fence_object(const std::string& name, const Object& object) TERRACE_REQUIRES(kernel_mutex_);
+  Status fence_orphan(const std::string& device) TERRACE_REQUIRES(kernel_mutex_);
 
-  // devdax_pins.cc: pages that somebody holds, likewise
-  void learn_pins(const DaxRegion& region, DaxRange free);
-  void keep_pages(const DaxRegion& region, const std::vector<DaxRange>& ranges, int64_t pins);
+  // devdax_pins.cc: pages that somebody holds
+  void learn_pins(const DaxRegion& region, DaxRange free) TERRACE_REQUIRES(kernel_mutex_);
+  void keep_pages(const DaxRegion& region, const std::vector<DaxRange>& ranges, int64_t pins)
+      TERRACE_REQUIRES(kernel_mutex_);
   bool is_kept(const std::string& serial, const DaxDevice& device) const;
-  Status reclaim(const DaxRegion& region, const std::vector<DaxRange>& ranges);
-  Status reclaim_one(const DaxRegion& region, const KeptMemory& memory);
-  Result<std::optional<DaxDevice>> keeper_of(const DaxRegion& region, const KeptMemory& memory);
+  Status reclaim(const DaxRegion& region, const std::vector<DaxRange>& ranges) TERRACE_REQUIRES(kernel_mutex_);
+  Status reclaim_one(const DaxRegion& region, const KeptMemory& memory) TERRACE_REQUIRES(kernel_mutex_);
+  Result<std::optional<DaxDevice>> keeper_of(const DaxRegion& region, const KeptMemory& memory)
+      TERRACE_REQUIRES(kernel_mutex_);
   Status look_at_kept(const KeptMemory& memory, const std::optional<DaxDevice>& keeper,
-                      const std::string& serial);
+                      const std::string& serial) TERRACE_REQUIRES(kernel_mutex_);
 
   DaxBus& bus_;
   const DevdaxOptions options_;
   DaxMemoryRecord record_;
-  KeptPages pages_;                  // after record_
-  std::optional<StoreClaim> claim_;  // by mutex_; holds for devices that are adopted later, too
+  KeptPages pages_;                                             // after record_
+  std::optional<StoreClaim> claim_ TERRACE_GUARDED_BY(mutex_);  // holds for devices that are adopted later, too
 
-  std::mutex kernel_mutex_;  // before mutex_
-  mutable std::mutex mutex_;
-  std::vector<SeenDevice> seen_;
-  std::map<std::string, TierAttributes> firmware_;  // by serial: what the firmware says
-  std::map<DeviceId, KnownDevice> devices_;
-  std::map<std::string, DaxRegion> regions_;  // by serial, without their devices, as seen last
-  std::map<std::string, Object> objects_;
-  std::set<std::string> own_;  // dax devices that live for one piece of erasing or for measuring
-  uint64_t next_order_ = 0;
+  Mutex kernel_mutex_ TERRACE_ACQUIRED_BEFORE(mutex_);  // the steps at the kernel, one after the other
+  mutable Mutex mutex_;
+  std::vector<SeenDevice> seen_ TERRACE_GUARDED_BY(mutex_);
+  std::map<std::string, TierAttributes> firmware_
+      TERRACE_GUARDED_BY(mutex_);  // by serial: what the firmware says
+  std::map<DeviceId, KnownDevice> devices_ TERRACE_GUARDED_BY(mutex_);
+  std::map<std::string, DaxRegion> regions_
+      TERRACE_GUARDED_BY(mutex_);  // by serial, without their devices, as seen last
+  std::map<std::string, Object> objects_ TERRACE_GUARDED_BY(mutex_);
+  std::set<std::string> own_
+      TERRACE_GUARDED_BY(mutex_);  // dax devices that live for one piece of erasing or for measuring
+  uint64_t next_order_ TERRACE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace terrace::daemon

@@ -38,13 +38,13 @@ Result<DaxRegion> DevdaxBackend::look_at(const std::string& serial) {
 }
 
 std::optional<DaxRegion> DevdaxBackend::region_of(const std::string& serial) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = regions_.find(serial);
   return at == regions_.end() ? std::nullopt : std::optional(at->second);
 }
 
 bool DevdaxBackend::adopted(const std::string& serial) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::any_of(devices_.begin(), devices_.end(),
                      [&serial](const auto& one) { return one.second.serial == serial; });
 }
@@ -52,7 +52,7 @@ bool DevdaxBackend::adopted(const std::string& serial) const {
 // The first device of a region is never one: the kernel makes it as long as all of a region that it finds.
 bool DevdaxBackend::is_object(const std::string& serial, const DaxDevice& device) const {
   if (device.is_first() || device.ranges.empty()) return false;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::any_of(objects_.begin(), objects_.end(), [&](const auto& one) {
     return one.second.serial == serial && one.second.ranges == device.ranges;
   });
@@ -117,7 +117,7 @@ Status DevdaxBackend::refresh() {
     kept.devices.clear();
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     seen_ = std::move(devices);
     regions_ = std::move(by_serial);
     firmware_ = std::move(firmware);
@@ -141,14 +141,14 @@ Status DevdaxBackend::refresh() {
 void DevdaxBackend::place_objects() {
   std::map<std::string, std::vector<Extent>> unplaced;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [name, object] : objects_)
       if (object.ranges.empty()) unplaced[name] = object.extents;
   }
   for (const auto& [name, extents] : unplaced) {
     const auto place = locate(name, extents, "DevdaxBackend::refresh");
     if (!place.ok()) continue;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto object = objects_.find(name);
     if (object == objects_.end()) continue;
     object->second.serial = place->serial;
@@ -173,12 +173,12 @@ std::vector<SeenDevice> DevdaxBackend::inspect() {
 }
 
 std::vector<SeenDevice> DevdaxBackend::discover() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return seen_;
 }
 
 TierAttributes DevdaxBackend::attributes(const std::string& serial) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto told = firmware_.find(serial);
   const auto region = regions_.find(serial);
   if (told == firmware_.end() || region == regions_.end()) return {};
@@ -186,7 +186,7 @@ TierAttributes DevdaxBackend::attributes(const std::string& serial) const {
 }
 
 void DevdaxBackend::know_devices(const std::vector<KnownDevice>& devices) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::set<std::string> before, now;
   for (const auto& [id, device] : devices_) before.insert(device.serial);
   devices_.clear();
@@ -223,7 +223,7 @@ Status DevdaxBackend::unused(const std::string& serial, const std::vector<DaxDev
 Status DevdaxBackend::may_claim(const DaxRegion& region) const {
   std::optional<StoreClaim> claim;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     claim = claim_;
   }
   return claim.has_value() ? record_.may_claim(region.serial, region.range(), *claim) : Status();
@@ -233,7 +233,7 @@ Status DevdaxBackend::may_claim(const DaxRegion& region) const {
 Status DevdaxBackend::claim(const StoreClaim& claim) {
   std::vector<std::pair<std::string, DaxRange>> devices;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [id, device] : devices_)
       if (const auto region = regions_.find(device.serial); region != regions_.end())
         devices.emplace_back(device.serial, region->second.range());
@@ -241,7 +241,7 @@ Status DevdaxBackend::claim(const StoreClaim& claim) {
   for (const auto& [serial, range] : devices) TERRACE_RETURN_IF_ERROR(record_.may_claim(serial, range, claim));
   if (claim.check_only) return {};
   for (const auto& [serial, range] : devices) TERRACE_RETURN_IF_ERROR(record_.claim(serial, claim));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   claim_ = claim;
   return {};
 }
@@ -255,14 +255,14 @@ Status DevdaxBackend::may_take_over(const std::string& serial) {
 // First everything that stands against it, then what cannot be taken back.
 Status DevdaxBackend::take_over(const std::string& serial) {
   {
-    const std::lock_guard lock(kernel_mutex_);
+    const MutexLock lock(kernel_mutex_);
     TERRACE_ASSIGN_OR_RETURN(const DaxRegion region, look_at(serial));
     TERRACE_RETURN_IF_ERROR(may_claim(region));
     record_.track(serial, region.range());  // says what of it is kept, if it was ours in this boot
     const std::vector<DaxDevice> strangers = foreign_devices_in(region);
     TERRACE_RETURN_IF_ERROR(unused(serial, strangers));
     {
-      const std::lock_guard state(mutex_);
+      const MutexLock state(mutex_);
       if (claim_.has_value()) TERRACE_RETURN_IF_ERROR(record_.claim(serial, *claim_));
     }
     TERRACE_RETURN_IF_ERROR(record_.mark_unerased(serial, {region.range()}));
@@ -284,7 +284,7 @@ bool DevdaxBackend::to_measure(const DaxRegion& region) const {
 void DevdaxBackend::measure(const DaxRegion& region) {
   if (!to_measure(region)) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [name, object] : objects_)
       if (object.serial == region.serial) return;  // some of it may be somebody's
   }

@@ -185,7 +185,7 @@ Status DevdaxBackend::fence_orphan(const std::string& device) {
 }
 
 Status DevdaxBackend::fence(const std::string& name) {
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   if (name.starts_with(orphan_prefix)) return fence_orphan(name.substr(orphan_prefix.size()));
   const auto object = find(name);
   return object.has_value() ? fence_object(name, *object) : Status{};

@@ -72,7 +72,7 @@ Kept DevdaxBackend::kept(const std::string& name, const std::vector<Extent>& ext
   const auto place = locate(name, extents, "DevdaxBackend::kept");
   const auto region = place.ok() ? region_of(place->serial) : std::nullopt;
   if (!region.has_value()) return Kept::yes;
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   Kept found = Kept::no;
   for (const KeptMemory& memory : record_.kept(place->serial)) {
     if (!memory.overlaps(place->ranges)) continue;

@@ -23,11 +23,11 @@ Status DevdaxBackend::with_own(const DaxRegion& region, const std::vector<DaxRan
                                const std::function<Status(const DaxDevice&)>& work) {
   DaxDevice device;
   {
-    const std::lock_guard lock(kernel_mutex_);
+    const MutexLock lock(kernel_mutex_);
     TERRACE_ASSIGN_OR_RETURN(device, make_own(region, ranges));
   }
   Status done = work(device);
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   const Status gone = dismantle_own(region, device);
   return done.ok() ? gone : done;
 }
@@ -78,7 +78,7 @@ Status DevdaxBackend::write_back(const std::string& name, const std::vector<Exte
   // A hand-over that goes on where it was cut off: the object is there already.
   if (const auto device = device_of(name); device.ok()) return flush(*device);
   if (const auto half_made = find(name); half_made.has_value() && !half_made->device.empty()) {
-    const std::lock_guard lock(kernel_mutex_);
+    const MutexLock lock(kernel_mutex_);
     TERRACE_RETURN_IF_ERROR(fence_object(name, *half_made));
   }
   TERRACE_ASSIGN_OR_RETURN(const DaxRegion region, look_at(place.serial));
@@ -86,7 +86,7 @@ Status DevdaxBackend::write_back(const std::string& name, const std::vector<Exte
 }
 
 std::vector<std::string> DevdaxBackend::dax_regions() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> paths;
   for (const auto& [id, device] : devices_) {
     const auto region = regions_.find(device.serial);

@@ -22,7 +22,7 @@ std::string KeptPages::in_words(const std::string& serial) const {
   if (!sight.ok()) return trust + sight.error().detail;
   if (record_.idle_count(serial).has_value())
     return "; pages pinned beyond a fence are counted, and kept until they end";
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto* reasons : {&not_learned_, &not_yet_})
     if (const auto why = reasons->find(serial); why != reasons->end()) return trust + why->second;
   return {};
@@ -30,13 +30,13 @@ std::string KeptPages::in_words(const std::string& serial) const {
 
 Fence KeptPages::fence(const std::string& serial) const {
   if (pins_ == nullptr || !pins_->usable().ok()) return Fence::trusting;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return not_learned_.contains(serial) || not_yet_.contains(serial) ? Fence::trusting : Fence::verified;
 }
 
 bool KeptPages::to_learn(const std::string& serial) const {
   if (pins_ == nullptr || record_.idle_count(serial).has_value() || !pins_->usable().ok()) return false;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return !not_learned_.contains(serial);
 }
 
@@ -51,13 +51,13 @@ void KeptPages::learn(const std::string& serial, std::span<std::byte> memory, Da
   } else {
     learned = block.error();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   not_yet_.erase(serial);
   if (!learned.ok()) not_learned_[serial] = learned.error().detail;
 }
 
 void KeptPages::cannot_learn_yet(const std::string& serial, const std::string& why) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   not_yet_[serial] = why;
 }
 

@@ -8,12 +8,12 @@
 
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "daemon/memory/devdax/dax_memory_record.h"
 #include "daemon/memory/pins/page_pins.h"
 #include "daemon/memory/tier_attributes.h"
@@ -58,10 +58,11 @@ class KeptPages {
  private:
   DaxMemoryRecord& record_;
   PagePins* const pins_;
-  mutable std::mutex mutex_;
-  std::map<std::string, std::string>
-      not_learned_;  // by serial: why pins are not counted, although they can be seen
-  std::map<std::string, std::string> not_yet_;  // by serial: likewise, and it is tried again
+  mutable Mutex mutex_;
+  std::map<std::string, std::string> not_learned_
+      TERRACE_GUARDED_BY(mutex_);  // by serial: why pins are not counted, although they can be seen
+  std::map<std::string, std::string> not_yet_
+      TERRACE_GUARDED_BY(mutex_);  // by serial: likewise, and it is tried again
 };
 
 }  // namespace terrace::daemon

@@ -137,7 +137,7 @@ TierAttributes EmulatedBackend::attributes(const std::string& serial) const {
 }
 
 void EmulatedBackend::know_devices(const std::vector<KnownDevice>& devices) {
-  const std::lock_guard lock(adopted_mutex_);
+  const MutexLock lock(adopted_mutex_);
   adopted_.clear();
   for (const KnownDevice& device : devices) adopted_.push_back(device.serial);
 }
@@ -147,7 +147,7 @@ Status EmulatedBackend::refresh() {
   if (options_.measured == nullptr) return {};
   std::vector<std::string> adopted;
   {
-    const std::lock_guard lock(adopted_mutex_);
+    const MutexLock lock(adopted_mutex_);
     adopted = adopted_;
   }
   for (const std::string& serial : adopted)
@@ -166,7 +166,7 @@ bool EmulatedBackend::quick(std::string_view, uint64_t bytes) const {
   return bytes <= (directory_.huge_pages() ? quick_bytes_huge : quick_bytes_small);
 }
 
-std::mutex& EmulatedBackend::size_lock(const std::string& name) {
+Mutex& EmulatedBackend::size_lock(const std::string& name) {
   return size_locks_[std::hash<std::string>()(name) % size_locks_.size()];
 }
 
@@ -304,7 +304,7 @@ Status EmulatedBackend::fence(const std::string& name) {
     entry = {std::move(fd).value(), static_cast<uint64_t>(status.st_size)};
   }
   {
-    const std::lock_guard lock(size_lock(name));
+    const MutexLock lock(size_lock(name));
     if (::ftruncate(entry.fd.get(), 0) != 0) return os_error(errno, where, "cannot fence object " + name);
   }
   size_.set(name, 0);
@@ -415,7 +415,7 @@ Status EmulatedBackend::resize_file(int fd, const std::string& name, uint64_t fr
 
 // Gives an object that still has its bytes the new size, or keeps a fenced one without memory.
 Status EmulatedBackend::set_size(int fd, const std::string& name, uint64_t from_bytes, uint64_t to_bytes) {
-  const std::lock_guard lock(size_lock(name));
+  const MutexLock lock(size_lock(name));
   struct stat status {};
   if (::fstat(fd, &status) != 0)
     return os_error(errno, "EmulatedBackend::resize", "cannot look at object " + name);
@@ -434,6 +434,7 @@ Status EmulatedBackend::remove_directory() {
   descriptors_.clear();
   remove_gone(SIZE_MAX);
   // Who still has one open keeps the mount busy, name or none.
+  const MutexLock lock(gone_mutex_);
   for (const std::string& file : gone_) ::unlinkat(directory_.fd(), file.c_str(), 0);
   return directory_.remove();
 }

@@ -53,6 +53,7 @@
 #include <vector>
 
 #include "core/base/limits.h"
+#include "core/base/sync/mutex.h"
 #include "daemon/memory/backend.h"
 #include "daemon/memory/files/descriptor_cache.h"
 #include "daemon/memory/files/mount_size.h"
@@ -160,7 +161,7 @@ class EmulatedBackend final : public Backend {
   Status hand_over(const UniqueFd& from, const UniqueFd& to, const std::string& from_name,
                    const std::string& to_name, uint64_t bytes, uint64_t missing);
   Status cut(int fd, const std::string& name, uint64_t bytes);
-  std::mutex& size_lock(const std::string& name);
+  Mutex& size_lock(const std::string& name);
   void start_size();
   bool cut_back();
   bool cut_file(const char* file, const std::string& name, uint64_t allowed);
@@ -173,16 +174,17 @@ class EmulatedBackend final : public Backend {
   ObjectDirectory directory_;
   EmulatedOptions options_;
   std::vector<SeenDevice> devices_;
-  std::mutex adopted_mutex_;
-  std::vector<std::string> adopted_;  // serials
-  bool umask_hinders_ = false;        // files are not made with all of mode 0600
+  Mutex adopted_mutex_;
+  std::vector<std::string> adopted_ TERRACE_GUARDED_BY(adopted_mutex_);  // serials
+  bool umask_hinders_ = false;  // files are not made with all of mode 0600
   DescriptorCache descriptors_;
   // Between looking at an object's size and changing it: nothing may grow what another thread just fenced.
-  std::array<std::mutex, 64> size_locks_;
+  std::array<Mutex, 64> size_locks_;
   MountSize size_;
   std::map<std::string, uint64_t> found_at_start_;  // their memory; know_objects() has not named them yet
-  std::mutex gone_mutex_;
-  std::deque<std::string> gone_;  // files of scrubbed objects that somebody had open, the oldest first
+  Mutex gone_mutex_;
+  std::deque<std::string> gone_
+      TERRACE_GUARDED_BY(gone_mutex_);  // files of scrubbed objects that somebody had open, the oldest first
 };
 
 }  // namespace terrace::daemon

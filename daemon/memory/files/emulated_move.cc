@@ -190,7 +190,7 @@ Status EmulatedBackend::hand_over(const UniqueFd& from, const UniqueFd& to, cons
 
 // Shortens an object to `bytes`, and never makes one longer that somebody else shortened more.
 Status EmulatedBackend::cut(int fd, const std::string& name, uint64_t bytes) {
-  const std::lock_guard lock(size_lock(name));
+  const MutexLock lock(size_lock(name));
   struct stat status {};
   if (::fstat(fd, &status) != 0 ||
       (status.st_size >= static_cast<off_t>(bytes) && ::ftruncate(fd, static_cast<off_t>(bytes)) != 0))

@@ -51,7 +51,10 @@ void EmulatedBackend::start_size() {
   if (!directory_.own_mount()) return;
   std::map<std::string, uint64_t> found;
   each_file([&](std::string_view file, const struct stat& status) {
-    if (file.ends_with(gone_suffix)) gone_.emplace_back(file);
+    if (file.ends_with(gone_suffix)) {
+      const MutexLock lock(gone_mutex_);
+      gone_.emplace_back(file);
+    }
     if (!file.ends_with(object_suffix)) return;
     const std::string name(file.substr(0, file.size() - object_suffix.size()));
     // Memory beyond the end is no lease's.
@@ -110,7 +113,7 @@ bool EmulatedBackend::cut_back() {
 // What lies beyond the end goes as well, so that a file that is no longer than it may be is cut to its length.
 bool EmulatedBackend::cut_file(const char* file, const std::string& name, uint64_t allowed) {
   const UniqueFd fd(::openat(directory_.fd(), file, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  const std::lock_guard lock(size_lock(name));
+  const MutexLock lock(size_lock(name));
   struct stat status {};
   if (!fd.valid() || ::fstat(fd.get(), &status) != 0 || memory_of(status) <= allowed) return false;
   return ::ftruncate(fd.get(), std::min(status.st_size, static_cast<off_t>(allowed))) == 0;
@@ -125,7 +128,7 @@ int EmulatedBackend::remove_file(const std::string& name) {
   if (bounds_holders() && held_elsewhere(file)) {
     const std::string gone = file + "." + std::to_string(status.st_ino) + std::string(gone_suffix);
     if (::renameat(directory_.fd(), file.c_str(), directory_.fd(), gone.c_str()) != 0) return errno;
-    const std::lock_guard lock(gone_mutex_);
+    const MutexLock lock(gone_mutex_);
     gone_.push_back(gone);
   } else if (::unlinkat(directory_.fd(), file.c_str(), 0) != 0 && errno != ENOENT) {
     return errno;
@@ -142,7 +145,7 @@ bool EmulatedBackend::held_elsewhere(const std::string& file) const {
 }
 
 void EmulatedBackend::remove_gone(size_t files_max) {
-  const std::lock_guard lock(gone_mutex_);
+  const MutexLock lock(gone_mutex_);
   for (size_t look = std::min(files_max, gone_.size()); look > 0; --look) {
     std::string file = std::move(gone_.front());
     gone_.pop_front();

@@ -69,7 +69,8 @@ std::optional<int> numa_node_of(std::string_view serial) {
   return node;
 }
 
-NumaBackend::NumaBackend(NumaOptions options, RamKernel* kernel) : options_(std::move(options)) {
+NumaBackend::NumaBackend(NumaOptions options, RamKernel* kernel)
+    : options_(std::move(options)), has_ram_(kernel != nullptr) {
   if (kernel != nullptr) ram_.emplace(*kernel, options_.record);
 }
 
@@ -79,7 +80,7 @@ NumaBackend::NumaBackend(NumaOptions options, RamKernel* kernel) : options_(std:
 Result<std::map<int, NumaBackend::Seen>> NumaBackend::look_at_nodes() const {
   std::map<int, Seen> before, found;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     before = seen_;
   }
   const std::vector<int> online = os::online_nodes(options_.root);
@@ -105,23 +106,22 @@ Status NumaBackend::refresh() {
   finish_recorded_ram();
   TERRACE_ASSIGN_OR_RETURN(auto seen, look_at_nodes());
   {
-    const std::lock_guard lock(opening_);
+    const MutexLock lock(opening_);
     open_known(seen);
     close_unknown();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   seen_ = std::move(seen);
   return {};
 }
 
 // Not behind an online() or offline() on the other worker, which can take its time: this one has fences to do.
 void NumaBackend::finish_recorded_ram() {
-  if (!ram_.has_value()) return;
-  const std::unique_lock lock(ram_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return;
+  if (!has_ram_ || !ram_mutex_.try_lock()) return;
+  const MutexLock lock(ram_mutex_, std::adopt_lock);
   ram_->finish_recorded();
   std::vector<SystemRam::Problem> problems = ram_->problems();
-  const std::lock_guard answers(mutex_);
+  const MutexLock answers(mutex_);
   problems_ = std::move(problems);
 }
 
@@ -130,7 +130,7 @@ void NumaBackend::open_known(std::map<int, Seen>& seen) {
   if (!options_.open) return;
   std::vector<KnownDevice> known;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     known = known_;
   }
   for (const KnownDevice& device : known) {
@@ -153,7 +153,7 @@ void NumaBackend::close_unknown() {
     const auto objects = node->files().list();
     if (!objects.ok() || !objects->empty()) continue;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       nodes_.erase(node->node());
     }
     (void)node->files().remove_directory();
@@ -162,7 +162,7 @@ void NumaBackend::close_unknown() {
 
 Result<NumaBackend::Node> NumaBackend::open_node(int node, bool adopting) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto found = nodes_.find(node); found != nodes_.end()) return found->second;
   }
   const os::NodeAttributes attributes = os::node_attributes(node, options_.root);
@@ -175,7 +175,7 @@ Result<NumaBackend::Node> NumaBackend::open_node(int node, bool adopting) {
   std::optional<StoreClaim> claim;
   std::vector<KnownObject> objects;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     claim = claim_;
     objects = known_objects_;
   }
@@ -186,20 +186,20 @@ Result<NumaBackend::Node> NumaBackend::open_node(int node, bool adopting) {
   if (record != nullptr && !attributes.hmat() &&
       (adopting || !record->find(serial, attributes.total_bytes).known()))
     record->set(serial, attributes.total_bytes, opened->measure());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   nodes_[node] = opened;
   return opened;
 }
 
 uint64_t NumaBackend::known_capacity(const std::string& serial) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const KnownDevice& device : known_)
     if (device.serial == serial) return device.capacity_bytes;
   return 0;
 }
 
 void NumaBackend::know_devices(const std::vector<KnownDevice>& devices) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   known_ = devices;
 }
 
@@ -209,7 +209,7 @@ void NumaBackend::know_objects(const std::vector<KnownObject>& objects) {
     if (const auto file = file_of(object.name, "NumaBackend::know_objects"); file.ok())
       files.push_back({*file, object.bytes, object.extents});
   for (const Node& node : open_nodes()) node->files().know_objects(files);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   known_objects_ = std::move(files);
 }
 
@@ -225,7 +225,7 @@ std::string NumaBackend::detail_of(int node, const Seen& seen) const {
 
 std::vector<SeenDevice> NumaBackend::discover() {
   std::vector<SeenDevice> devices;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [node, seen] : seen_) {
     SeenDevice device{.serial = numa_serial(node),
                       .backend = std::string(kind()),
@@ -257,7 +257,7 @@ std::vector<SeenDevice> NumaBackend::discover() {
 TierAttributes NumaBackend::attributes(const std::string& serial) const {
   const auto node = numa_node_of(serial);
   if (!node.has_value()) return {};
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = seen_.find(*node);
   if (found == seen_.end()) return {};
   const os::NodeAttributes& seen = found->second.attributes;
@@ -274,14 +274,14 @@ TierAttributes NumaBackend::attributes(const std::string& serial) const {
 Status NumaBackend::take_over(const std::string& serial) {
   const auto node = numa_node_of(serial);
   if (!node.has_value()) return bad_object_name(serial, "NumaBackend::take_over");
-  const std::lock_guard lock(opening_);
+  const MutexLock lock(opening_);
   TERRACE_ASSIGN_OR_RETURN(const Node opened, open_node(*node, true));
   return {};
 }
 
 Result<std::string> NumaBackend::online(const std::string& serial) {
-  if (!ram_.has_value()) return cannot("bring online");
-  const std::lock_guard lock(ram_mutex_);
+  if (!has_ram_) return cannot("bring online");
+  const MutexLock lock(ram_mutex_);
   TERRACE_ASSIGN_OR_RETURN(const int node, ram_->online(serial));
   return numa_serial(node);
 }
@@ -290,28 +290,28 @@ Result<std::string> NumaBackend::online(const std::string& serial) {
 // would be moved to other memory by the kernel, and stay.
 Status NumaBackend::offline(const std::string& serial) {
   const auto node = numa_node_of(serial);
-  if (!node.has_value() || !ram_.has_value()) return cannot("take offline");
+  if (!node.has_value() || !has_ram_) return cannot("take offline");
   {
-    const std::lock_guard lock(opening_);
+    const MutexLock lock(opening_);
     close_unknown();
-    const std::lock_guard nodes(mutex_);
+    const MutexLock nodes(mutex_);
     if (nodes_.contains(*node)) {
       return Error{.code = ErrorCode::busy,
                    .where = "NumaBackend::offline",
                    .detail = "objects of leases are still on " + serial + "; `terrace fsck` shows them"};
     }
   }
-  const std::lock_guard lock(ram_mutex_);
+  const MutexLock lock(ram_mutex_);
   return ram_->offline(*node);
 }
 
 // --- whose they are -------------------------------------------------------------------------------------
 
 Status NumaBackend::claim(const StoreClaim& claim) {
-  const std::lock_guard lock(opening_);
+  const MutexLock lock(opening_);
   for (const Node& node : open_nodes()) TERRACE_RETURN_IF_ERROR(node->files().claim(claim));
   if (claim.check_only) return {};
-  const std::lock_guard answers(mutex_);
+  const MutexLock answers(mutex_);
   claim_ = claim;
   claim_->is_new = false;  // a node that is adopted later is this store's own doing
   return {};
@@ -320,7 +320,7 @@ Status NumaBackend::claim(const StoreClaim& claim) {
 // --- objects --------------------------------------------------------------------------------------------
 
 std::vector<NumaBackend::Node> NumaBackend::open_nodes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<Node> all;
   for (const auto& [number, node] : nodes_) all.push_back(node);
   return all;
@@ -328,7 +328,7 @@ std::vector<NumaBackend::Node> NumaBackend::open_nodes() const {
 
 Result<NumaBackend::Node> NumaBackend::node_of(const std::vector<Extent>& extents) const {
   constexpr const char* where = "NumaBackend";
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Node found;
   for (const Extent& extent : extents) {
     const auto device = std::find_if(known_.begin(), known_.end(),
@@ -370,7 +370,7 @@ Result<NumaBackend::Node> NumaBackend::holder_of(const std::string& file) const 
 }
 
 Status NumaBackend::all_open() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [node, seen] : seen_)
     if (seen.passes)
       return os_error(
@@ -488,13 +488,13 @@ std::vector<std::string> NumaBackend::object_directories() const {
 }
 
 Status NumaBackend::remove_directories() {
-  const std::lock_guard lock(opening_);
+  const MutexLock lock(opening_);
   Status first;
   for (const Node& node : open_nodes()) {
     Status removed = node->files().remove_directory();
     if (!removed.ok() && first.ok()) first = std::move(removed);
   }
-  const std::lock_guard nodes(mutex_);
+  const MutexLock nodes(mutex_);
   nodes_.clear();
   return first;
 }

@@ -25,9 +25,9 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "core/base/sync/mutex.h"
 #include "daemon/memory/backend.h"
 #include "daemon/memory/measured_record.h"
 #include "daemon/memory/numa/numa_node.h"
@@ -113,18 +113,20 @@ class NumaBackend final : public Backend, public Composition {
   uint64_t known_capacity(const std::string& serial) const;
 
   const NumaOptions options_;
-  std::mutex opening_;    // before mutex_: one at a time opens and closes nodes' directories
-  std::mutex ram_mutex_;  // before mutex_
-  std::optional<SystemRam> ram_;
+  const bool has_ram_;                             // what of the kernel's memory can be changed
+  Mutex opening_ TERRACE_ACQUIRED_BEFORE(mutex_);  // one at a time opens and closes nodes' directories
+  Mutex ram_mutex_ TERRACE_ACQUIRED_BEFORE(mutex_);
+  std::optional<SystemRam> ram_ TERRACE_GUARDED_BY(ram_mutex_);
 
-  mutable std::mutex mutex_;
-  std::optional<StoreClaim> claim_;  // holds for directories that are opened later, too
-  std::vector<KnownDevice> known_;
-  std::vector<KnownObject>
-      known_objects_;  // for directories that are opened later, too; names without the kind
-  std::map<int, Seen> seen_;
-  std::map<int, Node> nodes_;  // those of adopted devices
-  std::vector<SystemRam::Problem> problems_;
+  mutable Mutex mutex_;
+  std::optional<StoreClaim> claim_
+      TERRACE_GUARDED_BY(mutex_);  // holds for directories that are opened later, too
+  std::vector<KnownDevice> known_ TERRACE_GUARDED_BY(mutex_);
+  std::vector<KnownObject> known_objects_
+      TERRACE_GUARDED_BY(mutex_);  // for directories that are opened later, too; names without the kind
+  std::map<int, Seen> seen_ TERRACE_GUARDED_BY(mutex_);
+  std::map<int, Node> nodes_ TERRACE_GUARDED_BY(mutex_);  // those of adopted devices
+  std::vector<SystemRam::Problem> problems_ TERRACE_GUARDED_BY(mutex_);
 };
 
 }  // namespace terrace::daemon

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +14,7 @@
 #include <mutex>
 #include <thread>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/units.h"
 #include "core/os/node_attributes.h"
 
@@ -120,7 +120,7 @@ class Interruptible {
       ::sigaddset(&set, interrupting_signal());
       ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
       const int outcome = work();
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       outcome_ = outcome;
       done_ = true;
       changed_.notify_all();
@@ -131,23 +131,23 @@ class Interruptible {
   Interruptible& operator=(const Interruptible&) = delete;
 
   bool wait(std::chrono::milliseconds time) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, time, [this] { return done_; });
+    MutexLock lock(mutex_);
+    return changed_.wait_for(mutex_, time, [this]() TERRACE_REQUIRES(mutex_) { return done_; });
   }
   // The thread has not been joined, so that its handle is still its own.
   void interrupt() {
     while (!wait(signal_again)) ::pthread_kill(thread_.native_handle(), interrupting_signal());
   }
   int outcome() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return outcome_;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  int outcome_ = 0;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  bool done_ TERRACE_GUARDED_BY(mutex_) = false;
+  int outcome_ TERRACE_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

@@ -281,13 +281,13 @@ Status KernelPins::prepare() {
 }
 
 Status KernelPins::usable() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return prepare();
 }
 
 // The page is the last of its block: that the whole block's count rises is part of the proof.
 Result<PageBlock> KernelPins::learn(std::span<std::byte> memory, PageRange range, uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   TERRACE_RETURN_IF_ERROR(prepare());
   const uint64_t blocks = range.bytes / bytes;
   if (blocks == 0) return lacking("less memory than one block");
@@ -310,14 +310,14 @@ Result<PageBlock> KernelPins::learn(std::span<std::byte> memory, PageRange range
 // --- use ------------------------------------------------------------------------------------------------
 
 Result<PinCount> KernelPins::look(const std::vector<PageRange>& ranges, PageBlock block) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   TERRACE_RETURN_IF_ERROR(prepare());
   return count(ranges, block);
 }
 
 Result<PinCount> KernelPins::during(const std::vector<PageRange>& ranges, PageBlock block,
                                     const std::function<Status()>& take_away) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Status prepared = prepare();
   const Status armed = prepared.ok() ? arm(ranges, block) : prepared;
   const Status taken = take_away();

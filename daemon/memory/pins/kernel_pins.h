@@ -12,9 +12,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/unique_fd.h"
 #include "daemon/memory/pins/page_pins.h"
 
@@ -34,24 +34,29 @@ class KernelPins final : public PagePins {
  private:
   struct Shared;  // what the program and this process both see
 
-  // With mutex_ held.
-  Status prepare();
-  Status open();
-  Status load(int program_type, UniqueFd& program);
-  Status watch_unmapping();
-  Status prove();
-  Result<bool> shows(std::byte* page, PageRange range, PageBlock block);
-  Result<uint64_t> peek(uint64_t address);
-  Status arm(const std::vector<PageRange>& ranges, PageBlock block);
-  Status run();
-  Result<PinCount> count(const std::vector<PageRange>& ranges, PageBlock block);
-  Result<PinCount> counted(const std::vector<PageRange>& ranges, PageBlock block) const;
+  Status prepare() TERRACE_REQUIRES(mutex_);
+  Status open() TERRACE_REQUIRES(mutex_);
+  Status load(int program_type, UniqueFd& program) TERRACE_REQUIRES(mutex_);
+  Status watch_unmapping() TERRACE_REQUIRES(mutex_);
+  Status prove() TERRACE_REQUIRES(mutex_);
+  Result<bool> shows(std::byte* page, PageRange range, PageBlock block) TERRACE_REQUIRES(mutex_);
+  Result<uint64_t> peek(uint64_t address) TERRACE_REQUIRES(mutex_);
+  Status arm(const std::vector<PageRange>& ranges, PageBlock block) TERRACE_REQUIRES(mutex_);
+  Status run() TERRACE_REQUIRES(mutex_);
+  Result<PinCount> count(const std::vector<PageRange>& ranges, PageBlock block) TERRACE_REQUIRES(mutex_);
+  Result<PinCount> counted(const std::vector<PageRange>& ranges, PageBlock block) const
+      TERRACE_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::optional<Status> usable_;
-  UniqueFd work_, segments_, types_, look_, probe_, event_;
-  std::unique_ptr<Shared> shared_;
-  uint64_t page_structs_ = 0;  // the kernel's address of page number 0's struct page
+  Mutex mutex_;
+  std::optional<Status> usable_ TERRACE_GUARDED_BY(mutex_);
+  UniqueFd work_ TERRACE_GUARDED_BY(mutex_);
+  UniqueFd segments_ TERRACE_GUARDED_BY(mutex_);
+  UniqueFd types_ TERRACE_GUARDED_BY(mutex_);
+  UniqueFd look_ TERRACE_GUARDED_BY(mutex_);
+  UniqueFd probe_ TERRACE_GUARDED_BY(mutex_);
+  UniqueFd event_ TERRACE_GUARDED_BY(mutex_);
+  std::unique_ptr<Shared> shared_ TERRACE_GUARDED_BY(mutex_);
+  uint64_t page_structs_ TERRACE_GUARDED_BY(mutex_) = 0;  // the kernel's address of page number 0's struct page
 };
 
 }  // namespace terrace::daemon

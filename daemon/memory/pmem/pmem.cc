@@ -114,7 +114,7 @@ Status PmemBackend::carve(const std::string& name, uint64_t bytes, const std::ve
   PmemNamespace space;
   std::vector<ByteRange> dirty;
   {
-    const std::lock_guard lock(kernel_mutex_);
+    const MutexLock lock(kernel_mutex_);
     TERRACE_ASSIGN_OR_RETURN(const std::optional<Object> there, find(name));
     if (there.has_value()) {
       return Error{.code = ErrorCode::already_exists,
@@ -164,7 +164,7 @@ Status PmemBackend::carve(const std::string& name, uint64_t bytes, const std::ve
     ErasedRanges& erased = erased_[serial];
     dirty = erased.missing(data_of(space));
     erased.remove({space.start, space.start + space.bytes});
-    const std::lock_guard state(mutex_);
+    const MutexLock state(mutex_);
     preparing_.insert(name);
   }
   Status status = prepare(space, dirty);
@@ -174,9 +174,9 @@ Status PmemBackend::carve(const std::string& name, uint64_t bytes, const std::ve
                    .detail = "namespace " + space.name + " has only " + format_size(space.device_bytes) +
                              " of " + format_size(bytes)};
   }
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   {
-    const std::lock_guard state(mutex_);
+    const MutexLock state(mutex_);
     preparing_.erase(name);
     if (status.ok()) known_objects_[name] = {name, bytes, extents};
   }
@@ -188,7 +188,7 @@ Status PmemBackend::carve(const std::string& name, uint64_t bytes, const std::ve
 Result<UniqueFd> PmemBackend::open(const std::string& name, ObjectAccess access) {
   PmemNamespace space;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto at = objects_.find(name);
     if (at != objects_.end() && at->second.bytes != 0) space = at->second.space;
   }
@@ -204,7 +204,7 @@ Result<UniqueFd> PmemBackend::open(const std::string& name, ObjectAccess access)
 // --- taken back -------------------------------------------------------------------------------------------
 
 Status PmemBackend::fence(const std::string& name) {
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(const std::optional<Object> object, find(name));
   if (!object.has_value()) return {};
   if (may_be_somebodys(name, object->serial)) TERRACE_RETURN_IF_ERROR(unused(kernel_, object->space));
@@ -238,7 +238,7 @@ Status PmemBackend::erase(const std::string& name, const std::vector<Extent>& ex
   std::string serial;
   uint64_t end = 0;
   {
-    const std::lock_guard lock(kernel_mutex_);
+    const MutexLock lock(kernel_mutex_);
     TERRACE_ASSIGN_OR_RETURN(std::optional<Object> object, find(name));
     if (!object.has_value()) {
       if (!on_lost_device(name)) return {};  // its room is erased before anybody gets it
@@ -266,7 +266,7 @@ Status PmemBackend::erase(const std::string& name, const std::vector<Extent>& ex
     TERRACE_RETURN_IF_ERROR(erase_memory(fd.get(), offset, end - offset));
     measure_erased(serial, fd.get(), {offset, end});
   }
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   erased_from_bytes_[name] = offset;
   if (offset != 0) give_back_tail(name, offset);
   return {};
@@ -274,7 +274,7 @@ Status PmemBackend::erase(const std::string& name, const std::vector<Extent>& ex
 
 Result<uint64_t> PmemBackend::scrub(const std::string& name) {
   constexpr const char* where = "PmemBackend::scrub";
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(const std::optional<Object> object, find(name));
   uint64_t scrubbed = 0;
   if (object.has_value()) {
@@ -297,7 +297,7 @@ Result<uint64_t> PmemBackend::scrub(const std::string& name) {
   }
   erased_from_bytes_.erase(name);
   {
-    const std::lock_guard state(mutex_);
+    const MutexLock state(mutex_);
     known_objects_.erase(name);
   }
   TERRACE_RETURN_IF_ERROR(publish());
@@ -325,7 +325,7 @@ Status PmemBackend::rebind(const std::string& from, const std::string& to, uint6
   if (!valid_name_of_object(to))
     return Error{
         .code = ErrorCode::invalid_argument, .where = where, .detail = "'" + to + "' cannot be a namespace"};
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(std::optional<Object> object, find(from));
   if (object.has_value()) {
     TERRACE_RETURN_IF_ERROR(take_away(object->serial, object->space));
@@ -345,12 +345,12 @@ Status PmemBackend::rebind(const std::string& from, const std::string& to, uint6
   if (const int code = TERRACE_FAILPOINT(rebind_after_copy); code != 0)
     return os_error(code, where, "the namespace of " + to + " has its name");
   {
-    const std::lock_guard state(mutex_);
+    const MutexLock state(mutex_);
     known_objects_.erase(from);
     known_objects_[to] = {to, bytes, extents};
   }
   TERRACE_RETURN_IF_ERROR(publish());
-  const std::lock_guard state(mutex_);
+  const MutexLock state(mutex_);
   const auto at = objects_.find(to);
   if (at != objects_.end() && at->second.bytes >= bytes) return {};
   return Error{
@@ -373,9 +373,9 @@ Status PmemBackend::copy(const std::string& from, const std::string& to, uint64_
 // A lease's namespace that something disabled is enabled again; one that was fenced has no holder any more. So is one
 // that is kept and was counted: its pins end in its pages. Where it was not, nobody may take its pages for those.
 Result<std::vector<ObservedObject>> PmemBackend::list() {
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   {
-    const std::lock_guard state(mutex_);
+    const MutexLock state(mutex_);
     if (known_devices_.empty()) return std::vector<ObservedObject>{};
   }
   TERRACE_ASSIGN_OR_RETURN(const std::vector<Device> devices, look());
@@ -388,7 +388,7 @@ Result<std::vector<ObservedObject>> PmemBackend::list() {
       (void)kernel_.enable(object.space.uuid);
   }
   TERRACE_RETURN_IF_ERROR(publish());
-  const std::lock_guard state(mutex_);
+  const MutexLock state(mutex_);
   std::vector<ObservedObject> listed;
   for (const auto& [name, object] : objects_) {
     const auto known = known_objects_.find(name);
@@ -401,7 +401,7 @@ Result<std::vector<ObservedObject>> PmemBackend::list() {
 }
 
 Result<ObservedObject> PmemBackend::usage(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = objects_.find(name);
   if (at == objects_.end()) return no_object(name, "PmemBackend::usage");
   const auto known = known_objects_.find(name);

@@ -41,6 +41,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/units.h"
 #include "daemon/memory/backend.h"
 #include "daemon/memory/devdax/dax_memory_record.h"
@@ -128,21 +129,21 @@ class PmemBackend final : public Backend, public Composition {
     uint64_t bytes = 0;  // that a holder can map; 0: fenced
   };
 
-  // pmem_hardware.cc: what is there; kernel_mutex_ is held
-  Result<std::vector<Device>> look();
-  Status publish();  // looks, and answers from that from now on
-  void restore();
+  // pmem_hardware.cc: what is there
+  Result<std::vector<Device>> look() TERRACE_REQUIRES(kernel_mutex_);
+  Status publish() TERRACE_REQUIRES(kernel_mutex_);  // looks, and answers from that from now on
+  void restore() TERRACE_REQUIRES(kernel_mutex_);
   // `users`: also who uses what is not ours, which is looked for in all processes.
   SeenDevice describe(const Device& device, bool users) const;
   std::string contents(const Device& device, bool users) const;
-  void add_problems(std::vector<SeenDevice>& seen) const;
+  void add_problems(std::vector<SeenDevice>& seen) const TERRACE_REQUIRES(mutex_);
   void keep_unseen(std::vector<SeenDevice>& seen, std::map<std::string, TierAttributes>& attributes,
-                   std::map<std::string, Object>& objects) const;
-  Status all_seen() const;
-  Result<Device> find_device(const std::string& serial);
-  Result<PmemNamespace> find_namespace(const std::string& uuid);
+                   std::map<std::string, Object>& objects) const TERRACE_REQUIRES(mutex_);
+  Status all_seen() const TERRACE_REQUIRES(kernel_mutex_);
+  Result<Device> find_device(const std::string& serial) TERRACE_REQUIRES(kernel_mutex_);
+  Result<PmemNamespace> find_namespace(const std::string& uuid) TERRACE_REQUIRES(kernel_mutex_);
   // The object of that name in an adopted region; nullopt: there is none.
-  Result<std::optional<Object>> find(const std::string& name);
+  Result<std::optional<Object>> find(const std::string& name) TERRACE_REQUIRES(kernel_mutex_);
   std::map<std::string, Object> objects_of(const std::vector<Device>& devices) const;
   // Whether that label is a lease's of ours on that device: another manager's may be called the same.
   bool is_known(const std::string& label, const std::string& serial) const;
@@ -152,71 +153,83 @@ class PmemBackend final : public Backend, public Composition {
   Result<std::string> device_of(const std::string& name, const std::vector<Extent>& extents) const;
   bool on_lost_device(const std::string& name) const;
 
-  // pmem.cc; kernel_mutex_ is held
-  Result<PmemNamespace> make_namespace(const Device& device, const std::string& name, uint64_t bytes);
-  Status finish_namespace(const std::string& uuid, const std::string& name);
-  Status destroy_namespace(const PmemNamespace& space);
-  void give_back_tail(const std::string& name, uint64_t keep_bytes);
+  // pmem.cc
+  Result<PmemNamespace> make_namespace(const Device& device, const std::string& name, uint64_t bytes)
+      TERRACE_REQUIRES(kernel_mutex_);
+  Status finish_namespace(const std::string& uuid, const std::string& name) TERRACE_REQUIRES(kernel_mutex_);
+  Status destroy_namespace(const PmemNamespace& space) TERRACE_REQUIRES(kernel_mutex_);
+  void give_back_tail(const std::string& name, uint64_t keep_bytes) TERRACE_REQUIRES(kernel_mutex_);
   // Without it: erases what is not known to be erased.
   Status prepare(const PmemNamespace& space, const std::vector<ByteRange>& dirty);
 
-  // pmem_region.cc; kernel_mutex_ is held
-  // `lock` is let go while the kernel's drivers are waited for; null: nothing is waited for.
-  Probed probe(const CxlRegion& made, std::unique_lock<std::mutex>* lock);
-  Probed probe_region(const PmemRegion& region);
-  Probed probe_volatile(const CxlRegion& made, std::unique_lock<std::mutex>* lock);
-  Probed check_device(const PmemNamespace& space);
-  void measure(const Device& device);
+  // pmem_region.cc
+  // `waits`: for the kernel's drivers, without the mutex meanwhile.
+  Probed probe(const CxlRegion& made, bool waits) TERRACE_REQUIRES(kernel_mutex_);
+  Probed probe_region(const PmemRegion& region) TERRACE_REQUIRES(kernel_mutex_);
+  Probed probe_volatile(const CxlRegion& made, bool waits) TERRACE_REQUIRES(kernel_mutex_);
+  Probed check_device(const PmemNamespace& space) TERRACE_REQUIRES(kernel_mutex_);
+  void measure(const Device& device) TERRACE_REQUIRES(kernel_mutex_);
   // Without it, of a device that was adopted by a manager that measured nothing: on what was just erased.
   void measure_erased(const std::string& serial, int fd, ByteRange erased);
   Status empty_of_users(const Device& device) const;
-  Status unused_volatile(const std::string& serial);
+  Status unused_volatile(const std::string& serial) TERRACE_REQUIRES(kernel_mutex_);
 
-  // pmem_pins.cc: pages that somebody holds; kernel_mutex_ is held
-  Status learn_pins();
-  void learn_pins(Device device);
-  Status learn_by(const std::string& serial, const PmemNamespace& space);
+  // pmem_pins.cc: pages that somebody holds
+  Status learn_pins() TERRACE_REQUIRES(kernel_mutex_);
+  void learn_pins(Device device) TERRACE_REQUIRES(kernel_mutex_);
+  Status learn_by(const std::string& serial, const PmemNamespace& space) TERRACE_REQUIRES(kernel_mutex_);
   std::vector<KeptMemory> kept_in(const std::string& serial, const PmemNamespace& space) const;
   // Takes the device away from whoever may have it, with pins counted.
-  Status take_away(const std::string& serial, const PmemNamespace& space);
-  void keep_pages(const std::string& serial, const PmemNamespace& space, int64_t pins);
-  Status look_at_kept(const std::string& serial, const PmemNamespace& space, const KeptMemory& memory) const;
+  Status take_away(const std::string& serial, const PmemNamespace& space) TERRACE_REQUIRES(kernel_mutex_);
+  void keep_pages(const std::string& serial, const PmemNamespace& space, int64_t pins)
+      TERRACE_REQUIRES(kernel_mutex_);
+  Status look_at_kept(const std::string& serial, const PmemNamespace& space, const KeptMemory& memory) const
+      TERRACE_REQUIRES(kernel_mutex_);
   // Once nobody holds a page of it: it is disabled, and kept no more. `space` is as it is afterwards.
   // Errors    busy   somebody does, or nobody knows
-  Status reclaim(const std::string& serial, PmemNamespace& space);
+  Status reclaim(const std::string& serial, PmemNamespace& space) TERRACE_REQUIRES(kernel_mutex_);
   // What no lease has any more and was kept. Whether there was any.
-  bool remove_ended(const Device& device);
-  Status remove_foreign(const Device& device);
+  bool remove_ended(const Device& device) TERRACE_REQUIRES(kernel_mutex_);
+  Status remove_foreign(const Device& device) TERRACE_REQUIRES(kernel_mutex_);
   // Of a new one: that the kernel gave it nothing that is kept, as it would if somebody else removed a namespace.
-  Status check_not_kept(const std::string& serial, const PmemNamespace& space) const;
+  Status check_not_kept(const std::string& serial, const PmemNamespace& space) const
+      TERRACE_REQUIRES(kernel_mutex_);
 
   PmemKernel& kernel_;
   const PmemOptions options_;
   DaxMemoryRecord record_;
   KeptPages pages_;  // after record_
 
-  std::mutex composing_;
-  std::mutex kernel_mutex_;
-  RegionMaker maker_;                                  // by kernel_mutex_, and so are the next eight
-  std::map<std::string, ErasedRanges> erased_;         // by serial; physical addresses
-  std::map<std::string, uint64_t> erased_from_bytes_;  // by object: erased from there to its end
-  std::map<uint64_t, os::MemorySpeed> probed_;         // by a region's start: how fast it was when it was tried
-  std::string fingerprint_;
-  uint64_t looked_ns_ = 0, restored_ns_ = 0;
-  std::string unseen_;  // by the last look(): a region that is there and could not be looked at
-  unsigned looks_ = 0;  // complete ones since something changed
-  bool restore_due_ = true;
+  Mutex composing_
+      TERRACE_ACQUIRED_BEFORE(kernel_mutex_);  // one at a time composes regions and takes them apart
+  Mutex kernel_mutex_ TERRACE_ACQUIRED_BEFORE(mutex_);
+  RegionMaker maker_ TERRACE_GUARDED_BY(kernel_mutex_);
+  std::map<std::string, ErasedRanges> erased_
+      TERRACE_GUARDED_BY(kernel_mutex_);  // by serial; physical addresses
+  std::map<std::string, uint64_t> erased_from_bytes_
+      TERRACE_GUARDED_BY(kernel_mutex_);  // by object: erased from there to its end
+  std::map<uint64_t, os::MemorySpeed> probed_
+      TERRACE_GUARDED_BY(kernel_mutex_);  // by a region's start: how fast it was when it was tried
+  std::string fingerprint_ TERRACE_GUARDED_BY(kernel_mutex_);
+  uint64_t looked_ns_ TERRACE_GUARDED_BY(kernel_mutex_) = 0;
+  uint64_t restored_ns_ TERRACE_GUARDED_BY(kernel_mutex_) = 0;
+  std::string unseen_ TERRACE_GUARDED_BY(
+      kernel_mutex_);  // by the last look(): a region that is there and could not be looked at
+  unsigned looks_ TERRACE_GUARDED_BY(kernel_mutex_) = 0;  // complete ones since something changed
+  bool restore_due_ TERRACE_GUARDED_BY(kernel_mutex_) = true;
 
-  mutable std::mutex mutex_;
-  std::vector<SeenDevice> devices_;
-  std::map<std::string, TierAttributes> attributes_;  // by serial: what the firmware says
-  std::map<std::string, uint64_t> region_bytes_;
-  std::map<std::string, Object> objects_;
-  std::map<DeviceId, KnownDevice> known_devices_;
-  std::map<std::string, KnownObject> known_objects_;
-  std::set<std::string> preparing_;  // carved, and not erased yet: nobody may open them
-  std::vector<RegionProblem> problems_;
-  bool stale_ = true;  // look, although the fingerprint is the same
+  mutable Mutex mutex_;
+  std::vector<SeenDevice> devices_ TERRACE_GUARDED_BY(mutex_);
+  std::map<std::string, TierAttributes> attributes_
+      TERRACE_GUARDED_BY(mutex_);  // by serial: what the firmware says
+  std::map<std::string, uint64_t> region_bytes_ TERRACE_GUARDED_BY(mutex_);
+  std::map<std::string, Object> objects_ TERRACE_GUARDED_BY(mutex_);
+  std::map<DeviceId, KnownDevice> known_devices_ TERRACE_GUARDED_BY(mutex_);
+  std::map<std::string, KnownObject> known_objects_ TERRACE_GUARDED_BY(mutex_);
+  std::set<std::string> preparing_
+      TERRACE_GUARDED_BY(mutex_);  // carved, and not erased yet: nobody may open them
+  std::vector<RegionProblem> problems_ TERRACE_GUARDED_BY(mutex_);
+  bool stale_ TERRACE_GUARDED_BY(mutex_) = true;  // look, although the fingerprint is the same
 };
 
 }  // namespace terrace::daemon

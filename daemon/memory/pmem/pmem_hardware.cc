@@ -87,7 +87,7 @@ std::map<std::string, PmemBackend::Object> PmemBackend::objects_of(const std::ve
   // A label that is a lease's on another region is no lease's here.
   const auto elsewhere = [this](const std::string& label, const std::string& serial) {
     if (is_known(label, serial)) return false;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return known_objects_.contains(label);
   };
   for (const Device& device : devices) {
@@ -118,13 +118,14 @@ Result<std::optional<PmemBackend::Object>> PmemBackend::find(const std::string& 
 }
 
 bool PmemBackend::is_known(const std::string& label, const std::string& serial) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto object = known_objects_.find(label);
   if (object == known_objects_.end()) return false;
-  return std::any_of(object->second.extents.begin(), object->second.extents.end(), [&](const Extent& extent) {
-    const auto device = known_devices_.find(extent.device);
-    return device != known_devices_.end() && device->second.serial == serial;
-  });
+  return std::any_of(object->second.extents.begin(), object->second.extents.end(),
+                     [&](const Extent& extent) TERRACE_REQUIRES(mutex_) {
+                       const auto device = known_devices_.find(extent.device);
+                       return device != known_devices_.end() && device->second.serial == serial;
+                     });
 }
 
 bool PmemBackend::may_be_somebodys(const std::string& name, const std::string& serial) const {
@@ -132,13 +133,13 @@ bool PmemBackend::may_be_somebodys(const std::string& name, const std::string& s
 }
 
 bool PmemBackend::is_adopted(const std::string& serial) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::any_of(known_devices_.begin(), known_devices_.end(),
                      [&](const auto& entry) { return entry.second.serial == serial; });
 }
 
 Result<std::string> PmemBackend::device_of(const std::string& name, const std::vector<Extent>& extents) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::set<std::string> serials;
   for (const Extent& extent : extents) {
     const auto at = known_devices_.find(extent.device);
@@ -157,7 +158,7 @@ Result<std::string> PmemBackend::device_of(const std::string& name, const std::v
 }
 
 bool PmemBackend::on_lost_device(const std::string& name) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto object = known_objects_.find(name);
   if (object == known_objects_.end()) return false;
   for (const Extent& extent : object->second.extents) {
@@ -172,7 +173,7 @@ bool PmemBackend::on_lost_device(const std::string& name) const {
 }
 
 void PmemBackend::know_devices(const std::vector<KnownDevice>& devices) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::set<std::string> given_up;
   for (const auto& [id, device] : known_devices_) given_up.insert(device.serial);
   known_devices_.clear();
@@ -185,7 +186,7 @@ void PmemBackend::know_devices(const std::vector<KnownDevice>& devices) {
 }
 
 void PmemBackend::know_objects(const std::vector<KnownObject>& objects) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   known_objects_.clear();
   for (const KnownObject& object : objects) known_objects_[object.name] = object;
   stale_ = true;
@@ -256,14 +257,14 @@ void PmemBackend::keep_unseen(std::vector<SeenDevice>& seen, std::map<std::strin
 std::vector<SeenDevice> PmemBackend::inspect() {
   std::vector<Device> devices;
   {
-    const std::lock_guard lock(kernel_mutex_);
+    const MutexLock lock(kernel_mutex_);
     auto looked = look();
     if (!looked.ok()) return discover();
     devices = *std::move(looked);
   }
   std::vector<SeenDevice> seen;
   for (const Device& device : devices) seen.push_back(describe(device, true));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   add_problems(seen);
   return seen;
 }
@@ -286,7 +287,7 @@ Status PmemBackend::publish() {
     bytes[device.made.serial] = device.region.bytes;
   }
   std::map<std::string, Object> objects = objects_of(*devices);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!unseen_.empty()) keep_unseen(seen, attributes, objects);
   add_problems(seen);
   for (auto& [name, object] : objects)
@@ -300,11 +301,11 @@ Status PmemBackend::publish() {
 
 // Without waiting for a driver to take what was made: the next look tries it.
 void PmemBackend::restore() {
-  std::vector<RegionProblem> problems =
-      maker_.restore([this](const CxlRegion& made) { return probe(made, nullptr); });
+  std::vector<RegionProblem> problems = maker_.restore(
+      [this](const CxlRegion& made) TERRACE_REQUIRES(kernel_mutex_) { return probe(made, false); });
   restored_ns_ = boot_ns();
   restore_due_ = false;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   problems_ = std::move(problems);
 }
 
@@ -312,17 +313,18 @@ void PmemBackend::restore() {
 // before counts, once there were two that saw the same: one alone could have come too early, or too late.
 Status PmemBackend::refresh() {
   constexpr unsigned looks_enough = 2;
-  const std::unique_lock composing(composing_, std::try_to_lock);
-  const std::unique_lock lock(kernel_mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) {
+  const std::unique_lock composing(composing_,
+                                   std::try_to_lock);  // it protects no field, so nothing needs to follow it
+  if (!kernel_mutex_.try_lock()) {
     return Error{.code = ErrorCode::busy,
                  .os_errno = EAGAIN,
                  .where = "PmemBackend::refresh",
                  .detail = "regions are being changed"};
   }
+  const MutexLock lock(kernel_mutex_, std::adopt_lock);
   bool stale = false;
   {
-    const std::lock_guard state(mutex_);
+    const MutexLock state(mutex_);
     stale = std::exchange(stale_, false);
   }
   TERRACE_ASSIGN_OR_RETURN(const std::string fingerprint, kernel_.fingerprint());
@@ -344,12 +346,12 @@ Status PmemBackend::refresh() {
 }
 
 std::vector<SeenDevice> PmemBackend::discover() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return devices_;
 }
 
 TierAttributes PmemBackend::attributes(const std::string& serial) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = attributes_.find(serial);
   if (at == attributes_.end()) return {};
   return with_measured_speed(at->second, options_.measured, serial, region_bytes_.at(serial));

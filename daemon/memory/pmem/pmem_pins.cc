@@ -37,7 +37,7 @@ uint64_t block_bytes_of(const PmemNamespace& space) {
 Status PmemBackend::learn_pins() {
   std::set<std::string> serials;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [id, device] : known_devices_) serials.insert(device.serial);
   }
   std::erase_if(serials, [this](const std::string& serial) { return !pages_.to_learn(serial); });
@@ -141,7 +141,7 @@ Status PmemBackend::reclaim(const std::string& serial, PmemNamespace& space) {
 
 Kept PmemBackend::kept(const std::string& name, const std::vector<Extent>& extents) {
   const auto serial = device_of(name, extents);
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock lock(kernel_mutex_);
   if (!serial.ok() || !find_device(*serial).ok()) return Kept::yes;
   const auto object = find(name);
   if (!object.ok()) return Kept::yes;
@@ -149,9 +149,10 @@ Kept PmemBackend::kept(const std::string& name, const std::vector<Extent>& exten
   const Object& found = **object;
   const std::vector<KeptMemory> kept = kept_in(found.serial, found.space);
   if (kept.empty()) return Kept::no;
-  const bool ended = std::all_of(kept.begin(), kept.end(), [&](const KeptMemory& memory) {
-    return look_at_kept(found.serial, found.space, memory).ok();
-  });
+  const bool ended =
+      std::all_of(kept.begin(), kept.end(), [&](const KeptMemory& memory) TERRACE_REQUIRES(kernel_mutex_) {
+        return look_at_kept(found.serial, found.space, memory).ok();
+      });
   return ended ? Kept::ended : Kept::yes;
 }
 

@@ -14,10 +14,9 @@ namespace {
 
 constexpr int region_waits = 50;  // of 100 ms, for the driver to take a region that somebody asked for
 
-void wait_a_moment(std::unique_lock<std::mutex>& lock) {
-  lock.unlock();
+void wait_a_moment(Mutex& held) TERRACE_REQUIRES(held) {
+  const MutexUnlock unlocked(held);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  lock.lock();
 }
 
 Error busy(const PmemNamespace& space, const std::string& user) {
@@ -40,24 +39,25 @@ os::MemorySpeed speed_of(PmemKernel& kernel, const PmemNamespace& space) {
 // --- composed ---------------------------------------------------------------------------------------------
 
 Result<std::string> PmemBackend::create_region(const RegionRequest& request) {
-  const std::lock_guard composing(composing_);
-  std::unique_lock lock(kernel_mutex_);
-  TERRACE_ASSIGN_OR_RETURN(std::string serial, maker_.create(request, [this, &lock](const CxlRegion& made) {
-    return probe(made, &lock);
-  }));
+  const MutexLock composing(composing_);
+  const MutexLock lock(kernel_mutex_);
+  TERRACE_ASSIGN_OR_RETURN(
+      std::string serial, maker_.create(request, [this](const CxlRegion& made) TERRACE_REQUIRES(kernel_mutex_) {
+        return probe(made, true);
+      }));
   TERRACE_RETURN_IF_ERROR(publish());
   return serial;
 }
 
-Probed PmemBackend::probe(const CxlRegion& made, std::unique_lock<std::mutex>* lock) {
-  if (made.ram) return probe_volatile(made, lock);
+Probed PmemBackend::probe(const CxlRegion& made, bool waits) {
+  if (made.ram) return probe_volatile(made, waits);
   for (int wait = 0;; ++wait) {
     auto regions = kernel_.regions();
     if (!regions.ok()) return Probed::untried(std::move(regions).error());
     for (const PmemRegion& region : *regions)
       if (region.start == made.start) return probe_region(region);
-    if (lock == nullptr || wait >= region_waits) break;
-    wait_a_moment(*lock);
+    if (!waits || wait >= region_waits) break;
+    wait_a_moment(kernel_mutex_);
   }
   return Probed::untried(Error{
       .code = ErrorCode::io_error,
@@ -67,12 +67,11 @@ Probed PmemBackend::probe(const CxlRegion& made, std::unique_lock<std::mutex>* l
 }
 
 // Through the device that all of it is at first; leases on it are the devdax backend's.
-Probed PmemBackend::probe_volatile(const CxlRegion& made, std::unique_lock<std::mutex>* lock) {
+Probed PmemBackend::probe_volatile(const CxlRegion& made, bool waits) {
   auto device = kernel_.enable_volatile(made.start);
   for (int wait = 0;
-       lock != nullptr && !device.ok() && device.error().code == ErrorCode::not_found && wait < region_waits;
-       ++wait) {
-    wait_a_moment(*lock);
+       waits && !device.ok() && device.error().code == ErrorCode::not_found && wait < region_waits; ++wait) {
+    wait_a_moment(kernel_mutex_);
     device = kernel_.enable_volatile(made.start);
   }
   if (!device.ok()) return Probed::untried(device.error());
@@ -125,7 +124,7 @@ Status PmemBackend::empty_of_users(const Device& device) const {
 Status PmemBackend::may_take_over(const std::string& serial) {
   Device device;
   {
-    const std::lock_guard lock(kernel_mutex_);
+    const MutexLock lock(kernel_mutex_);
     TERRACE_ASSIGN_OR_RETURN(device, find_device(serial));
   }
   return empty_of_users(device);
@@ -133,8 +132,8 @@ Status PmemBackend::may_take_over(const std::string& serial) {
 
 // Namespaces of leases stay: a device may be adopted again while it is in use.
 Status PmemBackend::take_over(const std::string& serial) {
-  const std::lock_guard composing(composing_);
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock composing(composing_);
+  const MutexLock lock(kernel_mutex_);
   TERRACE_ASSIGN_OR_RETURN(const Device device, find_device(serial));
   TERRACE_RETURN_IF_ERROR(empty_of_users(device));
   record_.track(serial, {device.region.start, device.region.bytes});  // says what of it is kept
@@ -165,7 +164,7 @@ void PmemBackend::measure_erased(const std::string& serial, int fd, ByteRange er
   if (options_.measured == nullptr || attributes(serial).source != AttributesSource::none) return;
   uint64_t bytes = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto at = region_bytes_.find(serial); at != region_bytes_.end()) bytes = at->second;
   }
   if (const auto memory = DaxMapping::map(fd, erased.begin, erased.end - erased.begin, false); memory.ok())
@@ -193,8 +192,8 @@ Status PmemBackend::unused_volatile(const std::string& serial) {
 
 // Labels stay, and what they speak of: the same memdevs in the same order show it again.
 Status PmemBackend::destroy_region(const std::string& serial) {
-  const std::lock_guard composing(composing_);
-  const std::lock_guard lock(kernel_mutex_);
+  const MutexLock composing(composing_);
+  const MutexLock lock(kernel_mutex_);
   if (const auto device = find_device(serial); device.ok()) {
     TERRACE_RETURN_IF_ERROR(empty_of_users(*device));
     // Another region may lie at its addresses then, and whoever holds pages of them would have its bytes.
@@ -209,7 +208,7 @@ Status PmemBackend::destroy_region(const std::string& serial) {
   TERRACE_RETURN_IF_ERROR(unused_volatile(serial));
   const Status destroyed = maker_.destroy(serial);
   {
-    const std::lock_guard state(mutex_);
+    const MutexLock state(mutex_);
     std::erase_if(problems_, [&](const RegionProblem& one) { return one.serial == serial; });
   }
   erased_.erase(serial);

@@ -41,19 +41,19 @@ std::string_view object_on_host(std::string_view name) {
 }
 
 void RemoteBackend::know_devices(const std::vector<KnownDevice>& devices) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   devices_.clear();
   for (const KnownDevice& device : devices) devices_[device.id] = device;
 }
 
 void RemoteBackend::know_objects(const std::vector<KnownObject>& objects) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   objects_.clear();
   for (const KnownObject& object : objects) objects_[object.name] = object.bytes;
 }
 
 std::vector<WireExtent> RemoteBackend::on_the_wire(const std::vector<Extent>& extents) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<WireExtent> wire;
   for (const Extent& extent : extents) {
     const auto device = devices_.find(extent.device);
@@ -79,7 +79,7 @@ AgentAnswer RemoteBackend::give(const std::string& name, AgentOrder order) {
 }
 
 void RemoteBackend::set_bytes(const std::string& name, uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   objects_[name] = bytes;
 }
 
@@ -178,7 +178,7 @@ Result<uint64_t> RemoteBackend::scrub(const std::string& name) {
   const AgentAnswer answer = give(name, order_of(AgentOrder::Kind::scrub));
   if (answer.outcome == OrderOutcome::refused) return answer.error;
   if (answer.outcome != OrderOutcome::done && answer.outcome != OrderOutcome::lapsed) return later(answer);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   objects_.erase(name);
   return answer.bytes;
 }
@@ -207,7 +207,7 @@ Status RemoteBackend::rebind(const std::string& from, const std::string& to, uin
   if (answer.outcome == OrderOutcome::refused) return answer.error;
   if (answer.outcome == OrderOutcome::lapsed) return away(answer);
   if (answer.outcome != OrderOutcome::done) return later(answer);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   objects_.erase(from);
   objects_[to] = bytes;
   return {};
@@ -252,14 +252,14 @@ Status RemoteBackend::write_back(const std::string& name, const std::vector<Exte
 }
 
 Result<std::vector<ObservedObject>> RemoteBackend::list() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<ObservedObject> all;
   for (const auto& [name, bytes] : objects_) all.push_back({name, bytes, bytes});
   return all;
 }
 
 Result<ObservedObject> RemoteBackend::usage(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto known = objects_.find(name);
   if (known == objects_.end())
     return Error{.code = ErrorCode::not_found, .where = "usage", .detail = "no memory object " + name};

@@ -21,11 +21,11 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "core/base/host_names.h"
+#include "core/base/sync/mutex.h"
 #include "daemon/memory/backend.h"
 
 namespace terrace::daemon {
@@ -137,9 +137,10 @@ class RemoteBackend final : public Backend, public SharedByHosts {
 
   AgentOrders& agents_;
   Backend& local_;
-  mutable std::mutex mutex_;
-  std::map<DeviceId, KnownDevice> devices_;
-  std::map<std::string, uint64_t> objects_;  // name -> bytes, as far as is known here
+  mutable Mutex mutex_;
+  std::map<DeviceId, KnownDevice> devices_ TERRACE_GUARDED_BY(mutex_);
+  std::map<std::string, uint64_t> objects_
+      TERRACE_GUARDED_BY(mutex_);  // name -> bytes, as far as is known here
 };
 
 }  // namespace terrace::daemon

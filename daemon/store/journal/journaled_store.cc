@@ -37,21 +37,24 @@ JournaledStore::JournaledStore(std::string path, const StoreOptions& options)
     : path_(std::move(path)), options_(options), database_(path_, options) {}
 
 JournaledStore::~JournaledStore() {
-  const std::lock_guard attached(attached_mutex_);
+  const MutexLock attached(attached_mutex_);
   detach();
 }
 
 // --- opening and closing ----------------------------------------------------------------------------
 
 Status JournaledStore::attach() {
-  const std::lock_guard attached(attached_mutex_);
+  const MutexLock attached(attached_mutex_);
   detach();
   Status status = attach_unexplained();
   if (status.ok()) {
     distrust_segments_ = false;
     failed_ = false;
-    stopping_ = false;
-    fold_status_ = Status();
+    {
+      const MutexLock lock(mutex_);
+      stopping_ = false;
+      fold_status_ = Status();
+    }
     if (!options_.fold_later) fold_thread_ = std::thread([this] { fold_loop(); });
     return status;
   }
@@ -71,6 +74,8 @@ Status JournaledStore::attach() {
 // Until the database's first transaction nothing on the disk is changed but a missing file made: what is
 // refused stays as it was found.
 Status JournaledStore::attach_unexplained() {
+  const MutexLock lock(mutex_);  // nobody else asks before the store is attached
+  const MutexLock database_lock(database_mutex_);
   TERRACE_RETURN_IF_ERROR(make_parent_folder(path_));
   TERRACE_ASSIGN_OR_RETURN(mark_, CommitMarkFile::lock(path_ + "-mark", path_));
   TERRACE_RETURN_IF_ERROR(finish_restore(path_, mark_));
@@ -157,7 +162,7 @@ Status JournaledStore::renew_segments(uint64_t store_id) {
 void JournaledStore::stop_folding() {
   if (!fold_thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   wake_fold_.notify_all();
@@ -166,6 +171,8 @@ void JournaledStore::stop_folding() {
 
 void JournaledStore::detach() {
   stop_folding();
+  const MutexLock lock(mutex_);
+  const MutexLock database_lock(database_mutex_);
   // A healthy store leaves one whole file; a doubtful one leaves everything as it was found.
   bool whole = !failed_;
   if (whole && sealed_.has_value()) whole = fold_segment(segments_[*sealed_]).ok();
@@ -182,8 +189,9 @@ void JournaledStore::detach() {
 
 bool JournaledStore::discard_if_fresh() {
   if (!fresh_) return false;
-  const std::lock_guard attached(attached_mutex_);
+  const MutexLock attached(attached_mutex_);
   stop_folding();
+  const MutexLock database_lock(database_mutex_);
   database_.close();
   failed_ = true;
   remove_store_files(path_);
@@ -203,7 +211,7 @@ Result<Image> JournaledStore::load() {
     return load();
   }
   // Both stay as they are meanwhile: no fold, and commits come from this thread.
-  const std::lock_guard database_lock(database_mutex_);
+  const MutexLock database_lock(database_mutex_);
   TERRACE_ASSIGN_OR_RETURN(StoredImage stored, database_.read());
   TERRACE_ASSIGN_OR_RETURN(Replay replayed, replay(stored.seal.sequence));
   apply_delta(std::move(replayed.delta), stored.image);
@@ -219,14 +227,14 @@ Status JournaledStore::commit(const Delta& delta) {
   record_.clear();
   record_.resize(sizeof(RecordHeader));
   encode_delta(delta, record_);
-  Lock lock(mutex_);
-  Status status = segments_[active_].ever_fits(record_.size()) ? append(lock) : commit_directly(lock, delta);
+  const MutexLock lock(mutex_);
+  Status status = segments_[active_].ever_fits(record_.size()) ? append() : commit_directly(delta);
   record_.shrink(record_bytes_kept);
   return status;
 }
 
-Status JournaledStore::append(Lock& lock) {
-  TERRACE_RETURN_IF_ERROR(make_room(lock, record_.size()));
+Status JournaledStore::append() {
+  TERRACE_RETURN_IF_ERROR(make_room(record_.size()));
   seal_record(record_, store_id_, sequence_ + 1);
   JournalSegment& segment = segments_[active_];
   if (const int code = TERRACE_FAILPOINT(journal_before_append); code != 0)
@@ -258,9 +266,9 @@ Error JournaledStore::refuse(Error cause) {
   return cause.code == ErrorCode::capacity_exhausted ? cause : in_doubt(std::move(cause));
 }
 
-Status JournaledStore::make_room(Lock& lock, size_t record_bytes) {
+Status JournaledStore::make_room(size_t record_bytes) {
   if (segments_[active_].fits(record_bytes)) return {};
-  if (Status folded = wait_folded(lock); !folded.ok()) {
+  if (Status folded = wait_folded(); !folded.ok()) {
     Error error = folded.error();
     error.detail = "the journal of store " + path_ + " is full and cannot be folded into it: " + error.detail;
     if (error.code == ErrorCode::capacity_exhausted) {
@@ -277,9 +285,9 @@ Status JournaledStore::make_room(Lock& lock, size_t record_bytes) {
 }
 
 // Too large for a segment: once the journal is empty, straight into the database.
-Status JournaledStore::commit_directly(Lock& lock, const Delta& delta) {
-  TERRACE_RETURN_IF_ERROR(fold_all(lock));
-  const std::lock_guard database_lock(database_mutex_);
+Status JournaledStore::commit_directly(const Delta& delta) {
+  TERRACE_RETURN_IF_ERROR(fold_all());
+  const MutexLock database_lock(database_mutex_);
   Status folded = database_.fold(delta, {.sequence = sequence_ + 1});
   if (!folded.ok()) {
     if (folded.error().code == ErrorCode::capacity_exhausted) return folded;
@@ -296,10 +304,10 @@ Status JournaledStore::commit_directly(Lock& lock, const Delta& delta) {
 Result<AuditPage> JournaledStore::audit(const AuditQuery& query) {
   if (failed_) return error_of(ErrorCode::io_error, "store " + path_ + ": a commit ended in doubt; load first");
   {
-    Lock lock(mutex_);
-    TERRACE_RETURN_IF_ERROR(fold_all(lock));
+    const MutexLock lock(mutex_);
+    TERRACE_RETURN_IF_ERROR(fold_all());
   }
-  const std::lock_guard database_lock(database_mutex_);
+  const MutexLock database_lock(database_mutex_);
   return database_.audit(query);
 }
 
@@ -310,7 +318,7 @@ void JournaledStore::acknowledge() {
 
 // What an older file says is of a history that this store has taken the place of.
 Status JournaledStore::mark_also(const std::string& path) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   memory_mark_.reset();
   if (path.empty()) return {};
   TERRACE_ASSIGN_OR_RETURN(CommitMarkFile mark, CommitMarkFile::lock(path, path_));
@@ -329,12 +337,12 @@ bool JournaledStore::older_than_mark(const std::string& path) const {
 // The commits of before are in the database first. What commits add meanwhile may be folded between two pieces of the
 // copy, and is in it then.
 Result<StoreBackup> JournaledStore::backup() {
-  const std::lock_guard attached(attached_mutex_);
+  const MutexLock attached(attached_mutex_);
   {
-    Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (failed_)
       return error_of(ErrorCode::io_error, "store " + path_ + ": a commit ended in doubt; try again");
-    TERRACE_RETURN_IF_ERROR(fold_through(lock, sequence_));
+    TERRACE_RETURN_IF_ERROR(fold_through(sequence_));
   }
   const std::string path = backup_path(path_);
   const auto make = [&]() -> Result<StoreBackup> {
@@ -361,11 +369,11 @@ Status JournaledStore::copy_database(const std::string& path) {
   {
     const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file.valid()) return os_error(errno, "Store::backup", "cannot create " + path);
-    const std::lock_guard database_lock(database_mutex_);
+    const MutexLock database_lock(database_mutex_);
     TERRACE_RETURN_IF_ERROR(database_.begin_copy(path));
   }
   for (bool done = false; !done;) {
-    const std::lock_guard database_lock(database_mutex_);
+    const MutexLock database_lock(database_mutex_);
     const Result<bool> piece = database_.copy_piece();
     if (!piece.ok() || *piece) database_.end_copy();
     if (!piece.ok()) return piece.error();
@@ -382,68 +390,67 @@ void JournaledStore::seal_active() {
   active_ = (active_ + 1) % segment_count;
 }
 
-Status JournaledStore::wait_folded(Lock& lock) {
+Status JournaledStore::wait_folded() {
   // An attempt that is under way began before it was asked for; one that failed may be that one.
   for (int failures = 0; sealed_.has_value();) {
-    wait_attempt(lock);
+    wait_attempt();
     if (!fold_status_.ok() && ++failures == 2) return fold_status_;
   }
   return {};
 }
 
-void JournaledStore::wait_attempt(Lock& lock) {
-  if (options_.fold_later) return try_fold(lock);
+void JournaledStore::wait_attempt() {
+  if (options_.fold_later) return try_fold();
   const uint64_t before = fold_attempts_;
   fold_wanted_ = true;
   wake_fold_.notify_all();
-  folded_.wait(lock, [&] { return fold_attempts_ != before; });
+  folded_.wait(mutex_, [&]() TERRACE_REQUIRES(mutex_) { return fold_attempts_ != before; });
 }
 
 // As fold_all, where another thread may commit meanwhile: the segments may be in use again at any time.
-Status JournaledStore::fold_through(Lock& lock, uint64_t sequence) {
+Status JournaledStore::fold_through(uint64_t sequence) {
   for (int failures = 0; in_database_ < sequence;) {
     if (!sealed_.has_value()) seal_active();
-    wait_attempt(lock);
+    wait_attempt();
     if (!fold_status_.ok() && ++failures == 2) return fold_status_;
   }
   return {};
 }
 
-Status JournaledStore::fold_all(Lock& lock) {
-  TERRACE_RETURN_IF_ERROR(wait_folded(lock));
+Status JournaledStore::fold_all() {
+  TERRACE_RETURN_IF_ERROR(wait_folded());
   if (segments_[active_].empty()) return {};
   seal_active();
-  return wait_folded(lock);
+  return wait_folded();
 }
 
 void JournaledStore::fold_loop() {
   const auto idle = std::chrono::nanoseconds(options_.idle_fold_ns);
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!stopping_) {
     if (!sealed_.has_value() || (!fold_status_.ok() && !fold_wanted_)) {
       // Until there is something to fold, or to try again.
       const uint64_t before = sequence_;
-      const bool woken = wake_fold_.wait_for(lock, idle, [this] {
+      const bool woken = wake_fold_.wait_for(mutex_, idle, [this]() TERRACE_REQUIRES(mutex_) {
         return stopping_ || (sealed_.has_value() && (fold_status_.ok() || fold_wanted_));
       });
       if (stopping_) break;
       if (!woken && !sealed_.has_value() && sequence_ == before && !segments_[active_].empty()) seal_active();
       if (!sealed_.has_value()) continue;
     }
-    try_fold(lock);
+    try_fold();
   }
 }
 
-void JournaledStore::try_fold(Lock& lock) {
+void JournaledStore::try_fold() {
   fold_wanted_ = false;
   const size_t index = *sealed_;
-  lock.unlock();  // a sealed segment is for whoever folds
   Status folded;
   {
-    const std::lock_guard database_lock(database_mutex_);
+    const MutexUnlock unlocked(mutex_);  // a sealed segment is for whoever folds
+    const MutexLock database_lock(database_mutex_);
     folded = fold_segment(segments_[index]);
   }
-  lock.lock();
   if (folded.ok()) {
     in_database_ = segments_[index].newest();
     segments_[index].rewind();
@@ -462,12 +469,12 @@ void JournaledStore::wake_folding() {
 
 // One round of fold_loop(); `since` is the newest commit at its beginning.
 void JournaledStore::fold_without_thread(uint64_t since) {
-  Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   fold_handed_out_ = false;
   if (failed_) return;
   if (!sealed_.has_value() && sequence_ != since) return wake_folding();
   if (!sealed_.has_value() && !segments_[active_].empty()) seal_active();
-  if (sealed_.has_value() && fold_status_.ok()) try_fold(lock);
+  if (sealed_.has_value() && fold_status_.ok()) try_fold();
 }
 
 Status JournaledStore::fold_segment(const JournalSegment& segment) {

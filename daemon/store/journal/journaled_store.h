@@ -14,13 +14,13 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/base/sync/mutex.h"
 #include "daemon/store/commit_mark_file.h"
 #include "daemon/store/database.h"
 #include "daemon/store/journal/delta_codec.h"
@@ -50,62 +50,62 @@ class JournaledStore final : public Store {
   bool quick() const override { return quick_; }
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
   static constexpr size_t segment_count = 2;
 
-  Status attach_unexplained();
-  void stop_folding();
-  Status open_segments(const StoreSeal& seal);
+  Status attach_unexplained() TERRACE_REQUIRES(attached_mutex_);
+  void stop_folding() TERRACE_REQUIRES(attached_mutex_);
+  Status open_segments(const StoreSeal& seal) TERRACE_REQUIRES(mutex_);
   Status renew_segments(uint64_t store_id);
   Result<Replay> replay(uint64_t folded);
-  void detach();
+  void detach() TERRACE_REQUIRES(attached_mutex_);
 
   // Makes the active segment the sealed one and the free one active. The other one must be free.
-  void seal_active();
-  bool other_free() const { return !sealed_.has_value(); }
+  void seal_active() TERRACE_REQUIRES(mutex_);
+  bool other_free() const TERRACE_REQUIRES(mutex_) { return !sealed_.has_value(); }
   // Waits until the sealed segment is folded; the failure of a fold ends the wait.
-  Status wait_folded(Lock& lock);
-  void acknowledge();
-  void wait_attempt(Lock& lock);  // until the fold thread has tried
-  Status fold_all(Lock& lock);
-  Status fold_through(Lock& lock, uint64_t sequence);
+  Status wait_folded() TERRACE_REQUIRES(mutex_);
+  void acknowledge() TERRACE_REQUIRES(mutex_);
+  void wait_attempt() TERRACE_REQUIRES(mutex_);  // until the fold thread has tried
+  Status fold_all() TERRACE_REQUIRES(mutex_);
+  Status fold_through(uint64_t sequence) TERRACE_REQUIRES(mutex_);
   Status copy_database(const std::string& path);
-  Status make_room(Lock& lock, size_t record_bytes);
-  Status commit_directly(Lock& lock, const Delta& delta);
-  Status append(Lock& lock);
-  Error in_doubt(Error cause);
-  Error refuse(Error cause);
+  Status make_room(size_t record_bytes) TERRACE_REQUIRES(mutex_);
+  Status commit_directly(const Delta& delta) TERRACE_REQUIRES(mutex_);
+  Status append() TERRACE_REQUIRES(mutex_);
+  Error in_doubt(Error cause) TERRACE_REQUIRES(mutex_);
+  Error refuse(Error cause) TERRACE_REQUIRES(mutex_);
 
   void fold_loop();
-  void try_fold(Lock& lock);  // the sealed segment
-  void wake_folding();
+  void try_fold() TERRACE_REQUIRES(mutex_);  // the sealed segment
+  void wake_folding() TERRACE_REQUIRES(mutex_);
   void fold_without_thread(uint64_t since);
-  Status fold_segment(const JournalSegment& segment);
+  Status fold_segment(const JournalSegment& segment) TERRACE_REQUIRES(database_mutex_);
 
   const std::string path_;
   const StoreOptions options_;
   CommitMarkFile mark_;
   std::optional<CommitMarkFile> memory_mark_;  // the same beside the memory
 
-  std::mutex attached_mutex_;
+  Mutex attached_mutex_ TERRACE_ACQUIRED_BEFORE(mutex_);  // opening, closing and copying
 
-  std::mutex database_mutex_;
-  Database database_;
+  Mutex database_mutex_;
+  Database database_ TERRACE_GUARDED_BY(database_mutex_);
 
-  std::mutex mutex_;
-  std::condition_variable wake_fold_, folded_;
+  Mutex mutex_ TERRACE_ACQUIRED_BEFORE(database_mutex_);
+  ConditionVariable wake_fold_, folded_;
   std::array<JournalSegment, segment_count> segments_;
-  size_t active_ = 0;
-  std::optional<size_t> sealed_;
+  size_t active_ TERRACE_GUARDED_BY(mutex_) = 0;
+  std::optional<size_t> sealed_ TERRACE_GUARDED_BY(mutex_);
   uint64_t store_id_ = 0;
   uint64_t store_high_ = 0;
-  uint64_t sequence_ = 0;       // of the newest commit
-  uint64_t in_database_ = 0;    // of the newest commit whose fold has ended
-  uint64_t fold_attempts_ = 0;  // finished ones
-  Status fold_status_;          // of the last one
-  bool fold_wanted_ = false;    // somebody waits: try now, even if the last attempt failed
-  bool stopping_ = false;
-  bool fold_handed_out_ = false;  // to fold_later, and was not called yet
+  uint64_t sequence_ = 0;                                  // of the newest commit
+  uint64_t in_database_ TERRACE_GUARDED_BY(mutex_) = 0;    // of the newest commit whose fold has ended
+  uint64_t fold_attempts_ TERRACE_GUARDED_BY(mutex_) = 0;  // finished ones
+  Status fold_status_ TERRACE_GUARDED_BY(mutex_);          // of the last one
+  bool fold_wanted_ TERRACE_GUARDED_BY(mutex_) =
+      false;  // somebody waits: try now, even if the last attempt failed
+  bool stopping_ TERRACE_GUARDED_BY(mutex_) = false;
+  bool fold_handed_out_ TERRACE_GUARDED_BY(mutex_) = false;  // to fold_later, and was not called yet
   std::thread fold_thread_;
 
   ByteBuffer record_;
