@@ -19,8 +19,10 @@ struct LossyEntry {
   int32_t instruction, after;
 };
 extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier): the linker's names
 [[gnu::weak, gnu::visibility("hidden")]] extern const LossyEntry __start_terrace_lossy[];
 [[gnu::weak, gnu::visibility("hidden")]] extern const LossyEntry __stop_terrace_lossy[];
+// NOLINTEND(bugprone-reserved-identifier)
 }
 #endif
 

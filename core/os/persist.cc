@@ -147,7 +147,8 @@ void FileMap::Deleter::operator()(pmem2_map* map) const {
 
 void FileMap::Unmapper::operator()(std::byte* at) const {
   if (reserved) {
-    ::mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    // Refused, it stays mapped: nobody is there to be told.
+    (void)::mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   } else {
     ::munmap(at, bytes);
   }

@@ -69,6 +69,7 @@ struct Turn {
 std::vector<Turn> take_turns(const Devices& devices, uint64_t granules, uint64_t stripe) {
   const std::vector<size_t> order = emptiest_first(devices);
   std::vector<uint64_t> room;
+  room.reserve(order.size());
   for (const size_t device : order) room.push_back(devices[device]->free_granules());
   std::vector<Turn> turns;
   size_t at = 0;

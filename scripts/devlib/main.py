@@ -87,8 +87,9 @@ def parser() -> argparse.ArgumentParser:
     add("format", lambda a: lint.format_tree(), "Rewrite the C++ files as .clang-format says.")
     add("layers", lambda a: lint.layers(), "Check every #include against scripts/layers.txt.")
 
-    add("static", lambda a: static.static(), "Let clang say what it finds without running anything: what locks protect, "
-        "in every source that says so (docs/testing.md).")
+    verb = add("static", lambda a: static.static(a.all), "Let clang say what it finds without running anything: what locks "
+               "protect, in every source, and clang-tidy in some (docs/testing.md).")
+    verb.add_argument("--all", action="store_true", help="clang-tidy in every source; what passed once is not looked at again")
 
     add("docs", lambda a: site.build_site(), "Make a site of the Markdown pages in build/site (mkdocs-material); a link that "
         "leads nowhere fails.")

@@ -29,7 +29,8 @@ class Includes:
         self._root = root
         self._direct, self._digests = {}, {}
 
-    def _direct_of(self, name: str) -> list:
+    def direct(self, name: str) -> list:
+        """What `name` itself includes, of the tree and of what the build makes."""
         if name not in self._direct:
             text = (self._root / name).read_text(encoding="utf-8", errors="replace")
             self._digests[name] = hashlib.sha256(text.encode()).hexdigest()
@@ -48,7 +49,7 @@ class Includes:
         """`name` and all that it reads, relative to the root."""
         seen, ahead = {name}, [name]
         while ahead:
-            for header in self._direct_of(ahead.pop()):
+            for header in self.direct(ahead.pop()):
                 if header not in seen:
                     seen.add(header)
                     ahead.append(header)
@@ -107,9 +108,9 @@ def version_of(program: str) -> str:
     return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
 
 
-def run_all(what: str, jobs: list) -> list:
-    """Runs the commands of `jobs` ((name, command) each), as many at once as the machine has room for; returns
-    (name, exit code, what it printed) in the order of `jobs`."""
+def run_all(what: str, jobs: list):
+    """Runs the commands of `jobs` ((name, command) each), as many at once as the machine has room for; yields
+    (name, exit code, what it printed) in the order of `jobs`, so that one that is interrupted keeps what was done."""
 
     def one(job):
         name, command = job
@@ -118,4 +119,4 @@ def run_all(what: str, jobs: list) -> list:
         return name, done.returncode, done.stdout
 
     with Heartbeat(what), concurrent.futures.ThreadPoolExecutor(job_count()) as pool:
-        return list(pool.map(one, jobs))
+        yield from pool.map(one, jobs)

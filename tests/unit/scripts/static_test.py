@@ -102,5 +102,31 @@ struct Thing {{
             self.assertIn(words, line, body)
 
 
+class PlainLocks(unittest.TestCase):
+    def test_a_lock_of_std_is_found_and_a_comment_is_none(self):
+        lines = ["  std::mutex mutex_;", "  mutable std::shared_mutex mutex_;", "  Mutex mutex_;",
+                 "// a std::mutex, once", "  const std::lock_guard lock(mutex_);", "  std::condition_variable_any wake_;"]
+        self.assertEqual(static.locks_of_std(lines), [1, 2, 5, 6])
+
+
+@unittest.skipUnless(shutil.which(static.TIDY), f"{static.TIDY} is not installed")
+class Tidy(unittest.TestCase):
+    def test_a_planted_defect_fails_by_the_trees_own_configuration(self):
+        def run(body: str) -> subprocess.CompletedProcess:
+            with tempfile.TemporaryDirectory() as folder:
+                source = pathlib.Path(folder) / "a.cc"
+                source.write_text(f"#include <string>\n#include <utility>\n{body}\n")
+                return subprocess.run([static.TIDY, "--quiet", f"--config-file={ROOT / '.clang-tidy'}", str(source), "--",
+                                       "-std=c++20"], capture_output=True, text=True, check=False)
+
+        right = run("std::string f(std::string a) { return a; }")
+        self.assertEqual((right.returncode, right.stdout), (0, ""))
+        moved = run("size_t f(std::string a) { const std::string b = std::move(a); return b.size() + a.size(); }")
+        self.assertNotEqual(moved.returncode, 0)
+        self.assertIn("bugprone-use-after-move", moved.stdout)
+        copied = run("size_t f(const std::string& a) { const std::string b = a; return b.size(); }")
+        self.assertIn("performance-unnecessary-copy-initialization", copied.stdout)
+
+
 if __name__ == "__main__":
     unittest.main()
