@@ -10,7 +10,7 @@
 namespace terrace::daemon {
 namespace {
 
-using Objects = std::unordered_map<std::string, const ObservedObject*>;
+using ObjectsByName = std::unordered_map<std::string, const ObservedObject*>;
 
 constexpr const char* lost_repair =
     "start terraced: it ends the lease and frees its extents (with --accept-lost-objects when the memory of "
@@ -19,7 +19,7 @@ constexpr const char* lost_repair =
 
 class LeaseChecker {
  public:
-  LeaseChecker(const Objects& objects, const CheckContext& context, bool other_boot,
+  LeaseChecker(const ObjectsByName& objects, const CheckContext& context, bool other_boot,
                std::vector<Finding>& findings)
       : objects_(objects), context_(context), other_boot_(other_boot), findings_(findings) {}
 
@@ -100,7 +100,7 @@ class LeaseChecker {
     }
   }
 
-  const Objects& objects_;
+  const ObjectsByName& objects_;
   const CheckContext& context_;
   const bool other_boot_;
   std::vector<Finding>& findings_;
@@ -155,7 +155,7 @@ std::vector<Finding> check_consistency(const Image& image, const std::vector<Obs
     findings.push_back({Severity::note, "store", "it was last written before this machine was restarted",
                         "start terraced: every lease whose memory is there gets a full TTL"});
   }
-  Objects by_name;
+  ObjectsByName by_name;
   for (const ObservedObject& object : objects) by_name[object.name] = &object;
   LeaseChecker checker(by_name, context, other_boot, findings);
   for (const LeaseRow& lease : image.leases) checker.check(lease);

@@ -8,13 +8,13 @@
 namespace terrace::daemon {
 namespace {
 
-Pieces put_back(const Devices& devices, const std::vector<Piece>& pieces) {
+Pieces put_back(const ExtentMaps& devices, const std::vector<Piece>& pieces) {
   for (const Piece& piece : pieces)
     TERRACE_CHECK(devices[piece.device]->give(piece.run), "a run that was just taken is free");
   return std::nullopt;
 }
 
-std::vector<size_t> emptiest_first(const Devices& devices) {
+std::vector<size_t> emptiest_first(const ExtentMaps& devices) {
   std::vector<size_t> order(devices.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -24,7 +24,7 @@ std::vector<size_t> emptiest_first(const Devices& devices) {
 }
 
 // Adds `granules` of one device to `pieces`: one run where there is one, else its longest ones.
-void take_of(const Devices& devices, size_t device, uint64_t granules, std::vector<Piece>& pieces,
+void take_of(const ExtentMaps& devices, size_t device, uint64_t granules, std::vector<Piece>& pieces,
              size_t pieces_max) {
   ExtentMap& free = *devices[device];
   if (const auto run = free.take_fit(granules)) {
@@ -45,7 +45,7 @@ uint64_t sum_of(const std::vector<Piece>& pieces) {
   return sum;
 }
 
-Pieces longest_runs(const Devices& devices, uint64_t granules, size_t pieces_max) {
+Pieces longest_runs(const ExtentMaps& devices, uint64_t granules, size_t pieces_max) {
   std::vector<Piece> pieces;
   while (granules > 0 && pieces.size() < pieces_max) {
     size_t longest = 0;
@@ -66,7 +66,7 @@ struct Turn {
 };
 
 // Whose turn it is stripe by stripe; empty when no device has room for the next one.
-std::vector<Turn> take_turns(const Devices& devices, uint64_t granules, uint64_t stripe) {
+std::vector<Turn> take_turns(const ExtentMaps& devices, uint64_t granules, uint64_t stripe) {
   const std::vector<size_t> order = emptiest_first(devices);
   std::vector<uint64_t> room;
   room.reserve(order.size());
@@ -89,7 +89,7 @@ std::vector<Turn> take_turns(const Devices& devices, uint64_t granules, uint64_t
   return turns;
 }
 
-Pieces place_stripes(const Devices& devices, uint64_t granules, uint64_t stripe, size_t pieces_max) {
+Pieces place_stripes(const ExtentMaps& devices, uint64_t granules, uint64_t stripe, size_t pieces_max) {
   const std::vector<Turn> turns = take_turns(devices, granules, stripe);
   if (turns.empty()) return std::nullopt;
   std::vector<uint64_t> share(devices.size());
@@ -126,7 +126,7 @@ Pieces place_stripes(const Devices& devices, uint64_t granules, uint64_t stripe,
 
 }  // namespace
 
-Pieces place_linear(const Devices& devices, uint64_t granules, size_t pieces_max) {
+Pieces place_linear(const ExtentMaps& devices, uint64_t granules, size_t pieces_max) {
   size_t best = devices.size();
   for (size_t i = 0; i < devices.size(); ++i) {
     const auto fit = devices[i]->find_fit(granules);
@@ -139,7 +139,7 @@ Pieces place_linear(const Devices& devices, uint64_t granules, size_t pieces_max
   return std::vector<Piece>{{best, *devices[best]->take_fit(granules)}};
 }
 
-Pieces place_striped(const Devices& devices, uint64_t granules, uint64_t stripe, size_t pieces_max) {
+Pieces place_striped(const ExtentMaps& devices, uint64_t granules, uint64_t stripe, size_t pieces_max) {
   const uint64_t stripes_per_piece = (granules - 1) / pieces_max / stripe + 1;
   for (stripe *= stripes_per_piece;; stripe *= 2) {
     if (Pieces pieces = place_stripes(devices, granules, stripe, pieces_max)) return pieces;
@@ -147,7 +147,7 @@ Pieces place_striped(const Devices& devices, uint64_t granules, uint64_t stripe,
   }
 }
 
-Pieces place_spread(const Devices& devices, uint64_t granules, size_t pieces_max) {
+Pieces place_spread(const ExtentMaps& devices, uint64_t granules, size_t pieces_max) {
   const std::vector<size_t> order = emptiest_first(devices);
   for (const size_t device : order) {
     if (const auto run = devices[device]->take_fit(granules)) return std::vector<Piece>{{device, *run}};

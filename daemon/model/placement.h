@@ -14,10 +14,10 @@
 
 namespace terrace::daemon {
 
-using Devices = std::vector<ExtentMap*>;
+using ExtentMaps = std::vector<ExtentMap*>;
 
 struct Piece {
-  size_t device = 0;  // index into Devices
+  size_t device = 0;  // index into ExtentMaps
   GranuleRun run;
 
   bool operator==(const Piece&) const = default;
@@ -30,17 +30,17 @@ using Pieces = std::optional<std::vector<Piece>>;
 // One run on one device where any has room for it: a close one (ExtentMap::find_fit) on the first device that
 // has one, else on the first device with any, so that later devices stay whole. Otherwise the longest runs,
 // wherever they are: the fewest pieces.
-Pieces place_linear(const Devices& devices, uint64_t granules, size_t pieces_max);
+Pieces place_linear(const ExtentMaps& devices, uint64_t granules, size_t pieces_max);
 
 // Stripes of `stripe` granules on one device after the other, beginning with the emptiest; a device without
 // room for its next stripe is passed over. The stripes of one device are neighbours there where it has a run
 // for them. A lease that would be more than `pieces_max` pieces gets wider stripes: the least multiple of
 // `stripe` that makes few enough, doubled while the free runs are too short for it; and at last the longest
 // runs, as in linear.
-Pieces place_striped(const Devices& devices, uint64_t granules, uint64_t stripe, size_t pieces_max);
+Pieces place_striped(const ExtentMaps& devices, uint64_t granules, uint64_t stripe, size_t pieces_max);
 
 // All on the emptiest device that has a run for it. Otherwise device by device, the emptiest first, so that the
 // lease depends on as few of them as can be.
-Pieces place_spread(const Devices& devices, uint64_t granules, size_t pieces_max);
+Pieces place_spread(const ExtentMaps& devices, uint64_t granules, size_t pieces_max);
 
 }  // namespace terrace::daemon

@@ -16,7 +16,7 @@ Error exhausted(std::string detail) {
   return Error{.code = ErrorCode::capacity_exhausted, .where = "Grant", .detail = std::move(detail)};
 }
 
-Pieces place_as(const PoolRow& pool, const Devices& devices, uint64_t granules, uint64_t granule_bytes) {
+Pieces place_as(const PoolRow& pool, const ExtentMaps& devices, uint64_t granules, uint64_t granule_bytes) {
   constexpr size_t pieces_max = limits::lease_extents_max;
   switch (pool.placement) {
     case Placement::striped:
@@ -28,7 +28,7 @@ Pieces place_as(const PoolRow& pool, const Devices& devices, uint64_t granules, 
 }
 
 // As the pool's placement prefers devices, and a device with one run for all of it before others.
-Pieces place_on_one(const PoolRow& pool, const Devices& devices, uint64_t granules) {
+Pieces place_on_one(const PoolRow& pool, const ExtentMaps& devices, uint64_t granules) {
   std::vector<size_t> order(devices.size());
   std::iota(order.begin(), order.end(), size_t{0});
   if (pool.placement != Placement::linear) {
@@ -69,7 +69,7 @@ std::vector<Extent> StateMachine::hold_window(PoolId pool) {
 Result<std::vector<Extent>> StateMachine::place(PoolId pool, uint64_t granules, Windows windows,
                                                 const std::string& only) {
   std::vector<DeviceId> ids;
-  Devices devices;
+  ExtentMaps devices;
   uint64_t free = 0;
   for (const auto& [id, device] : devices_) {
     if (device.pool != pool || !placeable(device) || (!only.empty() && device.serial != only)) continue;

@@ -53,9 +53,9 @@ kj::Promise<Result<Found>> look_twice(Engine& engine, std::shared_ptr<const Chec
   });
 }
 
-using Objects = std::vector<ObservedObject>;
+using Observed = std::vector<ObservedObject>;
 
-void compare_objects(Service& service, const Objects& objects, Found& problems) {
+void compare_objects(Service& service, const Observed& objects, Found& problems) {
   std::map<std::string, uint64_t> sizes;
   for (const ObservedObject& object : objects) sizes[object.name] = object.bytes;
   for (const auto& [id, lease] : service.engine().state().leases()) {
@@ -159,9 +159,9 @@ void AdminServer::tell_problems(const char* code, size_t count, const std::strin
 
 kj::Promise<void> AdminServer::check(CheckContext context) {
   KJ_IF_MAYBE (slot, admit(*connection_, context)) {
-    auto check = std::make_shared<Check<Objects>>();
+    auto check = std::make_shared<Check<Observed>>();
     check->look = [&backend = engine().backend()] { return backend.list(); };
-    check->compare = [&service = service()](const Objects& objects) {
+    check->compare = [&service = service()](const Observed& objects) {
       Found problems = service.engine().state().check_all();
       compare_objects(service, objects, problems);
       if (problems.size() > found_max) problems.resize(found_max);
@@ -172,7 +172,7 @@ kj::Promise<void> AdminServer::check(CheckContext context) {
         .checks()
         .turn()
         .then([&engine = engine(), check](kj::Own<OneAtATime::Turn> turn) {
-          return look_twice<Objects>(engine, check).attach(kj::mv(turn));
+          return look_twice<Observed>(engine, check).attach(kj::mv(turn));
         })
         .then([this, context](Result<Found> problems) mutable {
           if (!problems.ok()) return refuse(context, problems.error());

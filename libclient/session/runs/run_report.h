@@ -5,10 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "core/base/sync/mutex.h"
 #include "core/base/units.h"
 #include "terrace/session.h"
 
@@ -24,17 +24,17 @@ class RunBox {
  public:
   // Returns   whether the Session's thread has to be told: it has taken what lay here.
   bool put(RunFigures figures) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return !std::exchange(figures_, std::move(figures)).has_value();
   }
   std::optional<RunFigures> take() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return std::exchange(figures_, std::nullopt);
   }
 
  private:
-  std::mutex mutex_;
-  std::optional<RunFigures> figures_;
+  Mutex mutex_;
+  std::optional<RunFigures> figures_ TERRACE_GUARDED_BY(mutex_);
 };
 
 // What was told, over which connections. Counters of a report are those since the run's start; of these, what a

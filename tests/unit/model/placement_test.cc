@@ -19,8 +19,8 @@ struct Pool {
   explicit Pool(const std::vector<uint64_t>& granules) {
     for (const uint64_t count : granules) maps.emplace_back(count);
   }
-  Devices devices() {
-    Devices all;
+  ExtentMaps devices() {
+    ExtentMaps all;
     for (ExtentMap& map : maps) all.push_back(&map);
     return all;
   }
@@ -98,7 +98,7 @@ TEST_CASE("placement: over random free runs all give what was asked for, or noth
     std::vector<std::map<uint64_t, uint64_t>> before;
     for (const ExtentMap& map : pool.maps) before.push_back(map.runs());
     const uint64_t free = pool.free();
-    const Devices devices = pool.devices();
+    const ExtentMaps devices = pool.devices();
     const uint64_t kind = prng.below(3);
     const Pieces pieces = kind == 0   ? place_linear(devices, granules, pieces_max)
                           : kind == 1 ? place_striped(devices, granules, stripe, pieces_max)

@@ -182,26 +182,3 @@ TEST_CASE("Scrub: what cannot be scrubbed is quarantined and never granted again
   CHECK(pools.getPools()[0].getQuarantinedBytes() == 64 * mib);
   CHECK(t.grant(tenant, 128 * mib).getError().getCode() == code(ErrorCode::capacity_exhausted));
 }
-
-TEST_CASE("Connection: calls beyond the limit are refused, the connection lives on") {
-  ManagerFixture fixture;
-  fixture.options.calls_outstanding_max = 4;
-  fixture.start();
-  FixtureClient client(fixture, 0, 1);
-  auto hello = client.gateway.helloRequest();
-  hello.setOldest(1);
-  hello.setNewest(1);
-  hello.send().wait(fixture.io.waitScope);
-  auto operator_ = client.gateway.openAdminRequest().send().wait(fixture.io.waitScope).getAdmin();
-  std::vector<kj::Promise<uint16_t>> answers;
-  for (int i = 0; i < 32; ++i) {
-    auto adopt = operator_.adoptRequest();
-    adopt.setSerial("emu:a");
-    answers.push_back(adopt.send().then([](auto&& reply) -> uint16_t { return reply.getError().getCode(); }));
-  }
-  int refused = 0;
-  for (auto& answer : answers) refused += answer.wait(fixture.io.waitScope) == code(ErrorCode::limit_exceeded);
-  CHECK(refused > 0);
-  CHECK(refused < 32);
-  CHECK(operator_.poolsRequest().send().wait(fixture.io.waitScope).getError().getCode() == 0);
-}
