@@ -1,5 +1,5 @@
 // What the pool manager costs: grants and releases with state on a disk and in memory, latency over an empty
-// RPC, a hundred thousand live leases, renewals, a restart, scrubbing.
+// RPC, a hundred thousand live leases, a scrape of them, renewals, a restart, scrubbing.
 //
 //   bench_lease [--smoke] [--json FILE] [--dir DIRECTORY] [--memory-dir DIRECTORY] [--seconds S] [--only GROUP]
 //
@@ -24,6 +24,7 @@
 
 #include "bench/lease/client.h"
 #include "bench/lease/manager.h"
+#include "bench/lease/scrape.h"
 #include "bench/lease/scrub.h"
 #include "core/base/unique_fd.h"
 #include "core/base/units.h"
@@ -217,6 +218,7 @@ void measure_scale(const Settings& settings, nlohmann::json& figures) {
     auto times = grant_us(manager.socket(), calls);
     at_many.push_back(percentile(times, 0.5));
   }
+  measure_scrape(manager, settings.smoke, figures);
   const uint64_t rss_full = manager.rss_bytes();
   for (int i = 0; i < rounds; ++i) restarts.push_back(manager.restart());
   figures["leases_live"] = many;
