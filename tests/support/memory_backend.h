@@ -12,10 +12,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "core/base/units.h"
@@ -41,7 +43,11 @@ class MemoryBackend final : public daemon::Backend {
   }
   bool saw_all(std::string_view) const override { return !blind; }
   bool outlasts_absence(std::string_view) const override { return lasting; }
-  Status may_take_over(const std::string&) override { return in_use(); }
+  std::atomic<bool> held{false};  // a take-over waits for as long as it is
+  Status may_take_over(const std::string&) override {
+    while (held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return in_use();
+  }
   Status take_over(const std::string&) override {
     ++take_overs;
     return in_use();

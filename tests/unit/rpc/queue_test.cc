@@ -37,32 +37,6 @@ struct Queue : Rpc {
 
 }  // namespace
 
-TEST_CASE("Connection: calls beyond the limit are refused, the connection lives on") {
-  Queue t(Rpc::Later{});
-  t.options.calls_outstanding_max = 4;
-  t.start();
-  FixtureClient client(t, 0, 1);
-  auto operator_ = t.admin(client);
-  auto tenant = t.session(client);
-  t.fill(operator_, tenant);
-  int refused = 0;
-  std::vector<kj::Promise<void>> answers;  // those of four calls, which wait for memory, do not come
-  for (int i = 0; i < 32; ++i)
-    answers.push_back(t.wait_for(tenant, 2 * mib)
-                          .then([&refused](auto&& reply) {
-                            refused += reply.getError().getCode() == code(ErrorCode::limit_exceeded);
-                          })
-                          .eagerlyEvaluate(nullptr));
-  REQUIRE(t.come_to_wait(4));
-  for (int i = 0; i < 5000 && refused < 28; ++i) t.pump(1);
-  CHECK(refused == 28);
-  CHECK(t.waiting() == 4);
-  CHECK(t.call(operator_.poolsRequest()).getError().getCode() == code(ErrorCode::limit_exceeded));
-  answers.clear();
-  REQUIRE(t.come_to_wait(0));
-  CHECK(t.call(operator_.poolsRequest()).getError().getCode() == 0);
-}
-
 TEST_CASE("Queue: a grant that waits is served when room comes, and is seen waiting until then") {
   Queue t;
   FixtureClient client(t, 0, 1);

@@ -182,3 +182,28 @@ TEST_CASE("Scrub: what cannot be scrubbed is quarantined and never granted again
   CHECK(pools.getPools()[0].getQuarantinedBytes() == 64 * mib);
   CHECK(t.grant(tenant, 128 * mib).getError().getCode() == code(ErrorCode::capacity_exhausted));
 }
+
+TEST_CASE("Connection: calls beyond the limit are refused, the connection lives on") {
+  ManagerFixture fixture;
+  fixture.options.calls_outstanding_max = 2;
+  fixture.start();
+  FixtureClient client(fixture, 0, 1);
+  auto hello = client.gateway.helloRequest();
+  hello.setOldest(1);
+  hello.setNewest(1);
+  hello.send().wait(fixture.io.waitScope);
+  auto operator_ = client.gateway.openAdminRequest().send().wait(fixture.io.waitScope).getAdmin();
+  fixture.backend.held = true;
+  std::vector<kj::Promise<uint16_t>> adoptions;
+  for (const char* serial : {"emu:a", "emu:b"}) {
+    auto adopt = operator_.adoptRequest();
+    adopt.setSerial(serial);
+    adoptions.push_back(adopt.send().then([](auto&& reply) -> uint16_t { return reply.getError().getCode(); }));
+  }
+  for (int i = 0; i < 30; ++i)
+    CHECK(operator_.poolsRequest().send().wait(fixture.io.waitScope).getError().getCode() ==
+          code(ErrorCode::limit_exceeded));
+  fixture.backend.held = false;
+  for (auto& adoption : adoptions) CHECK(adoption.wait(fixture.io.waitScope) == 0);
+  CHECK(operator_.poolsRequest().send().wait(fixture.io.waitScope).getError().getCode() == 0);
+}
