@@ -30,9 +30,6 @@ constexpr std::string_view unplugged_suffix = ".unplugged";
 // How often scrub() truncates a file that its holder grows again before it gives up.
 constexpr int scrub_attempts = 64;
 
-// How often who took the room of a reservation is cut back, before that fails.
-constexpr int cuts_max = 64;
-
 // Measured: carving 2 MiB takes 10 us and fencing it 7 us as one huge page, 507 us and 205 us in 4 KiB pages.
 constexpr uint64_t quick_bytes_huge = 32 * mib;
 constexpr uint64_t quick_bytes_small = 256 * kib;
@@ -192,7 +189,7 @@ Status EmulatedBackend::claim(const StoreClaim& claim) {
   // A holder may have taken what little is left for the mark.
   allow_beside(options_.granule_bytes);
   Status claimed = directory_.claim(claim, objects.size());
-  for (int cut = 0; cut < cuts_max && !claimed.ok() && claimed.error().os_errno == ENOSPC && cut_back(); ++cut)
+  for (int tries = 0; !claimed.ok() && claimed.error().os_errno == ENOSPC && makes_room(tries); ++tries)
     claimed = directory_.claim(claim, objects.size());
   allow_beside(0);
   return claimed;
@@ -262,9 +259,9 @@ Status EmulatedBackend::take_memory(int fd, int mode, uint64_t offset, uint64_t 
     const uint64_t piece = std::min(step, end - offset);
     if (source != nullptr) TERRACE_RETURN_IF_ERROR(source->room(piece));
     // tmpfs gives back all of a call that a signal interrupts, so that starting over is right.
-    for (int cut = 0; ::fallocate(fd, mode, static_cast<off_t>(offset), static_cast<off_t>(piece)) != 0;) {
+    for (int tries = 0; ::fallocate(fd, mode, static_cast<off_t>(offset), static_cast<off_t>(piece)) != 0;) {
       const int error = errno;
-      if (error == EINTR || (error == ENOSPC && cut++ < cuts_max && cut_back())) continue;
+      if (error == EINTR || (error == ENOSPC && makes_room(tries++))) continue;
       return memory_error(error, "EmulatedBackend::take_memory", "");
     }
   }

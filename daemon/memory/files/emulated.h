@@ -164,6 +164,8 @@ class EmulatedBackend final : public Backend {
   Mutex& size_lock(const std::string& name);
   void start_size();
   bool cut_back();
+  // After a reservation that found no room, for the `tries`th time: whether to try again.
+  bool makes_room(int tries);
   bool cut_file(const char* file, const std::string& name, uint64_t allowed);
   int remove_file(const std::string& name);
   bool held_elsewhere(const std::string& file) const;

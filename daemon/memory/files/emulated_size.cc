@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "daemon/memory/files/emulated.h"
 #include "daemon/memory/files/object_file.h"
@@ -23,6 +25,11 @@ constexpr size_t gone_looks = 2;
 
 // What the directory's other files may have, when there is one of them.
 const std::string beside_name = ".beside";
+
+// How often a reservation is tried again, and how often of these although nobody was found to have its room.
+constexpr int cuts_max = 64;
+constexpr int pauses_max = 20;
+constexpr auto room_pause = std::chrono::microseconds(50);
 
 uint64_t memory_of(const struct stat& status) {
   return static_cast<uint64_t>(status.st_blocks) * 512;
@@ -108,6 +115,16 @@ bool EmulatedBackend::cut_back() {
     if (allowed.has_value() && memory_of(status) > *allowed) any |= cut_file(file, name, *allowed);
   });
   return any;
+}
+
+// The mount is as large as what was carved, so that somebody has the room, or had it: who gives it back before anybody
+// looks is not found, and may do so again.
+bool EmulatedBackend::makes_room(int tries) {
+  if (tries >= cuts_max) return false;
+  if (cut_back()) return true;
+  if (!bounds_holders() || tries >= pauses_max) return false;
+  std::this_thread::sleep_for(room_pause);
+  return true;
 }
 
 // What lies beyond the end goes as well, so that a file that is no longer than it may be is cut to its length.
