@@ -8,7 +8,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from devlib import ci, console, lint, mutate, packages, runs, site, static  # noqa: E402
+from devlib import ci, console, lint, mutate, packages, runs, site, static, upgrade  # noqa: E402
 from devlib.build import build, clean, test  # noqa: E402
 from devlib.commands import PRESETS  # noqa: E402
 from devlib.output import Failure, complain  # noqa: E402
@@ -106,6 +106,10 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("points", nargs="*", help="only these failpoints ('soak' for the random kills); default: all")
     verb.add_argument("--soak-seconds", type=float, default=60, metavar="S", help="random kills (default 60)")
     verb.add_argument("--seed", type=int, metavar="S", help="of the soak's schedule")
+
+    verb = add("upgrade", lambda a: upgrade.upgrade(a.older), "Build the last released version (scripts/releases.txt) and run its "
+               "manager, command line, library and agents with those of this tree.")
+    verb.add_argument("--from", dest="older", default="", metavar="COMMIT", help="the older version; default: the last release")
 
     add("hostile", lambda a: runs.hostile(), "Attack a daemon as other tenants in every way, and bound what one that "
         "behaves notices.")
