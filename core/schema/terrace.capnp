@@ -422,6 +422,8 @@ enum HealthCode {
   callsDenied @17;
   managerAway @18;     # of an agent, as the next
   guardMissing @19;
+  tierThrash @20;
+  kernelLacks @21;
 }
 enum HealthSeverity { healthy @0; warning @1; critical @2; } # healthy: of no finding, but of none at all
 

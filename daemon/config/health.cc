@@ -16,6 +16,7 @@ void read_health(Section& top, DaemonConfig& config) {
   section.duration("window", limits.window_ns);
   section.duration("commit_max", limits.commit_max_ns);
   section.number("denied_calls_min", limits.denied_calls_min);
+  section.number("thrash_turns_min", limits.thrash_turns_min);
   section.size("state_free_min", limits.state_free_bytes_min);
   section.number("pool_grantable_percent_min", limits.pool_grantable_percent_min);
   section.number("pool_largest_run_percent_min", limits.pool_largest_run_percent_min);

@@ -184,6 +184,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   // Durable entries of the audit log.
   kj::Promise<Result<AuditPage>> audit(AuditQuery query);
 
+  JournalRoom journal_room() const { return store_.journal_room(); }
   // The store as it is now, with everything applied so far, in one file; commits go on meanwhile. One at a time.
   // Errors    busy   one is being made; unavailable, and what Store::backup says
   kj::Promise<Result<StoreBackup>> backup();

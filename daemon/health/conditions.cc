@@ -4,24 +4,10 @@
 #include <utility>
 
 #include "daemon/health/health_engine.h"
+#include "daemon/health/words.h"
 
 namespace terrace::daemon {
 namespace {
-
-// Rounded for people, who read it again each second.
-std::string lasted(uint64_t ns) {
-  if (ns < ns_per_ms) return "a moment";
-  if (ns < ns_per_s) return format_duration(ns / ns_per_ms * ns_per_ms);
-  return format_duration(ns / ns_per_s * ns_per_s);
-}
-
-std::string many(uint64_t count, const std::string& one) {
-  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
-}
-
-std::string days(int64_t left) {
-  return left < 0 ? "has ended" : "ends in " + many(static_cast<uint64_t>(left), "day");
-}
 
 // A certificate that ends within so many days keeps agents out before anybody is back from a holiday.
 constexpr int64_t critical_days = 3;
@@ -58,17 +44,28 @@ void HealthEngine::look_at_store(const HealthView& view, uint64_t now_ns) {
            .advice = "every grant waits for a commit: see what else uses the disk of the state (iostat -x), or "
                      "move the state to a faster one"});
   }
+  look_at_room(view);
+}
+
+// What the journal still takes, the disk need not have: both are left before nothing is granted any more.
+void HealthEngine::look_at_room(const HealthView& view) {
   if (!view.disk.has_value()) return;
+  const HealthView::Store& store = view.store;
   const uint64_t least = with_slack(limits_.state_free_bytes_min, HealthCode::state_disk_filling, "store", "");
-  if (view.disk->free_bytes < least) {
-    holds({.code = HealthCode::state_disk_filling,
-           .severity = view.disk->free_bytes < limits_.state_free_bytes_min / 4 ? HealthSeverity::critical
-                                                                                : HealthSeverity::warning,
-           .kind = "store",
-           .text = "the file system of " + view.disk->path + " has " + format_size(view.disk->free_bytes) +
-                   " left; when that and the journal are full, nothing is granted any more",
-           .advice = "make room there, or move the state to a larger file system"});
-  }
+  if (view.disk->free_bytes >= least) return;
+  const uint64_t journal_left = store.journal_bytes - std::min(store.journal_bytes, store.journal_used_bytes);
+  const bool last = view.disk->free_bytes < limits_.state_free_bytes_min / 4 ||
+                    (store.journal_bytes != 0 && journal_left < store.journal_bytes / 2);
+  holds({.code = HealthCode::state_disk_filling,
+         .severity = last ? HealthSeverity::critical : HealthSeverity::warning,
+         .kind = "store",
+         .text = "the file system of " + view.disk->path + " has " + format_size(view.disk->free_bytes) +
+                 " left" +
+                 (store.journal_bytes == 0 ? std::string()
+                                           : ", and the journal " + format_size(journal_left) + " of " +
+                                                 format_size(store.journal_bytes)) +
+                 "; when both are full, nothing is granted any more",
+         .advice = "make room there, or move the state to a larger file system"});
 }
 
 void HealthEngine::look_at_devices(const HealthView& view) {
@@ -287,22 +284,6 @@ void HealthEngine::look_at_agent(const HealthView::Agent& agent) {
            .text = "no guard runs on this host: " + agent.guard_trouble,
            .advice = "mend that; until then nobody fences this host's memory when the agent is killed, and its "
                      "programs would go on writing to memory that is leased to others"});
-  }
-}
-
-void HealthEngine::look_at_denials(const HealthView& view, uint64_t now_ns) {
-  for (const HealthView::Denials& denied : view.denials) {
-    Recent& recent = denials_.try_emplace(denied.tenant, limits_.window_ns).first->second;
-    const uint64_t calls = recent.note(denied.calls, now_ns);
-    const bool known = is_raised(HealthCode::calls_denied, "tenant", denied.tenant);
-    if (calls < (known ? 1 : limits_.denied_calls_min)) continue;
-    holds({.code = HealthCode::calls_denied,
-           .kind = "tenant",
-           .name = denied.tenant,
-           .text = many(calls, "call") + " of the operator's interface refused in the last " +
-                   lasted(limits_.window_ns) + "; the last: " + denied.last,
-           .advice = "`terrace audit --verb denied --tenant " + denied.tenant +
-                     "` says who; give the right, or stop the program"});
   }
 }
 

@@ -31,6 +31,8 @@ enum class HealthCode : uint8_t {
   calls_denied,
   manager_away,
   guard_missing,
+  tier_thrash,
+  kernel_lacks,
 };
 
 // `healthy` is no finding's: it is the worst of none.

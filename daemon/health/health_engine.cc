@@ -46,6 +46,8 @@ HealthChanges HealthEngine::look(const HealthView& view, uint64_t now_ns) {
     look_at_certificates(view);
     if (view.agent.has_value()) look_at_agent(*view.agent);
     look_at_denials(view, now_ns);
+    look_at_programs(view, now_ns);
+    look_at_kernel(view);
   }
 
   HealthChanges changes;

@@ -66,7 +66,11 @@ class HealthEngine {
   void look_at_hosts(const HealthView& view);
   void look_at_certificates(const HealthView& view);
   void look_at_agent(const HealthView::Agent& agent);
+  void look_at_room(const HealthView& view);
+  // conditions_of_use.cc
   void look_at_denials(const HealthView& view, uint64_t now_ns);
+  void look_at_programs(const HealthView& view, uint64_t now_ns);
+  void look_at_kernel(const HealthView& view);
 
   void holds(HealthFinding finding, uint64_t after_ns = 0);
   bool is_raised(HealthCode code, const std::string& kind, const std::string& name) const;
@@ -82,6 +86,7 @@ class HealthEngine {
   bool looked_at_pools_ = false;
   std::map<std::string, Quarantine> quarantines_;  // by pool
   std::map<std::string, Recent> denials_;          // by tenant
+  std::map<std::string, Recent> exchanges_;        // by tenant
 };
 
 }  // namespace terrace::daemon

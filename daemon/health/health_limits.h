@@ -19,6 +19,8 @@ struct HealthLimits {
   // For how long what happened counts: a finding of it ends when nothing more came for as long.
   uint64_t window_ns = 600 * ns_per_s;
   uint32_t denied_calls_min = 3;  // of a tenant, within the window
+  uint32_t thrash_turns_min =
+      10;  // exchanges of all that a tenant's programs have in DDR, within the window; 0: never
   uint64_t commit_max_ns = 50 * ns_per_ms;
   uint64_t state_free_bytes_min = 64 * mib;
   uint32_t pool_grantable_percent_min = 10;

@@ -19,6 +19,8 @@ struct HealthView {
     uint64_t slow_commits = 0;       // of those, that took longer than HealthLimits::commit_max_ns
     uint64_t commit_for_ns = 0;      // how long the one under way has taken; 0: none is
     uint64_t slowest_commit_ns = 0;  // of all
+    uint64_t journal_bytes = 0;      // 0: the store has no journal
+    uint64_t journal_used_bytes = 0;
   };
   struct Disk {
     std::string path = {};    // of the state
@@ -77,6 +79,19 @@ struct HealthView {
     std::string last = {};  // what was refused last
   };
 
+  struct Programs {  // of a tenant, that report what they do with their memory (daemon/runs)
+    std::string tenant = {};
+    uint64_t ddr_bytes = 0;        // what they have there now
+    uint64_t exchanged_bytes = 0;  // a counter: rose to DDR, while as much sank
+    bool sampled = false;          // whether somebody looks at their accesses
+    double ddr_hits = 0;           // of these, 0 to 1
+  };
+
+  struct Lack {             // of this machine's kernel, or of what the manager may do there
+    std::string what = {};  // the check of `terrace doctor`
+    std::string found = {}, advice = {};
+  };
+
   struct Agent {  // the agent of a further host that looks at itself
     std::string manager = {};
     bool connected = true;
@@ -100,6 +115,8 @@ struct HealthView {
   std::vector<Host> hosts = {};
   std::vector<Certificate> certificates = {};
   std::vector<Denials> denials = {};
+  std::vector<Programs> programs = {};
+  std::vector<Lack> lacks = {};
 };
 
 }  // namespace terrace::daemon

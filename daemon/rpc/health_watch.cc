@@ -123,6 +123,9 @@ HealthView HealthWatch::gather() const {
   view.store.slowest_commit_ns = engine.facts().slowest_commit_ns;
   if (const uint64_t began_ns = engine.facts().commit_began_ns; began_ns != 0)
     view.store.commit_for_ns = service_.now_ns() - began_ns;
+  const JournalRoom journal = engine.journal_room();
+  view.store.journal_bytes = journal.bytes;
+  view.store.journal_used_bytes = journal.used_bytes;
   if (!view.store.serving) {
     view.store.refusal = engine.refusal().detail;
     return view;
@@ -131,6 +134,7 @@ HealthView HealthWatch::gather() const {
   gather_pools(view);
   gather_work(view);
   gather_hosts(view);
+  gather_programs(view);
   return view;
 }
 
@@ -176,6 +180,18 @@ void HealthWatch::gather_work(HealthView& view) const {
   }
   for (const auto& [tenant, denied] : facts.denials.by_tenant())
     view.denials.push_back({tenant, denied.calls, denied.last});
+}
+
+void HealthWatch::gather_programs(HealthView& view) const {
+  for (const auto& [tenant, sums] : service_.runs().sums(service_.now_ns())) {
+    if (tenant.empty()) continue;  // several, of which one's moves are no other's
+    view.programs.push_back(
+        {.tenant = tenant,
+         .ddr_bytes = sums.ddr_bytes,
+         .exchanged_bytes = std::min(sums.counters.promoted_bytes, sums.counters.demoted_bytes),
+         .sampled = sums.sampled_bytes != 0,
+         .ddr_hits = sums.ddr_hits});
+  }
 }
 
 void HealthWatch::gather_hosts(HealthView& view) const {

@@ -51,6 +51,7 @@ class HealthWatch final : private kj::TaskSet::ErrorHandler {
   void gather_pools(HealthView& view) const;
   void gather_work(HealthView& view) const;
   void gather_hosts(HealthView& view) const;
+  void gather_programs(HealthView& view) const;
 
   Service& service_;
   const HealthWatchOptions options_;

@@ -21,6 +21,8 @@ static_assert(static_cast<unsigned>(rpc::HealthCode::QUEUE_STUCK) ==
               static_cast<unsigned>(HealthCode::queue_stuck));
 static_assert(static_cast<unsigned>(rpc::HealthCode::GUARD_MISSING) ==
               static_cast<unsigned>(HealthCode::guard_missing));
+static_assert(static_cast<unsigned>(rpc::HealthCode::KERNEL_LACKS) ==
+              static_cast<unsigned>(HealthCode::kernel_lacks));
 static_assert(static_cast<unsigned>(rpc::HealthSeverity::CRITICAL) ==
               static_cast<unsigned>(HealthSeverity::critical));
 

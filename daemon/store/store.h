@@ -46,6 +46,12 @@ struct StoreBackup {
   UniqueFd file;  // open for reading; it has no name, and is gone once closed
 };
 
+// Of the files that take commits before the database has them.
+struct JournalRoom {
+  uint64_t bytes = 0;       // 0: the store has none
+  uint64_t used_bytes = 0;  // by commits that the database does not have yet
+};
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -101,6 +107,9 @@ class Store {
   // Whether a commit takes only microseconds now (state on a memory file system), so that the event loop may do
   // it itself instead of handing it to the store's worker.
   virtual bool quick() const { return false; }
+
+  // Threads: any, beside other calls; a moment old then.
+  virtual JournalRoom journal_room() const { return {}; }
 };
 
 // Opens or creates the store at `path`: an SQLite database, and in front of it a journal that takes the commits

@@ -37,6 +37,11 @@ void add_manager(MetricsText& out, Service& service) {
   out.counter("terrace_commands_total", "Changes that were applied: grants, releases, adoptions and so on.",
               counters.commands);
   out.counter("terrace_store_commits_total", "Durable commits of the store.", counters.commits);
+  const JournalRoom journal = engine.journal_room();
+  out.gauge("terrace_store_journal_bytes", "Room for commits that the database does not have yet.",
+            journal.bytes);
+  out.gauge("terrace_store_journal_used_bytes",
+            "Of the journal, in use; it goes on filling while the disk is full.", journal.used_bytes);
   out.counter("terrace_recoveries_total", "Times that the manager read its store again after a failed commit.",
               counters.recoveries);
   out.counter("terrace_moves_total", "Leases that the manager itself moved to another place.", counters.moves);

@@ -10,6 +10,7 @@
 // Threads   One at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -71,6 +72,8 @@ class JournalSegment {
   bool fits(size_t record_bytes) const { return padded(record_bytes) <= bytes_ - end_; }
   bool ever_fits(size_t record_bytes) const { return padded(record_bytes) <= bytes_ - header_bytes; }
   bool empty() const { return end_ == header_bytes; }
+  uint64_t room_bytes() const { return bytes_ - std::min(bytes_, header_bytes); }  // for records, all told
+  uint64_t used_bytes() const { return end_ - header_bytes; }
   uint64_t newest() const { return newest_; }  // the sequence of the last append
   // Everything in it is in the database: begins again at its start.
   void rewind() { end_ = header_bytes; }

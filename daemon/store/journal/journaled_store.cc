@@ -312,8 +312,19 @@ Result<AuditPage> JournaledStore::audit(const AuditQuery& query) {
 }
 
 void JournaledStore::acknowledge() {
+  note_room();
   mark_.record({store_id_, sequence_});
   if (memory_mark_.has_value()) memory_mark_->record({store_id_, sequence_});
+}
+
+void JournaledStore::note_room() {
+  uint64_t room = 0, used = 0;
+  for (const JournalSegment& segment : segments_) {
+    room += segment.room_bytes();
+    used += segment.used_bytes();
+  }
+  room_bytes_.store(room, std::memory_order_relaxed);
+  used_bytes_.store(used, std::memory_order_relaxed);
 }
 
 // What an older file says is of a history that this store has taken the place of.
@@ -455,6 +466,7 @@ void JournaledStore::try_fold() {
     in_database_ = segments_[index].newest();
     segments_[index].rewind();
     sealed_.reset();
+    note_room();
   }
   fold_status_ = std::move(folded);
   ++fold_attempts_;

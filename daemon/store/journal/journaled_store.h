@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -48,6 +49,9 @@ class JournaledStore final : public Store {
   StoreId id() const override { return {store_high_, store_id_}; }
   bool discard_if_fresh() override;
   bool quick() const override { return quick_; }
+  JournalRoom journal_room() const override {
+    return {room_bytes_.load(std::memory_order_relaxed), used_bytes_.load(std::memory_order_relaxed)};
+  }
 
  private:
   static constexpr size_t segment_count = 2;
@@ -65,6 +69,7 @@ class JournaledStore final : public Store {
   // Waits until the sealed segment is folded; the failure of a fold ends the wait.
   Status wait_folded() TERRACE_REQUIRES(mutex_);
   void acknowledge() TERRACE_REQUIRES(mutex_);
+  void note_room() TERRACE_REQUIRES(mutex_);
   void wait_attempt() TERRACE_REQUIRES(mutex_);  // until the fold thread has tried
   Status fold_all() TERRACE_REQUIRES(mutex_);
   Status fold_through(uint64_t sequence) TERRACE_REQUIRES(mutex_);
@@ -107,6 +112,8 @@ class JournaledStore final : public Store {
   bool stopping_ TERRACE_GUARDED_BY(mutex_) = false;
   bool fold_handed_out_ TERRACE_GUARDED_BY(mutex_) = false;  // to fold_later, and was not called yet
   std::thread fold_thread_;
+
+  std::atomic<uint64_t> room_bytes_ = 0, used_bytes_ = 0;  // as note_room() saw them
 
   ByteBuffer record_;
   std::optional<Image> verified_;

@@ -299,6 +299,40 @@ class StateDisk(Case):
         self.cleared("state_disk_filling")
 
 
+# Two sets of blocks, either of which fills its DDR, in turn, until its standard input ends.
+THRASHING = """
+import select, sys, time
+sets = [[bytearray(2 << 20) for _ in range(7)] for _ in range(2)]
+print("ready", flush=True)
+turn = 0
+while True:
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        if select.select([sys.stdin], [], [], 0)[0]: sys.exit()
+        for one in sets[turn]:
+            for i in range(0, len(one), 4096): one[i] = 1
+    turn = 1 - turn
+"""
+
+
+class Programs(Case):
+    devices = {"a": "256M"}
+    limits = {"thrash_turns_min": 1, "window": "20s"}
+
+    def test_a_program_whose_memory_goes_up_and_down(self):
+        self.start()
+        program = self.t.popen(self.t.terrace, "run", "--ddr", "16M", "--cxl", "64M", "--tenant", "training", "--", "/usr/bin/python3",
+                               "-c", THRASHING, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               env={"TERRACE_MALLOC_LIBRARY": harness.find_binary("libterrace_heap.so")})
+        self.addCleanup(program.kill)
+        self.assertEqual(program.stdout.readline(), b"ready\n")
+        finding = self.raised("tier_thrash", timeout=180)
+        self.assertEqual((finding["severity"], finding["kind"], finding["name"]), ("warning", "tenant", "training"))
+        self.assertRegex(finding["text"], r"exchanged .* between DDR and CXL in the last 20 s")
+        program.communicate(timeout=60)
+        self.cleared("tier_thrash", timeout=90)
+
+
 class Denied(Case):
     def extra(self):
         return f'[[sockets]]\npath = "{self.t.runtime}/training/t.sock"\ntenant = "training"\n'

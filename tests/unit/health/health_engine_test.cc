@@ -352,6 +352,58 @@ TEST_CASE("Health: calls of the operator's interface that are refused again and 
   CHECK(w.look(w.limits.window_ns).cleared.size() == 1);
 }
 
+TEST_CASE("Health: programs that exchange all of their DDR again and again, and gain little") {
+  Watched w;
+  const auto exchanges = [&w](uint64_t bytes, double hits) {
+    w.view.programs = {
+        {.tenant = "t", .ddr_bytes = gib, .exchanged_bytes = bytes, .sampled = true, .ddr_hits = hits}};
+  };
+  exchanges(10 * gib - 1, 0.5);
+  CHECK(w.look().empty());
+  exchanges(10 * gib, 0.8);  // the moves pay
+  CHECK(w.look().empty());
+  exchanges(10 * gib, 0.5);
+  REQUIRE(w.look().raised.size() == 1);
+  CHECK(w.find(HealthCode::tier_thrash)->name == "t");
+  CHECK(w.find(HealthCode::tier_thrash)->text.find("exchanged 10 GiB") != std::string::npos);
+  CHECK(w.find(HealthCode::tier_thrash)->text.find("serves 50 %") != std::string::npos);
+  exchanges(10 * gib, 0.84);  // hardly better
+  CHECK(w.look().empty());
+  exchanges(10 * gib, 0.86);
+  CHECK(w.look().cleared.size() == 1);
+  exchanges(20 * gib, 0.5);
+  CHECK(w.look().raised.size() == 1);
+  CHECK(w.look(2 * w.limits.window_ns).cleared.size() == 1);  // nothing moved any more
+  exchanges(40 * gib, 0.5);
+  w.view.programs[0].sampled = false;  // nobody knows what DDR serves
+  CHECK(w.look().empty());
+}
+
+TEST_CASE("Health: the room of the state counts the journal's with it") {
+  Watched w;
+  w.view.store.journal_bytes = 16 * mib;
+  w.view.store.journal_used_bytes = 12 * mib;  // as ever under load
+  CHECK(w.look().empty());
+  w.view.store.journal_used_bytes = mib;
+  w.view.disk->free_bytes = 60 * mib;
+  CHECK(w.look().raised.size() == 1);
+  CHECK(w.find(HealthCode::state_disk_filling)->severity == HealthSeverity::warning);
+  CHECK(w.find(HealthCode::state_disk_filling)->text.find("the journal 15 MiB of 16 MiB") != std::string::npos);
+  w.view.store.journal_used_bytes = 9 * mib;
+  w.look();
+  CHECK(w.find(HealthCode::state_disk_filling)->severity == HealthSeverity::critical);
+}
+
+TEST_CASE("Health: what the kernel lacks") {
+  Watched w;
+  w.raises(
+      HealthCode::kernel_lacks,
+      [](HealthView& view) {
+        view.lacks.push_back({"userfaultfd", "is not there", "build it in"});
+      },
+      [](HealthView& view) { view.lacks.clear(); });
+}
+
 TEST_CASE("Health: the worst come first, then those that hold for longest") {
   Watched w;
   w.view.hosts[0].version = "2";

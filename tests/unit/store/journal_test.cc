@@ -206,6 +206,7 @@ TEST_CASE("Store journal: an idle store folds by itself") {
   options.idle_fold_ns = 20 * ns_per_ms;
   auto store = open_small_store(path, options);
   REQUIRE(store.ok());
+  CHECK((*store)->journal_room().used_bytes == 0);
   REQUIRE((*store)->commit(make_grant(1)).ok());
   bool folded = false;
   for (int i = 0; i < 500 && !folded; ++i) {
@@ -214,6 +215,8 @@ TEST_CASE("Store journal: an idle store folds by itself") {
     folded = std::filesystem::file_size(path + "-wal", ignored) > 4096 && !ignored;
   }
   CHECK(folded);
+  for (int i = 0; i < 500 && (*store)->journal_room().used_bytes != 0; ++i) ::usleep(10'000);
+  CHECK((*store)->journal_room().used_bytes == 0);
   CHECK((*store)->load()->leases.size() == 1);
 }
 
@@ -237,6 +240,9 @@ TEST_CASE("Store journal: a fold that finds the disk full keeps the journal, and
     CHECK(status.error().detail.find("journal") != std::string::npos);
     CHECK(status.error().detail.find(path) != std::string::npos);
     CHECK(!(*store)->audit({}).ok());
+    const JournalRoom room = (*store)->journal_room();
+    CHECK(room.used_bytes > room.bytes / 10 * 9);
+    CHECK(room.used_bytes <= room.bytes);
     CHECK((*store)->load()->leases.size() == id - 1);  // database and journal together
 
     const Snapshot crashed(path);  // a crash now, and a start while the disk is still full
