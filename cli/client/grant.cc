@@ -82,6 +82,7 @@ Status withdraw_in_session(Connection& connection, rpc::TenantSession::Client se
   auto request = session.attachRequest();
   request.setLease(id.value);
   request.setAccess(rpc::Access::READ_ONLY);
+  request.setWithoutMemory(true);
   TERRACE_ASSIGN_OR_RETURN(rpc::Lease::Client lease,
                            connection.call(kj::mv(request), [](auto& reply) { return reply.getLease(); }));
   return connection.call(lease.withdrawOfferRequest());

@@ -106,6 +106,7 @@ class TenantClient final : public LeaseClient {
     request.setLease(id.value);
     request.setLabel(label);
     request.setAccess(access);
+    request.setWithoutMemory(true);
     TERRACE_ASSIGN_OR_RETURN(rpc::Lease::Client lease,
                              connection_->call(kj::mv(request), [](auto& reply) { return reply.getLease(); }));
     if (held != nullptr) *held = lease;

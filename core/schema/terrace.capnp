@@ -647,11 +647,12 @@ struct GrantRequest {
 
 interface TenantSession {
   grant @0 (request :GrantRequest) -> (error :Error, info :LeaseInfo, lease :Lease);
-  attach @1 (lease :UInt64, label :Text, access :Access, endsWithHolders :Bool)
+  attach @1 (lease :UInt64, label :Text, access :Access, endsWithHolders :Bool, withoutMemory :Bool)
       -> (error :Error, info :LeaseInfo, lease :Lease);
   # By id, or by label when the id is 0. Read-only access gives a descriptor that the kernel refuses to
   # map writable. Other tenants' leases do not exist for this session. endsWithHolders: what the process asked
-  # for in its grant, for a manager that was restarted since.
+  # for in its grant, for a manager that was restarted since. withoutMemory: where none can be handed over (TLS), the
+  # capability comes without a descriptor and makes nobody a holder; elsewhere it says nothing.
   list @2 (after :UInt64, limit :UInt32) -> (error :Error, leases :List(LeaseInfo));
   pools @3 () -> (error :Error, pools :List(PoolInfo));
   renewMany @4 (leases :List(UInt64), ttlNs :UInt64) -> (error :Error, failed :List(RenewFailure));

@@ -42,11 +42,11 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
 
   kj::Promise<void> attach(AttachContext context) override {
     KJ_IF_MAYBE (slot, admit(connection(), context)) {
-      if (connection().peer.remote != nullptr) {
+      const auto params = context.getParams();
+      if (connection().peer.remote != nullptr && !params.getWithoutMemory()) {
         refuse(context, memory_is_elsewhere("attach"));
         return kj::READY_NOW;
       }
-      const auto params = context.getParams();
       const LeaseId id{params.getLease()};
       const std::string label = read_text(params.getLabel());
       const LeaseRow* lease = id.valid() ? session_->find(id) : find_by_label(label);
@@ -206,6 +206,15 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
       const LeaseRow* now = session_->find(id);
       if (now != nullptr && (now->object != object || now->bytes != bytes))
         return attach_durable(context, *now, access);
+      if (now != nullptr && connection().peer.remote != nullptr) {
+        // No holder, but what another holds alone, or moves, is as untouchable as for one.
+        if (Status free = service().may_hold(*now, access, *session_); !free.ok()) {
+          refuse(context, free.error());
+        } else {
+          session_->hand_over(context, id, access);
+        }
+        return kj::READY_NOW;
+      }
       if (session_->hand_over(context, id, access, context.getParams().getEndsWithHolders())) {
         Event attached = lease_event(EventKind::lease_attached, *session_->find(id), session_->state(),
                                      "lease " + std::to_string(id.value) + " is attached");

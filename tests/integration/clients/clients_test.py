@@ -18,8 +18,11 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import terrace_harness as harness  # noqa: E402
 from terrace_harness import Harness, wait_until  # noqa: E402
+from session_tenant import Tenant  # noqa: E402
 
 DENIED, UNAVAILABLE, USAGE, FAILED = 6, 5, 2, 1
+MIB = 1 << 20
+S = 10**9
 
 CONFIG = """
 [listen]
@@ -184,6 +187,21 @@ class Roles(Case):
         self.denied("trainer", "lease", "grant", "--pool", "p", "--size", "4M", says="quota", code=4)
         self.denied("trainer", "lease", "grant", "--pool", "p", "--size", "2M", "--tenant", "serving", says="serving")
         self.at("trainer", "lease", "renew", "far", "--ttl", "1h")
+        self.assertEqual(self.at("trainer", "lease", "show", "far")["lease"]["holders"], 0)
+        self.assertEqual(self.at("trainer", "lease", "resize", "far", "4M", "--yes")["lease"]["bytes"], 4 * MIB)
+        self.denied("trainer", "lease", "resize", "far", "6M", "--yes", says="quota", code=4)
+        self.at("trainer", "lease", "resize", "far", "2M", "--yes")
+        others = self.t.grant("2M", "p", "--tenant", "serving")["id"]
+        self.denied("trainer", "lease", "release", others, says="has no lease", code=3)
+        with Tenant(self.t, self.t.socket, "training") as holder:  # what a process holds alone is its own
+            self.assertTrue(holder.ask("grant", 2 * MIB, 60 * S, "held").endswith(f" {2 * MIB}"))
+            self.denied("trainer", "lease", "resize", "held", "+2M", says="held", code=7)
+            self.assertEqual(holder.ask("check", 0), "same")
+            self.assertEqual(holder.ask("release"), "ok")
+        self.at("trainer", "lease", "transfer", "far", "--to-tenant", "serving", "--yes")
+        self.at("trainer", "lease", "withdraw", "far")
+        self.at("trainer", "lease", "release", "far")
+        self.assertEqual(self.at("trainer", "lease", "list")["leases"], [])
         for verb in (["tensor", "list", "far"],
                      ["state", "backup", self.t.directory / "backup"], ["daemon", "stop"], ["doctor"]):
             with self.subTest(verb):
