@@ -3,7 +3,6 @@
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/agents/certificates_test.py [TestClass[.test]]
 """
 
-import datetime
 import json
 import pathlib
 import shutil
@@ -15,6 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import fabric as fabric_module  # noqa: E402
 from agents_test import MIB, S, Case as AgentsCase  # noqa: E402
 from fabric import harness, wait_until  # noqa: E402
+from old_certificate import old_certificate  # noqa: E402
 
 
 class Case(AgentsCase):
@@ -185,24 +185,7 @@ class Removed(Case):
 @unittest.skipIf(shutil.which("openssl") is None, "openssl is not installed: nothing else makes old certificates")
 class Warned(Case):
     def old_certificate(self, name, days, role="host", usage="extendedKeyUsage = clientAuth"):
-        """Made two years ago, ends in so many days."""
-        work = self.fabric.directory / f"old-{name}"
-        work.mkdir()
-        (work / "index.txt").write_text("")
-        (work / "serial").write_text(f"7A0{len(name)}\n")
-        (work / "ca.cnf").write_text(
-            f"[ca]\ndefault_ca = it\n[it]\ndatabase = {work}/index.txt\nserial = {work}/serial\n"
-            f"new_certs_dir = {work}\ncertificate = {self.ca}/ca.pem\nprivate_key = {self.ca}/ca.key\n"
-            "default_md = sha256\npolicy = any\nx509_extensions = of_host\n[any]\ncommonName = supplied\n"
-            f"[of_host]\n{usage}\n")
-        now = datetime.datetime.utcnow()
-        key, csr, made = self.ca / f"{name}.key", work / "csr", self.ca / f"{name}.pem"
-        fabric_module.sh("openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                         "-keyout", key, "-out", csr, "-subj", f"/CN={role}:{name}")
-        fabric_module.sh("openssl", "ca", "-batch", "-notext", "-config", work / "ca.cnf", "-in", csr, "-out", made,
-                         "-startdate", (now - datetime.timedelta(days=730)).strftime("%Y%m%d%H%M%SZ"),
-                         "-enddate", (now + datetime.timedelta(days=days, hours=1)).strftime("%Y%m%d%H%M%SZ"))
-        key.chmod(0o600)
+        old_certificate(self.ca, self.fabric.directory, name, days, role, usage)
 
     def test_a_certificate_that_ends_soon_is_told_of_on_both_sides(self):
         manager = self.manager()

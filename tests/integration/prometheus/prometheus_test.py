@@ -19,6 +19,7 @@ import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import terrace_harness as harness  # noqa: E402
+from old_certificate import old_certificate  # noqa: E402
 from terrace_harness import Harness, wait_until  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -79,15 +80,19 @@ class Monitored(unittest.TestCase):
     def setUp(self):
         self.t = Harness(name="prometheus", devices={"a": "64M", "b": "64M"})
         self.addCleanup(self.t.close)
-        self.ports = {name: free_port() for name in ("terraced", "prometheus", "alertmanager")}
+        self.ports = {name: free_port() for name in ("terraced", "prometheus", "alertmanager", "agents")}
         config = self.t.directory / "terraced.toml"
-        config.write_text(f'[http]\nlisten = "127.0.0.1:{self.ports["terraced"]}"\n[health]\ninterval = "200ms"\n')
+        config.write_text(f'[http]\nlisten = "127.0.0.1:{self.ports["terraced"]}"\n[health]\ninterval = "200ms"\nwindow = "5s"\n')
         self.t.daemon_args += ["--config", str(config)]
+        self.prepare()
         self.t.start()
         self.t.create_pool("p", ["a", "b"])
         self.start_alertmanager()
         self.start_prometheus()
         wait_until(lambda: self.value("up") == 1, 60, "the first scrape")
+
+    def prepare(self):
+        """What a case's manager needs before it starts."""
 
     def start_alertmanager(self):
         config = self.t.directory / "alertmanager.yml"
@@ -194,6 +199,65 @@ scrape_configs: [{{job_name: terrace, static_configs: [{{targets: ["127.0.0.1:{s
         self.t.start()
         self.resolved("TerraceManagerDown")
         wait_until(lambda: self.alerts() == {}, 60, f"no alert being left, there are {self.alerts()}")
+
+    def test_alerts_fire_by_work_that_fails_and_are_resolved(self):
+        if not self.t.cli("status").json["server"]["failpoints"]:
+            self.skipTest("this build has no failpoints")
+        # Memory that is not erased for long, and at last is.
+        self.t.restart(failpoints="scrub_before_verify=delay:6000")
+        self.t.cli("lease", "release", self.t.grant("8M", "p", "--ttl", "1h")["id"])
+        self.fired("TerraceScrubBacklog")
+        self.resolved("TerraceScrubBacklog")
+        # Memory that its holder may still reach.
+        self.t.restart(failpoints="fence_before_truncate=error:EIO")
+        self.t.cli("lease", "release", self.t.grant("8M", "p", "--ttl", "1h")["id"])
+        self.assertEqual(self.fired("TerraceHealthCritical")["code"], "fence_failed")
+        self.assertEqual(self.fired("TerraceQuarantine")["pool"], "p")
+        self.t.restart()
+        kept = [lease["id"] for lease in self.t.cli("lease", "quarantined").json["leases"]]
+        self.assertEqual(len(kept), 1)
+        self.t.cli("lease", "release", *kept)
+        self.resolved("TerraceQuarantine")
+        self.resolved("TerraceHealthCritical")
+        # A store that takes nothing any more.
+        self.t.restart(failpoints="journal_before_append=error:EIO@2")
+        for size in range(1, 5):
+            self.t.cli("quota", "set", "training", "--bytes", f"{size}G", check=False)
+        self.assertEqual(self.fired("TerraceNotReady")["severity"], "critical")
+        self.t.restart()
+        self.resolved("TerraceNotReady")
+        wait_until(lambda: self.alerts() == {}, 60, f"no alert being left, there are {self.alerts()}")
+
+    def certificate(self, *words):
+        return self.t.cli("cert", *words, "--ca", self.t.directory / "ca")
+
+    @unittest.skipIf(shutil.which("openssl") is None, "openssl is not installed: nothing else makes old certificates")
+    def test_alerts_fire_by_a_host_that_goes_and_a_certificate_that_ends(self):
+        ca, port = self.t.directory / "ca", self.ports["agents"]
+        self.t.cli("cert", "init", ca)
+        self.certificate("issue", "hostb")
+        of_manager = "extendedKeyUsage = serverAuth\nsubjectAltName = DNS:terrace-manager"
+        old_certificate(ca, self.t.directory, "m", 5, "manager", of_manager)
+        tls = lambda name: ["--tls-ca", str(ca / "ca.pem"), "--tls-cert", str(ca / f"{name}.pem"), "--tls-key", str(ca / f"{name}.key")]
+        self.t.daemon_args += ["--listen", f"127.0.0.1:{port}", "--host-lease", "4s", *tls("m")]
+        self.t.env["TERRACE_SHORT_HOST_LEASE"] = "1"
+        self.t.restart()
+        self.assertEqual(self.fired("TerraceCertificateEnds")["what"], "certificate")
+        fresh = self.t.directory / "fresh"
+        fresh.mkdir()
+        self.certificate("issue", "m", "--manager", "--out", fresh)
+        for file in ("m.key", "m.pem"):
+            shutil.copy(fresh / file, ca / file)
+        self.resolved("TerraceCertificateEnds")
+        agent = Harness(name="hostb", devices={"a": "64M", "b": "64M"}, env={"TERRACE_SHORT_HOST_LEASE": "1"})
+        self.addCleanup(agent.close)
+        agent.daemon_args += ["--role", "agent", "--manager", f"127.0.0.1:{port}", *tls("hostb")]
+        agent.start()
+        wait_until(lambda: self.value('terrace_host_connected{host="hostb"}') == 1, 60, "the agent")
+        agent.stop()
+        self.assertEqual(self.fired("TerraceHostAway")["host"], "hostb")
+        agent.start()
+        self.resolved("TerraceHostAway")
 
     def test_the_board_asks_for_what_there_is(self):
         self.t.grant("8M", "p", "--persistent", "--tenant", "training")
