@@ -16,6 +16,7 @@
 #include "daemon/agent/local_service.h"
 #include "daemon/agent/orders.h"
 #include "daemon/agent/uplink.h"
+#include "daemon/agent/web/agent_pages.h"
 #include "daemon/config/runtime_directory.h"
 #include "daemon/log/log.h"
 #include "daemon/machine_memory.h"
@@ -25,6 +26,7 @@
 #include "daemon/service_manager/watchdog.h"
 #include "daemon/sockets.h"
 #include "daemon/tls/credentials.h"
+#include "daemon/web_sockets.h"
 
 namespace terrace::daemon {
 namespace {
@@ -139,6 +141,9 @@ Status run_agent(const DaemonConfig& config, StartWords words, const Surrounding
     RpcServer server(
         service, [&service](PeerCredentials peer) { return service.welcome(std::move(peer)); }, io);
     sockets.serve(server, service.peer_options().sockets);
+    AgentPages pages(service);
+    WebServer web(service, pages, *io.lowLevelProvider, timer);
+    TERRACE_ASSIGN_OR_RETURN(const SocketFile web_file, serve_web(config, web, io));
     const auto guarding = keep_guard(host_files, command, timer, health).eagerlyEvaluate(nullptr);
     credentials.on_change([&uplink] { uplink.credentials_changed(); });
     const auto reading = credentials.watch().eagerlyEvaluate(nullptr);

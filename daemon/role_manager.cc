@@ -40,7 +40,8 @@
 #include "daemon/sockets.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_options.h"
-#include "daemon/web/web_server.h"
+#include "daemon/web/manager_pages.h"
+#include "daemon/web_sockets.h"
 
 namespace terrace::daemon {
 namespace {
@@ -238,27 +239,6 @@ std::string serving(Engine& engine, const Service& service, const std::string& s
                      service.connections());
 }
 
-// At its unix socket always, and over TCP where the configuration says so.
-Result<SocketFile> serve_web(const DaemonConfig& config, WebServer& web, kj::AsyncIoContext& io) {
-  SocketPlace place;
-  place.path = http_socket_path_of(config);
-  place.mode = config.socket_mode;
-  TERRACE_ASSIGN_OR_RETURN(BoundSocket bound, listen_unix(place));
-  web.listen_unix_socket(std::move(bound.listener));
-  if (!config.http_listen.empty()) {
-    // What watches a pool is no reason for it not to serve.
-    try {
-      auto address = io.provider->getNetwork().parseAddress(config.http_listen.c_str()).wait(io.waitScope);
-      web.listen_tcp(address->listen(), config.http_listen);
-      log::info("HTTP at http://{}/: whoever reaches it may look at everything", config.http_listen);
-    } catch (const kj::Exception& exception) {
-      log::error("http.listen = {}: {}; not served there until the next start", config.http_listen,
-                 exception.getDescription().cStr());
-    }
-  }
-  return std::move(bound.file);
-}
-
 void tell_kept_version(const std::string& folder, int64_t version) {
   log::warn(
       "the store was of version {}; its files are kept in {}, the way back to the version of terraced that "
@@ -339,7 +319,8 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
   {
     RpcServer server(service, io);
     sockets.serve(server, service.options().sockets);
-    WebServer web(service, *io.lowLevelProvider, io.provider->getTimer());
+    ManagerPages pages(service);
+    WebServer web(service, pages, *io.lowLevelProvider, io.provider->getTimer());
     TERRACE_ASSIGN_OR_RETURN(const SocketFile web_file, serve_web(config, web, io));
     TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, credentials.get(), io));
     TERRACE_ASSIGN_OR_RETURN(const auto clients,

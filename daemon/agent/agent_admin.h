@@ -38,6 +38,10 @@ class AgentHealth final : private kj::TaskSet::ErrorHandler {
   // Whether a guard runs, and why not: as the look at it each second says.
   void note_guard(const Status& status);
 
+  const Uplink& uplink() const { return uplink_; }
+  bool guarded() const { return guard_.ok(); }
+  uint64_t host_lease_left_ns() const;
+
   const AgentPlaces& places() const { return places_; }
   uint64_t started_ns() const { return started_ns_; }
   std::vector<CertificateEnd> certificate_ends() const;
@@ -47,7 +51,6 @@ class AgentHealth final : private kj::TaskSet::ErrorHandler {
   void taskFailed(kj::Exception&& exception) override;
   kj::Promise<void> look_again();
   HealthView gather() const;
-  uint64_t host_lease_left_ns() const;
 
   const AgentPlaces places_;
   const HealthLimits limits_;

@@ -107,11 +107,22 @@ void Fencing::forget(const std::string& object) {
 
 void Fencing::observe(const std::string& object, uint64_t took_ns, uint64_t now_ns) {
   const MutexLock lock(mutex_);
+  done_.times.add(took_ns);
   const auto at = objects_.find(object);
   if (at == objects_.end() || at->second == 0) return;  // there was nothing to take away
   cost_of(object).observe(at->second, took_ns, now_ns);
   FenceLoad& load = is_file(object) ? of_files_ : of_devices_;
   load.bytes -= std::exchange(at->second, 0);
+}
+
+void Fencing::failed() {
+  const MutexLock lock(mutex_);
+  ++done_.failed;
+}
+
+Fencing::Done Fencing::done() const {
+  const MutexLock lock(mutex_);
+  return done_;
 }
 
 FenceEstimate Fencing::estimate_of(const FenceLoad& files, const FenceLoad& devices, uint64_t now_ns) const {

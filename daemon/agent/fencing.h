@@ -18,6 +18,7 @@
 #include "daemon/memory/backend.h"
 #include "daemon/model/fence_cost.h"
 #include "daemon/model/kinds.h"
+#include "daemon/model/latency_histogram.h"
 
 namespace terrace::daemon {
 
@@ -44,6 +45,14 @@ class Fencing {
   // One object was fenced in that time: nothing of it can be mapped any more.
   void observe(const std::string& object, uint64_t took_ns, uint64_t now_ns);
 
+  // Of single objects by the manager's order; all of a host at once is not among them.
+  struct Done {
+    LatencyHistogram times = {};
+    uint64_t failed = 0;
+  };
+  void failed();
+  Done done() const;
+
   FenceEstimate estimate(uint64_t now_ns) const;
   // As if that object were there, with so many bytes.
   FenceEstimate estimate_with(const std::string& object, uint64_t bytes, uint64_t now_ns) const;
@@ -62,6 +71,7 @@ class Fencing {
   mutable FenceCost devices_ TERRACE_GUARDED_BY(mutex_);
   FenceLoad of_files_ TERRACE_GUARDED_BY(mutex_);
   FenceLoad of_devices_ TERRACE_GUARDED_BY(mutex_);
+  Done done_ TERRACE_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> objects_ TERRACE_GUARDED_BY(mutex_);  // name -> bytes that can be mapped
 };
 

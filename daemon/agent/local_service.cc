@@ -122,6 +122,12 @@ void LocalService::taskFailed(kj::Exception&& exception) {
   log::error("a session could not be let go: {}", exception.getDescription().cStr());
 }
 
+uint32_t LocalService::lease_count() const {
+  size_t count = 0;
+  for (const LocalSession* session : sessions_) count += session->lease_count();
+  return static_cast<uint32_t>(count);
+}
+
 // To go through them: what is done to one may end another.
 std::vector<kj::Own<LocalSession>> LocalService::sessions() {
   std::vector<kj::Own<LocalSession>> all;

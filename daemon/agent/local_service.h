@@ -62,6 +62,9 @@ class LocalService final : public Peers, public UplinkListener, private kj::Task
   // What operators are answered from. Set before anybody can connect; outlives it.
   void set_health(AgentHealth* health) { health_ = health; }
   AgentHealth& health() { return *health_; }
+  uint32_t lease_count() const;  // that sessions here have attached
+  void run_passed_on() { ++runs_passed_on_; }
+  uint64_t runs_passed_on() const { return runs_passed_on_; }
   uint32_t session_count() const { return static_cast<uint32_t>(sessions_.size()); }
 
  private:
@@ -74,6 +77,7 @@ class LocalService final : public Peers, public UplinkListener, private kj::Task
   kj::Timer& timer_;
   AgentHealth* health_ = nullptr;
   std::set<LocalSession*> sessions_;
+  uint64_t runs_passed_on_ = 0;
   kj::TaskSet tasks_;  // goes first: sessions that only it keeps end with it
 };
 

@@ -133,7 +133,7 @@ class LocalSessionServer final : public rpc::TenantSession::Server {
           request.setFigures(c.getParams().getFigures());
           return request;
         },
-        [](ReportRunContext&, auto&) {});
+        [this](ReportRunContext&, auto&) { session_->service().run_passed_on(); });
   }
 
   kj::Promise<void> acceptOffer(AcceptOfferContext context) override {

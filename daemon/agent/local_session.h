@@ -32,6 +32,7 @@ class LocalSession final : public kj::Refcounted, private EndsWithConnection {
   // Errors    an exception of type DISCONNECTED when the manager is away
   kj::Promise<rpc::TenantSession::Client> upstream();
   bool ended() const { return ended_; }
+  size_t lease_count() const { return leases_.size(); }
   // Why upstream() failed: the manager's refusal of this tenant, or that it is away.
   Error away(const char* where) const;
 

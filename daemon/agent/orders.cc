@@ -310,7 +310,10 @@ Result<Nonce> Orders::exchange(const std::string& object, const std::vector<Exte
 
 Status Orders::fence_one(const std::string& object) {
   const uint64_t begin_ns = clock_.now_ns();
-  TERRACE_RETURN_IF_ERROR(backend_.fence(object));
+  if (Status fenced = backend_.fence(object); !fenced.ok()) {
+    fencing_.failed();
+    return fenced;
+  }
   const uint64_t end_ns = clock_.now_ns();
   fencing_.observe(object, end_ns - begin_ns, end_ns);
   return {};

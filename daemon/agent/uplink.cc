@@ -166,6 +166,7 @@ void Uplink::drop_link() {
   registering_ = false;
   const bool was_connected = std::exchange(connected_, false);
   link_ = nullptr;
+  if (was_connected) ++losses_;
   if (was_connected) listener_->manager_away();
 }
 
@@ -316,6 +317,7 @@ void Uplink::promised(uint64_t sent_ns) {
   const uint64_t now_ns = clock_.now_ns();
   if (promise_ == nullptr || !promise_->answered(sent_ns, now_ns))
     fail("its answer came when the host lease had run out");
+  heard_ns_ = now_ns;
   promise_->set_margin(margin_now(orders_->fencing().estimate(now_ns)), now_ns);
   record_promise();
 }
@@ -446,6 +448,7 @@ kj::Promise<void> Uplink::fence(uint64_t at_ns) {
     }
     if (at_ns != 0) file_.clear(at_ns);
     promise_.reset();
+    ++host_fences_;
     const std::string reason = "this host lost its manager at " + manager_ + " for longer than its host lease";
     listener_->host_fenced(reason);
   });

@@ -67,6 +67,10 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   const std::string& host() const { return host_; }  // as the manager calls this host; empty: never connected
   // Until when what is leased here stays, without another word from the manager; 0: nothing is promised.
   uint64_t promised_until_ns() const { return file_.fence_at_ns(); }
+  // When the manager was last heard; 0: never by this process.
+  uint64_t heard_ns() const { return heard_ns_; }
+  uint64_t losses() const { return losses_; }                  // of the connection, once it was there
+  uint64_t host_fences() const { return host_fences_; }        // times that all memory of this host was fenced
   uint64_t host_lease_ns() const { return terms_.length_ns; }  // how long a promise is; 0: never connected
   // Why the manager is away, in words, and what that means for leases; the trouble alone.
   std::string absence() const;
@@ -121,6 +125,7 @@ class Uplink final : private kj::TaskSet::ErrorHandler {
   bool take_over_ = false;
   bool refused_ = false;  // by the manager, in words: asked again less often
   uint64_t pause_ns_;
+  uint64_t heard_ns_ = 0, losses_ = 0, host_fences_ = 0;
   std::unique_ptr<kj::TaskSet> tasks_;
 };
 

@@ -61,7 +61,7 @@ struct DaemonConfig {
   uint32_t socket_mode = 0666;    // peers are known by uid; the mode only hides the socket
   SocketRole socket_role = SocketRole::by_uid;
   std::vector<SocketConfig> sockets;  // further ones
-  std::string http_listen;            // manager: HOST:PORT to be read over HTTP; empty: only at its unix socket
+  std::string http_listen;            // HOST:PORT to be read over HTTP; empty: only at its unix socket
   std::string host;                   // empty: the machine's host name
 
   bool hardware = true;  // real memory too; dax devices only as root

@@ -195,8 +195,6 @@ void check_hosts(const DaemonConfig& config, Problems& problems) {
   if (!config.listen.empty() && !valid_address(config.listen))
     problems.push_back(
         {{"listen", "address"}, "listen '" + config.listen + "' must be HOST:PORT, as 10.0.0.1:7311"});
-  if (agent && !config.http_listen.empty())
-    problems.push_back({{"http", "listen"}, "an agent is not read over HTTP; its manager is"});
   if (!config.http_listen.empty() && !valid_address(config.http_listen))
     problems.push_back(
         {{"http", "listen"}, "listen '" + config.http_listen + "' must be HOST:PORT, as 127.0.0.1:9464"});

@@ -10,7 +10,6 @@
 #include "core/schema/json_schema.h"
 #include "core/schema/words.h"
 #include "core/version/version.h"
-#include "daemon/rpc/connection.h"
 #include "daemon/web/api_query.h"
 
 namespace terrace::daemon {
@@ -45,23 +44,12 @@ constexpr ApiPath api_paths[] = {
     {"audit", "audit", "Who did what and when"},
 };
 
-capnp::InterfaceSchema admin_schema() {
-  return capnp::Schema::from<rpc::Admin>();
+bool serves(ApiNames names, const ApiPath& path) {
+  return names.empty() || std::find(names.begin(), names.end(), std::string_view(path.path)) != names.end();
 }
 
-unsigned status_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::invalid_argument: return 400;
-    case ErrorCode::permission_denied: return 403;
-    case ErrorCode::not_found:
-    case ErrorCode::lease_expired:
-    case ErrorCode::lease_revoked: return 404;
-    case ErrorCode::limit_exceeded: return 429;
-    case ErrorCode::unavailable:
-    case ErrorCode::busy: return 503;
-    case ErrorCode::unsupported: return 501;
-    default: return 500;
-  }
+capnp::InterfaceSchema admin_schema() {
+  return capnp::Schema::from<rpc::Admin>();
 }
 
 // Of results with a list of rows, of which only some fields are asked for.
@@ -121,31 +109,13 @@ nlohmann::json open_api_parameters(capnp::InterfaceSchema::Method method) {
 
 }  // namespace
 
-WebAnswer web_json(const nlohmann::json& document) {
-  return {.body = document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"};
-}
-
-WebAnswer web_error(const Error& error) {
-  WebAnswer answer = web_json({{"error", {{"code", error_code_name(error.code)}, {"message", error.detail}}}});
-  answer.status = status_of(error.code);
-  return answer;
-}
-
-WebAnswer deny_api(Service& service, const PeerCredentials& peer, const char* what) {
-  const Error error = service.refused_authority(peer, Authority::oversight, what);
-  const std::string uid = "uid-" + std::to_string(peer.uid);
-  service.engine().note_denied(
-      "admin", service.tenant_of(peer).value_or(uid), error,
-      Actor{.text = "uid " + std::to_string(peer.uid) + " (http)", .administrator = false});
-  return web_error(error);
-}
-
-kj::Promise<WebAnswer> ask_api(Service& service, const PeerCredentials& peer, const std::string& path) {
+kj::Promise<WebAnswer> ask_api(const std::string& path, ApiNames names, const OpenApi& open) {
   const size_t question = std::min(path.find('?'), path.size());
   const std::string name = path.substr(0, question);
   const ApiPath* found = nullptr;
   std::string known;
   for (const ApiPath& one : api_paths) {
+    if (!serves(names, one)) continue;
     known += (known.empty() ? "" : ", ") + std::string(one.path);
     if (name == one.path) found = &one;
   }
@@ -153,11 +123,9 @@ kj::Promise<WebAnswer> ask_api(Service& service, const PeerCredentials& peer, co
     return web_error(Error{.code = ErrorCode::not_found,
                            .where = web_where,
                            .detail = "there is no /api/v1/" + name.substr(0, 64) + "; there are " + known});
-  if (service.authority_of(peer) == Authority::none) return deny_api(service, peer, found->method);
-  auto connection = kj::refcounted<Connection>(service, peer);
-  connection->client_name = "http";
-  connection->greeted = true;
-  capnp::DynamicCapability::Client admin = make_admin(kj::addRef(*connection));
+  auto opened = open(found->method);
+  if (auto* denied = std::get_if<WebAnswer>(&opened)) return std::move(*denied);
+  capnp::DynamicCapability::Client admin = kj::mv(std::get<rpc::Admin::Client>(opened));
   const auto method = admin_schema().getMethodByName(found->method);
   auto request = admin.newRequest(method);
   const std::string_view query = question < path.size() ? std::string_view(path).substr(question + 1) : "";
@@ -170,13 +138,14 @@ kj::Promise<WebAnswer> ask_api(Service& service, const PeerCredentials& peer, co
       .then([method, keys = std::move(keys)](capnp::Response<capnp::DynamicStruct>&& results) {
         return answer_of_results(results, method, keys);
       })
-      .attach(kj::mv(admin), kj::mv(connection));
+      .attach(kj::mv(admin));
 }
 
-nlohmann::json open_api() {
+nlohmann::json open_api(ApiNames names) {
   nlohmann::json paths = nlohmann::json::object();
   schema::JsonShapes shapes;
   for (const ApiPath& one : api_paths) {
+    if (!serves(names, one)) continue;
     const auto method = admin_schema().getMethodByName(one.method);
     nlohmann::json results = schema::json_shape_of(method.getResultType(), shapes);
     results["properties"].erase("error");

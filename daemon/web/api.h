@@ -6,35 +6,28 @@
 
 #include <kj/async.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <string_view>
+#include <variant>
 
-#include "daemon/rpc/service.h"
+#include "core/schema/terrace.capnp.h"
+#include "daemon/web/web_answer.h"
 
 namespace terrace::daemon {
 
-struct WebAnswer {
-  unsigned status = 200;
-  std::string type = "application/json";
-  std::string body;
-  // Of a file that may be kept by who asked, as long as this names it; empty: what changes with every question.
-  std::string etag = {};
-  bool gzip = false;          // how `body` is packed
-  std::string policy = {};    // Content-Security-Policy; empty: the usual one
-  std::string location = {};  // of a redirection
-};
+// Which of all paths there are, behind "/api/v1/": an agent answers few of them. Empty: all.
+using ApiNames = std::span<const std::string_view>;
 
-// {"error": {"code", "message"}} with the HTTP status that stands for it.
-WebAnswer web_error(const Error& error);
-WebAnswer web_json(const nlohmann::json& document);
-
-// 403, and a line in the audit log.
-WebAnswer deny_api(Service& service, const PeerCredentials& peer, const char* what);
+// Makes the operator's interface for who asks for `method`, or says why not. What it returns keeps what it needs.
+using OpenApi = std::function<std::variant<rpc::Admin::Client, WebAnswer>(const char* method)>;
 
 // `path` is what is behind "/api/v1/", with its query: "leases?pool=main&limit=100".
-kj::Promise<WebAnswer> ask_api(Service& service, const PeerCredentials& peer, const std::string& path);
+kj::Promise<WebAnswer> ask_api(const std::string& path, ApiNames names, const OpenApi& open);
 
-// The OpenAPI 3.1 document of all paths, made from the schema.
-nlohmann::json open_api();
+// The OpenAPI 3.1 document of these paths, made from the schema.
+nlohmann::json open_api(ApiNames names = {});
 
 }  // namespace terrace::daemon

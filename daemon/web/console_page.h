@@ -3,15 +3,9 @@
 
 #include <string_view>
 
-#include "daemon/web/api.h"
+#include "daemon/web/web_answer.h"
 
 namespace terrace::daemon {
-
-// What of a request decides how a file is sent.
-struct FileWishes {
-  std::string_view accepted;  // Accept-Encoding
-  std::string_view known;     // If-None-Match
-};
 
 bool has_console();
 // `path`: "/console", or begins with "/console/".

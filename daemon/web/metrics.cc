@@ -1,35 +1,24 @@
 #include "daemon/web/metrics.h"
 
-#include <dirent.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <map>
 
-#include "core/base/units.h"
 #include "core/schema/terrace.capnp.h"
 #include "core/schema/words.h"
-#include "core/version/version.h"
 #include "daemon/rpc/wire.h"
 #include "daemon/web/metrics_text.h"
 #include "daemon/web/run_metrics.h"
+#include "daemon/web/shared_metrics.h"
 
 namespace terrace::daemon {
 namespace {
 
 using Kind = MetricsText::Kind;
 
-double seconds(uint64_t ns) {
-  return static_cast<double>(ns) / static_cast<double>(ns_per_s);
-}
-
 void add_manager(MetricsText& out, Service& service) {
   const Engine& engine = service.engine();
   const EngineCounters& counters = engine.counters();
-  out.family("terrace_build_info", Kind::gauge, "The version that serves; always 1.");
-  out.sample(uint64_t{1}, {{"version", version_number()}});
+  add_build_info(out);
   out.gauge("terrace_ready", "Whether the manager takes requests: its store is open and it has recovered.",
             uint64_t{engine.serving() ? 1u : 0u});
   out.gauge("terrace_uptime_seconds", "Since the manager began to serve.",
@@ -74,13 +63,6 @@ void add_times(MetricsText& out, const EngineTimes& times) {
   out.counter("terrace_renewals_total", "Leases that were renewed, once for each time.", times.renewals);
   out.family("terrace_store_commit_seconds", Kind::histogram, "How long commits of the store took.");
   out.sample(times.commits);
-}
-
-void add_calls(MetricsText& out, const Peers& peers) {
-  out.family(
-      "terrace_rpc_seconds", Kind::histogram,
-      "Calls by method, from when they are taken until their answer is made; without what they wait for room.");
-  for (const auto& [method, times] : peers.call_times()) out.sample(times, {{"method", method}});
 }
 
 void add_pools(MetricsText& out, const StateMachine& state) {
@@ -191,56 +173,11 @@ void add_hosts(MetricsText& out, const HostDirectory* directory) {
     out.sample(static_cast<double>(end.days_left), {{"what", end.what}});
 }
 
-// By code, so that a rule can name what it is about; `terrace health` says of what.
-void add_health(MetricsText& out, Service& service) {
-  std::map<std::pair<HealthCode, HealthSeverity>, uint64_t> count;
-  for (const HealthFinding& finding : service.health().look().findings())
-    ++count[{finding.code, finding.severity}];
-  out.family("terrace_health_findings", Kind::gauge, "What `terrace health` shows now, by code and severity.");
-  for (const auto& [key, findings] : count)
-    out.sample(findings, {{"code", schema::enum_word(static_cast<rpc::HealthCode>(key.first))},
-                          {"severity", schema::enum_word(static_cast<rpc::HealthSeverity>(key.second))}});
-}
-
 void add_events(MetricsText& out, const EventLog& events) {
   out.counter("terrace_events_total", "What happened since the manager's start, as `terrace events` tells it.",
               events.ring().newest());
   out.family("terrace_events_dropped_total", Kind::counter, "Events that a sink of [events] did not take.");
   for (const auto& [sink, count] : events.dropped()) out.sample(count, {{"sink", sink}});
-}
-
-uint64_t open_descriptors() {
-  uint64_t open = 0;
-  if (DIR* folder = ::opendir("/proc/self/fd")) {
-    while (::readdir(folder) != nullptr) ++open;
-    ::closedir(folder);
-  }
-  return open > 3 ? open - 3 : 0;  // "." and "..", and the look itself
-}
-
-uint64_t resident_bytes() {
-  unsigned long long total = 0, resident = 0;
-  if (std::FILE* file = std::fopen("/proc/self/statm", "re")) {
-    if (std::fscanf(file, "%llu %llu", &total, &resident) != 2) resident = 0;
-    std::fclose(file);
-  }
-  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-}
-
-// Under the names that every program's have.
-void add_process(MetricsText& out) {
-  rusage used{};
-  ::getrusage(RUSAGE_SELF, &used);
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  const auto in_seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
-  };
-  out.counter("process_cpu_seconds_total", "Processor time of the manager.",
-              in_seconds(used.ru_utime) + in_seconds(used.ru_stime));
-  out.gauge("process_resident_memory_bytes", "Memory of the manager itself.", resident_bytes());
-  out.gauge("process_open_fds", "Open files of the manager.", open_descriptors());
-  out.gauge("process_max_fds", "As many may be open.", uint64_t{files.rlim_cur});
 }
 
 }  // namespace
@@ -256,9 +193,9 @@ std::string metrics_of(Service& service) {
   add_tenants(out, state);
   add_hosts(out, service.hosts());
   add_runs(out, service.runs(), service.now_ns());
-  add_health(out, service);
+  add_health(out, service.health().look());
   add_events(out, service.engine().events());
-  add_process(out);
+  add_process(out, "the manager");
   return out.text();
 }
 

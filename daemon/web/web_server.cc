@@ -7,8 +7,6 @@
 
 #include "core/identity/machine_name.h"
 #include "daemon/log/log.h"
-#include "daemon/web/front_page.h"
-#include "daemon/web/metrics.h"
 
 namespace terrace::daemon {
 namespace {
@@ -37,16 +35,6 @@ std::string name_in(const std::string& address) {
 
 std::string lower_case(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
-// The same each time, and asked for by anybody.
-const std::string& front_page_text() {
-  static const std::string text = front_page();
-  return text;
-}
-const std::string& open_api_text() {
-  static const std::string text = web_json(open_api()).body;
   return text;
 }
 
@@ -89,9 +77,8 @@ class WebServer::Requests final : public kj::HttpService {
                    .body = "{\"error\": {\"code\": \"unsupported\", \"message\": \"only GET: nothing can "
                            "be changed here\"}}\n"});
     const bool head = method == kj::HttpMethod::HEAD;
-    return server_.answer(peer_, path, {accepted, known}).then([this, head, &response](WebAnswer answer) {
-      return send(response, std::move(answer), head);
-    });
+    return server_.pages_.answer(peer_, path, {accepted, known})
+        .then([this, head, &response](WebAnswer answer) { return send(response, std::move(answer), head); });
   }
 
   kj::Promise<void> send(Response& response, WebAnswer answer, bool head = false) {
@@ -128,8 +115,9 @@ class WebServer::Requests final : public kj::HttpService {
   const bool by_uid_;
 };
 
-WebServer::WebServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer)
-    : service_(service),
+WebServer::WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer)
+    : peers_(peers),
+      pages_(pages),
       io_(io),
       timer_(timer),
       content_policy_(header_names_.add("Content-Security-Policy")),
@@ -175,12 +163,12 @@ kj::Promise<void> WebServer::accept_loop(Listener& listener) {
 
 void WebServer::take(kj::AuthenticatedStream accepted, bool by_uid) {
   PeerCredentials peer = credentials_of(accepted);
-  const auto& sockets = service_.options().sockets;
+  const auto& sockets = peers_.peer_options().sockets;
   if (!by_uid)
     peer.socket = tcp_role_;
   else if (!sockets.empty())
     peer.socket = sockets.front();
-  const PeerKey key = service_.key_of(peer);
+  const PeerKey key = peers_.key_of(peer);
   if (connections_ >= web_connections_all_max || connections_of_[key] >= web_connections_max) return;  // closed
   ++connections_;
   ++connections_of_[key];
@@ -200,29 +188,6 @@ bool WebServer::own_name(const std::string& host) const {
   const std::string name = lower_case(name_in(host));
   const bool address = host.starts_with('[') || name.find_first_not_of("0123456789.") == std::string::npos;
   return address || names_.contains(name);
-}
-
-kj::Promise<WebAnswer> WebServer::answer(const PeerCredentials& peer, std::string path,
-                                         const FileWishes& wishes) {
-  constexpr std::string_view api = "/api/v1/";
-  const std::string place = path.substr(0, path.find('?'));
-  if (place == "/healthz") return WebAnswer{.type = "text/plain", .body = "ok\n"};
-  if (place == "/readyz") {
-    const bool ready = service_.engine().serving();
-    return WebAnswer{.status = ready ? 200u : 503u,
-                     .type = "text/plain",
-                     .body = ready ? "ok\n" : "the store could not be written, and is being read again\n"};
-  }
-  if (place == "/api/v1/openapi.json") return WebAnswer{.body = open_api_text()};
-  if (place.starts_with(api)) return ask_api(service_, peer, path.substr(api.size()));
-  if (place == "/") return WebAnswer{.type = "text/html; charset=utf-8", .body = front_page_text()};
-  if (place == "/console" || place.starts_with("/console/")) return answer_console(place, wishes);
-  if (place != "/metrics")
-    return web_error(Error{.code = ErrorCode::not_found,
-                           .where = "http",
-                           .detail = "there is nothing here; / has a list of what there is"});
-  if (service_.authority_of(peer) == Authority::none) return deny_api(service_, peer, "metrics");
-  return WebAnswer{.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_of(service_)};
 }
 
 void WebServer::taskFailed(kj::Exception&& exception) {

@@ -1,6 +1,6 @@
-// The manager over HTTP, to be read only: /healthz, /readyz, /metrics, /api/v1/..., and a page that leads to them.
+// A manager or an agent over HTTP, to be read only: connections and requests. What is answered is its WebPages'.
 //
-// Place     daemon/role_manager.cc makes one beside the RpcServer, on the same loop. On the unix socket a peer is known
+// Place     The roles make one beside the RpcServer, on the same loop. On the unix socket a peer is known
 //           by its uid, as at the RPC's main socket; on TCP everybody is an operator, who may look at everything, and
 //           that is why it is off unless the configuration says where it listens.
 // Threads   The event loop's thread only.
@@ -17,14 +17,14 @@
 
 #include "core/base/unique_fd.h"
 #include "daemon/rpc/connection/turns.h"
-#include "daemon/web/api.h"
-#include "daemon/web/console_page.h"
+#include "daemon/web/web_answer.h"
 
 namespace terrace::daemon {
 
 class WebServer final : private kj::TaskSet::ErrorHandler {
  public:
-  WebServer(Service& service, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer);
+  // `peers` and `pages` outlive it.
+  WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer);
   ~WebServer() noexcept;
 
   void listen_unix_socket(UniqueFd listener);
@@ -44,10 +44,10 @@ class WebServer final : private kj::TaskSet::ErrorHandler {
   // Whether a browser that was led here by a foreign page would not send this `Host`: it sends the page's name. An
   // address, or this machine's own name, is nobody else's.
   bool own_name(const std::string& host) const;
-  kj::Promise<WebAnswer> answer(const PeerCredentials& peer, std::string path, const FileWishes& wishes);
   void taskFailed(kj::Exception&& exception) override;
 
-  Service& service_;
+  Peers& peers_;
+  WebPages& pages_;
   kj::LowLevelAsyncIoProvider& io_;
   kj::Timer& timer_;
   kj::HttpHeaderTable::Builder header_names_;

@@ -1,0 +1,27 @@
+#include "daemon/web_sockets.h"
+
+#include "daemon/log/log.h"
+
+namespace terrace::daemon {
+
+Result<SocketFile> serve_web(const DaemonConfig& config, WebServer& web, kj::AsyncIoContext& io) {
+  SocketPlace place;
+  place.path = http_socket_path_of(config);
+  place.mode = config.socket_mode;
+  TERRACE_ASSIGN_OR_RETURN(BoundSocket bound, listen_unix(place));
+  web.listen_unix_socket(std::move(bound.listener));
+  if (!config.http_listen.empty()) {
+    // That it cannot be watched is no reason for it not to serve.
+    try {
+      auto address = io.provider->getNetwork().parseAddress(config.http_listen.c_str()).wait(io.waitScope);
+      web.listen_tcp(address->listen(), config.http_listen);
+      log::info("HTTP at http://{}/: whoever reaches it may look at everything", config.http_listen);
+    } catch (const kj::Exception& exception) {
+      log::error("http.listen = {}: {}; not served there until the next start", config.http_listen,
+                 exception.getDescription().cStr());
+    }
+  }
+  return std::move(bound.file);
+}
+
+}  // namespace terrace::daemon
