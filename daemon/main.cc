@@ -4,6 +4,7 @@
 // With --fsck: 0 nothing is wrong; 1 something is; 2 wrong flags, or a terraced is running.
 // With --backup-state, --verify-backup, --restore-state, --salvage-state: 0 done; 1 not; 2 wrong flags.
 #include <kj/exception.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -14,6 +15,8 @@
 #include "daemon/config/log.h"
 #include "daemon/fsck/command.h"
 #include "daemon/fsck/store_tools.h"
+#include "daemon/helper/helper.h"
+#include "daemon/helper/jobs/jobs.h"
 #include "daemon/log/log.h"
 #include "daemon/roles.h"
 
@@ -224,5 +227,8 @@ int run(int argc, char** argv) {
 }  // namespace terrace::daemon
 
 int main(int argc, char** argv) {
-  return terrace::daemon::run(argc, argv);
+  using namespace terrace::daemon;
+  if (argc > 1 && std::string_view(argv[1]) == helper_flag)  // started by a manager, for a part of its work
+    ::_exit(run_helper_job({argv + 2, argv + argc}));        // whatever a driver would still do at an end
+  return run(argc, argv);
 }

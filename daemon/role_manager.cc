@@ -27,6 +27,7 @@
 #include "daemon/events/sinks/event_sinks.h"
 #include "daemon/fsck/fsck.h"
 #include "daemon/fsck/node_check.h"
+#include "daemon/helper/helper.h"
 #include "daemon/history/history_watch.h"
 #include "daemon/hosts/agents.h"
 #include "daemon/log/log.h"
@@ -109,6 +110,18 @@ Engine::LookForUsers look_for_users(const std::string& object_path, const std::s
 
 std::string host_lease_file(const DaemonConfig& config) {
   return config.state_path + ".host-lease";
+}
+
+// A look takes a fraction of a second; firmware mailboxes that hang may make it take longer.
+void look_at_machine(MachineDoctor& doctor) {
+  const auto watch = std::make_shared<HelperWatch>();
+  const auto look = [watch]() -> Result<std::vector<terrace::doctor::Check>> {
+    constexpr HelperBounds bounds{
+        .time_ns = 20 * ns_per_s, .memory_bytes = gib, .answer_bytes = mib, .nice = 10};
+    TERRACE_ASSIGN_OR_RETURN(const std::string packed, run_helper({"doctor"}, -1, bounds, *watch));
+    return terrace::doctor::unpack(packed);
+  };
+  doctor.set_look(look, [watch] { watch->cancel(); });
 }
 
 // What agents may have been promised lately, beside the store: durable before anything is promised.
@@ -309,6 +322,7 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
   agents.begin(service);
   KJ_DEFER(agents.end());
   service.health().begin();
+  look_at_machine(service.doctor());
   const HistoryWatch history(engine);
   service.set_history(&history.history());
 

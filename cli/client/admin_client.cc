@@ -49,6 +49,10 @@ Result<HealthReply> AdminClient::health() {
   return impl_->call(impl_->admin.healthRequest(), [](auto& reply) { return HealthReply(reply); });
 }
 
+Result<DoctorReply> AdminClient::doctor() {
+  return impl_->call(impl_->admin.doctorRequest(), [](auto& reply) { return DoctorReply(reply); });
+}
+
 Result<RunsReply> AdminClient::runs() {
   return impl_->call(impl_->admin.runsRequest(), [](auto& reply) { return RunsReply(reply); });
 }

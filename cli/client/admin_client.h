@@ -100,6 +100,7 @@ class AdminClient final : public LeaseClient {
   Result<StatusReply> status();
   Result<HealthReply> health();
   Result<EventsReply> events(const EventQuery& query);
+  Result<DoctorReply> doctor();              // of the manager's machine
   Result<RunsReply> runs();                  // programs that report what their memory does
   Result<std::vector<std::string>> check();  // broken invariants in words; empty when all hold
 

@@ -17,6 +17,7 @@ using BackupStatus = schema::Message<rpc::StoreBackup>;
 using CompactionStatus = schema::Message<rpc::Compaction>;
 using DeviceStatus = schema::Message<rpc::DeviceInfo>;
 using DrainProgress = schema::Message<rpc::DeviceProgress>;
+using DoctorReply = schema::Message<rpc::Admin::DoctorResults>;
 using EventRecord = schema::Message<rpc::Event>;
 using EventsReply = schema::Message<rpc::Admin::EventsResults>;
 using FindingStatus = schema::Message<rpc::Finding>;

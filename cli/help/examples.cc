@@ -18,6 +18,7 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace check", "terrace check"},
       {"terrace doctor", "terrace doctor"},
       {"terrace doctor", "terrace doctor --fix"},
+      {"terrace doctor", "terrace doctor --manager"},
 
       {"terrace daemon run", "terrace daemon run --config /etc/terrace/terraced.toml"},
       {"terrace daemon start", "terrace daemon start --config /etc/terrace/terraced.toml"},

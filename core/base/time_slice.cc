@@ -42,4 +42,14 @@ Result<uint64_t> take_short_slice() {
   return attributes.runtime;
 }
 
+Status take_usual_slice() {
+  TERRACE_ASSIGN_OR_RETURN(SchedulerAttributes attributes, attributes_in_force());
+  if (attributes.policy != SCHED_OTHER && attributes.policy != SCHED_BATCH) return {};
+  attributes.size = sizeof(attributes);
+  attributes.runtime = 0;
+  if (::syscall(SYS_sched_setattr, 0, &attributes, 0) != 0)
+    return os_error(errno, "sched_setattr", "cannot ask for the usual time slice");
+  return {};
+}
+
 }  // namespace terrace

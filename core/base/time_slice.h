@@ -22,4 +22,8 @@ inline constexpr uint64_t short_slice_ns = 100'000;
 // Errors    os_error   of sched_getattr, sched_setattr
 Result<uint64_t> take_short_slice();
 
+// The kernel's own slice again, for who computes for long.
+// Errors    os_error   of sched_getattr, sched_setattr
+Status take_usual_slice();
+
 }  // namespace terrace

@@ -710,6 +710,18 @@ interface LeaseMove {
   abandon @1 () -> (error :Error);
 }
 
+enum CheckState { ok @0; limited @1; missing @2; } # limited: works, with less
+
+struct DoctorCheck {   # one of `terrace doctor`, of the machine that the manager runs on
+  name @0 :Text;       # stable, as in the command line
+  group @1 :Text;      # machine, memory, limits, migration or hardware
+  state @2 :CheckState;
+  found @3 :Text;      # what was seen
+  meaning @4 :Text;    # what that means for Terrace
+  fix @5 :Text;        # what to do about it; empty: nothing
+  essential @6 :Bool;  # missing: not even an emulated pool can be served
+}
+
 interface Admin {
   # Which methods an operator may call is in daemon/rpc/admin/rights.cc: a new one is added there.
   status @0 () -> (error :Error, server :ServerInfo, pools :List(PoolInfo), leases :UInt32, health :HealthSummary);
@@ -785,4 +797,7 @@ interface Admin {
   # `since` up to `next` are kept no more, whether they would match or not. `more`: there are further ones that match.
   runs @46 () -> (error :Error, runs :List(RunInfo), leftOut :UInt32);
   # Programs that report what their memory does (TenantSession.reportRun), by tenant and pid; `leftOut`: further ones.
+  doctor @47 () -> (error :Error, checks :List(DoctorCheck), basicService :Bool, uid :UInt32, ageNs :UInt64);
+  # What the manager's machine can do for the manager's process, which runs as `uid`; looked at `ageNs` ago, by a process
+  # of its own. Asked again within some seconds it answers the same.
 }

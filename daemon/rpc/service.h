@@ -25,6 +25,7 @@
 #include "daemon/rpc/event_waiters.h"
 #include "daemon/rpc/health_watch.h"
 #include "daemon/rpc/holders/holder_table.h"
+#include "daemon/rpc/machine_doctor.h"
 #include "daemon/rpc/peer_limits.h"
 #include "daemon/rpc/waiting_grants.h"
 #include "daemon/runs/run_table.h"
@@ -167,6 +168,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   HealthWatch& health() { return health_; }
   EventWaiters& event_waiters() { return event_waiters_; }
   OneAtATime& checks() { return checks_; }  // of the whole state
+  MachineDoctor& doctor() { return doctor_; }
   // For what a peer left behind: nobody waits for the outcome.
   template <Asked C>
   void submit_unasked(C command, Actor actor) {
@@ -203,6 +205,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   WaitingGrants waiting_grants_;
   LitmusRuns litmus_runs_;
   OneAtATime checks_;
+  MachineDoctor doctor_;
   kj::Own<EndedHolders> ended_holders_;
   std::unordered_map<uint64_t, ReportedUsage> usage_;
   RunTable runs_;

@@ -33,6 +33,7 @@ constexpr ApiPath api_paths[] = {
     {"pools", "pools", "All pools"},
     {"devices", "devices", "All devices, adopted or only seen"},
     {"inventory", "inventory", "CXL and DAX hardware"},
+    {"doctor", "doctor", "What the manager's machine can and cannot do, and how to fix it"},
     {"leases", "leases", "Leases by ascending id: greater than `after`, at most `limit`"},
     {"lease", "lease", "One lease, by id or label, with where its bytes are"},
     {"quarantined", "quarantined", "What could not be fenced or erased"},

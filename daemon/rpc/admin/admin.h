@@ -3,7 +3,7 @@
 // dispatchCall, before any method begins, what an operator may call (rights.h).
 //
 // Place     Gateway -> here -> commands and queries of the engine. One file a family: admin.cc has status and
-//           the audit log, admin_backup.cc backups, admin_check.cc the checks, admin_health.cc the manager's health,
+//           the audit log, admin_backup.cc backups, admin_check.cc the checks, admin_doctor.cc its machine, admin_health.cc its health,
 //           admin_history.cc its last hour, admin_runs.cc programs that report,
 //           admin_inventory.cc hardware;
 //           admin_devices.cc, admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc, admin_policy.cc and
@@ -35,6 +35,7 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   kj::Promise<void> audit(AuditContext context) override;
   kj::Promise<void> events(EventsContext context) override;
   kj::Promise<void> backup(BackupContext context) override;
+  kj::Promise<void> doctor(DoctorContext context) override;
 
   kj::Promise<void> inventory(InventoryContext context) override;
   kj::Promise<void> devices(DevicesContext context) override;

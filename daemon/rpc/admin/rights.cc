@@ -37,6 +37,7 @@ constexpr AdminRight admin_rights[] = {
     {"audit", Authority::oversight},
     {"check", Authority::oversight},
     {"fsck", Authority::oversight},
+    {"doctor", Authority::oversight},
     // The day's work.
     {"drain", Authority::oversight},
     {"undrain", Authority::oversight},

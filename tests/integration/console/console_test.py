@@ -22,7 +22,7 @@ from terrace_harness import Harness  # noqa: E402
 import browser  # noqa: E402
 from browser import Browser  # noqa: E402
 
-PAGES = ("Overview", "Pool map", "Topology", "Leases", "Tenants", "Tiering", "Hosts", "Events", "Audit log")
+PAGES = ("Overview", "Pool map", "Topology", "Leases", "Tenants", "Tiering", "Hosts", "Doctor", "Events", "Audit log")
 EVIL = "<img src=x onerror=alert(1)>"
 
 
@@ -256,6 +256,29 @@ class Console(unittest.TestCase):
         self.assert_clean()
         run.communicate(b"\n", timeout=60)
         self.b.wait(lambda: rows() == [], "the end of the run on its page")
+
+    def test_the_doctor_is_the_command_lines(self):
+        self.at("doctor")
+        self.b.wait_text("What is not here")
+        shown = self.b.js("""return Object.fromEntries([...document.querySelectorAll('[data-check]')].map(e =>
+            [e.dataset.check, [e.querySelector('.badge').innerText, e.querySelector('.found').innerText,
+             (e.querySelector('.advice') || {innerText: ''}).innerText.replace('What to do: ', '')]]))""")
+        counts = self.b.js("return Object.fromEntries([...document.querySelectorAll('[data-count]')].map(e => [e.dataset.count, +e.innerText]))")
+        # Both look at this machine as this user; how much memory is free differs from one look to the next.
+        said = {one["name"]: one for one in self.t.cli("doctor").json["checks"] if one["name"] not in ("socket", "userfaultfd_device", "certificates")}
+        self.assertEqual(set(shown), set(said))
+        flat = lambda text: " ".join(text.split())
+        for name, (state, found, fix) in shown.items():
+            with self.subTest(name):
+                if name == "migration":  # counts what this user is given, too
+                    continue
+                self.assertEqual(state, said[name]["state"])
+                self.assertEqual(flat(fix), flat(said[name]["fix"]))
+                if name not in ("memory", "dev_shm", "numa", "open_files"):
+                    self.assertEqual(flat(found), flat(said[name]["found"]))
+        states = [state for state, _, _ in shown.values()]
+        self.assertEqual(counts, {state: states.count(state) for state in ("ok", "limited", "missing")})
+        self.assert_clean()
 
     def test_what_is_wrong_is_told(self):
         self.t.grant("94M", "p", "--persistent", "--tenant", "alice")

@@ -183,6 +183,21 @@ class Web(unittest.TestCase):
         self.assertEqual([entry["verb"] for entry in audit], ["grant", "grant"])
         self.assertEqual(json.loads(self.tcp("/api/v1/pools")[1])["pools"], self.t.cli("pool", "list").json["pools"])
 
+    def test_the_doctor_looks_once_for_many_who_ask(self):
+        first = json.loads(self.unix("/api/v1/doctor")[1])
+        self.assertTrue(first["basic_service"])
+        self.assertEqual(first["uid"], os.geteuid())
+        said = self.t.cli("doctor", "--manager").json
+        self.assertEqual(said["checks"], first["checks"], "the same look")
+        self.assertGreater(said["age_ns"], first["age_ns"])
+        self.assertIn("memory", {check["group"] for check in first["checks"]})
+        self.assertEqual(first["checks"][0], {**first["checks"][0], "name": "kernel", "group": "machine", "essential": True})
+        text = self.t.cli("doctor", "--manager", json=False).out
+        self.assertIn("Looked at by the manager, as uid", text)
+        # What a look leaves behind: nothing.
+        children = pathlib.Path(f"/proc/{self.t.pid}/task/{self.t.pid}/children").read_text().split()
+        self.assertEqual([pid for pid in children if "--helper" in pathlib.Path(f"/proc/{pid}/cmdline").read_text()], [])
+
     def test_every_path_of_the_document_answers_as_it_says(self):
         document = json.loads(self.tcp("/api/v1/openapi.json")[1])
         self.assertEqual(document["openapi"], "3.1.0")

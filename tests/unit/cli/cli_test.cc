@@ -146,21 +146,21 @@ TEST_CASE("Doctor: every check runs here, says something, and fixes what is not 
   CHECK(names.contains("userfaultfd"));
   CHECK(names.contains("socket"));
   // This test runs on machines that build Terrace: the emulated service works there.
-  CHECK(basic_service_possible(checks));
+  CHECK(doctor::basic_service_possible(checks));
 }
 
 TEST_CASE("Doctor: only a missing essential makes the basic service impossible") {
-  CHECK(basic_service_possible({{.name = "a", .state = CheckState::missing}}));
-  CHECK(basic_service_possible({{.name = "a", .state = CheckState::limited, .essential = true}}));
-  CHECK(
-      !basic_service_possible({{.name = "a"}, {.name = "b", .state = CheckState::missing, .essential = true}}));
+  CHECK(doctor::basic_service_possible({{.name = "a", .state = CheckState::missing}}));
+  CHECK(doctor::basic_service_possible({{.name = "a", .state = CheckState::limited, .essential = true}}));
+  CHECK(!doctor::basic_service_possible(
+      {{.name = "a"}, {.name = "b", .state = CheckState::missing, .essential = true}}));
 }
 
 TEST_CASE("Doctor: the chosen word of a sysfs line") {
-  CHECK(selected_word("always within_size [never] deny") == "never");
-  CHECK(selected_word("plain") == "plain");
-  CHECK(selected_word("").empty());
-  CHECK(selected_word("]odd[").size() > 0);
+  CHECK(doctor::selected_word("always within_size [never] deny") == "never");
+  CHECK(doctor::selected_word("plain") == "plain");
+  CHECK(doctor::selected_word("").empty());
+  CHECK(doctor::selected_word("]odd[").size() > 0);
 }
 
 TEST_CASE("Daemon process: this test is not terraced, and no such process has no socket") {

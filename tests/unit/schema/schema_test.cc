@@ -115,6 +115,7 @@ TEST_CASE("json: the keys of every struct that is shown") {
         "store_commits store_id uptime_ns version waiting");
   CHECK(keys(to_json(*Message<rpc::HealthFinding>())) ==
         "advice code kind lasted_ns name page severity since_wall_ns text");
+  CHECK(keys(to_json(*Message<rpc::DoctorCheck>())) == "essential fix found group meaning name state");
   CHECK(keys(to_json(*Message<rpc::HealthSummary>())) == "critical severity warnings");
   CHECK(keys(to_json(*Message<rpc::RunInfo>())) ==
         "age_ns agent copy_bytes_per_s demotions_per_s figures host pid promotions_per_s stalled_ns_per_s "

@@ -1,6 +1,7 @@
 // The console: which page is shown, what it needs of the manager, and the frame around it.
 import { type Theme } from "./colours";
 import * as format from "./format";
+import { doctor } from "./pages/doctor";
 import { audit, events } from "./pages/events";
 import { hosts } from "./pages/hosts";
 import { leases } from "./pages/leases";
@@ -24,6 +25,7 @@ const pages: Page[] = [
   { name: "tenants", title: "Tenants", needs: ["leases", "quotas", "reservations"], leaseFields: use, show: tenants },
   { name: "tiering", title: "Tiering", needs: ["leases", "runs"], leaseFields: `${use},usage`, show: tiering },
   { name: "hosts", title: "Hosts", needs: ["hosts"], show: hosts },
+  { name: "doctor", title: "Doctor", needs: ["doctor"], show: doctor },
   { name: "events", title: "Events", needs: ["events"], show: events },
   { name: "audit", title: "Audit log", needs: ["audit"], show: audit },
 ];

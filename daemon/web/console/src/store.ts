@@ -1,12 +1,13 @@
 // What the manager said last, asked for again and again while a page wants it. One request of a kind at a time; a manager
 // that does not answer is asked again, and what is shown stays with a remark of how old it is.
-import type { AuditEntry, Device, Health, History, Host, Inventory, Lease, Quota, Reservation, Run, Status, TerraceEvent,
+import type { AuditEntry, Device, Doctor, Health, History, Host, Inventory, Lease, Quota, Reservation, Run, Status, TerraceEvent,
   Waiting } from "./types";
 
 interface Kinds {
   status: Status;
   health: Health;
   history: History;
+  doctor: Doctor;
   devices: { devices: Device[] };
   leases: { leases: Lease[] };
   quotas: { quotas: Quota[] };
@@ -21,7 +22,7 @@ interface Kinds {
 export type Kind = keyof Kinds;
 
 const everyMs: Record<Kind, number> = { status: 3000, health: 3000, history: 10_000, devices: 5000, leases: 5000,
-  quotas: 5000, reservations: 10_000, queue: 3000, runs: 5000, hosts: 5000, inventory: 15_000, audit: 5000, events: 3000 };
+  quotas: 5000, reservations: 10_000, queue: 3000, runs: 5000, hosts: 5000, inventory: 15_000, audit: 5000, events: 3000, doctor: 15_000 };
 const asked: Partial<Record<Kind, string>> = { audit: "audit?newest_first=true&limit=300", events: "events?newest=true&limit=300" };
 const missingAgainMs = 60_000; // a path that this version of the manager does not have
 const deniedAgainMs = 60_000;  // each refusal is a line in the audit log

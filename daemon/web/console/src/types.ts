@@ -35,6 +35,9 @@ export interface PoolHistory { name: string; capacity_bytes: number[]; free_byte
   scrubbing_bytes: number[]; quarantined_bytes: number[]; absent_bytes: number[]; leases: number[]; waiting: number[] }
 export interface History { interval_ns: number; age_ns: number[]; grants: number[]; commands: number[]; commits: number[];
   pools: PoolHistory[] }
+export interface DoctorCheck { name: string; group: string; state: string; found: string; meaning: string; fix: string;
+  essential: boolean }
+export interface Doctor { checks: DoctorCheck[]; basic_service: boolean; uid: number; age_ns: number }
 export interface Quota { tenant: string; bytes_max: number | null; leases_max: number | null; bytes: number | null;
   leases: number | null }
 export interface Reservation { id: number; pool: string; tenant: string; bytes: number; ttl_ns: number;

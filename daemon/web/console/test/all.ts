@@ -1,4 +1,5 @@
 import "./format_test";
 import "./colours_test";
 import "./chart_test";
+import "./doctor_test";
 import "./map_test";

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
-#include "cli/doctor/doctor.h"
+#include "daemon/doctor/checks.h"
 
-namespace terrace::cli {
+namespace terrace::doctor {
 namespace {
 
 // movdir64b: CPUID leaf 7, ECX bit 28 (Intel SDM volume 2).
@@ -41,7 +41,7 @@ Check check_cxl(const inventory::Inventory& inventory) {
                     (memdev.enabled ? ")" : ", no driver)"));
     all_enabled = all_enabled && memdev.enabled;
   }
-  check.found = join(parts, ", ");
+  check.found = comma_list(parts);
   check.meaning = "memory devices by serial; leases are taken from the dax devices of their regions";
   if (!all_enabled) {
     check.state = CheckState::limited;
@@ -60,9 +60,9 @@ Check check_cxl_modules(const inventory::Inventory& inventory) {
     if (!module.available && std::find(needed.begin(), needed.end(), module.name) != needed.end())
       enough = false;
   }
-  check.found = "loaded: " + (loaded.empty() ? "none" : join(loaded, ", "));
-  if (!loadable.empty()) check.found += "; on disk: " + join(loadable, ", ");
-  if (!absent.empty()) check.found += "; absent: " + join(absent, ", ");
+  check.found = "loaded: " + (loaded.empty() ? "none" : comma_list(loaded));
+  if (!loadable.empty()) check.found += "; on disk: " + comma_list(loadable);
+  if (!absent.empty()) check.found += "; absent: " + comma_list(absent);
   if (!enough) {
     check.state = CheckState::missing;
     check.meaning = "CXL or dax devices cannot be used with this kernel; the emulated pool can";
@@ -107,7 +107,7 @@ Check check_dax(const inventory::Inventory& inventory) {
                                  [&region](const auto& dax) { return dax.region == region.name; });
     if (!cut) parts.push_back(region.name + " (" + format_size(region.bytes) + ", all of it free)");
   }
-  check.found = join(parts, ", ");
+  check.found = comma_list(parts);
   check.meaning = "dax devices in devdax mode can be leased, each lease a device of its own";
   return check;
 }
@@ -122,14 +122,14 @@ Check check_numa(const inventory::Inventory& inventory) {
     if (!node.attributes.has_cpus && node.attributes.total_bytes > 0)
       memory_only.push_back(std::to_string(node.id));
   }
-  check.found = parts.empty() ? "not shown by this kernel" : join(parts, ", ");
+  check.found = parts.empty() ? "not shown by this kernel" : comma_list(parts);
   if (memory_only.empty()) {
     check.state = CheckState::limited;
     check.meaning = "no memory-only node, so none is CXL memory in system-ram mode for the numa backend";
     check.fix = "nothing to do unless CXL memory is expected here";
   } else {
     check.meaning =
-        "node " + join(memory_only, ", ") + " has memory and no processors: CXL memory in system-ram mode";
+        "node " + comma_list(memory_only) + " has memory and no processors: CXL memory in system-ram mode";
   }
   return check;
 }
@@ -155,8 +155,8 @@ Check check_processor() {
     else
       costs.push_back(std::string(feature.without) + " (no " + feature.name + ")");
   }
-  check.found = there.empty() ? "none of avx512, movdir64b, clwb, sse4.2" : join(there, ", ");
-  check.meaning = costs.empty() ? "the fastest copy and checksum code is used" : join(costs, ", ");
+  check.found = there.empty() ? "none of avx512, movdir64b, clwb, sse4.2" : comma_list(there);
+  check.meaning = costs.empty() ? "the fastest copy and checksum code is used" : comma_list(costs);
   if (!costs.empty()) {
     check.state = CheckState::limited;
     check.fix =
@@ -199,4 +199,4 @@ Check check_cuda() {
   return check;
 }
 
-}  // namespace terrace::cli
+}  // namespace terrace::doctor

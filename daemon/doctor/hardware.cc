@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "cli/doctor/doctor.h"
 #include "core/base/limits.h"
+#include "daemon/doctor/checks.h"
 
-namespace terrace::cli {
+namespace terrace::doctor {
 namespace {
 
 using inventory::DaxDevice;
@@ -367,4 +367,4 @@ std::vector<Check> check_hardware(const Inventory& inventory) {
           check_dax_alignment(inventory), check_auto_online(inventory),   check_privilege(inventory)};
 }
 
-}  // namespace terrace::cli
+}  // namespace terrace::doctor

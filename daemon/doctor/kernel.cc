@@ -13,11 +13,11 @@
 #include <cstring>
 #include <thread>
 
-#include "cli/doctor/doctor.h"
 #include "core/base/time_slice.h"
 #include "core/base/unique_fd.h"
+#include "daemon/doctor/checks.h"
 
-namespace terrace::cli {
+namespace terrace::doctor {
 namespace {
 
 std::string words(int os_errno) {
@@ -279,4 +279,4 @@ Check check_time_slice() {
   return check;
 }
 
-}  // namespace terrace::cli
+}  // namespace terrace::doctor

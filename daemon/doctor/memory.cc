@@ -16,10 +16,10 @@
 #include <cstring>
 #include <fstream>
 
-#include "cli/doctor/doctor.h"
 #include "core/base/unique_fd.h"
+#include "daemon/doctor/checks.h"
 
-namespace terrace::cli {
+namespace terrace::doctor {
 namespace {
 
 constexpr const char* thp_directory = "/sys/kernel/mm/transparent_hugepage/";
@@ -266,4 +266,4 @@ Check check_open_files() {
   return check;
 }
 
-}  // namespace terrace::cli
+}  // namespace terrace::doctor
