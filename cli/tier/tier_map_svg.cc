@@ -3,8 +3,8 @@
 #include <string>
 
 #include "cli/tier/tier_map.h"
-#include "cli/tools/plan/svg.h"
 #include "core/base/units.h"
+#include "daemon/plan/svg.h"
 
 namespace terrace::cli {
 namespace {

@@ -1,7 +1,5 @@
 // `terrace plan`: how much memory would pooling save? Replays a trace of requests through the state machine, in
 // virtual time. Needs no daemon and touches no device.
-#include "cli/tools/plan/sizing.h"
-
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -12,28 +10,21 @@
 #include <sstream>
 
 #include "cli/terminal/verb.h"
-#include "cli/tools/plan/figure.h"
-#include "cli/tools/plan/report.h"
-#include "cli/tools/plan/trace.h"
+#include "cli/tools/plan_text.h"
 #include "core/base/limits.h"
+#include "daemon/plan/figure.h"
+#include "daemon/plan/options.h"
+#include "daemon/plan/report.h"
+#include "daemon/plan/sizing.h"
+#include "daemon/plan/trace.h"
 
 namespace terrace::cli {
 namespace {
 
-struct PlanOptions {
+struct PlanOptions : plan::Options {
   std::string trace;
   std::string svg;
   std::string csv;
-  uint64_t hosts = 0;  // 0: chosen
-  uint64_t host_memory_bytes = 0;
-  // -1: as of a usual server with GPUs, where the trace names what each request needs of them.
-  int64_t host_cores = -1;
-  int64_t host_gpus = -1;
-  std::vector<double> local_fractions;
-  std::vector<uint64_t> pool_bytes;
-  std::string placement = "worst-fit";
-  std::string spill = "when-full";
-  plan::Question question;
 };
 
 Error plan_usage(std::string detail) {
@@ -43,30 +34,17 @@ Error plan_usage(std::string detail) {
 // A value such as "0.9,0.8" as its parts.
 template <typename T>
 void add_list_option(Command app, const char* name, std::vector<T>& target, const char* help,
-                     Result<T> (*parse)(const std::string&)) {
+                     Result<std::vector<T>> (*parse)(const std::string&)) {
   const auto parse_list = [&target, parse](const std::string& text) -> Status {
-    target.clear();
-    std::istringstream parts(text);
-    for (std::string part; std::getline(parts, part, ',');) {
-      TERRACE_ASSIGN_OR_RETURN(const T value, parse(part));
-      target.push_back(value);
-    }
+    TERRACE_ASSIGN_OR_RETURN(target, parse(text));
     return {};
   };
   app.add_parsed_option(name, parse_list, help).type_name("LIST");
 }
 
-Result<double> parse_share(const std::string& text) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0' || !(value >= 0 && value <= 1))
-    return plan_usage("'" + text + "' is no share between 0 and 1, such as 0.75");
-  return value;
-}
-
 void add_share_option(Command app, const char* name, double& target, const char* help) {
   const auto parse = [&target](const std::string& text) -> Status {
-    TERRACE_ASSIGN_OR_RETURN(target, parse_share(text));
+    TERRACE_ASSIGN_OR_RETURN(target, plan::parse_share(text));
     return {};
   };
   app.add_parsed_option(name, parse, help).type_name("SHARE");
@@ -95,32 +73,10 @@ Status write_whole(const std::string& path, const std::string& text) {
   return {};
 }
 
-// What the options leave open is a server as they are sold for this work: 96 cores, 8 GPUs.
-Status complete(PlanOptions& options, const plan::Trace& trace) {
-  constexpr int64_t usual_cores = 96, usual_gpus = 8;
-  plan::Question& question = options.question;
-  if (options.host_cores > 0 && !trace.has_cpu)
-    return plan_usage("--host-cores needs a column cpu_milli in " + options.trace);
-  if (options.host_gpus > 0 && !trace.has_gpu)
-    return plan_usage("--host-gpus needs a column num_gpu in " + options.trace);
-  const int64_t cores = options.host_cores >= 0 ? options.host_cores : trace.has_cpu ? usual_cores : 0;
-  const int64_t gpus = options.host_gpus >= 0 ? options.host_gpus : trace.has_gpu ? usual_gpus : 0;
-  question.setup.host_cpu_milli = static_cast<uint64_t>(cores) * 1000;
-  question.setup.host_gpu_milli = static_cast<uint64_t>(gpus) * 1000;
-  if (options.hosts != 0) question.hosts = options.hosts;
-  if (options.host_memory_bytes != 0) question.host_memory_bytes = options.host_memory_bytes;
-  if (!options.local_fractions.empty()) question.local_fractions = options.local_fractions;
-  question.pool_bytes = options.pool_bytes;
-  question.setup.placement =
-      options.placement == "best-fit" ? plan::Placement::best_fit : plan::Placement::worst_fit;
-  question.setup.spill = options.spill == "even" ? plan::Spill::even : plan::Spill::when_full;
-  return {};
-}
-
 Status make_plan(Context& context, PlanOptions& options) {
   TERRACE_ASSIGN_OR_RETURN(const std::string text, read_whole(options.trace));
   TERRACE_ASSIGN_OR_RETURN(const plan::Trace trace, plan::parse_trace(text, options.trace));
-  TERRACE_RETURN_IF_ERROR(complete(options, trace));
+  TERRACE_RETURN_IF_ERROR(plan::complete(options, trace, options.trace));
   TERRACE_ASSIGN_OR_RETURN(const plan::Plan made, plan::make_plan(trace, options.question));
   if (const std::vector<std::string> problems = made.problems(); !problems.empty()) {
     return Error{
@@ -136,7 +92,7 @@ Status make_plan(Context& context, PlanOptions& options) {
   if (context.json) {
     print_json(plan::report_json(made, trace));
   } else {
-    print_text(plan::report_text(made, trace));
+    print_text(plan_text(made, trace));
   }
   return {};
 }
@@ -166,37 +122,32 @@ void add_plan_verb(Command app, Context& context) {
   Command verb = app.add_subcommand(
       "plan", "How much memory a shared pool would save: replays a trace of requests, needs no daemon");
   const auto options = std::make_shared<PlanOptions>();
-  plan::Question& question = options->question;
-  question.setup.granule_bytes = limits::granule_bytes;
-  question.setup.pool_fraction_max = 0.5;
 
   verb.add_option("--trace", options->trace,
                   "CSV with a header; columns memory_mib, creation_time, deletion_time (seconds), and if there "
                   "cpu_milli, num_gpu, gpu_milli")
       .required()
       .type_name("FILE");
-  constexpr uint64_t hosts_max = 10'000;
   verb.add_option("--hosts", options->hosts, "Hosts (default: the fewest that keep the rejection rate)")
-      .in_range(uint64_t{1}, hosts_max)
+      .in_range(uint64_t{1}, plan::hosts_max)
       .type_name("N");
   add_size_option(
       verb, "--host-memory", options->host_memory_bytes,
       "Memory of a host without a pool (default: the smallest usual size that 99.9% of requests fit in)");
-  constexpr int64_t count_max = 1'000'000;
   verb.add_option("--host-cores", options->host_cores,
                   "Cores of a host, 0: as many as needed (default 96 where the trace has cpu_milli)")
-      .in_range(int64_t{0}, count_max)
+      .in_range(int64_t{0}, plan::host_parts_max)
       .type_name("N");
   verb.add_option("--host-gpus", options->host_gpus,
                   "GPUs of a host, 0: as many as needed (default 8 where the trace has num_gpu)")
-      .in_range(int64_t{0}, count_max)
+      .in_range(int64_t{0}, plan::host_parts_max)
       .type_name("N");
   add_list_option<double>(verb, "--local-fractions", options->local_fractions,
                           "Shares of the host memory that stay local (default 0.9,0.8,0.7,0.6,0.5)",
-                          parse_share);
+                          plan::parse_shares);
   add_list_option<uint64_t>(verb, "--pool-sizes", options->pool_bytes,
                             "Pool sizes to try, such as 128G,256G (default: search the smallest that will do)",
-                            [](const std::string& text) { return parse_size(text); });
+                            plan::parse_sizes);
   add_policy_options(verb, *options);
   verb.add_option("--svg", options->svg, "Write a picture: saving and rejections by pool size, use over time")
       .type_name("FILE");

@@ -2,7 +2,7 @@
 // which a manager may. It starts from nothing (no copy of the manager's memory, none of its descriptors), and is killed
 // when it takes more than it was given, when nobody wants its answer any more, and with the thread that waits for it.
 //
-// Place     daemon/rpc/machine_doctor.h -> run_helper() on a worker thread -> this program
+// Place     daemon/rpc/machine_doctor.h and daemon/web/planner.h -> run_helper() on a worker thread -> this program
 //           again, whose main() sees `helper_flag` -> daemon/helper/jobs.
 // Wire      The helper writes its answer to standard output: '+' and the result, or '-', an error code in decimals, a
 //           zero, and the sentence. Words about how far it is go to descriptor 3, a line each; the last one counts.

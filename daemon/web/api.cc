@@ -11,6 +11,7 @@
 #include "core/schema/words.h"
 #include "core/version/version.h"
 #include "daemon/web/api_query.h"
+#include "daemon/web/planner.h"
 
 namespace terrace::daemon {
 namespace {
@@ -160,6 +161,7 @@ nlohmann::json open_api(ApiNames names) {
            {{"200", {{"description", one.about}, {"content", content}}},
             {"default", {{"description", "{\"error\": {\"code\", \"message\"}}"}}}}}}}};
   }
+  if (names.empty()) paths.update(planner_open_api());  // a manager's
   shapes.erase("Error");
   return {{"openapi", "3.1.0"},
           {"info", {{"title", "Terrace"}, {"version", version_number()}}},

@@ -35,7 +35,9 @@ std::string url_decoded(std::string_view text) {
   return plain;
 }
 
-std::vector<std::pair<std::string, std::string>> query_of(std::string_view query) {
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> query_parts(std::string_view query) {
   std::vector<std::pair<std::string, std::string>> parts;
   while (!query.empty()) {
     const std::string_view part = query.substr(0, query.find('&'));
@@ -47,8 +49,6 @@ std::vector<std::pair<std::string, std::string>> query_of(std::string_view query
   }
   return parts;
 }
-
-}  // namespace
 
 Error web_usage(std::string detail) {
   return Error{.code = ErrorCode::invalid_argument, .where = "http", .detail = std::move(detail)};
@@ -131,7 +131,7 @@ Status set_params(capnp::DynamicStruct::Builder params, capnp::InterfaceSchema::
   auto target = params;
   if (fields != params.getSchema())
     target = params.init(params.getSchema().getFields()[0]).as<capnp::DynamicStruct>();
-  for (const auto& [key, value] : query_of(query)) {
+  for (const auto& [key, value] : query_parts(query)) {
     std::string known;
     bool found = false;
     for (const auto field : fields.getFields()) {

@@ -9,10 +9,15 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/base/result.h"
 
 namespace terrace::daemon {
+
+// "a=1&b=x%20y" as its parts, in order.
+std::vector<std::pair<std::string, std::string>> query_parts(std::string_view query);
 
 // What is wrong with a query, as an error of the interface.
 Error web_usage(std::string detail);

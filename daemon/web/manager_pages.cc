@@ -3,6 +3,7 @@
 #include "daemon/rpc/connection.h"
 #include "daemon/web/api.h"
 #include "daemon/web/console_page.h"
+#include "daemon/web/denied.h"
 #include "daemon/web/front_page.h"
 #include "daemon/web/metrics.h"
 
@@ -21,18 +22,9 @@ const std::string& open_api_text() {
 
 }  // namespace
 
-WebAnswer ManagerPages::deny(const PeerCredentials& peer, const char* what) {
-  const Error error = service_.refused_authority(peer, Authority::oversight, what);
-  const std::string uid = "uid-" + std::to_string(peer.uid);
-  service_.engine().note_denied(
-      "admin", service_.tenant_of(peer).value_or(uid), error,
-      Actor{.text = "uid " + std::to_string(peer.uid) + " (http)", .administrator = false});
-  return web_error(error);
-}
-
 kj::Promise<WebAnswer> ManagerPages::api(const PeerCredentials& peer, const std::string& path) {
   return ask_api(path, {}, [this, &peer](const char* method) -> std::variant<rpc::Admin::Client, WebAnswer> {
-    if (service_.authority_of(peer) == Authority::none) return deny(peer, method);
+    if (service_.authority_of(peer) == Authority::none) return deny_web(service_, peer, method);
     auto connection = kj::refcounted<Connection>(service_, peer);
     connection->client_name = "http";
     connection->greeted = true;
@@ -51,12 +43,28 @@ kj::Promise<WebAnswer> ManagerPages::answer(const PeerCredentials& peer, const s
                     ready ? "ok\n" : "the store could not be written, and is being read again\n");
   }
   if (place == "/api/v1/openapi.json") return WebAnswer{.body = open_api_text()};
+  if (place == "/api/v1/planner") return planner_.progress(peer);
   if (place.starts_with(api)) return this->api(peer, path.substr(api.size()));
   if (place == "/") return WebAnswer{.type = "text/html; charset=utf-8", .body = front_page_text()};
   if (place == "/console" || place.starts_with("/console/")) return answer_console(place, wishes);
   if (place != "/metrics") return web_nothing_here();
-  if (service_.authority_of(peer) == Authority::none) return deny(peer, "metrics");
+  if (service_.authority_of(peer) == Authority::none) return deny_web(service_, peer, "metrics");
   return WebAnswer{.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_of(service_)};
+}
+
+bool ManagerPages::takes(const std::string& place) const {
+  return Planner::takes(place);
+}
+
+kj::Promise<WebAnswer> ManagerPages::take(const PeerCredentials& peer, WebPost post) {
+  if (const std::string why = why_foreign(post.headers); !why.empty())
+    return web_refusal(403, ErrorCode::permission_denied, why + "; nothing was done");
+  return planner_.compute(peer,
+                          {.path = std::move(post.path),
+                           .type = std::move(post.headers.content_type),
+                           .bytes = post.body.tryGetLength(),
+                           .gone = std::move(post.gone)},
+                          post.body);
 }
 
 }  // namespace terrace::daemon

@@ -1,26 +1,29 @@
 // What a manager answers over HTTP: /healthz, /readyz, /metrics, /api/v1/..., the console, and a page that leads to them.
+// Nothing of a pool is changed here; the planner computes from what is sent.
 //
 // Place     daemon/role_manager.cc gives one to its WebServer.
 // Threads   The event loop's thread only.
 #pragma once
 
 #include "daemon/rpc/service.h"
+#include "daemon/web/planner.h"
 #include "daemon/web/web_answer.h"
 
 namespace terrace::daemon {
 
 class ManagerPages final : public WebPages {
  public:
-  explicit ManagerPages(Service& service) : service_(service) {}
+  ManagerPages(Service& service, kj::Timer& timer) : service_(service), planner_(service, timer) {}
   kj::Promise<WebAnswer> answer(const PeerCredentials& peer, const std::string& path,
                                 const FileWishes& wishes) override;
+  bool takes(const std::string& place) const override;
+  kj::Promise<WebAnswer> take(const PeerCredentials& peer, WebPost post) override;
 
  private:
   kj::Promise<WebAnswer> api(const PeerCredentials& peer, const std::string& path);
-  // 403, and a line in the audit log.
-  WebAnswer deny(const PeerCredentials& peer, const char* what);
 
   Service& service_;
+  Planner planner_;
 };
 
 }  // namespace terrace::daemon

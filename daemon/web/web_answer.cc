@@ -32,6 +32,12 @@ WebAnswer web_error(const Error& error) {
   return answer;
 }
 
+WebAnswer web_refusal(unsigned status, ErrorCode code, std::string why) {
+  WebAnswer answer = web_error(Error{.code = code, .where = "http", .detail = std::move(why)});
+  answer.status = status;
+  return answer;
+}
+
 WebAnswer web_text(unsigned status, std::string text) {
   return {.status = status, .type = "text/plain", .body = std::move(text)};
 }

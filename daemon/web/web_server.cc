@@ -1,12 +1,14 @@
 #include "daemon/web/web_server.h"
 
 #include <kj/debug.h>
+#include <poll.h>
 
 #include <cctype>
 #include <utility>
 
 #include "core/identity/machine_name.h"
 #include "daemon/log/log.h"
+#include "daemon/web/request_guard.h"
 
 namespace terrace::daemon {
 namespace {
@@ -28,6 +30,12 @@ PeerCredentials credentials_of(kj::AuthenticatedStream& accepted) {
   return peer;
 }
 
+// Whether the other end has closed or ended its half: what it still would read nobody knows.
+bool is_gone(int fd) {
+  pollfd one{fd, POLLRDHUP, 0};
+  return fd >= 0 && ::poll(&one, 1, 0) == 1 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 // "node1:9464" -> "node1".
 std::string name_in(const std::string& address) {
   return address.substr(0, address.rfind(':'));
@@ -43,41 +51,56 @@ std::string lower_case(std::string text) {
 // The requests of one connection.
 class WebServer::Requests final : public kj::HttpService {
  public:
-  Requests(WebServer& server, PeerCredentials peer, PeerKey key, bool by_uid)
-      : server_(server), peer_(std::move(peer)), key_(key), by_uid_(by_uid) {}
+  // `fd`: of the connection, which outlives this; -1: not known.
+  Requests(WebServer& server, PeerCredentials peer, PeerKey key, int fd)
+      : server_(server), peer_(std::move(peer)), key_(key), fd_(fd) {}
 
   kj::Promise<void> request(kj::HttpMethod method, kj::StringPtr url, const kj::HttpHeaders& headers,
-                            kj::AsyncInputStream&, Response& response) override {
+                            kj::AsyncInputStream& body, Response& response) override {
     Asked asked{.method = method, .path = std::string(url.begin(), url.size())};
     const auto read = [&headers](kj::HttpHeaderId name, std::string& text) {
       KJ_IF_MAYBE (found, headers.get(name)) text.assign(found->begin(), found->size());
     };
-    read(kj::HttpHeaderId::HOST, asked.host);
+    read(kj::HttpHeaderId::HOST, asked.headers.host);
+    read(kj::HttpHeaderId::CONTENT_TYPE, asked.headers.content_type);
     read(server_.accepted_, asked.accepted);
     read(server_.known_, asked.known);
-    return server_.turns_.turn(key_).then(
-        [this, asked = std::move(asked), &response]() mutable { return answer(std::move(asked), response); });
+    read(server_.origin_, asked.headers.origin);
+    read(server_.fetch_site_, asked.headers.fetch_site);
+    read(server_.action_, asked.headers.action);
+    return server_.turns_.turn(key_).then([this, asked = std::move(asked), &body, &response]() mutable {
+      return answer(std::move(asked), body, response);
+    });
   }
 
  private:
   struct Asked {
     kj::HttpMethod method;
-    std::string path, host = {}, accepted = {}, known = {};
+    std::string path, accepted = {}, known = {};
+    ActHeaders headers = {};
   };
 
-  kj::Promise<void> answer(Asked asked, Response& response) {
-    const auto& [method, path, host, accepted, known] = asked;
-    if (!by_uid_ && !server_.own_name(host))
-      return send(response, {.status = 421,
-                             .body = "{\"error\": {\"code\": \"permission_denied\", \"message\": \"ask by this "
-                                     "machine's name or address\"}}\n"});
-    if (method != kj::HttpMethod::GET && method != kj::HttpMethod::HEAD)
-      return send(response,
-                  {.status = 405,
-                   .body = "{\"error\": {\"code\": \"unsupported\", \"message\": \"only GET: nothing can "
-                           "be changed here\"}}\n"});
-    const bool head = method == kj::HttpMethod::HEAD;
-    return server_.pages_.answer(peer_, path, {accepted, known})
+  kj::Promise<void> answer(Asked asked, kj::AsyncInputStream& body, Response& response) {
+    // Also at the unix socket: what ssh forwards of it is a port that a browser reaches.
+    if (!server_.own_name(asked.headers.host))
+      return send(response, web_refusal(421, ErrorCode::permission_denied, "ask by this machine's name or address"));
+    const bool posted = server_.pages_.takes(web_place(asked.path));
+    if (posted && asked.method == kj::HttpMethod::POST)
+      return server_.pages_
+          .take(peer_, {.path = std::move(asked.path),
+                        .headers = std::move(asked.headers),
+                        .body = body,
+                        .turn = [this] { return server_.turns_.turn(key_); },
+                        .gone = [fd = fd_] { return is_gone(fd); }})
+          .then([this, &response](WebAnswer answer) { return send(response, std::move(answer)); });
+    const bool head = asked.method == kj::HttpMethod::HEAD;
+    if (posted || (asked.method != kj::HttpMethod::GET && !head)) {
+      WebAnswer answer = web_refusal(405, ErrorCode::unsupported,
+                                     posted ? "this takes something: use POST" : "only GET: nothing can be changed here");
+      answer.allowed = posted ? "POST" : "GET, HEAD";
+      return send(response, std::move(answer));
+    }
+    return server_.pages_.answer(peer_, asked.path, {asked.accepted, asked.known})
         .then([this, head, &response](WebAnswer answer) { return send(response, std::move(answer), head); });
   }
 
@@ -98,7 +121,7 @@ class WebServer::Requests final : public kj::HttpService {
     }
     if (answer.gzip) headers.set(server_.encoding_, "gzip");
     if (!answer.location.empty()) headers.set(kj::HttpHeaderId::LOCATION, kj::str(answer.location.c_str()));
-    if (answer.status == 405) headers.set(server_.allow_, "GET, HEAD");
+    if (!answer.allowed.empty()) headers.set(server_.allow_, kj::str(answer.allowed.c_str()));
     auto out = response.send(answer.status, answer.status < 400 ? "OK" : "Refused", headers, text->size());
     if (head || text->empty()) return kj::READY_NOW;
     auto written = out->write(text->data(), text->size());
@@ -112,7 +135,7 @@ class WebServer::Requests final : public kj::HttpService {
   WebServer& server_;
   const PeerCredentials peer_;
   const PeerKey key_;
-  const bool by_uid_;
+  const int fd_;
 };
 
 WebServer::WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider& io, kj::Timer& timer)
@@ -129,8 +152,12 @@ WebServer::WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider&
       vary_(header_names_.add("Vary")),
       accepted_(header_names_.add("Accept-Encoding")),
       known_(header_names_.add("If-None-Match")),
+      origin_(header_names_.add("Origin")),
+      fetch_site_(header_names_.add("Sec-Fetch-Site")),
+      action_(header_names_.add(action_header)),
       headers_(header_names_.build()),
       tcp_role_(std::make_shared<const ServedSocket>(ServedSocket{"http", SocketRole::oversight, "", 0})),
+      names_{"localhost", lower_case(machine_name())},
       turns_(timer),
       tasks_(*this) {}
 
@@ -145,7 +172,7 @@ void WebServer::listen_unix_socket(UniqueFd listener) {
 }
 
 void WebServer::listen_tcp(kj::Own<kj::ConnectionReceiver> receiver, const std::string& address) {
-  names_ = {"localhost", lower_case(machine_name()), lower_case(name_in(address))};
+  names_.insert(lower_case(name_in(address)));
   listeners_.push_back({kj::mv(receiver), false});
   tasks_.add(accept_loop(listeners_.back()));
 }
@@ -168,20 +195,27 @@ void WebServer::take(kj::AuthenticatedStream accepted, bool by_uid) {
     peer.socket = tcp_role_;
   else if (!sockets.empty())
     peer.socket = sockets.front();
+  tasks_.add(serve(kj::mv(accepted.stream), std::move(peer)));
+}
+
+kj::Promise<void> WebServer::serve(kj::Own<kj::AsyncIoStream> stream, PeerCredentials peer) {
   const PeerKey key = peers_.key_of(peer);
-  if (connections_ >= web_connections_all_max || connections_of_[key] >= web_connections_max) return;  // closed
+  if (connections_ >= web_connections_all_max || connections_of_[key] >= web_connections_max)
+    return kj::READY_NOW;  // closed
   ++connections_;
   ++connections_of_[key];
-  auto requests = kj::heap<Requests>(*this, std::move(peer), key, by_uid);
+  auto counted = kj::defer([this, key] {
+    --connections_;
+    if (--connections_of_[key] == 0) connections_of_.erase(key);
+  });
+  int fd = -1;
+  KJ_IF_MAYBE (own, stream->getFd()) fd = *own;
+  auto requests = kj::heap<Requests>(*this, std::move(peer), key, fd);
   auto server = kj::heap<kj::HttpServer>(timer_, *headers_, *requests);
-  auto served = server->listenHttp(kj::mv(accepted.stream));
-  tasks_.add(served
-                 .catch_([](kj::Exception&&) {})  // a peer that went away, or spoke something else
-                 .then([this, key] {
-                   --connections_;
-                   if (--connections_of_[key] == 0) connections_of_.erase(key);
-                 })
-                 .attach(kj::mv(server), kj::mv(requests)));
+  auto served = server->listenHttp(kj::mv(stream));
+  return served
+      .catch_([](kj::Exception&&) {})  // a peer that went away, or spoke something else
+      .attach(kj::mv(server), kj::mv(requests), kj::mv(counted));
 }
 
 bool WebServer::own_name(const std::string& host) const {

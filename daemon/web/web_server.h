@@ -1,4 +1,4 @@
-// A manager or an agent over HTTP, to be read only: connections and requests. What is answered is its WebPages'.
+// A manager or an agent over HTTP: connections and requests. What is answered is its WebPages'.
 //
 // Place     The roles make one beside the RpcServer, on the same loop. On the unix socket a peer is known
 //           by its uid, as at the RPC's main socket; on TCP everybody is an operator, who may look at everything, and
@@ -41,6 +41,7 @@ class WebServer final : private kj::TaskSet::ErrorHandler {
 
   kj::Promise<void> accept_loop(Listener& listener);
   void take(kj::AuthenticatedStream accepted, bool by_uid);
+  kj::Promise<void> serve(kj::Own<kj::AsyncIoStream> stream, PeerCredentials peer);
   // Whether a browser that was led here by a foreign page would not send this `Host`: it sends the page's name. An
   // address, or this machine's own name, is nobody else's.
   bool own_name(const std::string& host) const;
@@ -51,10 +52,11 @@ class WebServer final : private kj::TaskSet::ErrorHandler {
   kj::LowLevelAsyncIoProvider& io_;
   kj::Timer& timer_;
   kj::HttpHeaderTable::Builder header_names_;
-  kj::HttpHeaderId content_policy_, sniffing_, caching_, allow_, etag_, encoding_, vary_, accepted_, known_;
+  kj::HttpHeaderId content_policy_, sniffing_, caching_, allow_, etag_, encoding_, vary_, accepted_, known_,
+      origin_, fetch_site_, action_;
   kj::Own<kj::HttpHeaderTable> headers_;
   std::shared_ptr<const ServedSocket> tcp_role_;
-  std::set<std::string> names_;  // by which TCP peers may ask
+  std::set<std::string> names_;  // by which peers may ask
   uint32_t connections_ = 0;
   std::map<PeerKey, uint32_t> connections_of_;
   std::list<Listener> listeners_;

@@ -6,6 +6,7 @@ width, and while the daemon is away.
 
 import gzip
 import http.client
+import json
 import os
 import pathlib
 import re
@@ -17,12 +18,14 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "web"))
 import terrace_harness as harness  # noqa: E402
 from terrace_harness import Harness  # noqa: E402
 import browser  # noqa: E402
 from browser import Browser  # noqa: E402
+import planner_test  # noqa: E402
 
-PAGES = ("Overview", "Pool map", "Topology", "Leases", "Tenants", "Tiering", "Hosts", "Doctor", "Events", "Audit log")
+PAGES = ("Overview", "Pool map", "Topology", "Leases", "Tenants", "Tiering", "Hosts", "Planner", "Doctor", "Events", "Audit log")
 EVIL = "<img src=x onerror=alert(1)>"
 
 
@@ -256,6 +259,69 @@ class Console(unittest.TestCase):
         self.assert_clean()
         run.communicate(b"\n", timeout=60)
         self.b.wait(lambda: rows() == [], "the end of the run on its page")
+
+    def compute(self, trace, **options):
+        """Chooses a file, sets options by their names, and waits for the figures."""
+        self.b.find("#trace").send_keys(str(trace))
+        for name, value in options.items():
+            self.b.find(f"input[name='{name.replace('_', '-')}']").send_keys(value)
+        self.b.find("#compute").click()
+
+    def test_a_plan_of_a_trace_is_the_command_lines(self):
+        trace = self.t.directory / "pods.csv"
+        trace.write_text(planner_test.requests_csv())
+        self.at("planner")
+        self.b.wait_text("Drop a trace here")
+        self.assertFalse(self.b.find("#compute").is_enabled())
+        self.compute(trace, host_memory="32G", local_fractions="0.8,0.5")
+        self.b.wait(lambda: self.b.js("return document.querySelector('#figures')?.dataset.of") == "pods.csv", "the figures")
+        wanted = self.t.cli("plan", "--trace", trace, "--host-memory", "32G", "--local-fractions", "0.8,0.5").json
+        self.assertEqual(self.b.find("#conclusion").text, wanted["conclusion"])
+        shown = self.b.js("return [...document.querySelectorAll('[data-kind]')].map(e => [+e.dataset.total, +e.dataset.pool, e.dataset.saving ? +e.dataset.saving : null])")
+        of = lambda point: [point["total_bytes"], point["setup"]["pool_bytes"], point["saving"]]
+        rows = [row["point"] for row in wanted["rows"] if row["point"]]
+        self.assertEqual(shown, [[wanted["baseline"]["total_bytes"], 0, None], of(wanted["without_pool"]), *map(of, rows)])
+        plots = self.b.js("return [...document.querySelectorAll('[data-plot]')].map(e => [e.dataset.plot, e.querySelectorAll('polyline').length])")
+        self.assertEqual({name for name, _ in plots}, {"Memory saved", "Requests rejected", "Memory in use", "Stranded and fragmented"})
+        self.assertTrue(all(lines >= 2 for _, lines in plots), plots)
+        self.assert_clean()
+        self.b.size(390, 844, 2)
+        self.assertLessEqual(self.b.js("return document.documentElement.scrollWidth"), 390)
+
+    def test_policies_on_a_trace_are_the_command_lines_and_can_be_dropped_in(self):
+        text = planner_test.accesses(4000, 700)
+        trace = self.t.directory / "heap.txt"
+        trace.write_text(text)
+        self.at("planner")
+        self.b.wait_text("Drop a trace here")
+        self.b.js("""const data = new DataTransfer(); data.items.add(new File([arguments[0]], 'heap.txt'));
+            const area = document.querySelector('.drop');
+            for (const name of ['dragover', 'drop']) area.dispatchEvent(new DragEvent(name, {dataTransfer: data, bubbles: true, cancelable: true}));""", text)
+        self.b.wait(lambda: self.b.js("return document.querySelector('#tool').value") == "tiersim", "the question that suits the file")
+        self.b.find("#compute").click()
+        self.b.wait(lambda: self.b.js("return document.querySelector('#figures')?.dataset.of") == "heap.txt", "the figures")
+        wanted = self.t.cli("tiersim", "--trace", trace, "--format", "accesses").json["results"]
+        shown = self.b.js("return [...document.querySelectorAll('[data-policy]')].map(e => [e.dataset.policy, +e.dataset.share, +e.dataset.hits])")
+        self.assertEqual(shown, [[one["policy"], one["ddr_fraction"], one["hits"]] for one in wanted])
+        self.assert_clean()
+
+    def test_a_trace_is_refused_with_its_line_and_a_long_one_can_be_cancelled(self):
+        bad = self.t.directory / "bad.csv"
+        bad.write_text("memory_mib,creation_time,deletion_time\n512,0,9\n<b>many</b>,1,2\n")
+        self.at("planner")
+        self.b.wait_text("Drop a trace here")
+        self.compute(bad)
+        self.b.wait_text("bad.csv, line 3")
+        self.assertEqual(self.b.js("return document.querySelectorAll('main b b').length"), 0, "what is in the trace is text")
+        long = self.t.directory / "long.txt"
+        long.write_text(planner_test.accesses(60_000, 20_000))
+        self.b.js("location.reload()")
+        self.b.wait_text("Drop a trace here")
+        self.compute(long)
+        self.b.wait(lambda: re.search(r"Computing \d+ % ", self.b.find("#planner-state").text), "how far it is")
+        self.b.find("#cancel").click()
+        self.b.wait_text("Cancelled.")
+        self.b.wait(lambda: json.loads(ask(self.t, "/api/v1/planner")[1]) == {"busy": False}, "the manager to have ended it")
 
     def test_the_doctor_is_the_command_lines(self):
         self.at("doctor")

@@ -207,6 +207,9 @@ class Web(unittest.TestCase):
         self.t.cli("device", "drain", "emu:a")
         for path, methods in document["paths"].items():
             with self.subTest(path):
+                if path in ("/api/v1/plan", "/api/v1/tiersim"):  # planner_test.py
+                    self.assertEqual(list(methods), ["post"])
+                    continue
                 self.assertEqual(list(methods), ["get"])
                 answer, body = self.unix(path + asked.get(path, ""))
                 self.assertEqual(answer.status, 200, body)

@@ -1,9 +1,9 @@
 // The picture is well-formed, complete, and says the same every time.
-#include "cli/tools/plan/figure.h"
+#include "daemon/plan/figure.h"
 
 #include <algorithm>
 
-#include "cli/tools/plan/svg.h"
+#include "daemon/plan/svg.h"
 #include "tests/unit/plan/traces.h"
 
 using namespace terrace;

@@ -1,7 +1,7 @@
 // Replays with answers worked out by hand, and random ones with every invariant checked all the time.
 #include <numeric>
 
-#include "cli/tools/plan/memory.h"
+#include "daemon/plan/memory.h"
 #include "tests/unit/plan/traces.h"
 
 using namespace terrace;

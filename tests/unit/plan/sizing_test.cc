@@ -1,5 +1,5 @@
 // The plan's own answers on traces whose best arrangement is known.
-#include "cli/tools/plan/sizing.h"
+#include "daemon/plan/sizing.h"
 
 #include "tests/unit/plan/traces.h"
 

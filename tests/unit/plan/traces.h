@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/tools/plan/replay.h"
-#include "cli/tools/plan/trace.h"
 #include "core/base/prng.h"
 #include "core/base/units.h"
+#include "daemon/plan/replay.h"
+#include "daemon/plan/trace.h"
 
 namespace terrace::plan {
 

@@ -7,6 +7,7 @@ import { hosts } from "./pages/hosts";
 import { leases } from "./pages/leases";
 import { map, timing } from "./pages/map";
 import { overview } from "./pages/overview";
+import { planner } from "./pages/planner";
 import { tenants } from "./pages/tenants";
 import { tiering } from "./pages/tiering";
 import { topology } from "./pages/topology";
@@ -25,6 +26,7 @@ const pages: Page[] = [
   { name: "tenants", title: "Tenants", needs: ["leases", "quotas", "reservations"], leaseFields: use, show: tenants },
   { name: "tiering", title: "Tiering", needs: ["leases", "runs"], leaseFields: `${use},usage`, show: tiering },
   { name: "hosts", title: "Hosts", needs: ["hosts"], show: hosts },
+  { name: "planner", title: "Planner", needs: [], show: planner },
   { name: "doctor", title: "Doctor", needs: ["doctor"], show: doctor },
   { name: "events", title: "Events", needs: ["events"], show: events },
   { name: "audit", title: "Audit log", needs: ["audit"], show: audit },

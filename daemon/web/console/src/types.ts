@@ -38,6 +38,8 @@ export interface History { interval_ns: number; age_ns: number[]; grants: number
 export interface DoctorCheck { name: string; group: string; state: string; found: string; meaning: string; fix: string;
   essential: boolean }
 export interface Doctor { checks: DoctorCheck[]; basic_service: boolean; uid: number; age_ns: number }
+export interface Planner { busy: boolean; tool?: string; elapsed_ns?: number; trace_bytes?: number; computing?: boolean;
+  done?: number; total?: number; what?: string }
 export interface Quota { tenant: string; bytes_max: number | null; leases_max: number | null; bytes: number | null;
   leases: number | null }
 export interface Reservation { id: number; pool: string; tenant: string; bytes: number; ttl_ns: number;

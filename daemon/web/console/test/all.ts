@@ -3,3 +3,4 @@ import "./colours_test";
 import "./chart_test";
 import "./doctor_test";
 import "./map_test";
+import "./planner_test";

@@ -1,12 +1,13 @@
-#include "cli/tools/plan/figure.h"
+#include "daemon/plan/figure.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <functional>
 
-#include "cli/tools/plan/svg.h"
 #include "core/base/units.h"
+#include "daemon/plan/over_time.h"
+#include "daemon/plan/svg.h"
 
 namespace terrace::plan {
 namespace {
@@ -31,27 +32,13 @@ std::string percent(double share) {
   return text;
 }
 
-// What a long series says in a picture: each of `columns` equal spans of time with its highest value. A trace
-// has more samples than a picture has columns, and its peaks are what memory is bought for.
 std::vector<SvgPoint> over_time(const Outcome& outcome, const Trace& trace,
                                 const std::function<double(const Sample&)>& value) {
   constexpr size_t columns = 480;
   const double span_s = std::max(1.0, static_cast<double>(trace.end_s - trace.begin_s));
   std::vector<SvgPoint> points;
-  size_t next = 0;
-  double holds = 0;
-  for (size_t column = 0; column < columns; ++column) {
-    const double end_s = span_s * static_cast<double>(column + 1) / columns;
-    double highest = holds;
-    for (; next < outcome.samples.size(); ++next) {
-      const Sample& sample = outcome.samples[next];
-      if (static_cast<double>(sample.time_s - trace.begin_s) >= end_s && column + 1 < columns) break;
-      holds = value(sample);
-      highest = std::max(highest, holds);
-    }
-    points.push_back({span_s * static_cast<double>(column) / columns, highest});
-  }
-  points.push_back({span_s, holds});
+  for (const double highest : highest_over_time(outcome, trace, columns, value))
+    points.push_back({span_s * static_cast<double>(points.size()) / columns, highest});
   return points;
 }
 

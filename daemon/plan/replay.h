@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/tools/plan/trace.h"
 #include "core/base/result.h"
+#include "daemon/plan/trace.h"
 
 namespace terrace::plan {
 

@@ -1,4 +1,4 @@
-#include "cli/tools/plan/svg.h"
+#include "daemon/plan/svg.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,8 +6,8 @@
 
 #include <string>
 
-#include "cli/tools/plan/sizing.h"
-#include "cli/tools/plan/trace.h"
+#include "daemon/plan/sizing.h"
+#include "daemon/plan/trace.h"
 
 namespace terrace::plan {
 

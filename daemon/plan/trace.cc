@@ -1,4 +1,4 @@
-#include "cli/tools/plan/trace.h"
+#include "daemon/plan/trace.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "cli/tools/plan/sizing.h"
+#include "daemon/plan/sizing.h"
 
 #include <algorithm>
 
@@ -28,7 +28,8 @@ uint64_t usual_host_memory(uint64_t bytes) {
 
 class Planner {
  public:
-  Planner(const Trace& trace, const Question& question) : trace_(trace), question_(question) {}
+  Planner(const Trace& trace, const Question& question, const PlanTick& tick)
+      : trace_(trace), question_(question), tick_(tick) {}
   Result<Plan> make();
 
  private:
@@ -46,6 +47,7 @@ class Planner {
 
   const Trace& trace_;
   const Question& question_;
+  const PlanTick& tick_;
   Plan plan_;
 };
 
@@ -74,6 +76,7 @@ Status Planner::check_question() const {
 }
 
 Result<Outcome> Planner::run(const Setup& setup, const ReplayOptions& options) {
+  if (tick_) tick_(plan_.replays);
   ++plan_.replays;
   return replay(trace_, setup, options);
 }
@@ -258,8 +261,8 @@ std::vector<std::string> Plan::problems() const {
   return problems;
 }
 
-Result<Plan> make_plan(const Trace& trace, const Question& question) {
-  return Planner(trace, question).make();
+Result<Plan> make_plan(const Trace& trace, const Question& question, const PlanTick& tick) {
+  return Planner(trace, question, tick).make();
 }
 
 }  // namespace terrace::plan

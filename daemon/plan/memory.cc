@@ -1,4 +1,4 @@
-#include "cli/tools/plan/memory.h"
+#include "daemon/plan/memory.h"
 
 #include <algorithm>
 #include <deque>

@@ -1,11 +1,11 @@
-#include "cli/tools/plan/replay.h"
+#include "daemon/plan/replay.h"
 
 #include <algorithm>
 #include <optional>
 #include <queue>
 
-#include "cli/tools/plan/memory.h"
 #include "core/base/units.h"
+#include "daemon/plan/memory.h"
 
 namespace terrace::plan {
 namespace {

@@ -4,13 +4,14 @@
 // Place     replay.h -> here -> report.h, figure.h. Pure.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/tools/plan/replay.h"
-#include "cli/tools/plan/trace.h"
 #include "core/base/result.h"
+#include "daemon/plan/replay.h"
+#include "daemon/plan/trace.h"
 
 namespace terrace::plan {
 
@@ -66,7 +67,10 @@ struct Plan {
   std::vector<std::string> problems() const;  // broken invariants of any replay shown
 };
 
+// Called before each replay with how many there were.
+using PlanTick = std::function<void(uint64_t replays)>;
+
 // Errors    invalid_argument   the question contradicts itself or the trace; says which option to change
-Result<Plan> make_plan(const Trace& trace, const Question& question);
+Result<Plan> make_plan(const Trace& trace, const Question& question, const PlanTick& tick = {});
 
 }  // namespace terrace::plan
