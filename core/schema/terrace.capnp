@@ -722,6 +722,95 @@ struct DoctorCheck {   # one of `terrace doctor`, of the machine that the manage
   essential @6 :Bool;  # missing: not even an emulated pool can be served
 }
 
+struct AdminGrant {      # a grant that an operator asks for, of which nobody is the holder: it lives by its TTL
+  pool @0 :Text;         # may be left out where there is only one
+  tenant @1 :Text;       # whose it is; empty: the caller's own. Only an administrator may name another one
+  bytes @2 :UInt64;      # rounded up to granules
+  mode @3 :LeaseMode;
+  ttlNs @4 :UInt64;      # as in GrantRequest, and the next ones
+  persistent @5 :Bool;
+  label @6 :Text;
+  movable @7 :Bool;
+  requestHigh @8 :UInt64;
+  requestLow @9 :UInt64;
+  waitNs @10 :UInt64;    # of a preview only: a grant here does not wait
+}
+
+struct PreviewedAct {    # one of Admin's, with its parameters
+  struct OfLease {
+    lease @0 :UInt64;
+    graceNs @1 :UInt64;  # of a revocation
+    reason @2 :Text;
+  }
+  struct OfDevice {
+    serial @0 :Text;
+  }
+  struct OfTenant {      # both bounds 0: removed
+    tenant @0 :Text;
+    bytesMax @1 :UInt64 $Json.nullable;
+    leasesMax @2 :UInt64 $Json.nullable;
+  }
+  union {
+    none @0 :Void $Json.hidden;
+    grant @1 :AdminGrant;
+    revoke @2 :OfLease;
+    release @3 :OfLease;
+    drain @4 :OfDevice;
+    setQuota @5 :OfTenant;
+  }
+}
+
+struct PreviewedPlace {  # of a device: how much would come to it
+  device @0 :Text;
+  bytes @1 :UInt64;
+}
+
+struct PreviewedLease {  # that the act concerns
+  lease @0 :UInt64 $Json.nullable; # 0: one that would be made
+  tenant @1 :Text;
+  host @2 :Text;
+  label @3 :Text;
+  bytes @4 :UInt64;
+  to @5 :List(PreviewedPlace); # where it would lie; empty: nowhere else than now
+  state @6 :Text;
+  blocked @7 :Bool;      # it will not go by itself; `state` says why and what to do
+}
+
+struct PreviewedTenant { # that the act concerns
+  tenant @0 :Text;
+  bytes @1 :UInt64;      # that it has; of a drain: on the device
+  leases @2 :UInt64;
+  bytesMax @3 :UInt64 $Json.nullable; # that it may have then; 0: no bound
+  leasesMax @4 :UInt64 $Json.nullable;
+  over @5 :Bool;         # it has more than that: it keeps it, and gets nothing more
+}
+
+struct Preview {         # what an act would do if nobody else asked for anything meanwhile
+  summary @0 :Text;      # "moves 12 leases, 3.1 GiB"
+  refusal @1 :Text $Json.nullable; # what the act would be refused with; empty: it would not be
+  code @2 :UInt16 $Json.hidden;    # of that, as Error.code
+  codeName @3 :Text $Json.key("code") $Json.nullable;
+  notes @4 :List(Text);  # what else to know before it is done, in sentences
+  leases @5 :UInt32;     # that it makes, moves or ends
+  bytes @6 :UInt64;
+  blockedLeases @7 :UInt32; # that would have to, and will not by themselves
+  blockedBytes @8 :UInt64;
+  to @9 :List(PreviewedPlace);
+  all @10 :List(PreviewedLease) $Json.key("of_leases"); # the blocked ones first, at most 1000
+  tenants @11 :List(PreviewedTenant); # at most 1000
+  wouldWait @12 :Bool;   # of a grant without room: with a time to wait it would be in the queue
+  waitingBefore @13 :UInt32 $Json.onlyWith("wouldWait"); # behind as many
+  holders @14 :List(Text); # sessions that have the lease: "redis-server[1234]"
+}
+
+struct WhoAmI {          # who asks, as the manager sees it
+  name @0 :Text;         # as in the audit log
+  role @1 :Text;         # "operator", "administrator"
+  tenant @2 :Text $Json.nullable; # whom it acts for
+  methods @3 :List(Text); # of Admin, that it may call, in snake_case
+  readOnly @4 :Text $Json.nullable; # why nothing can be changed this way; empty: it can
+}
+
 interface Admin {
   # Which methods an operator may call is in daemon/rpc/admin/rights.cc: a new one is added there.
   status @0 () -> (error :Error, server :ServerInfo, pools :List(PoolInfo), leases :UInt32, health :HealthSummary);
@@ -800,4 +889,8 @@ interface Admin {
   doctor @47 () -> (error :Error, checks :List(DoctorCheck), basicService :Bool, uid :UInt32, ageNs :UInt64);
   # What the manager's machine can do for the manager's process, which runs as `uid`; looked at `ageNs` ago, by a process
   # of its own. Asked again within some seconds it answers the same.
+  preview @48 (act :PreviewedAct) -> (error :Error, preview :Preview);
+  # What the act would do and be answered with. Changes nothing.
+  grant @49 (grant :AdminGrant) -> (error :Error, info :LeaseInfo);
+  whoAmI @50 () -> (error :Error, who :WhoAmI);
 }

@@ -45,8 +45,9 @@ constexpr bool gives_authority(SocketRole role) {
 struct ServedSocket {
   std::string path;
   SocketRole role = SocketRole::by_uid;
-  std::string tenant;   // not empty: whom every caller acts for, whatever its uid
-  uint32_t number = 0;  // among the daemon's sockets; 0: the main one
+  std::string tenant;          // not empty: whom every caller acts for, whatever its uid
+  uint32_t number = 0;         // among the daemon's sockets; 0: the main one
+  std::string read_only = {};  // not empty: why nothing is changed by whoever comes through it
 };
 
 }  // namespace terrace::daemon

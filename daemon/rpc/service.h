@@ -167,7 +167,8 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   LitmusRuns& litmus_runs() { return litmus_runs_; }
   HealthWatch& health() { return health_; }
   EventWaiters& event_waiters() { return event_waiters_; }
-  OneAtATime& checks() { return checks_; }  // of the whole state
+  OneAtATime& checks() { return checks_; }      // of the whole state
+  OneAtATime& previews() { return previews_; }  // of what an act would do: a snapshot of the process each
   MachineDoctor& doctor() { return doctor_; }
   // For what a peer left behind: nobody waits for the outcome.
   template <Asked C>
@@ -204,7 +205,7 @@ class Service final : public Peers, public HolderNotifier, private kj::TaskSet::
   std::unordered_map<LeaseId, const HolderListener*> moving_;
   WaitingGrants waiting_grants_;
   LitmusRuns litmus_runs_;
-  OneAtATime checks_;
+  OneAtATime checks_, previews_;
   MachineDoctor doctor_;
   kj::Own<EndedHolders> ended_holders_;
   std::unordered_map<uint64_t, ReportedUsage> usage_;

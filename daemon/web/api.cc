@@ -10,6 +10,7 @@
 #include "core/schema/json_schema.h"
 #include "core/schema/words.h"
 #include "core/version/version.h"
+#include "daemon/web/acts.h"
 #include "daemon/web/api_query.h"
 #include "daemon/web/planner.h"
 
@@ -44,6 +45,7 @@ constexpr ApiPath api_paths[] = {
     {"hosts", "hosts", "Further hosts"},
     {"progress", "progress", "How a drain of the device `serial` stands"},
     {"audit", "audit", "Who did what and when"},
+    {"whoami", "whoAmI", "Who asks, and what it may do"},
 };
 
 bool serves(ApiNames names, const ApiPath& path) {
@@ -66,20 +68,6 @@ nlohmann::json with_rows(capnp::DynamicStruct::Reader results, capnp::StructSche
   for (const auto row : results.get(rows).as<capnp::DynamicList>())
     list.push_back(schema::to_json(row.as<capnp::DynamicStruct>(), keys));
   return document;
-}
-
-// A method's results, without its `error` where there was none.
-WebAnswer answer_of_results(capnp::DynamicStruct::Reader results, capnp::InterfaceSchema::Method method,
-                            const std::set<std::string>& keys) {
-  const auto error = results.get("error").as<capnp::DynamicStruct>().as<rpc::Error>();
-  if (error.getCode() != 0)
-    return web_error(Error{.code = static_cast<ErrorCode>(error.getCode()),
-                           .where = web_where,
-                           .detail = std::string(error.getDetail().begin(), error.getDetail().size())});
-  nlohmann::json document =
-      keys.empty() ? schema::to_json(results) : with_rows(results, *rows_of(method), keys);
-  document.erase("error");
-  return web_json(document);
 }
 
 nlohmann::json open_api_parameters(capnp::InterfaceSchema::Method method) {
@@ -110,6 +98,19 @@ nlohmann::json open_api_parameters(capnp::InterfaceSchema::Method method) {
 }
 
 }  // namespace
+
+WebAnswer answer_of_results(capnp::DynamicStruct::Reader results, capnp::InterfaceSchema::Method method,
+                            const std::set<std::string>& keys) {
+  const auto error = results.get("error").as<capnp::DynamicStruct>().as<rpc::Error>();
+  if (error.getCode() != 0)
+    return web_error(Error{.code = static_cast<ErrorCode>(error.getCode()),
+                           .where = web_where,
+                           .detail = std::string(error.getDetail().begin(), error.getDetail().size())});
+  nlohmann::json document =
+      keys.empty() ? schema::to_json(results) : with_rows(results, *rows_of(method), keys);
+  document.erase("error");
+  return web_json(document);
+}
 
 kj::Promise<WebAnswer> ask_api(const std::string& path, ApiNames names, const OpenApi& open) {
   const size_t question = std::min(path.find('?'), path.size());
@@ -161,7 +162,10 @@ nlohmann::json open_api(ApiNames names) {
            {{"200", {{"description", one.about}, {"content", content}}},
             {"default", {{"description", "{\"error\": {\"code\", \"message\"}}"}}}}}}}};
   }
-  if (names.empty()) paths.update(planner_open_api());  // a manager's
+  if (names.empty()) {  // a manager's
+    add_acts(paths, shapes);
+    paths.update(planner_open_api());
+  }
   shapes.erase("Error");
   return {{"openapi", "3.1.0"},
           {"info", {{"title", "Terrace"}, {"version", version_number()}}},

@@ -15,7 +15,7 @@ std::string front_page() {
       "auto;padding:0 1rem}td{padding:.1rem 1rem .1rem 0;vertical-align:top}</style>"
       "<h1>Terrace ";
   page += version_number();
-  page += "</h1><p>The pool manager of this machine, to be read only.</p><p>";
+  page += "</h1><p>The pool manager of this machine.</p><p>";
   page += has_console()
               ? "<a href=\"/console/\">The console</a> shows all of it in the browser."
               : "This program was built without the console, which shows all of it in the browser: install "
@@ -25,10 +25,11 @@ std::string front_page() {
       "<tr><td><a href=\"/metrics\">/metrics</a><td>for Prometheus"
       "<tr><td><a href=\"/healthz\">/healthz</a><td>whether the process answers"
       "<tr><td><a href=\"/readyz\">/readyz</a><td>whether it takes requests"
-      "<tr><td><a href=\"/api/v1/openapi.json\">/api/v1/openapi.json</a><td>what the paths below give";
+      "<tr><td><a href=\"/api/v1/openapi.json\">/api/v1/openapi.json</a><td>what the paths below give, and "
+      "those that change something (POST)";
   const nlohmann::json document = open_api();
   for (const auto& [path, what] : document["paths"].items())
-    if (what.contains("get"))  // those that take a trace are no links
+    if (what.contains("get"))
       page +=
           "<tr><td><a href=\"" + path + "\">" + path + "</a><td>" + what["get"]["summary"].get<std::string>();
   return page + "</table>\n";

@@ -1,6 +1,7 @@
 #include "daemon/web/manager_pages.h"
 
 #include "daemon/rpc/connection.h"
+#include "daemon/web/acts.h"
 #include "daemon/web/api.h"
 #include "daemon/web/console_page.h"
 #include "daemon/web/denied.h"
@@ -53,10 +54,11 @@ kj::Promise<WebAnswer> ManagerPages::answer(const PeerCredentials& peer, const s
 }
 
 bool ManagerPages::takes(const std::string& place) const {
-  return Planner::takes(place);
+  return is_act(place) || Planner::takes(place);
 }
 
 kj::Promise<WebAnswer> ManagerPages::take(const PeerCredentials& peer, WebPost post) {
+  if (is_act(web_place(post.path))) return take_act(service_, timer_, peer, std::move(post));
   if (const std::string why = why_foreign(post.headers); !why.empty())
     return web_refusal(403, ErrorCode::permission_denied, why + "; nothing was done");
   return planner_.compute(peer,

@@ -1,5 +1,5 @@
 // What a manager answers over HTTP: /healthz, /readyz, /metrics, /api/v1/..., the console, and a page that leads to them.
-// Nothing of a pool is changed here; the planner computes from what is sent.
+// Changes are calls of Admin by whoever asks (acts.h); the planner computes from what is sent.
 //
 // Place     daemon/role_manager.cc gives one to its WebServer.
 // Threads   The event loop's thread only.
@@ -13,7 +13,7 @@ namespace terrace::daemon {
 
 class ManagerPages final : public WebPages {
  public:
-  ManagerPages(Service& service, kj::Timer& timer) : service_(service), planner_(service, timer) {}
+  ManagerPages(Service& service, kj::Timer& timer) : service_(service), timer_(timer), planner_(service, timer) {}
   kj::Promise<WebAnswer> answer(const PeerCredentials& peer, const std::string& path,
                                 const FileWishes& wishes) override;
   bool takes(const std::string& place) const override;
@@ -23,6 +23,7 @@ class ManagerPages final : public WebPages {
   kj::Promise<WebAnswer> api(const PeerCredentials& peer, const std::string& path);
 
   Service& service_;
+  kj::Timer& timer_;
   Planner planner_;
 };
 

@@ -12,6 +12,8 @@ unsigned status_of(ErrorCode code) {
     case ErrorCode::not_found:
     case ErrorCode::lease_expired:
     case ErrorCode::lease_revoked: return 404;
+    case ErrorCode::already_exists:
+    case ErrorCode::capacity_exhausted: return 409;
     case ErrorCode::limit_exceeded: return 429;
     case ErrorCode::unavailable:
     case ErrorCode::busy: return 503;

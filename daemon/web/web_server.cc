@@ -19,6 +19,10 @@ constexpr uint32_t web_connections_max = 32;
 constexpr uint32_t web_connections_all_max = 96;
 constexpr kj::Duration web_write_max = 30 * kj::SECONDS;
 
+constexpr const char* read_only_over_tcp =
+    "over plain TCP nobody is known, and nothing can be changed; use the manager's unix socket (`ssh -L "
+    "9464:/run/terrace/http.sock`)";
+
 PeerCredentials credentials_of(kj::AuthenticatedStream& accepted) {
   PeerCredentials peer;
   peer.uid = UINT32_MAX;  // nobody
@@ -96,7 +100,7 @@ class WebServer::Requests final : public kj::HttpService {
     const bool head = asked.method == kj::HttpMethod::HEAD;
     if (posted || (asked.method != kj::HttpMethod::GET && !head)) {
       WebAnswer answer = web_refusal(405, ErrorCode::unsupported,
-                                     posted ? "this takes something: use POST" : "only GET: nothing can be changed here");
+                                     posted ? "this changes something: use POST" : "only GET: nothing can be changed here");
       answer.allowed = posted ? "POST" : "GET, HEAD";
       return send(response, std::move(answer));
     }
@@ -156,7 +160,7 @@ WebServer::WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider&
       fetch_site_(header_names_.add("Sec-Fetch-Site")),
       action_(header_names_.add(action_header)),
       headers_(header_names_.build()),
-      tcp_role_(std::make_shared<const ServedSocket>(ServedSocket{"http", SocketRole::oversight, "", 0})),
+      tcp_role_(std::make_shared<const ServedSocket>(ServedSocket{"http", SocketRole::oversight, "", 0, read_only_over_tcp})),
       names_{"localhost", lower_case(machine_name())},
       turns_(timer),
       tasks_(*this) {}

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "core/schema/words.h"
 #include "daemon/rpc/admin/rights.h"
 #include "daemon/rpc/server_info.h"
 
@@ -41,6 +42,23 @@ kj::Promise<void> AdminServer::status(StatusContext context) {
     write_pools(c.getResults().initPools(static_cast<uint32_t>(state().pools().size())), service());
     c.getResults().setLeases(static_cast<uint32_t>(state().leases().size()));
     write_health(c.getResults().initHealth());
+  });
+}
+
+kj::Promise<void> AdminServer::whoAmI(WhoAmIContext context) {
+  return query(context, [this](WhoAmIContext& c) {
+    const Authority authority = connection_->authority();
+    const auto& socket = connection_->peer.socket;
+    const std::string read_only = socket == nullptr ? "" : socket->read_only;
+    auto who = c.getResults().initWho();
+    who.setName(connection_->name());
+    who.setRole(authority == Authority::administrator ? "administrator" : "operator");
+    // Over plain TCP a peer has no uid that would make a tenant of it.
+    if (read_only.empty()) who.setTenant(service().tenant_of(connection_->peer).value_or(""));
+    who.setReadOnly(read_only);
+    const std::vector<std::string> names = admin_methods_of(authority);
+    auto methods = who.initMethods(static_cast<uint32_t>(names.size()));
+    for (uint32_t i = 0; i < names.size(); ++i) methods.set(i, schema::snake_case(names[i]));
   });
 }
 

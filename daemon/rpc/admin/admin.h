@@ -6,6 +6,7 @@
 //           the audit log, admin_backup.cc backups, admin_check.cc the checks, admin_doctor.cc its machine, admin_health.cc its health,
 //           admin_history.cc its last hour, admin_runs.cc programs that report,
 //           admin_inventory.cc hardware;
+//           admin_preview.cc what an act would do, admin_grant.cc grants for others;
 //           admin_devices.cc, admin_hosts.cc, admin_litmus.cc, admin_pools.cc, admin_leases.cc, admin_policy.cc and
 //           admin_queue.cc the rest.
 // Threads   The event loop's thread only.
@@ -84,6 +85,10 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
   kj::Promise<void> queue(QueueContext context) override;
   kj::Promise<void> cancelWaiting(CancelWaitingContext context) override;
 
+  kj::Promise<void> preview(PreviewContext context) override;
+  kj::Promise<void> grant(GrantContext context) override;
+  kj::Promise<void> whoAmI(WhoAmIContext context) override;
+
  private:
   void deny(const Error& error);
 
@@ -124,6 +129,9 @@ class AdminServer final : public rpc::LitmusAdmin::Server {
     });
   }
 
+  // Errors    permission_denied   it is not for this peer to grant to that tenant
+  //           invalid_argument    no tenant is named, and the peer has none of its own
+  Result<Grant> read_grant(rpc::AdminGrant::Reader asked);
   void tell_problems(const char* code, size_t count, const std::string& first);
   void write_status(rpc::ServerInfo::Builder out);
   void write_events(EventsContext context, const EventFilter& filter);

@@ -38,7 +38,10 @@ constexpr AdminRight admin_rights[] = {
     {"check", Authority::oversight},
     {"fsck", Authority::oversight},
     {"doctor", Authority::oversight},
+    {"preview", Authority::oversight},
+    {"whoAmI", Authority::oversight},
     // The day's work.
+    {"grant", Authority::oversight},  // to its own tenant; to another: AdminServer::read_grant
     {"drain", Authority::oversight},
     {"undrain", Authority::oversight},
     {"compact", Authority::oversight},
@@ -94,6 +97,13 @@ AdminMethod find_admin_method(uint64_t interface_id, uint16_t method_id) {
     return {name, right == nullptr ? Authority::administrator : right->needed, methods[method_id]};
   }
   return {};
+}
+
+std::vector<std::string> admin_methods_of(Authority authority) {
+  std::vector<std::string> names;
+  for (const AdminRight& right : admin_rights)
+    if (authority >= right.needed) names.emplace_back(right.method);
+  return names;
 }
 
 std::vector<std::string> admin_methods_without_rights() {

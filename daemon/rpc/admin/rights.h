@@ -23,6 +23,9 @@ struct AdminMethod {
 // By the numbers of a call.
 AdminMethod find_admin_method(uint64_t interface_id, uint16_t method_id);
 
+// All that `authority` may call, as in the schema.
+std::vector<std::string> admin_methods_of(Authority authority);
+
 // Methods of the schema that the table does not name, and names in it that no method has: for a test.
 std::vector<std::string> admin_methods_without_rights();
 std::vector<std::string> rights_without_admin_method();
