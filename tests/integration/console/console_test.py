@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
@@ -46,6 +47,41 @@ def serve(test):
     t.start()
     t.create_pool("p")
     return t
+
+
+class Tunnel:
+    """A TCP port of this machine that leads to a unix socket, as `ssh -L` makes one: whoever reaches it comes with our uid."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                ours, _ = self.listener.accept()
+                theirs = socket.socket(socket.AF_UNIX)
+                theirs.connect(self.path)
+            except OSError:
+                return
+            for source, target in ((ours, theirs), (theirs, ours)):
+                threading.Thread(target=self.pass_on, args=(source, target), daemon=True).start()
+
+    @staticmethod
+    def pass_on(source, target):
+        try:
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+        finally:
+            source.close()
+
+    def close(self):
+        self.listener.close()
 
 
 def ask(t, path, **headers):
@@ -391,6 +427,178 @@ class Console(unittest.TestCase):
             self.go(title)
             self.b.wait_no_text("Asking the manager")
             self.assertLessEqual(self.b.js("return document.documentElement.scrollWidth"), 390, title)
+
+
+@unittest.skipIf(browser.lacking(), browser.lacking())
+class Acts(unittest.TestCase):
+    """What is changed from the page, over the unix socket as ssh forwards it."""
+
+    def setUp(self):
+        self.t = serve(self)
+        if not has_console(self.t):
+            self.skipTest("not on this machine: esbuild")
+        self.tunnel = Tunnel(self.t.runtime / "http.sock")
+        self.addCleanup(self.tunnel.close)
+        self.b = Browser()
+        self.addCleanup(self.b.close)
+
+    def at(self, page="", port=None):
+        self.b.open(f"http://localhost:{port or self.tunnel.port}/console/#/{page}")
+
+    def open_act(self, act, at=0):
+        self.b.wait(lambda: self.b.js("return document.querySelectorAll(`button[data-act='${arguments[0]}']`).length", act) > at, f"a button for {act}")
+        self.b.js("document.querySelectorAll(`button[data-act='${arguments[0]}']`)[arguments[1]].click()", act, at)
+        self.b.wait(lambda: self.b.find("dialog[open]"), f"the dialog of {act}")
+
+    def type_into(self, name, text):
+        field = self.b.find(f"dialog input[name={name}]")
+        field.send_keys(browser.Keys.CONTROL, "a")
+        field.send_keys(text or browser.Keys.DELETE)
+
+    def confirm_text(self):
+        return self.b.js("const b = document.querySelector('dialog .confirm'); return b && !b.disabled ? b.innerText : ''")
+
+    def confirm(self, begins):
+        self.b.wait(lambda: self.confirm_text().startswith(begins), f"a button that begins with {begins!r}")
+        self.b.find("dialog .confirm").click()
+        self.b.wait(lambda: self.b.find("dialog .outcome"), "the outcome")
+        outcome = self.b.find("dialog .outcome").text
+        self.b.press(browser.Keys.ESCAPE)
+        self.b.wait(lambda: not self.b.js("return document.querySelector('dialog')"), "the dialog to close")
+        return outcome
+
+    def free_pixels(self):
+        colour = self.b.js("const e = [...document.querySelectorAll('.legend li')].find(e => e.dataset.name === 'free'); return e && e.dataset.colour")
+        return self.b.colours_of("#map").get(colour, 0)
+
+    def lease(self, label):
+        return next((one for one in self.t.cli("lease", "list").json["leases"] if one["label"] == label), None)
+
+    def test_a_grant_by_pointer_is_in_the_map_and_a_revocation_takes_it_out(self):
+        self.at("map")
+        self.b.wait(lambda: self.free_pixels() > 1000, "a map of free granules")
+        before = self.free_pixels()
+        self.at("leases")
+        self.open_act("grant")
+        self.type_into("tenant", "alice")
+        self.type_into("bytes", "64 elephants")
+        self.b.wait(lambda: "cannot be read" in self.b.find("dialog").text, "what is wrong with the size")
+        self.assertEqual(self.confirm_text(), "")
+        self.type_into("bytes", "1T")
+        self.b.wait(lambda: "It would be refused" in self.b.find("dialog").text, "the refusal")
+        self.assertEqual(self.confirm_text(), "")
+        self.type_into("bytes", "16M")
+        self.type_into("label", EVIL)
+        self.assertIn("Granted lease", self.confirm("Grant: grants 16 MiB to alice, from emu:"))
+        self.b.wait_text(EVIL)
+        self.assertEqual(self.b.js("return document.images.length"), 1)
+        self.at("map")
+        self.b.wait(lambda: 0 < self.free_pixels() < before, "the lease in the map")
+        lease = self.lease(EVIL)
+        self.assertEqual((lease["tenant"], lease["bytes"], lease["movable"]), ("alice", 16 << 20, True))
+        self.at(f"leases/{lease['id']}")
+        self.open_act("revoke")
+        self.type_into("reason", "the test is over")
+        self.confirm(f"Revoke lease {lease['id']}: takes lease {lease['id']}")
+        self.t.wait_free("p")
+        revoked = [one for one in self.t.cli("audit", "--verb", "revoke").json["entries"]]
+        self.assertIn("the test is over", revoked[0]["detail"])
+        self.at("map")
+        self.b.wait(lambda: self.free_pixels() == before, "the map without the lease")
+        self.assertEqual(self.b.complaints(), [])
+
+    def test_a_drain_by_keyboard_alone(self):
+        self.t.grant("8M", "p", "--persistent", "--label", "goes", "--tenant", "alice", "--movable")
+        self.t.grant("4M", "p", "--persistent", "--label", "stays", "--tenant", "bob")
+        device = self.t.cli("lease", "show", "goes").json["leases"][0]["extents"][0]["device"]
+        self.at("topology")
+        self.b.wait(lambda: self.b.js("return !!document.querySelector(`button[data-act=drain]`)"), "the button")
+        for _ in range(80):
+            self.b.press(browser.Keys.TAB)
+            row = self.b.js("const e = document.activeElement; return e.dataset.act === 'drain' ? e.closest('tr').innerText : ''")
+            if device in row:
+                break
+        self.assertTrue(self.b.focused()["seen"])
+        self.b.press(browser.Keys.ENTER)
+        self.b.wait(lambda: self.confirm_text().startswith(f"Drain {device}: moves 1 lease, 8 MiB; 1 lease, 4 MiB"), "the preview")
+        said = self.b.find("dialog").text
+        self.assertIn("not movable", said)
+        self.assertIn("alice", said)
+        inside = lambda: self.b.js("return document.querySelector('dialog').contains(document.activeElement)")
+        reached = set()
+        for keys in ((browser.Keys.TAB,) * 6, (browser.Keys.SHIFT + browser.Keys.TAB + browser.Keys.SHIFT,) * 3):
+            for key in keys:
+                self.b.press(key)
+                self.assertTrue(inside(), "the focus stays in the dialog")
+                self.assertTrue(self.b.focused()["seen"])
+                reached.add(self.b.focused()["text"])
+        self.assertEqual(len(reached), 2, reached)
+        self.b.press(browser.Keys.ESCAPE)
+        self.b.wait(lambda: not self.b.js("return document.querySelector('dialog')"), "Escape to close it")
+        self.b.wait(lambda: self.b.js("return document.activeElement.dataset.act") == "drain", "the focus where it was")
+        self.assertEqual(self.t.cli("device", "show", device).json["device"]["state"], "in_service", "Escape does nothing")
+        self.b.press(browser.Keys.ENTER)
+        self.b.wait(lambda: self.confirm_text() != "", "the button")
+        for _ in range(4):
+            if self.b.focused()["text"].startswith("Drain"):
+                break
+            self.b.press(browser.Keys.TAB)
+        self.b.press(browser.Keys.ENTER)
+        self.b.wait(lambda: self.b.find("dialog .outcome"), "the outcome")
+        self.assertEqual(self.t.cli("device", "show", device).json["device"]["state"], "draining")
+        self.b.press(browser.Keys.ESCAPE)
+        self.b.wait_text("draining")
+        self.assertEqual(self.b.complaints(), [])
+
+    def test_a_quota_is_set_and_what_is_refused_is_told(self):
+        self.t.grant("8M", "p", "--persistent", "--label", "one", "--tenant", "alice")
+        self.at("tenants")
+        self.open_act("set_quota", 1)  # the first is that of all others
+        self.type_into("bytes_max", "4M")
+        self.b.wait(lambda: "nothing is taken away" in self.b.find("dialog").text, "what it means")
+        self.confirm("Set the quota of alice: lets alice have 4 MiB")
+        self.assertEqual(self.t.cli("quota", "list").json["quotas"][0]["bytes_max"], 4 << 20)
+        self.b.wait_text("of 4 MiB")
+        # Between the preview and the act somebody else was faster: the manager's words are shown, and the dialog stays.
+        self.at(f"leases/{self.lease('one')['id']}")
+        self.open_act("revoke")
+        self.b.wait(lambda: self.confirm_text() != "", "the preview")
+        self.t.cli("lease", "release", "one")
+        self.b.find("dialog .confirm").click()
+        self.b.wait(lambda: self.b.find("dialog [role=alert]").text, "the refusal")
+        self.b.press(browser.Keys.ESCAPE)
+
+    def test_over_tcp_and_for_an_operator_there_are_the_buttons_that_work(self):
+        buttons = lambda: set(self.b.js("return [...document.querySelectorAll('button[data-act]')].map(b => b.dataset.act)"))
+        self.at("topology", self.t.port)
+        self.b.wait_text("read only")
+        self.assertEqual(buttons(), set())
+        self.t.stop()
+        config = self.t.directory / "terraced.toml"
+        config.write_text(f'socket_role = "operator"\nsocket_mode = 0o600\n[[sockets]]\npath = "{self.t.runtime}/admin/a.sock"\nrole = "administrator"\n')
+        self.t.start()
+        self.at("topology")
+        self.b.wait(lambda: buttons() == {"drain"}, "the operator's button")
+        self.at("tenants")
+        self.b.wait_no_text("Asking the manager")
+        self.assertEqual(buttons(), set(), "an operator sets no quotas")
+
+    def test_the_dialog_in_both_schemes_and_on_a_phone(self):
+        for index in range(8):
+            self.t.grant("2M", "p", "--persistent", "--label", f"a-label-as-long-as-they-get-{index}", "--tenant", "alice", "--movable")
+        grounds = set()
+        for scheme in ("light", "dark"):
+            self.b.scheme(scheme)
+            self.at("topology")
+            self.open_act("drain")
+            self.b.wait(lambda: self.confirm_text() != "", "the preview")
+            grounds.add(self.b.js("return getComputedStyle(document.querySelector('dialog')).backgroundColor"))
+        self.assertEqual(len(grounds), 2)
+        self.b.size(390, 844, 2)
+        box = self.b.js("const r = document.querySelector('dialog').getBoundingClientRect(); return [r.left, r.right, r.top, r.bottom]")
+        self.assertTrue(0 <= box[0] and box[1] <= 390 and 0 <= box[2] and box[3] <= 844, box)
+        self.assertLessEqual(self.b.js("return document.documentElement.scrollWidth"), 390)
+        self.assertEqual(self.b.complaints(), [])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,25 @@ export function bytes(value: number): string {
   return `${shown.toFixed(digits)} ${units[unit]}`;
 }
 
+// As the command line reads sizes: 64M, 1.5 GiB, 4096. NaN: it is none.
+export function parseBytes(text: string): number {
+  const found = /^(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?$/i.exec(text.trim());
+  if (!found) return NaN;
+  const value = Number(found[1]) * 1024 ** " kmgtp".indexOf(found[2]!.toLowerCase() || " ");
+  return value > 0 && Number.isSafeInteger(Math.round(value)) ? Math.round(value) : NaN;
+}
+// So that parseBytes gives the same again.
+export function exactBytes(value: number): string {
+  let unit = 0;
+  for (; unit < units.length - 1 && value > 0 && value % 1024 === 0; ++unit) value /= 1024;
+  return `${value} ${units[unit]}`;
+}
+// 30s, 10m, 2h, 1d, 250ms; in nanoseconds. NaN: it is none.
+export function parseDuration(text: string): number {
+  const found = /^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)$/.exec(text.trim());
+  return found ? Math.round(Number(found[1]) * { ms: 1e6, s: 1e9, m: 6e10, h: 3.6e12, d: 8.64e13 }[found[2] as "ms"]!) : NaN;
+}
+
 export function count(value: number): string {
   return value.toLocaleString("en-GB");
 }

@@ -1,4 +1,5 @@
 // The console: which page is shown, what it needs of the manager, and the frame around it.
+import { dialog } from "./act";
 import { type Theme } from "./colours";
 import * as format from "./format";
 import { doctor } from "./pages/doctor";
@@ -75,6 +76,11 @@ function state(): VNode {
   return health ? badge(health.summary.severity, healthTone(health.summary.severity)) : badge("asking", "plain");
 }
 
+function who(): Child {
+  const asked = store.get("whoami")?.who;
+  return asked && h("div", { id: "who", title: asked.read_only ?? asked.name }, asked.read_only ? "read only" : asked.role);
+}
+
 function draw(): void {
   const { page, path } = where();
   if (store.version("leases") !== tenantsOf) {
@@ -90,13 +96,13 @@ function draw(): void {
       h("nav", { "aria-label": "Pages" },
         h("div", { class: "brand" }, h("img", { src: "icon.svg", alt: "", width: "26", height: "26" }), h("span", null, "Terrace"), state()),
         h("ul", null, pages.map((one) => h("li", { key: one.name }, h("a", { href: `#/${one.name}`, "aria-current": one === page ? "page" : false }, one.title)))),
-        h("div", { class: "foot" }, server ? `version ${server.version}` : "")),
+        h("div", { class: "foot" }, server ? `version ${server.version}` : "", who())),
       h("div", { class: "content" }, banner(),
-        h("main", { id: "main", tabindex: "-1", key: page.name }, h("h1", null, page.title), page.show(view))))]);
+        h("main", { id: "main", tabindex: "-1", key: page.name }, h("h1", null, page.title), page.show(view)))), dialog(view)]);
 }
 
 function turn(): void {
-  store.want(["status", "health", ...where().page.needs], where().page.leaseFields ?? "");
+  store.want(["status", "health", "whoami", ...where().page.needs], where().page.leaseFields ?? "");
   redraw();
 }
 

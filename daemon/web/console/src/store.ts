@@ -1,7 +1,7 @@
 // What the manager said last, asked for again and again while a page wants it. One request of a kind at a time; a manager
 // that does not answer is asked again, and what is shown stays with a remark of how old it is.
 import type { AuditEntry, Device, Doctor, Health, History, Host, Inventory, Lease, Quota, Reservation, Run, Status, TerraceEvent,
-  Waiting } from "./types";
+  Waiting, WhoAmI } from "./types";
 
 interface Kinds {
   status: Status;
@@ -18,16 +18,18 @@ interface Kinds {
   inventory: { inventory: Inventory };
   audit: { entries: AuditEntry[]; oldest: number; newest: number };
   events: { events: TerraceEvent[] };
+  whoami: { who: WhoAmI };
 }
 export type Kind = keyof Kinds;
 
 const everyMs: Record<Kind, number> = { status: 3000, health: 3000, history: 10_000, devices: 5000, leases: 5000,
-  quotas: 5000, reservations: 10_000, queue: 3000, runs: 5000, hosts: 5000, inventory: 15_000, audit: 5000, events: 3000, doctor: 15_000 };
+  quotas: 5000, reservations: 10_000, queue: 3000, runs: 5000, hosts: 5000, inventory: 15_000, audit: 5000, events: 3000, doctor: 15_000, whoami: 60_000 };
 const asked: Partial<Record<Kind, string>> = { audit: "audit?newest_first=true&limit=300", events: "events?newest=true&limit=300" };
 const missingAgainMs = 60_000; // a path that this version of the manager does not have
 const deniedAgainMs = 60_000;  // each refusal is a line in the audit log
 const leasesPerPage = 250;     // some 6 ms of the manager's loop, in which nobody else is answered
 const answerMsMax = 10_000;    // a manager that is stopped takes connections and says nothing
+const actMsMax = 60_000;       // a grant of a terabyte is carved first
 const timeShare = 20;          // the manager spends one in so many milliseconds on a page
 const retryMs = 2000;
 
@@ -40,6 +42,21 @@ export async function get<T>(path: string): Promise<T> {
   const timer = setTimeout(() => abort.abort(), answerMsMax);
   try {
     const answer = await fetch(`/api/v1/${path}`, { headers: { Accept: "application/json" }, cache: "no-store", signal: abort.signal });
+    const text = await answer.text();
+    if (answer.ok) return JSON.parse(text) as T;
+    throw new ApiError(answer.status, saidOf(text) ?? `${answer.status} ${answer.statusText}`);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+// What changes something. The header is one that no page of another site can send (daemon/web/request_guard.h).
+export async function post<T>(path: string, body: unknown): Promise<T> {
+  const abort = new AbortController();
+  const timer = setTimeout(() => abort.abort(), actMsMax);
+  try {
+    const answer = await fetch(`/api/v1/${path}`, { method: "POST", headers: { "Content-Type": "application/json", "X-Terrace-Action": "1" },
+      body: JSON.stringify(body), cache: "no-store", signal: abort.signal });
     const text = await answer.text();
     if (answer.ok) return JSON.parse(text) as T;
     throw new ApiError(answer.status, saidOf(text) ?? `${answer.status} ${answer.statusText}`);
@@ -96,6 +113,12 @@ export class Store {
   version(kind: Kind): number { return this.entries.get(kind)?.version ?? 0; }
   missing(kind: Kind): boolean { return this.entries.get(kind)?.missing ?? false; }
   error(kind: Kind): string { return this.entries.get(kind)?.error ?? ""; }
+
+  // Something was changed: all that is shown is asked for now.
+  refresh(): void {
+    for (const kind of this.wanted) this.entry(kind).askedAt = -Infinity;
+    this.tick();
+  }
 
   private leasesSuffice(have: string): boolean {
     const fields = have.split(",");

@@ -32,9 +32,9 @@ export function phaseBadge(phase: string): VNode {
 }
 export function empty(text: string): VNode { return h("p", { class: "empty" }, text); }
 export function loading(): VNode { return h("p", { class: "empty" }, "Asking the manager…"); }
-export function card(title: string, aside: Child, ...children: (Child | Child[])[]): VNode {
+export function card(title: string, aside: Child | Child[], ...children: (Child | Child[])[]): VNode {
   return h("section", { class: "card" },
-    h("header", null, h("h2", null, title), h("div", { class: "aside" }, aside)), ...children);
+    h("header", null, h("h2", null, title), h("div", { class: "aside" }, ...[aside].flat())), ...children);
 }
 export function fact(name: string, value: Child): VNode {
   return h("div", { class: "fact" }, h("dt", null, name), h("dd", null, value));

@@ -1,4 +1,6 @@
 // All leases, and the life of one.
+import { actButton } from "../act";
+import * as acts from "../acts";
 import * as format from "../format";
 import { ApiError, get } from "../store";
 import { table, tableState, type Column } from "../table";
@@ -89,7 +91,7 @@ function one(id: number, view: View): Child {
   const back = h("p", { class: "back" }, h("a", { href: "#/leases" }, "All leases"));
   if (!lease) return h("div", { class: "columns" }, back, card(`Lease ${id}`, null, empty("It has ended, or never was.")), life_);
   return h("div", { class: "columns" }, back,
-    card(`Lease ${id}${lease.label ? ` · ${lease.label}` : ""}`, phaseBadge(lease.phase), h("dl", { class: "facts" },
+    card(`Lease ${id}${lease.label ? ` · ${lease.label}` : ""}`, [phaseBadge(lease.phase), ...actsOn(lease, view)], h("dl", { class: "facts" },
       fact("tenant", tenantName(lease.tenant, view)), fact("pool", h("a", { href: `#/map/${encodeURIComponent(lease.pool)}` }, lease.pool)),
       fact("size", format.bytes(lease.bytes)), fact("host", lease.host), fact("mode", format.words(lease.mode)), fact("ends", ends(lease)),
       fact("epoch", String(lease.epoch)), fact("holders", String(lease.holders)), fact("movable", lease.movable ? "yes" : "no"),
@@ -104,6 +106,14 @@ function one(id: number, view: View): Child {
 }
 const pieces = tableState(0);
 
+// What may be done to it now.
+function actsOn(lease: Lease, view: View): Child[] {
+  if (lease.phase === "waiting") return [actButton(view, "Refuse…", "cancel_waiting", () => acts.cancelWaiting(lease))];
+  const held = lease.phase === "active" || lease.phase === "revoking";
+  return [held && actButton(view, "Revoke…", "revoke", () => acts.revoke(lease)),
+    (held || lease.phase === "quarantined") && actButton(view, "Release…", "release", () => acts.release(lease))];
+}
+
 export function leases(view: View): Child {
   if (view.path[0]) return one(Number(view.path[0]), view);
   const answer = view.store.get("leases");
@@ -114,7 +124,9 @@ export function leases(view: View): Child {
       oninput: (event: Event) => { filter.text = (event.target as HTMLInputElement).value; view.redraw(); } })),
     select("Pool", "pool", all.map((lease) => lease.pool), view), select("Tenant", "tenant", all.map((lease) => lease.tenant), view),
     select("State", "phase", all.map((lease) => lease.phase), view));
-  return card("Leases", `${format.count(found.length)} of ${format.count(all.length)}, ${format.bytes(found.reduce((sum, lease) => sum + lease.bytes, 0))}`,
+  const pools = (view.store.get("status")?.pools ?? []).map((pool) => pool.name);
+  const more = pools.length > 0 && actButton(view, "Grant…", "grant", () => acts.grant(pools, view.store.get("whoami")?.who.tenant ?? ""));
+  return card("Leases", [more, `${format.count(found.length)} of ${format.count(all.length)}, ${format.bytes(found.reduce((sum, lease) => sum + lease.bytes, 0))}`],
     controls, table("Leases", found, columns(view), state, (lease) => String(lease.id), view.redraw,
       all.length === 0 ? "There is no lease." : "No lease matches."));
 }

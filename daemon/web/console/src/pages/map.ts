@@ -1,4 +1,6 @@
 // The pool map: every device a strip of granules, each coloured by who has it.
+import { actButton } from "../act";
+import * as acts from "../acts";
 import { stateColour, timeLeftSteps, endlessColour } from "../colours";
 import * as format from "../format";
 import { colourOf, drawMap, drawMarks, type ColourBy } from "../map_canvas";
@@ -176,7 +178,8 @@ export function map(view: View): Child {
   const controls = [choice("Pool", pool.name, pools.map((one) => [one.name, one.name]), (name) => { location.hash = `#/map/${encodeURIComponent(name)}`; }),
     choice("Colour by", by, [["tenant", "tenant"], ["state", "state"], ["time", "time left"]], (value) => { by = value as ColourBy; view.redraw(); }),
     choice("Preview a drain of", drained, [["", "–"], ...members.map((one): [string, string] => [one.serial, one.serial])],
-      (value) => { drained = value; view.redraw(); })];
+      (value) => { drained = value; view.redraw(); }),
+    drained !== "" && actButton(view, "Drain…", "drain", () => acts.drain(members.find((one) => one.serial === drained)!))];
   const name = `Map of pool ${pool.name}: ${members.length} devices, ${leases.length} leases. Arrow keys step through the pieces.`;
   return card(`Pool ${pool.name}`, `${format.bytes(pool.capacity_bytes)}, ${format.bytes(pool.grantable_bytes)} grantable, longest free run ${format.bytes(pool.largest_free_bytes)}`,
     h("div", { class: "controls" }, controls), preview(),

@@ -1,4 +1,6 @@
 // Who has how much, and what bounds that.
+import { actButton } from "../act";
+import * as acts from "../acts";
 import * as format from "../format";
 import { table, tableState } from "../table";
 import type { Lease, Quota } from "../types";
@@ -36,7 +38,7 @@ export function tenants(view: View): Child {
   const bound = (one: Tenant): number => (one.quota ?? others)?.bytes_max ?? 0;
   const rest = others ? `others: ${others.bytes_max ? format.bytes(others.bytes_max) : "any size"}, ${others.leases_max ? `${format.count(others.leases_max)} leases` : "any number"}` : "no bound for others";
   return h("div", { class: "columns" },
-    h("section", { class: "card full" }, h("header", null, h("h2", null, "Tenants"), h("div", { class: "aside" }, rest)), table("Tenants", all, [
+    h("section", { class: "card full" }, h("header", null, h("h2", null, "Tenants"), h("div", { class: "aside" }, actButton(view, "Quota of others…", "set_quota", () => acts.quota("*", others ?? null)), rest)), table("Tenants", all, [
       { name: "Tenant", show: (one) => tenantName(one.name, view), sort: (one) => one.name },
       { name: "Has", show: (one) => format.bytes(one.bytes), sort: (one) => one.bytes, number: true },
       { name: "Leases", show: (one) => format.count(one.leases), sort: (one) => one.leases, number: true },
@@ -44,6 +46,7 @@ export function tenants(view: View): Child {
         `${format.percent(one.bytes, bound(one))} of ${format.bytes(bound(one))}`) : h("span", { class: "none" }, "no bound"), sort: (one) => bound(one) ? one.bytes / bound(one) : 0 },
       { name: "Most leases", show: (one) => { const most = (one.quota ?? others)?.leases_max; return most ? format.count(most) : "–"; }, number: true },
       { name: "Waiting", show: (one) => String(one.waiting), sort: (one) => one.waiting, number: true },
+      { name: "Acts", show: (one) => actButton(view, "Quota…", "set_quota", () => acts.quota(one.name, one.quota)) },
       { name: "Pools", show: (one) => [...one.pools].sort().join(", ") },
     ], state, (one) => one.name, view.redraw, "Nobody has a lease, and there is no quota.")),
     h("section", { class: "card full" }, h("header", null, h("h2", null, "Reservations")), table("Reservations", view.store.get("reservations")?.reservations ?? [], [

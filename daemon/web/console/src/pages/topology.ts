@@ -1,5 +1,7 @@
 // How memory is reached: from the host over bridges and switches to memdevs, what regions are made of them, and the
 // devices that pools have.
+import { actButton } from "../act";
+import * as acts from "../acts";
 import * as format from "../format";
 import { table, tableState } from "../table";
 import type { Device, Figures, Inventory, Memdev, Region } from "../types";
@@ -103,6 +105,7 @@ export function topology(view: View): Child {
         { name: "Leases", show: (one) => format.count(one.leases), sort: (one) => one.leases, number: true },
         { name: "Longest free run", show: (one) => format.bytes(one.largest_free_bytes), sort: (one) => one.largest_free_bytes, number: true },
         { name: "Speed and place", show: (one) => figures(one.figures) || "–" },
+        { name: "Acts", show: (one) => one.adopted && (one.state === "in_service" ? actButton(view, "Drain…", "drain", () => acts.drain(one)) : actButton(view, "Put back…", "undrain", () => acts.undrain(one))) },
         { name: "Remark", show: (one) => one.detail, wide: true },
       ], deviceState, (one) => one.serial, view.redraw, "No device is seen.")),
     inventory ? hardware(inventory, devices) : loading());
