@@ -15,6 +15,7 @@ Binaries come from $TERRACE_BUILD_DIR (or build_dir=, or --build-dir when main()
 PATH-like overrides $TERRACED and $TERRACE. Standard library only.
 """
 
+import atexit
 import ctypes
 import json as json_module
 import os
@@ -25,8 +26,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from ready_process import ReadyProcess  # noqa: E402
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 SKIP_EXIT_CODE = 77
@@ -80,19 +85,47 @@ def wait_until(predicate, timeout=10.0, what="the condition", interval=None):
 
 
 _leaks_looked_for = set()
+_BEFORE_MAIN = ("ASAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS", "LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES")
+_ready, _ready_lock = {}, threading.Lock()
 
 
-def without_leak_check(arguments):
-    """What to add to the environment of `terrace ARGUMENTS` of a sanitized build. The search for leaks at its end and the
-    call chains kept of each allocation take half of its time: both are for the first run of each verb in a test program,
-    and for what `terrace run` and `daemon start` start, which inherits the environment."""
+def _starts_anew(arguments):
+    """Whether `terrace ARGUMENTS` of a sanitized build is started for it, and searches for leaks at its end: the first run of
+    each verb in a test program, and what starts other programs, which inherit the environment."""
     words = [str(word) for word in arguments]
     verb = tuple(word for word in words[:3] if not word.startswith("-"))[:2]
     if "run" in words or "daemon" in words or verb not in _leaks_looked_for:
         _leaks_looked_for.add(verb)
-        return {}
-    options = (os.environ.get("ASAN_OPTIONS"), "detect_leaks=0:malloc_context_size=1")
-    return {"ASAN_OPTIONS": ":".join(filter(None, options))}
+        return True
+    return False
+
+
+def _ready_terrace(terrace, library):
+    """The one that forks for calls from where this thread is: user, name spaces, process."""
+    key = (terrace, os.getpid(), os.getresuid(), *(os.readlink(f"/proc/thread-self/ns/{name}") for name in ("mnt", "net", "uts")))
+    with _ready_lock:
+        if key not in _ready:
+            # Without the call chains of allocations, of which ASan keeps 30 by default: they cost as much as a short run.
+            options = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "detect_leaks=0:malloc_context_size=1")))
+            _ready[key] = ReadyProcess(terrace, library, {**os.environ, "ASAN_OPTIONS": options})
+            atexit.register(_ready[key].close)
+        return _ready[key]
+
+
+def run_terrace(terrace, arguments, environment, timeout=120.0, stdin=None):
+    """subprocess.run of `terrace ARGUMENTS`. Under ASan most of a short run is the start of the program: but for the runs of
+    _starts_anew() it is a fork of one that has started already (ready_process.py), with all checks but that for leaks."""
+    arguments = [str(argument) for argument in arguments]
+    library = pathlib.Path(terrace).parents[1] / "tests/support/libterrace_ready_process.so"
+    if (not _starts_anew(arguments) and library.is_file()
+            and all(environment.get(name) == os.environ.get(name) for name in _BEFORE_MAIN)):
+        try:
+            code, out, err = _ready_terrace(terrace, library).run([terrace, *arguments], environment, timeout, stdin)
+            return subprocess.CompletedProcess([terrace, *arguments], code, out, err)
+        except ValueError:
+            pass  # more arguments than a request holds
+    return subprocess.run([terrace, *arguments], input=stdin, stdin=subprocess.DEVNULL if stdin is None else None,
+                          capture_output=True, text=True, errors="replace", timeout=timeout, env=environment, check=False)
 
 
 def process_alive(pid):
@@ -268,17 +301,21 @@ class Harness:
     def cli(self, *arguments, check=True, json=True, timeout=120.0, env=None, stdin=None):
         """Runs `terrace`. With json=True --json is passed and `.json` holds the document. check=True raises
         HarnessError unless it exits 0; an integer expects that exit code."""
-        command = [self.terrace] + (["--json"] if json else []) + [str(argument) for argument in arguments]
-        env = {**without_leak_check(arguments), **(env or {})}
-        return self.run(*command, check=check, want_json=json, timeout=timeout, env=env, stdin=stdin)
+        arguments = (["--json"] if json else []) + [str(argument) for argument in arguments]
+        return self._checked([self.terrace, *arguments], check, json, timeout,
+                             lambda: run_terrace(self.terrace, arguments, self.environment(**(env or {})), timeout, stdin))
 
     def run(self, *command, check=True, want_json=False, timeout=120.0, env=None, stdin=None):
         """Runs any program with TERRACE_SOCKET set."""
         command = [str(part) for part in command]
+        return self._checked(command, check, want_json, timeout, lambda: subprocess.run(
+            command, input=stdin, stdin=subprocess.DEVNULL if stdin is None else None, capture_output=True, text=True,
+            errors="replace", timeout=timeout, env=self.environment(**(env or {})), check=False))
+
+    def _checked(self, command, check, want_json, timeout, run):
+        """What `run` did, with the exit code that `check` expects."""
         try:
-            done = subprocess.run(command, input=stdin, stdin=subprocess.DEVNULL if stdin is None else None,
-                                  capture_output=True, text=True, errors="replace", timeout=timeout,
-                                  env=self.environment(**(env or {})), check=False)
+            done = run()
         except subprocess.TimeoutExpired as expired:
             raise HarnessError(f"still running after {timeout} s: {' '.join(command)}\n{expired.stdout}\n"
                                f"{expired.stderr}\ndaemon log:\n{self.log_tail()}") from None
