@@ -16,7 +16,7 @@ namespace {
 // Ids and epochs are counted up by one: no store that is true gets near this, and none wraps after it.
 constexpr uint64_t next_id_max = uint64_t{1} << 62;
 
-Error corrupt(std::string detail) {
+Error corrupt(const std::string& detail) {
   return Error{.code = ErrorCode::corrupt,
                .where = "StateMachine::recover",
                .detail = "the store contradicts itself: " + detail +

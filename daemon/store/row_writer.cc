@@ -110,7 +110,7 @@ Status RowWriter::prepare(Connection& connection) {
 }
 
 Status RowWriter::check(const Delta& delta) {
-  const Status status = check_all(delta);
+  Status status = check_all(delta);
   if (status.ok()) return status;
   return Error{.code = ErrorCode::internal,
                .where = "RowWriter::check",

@@ -177,7 +177,7 @@ Result<RestoredStore> restore_store(const std::string& backup, const std::string
   if (const int code = TERRACE_FAILPOINT(restore_after_switch); code != 0)
     return os_error(code, "restore_after_switch", "the restore of " + state_path + " is not finished");
   TERRACE_ASSIGN_OR_RETURN(std::string folder, finish_restore(state_path, mark));
-  return RestoredStore{std::move(*contents), std::move(folder)};
+  return RestoredStore{*contents, std::move(folder)};
 }
 
 }  // namespace terrace::daemon
