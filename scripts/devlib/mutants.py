@@ -35,7 +35,7 @@ def _of(file: str, *rows: tuple) -> list:
     return of("libclient/coherence/" + file, *rows)
 
 
-def _unseen(reason: str) -> dict:
+def unseen(reason: str) -> dict:
     return {"unseen": reason}
 
 
@@ -411,7 +411,7 @@ _TABLE = [
         "memory/coherent_memory.h",
         ("x86: bytes that went past the caches are late", "void store_barrier(",
          'if (step == Step::data_before_flip) asm volatile("sfence" : : : "memory");', "(void)step;",
-         _unseen("it shows only where users store past the caches and the processor is late with it, which no test can make it be; "
+         unseen("it shows only where users store past the caches and the processor is late with it, which no test can make it be; "
                  "the emulator sees the same step left out (data_before_flip)")),
     ),
 ]

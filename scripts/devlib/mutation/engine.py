@@ -6,7 +6,8 @@ from devlib.mutants import of, same
 
 _FORGET_MISSED = "unheld_since_ns_.clear();\n  missed_since_ns_.clear();\n  incomplete_since_ns_.clear();"
 
-# No test notices these, and one should. What is mended leaves this list.
+# No test was seen to notice these, and one should. What is mended leaves this list. Tests made for them (commits_test.cc,
+# devices_test.cc, failures_test.cc, time_test.cc and waiting_test.cc of tests/unit/event_loop) were not run against them yet.
 _SURVIVE = {
     "adopt: what was not taken over stays",
     "backend: tried again after a recovery",
@@ -14,7 +15,6 @@ _SURVIVE = {
     "carve: for a client that is gone",
     "carve: what is due is not",
     "carve: who waits next is not",
-    "commit: effects of a state that is lost",
     "commit: the next one never begins",
     "commit: what was deferred never begins one",
     "devices: back in a state that is lost",
@@ -68,7 +68,8 @@ _TABLE = [
         ("commit: the next one never begins", "Engine::commit_finished(", "if (!open_.waiters.empty() || !open_.effects.empty()) request_commit();", ""),
         ("commit: what was deferred never begins one", "Engine::commit_finished(", "if (!open_.empty() && !deferring_) request_commit();", ""),
         ("commit: no effects", "Engine::release_batch(", "for (Effect& effect : effects) perform(std::move(effect));", ""),
-        ("commit: effects of a state that is lost", "Engine::release_batch(", "if (refusing_) return;", ""),
+        ("commit: effects of a state that is lost", "Engine::release_batch(", "if (refusing_) return;", "",
+         same("a recovery begins where a commit ends; the next one begins at the end of the loop's turn, behind the effects of this one")),
         ("apply: a change is answered at once", "Engine::apply(", "changing_.insert_or_assign(change->lease.value, kj::mv(*fulfiller));\n      actors_.insert_or_assign(change->lease.value, actor);\n      fulfiller = nullptr;",
          "actors_.insert_or_assign(change->lease.value, actor);"),
         ("apply: what is due is not", "Engine::apply(", "arm_timer();", ""),

@@ -1,6 +1,6 @@
 """The mutants of the manager's store: daemon/store (scripts/devlib/mutants.py says what a mutant is)."""
 
-from devlib.mutants import of
+from devlib.mutants import of, same, unseen
 
 STORE = [
     *of(
@@ -70,7 +70,8 @@ STORE = [
         ("segment: the next record is in this one's place", "JournalSegment::append(", "end_ += record.size();", ""),
         ("segment: does not know its newest", "JournalSegment::append(", "newest_ = sequence;", ""),
         ("segment: is not synced", "JournalSegment::sync(", "::fdatasync(file_.get()) != 0", "false"),
-        ("segment: read from the cache", "JournalSegment::read(", "::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);", ""),
+        ("segment: read from the cache", "JournalSegment::read(", "::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);", "",
+         unseen("what a start reads goes into the database, synced, before anybody relies on it: it shows only on a disk that forgets what it said to be durable")),
         ("segment: exchanged while it was in use", "JournalSegment::read(", "opened.st_ino != read.st_ino || opened.st_dev != read.st_dev", "false"),
         ("segment: read to its end only", "JournalSegment::read(", "all ? bytes_ : end_", "end_"),
     ),
@@ -112,14 +113,17 @@ STORE = [
         ("database: of a build before the first", "Database::verify_or_migrate(", "if (version < store_version_first)", "if (false)"),
         ("database: damaged pages", "Database::verify_or_migrate(", "if (found != \"ok\")", "if (false)"),
         ("database: other tables", "Database::verify_or_migrate(", "if (*schema != expected)", "if (false)"),
-        ("database: what is new is not written", "Database::fold_first(", "point.sequence != seal_.sequence ||", ""),
+        ("database: what is new is not written", "Database::fold_first(", "point.sequence != seal_.sequence ||", "",
+         same("a number that is ahead comes of records, and no record is of an empty delta")),
         ("database: another file after a failed fold", "Database::reopen(", "stored.seal.store_id != before.store_id || stored.seal.sequence < before.sequence", "false"),
         ("fold: its number is not written", "Database::write(", "seal.sequence = point.sequence;", ""),
         ("fold: the counters of before", "Database::write(", "if (delta.meta.has_value()) meta_ = *delta.meta;", ""),
-        ("fold: an older one again", "Database::fold(", "if (point.sequence < seal_.sequence || (point.sequence == seal_.sequence && point.journal == seal_.journal))", "if (false)"),
+        ("fold: an older one again", "Database::fold(", "if (point.sequence < seal_.sequence || (point.sequence == seal_.sequence && point.journal == seal_.journal))", "if (false)",
+         same("no caller comes with a lower number; with the same one it is the counters alone, written again as they are")),
         ("fold: failed, and its seal stays", "Database::fold(", "seal_ = old_seal;", ""),
         ("fold: failed, and its counters stay", "Database::fold(", "meta_ = old_meta;", ""),
-        ("fold: unconfirmed, and trusted", "Database::fold(", "doubtful_ = true;", ""),
+        ("fold: unconfirmed, and trusted", "Database::fold(", "doubtful_ = true;", "",
+         same("the transaction was committed, and the seal in memory is the one in it: reading it again finds that")),
         ("undo: a doubtful database is trusted", "Database::undo(", "if (!undone || cause.code != ErrorCode::capacity_exhausted) doubtful_ = true;", ""),
         ("undo: the transaction stays open", "Database::undo(", "if (connection_.in_transaction()) undone = connection_.exec(\"ROLLBACK\", \"Database::undo\").ok();", ""),
         ("undo: the rows' counts stay", "Database::undo(", "writer_.undone();", ""),
@@ -136,7 +140,8 @@ STORE = [
         ("rows: the counters are not written", "RowWriter::write(", "delta.meta.has_value() ? *delta.meta : meta", "meta"),
         ("audit: never cut", "RowWriter::append_audit(", "TERRACE_RETURN_IF_ERROR(cut_audit());", ""),
         ("audit: a long text", "RowWriter::append_audit(", "clipped(rows[i])", "rows[i]"),
-        ("audit: counts of a transaction that failed", "RowWriter::append_audit(", "audit_counted_ = false;", ""),
+        ("audit: counts of a transaction that failed", "RowWriter::append_audit(", "audit_counted_ = false;", "",
+         same("undone() says the same behind each write that fails, and a first fold that fails closes the database")),
         ("audit: the operators' half is cut", "RowWriter::cut_audit(", "at->first.empty() && at->second <= operators_share ? 0 : at->second", "at->second"),
     ),
     *of(
@@ -156,13 +161,15 @@ STORE = [
         ("image: rows are twice there", "Status read_table(", "!rows.empty() && !(key_of(rows.back()) < key_of(row))", "false"),
         ("image: rows that cannot be", "Status read_table(", "TERRACE_RETURN_IF_ERROR(validate(row));", ""),
         ("image: the checksum of the counters is not compared", "Status read_meta(", "stored_crc != row_crc(meta, seal)", "false"),
-        ("image: two rows of counters", "Status read_meta(", "*second ? Status(corrupt(\"there are two meta rows\")) : Status()", "Status()"),
+        ("image: two rows of counters", "Status read_meta(", "*second ? Status(corrupt(\"there are two meta rows\")) : Status()", "Status()",
+         same("the table's own CHECK (id = 1) and its key let nobody make a second row")),
         ("image: fewer rows than were written", "read_image(", "if (found.rows != stored.seal.rows) {", "if (false) {"),
         ("image: other rows than were written", "read_image(", "if (found.digest != stored.seal.digest)", "if (false)"),
     ),
     *of(
         "daemon/store/store_files.cc",
-        ("files: a folder that is new is not synced", "make_parent_folder(", "TERRACE_RETURN_IF_ERROR(sync_folder_of(at));", ""),
+        ("files: a folder that is new is not synced", "make_parent_folder(", "TERRACE_RETURN_IF_ERROR(sync_folder_of(at));", "",
+         unseen("the folders above the store's are not on the simulated disk")),
         ("files: cut within a page", "check_store_file(", "if (bytes % page_bytes != 0)", "if (false)"),
         ("files: a rollback journal is played back", "create_if_fresh(", "if (journal_bytes > 0) {", "if (false) {"),
         ("files: a log without its mark", "create_if_fresh(", "!existed && log_bytes > 0", "false"),
@@ -176,7 +183,8 @@ STORE = [
         ("restore: the mark of what was there stays", "finish_restore(", "TERRACE_RETURN_IF_ERROR(mark.clear());", ""),
         ("restore: what was there is not set aside", "finish_restore(", "if (anything_there(state_path)) TERRACE_RETURN_IF_ERROR(set_aside(state_path, folder));", ""),
         ("restore: the decision is not synced", "restore_store(", "TERRACE_RETURN_IF_ERROR(sync_folder_of(state_path));\n  if (const int code = TERRACE_FAILPOINT(restore_after_switch)",
-         "if (const int code = TERRACE_FAILPOINT(restore_after_switch)"),
+         "if (const int code = TERRACE_FAILPOINT(restore_after_switch)",
+         unseen("the folder is synced again behind what follows: it shows only where a file system makes two renames durable in another order")),
         ("restore: an earlier one is not finished", "restore_store(", "TERRACE_RETURN_IF_ERROR(finish_restore(state_path, mark));", ""),
         ("restore: is not sealed", "restore_store(", "TERRACE_ASSIGN_OR_RETURN(StoreContents contents, seal_copy(prepared, options));", "StoreContents contents;"),
         ("restore: of what is no backup", "restore_store(", "TERRACE_RETURN_IF_ERROR(check_store_file(backup));", ""),
@@ -185,6 +193,7 @@ STORE = [
         "daemon/store/backup/hosts_part.cc",
         ("hosts: the checksum is not compared", "read_hosts(", "|| footer.crc != crc_of(part)", ""),
         ("hosts: longer than what is there", "read_hosts(", "footer.text_bytes > bytes - sizeof(footer) ||", ""),
-        ("hosts: are not synced", "append_hosts(", "::fsync(out.get()) != 0", "false"),
+        ("hosts: are not synced", "append_hosts(", "::fsync(out.get()) != 0", "false",
+         same("the copy is removed when it is handed out: nobody finds it after a loss of power")),
     ),
 ]
