@@ -143,9 +143,10 @@ kj::Promise<WebAnswer> take_act(Service& service, kj::Timer& timer, const PeerCr
              turn = std::move(post.turn)](kj::Maybe<kj::String> all) mutable -> kj::Promise<WebAnswer> {
         KJ_IF_MAYBE (said, all) {
           // The body took its time: whose turn it is now is another question.
-          return turn().then([&service, &peer, path = std::move(path), body = std::string(said->begin(), said->size())] {
-            return act_api(service, peer, path, body);
-          });
+          return turn().then(
+              [&service, &peer, path = std::move(path), body = std::string(said->begin(), said->size())] {
+                return act_api(service, peer, path, body);
+              });
         }
         return too_long();
       });

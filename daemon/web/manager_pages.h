@@ -13,7 +13,8 @@ namespace terrace::daemon {
 
 class ManagerPages final : public WebPages {
  public:
-  ManagerPages(Service& service, kj::Timer& timer) : service_(service), timer_(timer), planner_(service, timer) {}
+  ManagerPages(Service& service, kj::Timer& timer)
+      : service_(service), timer_(timer), planner_(service, timer) {}
   kj::Promise<WebAnswer> answer(const PeerCredentials& peer, const std::string& path,
                                 const FileWishes& wishes) override;
   bool takes(const std::string& place) const override;

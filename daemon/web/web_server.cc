@@ -87,7 +87,8 @@ class WebServer::Requests final : public kj::HttpService {
   kj::Promise<void> answer(Asked asked, kj::AsyncInputStream& body, Response& response) {
     // Also at the unix socket: what ssh forwards of it is a port that a browser reaches.
     if (!server_.own_name(asked.headers.host))
-      return send(response, web_refusal(421, ErrorCode::permission_denied, "ask by this machine's name or address"));
+      return send(response,
+                  web_refusal(421, ErrorCode::permission_denied, "ask by this machine's name or address"));
     const bool posted = server_.pages_.takes(web_place(asked.path));
     if (posted && asked.method == kj::HttpMethod::POST)
       return server_.pages_
@@ -99,8 +100,9 @@ class WebServer::Requests final : public kj::HttpService {
           .then([this, &response](WebAnswer answer) { return send(response, std::move(answer)); });
     const bool head = asked.method == kj::HttpMethod::HEAD;
     if (posted || (asked.method != kj::HttpMethod::GET && !head)) {
-      WebAnswer answer = web_refusal(405, ErrorCode::unsupported,
-                                     posted ? "this changes something: use POST" : "only GET: nothing can be changed here");
+      WebAnswer answer =
+          web_refusal(405, ErrorCode::unsupported,
+                      posted ? "this changes something: use POST" : "only GET: nothing can be changed here");
       answer.allowed = posted ? "POST" : "GET, HEAD";
       return send(response, std::move(answer));
     }
@@ -160,7 +162,8 @@ WebServer::WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider&
       fetch_site_(header_names_.add("Sec-Fetch-Site")),
       action_(header_names_.add(action_header)),
       headers_(header_names_.build()),
-      tcp_role_(std::make_shared<const ServedSocket>(ServedSocket{"http", SocketRole::oversight, "", 0, read_only_over_tcp})),
+      tcp_role_(std::make_shared<const ServedSocket>(
+          ServedSocket{"http", SocketRole::oversight, "", 0, read_only_over_tcp})),
       names_{"localhost", lower_case(machine_name())},
       turns_(timer),
       tasks_(*this) {}
