@@ -1,22 +1,14 @@
-// Events as JSON, POSTed to an HTTP server in batches: {"run": "...", "events": [...]}.
-//
-// What cannot be sent waits within a bound and is tried again, with pauses from 1 s to 60 s; events beyond the bound, and
-// those of a batch that the server refuses for what it is (any status but 2xx, 408, 429 and 5xx), are left out and counted.
-// A batch may arrive twice: when its answer did not. `run` and `id` name an event.
+// Events as JSON, POSTed to an HTTP server in batches: {"run": "...", "events": [...]}. `run` and `id` name an event.
 //
 // Place     EventSinks makes one where the configuration says so ([events] webhook).
-// Threads   The event loop's thread only. append() never waits: a server that hangs costs one connection.
+// Threads   The event loop's thread only. append() never waits (daemon/post/json_post.h).
 #pragma once
 
-#include <kj/async-io.h>
-#include <kj/compat/http.h>
-#include <kj/compat/tls.h>
-
 #include <cstdint>
-#include <deque>
 #include <string>
 
 #include "daemon/events/event.h"
+#include "daemon/post/json_post.h"
 
 namespace terrace::daemon {
 
@@ -30,40 +22,17 @@ struct EventWebhookOptions {
   kj::Duration gather = 50 * kj::MILLISECONDS;  // what comes within it goes in one batch
 };
 
-class EventWebhook final : private kj::TaskSet::ErrorHandler {
+class EventWebhook final {
  public:
-  EventWebhook(EventWebhookOptions options, std::string run, kj::Network& network, kj::Timer& timer);
-  ~EventWebhook() noexcept;
+  EventWebhook(const EventWebhookOptions& options, std::string run, kj::Network& network, kj::Timer& timer);
 
   void append(const Event& event);
-  uint64_t left_out() const { return left_out_; }
-  bool idle() const { return waiting_.empty(); }
+  uint64_t left_out() const { return post_.left_out(); }
+  bool idle() const { return post_.idle(); }
 
  private:
-  enum class Outcome { sent, refused, failed };
-
-  void taskFailed(kj::Exception&& exception) override;
-  kj::Promise<void> send_all();
-  kj::Promise<void> send_one();
-  kj::Promise<unsigned> post(const std::string& body);
-  std::string take_batch(size_t& count) const;
-  void ended(Outcome outcome, size_t count, const std::string& what);
-
-  const EventWebhookOptions options_;
   const std::string run_;
-  kj::Timer& timer_;
-  kj::Own<kj::TlsContext> tls_;  // of https only
-  kj::Own<kj::Network> tls_network_;
-  kj::HttpHeaderTable::Builder header_names_;
-  kj::Own<kj::HttpHeaderTable> headers_;
-  kj::Own<kj::HttpClient> client_;
-  std::deque<std::string> waiting_;  // JSON, the first of them under way
-  uint64_t waiting_bytes_ = 0;
-  uint64_t left_out_ = 0;
-  bool sending_ = false;
-  bool failing_ = false;
-  kj::Duration pause_;
-  kj::TaskSet tasks_;
+  JsonPost post_;
 };
 
 }  // namespace terrace::daemon
