@@ -17,6 +17,7 @@
 #include "core/base/time_slice.h"
 #include "core/base/unique_fd.h"
 #include "core/identity/machine_name.h"
+#include "core/version/version.h"
 #include "daemon/audit/audit_file.h"
 #include "daemon/audit/audit_syslog.h"
 #include "daemon/clients/clients.h"
@@ -41,6 +42,7 @@
 #include "daemon/sockets.h"
 #include "daemon/store/store.h"
 #include "daemon/store/store_options.h"
+#include "daemon/traces/otlp/otlp_exporter.h"
 #include "daemon/web/manager_pages.h"
 #include "daemon/web_sockets.h"
 
@@ -297,6 +299,17 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
                               .audit_sink = audit_copies.sink()});
   EventSinks sinks(event_sinks_options(config), engine.events(), io.provider->getNetwork(),
                    io.provider->getTimer());
+  const auto tracer = std::make_shared<Tracer>(clock);
+  OtlpExporter traces(*tracer, io.provider->getNetwork(), io.provider->getTimer());
+  const auto follow_traces = [&traces, &engine](const DaemonConfig& now) {
+    traces.set({.endpoint = now.traces_endpoint,
+                .sample = now.traces_sample,
+                .version = std::string(version_number()),
+                .host = machine_name(),
+                .instance = engine.events().run()});
+  };
+  follow_traces(config);
+  engine.set_tracer(tracer);
   const auto looking_at_sinks = sinks.look_again().eagerlyEvaluate(nullptr);
   // Before the engine waits for its workers: they may wait for agents.
   KJ_DEFER(agents.stop());
@@ -321,6 +334,7 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
   Service service(engine, service_options(config, store->id(), memory->object_path()));
   agents.begin(service);
   KJ_DEFER(agents.end());
+  service.set_tracer(tracer);
   service.health().begin();
   look_at_machine(service.doctor());
   const HistoryWatch history(engine);
@@ -354,7 +368,10 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
                 .severity = taken ? EventSeverity::info : EventSeverity::warning,
                 .message = "SIGHUP: " + text});
     });
-    reload.on_change([&agents](const DaemonConfig& now) { agents.set_tenants(now.host_tenants); });
+    reload.on_change([&agents, &follow_traces](const DaemonConfig& now) {
+      agents.set_tenants(now.host_tenants);
+      follow_traces(now);
+    });
     const auto reloading = reload.at_hangup(io.unixEventPort).eagerlyEvaluate(nullptr);
     surroundings.service_manager.ready(status());
     const auto living =

@@ -14,6 +14,7 @@
 #include "cli/terminal/manager_place.h"
 #include "core/base/clock.h"
 #include "core/base/limits.h"
+#include "core/base/traceparent.h"
 #include "core/identity/machine_name.h"
 #include "core/version/version.h"
 
@@ -105,6 +106,7 @@ Result<std::unique_ptr<Connection>> Connection::open(const Context& context) {
   hello.setOldest(rpc::PROTOCOL_VERSION_OLDEST);
   hello.setNewest(rpc::PROTOCOL_VERSION);
   hello.setClient("terrace " + std::string(version_number()));
+  hello.setTraceparent(traceparent_of_environment());
   TERRACE_ASSIGN_OR_RETURN(const uint32_t version, connection->call(kj::mv(hello), [&connection](auto& reply) {
     connection->admin = reply.getAdmin();
     connection->role = client::text_from_wire(reply.getRole());

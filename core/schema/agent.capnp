@@ -63,9 +63,9 @@ interface AgentService {
   heartbeat @0 (devices :List(AgentDevice), fencing :AgentFencing)
             -> (error :Terrace.Error, adopted :List(AgentDevice));
   # An error means: the host lease has run out. Fence everything, and register again.
-  openSession @1 (tenant :Text, client :Text, uid :UInt32, listener :Terrace.LeaseListener)
+  openSession @1 (tenant :Text, client :Text, uid :UInt32, listener :Terrace.LeaseListener, traceparent :Text)
               -> (error :Terrace.Error, session :Terrace.TenantSession);
-  # For a program on the agent's host. Its leases are carved there; their capabilities carry no descriptor.
+  # For a program on the agent's host, and what it said in Gateway.hello. Its leases are carved there; their capabilities carry no descriptor.
   renewCertificate @2 () -> (error :Terrace.Error, certificate :Text);
   # PEM: for the name and the key of the connection's certificate, with a new end. `unsupported`: this manager has no
   # CA key. A manager of an earlier version does not know the call.

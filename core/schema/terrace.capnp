@@ -518,6 +518,7 @@ struct Event { # something that happened in the manager
   cause @13 :Text $Json.nullable;   # why: "expired", "device_lost"; who: "uid 0 (terrace[12])"
   bytes @14 :UInt64 $Json.nullable;
   tookNs @15 :UInt64 $Json.nullable; # how long it took, or lasted
+  traceId @17 :Text $Json.nullable; # of the call that it was done for: 32 hex digits
   count @16 :UInt32;     # how many alike this one stands for: 1, but for refused calls and dropped events
 }
 
@@ -610,8 +611,10 @@ interface BackupFile {
 interface Gateway {
   # What a connection can reach before it is authenticated. The role of the unix socket, and where that is by-uid the
   # peer's uid (SO_PEERCRED), decide what the other two calls allow.
-  hello @0 (oldest :UInt32, newest :UInt32, client :Text)
+  hello @0 (oldest :UInt32, newest :UInt32, client :Text, traceparent :Text)
         -> (error :Error, version :UInt32, server :Text, admin :Bool, tenant :Text, role :Text);
+  # traceparent: of W3C's Trace Context, 55 bytes: the calls of this connection belong to that trace. Empty, or what is none: to
+  # no trace of the client's. Never an error.
   # admin: openAdmin is answered, on an operator's socket with fewer methods; role: of the socket, empty: unknown.
   openSession @1 (tenant :Text, host :Text, listener :LeaseListener)
         -> (error :Error, session :TenantSession, tenant :Text);

@@ -8,6 +8,7 @@
 #include "daemon/agent/local_session.h"
 #include "daemon/log/log.h"
 #include "daemon/state/names.h"
+#include "daemon/traces/trace_context.h"
 
 namespace terrace::daemon {
 namespace {
@@ -29,6 +30,7 @@ class LocalGateway final : public rpc::Gateway::Server {
     }
     const std::string name = read_text(params.getClient());
     if (valid_text(name, limits::label_bytes_max)) connection_->client_name = name;
+    connection_->trace = parse_traceparent(read_text(params.getTraceparent()));
     connection_->greeted = true;
     auto results = context.getResults();
     results.setVersion(std::min<uint32_t>(params.getNewest(), rpc::PROTOCOL_VERSION));

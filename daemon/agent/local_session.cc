@@ -8,6 +8,7 @@
 #include "core/base/limits.h"
 #include "daemon/agent/local_lease.h"
 #include "daemon/rpc/tenant/userfaultfd_device.h"
+#include "daemon/traces/trace_context.h"
 
 namespace terrace::daemon {
 namespace {
@@ -297,6 +298,7 @@ kj::Promise<rpc::TenantSession::Client> LocalSession::open_upstream() {
     request.setTenant(tenant_);
     request.setUid(connection_->peer.uid);
     request.setClient(client_text());
+    if (connection_->trace.has_value()) request.setTraceparent(traceparent(*connection_->trace));
     request.setListener(kj::heap<Forwarder>(*this));
     return request.send().then([this, link = link_](auto&& reply) mutable -> rpc::TenantSession::Client {
       refused_.reset();

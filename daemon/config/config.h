@@ -94,6 +94,9 @@ struct DaemonConfig {
   uint64_t events_rotate_bytes = 64ull << 20;
   std::string events_webhook;  // URL that events are sent to; empty: none
 
+  std::string traces_endpoint;  // manager: URL that spans are sent to, OTLP over HTTP; empty: none
+  double traces_sample = 1;     // of the traces that begin here
+
   uint64_t scrub_bytes_per_s = 0;  // bound of erasing in the background; 0: none
 
   HealthLimits health;  // from when on something is a finding of `terrace health`

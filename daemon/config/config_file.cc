@@ -12,6 +12,7 @@
 #include "daemon/config/health.h"
 #include "daemon/config/section.h"
 #include "daemon/config/sockets.h"
+#include "daemon/config/traces.h"
 
 namespace terrace::daemon {
 namespace {
@@ -292,6 +293,7 @@ Result<DaemonConfig> load_config_file(const std::string& path, DaemonConfig base
   read_log(top, path, problems, base);
   read_audit(top, path, problems, base);
   read_events(top, base);
+  read_traces(top, base);
   read_http(top, path, problems, base);
   read_scrub(top, path, problems, base);
   read_health(top, base);

@@ -10,6 +10,7 @@
 #include "daemon/config/events.h"
 #include "daemon/config/health.h"
 #include "daemon/config/sockets.h"
+#include "daemon/config/traces.h"
 #include "daemon/memory/remote/remote_memory.h"
 #include "daemon/state/names.h"
 
@@ -264,6 +265,7 @@ std::vector<ConfigProblem> find_problems(const DaemonConfig& config) {
   check_sockets(config, problems);
   check_health(config, problems);
   check_events(config, problems);
+  check_traces(config, problems);
   return problems;
 }
 

@@ -5,9 +5,7 @@
 #include <string_view>
 
 namespace terrace::daemon {
-namespace {
 
-// "http://HOST[:PORT][/PATH]"; what else may be wrong with it shows when something is sent.
 bool names_server(std::string_view url) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!url.starts_with(scheme)) continue;
@@ -17,8 +15,6 @@ bool names_server(std::string_view url) {
   }
   return false;
 }
-
-}  // namespace
 
 void read_events(Section& top, DaemonConfig& config) {
   const toml::table* table = top.table("events");

@@ -62,6 +62,8 @@ constexpr Key keys[] = {
     key<&DaemonConfig::events_file>("events.file", When::next_start),
     key<&DaemonConfig::events_rotate_bytes>("events.rotate", When::next_start),
     key<&DaemonConfig::events_webhook>("events.webhook", When::next_start),
+    key<&DaemonConfig::traces_endpoint>("traces.endpoint", When::now),
+    key<&DaemonConfig::traces_sample>("traces.sample", When::now),
     key<&DaemonConfig::scrub_bytes_per_s>("scrub.bytes_per_s", When::next_start),
     key<&DaemonConfig::health>("health", When::next_start),
     key<&DaemonConfig::http_listen>("http.listen", When::next_start),

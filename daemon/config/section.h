@@ -63,6 +63,17 @@ class Section {
       }
     }
   }
+  // From 0 to 1.
+  void ratio(const char* key, double& out) {
+    const toml::node* node = take(key);
+    if (node == nullptr) return;
+    const auto value = node->value<double>();
+    if (!value.has_value() || !(*value >= 0 && *value <= 1)) {
+      problem(*node, key, "must be a number from 0 to 1");
+    } else {
+      out = *value;
+    }
+  }
   void duration(const char* key, uint64_t& out) {
     if (const toml::node* node = take(key)) {
       const auto value = node->value_exact<std::string>();

@@ -263,14 +263,20 @@ std::vector<AuditRow> audit_rows(const Command& command, const Step& step, const
       std::holds_alternative<OfferLease>(command) || std::holds_alternative<DeviceLost>(command) ||
       std::holds_alternative<DeviceBack>(command) || std::holds_alternative<CompactPool>(command) ||
       std::holds_alternative<CancelWaiting>(command);
+  const auto traced = [&actor](AuditRow& row) {
+    if (actor.trace == nullptr) return;
+    row.detail += (row.detail.empty() ? "trace_id=" : "; trace_id=") + actor.trace->trace_id();
+  };
   if (!step.reply.ok()) {
     Denial denial{step.reply.error(), AuditRow{0, wall_ns, actor_text(actor), "", "", "", ""}};
     if (!std::visit(denial, command)) return {};
+    traced(denial.row);
     return {std::move(denial.row)};
   }
   if (step.delta.empty() && !rowless) return {};
   Writer writer{step, state, actor_text(actor), wall_ns, {}};
   std::visit([&writer](const auto& c) { writer(c); }, command);
+  for (AuditRow& row : writer.rows) traced(row);
   return std::move(writer.rows);
 }
 

@@ -6,11 +6,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "daemon/state/command.h"
 #include "daemon/state/state_machine.h"
+#include "daemon/traces/tracer.h"
 
 namespace terrace::daemon {
 
@@ -18,6 +20,7 @@ namespace terrace::daemon {
 struct Actor {
   std::string text;
   bool administrator = false;  // or operator; the log keeps what they do apart (daemon/store/row_writer.h)
+  std::shared_ptr<CallTrace> trace = {};  // of the call; null: it is not traced
 };
 
 // The rows for one step; none for renewals (a lease's expiry says as much) and for the steps of work under way. Of

@@ -134,6 +134,7 @@ void Engine::carve(const CarveObject& effect) {
     carved(effect, Error{.code = ErrorCode::cancelled, .where = "Grant", .detail = "its client is gone"});
     return;
   }
+  trace_work_begins(actors_[effect.lease.value]);
   if (backend_.quick(effect.object, effect.bytes)) {
     carved(effect, backend_.carve(effect.object, effect.bytes, effect.extents));
     return;
@@ -156,7 +157,8 @@ void Engine::carved(const CarveObject& effect, Status status) {
   carving_.erase(effect.lease.value);
   ++counters_.commands;
   const Command finished = CarveFinished{effect.lease, std::move(status), clock_.now_ns()};
-  const Actor& actor = actors_[effect.lease.value];
+  const Actor actor = std::move(actors_[effect.lease.value]);
+  trace_work_ends(actor, "carve");
   std::vector<Event> events;
   Step step = decide(finished, actor, events);
   if (step.reply.ok()) ++counters_.grants;
@@ -174,7 +176,9 @@ void Engine::carved(const CarveObject& effect, Status status) {
     again.reply = step.reply;
     hold(std::move(again), &waiting[i]);
   }
+  const bool durable = !step.delta.empty();
   hold(std::move(step), waiting.empty() ? nullptr : &waiting[0], std::move(events));
+  trace_change(actor, durable);
   for (const Effect& one : immediate) perform_immediate(one);
   arm_timer();
 }
@@ -182,7 +186,11 @@ void Engine::carved(const CarveObject& effect, Status status) {
 void Engine::refuse(const RefuseGrant& effect) {
   auto waiting = std::move(carving_[effect.lease.value]);
   carving_.erase(effect.lease.value);
-  actors_.erase(effect.lease.value);
+  if (const auto at = actors_.find(effect.lease.value); at != actors_.end()) {
+    trace_work_begins(at->second);
+    if (at->second.trace != nullptr) at->second.trace->failed(error_code_name(effect.error.code));
+    actors_.erase(at);
+  }
   for (ReplyFulfiller& one : waiting) {
     Step step;
     step.reply = effect.error;
@@ -202,6 +210,7 @@ void Engine::finish_change(LeaseId lease, Command finished) {
   if (const auto at = actors_.find(lease.value); at != actors_.end()) {
     actor = std::move(at->second);
     actors_.erase(at);
+    trace_work_ends(actor, std::holds_alternative<ResizeFinished>(finished) ? "resize" : "hand over");
   }
   apply(finished, waiting.get() == nullptr ? nullptr : &waiting, actor);
 }
@@ -216,6 +225,7 @@ void Engine::fence(const FenceObject& effect) {
               [this, id = effect.lease, begun](Status status) {
                 facts_.fences.erase(begun);
                 if (status.ok()) times_.fences.add(clock_.now_ns() - begun.first);
+                trace_lease(id, "fence", begun.first);
                 if (!status.ok()) {
                   ++facts_.fences_failed;
                   facts_.last_fence_failure =

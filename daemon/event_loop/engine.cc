@@ -120,14 +120,17 @@ kj::Promise<Result<StoreBackup>> Engine::backup() {
   });
 }
 
-void Engine::deny(AuditRow row, const Error& error) {
-  if (options_.tell_events) events_.tell(denial_event(row, error_code_name(error.code)));
+void Engine::deny(AuditRow row, const Error& error, const Actor& actor) {
+  if (!options_.tell_events) return;
+  Event event = denial_event(row, error_code_name(error.code));
+  if (actor.trace != nullptr) event.trace_id = actor.trace->trace_id();
+  events_.tell(std::move(event));
 }
 
 void Engine::note_denied(const char* what, const std::string& tenant, const Error& error, const Actor& actor) {
   if (std::string_view(what) == "admin") facts_.denials.add(tenant, error.detail);
   AuditRow row = denial_row(what, tenant, error.detail, actor, wall_clock_ns());
-  deny(row, error);
+  deny(row, error, actor);
   if (refusing_ || !denial_limit_.admit(row, clock_.now_ns())) return;
   Step step;
   step.delta.audit.push_back(std::move(row));
@@ -148,7 +151,7 @@ LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const A
   Step step = decide(command, actor, events);
   if (!step.delta.devices.empty()) tell_devices();
   for (AuditRow& row : audit_rows(command, step, *state_, actor, wall_clock_ns())) {
-    if (!step.reply.ok()) deny(row, step.reply.error());
+    if (!step.reply.ok()) deny(row, step.reply.error(), actor);
     if (!step.reply.ok() && !denial_limit_.admit(row, clock_.now_ns())) continue;
     step.delta.audit.push_back(std::move(row));
   }
@@ -156,7 +159,10 @@ LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const A
   if (step.reply.ok() && fulfiller != nullptr) {
     if (const auto* pending = std::get_if<GrantPending>(&step.reply.value())) {
       // Answered when the carve was applied; a retry of the same request joins the first one.
-      if (pending->queued) queued = pending->lease;
+      if (pending->queued) {
+        queued = pending->lease;
+        if (actor.trace != nullptr) actor.trace->waits_since_ns = clock_.now_ns();
+      }
       carving_[pending->lease.value].push_back(kj::mv(*fulfiller));
       actors_.try_emplace(pending->lease.value, actor);
       fulfiller = nullptr;
@@ -164,6 +170,7 @@ LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const A
       changing_.insert_or_assign(change->lease.value, kj::mv(*fulfiller));
       actors_.insert_or_assign(change->lease.value, actor);
       fulfiller = nullptr;
+      trace_work_begins(actor);
     }
   }
   // What runs at once applies commands of its own: after this step was put in its place.
@@ -173,7 +180,9 @@ LeaseId Engine::apply(const Command& command, ReplyFulfiller* fulfiller, const A
     immediate.push_back(std::move(effect));
     return true;
   });
+  const bool durable = !step.delta.empty();
   hold(std::move(step), fulfiller, std::move(events));
+  trace_change(actor, durable);
   for (const Effect& effect : immediate) perform_immediate(effect);
   if (const auto* cancelled = std::get_if<CancelGrant>(&command)) end_cancelled(cancelled->lease);
   if (std::holds_alternative<DrainDevice>(command) || std::holds_alternative<CompactPool>(command))
@@ -206,11 +215,16 @@ Step Engine::decide(const Command& command) {
 }
 
 Step Engine::decide(const Command& command, const Actor& actor, std::vector<Event>& events) {
-  if (!options_.tell_events) return decide(command);
+  if (!options_.tell_events) {
+    Step step = decide(command);
+    trace_command(actor, command, step, events);
+    return step;
+  }
   CommandFacts facts{
       .actor = actor.text, .took_ns = fence_took_ns_, .subject = subject_before(command, *state_)};
   Step step = decide(command);
   events = command_events(command, step, *state_, std::move(facts));
+  trace_command(actor, command, step, events);
   return step;
 }
 
@@ -266,11 +280,13 @@ void Engine::begin_commit() {
 
 void Engine::commit_finished(Status status) {
   committing_ = false;
-  const uint64_t took_ns = clock_.now_ns() - std::exchange(facts_.commit_began_ns, 0);
+  const uint64_t began_ns = std::exchange(facts_.commit_began_ns, 0);
+  const uint64_t took_ns = clock_.now_ns() - began_ns;
   times_.commits.add(took_ns);
   facts_.slowest_commit_ns = std::max(facts_.slowest_commit_ns, took_ns);
   if (took_ns > options_.slow_commit_ns) ++facts_.slow_commits;
   Batch batch = std::exchange(in_flight_, Batch{});
+  trace_commit(batch, began_ns);
   if (!status.ok()) {
     begin_recovery(status.error());
     fail_batch(std::move(batch), refusal_);
@@ -305,6 +321,7 @@ void Engine::release_batch(Batch batch) {
 }
 
 void Engine::fail_batch(Batch batch, const Error& error) {
+  for (const auto& trace : batch.traces) trace->failed(error_code_name(error.code));
   for (Waiter& waiter : batch.waiters) waiter.fulfiller->fulfill(Result<Reply>(error));
 }
 

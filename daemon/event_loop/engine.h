@@ -267,6 +267,9 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void set_start_check(StartCheck check) { start_check_ = std::move(check); }
   void set_notifier(HolderNotifier* notifier) { notifier_ = notifier; }
   void set_watcher(EngineWatcher* watcher) { watcher_ = watcher; }
+  // Of the calls that submit commands: their Actor has the call's own. None: nothing is traced.
+  void set_tracer(std::shared_ptr<Tracer> tracer) { tracer_ = std::move(tracer); }
+  Tracer* tracer() const { return tracer_.get(); }
 
  private:
   using ReplyFulfiller = kj::Own<kj::PromiseFulfiller<Result<Reply>>>;
@@ -279,6 +282,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
     std::vector<Waiter> waiters;
     std::vector<Effect> effects;
     std::vector<Event> events;
+    std::vector<std::shared_ptr<CallTrace>> traces;  // of calls whose changes are among these
 
     bool empty() const { return delta.empty() && waiters.empty() && effects.empty(); }
   };
@@ -298,7 +302,7 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void count(const Command& command, const Step& step);
   // Applies `command`; its events become `events`.
   Step decide(const Command& command, const Actor& actor, std::vector<Event>& events);
-  void deny(AuditRow row, const Error& error);
+  void deny(AuditRow row, const Error& error, const Actor& actor);
   void hold(Step step, ReplyFulfiller* fulfiller, std::vector<Event> events = {});
   void request_commit();
   void begin_commit();
@@ -309,6 +313,14 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   void note_time();
   kj::Promise<void> keep_time();
   void taskFailed(kj::Exception&& exception) override;
+
+  // call_traces.cc: what is told of the calls that commands come from
+  void trace_command(const Actor& actor, const Command& command, const Step& step, std::vector<Event>& events);
+  void trace_change(const Actor& actor, bool durable);
+  void trace_commit(const Batch& batch, uint64_t began_ns);
+  void trace_work_begins(const Actor& actor);
+  void trace_work_ends(const Actor& actor, const char* name);
+  void trace_lease(LeaseId lease, const char* name, uint64_t began_ns);
 
   // kept_memory.cc: memory that waits for pages that somebody still holds
   void ask_for_kept_memory();
@@ -430,7 +442,10 @@ class Engine final : private kj::TaskSet::ErrorHandler {
   std::set<LeaseId> kept_;  // quarantined, maybe for pages that somebody holds
   std::set<Worker*> looking_at_kept_;
   std::unordered_map<uint64_t, std::vector<ReplyFulfiller>> carving_;  // lease -> clients waiting for it
-  std::unordered_map<uint64_t, Actor> actors_;               // of those grants and changes, for the audit log
+  std::unordered_map<uint64_t, Actor> actors_;  // of those grants and changes, for the audit log
+  std::unordered_map<uint64_t, TraceContext>
+      ended_by_;  // leases under way to their end -> the call that ended them
+  std::shared_ptr<Tracer> tracer_;
   std::unordered_map<uint64_t, ReplyFulfiller> changing_;    // lease -> who resizes or transfers it
   std::unordered_map<uint64_t, uint64_t> asked_to_move_ns_;  // lease -> when its holder was asked
   std::unordered_map<uint64_t, uint64_t> unheld_since_ns_;   // leases that should move, by housekeeping's looks

@@ -54,7 +54,10 @@ Scrubber::Reports Engine::scrub_reports() {
               log::error("lease {} could not be scrubbed: {}", job.lease.value, status.error().to_string());
             if (status.ok()) times_.scrubs.add(took_ns);
             note_kept_memory(job.lease, status);
+            trace_lease(job.lease, "scrub", clock_.now_ns() - took_ns);
+            const bool erased = status.ok();
             apply(ScrubFinished{job.lease, std::move(status), clock_.now_ns()}, nullptr);
+            if (erased) ended_by_.erase(job.lease.value);
           }};
 }
 

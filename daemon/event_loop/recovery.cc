@@ -309,6 +309,7 @@ void Engine::begin_recovery(const Error& cause) {
   for (auto& change : changing_) change.second->fulfill(Result<Reply>(refusal_));
   changing_.clear();
   actors_.clear();
+  ended_by_.clear();
   asked_to_move_ns_.clear();
   facts_.fences.clear();
   unheld_since_ns_.clear();

@@ -72,6 +72,7 @@ struct Event {
   std::string cause = {};
   uint64_t bytes = 0;
   uint64_t took_ns = 0;
+  std::string trace_id = {};  // of the call that it was done for
 };
 
 // Who can make many of them: tenants, whoever is refused, an agent that comes and goes. None may push out the others'.

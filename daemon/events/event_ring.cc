@@ -17,8 +17,8 @@ Position first_after(const std::deque<Event>& events, uint64_t id) {
 
 uint64_t event_bytes(const Event& event) {
   uint64_t bytes = sizeof(Event);
-  for (const std::string* text :
-       {&event.message, &event.tenant, &event.pool, &event.device, &event.host, &event.code, &event.cause}) {
+  for (const std::string* text : {&event.message, &event.tenant, &event.pool, &event.device, &event.host,
+                                  &event.code, &event.cause, &event.trace_id}) {
     constexpr size_t in_place = 15;
     if (text->capacity() > in_place) bytes += text->capacity() + 1;
   }

@@ -5,6 +5,7 @@
 #include "daemon/log/log.h"
 #include "daemon/rpc/answers.h"
 #include "daemon/state/names.h"
+#include "daemon/traces/trace_context.h"
 
 namespace terrace::daemon {
 namespace {
@@ -127,7 +128,8 @@ Result<std::string> AgentPeer::renew_certificate() {
 }
 
 Result<rpc::TenantSession::Client> AgentPeer::open_session(const std::string& tenant, const std::string& client,
-                                                           uint32_t uid, rpc::LeaseListener::Client listener) {
+                                                           uint32_t uid, rpc::LeaseListener::Client listener,
+                                                           const std::string& trace) {
   constexpr const char* where = "openSession";
   if (ended_ || agents_.host(host_).peer != this) return ended_error(where);
   if (!valid_name(tenant) || !valid_text(client, limits::label_bytes_max))
@@ -149,6 +151,7 @@ Result<rpc::TenantSession::Client> AgentPeer::open_session(const std::string& te
   auto connection = kj::refcounted<Connection>(service, PeerCredentials{agents_.host(host_).uid, 0}, host_);
   connection->client_name = client;
   connection->greeted = true;
+  connection->trace = parse_traceparent(trace);
   auto session = make_tenant_session(kj::addRef(*connection), tenant, host_, kj::mv(listener));
   auto closing = connection->on_close().then([&ended = *connection] { ended.end(); }).eagerlyEvaluate(nullptr);
   sessions_.push_back(Session{kj::mv(connection), kj::mv(closing)});
@@ -199,8 +202,9 @@ class AgentServiceServer final : public rpc::AgentService::Server {
 
   kj::Promise<void> openSession(OpenSessionContext context) override {
     const auto params = context.getParams();
-    auto session = peer_->open_session(read_text(params.getTenant()), read_text(params.getClient()),
-                                       params.getUid(), params.getListener());
+    auto session =
+        peer_->open_session(read_text(params.getTenant()), read_text(params.getClient()), params.getUid(),
+                            params.getListener(), read_text(params.getTraceparent()));
     if (session.ok()) {
       context.getResults().setSession(kj::mv(*session));
     } else {

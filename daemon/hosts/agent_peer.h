@@ -54,7 +54,8 @@ class AgentPeer final : public kj::Refcounted {
   Status heartbeat(std::vector<SeenDevice> devices, const HostFencing& fencing);
   Result<std::string> renew_certificate();
   Result<rpc::TenantSession::Client> open_session(const std::string& tenant, const std::string& client,
-                                                  uint32_t uid, rpc::LeaseListener::Client listener);
+                                                  uint32_t uid, rpc::LeaseListener::Client listener,
+                                                  const std::string& trace);
   // Of what was reported: programs may have it.
   const std::set<std::string>& handed_out() const { return handed_out_; }
   std::vector<SeenDevice> adopted() const;

@@ -21,6 +21,11 @@ class JsonLine {
     escape(value);
     line_ += '"';
   }
+  // `value` is JSON already.
+  void raw(std::string_view key, std::string_view value) {
+    begin(key);
+    line_ += value;
+  }
   void null(std::string_view key) {
     begin(key);
     line_ += "null";

@@ -29,10 +29,17 @@ class Connection final : public PeerConnection {
   // What an agent says of its peers makes nobody an administrator here.
   Authority authority() const { return agent.empty() ? service.authority_of(peer) : Authority::none; }
   bool is_administrator() const { return authority() == Authority::administrator; }
+  // Who asks, without a call: for what is done when nobody asks any more.
   Actor actor() const { return Actor{.text = name(), .administrator = authority() != Authority::none}; }
+  // Who asks by the call that was admitted last: to be called before anything else can be.
+  Actor caller() const {
+    Actor asking = actor();
+    asking.trace = calling;
+    return asking;
+  }
   template <Asked C>
   kj::Promise<Result<ReplyOf<C>>> submit(C command) {
-    return service.engine().submit(std::move(command), actor());
+    return service.engine().submit(std::move(command), caller());
   }
 
   Service& service;

@@ -8,6 +8,7 @@
 #include <kj/refcount.h>
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -65,11 +66,13 @@ class PeerConnection : public kj::Refcounted {
   int socket = -1;  // of the stream while it lives; -1: gone, or no socket
   std::string client_name;
   bool greeted = false;
-  uint32_t calls = 0;    // under way
-  uint32_t pages = 0;    // of them, those with answers of megabytes
-  uint32_t waiting = 0;  // grants in a queue: not among the calls
-  uint32_t leases = 0;   // capabilities alive
-  uint64_t notices = 0;  // that the peer has not taken
+  std::optional<TraceContext> trace = {};   // which its calls belong to, as it said
+  std::shared_ptr<CallTrace> calling = {};  // of the call that is being looked at; null: it is not traced
+  uint32_t calls = 0;                       // under way
+  uint32_t pages = 0;                       // of them, those with answers of megabytes
+  uint32_t waiting = 0;                     // grants in a queue: not among the calls
+  uint32_t leases = 0;                      // capabilities alive
+  uint64_t notices = 0;                     // that the peer has not taken
   std::set<EndsWithConnection*> parts;
   CarriedMemory carried;  // by answers that are not written yet
 
@@ -93,6 +96,7 @@ class Counted {
   ~Counted() noexcept(false) {
     if (connection_.get() != nullptr) --(connection_.get()->*Counter);
   }
+  PeerConnection* connection() { return connection_.get(); }  // null: moved from
   Counted(Counted&&) = default;
   Counted& operator=(Counted&&) = delete;
 
@@ -107,17 +111,28 @@ class CallSlot {
   // `method` lives as long as the program.
   CallSlot(PeerConnection& connection, std::string_view method)
       : counted_(connection),
+        trace_(connection.peers.tracer() == nullptr
+                   ? nullptr
+                   : connection.peers.tracer()->begin(method, connection.trace)),
         times_(connection.peers.shared_call_times()),
         method_(method),
-        began_ns_(SystemClock().now_ns()) {}
+        began_ns_(SystemClock().now_ns()) {
+    connection.calling = trace_;
+  }
   ~CallSlot() noexcept(false) {
+    if (PeerConnection* of = counted_.connection(); of != nullptr && of->calling == trace_)
+      of->calling = nullptr;
     if (times_ != nullptr) (*times_)[method_].add(SystemClock().now_ns() - began_ns_);
   }
   CallSlot(CallSlot&&) = default;
   CallSlot& operator=(CallSlot&&) = delete;
 
+  // Of this call; for who looks at it again when others may have come meanwhile.
+  const std::shared_ptr<CallTrace>& trace() const { return trace_; }
+
  private:
   Counted<&PeerConnection::calls> counted_;
+  std::shared_ptr<CallTrace> trace_;
   std::shared_ptr<Peers::CallTimes> times_;  // null: moved from
   std::string_view method_;
   uint64_t began_ns_;

@@ -27,6 +27,7 @@
 #include "daemon/model/userfaultfd_rule.h"
 #include "daemon/rpc/handed_memory.h"
 #include "daemon/rpc/peer_log.h"
+#include "daemon/traces/tracer.h"
 
 namespace terrace::daemon {
 
@@ -117,6 +118,10 @@ class Peers {
   bool names_tenant(const std::string& tenant) const;
   PeerLog& peer_log() { return peer_log_; }
 
+  // Which calls are traced; null: none.
+  void set_tracer(std::shared_ptr<Tracer> tracer) { tracer_ = std::move(tracer); }
+  const std::shared_ptr<Tracer>& tracer() const { return tracer_; }
+
   // How long calls took, by method ("Admin.status"), which lives as long as the program. Who counts one holds it: a call
   // that was cut off may end after everything else, with the event loop.
   using CallTimes = std::map<std::string_view, LatencyHistogram>;
@@ -163,6 +168,7 @@ class Peers {
   PeerOptions peer_options_;
   std::shared_ptr<const PeerIdentities> identities_;  // never null
   PeerLog peer_log_;
+  std::shared_ptr<Tracer> tracer_;
   std::shared_ptr<CallTimes> call_times_ = std::make_shared<CallTimes>();
   uint32_t connections_ = 0;
   std::unordered_map<PeerKey, uint32_t> connections_of_;

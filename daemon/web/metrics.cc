@@ -6,6 +6,7 @@
 #include "core/schema/terrace.capnp.h"
 #include "core/schema/words.h"
 #include "daemon/rpc/wire.h"
+#include "daemon/traces/tracer.h"
 #include "daemon/web/metrics_text.h"
 #include "daemon/web/run_metrics.h"
 #include "daemon/web/shared_metrics.h"
@@ -173,6 +174,14 @@ void add_hosts(MetricsText& out, const HostDirectory* directory) {
     out.sample(static_cast<double>(end.days_left), {{"what", end.what}});
 }
 
+void add_traces(MetricsText& out, const Tracer* tracer) {
+  out.counter("terrace_trace_spans_total", "Spans of calls and their parts, sent or to be sent.",
+              tracer == nullptr ? 0 : tracer->spans());
+  out.counter("terrace_trace_spans_dropped_total",
+              "Of them, those that the endpoint of [traces] did not take in time, or refused.",
+              tracer == nullptr ? 0 : tracer->dropped());
+}
+
 void add_events(MetricsText& out, const EventLog& events) {
   out.counter("terrace_events_total", "What happened since the manager's start, as `terrace events` tells it.",
               events.ring().newest());
@@ -195,6 +204,7 @@ std::string metrics_of(Service& service) {
   add_runs(out, service.runs(), service.now_ns());
   add_health(out, service.health().look());
   add_events(out, service.engine().events());
+  add_traces(out, service.tracer().get());
   add_process(out, "the manager");
   return out.text();
 }

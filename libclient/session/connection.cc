@@ -96,6 +96,7 @@ kj::Promise<Result<kj::Own<Connection>>> open_connection(kj::LowLevelAsyncIoProv
     hello.setOldest(rpc::PROTOCOL_VERSION_OLDEST);
     hello.setNewest(rpc::PROTOCOL_VERSION);
     hello.setClient(options.client_name);
+    hello.setTraceparent(options.traceparent);
     return hello.send().then(
         [connection = kj::mv(connection), gateway = kj::mv(gateway), options, listener = kj::mv(listener)](
             capnp::Response<rpc::Gateway::HelloResults>&& reply) mutable -> kj::Promise<Opened> {

@@ -15,6 +15,7 @@
 #include "core/base/prng.h"
 #include "core/base/signals_blocked.h"
 #include "core/base/time_slice.h"
+#include "core/base/traceparent.h"
 #include "core/base/units.h"
 #include "core/identity/machine_name.h"
 #include "libclient/session/loop.h"
@@ -117,6 +118,8 @@ Result<std::unique_ptr<Session>> ClientSession::start(SessionOptions options) {
   if (options.socket_path.empty()) options.socket_path = default_socket_path();
   if (options.host.empty()) options.host = machine_name();
   if (options.client_name.empty()) options.client_name = ::program_invocation_short_name;
+  options.traceparent =
+      options.traceparent.empty() ? traceparent_of_environment() : bounded_traceparent(options.traceparent);
   options.connect_timeout_ns = std::min(options.connect_timeout_ns, timeout_ns_max);
   options.call_timeout_ns = std::min(options.call_timeout_ns, timeout_ns_max);
 

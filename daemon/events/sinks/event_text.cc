@@ -95,6 +95,7 @@ std::string event_json(const Event& event, std::string_view run) {
   text_or_null(line, "cause", event.cause);
   number_or_null(line, "bytes", event.bytes);
   number_or_null(line, "took_ns", event.took_ns);
+  text_or_null(line, "trace_id", event.trace_id);
   line.number("count", event.count);
   return line.object();
 }
@@ -118,6 +119,7 @@ std::vector<log::Field> event_fields(const Event& event) {
   text("cause", event.cause);
   number("bytes", event.bytes);
   number("took_ns", event.took_ns);
+  text("trace_id", event.trace_id);
   if (event.count > 1) number("count", event.count);
   return fields;
 }

@@ -33,7 +33,7 @@ AdminServer::DispatchCallResult AdminServer::dispatchCall(
 
 // In the audit log, as what a tenant is refused.
 void AdminServer::deny(const Error& error) {
-  engine().note_denied("admin", service().name_for_audit(connection_->peer), error, connection_->actor());
+  engine().note_denied("admin", service().name_for_audit(connection_->peer), error, connection_->caller());
 }
 
 kj::Promise<void> AdminServer::status(StatusContext context) {

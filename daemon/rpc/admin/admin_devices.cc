@@ -52,7 +52,7 @@ kj::Promise<void> AdminServer::adopt_seen(AdoptContext context, const SeenDevice
     kj::Own<LitmusRuns::Adoption> adoption = service().litmus_runs().adoption_begins(seen.serial);
     return engine()
         .adopt(AdoptDevice{seen.serial, seen.backend, seen.capacity_bytes, seen.granule_bytes, now_ns()},
-               connection_->actor())
+               connection_->caller())
         .then([this, context, &call = *adoption](Result<DeviceReply> adopted) mutable {
           if (!adopted.ok()) {
             refuse(context, adopted.error());

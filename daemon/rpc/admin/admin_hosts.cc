@@ -36,9 +36,9 @@ kj::Promise<void> AdminServer::removeHost(RemoveHostContext context) {
     const std::string name = read_text(c.getParams().getName());
     const bool revoke = c.getParams().getRevoke();
     if (!engine().serving() || service().hosts() == nullptr) return;  // settled() says why
-    const Status removed = service().hosts()->remove(name, revoke, connection_->actor());
+    const Status removed = service().hosts()->remove(name, revoke, connection_->caller());
     if (!removed.ok()) return refuse(c, removed.error());
-    engine().note("remove-host", "host " + name, revoke ? "its leases are revoked" : "", connection_->actor());
+    engine().note("remove-host", "host " + name, revoke ? "its leases are revoked" : "", connection_->caller());
   });
 }
 
@@ -48,7 +48,7 @@ kj::Promise<void> AdminServer::allowHost(AllowHostContext context) {
     if (!engine().serving() || service().hosts() == nullptr) return;
     const Status allowed = service().hosts()->allow(name);
     if (!allowed.ok()) return refuse(c, allowed.error());
-    engine().note("allow-host", "host " + name, "", connection_->actor());
+    engine().note("allow-host", "host " + name, "", connection_->caller());
   });
 }
 

@@ -40,7 +40,7 @@ kj::Promise<void> AdminServer::lookAt(LookAtContext context) {
   KJ_IF_MAYBE (slot, admit(*connection_, context)) {
     return service()
         .litmus_runs()
-        .run(serial, params.getRounds(), connection_->actor())
+        .run(serial, params.getRounds(), connection_->caller())
         .then([context, serial](Result<litmus::Report> report) mutable {
           if (!report.ok()) {
             refuse(context, report.error());

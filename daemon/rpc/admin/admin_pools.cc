@@ -12,7 +12,7 @@ kj::Promise<void> AdminServer::command_of_coherent(Context context, std::vector<
   KJ_IF_MAYBE (slot, daemon::admit(*connection_, context)) {
     return service()
         .litmus_runs()
-        .admit(serials, shown(pool), connection_->actor())
+        .admit(serials, shown(pool), connection_->caller())
         .attach(kj::mv(*slot))
         .then([this, context, serials, pool,
                request = std::move(request)](Status looked) mutable -> kj::Promise<void> {

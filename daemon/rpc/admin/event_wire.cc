@@ -23,6 +23,7 @@ void write_event(rpc::Event::Builder out, const Event& event, std::string_view r
   out.setCause(event.cause);
   out.setBytes(event.bytes);
   out.setTookNs(event.took_ns);
+  out.setTraceId(event.trace_id);
   out.setCount(event.count);
 }
 

@@ -3,6 +3,7 @@
 #include "core/version/version.h"
 #include "daemon/rpc/answers.h"
 #include "daemon/state/names.h"
+#include "daemon/traces/trace_context.h"
 
 namespace terrace::daemon {
 namespace {
@@ -29,6 +30,7 @@ class GatewayServer final : public rpc::Gateway::Server {
     }
     const std::string name = read_text(params.getClient());
     if (valid_text(name, limits::label_bytes_max)) connection_->client_name = name;
+    connection_->trace = parse_traceparent(read_text(params.getTraceparent()));
     if (Status status = may_be_here(); !status.ok()) {
       write_error(results.initError(), status.error());
       return kj::READY_NOW;
@@ -95,7 +97,7 @@ class GatewayServer final : public rpc::Gateway::Server {
   void note_denied(const char* what, const Error& error) {
     if (error.code != ErrorCode::permission_denied) return;
     service().engine().note_denied(what, service().name_for_audit(connection_->peer), error,
-                                   connection_->actor());
+                                   connection_->caller());
   }
 
   // Whether the certificate that it showed is of any use here: it hears why not, which TLS could not say.

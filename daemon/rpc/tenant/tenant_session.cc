@@ -119,7 +119,7 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
       for (const uint64_t id : ids) command.leases.push_back(LeaseId{id});
       return service()
           .engine()
-          .submit(std::move(command), connection().actor())
+          .submit(std::move(command), connection().caller())
           .then([context](Result<RenewalsReply> reply) mutable {
             if (reply.ok()) {
               write_failed(context.getResults(), reply->failed);
@@ -246,7 +246,9 @@ class TenantSessionServer final : public rpc::TenantSession::Server {
 
   kj::Promise<void> submit(GrantContext context, Grant command, bool ends_with_holders, CallSlot slot) {
     const bool may_wait = command.wait_ns != 0;
-    auto submitted = service().waiting_grants().submit(std::move(command), connection().actor());
+    Actor asking = connection().actor();
+    asking.trace = slot.trace();  // another call may have come since this one was admitted
+    auto submitted = service().waiting_grants().submit(std::move(command), asking);
     auto answered =
         submitted.answer.then([this, context, ends_with_holders](Result<LeaseReply> granted) mutable {
           return granted.ok() ? hand_over_granted(context, granted->lease, ends_with_holders)

@@ -58,6 +58,9 @@ struct SessionOptions {
   uint64_t connect_timeout_ns = 5'000'000'000;  // for connect() itself
   uint64_t call_timeout_ns = 30'000'000'000;    // for one call, waiting for a reconnect included; a grant
                                                 // that may wait in a queue has its wait_ns in addition
+  // Which trace the session's calls belong to, as W3C's traceparent; empty: the environment's TRACEPARENT, if there is one.
+  // What is none is ignored. The manager's events, its audit log and its spans name it.
+  std::string traceparent = {};
 };
 
 struct LeaseRequest {

@@ -117,6 +117,14 @@ class Grants(Case):
         self.assertEqual(run.returncode, 0)
         wait_until(lambda: not reported(), 60, "its end")
 
+    def test_a_programs_trace_on_another_host_reaches_the_manager(self):
+        manager, b, _ = self.two_hosts()
+        trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+        tenant = self.enterContext(Tenant(b, env={"TRACEPARENT": f"00-{trace}-00f067aa0ba902b7-01"}))
+        self.assertIn(str(8 * MIB), tenant.ask("grant", 8 * MIB, 60 * S, "x"))
+        granted = [one for one in manager.cli("events").json["events"] if one["kind"] == "lease_granted"]
+        self.assertEqual([one["trace_id"] for one in granted], [trace])
+
     def test_who_waits_on_another_host_leaves_the_queue_with_its_process_or_its_agent(self):
         manager, b, c = self.two_hosts()
         on_b = self.tenant(b)

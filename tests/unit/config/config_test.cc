@@ -90,6 +90,9 @@ rotate = "9M"
 journal = true
 journal_socket = "/run/x/journal"
 webhook = "https://h.example/x?y=z"
+[traces]
+endpoint = "http://h:4318/v1/traces"
+sample = 0.25
 [http]
 listen = "127.0.0.1:9464"
 [tls]
@@ -126,7 +129,11 @@ connections_max = 10
   CHECK(config->events_webhook == "https://h.example/x?y=z");
   CHECK_FALSE(default_config().events_journal);
   CHECK(config->http_listen == "127.0.0.1:9464");
+  CHECK(config->traces_endpoint == "http://h:4318/v1/traces");
+  CHECK(config->traces_sample == 0.25);
   CHECK(default_config().http_listen.empty());
+  CHECK(default_config().traces_endpoint.empty());
+  CHECK(default_config().traces_sample == 1);
   CHECK(config->tls_revoked == "/etc/x/revoked.pem");
   CHECK(config->tls_ca_key == "/etc/x/ca.key");
   CHECK(config->tls_renew_days == 7);
@@ -354,6 +361,7 @@ TEST_CASE("config: where logging services listen, and who may have the CA's key"
   for (const char* url :
        {"host:80", "ftp://h/", "http://", "http:///x", "http://:80/", "http://u:p@h/", "http://h/a b"})
     CHECK_MESSAGE(has(problem_of([url](DaemonConfig& c) { c.events_webhook = url; }), "must be http://"), url);
+  CHECK(has(problem_of([](DaemonConfig& c) { c.traces_endpoint = "h:4318"; }), "must be http://"));
   CHECK(has(problem_of([](DaemonConfig& c) { c.http_listen = "9464"; }), "must be HOST:PORT"));
   CHECK(has(problem_of([](DaemonConfig& c) { c.audit_syslog_socket = "/" + std::string(107, 'x'); }), "107"));
   CHECK(has(problem_of([](DaemonConfig& c) { c.tls_renew_days = 0; }), "renew_days"));

@@ -62,10 +62,13 @@ TEST_CASE(
   read.health.queue_after_ns = 5 * ns_per_s;
   read.http_listen = "127.0.0.1:9464";
   read.events_webhook = "http://h/";
+  read.traces_endpoint = "http://h/v1/traces";
+  read.traces_sample = 0.5;
 
   const Reloaded reloaded = take_over(running, read);
-  CHECK(reloaded.taken ==
-        std::vector<std::string>{"hosts", "tenants.uids", "admin_uids", "log.level", "limits.connections_max"});
+  CHECK(reloaded.taken == std::vector<std::string>{"hosts", "tenants.uids", "admin_uids", "log.level",
+                                                   "traces.endpoint", "traces.sample",
+                                                   "limits.connections_max"});
   CHECK(reloaded.need_restart == std::vector<std::string>{"state", "emulated.devices", "events.webhook",
                                                           "health", "http.listen", "limits.ttl_max"});
   CHECK(reloaded.config.tenants == read.tenants);

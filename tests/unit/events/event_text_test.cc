@@ -27,6 +27,7 @@ Event full() {
   event.cause = "uid 0 (terrace[1])";
   event.bytes = 4096;
   event.took_ns = 5;
+  event.trace_id = "4bf92f3577b34da6a3ce929d0e0e4736";
   return event;
 }
 
@@ -72,6 +73,7 @@ TEST_CASE("events: JSON is valid whatever a text brings in, and empty fields are
   const auto bare = nlohmann::json::parse(event_json(Event{.id = 1}, "run"));
   CHECK(bare["lease"].is_null());
   CHECK(bare["tenant"].is_null());
+  CHECK(bare["trace_id"].is_null());
   CHECK(bare["count"] == 1);
 }
 
@@ -87,6 +89,7 @@ TEST_CASE("events: an entry of the journal keeps a text with line feeds in one f
   CHECK(fields.at("TERRACE_TENANT") == "t");
   CHECK(fields.at("TERRACE_DEVICE") == "emu:a");
   CHECK(fields.at("TERRACE_TOOK_NS") == "5");
+  CHECK(fields.at("TERRACE_TRACE_ID") == "4bf92f3577b34da6a3ce929d0e0e4736");
   Event attack{.id = 1};
   attack.tenant = "a\nPRIORITY=0";
   CHECK(parse_entry(journal_entry(attack, "r")).at("PRIORITY") == "6");

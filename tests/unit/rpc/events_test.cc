@@ -46,6 +46,7 @@ TEST_CASE("Events: one has the same JSON over the RPC, in a file and for a webho
       event.code = "c";
       event.cause = "expired";
       event.took_ns = 9;
+      event.trace_id = "4bf92f3577b34da6a3ce929d0e0e4736";
       event.count = 2;
       event.severity = daemon::EventSeverity::warning;
     }

@@ -1,0 +1,14 @@
+// The `[traces]` table of a configuration, and what is refused of it.
+#pragma once
+
+#include <vector>
+
+#include "daemon/config/config.h"
+#include "daemon/config/section.h"
+
+namespace terrace::daemon {
+
+void read_traces(Section& top, DaemonConfig& config);
+void check_traces(const DaemonConfig& config, std::vector<ConfigProblem>& problems);
+
+}  // namespace terrace::daemon
