@@ -146,6 +146,12 @@ class AdminClient final : public LeaseClient {
   Result<LeaseStatus> revoke(LeaseId id, const RevokeOptions& options);
   Result<std::vector<LeaseStatus>> quarantined();
 
+  // admin_preview_calls.cc: what an act would do, and be refused with
+  Result<PreviewStatus> preview_grant(const GrantOptions& options);
+  Result<PreviewStatus> preview_revoke(LeaseId id, const RevokeOptions& options);
+  Result<PreviewStatus> preview_drain(const std::string& serial);
+  Result<PreviewStatus> preview_quota(const QuotaStatus& quota);
+
   // admin_policy_calls.cc: quotas, reservations, queues, audit, consistency, hosts
   Result<std::vector<QuotaStatus>> quotas();
   Status set_quota(const QuotaStatus& quota);  // both bounds 0: removed

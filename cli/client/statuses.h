@@ -27,6 +27,7 @@ using HealthReply = schema::Message<rpc::Admin::HealthResults>;
 using HostRecord = schema::Message<rpc::HostInfo>;
 using LeaseStatus = schema::Message<rpc::LeaseInfo>;
 using PoolStatus = schema::Message<rpc::PoolInfo>;
+using PreviewStatus = schema::Message<rpc::Preview>;
 using QuotaStatus = schema::Message<rpc::Quota>;
 using ReservationStatus = schema::Message<rpc::Reservation>;
 using RunsReply = schema::Message<rpc::Admin::RunsResults>;

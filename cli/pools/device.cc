@@ -11,6 +11,7 @@
 #include "cli/show/describe.h"
 #include "cli/show/describe_inventory.h"
 #include "cli/show/list.h"
+#include "cli/show/preview.h"
 #include "cli/terminal/confirm.h"
 #include "cli/terminal/verb.h"
 
@@ -25,6 +26,7 @@ struct DeviceArguments {
   bool adopted = false;  // list: filters
   bool hardware = false;
   bool forget_quarantined = false;
+  bool dry_run = false;
   uint64_t timeout_ns = 3600 * ns_per_s;
 };
 
@@ -171,6 +173,11 @@ std::string drain_text(const std::string& serial, const DrainProgress& progress)
 Status drain_device(Context& context, const DeviceArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   const std::string& serial = arguments.serial;
+  if (arguments.dry_run) {
+    TERRACE_ASSIGN_OR_RETURN(const PreviewStatus preview, client->preview_drain(serial));
+    show_preview(context, preview);
+    return {};
+  }
   TERRACE_ASSIGN_OR_RETURN(DrainProgress progress, client->drain(serial));
   StatusLines lines(context);
   bool in_time = true;
@@ -289,6 +296,7 @@ void add_device_verbs(Command app, Context& context) {
   Command drain = add_device_verb(device, "drain",
                                   "Place nothing more on a device and move what is there; again: how it stands",
                                   *arguments);
+  drain.add_flag("--dry-run", arguments->dry_run, dry_run_help);
   drain.add_flag("--wait", arguments->wait, "Until it is empty, with lines that say how it stands");
   add_duration_option(drain, "--timeout", arguments->timeout_ns,
                       "With --wait: how long (default 1h); the drain goes on after it");

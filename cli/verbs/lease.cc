@@ -7,6 +7,7 @@
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
 #include "cli/show/list.h"
+#include "cli/show/preview.h"
 #include "cli/terminal/verb.h"
 #include "cli/verbs/lease_verbs.h"
 #include "core/schema/words.h"
@@ -26,6 +27,7 @@ struct LeaseArguments {
   std::vector<std::string> names;
   std::string name;  // id or label
   uint64_t ttl_ns = 0;
+  bool dry_run = false;
   RevokeOptions revoke{.grace_ns = 10 * ns_per_s, .reason = {}};
 };
 
@@ -76,9 +78,14 @@ Status renew_lease(const Context& context, const LeaseArguments& arguments) {
   return {};
 }
 
-Status revoke_lease(const Context& context, const LeaseArguments& arguments) {
+Status revoke_lease(Context& context, const LeaseArguments& arguments) {
   TERRACE_ASSIGN_OR_RETURN(const auto client, AdminClient::connect(context));
   TERRACE_ASSIGN_OR_RETURN(const LeaseId id, find_lease_id(*client, arguments.name));
+  if (arguments.dry_run) {
+    TERRACE_ASSIGN_OR_RETURN(const PreviewStatus preview, client->preview_revoke(id, arguments.revoke));
+    show_preview(context, preview);
+    return {};
+  }
   TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease, client->revoke(id, arguments.revoke));
   if (context.json) {
     print_json({{"lease", to_json(lease)}});
@@ -185,6 +192,7 @@ void add_lease_verbs(Command app, Context& context) {
   add_duration_option(revoke, "--grace", arguments->revoke.grace_ns,
                       "How long the holder has to let go (default 10s; 0s: fence now)");
   revoke.add_option("--reason", arguments->revoke.reason, "Shown to the holder and in lists").type_name("TEXT");
+  revoke.add_flag("--dry-run", arguments->dry_run, dry_run_help);
   on_verb(revoke, context, [&context, arguments] { return revoke_lease(context, *arguments); });
 
   Command release =

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/show/describe.h"
+#include "cli/show/preview.h"
 #include "cli/terminal/confirm.h"
 #include "cli/verbs/lease_verbs.h"
 #include "core/schema/words.h"
@@ -14,15 +15,22 @@ struct GrantArguments {
   GrantOptions grant;
   std::string mode = "exclusive";
   bool ttl_given = false;
+  bool dry_run = false;
 };
 
-Status grant_lease(const Context& context, GrantArguments& arguments) {
+Status grant_lease(Context& context, GrantArguments& arguments) {
   LeaseRequest& request = arguments.grant.request;
   request.detached = true;  // this process keeps no hold on it
   TERRACE_ASSIGN_OR_RETURN(const rpc::LeaseMode mode, parse_mode(arguments.mode));
   request.mode = static_cast<LeaseMode>(mode);  // the same numbers
   TERRACE_RETURN_IF_ERROR(check_label(request.label));
   if (arguments.ttl_given && request.ttl_ns == 0) return zero_ttl("lease grant");
+  if (arguments.dry_run) {
+    TERRACE_ASSIGN_OR_RETURN(const auto admin, AdminClient::connect(context));
+    TERRACE_ASSIGN_OR_RETURN(const PreviewStatus preview, admin->preview_grant(arguments.grant));
+    show_preview(context, preview);
+    return {};
+  }
   TERRACE_ASSIGN_OR_RETURN(const auto client, LeaseClient::connect(context));
   StatusLines lines(context);
   const auto report = [&lines, &request](uint32_t before_it, uint64_t in_the_queue) {
@@ -77,6 +85,7 @@ void add_lease_grant_verb(Command lease, Context& context) {
                  "holder's consent");
   add_duration_option(grant, "--wait", request.wait_ns,
                       "Wait in the queue of a full pool, at most so long (default: not at all)");
+  grant.add_flag("--dry-run", arguments->dry_run, dry_run_help);
   on_verb(grant, context, [&context, arguments, ttl] {
     arguments->ttl_given = ttl.count() > 0;
     return grant_lease(context, *arguments);

@@ -5,6 +5,7 @@
 #include "cli/client/admin_client.h"
 #include "cli/show/describe.h"
 #include "cli/show/list.h"
+#include "cli/show/preview.h"
 #include "cli/terminal/verb.h"
 
 namespace terrace::cli {
@@ -16,6 +17,7 @@ struct QuotaArguments {
   uint64_t leases_max = 0;
   bool bytes_given = false;
   bool leases_given = false;
+  bool dry_run = false;
 };
 
 std::string bound(uint64_t value, const std::string& text) {
@@ -59,7 +61,7 @@ Result<QuotaStatus> find_quota(AdminClient& client, const std::string& tenant, b
   return unbounded(tenant);
 }
 
-Status set_quota(const Context& context, const QuotaArguments& arguments) {
+Status set_quota(Context& context, const QuotaArguments& arguments) {
   if (!arguments.bytes_given && !arguments.leases_given) {
     return Error{.code = ErrorCode::invalid_argument,
                  .where = "quota set",
@@ -72,6 +74,11 @@ Status set_quota(const Context& context, const QuotaArguments& arguments) {
     if (arguments.bytes_given) wanted.setBytesMax(arguments.bytes_max);
     if (arguments.leases_given) wanted.setLeasesMax(arguments.leases_max);
   });
+  if (arguments.dry_run) {
+    TERRACE_ASSIGN_OR_RETURN(const PreviewStatus preview, client->preview_quota(quota));
+    show_preview(context, preview);
+    return {};
+  }
   TERRACE_RETURN_IF_ERROR(client->set_quota(quota));
   TERRACE_ASSIGN_OR_RETURN(quota, find_quota(*client, arguments.tenant, &found));
   if (context.json) {
@@ -166,6 +173,7 @@ void add_quota_verbs(Command app, Context& context) {
                       .type_name("N");
   bytes.also("none", "0");
   leases.also("none", "0");
+  set.add_flag("--dry-run", arguments->dry_run, dry_run_help);
   on_verb(set, context, [&context, arguments, bytes, leases] {
     arguments->bytes_given = bytes.count() > 0;
     arguments->leases_given = leases.count() > 0;

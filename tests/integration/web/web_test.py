@@ -333,6 +333,7 @@ class Web(unittest.TestCase):
         preview = self.previewed(drain={"serial": device})
         self.assertEqual({tenant["tenant"] for tenant in preview["tenants"]}, {"alice", "bob"})
         self.assertEqual((preview["leases"], preview["blocked_leases"]), (1, 1))
+        self.assertEqual(self.t.cli("device", "drain", device, "--dry-run").json["preview"], preview)
         to = next(one["to"] for one in preview["of_leases"] if one["lease"] == lease["id"])
         self.done("drain", {"serial": device})
         moved = lambda: next(one for one in self.leases() if one["id"] == lease["id"])["extents"]
@@ -341,6 +342,10 @@ class Web(unittest.TestCase):
 
         preview = self.previewed(set_quota={"tenant": "alice", "bytes_max": 4 * MIB})
         self.assertTrue(preview["tenants"][0]["over"])
+        self.assertEqual(self.t.cli("quota", "set", "alice", "--bytes", "4M", "--dry-run").json["preview"], preview)
+        self.t.cli("lease", "grant", "--size", "1T", "--persistent", "--dry-run", check=4)
+        self.t.cli("lease", "revoke", "one", "--dry-run")
+        self.assertEqual(len(self.leases()), 2)
         self.done("set_quota", {"tenant": "alice", "bytes_max": 4 * MIB, "leases_max": None})
         self.assertEqual(self.act("grant", {"tenant": "alice", "bytes": 2 * MIB})[0], 429)
         self.done("set_quota", {"tenant": "alice"})
