@@ -6,7 +6,7 @@
 #include "daemon/web/console_page.h"
 #include "daemon/web/denied.h"
 #include "daemon/web/front_page.h"
-#include "daemon/web/metrics.h"
+#include "daemon/web/metrics/metrics.h"
 
 namespace terrace::daemon {
 namespace {

@@ -1,6 +1,6 @@
 #include "daemon/agent/web/agent_metrics.h"
 
-#include "daemon/web/shared_metrics.h"
+#include "daemon/web/metrics/shared_metrics.h"
 
 namespace terrace::daemon {
 namespace {

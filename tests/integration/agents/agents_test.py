@@ -3,6 +3,7 @@
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/agents/agents_test.py [TestClass[.test]]
 """
 
+import json
 import os
 import pathlib
 import re
@@ -16,7 +17,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import fabric as fabric_module  # noqa: E402
-from fabric import Fabric, harness, wait_until  # noqa: E402
+from fabric import Fabric, harness, sh, wait_until  # noqa: E402
 from session_tenant import Tenant  # noqa: E402
 
 MIB = 1 << 20
@@ -122,7 +123,8 @@ class Grants(Case):
         trace = "4bf92f3577b34da6a3ce929d0e0e4736"
         tenant = self.enterContext(Tenant(b, env={"TRACEPARENT": f"00-{trace}-00f067aa0ba902b7-01"}))
         self.assertIn(str(8 * MIB), tenant.ask("grant", 8 * MIB, 60 * S, "x"))
-        granted = [one for one in manager.cli("events").json["events"] if one["kind"] == "lease_granted"]
+        told = sh("curl", "-sS", "--unix-socket", manager.runtime / "http.sock", "http://localhost/api/v1/events?limit=500").stdout
+        granted = [one for one in json.loads(told)["events"] if one["kind"] == "lease_granted"]
         self.assertEqual([one["trace_id"] for one in granted], [trace])
 
     def test_who_waits_on_another_host_leaves_the_queue_with_its_process_or_its_agent(self):

@@ -1,5 +1,5 @@
 // Prometheus' text format.
-#include "daemon/web/metrics_text.h"
+#include "daemon/web/metrics/metrics_text.h"
 
 #include <doctest/doctest.h>
 

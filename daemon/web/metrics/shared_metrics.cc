@@ -1,4 +1,4 @@
-#include "daemon/web/shared_metrics.h"
+#include "daemon/web/metrics/shared_metrics.h"
 
 #include <dirent.h>
 #include <sys/resource.h>

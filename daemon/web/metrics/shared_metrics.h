@@ -8,7 +8,7 @@
 #include "core/base/units.h"
 #include "daemon/health/health_engine.h"
 #include "daemon/rpc/peer_limits.h"
-#include "daemon/web/metrics_text.h"
+#include "daemon/web/metrics/metrics_text.h"
 
 namespace terrace::daemon {
 

@@ -1,4 +1,4 @@
-#include "daemon/web/run_metrics.h"
+#include "daemon/web/metrics/run_metrics.h"
 
 namespace terrace::daemon {
 namespace {

@@ -1,4 +1,4 @@
-#include "daemon/web/metrics.h"
+#include "daemon/web/metrics/metrics.h"
 
 #include <algorithm>
 #include <map>
@@ -7,9 +7,9 @@
 #include "core/schema/words.h"
 #include "daemon/rpc/wire.h"
 #include "daemon/traces/tracer.h"
-#include "daemon/web/metrics_text.h"
-#include "daemon/web/run_metrics.h"
-#include "daemon/web/shared_metrics.h"
+#include "daemon/web/metrics/metrics_text.h"
+#include "daemon/web/metrics/run_metrics.h"
+#include "daemon/web/metrics/shared_metrics.h"
 
 namespace terrace::daemon {
 namespace {

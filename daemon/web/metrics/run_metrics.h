@@ -4,7 +4,7 @@
 #pragma once
 
 #include "daemon/runs/run_table.h"
-#include "daemon/web/metrics_text.h"
+#include "daemon/web/metrics/metrics_text.h"
 
 namespace terrace::daemon {
 

@@ -1,4 +1,4 @@
-#include "daemon/web/metrics_text.h"
+#include "daemon/web/metrics/metrics_text.h"
 
 #include <charconv>
 
