@@ -16,6 +16,8 @@ namespace {
 
 // A memdev answers its mailbox in milliseconds, and its state changes seldom.
 constexpr uint64_t memdevs_again_ns = 60 * ns_per_s;
+// A look at the machine is a process, and a kernel seldom changes; a manager that has just started has other things to do.
+constexpr uint64_t kernel_first_ns = 60 * ns_per_s, kernel_later_ns = 600 * ns_per_s;
 
 Event event_of(EventKind kind, const HealthFinding& finding, std::string_view how, const std::string& what) {
   Event event{.kind = kind};
@@ -80,6 +82,7 @@ kj::Promise<void> HealthWatch::look_again() {
 kj::Promise<void> HealthWatch::look_outside_again() {
   return look_at_disk()
       .then([this] { return look_at_memdevs(); })
+      .then([this] { return look_at_kernel(); })
       .then([this] { return pause(); })
       .then([this] { return look_outside_again(); });
 }
@@ -104,6 +107,24 @@ kj::Promise<void> HealthWatch::look_at_memdevs() {
         return found;
       })
       .then([this](std::vector<HealthView::Memdev> found) { memdevs_ = std::move(found); });
+}
+
+// What the doctor calls essential, and finds missing. Nobody waits for its answer here: other looks go on.
+kj::Promise<void> HealthWatch::look_at_kernel() {
+  const uint64_t now_ns = service_.now_ns();
+  if (kernel_again_ns_ == 0) kernel_again_ns_ = now_ns + kernel_first_ns;
+  if (now_ns < kernel_again_ns_) return kj::READY_NOW;
+  kernel_again_ns_ = now_ns + kernel_later_ns;
+  tasks_.add(service_.doctor()
+                 .ask([this] { return service_.now_ns(); })
+                 .then([this](Result<MachineDoctor::Seen> seen) {
+                   if (!seen.ok()) return;
+                   lacks_.clear();
+                   for (const doctor::Check& check : seen->checks)
+                     if (check.essential && check.state == doctor::CheckState::missing)
+                       lacks_.push_back({check.name, check.found + ": " + check.meaning, check.fix});
+                 }));
+  return kj::READY_NOW;
 }
 
 const HealthEngine& HealthWatch::look() {
@@ -131,6 +152,7 @@ HealthView HealthWatch::gather() const {
     return view;
   }
   view.memdevs = memdevs_;
+  view.lacks = lacks_;
   gather_pools(view);
   gather_work(view);
   gather_hosts(view);

@@ -46,6 +46,7 @@ class HealthWatch final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> look_outside_again();
   kj::Promise<void> look_at_disk();
   kj::Promise<void> look_at_memdevs();
+  kj::Promise<void> look_at_kernel();
 
   HealthView gather() const;
   void gather_pools(HealthView& view) const;
@@ -59,6 +60,8 @@ class HealthWatch final : private kj::TaskSet::ErrorHandler {
   std::optional<HealthView::Disk> disk_;
   std::vector<HealthView::Memdev> memdevs_;
   uint64_t memdevs_asked_ns_ = 0;  // 0: never
+  std::vector<HealthView::Lack> lacks_;
+  uint64_t kernel_again_ns_ = 0;  // when the machine is looked at next; 0: not decided yet
   kj::TaskSet tasks_;
 };
 
