@@ -41,7 +41,8 @@ class Browser:
         self.driver = webdriver.Chrome(service=Service(DRIVER), options=options)
         self.driver.set_script_timeout(60)
         self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
-        self.size(width, height, scale)
+        self._first = width, height, scale
+        self.size(*self._first)
 
     def close(self):
         self.driver.quit()
@@ -54,6 +55,13 @@ class Browser:
 
     def scheme(self, name):
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": name}]})
+
+    def leave(self):
+        """The page as it was at first: none, with nothing said."""
+        self.open("about:blank")
+        self.size(*self._first)
+        self.scheme("")
+        self.complaints()
 
     def open(self, address):
         self.driver.get(address)

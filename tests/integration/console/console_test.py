@@ -147,12 +147,19 @@ class Files(unittest.TestCase):
 
 @unittest.skipIf(browser.lacking(), browser.lacking())
 class Console(unittest.TestCase):
+    """One browser for all, since its start costs 5 s of a processor; each test has a daemon at a port of its own, hence a
+    console that the browser keeps nothing of."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.b = Browser()
+        cls.addClassCleanup(cls.b.close)
+
     def setUp(self):
         self.t = serve(self)
         if not has_console(self.t):
             self.skipTest("not on this machine: esbuild")
-        self.b = Browser()
-        self.addCleanup(self.b.close)
+        self.addCleanup(self.b.leave)
 
     def at(self, page=""):
         self.b.open(f"http://127.0.0.1:{self.t.port}/console/#/{page}")
