@@ -1,7 +1,7 @@
 // terrace: the operator's and user's command line. Builds the parser, parses, lets the verb's callback run.
 #include <exception>
 
-#include "cli/terminal/verb.h"
+#include "cli/parser.h"
 #include "core/base/failpoint.h"
 
 namespace terrace::cli {
@@ -27,8 +27,8 @@ void look_for_format(Context& context, const std::vector<std::string>& arguments
 
 int run(int argc, char** argv) {
   Context context;
-  const CommandLine line = build_parser(context);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const CommandLine line = build_parser_for(context, arguments);
   if (arguments.empty()) {
     print_text(line.root().help());
     return exit_usage;

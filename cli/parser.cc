@@ -1,9 +1,10 @@
 // The whole command line: global options, help, and what to say about a mistyped word.
+#include "cli/parser.h"
+
 #include <algorithm>
 #include <numeric>
 
 #include "cli/help/help.h"
-#include "cli/terminal/verb.h"
 #include "core/version/build_info.h"
 
 namespace terrace::cli {
@@ -75,6 +76,58 @@ std::string explain_unknown(const std::string& what, const std::string& word,
     text += "; see '" + help + " --help'";
   }
   return text;
+}
+
+// What adds which verbs of the command line itself. Those that describe others (help, man, completion) are not among
+// them.
+struct Family {
+  void (*add)(Command, Context&);
+  std::vector<std::string_view> names;
+};
+const std::vector<Family>& families() {
+  static const std::vector<Family> all = {{add_status_verbs, {"status", "check"}},
+                                          {add_health_verb, {"health"}},
+                                          {add_events_verb, {"events"}},
+                                          {add_doctor_verb, {"doctor"}},
+                                          {add_daemon_verbs, {"daemon"}},
+                                          {add_device_verbs, {"device"}},
+                                          {add_pool_verbs, {"pool"}},
+                                          {add_region_verbs, {"region"}},
+                                          {add_lease_verbs, {"lease"}},
+                                          {add_quota_verbs, {"quota"}},
+                                          {add_reserve_verbs, {"reserve"}},
+                                          {add_queue_verbs, {"queue"}},
+                                          {add_audit_verb, {"audit"}},
+                                          {add_host_verbs, {"host"}},
+                                          {add_cert_verbs, {"cert"}},
+                                          {add_fsck_verb, {"fsck"}},
+                                          {add_state_verbs, {"state"}},
+                                          {add_tensor_verbs, {"tensor"}},
+                                          {add_checkpoint_verbs, {"checkpoint"}},
+                                          {add_run_verb, {"run"}},
+                                          {add_top_verb, {"top"}},
+                                          {add_tier_verbs, {"tier"}},
+                                          {add_plan_verb, {"plan"}},
+                                          {add_tiersim_verb, {"tiersim"}}};
+  return all;
+}
+
+// The family of the verb that `arguments` name, behind options of `root`; none where they ask for help, or name no verb.
+const Family* chosen_family(Command root, const std::vector<std::string>& arguments) {
+  for (size_t index = 0; index < arguments.size(); ++index) {
+    const std::string& word = arguments[index];
+    if (word.size() > 1 && word[0] == '-') {
+      const std::optional<Option> option = root.option(word.substr(0, word.find('=')));
+      if (!option.has_value() || word == "-h" || word == "--help" || word == "--version") return nullptr;
+      if (option->takes_value() && word.find('=') == std::string::npos) ++index;
+      continue;
+    }
+    const auto found = std::find_if(families().begin(), families().end(), [&word](const Family& family) {
+      return std::find(family.names.begin(), family.names.end(), word) != family.names.end();
+    });
+    return found == families().end() ? nullptr : &*found;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -170,6 +223,10 @@ std::string explain_unknown_word(Command root, const std::vector<std::string>& a
 }
 
 CommandLine build_parser(Context& context) {
+  return build_parser_for(context, {});
+}
+
+CommandLine build_parser_for(Context& context, const std::vector<std::string>& arguments) {
   CommandLine line({.name = "terrace",
                     .description = "Terrace: pools of CXL memory, leased to programs",
                     .version = "terrace " + std::string(version_and_build()),
@@ -209,30 +266,12 @@ CommandLine build_parser(Context& context) {
   add_duration_option(app, "--timeout", context.call_timeout_ns,
                       "How long to wait for an answer (default 60s)");
 
-  add_status_verbs(app, context);
-  add_health_verb(app, context);
-  add_events_verb(app, context);
-  add_doctor_verb(app, context);
-  add_daemon_verbs(app, context);
-  add_device_verbs(app, context);
-  add_pool_verbs(app, context);
-  add_region_verbs(app, context);
-  add_lease_verbs(app, context);
-  add_quota_verbs(app, context);
-  add_reserve_verbs(app, context);
-  add_queue_verbs(app, context);
-  add_audit_verb(app, context);
-  add_host_verbs(app, context);
-  add_cert_verbs(app, context);
-  add_fsck_verb(app, context);
-  add_state_verbs(app, context);
-  add_tensor_verbs(app, context);
-  add_checkpoint_verbs(app, context);
-  add_run_verb(app, context);
-  add_top_verb(app, context);
-  add_tier_verbs(app, context);
-  add_plan_verb(app, context);
-  add_tiersim_verb(app, context);
+  if (const Family* family = chosen_family(app, arguments); family != nullptr) {
+    family->add(app, context);
+    add_examples(app);
+    return line;
+  }
+  for (const Family& family : families()) family.add(app, context);
   add_completion_verb(app, context);
   add_help_verb(app, context);
   add_man_verb(app, context);

@@ -4,9 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
+#include <map>
 #include <set>
 
 #include "cli/help/shell_words.h"
+#include "cli/parser.h"
 #include "cli/terminal/verb.h"
 
 using namespace terrace;
@@ -70,6 +72,33 @@ TEST_CASE("Help: examples are in the help, before what was below it") {
     const std::string help = command.help();
     CHECK(help.find("Examples:\n  terrace lease grant --pool") != std::string::npos);
     CHECK(help.find("Examples:") < help.find("Exit codes:"));
+  }
+}
+
+TEST_CASE("Help: a verb is described as well where only what the words can mean is") {
+  Context context;
+  const CommandLine whole = build_parser(context);
+  const size_t root_verbs = whole.root().subcommands().size();
+  size_t alone = 0;
+  for (const Command verb : whole.root().subcommands()) {
+    CAPTURE(verb.name());
+    Context its;
+    const CommandLine line =
+        build_parser_for(its, {"--json", "--socket", "pool", "--output=json", verb.name(), "lease"});
+    std::map<std::string, std::string> helps;
+    for (const Command command : all_commands(line.root())) helps[command.path()] = command.help();
+    for (const Command command : all_commands(verb)) CHECK(helps[command.path()] == command.help());
+    alone += line.root().subcommands().size() <= 2;
+  }
+  CHECK(alone == root_verbs - 3);  // help, man and completion describe all of them
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{{},
+                                                                                     {"--help", "pool"},
+                                                                                     {"-h", "pool"},
+                                                                                     {"--version", "pool"},
+                                                                                     {"pol", "list"},
+                                                                                     {"--sock", "x", "pool"}}) {
+    Context its;
+    CHECK(build_parser_for(its, words).root().subcommands().size() == root_verbs);
   }
 }
 
