@@ -161,7 +161,7 @@ void add_hosts(MetricsText& out, const HostDirectory* directory) {
       directory->states().empty() ? std::vector<HostStatus>() : directory->list();
   out.family("terrace_host_connected", Kind::gauge, "Whether the agent of a further host is connected.");
   for (const HostStatus& host : hosts)
-    out.sample(uint64_t{host.address.empty() ? 0u : 1u}, {{"host", host.name}});
+    out.sample(uint64_t{host.state == "connected" ? 1u : 0u}, {{"host", host.name}});
   out.family("terrace_host_silent_seconds", Kind::gauge, "How long a host's agent has said nothing.");
   for (const HostStatus& host : hosts) out.sample(seconds(host.silent_ns), {{"host", host.name}});
   out.family("terrace_host_leased_bytes", Kind::gauge, "What leases have on a host.");

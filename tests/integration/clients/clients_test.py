@@ -187,7 +187,7 @@ class Roles(Case):
         self.denied("trainer", "lease", "grant", "--pool", "p", "--size", "4M", says="quota", code=4)
         self.denied("trainer", "lease", "grant", "--pool", "p", "--size", "2M", "--tenant", "serving", says="serving")
         self.at("trainer", "lease", "renew", "far", "--ttl", "1h")
-        self.assertEqual(self.at("trainer", "lease", "show", "far")["lease"]["holders"], 0)
+        self.assertEqual(self.at("trainer", "lease", "show", "far")["leases"][0]["holders"], 0)
         self.assertEqual(self.at("trainer", "lease", "resize", "far", "4M", "--yes")["lease"]["bytes"], 4 * MIB)
         self.denied("trainer", "lease", "resize", "far", "6M", "--yes", says="quota", code=4)
         self.at("trainer", "lease", "resize", "far", "2M", "--yes")

@@ -204,8 +204,8 @@ scrape_configs: [{{job_name: terrace, static_configs: [{{targets: ["127.0.0.1:{s
         if not self.t.cli("status").json["server"]["failpoints"]:
             self.skipTest("this build has no failpoints")
         # Memory that is not erased for long, and at last is.
-        self.t.restart(failpoints="scrub_before_verify=delay:6000")
-        self.t.cli("lease", "release", self.t.grant("8M", "p", "--ttl", "1h")["id"])
+        self.t.restart(failpoints="scrub_before_verify=delay:8000")
+        self.t.cli("lease", "release", self.t.grant("48M", "p", "--ttl", "1h")["id"])
         self.fired("TerraceScrubBacklog")
         self.resolved("TerraceScrubBacklog")
         # Memory that its holder may still reach.
@@ -219,12 +219,18 @@ scrape_configs: [{{job_name: terrace, static_configs: [{{targets: ["127.0.0.1:{s
         self.t.cli("lease", "release", *kept)
         self.resolved("TerraceQuarantine")
         self.resolved("TerraceHealthCritical")
-        # A store that takes nothing any more.
+        # A store that takes nothing, and is not readable either.
         self.t.restart(failpoints="journal_before_append=error:EIO@2")
+        whole = self.t.state.read_bytes()
+        with open(self.t.state, "r+b") as store:
+            store.write(bytes(64))
         for size in range(1, 5):
             self.t.cli("quota", "set", "training", "--bytes", f"{size}G", check=False)
         self.assertEqual(self.fired("TerraceNotReady")["severity"], "critical")
-        self.t.restart()
+        self.t.kill()
+        with open(self.t.state, "r+b") as store:
+            store.write(whole[:64])
+        self.t.start()
         self.resolved("TerraceNotReady")
         wait_until(lambda: self.alerts() == {}, 60, f"no alert being left, there are {self.alerts()}")
 
@@ -254,7 +260,7 @@ scrape_configs: [{{job_name: terrace, static_configs: [{{targets: ["127.0.0.1:{s
         agent.daemon_args += ["--role", "agent", "--manager", f"127.0.0.1:{port}", *tls("hostb")]
         agent.start()
         wait_until(lambda: self.value('terrace_host_connected{host="hostb"}') == 1, 60, "the agent")
-        agent.stop()
+        agent.kill()
         self.assertEqual(self.fired("TerraceHostAway")["host"], "hostb")
         agent.start()
         self.resolved("TerraceHostAway")

@@ -252,7 +252,7 @@ class FromClients(Traces):
 
     def test_programs_of_terrace_run_pass_it_on(self):
         self.start()
-        done = self.t.popen(self.t.terrace, "run", "--ddr", "8M", "--cxl", "16M", "--", "/usr/bin/python3", "-c", "pass",
+        done = self.t.popen(self.t.terrace, "run", "--ddr", "8M", "--cxl", "16M", "--", "/usr/bin/python3", "-c", "bytearray(12 << 20)",
                             env={"TRACEPARENT": SAMPLED, "TERRACE_MALLOC_LIBRARY": harness.find_binary("libterrace_heap.so")})
         self.assertEqual(done.wait(60), 0)
         self.assertEqual({event["trace_id"] for event in self.events("lease_granted")}, {TRACE})

@@ -56,7 +56,8 @@ class Planner(unittest.TestCase):
 
     def post(self, path, body, headers=None, connection=None):
         connection = connection or UnixConnection(self.t.runtime / "http.sock")
-        connection.timeout = 300
+        connection.connect()
+        connection.sock.settimeout(300)  # the helper comes after everything else on the machine
         connection.request("POST", path, body=body, headers=OURS if headers is None else headers)
         answer = connection.getresponse()
         text = answer.read().decode()
