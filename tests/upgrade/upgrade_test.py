@@ -24,8 +24,8 @@ WHY_NOT = fabric_module.why_not()
 
 # What only looks, and has an answer wherever a pool with a lease is. Those that a version lacks are left out of its list by
 # itself: whoever asks is the older program.
-LOOKS = (("status",), ("health",), ("pool", "list"), ("pool", "show", "p"), ("pool", "map", "p"), ("device", "list"),
-         ("lease", "list"), ("lease", "show", "1"), ("host", "list"), ("quota", "list"), ("reservation", "list"), ("queue", "list"),
+LOOKS = (("status",), ("health",), ("pool", "list"), ("pool", "show", "p"), ("device", "list"),
+         ("lease", "list"), ("lease", "show", "1"), ("host", "list"), ("quota", "list"), ("reserve", "list"), ("queue", "list"),
          ("audit",), ("events",), ("check",), ("top", "--once"), ("tier", "status"), ("state", "export"), ("daemon", "status"))
 
 
@@ -140,25 +140,25 @@ class Manager(Case):
 class CommandLine(Case):
     def test_an_older_command_line_sees_and_does_at_a_newer_manager_what_it_did_at_its_own(self):
         old, new = self.service(OLDER), self.service(None)
-        becomes_old = Harness.cli
         for service in (old, new):
             service.terrace = find_binary("terrace", OLDER)
             service.grant("4M", "p", "--ttl", "1h", "--label", "kept")
         for words in LOOKS:
             with self.subTest(" ".join(words)):
-                expected, got = (becomes_old(service, *words, check=False) for service in (old, new))
+                expected, got = (service.cli(*words, check=False) for service in (old, new))
                 if "unknown" in expected.err and expected.code == 2:
                     continue  # a verb that the older version does not have
                 self.assertEqual(got.code, expected.code, f"{expected}\n{got}")
                 lost = set(keys(expected.json)) - set(keys(got.json))
-                self.assertFalse({key for key in lost if "history" not in key and "events" not in key}, got)
+                # What runs on this machine, and what happened to one of the two, is no part of the interface.
+                self.assertFalse({key for key in lost if not key.startswith((".runs[]", ".events[]", ".entries[]"))}, got)
         lease = new.grant("2M")
-        new.cli("lease", "renew", lease["id"])
+        new.cli("lease", "renew", lease["id"], "--ttl", "1h")
         new.cli("lease", "release", lease["id"])
         new.cli("quota", "set", "training", "--bytes", "64M")
         new.cli("device", "drain", "emu:b", "--wait")
         new.cli("state", "backup", new.directory / "backup.db")
-        new.cli("lease", "revoke", next(iter(new.leases())), "--yes", check=False)
+        new.cli("lease", "revoke", next(iter(new.leases())), "--grace", "0s")
         new.check_invariants()
 
     def test_a_newer_command_line_at_an_older_manager_works_or_says_what_to_install(self):
@@ -196,8 +196,8 @@ class Agents(Case):
         other = self.tenant(agent)
         self.assertTrue(other.ask("grant", 4 * MIB, 60 * S, "second").endswith(f" {4 * MIB}"))
         self.assertEqual(other.ask("release"), "ok")
-        versions = [re.search(r"terraced (\S+)", subprocess.run([find_binary("terraced", where), "--version"], capture_output=True,
-                    text=True, check=True).stdout).group(1) for where in (OLDER, None)]
+        versions = [re.search(r"\d+\.\d+\.\d+", subprocess.run([find_binary("terraced", where), "--version"], capture_output=True,
+                    text=True, check=True).stdout).group() for where in (OLDER, None)]
         if versions[0] != versions[1]:
             found = lambda: [one for one in manager.cli("health", check=False).json["findings"]
                              if one["code"] == "host_version_differs"]
