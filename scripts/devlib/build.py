@@ -40,8 +40,7 @@ _SKIPPED = re.compile(r"^\s*\d+ - (\S+) \((Skipped|Not Run|Disabled)\)")
 def test(pattern: str = "", preset: str = "dev") -> None:
     """Builds a preset and runs its tests; the last line is ctest's own summary."""
     build(preset)
-    jobs = job_count() + 2  # many tests wait for something most of their time
-    command = [need("ctest"), "--test-dir", str(build_dir(preset)), f"-j{jobs}", "--output-on-failure", "--no-tests=error"]
+    command = [need("ctest"), "--test-dir", str(build_dir(preset)), f"-j{job_count() + 1}", "--output-on-failure", "--no-tests=error"]
     if pattern:
         command += ["-R", pattern]
     say(f"test {preset}{' ' + pattern if pattern else ''}")
