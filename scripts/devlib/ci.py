@@ -5,7 +5,7 @@ import sys
 import time
 import traceback
 
-from devlib import lint, runs, static, upgrade
+from devlib import lint, runs, static
 from devlib.build import build, test
 from devlib.console import console
 from devlib.installed import check_installed
@@ -58,7 +58,6 @@ STAGES = (
     ("crash", (), lambda: runs.crash([], "ci", SOAK_SECONDS, None)),
     ("hostile", (), runs.hostile),
     ("sim", (), lambda: runs.sim(SIM_SEEDS, None)),
-    ("upgrade", (), upgrade.upgrade),  # beside the preset that crash and sim have built
     ("qemu", (), _qemu),  # in the preset that crash and sim have built
     ("bench smoke", ("build release",), lambda: runs.bench("", "", True)),
     ("fuzz", (), lambda: runs.fuzz("", FUZZ_SECONDS)),
