@@ -26,13 +26,10 @@ constexpr size_t gone_looks = 2;
 // What the directory's other files may have, when there is one of them.
 const std::string beside_name = ".beside";
 
-// How often a reservation is tried again: at first at once, then after pauses that grow, 0.15 s of them in all. On a busy
-// machine who has the room is taken off the processor in the middle of growing, for many milliseconds.
-constexpr int room_tries_max = 64;
-constexpr int room_tries_at_once = 4;
-constexpr std::chrono::microseconds room_pause{50};
-constexpr int room_pause_doubled = 6;  // times a pause is made, before it is twice as long
-constexpr int room_pause_doublings = 7;
+// How often a reservation is tried again, and how often of these although nobody was found to have its room.
+constexpr int cuts_max = 64;
+constexpr int pauses_max = 20;
+constexpr auto room_pause = std::chrono::microseconds(50);
 
 uint64_t memory_of(const struct stat& status) {
   return static_cast<uint64_t>(status.st_blocks) * 512;
@@ -123,12 +120,10 @@ bool EmulatedBackend::cut_back() {
 // The mount is as large as what was carved, so that somebody has the room, or had it: who gives it back before anybody
 // looks is not found, and may do so again.
 bool EmulatedBackend::makes_room(int tries) {
-  if (tries >= room_tries_max) return false;
-  if (!cut_back() && !bounds_holders()) return false;
-  if (tries >= room_tries_at_once) {
-    const int doublings = std::min((tries - room_tries_at_once) / room_pause_doubled, room_pause_doublings);
-    std::this_thread::sleep_for(room_pause * (1 << doublings));
-  }
+  if (tries >= cuts_max) return false;
+  if (cut_back()) return true;
+  if (!bounds_holders() || tries >= pauses_max) return false;
+  std::this_thread::sleep_for(room_pause);
   return true;
 }
 
