@@ -26,9 +26,9 @@ constexpr size_t gone_looks = 2;
 // What the directory's other files may have, when there is one of them.
 const std::string beside_name = ".beside";
 
-// How often a reservation is tried again, and how often of these although nobody was found to have its room.
-constexpr int cuts_max = 64;
-constexpr int pauses_max = 20;
+// How often a step of a reservation is tried again, and how often of these although nobody was found to have its room.
+constexpr int cuts_max = 256;
+constexpr int pauses_max = 100;
 constexpr auto room_pause = std::chrono::microseconds(50);
 
 uint64_t memory_of(const struct stat& status) {
