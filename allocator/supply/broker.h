@@ -145,7 +145,7 @@ class Broker {
   View look_at(pid_t pid, const Slot* slot);
   void note_outside(const std::vector<View>& views);
   void note_mappings(const std::vector<View>& views);
-  bool anyone_maps(const Segment& segment);
+  std::set<uint64_t> mapped_by_anyone(const std::vector<Segment>& candidates);
   void release_unmapped();
   void on_notice(const LeaseNotice& notice);
   void note_migration(pid_t pid, const Slot& slot);

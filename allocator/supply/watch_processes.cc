@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 #include <system_error>
 
 #include "allocator/supply/broker.h"
@@ -15,8 +16,14 @@ namespace terrace::supply {
 namespace {
 
 constexpr int scans_before_release = 2;
-// A scan walks page tables; it gets at most this share of one processor's time.
+// A scan walks page tables; it gets at most this part of one processor's time: a twentieth.
 constexpr uint64_t scan_time_share = 20;
+
+uint64_t thread_cpu_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<uint64_t>(now.tv_sec) * ns_per_s + static_cast<uint64_t>(now.tv_nsec);
+}
 
 // A pidfd can be had for a living process only, but also not for want of descriptors: that is no end.
 bool is_over(const UniqueFd& pidfd, pid_t pid) {
@@ -48,9 +55,10 @@ void Broker::watch_loop() {
     bool woken = ::read(wake_.get(), &drained, sizeof(drained)) == sizeof(drained);
     bool ended =
         std::any_of(waits.begin() + 2, waits.end(), [](const pollfd& one) { return one.revents != 0; });
-    uint64_t begin_ns = boot_ns();
+    // What this thread worked, not what it waited on a busy machine: leases would go back late for nothing.
+    const uint64_t begin_ns = thread_cpu_ns();
     scan();
-    pause_ns = std::max(options_.tick_ns, (boot_ns() - begin_ns) * scan_time_share);
+    pause_ns = std::max(options_.tick_ns, (thread_cpu_ns() - begin_ns) * scan_time_share);
     // A process ended or came: look again soon, to release what it leaves or to watch it.
     if (ended || woken) pause_ns = std::min<uint64_t>(pause_ns, 20 * ns_per_ms);
   }
@@ -205,14 +213,20 @@ void Broker::note_mappings(const std::vector<View>& views) {
   }
 }
 
-// The last look before a release: every process that may be read, not only this one's descendants.
-bool Broker::anyone_maps(const Segment& segment) {
+// The last look before releases: every process that may be read, not only this one's descendants, once for all
+// `candidates`. The keys of those that somebody maps.
+std::set<uint64_t> Broker::mapped_by_anyone(const std::vector<Segment>& candidates) {
+  std::map<std::pair<ino_t, dev_t>, uint64_t> keys;
+  for (const Segment& segment : candidates) keys[{segment.inode, segment.device}] = segment.key;
+  std::set<uint64_t> mapped;
   for (pid_t pid : all_processes()) {
     if (pid == ::getpid()) continue;  // the supervisor itself never maps a lease
     for (const MappedRange& range : read_maps(pid))
-      if (range.inode == segment.inode && range.device == segment.device) return true;
+      if (auto at = keys.find({range.inode, range.device}); at != keys.end()) mapped.insert(at->second);
   }
-  return read_maps(::getpid()).empty();  // out of descriptors: nothing was seen at all
+  if (read_maps(::getpid()).empty())  // out of descriptors: nothing was seen at all
+    for (const Segment& segment : candidates) mapped.insert(segment.key);
+  return mapped;
 }
 
 void Broker::release_unmapped() {
@@ -224,24 +238,27 @@ void Broker::release_unmapped() {
     for (const Segment& segment : segments_)
       if (segment.scans_unmapped >= scans_before_release) candidates.push_back(segment);
   }
-  for (const Segment& segment : candidates) {
-    bool mapped = anyone_maps(segment);
-    bool has_left = false;
-    {
-      MutexLock lock(mutex_);
+  if (candidates.empty()) return;
+  const std::set<uint64_t> mapped = mapped_by_anyone(candidates);
+  std::set<uint64_t> moved_out;
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(candidates, [&](const Segment& segment) { return mapped.contains(segment.key); });
+    for (Segment& segment : segments_)
+      if (mapped.contains(segment.key)) segment.scans_unmapped = 0;
+    // Nobody gets their descriptors from here on.
+    for (const Segment& segment : candidates) {
       auto at = std::find_if(segments_.begin(), segments_.end(),
                              [&](const Segment& one) { return one.key == segment.key; });
-      if (mapped) {
-        at->scans_unmapped = 0;
-        continue;
-      }
       leased_bytes_ -= std::min(leased_bytes_, segment.lease->bytes());
-      has_left = at->leaving && pidfds_.contains(segment.owner);
+      if (at->leaving && pidfds_.contains(segment.owner)) moved_out.insert(segment.key);
       segments_.erase(at);
       ++stats_.leases_released;
       released_ns_ = boot_ns();
     }
-    if (has_left)
+  }
+  for (const Segment& segment : candidates) {
+    if (moved_out.contains(segment.key))
       warn(segment.owner_name + "[" + std::to_string(segment.owner) + "] has moved out of lease " +
            std::to_string(segment.lease->id().value) + " in time; it goes back now");
     Status released = segment.lease->release();

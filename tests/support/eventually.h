@@ -6,9 +6,10 @@
 
 namespace terrace::test {
 
-// Whether `condition()` became true within `limit`.
+// Whether `condition()` became true within `limit`, which is for what never comes, not for how fast it must come:
+// a sanitized test beside others waits long for a processor.
 template <typename Condition>
-bool eventually(Condition condition, std::chrono::milliseconds limit = std::chrono::seconds(10)) {
+bool eventually(Condition condition, std::chrono::milliseconds limit = std::chrono::seconds(60)) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() >= end) return condition();

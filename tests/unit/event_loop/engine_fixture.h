@@ -78,10 +78,10 @@ struct EngineFixture {
     TERRACE_CHECK(reply.ok(), "granted");
     return reply->lease;
   }
-  // Turns the loop until `holds`, at most five seconds.
+  // Turns the loop until `holds`, at most a minute.
   template <typename Condition>
   bool eventually(Condition holds) {
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 12'000; ++i) {
       if (holds()) return true;
       io.provider->getTimer().afterDelay(5 * kj::MILLISECONDS).wait(io.waitScope);
     }

@@ -175,7 +175,7 @@ TEST_CASE("Events: a device that vanishes and a store that fails are told; what 
   CHECK(t.grant(tenant, 2 * mib).getError().getCode() == code(ErrorCode::unavailable));
   CHECK(t.kinds(operator_).back() == "manager_failed");  // answered while the store fails
   t.store.fail_commit = false;
-  for (int i = 0; i < 500 && !t.engine->serving(); ++i)
+  for (int i = 0; i < 6000 && !t.engine->serving(); ++i)
     t.io.provider->getTimer().afterDelay(10 * kj::MILLISECONDS).wait(t.io.waitScope);
   const std::vector<std::string> after = t.kinds(operator_);
   CHECK(after.back() == "manager_recovered");

@@ -75,7 +75,7 @@ struct ListeningFixture : ManagerFixture {
   // Runs the loop until as many are connected; false: never within ten seconds.
   bool until_connected(uint32_t count) {
     kj::Timer& timer = io.provider->getTimer();
-    for (int i = 0; i < 1000 && service->connections() != count; ++i)
+    for (int i = 0; i < 6000 && service->connections() != count; ++i)
       timer.afterDelay(10 * kj::MILLISECONDS).wait(io.waitScope);
     return service->connections() == count;
   }

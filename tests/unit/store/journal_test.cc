@@ -209,13 +209,13 @@ TEST_CASE("Store journal: an idle store folds by itself") {
   CHECK((*store)->journal_room().used_bytes == 0);
   REQUIRE((*store)->commit(make_grant(1)).ok());
   bool folded = false;
-  for (int i = 0; i < 500 && !folded; ++i) {
+  for (int i = 0; i < 6000 && !folded; ++i) {
     ::usleep(10'000);
     std::error_code ignored;
     folded = std::filesystem::file_size(path + "-wal", ignored) > 4096 && !ignored;
   }
   CHECK(folded);
-  for (int i = 0; i < 500 && (*store)->journal_room().used_bytes != 0; ++i) ::usleep(10'000);
+  for (int i = 0; i < 6000 && (*store)->journal_room().used_bytes != 0; ++i) ::usleep(10'000);
   CHECK((*store)->journal_room().used_bytes == 0);
   CHECK((*store)->load()->leases.size() == 1);
 }

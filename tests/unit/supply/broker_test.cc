@@ -19,11 +19,13 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/support/eventually.h"
 #include "tests/support/fake_session.h"
 
 namespace terrace::supply {
 namespace {
 
+using test::eventually;
 using test::FakeSession;
 
 // What the preload library does, step by step.
@@ -72,14 +74,6 @@ class Client {
  private:
   UniqueFd socket_, fd_;
 };
-
-bool eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 500; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
-}
 
 struct Fixture {
   explicit Fixture(uint64_t pool_bytes, uint64_t cxl_bytes, const Migration& migration = {})
