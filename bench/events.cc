@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What events cost a grant: pairs of grant and release over the RPC, of a manager that tells events and of one that does not,
 // in one process and in turns. Store and memory are in memory, so that no disk hides the cost: it is an upper bound.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """redis under `terrace run`: what migration costs GETs while it works, and where the hot keys end up.
 
 A data set of four times the DDR budget, values of 8 KB, loaded cold keys first, so that the keys that are asked for

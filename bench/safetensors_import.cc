@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How close importing and exporting tensors come to the disk: import into a tmpfs-backed mapping over a plain
 // O_DIRECT read of the same file, export over a plain O_DIRECT write of as many bytes, alternating in one run.
 //

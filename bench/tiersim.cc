@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How good is the default policy on a trace? Its hits against Belady's, ARC's and LRU's; the time in memory
 // with look-ahead; and what a plan costs. Without the conversation trace a made-up one of the same shape stands
 // in, and the output says so.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // terrace: the operator's and user's command line. Builds the parser, parses, lets the verb's callback run.
 #include <exception>
 

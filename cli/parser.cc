@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole command line: global options, help, and what to say about a mistyped word.
 #include "cli/parser.h"
 

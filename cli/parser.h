@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command line of one call of `terrace`: for main(). Completion and help describe all of it (cli/terminal/verb.h).
 #pragma once
 

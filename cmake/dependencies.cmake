@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Every third-party library, found once. All are Debian 12 packages (scripts/packages.txt).
 find_package(CapnProto REQUIRED)
 find_package(spdlog REQUIRED)

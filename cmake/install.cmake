@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What `cmake --install` lays down, by component: library and development (the client library, its headers and package
 # files), manager (terraced), programs (terrace), preload (what `terrace run` preloads), python, service (units, users,
 # directories, the example configuration), documents.

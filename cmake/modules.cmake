@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # terrace_module(NAME SOURCES... [PUBLIC targets...] [PRIVATE targets...]): a static library with the project's
 # warnings, sanitizers and failpoints. terrace_program does the same for an executable. terrace_compile_together
 # (NAME BATCH APART files...) lets the compiler see BATCH sources at once: kj's and Cap'n Proto's templates are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/machine_memory.h"
 
 #include "core/base/clock.h"

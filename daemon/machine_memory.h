@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All kinds of memory that this machine has, prepared and combined: a manager leases from it, and an agent
 // carves leases from it.
 //

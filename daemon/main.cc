@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // terraced: reads flags and configuration, then is what they say: a manager, an agent, or a check.
 //
 // Exit codes: 0 ended by SIGTERM or SIGINT; 1 could not start or recover; 2 wrong flags or configuration.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SIGHUP: the log file is opened again, and of the configuration is taken over what a running terraced can.
 //
 // Place     The roles make one beside their event loop. A configuration with a mistake changes nothing; what needs a new

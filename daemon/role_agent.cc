@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent of a further host: its memory, its unix socket, and the manager behind both. No store, no
 // decisions.
 #include <kj/async-unix.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manager: store, state machine, memory, the unix socket for this machine and a TCP port for agents.
 #include <fcntl.h>
 #include <kj/async-unix.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The roles of a terraced: the manager of pools, or the agent of one further host. Each builds its parts,
 // connects them and runs the event loop until SIGTERM or SIGINT.
 #pragma once

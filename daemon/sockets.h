@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sockets of a manager or an agent, from its configuration to its RpcServer: unix sockets, and the TCP ports of clients
 // on other machines.
 //

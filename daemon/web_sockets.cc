@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/web_sockets.h"
 
 #include "daemon/log/log.h"

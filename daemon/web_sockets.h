@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a manager or an agent is read over HTTP, from its configuration to its WebServer.
 //
 // Threads   The event loop's thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arena: the mapping half. What is mapped where in the range, and which GranuleAllocator counts its pages;
 // the bookkeeping itself is libclient/arena.
 #include "terrace/arena.h"

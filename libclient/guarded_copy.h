@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies memory that may be fenced during the copy. The kernel copies, so the result is an error where memcpy
 // would raise SIGBUS. Also makes the copy durable; there a fault guard turns the signal into an error.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "libclient/lease_ranges.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The address ranges of this process that are mapped memory of leases, and the leases that it has. From memory
 // alone the library finds its lease (lease_of_memory() in terrace/mapping.h), also if the program mapped the
 // lease's descriptor itself.

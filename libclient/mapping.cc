@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mapping: a lease's descriptor as memory, by core/os/persist.
 #include "terrace/mapping.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "allocator/heap/page_heap.h"
 
 #include <bit>

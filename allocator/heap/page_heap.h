@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page-run heap of the preload library: keeps track of the used pages of one address window, in runs of
 // pages. Pure bookkeeping: it never touches the pages themselves, makes no system call and takes no
 // lock, so that it can be tested against a model.

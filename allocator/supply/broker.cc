@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Life of the broker, and its conversation with programs. Watching processes is in watch_processes.cc.
 #include "allocator/supply/broker.h"
 

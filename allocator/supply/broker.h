@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The supervisor's broker: turns one run's budgets into leases of a pool manager, and hands their descriptors
 // to the processes of the run.
 //

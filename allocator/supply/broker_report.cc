@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the broker tells of a run: the control page, the leases and what is remembered, put together.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "allocator/supply/control.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The supervisor's side of the control page: the run's DDR budget and one slot a process.
 //
 // Threads   One at a time: the caller's lock. Programs write their slots meanwhile.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The history of a run: processes that ended, their names, and the size classes at the run's peak.
 // Numbers of the present are in the control page.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A memory file in huge pages, on a private mount without a path.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes and their mappings, read from /proc.
 //
 // Errors    A process that has ended, or may not be read (PR_SET_DUMPABLE, a program that is executable only),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One process's statistics of its memory, beyond the counters of its slot (protocol.h): one page for each in
 // the control page, written by the process, read by the supervisor. It stays when the process is killed.
 //

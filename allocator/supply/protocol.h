@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The protocol between the preload library in a program and the supervisor (`terrace run`), byte for byte:
 // requests and replies on a local socket, and the control page that both map.
 //

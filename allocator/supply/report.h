@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The figures of a run's memory: by process, by size class, by tier and lease, and summed over the
 // run.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The broker's eyes: which processes of the run live, what they map, what can go back, what is reported.
 #include <poll.h>
 #include <sys/syscall.h>

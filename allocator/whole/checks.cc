@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks that are freed twice, or were never handed out: what is found of them beside the fast path, which
 // looks at nothing.
 //

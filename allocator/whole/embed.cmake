@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # libterrace_small.a: Debian's libjemalloc_pic.a, its public functions but malloc and free renamed (calloc to small_calloc),
 # and the functions that extents.cc replaces made weak. hidden.map keeps all of it from the programs.
 find_library(TERRACE_JEMALLOC_PIC libjemalloc_pic.a)

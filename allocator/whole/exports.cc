@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // malloc and its like where the whole heap is the window's (`terrace run`): large blocks are runs of pages
 // there, all others are the embedded small allocator's, whose extents lie there too (extents.cc).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the small allocator's memory comes from and goes to: the window first, plain memory where there is
 // none.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program can ask of its heap, and what it can wish: mallinfo, malloc_info, malloc_stats, mallopt, in
 // the C library's words. Arena 0 is the small blocks, and what that library would map one by one is the large
 // ones.

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Lets the small allocator's fast paths hand on to this library what they cannot serve.
 
     redirect.py LIBRARY FUNCTION OLD NEW [FUNCTION OLD NEW]...

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the small allocator does not use any more goes back to the window: for large blocks, for other arenas,
 // and with its lease to the pool.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The allocator of small requests: jemalloc 5.3, as Debian builds it for being linked into libraries
 // (libjemalloc_pic.a). embed.cmake renames its functions, so that none of them collides with a program's.
 // malloc and free keep their names: programs call them directly, and requests that a thread's cache cannot

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The live small blocks by size class, for the supervisor: read out of the small allocator where a program's
 // thread takes a slow step anyway, at most once a tick of the supervisor's, and for at most a thousandth of the
 // time.

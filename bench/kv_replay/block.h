@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a block: its number, its generation, and words that follow from both, so that bytes of two
 // generations, or of two blocks, are never taken for one. Every word is compared, which finds more than a
 // checksum over them.

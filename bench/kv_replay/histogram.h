@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Latencies of one worker, in memory that outlives it: sixteen steps to a doubling, so a percentile is right to
 // within 6 %. One writer at a time.
 #pragma once

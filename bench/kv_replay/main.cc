@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench_kv: a KV cache under a trace of requests: each block is a named tensor of a space that several workers
 // share in one lease, with local replicas in DDR; a worker is killed now and then.
 //

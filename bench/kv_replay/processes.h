@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The workers as processes: started, killed at random, followed by successors.
 #pragma once
 

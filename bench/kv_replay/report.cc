@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/kv_replay/report.h"
 
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State that the parent and the workers share outside Terrace: the requests, the truth, the times of uses, the
 // counts. A memory file that each maps; it outlives a worker that is killed.
 #pragma once

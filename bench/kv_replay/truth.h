@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The true state of each block, beside Terrace: one word a block, in memory that all workers share and that
 // outlives each of them. A writer records each step before it, and its end afterwards. So a reader that looks
 // before and after a read knows the right answers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One worker: takes requests in order, looks their blocks up, reads what is there, makes what is not.
 #pragma once
 

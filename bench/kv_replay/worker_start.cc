@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker's way in, and what it does with what a killed predecessor left in its part.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/lease/client.h"
 
 #include <kj/debug.h>

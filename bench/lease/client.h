@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tenant's connection on the wire itself, to measure the manager's cost without a library's threads. Many
 // of them share one event loop, so that the clients' own cost stays small on a machine of two cores.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the pool manager costs: grants and releases with state on a disk and in memory, latency over an empty
 // RPC, a hundred thousand live leases, a scrape of them, renewals, a restart, scrubbing.
 //

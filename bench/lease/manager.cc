@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/lease/manager.h"
 
 #include <capnp/rpc-twoparty.h>

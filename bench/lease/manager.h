@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A terraced of the build tree, started for one bench, and an echo server to compare its calls with.
 #pragma once
 

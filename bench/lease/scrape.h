@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it costs the manager to be scraped and read over HTTP (docs/operations/monitoring.md).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The speed of erasing memory, over a plain memset of the same size in the same run.
 #pragma once
 

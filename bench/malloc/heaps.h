@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Under which malloc a measured program runs, and running it: bench_malloc's one place that knows libraries,
 // their environment, and how a program ends.
 #pragma once

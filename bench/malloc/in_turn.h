@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One question put to several heaps in turn, round by round, so that what else the machine does meets all of
 // them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Terrace's heap costs: the same programs under glibc, jemalloc, Terrace (the whole heap, and from 64 KiB
 // on) and memkind's memtier, in turn in the same run.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much: resident bytes after a long trace, what a window of 1 GiB hands out, and what fails in one that is
 // 85 % full.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of bench_malloc, each its own question and its own figures.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // redis-server on a heap: operations a second, and whether a snapshot taken under writes is one.
 #include <signal.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One connection to a redis-server, as little as bench_malloc needs: commands in a row, their answers in a row.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The figures of a run: the goals, the results, and the reason of a missing figure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast: malloc/free pairs by size and threads, objects that live longer, CPU time of large blocks.
 #include <algorithm>
 #include <cstdio>

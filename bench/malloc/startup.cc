@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the library adds to programs that start and end, and the sum of what the peer costs.
 #include <algorithm>
 #include <filesystem>

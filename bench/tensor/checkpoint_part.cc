@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // checkpoint_drain_over_dd, checkpoint_pause_ms_per_gib: tensors in DDR and CXL that a thread goes on storing
 // to are checkpointed, beside a plain O_DIRECT write of as many bytes in the same round.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor spaces: the check for news, finding by name, and handing a version to another process.
 #include <sys/mman.h>
 #include <sys/wait.h>

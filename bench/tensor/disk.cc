@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/tensor/disk.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The speed of a plain program on the same disk: one thread, 1 MiB at a time, O_DIRECT, as `dd` does it.
 #pragma once
 

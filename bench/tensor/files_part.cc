@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // import_gib_per_s_over_dd, export_gib_per_s_over_dd: safetensors into tensors that lie in CXL leases and back,
 // over a plain O_DIRECT read or write of as many bytes in the same round.
 #include <cstdio>

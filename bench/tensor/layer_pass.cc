@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // layer_pass_over_bound: weights twice as large as DDR, read layer by layer, forward and then backward.
 #include "bench/tensor/passes.h"
 #include "core/base/kernel_clock.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench_tensor: what tensors cost, alone and shared, and how well they are placed.
 //
 //   bench_tensor [--smoke] [--json FILE] [--part NAME]...

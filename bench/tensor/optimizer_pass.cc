@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // optimizer_pass_over_bound: a layer's parameter, gradient and two moments, read and written one layer after
 // the other, as the optimizer of a sharded training does; all together twice as large as DDR.
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of bench_tensor. Each prints lines for a person and adds its keys.
 #pragma once
 

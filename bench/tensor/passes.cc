@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/tensor/passes.h"
 
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps over more tensors than DDR holds, timed against the bound max(compute, copies over bandwidth).
 //
 // "CXL" is a second memory file in the same DRAM. What makes it a device is the pool's copy budget, which

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What Python pays to see a tensor: bench/tensor/python_view.py, run with the package of this build.
 #include <cstdio>
 #include <string>

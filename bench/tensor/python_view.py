@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What it costs Python to see a tensor: Tensor -> numpy and torch. A child of bench_tensor; PYTHONPATH has the package.
 
 Prints one JSON object: microseconds a call, made and dropped, the loop's own time taken off; the median of all rounds.

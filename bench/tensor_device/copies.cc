@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bandwidth of copies, registered and staged, up and down, over the yardstick; the time of a small copy; and
 // how near the emulated device keeps to its limits.
 #include <sys/mman.h>

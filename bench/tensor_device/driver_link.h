@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The speed of the CUDA driver alone: bare copies of memory that it has pinned, waited for at once. Of the
 // library under test only the table of the driver's functions is used: no stream, engine or registration of it.
 #pragma once

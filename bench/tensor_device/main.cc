@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench_tensor_device: what a copy to and from a device reaches of what the memory gives, and what a replica
 // costs that is there already. On a GPU where there is one; on an emulated device elsewhere, which says so.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it costs to fetch a replica that is there: over an uncontended mutex, which a hit takes; and what a
 // fetch of one that is not costs the thread that asks.
 #include <algorithm>

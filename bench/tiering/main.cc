@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench_tiering: what migration costs, whether it loses anything, and where hot memory ends up.
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast granules move when nobody else runs, against the bare non-temporal copy of the same bytes; and how
 // long a writer waits that hits a granule on its way.
 #include <algorithm>

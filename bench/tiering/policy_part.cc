@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine as a whole on real memory: what the sampler costs, whether the hot set ends in DDR, whether it
 // stops when there is nothing to gain.
 #include <atomic>

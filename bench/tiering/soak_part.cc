@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Does migration lose an update? Two writers with shadow copies of every word that they own, shared counters,
 // and system calls that read into granules, while all granules move as fast as they can.
 #include <unistd.h>

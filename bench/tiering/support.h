@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the parts of bench_tiering: memory files that stand for DDR and CXL, medians, clocks.
 //
 // "CXL" is a second memory file in the same DRAM: the bench measures the cost of moves, not the speed of

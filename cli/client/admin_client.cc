@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Connecting, and the operator's calls about leases.
 #include "cli/client/admin_client.h"
 

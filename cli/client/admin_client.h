@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's connection to a daemon, for verbs: blocking calls; messages of the schema as results.
 //
 // Place     cli verbs -> AdminClient -> unix socket -> daemon/rpc.

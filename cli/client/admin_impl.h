@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside of AdminClient, shared by the files that implement it.
 #pragma once
 

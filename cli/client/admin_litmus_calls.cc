@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's calls about litmus runs: of an extension of Admin, which an older daemon lacks.
 #include "cli/client/admin_impl.h"
 #include "core/schema/litmus.capnp.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's calls about quotas, reservations, queues, the audit log, consistency and further hosts.
 #include <fcntl.h>
 

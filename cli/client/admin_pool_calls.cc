@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's calls about hardware, devices and pools.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's calls that change nothing and say what a change would do.
 #include "cli/client/admin_impl.h"
 

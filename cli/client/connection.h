@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One connection to a daemon, with kj and Cap'n Proto in it: for the files that translate calls, and no verb.
 //
 // Place     admin_*.cc, tenant_client.cc -> Connection -> unix socket, or TLS (tls_stream.h) -> daemon/rpc.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an administrator's connection and a tenant's have in common: grants that may wait, lists by pages, offers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the verbs of `terrace lease` need of a connection: an operator has it for all leases, a tenant for its
 // own.
 //

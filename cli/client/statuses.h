@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a daemon reports, as verbs pass it on: messages of the schema, which outlive the connection.
 //
 // Place     Made by the files of cli/client from replies; shown by cli/show.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/client/tenant_client.h"
 
 #include "cli/client/grant.h"

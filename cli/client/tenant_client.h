@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tenant's view of its leases, for users who are no administrators.
 #pragma once
 

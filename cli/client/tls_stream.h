@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A connection to a manager on another machine: TCP, then mutual TLS.
 //
 // Place     connection.cc -> here -> daemon/clients.

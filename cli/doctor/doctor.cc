@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace doctor`: all checks, and the daemon's own view when one answers.
 #include "cli/doctor/doctor.h"
 

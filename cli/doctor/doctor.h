@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace doctor`: what this machine, and this user, can and cannot do for Terrace.
 //
 // Place     daemon/doctor has the checks of a machine; here are those of who asks, and the words for a terminal.

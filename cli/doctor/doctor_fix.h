@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace doctor --fix`: the safe fixes. There is one: a dax device that came up as
 // system-ram, and that no lease uses, becomes devdax again.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace doctor --manager`: the manager's machine, as its process sees it.
 #include <nlohmann/json.hpp>
 

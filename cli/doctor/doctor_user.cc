@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Doctor: what this user may have of the daemon.
 #include <linux/userfaultfd.h>
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace events`: what happened in the manager, as a list or as it happens.
 #include <poll.h>
 #include <unistd.h>

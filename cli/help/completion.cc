@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace completion bash`: a script made from the parser's own tree, so that it never falls behind it.
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Completion scripts for shells, made from the parser's own tree, so that they never fall behind it. What is live
 // (pools, leases, devices, hosts, tenants) they ask the daemon for, for two seconds at most.
 #pragma once

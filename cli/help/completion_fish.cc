@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/help/completion.h"
 #include "cli/help/shell_words.h"
 #include "cli/terminal/output.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Examples of every verb: what is typed first, and what is asked most often.
 #include "cli/help/help.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The examples below each help, and `terrace help`.
 #include "cli/help/help.h"
 

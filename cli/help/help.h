@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `terrace` says of itself: examples in each help, `terrace help`, manual pages.
 //
 // Place     Made from the tree of the parser, as completion.h is, so that it never falls behind it.

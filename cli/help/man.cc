@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace man`: manual pages, made from the parser's own tree.
 #include <algorithm>
 #include <memory>

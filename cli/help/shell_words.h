@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What completes a command line, for every shell's script.
 #pragma once
 

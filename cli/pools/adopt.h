@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adopts devices for `device adopt`, `pool create --adopt` and `pool add-device --adopt`: first it names the
 // data that will be lost, and asks.
 #pragma once

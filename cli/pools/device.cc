@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace device list|show|adopt|drain|undrain|fail|remove`; `online` and `offline` are in system_ram.cc,
 // `litmus` in litmus.cc.
 #include <algorithm>

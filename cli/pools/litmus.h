@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace device litmus`: tests whether memory is coherent. litmus.cc asks the manager and shows the
 // result; litmus_path.cc plays one of two sides on a path, without the manager.
 #pragma once

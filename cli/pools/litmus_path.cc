@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One side of a litmus run on a path that both hosts see: a dax device, or a file of shared memory. Nothing but
 // the memory itself is between the two sides.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace pool create|list|show|set|add-device|delete`.
 #include <algorithm>
 #include <memory>

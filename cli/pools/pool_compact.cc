@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace pool compact`: a longer free run, made by moving leases that may be moved.
 #include <algorithm>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace region create|destroy|list`: CXL memory devices composed into regions, which are devices of pools.
 #include <algorithm>
 #include <memory>

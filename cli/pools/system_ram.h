@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dax memory as memory of a node: `terrace pool create --system-ram`, `terrace pool delete --offline` and, one
 // step at a time, `terrace device online|offline`.
 #pragma once

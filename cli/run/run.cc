@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace run`: starts an unmodified program under libterrace_heap.so (or libterrace_malloc.so) and stays as
 // its supervisor. This process is the tenant's client: it holds the session and the leases, so that the program
 // needs no RPC, no helper thread and no descriptor.

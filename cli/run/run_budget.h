@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The default budgets of a run without sizes on its command line: DDR by the free memory of the machine and its
 // control groups, CXL by the free memory of the pools. These are upper bounds: the manager enforces quotas and
 // reservations with each lease.

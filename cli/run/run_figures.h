@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run tells its manager: its document as RunFigures of the session, with what the engines of its processes say
 // in their tier pages.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inspects the program of `terrace run`: can a preload library reach its malloc at all?
 #pragma once
 

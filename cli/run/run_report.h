@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run of `terrace run` as one JSON document: written by --stats, shown to `terrace top`, and printed by that
 // with --json. Keys: docs/operations/top.md.
 //

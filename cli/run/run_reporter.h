@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tells about a run while it runs: to `terrace top` each second, to the file of --stats at an interval, when
 // SIGUSR1 asks, and at the end.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The start of `terrace run`, before the program: its arguments, the manager's session, a check that memory can
 // move, the program's environment.
 //

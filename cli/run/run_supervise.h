@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The supervisor's process duties: start the program, pass signals on, wait for all it left behind.
 //
 // Threads   The thread that made it, which must be the only one then: signals are blocked for all later ones.

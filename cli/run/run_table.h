@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs as tables for people: for SIGUSR1, and for `terrace top`.
 //
 // Place     Between run_report.h and the terminal. Pure.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace top`: the runs of this machine and what their memory does, again and again.
 #include <fcntl.h>
 #include <poll.h>

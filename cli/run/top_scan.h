@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runs of this machine, as they show themselves (run_reporter.h): files that any process of their user can
 // have filled with anything.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the daemon reports, as rows and blocks for people. As JSON for programs it is what core/schema/json.h makes
 // of a message; the keys are documented in docs/operations/cli.md and only ever added to.
 //

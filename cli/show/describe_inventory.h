@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hardware that a machine shows, as tables for people. As JSON it is what core/schema/json.h makes of it; the
 // keys are documented in docs/operations/devices.md and only ever added to.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools and devices for people: where the bytes are, and what stands in the way.
 #include <algorithm>
 #include <array>

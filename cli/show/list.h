@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a list prints: the rows that were asked for, as a table, as documents, or as names.
 #pragma once
 

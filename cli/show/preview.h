@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an act would do (--dry-run), for people and as JSON.
 //
 // Place     Between statuses.h and output.h.

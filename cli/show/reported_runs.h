@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs as the manager knows them by their reports: those of containers and further hosts, which show no file here.
 //
 // Place     cli/run (`terrace top`) and cli/tier (`terrace tier status`) show them beside what they see themselves.

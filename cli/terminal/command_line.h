@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verbs, options and what their values may be, as `terrace` declares and parses them.
 //
 // Place     Between the verbs and CLI11, whose headers and templates cost more to compile than most verbs: only

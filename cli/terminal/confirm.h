@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asking before something that cannot be taken back, and lines that say how a long command stands.
 #pragma once
 

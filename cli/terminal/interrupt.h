@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signals that ask a transfer to end, rather than the process.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every list can be asked for: which rows, in which order, how many, which columns, again and again.
 //
 // Place     Works on the rows as JSON, so that a list needs to say nothing for it; cli/show/list.h is what lists call.

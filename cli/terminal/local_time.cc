@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/terminal/local_time.h"
 
 #include <ctime>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moments as people write and read them: the local time of this machine.
 #pragma once
 

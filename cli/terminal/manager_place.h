@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the manager is: at a socket of this machine, or on another machine over TLS.
 //
 // Place     Below cli/client, which connects, and the verbs that work on this machine only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The output of `terrace`: tables for people, one JSON document for programs, errors as text and exit code.
 //
 // Place     Below the verbs; knows neither the parser nor the RPC.

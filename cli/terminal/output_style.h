@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How standard output looks: as which kind of text, in colours or not, how wide.
 //
 // Place     Below output.h. One for the process: what it is written to is the same for all that is written.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the verbs of `terrace`: the parser, global options, errors as text and exit codes, output.
 //
 // Place     cli/main.cc builds one Context and lets each verb family add itself to the parser.

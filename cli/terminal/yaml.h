@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON documents as YAML: what `--output yaml` prints.
 #pragma once
 

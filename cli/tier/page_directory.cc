@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What users show in directories of their own, and whether it is believed.
 #include "cli/tier/page_directory.h"
 

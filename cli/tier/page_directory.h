@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Directories in which the processes of one user show something, a file each: /dev/shm/NAME-UID.
 //
 // Place     Below tier_scan.cc and top_scan.cc.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace tier`: how memory migrates in the processes of this machine, and what they are asked to do about it.
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace tier set|pause|resume`: asks programs, one range after the other, and shows how each is then.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The migration state of processes, as JSON for programs and as tables and words for people.
 //
 // Place     Between tier_pages.h and the verbs. Pure.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A picture of one range: the tier and the heat of its granules, as text and as SVG.
 //
 // Place     Between tier_pages.h and the verbs. Pure.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The SVG of a range's map: squares of two families of colour, a scale, a legend, and all of it in words.
 #include <algorithm>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tier pages of this machine's processes (core/layout/tier_page.h), read as what they are: files that any
 // process of their user can have filled with anything. Everything is copied and checked before it is used.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether the process that made a tier page still is what it was.
 #include <sys/stat.h>
 

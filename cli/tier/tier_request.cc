@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/tier/tier_request.h"
 
 #include <sys/file.h>

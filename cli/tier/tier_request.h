@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asks the engine of a running process for something, through its tier page, and waits for its answer.
 //
 // Place     Between tier_pages.h and the verbs.

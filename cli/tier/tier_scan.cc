@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All tier pages of this machine: whose directories are believed, and what is swept.
 #include <fcntl.h>
 #include <sys/stat.h>

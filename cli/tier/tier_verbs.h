@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The meaning of a word on the command line of `terrace tier`: a process by its number, its program's name, or
 // a range's name.
 //

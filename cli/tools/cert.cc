@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace cert`: a small private CA for managers, agents and clients. Everything is done here with libcrypto; no
 // certificate and no key that exists is ever overwritten.
 #include <openssl/evp.h>

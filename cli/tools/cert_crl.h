@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list of revoked certificates in a CA's directory: a PEM CRL.
 //
 // Place     cli/tools/cert_revoke.cc has the verbs.

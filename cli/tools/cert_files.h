@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `terrace cert` keeps in the CA's directory, and how its files are read and written.
 //
 //   ca.pem ca.key   the CA

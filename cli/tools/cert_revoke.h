@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace cert revoke` and `terrace cert list`: taking certificates back before they end.
 #pragma once
 

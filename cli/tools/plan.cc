@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace plan`: how much memory would pooling save? Replays a trace of requests through the state machine, in
 // virtual time. Needs no daemon and touches no device.
 #include <cerrno>

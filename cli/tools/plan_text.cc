@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/tools/plan_text.h"
 
 #include <cmath>

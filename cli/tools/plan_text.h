@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan in words, for a terminal.
 //
 // Place     daemon/plan/sizing.h -> here -> cli/tools/plan.cc.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace tiersim`: what would a policy do with this trace? Runs the engine's own policies, and published
 // caches to compare with, in virtual time. Needs no daemon and touches no device.
 #include <unistd.h>

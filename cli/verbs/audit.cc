@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace audit`: who did what, from the daemon's log.
 #include <chrono>
 #include <memory>

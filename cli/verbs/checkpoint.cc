@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace checkpoint list|show|verify|export|import|delete`: a directory of checkpoints. No daemon is asked.
 #include "cli/terminal/verb.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace daemon run|start|stop|status`.
 #include <signal.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arguments with terraced's places, shared by `daemon run`, `daemon start` and `fsck`.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding, starting and watching the terraced process, for `terrace daemon`.
 //
 // Threads   One; start_daemon() forks.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/verbs/fence_guard.h"
 
 #include <sys/mman.h>

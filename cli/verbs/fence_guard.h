@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets a command read a lease's memory while the lease may be fenced: no "Bus error", but a clear end.
 //
 // The first fault in the mapping puts private zero pages over all of it, so that the work at hand runs on to

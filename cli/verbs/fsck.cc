@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace fsck`: the store against itself, the devices, the objects and what processes have mapped.
 #include "cli/verbs/fsck.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The findings of `terrace fsck` as text, and the question whether they need a repair. Pure.
 #pragma once
 

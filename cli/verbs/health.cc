@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace health`: what is wrong with the manager, and what to do. Its exit codes are its own.
 #include <chrono>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace host`: the further hosts, as their manager knows them, and which of them it lets in.
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace lease list|show|renew|revoke|release`, and what the other verbs of the family share.
 #include <algorithm>
 #include <charconv>

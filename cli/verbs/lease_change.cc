@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace lease resize|transfer|offers|accept|withdraw|quarantined`.
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace lease grant`.
 #include <memory>
 #include <nlohmann/json.hpp>

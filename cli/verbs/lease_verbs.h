@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of `terrace lease` that lie in more than one file.
 #pragma once
 

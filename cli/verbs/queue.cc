@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace queue list|cancel`: the grants that wait for room in full pools.
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace quota list|set|remove` and `terrace reserve create|list|remove`.
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace state backup|verify|restore|salvage`: the manager's store as one file, and back.
 #include <fcntl.h>
 #include <stdio.h>

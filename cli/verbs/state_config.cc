@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace state export` and `apply`: the configuration of a manager as one readable file, and a manager made so.
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configuration of a manager as one readable file, and what has to be done to make a manager be so.
 //
 // Place     Below state_config.cc, which asks the manager. Pure.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace status` and `terrace check`.
 #include <nlohmann/json.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace tensor import|list|verify|export`: model files in and out of leased memory.
 #include <charconv>
 #include <chrono>

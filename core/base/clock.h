@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time as a seam: code that decides takes `now_ns` as a value or a Clock by reference, never the kernel's.
 //
 // Units     Nanoseconds of CLOCK_BOOTTIME: monotonic, and it goes on during suspend, so that a lease

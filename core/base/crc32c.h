@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CRC-32C (Castagnoli polynomial, RFC 3720 appendix B.4), by the SSE4.2 instruction where the processor
 // has it, three interleaved streams for long inputs; by table elsewhere. Both give the same value.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Failpoints: named places where a test makes the process die, fail or wait. There is one before and
 // after every persist, kernel step, reply and switch. The list is typed, so that a misspelt name does
 // not compile and a test can go through all of them (tests/crash does; declared must equal covered).

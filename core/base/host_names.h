@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names of managers and agents in certificates, and of hosts in the names of memory objects.
 //
 // Place     core/base: `terrace cert` writes these names, daemon/tls and daemon/memory/remote read them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel's clocks, read directly: for measuring and for pausing. What decides takes a Clock (clock.h).
 //
 // Units     Nanoseconds, comparable between processes, within one boot only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every fixed bound of the service in one place, each with its reason and its cost.
 #pragma once
 

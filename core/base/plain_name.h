@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names that can stand in tables, file names, shell commands and certificates.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Randomness as a seam. Prng is a small seeded generator (xoshiro256**, by Blackman and Vigna, public
 // domain algorithm) for simulations, tests and back-off jitter: the same seed gives the same run on
 // every machine. secure_random_u64() asks the kernel, for keys that others must not guess.

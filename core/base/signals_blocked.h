@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks the program's signals in the library's threads: a handler would run on their stacks, between their
 // locks. Signals that the processor raises there stay open.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long the scheduler lets a thread run before others get their turn. A thread that sleeps most of the time (it
 // waits for a disk or a socket) and asks for a short slice gets its turn soon after it wakes; with the default one it
 // waits, on a busy machine, for the end of a slice of whoever runs there: 2.8 to 4 ms.

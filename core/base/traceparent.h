@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a client passes on of the environment variable TRACEPARENT: of W3C's Trace Context, as it came.
 //
 // Threads   Any, as long as nobody changes the environment.

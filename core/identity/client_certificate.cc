@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "core/identity/client_certificate.h"
 
 #include "core/base/plain_name.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the certificate of a client says: who it is, and what it may do at a manager.
 //
 //   common name        client:NAME

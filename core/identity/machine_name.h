@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The default name of this machine, the same for manager, library and command line.
 #pragma once
 

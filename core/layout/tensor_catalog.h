@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a tensor catalog: named tensors inside one lease, readable by any process that maps it.
 //
 //   0                header (256 bytes, four cache lines)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a tensor space: named tensors in memory that several processes, on one or several hosts, write
 // and read at once (a lease of mode shared_coherent).
 //

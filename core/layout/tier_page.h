@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page with the state of a process that migrates memory, and with requests to it: one file for each
 // process, /dev/shm/terrace-tier-<uid>/<pid>, made by the migration engine, read and written by `terrace tier`.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A made-up host with its own cache, not coherent with the caches of others. It shows memory without hardware
 // coherence on any machine. A line is fetched at its first use and stays until refresh(); stores stay in it
 // until publish() or refresh(). It is milder than hardware, which evicts lines at any time. A litmus run over

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a litmus run as a program of this machine has it: atomic loads, stores and compare-and-swap,
 // and for the meetings of both sides flushes of cache lines, so that they work where caches are not coherent.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The seam of the litmus run: every access to the tested memory goes through a type that satisfies
 // LitmusMemory, given as a template parameter.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Both sides of a litmus run in this process: two threads, on different CPUs where there are, each with its own
 // mapping of the same memory. One host's caches are coherent with themselves, so that this finds memory that is
 // mapped, wired or emulated in a wrong way, and no incoherence between hosts (docs/design/0017-litmus.md).

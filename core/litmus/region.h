@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layout of a litmus run's scratch memory. Two processes, also of two hosts, run over the same region, so
 // that the layout is fixed; `magic` changes with it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The result of a litmus run: counts for each shape, and the verdict over all of them.
 //
 // Place     core/litmus, pure. The CLI and the manager show it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The litmus shapes: small programs of two parts whose outcomes show whether caches are coherent, and the
 // judgement of one round. Values are counted from the round's `tag`: tag + 0 is the old value. So a value of an
 // earlier round, or one that no part wrote, is recognised.

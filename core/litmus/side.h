@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One of the two sides of a litmus run: meets the other side, plays a part of each shape, and judges the
 // results of both. Both sides compute the same report from the bytes of the region.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bulk transfers between a file and memory: many blocks in flight through io_uring, past the page cache
 // (O_DIRECT) where the file system and the alignment allow it, through pread/pwrite where the kernel
 // refuses io_uring. The report says which way was used, and why no faster one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cuts one bulk transfer between a file range and a list of memory segments into chunks that the kernel can
 // do in one call each. Pure: no file is touched here, so that the cutting is tested without one.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Zeroes mapped memory that keeps its bytes (dax, persistent memory), and checks that it is zero. So leases are
 // erased on memory for which the kernel hands out no fresh pages.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Accesses to memory that may go away during use: a fenced lease, an unplugged device, a poisoned line, a
 // destroyed dax device. Such an access raises SIGBUS, which would end the process; here it becomes a
 // return value.

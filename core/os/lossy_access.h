@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads, stores, copies and flushes that go on when their memory goes away: a load gives 0, a store is dropped,
 // a copy ends early, and lost_address() says so. Unlike guarded() they skip no code: locks are released,
 // objects are destroyed, and an access costs as much as a plain one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the speed of memory, for devices without figures from the firmware.
 //
 // Only reads. Every line is flushed from the caches before it is timed, so that the size of the last cache

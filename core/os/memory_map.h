@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Address space as values: reservations that hold a range and mappings that fill it, each unmapped once.
 //
 // Place     core/os; the arena reserves its range here and puts DDR granules and leases inside.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel's figures of one memory node: the HMAT's as seen from the nearest CPUs, the SLIT's distance,
 // its CPUs and the size of its memory. Read from sysfs, so that a test can make a machine up. libnuma does
 // not fit: it settles the nodes when it is loaded and keeps the distances that it read first, but CXL memory

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory nodes of pages, and the node for new pages of a file: the kernel's move_pages and mbind.
 //
 // Place     core/os; the numa backend binds the objects that it carves, and checks them.

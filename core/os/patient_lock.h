@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lock of a file or directory that one process has for as long as it lives (flock).
 //
 // A process that was killed may have it for a moment longer than it is seen to be alive: while somebody who reads its

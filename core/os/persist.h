@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lease's descriptor as memory, through libpmem2: its mapping, the flush that makes its stores durable, and
 // the reason of a refusal by the kernel or the library.
 //

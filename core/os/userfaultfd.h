@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opens a userfaultfd of this process, or says why that is not possible.
 //
 // Place     core/os; the library and `terrace doctor`. The engine inside unmodified programs has its own code.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 @0xc1f6a2d07b9e4853;
 # Between a manager and the agents of further hosts, over mutual TLS. The agent connects; who it is says the name
 # in its certificate and nothing else. The manager decides, the agent does what is to be done on its host, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers of enums without a name in this side's schema, from a newer peer. Their meaning cannot be guessed, so
 // the receiver refuses the call.
 //

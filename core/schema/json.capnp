@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 @0x99ae784e300a68ba;
 # What a field becomes in JSON (core/schema/json.h), where that is not its name in snake_case with its value.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages of the schema as JSON: a key for each field, its name in snake_case, with numbers as numbers and enums
 // as words. What differs from that, the schema itself says (json.capnp).
 //

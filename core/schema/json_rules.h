@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the schema says of a field's JSON: json.capnp's annotations.
 //
 // Place     Inside core/schema: json.cc, json_schema.cc.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shape of a message's JSON (core/schema/json.h), as OpenAPI 3.1 describes shapes.
 //
 // Threads   Any.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 @0x9b1e57c4d0a83f62;
 # The litmus run of devices: an extension of Admin. The server's Admin is one of these; a client that asks for it
 # with castAs<LitmusAdmin>() gets `unimplemented` from a daemon that is older.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A struct of the schema on its own: what a reply held, kept after the reply is gone. Copies share the bytes,
 // which nobody changes.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A method's name, by the struct that its parameters are in: "Admin.status".
 //
 // Threads   Any.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON as messages of the schema: the other way of json.h, with the same keys.
 //
 // Threads   Any.

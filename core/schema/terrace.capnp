@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 @0xd7a3c1f0b5e94a26;
 # Terrace's control plane. One connection begins at Gateway. Every reply carries `error` first: expected
 # failures are data with stable codes (core/base/error.h); a Cap'n Proto exception means a broken

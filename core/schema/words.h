@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words of the schema's enums and fields: `sharedReadOnly` is "shared_read_only" to people, in JSON, C and
 // Python. This is the one place where a value gets its name.
 //

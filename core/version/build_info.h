@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was built: the version, the commit and the kind of build, for `--version`.
 //
 // Place     terraced and the command line alone link it: a new commit compiles one file again, and links those.

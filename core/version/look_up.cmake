@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes OUTPUT, a source with version_and_build(), unless it says so already. CMakeLists.txt runs it in each build.
 if(NOT COMMIT AND EXISTS ${TREE}/.git)  # not the git tree around an unpacked archive
   find_program(git git)

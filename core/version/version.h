@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Terrace's version. CMakeLists.txt (`project(... VERSION ...)`) is the one place where it is written.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an agent answers to an operator at its own socket: how it and its host are (`terrace status`, `terrace health`,
 // `terrace daemon status|stop`). Everything else is refused with the manager's address: an agent decides nothing.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/agent/certificate_renewal.h"
 
 #include "daemon/hosts/agent_wire.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An agent's certificate, renewed by its manager before it ends.
 //
 // Place     Uplink asks beside its heartbeats; Credentials says when it is time, and takes what came.

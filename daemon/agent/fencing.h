@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this host would have to fence, and how long that takes: the objects there are, and the cost of each kind as it
 // was measured (daemon/model/fence_cost.h).
 //

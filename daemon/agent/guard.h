@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The guard of a host: a small process beside the agent. It fences the host's memory when the host lease ends
 // and the agent did not fence, because it was killed, stopped or hangs. Without it programs of a killed agent's
 // host would go on writing to memory which the manager gives to others.

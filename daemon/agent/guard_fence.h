@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Takes a host's leased memory away from who has it mapped, knowing nothing of it but where it can be: the guard, and
 // the agent before it looks at its objects.
 //

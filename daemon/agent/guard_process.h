@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes the guard's process one that comes to its work in time: on a busy machine, short of memory, after a suspension.
 //
 // Place     run_host_guard (daemon/role_agent.cc), before the guard's loop.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When this host's memory is to be fenced, where the guard process sees it: a page of the runtime directory
 // that the agent and its guard have mapped. It outlives the agent, and means nothing to another boot. Beside it,
 // for as long as the file lasts: the id of the store whose managers are obeyed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One lease as an agent's program holds it: the descriptor of the object here, the manager's capability while
 // there is one, and what is promised while there is none.
 //

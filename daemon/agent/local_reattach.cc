@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a session comes to hold its leases again when the manager is back: each is attached at the manager, and
 // goes on as it was, or is told as ended.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent's service on its host: the gateway, tenant sessions and leases of terrace.capnp, each passed
 // through to the manager, with descriptors of this host's own memory objects. It decides nothing; while the
 // manager is away it answers within the promises made before.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One program's session at an agent: the manager's session that stands for it, and the leases that it holds. It
 // survives the manager: the manager's session is opened again, and what the program holds attached again,
 // whenever the manager is back.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent's orders: carries out the manager's orders on this host's memory, and fences all of it when the
 // host lease is no longer renewed.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The agent's connection to its manager, kept up for as long as the agent runs: connects, enrolls, renews the
 // host lease, and says when it is there, when it is away, and when the host lease has run out and all was
 // fenced.

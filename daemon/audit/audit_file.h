@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A copy of the audit log outside the store: one JSON object a line, appended, never cut, never removed.
 //
 // Place     daemon/role_manager.cc makes one where the configuration names a file ([audit]) and gives it the rows of

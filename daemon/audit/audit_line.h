@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An entry of the audit log as it leaves the store: a JSON object and a line feed.
 //
 // Threads   Pure functions.

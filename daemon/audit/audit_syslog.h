@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The audit log as messages to the machine's logging service (journald, rsyslog): from there they go to other machines,
 // where nobody who administers this one can change them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a client may do here: the lesser of what its certificate says and of what the socket gives.
 //
 // Threads   Pure.

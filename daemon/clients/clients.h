@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clients on other machines: TCP, then mutual TLS, then the same service that a unix socket gives, as the client's
 // certificate and the socket say. Nothing is mapped over it: no descriptor goes through TCP.
 //

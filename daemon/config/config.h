@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's configuration: defaults, a TOML file over them, flags over both; then validated as a whole.
 //
 // Place     daemon/main builds one DaemonConfig and hands pieces of it on; nothing else reads files or flags.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The TOML file. Everything is read, and every mistake collected with its line, before anything is refused.
 #include <fcntl.h>
 #include <toml++/toml.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Defaults, and the checks of a finished configuration.
 #include <sys/un.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The `[health]` table of a configuration, and what is refused of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The structured log: one line an event, text for people or JSON for machines, to standard error or a file.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a running terraced takes over of a configuration that was read again, and what waits for its next start.
 //
 // Place     daemon/reload.h calls it at each SIGHUP.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runtime directory: where the socket lies. Everybody may look into it, nobody else may have prepared it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads one table of the TOML file: every mistake is noted with its line, and reading goes on.
 //
 // Place     config_file.cc and sockets.cc only: toml++ stays out of config.h.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sockets of a configuration: `socket_role` and `[[sockets]]`, and what is refused of them.
 #pragma once
 

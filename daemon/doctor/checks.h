@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks a machine's features for Terrace. Each check tries the feature itself where it can (a system call, an ioctl,
 // a mount in a throw-away namespace) rather than trust a version number. It makes no lasting change, and says how to
 // fix a missing feature.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Doctor: CXL and DAX devices, NUMA nodes, processor features, CUDA.
 #include <cpuid.h>
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Doctor: the recurring pains of CXL and DAX memory, said plainly.
 #include <algorithm>
 #include <cstdio>

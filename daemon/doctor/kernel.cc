@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Doctor: kernel version and the system calls that migration and I/O stand on.
 #include <fcntl.h>
 #include <linux/fs.h>

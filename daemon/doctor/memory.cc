@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Doctor: memory, huge pages and the limits of address space.
 #include <fcntl.h>
 #include <sched.h>

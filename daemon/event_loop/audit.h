@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who did what, as rows of the audit log: made from a command that was applied, and durable with its changes.
 //
 // Place     daemon/event_loop; the engine adds the rows to the step's Delta.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the engine tells of the calls that its commands come from (daemon/traces): which trace an event belongs to, and how
 // long the parts took that a call waits for or has begun.
 

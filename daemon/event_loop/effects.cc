@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the engine does outside: objects carved, resized, handed over, fenced and erased, holders told.
 
 #include <algorithm>

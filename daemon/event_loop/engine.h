@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shell around the state machine: applies commands, makes their row changes durable, then lets replies
 // and effects go. It decides nothing.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which files other processes have mapped or open, by what the kernel calls the file: of any kind of memory, and
 // under whatever name.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hot-add and hot-remove: the kernel's uevents make the engine look at its devices at once instead of at the
 // next second. Without the right to hear them nothing is lost but that second.
 //

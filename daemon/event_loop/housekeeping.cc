@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the engine looks after once a second: devices that vanish and come back, and leases that a drain or a
 // compaction wants elsewhere. A movable lease that one session holds is moved by that session, on request; one
 // that nobody holds is copied here; all others stay until they end.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quarantined leases whose memory is only kept for pages that somebody still holds without a mapping: once a second
 // the backend is asked whether they have ended, and then the lease leaves quarantine by itself.
 #include "daemon/event_loop/engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which worker and which scrubber an object belongs to: those of this machine, or those of the host that has
 // it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets one at a time do what is costly to do twice at once; the others wait, in the order in which they came.
 //
 // Threads   The event loop's thread only. A Turn may outlive the OneAtATime.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine's start: whose the memory is that is there, and what becomes of objects that no lease has.
 //
 // An object without a lease is destroyed only where it is certain that nobody was ever given it: a grant that a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which processes of this machine have ended: what the owner of a part can store until. A connection that is
 // gone says nothing of that: the process that had it may live, and have the memory mapped.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine's start, and its way back after a commit that failed: load, compare with what exists, repair,
 // serve.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Erases fenced leases and removes their objects, one after the other: in pieces and within a bandwidth bound
 // where erasing is work of its own, ahead of others and without the bound where a grant waits for the room.
 //

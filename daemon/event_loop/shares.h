@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What waits for one thread, in the order of shares: whoever had least of the thread's time comes first. A thousand
 // items of one owner delay another's first item by one of them, not by a thousand.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work on this process as it is at one moment, while the process goes on: a child of fork does it on its own copy of
 // all memory and says through a pipe what it found. What takes a second for 100,000 leases costs the thread that asks
 // for it the fork only, a few milliseconds. docs/design/0025-check.md says why not by pieces.

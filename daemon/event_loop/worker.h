@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Does blocking work (a store commit, a carve, a scrub) for the event loop; urgent work goes before what waits.
 // What is asked for different tenants is done in shares (shares.h), what is asked for one in the order asked.
 // A thread of its own does it; the simulation (tests/sim) gives a JobQueue that does it on the loop's own

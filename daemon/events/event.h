@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Something that happened in the manager, as fields.
 //
 // Place     daemon/event_loop, daemon/rpc, daemon/hosts and daemon make them; EventLog keeps them and hands them on. Pure.

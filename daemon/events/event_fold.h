@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Refused calls that repeat, as one event with a count: the first of a tenant and error is told at once, and then once a
 // window how many more there were, with the last one's text.
 //

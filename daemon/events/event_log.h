@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All that happens in the manager goes through here: it gets an id, is kept for those who ask, and is handed on to those
 // who listen (the log, the sinks of [events], calls that wait).
 //

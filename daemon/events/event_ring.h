@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The newest events, within a bound of entries and bytes for each origin: a flood of one origin pushes out its own only.
 //
 // Place     EventLog has one. Pure.

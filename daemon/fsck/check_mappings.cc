@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes that still have what was taken from their lease. None of them reaches another lease's bytes:
 // objects share no page. But what such a process keeps counts against the memory's size, and it may not know
 // that its lease is over.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of check_consistency that look at rows alone.
 //
 // Threads   Pure functions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terraced --fsck`: the check of a manager that is not running, for people or programs.
 //
 // Place     daemon/main.cc.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares what the store says with what there is: rows with each other, with the memory objects, the devices,
 // and what processes still map. Changes nothing and asks nobody; what is found comes with what fixes it.
 //

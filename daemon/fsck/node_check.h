@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The check's look at memory nodes: their objects are files of directories of their own, one a node.
 //
 // Threads   Plain functions; only read. Nothing is mounted or made.

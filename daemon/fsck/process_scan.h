@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which processes map or hold open which memory object, as /proc tells: also objects that have no name any
 // more.
 //

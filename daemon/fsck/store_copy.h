@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A private copy of a store's files, so that opening it (which takes its lock, folds its logs and migrates its
 // schema) changes nothing of the original.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terraced --backup-state`, `--verify-backup`, `--restore-state`, `--salvage-state`: a stopped manager's store as one file,
 // and back.
 // `terrace state` runs them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which facts are worth an operator's time: one function for what belongs together. Each says what is wrong with
 // figures, and what to do; docs/operations/health.md says the same at length.
 #include <algorithm>

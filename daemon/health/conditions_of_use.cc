@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Findings about who uses the manager and its memory: callers, and programs that report. The rest is in conditions.cc.
 #include <algorithm>
 #include <cmath>

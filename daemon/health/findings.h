@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is wrong with a manager, and what to do about it. `terrace health` shows them; the words of the codes are
 // core/schema's, and each is a section of docs/operations/health.md.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Judges what the manager knows of itself: a HealthView in, the findings out, each with the moment since when it
 // holds. No clock, socket, disk or thread, as daemon/state.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From when on something counts as a finding of the manager's health: the `[health]` table of the configuration.
 // docs/operations/health.md says what each means.
 #pragma once

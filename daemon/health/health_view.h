@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a manager, or a host's agent, knows of itself at one moment, for HealthEngine: facts and counters, no judgement.
 //
 // Place     daemon/rpc/health_watch.cc fills one in each few seconds, from counters: never by a walk over leases.

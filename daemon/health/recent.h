@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What counters did lately.
 //
 // Place     daemon/health. Pure.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Words of findings that several of them have.
 //
 // Place     daemon/health. Pure.

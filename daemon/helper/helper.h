@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A part of this program as a process of its own: for work that may hang, take long, take much memory or die, none of
 // which a manager may. It starts from nothing (no copy of the manager's memory, none of its descriptors), and is killed
 // when it takes more than it was given, when nobody wants its answer any more, and with the thread that waits for it.

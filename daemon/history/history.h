@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An hour of what the manager was: how full its pools were and what it did, a moment every ten seconds, in memory.
 //
 // Bounded: the oldest moment goes when a new one would be too many, and a moment has only so many pools.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/history/history_watch.h"
 
 #include "daemon/log/log.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Notes every ten seconds how full the manager's pools are and what it has done.
 //
 // Place     daemon/role_manager.cc makes one; Service shows its History (Admin.history).

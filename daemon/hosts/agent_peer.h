@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One connection of an agent to the manager: its identity by its certificate, the state of its registration,
 // and the sessions that it opened for programs on its host.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts orders, devices and objects to and from the messages of managers and agents. Both sides bound and
 // check the other side's messages here.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manager's further hosts: listens for their agents over mutual TLS, knows the connected ones, sends them
 // RemoteBackend's orders, and decides when an absent agent has fenced all its leases.
 //

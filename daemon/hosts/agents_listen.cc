@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The way in for agents: TCP, then mutual TLS, then one connection to its end. Bounds what one source of
 // connections can take before it shows a certificate, and what one host can after.
 #include <capnp/rpc-twoparty.h>

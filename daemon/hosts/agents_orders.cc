@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Orders: from a worker that waits, over the event loop, to an agent and back.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How an agent comes to count: what its host has is compared with the rows, what nobody wants is destroyed
 // there, what was lost ends its lease.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is not let in any more: certificates that were revoked, hosts that an operator removed.
 #include <algorithm>
 #include <ctime>

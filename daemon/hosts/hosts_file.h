@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names of further hosts that outlive the manager's process: those that ever registered, and those that an operator
 // removed. A text file beside the store, a name a line; "!name" is removed.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gives a dax device that the kernel took as memory (system-ram) back to those who map it (devdax). The one
 // thing in this folder that changes hardware; `terrace doctor --fix` does it when an operator asked for it.
 //

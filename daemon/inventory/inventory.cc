@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/inventory/inventory.h"
 
 #include <sys/utsname.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What CXL and DAX hardware the kernel shows. Reads only; dax_mode.h, beside it, is the one that changes something.
 // On a machine with none of it the lists are empty and that is no error.
 //

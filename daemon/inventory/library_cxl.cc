@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memdevs and decoders through libcxl.
 #include <cxl/libcxl.h>
 

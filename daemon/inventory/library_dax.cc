@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dax regions and devices through libdaxctl, namespaces through libndctl.
 #include <daxctl/libdaxctl.h>
 #include <ndctl/libndctl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What libcxl, libdaxctl and libndctl say, each in a context of its own. Internal to daemon/inventory.
 #pragma once
 

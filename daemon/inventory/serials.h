@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What CXL and DAX hardware is called as a device of a pool: names that mean the same memory after a reboot,
 // when `memN`, `regionN` and `daxX.Y` may have been dealt out anew. Inventory and the backends all name by
 // these.

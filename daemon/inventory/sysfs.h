@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads sysfs and procfs about CXL and DAX, below a root directory that tests make up ("" is the machine).
 //
 // Place     daemon/inventory: take_inventory() combines it with the libraries' data; backends use

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel's uevents, read from netlink: hardware was added or removed.
 //
 // Place     daemon/inventory; daemon/event_loop/hotplug.h listens with it.

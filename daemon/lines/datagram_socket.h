@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Datagrams to a service of this machine that listens at a unix socket (syslog, journald), which may be started anew.
 //
 // Threads   One.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One JSON object in one line, key by key, without the cost of a document. Its keys are ours; its texts may be anybody's.
 //
 // Threads   As any value.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file of lines that is appended to and never cut, rotated by size: the audit file, the events' file.
 //
 // Place     daemon/audit and daemon/events/sinks have one each.

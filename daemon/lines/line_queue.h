@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines on their way out of the manager (the audit log, events): written by a thread of its own, so that nobody waits for
 // a disk or for a logging service.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/litmus/litmus_runs.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Litmus runs of devices, on free memory that is erased afterwards. Keeps the last result of each device, and
 // runs one at a time.
 //

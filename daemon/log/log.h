@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the manager and the agent say for their operator: one line an event. daemon/config/log.h sets up where it goes
 // and in which form. spdlog writes the lines, but its headers are in log.cc alone: they take longer to compile than
 // most of the files that have something to say.

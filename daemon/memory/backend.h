@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The seam between the manager's decisions and memory that can be mapped: its devices (devices.h), the objects that leases
 // are carved into (objects.h), and where a kind has them, hardware that is composed (composition.h) and memory that
 // several machines see (shared_by_hosts.h). One implementation a kind of memory; BackendSet (backend_set.h)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hardware that is composed into devices: regions of CXL memory devices, dax devices as memory of the kernel's. Kinds of
 // memory that can, have one (Backend::composition()). Its calls are a worker's.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The devices of a kind of memory: what the machine shows, what is adopted, and how a device is taken over. Part of
 // Backend (backend.h), which says who calls on which thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measurements of devices without figures from the firmware, kept beside the store: a device is measured once,
 // when it is adopted, and not again by the next process. A device of another size is another memory.
 //

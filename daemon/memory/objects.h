@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The objects that leases are carved into: made, opened, fenced, erased, handed over, listed. Part of Backend
 // (backend.h), which says who calls on which thread.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads small files of procfs and sysfs, and keeps "it is not there" and "it could not be read" apart: a search
 // for lost objects, or for users of a device, must not take want of descriptors or memory for "nothing".
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that several machines see at once: how two of them find out that it is the same, and what each does with its
 // caches before the other one reads. Kinds of memory that can be such have one (Backend::shared_by_hosts()). A worker's
 // calls, but is_shared(), which is any thread's.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Speed, durability and isolation of memory: a backend's figures of one device, and from those the figures of a
 // lease or pool on several devices.
 //

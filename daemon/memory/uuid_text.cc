@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/memory/uuid_text.h"
 
 #include <sys/random.h>

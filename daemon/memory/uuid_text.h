@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // UUIDs as text, as labels and records have them.
 //
 // Threads   Plain functions.

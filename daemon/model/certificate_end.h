@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Until when something of TLS is good: what `terrace status`, health and the metrics tell of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Free granules of one device: runs by position, and by length.
 //
 // Place     daemon/state keeps one per device; pure.

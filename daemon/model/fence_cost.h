@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it takes to shut the holders of a host's memory objects out: an estimate from what was measured, by kind of
 // memory. From it an agent's margin follows (host_lease.h), and what cannot be fenced in time.
 //

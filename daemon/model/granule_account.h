@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many granules of each device rows have, leases' and growths', counted as rows come and go. The free index
 // (ExtentMap) is kept by runs: whoever takes or frees without the other is seen by their sum (I3), when the account of
 // that device changes next.

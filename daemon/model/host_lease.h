@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The time that a host keeps its memory objects without a message from the manager, and the time after which
 // the manager may rely on their fence: the one timing rule between the two. Pure arithmetic; both sides and its
 // test use this header.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kinds of memory, by the names that devices (DeviceRow::backend) and objects ("devdax:lease-7") have: the one
 // place of the daemon that knows them, but for each kind's own folder in daemon/memory. A new kind is a folder
 // there, a line here, and its backend in daemon/memory/machine.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long something took, counted by bounds that are fixed, so that histograms of several managers can be added.
 //
 // Pure. Threads: one.

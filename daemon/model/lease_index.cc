@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/model/lease_index.h"
 
 #include "core/base/check.h"

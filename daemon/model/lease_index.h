@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What finds leases: by when they are due, by label, by request key. A row goes in and out as a whole: take it out,
 // change it, take it in.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The phases of a lease: which may follow which, in one table. Each change of a phase goes through change_phase(),
 // which asserts it (I14).
 //

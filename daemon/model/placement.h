@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses the free granules of a lease: the three placements of a pool, over the free granules of the devices
 // that may be used.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who came over TLS from another machine: what its certificate says, within what the socket it came through gives.
 #pragma once
 

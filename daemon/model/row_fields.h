@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of each stored row, once: SQL, journal records, checksums and bounds all follow from these lists.
 //
 //   Stored<LeaseRow>::fields(io, row)   calls io.integer("bytes", row.bytes) and the like, in the order of columns

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manager's durable state: the rows of the store, and a Delta of rows between two states. The state
 // machine produces Deltas, the store makes them durable, recovery reads an Image back.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What whoever connects to a unix socket of the daemon may do: by its uid, or by the socket alone.
 //
 // A process in a container is seen here with whatever uid its user namespace maps it to, uid 0 without one. What such a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who a store is: 128 random bits, drawn when it is made. What the manager keeps outside of the store (directories
 // of objects, records of devices, agents) carries the id of its store: nobody destroys, erases or obeys across ids.
 //

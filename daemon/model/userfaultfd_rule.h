@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // To whom the machine's /dev/userfaultfd is handed: nobody, whom the kernel would give a userfaultfd by itself, or
 // every program with a tenant. With it an unprivileged program can make the kernel wait inside a system call.
 #pragma once

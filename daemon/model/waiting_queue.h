@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The grants that wait for room in one pool: in which order they are served, whose turn it is, and when room is
 // kept for that one.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan as one picture: saving and rejections by pool size; use, stranded memory and fragmentation over
 // time.
 //

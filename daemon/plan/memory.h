@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One body of memory, a host's own or the shared pool, run by the manager's state machine: every request
 // becomes a lease that is granted, carved, released, fenced and scrubbed. The backend's part is played at once
 // and never fails: this measures decisions, not devices.

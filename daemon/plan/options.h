@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What can be asked of a plan, with the defaults of `terrace plan`.
 //
 // Place     cli/tools/plan.cc and a helper of the manager's (daemon/helper/jobs) fill it in -> complete() -> sizing.h.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A long series as so many values as a picture has columns.
 //
 // Place     replay.h -> here -> figure.h, report.h. Pure.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays a trace on hosts with local memory and, if asked, a shared pool; says what was refused and how full,
 // stranded and fragmented the memory was. Pure: virtual time, no randomness, the same answer every time.
 //

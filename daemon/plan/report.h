@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan as JSON, as a CSV of the time series, and in one sentence.
 //
 // Place     sizing.h -> here -> cli/tools/plan.cc, and a helper of the manager's for the console.

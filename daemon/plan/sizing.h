@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The questions of `terrace plan`: how many hosts does the trace need without a pool, and how small a pool is
 // enough when they have less memory of their own.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes one SVG picture: shapes, text and charts with axes. Self-contained, no script, no outside font.
 //
 // Place     Below figure.h; knows nothing of memory. Pure: builds a string.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trace of requests: each with its bytes of memory, its begin and its end.
 //
 // Place     First step of `terrace plan`: CSV text -> Trace -> replay. Pure; cli/tools/plan.cc reads the file.

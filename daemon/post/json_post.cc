@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/post/json_post.h"
 
 #include <kj/debug.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pieces of JSON on their way to an HTTP server: POSTed in batches, kept within a bound while the server does not take them.
 //
 // What cannot be sent is tried again, with pauses from 1 s to 60 s. What is beyond the bound, and a batch that the server

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The answers of every method: admitted within the connection's bounds, then a query's answer once all that it
 // shows is durable, or a command's once its outcome is.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the capabilities of one connection to a manager share: the service, who the peer is, and, where an agent
 // speaks for a program on its host, which agent.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gives leases back whose holders have ended: every process of this machine that had the lease handed over, and
 // asked for that (LeaseRequest::detached says not), and no other process has its memory mapped or open. They go at
 // once instead of when their TTL is over, whether the last process exited or was killed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that wait for the next event that they ask for.
 //
 // Place     Service has one; Admin.events waits here.

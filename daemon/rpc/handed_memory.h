@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Descriptors of memory on their way to a peer. A capability of a lease carries one in the answer that hands it over;
 // from when that answer is written the peer has its own, and ours is closed: what a peer keeps costs nothing here.
 //

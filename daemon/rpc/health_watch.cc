@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/rpc/health_watch.h"
 
 #include <sys/statvfs.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Looks after the manager's health: gathers what HealthEngine judges, each few seconds and whenever somebody asks,
 // and tells what changes as events.
 //

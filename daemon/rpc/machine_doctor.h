@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the manager's machine can and cannot do, as the doctor's checks say: looked at when somebody asks, and kept for
 // some seconds, so that asking again and again costs no more than asking once.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One peer's connection to a socket of ours: who it is, how much it has under way, and how it is ended.
 //
 // Place     RpcServer makes one a stream, through whoever serves it: a manager's Connection, an agent's.

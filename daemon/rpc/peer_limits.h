@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may connect to a socket of ours, as whom, and how much each uid takes: of connections, of memory for answers it has
 // not taken, of leases looked through. The role of the socket comes before the uid (authority_of); over TLS there is no
 // uid, and the certificate's rights, bounded by the socket, are in its place.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Log lines that peers can cause at will: a few a second are written, the others are counted.
 //
 // Place     Service owns one; what is logged because of a peer goes through it.

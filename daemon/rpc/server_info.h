@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a terraced says of itself to an operator, whichever its role: its process, and what it finds wrong.
 //
 // Place     The manager's operator's interface (daemon/rpc/admin) and an agent's (daemon/agent/agent_admin.h).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every connection of a manager shares: the engine, who holds which lease, what holders reported; and, as
 // Peers, who may do what and how much each uid takes.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grants that wait in the queue of a full pool, and which calls wait for them. A retry of a request that waits
 // joins it. Each call ends by its own time to wait, whatever the others' is; the request has that of the one
 // that waits longest. When the last call has ended or is given up, the request leaves the queue.

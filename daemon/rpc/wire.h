@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between the manager's rows and the schema's messages. No decisions.
 #pragma once
 

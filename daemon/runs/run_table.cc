@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/runs/run_table.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What programs say of their memory: the last report of each connection, and sums by tenant.
 //
 // Place     Pure. daemon/rpc gives it reports (TenantSession.reportRun) and ends of connections; daemon/web and the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What terraced tells the service manager that started it, as systemd's protocol has it (sd_notify(3)): that it serves,
 // what it does, that it ends, that it lives. Text lines in one datagram to the socket that $NOTIFY_SOCKET names.
 //

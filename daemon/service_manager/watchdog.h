@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tells a watchdog that the event loop lives.
 #pragma once
 

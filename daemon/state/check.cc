@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // check_all: every invariant again, from the rows alone, by other means than the code that keeps them.
 #include <algorithm>
 #include <map>

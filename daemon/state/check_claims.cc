@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of check_all about claims on a pool's room: reservations, waiting grants, moves.
 #include <map>
 #include <set>

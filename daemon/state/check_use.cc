@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // I10: the counters of use against the rows, each added up anew; and where compactions are.
 #include <map>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands and effects of the state machine (its replies: reply.h). Time and randomness are fields: the
 // machine itself reaches no clock, socket or disk, so that a simulation can drive the same object.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compaction: which movable leases must leave which window so that a long free run comes about, and what else
 // should leave its place.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices: adopted, added to pools, drained, given up, lost and back, removed.
 //
 // A device is absent when discovery does not see it, which no row records: each start looks anew. It is failed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Granting: check, place, carve, then one durable commit.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The indexes over leases: what is due when, who has which label or key, how much everybody uses.
 #include <algorithm>
 

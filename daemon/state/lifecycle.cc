@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lease after its grant: renewed, released, revoked, expired; then fenced, scrubbed and free again.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moving a lease to other extents: a target of its own id is carved, the bytes are copied, then one step swaps
 // object, extents and LeaseEpoch and leaves the old ones to be fenced and scrubbed under the target's id.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which names and labels are acceptable: short, printable, no '/', so that they can stand in tables, file
 // names and shell commands.
 #pragma once

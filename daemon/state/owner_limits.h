@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bounds of what the owners of parts may take of the manager; the other bounds are in core/base/limits.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may write to which part of a shared_coherent lease: claimed and given back by processes, one at a time.
 //
 //   a part      nobody's ── claim ──► a process's, under an epoch ── release ──► nobody's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a lease goes: which granules of which devices of its pool. daemon/model/placement.h has the policies.
 #include "daemon/model/placement.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools: made of adopted devices under one placement, and deleted when empty.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grants that wait for room in a full pool. In which order they are served, whose turn it is and when room is
 // kept for that one: daemon/model/waiting_queue.h.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims on a pool's room: what a tenant may have at most (quotas) and what is kept for it (reservations).
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Start-up: rows from a store, which nobody trusts yet, against what exists outside.
 #include <algorithm>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Refusals that several commands share, so that one state of a lease has one answer whoever asks.
 //
 // Place     daemon/state, for its own files.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the state machine replies. Two say that the answer comes later: the shell keeps the client until then.
 //
 // Place     daemon/state; command.h says which reply a command is answered with in the end (Answer).

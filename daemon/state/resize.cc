@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Growing and shrinking a lease at its end.
 //
 // Crash     A shrink is in the row (target_bytes) before its object is cut: recovery goes on with it. A growth

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The start from a store that is a copy of an earlier state: a restored backup, or files that were copied back by hand.
 // Its rows are true for then. Since then leases were granted, resized, moved, ended; their ids and epochs were given.
 //

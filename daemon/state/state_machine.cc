@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/state/state_machine.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manager's decisions: command in, reply, row changes and effects out. No clock, socket, disk, lock or
 // thread; everything that decides who may touch which granule is here.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handing a lease, its bytes kept, to another tenant or host.
 //
 // Crash     The row is the new tenant's from the first step (`transferring`), under a new LeaseEpoch, and names

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mark: a small file beside the database that holds the number of the newest acknowledged commit and
 // the lock that keeps a second daemon out.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The SQLite side of the store: the rows as of some commit, verified when opened, and brought forward by folds.
 //
 // Place     below JournaledStore, which knows the commits since. docs/formats/store.md describes the file.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads every row of an open store and trusts none: types, lengths, ranges, each row's crc, and the seal
 // over all of them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One row's canonical bytes, its crc32c and its share of the store's seal; and whether a row may be stored
 // at all. The same check runs before a row is written and after it is read, so that the store never holds
 // a row that it would refuse to load.

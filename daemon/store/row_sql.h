@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SQL from the field lists of rows (daemon/model/row_fields.h): tables, statements, parameters, columns.
 //
 // Place     Within daemon/store, below the reader and the writer.

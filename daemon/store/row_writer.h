@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes a Delta's rows within a transaction and carries the seal along.
 //
 // Threads   One at a time.

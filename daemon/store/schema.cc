@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/store/schema.h"
 
 #include "core/base/check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of the SQLite store, as an ordered list of migrations: a fresh store runs all of them, an older
 // one the rest. The first one makes the tables from the field lists of the rows (daemon/model/row_fields.h); no
 // build reads stores from before it any more.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owners of SQLite's two handles, and its result codes as Errors. Nothing else of SQLite is wrapped.
 //
 // Place     daemon/store only.

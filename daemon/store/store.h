@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store that keeps the manager's state over a crash. One transaction per Delta; commit() returns only when
 // the Delta is on stable storage, so that a reply sent afterwards cannot be undone.
 //

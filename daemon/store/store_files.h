@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store's files before SQLite opens them: tells a store, a fresh place and a damaged store apart; and
 // creates a fresh store, whole or not at all.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store with the knobs that its tests turn; open_store() in store.h is what the daemon calls.
 //
 // Invariants

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a certificate says that matters here, and how much of its life is left.
 //
 // Place     Credentials reads them, Agents tells of them. libcrypto stays in the .cc files.

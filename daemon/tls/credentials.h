@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This machine's certificate, and whom it lets in: read at the start, and again whenever one of the files changes, so
 // that a renewed certificate and a longer list of revoked ones take effect without a restart.
 //

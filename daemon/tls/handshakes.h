@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Peers of the agents' port without a certificate yet: each costs a TLS state, and may be an attacker. So there
 // are few places, and a new peer always gets one: the oldest peer is dropped, of the same source first. An
 // honest handshake takes milliseconds; a silent one soon is the oldest.

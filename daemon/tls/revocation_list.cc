@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/tls/revocation_list.h"
 
 #include <openssl/err.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The certificates that are no good any more although they have not ended: a PEM CRL that the CA signed
 // (`terrace cert revoke`).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mutual TLS between a manager and its agents: the names in certificates of `terrace cert`, and contexts that
 // accept no others. Certificates are of one private CA; a manager's has the common name "manager:NAME" and is
 // valid for the server name `tls_server_name`, an agent's has "host:NAME".

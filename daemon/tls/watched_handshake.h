@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A TLS handshake whose peer's certificate is looked at: kj tells its name only, and knows no revocation.
 //
 // libcrypto tells of each connection that is made (ex_data), so kj need not; the certificate is judged inside the

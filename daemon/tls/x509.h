@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libcrypto's objects, owned. For the .cc files of this folder.
 #pragma once
 

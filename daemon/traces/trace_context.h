@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which trace a call belongs to, as W3C's Trace Context has it: "00-<32 hex: trace>-<16 hex: parent span>-<2 hex: flags>".
 //
 // Pure. Threads: any.

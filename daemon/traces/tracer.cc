@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/traces/tracer.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which calls are traced, and how long what they did took: spans, handed to who sends them (daemon/traces/otlp).
 //
 //   a call is admitted -> Tracer::begin -> CallTrace, held by the call and by what the engine does for it

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Methods of Admin that change something, as POST /api/v1/PATH with their parameters as JSON: rights, bounds, the audit
 // log and words are those of the RPC, as for the paths that only read (api.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface as JSON over HTTP: GET /api/v1/PATH is a method of Admin that changes nothing, asked as the
 // peer that it is, so that rights, bounds and the log of what was denied are those of the RPC. acts.h has those that change
 // something.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an URL's query asks of a method of Admin: its parameters by name, and which fields of each row are wanted.
 //
 // Threads   Any.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files of the console (daemon/web/console), which the build makes and puts into the program.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/web/console_page.h"
 
 #include "daemon/web/console_files.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may not even look, and asks a manager over HTTP.
 //
 // Threads   The event loop's thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/web/front_page.h"
 
 #include "core/version/version.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a browser sees at /: where everything is. Without scripts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a manager answers over HTTP: /healthz, /readyz, /metrics, /api/v1/..., the console, and a page that leads to them.
 // Changes are calls of Admin by whoever asks (acts.h); the planner computes from what is sent.
 //

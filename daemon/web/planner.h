@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The planner over HTTP: a trace is sent, and what `terrace plan --json` or `terrace tiersim --json` would print of it
 // comes back.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a request that would change something comes from who it seems to come from. A browser sends along what its user
 // has (an ssh tunnel, a client's certificate) whichever page asks; only our own page may use that.
 //

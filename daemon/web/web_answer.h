@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is answered over HTTP, and who makes it.
 //
 // Threads   The event loop's thread only.

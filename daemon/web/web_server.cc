@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/web/web_server.h"
 
 #include <kj/debug.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A manager or an agent over HTTP: connections and requests. What is answered is its WebPages'.
 //
 // Place     The roles make one beside the RpcServer, on the same loop. On the unix socket a peer is known

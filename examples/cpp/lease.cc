@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lease: leased memory, mapped and written to. See docs/tutorials/cpp.md.
 #include <terrace/mapping.h>
 #include <terrace/session.h>

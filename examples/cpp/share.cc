@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One tensor, several processes, no copy: `share write` makes a space in a lease, `share read` reads it in place.
 // See docs/tutorials/cpp.md.
 #include <terrace/mapping.h>

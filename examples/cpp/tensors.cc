@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors that move between DDR and leased memory while their addresses stay. See docs/tutorials/cpp.md.
 #include <terrace/session.h>
 #include <terrace/tensor_pool.h>

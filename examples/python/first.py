@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tensor in leased memory, seen by numpy, sent down and brought up again. See docs/tutorials/python.md."""
 
 import terrace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One tensor, several processes, no copy: share.py write, then share.py read. See docs/tutorials/python.md."""
 
 import sys

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "libclient/arena/granule_allocator.h"
 
 #include <iterator>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps track of the taken units of one contiguous stretch: best fit, and freed neighbours are merged. The
 // caller chooses the unit (pages of an arena's segment, granules of its address range).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The common parts of every call of the C interface: checks of arguments, errors as a number and a text, and a
 // catch of all exceptions.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint that is being written, and tensors that were restored, for C.
 #include <cstdio>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Directories of checkpoints for C: lists, restores, files in and out.
 #include <cstdio>
 #include <utility>

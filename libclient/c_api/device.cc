@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tier hbm of pools, for C.
 #include <cstddef>
 #include <utility>

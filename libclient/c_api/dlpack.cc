@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DLPack's structures of tensors and pinned versions, for C.
 #include "terrace/dlpack.h"
 #include "libclient/c_api/call.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors of the C interface, and numbers that become C++'s types.
 #include <string>
 

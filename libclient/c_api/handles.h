@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The handles of the C interface. Each owns its dependencies through shared pointers, so that they may be
 // freed in any order.
 #pragma once

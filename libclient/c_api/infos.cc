@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is told of leases and pools for C. Structured bindings name every field of the C++ structs: one that is
 // added there does not compile here until it is told.
 #include <deque>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions, leases and their mappings for C.
 #include <algorithm>
 #include <cstddef>

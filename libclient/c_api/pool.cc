@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools of tensors for C.
 #include <cstdio>
 #include <utility>

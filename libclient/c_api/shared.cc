@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of a space for C: reading by copy and in place, writing, publishing.
 #include <utility>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor spaces for C: making them, taking part in them, finding tensors.
 #include <utility>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks the C description of a tensor to be made, and converts it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of a pool for C: views, guards, moves.
 #include <algorithm>
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the interface's calls on files: progress callbacks, and the choice of tensors.
 #pragma once
 

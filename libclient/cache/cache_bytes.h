@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a cache of replicas says of its bytes, in numbers and in the error of who gets no room.
 #pragma once
 

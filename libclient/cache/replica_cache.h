@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replicas in memory under a budget of bytes: which there are, in which order they were used, which may go.
 //
 // Place        Used by LocalReplicas (libclient/replicas) and DeviceReplicas (libclient/device), which know what

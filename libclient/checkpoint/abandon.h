@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Things that cannot be ended any more, since their end is a store to memory that is gone: kept for ever.
 #pragma once
 

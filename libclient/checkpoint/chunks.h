@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files in chunks, each with its checksum: copied, or only read; all chunks, or a chosen part.
 #pragma once
 

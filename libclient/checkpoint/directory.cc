@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CheckpointDirectory: names to checkpoints, and safetensors files in and out.
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint's directory on the disk: under a hidden name until it is complete.
 //
 //   DIR/.lock                 locked for a moment to make, commit, remove or clean

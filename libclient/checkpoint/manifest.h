@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint's manifest: length and checksums of its file. docs/formats/checkpoint.md describes the bytes.
 //
 // Threads   Pure functions.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a checkpoint's file to a pool's tensors, checked against the manifest on the way.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes that tensors of a space had at one moment, as a Snapshot that a checkpoint drains.
 //
 // The cut   Every tensor's newest version is pinned; then each is checked to be still the newest. If all are,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a checkpoint's file to a space's tensors: all slots are filled and checked, and published then.
 #pragma once
 

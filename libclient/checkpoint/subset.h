@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Some tensors of a checkpoint's file: read by the chunks in which they lie, each compared with its checksum.
 //
 // Place     Behind restore() and export_file() of some names; the whole file goes other ways (restore.cc,

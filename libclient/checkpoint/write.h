@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint on its way to the disk: the snapshot, and the thread that drains it.
 #pragma once
 

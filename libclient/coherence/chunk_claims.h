@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The chunks of the data that a part has: one word a chunk in each part, stored by that part's owner only.
 //
 //   claiming                                              what a crash leaves

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses the chunks that a part should claim so that a tensor fits. Pure.
 #pragma once
 

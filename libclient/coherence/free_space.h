@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The free bytes of a part's chunks. It exists in the owner's process only, and the next owner makes it again
 // from the records: nothing about free space is stored in shared memory. Pure.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The places of a space's pieces in this process, and checks of numbers read from it. All is computed once,
 // from a checked copy of the header; later stores of other holders do not change it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A space whose memory may go away at any moment, when its lease ends. Each call goes to the space behind it. A
 // call that missed the memory answers lease_expired instead of its result. From then on every call does so at
 // once: the space's state of its part may be wrong.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first steps of a new owner of a part or a seat, and the space's record of its kind of owners.
 #pragma once
 

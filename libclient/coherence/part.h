@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of a part's owner alone: take over, create, write, publish, remove. All stores to shared
 // memory are here and in pins.h, each to the owner's own part.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // OwnedPart: tensors of a part that is owned.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading in place: a reader stores a pin in a word of its OWN part or seat, and a writer looks at all holders'
 // pins before it overwrites.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of any holder on any part: find a tensor by name, get its version, copy it, read it in place.
 // One attempt each; the caller waits. Every number from the space is copied and checked before use as a place.
 // So a hostile writer can make an answer wrong, but never make a read leave the space.

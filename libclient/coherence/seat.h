@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A seat: the pins of a holder that owned no part when it first pinned. It reads in place and stores nothing but
 // them, so a reader never takes the part of a writer that died. It is owned as a part is, under the number
 // `parts` + seat.

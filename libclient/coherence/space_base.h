@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of TensorSpace for both kinds of memory: errors with their texts, waiting, and the parts of public
 // objects that call back into the space.
 #pragma once

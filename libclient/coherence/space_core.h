@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A space as one holder sees it: all parts to read, and one of them to write or a seat to pin from. The
 // protocol without names of errors, waiting or threads; TensorSpace (tensor_space.cc) adds those, the
 // emulator's tests drive this directly.

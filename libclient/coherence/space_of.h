@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TensorSpace over one kind of memory. It adds to SpaceCore: errors, waiting, an index of names found
 // before.
 #pragma once

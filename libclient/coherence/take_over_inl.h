@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // OwnedPart: becoming a part's owner, and leaving it. The last owner may have died anywhere, or have been
 // hostile: every record is checked before it is believed.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The meaning of a record's word, and the slot of a version. Pure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "libclient/device/capacity_errors.h"
 
 #include "terrace/tensor.h"

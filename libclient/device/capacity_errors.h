@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The errors that both kinds of device give in the same words.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One copy in a stream, and the interface of the engine that makes it.
 #pragma once
 

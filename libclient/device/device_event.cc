@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "libclient/device/device_event.h"
 
 #include <sys/eventfd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state behind a DeviceEvent: finished once, by the thread of a stream; any thread can wait for it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device for machines without one: memory of this process with a capacity, copies no faster than a bandwidth.
 //
 // It emulates the capacity, the duration of copies, and that they happen later and in order. A copy

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // memcpy between host memory and ours, where the host memory may be a lease that is fenced meanwhile.
 #pragma once
 

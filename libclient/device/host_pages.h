@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory a device is told of: its pages, and that they stay where they are.
 #pragma once
 

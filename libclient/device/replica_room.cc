@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pins of the replica table, and where its buffers come from.
 #include "libclient/device/replica_table.h"
 

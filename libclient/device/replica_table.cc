@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "libclient/device/replica_table.h"
 
 namespace terrace {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What DeviceReplicas knows: one entry a replica, kept in a cache; the copies up and back.
 //
 // Threads      Any; one mutex. Copies are finished by the streams' threads, which take it too: nothing here

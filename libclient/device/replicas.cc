@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The public faces of the replica table: handles, and the cache itself.
 #include "terrace/device_replicas.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stream: a queue of copies, and the thread that has its engine make them in order.
 //
 // Threads     upload() and the others from any; the engine is called by the stream's own only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a pool's tensors to a safetensors file, a piece at a time: held, written, let go.
 #include <algorithm>
 #include <cerrno>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a safetensors file to a pool's tensors: open and check, make the tensors, read straight to where each
 // lies.
 #include <algorithm>

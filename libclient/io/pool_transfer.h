@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the transfers of a pool's tensors and by checkpoints: makes a file's segments of tensors, and a
 // pool's tensors of a file.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Touches memory ahead of a transfer into it. The first store to a page of fresh shared memory makes the kernel
 // find and zero it; done inside the transfer that waits for it, that takes as long as reading the page from a
 // fast disk.

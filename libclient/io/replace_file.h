@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that appears under its name all at once, or not at all: written under a temporary name in the same
 // directory, synced, renamed, the directory synced.
 #pragma once

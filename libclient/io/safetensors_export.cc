@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a catalog to a safetensors file: the whole file under a temporary name, synced, then renamed.
 #include <algorithm>
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An opened and checked safetensors file, for import and verify.
 #pragma once
 

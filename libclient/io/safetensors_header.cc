@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses and checks the JSON header of a safetensors file, byte by byte hostile. The parser is driven by
 // events, so that nothing is built that the format does not have, and nesting costs nothing.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a safetensors file into a catalog: open and check, plan, read straight to where each tensor lies,
 // checksum behind the read, publish.
 #include <atomic>

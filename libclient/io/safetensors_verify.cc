@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares a catalog's bytes with their recorded checksums and with a file's, tensors in parallel.
 #include <algorithm>
 #include <atomic>

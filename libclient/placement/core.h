@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by all tensors of a pool: the range, the places of tensors in it, the order of the step, and the
 // thread that copies.
 //

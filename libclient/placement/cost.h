@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The value of having bytes in DDR, computed from their use and from the speed of the tiers.
 //
 // Place     TensorPool asks where a new tensor goes, which granules make room, and whether a guard waits.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocations, copies and evictions of tier hbm.
 #include <algorithm>
 #include <utility>

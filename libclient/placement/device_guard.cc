@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the core asks of tier hbm for a tensor, and the guards that a program holds.
 #include <algorithm>
 #include <chrono>

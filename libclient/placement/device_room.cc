@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thread of tier hbm: whom it serves next, and who makes room.
 #include <algorithm>
 #include <utility>

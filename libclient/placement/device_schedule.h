@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which tensors stay in HBM between two device guards of a learned order, and when each is needed next.
 //
 // Place     order.h learns the order, of slots in the place of granules; device_tier.h carries it out. Pure.

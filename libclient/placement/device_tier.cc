@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tier hbm: its beginning and end, tensors that come and go, host guards, figures.
 #include "libclient/placement/device_tier.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tier hbm of a pool: replicas of its tensors in a device's memory, under a budget of bytes.
 //
 // Place     core.h asks it where a guard, pin or move is of the device, and at each host guard; it asks nothing

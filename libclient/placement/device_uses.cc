@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who uses tier hbm: device guards, pins and moves; what they wait for.
 #include <algorithm>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The granules of a pool's range that belong to tensors, and the small tensors that share some.
 //
 // Place     TensorPool, under its mutex. Pure.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards: noting what is used, and waiting for what is missing.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of a move, behind its MoveHandle.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thread that copies: what somebody waits for, then what was asked for, then what the order needs next.
 //
 // Threads   run() is the pool's thread; it holds mutex_ except while it copies, waits, or changes the range's

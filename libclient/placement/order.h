@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which a step uses memory, learned from the guards that opened in it.
 //
 // Place     TensorPool tells it of each guard and each step; schedule.h makes a plan of the order it has

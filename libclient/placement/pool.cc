@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TensorPool: the handle that ends the moves when it goes.
 #include <utility>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pins and moves that were asked for: checked here, carried out by the mover.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses the granules that stay in DDR between two uses of a learned order, and the next copies: Belady's
 // choice, made ahead of use.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A view of a Storage: a tensor as its user holds it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copying ahead: a thread of the table that works through the last list it was given.
 #include <system_error>
 

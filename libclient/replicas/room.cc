@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pins, uses and room of the table of local replicas.
 #include "libclient/replicas/table.h"
 

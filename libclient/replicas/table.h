@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What LocalReplicas knows: one entry a replica, kept in a cache; the list to copy ahead.
 //
 // Threads      Any; one mutex. Bytes are copied without it, by the thread that wants them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One authenticated connection to a manager: socket, version agreed, session opened.
 //
 // Place     libclient/session; Loop opens one after another.

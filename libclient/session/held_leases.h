@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The leases that this process holds, kept by the Session's thread: by handle, by lease, and by the time of the
 // next renewal. Each look-up costs the logarithm of their number, so that a hundred thousand leases
 // make a grant no slower.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lease as callers hold it: the facts of the grant, the descriptor, and a state that the Session's thread
 // changes. Calls travel through the Mailbox; nothing here touches kj.
 //

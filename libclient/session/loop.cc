@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loop: mail from other threads, and the connection's life.
 #include "libclient/session/loop.h"
 

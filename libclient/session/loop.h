@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The work of a Session's thread: one kj event loop that keeps the connection, performs the calls that
 // arrive in the Mailbox, renews the held leases and receives the manager's notices.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loop: calls that arrive from callers, sent until they are answered or their time is over.
 #include <fcntl.h>
 

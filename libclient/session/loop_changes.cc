@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loop: changes of a lease that its holder asked for, or finds when it attaches again: another size, another
 // descriptor, another owner.
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loop: the leases held by this process: attached again after a reconnect, renewed in time, and lost.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loop: moves of a lease to other memory. The manager decides; what it decided is the answer to the commit, or
 // else the object that is behind the lease when it is attached again (S7).
 //

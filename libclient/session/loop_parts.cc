@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts of a lease: claimed, given back, and whether an owner is dead.
 #include "libclient/session/loop_templates.h"
 #include "libclient/session/wire.h"

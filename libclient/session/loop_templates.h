@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The member templates of Loop, for its own source files.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hand-over between any thread of a program and a Session's own: jobs go in, answers come back. All
 // hand-over is by Mutex, so that race detectors see it; kj's objects never leave the Session's thread.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ownership of parts as the manager grants it: an OwnershipSource over a Lease.
 #include <sys/random.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The caller's LeaseMove. The Session's thread decides the outcome of the move and shares it here, so that it
 // can be read when the Session is gone.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "libclient/session/notice_queue.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The notices of a Session's leases, and the one thread that calls the handler. The thread that renews leases
 // only puts notices in: a slow handler delays no renewal.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Session: starts and stops the thread that Loop runs on, and hands calls over to it.
 #include "terrace/session.h"
 

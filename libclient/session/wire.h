@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between the schema's structs and the client's own: no decisions, only translation. Bytes from the other
 // side are never trusted to be in range: a reply with a number that an enum of ours has not is refused.
 //

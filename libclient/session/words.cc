@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The schema's words for the library's enums, whose numbers are the same (wire.cc).
 #include "terrace/words.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pieces that the catalog's writer and reader must agree on.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides where each part of a catalog lies. Pure.
 #include <unordered_set>
 

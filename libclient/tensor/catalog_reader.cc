@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opens a catalog that may be hostile. The order is: read the state, copy the header, check the copy, copy
 // records, names and metadata, check the copies, look again whether the state moved. Nothing after the copy
 // reads the shared bytes again, except tensor data through the views.

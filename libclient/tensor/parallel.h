@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A loop over independent pieces of work, by several threads: checksums of many tensors.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """terraced is killed while redis serves and leases are being granted, and started again."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts a private service of the release build, runs the parts of the main job, and prints what was shown."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small client for redis' protocol (RESP2) over a unix socket, with pipelining; and the values it stores."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debian's own redis-server on leased memory: more data than its DDR budget, all of it read back."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the demo shows: lines while it runs, and a table of checks at the end."""
 
 import time

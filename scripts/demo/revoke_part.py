@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A holder that ignores the notice loses its memory; nobody after it sees a byte of what it wrote."""
 
 import queue

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model file imported into leased memory, and two other processes that map its tensors without a copy."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`build` and `test`: CMake presets, Ninja, ctest."""
 
 import os

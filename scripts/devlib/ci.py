@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`ci`: everything that must hold before a change goes in, one stage after the other, at a size for two cores."""
 
 import os

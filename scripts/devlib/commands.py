@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running programs: where the tree is, how many jobs fit, and a build output that stays readable."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The console: TypeScript of daemon/web/console/src made into the few files that terraced serves.
 
 CMake calls this file by itself, with the sources and a folder, and compiles what it writes there. `scripts/dev console`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `cmake --install` lays down from a release build of the demo's and the benches' targets: it is complete, is
 stripped, can be moved, and its programs start."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`layers`: checks every #include of the tree against the allow-list in scripts/layers.txt.
 
 The list has three sections; `#` begins a comment, and a line that begins with spaces continues the one above.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`check`, `format` and `layers`: what a machine can say about the sources without running them."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a mutant is, and those of the protocol of tensor spaces (docs/design/0015-coherence.md): what `scripts/dev mutate` changes.
 
 A mutant replaces one piece of a function. Blanks and line ends do not count when a piece is looked for; it must be there

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`mutate`: changes one piece of the code after the other, in a copy of the file that the compiler finds first, and says which
 test notices. A mutant that no test notices fails the run, as one does whose place is gone."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Talking to the person (or log) that started a verb: steps, progress, errors, the table of stages."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`package`: the Debian packages of debian/, built from a clean export of the tree, looked at by lintian, unpacked and
 started. Nothing is installed on this machine."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`setup`: installs the Debian packages of scripts/packages.txt that are missing."""
 
 import os

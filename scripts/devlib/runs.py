@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sim`, `crash`, `hostile`, `fuzz`, `tsan` and `bench`: the runs that are longer than a unit test, at a size of choice."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`docs`: a site of the Markdown pages, with an index and a search, by Debian's mkdocs-material. 2 s of a processor.
 
 The pages are copied as they lie in the repository, so that links between them, to README.md and to examples hold; the

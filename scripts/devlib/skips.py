@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases that did not run, and whether this machine could have run them.
 
 A case of a unit test says what it lacks by a word of tests/support/skip.h; a Python test by its reason. Both stand

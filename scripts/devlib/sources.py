@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the compiler is asked to do with each source, as another compiler can be asked: which files it reads, a key for
 results that are kept, and the runs beside each other. For `scripts/dev static`."""
 

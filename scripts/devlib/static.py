@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`static`: what clang finds in the sources without running them. Which lock protects what (-Wthread-safety), locks that say
 nothing of that, and what clang-tidy has against the code (.clang-tidy)."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`build --timings`: what a build from nothing costs, in processor time, and where it goes."""
 
 import collections

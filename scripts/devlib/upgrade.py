@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`upgrade`: the programs of a released version beside those of this tree, over one store and one memory."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boots guests for a list of commands and follows them to the end, with a limit on every step.
 
 A guest that ends, or hangs, before its first program reported is booted once more, and that is part of the result:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The archive an initramfs is made of ("newc" cpio), written from a list of entries. Pure: bytes in, bytes out."""
 
 import stat

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a guest is made of, as data, and the QEMU command line that makes it. Pure.
 
 The traps that shape this (QEMU 7.2, kernel 6.1):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The initramfs: busybox, the first program, the modules without which there is no root file system, and what is
 opened at every start (warm.py). Everything else comes from the host over 9p."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Process 1 of a guest, and the runner of what the host asked for. Standard library only: this is the host's
 python3, with the host's files below it.
 

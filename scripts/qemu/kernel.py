@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guest's kernel: Debian's own package, downloaded and unpacked below .cache, never installed."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run of guests: a folder of their files, QEMU processes that end with it, and what the guests report."""
 
 import contextlib

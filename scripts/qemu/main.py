@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`scripts/dev qemu`: tests in guests, a guest with a shell, or one script in a guest."""
 
 import argparse

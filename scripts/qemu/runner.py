@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs tests of tests/guest/catalog.py: groups them into boots, and makes a table of what they gave."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why this machine cannot boot guests: said as a skip, never as a pass."""
 
 import shutil

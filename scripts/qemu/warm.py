@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a guest opens at every start: put into its memory with the initramfs instead of being fetched over 9p.
 
 Opening a file over 9p is a round trip through QEMU's main thread, beside two busy processors: a program with twenty

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One program of an emulated world: claims a part, then does operations at random until it is killed.
 #pragma once
 

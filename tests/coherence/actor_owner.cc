@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an emulated program does with its own part: create, remove, write.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The protocol of tensor spaces on emulated hosts without coherent caches (emulated_hosts.h), against the truth
 // (world.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hosts that share memory and have no coherent caches, made up: each host has a write-back cache of 64-byte
 // lines over one memory, and everything that such hardware may do is done, at random, as seldom or as often as
 // a seed says:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs that take turns on one thread: each has a stack of its own, and goes on where it stopped. Ten
 // nanoseconds a turn, so that a test can change turns at every access to memory. x86-64 only.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A chunk that was given back in a cache only, when the host loses power: too rare for worlds of chance, so that here
 // the moment is chosen.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines that a host has of what others changed since, or that it has not written back, at the moments when they do
 // most harm: too rare for worlds of chance, so that here the moment is chosen.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tensors of an emulated world really are, kept beside the shared memory: what was published, and what
 // a reader may therefore get. Every answer of the protocol is held against it.
 #pragma once

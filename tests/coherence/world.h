@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An emulated world: hosts, programs on them that create, write, read, pin and remove tensors of one space, and
 // who kills them. One seed decides everything. It stops at the first wrong answer.
 //

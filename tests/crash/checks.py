@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must hold after any crash, checked from outside: through the CLI and through new clients."""
 
 import time

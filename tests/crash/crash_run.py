@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Crash runs: every declared failpoint, and kill -9 at random moments. `scripts/dev crash` starts this.
 
     crash_run.py --build-dir build/sim [--size smoke|ci|full] [--soak-seconds S] [--seed S] [POINT...|soak]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What clients were told: the acknowledged operations of a run, against which the daemon is held after a crash."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One crash at one failpoint: arm it, work until the process dies there, start again, check every promise."""
 
 import contextlib

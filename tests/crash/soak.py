@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kill -9 at random moments while several clients work, again and again, on one store."""
 
 import contextlib

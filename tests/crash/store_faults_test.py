@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damaged, torn, missing, older and newer stores, and a full disk, under the real daemon: it recovers exactly what was
 acknowledged, or refuses with a text that names the file and the cure. Never an empty pool, never a touched file.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients for the crash runs: lease_load processes and one person at the CLI, all of them journalled."""
 
 import contextlib

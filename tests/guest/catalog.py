@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tests that run inside guests: what each needs, how long it may take, and whether CI runs it. Data only: the
 host reads this without any of the guest's means.
 

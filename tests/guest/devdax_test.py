@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Leases as dax devices, on a real kernel: the soft-reserved node of a guest (scripts/dev qemu devdax)."""
 
 import os

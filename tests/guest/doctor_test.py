@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What doctor and the inventory say of a guest's devices, compared with what the kernel's own tools say; and a dax
 device that came up as system-ram, fixed by `terrace doctor --fix`."""
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tenant for the tests in guests: one Session, one lease, mapped through libpmem2. Reads a command a line
 // from stdin and answers each with one line "= ..."; notices are printed as they come. Accesses to the lease
 // survive its being taken away and say so: SIGBUS.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests inside guests share: looks at devices from outside of Terrace (sysfs, cxl, ndctl, daxctl), a tenant
 that is driven line by line, and the folder that both sides of a guest see. Standard library only."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guests are what they claim to be, shown without Terrace: what is written reads back, and lies where the hardware
 should put it."""
 

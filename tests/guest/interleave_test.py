@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lease on a region over two memdevs: its bytes are spread over both, as the region's interleaving says. What it
 writes is then looked for in the media files, outside (outside.py)."""
 

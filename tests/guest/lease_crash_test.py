@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon is killed between any two kernel steps of a carve, a fence or a scrub of real memory, and again while it
 recovers; afterwards every holder has what it had, and nothing is lost or left over. Which memory: --kind."""
 

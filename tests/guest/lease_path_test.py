@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lease of real memory from discovery to re-use, seen by its holders and from outside. Which memory: --kind."""
 
 import sys

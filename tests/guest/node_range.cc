@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tiered range over two memory nodes of a real kernel: pages are where the range says, bytes stay whole, a
 // pinned page keeps its place, and a fork changes nothing. Nodes: 0 and 1; without node 1 nothing is tested.
 #include <doctest/doctest.h>

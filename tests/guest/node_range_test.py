@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiered ranges over memory nodes in a guest: dax memory becomes node 1, and guest_node_range moves granules between it
 and node 0."""
 

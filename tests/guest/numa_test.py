@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The numa backend in a guest: dax memory becomes a pool of node 1 and a dax device again; the pages of leases are where
 they should be, as the kernel tells their holder; what stands in the way is said; a daemon that dies between two steps
 finds its way."""

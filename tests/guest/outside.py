@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looks at the media files of a run from the machine that ran it: what a guest wrote is where the hardware should
 have put it. A guest test says what it wrote in out/placement.json:
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages of a mapping, held beyond it in the ways that a process without privileges has: in a pipe, below a write by
 // process_vm_writev that is held up, and below direct I/O.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes that depend on their place and on a seed, so that any of them, found anywhere, tells where it belongs. The
 same as guest_tenant's `fill` (tests/guest/guest_tenant.cc)."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages that a holder has beyond its fence: what they hold never becomes another's, the memory waits until they end,
 and then it is free by itself. Leases are dax devices or namespaces: --kind."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Regions of persistent memory: composed, refused in words, tried before they are offered, made whole after the daemon
 was killed at any step of it, and taken over with what somebody else left on them."""
 

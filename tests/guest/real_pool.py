@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of real memory share: a service without emulated devices, and how each kind of memory is found and
 seen from outside."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guest loses power with leases held, and boots again over the same media and label areas: what is persistent is
 there again, what is not is taken back, and nobody reads another's bytes. Two boots (catalog.py). Which memory: --kind.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon is killed between any two steps of composing a region; afterwards the region is whole or not there, and can
 be made, leased from and taken apart again."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client library's integration tests (tests/integration/session) again, with a dax device in the place of the
 emulated one."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tensor space of two hosts that are two guests over the same soft-reserved memory: in each a writer and readers on the
 dax device over it, killed at random (tests/support/shared_space). Nothing passes between the guests but that memory;
 they tell each other only at the end what they counted.

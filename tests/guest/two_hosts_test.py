@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two hosts, one memory: two guests over the same soft-reserved memory. Host 0 is the manager, host 1 runs an agent. Both
 run this program, and wait for each other through the folder that they share.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random commands: mostly sensible ones, now and then impossible ones, over few names so that they collide.
 #pragma once
 

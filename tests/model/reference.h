@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the state machine should do, said as simply as can be: plain lists, every answer by a walk over all of
 // them, one bit of memory a granule. It shares no code with daemon/state but the row types.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Resizes, transfers and moves in the reference.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quotas, reservations and room in the reference, each sum by a walk over everything.
 #include <algorithm>
 

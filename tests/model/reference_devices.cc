@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices in the reference: their states, and what happens to the leases on them.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The life of a lease in the reference: renewed, released, revoked, expired, fenced, erased.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random commands, applied to the state machine and to the reference: replies and effects agree in kind,
 // states agree after each command, and what the Deltas made of a store recovers to the same state.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Claims on the pools' room, kept from the commands alone and compared with what the state machine lets in:
 //   quota         no step adds to what a tenant has beyond the quota that is in force
 //   reservation   no grant or growth takes room that others' reservations keep; nobody is refused room that its

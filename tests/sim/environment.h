@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every part of the simulation stands on: virtual time with its queue of events, the seeded randomness,
 // the faults and the planted defect of this run, and the trace of what happened.
 //

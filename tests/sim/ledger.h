@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the outside world was promised, and the check that the manager keeps it. It records only replies that
 // a client received, and compares them with the manager's state after every command and every recovery.
 //

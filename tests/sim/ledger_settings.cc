@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // L7: what an operator was acknowledged against what is in force.
 #include <utility>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // terrace_sim: runs seeds of the simulation and stops at the first failure, which --seed replays.
 #include <cinttypes>
 #include <cstdio>

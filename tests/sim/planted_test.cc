@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulation finds what it is there to find: with each planted defect some of the first seeds fails, and
 // without one none of them does. A run is a function of its seed.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One run of the simulation: the parts, the nemeses that hurt them, and at the end the calm in which
 // everything must come to rest.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Liveness: once faults have stopped nothing stays under way, what should move moves, and everything that
 // nobody holds becomes free.
 #include <algorithm>

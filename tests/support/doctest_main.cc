@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // main() of every program of unit tests: doctest's, with cases that were skipped told from those that passed.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <algorithm>

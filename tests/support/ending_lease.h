@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that goes away as a lease's does when it is fenced: the file behind the mapping is cut.
 #pragma once
 

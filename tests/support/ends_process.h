@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a broken invariant (TERRACE_CHECK) says, by doing it in a child.
 #pragma once
 

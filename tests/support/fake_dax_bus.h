@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A DaxBus that behaves as the kernel was measured to (daemon/memory/devdax/dax_bus.h lists it), over memory of this
 // process: regions are memory files, so that bytes stay when devices come and go. Any step can be made to fail
 // or to lose the daemon (a throw), and every step is counted.

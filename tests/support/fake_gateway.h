@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A manager for tests of the client: speaks the real schema on a real socket, keeps leases as memory files,
 // and breaks where it is told to, also in ways that a real manager cannot be made to.
 //

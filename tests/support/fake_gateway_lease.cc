@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FakeGateway: one lease as a capability, and a move of it.
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FakeGateway: what a connection reaches before it has a lease.
 #include "tests/support/fake_gateway_rpc.h"
 

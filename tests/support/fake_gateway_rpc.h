@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The schema's interfaces as a FakeGateway serves them on one connection. For the fake_gateway_*.cc files only.
 #pragma once
 

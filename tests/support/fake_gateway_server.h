@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thread of a running FakeGateway: its socket, its connections, and jobs from the test. For
 // fake_gateway.cc.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a FakeGateway knows, whether it runs or not. For the fake_gateway_*.cc files only.
 #pragma once
 

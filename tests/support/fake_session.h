@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Session without a manager: leases are tmpfs files (memfds) up to a capacity. For tests of what sits on
 // Session, with switches for the answers that a real manager gives rarely.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a hostile writer does after its change: gives a tensor catalog right checksums again, as far as its
 // numbers let them be computed inside the memory.
 #pragma once

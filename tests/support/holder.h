@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the test clients that hold leases share: lines that are out before the next step begins, memory that
 // is stamped page by page, and reads that survive the memory being taken away.
 //

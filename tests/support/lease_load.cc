@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tenant that never rests: grants, stamps, checks, renews and releases leases in a loop and says what the
 // manager acknowledged, so that a driver can kill the manager at any moment and compare afterwards.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manager without its process: engine, service and RPC server over a memory store and backend, reached
 // through pipes on one event loop.
 #pragma once

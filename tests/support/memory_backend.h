@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Backend whose objects are memfds of this process, for tests of the layers above it. Faults are set by
 // the test; real files, mounts and kernels are the business of tests/unit/memory and tests/integration.
 //

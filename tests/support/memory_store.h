@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Store in memory, with faults on demand, for tests of the layers above it.
 //
 // Threads   As Store; the fault switch is atomic.

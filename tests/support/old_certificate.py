@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates of a host or a manager that end soon: `terrace cert` makes none."""
 
 import datetime

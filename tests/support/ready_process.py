@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sanitized program that has started already: run() has it fork, and the child does what a program that was started with
 these arguments does from its main() on. A start costs 30 ms of processor time and more under ASan, a fork a few.
 

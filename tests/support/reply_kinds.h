@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether the state machine answers in the kind that each command promises (Answer in daemon/state/command.h), or
 // says that the answer comes later. The engine relies on it, and cannot see it at compile time.
 #pragma once

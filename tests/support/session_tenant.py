@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program with a session: session_client (tests/integration/session/session_client.cc), driven line by line."""
 
 import queue

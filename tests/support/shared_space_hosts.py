@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """shared_space_host (tests/support/shared_space): how it is started, and what its closing line must say. For two hosts
 that one machine plays, and for two guests."""
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A case that this machine, this user or this build cannot do is skipped, never passed.
 //
 //   if (::geteuid() != 0) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tenant that ignores every notice: it takes a lease, fills it and goes on reading and writing until the
 // memory is taken from under it. With --expect-zeros it takes a lease, checks that no byte of an earlier
 // holder is left, and gives it back. With --leave it stamps the pages of a lease and ends, and with --verify ID

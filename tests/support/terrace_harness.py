@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A private Terrace service for integration tests: one daemon in its own runtime directory, and the CLI.
 
     with Harness(devices={"a": "64M", "b": "64M"}) as t:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tier pages made by hand: what an engine would write, and what no engine would. For tests of `terrace tier`.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plays the engine's part of a tier page, for tests of `terrace tier` that need a process of a certain state or
 // temper: tier_writer NAME=GRANULES[:STATE]... [--deaf]. Says "ready" and lives until its
 // standard input ends; meanwhile each line of it ("refuse", "obey", "move N") changes how it goes on.

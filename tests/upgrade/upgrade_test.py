@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A released version's manager, command line, library and agents, and those of this tree, over one store and one memory.
 
     scripts/dev upgrade [--from COMMIT]

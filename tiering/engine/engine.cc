@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiering/engine/engine.h"
 
 #include <errno.h>

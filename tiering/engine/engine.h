@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounds of looking, planning and moving over the tiered ranges of one process.
 //
 // Place     An owner (libterrace's TieredRange, the preload library) gives it a thread: hotness → policy →

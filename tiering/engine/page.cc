@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tier page: one file a process, in which `terrace tier` reads and writes (core/layout/tier_page.h).
 #include <errno.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel's records of this process's memory accesses: one for every minor fault, and, where the processor
 // can, samples of its loads with their addresses (Intel PEBS, AMD IBS).
 //

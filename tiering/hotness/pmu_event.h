@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of a PMU's events into numbers for perf_event_open(2), as /sys/bus/event_source/devices describes them.
 //
 // Place     sysfs → here → access_events.cc.

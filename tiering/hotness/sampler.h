@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the granules in use without a performance counter: takes their translations away, and checks a little
 // later which of them are back.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of granules: non-temporal stores in four interleaved streams, as the processor can.
 //
 // Place     tiering/migration: between write-protect and switch. The bench compares it with memcpy.

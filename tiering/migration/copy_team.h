@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that copy parts of one large block together.
 //
 // They exist from start() on: a copy runs while accesses wait, and to make a thread then could need memory or a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves a run of granules between two backings under running code, by page-table switches.
 //
 // Place     engine decides → Mover moves. One run at a time: contiguous in addresses and in both backings.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiering/migration/node_moves.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves between two memory nodes: the bytes stay in their memory file, its pages go to another node.
 //
 // Place     TieredMemory with two nodes → here → move_pages(2) and mbind(2).

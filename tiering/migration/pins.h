@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asks the kernel whether pages of shared memory have references beside page tables and the page cache: of a
 // device, an I/O under way, a pipe, a registered buffer, another process that reads or writes them.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stable range of addresses whose granules lie in DDR or in CXL memory, and the tables to move them.
 //
 //   base  [ g0 | g1 | g2 | ... ]   each granule is mapped from one of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One userfaultfd of this process, and the thread that reads its events.
 //
 // The kernel delays every mremap of a registered range until a thread has read its event; and the reader must

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // benefit-density: in DDR is what saves most time per byte there. docs/design/0007-policy.md says what it
 // estimates, and why so.
 //

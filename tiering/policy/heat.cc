@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Accesses as they are noted: heat that decays, and what the learning policy remembers of each.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The learned data of benefit-density about one range: the time until granules of a class are used again, by
 // the time since their last use. A plain value of fixed size in PolicyMemory; all zeros: nothing learned.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From counts of uses to the value of a granule: classes, ages, and the index that benefit-density ranks by.
 //
 // A cell's hazard is its uses over the granule-seconds waited in it. Its value is the highest ratio, over all

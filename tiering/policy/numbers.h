@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The little arithmetic that policies need beyond the language's own: libm is out of bounds here.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plans behind the table, one file each.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of policies, and the one that does nothing.
 #include "tiering/policy/plans.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Placement of granules: facts about a range in, a list of moves out. Nothing else is read or changed here: no
 // clock, no kernel, no memory of its own. The engine runs this code on real memory, the simulator (tiering/sim)
 // on traces in virtual time.

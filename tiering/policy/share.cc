@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DDR between ranges: half of its fair part is a range's own while it has use for it; the rest goes where a
 // granule saves most, whoever's it is. What nobody has use for yet is spread by weight.
 #include <algorithm>

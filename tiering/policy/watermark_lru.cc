@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // watermark-lru: what was used since the last plan goes up, most recent first; when DDR is filled beyond the
 // high watermark, what was unused longest goes down until the low one. What operating systems do, for
 // comparison and for those who want just that.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A snapshot of granules of a tiered range, by copying them aside before the program's first store to them.
 //
 // Place     EngineRange::freeze makes one; a checkpoint drains it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of granules whose lease may be fenced in the middle: they return a failure, where a plain copy would
 // raise a signal in the engine's thread.
 //

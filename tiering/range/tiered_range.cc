@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One tiered range: reservation, memory file and leases, laid out and given to the engine.
 #include <fcntl.h>
 #include <sys/mman.h>

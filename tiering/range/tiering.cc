@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tiering: the engine of a process with its thread, and what a fork must wait for.
 #include "tiering/range/tiering.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libterrace's side of the engine: a Tiering is an Engine with a thread, a TieredRange a TieredMemory of it.
 //
 // Place     Behind libclient/include/terrace/tiering.h, the interface for programs.

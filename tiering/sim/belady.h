@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Belady's optimum with bypass: of the objects in the cache and the one used now, the object with the farthest
 // next use is left out. No other rule has more hits.
 #pragma once

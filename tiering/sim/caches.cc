@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LRU, ARC and S3-FIFO. Lists are intrusive: an object is in at most one list of a cache.
 #include "tiering/sim/caches.h"
 

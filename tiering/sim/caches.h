@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Published cache policies, for comparison: they see one use after the other, and bring a used object in at
 // once. Nothing limits their copying.
 //

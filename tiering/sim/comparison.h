@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policies side by side on one trace: what `terrace tiersim` and the console's planner show.
 //
 // Place     Trace -> here -> simulate() for each policy and share of DDR. cli/tools/tiersim.cc prints it; a helper of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Made-up traces: patterns that no policy was tuned to, and a stand-in for the conversation trace on machines
 // without it.
 #pragma once

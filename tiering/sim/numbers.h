@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The figures that judge the policy, for benches: hits against Belady's on one trace, the time in memory with
 // look-ahead, and the cost of a plan.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs one policy, or one of the published caches, over a trace in virtual time.
 //
 // Place     Trace → simulate() → Outcome; cli/tools/tiersim.cc and the bench print it. Pure; minutes of trace in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trace: requests one after the other, each of which uses a list of objects of one size (KV blocks,
 // granules).
 //

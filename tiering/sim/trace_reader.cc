@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text to Trace: hostile until proven otherwise, so every number is bounded and every message says where.
 #include <algorithm>
 #include <charconv>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Children with memory of their own that are not made by fork(): glibc's clone, and fork, clone and clone3 by
 // number. What shares its parent's memory (vfork, threads, posix_spawn) needs nothing.
 #include <linux/sched.h>

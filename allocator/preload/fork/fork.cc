@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What fork does to the window.
 //
 // Leased pages are MAP_SHARED, and so is the DDR part of a window that migrates: after a plain fork each side

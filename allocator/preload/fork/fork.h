@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fork as POSIX has it, although leased memory is shared by nature. See fork.cc and fork_call.cc.
 #pragma once
 

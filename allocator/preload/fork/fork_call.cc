@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The call of a fork: its locks and signals, and what a signal handler's fork has interrupted.
 //
 //   interrupted                       parent                              child

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface of fork.cc for fork_call.cc: the window before a fork, and in the child.
 //
 // Threads   heap_lock is held, and lock_moves() was called; in the child there is one thread.

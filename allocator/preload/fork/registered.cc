@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "allocator/preload/fork/registered.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Buffers that the program has registered with an io_uring, over forks.
 //
 // The kernel keeps the pages of such a buffer, and uses them even if other pages are mapped there later. With a

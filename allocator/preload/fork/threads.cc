@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whose the threads of this process are: the program's, or the engine's. A fork needs to know: what a lone
 // thread's signal handler has interrupted, no other thread will ever finish.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // madvise by the program on memory of the window: what it means on anonymous memory, although shared mappings
 // of files lie below.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // POSIX AIO reads and writes of the program's memory with O_DIRECT, by libc's own threads. Moves ask the kernel
 // for those pages; what is folded after a fork cannot be asked for, so nothing is folded any more.
 #include <aio.h>

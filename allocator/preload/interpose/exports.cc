@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // malloc and its like where small requests are the program's own malloc's (`terrace run --min-size`): each
 // decides where its request goes, and nothing else. allocator/whole/exports.cc is the other library's.
 //

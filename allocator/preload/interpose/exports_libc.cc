@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The other names of the C library's malloc: programs that put a malloc of their own before it (to count, to
 // trace) go on with these, and their blocks come to the functions that they did not replace.
 #include <malloc.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions of the C library that a heap in shared memory has to take part in: madvise, and fork with all that
 // calls it inside glibc, where it cannot be interposed (daemon, forkpty).
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared futexes in the window.
 //
 // A thread that waits on a futex without FUTEX_PRIVATE_FLAG is queued under the page that the word is in. For

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Futexes of the window without FUTEX_PRIVATE_FLAG: the kernel finds them by their page, not by their address.
 // See futexes.cc.
 #pragma once

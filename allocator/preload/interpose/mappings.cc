@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls by which a program changes its own mappings, where they touch the window: what they do to anonymous
 // memory they do to the window's, which consists of shared mappings that a fork and the engine replace.
 //

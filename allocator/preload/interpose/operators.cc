@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // C++'s operators, in all forms. A program's allocator library (jemalloc, tcmalloc) exports its own, which
 // would pass its blocks by this library's malloc; these come first and use malloc and free.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that let the kernel or a device know pages of the program's memory for longer than the call's own
 // stores: such granules must not move meanwhile. What moves a page by page tables cannot see that somebody
 // holds it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface of pinning_calls.cc for syscalls.cc: the same protection for calls by number.
 #pragma once
 

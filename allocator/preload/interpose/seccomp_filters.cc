@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel's own checks of the arguments that a program confines itself with. What is not looked at counts as
 // good.
 #include "allocator/preload/interpose/seccomp_filters.h"

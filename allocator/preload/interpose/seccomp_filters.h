@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tells calls that install a filter of system calls (seccomp, prctl) from calls that only ask for features of
 // the kernel: libseccomp makes a handful of the latter at its start, and each of them fails.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // syscall(), for programs that make by number what this library exports by name, and the calls that lead to a
 // filter of system calls. What is made by inline instructions is not seen.
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // dlopen without RTLD_DEEPBIND. A library that is opened so would call the C library's malloc, free and fork
 // past this one's, and free with the one what the other made. (Sanitizers refuse such a dlopen for the same
 // reason.)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lock that a thread can hold over a fork without a deadlock, with any locks of other libraries'
 // fork handlers.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines to stderr without stdio or allocation.
 //
 // Threads   Any.

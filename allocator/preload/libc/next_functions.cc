@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "allocator/preload/libc/next_functions.h"
 
 #include <dlfcn.h>

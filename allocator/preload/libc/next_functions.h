@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The next malloc: the allocator that the program would have without this library (glibc's, or one that it
 // links). Small requests go there.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel's own calls. They bypass this library's exported functions of the same names, which act on the
 // program's memory of the window, and its syscall(), which calls those.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sections in which the calling thread's signal handlers do not run: a handler that forked there would wait for
 // a lock of its own thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine's thread: it starts, opens what it moves, loops in Engine::run, and meets the heap between rounds.
 #include <errno.h>
 #include <linux/futex.h>

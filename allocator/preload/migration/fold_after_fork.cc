@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "allocator/preload/migration/fold_after_fork.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Folding back: pages that a fork made private (fork.cc) go into the leases and the front's file again, and
 // then migrate as before. Folding begins once no descendant of that fork can read those files any more.
 //

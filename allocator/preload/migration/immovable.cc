@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that must not move: held for a time, or for good.
 #include <sched.h>
 #include <stdlib.h>

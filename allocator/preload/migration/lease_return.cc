@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases of a window that migrates, on their way back to the pool.
 //
 // A lease of whose addresses nothing is in use is given up in three steps, between rounds of the engine:

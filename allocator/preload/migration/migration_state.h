@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state that the engine's thread and the program's threads share. Internal to this folder
 // and to fork/threads.cc; all others use movement.h.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "allocator/preload/window/ddr_part.h"
 
 #include <sys/mman.h>

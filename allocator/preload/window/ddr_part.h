@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The DDR part of a window that migrates: charged to the run's budget by granules.
 //
 // Place     large_requests.cc asks for room and reports freed runs; engine_thread.cc does the engine's part.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "allocator/preload/window/large_requests.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Large requests: DDR up to the run's budget, then leased CXL memory, then the run's choice for a full window.
 //
 // Threads   Any. Never waits for a fork (see lock.h).

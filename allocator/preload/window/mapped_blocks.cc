@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "allocator/preload/window/mapped_blocks.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Large private anonymous mappings of the program, served from the window (docs/design/0021-mapped-memory.md):
 // mmap takes pages of it, munmap gives them back, in any parts. All other calls treat these pages as blocks of
 // malloc (mappings.cc, advice.cc).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Migration of a window's granules: requests to the engine's thread of this process.
 //
 // The thread starts with the first lease, and only with a policy. It has its own table of descriptors

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program's own settings of pages of its heap (protection, locks, advice). The kernel keeps them with a
 // mapping, and this library replaces mappings (a fork's switch). So marks record them, to apply them again.
 //

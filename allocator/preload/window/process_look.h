@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads /proc without an allocation and without a lock: for a fork, and for a signal handler.
 #pragma once
 

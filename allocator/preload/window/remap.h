@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mremap of memory of the window: in place, or to plain memory at a new place. Pages are moved or copied there
 // with the program's settings (protection, locks, advice); the old ones are unmapped.
 //

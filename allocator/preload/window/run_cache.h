@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Freed page runs of the DDR part, kept for the next request of the same length: a thread that allocates and
 // frees large blocks again and again does so without the heap's lock.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases come and go: the addresses that they are mapped to, and when one goes back to the pool.
 //
 // A lease is given up when nothing of it is in use and it never was private to this process: then its range is

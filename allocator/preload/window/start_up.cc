@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Start-up, the first large request, and new segments.
 #include <errno.h>
 #include <fcntl.h>

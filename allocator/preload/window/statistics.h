@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This process's statistics of its memory (allocator/supply/process_statistics.h). Some are updated with
 // each large block; the others are computed at the next slow step of a thread after the supervisor asked.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The way to the supervisor: one short connection for each need, nothing kept open in between.
 //
 // Threads   The caller's supply lock. Raw system calls only: no cancellation point, no allocation.

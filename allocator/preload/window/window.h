@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The window: one reserved address range, a DDR part in front, then the leases (segments) that this process was
 // granted, one behind the other as they come.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The programs that bench_malloc measures: one executable, one question a file. It runs under every heap there
 // is, so it is built without sanitizers and linked to libc only (a C++ runtime allocates before main), and what
 // it keeps for itself is static or mapped: its heap holds what is measured and nothing else.

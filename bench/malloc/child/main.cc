@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench_malloc_child PART NUMBER...
 #include <pthread.h>
 #include <stdio.h>

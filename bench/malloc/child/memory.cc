@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a heap does with memory: large blocks that come and go, what stays resident after a long trace, how much
 // of a bounded window can be handed out.
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One malloc and one free, the first byte touched: the ns of a pair, over many short stretches. One thread is
 // measured by its own CPU time, and the median counts: what else runs on the machine meets few stretches.
 // Several are measured by the clock, since they may wait for each other, and the mean of the middle half

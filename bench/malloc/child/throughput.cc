@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Objects a second where they live longer than a pair: a server's churn whose objects change threads (after
 // Larson and Krishnan), a producer and a consumer, random sizes with random lifetimes.
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The locks of the standard library with the words of thread_safety.h, and waits that go with them.
 //
 // Each is its counterpart of std and nothing else: as large, as fast, with the same rules. So `mutex_` is declared

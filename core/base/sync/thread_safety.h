@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a lock protects, in words that clang checks (-Wthread-safety): empty for other compilers. Macros only, so that
 // any module may include it, also those that go into other people's programs.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/agent/web/agent_metrics.h"
 
 #include "daemon/web/metrics/shared_metrics.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an agent tells Prometheus: its manager, its host lease, its guard, and what there is on its host to be fenced.
 //
 // Labels are bounded: three certificates at most, codes of findings; never a lease.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an agent answers over HTTP: /healthz, /readyz, /metrics, and of /api/v1/ what it answers to operators at its socket.
 //
 // Place     daemon/role_agent.cc gives one to its WebServer.

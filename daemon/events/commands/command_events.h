@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a command did, as events: made from a command that was applied, told once its changes are durable.
 //
 // Place     The engine calls it beside audit_rows(), which say who did it for longer than a process lives. Pure.

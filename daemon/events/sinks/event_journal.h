@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events as entries of systemd's journal, each with its fields (`journalctl TERRACE_LEASE=7`).
 //
 // Place     EventSinks makes one where the configuration says so ([events] journal).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where events go beside Admin.events: the log, and what [events] of the configuration names.
 //
 // Place     daemon/role_manager.cc makes one beside the engine, before that starts.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events as text, for what reads them outside: JSON as the schema has it, fields of a log line, a journal's entry.
 //
 // Place     daemon/events/sinks; the same words and keys as Admin.events answers with.

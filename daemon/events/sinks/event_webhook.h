@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events as JSON, POSTed to an HTTP server in batches: {"run": "...", "events": [...]}. `run` and `id` name an event.
 //
 // Place     EventSinks makes one where the configuration says so ([events] webhook).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/helper/jobs/jobs.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a helper process can be asked to do.
 //
 //   doctor    looks at this machine (daemon/doctor); the answer is pack()ed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel's dynamic DAX regions as the devdax backend uses them: look, make a device, give it ranges, bind
 // and unbind it, destroy it. One implementation is sysfs (dax_sysfs.h), one a made-up kernel (tests/support).
 //

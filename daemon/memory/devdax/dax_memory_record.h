@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ranges of adopted dax devices that were not erased since this boot: they may still hold old bytes,
 // although no lease has them. The kernel does not record that.
 //

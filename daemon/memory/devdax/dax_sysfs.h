@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DaxBus on this machine: /sys/bus/dax, /dev/daxX.Y and, for the users of a device, /proc.
 //
 // Threads   As DaxBus; it keeps nothing but its root and a lock for what the kernel does not let run side by side.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The devdax backend: memory of dynamic DAX regions (soft-reserved memory, volatile CXL regions). A device of
 // the manager is a region; a lease is a dax device of its own with exactly the lease's extents as its ranges,
 // whose descriptor the holder gets.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The devdax backend's view of regions: what is there, what is wrong with it, how fast it is, and taking one
 // over.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The devdax backend's sequences of kernel steps, with a failpoint after each. All run with kernel_mutex_ held.
 #include <algorithm>
 #include <cerrno>

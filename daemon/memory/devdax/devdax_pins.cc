@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The devdax backend and pages that somebody holds beyond the fence: counted when a device goes, and kept until they
 // end. What is shared with other kinds is in kept_pages.h. All but kept() run with kernel_mutex_ held.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devdax memory that several machines see at once: proving that it is the same, and handing it over with
 // nothing left in caches. Each does its work through a device of the manager's own, which lives only meanwhile.
 #include <algorithm>

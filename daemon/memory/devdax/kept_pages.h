@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that is kept because somebody holds pages of it beyond the fence (daemon/memory/pins): counted when a device is
 // taken away, recorded, and looked at again until the pins have ended. What the kinds of dax memory share; each knows
 // itself which device of the manager's own lies on what is kept, and makes and removes that.

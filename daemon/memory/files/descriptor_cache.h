@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A few descriptors of objects that were just carved or fenced, so that the next step of a short-lived lease
 // opens nothing. Bounded: a slot a hash of the name, the newest object takes it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulated backend: pool memory as files of a private tmpfs directory, one 0600 file `<name>.obj` for each
 // lease, whose descriptor the holder gets. It needs no hardware and obeys the same rules as the others.
 //

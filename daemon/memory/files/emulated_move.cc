@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulated backend's two ways of taking bytes from one object to another: rebind, which shuts the holder of
 // the first out on the way, and copy, for an object that nobody holds. emulated.h says why rebind is safe.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the emulated backend keeps holders to what was carved for them: the mount's size follows the objects
 // (mount_size.h), who got more is cut back, and a file that is still open somewhere keeps a name until it is not.
 #include <dirent.h>

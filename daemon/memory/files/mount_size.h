@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps a tmpfs of ours as large as the memory that its objects may have, and no larger. A holder has a writable
 // descriptor and can make its file longer; where all blocks of the mount are somebody's, that gives it none: the
 // kernel refuses with ENOSPC, or SIGBUS for a store. docs/design/0032-lease-mounts.md says why not a mount each.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mounted file systems, from /proc/self/mountinfo.
 //
 // Threads   Pure functions, but for find_mount, which reads /proc.

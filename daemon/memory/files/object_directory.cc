@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/memory/files/object_directory.h"
 
 #include <dirent.h>

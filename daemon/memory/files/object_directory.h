@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The private directory in which a backend keeps its objects: found or made, checked, locked, and removed
 // again. The emulated backend has one, the numa backend one for each memory node, mounted with that node's
 // memory only. It must be on tmpfs: an object on a disk would be neither memory nor erased by truncation alone.

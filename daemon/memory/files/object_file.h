@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files in an object directory, and errors: shared by the parts of the emulated backend and by offline checks.
 //
 // Threads   Any.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file that says whose a directory of memory is: the id of the store that its leases are in, and where that
 // store lies, for messages. Replaced as a whole, and synced before anything relies on it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every kind of memory that this daemon has, as one Backend: devices are those of all kinds together, an object
 // goes to the kind that its name begins with (`devdax:lease-7`), or to the emulated one (`lease-7`). One with a
 // host in its name (`lease-7@hostb`) goes to that host's agent, whatever its kind.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backends of real memory that this machine can have, built and owned together: for the daemon and for its
 // offline check, which must see the same.
 //

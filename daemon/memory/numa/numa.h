@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numa backend: CXL memory that the kernel has as a memory node without processors. A device is such a
 // node, a lease a file whose pages come from it (numa_node.h), in the same way and with the same guarantees as
 // the emulated backend's (emulated.h): fence by truncation, zeros by the kernel.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The objects of one memory node: files of a private tmpfs whose memory comes from that node only, and the
 // check that it does. EmulatedBackend keeps the files; this decides where their pages come from.
 //

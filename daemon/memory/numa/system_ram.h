@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gives dax memory to the kernel as memory of a CPU-less node, and takes it back, for `terrace pool create
 // --system-ram`. A dax region is given as a whole, by one device that spans it.
 //

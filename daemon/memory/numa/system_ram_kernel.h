@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RamKernel on this machine: dax regions and drivers through DaxBus, memory blocks and the kmem driver through
 // libdaxctl, which loads that driver where it is not.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program of 80 instructions that the kernel runs for KernelPins: it walks segments of 32-bit counters and adds
 // up what differs from `idle`. It needs bpf_loop (Linux 5.17), and with it a description of its two functions (BTF).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/memory/pins/kernel_pins.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PagePins on this machine: a BPF program reads the reference counts out of struct page, once on request and once
 // at the entry of the kernel's arch_remove_memory, which an unbinding reaches after it has taken the mappings away.
 //

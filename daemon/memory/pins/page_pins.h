@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who holds pages without a mapping: references to the struct pages of device memory.
 //
 // The kernel takes a dax device away without waiting for pages that somebody has pinned (a pipe filled by

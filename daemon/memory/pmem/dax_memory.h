@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manager's own accesses to the bytes of a dax device: to find out whether it keeps them, to erase them,
 // and to copy them.
 //

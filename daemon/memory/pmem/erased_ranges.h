@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a region that this process has erased and verified, and not handed out again. A new namespace
 // may lie anywhere; only its bytes outside these ranges must be erased before a holder gets it.
 //

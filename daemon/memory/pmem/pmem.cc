@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pmem backend's objects: a lease's namespace made, opened, fenced, erased, removed and handed over.
 #include "daemon/memory/pmem/pmem.h"
 

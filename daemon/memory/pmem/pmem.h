@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases as namespaces of persistent memory: a device is a CXL region of pmem, a lease its own devdax namespace
 // in it, whose alternative name in the label is the object's name (`pmem:lease-7`). By serial and label it is
 // found again after a reboot, with its bytes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pmem backend's view of the hardware: regions of both buses, namespaces in adopted ones, what all of it is
 // called.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel's operations (libnvdimm) on persistent regions and their namespaces, for the pmem backend.
 // The seam between the two: tests put a made-up kernel behind it that can fail or die at any step.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This machine's PmemKernel, through libndctl. Each call looks afresh: the library keeps what it read. Its exit
 // codes are not believed where the outcome can be looked at.
 #include <daxctl/libdaxctl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pmem backend and pages that somebody holds beyond the fence: counted when a namespace's device goes, and kept
 // until they end. What is shared with other kinds is ../devdax/kept_pages.h.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pmem backend's devices: regions composed, tried, taken over and taken apart.
 #include <fcntl.h>
 

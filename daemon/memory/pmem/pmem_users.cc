@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/memory/pmem/pmem_users.h"
 
 #include <unistd.h>

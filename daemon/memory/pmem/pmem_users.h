@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The users of a device that is about to be taken over or taken apart: processes that have it mapped or open,
 // mounts, the kernel. Changes by a file system or another process during the check are not seen: this is for
 // messages to people.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Composes memdevs into CXL regions, takes them apart, and makes them again after a reboot.
 //
 //   request -> window, granularity and order that the kernel can do -> record -> region -> decoders committed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of the kernel's CXL core on memdevs, decoders and regions, for the region maker. The seam
 // between the two: tests put a made-up kernel behind it that can fail or die at any step.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This machine's CxlKernel, through libcxl. Each call looks afresh: the library keeps what it read. Volatile
 // regions, which version 76.1 cannot create, are created through the attribute that it would use.
 #include <cxl/libcxl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The possible windows, orders of memdevs and granularities of a region, in the order of the tries. Pure, so
 // that each refusal can be tested with its words.
 //

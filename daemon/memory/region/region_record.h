@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The regions that this daemon makes again after a reboot, in a file beside the store: a CXL region exists in
 // the decoders, which a reboot resets, while its contents (labels, namespaces, bytes) stay.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory objects on other hosts (`lease-7@hostb`), as a Backend of the manager: each call of the engine becomes
 // an order to that host's agent. If the agent is away, a result that cannot be known is waited for.
 //

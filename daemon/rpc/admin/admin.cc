@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: what the daemon is and does, its audit log, and checks of its state.
 #include "daemon/rpc/admin/admin.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: devices, pools, every tenant's leases, quotas and reservations, the audit log,
 // checks. Whoever has this capability is an administrator or an operator: Gateway.openAdmin decides that once, and
 // dispatchCall, before any method begins, what an operator may call (rights.h).

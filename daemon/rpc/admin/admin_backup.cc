@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: a backup of the store, handed over as a descriptor.
 #include "core/base/unique_fd.h"
 #include "daemon/rpc/admin/admin.h"

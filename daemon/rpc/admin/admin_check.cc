@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: the checks of a serving manager. Both compare the state with what lies outside of it, and
 // neither holds anybody up: a worker looks outside, a snapshot of the process is compared with that. What was in the
 // middle of a change is seen in one look and not in the next: only what both show is told.

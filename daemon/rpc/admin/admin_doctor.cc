@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: what the manager's machine can and cannot do.
 #include <unistd.h>
 

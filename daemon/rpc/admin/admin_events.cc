@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: what happened, now or when it happens.
 #include "daemon/rpc/admin/admin.h"
 #include "daemon/rpc/admin/event_wire.h"

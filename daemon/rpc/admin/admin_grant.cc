@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: a grant for a tenant by somebody who will not hold it, as from a browser.
 #include "daemon/rpc/admin/admin.h"
 #include "daemon/rpc/ended_holders.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: what is wrong with the manager, in the words of the schema.
 #include "daemon/rpc/admin/admin.h"
 #include "daemon/rpc/server_info.h"

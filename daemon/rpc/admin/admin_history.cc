@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: what the manager was in the last hour, as columns.
 #include "daemon/history/history.h"
 #include "daemon/rpc/admin/admin.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Further hosts, as the operator sees them.
 #include "daemon/rpc/admin/admin.h"
 

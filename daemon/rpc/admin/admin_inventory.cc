@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: what CXL and DAX hardware the manager's machine shows. Looking asks firmware
 // mailboxes and walks /proc, so that it is done on a worker; what the rows know of it (the lease that a dax
 // device is) is added on the event loop.

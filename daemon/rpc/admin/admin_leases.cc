@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: leases of all tenants. An empty tenant in a command is an administrator's.
 #include "daemon/rpc/admin/admin.h"
 #include "daemon/rpc/ended_holders.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: litmus runs of devices (core/schema/litmus.capnp).
 #include "daemon/rpc/admin/admin.h"
 

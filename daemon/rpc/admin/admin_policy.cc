@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: quotas and reservations.
 #include "daemon/rpc/admin/admin.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: pools and their compaction.
 #include "daemon/rpc/admin/admin.h"
 #include "daemon/rpc/admin/drain_progress.h"

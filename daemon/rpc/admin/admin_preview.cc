@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: what an act would do. daemon/state/preview does it to a copy of the state, in a snapshot of
 // the process, so that nobody else waits for that.
 #include <capnp/serialize.h>

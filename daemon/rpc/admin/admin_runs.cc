@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's interface: programs that report what their memory does.
 #include "core/base/limits.h"
 #include "daemon/rpc/admin/admin.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Drains and compactions as the operator sees them: which leases should leave their place, what each waits for,
 // and which of them will not go by themselves.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/rpc/admin/event_wire.h"
 
 #include "core/schema/words.h"

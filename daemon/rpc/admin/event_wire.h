@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events as messages of the schema.
 //
 // Threads   Pure functions.

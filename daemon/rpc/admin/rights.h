@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may call which method of the operator's interface. The one place where that is said: AdminServer asks here before
 // any method begins, and what is not in the table is an administrator's.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A message stream that takes nothing in while the peer does not take what was sent: otherwise one that asks
 // and never reads makes the answers pile up here, without bound. Counts what is on its way for the peer.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a stream in large pieces: several small messages cost one system call instead of two each.
 //
 // Threads   The event loop's thread only. One read at a time, as the stream behind it.

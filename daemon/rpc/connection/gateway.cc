@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first capability of a connection: settles the protocol version, then hands out what the peer may have.
 
 #include "core/version/version.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The unix sockets that a daemon binds: their files, with owner and mode, and the end of those files.
 //
 // Threads   The event loop's thread only.

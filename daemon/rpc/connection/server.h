@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Accepts connections on the unix sockets of a manager or an agent: authenticates each by the kernel
 // (SO_PEERCRED), bounds what it may send, and serves it until it goes away. What comes over TLS is accepted elsewhere
 // (daemon/clients) and served here, under the same bounds. A bad message costs its own

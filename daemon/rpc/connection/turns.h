@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whose message the event loop handles next: shares of its time by uid (PeerKey). It also sees to it that the loop
 // looks at its descriptors between messages: kj does so only once nothing is left to do, and one peer that always
 // has something ready could put that off for ever.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/rpc/holders/holder_file.h"
 #include "daemon/log/log.h"
 

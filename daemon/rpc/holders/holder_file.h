@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file beside the store's that says which processes were handed which leases, so that those of processes which end
 // while no manager runs go back when one runs again. Text: a line for each hand-over, one for each lease that needs no
 // watching any more; the last lines count.

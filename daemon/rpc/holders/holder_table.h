@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which session holds which lease, and with what access: who may hold it beside them, and who has to be told.
 //
 // Place     Service owns one. Sessions enter leases when they hand descriptors out.

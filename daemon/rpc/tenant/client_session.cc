@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/rpc/tenant/client_session.h"
 
 #include "daemon/event_loop/processes.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the capabilities of one tenant's session share: on whose behalf they act, and who is told of its leases.
 // It hands leases over: descriptor, capability, and the session as one to be told.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One lease as a capability. Its descriptor travels with it; the lease itself lives by its expiry.
 #include "core/base/limits.h"
 #include "daemon/event_loop/processes.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A move by the lease's holder: it copies into the target's memory, then commits. Dropped without that, the
 // move is given up.
 #include <kj/debug.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/rpc/tenant/notice_queue.h"
 
 #include <kj/debug.h>

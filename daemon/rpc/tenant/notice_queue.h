@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one session has to be told, bounded: at most one notice of a lease is under way, at most a window
 // of them in all, and what comes meanwhile is kept as one entry a lease, in which the newer word replaces
 // the older.

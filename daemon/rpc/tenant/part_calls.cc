@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/rpc/tenant/part_calls.h"
 
 #include "daemon/event_loop/processes.h"

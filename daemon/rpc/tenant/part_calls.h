@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the calls of a lease's parts ask the state machine, once it was looked who calls and whether the owner
 // lives.
 //

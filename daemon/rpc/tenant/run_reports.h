@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program's report of what its memory does (TenantSession.reportRun), from the wire into the table of runs.
 //
 // Threads   The event loop's thread only.

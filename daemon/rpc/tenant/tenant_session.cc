@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tenant's session on the wire: grants and attaches leases, lists and renews them.
 #include <sys/random.h>
 

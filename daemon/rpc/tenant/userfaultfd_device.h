@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // This machine's /dev/userfaultfd for programs that may not open it themselves: with it a program makes
 // userfaultfds of its own address space that see the kernel's faults as well, which migration by unprivileged
 // programs rests on (docs/operations/tiering.md). A userfaultfd belongs to the address space of who makes it,

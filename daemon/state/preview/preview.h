@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a command would do, found by doing it: each function applies the command, and what would follow from it, to a copy
 // of the state machine that it is given. So a preview knows no rule of its own that could differ from what happens.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A drain, done to a copy: every lease that may move is moved, and the old memory erased, until none finds room any more.
 #include <algorithm>
 #include <set>

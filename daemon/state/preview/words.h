@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Words and sums that the previews share.
 //
 // Place     Inside daemon/state/preview.

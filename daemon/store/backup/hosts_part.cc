@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/store/backup/hosts_part.h"
 
 #include <fcntl.h>

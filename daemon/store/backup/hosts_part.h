@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names of further hosts, `<state>.hosts`, as a part of a backup: whole pages behind those of the database, of which
 // SQLite knows nothing. The text is not understood here (daemon/hosts/hosts_file.h).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/store/backup/older_version.h"
 
 #include <fcntl.h>

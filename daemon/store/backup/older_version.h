@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps a store of an older version as it is before this build migrates it: the one way back to the older build.
 //
 //   STATE, its logs, journals, mark and hosts -> STATE.version-N-TIME.part -> synced -> STATE.version-N-TIME

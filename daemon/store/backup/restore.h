@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Puts a backup in the place of a stopped store.
 //
 //   FILE -> STATE-restoring, verified, sealed as a copy -> STATE-restored        the decision: one rename

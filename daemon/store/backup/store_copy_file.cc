@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/store/backup/store_copy_file.h"
 
 #include <fcntl.h>

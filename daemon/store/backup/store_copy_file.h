@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A whole store in one file: made of the database of an open store, sealed, verified.
 //
 // Such a file needs no journal and no mark, and says of itself that it is a copy of an earlier state (MetaRow::restored),

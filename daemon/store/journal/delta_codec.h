@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Delta as the bytes of one journal record, and back. The bytes are canonical: one Delta has one encoding,
 // and decoded bytes encode to the same bytes again. docs/formats/journal.md describes them.
 //

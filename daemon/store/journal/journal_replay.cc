@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/store/journal/journal_replay.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commits that the journal adds to a database, and a check that none is missing.
 //
 // The rule  A commit that was acknowledged is never dropped in silence. The commits behind the database's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One file of the journal: a header block, then records one after the other, each in blocks of its own.
 //
 // A block is 4096 bytes on a disk: the unit that a disk may tear. A record shares none with another one, so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/store/journal/journaled_store.h"
 
 #include <fcntl.h>

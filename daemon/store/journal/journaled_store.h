@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store: commits go into a journal, a thread of its own folds the journal into the database.
 //
 //   commit -> one record into the active segment -> fdatasync -> the mark -> acknowledged

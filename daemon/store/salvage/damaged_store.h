@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What can still be read of a damaged store: each row that matches its checksum, and each whole commit of the journal
 // whatever is missing before it. A start reads none of that, since it would drop what was acknowledged without a word;
 // here an operator has asked, and is told what is missing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/store/salvage/settle_rows.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes what is left of a damaged store's rows fit together, so that a manager can start from it. Rows of before and
 // after a commit that is missing may both be there: of two that cannot both be right the newer one stays. Nothing of
 // this touches memory: a start from such a store quarantines the objects of leases that it does not know.

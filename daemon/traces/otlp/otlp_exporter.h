@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Spans on their way to a collector: OTLP over HTTP (POST, JSON), in batches, off the path of any call.
 //
 // A bounded number of bytes waits; beyond it the oldest spans are dropped and counted. A collector that is slow, away or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Spans in OTLP's JSON encoding: ids are hex, times and whole numbers are texts.
 //
 // Pure. Threads: any.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics in Prometheus' text format, version 0.0.4.
 //
 // Pure. A family's samples are written together, behind its help and type.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/web/metrics/run_metrics.h"
 
 namespace terrace::daemon {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics of what programs report of their memory (daemon/runs), summed by tenant: no pid, no lease.
 //
 // Threads   The event loop's thread only.

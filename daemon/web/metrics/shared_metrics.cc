@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/web/metrics/shared_metrics.h"
 
 #include <dirent.h>

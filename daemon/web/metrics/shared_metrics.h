@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics that a manager and an agent have alike.
 //
 // Threads   The event loop's thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared memory whose readers and writers have coherent caches: processes of one host, or hosts on a fabric
 // with hardware coherence. Only ordering is left to do.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The seam of the coherence protocol: every load, store, copy, write-back, invalidation and barrier on shared
 // memory goes through a type that satisfies CoherenceMemory, given as a template parameter.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared memory of hosts whose caches are not coherent with each other. A store reaches the memory by a
 // write-back of its line, a load asks the memory after its line was dropped; sfence and mfence order both.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ownership of parts by host: a fixed range of parts a host, locks of the kernel within one.
 #include "terrace/host_ownership.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ownership of parts by open-file-description locks, one byte a part, far behind the file's end.
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "libclient/device/cuda/cuda_context.h"
 
 namespace terrace::device {

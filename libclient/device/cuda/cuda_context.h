@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The primary context of a CUDA device, which frameworks use, too: kept while an object here needs it; and
 // the device's health.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceMemory over the CUDA driver.
 #pragma once
 

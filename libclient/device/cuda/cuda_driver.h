@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA driver as Terrace uses it: found at run time by dlopen, so that nothing is linked and a machine
 // without a GPU builds and runs the rest.
 //

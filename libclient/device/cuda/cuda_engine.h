@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of a stream by the CUDA driver: directly from and to registered host memory, through two pinned
 // buffers in turns elsewhere.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds out whether memory is mapped from a dax device. A driver must not pin such pages: the fence of such a
 // lease removes the device, and the kernel's removal waits for pins or, on some kernels, fails on them
 // (docs/operations/devdax.md).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranges of host memory registered with the CUDA driver, and the search for the range of a copy.
 //
 // A registration counts for the whole process and every device (it is PORTABLE), and the driver refuses a page

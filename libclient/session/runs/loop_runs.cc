@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loop: reports of what the program's memory does (Session::report_run).
 #include <algorithm>
 

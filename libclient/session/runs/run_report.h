@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program's figures on their way to the manager: the newest ones, what was told so far, and when the next report is
 // due.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """chromium: processes of many kinds, forked from one, with code made at run time, shared memory and its own malloc."""
 
 import re

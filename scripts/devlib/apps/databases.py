@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """sqlite3, postgres, mariadb and RocksDB: the same rows, files that check clean, also after a restart."""
 
 import glob

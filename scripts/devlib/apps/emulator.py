@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """qemu: a machine under TCG whose program computes, reads and writes its disk, and the tools for disk images."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verb: chooses apps, runs each plain and under `terrace run`, compares, and prints the table."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ffmpeg, ImageMagick and LibreOffice: large buffers that come and go, many libraries, threads of their own."""
 
 import re

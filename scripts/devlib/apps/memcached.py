@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """memcached: values of all sizes, replaced, appended to, deleted and read back by several connections."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The peak of resident memory of process trees, seen from outside: the sum over a tree, sampled.
 
 Pages that processes share are counted in each of them, on both sides of a comparison alike. The supervisor of a run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """nginx: files, gzip and a proxy between two of its servers, several requests at once, over a reload."""
 
 import http.client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """numpy and torch (Debian's, for /usr/bin/python3), llama.cpp: what is computed from a fixed seed, every byte of it."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debian's python3: a program that forks, maps, threads and collects; and CPython's own tests, case by case."""
 
 import contextlib

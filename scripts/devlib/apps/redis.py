@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """redis-server: many small and some large objects; a snapshot and a log rewrite under writes; restarts."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The list of apps: what each needs, and what runs it."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """node and java: runtimes that keep their objects in heaps of their own and buffers in malloc."""
 
 from devlib.apps.registry import App

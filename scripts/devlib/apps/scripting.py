@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """perl, ruby, php, lua, octave and R: interpreters with many small objects, and some large strings and matrices."""
 
 from devlib.apps.registry import App

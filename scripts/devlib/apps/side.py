@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One side of a comparison: a program as it is, or the same program under `terrace run`.
 
 An app (a function of one Side) starts its programs through it and returns what must be the same on both sides: name

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """clang, lld, rustc, go and gdb: compilers and a debugger, each with a way of its own with memory."""
 
 import os

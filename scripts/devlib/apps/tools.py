@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """git, gcc and openssl: short-lived programs that start others, and one that only computes."""
 
 import hashlib

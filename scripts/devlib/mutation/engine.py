@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mutants of the shell around the state machine: daemon/event_loop (scripts/devlib/mutants.py says what a mutant is)."""
 
 import dataclasses

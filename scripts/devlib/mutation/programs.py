@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The changed copies of files, and a test program that is made with them: for `scripts/dev mutate`.
 
 One mutant at a time, or many in one build: then each function that has mutants has the body of each of them beside its own,

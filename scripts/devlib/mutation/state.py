@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mutants of the manager's decisions: daemon/state and daemon/model (scripts/devlib/mutants.py says what a mutant is)."""
 
 from devlib.mutants import of

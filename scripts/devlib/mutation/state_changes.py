@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """More mutants of the manager's decisions: leases that change, devices and pools, the start, and daemon/model."""
 
 from devlib.mutants import of, same

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The suites of `scripts/dev mutate`: which mutants, and which tests have to notice each, the cheapest first."""
 
 import argparse

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writers and readers as real processes on one memory file; one of them is killed every few milliseconds and
 // another takes its place. Each read is held against what was published before it began.
 //

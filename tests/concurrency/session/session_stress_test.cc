@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many threads on one Session while the manager restarts, breaks connections and loses replies. Meant for the
 // tsan preset too.
 #include <doctest/doctest.h>

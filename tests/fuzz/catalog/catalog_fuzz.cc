@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a lease that should hold a tensor catalog. Checksums are fixed first: they guard against
 // accidents, a hostile writer computes them too. Whatever is accepted must give views inside the memory only.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the client's side of real conversations as files, the seeds of the RPC fuzzer's corpus:
 //   record_rpc_corpus DIRECTORY
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes of a hostile peer against the manager's RPC. Each input is one connection's stream, cut into pieces
 // by its own content; afterwards a well-behaved client must still be served and every invariant must hold.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a whole safetensors file: the length, the header, the tensors. Whatever is accepted must lie in
 // the file without holes, fit a catalog, and give a header that is accepted again.
 #include <cstdint>

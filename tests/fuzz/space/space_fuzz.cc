@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of a part that a hostile holder wrote, in a space that is otherwise whole: every reader's call, and
 // a take-over, stay inside the memory. The input is laid over the part's owner line, pins, claims and records (and the
 // first names); checksums are fixed then, as a hostile holder would.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of the journal: a record's payload, or a run of records. The first byte says which. Whatever
 // decodes must encode to the same bytes again and hold only rows that the store would also read from its
 // database; replay must never accept a gap.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # terrace_fuzz(NAME SOURCES... LINK...): the program fuzz_NAME around LLVMFuzzerTestOneInput. With TERRACE_FUZZ (clang)
 # it is a libFuzzer program; else a main that replays files is linked in, and the corpus is an ordinary test.
 include_guard(GLOBAL)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A main for fuzz targets where libFuzzer is not built in: runs the target once on every file that it is given,
 // and on every file of every directory. A finding ends the process, as it does under libFuzzer. No input at all
 // is a failure: a corpus that is not found must not pass.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA device on a real GPU: what the fake driver cannot show. Exits with 77 where there is none.
 //
 // Also answers what docs/design/0013-hbm.md leaves open: which mappings the driver registers.

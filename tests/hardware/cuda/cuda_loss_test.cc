@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a real driver does to a program whose context is lost: by a kernel, by a reset, by fork. Each case is a
 // process of its own, since a loss is for good. Exits with 77 where there is no GPU.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tier hbm of tensor pools with a real GPU and the frameworks of this machine: what they make of DLPack's capsules,
 and that kernels' work comes back. Over a lease of a real daemon. Each framework that is missing is skipped."""
 

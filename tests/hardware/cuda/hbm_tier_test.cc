@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tier hbm of a tensor pool on a real GPU. Exits with 77 where there is none.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>

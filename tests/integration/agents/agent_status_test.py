@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an agent says of itself to an operator of its host: status, health, and `daemon stop`.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/agents/agent_status_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An agent over HTTP: whether it is ready, its metrics, what of /api/v1 it answers, and for whom.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/agents/agent_web_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A manager and the agents of further hosts, in network namespaces.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/agents/agents_test.py [TestClass[.test]]

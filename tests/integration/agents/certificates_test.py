@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who is let in: revoked certificates, removed hosts, files that are read again, and warnings before an end.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/agents/certificates_test.py [TestClass[.test]]

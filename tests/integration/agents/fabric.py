@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts for the agents' tests: a manager and agents, each in a network namespace of its own, behind one bridge.
 
     with Fabric() as fabric:

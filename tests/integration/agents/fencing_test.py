@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a host can be fenced in time: what its agent measures and tells, what it refuses, and a host that was asleep.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/agents/fencing_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A TCP relay that delivers what it is given later: a slow network for one agent.
 
     python3 slow_relay.py LISTEN_PORT HOST:PORT DELAY_FILE

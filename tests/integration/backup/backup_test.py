@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Backups of the state with real daemons: made while it serves, restored over newer memory, nothing destroyed.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/backup/backup_test.py [TestClass[.test]]

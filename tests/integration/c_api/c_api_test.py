@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs in C on libterrace.so against a real daemon: leases, a pool of tensors, checkpoints, two processes over one space."""
 
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* A program in C that leases memory, keeps tensors in it and shares some. c_api_test.py starts it.
  *
  *   c_client SOCKET pool            a pool of tensors over a lease; everything freed in the wrong order

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints as real processes make them: killed in the middle of a drain they leave nothing that is offered, and what
 is offered is of one step. The command line's verbs on the same directory.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For checkpoint_test.py: a process that trains and checkpoints, and one that looks at what came of it.
 //
 //   checkpoint_trainer train SOCKET DIR FIRST   checkpoints step-FIRST, step-FIRST+1, ... until it is killed;

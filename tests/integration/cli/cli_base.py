@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the command line share: one daemon a class, errors in both forms, exit codes."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pools in use: devices added, drained, failed, removed, unplugged; compaction; leases that change size or owner.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/compose_test.py [TestClass[.test]]

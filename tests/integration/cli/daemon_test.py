@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """daemon start, stop, run, status; commands whose daemon goes away.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/daemon_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """lease: granted, listed, renewed, revoked, released; more than one page of them.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/lease_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists: the rows that are asked for, in the order and form that is asked for, and again.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/list_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Litmus runs: of devices through the manager, at adoption into a coherent pool, and of two sides on a path.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/litmus_test.py [TestClass[.test]]

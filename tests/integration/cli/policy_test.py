@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """quota, reserve, audit, fsck; and what a user who is no administrator may do.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/policy_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """device and pool: seen, adopted, composed, taken apart.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/pool_test.py [TestClass[.test]]

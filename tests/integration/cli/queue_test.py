@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """queue list, queue cancel; who is let in before a large request that waits, and who is not.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/queue_test.py [TestClass[.test]]

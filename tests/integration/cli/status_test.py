@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """status, check, doctor, completion; what every verb says without a daemon, and to strangers.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/status_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """terrace tier: what it shows of processes that migrate, and what it asks of them. No daemon.
 
 Everything runs as a user of its own: --all of root would reach every process of the machine.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients on other machines, over mutual TLS: who is let in, what its certificate gives, and what nobody can do over TCP.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/clients/clients_test.py [TestClass[.test]]

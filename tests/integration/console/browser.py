@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Headless Chromium, and what tests of the console ask it for."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The console in a browser: what it shows of a real daemon, by pointer and by keyboard, at both colour schemes and a phone's
 width, and while the daemon is away.
 

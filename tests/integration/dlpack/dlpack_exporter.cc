@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors for dlpack_test.py: a C interface that makes DLPack tensors of host memory and of an emulated
 // device's replicas, and tells what is still kept.
 #include <atomic>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Do torch and numpy take Terrace's tensors through DLPack without a copy, and let them go when they are done?
 
 Skips (77) where python3-torch and python3-numpy are not installed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happened in the manager: `terrace events`, readers that follow, and sinks that hang, fail and fill up.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/events/events_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """terrace health: each finding raised by a fault, and cleared when it is mended.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/health/health_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tenant that speaks the protocol and means harm: one kind of attack a run, until it is killed. What the
 // bytes alone can do (garbage, descriptors, connections) is in attacks.py.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attacks that need no protocol: one kind a run, until it is killed. Prints "attack KIND COUNT" once a second.
 
     attacks.py connections|garbage|giant|truncated|descriptors|silent|web SOCKET

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon under attack by tenants of another uid: it lives, its memory stays bounded, nobody gets what is not his, and
 a tenant that behaves hardly notices.
 

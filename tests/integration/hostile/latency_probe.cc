@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tenant that behaves: grants, stamps, renews, checks and releases at a steady pace, connects anew now and then, and
 // says how long that took.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that do nothing wrong and are slow, stalled or away at a bad moment.
 
     TERRACE_BUILD_DIR=build/sim python3 tests/integration/hostile/unlucky_test.py [TestClass[.test]]

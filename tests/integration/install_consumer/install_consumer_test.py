@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Installs libterrace into a temporary prefix and builds one program with it twice: through find_package(terrace) and
 through pkg-config, and one in C. Also checks that every installed header compiles alone and names no library of ours."""
 

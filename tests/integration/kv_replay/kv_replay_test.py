@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks of bench_kv: a run with workers killed finds nothing wrong; lost, torn and stale blocks that are planted
 are found, each as what it is, and end the bench with 1; one that gets stuck or is interrupted leaves nothing behind."""
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A holder for owners_test.py: one Session, one shared_coherent lease with a tensor space in it, whose parts
 // the manager gives out. Reads a command a line from stdin and answers each with one line.
 #include <unistd.h>

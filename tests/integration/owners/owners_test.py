@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write ownership by the manager: processes that claim parts of a tensor space, and die; and a manager that dies.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/owners/owners_test.py [TestClass[.test]]

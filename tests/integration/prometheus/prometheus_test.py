@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real Prometheus and a real Alertmanager beside a manager: scraped, every alert with a test of its own, and alerts
 fired and resolved by faults. And what is shipped for Grafana and compose.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints from Python: of a training that goes on meanwhile, in whole and in part, interrupted, damaged."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors in tier hbm from Python, on an emulated device: no GPU and no daemon is needed."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Do numpy and torch see a tensor's own memory, is it kept as long as they have it, and is it let go afterwards?
 
 A pool of DDR alone: no daemon is needed.

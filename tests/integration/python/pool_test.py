@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions, leases and pools of tensors from Python, against a real daemon."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the Python package share: where it is, the packages that may be missing, waiting."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The other process of space_test.py: takes part in the space of a lease, or of a file, and does as it is told.
 
     space_child.py SOCKET LABEL | FILE

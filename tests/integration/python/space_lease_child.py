@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Another process of space_lease_test.py, with one session, lease and space: a line of JSON in, a line of JSON out.
 
     space_lease_child.py SOCKET

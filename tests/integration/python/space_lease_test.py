@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor spaces in leases: their owners by the manager for each language, other users, the pool's coherence, readers
 without a part, and what is told of leases and pools."""
 

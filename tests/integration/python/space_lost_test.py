@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor spaces whose lease is revoked while they are used."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that several Python processes write and read at once, in a lease and in a file."""
 
 import gc

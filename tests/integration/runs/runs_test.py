@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What programs report of their memory to the manager, from where no file of theirs can be seen: a run in mount and
 process namespaces of its own, as in a container.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real daemon that is watched and told to reload: SIGHUP under load, wrong configurations, a rotated log, a hang."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The units, users and directories that are shipped, as systemd sees them; and the example configuration."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Leases go back when every process that held them has ended, long before their TTL is over; and not before.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/session/ended_holders_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program whose session is a static object and has a handler of notices, for session_test.py:
 //
 //   handler_client SOCKET WAY     WAY: exit (in the handler), static (at the end of main), fork (a child exits)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tenant for session_test.py: one Session, one lease, one Mapping and one Arena. Reads a command a line from
 // stdin, answers each with one line; notices are printed as they come.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client library against a real daemon: restarts, renewals, revocations, memory.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/session/session_test.py [TestClass[.test]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tensor space of two hosts: on each a writer and readers that are killed at random. Both hosts are groups of processes
 of this machine here; tests/guest/shared_space_test.py has a guest for each.
 

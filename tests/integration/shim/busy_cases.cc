@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that the kernel or a device knows by its pages, while granules go to and fro: busy_cases NAME. Exit 0:
 // no byte was lost, no protection forgotten. To be run with a policy that moves all the time
 // (TERRACE_TEST_POLICY=churn); with TERRACE_TEST_HOLD_NOTHING in the environment each case must fail.

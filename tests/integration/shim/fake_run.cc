@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terrace run` over a FakeSession: the whole shim and supervisor without a daemon.
 //   fake_run [--ddr S] [--cxl S] [--pool-size S] [--min-size N] [--mmap N] [--fallback] [--tick MS]
 //            [--stats FILE] [--huge-leases] [--revokes] [--away-after MS] [--policy NAME] [--round MS]

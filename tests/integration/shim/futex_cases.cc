@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Futexes of the heap that the kernel knows by the page they are in: futex_cases NAME [fork]. Exit 0: whoever
 // waits is woken. A thread waits; meanwhile granules move (TERRACE_TEST_POLICY=churn), or (`fork`) the process
 // forks, which puts other mappings in place; then it is woken. With TERRACE_TEST_HOLD_NOTHING in the

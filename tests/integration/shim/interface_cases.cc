@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface of malloc and of C++'s operators, as a program sees it: what is returned, errno, alignment,
 // contents. Prints one line a question and knows no answers: posix_test.py runs it plainly and under each
 // library, and the outputs must be the same. Nothing is printed that is each allocator's own business, as

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What threads keep of freed page runs (allocator/preload/window/run_cache.h): kept_cases NAME. Prints "ok" and exits
 // 0, or says what is wrong and exits 1.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cases of the large-object heap that need the real pages under it. Each prints "ok" and exits 0, or says what
 // is wrong and exits 1.
 //   shim_large_cases scattered|kept|leases|rounds|steps|small MIB|full MIB|trim|too_long|returning

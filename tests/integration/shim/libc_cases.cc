@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program may expect of glibc's malloc beside its interface: forks in signal handlers, forks beside
 // streams, errno, wrong frees that end the process. libc_cases NAME [ARGUMENT]; exit 0: as with plain
 // glibc.

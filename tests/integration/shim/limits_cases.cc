@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that gets no more memory: limits_cases BYTES_LEAST [as MIB | away MS]. Small and large blocks until
 // malloc fails; then everything that allocates fails in its own way, nothing crashes, no block has changed, and
 // what is freed can be had again. `as`: under RLIMIT_AS. `away`: waits first, until the supervisor's session is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What mmap gives a program, wherever it comes from: mapping_cases NAME ARGUMENT... Exit 0: it behaves as
 // private anonymous memory does. Run plainly as well: the kernel says what is right.
 //

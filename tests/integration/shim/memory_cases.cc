@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program's own calls on memory of its heap: memory_cases NAME [number]. Exit 0: they mean what they mean
 // on anonymous memory. Each case runs once on memory that mmap gave (what is right, the kernel says itself) and
 // then on blocks of malloc, of which some lie in DDR and most in leased memory. `number`: by syscall() instead

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program with a malloc of its own in front of the C library's, as counters and tracers have it: two
 // functions are replaced and call the library's by its other names, all others are not, and blocks of both
 // meet.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program with operators new and delete of its own, over malloc, with a record in front of each block: they
 // are called, by it and by the C++ library, and the preload library's are not. Exit 0: all were balanced.
 #include <malloc.h>

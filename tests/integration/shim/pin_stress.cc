@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whatever makes the kernel know pages of malloc's memory by more than page tables, while granules go to and
 // fro all the time: pin_stress SECONDS [WAY...]. A line of JSON for each way, its operations and what they
 // lost; exit code 1 where a byte was lost. To be run with the policy `churn` (pin_test.py).

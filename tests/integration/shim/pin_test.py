@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pins memory of programs in every way that pin_stress.cc knows, while granules go to and fro all the time, and fails
 when a byte was lost; then takes the question for pins out and fails when nothing is lost. Run by ctest and by
 `scripts/dev pins`; by hand:

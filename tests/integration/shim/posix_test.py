@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What POSIX, the kernel and glibc promise a program about its heap, under the preload libraries: the interface of
 malloc, start-up and end, the program's own calls on its memory, futexes, the end of memory. The programs are *_cases.cc
 here; run as the other suites are, with the same environment:

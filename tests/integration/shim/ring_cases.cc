@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Buffers of the heap that are registered with an io_uring, over forks: what the ring writes the parent reads, what
 // the parent stores the ring writes, and a child has what was there at its fork. One case a run: ring_cases NAME.
 // liburing is linked in, so that its system calls come by no function of the preload library.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`terrace run` with a real daemon: what the shim tests do over a fake pool, here end to end.
 
 By hand: TERRACE_BUILD_DIR=build/dev tests/integration/shim/run_test.py [Class[.test]]

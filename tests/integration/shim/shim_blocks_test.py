@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the preload libraries' heap keeps, joins and gives back: each case of kept_cases.cc and large_cases.cc."""
 
 import signal

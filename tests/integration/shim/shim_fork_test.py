@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Children under the preload libraries: each case of fork_cases."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The preload libraries under a torture program: what they need and export, both tiers and their ends, budgets, signals."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that must not move meanwhile, under the preload libraries: each case of busy_cases.cc."""
 
 import ctypes

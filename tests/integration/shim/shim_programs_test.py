@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real programs under the preload libraries: their results are those of a plain run."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every suite of this folder stands on: a program under a preload library, run by shim_fake_run (the supervisor over a
 pool that lives in this process) with a DDR budget so small that leased memory is really used; the numbers of each run are
 checked for that. By hand:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The begin and the end of programs, threads and libraries, and children by other ways than fork: startup_cases
 // NAME [ARGUMENT]. Exit 0: as without the preload library.
 #include "tests/integration/shim/startup_library.h"

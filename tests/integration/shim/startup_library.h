@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the library of startup_cases.cc offers: linked to the program (its constructors run before the preload
 // library's), opened as a plugin, opened with RTLD_DEEPBIND, and in a namespace of its own.
 #pragma once

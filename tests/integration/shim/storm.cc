@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // storm SECONDS SEED [KIND...]: what a process does to its allocator at the edges, all at once, while other
 // threads use it: threads that come and go in every way, forks from any thread, children that end in every way,
 // and blocks that are handed from thread to thread.

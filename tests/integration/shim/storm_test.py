@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program whose threads and children come and go in every way, under the preload library with a live supervisor
 that asks for statistics: storm.cc. TERRACE_STORM_SECONDS says how long (default 12; by hand, for an hour: 3600).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run tells of its memory: --stats, SIGUSR1, --stats-interval and `terrace top`, against programs whose live
 blocks are known.
 

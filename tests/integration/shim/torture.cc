@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uses the malloc family as hard as it can and checks every byte: threads, sizes around all borders, realloc in
 // both directions, calloc over dirty memory, alignments, C++ operators, blocks freed by other threads.
 //   torture THREADS STEPS SEED

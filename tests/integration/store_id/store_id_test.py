@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts whose state file is not the memory's: none, another one, an older copy. Nothing may be destroyed by them.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/store_id/store_id_test.py [TestClass[.test]]

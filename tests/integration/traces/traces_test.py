@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces: a client's TRACEPARENT in events, log and audit; spans at a collector, whose documents are checked against OTLP's
 rules for JSON; and collectors that are slow, away or answer wrongly, which must cost spans only.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """What can be said of the pages without running anything: links lead to files and headings that exist, and the error texts
 of docs/troubleshooting.md are those of the programs. Needs no build."""
 

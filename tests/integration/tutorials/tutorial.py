@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the commands of a tutorial as a reader would type them, and compares what they print with what the page shows.
 
 A page is Markdown. Its blocks of ```console are one session of bash: a line "$ COMMAND" is run, lines "> MORE" below it

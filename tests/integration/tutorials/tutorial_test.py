@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """A tutorial of docs/tutorials, run command by command against this build: tutorial_test.py --page operator.
 
 What a page needs beside the build is in NEEDS; a machine without it skips the page. `--verbose` shows each command.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planner over HTTP: its figures are the command line's, it is bounded, and it holds nobody up.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/web/planner_test.py [TestClass[.test]]

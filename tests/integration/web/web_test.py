@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manager over HTTP: health, metrics and JSON, for whom they are, and what they agree with.
 
     TERRACE_BUILD_DIR=build/dev python3 tests/integration/web/web_test.py [TestClass[.test]]

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks coherence.pml with spin: the protocol holds over all interleavings, and each fault that is planted is found.
 
     run_model.py [--long] [--only NAME]    --long: two publications before the take-over (minutes)

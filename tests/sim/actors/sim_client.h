@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tenant's process: asks for leases, queues for them, maps and writes them, renews, resizes, moves, hands
 // over and releases them, retries with the same key after a lost reply. Some renew late, ignore revocations, go
 // on writing after a release, or freeze and come back. Whatever it reads and every answer it gets is checked:

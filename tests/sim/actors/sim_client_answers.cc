@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a client makes of the answers it gets.
 #include <map>
 #include <utility>

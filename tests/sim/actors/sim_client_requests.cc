@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a client asks for.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator: adopts the devices, makes pools of all placements, and then does what operators do: revokes,
 // releases from quarantine, sets quotas, reserves, drains, gives devices up, removes, adopts and adds them,
 // compacts, removes and remakes a pool. What was acknowledged to it goes into the ledger's settings.

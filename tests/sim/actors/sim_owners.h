@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes that claim parts of shared_coherent leases, give them back, and die. Checked with every answer:
 //   owner            a part is never given to a process while one lives that has it and did not give it back
 //   owner liveness   (the manager) a claim of a part whose owner was seen to have ended is not refused as busy

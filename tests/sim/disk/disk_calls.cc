@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C library's calls on files, for the whole program: those on the simulated disk go there, all others to the kernel.
 // The linker takes these before the library's own, for SQLite's shared library as well: the store runs as it is.
 //

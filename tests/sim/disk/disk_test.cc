@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store on the simulated disk, with a death at each call that changes something, and power lost or not: the next start
 // finds what was acknowledged, all of it, and goes on.
 #include <doctest/doctest.h>

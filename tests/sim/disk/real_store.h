@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's own store (daemon/store: journal, SQLite, mark) on the simulated disk, beside the rows that it has to have:
 // what was acknowledged is in every later load, what was refused in none, and a batch that a crash or an error cut off is
 // there as a whole or not at all.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A folder of real files that loses what a crash of the machine would lose. The store's own code, SQLite included, writes
 // them through the calls of disk_calls.cc; what was not synced is there afterwards or not, sector by sector, as the seed says.
 //

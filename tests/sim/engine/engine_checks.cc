@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is checked while the engine runs: each step before anything of it is out, each recovery, each commit; and
 // what holders are told.
 #include "core/base/limits.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's own engine (daemon/event_loop) in virtual time: one process after the other, each with an engine on
 // an event loop that is turned here, one turn after the other, with the timer and the workers of the simulation.
 // What daemon/rpc does around the engine (sessions, who holds what, waiting grants) is done here, in short.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the engine stands on, in the simulation: time, rows and memory. Each call may fail as the seed says, may be
 // where the process dies, and is checked: nobody is shut out, and nothing erased or cut, by a decision that a crash
 // could undo.

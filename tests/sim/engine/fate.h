@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a process of the manager dies, and what of it is seen afterwards: nothing. A crash inside of a turn of the
 // loop ends the process once the turn is over; until then each seam asks here before it lets anything out or in.
 //

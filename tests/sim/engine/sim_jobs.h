@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine's workers, without threads: each job is done as a whole at a moment that the seed chooses, one after
 // the other, and the loop takes its turns in between.
 //

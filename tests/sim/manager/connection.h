@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Delivers commands to the daemon and replies back, in their order, late or never. The daemon's clock stamps
 // the command.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manager as its clients and checkers see it: requests with their answers, sessions, crashes, and the state.
 //
 // Place     tests/sim/manager. SimDaemon is a shell made of events around the state machine; EngineManager is the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory as its holders see it: each granule has the stamp that was written to it last, each object is a list
 // of granules, and a mapping stays usable until its object is fenced, cut or handed over, its device is lost or
 // the machine restarts, whatever the manager believes. Checked here, at the memory itself:

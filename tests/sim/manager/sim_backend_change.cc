@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Objects that are resized, handed over and copied, and work that a crash cuts off.
 #include <algorithm>
 #include <cerrno>

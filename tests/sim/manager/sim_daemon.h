@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulated shell around the state machine under test: the same order of work as daemon/event_loop, with
 // events instead of threads. Commands are applied at once; their row changes share the next commit; replies
 // and effects wait until everything applied before them is durable. What is made new (a carve, a growth) and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the shell does outside: objects made, changed, fenced and erased, holders told, devices watched, leases
 // moved.
 #include <algorithm>

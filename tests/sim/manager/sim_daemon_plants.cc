@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The planted defects that need a state machine which decides otherwise than it was asked: it is told something
 // else, and its answer is made to look as if it had not been.
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shell's death and its start.
 #include <utility>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store as a crash sees it: the rows that are durable, and at most one batch on its way there. A batch
 // that was not finished when the daemon died is there as a whole or not at all, by chance.
 //

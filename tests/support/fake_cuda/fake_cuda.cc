@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA driver of host memory: the functions that Terrace uses, as a shared library, with faults to order.
 //
 // It behaves as the real one where that matters: copies happen later, on a thread a stream; a device's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a test tells the fake CUDA driver, and what it saw. The library is loaded by its path, as the real one
 // is; `fake_cuda()` is found by dlsym.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program with mistakes to find, for tests/unit/scripts/ready_process_test.py. Its words are what it does, one after the
 // other; it says on stdout what it was given.
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Preloaded into a program by tests/support/ready_process.py: the program starts once, as far as the call of its main(),
 // and forks for each command line that a test asks for. What a sanitized program does before main() is most of what a
 // short run of it costs.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a tensor holds: words that say whose and which number they are, in every place another value, and a
 // checksum over all of them. Content whose parts are of two numbers, or at wrong places, does not hold
 // together.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The processes of one host: it makes the space (host 0) or waits for it, meets the other host's group in it,
 // then starts a writer and readers, and kills and replaces them at random until both hosts have seen enough.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One process that holds a part: the writer of its host's tensors, or a reader of both hosts'. It works until
 // it is killed, and says in the ledger what it saw wrong.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the processes of one host know together: ordinary shared memory with atomics, which is the test's and
 // not the protocol's. The other host has one of its own and sees nothing of this one.
 #pragma once

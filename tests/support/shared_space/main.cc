@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One host's processes on a tensor space that two hosts share: a writer and readers, killed at random and
 // replaced, which hold what they read against what this host has seen before. Started once a host; the host is
 // a machine, or whoever plays one.

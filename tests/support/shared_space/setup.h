@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one host of the test is told, and what all its processes agree on.
 #pragma once
 

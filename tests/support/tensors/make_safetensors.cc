@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes a safetensors file of GPT-2-small's shape with deterministic values, without holding it in memory. It
 // shares no code with Terrace's reader or writer, so that each is a check on the other.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A second process that uses imported tensors: attaches a lease read-only by its label, maps it, and compares
 // every tensor's crc32c with a checksum file (of make_safetensors) or with a safetensors file. Then shows, from
 // /proc/self/smaps, that none of the mapped pages is a copy: a private copy of a file's page is anonymous

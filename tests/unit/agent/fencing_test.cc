@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an agent knows of what it would have to fence.
 #include "daemon/agent/fencing.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page that an agent and its guard share, the agent's lock, and what the guard fences.
 #include "daemon/agent/guard.h"
 

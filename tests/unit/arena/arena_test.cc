@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arena over leases that are memory files of the test: what the bookkeeping says is what the kernel maps.
 #include "terrace/arena.h"
 

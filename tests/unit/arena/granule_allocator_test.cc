@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GranuleAllocator: cases, and random commands against a bitmap.
 #include "libclient/arena/granule_allocator.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The copy of the audit log that no tenant can wash away.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The copy of the audit log that goes to the machine's logging service.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Base types: sizes and durations, errors, checksums, randomness.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Failpoints: the typed list, and what the environment may arm.
 #include <doctest/doctest.h>
 

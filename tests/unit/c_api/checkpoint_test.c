@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Checkpoints through the C interface: begun, waited for, listed, restored as a whole and in part, damaged. */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Checks for tests in C: a failed one is told with its place, and the program ends with 1. */
 #ifndef TERRACE_TESTS_UNIT_C_API_CHECKS_H
 #define TERRACE_TESTS_UNIT_C_API_CHECKS_H

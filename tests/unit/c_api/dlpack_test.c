@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* DLPack's structures, seen as a consumer in C sees them: declared here from the specification, not from our header. */
 #include "tests/unit/c_api/checks.h"
 

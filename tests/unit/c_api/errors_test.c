@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* What a wrong call says: codes, texts, options of other versions, null. */
 #include <errno.h>
 #include <pthread.h>

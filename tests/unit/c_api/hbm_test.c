@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Tier hbm from C, on an emulated device. */
 #include "tests/unit/c_api/checks.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The C interface, used from C. */
 #include "tests/unit/c_api/checks.h"
 

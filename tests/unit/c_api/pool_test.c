@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Tensors of a pool: made, found, cut, guarded, moved as far as there is somewhere to move to. */
 #include "tests/unit/c_api/checks.h"
 

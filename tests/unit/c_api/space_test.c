@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Tensor spaces over plain memory of this process: two holders of one file's locks. */
 #define _GNU_SOURCE
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache of replicas by itself: known answers, and its invariants over random calls.
 #include "libclient/cache/replica_cache.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints of a pool's tensors: one moment's bytes, whatever the program does meanwhile.
 #include "terrace/checkpoint.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A directory of checkpoints: damage, leftovers of dead writers, files in and out.
 #include <doctest/doctest.h>
 #include <signal.h>

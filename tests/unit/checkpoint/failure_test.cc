@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints where something is not to be had: protection, or as much free memory as the tensors have.
 #include <doctest/doctest.h>
 #include <grp.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens to a checkpoint and to who uses it: a disk that fills up in the middle, damage in each part of
 // each file, people without the right, memory that goes away.
 #include <doctest/doctest.h>

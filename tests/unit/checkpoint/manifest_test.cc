@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint's manifest, also as somebody else might write it.
 #include "libclient/checkpoint/manifest.h"
 

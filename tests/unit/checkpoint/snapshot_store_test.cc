@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stores that come while a snapshot is made, and while it is let go.
 #include <doctest/doctest.h>
 

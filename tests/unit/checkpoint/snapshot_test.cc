@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots of a tiered range under running writers.
 #include <doctest/doctest.h>
 

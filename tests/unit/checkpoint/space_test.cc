@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints of tensors of a space: a cut of one moment, whatever their writers do, and back into a space.
 #include <doctest/doctest.h>
 #include <sys/mman.h>

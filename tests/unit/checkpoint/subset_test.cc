@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Some tensors of a checkpoint: restored and exported by name, with no more of the file read than they need.
 #include <doctest/doctest.h>
 

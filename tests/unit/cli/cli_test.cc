@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CLI without a daemon: tables, exit codes, JSON forms, the words around a mistyped command, the doctor's
 // checks.
 #include <doctest/doctest.h>

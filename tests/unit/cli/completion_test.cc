@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The completion scripts, run by a real bash, zsh and fish.
 #include "cli/help/completion.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is shown of hardware: pure, no machine.
 #include "cli/show/describe_inventory.h"
 

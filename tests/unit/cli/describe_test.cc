@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is shown of leases, pools and devices: pure, no daemon.
 #include "cli/show/describe.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The doctor's fixing, on made-up machines, and what it says of a daemon.
 #include "cli/doctor/doctor.h"
 

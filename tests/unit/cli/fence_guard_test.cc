@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fence met while a command reads: the command lives, and knows.
 #include "cli/verbs/fence_guard.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `terrace` says of itself: every verb has an example that the parser takes, and a manual page.
 #include "cli/help/help.h"
 

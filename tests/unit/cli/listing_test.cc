@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists: which rows, in what order, as what text. And how tables and documents look.
 #include "cli/terminal/listing.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run may use where no sizes are given.
 #include "cli/run/run_budget.h"
 

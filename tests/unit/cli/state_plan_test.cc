@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configuration as a file: written and read back, judged, and turned into what is to be done.
 #include <doctest/doctest.h>
 

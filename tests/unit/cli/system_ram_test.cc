@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which devices `pool create --system-ram` means.
 #include "cli/pools/system_ram.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A range as a picture: what a block says of its cells, and what both forms show of it.
 #include "cli/tier/tier_map.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tier pages read as strangers' files: whatever they hold, what comes out is safe and true, or a clear refusal.
 #include "cli/tier/tier_pages.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests to an engine through its page: carried out, refused, or not answered.
 #include "cli/tier/tier_request.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What runs show of themselves, read as strangers' files: whatever they hold, what comes out is safe and true,
 // or a problem in words.
 #include <doctest/doctest.h>

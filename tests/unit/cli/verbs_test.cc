@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small decisions of single verbs: new sizes, moments, findings, consent.
 #include <doctest/doctest.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the certificate of a client says, and what it gives at a socket: the lesser of the two, or nothing with a reason.
 #include <doctest/doctest.h>
 

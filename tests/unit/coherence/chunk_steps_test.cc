@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words by which parts claim chunks of the data: what each step leaves, who meets whom, and what a death or a
 // damaged word leaves.
 #include "tests/unit/coherence/steps_fixture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the data is shared: a holder takes what its tensors need of what nobody has.
 #include <sys/mman.h>
 

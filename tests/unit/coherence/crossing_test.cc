@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two holders who meet at one exact point: what the question "is it dead?" does is what the other one does just
 // before it dies.
 #include <doctest/doctest.h>

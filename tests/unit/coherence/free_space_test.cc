@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "libclient/coherence/free_space.h"
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which kind of owners a space has, and holders that own no part and read in place.
 #include <doctest/doctest.h>
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts given to hosts beforehand: two sources on one file are two hosts, as far as anybody can tell.
 #include "terrace/host_ownership.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Another holder, or whoever had the memory before, may write anything: answers may be wrong then, nothing
 // leaves the space. ASan guards the memory's end.
 #include <doctest/doctest.h>

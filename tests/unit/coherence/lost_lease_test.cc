@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Spaces whose memory goes away under them, as that of a lease which ends: each call, in both modes, by its
 // owner and by one who only reads; with what was begun before; in destructors.
 #include <doctest/doctest.h>

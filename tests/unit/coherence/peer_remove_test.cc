@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors that a holder has removed from another one's part.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A space in ordinary memory with holders that live in this process.
 #pragma once
 

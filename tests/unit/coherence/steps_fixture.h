@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Holders of one space whose single stores a test sees, and can let die at any of them.
 #pragma once
 

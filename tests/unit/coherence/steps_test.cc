@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each step leaves in the memory, as docs/formats/tensor_space.md names it; and what is left when the
 // owner dies at any of its stores.
 #include "tests/unit/coherence/steps_fixture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "libclient/coherence/word.h"
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon's configuration: every mistake is found at once, with its line and how to fix it.
 #include <doctest/doctest.h>
 

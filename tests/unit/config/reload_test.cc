@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SIGHUP: what is taken over of a configuration that was read again, and where the log goes then.
 #include <doctest/doctest.h>
 

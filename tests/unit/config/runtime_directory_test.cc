@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The runtime directory: made when missing, refused when somebody else could swap what lies in it.
 #include "daemon/config/runtime_directory.h"
 #include "tests/support/skip.h"

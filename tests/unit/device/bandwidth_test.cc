@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulated device's limits: never faster than they say; and slower only by what a loaded machine adds.
 #include <chrono>
 #include <ctime>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The context of a CUDA device: never another one than its own, whatever the program does with its threads.
 #include <atomic>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA device over the fake driver: copies on their ways, and each fault that a driver can answer with.
 #include <sys/mman.h>
 #include <unistd.h>

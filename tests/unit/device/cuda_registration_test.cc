@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Registrations of host memory: one for all devices of the process, pages shared by neighbours, threads.
 #include <sys/mman.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When the copies of a CUDA stream are told to be done: each when it is, not when others are.
 #include <array>
 #include <atomic>

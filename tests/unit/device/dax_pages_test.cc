@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of dax devices is recognised in the kernel's list of mappings.
 #include "libclient/device/cuda/dax_pages.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of devices share: bytes to recognise, devices to use, the fake driver.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What DLPack's consumers are told of host and device memory, and that the memory lives as long as they have
 // it.
 #include "terrace/dlpack.h"

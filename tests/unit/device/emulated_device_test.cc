@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulated device, and what streams and events promise of every device.
 #include <poll.h>
 #include <sys/mman.h>

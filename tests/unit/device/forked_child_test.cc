@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams, events and replicas in a child of fork: the threads behind them are the parent's.
 #include <doctest/doctest.h>
 #include <sys/wait.h>

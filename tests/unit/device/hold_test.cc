@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Registered memory is held where the preload library could move it. Here its two symbols are this file's.
 #include "terrace/hold.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program is told when a replica cannot be had, and that nobody's bytes are taken for one.
 #include "terrace/device_replicas.h"
 #include "tests/unit/device/device_fixture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replicas of host tensors: found by version, evicted by least recent use, never against a pin or a copy.
 #include "terrace/device_replicas.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many threads over one cache that is much too small: every replica has the bytes of the version it says,
 // whatever is evicted, invalidated and copied meanwhile.
 #include <atomic>

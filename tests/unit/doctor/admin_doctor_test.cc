@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admin.doctor: one look for all who ask within some seconds, on a thread that holds nobody up.
 #include <doctest/doctest.h>
 

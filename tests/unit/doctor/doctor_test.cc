@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The doctor's checks of CXL and DAX hardware, on made-up machines; and how checks come from a helper process.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A machine that was made up, for tests of what is said about machines.
 #pragma once
 

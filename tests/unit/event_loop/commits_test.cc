@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Commits, and what waits for one: with workers that do their jobs when the test says.
 #include <doctest/doctest.h>
 

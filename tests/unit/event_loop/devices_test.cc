@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices that come and go, looked at when the test says.
 #include <doctest/doctest.h>
 

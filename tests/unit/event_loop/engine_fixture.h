@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine over a memory store and backend on one event loop, driven by commands.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A backend before a backend: counts the calls that change something, in their order, and has them fail as a test says.
 #pragma once
 

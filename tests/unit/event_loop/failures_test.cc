@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the memory's backend refuses, or does later than others: what is tried again, what is told, and what goes first.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hotplug: events that are written into a socket pair stand for the kernel's where the sender does not matter;
 // otherwise the messages are parsed alone.
 #include "daemon/event_loop/hotplug.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a start does with memory that its store does not know: another store's, and objects without a lease.
 #include <doctest/doctest.h>
 

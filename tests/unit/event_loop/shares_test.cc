@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/event_loop/shares.h"
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a snapshot of the process finds, what it does to the process, and how its failures show.
 #include <doctest/doctest.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine whose time and workers are the test's: nothing happens by itself, so that the order of what happens is what
 // the test says, and waiting for a minute takes no time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is due, and when it is done: with a clock and a timer that the test moves.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grants that wait for room, and carves that fail.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is told, folded and dropped on the way to those who listen.
 #include <doctest/doctest.h>
 

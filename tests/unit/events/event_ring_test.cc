@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is kept of what happened: bounds, places of readers, filters.
 #include <doctest/doctest.h>
 

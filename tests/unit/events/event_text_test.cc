@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events as JSON, as fields and as entries of the journal.
 #include <doctest/doctest.h>
 

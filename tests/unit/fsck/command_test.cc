@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `terraced --fsck`: what it prints and returns, and that no file of the manager changes by a byte.
 #include "daemon/fsck/command.h"
 

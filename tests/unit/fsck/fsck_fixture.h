@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small healthy world for the checks: two devices, one pool, three leases, their objects.
 #pragma once
 

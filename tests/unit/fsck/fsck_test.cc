@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each way in which rows, objects, devices and processes can disagree is found, and a healthy world is not.
 #include "daemon/fsck/fsck.h"
 

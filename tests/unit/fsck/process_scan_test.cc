@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What /proc tells of processes that map or hold open objects, deleted ones and unwilling ones included.
 #include "daemon/fsck/process_scan.h"
 

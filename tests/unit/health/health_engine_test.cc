@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every finding is raised and cleared by the facts that it is about, at its limit and not before.
 #include "daemon/health/health_engine.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Helper processes: what they answer, and that none outlives its bounds or those who wait for it. This program is its
 // own helper: act() comes before main().
 #include "daemon/helper/helper.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ring of the last hour: its bounds, and pools that come and go.
 #include "daemon/history/history.h"
 

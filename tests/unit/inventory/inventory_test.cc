@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inventory: this machine for "it works with nothing", and made-up inventories for what is said of them.
 #include "daemon/inventory/inventory.h"
 

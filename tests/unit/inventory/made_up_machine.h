@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A machine made of files and links, for readers of sysfs and procfs that take a root directory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The readers of sysfs and procfs, on made-up machines whose files say what real ones said (kernel 6.1
 // and 6.12).
 #include "daemon/inventory/sysfs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bulk file I/O: every cutting of a range gives the same bytes, with and without io_uring and O_DIRECT.
 #include "core/os/block_io.h"
 

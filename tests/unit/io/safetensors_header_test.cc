@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The header parser against malformed files, each with the message that tells its owner what is wrong.
 #include <doctest/doctest.h>
 

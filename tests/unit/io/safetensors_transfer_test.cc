@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Import, export and verify, with real files.
 #include <doctest/doctest.h>
 #include <fcntl.h>

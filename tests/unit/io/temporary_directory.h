@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A directory that is gone when the test ends, and small files in it.
 #pragma once
 

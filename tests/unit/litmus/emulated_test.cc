@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shapes on memory that is not coherent, or faulty in one way: seen, and by which shape. Both sides are
 // fibers of one thread, so that a seed decides everything.
 #include <doctest/doctest.h>

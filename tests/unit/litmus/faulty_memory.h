@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory with one fault, for a litmus run on fibers: a seed decides who goes on at each access.
 //
 // Threads   One; both sides are fibers.

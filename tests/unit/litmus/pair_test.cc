@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Both sides in one process, over two mappings of one memory file.
 #include <doctest/doctest.h>
 #include <sched.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verdicts from counts.
 #include <doctest/doctest.h>
 

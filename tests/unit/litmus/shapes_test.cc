@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The judgement of one round: each shape's forbidden outcomes, and that what coherent memory may show is not.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the backend's tests: a folder for runtime directories, a backend in it, and children that act as
 // holders or as other users.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What SysfsDaxBus makes of a machine, as files below a folder: the shapes are those of kernel 6.1
 // (soft-reserved memory, pmem) and 6.12 (volatile CXL regions).
 #include "daemon/memory/devdax/dax_sysfs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulated backend: memory is reserved or refused, a fence shuts out, a scrub leaves nothing, and a hostile
 // holder reaches only its own file.
 #include "daemon/memory/files/emulated.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A PagePins as the kernel was measured to be (daemon/memory/pins/page_pins.h): pins are references to pages, and the
 // pages end with their device. A pin older than its page takes a reference from the page that is there now.
 //

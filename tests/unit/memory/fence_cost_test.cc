@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What fencing is taken to cost: from floors, measurements and hiccups, with a made-up clock.
 #include "daemon/model/fence_cost.h"
 

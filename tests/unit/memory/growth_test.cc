@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A holder makes its object's file longer: on a mount of our own that gives it no memory, others' leases keep theirs,
 // and what it takes in the moment between two steps of the manager's is taken back.
 #include <doctest/doctest.h>

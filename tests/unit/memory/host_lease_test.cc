@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The timing rule between an agent and its manager, with made-up clocks and delays: the agent has always begun,
 // and by its margin finished, to fence before the manager relies on it.
 #include "daemon/model/host_lease.h"

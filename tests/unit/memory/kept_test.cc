@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The devdax backend and pages that somebody holds beyond a fence, over a kernel that is made up;
 // tests/guest/pins_test.py is the same with the real one.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes that go from one object to another: whole after a crash anywhere, whatever the old holder does, and
 // with no more memory than a piece.
 #include <doctest/doctest.h>

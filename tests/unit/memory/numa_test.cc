@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numa backend on a made-up sysfs in which this machine's node 0, which has real memory, has no processors.
 // So memory policies, carving and the check of where pages lie are the kernel's own.
 #include "daemon/memory/numa/numa.h"

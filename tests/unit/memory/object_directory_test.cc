@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where objects live: made private, refused when somebody else prepared it, used again, removed clean.
 #include "daemon/memory/files/object_directory.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RemoteBackend: what becomes of calls about another host's objects when its agent answers, refuses, is away,
 // does not say, or has lapsed.
 #include "daemon/memory/remote/remote_memory.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Growing and shrinking an object: reserved or refused, done again, against its holder and against a fence.
 #include <doctest/doctest.h>
 

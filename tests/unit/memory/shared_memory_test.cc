@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two machines over one memory: a manager's backends on one side, an agent's devdax backend on the other, and
 // the orders between them carried out at once. The kernels of both are made up, their bytes are the same ones.
 #include <doctest/doctest.h>

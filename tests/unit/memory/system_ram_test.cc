@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dax memory to the kernel and back, on a made-up kernel that fails, or stops, at each of its steps.
 #include "daemon/memory/numa/system_ram.h"
 

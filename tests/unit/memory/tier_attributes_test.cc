@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is said of memory on several devices, and what was measured once.
 #include "daemon/memory/tier_attributes.h"
 

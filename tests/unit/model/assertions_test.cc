@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The assertions that production runs over leases: what holds passes, and what does not ends the process.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ExtentMap: the free granules of a device, alone and against a bitmap.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How whole free memory stays: the rule that ExtentMap cuts by, against others, under random grants and
 // releases.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The three placements over several devices, alone and over random free runs.
 #include "daemon/model/placement.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The queue of a pool by itself: order, turns and their phases.
 #include "daemon/model/waiting_queue.h"
 

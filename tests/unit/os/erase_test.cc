@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Erasing in place: every byte of the range and none beside it, by each kind of store; and a check that finds
 // what is left.
 #include "core/os/erase.h"

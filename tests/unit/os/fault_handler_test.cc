@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guarded accesses in programs that have handlers of their own, and what is left of SIGBUS for those.
 #include <doctest/doctest.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Timing memory: what is a cache's speed is not taken for the memory's, nothing is written, and what cannot be
 // timed says so.
 #include "core/os/measure_memory.h"

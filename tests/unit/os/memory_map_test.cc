@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MemoryMap and the calls that fill a reserved range.
 #include "core/os/memory_map.h"
 

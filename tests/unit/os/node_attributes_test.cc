@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Node attributes: made-up sysfs trees in the kernel's own format, and this machine.
 #include "core/os/node_attributes.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Page nodes: on this machine's first node, which every machine has.
 #include "core/os/page_nodes.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FileMap and AddressReservation over memory files: the same calls as for a lease's descriptor.
 #include "core/os/persist.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A userfaultfd of this process, through the device or the system call. What a kernel lacks is skipped, and
 // said.
 #include "core/os/userfaultfd.h"

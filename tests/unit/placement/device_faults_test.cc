@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tier hbm of a pool: what is told when copies and devices fail, and tensors that go at any moment.
 #include <thread>
 

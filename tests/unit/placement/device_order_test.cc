@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tier hbm by the order of a step: the plan with known answers, and whole steps on an emulated device; threads
 // that use everything at once, with every byte checked.
 #include <sys/wait.h>

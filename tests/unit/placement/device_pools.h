@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of tier hbm share: a pool with a device whose copies wait for the test's word.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tier hbm of a pool: which of both copies is newer, who waits, and who makes room. Copies wait for the test's
 // word where their order matters.
 #include <thread>

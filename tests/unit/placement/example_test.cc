@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The example of docs/library.md, as it stands there: it compiles, runs, and is the same text.
 #include <fstream>
 #include <sstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device whose copies wait for a test's word, and fail to order. Its memory is this process's.
 #pragma once
 

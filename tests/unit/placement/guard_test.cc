@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Guards: what they note, what they wait for, and that nothing is lost whatever moves meanwhile.
 #include <atomic>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Learning the order of a step: what is taken for the same order, and what for another.
 #include "libclient/placement/order.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of a pool: names, views, tiers, and what is asked of them that cannot be.
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of tensor pools share: a pool over leases that are memory files.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves and pins that were asked for, beside others that are stuck, and beside a step's order.
 #include <atomic>
 #include <thread>

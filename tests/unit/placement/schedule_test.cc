@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan of a learned order: known answers, and whole steps in virtual time against the bound.
 #include "libclient/placement/schedule.h"
 

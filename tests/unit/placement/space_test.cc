@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who lies where in a pool's range, and what a place in DDR is worth.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The picture is well-formed, complete, and says the same every time.
 #include "daemon/plan/figure.h"
 

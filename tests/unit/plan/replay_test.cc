@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays with answers worked out by hand, and random ones with every invariant checked all the time.
 #include <numeric>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan's own answers on traces whose best arrangement is known.
 #include "daemon/plan/sizing.h"
 

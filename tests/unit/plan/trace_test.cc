@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading a trace: what is accepted, and that each mistake is named with its line, its column and the cure.
 #include "tests/unit/plan/traces.h"
 

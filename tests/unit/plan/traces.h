@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small traces with answers that can be worked out by hand, in GiB and seconds.
 #pragma once
 

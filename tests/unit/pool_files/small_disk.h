@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file system that is soon full: a tmpfs of a few MiB. Only root may mount one.
 #pragma once
 

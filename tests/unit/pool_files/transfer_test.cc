@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors of a pool in and out of safetensors files.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that fetch, copy ahead, modify and change the budget at once, while another holder publishes.
 #include <doctest/doctest.h>
 

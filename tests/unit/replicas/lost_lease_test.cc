@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Local replicas of a space whose lease ends.
 #include <doctest/doctest.h>
 

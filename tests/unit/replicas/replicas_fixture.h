@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A space, a holder that writes, one that reads through local replicas.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the agents' port bounds before a certificate is shown, and what it queues for one who reads nothing.
 #include <capnp/any.h>
 #include <capnp/message.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The audit log, as an operator reads it.
 #include "tests/unit/rpc/rpc_fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A backup over the wire: the operator's alone, handed over as a descriptor that was read from a real store.
 #include <stdlib.h>
 #include <unistd.h>

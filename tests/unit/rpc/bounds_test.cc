@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a peer can make the manager keep: notices it does not take, answers it does not read, log lines.
 #include <fcntl.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admin.check and Admin.fsck: what is wrong is told, what is only under way is not, and nobody waits meanwhile.
 #include <sys/stat.h>
 

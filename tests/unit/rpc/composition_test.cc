@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operator's view of devices and pools: what a pool is made of, what a drain or a compaction waits for.
 #include "tests/unit/rpc/rpc_fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happened, over the wire: kinds of real acts, waiting calls, and that JSON is the same wherever an event goes.
 #include <set>
 

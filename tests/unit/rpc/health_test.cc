@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manager's health over the wire: what it gathers of itself, and that it answers when nothing else does.
 #include <fstream>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last hour over the wire: what was noted, as columns of one length.
 #include "daemon/history/history_watch.h"
 #include "tests/unit/rpc/rpc_fixture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who holds what, without a connection: the rules of the modes, and what follows when a lease's memory changes.
 #include <doctest/doctest.h>
 

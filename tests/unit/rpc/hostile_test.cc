@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Peers that take without giving: each case was found by attacking a running daemon.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names of hosts that outlive the manager, and when a certificate ends soon.
 #include <doctest/doctest.h>
 

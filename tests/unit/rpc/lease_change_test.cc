@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases that grow, shrink, move and change hands: which descriptor and which capability is good afterwards.
 #include "tests/unit/rpc/rpc_fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Litmus runs by the manager: their memory is nobody's, is erased, and is given back whatever becomes of the
 // call.
 #include <future>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts of leases over RPC: who calls, whether the owner lives, and that others' parts and leases stay out of
 // reach.
 #include <poll.h>

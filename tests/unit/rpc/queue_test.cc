@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grants that wait in the queue of a full pool: served, given up, joined by a retry, and never in others' way.
 #include "tests/unit/rpc/rpc_fixture.h"
 

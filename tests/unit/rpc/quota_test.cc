@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quotas and reservations, as an operator sets and reads them.
 #include "tests/unit/rpc/rpc_fixture.h"
 

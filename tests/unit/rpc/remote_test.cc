@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clients over TLS, past the handshake: the same service as at a unix socket, as their certificate says, without memory.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A manager with two devices of 64 MiB, and what a test says to it over a pipe.
 #pragma once
 

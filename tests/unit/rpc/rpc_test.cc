@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manager's interface, over a pipe: what a peer gets, what it is refused, and what it is told.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reports of what a program's memory does, over the wire: whose they are, what is refused, and that they end with
 // the session.
 #include "tests/unit/rpc/rpc_fixture.h"

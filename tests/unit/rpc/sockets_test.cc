@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sockets with roles: what whoever connects may do follows from the socket, not from the uid.
 #include <doctest/doctest.h>
 

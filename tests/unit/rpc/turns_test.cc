@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shares of the event loop's time, and of what it accepts.
 #include <doctest/doctest.h>
 

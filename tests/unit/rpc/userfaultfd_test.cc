@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // /dev/userfaultfd for tenants: who gets it, and what is said where there is none.
 #include <fcntl.h>
 #include <sys/stat.h>

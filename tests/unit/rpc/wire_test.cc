@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Enums are cast between the schema and the daemon: a value that one of them got alone must not pass unseen.
 #include <doctest/doctest.h>
 

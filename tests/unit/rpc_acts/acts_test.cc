@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an act would do, asked over RPC, and what the same act then does; grants in an operator's name; who asks.
 #include <memory>
 #include <utility>

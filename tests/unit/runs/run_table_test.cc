@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What programs say of their memory: bounds, refusals, and sums that never fall (RT1).
 #include "daemon/runs/run_table.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON that becomes a message: what is taken, and what is said of what is not.
 #include <doctest/doctest.h>
 

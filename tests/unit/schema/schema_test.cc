@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the schema calls its values, and what its messages are in JSON.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What scripts/dev apps makes of programs that lie, fail, hang or are not there."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks of the crash runs notice each kind of broken promise."""
 
 import pathlib

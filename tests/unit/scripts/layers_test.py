@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layer checker: planted wrong includes are caught, and named with file, line and rule."""
 
 import pathlib

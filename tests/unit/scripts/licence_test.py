@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/devlib/licence.py: which sources must name the licence, and where the line goes."""
 
 import pathlib

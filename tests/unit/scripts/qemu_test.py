@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of scripts/qemu that decide without a guest: archive, module order, command lines, grouping, verdicts."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests/support/ready_process.py: a fork does, says and is caught at what a started program is."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Skipped cases are found in ctest's log, and those that the machine could have run are told."""
 
 import contextlib

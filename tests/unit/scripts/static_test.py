@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/dev static: what it hands to clang, what it keeps, and that clang finds a lock that is gone."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `scripts/dev build --timings` reads from Ninja's log."""
 
 import pathlib

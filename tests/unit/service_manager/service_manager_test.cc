@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a service manager hears of terraced: real datagrams at a real socket, with a path and without one.
 #include <doctest/doctest.h>
 

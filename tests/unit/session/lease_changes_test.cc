@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases that change while they are held: resized, transferred, waited for; and why they are lost.
 #include <doctest/doctest.h>
 #include <sys/mman.h>

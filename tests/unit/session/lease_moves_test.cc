@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves of a lease to other memory: with a manager that answers, and with one that goes away at each step.
 #include <doctest/doctest.h>
 #include <fcntl.h>

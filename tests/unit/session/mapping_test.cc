@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mapping over leases of the fake manager.
 #include "terrace/mapping.h"
 

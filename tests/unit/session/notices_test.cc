@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Notices of leases: told on a thread of their own, in order, and how handlers come and go.
 #include <doctest/doctest.h>
 #include <poll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ownership_by_manager over a lease that answers as a manager would.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a program's memory does, on its way to the manager: how often, over which connection, and what was told before.
 #include <doctest/doctest.h>
 

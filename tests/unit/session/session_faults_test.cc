@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Session against a manager that dies, loses replies, hangs or has defects.
 #include <doctest/doctest.h>
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Session and Lease against a manager that behaves.
 #include "terrace/session.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From messages to the library's structs: what cannot be known is refused, and words are the schema's.
 #include "libclient/session/wire.h"
 

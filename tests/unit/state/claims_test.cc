@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quotas and reservations: what a tenant may have at most, and what is kept for it.
 #include "tests/unit/state/manager_fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compaction: which window is planned, what is kept clear, when it ends; and that a plan that is carried out
 // yields the run it promised.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices come, go, fail and come back under leases: the fixture checks every invariant after each command, and
 // a restart from the rows at any point is a state without contradiction.
 #include "core/base/prng.h"

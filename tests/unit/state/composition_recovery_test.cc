@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Start-up with devices missing, failed or draining, and with impossible rows of composition.
 #include "tests/unit/state/manager_fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stores that contradict themselves: each is refused as a whole, with the row named.
 #include <functional>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The life of a device: grown, added, drained, given up, lost and back, removed. Each takes its own leases
 // only.
 #include "tests/unit/state/manager_fixture.h"

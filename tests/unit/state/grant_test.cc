@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grants: size, placement, names, retries, failing carves.
 #include <set>
 

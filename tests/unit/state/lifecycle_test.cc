@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // After the grant: renew, release, revoke, expire; fence, scrub, quarantine.
 #include "tests/unit/state/manager_fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A state machine with short verbs for tests. Every command goes through apply(), which checks what holds
 // for all of them: the invariants, and that a refused command has changed nothing.
 #pragma once

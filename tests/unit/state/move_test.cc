@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moving a lease: a target beside it, then one step that swaps the two.
 #include "tests/unit/state/manager_fixture.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owners of the parts of a lease: one at a time, under epochs that grow over everything that happens to the
 // lease.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools under each placement.
 #include "tests/unit/state/manager_fixture.h"
 

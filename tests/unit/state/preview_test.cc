@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a preview says against what then happens.
 #include "daemon/state/preview/preview.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Grants that wait for a full pool: order, fairness, deadlines, cancelling.
 #include <algorithm>
 #include <chrono>

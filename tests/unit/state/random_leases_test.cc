@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Commands of all kinds as the dice fall, on a pool that is nearly full: check_all after each, what each grant
 // leaves to reservations and quotas, that the rows of the Deltas are the machine's, and restarts in between.
 #include <algorithm>

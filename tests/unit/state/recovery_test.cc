@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Start-up: what a store held against what exists. Each phase with each state of its object, in the boot it
 // belongs to and in another one.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Growing and shrinking: granules, failures, ends in the middle, restarts in the middle.
 #include "tests/unit/state/manager_fixture.h"
 

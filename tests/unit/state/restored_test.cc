@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The start from a store that is a copy of an earlier state: nothing that was somebody's is taken, and nothing that was
 // given is given again.
 #include <algorithm>

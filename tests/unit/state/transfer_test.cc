@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handing a lease over: a new tenant, host, epoch and object; the bytes stay.
 #include "tests/unit/state/manager_fixture.h"
 

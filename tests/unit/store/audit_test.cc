@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The audit log: numbered in the order of commits, queried by filter and page, bounded.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backups of an open store while commits go on, what a damaged one is worth, and the way back at every instruction.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the store does with files that were damaged, shortened, removed, exchanged or never its own: it says
 // so, and never gives less than was acknowledged.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The journal in front of the database: what a torn, dropped or damaged record costs, and folding.
 #include <doctest/doctest.h>
 #include <sys/mount.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Schema versions: older stores move forward whole or not at all, newer ones are refused.
 #include <doctest/doctest.h>
 

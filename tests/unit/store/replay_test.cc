@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random deltas against a map of rows; the files are copied in the middle of it, as a crash would leave them,
 // and must give every acknowledged commit and no half of one.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is read of damaged stores: all but what the damage hit, nothing that was never written, and rows that fit together.
 #include "daemon/store/salvage/damaged_store.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by the store's tests: a private folder, rows to store, and comparing what came back.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the store promises while nothing is damaged: commits come back, refusals change nothing, one opener.
 #include "daemon/store/store.h"
 

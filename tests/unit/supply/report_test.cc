@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run's numbers become: sums that hold, whatever a program wrote into its pages.
 #include "allocator/supply/report.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Zeroed memory of exactly a given length, page-aligned, as a mapping would be; ASan guards its end.
 #pragma once
 

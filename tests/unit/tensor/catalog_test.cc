@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The catalog of named tensors: planned, written, published, read back.
 #include "terrace/catalog.h"
 

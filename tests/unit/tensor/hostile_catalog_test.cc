@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Catalogs that somebody tampered with: a reader refuses them, or yields views inside the span; never anything
 // else. Two ways: random flips that leave checksums wrong, and precise lies whose checksums were fixed.
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Catalogs in memory that goes away.
 #include <doctest/doctest.h>
 

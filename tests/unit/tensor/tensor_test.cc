@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Element types, shapes, names.
 #include "terrace/tensor.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rings are tested on crafted contents and on this machine's own faults. Sampling by a PMU is not: where
 // the tests run there is none, so only its absence and the encoding of its events are.
 #include "tiering/hotness/access_events.h"

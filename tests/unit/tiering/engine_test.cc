@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounds, bounds, requests: with a policy of the test's own that moves what it is told to.
 #include "tiering/engine/engine.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lease that is fenced in the middle of a copy: the mover's memory goes away at the moment at which a test
 // wants it to. Found by an audit: a program that only told its pool to move died of the pool's own copy.
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranges over two memory nodes: against a kernel that is made up, and as far as one node goes against this one.
 #include "tiering/migration/node_moves.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves are proved: what anybody has pinned stays where it is, with nothing lost, and moves once it is let go.
 #include "tiering/migration/pins.h"
 

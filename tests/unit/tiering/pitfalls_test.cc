@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known to go wrong when memory moves under a program (docs/design/0008-migration.md lists it).
 #include <fcntl.h>
 #include <linux/userfaultfd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves as such: bytes, slots, runs, holds, mappings.
 #include "tests/unit/tiering/two_files.h"
 

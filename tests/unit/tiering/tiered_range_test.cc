@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libterrace's tiered ranges as programs use them.
 #include "terrace/tiering.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tiered range over two memory files, for tests of what moves it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // benefit-density under a sampler that sees only "touched" or "not touched" in an interval of each sweep.
 #include <doctest/doctest.h>
 

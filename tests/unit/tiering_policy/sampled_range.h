@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A range of granules under a program of made-up access rates, seen as the sampler sees it: once a sweep, and
 // only whether a granule was touched within the sampling interval. Moves are carried out at once.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all policies have in common, and heat.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The caches that policies are compared with, against traces worked by hand, and belady against all there is.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Spans as OTLP's JSON has them.
 #include <doctest/doctest.h>
 

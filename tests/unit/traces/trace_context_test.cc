@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a traceparent is, and what is none.
 #include <doctest/doctest.h>
 

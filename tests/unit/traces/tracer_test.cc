@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which calls have spans, what these say, and what the engine adds to them.
 #include <doctest/doctest.h>
 

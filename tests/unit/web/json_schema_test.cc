@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shape of a message's JSON is that of its JSON.
 #include "core/schema/json_schema.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prometheus' text format.
 #include "daemon/web/metrics/metrics_text.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which requests are taken for those of our own page, or of a program.
 #include <doctest/doctest.h>
 

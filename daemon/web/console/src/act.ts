@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Changes: a dialog that shows what an act would do before it is done, and what became of it. Buttons for it are there only
 // where the manager says that this peer may (`whoami`); the manager decides again when it is asked.
 import * as format from "./format";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The acts that the pages offer: their fields, and what is said when one was done.
 import type { Act } from "./act";
 import * as format from "./format";

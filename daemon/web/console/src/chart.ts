@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small charts of the last hour, as SVG: areas that are stacked, or one line. The pointer shows the moment below it.
 import * as format from "./format";
 import { h, type VNode } from "./vdom";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which colour a tenant or a state has: the same one on every page and, as far as the number of tenants lets it, each day.
 
 const light = ["#3a6fd8", "#dd7a32", "#21968a", "#b24597", "#83922a", "#cf4657", "#6a59b4", "#2b97c4", "#a36e2b", "#4a8a47",

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Figures as people read them. Sizes are powers of 1024, as on the command line.
 
 const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

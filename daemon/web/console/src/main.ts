@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The console: which page is shown, what it needs of the manager, and the frame around it.
 import { dialog } from "./act";
 import { type Theme } from "./colours";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Draws the pool map: once for each answer of the manager, and what the pointer or the keyboard is at on a second canvas
 // above it, so that moving the pointer costs the outline only.
 import { stateColour, timeLeftColour, type Theme } from "./colours";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool map without a screen: devices as rows of granules, what lies where, what is free, and what a point of the
 // picture is.
 import type { Device, Extent, Lease } from "./types";

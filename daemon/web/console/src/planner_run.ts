@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trace on its way to the manager, and what comes back: the documents of `terrace plan --json` and `tiersim --json`.
 import { get } from "./store";
 import type { Planner } from "./types";

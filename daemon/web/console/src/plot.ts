@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines over a number (a pool's size, a time), as SVG: what chart.ts is for the last hour. The pointer shows the values at
 // the nearest place.
 import { topOf } from "./chart";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the manager said last, asked for again and again while a page wants it. One request of a kind at a time; a manager
 // that does not answer is asked again, and what is shown stays with a remark of how old it is.
 import type { AuditEntry, Device, Doctor, Health, History, Host, Inventory, Lease, Quota, Reservation, Run, Status, TerraceEvent,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A table that is sorted by a click on a column's head, and shows so many rows until more are asked for.
 import * as format from "./format";
 import { h, type Child, type VNode } from "./vdom";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of /api/v1 the console reads; core/schema/terrace.capnp says what each is.
 
 export interface WhoAmI { name: string; role: string; tenant: string | null; methods: string[]; read_only: string | null }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a page shows, as plain objects, and the least change that makes the document show it. Elements stay where they are,
 // so that the keyboard's focus, a selection and a canvas outlive a new answer of the manager.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every page is given, and small parts that several show.
 import { slotColour, stateColour, tenantSlots, type Theme } from "./colours";
 import * as format from "./format";

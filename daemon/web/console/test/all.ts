@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import "./format_test";
 import "./colours_test";
 import "./chart_test";

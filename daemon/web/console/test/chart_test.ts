@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { spanOf, stack, topOf } from "../src/chart";
 import { rates } from "../src/pages/overview";
 import { same, test } from "./check";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A test is a name and a function that throws; the process ends with 1 if any did.
 declare const process: { exitCode: number };
 

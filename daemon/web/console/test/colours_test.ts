@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { slotColour, tenantColoursMax, tenantSlots, timeLeftColour } from "../src/colours";
 import { same, test } from "./check";
 

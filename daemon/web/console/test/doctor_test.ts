@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { counts, grouped } from "../src/pages/doctor";
 import type { DoctorCheck } from "../src/types";
 import { same, test } from "./check";

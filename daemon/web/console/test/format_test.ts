@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { bytes, duration, exactBytes, parseBytes, parseDuration, percent, rate, time } from "../src/format";
 import { same, test } from "./check";
 

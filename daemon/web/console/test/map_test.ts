@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { boxes, drainPreview, freeRuns, pieceAt, rowsFor, rowsMax, spotAt, strips, headHeight } from "../src/map_model";
 import type { Device, Lease } from "../src/types";
 import { same, test } from "./check";

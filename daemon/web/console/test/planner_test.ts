@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import { arrangements, byPoolSize } from "../src/pages/planner_plan";
 import { formatOf, progressText, queryOf, toolOf, type PlanDocument, type Point } from "../src/planner_run";
 import { rangeOf, valueAt } from "../src/plot";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Uses the installed library from C; exits with 0 when each call answers as documented. */
 #include <terrace/terrace_c.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uses a piece of every part of the installed library; exits with 0 when each answers as documented.
 #include <terrace/arena.h>
 #include <terrace/catalog.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forks past the library's own, in signal handlers, of memory that is advised, dropped or freed.
 #include <malloc.h>
 #include <signal.h>

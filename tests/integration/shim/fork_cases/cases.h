@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cases of fork over leased memory share. Every block is large enough to live in the window (min-size 4096) and
 // the DDR budget is tiny, so that most of them are leased memory.
 #pragma once

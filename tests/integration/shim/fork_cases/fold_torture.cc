@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stores of threads while what a fork made private is shared again.
 #include <stdio.h>
 #include <stdlib.h>

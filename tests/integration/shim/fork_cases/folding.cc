@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was made private by a fork is shared again after the last child, and when it can't be.
 #include <fcntl.h>
 #include <linux/userfaultfd.h>

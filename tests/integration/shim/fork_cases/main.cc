@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fork over leased memory: who sees whose stores. One case a run: fork_cases NAME. Exit 0: as POSIX has it.
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs that shut themselves in: no supervisor in reach, no descriptor, no memory for a copy.
 #include <dirent.h>
 #include <errno.h>

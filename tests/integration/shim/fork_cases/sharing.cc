@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who sees whose stores: parents, children, grandchildren, daemons.
 #include <pty.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forks of programs with threads, and of libraries with fork handlers.
 #include <pthread.h>
 #include <stdlib.h>

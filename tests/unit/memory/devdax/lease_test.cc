@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases of the devdax backend: carved, fenced, erased, handed over, copied.
 #include <doctest/doctest.h>
 

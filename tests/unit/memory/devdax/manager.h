@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A manager over a kernel that is made up (tests/support/fake_dax_bus.h), for the tests of the devdax backend;
 // tests/guest/devdax_test.py is the same with the real one.
 #pragma once

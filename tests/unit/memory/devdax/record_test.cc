@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is measured of a device, and the record of what is unerased.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whose devices they are, and what a start of the manager finds.
 #include <doctest/doctest.h>
 

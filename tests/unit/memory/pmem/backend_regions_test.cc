@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Regions of the pmem backend: tried, made again after a reboot, taken apart.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How leases of the pmem backend end, and are handed over and copied.
 #include <doctest/doctest.h>
 

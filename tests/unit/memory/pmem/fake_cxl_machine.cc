@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/memory/pmem/fake_cxl_machine.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A made-up machine with CXL memory devices: decoders, regions, namespaces and media, behind the two seams of
 // the pmem backend. It keeps rules that the kernel was measured to have, counts every step that changes
 // something, and can fail at any of them, lie about it, or have the manager die there.

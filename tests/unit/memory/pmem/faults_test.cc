@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pmem backend where steps fail, and among namespaces of other people.
 #include <doctest/doctest.h>
 #include <fcntl.h>

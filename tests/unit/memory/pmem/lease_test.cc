@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Leases of the pmem backend: sizes, namespaces, extents.
 #include <doctest/doctest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A manager of a machine that is made up (fake_cxl_machine.h), for the tests of the pmem backend.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pmem backend and pages that somebody holds beyond a fence, over a machine that is made up;
 // tests/guest/pins_test.py is the same with a real kernel.
 #include <doctest/doctest.h>

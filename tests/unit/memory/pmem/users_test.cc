@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who uses a device, on machines made of files, and where looking fails.
 #include "daemon/memory/pmem/pmem_users.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the manager's machine can and cannot do: the doctor's checks, by group, with what to do.
 import * as format from "../format";
 import type { Doctor, DoctorCheck } from "../types";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happened: the manager's events of this run, and its audit log.
 import * as format from "../format";
 import { table, tableState } from "../table";

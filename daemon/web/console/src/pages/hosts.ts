@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Further hosts and their agents.
 import * as format from "../format";
 import { table, tableState } from "../table";

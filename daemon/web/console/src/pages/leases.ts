@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All leases, and the life of one.
 import { actButton } from "../act";
 import * as acts from "../acts";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool map: every device a strip of granules, each coloured by who has it.
 import { actButton } from "../act";
 import * as acts from "../acts";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an operator looks at first: is it well, how full is it, who has it, what happened.
 import { chart, type Series } from "../chart";
 import { stateColour } from "../colours";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pool would have saved, and what policies would have done: a trace is dropped in, the manager computes, and the
 // figures of terrace plan and terrace tiersim are shown.
 import * as format from "../format";

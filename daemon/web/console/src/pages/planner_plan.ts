@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The figures of terrace plan: memory that separate hosts need against a pool, by pool size and over time.
 import { slotColour, stateColour } from "../colours";
 import * as format from "../format";

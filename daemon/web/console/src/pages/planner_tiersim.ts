@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The figures of terrace tiersim: policies side by side at each share of DDR.
 import { slotColour } from "../colours";
 import * as format from "../format";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who has how much, and what bounds that.
 import { actButton } from "../act";
 import * as acts from "../acts";

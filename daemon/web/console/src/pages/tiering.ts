@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What programs say of their memory: runs by tier, with what moves, and the use of each lease.
 import { stateColour } from "../colours";
 import * as format from "../format";

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How memory is reached: from the host over bridges and switches to memdevs, what regions are made of them, and the
 // devices that pools have.
 import { actButton } from "../act";
