@@ -275,6 +275,7 @@ CommandLine build_parser_for(Context& context, const std::vector<std::string>& a
   for (const Family& family : families()) family.add(app, context);
   add_completion_verb(app, context);
   add_help_verb(app, context);
+  add_version_verb(app, context);
   add_man_verb(app, context);
   add_examples(app);
   return line;

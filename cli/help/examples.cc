@@ -17,6 +17,7 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace events", "terrace events --since 2h --severity warning"},
       {"terrace events", "terrace events --follow --kind device_ --json"},
       {"terrace check", "terrace check"},
+      {"terrace version", "terrace version --json"},
       {"terrace doctor", "terrace doctor"},
       {"terrace doctor", "terrace doctor --fix"},
       {"terrace doctor", "terrace doctor --manager"},
@@ -73,6 +74,10 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace lease accept", "terrace lease accept 7"},
       {"terrace lease withdraw", "terrace lease withdraw scratch"},
       {"terrace lease quarantined", "terrace lease quarantined"},
+      {"terrace lease exec", "terrace lease exec model --ro -- ./serve --weights-fd {fd}"},
+      {"terrace lease exec", "terrace lease exec scratch --size 8G --signal TERM -- ./solver --cache {path}"},
+      {"terrace lease hold", "terrace lease hold model"},
+      {"terrace lease hold", "terrace lease hold scratch --size 8G --pid $$ --json"},
 
       {"terrace quota list", "terrace quota list"},
       {"terrace quota set", "terrace quota set team-a --bytes 64G --leases 100"},

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/terminal/verb.h"
+#include "core/version/build_info.h"
 
 namespace terrace::cli {
 namespace {
@@ -54,6 +55,24 @@ void add_examples_below(Command command) {
 
 void add_examples(Command root) {
   add_examples_below(root);
+}
+
+// "0.3.0 (1a2b3c4d5e6f, release)" in its parts.
+void add_version_verb(Command app, Context& context) {
+  const Command version = app.add_subcommand("version", "The version, with the commit and the kind of build");
+  on_verb(version, context, [&context]() -> Status {
+    const std::string all = version_and_build();
+    if (!context.json) {
+      print_text("terrace " + all + "\n");
+      return {};
+    }
+    const size_t open = all.find(" ("), comma = all.rfind(", ");
+    const bool whole = open != std::string::npos && comma != std::string::npos && open + 2 <= comma;
+    print_json({{"version", all.substr(0, open)},
+                {"commit", whole ? all.substr(open + 2, comma - open - 2) : ""},
+                {"build", whole ? all.substr(comma + 2, all.size() - comma - 3) : ""}});
+    return {};
+  });
 }
 
 void add_help_verb(Command app, Context& context) {

@@ -12,12 +12,14 @@
 #include <nlohmann/json.hpp>
 
 #include "allocator/supply/broker.h"
+#include "cli/program/find_program.h"
+#include "cli/program/supervisor.h"
 #include "cli/run/run_budget.h"
 #include "cli/run/run_figures.h"
 #include "cli/run/run_inspect.h"
+#include "cli/run/run_processes.h"
 #include "cli/run/run_reporter.h"
 #include "cli/run/run_start.h"
-#include "cli/run/run_supervise.h"
 #include "cli/terminal/local_time.h"
 #include "cli/terminal/verb.h"
 #include "cli/tier/tier_request.h"
@@ -27,10 +29,6 @@
 namespace terrace::cli {
 namespace {
 
-// What env, nice and timeout exit with, so that these can be told from the program's own codes.
-constexpr int exit_run_failed = 125;
-constexpr int exit_not_executable = 126;
-constexpr int exit_no_program = 127;
 // What the manager accepts, less the "#123" of further leases.
 constexpr size_t label_bytes_max = limits::label_bytes_max - 7;
 
@@ -144,7 +142,7 @@ Status run(Context& context, RunArguments arguments, int* failure) {
   const ProgramFacts& facts = *inspected;
   *failure = exit_not_executable;
   if (!facts.obstacle.empty()) return run_plainly(arguments, facts);
-  *failure = exit_run_failed;
+  *failure = exit_own_failure;
   TERRACE_ASSIGN_OR_RETURN(std::string library, find_malloc_library(arguments.min_size == 0));
 
   Supervisor supervisor;  // blocks signals before any thread exists
@@ -194,8 +192,9 @@ Status run(Context& context, RunArguments arguments, int* failure) {
   RunTeller teller(*session);
   reports.tell = [&teller](const RunDocument& now, bool last) { teller.tell(now, last); };
   RunReporter reporter(*broker, std::move(reports));
+  RunProcesses processes(*broker);
   supervisor.on_ask([&reporter] { reporter.ask(); });
-  context.exit_code = supervisor.wait(*broker);
+  context.exit_code = supervisor.wait(processes);
   // The program's own status is what the caller waits for; a lost file is said, not returned.
   if (Status written = reporter.finish(context.exit_code); !written.ok()) say(written.error().to_string());
   return {};
@@ -287,7 +286,7 @@ void add_run_verb(Command app, Context& context) {
   verb.callback([arguments, ddr, cxl, &context] {
     arguments->ddr_given = ddr.count() > 0;
     arguments->cxl_given = cxl.count() > 0;
-    int failure = exit_run_failed;
+    int failure = exit_own_failure;
     Status status = run(context, *arguments, &failure);
     if (status.ok()) return;
     if (context.json) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "allocator/supply/protocol.h"
+#include "cli/program/find_program.h"
 #include "core/base/unique_fd.h"
 
 namespace terrace::cli {
@@ -25,35 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t interpreter_line_bytes_max = 255;
-
-bool is_executable_file(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
-}
-
-Result<std::string> find_in_path(const std::string& program) {
-  if (program.find('/') != std::string::npos) {
-    if (is_executable_file(program)) return program;
-    if (::access(program.c_str(), F_OK) == 0)
-      return Error{.code = ErrorCode::permission_denied,
-                   .where = "terrace run",
-                   .detail = program + " is not an executable file"};
-    return Error{
-        .code = ErrorCode::not_found, .where = "terrace run", .detail = "there is no program " + program};
-  }
-  const char* path = std::getenv("PATH");
-  std::string_view rest = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
-  while (!program.empty()) {
-    std::string_view folder = rest.substr(0, rest.find(':'));
-    std::string candidate = (folder.empty() ? std::string(".") : std::string(folder)) + "/" + program;
-    if (is_executable_file(candidate)) return candidate;
-    if (folder.size() == rest.size()) break;
-    rest.remove_prefix(folder.size() + 1);
-  }
-  return Error{.code = ErrorCode::not_found,
-               .where = "terrace run",
-               .detail = "there is no program '" + program + "' in PATH"};
-}
 
 // The file's bytes, read-only; empty when it cannot be read (a program may be executable only).
 class FileView {
@@ -143,7 +115,7 @@ std::vector<std::string> interpreter_words(std::string_view bytes) {
 
 Result<ProgramFacts> inspect_program(const std::string& program) {
   ProgramFacts facts;
-  TERRACE_ASSIGN_OR_RETURN(facts.path, find_in_path(program));
+  TERRACE_ASSIGN_OR_RETURN(facts.path, find_program(program, "terrace run"));
   std::string file = facts.path;
   for (int depth = 0; depth < 4; ++depth) {
     if (gains_rights(file)) {
@@ -167,7 +139,7 @@ Result<ProgramFacts> inspect_program(const std::string& program) {
       return Error{
           .code = ErrorCode::corrupt, .where = "terrace run", .detail = file + " has an empty #! line"};
     bool through_env = fs::path(words[0]).filename() == "env" && words.size() > 1 && words[1][0] != '-';
-    auto found = find_in_path(through_env ? words[1] : words[0]);
+    auto found = find_program(through_env ? words[1] : words[0], "terrace run");
     if (!found.ok()) return found.error();
     file = *found;
   }

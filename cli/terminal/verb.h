@@ -22,6 +22,7 @@ void add_events_verb(Command app, Context& context);
 void add_doctor_verb(Command app, Context& context);
 void add_completion_verb(Command app, Context& context);
 void add_help_verb(Command app, Context& context);
+void add_version_verb(Command app, Context& context);
 void add_man_verb(Command app, Context& context);
 void add_device_verbs(Command app, Context& context);
 void add_pool_verbs(Command app, Context& context);

@@ -39,8 +39,11 @@ Result<std::string> prepare_log(const DaemonArguments& arguments, const std::str
                  .where = "daemon start",
                  .detail = "say where the log goes with --log, or where the daemon lives with --runtime-dir"};
   }
+  // What is made on the way is closed to other writers, whatever this user's umask: terraced looks for that.
+  const mode_t before = ::umask(::geteuid() == 0 ? 0022 : 0077);
   std::error_code failed;
   fs::create_directories(fs::path(runtime_directory).parent_path(), failed);
+  ::umask(before);
   // As terraced itself makes it: root serves every user, others serve themselves.
   if (::mkdir(runtime_directory.c_str(), ::geteuid() == 0 ? 0755 : 0700) != 0 && errno != EEXIST)
     return os_error(errno, "daemon start", "cannot make the runtime directory " + runtime_directory);

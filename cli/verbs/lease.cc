@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/client/admin_client.h"
+#include "cli/hold/hold_verbs.h"
 #include "cli/show/describe.h"
 #include "cli/show/list.h"
 #include "cli/show/preview.h"
@@ -203,6 +204,8 @@ void add_lease_verbs(Command app, Context& context) {
   add_lease_argument(release, arguments->name);
   on_verb(release, context, [&context, arguments] { return release_lease(context, *arguments); });
   add_lease_change_verbs(lease, context);
+  add_lease_exec_verb(lease, context);
+  add_lease_hold_verb(lease, context);
 }
 
 }  // namespace terrace::cli

@@ -66,8 +66,8 @@ class DevdaxCase(unittest.TestCase):
         self.adopt()
         self.service.cli("pool", "create", "p", "--device", self.serial, "--trust", "mutual")
 
-    def tenant(self):
-        tenant = Tenant(self.service)
+    def tenant(self, *name):
+        tenant = Tenant(self.service, *([self.service.socket, *name] if name else []))
         self.tenants.append(tenant)
         return tenant
 
@@ -185,9 +185,10 @@ class Life(DevdaxCase):
         lease = self.lease(holder)
         holder.expect("ok", "fill", 0, LEASE, 11)
         holder.expect("ok", "keep")
-        self.service.cli("lease", "transfer", lease, "--to-tenant", "uid-0", "--to-host", "other", "--yes")
+        self.service.cli("quota", "set", "next", "--bytes", "1G")  # so that it is known
+        self.service.cli("lease", "transfer", lease, "--to-tenant", "next", "--yes")
         self.assertEqual(holder.ask("remap-kept"), "ENXIO")
-        other = self.tenant()
+        other = self.tenant("next")
         told = other.ask("attach", lease)
         self.assertEqual(told, f"{lease} {LEASE}")
         other.expect("same", "check", 0, LEASE, 11)
@@ -289,7 +290,7 @@ class Restarts(DevdaxCase):
                 holder.expect("ok", "fill", 0, 4 * MIB, 2)
                 holder.expect("ok", "keep")
                 self.crash(f"{failpoint}=crash", lambda number=lease: self.service.cli(
-                    "lease", "transfer", number, "--to-tenant", "uid-0", "--to-host", "other", "--yes", check=False))
+                    "lease", "transfer", number, "--to-tenant", "next", "--yes", check=False))
                 harness.wait_until(lambda number=lease: self.service.leases()[number]["phase"] == "active", 60,
                                    "the hand-over being done")
                 self.assertEqual(holder.ask("remap-kept"), "ENXIO")

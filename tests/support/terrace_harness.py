@@ -95,7 +95,7 @@ def _starts_anew(arguments):
     each verb in a test program, and what starts other programs, which inherit the environment."""
     words = [str(word) for word in arguments]
     verb = tuple(word for word in words[:3] if not word.startswith("-"))[:2]
-    if "run" in words or "daemon" in words or verb not in _leaks_looked_for:
+    if {"run", "daemon", "exec", "hold"} & set(words) or verb not in _leaks_looked_for:
         _leaks_looked_for.add(verb)
         return True
     return False

@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -200,6 +201,38 @@ class DaemonGone(unittest.TestCase):
         self.assertIn("may still happen", result.json["error"]["message"])
         os.kill(self.t.pid, signal.SIGCONT)
         self.t.check_invariants()
+
+
+@unittest.skipUnless(os.geteuid() == 0, "only root can become another user")
+class UserWithoutRuntimeDirectory(unittest.TestCase):
+    UID = 64211  # nobody's: what it leaves in /tmp is this test's
+
+    def test_start_whatever_the_umask(self):
+        t = Harness(name="nodir")
+        self.addCleanup(t.close)
+        t.directory.chmod(0o755)
+        home = t.directory / "home"
+        home.mkdir()
+        os.chown(home, self.UID, self.UID)
+        place = pathlib.Path(f"/tmp/terrace-{self.UID}")
+        self.addCleanup(shutil.rmtree, place, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
+        environment = {name: value for name, value in t.environment(HOME=str(home)).items()
+                       if name not in ("TERRACE_SOCKET", "XDG_RUNTIME_DIR", "XDG_STATE_HOME")}
+
+        def as_user(*arguments):
+            done = subprocess.run([t.terrace, "--json", *arguments], env=environment, text=True, capture_output=True, check=False,
+                                  user=self.UID, group=self.UID, extra_groups=[], umask=0o002, cwd="/")
+            if done.returncode == 126 or "Permission denied" in done.stderr:
+                self.skipTest("this user cannot run the program where it was built")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            return json.loads(done.stdout)
+        started = as_user("daemon", "start", "--emulate", "a=16M")
+        t.track(started["pid"])
+        self.assertEqual(started["socket"], f"{place}/terrace/terraced.sock")
+        self.assertEqual(as_user("daemon", "status")["server"]["pid"], started["pid"])
+        self.assertEqual(place.stat().st_mode & 0o777, 0o700)
+        self.assertEqual(as_user("daemon", "stop"), {"stopped": started["pid"]})
 
 
 if __name__ == "__main__":

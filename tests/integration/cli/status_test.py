@@ -160,6 +160,13 @@ class NoDaemon(unittest.TestCase):
         self.assertIn("socket", names)
         self.assertIn("fix: terrace daemon start", self.t.cli("doctor", json=False).out)
 
+    def test_the_version_in_its_parts(self):
+        shown = self.t.cli("--version", json=False).out
+        self.assertEqual(self.t.cli("version", json=False).out, shown)
+        parts = self.t.cli("version").json
+        self.assertEqual(f"terrace {parts['version']} ({parts['commit']}, {parts['build']})\n", shown)
+        self.assertTrue(all(parts.values()), parts)
+
     def test_words_that_mean_nothing(self):
         result = self.t.cli("leese", json=False, check=USAGE)
         self.assertIn("did you mean 'lease'", result.err)

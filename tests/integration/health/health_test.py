@@ -5,7 +5,9 @@
 """
 
 import json
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -321,6 +323,10 @@ class Programs(Case):
     limits = {"thrash_turns_min": 1, "window": "20s"}
 
     def test_a_program_whose_memory_goes_up_and_down(self):
+        if [int(part) for part in re.findall(r"\d+", os.uname().release)[:2]] < [6, 7]:
+            self.skipTest("nothing moves before Linux 6.7")
+        if not os.access("/dev/userfaultfd", os.R_OK | os.W_OK):
+            self.skipTest("this kernel has no /dev/userfaultfd, or not for this user")
         self.start()
         program = self.t.popen(self.t.terrace, "run", "--ddr", "16M", "--cxl", "64M", "--", "/usr/bin/python3",
                                "-c", THRASHING, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -19,7 +19,8 @@
 
 #include "allocator/supply/broker.h"
 #include "allocator/supply/huge_file.h"
-#include "cli/run/run_supervise.h"
+#include "cli/program/supervisor.h"
+#include "cli/run/run_processes.h"
 #include "tests/support/fake_session.h"
 
 extern char** environ;
@@ -94,7 +95,8 @@ int supervise(const std::vector<std::string>& command, BrokerOptions options, ui
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   });
-  int code = supervisor.wait(**broker);
+  terrace::cli::RunProcesses processes(**broker);
+  int code = supervisor.wait(processes);
   watcher.request_stop();
   watcher.join();
   RunStats stats = (*broker)->stats();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/run/run_supervise.h"
+#include "cli/program/supervisor.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "allocator/supply/proc.h"
 #include "core/base/clock.h"
 
 namespace terrace::cli {
@@ -101,7 +102,7 @@ Status Supervisor::start(const std::string& path, const std::vector<std::string>
   return os_error(failed, "Supervisor::start", "cannot start " + path);
 }
 
-void Supervisor::reap(supply::Broker& broker) {
+void Supervisor::reap(Leftovers& leftovers) {
   int status = 0;
   bool any = false;
   for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0;) {
@@ -119,7 +120,7 @@ void Supervisor::reap(supply::Broker& broker) {
     ended_ = true;
     exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
-  if (any && ended_) broker.scan();
+  if (any && ended_) leftovers.look();
   look_whether_stopped();
 }
 
@@ -145,7 +146,7 @@ void Supervisor::look_whether_stopped() {
   }
 }
 
-void Supervisor::pass_on(const signalfd_siginfo& info, supply::Broker& broker) {
+void Supervisor::pass_on(const signalfd_siginfo& info, Leftovers& leftovers) {
   auto number = static_cast<int>(info.ssi_signo);
   if (!ended_) {
     // What the terminal sends goes to the whole foreground group: the program has it already, unless it made
@@ -160,33 +161,33 @@ void Supervisor::pass_on(const signalfd_siginfo& info, supply::Broker& broker) {
     return;
   }
   // What it left behind may have left the terminal's group too: then this is the only way to reach it. The
-  // program itself wrote the numbers in the control page, so only processes that it started get anything.
+  // program itself may have said the numbers (the control page of a run), so only processes that it started get anything.
   std::vector<pid_t> own = supply::descendants(::getpid());
-  for (pid_t pid : broker.processes())
+  for (pid_t pid : leftovers.processes())
     if (pid > 1 && std::find(own.begin(), own.end(), pid) != own.end()) ::kill(pid, number);
 }
 
-int Supervisor::wait(supply::Broker& broker) {
+int Supervisor::wait(Leftovers& leftovers) {
   uint64_t ended_ns = 0;
   bool said = false;
   for (;;) {
     pollfd wait{.fd = signals_.get(), .events = POLLIN, .revents = 0};
     if (::poll(&wait, 1, ended_ ? 20 : 1000) < 0 && errno != EINTR) return 1;
-    reap(broker);  // whether it is stopped is known before a signal is passed on
+    reap(leftovers);  // whether it is stopped is known before a signal is passed on
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info))
       if (info.ssi_signo == SIGUSR1 && ask_)
         ask_();
       else if (info.ssi_signo != SIGCHLD)
-        pass_on(info, broker);
+        pass_on(info, leftovers);
     if (!ended_) continue;
     uint64_t now_ns = SystemClock().now_ns();
     if (ended_ns == 0) ended_ns = now_ns;
-    if (!broker.in_use()) return exit_code_;
+    if (!leftovers.in_use()) return exit_code_;
     if (!said && now_ns - ended_ns > quiet_wait_ns) {
       said = true;
       // Those that have just come, or map it and say nothing, are not among them.
-      const size_t known = broker.processes().size();
+      const size_t known = leftovers.processes().size();
       const std::string who = known == 0   ? "something of it still uses"
                               : known == 1 ? "a process of it still uses"
                                            : std::to_string(known) + " processes of it still use";

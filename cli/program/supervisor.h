@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The supervisor's process duties: start the program, pass signals on, wait for all it left behind.
+// The duties of a command that starts a program and holds memory for it: pass signals on, wait for all that it left
+// behind, exit as it did.
 //
+// Place     `terrace run` (cli/run) and `terrace lease exec` (cli/hold).
 // Threads   The thread that made it, which must be the only one then: signals are blocked for all later ones.
 #pragma once
 
@@ -13,11 +15,22 @@
 #include <string>
 #include <vector>
 
-#include "allocator/supply/broker.h"
 #include "core/base/result.h"
 #include "core/base/unique_fd.h"
 
 namespace terrace::cli {
+
+// What the program leaves behind when it has ended. Asked on the thread that waits.
+class Leftovers {
+ public:
+  virtual ~Leftovers() = default;
+  // One of its processes has ended.
+  virtual void look() {}
+  // Whether a process still uses the memory that is held for it.
+  virtual bool in_use() = 0;
+  // Those that are known to, for signals that come after the program's end. Only what it started gets any.
+  virtual std::vector<pid_t> processes() = 0;
+};
 
 class Supervisor {
  public:
@@ -33,14 +46,15 @@ class Supervisor {
   int exec_errno() const { return exec_errno_; }
   // What SIGUSR1 to this process does, instead of being passed on; on the thread that waits.
   void on_ask(std::function<void()> ask) { ask_ = std::move(ask); }
-  // Until the program and every process that uses the broker's memory have ended. The program's exit code.
-  int wait(supply::Broker& broker);
+  // Until the program has ended and nothing that it left behind is in use. The program's exit code.
+  int wait(Leftovers& leftovers);
+  pid_t program() const { return child_; }  // -1: not started
 
  private:
-  void reap(supply::Broker& broker);
+  void reap(Leftovers& leftovers);
   void note_stopped();
   void look_whether_stopped();
-  void pass_on(const signalfd_siginfo& info, supply::Broker& broker);
+  void pass_on(const signalfd_siginfo& info, Leftovers& leftovers);
 
   sigset_t before_;
   UniqueFd signals_;

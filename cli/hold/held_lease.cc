@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/hold/held_lease.h"
+
+#include <charconv>
+#include <cstdio>
+
+#include "cli/terminal/manager_place.h"
+#include "cli/terminal/verb.h"
+
+namespace terrace::cli {
+namespace {
+
+Error wrong(const char* where, std::string detail) {
+  return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = std::move(detail)};
+}
+
+// All digits: an id; anything else: a label, with the id 0.
+Result<LeaseId> id_in(const std::string& name, const char* where) {
+  if (name.empty()) return wrong(where, "an empty text names no lease");
+  if (!only_digits(name)) return LeaseId{};
+  uint64_t id = 0;
+  if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc() || id == 0)
+    return Error{.code = ErrorCode::not_found,
+                 .where = where,
+                 .detail = "there is no lease " + name + "; ids begin at 1"};
+  return LeaseId{id};
+}
+
+Result<std::shared_ptr<Lease>> grant(Session& session, const HoldArguments& arguments, const char* where) {
+  TERRACE_RETURN_IF_ERROR(check_label(arguments.lease));
+  if (arguments.read_only)
+    return wrong(where, "--ro with --size: a new lease has nothing yet that could be read");
+  LeaseRequest request;
+  request.label = arguments.lease;
+  request.bytes = arguments.size_bytes;
+  request.pool = arguments.pool;
+  request.wait_ns = arguments.wait_ns;
+  return session.grant(request);
+}
+
+}  // namespace
+
+void say_of_lease(const std::string& text) {
+  const std::string line = "terrace: " + escaped(text) + "\n";
+  std::fputs(line.c_str(), stderr);
+}
+
+std::string shown_lease(LeaseId id, const std::string& label) {
+  return "lease " + std::to_string(id.value) + (label.empty() ? "" : " (" + label + ")");
+}
+
+void add_hold_options(Command verb, HoldArguments& arguments) {
+  verb.add_option("lease", arguments.lease,
+                  "Id or label (all digits: an id); with --size the new lease's label")
+      .required()
+      .type_name("ID|LABEL");
+  verb.add_flag("--ro", arguments.read_only, "Read-only: its memory cannot be mapped writable");
+  const Option size =
+      add_size_option(verb, "--size", arguments.size_bytes,
+                      "Grant it first, with that label, and give it back at the end; rounded up to granules");
+  verb.add_option("--pool", arguments.pool, "Where --size grants; may be left out where there is only one pool")
+      .needs(size)
+      .type_name("POOL");
+  add_duration_option(verb, "--wait", arguments.wait_ns,
+                      "Wait for --size in the queue of a full pool, at most so long (default: not at all)")
+      .needs(size);
+}
+
+Result<std::unique_ptr<HeldLease>> HeldLease::take(const Context& context, const HoldArguments& arguments,
+                                                   const char* where,
+                                                   std::function<void(const LeaseNotice&)> told) {
+  TERRACE_RETURN_IF_ERROR(on_this_machine(context, where));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, id_in(arguments.lease, where));
+  SessionOptions options;
+  options.socket_path = context.socket_path;
+  options.client_name = where;
+  options.call_timeout_ns = context.call_timeout_ns;
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::connect(options));
+  const bool granted = arguments.size_bytes != 0;
+  const LeaseAccess access = arguments.read_only ? LeaseAccess::read_only : LeaseAccess::read_write;
+  TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<Lease> lease,
+                           granted
+                               ? grant(*session, arguments, where)
+                               : session->attach(id, id.value == 0 ? arguments.lease : std::string(), access));
+  std::string label = arguments.lease;
+  if (id.value != 0) {
+    const Result<LeaseInfo> info = lease->info();
+    label = info.ok() ? info->label : "";
+  }
+  std::unique_ptr<HeldLease> held(
+      new HeldLease(std::move(session), std::move(lease), std::move(label), granted));
+  held->session_->on_notice([self = held.get(), told = std::move(told)](const LeaseNotice& notice) {
+    self->tell(notice);
+    if (told) told(notice);
+  });
+  return held;
+}
+
+HeldLease::~HeldLease() {
+  session_->on_notice({});
+}
+
+void HeldLease::tell(const LeaseNotice& notice) const {
+  if (notice.lease != lease_->id()) return;
+  const std::string who = shown_lease(notice.lease, label_);
+  const std::string why = notice.reason.empty() ? "" : ": " + notice.reason;
+  if (notice.state == LeaseState::revoking)
+    say_of_lease(who + " is being taken back in " + format_duration(notice.grace_ns) + why +
+                 "; what still uses its memory then gets SIGBUS");
+  else if (notice.state == LeaseState::lost)
+    say_of_lease(who + " is lost" + why + "; whatever touches its memory gets SIGBUS");
+  else if (notice.move_requested)
+    say_of_lease(who + " should move to other memory" + why +
+                 "; it stays where it is, as a program has it under its own address");
+}
+
+void HeldLease::give_back() {
+  if (!granted_ || lease_->state() == LeaseState::lost) return;
+  const Status released = lease_->release();
+  if (!released.ok() && lease_->state() != LeaseState::lost)
+    say_of_lease(shown_lease(lease_->id(), label_) +
+                 " could not be given back now, it ends with its TTL: " + released.error().to_string());
+}
+
+Error HeldLease::loss() {
+  const Result<LeaseInfo> info = lease_->info();
+  if (!info.ok() && info.error().code != ErrorCode::unavailable) return info.error();
+  return Error{.code = ErrorCode::lease_revoked,
+               .where = "terrace lease",
+               .detail = shown_lease(lease_->id(), label_) + " is lost"};
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// `terrace lease hold`: keeps a lease for scripts, until it is told to stop.
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/hold/held_lease.h"
+#include "cli/hold/hold_verbs.h"
+#include "cli/terminal/verb.h"
+#include "core/base/unique_fd.h"
+
+namespace terrace::cli {
+namespace {
+
+constexpr const char* hold_verb = "terrace lease hold";
+
+struct HoldingArguments {
+  HoldArguments hold;
+  bool until_input_ends = false;
+  uint32_t pid = 0;
+};
+
+// The signals that end it, as a descriptor. Before any thread exists.
+UniqueFd ending_signals() {
+  sigset_t ends;
+  ::sigemptyset(&ends);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ends, number);
+  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  return UniqueFd(::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+// A line for programs: one is complete when its end is there.
+void print_line(const nlohmann::json& document) {
+  print_text(document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  std::fflush(stdout);
+}
+
+void say_held(const Context& context, HeldLease& held) {
+  Lease& lease = held.lease();
+  const std::string path = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(lease.fd());
+  if (context.json) {
+    print_line({{"held",
+                 {{"id", lease.id().value},
+                  {"label", held.label()},
+                  {"bytes", lease.bytes()},
+                  {"read_only", lease.access() == LeaseAccess::read_only},
+                  {"pid", ::getpid()},
+                  {"fd", lease.fd()},
+                  {"path", path}}}});
+    return;
+  }
+  print_text("holding " + shown_lease(lease.id(), held.label()) + ", " + format_size(lease.bytes()) + ", as " +
+             path + "\n");
+  std::fflush(stdout);
+}
+
+const char* word_of(LeaseState state) {
+  return state == LeaseState::revoking ? "revoking" : state == LeaseState::lost ? "lost" : "live";
+}
+
+void print_notice(const LeaseNotice& notice) {
+  print_line({{"notice",
+               {{"id", notice.lease.value},
+                {"state", word_of(notice.state)},
+                {"grace_ns", notice.grace_ns},
+                {"reason", notice.reason},
+                {"move_requested", notice.move_requested}}}});
+}
+
+// What is read is thrown away; true: nobody writes any more.
+bool input_has_ended(short events) {
+  if ((events & (POLLIN | POLLHUP | POLLERR)) == 0) return false;
+  char bytes[4096];
+  const ssize_t got = ::read(STDIN_FILENO, bytes, sizeof(bytes));
+  return got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN);
+}
+
+// Until a signal, the input's or the process's end, or the loss of the lease, of which `lost` tells.
+Status wait_for_end(const HoldingArguments& arguments, const UniqueFd& signals, const UniqueFd& process,
+                    const UniqueFd& lost, HeldLease& held) {
+  pollfd waits[] = {{.fd = signals.get(), .events = POLLIN, .revents = 0},
+                    {.fd = lost.get(), .events = POLLIN, .revents = 0},
+                    {.fd = process.get(), .events = POLLIN, .revents = 0},  // -1: none, which poll leaves out
+                    {.fd = arguments.until_input_ends ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}};
+  for (;;) {
+    if (::poll(waits, std::size(waits), -1) < 0) {
+      if (errno == EINTR) continue;
+      return os_error(errno, hold_verb, "cannot wait");
+    }
+    if (waits[1].revents != 0) return held.loss();
+    if (waits[0].revents != 0 || waits[2].revents != 0) return {};
+    if (arguments.until_input_ends && input_has_ended(waits[3].revents)) return {};
+  }
+}
+
+Status hold(Context& context, const HoldingArguments& arguments) {
+  const UniqueFd signals = ending_signals();
+  const UniqueFd lost(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!signals.valid() || !lost.valid()) return os_error(errno, hold_verb, "cannot wait");
+  UniqueFd process;
+  if (arguments.pid != 0) {
+    process.reset(static_cast<int>(::syscall(SYS_pidfd_open, arguments.pid, 0)));
+    if (!process.valid()) {
+      const int code = errno;
+      return code == ESRCH
+                 ? Error{.code = ErrorCode::not_found,
+                         .where = hold_verb,
+                         .detail = "--pid " + std::to_string(arguments.pid) + ": there is no such process"}
+                 : os_error(code, hold_verb, "--pid " + std::to_string(arguments.pid));
+    }
+  }
+  const auto told = [&context, &lost](const LeaseNotice& notice) {
+    if (context.json) print_notice(notice);
+    const uint64_t one = 1;
+    if (notice.state == LeaseState::lost && ::write(lost.get(), &one, sizeof(one)) != sizeof(one))
+      say_of_lease("cannot end by itself");
+  };
+  TERRACE_ASSIGN_OR_RETURN(const std::unique_ptr<HeldLease> held,
+                           HeldLease::take(context, arguments.hold, hold_verb, told));
+  say_held(context, *held);
+  const Status ended = wait_for_end(arguments, signals, process, lost, *held);
+  held->give_back();
+  return ended;
+}
+
+}  // namespace
+
+void add_lease_hold_verb(Command lease, Context& context) {
+  const auto arguments = std::make_shared<HoldingArguments>();
+  Command verb =
+      lease.add_subcommand("hold", "Keep a lease for scripts: renew it until this command is told to stop");
+  verb.footer(
+      "Says on stdout that it holds the lease, and a path that leads to its memory as long as it does; with "
+      "--json one\n"
+      "document a line, {\"held\"} first and then one {\"notice\"} for each. Ends with 0 at SIGTERM, SIGINT or "
+      "SIGHUP, and\n"
+      "as --stdin and --pid say; with 3 when the lease is lost.");
+  add_hold_options(verb, arguments->hold);
+  verb.add_flag("--stdin", arguments->until_input_ends, "Also ends when its standard input does");
+  verb.add_option("--pid", arguments->pid, "Also ends when that process has")
+      .in_range(uint32_t{1}, uint32_t{4194304})
+      .type_name("PID");
+  on_verb(verb, context, [&context, arguments] { return hold(context, *arguments); });
+}
+
+}  // namespace terrace::cli
