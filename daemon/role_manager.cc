@@ -239,14 +239,29 @@ Status listen_for_agents(const DaemonConfig& config, Agents& agents, Credentials
   return {};
 }
 
+PortProtocol rpc_of(RpcServer& server) {
+  PortProtocol protocol;
+  protocol.serve = [&server](kj::Own<kj::AsyncIoStream> stream, PeerCredentials peer, int) {
+    return server.serve_remote(kj::mv(stream), std::move(peer));
+  };
+  return protocol;
+}
+
 // None: clients connect on this machine only.
 Result<std::unique_ptr<Clients>> listen_for_clients(const DaemonConfig& config, Service& service,
-                                                    RpcServer& server, Credentials* credentials,
+                                                    RpcServer& server, WebServer& web, Credentials* credentials,
                                                     kj::AsyncIoContext& io) {
   TERRACE_ASSIGN_OR_RETURN(std::vector<ClientPort> ports, bind_client_ports(config, io));
   if (ports.empty()) return std::unique_ptr<Clients>();
-  auto clients = std::make_unique<Clients>(service, server, *credentials, io.provider->getTimer());
-  for (ClientPort& port : ports) clients->listen(kj::mv(port.receiver), service.options().sockets[port.index]);
+  auto clients = std::make_unique<Clients>(service, *credentials, io.provider->getTimer());
+  answer_to_certificate(web, *credentials);
+  const std::vector<SocketConfig> configured = sockets_of(config);
+  for (ClientPort& port : ports) {
+    const auto& socket = service.options().sockets[port.index];
+    const bool https = port.protocol == SocketProtocol::https;
+    if (https) web.answer_to(configured[port.index].listen);
+    clients->listen(kj::mv(port.receiver), socket, https ? https_at(web, *socket) : rpc_of(server));
+  }
   return clients;
 }
 
@@ -353,7 +368,7 @@ Status run_manager(const DaemonConfig& config, StartWords words, const Surroundi
     TERRACE_ASSIGN_OR_RETURN(const SocketFile web_file, serve_web(config, web, io));
     TERRACE_RETURN_IF_ERROR(listen_for_agents(config, agents, credentials.get(), io));
     TERRACE_ASSIGN_OR_RETURN(const auto clients,
-                             listen_for_clients(config, service, server, credentials.get(), io));
+                             listen_for_clients(config, service, server, web, credentials.get(), io));
     kj::Promise<void> certificates = kj::NEVER_DONE;
     if (credentials != nullptr) {
       agents.tell_ends_of(*credentials);

@@ -75,7 +75,7 @@ Result<std::vector<ClientPort>> bind_client_ports(const DaemonConfig& config, kj
     if (socket.listen.empty()) continue;
     try {
       auto address = io.provider->getNetwork().parseAddress(socket.listen.c_str()).wait(io.waitScope);
-      ports.push_back({address->listen(), index});
+      ports.push_back({address->listen(), index, socket.protocol});
     } catch (const kj::Exception& exception) {
       return Error{.code = ErrorCode::unavailable,
                    .where = "bind_client_ports",

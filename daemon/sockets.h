@@ -41,6 +41,7 @@ class BoundSockets {
 struct ClientPort {
   kj::Own<kj::ConnectionReceiver> receiver;
   size_t index = 0;  // among sockets_of()
+  SocketProtocol protocol = SocketProtocol::rpc;
 };
 // Binds them all.
 // Errors    unavailable   an address cannot be had; says which and why

@@ -25,4 +25,24 @@ Result<SocketFile> serve_web(const DaemonConfig& config, WebServer& web, kj::Asy
   return std::move(bound.file);
 }
 
+PortProtocol https_at(WebServer& web, const ServedSocket& socket) {
+  PortProtocol protocol;
+  protocol.serve = [&web](kj::Own<kj::AsyncIoStream> stream, PeerCredentials peer, int fd) {
+    return web.serve_remote(kj::mv(stream), std::move(peer), fd);
+  };
+  // Some browsers keep the connection while their user chooses a certificate.
+  protocol.handshake_max = 60 * kj::SECONDS;
+  const std::string text = "this port speaks HTTPS, to who has a certificate: " + socket.path + "\n";
+  protocol.for_plain_http =
+      "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: " +
+      std::to_string(text.size()) + "\r\n\r\n" + text;
+  return protocol;
+}
+
+void answer_to_certificate(WebServer& web, Credentials& credentials) {
+  const auto take = [&web, &credentials] { web.answer_to_certificate(credentials.own_names()); };
+  take();
+  credentials.on_change(take);
+}
+
 }  // namespace terrace::daemon

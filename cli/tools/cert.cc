@@ -10,10 +10,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <vector>
 
 #include "cli/terminal/verb.h"
+#include "cli/tools/cert_addresses.h"
 #include "cli/tools/cert_files.h"
+#include "cli/tools/cert_pkcs12.h"
 #include "cli/tools/cert_revoke.h"
+#include "cli/tools/cert_show.h"
 #include "core/base/host_names.h"
 #include "core/identity/client_certificate.h"
 
@@ -98,19 +102,44 @@ Result<Made> make(const Wanted& wanted, X509* issuer, EVP_PKEY* issuer_key) {
 // --- verbs ------------------------------------------------------------------------------------------------
 
 struct CertArguments {
-  std::string directory = ".", name, out, file;
+  std::string directory = ".", name, out;
   int64_t ca_days = 3650, days = 90;
   bool manager = false;
+  std::vector<std::string> addresses;     // of a manager
   std::string role = "operator", tenant;  // of a client
+  bool pkcs12 = false;
+  std::string password_file;
+
+  bool for_browser() const { return pkcs12 || !password_file.empty(); }
 };
 
-void tell(const Context& context, const std::string& certificate, const std::string& key,
-          const std::string& more) {
-  if (context.json) {
-    print_json({{"certificate", certificate}, {"key", key}});
-  } else {
-    print_text(certificate + "\n" + key + "\n" + more);
+// What was written, and how to use it.
+struct Written {
+  std::string certificate, key;  // paths
+  std::string pkcs12, password;  // empty: there is none; it is known already
+};
+
+void tell(const Context& context, const Written& written, const std::string& more) {
+  nlohmann::json document = {{"certificate", written.certificate}, {"key", written.key}};
+  std::string text = written.certificate + "\n" + written.key + "\n";
+  if (!written.pkcs12.empty()) {
+    document["pkcs12"] = written.pkcs12;
+    text += written.pkcs12 + "\n";
   }
+  if (!written.password.empty()) {
+    document["password"] = written.password;
+    text += "Password of " + written.pkcs12 + ", shown this once: " + written.password + "\n";
+  }
+  if (context.json) {
+    print_json(document);
+  } else {
+    print_text(text + more);
+  }
+}
+
+// The password of the file for a browser, and whether it is to be shown.
+Result<std::string> choose_password(const CertArguments& arguments) {
+  return arguments.password_file.empty() ? new_password() : read_password(arguments.password_file);
 }
 
 Status init(const Context& context, const CertArguments& arguments) {
@@ -138,7 +167,7 @@ Status init(const Context& context, const CertArguments& arguments) {
   TERRACE_RETURN_IF_ERROR(write_new_file(certificate, made.certificate));
   TERRACE_ASSIGN_OR_RETURN(const Ca ca, open_ca(directory));
   TERRACE_RETURN_IF_ERROR(write_first_list(ca));
-  tell(context, certificate, key,
+  tell(context, {certificate, key, "", ""},
        "A CA for " + std::to_string(days) +
            " days. Keep ca.key here, and nowhere else: whoever has it can be any "
            "host.\nNext: terrace cert issue NAME --manager --ca " +
@@ -167,18 +196,27 @@ Status sign_and_write(const Context& context, const CertArguments& arguments, Wa
   const std::string out = arguments.out.empty() ? arguments.directory : arguments.out;
   const std::string certificate = out + "/" + arguments.name + ".pem",
                     key = out + "/" + arguments.name + ".key";
-  if (path_exists(certificate)) {
-    return Error{
-        .code = ErrorCode::already_exists,
-        .where = cert_where,
-        .detail = certificate + " exists; nothing is overwritten. Move it away first, or give --out DIR"};
+  Written written{certificate, key, arguments.for_browser() ? out + "/" + arguments.name + ".p12" : "", ""};
+  for (const std::string& path : {certificate, written.pkcs12}) {
+    if (path.empty() || !path_exists(path)) continue;
+    return Error{.code = ErrorCode::already_exists,
+                 .where = cert_where,
+                 .detail = path + " exists; nothing is overwritten. Move it away first, or give --out DIR"};
   }
   TERRACE_ASSIGN_OR_RETURN(const Made made, make(wanted, ca.certificate.get(), ca.key.get()));
+  std::string browser;
+  if (arguments.for_browser()) {
+    TERRACE_ASSIGN_OR_RETURN(const std::string password, choose_password(arguments));
+    TERRACE_ASSIGN_OR_RETURN(browser, make_pkcs12("Terrace " + wanted.common_name, made.certificate, made.key,
+                                                  *ca.certificate, password));
+    if (arguments.password_file.empty()) written.password = password;
+  }
   // First, so that there is no certificate that cannot be taken back by its name.
   TERRACE_RETURN_IF_ERROR(note_issued(arguments.directory, made.certificate));
   TERRACE_RETURN_IF_ERROR(write_new_file(key, made.key));
   TERRACE_RETURN_IF_ERROR(write_new_file(certificate, made.certificate));
-  tell(context, certificate, key,
+  if (!browser.empty()) TERRACE_RETURN_IF_ERROR(write_new_file(written.pkcs12, browser));
+  tell(context, written,
        "For the " + what + ", " + std::to_string(days) +
            " days. Copy both and ca.pem there, the key by a safe way.\n");
   return {};
@@ -191,7 +229,11 @@ Status issue(const Context& context, const CertArguments& arguments) {
   wanted.common_name =
       std::string(arguments.manager ? manager_certificate_prefix : host_certificate_prefix) + name;
   wanted.extended_usage = arguments.manager ? "serverAuth" : "clientAuth";
-  if (arguments.manager) wanted.alternative_names = std::string("DNS:") + tls_server_name + ",DNS:" + name;
+  if (!arguments.manager && !arguments.addresses.empty())
+    return cert_error("--address is for a manager's certificate (--manager): nothing connects to an agent");
+  if (arguments.manager) {
+    TERRACE_ASSIGN_OR_RETURN(wanted.alternative_names, manager_names(name, arguments.addresses));
+  }
   return sign_and_write(context, arguments, std::move(wanted),
                         (arguments.manager ? "manager " : "agent of host ") + name);
 }
@@ -214,63 +256,6 @@ Status issue_client(const Context& context, const CertArguments& arguments) {
       "client " + name + ", " + arguments.role + (rights.tenant.empty() ? "" : " of tenant " + rights.tenant));
 }
 
-// What the certificate of a client gives; empty: it is none, or says nothing that can be used.
-std::optional<ClientRights> rights_of(const X509& certificate) {
-  if (role_of(certificate) != "client") return std::nullopt;
-  auto rights = client_rights_in(uris_of(certificate));
-  return rights.ok() ? std::optional(std::move(rights).value()) : std::nullopt;
-}
-
-std::string fingerprint(const X509& certificate) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned bytes = 0;
-  if (X509_digest(&certificate, EVP_sha256(), digest, &bytes) != 1) return "";
-  static constexpr const char* hex = "0123456789abcdef";
-  std::string text;
-  for (unsigned i = 0; i < bytes; ++i) {
-    text += hex[digest[i] >> 4];
-    text += hex[digest[i] & 15];
-  }
-  return text;
-}
-
-Status show_certificate(const Context& context, const CertArguments& arguments) {
-  TERRACE_ASSIGN_OR_RETURN(const Ssl<X509> certificate, read_certificate(arguments.file));
-  char issuer[256] = "";
-  X509_NAME_get_text_by_NID(X509_get_issuer_name(certificate.get()), NID_commonName, issuer, sizeof(issuer));
-  const std::string plain = plain_name(*certificate), role = role_of(*certificate);
-  const std::string serial = serial_text(*X509_get0_serialNumber(certificate.get()));
-  const int64_t left = seconds_until(*X509_get0_notAfter(certificate.get()));
-  const std::string from = cert_moment(*X509_get0_notBefore(certificate.get()));
-  const std::string until = cert_moment(*X509_get0_notAfter(certificate.get()));
-  const std::optional<ClientRights> rights = rights_of(*certificate);
-  if (context.json) {
-    print_json({{"file", arguments.file},
-                {"name", plain},
-                {"role", role},
-                {"client_role", rights ? nlohmann::json(client_role_name(rights->role)) : nullptr},
-                {"tenant", rights && !rights->tenant.empty() ? nlohmann::json(rights->tenant) : nullptr},
-                {"issuer", issuer},
-                {"not_before", from},
-                {"not_after", until},
-                {"expired", left <= 0},
-                {"days_left", left / cert_day_s},
-                {"serial", serial},
-                {"sha256", fingerprint(*certificate)}});
-    return {};
-  }
-  std::string may;
-  if (rights.has_value()) {
-    may = std::string("gives   the role ") + client_role_name(rights->role) +
-          (rights->tenant.empty() ? "" : " of tenant " + rights->tenant) + ", within what the socket gives\n";
-  }
-  print_text(format_table({"NAME", "ROLE", "FROM", "UNTIL", "LEFT", "ISSUER"},
-                          {{plain, role, from, until,
-                            left <= 0 ? "expired" : std::to_string(left / cert_day_s) + " days", issuer}}) +
-             may + "serial  " + serial + "\nSHA-256 " + fingerprint(*certificate) + "\n");
-  return {};
-}
-
 }  // namespace
 
 void add_cert_verbs(Command app, Context& context) {
@@ -291,6 +276,10 @@ void add_cert_verbs(Command app, Context& context) {
       .type_name("NAME")
       .required();
   one.add_flag("--manager", arguments->manager, "For a manager");
+  one.add_option("--address", arguments->addresses,
+                 "A DNS name or IP address under which browsers find the manager; repeatable")
+      .type_name("NAME|IP")
+      .allow_extra_args(false);
   one.add_option("--ca", arguments->directory, "Directory of the CA (default: here)").type_name("DIR");
   one.add_option("--out", arguments->out, "Where the files go (default: beside the CA)").type_name("DIR");
   one.add_option("--days", arguments->days, "How long it is valid (default 90)").type_name("N");
@@ -308,12 +297,16 @@ void add_cert_verbs(Command app, Context& context) {
       .type_name("TENANT");
   client.add_option("--ca", arguments->directory, "Directory of the CA (default: here)").type_name("DIR");
   client.add_option("--out", arguments->out, "Where the files go (default: beside the CA)").type_name("DIR");
+  client.add_flag("--pkcs12", arguments->pkcs12,
+                  "Write NAME.p12, too, for a browser, and show its password once");
+  client
+      .add_option("--pkcs12-password-file", arguments->password_file,
+                  "The same with the password in the first line of a file")
+      .type_name("FILE");
   client.add_option("--days", arguments->days, "How long it is valid (default 90)").type_name("N");
   on_verb(client, context, [&context, arguments] { return issue_client(context, *arguments); });
 
-  Command look = cert.add_subcommand("show", "Whose a certificate is, and until when");
-  look.add_option("file", arguments->file, "A PEM certificate").type_name("FILE").required();
-  on_verb(look, context, [&context, arguments] { return show_certificate(context, *arguments); });
+  add_cert_show_verb(cert, context);
   add_cert_revocation_verbs(cert, context);
 }
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <kj/debug.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <ctime>
@@ -28,6 +29,13 @@ std::string without_port(const std::string& address) {
   return address.substr(0, address.rfind(':'));
 }
 
+// A few bytes, to whom nothing was sent before: they go out, or are of no use.
+void answer_in_plain(const UniqueFd& peer, const std::string& answer) {
+  if (answer.empty() || !peer.valid()) return;
+  (void)::send(peer.get(), answer.data(), answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  ::shutdown(peer.get(), SHUT_WR);
+}
+
 Error no_entry(const std::string& why) {
   return Error{.code = ErrorCode::permission_denied, .where = "tls", .detail = why};
 }
@@ -48,9 +56,8 @@ struct Clients::Served {
   kj::PromiseFulfillerPair<void> cut;
 };
 
-Clients::Clients(Service& service, RpcServer& server, Credentials& credentials, kj::Timer& timer)
+Clients::Clients(Service& service, Credentials& credentials, kj::Timer& timer)
     : service_(service),
-      server_(server),
       credentials_(credentials),
       timer_(timer),
       alive_(std::make_shared<Clients*>(this)),
@@ -72,8 +79,9 @@ void Clients::taskFailed(kj::Exception&& exception) {
   log(std::string("a client's connection ended: ") + exception.getDescription().cStr());
 }
 
-void Clients::listen(kj::Own<kj::ConnectionReceiver> port, std::shared_ptr<const ServedSocket> socket) {
-  ports_.push_back({kj::mv(port), std::move(socket)});
+void Clients::listen(kj::Own<kj::ConnectionReceiver> port, std::shared_ptr<const ServedSocket> socket,
+                     PortProtocol protocol) {
+  ports_.push_back({kj::mv(port), std::move(socket), std::move(protocol)});
   tasks_.add(accept_loop(ports_.back()));
 }
 
@@ -95,10 +103,12 @@ kj::Promise<void> Clients::accept_loop(Port& port) {
 kj::Promise<void> Clients::greet(kj::AuthenticatedStream stream, const Port& port) {
   const std::string address = without_port(stream.peerIdentity->toString().cStr());
   std::string source;
+  int own = -1;
   auto held = std::make_shared<UniqueFd>();
   KJ_IF_MAYBE (fd, stream.stream->getFd()) {
     set_keep_alive(*fd, silent_network_ns_max);
     source = source_of(*fd);
+    own = *fd;
     held->reset(::fcntl(*fd, F_DUPFD_CLOEXEC, 0));
   }
   auto denied = std::make_shared<bool>(false);
@@ -106,13 +116,15 @@ kj::Promise<void> Clients::greet(kj::AuthenticatedStream stream, const Port& por
     *denied = true;
     deny(remote_client(peer, *port.socket, address), why);
   };
-  return handshakes_.run(std::move(source), credentials_.accept(kj::mv(stream), refused))
-      .then([this, &port, address, held](Shaken shaken) {
+  return handshakes_
+      .run(std::move(source), credentials_.accept(kj::mv(stream), refused, port.protocol.handshake_max))
+      .then([this, &port, address, held, own](Shaken shaken) {
         held->reset();
-        return serve(kj::mv(shaken), port, address);
+        return serve(kj::mv(shaken), port, address, own);
       })
       .catch_([this, &port, address, held, denied](kj::Exception&& exception) {
         if (!*denied) refuse_stranger(port, address, tls_failure(exception));
+        if (spoke_plain_http(exception)) answer_in_plain(*held, port.protocol.for_plain_http);
         return linger(held);
       });
 }
@@ -124,7 +136,7 @@ kj::Promise<void> Clients::linger(std::shared_ptr<UniqueFd> refused) {
   return timer_.afterDelay(1 * kj::SECONDS).attach(kj::defer([this, refused] { --lingering_; }));
 }
 
-kj::Promise<void> Clients::serve(Shaken shaken, const Port& port, const std::string& address) {
+kj::Promise<void> Clients::serve(Shaken shaken, const Port& port, const std::string& address, int fd) {
   auto client = std::make_shared<RemoteClient>(remote_client(shaken.peer, *port.socket, address));
   client->number = number_of(client->name);
   if (!client->refused.empty())
@@ -137,7 +149,7 @@ kj::Promise<void> Clients::serve(Shaken shaken, const Port& port, const std::str
   auto ended =
       until_ended(shaken.peer.ends_s).then([this, client] { deny(*client, "its certificate has expired"); });
   auto cut = kj::mv(served->cut.promise);
-  return server_.serve_remote(kj::mv(shaken.stream.stream), std::move(peer))
+  return port.protocol.serve(kj::mv(shaken.stream.stream), std::move(peer), fd)
       .exclusiveJoin(kj::mv(ended))
       .exclusiveJoin(kj::mv(cut))
       .attach(kj::mv(served));

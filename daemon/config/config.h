@@ -32,11 +32,15 @@ inline constexpr uint64_t host_lease_ns_min_in_tests = 1 * ns_per_s;
 
 enum class Role : uint8_t { manager, agent };
 
+// What is spoken at a TCP port of [[sockets]].
+enum class SocketProtocol : uint8_t { rpc, https };
+
 // A socket to serve, beside the main one: a unix socket, where whoever opens it may do what its role says, or a TCP port for
 // clients with certificates, of whom nobody may do more than its role says.
 struct SocketConfig {
   std::string path;    // of a unix socket
   std::string listen;  // not empty: HOST:PORT, over mutual TLS, and no path
+  SocketProtocol protocol = SocketProtocol::rpc;
   uint32_t mode = 0666;
   SocketRole role = SocketRole::by_uid;
   std::string tenant;  // not empty: of every caller, whatever its uid
@@ -141,7 +145,8 @@ bool valid_address(const std::string& text);
 std::string socket_path_of(const DaemonConfig& config);
 // Where the manager is read over HTTP: beside the main socket.
 std::string http_socket_path_of(const DaemonConfig& config);
-// Where clients of other machines connect, as they write it: "tls://HOST:PORT"; of a unix socket its path.
+// Where clients of other machines connect, as they write it: "tls://HOST:PORT", "https://HOST:PORT"; of a unix socket its
+// path.
 std::string place_of(const SocketConfig& socket);
 // All that are to be served, the main one first.
 std::vector<SocketConfig> sockets_of(const DaemonConfig& config);

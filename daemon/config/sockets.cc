@@ -42,6 +42,18 @@ void read_role(Section& section, const toml::table& table, const char* key, Sock
   }
 }
 
+void read_protocol(Section& section, const toml::table& table, SocketProtocol& protocol) {
+  std::string word = "rpc";
+  section.text("protocol", word);
+  if (word == "https") {
+    protocol = SocketProtocol::https;
+  } else if (word != "rpc") {
+    section.problem(
+        *table.get("protocol"), "protocol",
+        "'" + word + "' is no protocol of a socket; it is \"rpc\" (for terrace) or \"https\" (the console)");
+  }
+}
+
 // By the socket's name alone whoever opens an operator's or administrator's is one; one tenant's gives that tenant.
 uint32_t default_mode(const SocketConfig& socket) {
   return gives_authority(socket.role) || !socket.tenant.empty() ? 0600 : 0666;
@@ -59,6 +71,7 @@ class OneSocket {
       : number_(number), socket_(socket), problems_(problems) {}
 
   void check() {
+    if (socket_.protocol == SocketProtocol::https) check_https();
     if (!socket_.listen.empty()) return check_listen();
     const std::string& path = socket_.path;
     constexpr size_t bytes_max = sizeof(sockaddr_un{}.sun_path) - 1;
@@ -83,6 +96,16 @@ class OneSocket {
   }
 
  private:
+  void check_https() {
+    if (socket_.listen.empty()) {
+      problem("protocol",
+              "HTTPS is served at a TCP port: give this socket listen = \"HOST:PORT\" in place of a path");
+    } else if (socket_.role == SocketRole::tenant) {
+      problem("protocol",
+              "the console is for operators and administrators, and nobody at " + socket_.listen +
+                  " would be more than a tenant: leave role and tenant out, or protocol = \"https\"");
+    }
+  }
   void check_listen() {
     const std::string& listen = socket_.listen;
     if (!valid_address(listen))
@@ -176,6 +199,7 @@ void read_sockets(Section& top, const toml::table& file, DaemonConfig& config) {
     section.text("path", socket.path);
     section.text("listen", socket.listen);
     section.text("tenant", socket.tenant);
+    read_protocol(section, *table, socket.protocol);
     if (!socket.listen.empty()) socket.role = SocketRole::oversight;
     if (!socket.tenant.empty()) socket.role = SocketRole::tenant;
     read_role(section, *table, "role", socket.role);
@@ -207,6 +231,10 @@ void check_sockets(const DaemonConfig& config, std::vector<ConfigProblem>& probl
                           "the socket " + socket.path + " is there twice; give each a path of its own"});
     }
     if (!socket.listen.empty()) check_address(config, socket.listen, number, addresses, problems);
+    if (config.role == Role::agent && socket.protocol == SocketProtocol::https) {
+      problems.push_back({{"sockets", number, "protocol"},
+                          "an agent has no console; have a socket with protocol = \"https\" at its manager"});
+    }
     if (config.role == Role::agent && socket.role == SocketRole::oversight)
       problems.push_back({{"sockets", number, "role"}, no_operator_of_agent});
   }
@@ -223,7 +251,8 @@ void check_sockets(const DaemonConfig& config, std::vector<ConfigProblem>& probl
 }
 
 std::string place_of(const SocketConfig& socket) {
-  return socket.listen.empty() ? socket.path : "tls://" + socket.listen;
+  if (socket.listen.empty()) return socket.path;
+  return (socket.protocol == SocketProtocol::https ? "https://" : "tls://") + socket.listen;
 }
 
 std::vector<SocketConfig> sockets_of(const DaemonConfig& config) {

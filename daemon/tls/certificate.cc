@@ -29,22 +29,31 @@ std::string der_of(X509& certificate) {
   return der;
 }
 
-// Those with a byte that no URI has are left out: as text they would be others.
-std::vector<std::string> uris_of(const X509& certificate) {
-  std::vector<std::string> uris;
+// Alternative names of one kind (GEN_URI, GEN_DNS). Those with a byte that none has are left out: as text they would be
+// others.
+std::vector<std::string> alternative_names(const X509& certificate, int kind) {
+  std::vector<std::string> found;
   auto* names =
       static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr));
   for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(names, i);
-    if (name->type != GEN_URI) continue;
-    const ASN1_IA5STRING* uri = name->d.uniformResourceIdentifier;
-    std::string text(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
-                     static_cast<size_t>(ASN1_STRING_length(uri)));
+    if (name->type != kind) continue;
+    const ASN1_IA5STRING* said = name->d.ia5;
+    std::string text(reinterpret_cast<const char*>(ASN1_STRING_get0_data(said)),
+                     static_cast<size_t>(ASN1_STRING_length(said)));
     const bool plain = std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f; });
-    if (plain) uris.push_back(std::move(text));
+    if (plain) found.push_back(std::move(text));
   }
   GENERAL_NAMES_free(names);
-  return uris;
+  return found;
+}
+
+std::vector<std::string> dns_names_of(const X509& certificate) {
+  std::vector<std::string> names = alternative_names(certificate, GEN_DNS);
+  for (std::string& name : names)
+    for (char& c : name)
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return names;
 }
 
 Ssl<X509> of_der(const std::string& der) {
@@ -94,7 +103,8 @@ CertificateFacts facts_of(x509_st& certificate) {
           .serial = serial_text(*X509_get0_serialNumber(&certificate)),
           .begins_s = unix_time(*X509_get0_notBefore(&certificate)),
           .ends_s = unix_time(*X509_get0_notAfter(&certificate)),
-          .uris = uris_of(certificate),
+          .uris = alternative_names(certificate, GEN_URI),
+          .dns_names = dns_names_of(certificate),
           .der = der_of(certificate)};
 }
 

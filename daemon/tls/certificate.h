@@ -20,8 +20,9 @@ struct CertificateFacts {
   std::string serial;    // as `terrace cert list` shows it
   int64_t begins_s = 0;  // CLOCK_REALTIME
   int64_t ends_s = 0;
-  std::vector<std::string> uris;  // among its alternative names
-  std::string der;                // all of it
+  std::vector<std::string> uris;       // among its alternative names
+  std::vector<std::string> dns_names;  // the same, in lower case
+  std::string der;                     // all of it
 };
 
 CertificateFacts facts_of(x509_st& certificate);

@@ -2,6 +2,7 @@
 #include "daemon/tls/credentials.h"
 
 #include <fcntl.h>
+#include <kj/debug.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,7 +54,7 @@ Credentials::Credentials(TlsFiles files, TlsRole role, kj::Timer& timer, SeenAll
 
 Result<Credentials> Credentials::read(TlsFiles files, TlsRole role, kj::Timer& timer) {
   const SeenAll seen = look_at(files);  // before: what changes meanwhile is read again
-  TERRACE_ASSIGN_OR_RETURN(TlsIdentity identity, read_tls_identity(files, role, timer));
+  TERRACE_ASSIGN_OR_RETURN(TlsIdentity identity, read_tls_identity(files, role));
   RevocationList revoked;
   if (!files.revoked.empty()) {
     TERRACE_ASSIGN_OR_RETURN(revoked, read_revoked(files));
@@ -61,11 +62,16 @@ Result<Credentials> Credentials::read(TlsFiles files, TlsRole role, kj::Timer& t
   return Credentials(std::move(files), role, timer, seen, std::move(identity), std::move(revoked));
 }
 
-kj::Promise<Shaken> Credentials::accept(kj::AuthenticatedStream stream, CertificateRefused refused) {
+kj::Promise<Shaken> Credentials::accept(kj::AuthenticatedStream stream, CertificateRefused refused,
+                                        kj::Duration within) {
+  auto late = timer_->afterDelay(within).then([]() -> kj::Promise<Shaken> {
+    return KJ_EXCEPTION(DISCONNECTED, "it did not end its TLS handshake in time");
+  });
   return watch_handshake([this](const std::string& serial) { return is_revoked(serial); },
                          [this, &stream] { return identity_.context->wrapServer(kj::mv(stream)); },
                          std::move(refused))
-      .attach(kj::heap(identity_.context));
+      .attach(kj::heap(identity_.context))
+      .exclusiveJoin(kj::mv(late));
 }
 
 kj::Promise<Shaken> Credentials::connect(kj::AuthenticatedStream stream) {
@@ -110,7 +116,7 @@ bool Credentials::look_again() {
 }
 
 bool Credentials::take_identity() {
-  auto read = read_tls_identity(files_, role_, *timer_);
+  auto read = read_tls_identity(files_, role_);
   if (!read.ok()) {
     log::error("a file of [tls] has changed and cannot be used, what was read before stays: {}",
                read.error().detail);

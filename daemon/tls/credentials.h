@@ -2,7 +2,7 @@
 // This machine's certificate, and whom it lets in: read at the start, and again whenever one of the files changes, so
 // that a renewed certificate and a longer list of revoked ones take effect without a restart.
 //
-// Place     role_manager.cc and role_agent.cc make one; Agents and Uplink have their handshakes through it.
+// Place     role_manager.cc and role_agent.cc make one; Agents, Clients and Uplink have their handshakes through it.
 // Threads   The event loop's thread only.
 //
 // A file that changed is taken once it has stayed the same for a second (it was being copied). What cannot be used then
@@ -29,10 +29,14 @@ class Credentials {
   // Errors    as read_tls_identity, read_revoked
   static Result<Credentials> read(TlsFiles files, TlsRole role, kj::Timer& timer);
 
-  kj::Promise<Shaken> accept(kj::AuthenticatedStream stream, CertificateRefused refused = {});
+  // `within`: how long the peer has for its handshake.
+  kj::Promise<Shaken> accept(kj::AuthenticatedStream stream, CertificateRefused refused = {},
+                             kj::Duration within = 5 * kj::SECONDS);
   kj::Promise<Shaken> connect(kj::AuthenticatedStream stream);  // to a manager
 
   bool is_revoked(const std::string& serial) const { return revoked_.has(serial); }
+  // The names of hosts that our own certificate is for.
+  const std::vector<std::string>& own_names() const { return identity_.own.dns_names; }
   // When the CA, the certificate, and the list of revoked ones end.
   std::vector<CertificateEnd> ends(int64_t now_s) const;
 

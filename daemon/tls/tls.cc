@@ -65,7 +65,7 @@ Status check(const TlsFiles& files, X509& ca, X509& certificate, EVP_PKEY& key, 
 
 }  // namespace
 
-Result<TlsIdentity> read_tls_identity(const TlsFiles& files, TlsRole role, kj::Timer& timer) {
+Result<TlsIdentity> read_tls_identity(const TlsFiles& files, TlsRole role) {
   TERRACE_ASSIGN_OR_RETURN(const std::string ca_pem, read_pem(files.ca, "CA certificate", false));
   TERRACE_ASSIGN_OR_RETURN(const std::string certificate_pem,
                            read_pem(files.certificate, "certificate", false));
@@ -86,8 +86,6 @@ Result<TlsIdentity> read_tls_identity(const TlsFiles& files, TlsRole role, kj::T
   options.trustedCertificates = kj::arrayPtr(&trusted, 1);
   options.minVersion = kj::TlsVersion::TLS_1_2;
   options.defaultKeypair = pair;
-  options.timer = timer;
-  options.acceptTimeout = 5 * kj::SECONDS;
   TlsIdentity identity;
   identity.context = std::make_shared<kj::TlsContext>(options);
   identity.ca = facts_of(*ca);
@@ -113,6 +111,10 @@ Result<std::string> peer_name(const CertificateFacts& peer, TlsRole role) {
   return peer.name.substr(prefix.size());
 }
 
+bool spoke_plain_http(const kj::Exception& exception) {
+  return std::string(exception.getDescription().cStr()).find("http request") != std::string::npos;
+}
+
 std::string tls_failure(const kj::Exception& exception) {
   const std::string text = exception.getDescription().cStr();
   const auto says = [&text](const char* part) { return text.find(part) != std::string::npos; };
@@ -128,7 +130,8 @@ std::string tls_failure(const kj::Exception& exception) {
            "what it does (" +
            text + ")";
   if (says("peer did not return a certificate")) return "the other side showed no certificate";
-  if (says("wrong version number") || says("http request") || says("unknown protocol") || says("packet length"))
+  if (spoke_plain_http(exception)) return "the other side speaks plain HTTP, and does not speak TLS";
+  if (says("wrong version number") || says("unknown protocol") || says("packet length"))
     return "the other side does not speak TLS";
   return text;
 }

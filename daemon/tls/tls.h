@@ -38,7 +38,7 @@ struct TlsIdentity {
 // Errors    not_found, permission_denied, io_error   a file cannot be read
 //           permission_denied   the key can be read by others
 //           invalid_argument    one of them is not what it should be; says which, and what to do
-Result<TlsIdentity> read_tls_identity(const TlsFiles& files, TlsRole role, kj::Timer& timer);
+Result<TlsIdentity> read_tls_identity(const TlsFiles& files, TlsRole role);
 
 // The list of revoked certificates, which is of the CA in `files`.
 // Errors    as read_revocation_list, and for the CA as above
@@ -50,6 +50,8 @@ Result<std::string> peer_name(const CertificateFacts& peer, TlsRole role);
 
 // A failed handshake or connection in words that say whose certificate is wrong, and how.
 std::string tls_failure(const kj::Exception& exception);
+// Whether a handshake failed since a request of HTTP came in its place.
+bool spoke_plain_http(const kj::Exception& exception);
 
 // Keeps a connection from being taken for alive for long when the network is cut.
 void set_keep_alive(int fd, uint64_t give_up_ns);

@@ -54,6 +54,22 @@ int judge(int ok, X509_STORE_CTX* context) {
   return 0;
 }
 
+// A browser takes up an earlier session where it was given one: no certificate would be shown, and judged, again.
+void never_resume(SSL& ssl) {
+  SSL_set_options(&ssl, SSL_OP_NO_TICKET);
+  SSL_set_num_tickets(&ssl, 0);
+  SSL_CTX_set_session_cache_mode(SSL_get_SSL_CTX(&ssl), SSL_SESS_CACHE_OFF);
+}
+
+// Of all certificates that a browser has its user is asked for one of these CAs' only.
+void name_authorities(SSL& ssl) {
+  const auto* trusted = X509_STORE_get0_objects(SSL_CTX_get_cert_store(SSL_get_SSL_CTX(&ssl)));
+  for (int i = 0; i < sk_X509_OBJECT_num(trusted); ++i) {
+    const X509* ca = X509_OBJECT_get0_X509(sk_X509_OBJECT_value(trusted, i));
+    if (ca != nullptr) SSL_add_client_CA(&ssl, const_cast<X509*>(ca));
+  }
+}
+
 [[noreturn]] void refuse_handshake(const std::string& why) {
   kj::throwFatalException(kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__, kj::str(why.c_str())));
 }
@@ -86,6 +102,8 @@ kj::Promise<Shaken> watch_handshake(std::function<bool(const std::string& serial
   if (ssl == nullptr || SSL_set_ex_data(ssl, slot, &watched) != 1)
     refuse_handshake("this TLS library does not tell of its connections");
   SSL_set_verify(ssl, SSL_get_verify_mode(ssl), judge);
+  never_resume(*ssl);
+  if (SSL_is_server(ssl) == 1) name_authorities(*ssl);
   return shaking
       .then(
           [&watched, ssl, slot](kj::AuthenticatedStream stream) {

@@ -14,15 +14,17 @@
 namespace terrace::daemon {
 namespace {
 
-// Of one uid, or of all who come over TCP. A browser opens six.
+// Of one uid, of one client's certificate, or of all who come over plain TCP. A browser opens six.
 constexpr uint32_t web_connections_max = 32;
 // Of all: descriptors of the manager's are for leases first.
 constexpr uint32_t web_connections_all_max = 96;
+// Of them, for operators and administrators: there are many tenants, each with its connections.
+constexpr uint32_t web_connections_reserved = 32;
 constexpr kj::Duration web_write_max = 30 * kj::SECONDS;
 
 constexpr const char* read_only_over_tcp =
     "over plain TCP nobody is known, and nothing can be changed; use the manager's unix socket (`ssh -L "
-    "9464:/run/terrace/http.sock`)";
+    "9464:/run/terrace/http.sock`), or HTTPS with a certificate ([[sockets]] with protocol = \"https\")";
 
 PeerCredentials credentials_of(kj::AuthenticatedStream& accepted) {
   PeerCredentials peer;
@@ -72,7 +74,9 @@ class WebServer::Requests final : public kj::HttpService {
     read(server_.known_, asked.known);
     read(server_.origin_, asked.headers.origin);
     read(server_.fetch_site_, asked.headers.fetch_site);
+    read(server_.fetch_dest_, asked.headers.fetch_dest);
     read(server_.action_, asked.headers.action);
+    asked.headers.secure = peer_.remote != nullptr;
     return server_.turns_.turn(key_).then([this, asked = std::move(asked), &body, &response]() mutable {
       return answer(std::move(asked), body, response);
     });
@@ -90,6 +94,9 @@ class WebServer::Requests final : public kj::HttpService {
     if (!server_.own_name(asked.headers.host))
       return send(response,
                   web_refusal(421, ErrorCode::permission_denied, "ask by this machine's name or address"));
+    // TLS has no words for it: its handshake ended well.
+    if (peer_.remote != nullptr && !peer_.remote->refused.empty())
+      return send(response, web_refusal(403, ErrorCode::permission_denied, peer_.remote->refused));
     const bool posted = server_.pages_.takes(web_place(asked.path));
     if (posted && asked.method == kj::HttpMethod::POST)
       return server_.pages_
@@ -107,6 +114,8 @@ class WebServer::Requests final : public kj::HttpService {
       answer.allowed = posted ? "POST" : "GET, HEAD";
       return send(response, std::move(answer));
     }
+    if (const std::string why = why_not_shown(asked.headers); !why.empty())
+      return send(response, web_refusal(403, ErrorCode::permission_denied, why), head);
     return server_.pages_.answer(peer_, asked.path, {asked.accepted, asked.known})
         .then([this, head, &response](WebAnswer answer) { return send(response, std::move(answer), head); });
   }
@@ -161,6 +170,7 @@ WebServer::WebServer(Peers& peers, WebPages& pages, kj::LowLevelAsyncIoProvider&
       known_(header_names_.add("If-None-Match")),
       origin_(header_names_.add("Origin")),
       fetch_site_(header_names_.add("Sec-Fetch-Site")),
+      fetch_dest_(header_names_.add("Sec-Fetch-Dest")),
       action_(header_names_.add(action_header)),
       headers_(header_names_.build()),
       tcp_role_(std::make_shared<const ServedSocket>(
@@ -180,7 +190,7 @@ void WebServer::listen_unix_socket(UniqueFd listener) {
 }
 
 void WebServer::listen_tcp(kj::Own<kj::ConnectionReceiver> receiver, const std::string& address) {
-  names_.insert(lower_case(name_in(address)));
+  answer_to(address);
   listeners_.push_back({kj::mv(receiver), false});
   tasks_.add(accept_loop(listeners_.back()));
 }
@@ -203,21 +213,43 @@ void WebServer::take(kj::AuthenticatedStream accepted, bool by_uid) {
     peer.socket = tcp_role_;
   else if (!sockets.empty())
     peer.socket = sockets.front();
-  tasks_.add(serve(kj::mv(accepted.stream), std::move(peer)));
+  int fd = -1;
+  KJ_IF_MAYBE (own, accepted.stream->getFd()) fd = *own;
+  tasks_.add(serve(kj::mv(accepted.stream), std::move(peer), fd));
 }
 
-kj::Promise<void> WebServer::serve(kj::Own<kj::AsyncIoStream> stream, PeerCredentials peer) {
+kj::Promise<void> WebServer::serve_remote(kj::Own<kj::AsyncIoStream> stream, PeerCredentials peer, int fd) {
+  peer.identities = peers_.identities();
+  return serve(kj::mv(stream), std::move(peer), fd);
+}
+
+void WebServer::answer_to(const std::string& address) {
+  names_.insert(lower_case(name_in(address)));
+}
+
+void WebServer::answer_to_certificate(const std::vector<std::string>& dns_names) {
+  certified_names_ = {dns_names.begin(), dns_names.end()};
+}
+
+bool WebServer::has_room(const PeerCredentials& peer, PeerKey key) {
+  const auto at = connections_of_.find(key);
+  if (at != connections_of_.end() && at->second >= web_connections_max) return false;
+  const bool reserved = peers_.authority_of(peer) != Authority::none;
+  return connections_ < web_connections_all_max - (reserved ? 0 : web_connections_reserved);
+}
+
+kj::Promise<void> WebServer::serve(kj::Own<kj::AsyncIoStream> stream, PeerCredentials peer, int fd) {
   const PeerKey key = peers_.key_of(peer);
-  if (connections_ >= web_connections_all_max || connections_of_[key] >= web_connections_max)
-    return kj::READY_NOW;  // closed
+  if (!has_room(peer, key)) {
+    peers_.peer_log().warn(peers_.now_ns(), peer.text() + ": HTTP connection closed, too many are open");
+    return kj::READY_NOW;
+  }
   ++connections_;
   ++connections_of_[key];
   auto counted = kj::defer([this, key] {
     --connections_;
     if (--connections_of_[key] == 0) connections_of_.erase(key);
   });
-  int fd = -1;
-  KJ_IF_MAYBE (own, stream->getFd()) fd = *own;
   auto requests = kj::heap<Requests>(*this, std::move(peer), key, fd);
   auto server = kj::heap<kj::HttpServer>(timer_, *headers_, *requests);
   auto served = server->listenHttp(kj::mv(stream));
@@ -229,7 +261,7 @@ kj::Promise<void> WebServer::serve(kj::Own<kj::AsyncIoStream> stream, PeerCreden
 bool WebServer::own_name(const std::string& host) const {
   const std::string name = lower_case(name_in(host));
   const bool address = host.starts_with('[') || name.find_first_not_of("0123456789.") == std::string::npos;
-  return address || names_.contains(name);
+  return address || names_.contains(name) || certified_names_.contains(name);
 }
 
 void WebServer::taskFailed(kj::Exception&& exception) {

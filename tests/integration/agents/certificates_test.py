@@ -217,7 +217,8 @@ class Warned(Case):
     def test_a_manager_with_the_ca_key_renews_the_certificates_of_its_hosts_and_its_own(self):
         for file in ("m.pem", "m.key"):
             (self.ca / file).unlink()
-        self.old_certificate("m", 5, "manager", "extendedKeyUsage = serverAuth\nsubjectAltName = DNS:terrace-manager")
+        self.old_certificate("m", 5, "manager", "extendedKeyUsage = serverAuth\nsubjectAltName = "
+                             "DNS:terrace-manager,DNS:pool.example,IP:10.0.0.1")
         self.old_certificate("hostb", 5)
         key = (self.ca / "hostb.key").read_bytes()
         old = self.serial(self.ca / "hostb.pem")
@@ -240,6 +241,7 @@ class Warned(Case):
         self.assertEqual([(one["subject"], one["detail"]) for one in told], [("host hostb", f"serial {new}")])
         ends = {one["what"]: one for one in manager.cli("status").json["server"]["certificates"]}
         self.assertEqual(ends["certificate"]["days_left"], 19)
+        self.assertEqual(self.cert("show", self.ca / "m.pem")["addresses"], ["pool.example", "10.0.0.1"])
         # Both are good with the new ones, and what was renewed is known where it may be revoked.
         b.stop()
         manager.stop()

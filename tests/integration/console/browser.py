@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headless Chromium, and what tests of the console ask it for."""
 
+import os
 import shutil
+import subprocess
 import tempfile
 
 try:
@@ -29,8 +31,23 @@ def lacking():
     return "" if shutil.which("chromium") and shutil.which("chromedriver") else "not on this machine: chromium, chromedriver"
 
 
+def lacking_for_certificates():
+    """Why no certificate can be put into the browser; "" where one can."""
+    return "" if shutil.which("certutil") and shutil.which("pk12util") else "not on this machine: libnss3-tools"
+
+
+def import_certificate(home, ca, pkcs12, password):
+    """What one does in Chromium's settings: a user's certificate, and a CA that is trusted for web sites. `home`: of that user."""
+    store = home / ".pki/nssdb"
+    store.mkdir(parents=True)
+    for words in (("certutil", "-N", "--empty-password"), ("pk12util", "-i", pkcs12, "-W", password, "-K", ""),
+                  ("certutil", "-A", "-n", "the pool's CA", "-t", "C,,", "-i", ca)):
+        subprocess.run([*map(str, words), "-d", f"sql:{store}"], check=True, capture_output=True, timeout=60)
+
+
 class Browser:
-    def __init__(self, width=1280, height=900, scale=1):
+    def __init__(self, width=1280, height=900, scale=1, home=None, certificate_for=None):
+        """`home`: with the certificates of import_certificate; `certificate_for`: the site that is shown one without a question."""
         self.profile = tempfile.TemporaryDirectory(prefix="terrace-chromium-")
         options = webdriver.ChromeOptions()
         options.binary_location = CHROMIUM
@@ -39,7 +56,11 @@ class Browser:
                      f"--force-device-scale-factor={scale}", f"--user-data-dir={self.profile.name}"):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver = webdriver.Chrome(service=Service(DRIVER), options=options)
+        if certificate_for is not None:
+            chosen = {f"{certificate_for},*": {"setting": {"filters": [{}]}}}
+            options.add_experimental_option("prefs", {"profile": {"content_settings": {"exceptions": {"auto_select_certificate": chosen}}}})
+        environment = dict(os.environ) if home is None else {**os.environ, "HOME": str(home), "XDG_DATA_HOME": ""}
+        self.driver = webdriver.Chrome(service=Service(DRIVER, env=environment), options=options)
         self.driver.set_script_timeout(60)
         self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
         self._first = width, height, scale

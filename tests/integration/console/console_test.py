@@ -437,21 +437,8 @@ class Console(unittest.TestCase):
             self.assertLessEqual(self.b.js("return document.documentElement.scrollWidth"), 390, title)
 
 
-@unittest.skipIf(browser.lacking(), browser.lacking())
-class Acts(unittest.TestCase):
-    """What is changed from the page, over the unix socket as ssh forwards it."""
-
-    def setUp(self):
-        self.t = serve(self)
-        if not has_console(self.t):
-            self.skipTest("not on this machine: esbuild")
-        self.tunnel = Tunnel(self.t.runtime / "http.sock")
-        self.addCleanup(self.tunnel.close)
-        self.b = Browser()
-        self.addCleanup(self.b.close)
-
-    def at(self, page="", port=None):
-        self.b.open(f"http://localhost:{port or self.tunnel.port}/console/#/{page}")
+class Dialogs:
+    """What is done in the dialog of an act, in the browser `b`."""
 
     def open_act(self, act, at=0):
         self.b.wait(lambda: self.b.js("return document.querySelectorAll(`button[data-act='${arguments[0]}']`).length", act) > at, f"a button for {act}")
@@ -474,6 +461,23 @@ class Acts(unittest.TestCase):
         self.b.press(browser.Keys.ESCAPE)
         self.b.wait(lambda: not self.b.js("return document.querySelector('dialog')"), "the dialog to close")
         return outcome
+
+
+@unittest.skipIf(browser.lacking(), browser.lacking())
+class Acts(Dialogs, unittest.TestCase):
+    """What is changed from the page, over the unix socket as ssh forwards it."""
+
+    def setUp(self):
+        self.t = serve(self)
+        if not has_console(self.t):
+            self.skipTest("not on this machine: esbuild")
+        self.tunnel = Tunnel(self.t.runtime / "http.sock")
+        self.addCleanup(self.tunnel.close)
+        self.b = Browser()
+        self.addCleanup(self.b.close)
+
+    def at(self, page="", port=None):
+        self.b.open(f"http://localhost:{port or self.tunnel.port}/console/#/{page}")
 
     def free_pixels(self):
         colour = self.b.js("const e = [...document.querySelectorAll('.legend li')].find(e => e.dataset.name === 'free'); return e && e.dataset.colour")

@@ -52,6 +52,34 @@ TEST_CASE("request guard: a page of another site, scheme, port or name is not") 
   }
 }
 
+TEST_CASE("request guard: over TLS a page of ours is of https") {
+  ActHeaders headers = ours();
+  headers.secure = true;
+  CHECK(!why_foreign(headers).empty());
+  headers.origin = "https://localhost:9464";
+  CHECK(why_foreign(headers).empty());
+  headers.origin = "";
+  CHECK(why_foreign(headers).empty());
+}
+
+TEST_CASE("request guard: what another site's page loads is not shown, and a link to it is followed") {
+  ActHeaders headers = ours();
+  for (const char* site : {"cross-site", "same-site"}) {
+    headers.fetch_site = site;
+    for (const char* dest : {"", "empty", "script", "image", "iframe", "frame", "object", "embed"}) {
+      headers.fetch_dest = dest;
+      CHECK_MESSAGE(!why_not_shown(headers).empty(), dest);
+    }
+    headers.fetch_dest = "document";
+    CHECK(why_not_shown(headers).empty());
+  }
+  for (const char* site : {"", "none", "same-origin"}) {
+    headers.fetch_site = site;
+    headers.fetch_dest = "empty";
+    CHECK_MESSAGE(why_not_shown(headers).empty(), site);
+  }
+}
+
 TEST_CASE("request guard: JSON is what says so, and no form's type") {
   CHECK(says_json("application/json"));
   CHECK(says_json("Application/JSON; charset=utf-8"));
