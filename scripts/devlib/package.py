@@ -14,10 +14,11 @@ from devlib.commands import ROOT, build_dir, build_environment, describe_exit, j
 from devlib.lint import tree_files
 from devlib.output import Failure, Heartbeat, duration, say, table
 
-SECTIONS = ("building", "libraries", "the Python package", "packages")
-EXPECTED = ("terraced", "terrace-cli", "terrace-preload", "libterrace0", "libterrace-dev", "python3-terrace", "terrace-doc")
+SECTIONS = ("building", "libraries", "the Python package", "the plug-in for Slurm", "packages")
+EXPECTED = ("terraced", "terrace-cli", "terrace-preload", "terrace-slurm", "libterrace0", "libterrace-dev",
+            "python3-terrace", "terrace-doc")
 # Of each of these programs and libraries there is a package of symbols.
-WITH_SYMBOLS = ("terraced", "terrace-cli", "terrace-preload", "libterrace0", "python3-terrace")
+WITH_SYMBOLS = ("terraced", "terrace-cli", "terrace-preload", "terrace-slurm", "libterrace0", "python3-terrace")
 
 
 def package() -> None:

@@ -31,7 +31,7 @@ apt-get -q -o DPkg::Lock::Timeout=300 update
 apt-get -q -y -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 install --no-install-recommends "$@"
 for package in "$@"; do
   case "$package" in
-    redis-server|prometheus|prometheus-alertmanager)
+    redis-server|prometheus|prometheus-alertmanager|slurmctld|slurmd|munge)
       if command -v systemctl >/dev/null 2>&1; then systemctl disable "$package.service" >/dev/null 2>&1 || true; fi ;;
   esac
 done
