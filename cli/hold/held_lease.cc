@@ -115,7 +115,13 @@ void HeldLease::tell(const LeaseNotice& notice) const {
 }
 
 void HeldLease::give_back() {
-  if (!granted_ || lease_->state() == LeaseState::lost) return;
+  if (lease_->state() == LeaseState::lost) return;
+  if (!granted_) {
+    // An operator waits for its last holder to let go; others that still have it keep it until the grace is over.
+    if (lease_->state() != LeaseState::revoking) return;
+    const Result<LeaseInfo> info = lease_->info();
+    if (!info.ok() || info->holders > 1) return;
+  }
   const Status released = lease_->release();
   if (!released.ok() && lease_->state() != LeaseState::lost)
     say_of_lease(shown_lease(lease_->id(), label_) +

@@ -38,7 +38,7 @@ class HeldLease {
 
   Lease& lease() { return *lease_; }
   const std::string& label() const { return label_; }
-  // Gives it back if it was granted here. Waits for the manager; what fails is said, not returned: the lease then ends
+  // Gives it back if it was granted here, or is being taken back and this was its last holder. Waits for the manager; what fails is said, not returned: the lease then ends
   // with its TTL.
   void give_back();
   // Why it was lost, as the manager tells it.

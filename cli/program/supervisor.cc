@@ -13,6 +13,7 @@
 
 #include "allocator/supply/proc.h"
 #include "core/base/clock.h"
+#include "core/base/units.h"
 
 namespace terrace::cli {
 namespace {

@@ -12,6 +12,7 @@ ActHeaders ours() {
   return {.host = "localhost:9464",
           .origin = "http://localhost:9464",
           .fetch_site = "same-origin",
+          .fetch_dest = "empty",
           .content_type = "application/json",
           .action = "1"};
 }
