@@ -10,6 +10,10 @@
 namespace terrace::cli {
 namespace {
 
+constexpr std::pair<const char*, LeaseMode> modes[] = {{"exclusive", LeaseMode::exclusive},
+                                                       {"shared_read_only", LeaseMode::shared_read_only},
+                                                       {"shared_coherent", LeaseMode::shared_coherent}};
+
 Error wrong(const char* where, std::string detail) {
   return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = std::move(detail)};
 }
@@ -35,6 +39,8 @@ Result<std::shared_ptr<Lease>> grant(Session& session, const HoldArguments& argu
   request.bytes = arguments.size_bytes;
   request.pool = arguments.pool;
   request.wait_ns = arguments.wait_ns;
+  for (const auto& [word, mode] : modes)
+    if (arguments.mode == word) request.mode = mode;
   return session.grant(request);
 }
 
@@ -61,6 +67,10 @@ void add_hold_options(Command verb, HoldArguments& arguments) {
   verb.add_option("--pool", arguments.pool, "Where --size grants; may be left out where there is only one pool")
       .needs(size)
       .type_name("POOL");
+  verb.add_option("--mode", arguments.mode,
+                  "Who may have the lease of --size besides this command (default " + arguments.mode + ")")
+      .needs(size)
+      .one_of({modes[0].first, modes[1].first, modes[2].first});
   add_duration_option(verb, "--wait", arguments.wait_ns,
                       "Wait for --size in the queue of a full pool, at most so long (default: not at all)")
       .needs(size);

@@ -23,8 +23,10 @@ struct HoldArguments {
   uint64_t size_bytes = 0;  // not 0: grant it first, and give it back at the end
   std::string pool;
   uint64_t wait_ns = 0;
+  std::string mode;  // of the new one: a LeaseMode's word
 };
 
+// `arguments` has the mode that a new lease gets unless it is said.
 void add_hold_options(Command verb, HoldArguments& arguments);
 
 class HeldLease {

@@ -198,6 +198,7 @@ void add_lease_exec_verb(Command lease, Context& context) {
       "as the program did: its status, or 128 + the signal that ended it; its own failures as 'terrace run': "
       "127 there\n"
       "is no such program, 126 it cannot be executed, 125 no lease or manager, 2 the command line is wrong.");
+  arguments->hold.mode = "exclusive";
   add_hold_options(verb, arguments->hold);
   verb.add_option("--fd", arguments->fd, "The descriptor's number (default: the first from 3 on that is free)")
       .in_range(first_descriptor, uint32_t{65535})

@@ -143,6 +143,7 @@ void add_lease_hold_verb(Command lease, Context& context) {
       "document a line, {\"held\"} first and then one {\"notice\"} for each. Ends with 0 at SIGTERM, SIGINT or "
       "SIGHUP, and\n"
       "as --stdin and --pid say; with 3 when the lease is lost.");
+  arguments->hold.mode = "shared_coherent";  // it is for others that this command holds it
   add_hold_options(verb, arguments->hold);
   verb.add_flag("--stdin", arguments->until_input_ends, "Also ends when its standard input does");
   verb.add_option("--pid", arguments->pid, "Also ends when that process has")

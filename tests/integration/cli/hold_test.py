@@ -195,6 +195,14 @@ class Hold(WithLines):
         self.assertEqual(process.wait(60), 0)
         self.assertEqual(list(self.t.leases()), [held["id"]])
 
+    def test_programs_have_it_beside_the_holder(self):
+        _, held = self.held("scratch", "--size", "2M")
+        self.assertEqual(self.t.leases()[held["id"]]["mode"], "shared_coherent")
+        for before, after in (("...", "one"), ("one", "two")):
+            self.assertEqual(self.exec("scratch", "--", sys.executable, "-c", WRITER, "{fd}", after).out.split()[0], before)
+        alone, _ = self.held("alone", "--size", "2M", "--mode", "exclusive")
+        self.assertIn(f"held by process {alone.pid}", self.exec("alone", "--", "true", code=NO_LEASE).err)
+
     def test_people_read_a_sentence(self):
         process = self.start("hold", "scratch", "--size", "2M")
         self.assertRegex(process.stdout.readline(), rf"^holding lease \d+ \(scratch\), 2 MiB, as /proc/{process.pid}/fd/\d+\n$")
