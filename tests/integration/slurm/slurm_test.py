@@ -182,8 +182,8 @@ class Leases(WithSlurm):
 
     def test_a_job_that_ends_slowly_keeps_it_until_then(self):
         job = self.slurm.submit("--terrace=4M", "--terrace-mode=env", "-o", f"{self.name}.out", self.script(
-            "trap 'sleep 2; \"$TERRACE\" lease show $TERRACE_LEASE_LABEL; exit 0' TERM\necho started\n"
-            f"while [ ! -e {self.stop} ]; do sleep 0.1; done\n"), f"--export=ALL,TERRACE={self.t.terrace}")
+            f"trap 'sleep 2; {self.t.terrace} lease show $TERRACE_LEASE_LABEL; exit 0' TERM\necho started\n"
+            f"while [ ! -e {self.stop} ]; do sleep 0.1; done\n"))
         out = self.jobs / f"{self.name}.out"
         wait_until(lambda: out.exists() and "started" in out.read_text(), 120, "the script")
         self.slurm.run("scancel", "--full", "--signal=TERM", job)
