@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -168,9 +169,15 @@ std::string default_socket_path() {
   constexpr const char* system_path = "/run/terrace/terraced.sock";
   if (const char* chosen = std::getenv("TERRACE_SOCKET"); chosen != nullptr && *chosen != '\0') return chosen;
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  const bool own_directory = runtime != nullptr && *runtime != '\0';
-  if (!own_directory || ::geteuid() == 0 || ::access(system_path, F_OK) == 0) return system_path;
-  return std::string(runtime) + "/terrace/terraced.sock";
+  if (::geteuid() == 0 || ::access(system_path, F_OK) == 0) return system_path;
+  if (runtime != nullptr && *runtime != '\0') return std::string(runtime) + "/terrace/terraced.sock";
+  // Where anybody may make a folder, only one of this user's own counts.
+  const std::string own = "/tmp/terrace-" + std::to_string(::geteuid());
+  struct stat status {};
+  if (::lstat(own.c_str(), &status) == 0 &&
+      (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 022) != 0))
+    return system_path;
+  return own + "/terrace/terraced.sock";
 }
 
 }  // namespace terrace

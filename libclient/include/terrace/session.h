@@ -422,7 +422,7 @@ class Session {
 };
 
 // $TERRACE_SOCKET; else /run/terrace/terraced.sock when it exists or the caller is root; else
-// $XDG_RUNTIME_DIR/terrace/terraced.sock.
+// $XDG_RUNTIME_DIR/terrace/terraced.sock, and without that variable /tmp/terrace-UID/terrace/terraced.sock.
 std::string default_socket_path();
 
 }  // namespace terrace
