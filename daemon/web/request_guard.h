@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a request comes from who it seems to come from, above all one that would change something. A browser sends along what its user
-// has (an ssh tunnel, a client's certificate) whichever page asks; only our own page may use that.
+// Whether a request comes from who it seems to come from, above all one that would change something. A browser sends what
+// its user has (an ssh tunnel, a client's certificate) along whichever page asks; only our own page may use that.
 //
 // Threads   Pure.
 #pragma once
