@@ -18,6 +18,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import terrace_harness as harness  # noqa: E402
+from ports import free_ports  # noqa: E402
 from terrace_harness import Harness, wait_until  # noqa: E402
 from session_tenant import Tenant  # noqa: E402
 
@@ -42,15 +43,6 @@ listen = "127.0.0.1:{watch}"
 listen = "127.0.0.1:{training}"
 tenant = "training"
 """
-
-
-def free_ports(count):
-    """Ports that nobody has; all different."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 class Case(unittest.TestCase):

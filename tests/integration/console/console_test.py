@@ -21,6 +21,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "web"))
+from ports import free_port  # noqa: E402
 import terrace_harness as harness  # noqa: E402
 from terrace_harness import Harness  # noqa: E402
 import browser  # noqa: E402
@@ -29,12 +30,6 @@ import planner_test  # noqa: E402
 
 PAGES = ("Overview", "Pool map", "Topology", "Leases", "Tenants", "Tiering", "Hosts", "Planner", "Doctor", "Events", "Audit log")
 EVIL = "<img src=x onerror=alert(1)>"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def serve(test):

@@ -18,6 +18,7 @@ import threading
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from ports import free_port  # noqa: E402
 import terrace_harness as harness  # noqa: E402
 from terrace_harness import Harness, wait_until  # noqa: E402
 
@@ -362,10 +363,7 @@ class Sinks(EventsTest):
         self.assertRegex(t.log.read_text(), r"answers with the status 400; \d+ events are not sent")
 
     def test_a_webhook_that_is_not_there(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        t = self.make(f'[events]\nwebhook = "http://127.0.0.1:{port}/"\n')
+        t = self.make(f'[events]\nwebhook = "http://127.0.0.1:{free_port()}/"\n')
         t.start()
         t.create_pool("p", ["a"])
         wait_until(lambda: "events wait for it" in t.log.read_text(), 60, "a line of the log")

@@ -9,7 +9,6 @@ import json
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import urllib.request
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import terrace_harness as harness  # noqa: E402
 from old_certificate import old_certificate  # noqa: E402
+from ports import free_ports  # noqa: E402
 from terrace_harness import Harness, wait_until  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -29,12 +29,6 @@ RULES = DEPLOY / "prometheus" / "terrace.rules.yml"
 BOARD = DEPLOY / "grafana" / "terrace.json"
 COMPOSE = DEPLOY / "compose"
 LACKING = [name for name in ("prometheus", "promtool", "prometheus-alertmanager") if shutil.which(name) is None]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def get(url):
@@ -81,7 +75,7 @@ class Monitored(unittest.TestCase):
     def setUp(self):
         self.t = Harness(name="prometheus", devices={"a": "64M", "b": "64M"})
         self.addCleanup(self.t.close)
-        self.ports = {name: free_port() for name in ("terraced", "prometheus", "alertmanager", "agents")}
+        self.ports = dict(zip(("terraced", "prometheus", "alertmanager", "agents"), free_ports(4)))
         config = self.t.directory / "terraced.toml"
         config.write_text(f'[http]\nlisten = "127.0.0.1:{self.ports["terraced"]}"\n[health]\ninterval = "200ms"\nwindow = "5s"\n')
         self.t.daemon_args += ["--config", str(config)]

@@ -14,12 +14,12 @@ import pathlib
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from ports import free_ports  # noqa: E402
 from terrace_harness import process_alive, wait_until  # noqa: E402
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol", "squeue")
@@ -74,12 +74,6 @@ def why_not():
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
-def _free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 def _die_with_parent():
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
 
@@ -90,7 +84,7 @@ class Cluster:
         self.directory.chmod(0o755)
         self.keep = bool(os.environ.get("TERRACE_TEST_KEEP"))
         self.processes = {}
-        ports = {"controller_port": _free_port(), "node_port": _free_port()}
+        ports = dict(zip(("controller_port", "node_port"), free_ports(2)))
         for name in ("state", "spool", "jobs"):
             (self.directory / name).mkdir()
         (self.directory / "jobs").chmod(0o777)

@@ -24,8 +24,8 @@ sys.path.insert(0, str(HERE.parents[1] / "clients"))
 sys.path.insert(0, str(HERE.parent))
 import clients_test  # noqa: E402
 import planner_test  # noqa: E402
+from ports import free_ports  # noqa: E402
 import terrace_harness as harness  # noqa: E402
-from clients_test import free_ports  # noqa: E402
 from terrace_harness import wait_until  # noqa: E402
 
 MIB = 1 << 20

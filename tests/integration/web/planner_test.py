@@ -17,6 +17,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from ports import free_port  # noqa: E402
 import terrace_harness as harness  # noqa: E402
 from terrace_harness import Harness, wait_until  # noqa: E402
 from web_test import UnixConnection, ask  # noqa: E402
@@ -46,9 +47,7 @@ class Planner(unittest.TestCase):
         self.t = Harness(name="planner", devices={"a": "64M"})
         self.addCleanup(self.t.close)
         self.t.directory.chmod(0o755)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         config = self.t.directory / "terraced.toml"
         config.write_text(f'[http]\nlisten = "127.0.0.1:{self.port}"\n')
         self.t.daemon_args += ["--config", str(config)]

@@ -15,6 +15,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from ports import free_port  # noqa: E402
 import terrace_harness as harness  # noqa: E402
 from terrace_harness import Harness, wait_until  # noqa: E402
 
@@ -64,9 +65,7 @@ class Web(unittest.TestCase):
         self.t = Harness(name="web", devices={"a": "64M", "b": "32M"})
         self.addCleanup(self.t.close)
         self.t.directory.chmod(0o755)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         config = self.t.directory / "terraced.toml"
         config.write_text(f'[http]\nlisten = "127.0.0.1:{self.port}"\n')
         self.t.daemon_args += ["--config", str(config)]
