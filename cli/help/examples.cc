@@ -78,6 +78,10 @@ const std::vector<std::pair<std::string, std::string>>& help_examples() {
       {"terrace lease exec", "terrace lease exec scratch --size 8G --signal TERM -- ./solver --cache {path}"},
       {"terrace lease hold", "terrace lease hold model"},
       {"terrace lease hold", "terrace lease hold scratch --size 8G --pid $$ --json"},
+      {"terrace lease path", "terrace lease path model --ro"},
+      {"terrace lease path", "terrace lease path model --user alice"},
+      {"terrace lease cdi", "terrace lease cdi model --ro"},
+      {"terrace lease cdi", "terrace lease cdi model --remove"},
 
       {"terrace quota list", "terrace quota list"},
       {"terrace quota set", "terrace quota set team-a --bytes 64G --leases 100"},

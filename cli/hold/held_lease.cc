@@ -18,18 +18,6 @@ Error wrong(const char* where, std::string detail) {
   return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = std::move(detail)};
 }
 
-// All digits: an id; anything else: a label, with the id 0.
-Result<LeaseId> id_in(const std::string& name, const char* where) {
-  if (name.empty()) return wrong(where, "an empty text names no lease");
-  if (!only_digits(name)) return LeaseId{};
-  uint64_t id = 0;
-  if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc() || id == 0)
-    return Error{.code = ErrorCode::not_found,
-                 .where = where,
-                 .detail = "there is no lease " + name + "; ids begin at 1"};
-  return LeaseId{id};
-}
-
 Result<std::shared_ptr<Lease>> grant(Session& session, const HoldArguments& arguments, const char* where) {
   TERRACE_RETURN_IF_ERROR(check_label(arguments.lease));
   if (arguments.read_only)
@@ -45,6 +33,17 @@ Result<std::shared_ptr<Lease>> grant(Session& session, const HoldArguments& argu
 }
 
 }  // namespace
+
+Result<LeaseId> lease_id_in(const std::string& name, const char* where) {
+  if (name.empty()) return wrong(where, "an empty text names no lease");
+  if (!only_digits(name)) return LeaseId{};
+  uint64_t id = 0;
+  if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc() || id == 0)
+    return Error{.code = ErrorCode::not_found,
+                 .where = where,
+                 .detail = "there is no lease " + name + "; ids begin at 1"};
+  return LeaseId{id};
+}
 
 void say_of_lease(const std::string& text) {
   const std::string line = "terrace: " + escaped(text) + "\n";
@@ -80,7 +79,7 @@ Result<std::unique_ptr<HeldLease>> HeldLease::take(const Context& context, const
                                                    const char* where,
                                                    std::function<void(const LeaseNotice&)> told) {
   TERRACE_RETURN_IF_ERROR(on_this_machine(context, where));
-  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, id_in(arguments.lease, where));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, lease_id_in(arguments.lease, where));
   SessionOptions options;
   options.socket_path = context.socket_path;
   options.client_name = where;

@@ -120,22 +120,28 @@ class MemoryUsers final : public Leftovers {
   const uint64_t device_, inode_;
 };
 
-// A path is opened anew, as the user; the descriptor is as it was handed over.
-Status check_path(const ExecArguments& arguments, const std::string& path) {
+// A path is opened anew, as the user; the descriptor is as it was handed over. Who may not is admitted by the manager.
+Status check_path(const ExecArguments& arguments, const std::string& path, Lease& lease) {
   const bool named =
       std::any_of(arguments.command.begin(), arguments.command.end(),
                   [](const std::string& word) { return word.find("{path}") != std::string::npos; });
   if (!named) return {};
-  const UniqueFd opened(::open(path.c_str(), (arguments.hold.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC));
-  if (opened.valid()) return {};
-  const int code = errno;
+  const auto try_open = [&] {
+    const UniqueFd opened(::open(path.c_str(), (arguments.hold.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC));
+    return opened.valid() ? 0 : errno;
+  };
+  int code = try_open();
+  if (code == 0) return {};
+  const Result<std::string> admitted = lease.open_path();
+  if (admitted.ok()) code = try_open();
+  if (code == 0) return {};
   if (code != EACCES && code != EPERM) return os_error(code, exec_verb, "cannot open " + path);
   return Error{.code = ErrorCode::permission_denied,
                .os_errno = code,
                .where = exec_verb,
-               .detail =
-                   "{path}: this user may not open the lease's memory by a path, which is the manager's own "
-                   "file; use {fd}, the descriptor that was handed over"};
+               .detail = "{path}: this user may not open the lease's memory by a path" +
+                         (admitted.ok() ? std::string() : " (" + admitted.error().to_string() + ")") +
+                         "; use {fd}, the descriptor that was handed over"};
 }
 
 // `failure` is what to exit with when this returns an error.
@@ -163,7 +169,7 @@ Status exec(Context& context, const ExecArguments& arguments, int* failure) {
     return os_error(errno, exec_verb, "cannot pass the lease's descriptor on");
   const std::string number = std::to_string(kept.get());
   const Places places{number, "/proc/self/fd/" + number, std::to_string(held->lease().bytes())};
-  Status status = check_path(arguments, places.path);
+  Status status = check_path(arguments, places.path, held->lease());
   if (status.ok()) {
     std::vector<std::string> command;
     for (const std::string& word : arguments.command) command.push_back(places.filled(word));
@@ -189,9 +195,9 @@ void add_lease_exec_verb(Command lease, Context& context) {
                                       "Start a program that has a lease's memory as a descriptor, and keep the "
                                       "lease while it runs");
   verb.footer(
-      "In its words {fd} is the descriptor's number, {path} a path that opens it again (/proc/self/fd/N; for "
-      "who may\n"
-      "open the manager's files), {bytes} its size; TERRACE_LEASE_FD, _PATH, _BYTES, _ID and _LABEL say the "
+      "In its words {fd} is the descriptor's number, {path} a path that opens it again "
+      "(/proc/self/fd/N),\n"
+      "{bytes} its size; TERRACE_LEASE_FD, _PATH, _BYTES, _ID and _LABEL say the "
       "same.\n"
       "Signals are passed on. Stays until the last process that it started and that uses the memory has ended. "
       "Exits\n"

@@ -206,6 +206,8 @@ void add_lease_verbs(Command app, Context& context) {
   add_lease_change_verbs(lease, context);
   add_lease_exec_verb(lease, context);
   add_lease_hold_verb(lease, context);
+  add_lease_path_verb(lease, context);
+  add_lease_cdi_verb(lease, context);
 }
 
 }  // namespace terrace::cli

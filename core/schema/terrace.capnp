@@ -704,6 +704,10 @@ interface Lease {
   partIsDead @9 (part :UInt32, epoch :UInt64) -> (error :Error, dead :Bool);
   # Whether the owner under `epoch` can store nothing any more: it gave the part back, or its process has ended.
   withdrawOffer @10 () -> (error :Error);
+  openPath @11 (anotherUser :Bool, user :UInt32) -> (error :Error, path :Text);
+  # Admits the calling user, or where an administrator (at an agent: root) asks for it another one, to the memory by a
+  # path on this host, read-only or writable as this capability is. Whoever opens it is no holder: the manager does not
+  # see it, waits for nobody, and fences it as all others. Refused for a movable lease, whose path would not stay.
 }
 
 interface LeaseMove {

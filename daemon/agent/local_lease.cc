@@ -2,6 +2,7 @@
 #include "daemon/agent/local_lease.h"
 
 #include "core/base/limits.h"
+#include "daemon/memory/path_access.h"
 
 namespace terrace::daemon {
 namespace {
@@ -266,6 +267,29 @@ kj::Promise<void> LocalLease::withdrawOffer(WithdrawOfferContext context) {
       });
       return refuse_when_disconnected(kj::mv(call), session(), context, "withdrawOffer").attach(kj::mv(*slot));
     }
+  }
+  return kj::READY_NOW;
+}
+
+// The manager is not asked: it gave this host the lease, and the path is the host's own.
+kj::Promise<void> LocalLease::openPath(OpenPathContext context) {
+  KJ_IF_MAYBE (slot, admit(session().connection(), context)) {
+    const CallSlot held = kj::mv(*slot);
+    constexpr const char* where = "openPath";
+    const uint32_t caller = session().connection().peer.uid;
+    const auto params = context.getParams();
+    const uint32_t user = params.getAnotherUser() ? params.getUser() : caller;
+    Status may = ended_ ? Status(ended_error(where)) : path_stays(id_, movable());
+    if (may.ok() && user != caller && caller != 0) may = other_user_refused(where);
+    Result<LocalFd> memory = LocalFd();
+    if (may.ok()) memory = session().open(object_.c_str(), access_);
+    Result<std::string> path = may.ok() ? (memory.ok() ? allow_by_path((*memory)->get(), user, access_)
+                                                       : Result<std::string>(memory.error()))
+                                        : Result<std::string>(may.error());
+    if (path.ok())
+      context.getResults().setPath(*path);
+    else
+      refuse(context, path.error());
   }
   return kj::READY_NOW;
 }

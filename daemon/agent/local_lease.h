@@ -29,6 +29,7 @@ class LocalLease final : public rpc::Lease::Server {
   kj::Promise<void> resize(ResizeContext context) override;
   kj::Promise<void> transfer(TransferContext context) override;
   kj::Promise<void> withdrawOffer(WithdrawOfferContext context) override;
+  kj::Promise<void> openPath(OpenPathContext context) override;
   kj::Promise<void> beginMove(BeginMoveContext context) override;
   // Refused: the manager sees no process of this host, and gives a part to nobody whose end it would not learn
   // of.
@@ -57,6 +58,7 @@ class LocalLease final : public rpc::Lease::Server {
   LocalSession& session() { return *session_; }
   LocalService& service() { return session_->service(); }
   Error ended_error(const char* where) const;
+  bool movable() { return info_->getRoot<rpc::LeaseInfo>().getMovable(); }
   void take(rpc::LeaseInfo::Reader info, uint64_t sent_ns);
   void answer_promised(RenewContext& context);
   // Refuses what cannot be done now; null: go on, with the manager's capability.

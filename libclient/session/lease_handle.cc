@@ -107,6 +107,13 @@ Status LeaseHandle::withdraw_offer() {
   });
 }
 
+Result<std::string> LeaseHandle::open_path(std::optional<uint32_t> user) {
+  TERRACE_RETURN_IF_ERROR(check_not_lost("Lease::open_path"));
+  return ask<std::string>(*mailbox_, "Lease::open_path", [handle = handle_, user](Loop& loop, auto answer) {
+    loop.open_path(handle, user, std::move(answer));
+  });
+}
+
 Result<std::unique_ptr<LeaseMove>> LeaseHandle::begin_move() {
   TERRACE_RETURN_IF_ERROR(check_writable("Lease::begin_move"));
   return ask<std::unique_ptr<LeaseMove>>(

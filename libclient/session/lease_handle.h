@@ -46,6 +46,7 @@ class LeaseHandle final : public Lease, public std::enable_shared_from_this<Leas
   Result<LeaseInfo> resize(uint64_t bytes) override;
   Status transfer(const std::string& tenant, const std::string& host) override;
   Status withdraw_offer() override;
+  Result<std::string> open_path(std::optional<uint32_t> user) override;
   Result<std::unique_ptr<LeaseMove>> begin_move() override;
   Result<uint64_t> claim_part(uint32_t part, uint64_t last_epoch, uint64_t key) override;
   Status release_part(uint32_t part, uint64_t epoch) override;

@@ -98,6 +98,7 @@ class Loop final : private kj::TaskSet::ErrorHandler {
   void resize(uint64_t handle, uint64_t bytes, std::shared_ptr<Answer<LeaseInfo>> answer);
   void transfer(uint64_t handle, std::string tenant, std::string host, std::shared_ptr<Answer<void>> answer);
   void withdraw_offer(uint64_t handle, std::shared_ptr<Answer<void>> answer);
+  void open_path(uint64_t handle, std::optional<uint32_t> user, std::shared_ptr<Answer<std::string>> answer);
   void claim_part(uint64_t handle, PartClaim claim, std::shared_ptr<Answer<uint64_t>> answer);
   void release_part(uint64_t handle, uint32_t part, uint64_t epoch, std::shared_ptr<Answer<void>> answer);
   void part_is_dead(uint64_t handle, uint32_t part, uint64_t epoch, std::shared_ptr<Answer<bool>> answer);

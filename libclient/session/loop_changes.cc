@@ -187,6 +187,20 @@ void Loop::withdraw_offer(uint64_t handle, std::shared_ptr<Answer<void>> answer)
   });
 }
 
+void Loop::open_path(uint64_t handle, std::optional<uint32_t> user,
+                     std::shared_ptr<Answer<std::string>> answer) {
+  constexpr const char* where = "Lease::open_path";
+  perform_on_lease<std::string>(where, handle, answer, [user](rpc::Lease::Client lease) {
+    auto call = lease.openPathRequest();
+    call.setAnotherUser(user.has_value());
+    call.setUser(user.value_or(0));
+    return call.send().then([](capnp::Response<rpc::Lease::OpenPathResults>&& reply) -> Result<std::string> {
+      TERRACE_RETURN_IF_ERROR(status_from_wire(reply.getError(), where));
+      return std::string(reply.getPath().cStr());
+    });
+  });
+}
+
 // --- offers of others -------------------------------------------------------------------------------
 
 // One page: more offers than that nobody reads.

@@ -19,7 +19,7 @@
 //
 // Threads   One.
 // Safety    No link is followed at the directory itself; it must belong to this user and be closed to
-//           others, so that no other user can have prepared it. The folders above it are trusted: /dev/shm is
+//           others, so that no other user can have prepared it; path_access.h lets single users pass through. The folders above it are trusted: /dev/shm is
 //           sticky, and the maker of the runtime directory has checked that.
 #pragma once
 

@@ -2,6 +2,7 @@
 #include "daemon/rpc/tenant/client_session.h"
 
 #include "daemon/event_loop/processes.h"
+#include "daemon/memory/path_access.h"
 #include "daemon/rpc/ended_holders.h"
 
 namespace terrace::daemon {
@@ -122,6 +123,22 @@ Result<rpc::Lease::Client> ClientSession::hand_over(LeaseId id, ObjectAccess acc
     revoking(id, lease->deadline_ns > now_ns ? lease->deadline_ns - now_ns : 0, lease->reason);
   }
   return make_lease(kj::addRef(*this), id, access, std::move(memory));
+}
+
+Result<std::string> ClientSession::open_path(LeaseId id, ObjectAccess access, uint32_t user) {
+  constexpr const char* where = "openPath";
+  const LeaseRow* lease = find(id);
+  if (lease == nullptr || (lease->phase != LeasePhase::active && lease->phase != LeasePhase::revoking))
+    return Error{.code = code_of_end(lease),
+                 .where = where,
+                 .detail = "lease " + std::to_string(id.value) + " has ended or is being handed over"};
+  if (connection_->peer.remote != nullptr || !connection_->agent.empty()) return memory_is_elsewhere(where);
+  TERRACE_RETURN_IF_ERROR(on_this_host(*lease));
+  TERRACE_RETURN_IF_ERROR(path_stays(id.value, lease->movable));
+  if (user != connection_->peer.uid && !connection_->is_administrator()) return other_user_refused(where);
+  TERRACE_RETURN_IF_ERROR(service().may_hold(*lease, access, *this));
+  TERRACE_ASSIGN_OR_RETURN(const SharedFd memory, service().open_memory(*lease, access));
+  return allow_by_path(memory->get(), user, access);
 }
 
 void ClientSession::revoking(LeaseId lease, uint64_t grace_ns, const std::string& reason) {

@@ -38,6 +38,10 @@ class ClientSession final : public kj::Refcounted, public HolderListener, privat
   //           cancelled        the session has ended
   Status may_take_one_more();
 
+  // Lease.openPath: admits `user` to the lease's memory by the path that is returned.
+  // Errors    as allow_by_path(); lease_expired, lease_revoked; busy: another session may not be joined
+  Result<std::string> open_path(LeaseId lease, ObjectAccess access, uint32_t user);
+
   // Hands the lease over: `answer` gets the description and a capability with a fresh descriptor. Over TLS the capability
   // has none, and makes nobody a holder: what was granted or resized there can be renewed, resized and released there.
   // `ends_with_holders`: the session asked that the lease ends when its holders' processes have (EndedHolders).

@@ -122,6 +122,17 @@ class LeaseServer final : public rpc::Lease::Server {
     return answer_command(connection(), context, std::move(request), [](WithdrawOfferContext&, LeaseReply&) {});
   }
 
+  kj::Promise<void> openPath(OpenPathContext context) override {
+    return answer_query(connection(), context, [this](OpenPathContext& c) {
+      const auto params = c.getParams();
+      const uint32_t user = params.getAnotherUser() ? params.getUser() : connection().peer.uid;
+      if (Result<std::string> path = session_->open_path(lease_, access_, user); path.ok())
+        c.getResults().setPath(*path);
+      else
+        refuse(c, path.error());
+    });
+  }
+
   kj::Promise<void> beginMove(BeginMoveContext context) override {
     Status status = may_change("beginMove");
     if (status.ok()) status = may_move();

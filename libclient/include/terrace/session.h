@@ -305,6 +305,17 @@ class Lease {
   virtual Status withdraw_offer() {
     return Error{ErrorCode::unsupported, 0, "Lease", "this lease cannot be offered"};
   }
+  // Lets a user open the memory by a path on this machine, for programs that take no descriptor: this process's own
+  // user, or for an administrator (on a further host: root) any other. Read-only or writable as this Lease is. Whoever
+  // opens it is no holder: nobody is told of a revoke, and the fence takes the memory as from all others. The path and
+  // the right end with the lease, with a transfer, and where the memory is a device, with a resize.
+  // Errors    unsupported        a movable lease; a connection without memory; a file system without access lists
+  //           permission_denied  another user, and this one is no administrator; a folder on the way is closed
+  //           version_mismatch   the manager is older than this call; lease_expired, lease_revoked, unavailable
+  virtual Result<std::string> open_path(std::optional<uint32_t> user = {}) {
+    (void)user;
+    return Error{ErrorCode::unsupported, 0, "Lease", "this lease has no path"};
+  }
   // Asks for a new place. At most one move of a lease at a time, by its only holder.
   // Errors    busy                another move or a resize is under way, or others hold the lease too
   //           capacity_exhausted  no room for the new memory; the lease is unchanged

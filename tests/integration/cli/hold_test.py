@@ -246,15 +246,15 @@ class Hold(WithLines):
 class AnotherUser(unittest.TestCase):
     USER = 65534
 
-    def test_the_descriptor_is_for_everybody_the_path_is_not(self):
+    def test_the_descriptor_and_the_path_are_for_every_tenant(self):
         t = Harness(name="hold", daemon_args=["--allow-unmapped-uids"])
         self.addCleanup(t.close)
         t.start()
         t.create_pool("p")
         t.directory.chmod(0o755)
 
-        def run(*arguments):
-            done = subprocess.run([t.terrace, "lease", "exec", "mine", "--size", "2M", "--", *arguments], env=t.environment(),
+        def run(*arguments, label=("mine", "--size", "2M")):
+            done = subprocess.run([t.terrace, "lease", "exec", *label, "--", *arguments], env=t.environment(),
                                   text=True, capture_output=True, check=False, user=self.USER, group=self.USER,
                                   extra_groups=[], cwd="/")
             return done
@@ -263,10 +263,15 @@ class AnotherUser(unittest.TestCase):
         except PermissionError:
             self.skipTest("this user cannot run the program where it was built")
         self.assertEqual((wrote.returncode, wrote.stdout.split()[0]), (0, "..."), wrote.stderr)
-        refused = run("cat", "{path}")
+        read = run("dd", "if={path}", "bs=1M", "status=none")
+        self.assertEqual((read.returncode, len(read.stdout)), (0, 2 * MIB), read.stderr)
+        t.grant("2M", "p", "--persistent", "--movable", "--label", "moves", "--tenant", f"uid-{self.USER}")
+        refused = run("cat", "{path}", label=["moves"])
         self.assertEqual((refused.returncode, refused.stdout), (NO_LEASE, ""))
         self.assertIn("use {fd}", refused.stderr)
-        self.assertEqual(t.leases(), {})
+        self.assertIn("without --movable", refused.stderr)
+        for lease in t.leases():
+            t.cli("lease", "release", lease)
 
 
 if __name__ == "__main__":

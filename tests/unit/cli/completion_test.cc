@@ -77,7 +77,7 @@ TEST_CASE("Completion: verbs, and the verbs below them") {
   CHECK(complete.after({"le"}) == Words{"lease"});
   CHECK(complete.after({"lease", ""}) == Words{"grant", "list", "show", "renew", "revoke", "release", "resize",
                                                "transfer", "offers", "accept", "withdraw", "quarantined",
-                                               "exec", "hold"});
+                                               "exec", "hold", "path", "cdi"});
   CHECK(complete.after({"lease", "re"}) == Words{"renew", "revoke", "release", "resize"});
   CHECK(complete.after({"device", "dr"}) == Words{"drain"});
   CHECK(complete.after({"pool", "c"}) == Words{"create", "compact"});

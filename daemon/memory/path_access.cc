@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/memory/path_access.h"
+
+#include <linux/posix_acl.h>
+#include <linux/posix_acl_xattr.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+namespace terrace::daemon {
+namespace {
+
+constexpr const char* opening = "allow_by_path";
+constexpr uint32_t no_id = UINT32_MAX;
+
+using Entry = posix_acl_xattr_entry;
+
+Entry entry(uint16_t tag, unsigned permissions, uint32_t id = no_id) {
+  Entry made{};
+  made.e_tag = tag;
+  made.e_perm = static_cast<uint16_t>(permissions);
+  made.e_id = id;
+  return made;
+}
+
+// The list that the mode alone says.
+std::vector<Entry> list_of_mode(mode_t mode) {
+  return {entry(ACL_USER_OBJ, mode >> 6 & 7), entry(ACL_GROUP_OBJ, mode >> 3 & 7), entry(ACL_OTHER, mode & 7)};
+}
+
+Error list_error(int code, const std::string& path) {
+  if (code != EOPNOTSUPP) return os_error(code, opening, "cannot change who may open " + path);
+  return Error{
+      .code = ErrorCode::unsupported,
+      .os_errno = code,
+      .where = opening,
+      .detail = "the file system of " + path +
+                " has no access control lists (CONFIG_TMPFS_POSIX_ACL of the kernel), so no user can be "
+                "admitted by a path; use the descriptor"};
+}
+
+Result<std::vector<Entry>> read_list(int fd, mode_t mode, const std::string& path) {
+  std::vector<char> bytes(64 * 1024);  // as large as an attribute can be
+  const ssize_t length = ::fgetxattr(fd, "system.posix_acl_access", bytes.data(), bytes.size());
+  if (length < 0 && errno == ENODATA) return list_of_mode(mode);
+  if (length < 0) return list_error(errno, path);
+  constexpr size_t header = sizeof(posix_acl_xattr_header);
+  const size_t count =
+      static_cast<size_t>(length) < header ? 0 : (static_cast<size_t>(length) - header) / sizeof(Entry);
+  std::vector<Entry> entries(count);
+  if (count != 0) std::memcpy(entries.data(), bytes.data() + header, count * sizeof(Entry));
+  return entries;
+}
+
+Status write_list(int fd, const std::vector<Entry>& entries, const std::string& path) {
+  posix_acl_xattr_header header{};
+  header.a_version = POSIX_ACL_XATTR_VERSION;
+  std::vector<char> bytes(sizeof header + entries.size() * sizeof(Entry));
+  std::memcpy(bytes.data(), &header, sizeof header);
+  std::memcpy(bytes.data() + sizeof header, entries.data(), entries.size() * sizeof(Entry));
+  if (::fsetxattr(fd, "system.posix_acl_access", bytes.data(), bytes.size(), 0) == 0) return {};
+  return list_error(errno, path);
+}
+
+// The kernel wants the tags in their order, users by number, and a mask wherever there are users.
+Status add_user(int fd, const struct stat& status, uid_t user, unsigned permissions, const std::string& path) {
+  TERRACE_ASSIGN_OR_RETURN(std::vector<Entry> entries, read_list(fd, status.st_mode, path));
+  const auto same = std::find_if(entries.begin(), entries.end(), [user](const Entry& one) {
+    return one.e_tag == ACL_USER && one.e_id == user;
+  });
+  if (same != entries.end()) {
+    if ((same->e_perm & permissions) == permissions) return {};
+    same->e_perm = static_cast<uint16_t>(same->e_perm | permissions);
+  } else {
+    entries.push_back(entry(ACL_USER, permissions, user));
+  }
+  unsigned mask = 0;
+  std::erase_if(entries, [](const Entry& one) { return one.e_tag == ACL_MASK; });
+  for (const Entry& one : entries)
+    if (one.e_tag == ACL_USER || one.e_tag == ACL_GROUP_OBJ || one.e_tag == ACL_GROUP) mask |= one.e_perm;
+  entries.push_back(entry(ACL_MASK, mask));
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.e_tag, a.e_id) < std::pair(b.e_tag, b.e_id);
+  });
+  return write_list(fd, entries, path);
+}
+
+bool passes(const struct stat& status, uid_t user) {
+  return (status.st_mode & S_IXOTH) != 0 || (status.st_uid == user && (status.st_mode & S_IXUSR) != 0);
+}
+
+// Its own directory may be closed to all but this process; the folders above belong to whoever set the machine up.
+Status open_way(const std::filesystem::path& path, uid_t user) {
+  const std::filesystem::path own = path.parent_path();
+  for (std::filesystem::path folder = own;; folder = folder.parent_path()) {
+    struct stat status {};
+    if (::stat(folder.c_str(), &status) != 0)
+      return os_error(errno, opening, "cannot look at " + folder.string());
+    if (!passes(status, user)) {
+      if (folder != own || status.st_uid != ::geteuid())
+        return Error{.code = ErrorCode::permission_denied,
+                     .where = opening,
+                     .detail = "uid " + std::to_string(user) + " cannot reach " + path.string() +
+                               ": the folder " + folder.string() +
+                               " is closed to others; chmod o+x it, or choose another runtime directory"};
+      const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      if (!opened.valid()) return os_error(errno, opening, "cannot open " + folder.string());
+      TERRACE_RETURN_IF_ERROR(add_user(opened.get(), status, user, ACL_EXECUTE, folder.string()));
+    }
+    if (folder == folder.parent_path()) return {};
+  }
+}
+
+}  // namespace
+
+Status path_stays(uint64_t lease, bool movable) {
+  if (!movable) return {};
+  return Error{
+      .code = ErrorCode::unsupported,
+      .where = opening,
+      .detail =
+          "lease " + std::to_string(lease) +
+          " is movable: a drain or a compaction may put it into another file, and whoever has the old one "
+          "open loses it. Grant one without --movable for use by a path"};
+}
+
+Error other_user_refused(const char* asking) {
+  return Error{.code = ErrorCode::permission_denied,
+               .where = asking,
+               .detail = "only an administrator opens a lease's memory to another user than the one that asks"};
+}
+
+Result<std::string> allow_by_path(int fd, uid_t user, ObjectAccess access) {
+  struct stat status {
+  }, named{};
+  if (::fstat(fd, &status) != 0) return os_error(errno, opening, "cannot look at the object");
+  std::error_code failed;
+  const std::filesystem::path path =
+      std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), failed);
+  if (failed) return os_error(failed.value(), opening, "cannot find the object's path");
+  if (::stat(path.c_str(), &named) != 0 || named.st_ino != status.st_ino || named.st_dev != status.st_dev)
+    return Error{.code = ErrorCode::not_found,
+                 .where = opening,
+                 .detail = "the object has no path any more: its lease has ended"};
+  if (user == 0 || user == status.st_uid) return path.string();
+  TERRACE_RETURN_IF_ERROR(open_way(path, user));
+  const unsigned permissions = access == ObjectAccess::read_write ? ACL_READ | ACL_WRITE : ACL_READ;
+  TERRACE_RETURN_IF_ERROR(add_user(fd, status, user, permissions, path.string()));
+  return path.string();
+}
+
+}  // namespace terrace::daemon

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lease path: a lease's memory by a path, for its tenant's user and nobody else, and gone with the lease.
+
+    TERRACE_BUILD_DIR=build/dev python3 tests/integration/cli/path_test.py [TestClass[.test]]
+"""
+
+import mmap
+import os
+import pathlib
+import signal
+import subprocess
+import unittest
+
+from cli_base import DENIED, FAILED, MIB, NOT_FOUND, USAGE, WithDaemon
+import terrace_harness as harness
+from terrace_harness import Harness, wait_until
+
+USER, OTHER = 65534, 65533
+# Opens a path in the ways named by letters, and says what came of it.
+TRY = """
+import os, sys
+for way in sys.argv[2:]:
+    try:
+        if way == "r": os.close(os.open(sys.argv[1], os.O_RDONLY))
+        elif way == "w": os.close(os.open(sys.argv[1], os.O_RDWR))
+        elif way == "chmod": os.chmod(sys.argv[1], 0o666)
+        elif way == "unlink": os.unlink(sys.argv[1])
+        elif way == "link": os.link(sys.argv[1], sys.argv[1] + ".more")
+        elif way == "list": os.listdir(os.path.dirname(sys.argv[1]))
+        print(way, "done")
+    except OSError as error:
+        print(way, error.strerror)
+"""
+# Maps the path's file, says so, and touches it until it ends.
+HOLDER = """
+import mmap, os, sys, time
+file = os.open(sys.argv[1], os.O_RDWR)
+memory = mmap.mmap(file, 0)
+memory[:4] = b"mine"
+print("mapped", flush=True)
+while True:
+    memory[0] = memory[1]
+    time.sleep(0.01)
+"""
+
+
+def tried(user, path, *ways):
+    """{way: what came of it} for that user."""
+    said = subprocess.run(["/usr/bin/python3", "-c", TRY, str(path), *ways], user=user, group=user, extra_groups=[], cwd="/",
+                          text=True, capture_output=True, check=True, env={})
+    return dict(line.split(" ", 1) for line in said.stdout.splitlines())
+
+
+class Path(WithDaemon):
+    def setUp(self):
+        self.t.create_pool("p")
+
+    def path(self, *arguments):
+        return self.t.cli("lease", "path", *arguments).json
+
+    def test_what_is_written_by_the_path_is_the_leases(self):
+        lease = self.t.grant("6M", "p", "--persistent", "--label", "model")
+        told = self.path("model")
+        self.assertEqual((told["id"], told["label"], told["bytes"], told["device"], told["read_only"], told["uid"]),
+                         (lease["id"], "model", 6 * MIB, False, False, os.geteuid()))
+        with open(told["path"], "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+            self.assertEqual(len(memory), 6 * MIB)
+            memory[4 * MIB:4 * MIB + 5] = b"hello"
+        read = self.t.cli("lease", "exec", "model", "--ro", "--", "dd", "if={path}", "bs=1M", "skip=4", "count=1", "status=none",
+                          json=False)
+        self.assertTrue(read.out.startswith("hello"), read.out[:20])
+        as_text = self.t.cli("lease", "path", lease["id"], json=False)
+        self.assertEqual((as_text.out, as_text.err), (told["path"] + "\n", ""))
+        self.assertEqual(self.t.leases()[lease["id"]]["holders"], 0, "a path holds nothing")
+
+    def test_it_is_gone_with_the_lease_and_a_fence_is_a_sigbus(self):
+        for how in (("release",), ("revoke", "--grace", "0s")):
+            with self.subTest(how):
+                self.t.grant("2M", "p", "--persistent", "--label", "taken")
+                path = self.path("taken")["path"]
+                holder = subprocess.Popen(["/usr/bin/python3", "-c", HOLDER, path], stdout=subprocess.PIPE, text=True)
+                self.addCleanup(holder.stdout.close)
+                self.addCleanup(holder.wait)
+                self.addCleanup(holder.kill)
+                self.assertEqual(holder.stdout.readline(), "mapped\n")
+                self.t.cli("lease", how[0], "taken", *how[1:])
+                self.assertEqual(holder.wait(60), -signal.SIGBUS)
+                wait_until(lambda: not os.path.exists(path), 60, "the file goes")
+                self.t.wait_free("p")
+
+    def test_the_path_follows_a_resize_and_a_restart(self):
+        self.t.grant("2M", "p", "--persistent", "--label", "grows")
+        path = self.path("grows")["path"]
+        self.t.cli("lease", "resize", "grows", "6M")
+        self.assertEqual(os.stat(path).st_size, 6 * MIB)
+        self.t.kill()
+        self.t.start()
+        self.assertEqual(self.path("grows")["path"], path)
+
+    def test_a_lease_that_nobody_renews_is_told_of(self):
+        self.t.grant("2M", "p", "--ttl", "10m", "--label", "short")
+        said = self.t.cli("lease", "path", "short", json=False)
+        self.assertIn("(short) ends in", said.err)
+        self.assertIn("lease hold", said.err)
+
+    def test_what_cannot_be(self):
+        self.t.grant("2M", "p", "--persistent", "--movable", "--label", "moves")
+        self.error("lease", "path", "moves", code=FAILED, name="unsupported", contains="without --movable")
+        self.t.grant("2M", "p", "--persistent", "--label", "here")
+        self.error("lease", "path", "here", "--user", "no-such-user", code=USAGE, contains="no such user")
+        self.error("lease", "path", "nowhere", code=NOT_FOUND)
+        self.error("lease", "path", "here", "--tenant", "somebody-else", code=NOT_FOUND)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "only root can become another user")
+class Users(unittest.TestCase):
+    def setUp(self):
+        self.t = Harness(name="path", daemon_args=["--allow-unmapped-uids"])
+        self.addCleanup(self.t.close)
+        self.t.start()
+        self.t.create_pool("p")
+        self.t.directory.chmod(0o755)
+
+    def grant(self, label, *more, tenant=f"uid-{USER}"):
+        return self.t.grant("2M", "p", "--persistent", "--label", label, "--tenant", tenant, *more)
+
+    def path(self, label, *more):
+        return pathlib.Path(self.t.cli("lease", "path", label, "--tenant", f"uid-{USER}", "--user", USER, *more).json["path"])
+
+    def test_one_user_may_and_no_other(self):
+        self.grant("mine")
+        self.grant("not-asked")
+        self.grant("theirs", tenant=f"uid-{OTHER}")
+        before = pathlib.Path(self.t.cli("lease", "path", "mine", "--tenant", f"uid-{USER}").json["path"])
+        self.assertEqual(tried(USER, before, "r")["r"], "Permission denied", "root asked for itself")
+        path = self.path("mine")
+        self.assertEqual(path, before)
+        self.assertEqual(tried(USER, path, "r", "w", "list", "chmod", "unlink", "link"),
+                         {"r": "done", "w": "done", "list": "Permission denied", "chmod": "Operation not permitted",
+                          "unlink": "Permission denied", "link": "Permission denied"})
+        self.assertEqual(set(tried(OTHER, path, "r", "w", "list").values()), {"Permission denied"})
+        for other in path.parent.iterdir():
+            if other != path:
+                self.assertEqual(tried(USER, other, "r")["r"], "Permission denied", other)
+
+    def test_read_only_stays_so(self):
+        self.grant("model")
+        path = self.path("model", "--ro")
+        self.assertEqual(tried(USER, path, "r", "w"), {"r": "done", "w": "Permission denied"})
+        self.t.kill()
+        self.t.start()
+        self.assertEqual(tried(USER, path, "r", "w"), {"r": "done", "w": "Permission denied"})
+        self.assertEqual(self.path("model"), path)
+        self.assertEqual(tried(USER, path, "w")["w"], "done")
+
+    def test_a_transfer_takes_it_away(self):
+        lease = self.grant("given")
+        path = self.path("given")
+        with path.open("r+b") as file:  # without cutting it, as "wb" would
+            file.write(b"secret")
+        self.t.cli("lease", "transfer", lease["id"], "--to-tenant", f"uid-{OTHER}", "--yes")
+        self.assertFalse(path.exists())
+        now = pathlib.Path(self.t.cli("lease", "path", lease["id"], "--tenant", f"uid-{OTHER}", "--user", OTHER).json["path"])
+        self.assertNotEqual(now, path)
+        self.assertEqual(tried(USER, now, "r")["r"], "Permission denied")
+        self.assertEqual(tried(OTHER, now, "r")["r"], "done")
+
+    def as_user(self, *arguments):
+        try:
+            return subprocess.run([self.t.terrace, *arguments], env=self.t.environment(), text=True, capture_output=True,
+                                  check=False, user=USER, group=USER, extra_groups=[], cwd="/")
+        except PermissionError:
+            self.skipTest("this user cannot run the program where it was built")
+
+    def test_a_user_asks_for_itself_and_for_nobody_else(self):
+        self.grant("own")
+        self.grant("theirs", tenant=f"uid-{OTHER}")
+        done = self.as_user("lease", "path", "own")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(tried(USER, done.stdout.strip(), "w")["w"], "done")
+        refused = self.as_user("lease", "path", "own", "--user", str(OTHER))
+        self.assertEqual(refused.returncode, DENIED, refused.stderr)
+        self.assertIn("only an administrator", refused.stderr)
+        self.assertEqual(self.as_user("lease", "path", "theirs").returncode, NOT_FOUND)
+        ran = self.as_user("lease", "exec", "own", "--", "dd", "if={path}", "of=/dev/null", "bs=1M", "status=none")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+
+    def test_a_closed_folder_is_named(self):
+        self.grant("hidden")
+        self.t.directory.chmod(0o700)
+        refused = self.t.cli("lease", "path", "hidden", "--tenant", f"uid-{USER}", "--user", USER, check=DENIED)
+        self.assertIn(f"the folder {self.t.directory} is closed to others", refused.json["error"]["message"])
+        self.t.directory.chmod(0o755)
+
+
+if __name__ == "__main__":
+    harness.main()
