@@ -1,12 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """A lease of real memory from discovery to re-use, seen by its holders and from outside. Which memory: --kind."""
 
+import subprocess
 import sys
 import time
 
 import real_pool
 import terrace_harness as harness
 from terrace_harness import wait_until
+
+USER, OTHER = 65534, 65533
+# Opens the path twice, maps one descriptor and writes through it when told to; tries the other in all ways when told to.
+BY_PATH = """
+import mmap, os, sys
+kept, used = os.open(sys.argv[1], os.O_RDWR), os.open(sys.argv[1], os.O_RDWR)
+memory = mmap.mmap(used, int(sys.argv[2]))
+memory[:6] = b"theirs"
+print("mapped", flush=True)
+sys.stdin.readline()
+for name in (sys.argv[1], f"/proc/self/fd/{kept}", f"/proc/self/fd/{used}"):
+    try:
+        again = os.open(name, os.O_RDWR)
+        mmap.mmap(again, int(sys.argv[2]))
+        print("reached", name)
+    except OSError as error:
+        print(error.strerror)
+try:
+    mmap.mmap(kept, int(sys.argv[2]))
+    print("mapped again")
+except OSError as error:
+    print(error.strerror, flush=True)
+memory[0] = 1
+print("stored")
+"""
 
 KINDS = {"devdax": real_pool.Devdax, "pmem": real_pool.Pmem}
 
@@ -66,6 +92,41 @@ class LeasePath(real_pool.RealTest):
         self.t.wait_free("p", timeout=120)
         self.assert_objects(0)
         self.t.clean()
+
+    def granted_to(self, user, label):
+        lease = self.t.grant(self.kind.lease_bytes, "p", "--persistent", "--label", label, "--tenant", f"uid-{user}")
+        path = self.t.cli("lease", "path", label, "--tenant", f"uid-{user}", "--user", user).json
+        self.assertTrue(path["device"], "the memory is a device node")
+        return lease["id"], path["path"]
+
+    def run_as(self, user, path):
+        process = subprocess.Popen(["/usr/bin/python3", "-c", BY_PATH, path, str(self.kind.lease_bytes)], user=user, group=user,
+                                   extra_groups=[], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_a_path_is_one_users_and_reaches_no_later_lease(self):
+        self.compose()
+        lease, path = self.granted_to(USER, "first")
+        refused = self.run_as(OTHER, path)
+        self.assertIn("Permission denied", refused.communicate(timeout=120)[1])
+        holder = self.run_as(USER, path)
+        self.assertEqual(holder.stdout.readline(), "mapped\n")
+        described = self.t.cli("lease", "cdi", "first", "--tenant", f"uid-{USER}", "--directory", "/tmp/cdi", check=False)
+        self.assertIn("--tenant-socket", described.json["error"]["message"], "no container keeps a device's number")
+        self.t.cli("lease", "revoke", lease, "--grace", "0s")
+        wait_until(lambda: lease not in self.t.leases(), 120, "the end of the scrub")
+        # The next tenant's device may have the name and the number of the first.
+        _, next_path = self.granted_to(OTHER, "next")
+        next_holder = self.run_as(OTHER, next_path)
+        self.assertEqual(next_holder.stdout.readline(), "mapped\n")
+        said, errors = holder.communicate("go\n", timeout=120)
+        self.assertEqual(holder.returncode, -7, f"SIGBUS at the old mapping: {said}{errors}")
+        self.assertNotIn("reached", said)
+        self.assertNotIn("mapped again", said)
+        self.assertEqual(len(said.splitlines()), 4, said)
+        next_holder.kill()
 
     def test_a_killed_daemon_costs_no_holder_its_memory(self):
         self.compose()
