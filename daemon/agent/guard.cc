@@ -109,6 +109,12 @@ Status fence_in_time(const HostFiles& files, HostLeaseFile& lease, const Clock& 
   return status;
 }
 
+// Removed with its folder: no agent can find this guard any more, and the record cannot be read again.
+bool has_no_name(const UniqueFd& lock) {
+  struct stat status {};
+  return ::fstat(lock.get(), &status) == 0 && status.st_nlink == 0;
+}
+
 // Not longer than a tenth of a second: the moment may be moved nearer by a new, shorter host lease.
 void sleep_until(uint64_t at_ns, uint64_t now_ns) {
   const uint64_t look_again_ns = now_ns + 100 * ns_per_ms;
@@ -205,6 +211,7 @@ Status ensure_guard(const HostFiles& files, const std::vector<std::string>& comm
 }
 
 Status run_guard(const HostFiles& files) {
+  GuardedMemory known = read_guarded(files);  // as it was last, while the record was there
   TERRACE_ASSIGN_OR_RETURN(const UniqueFd lock, open_lock(files.guard_lock));
   TERRACE_ASSIGN_OR_RETURN(const bool taken, take_lock(lock, files.guard_lock));
   if (!taken) return {};
@@ -216,6 +223,7 @@ Status run_guard(const HostFiles& files) {
   const SystemClock clock;
   bool told = false;
   for (;;) {
+    if (!has_no_name(lock)) known = read_guarded(files);
     const uint64_t at_ns = lease.fence_at_ns();
     const uint64_t now_ns = clock.now_ns();
     if (at_ns == 0 && !is_held(files.agent_lock)) return {};
@@ -228,6 +236,12 @@ Status run_guard(const HostFiles& files) {
     if (status.ok()) {
       if (lease.fence_at_ns() == at_ns) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       continue;
+    }
+    if (has_no_name(lock) && !is_held(files.agent_lock)) {
+      log::critical(
+          "guard: {} was removed, and no agent runs: what was recorded there is fenced, the guard ends",
+          files.guard_lock);
+      return fence_memory(known);
     }
     if (!told) log::critical("guard: {}; trying again", status.error().to_string());
     told = true;

@@ -10,8 +10,8 @@
 // It needs nothing of the agent but the page, and no lock that the agent holds. An agent that has not fenced
 // and said so when half of its margin is over (host_lease.h) is killed: stopped or hanging it could still have an
 // order under way, and go on with it when the memory has another holder. The guard ends by itself
-// once the agent is gone and no promise is left; a restarted agent finds the present guard, or
-// starts one.
+// once the agent is gone and no promise is left, or when the moment comes and its folder was removed; a restarted agent
+// finds the present guard, or starts one.
 //
 // Its process has a real-time priority, locked memory and no OOM killer, as far as it may (guard_process.h).
 //

@@ -127,6 +127,26 @@ TEST_CASE("guard: every object file is truncated, nothing else, and a missing di
   CHECK(fence_memory({{directory.path + "/none"}, {}}).ok());
 }
 
+// Found by a test of the alerts, which removed its folder: the guard tried to read the record for ever.
+TEST_CASE("guard: whose runtime directory was removed fences what it knew, and ends") {
+  const Directory memory;
+  memory.write("lease-1.obj", 4096);
+  Directory runtime;
+  const HostFiles files(runtime.path);
+  REQUIRE(record_guarded(files, {{memory.path}, {}}).ok());
+  auto lease = HostLeaseFile::open(files.lease);
+  REQUIRE(lease.ok());
+  const SystemClock clock;
+  lease->set_fence_at_ns(clock.now_ns() + 1'000'000'000, clock.now_ns() + 1'100'000'000);
+  std::thread remover([&] {
+    while (!guard_runs(files)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::filesystem::remove_all(runtime.path);
+  });
+  CHECK(run_guard(files).ok());
+  remover.join();
+  CHECK(memory.size("lease-1.obj") == 0);
+}
+
 TEST_CASE("guard: it fences when the moment has come, also if it was there before its start, and ends alone") {
   const Directory directory;
   const HostFiles files(directory.path);
