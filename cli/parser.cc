@@ -3,6 +3,7 @@
 #include "cli/parser.h"
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
 
 #include "cli/help/help.h"
@@ -158,6 +159,18 @@ void on_verb(Command verb, Context& context, std::function<Status()> work) {
 
 bool only_digits(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+Result<LeaseId> lease_id_in(const std::string& name, const char* where) {
+  if (name.empty())
+    return Error{.code = ErrorCode::invalid_argument, .where = where, .detail = "an empty text names no lease"};
+  if (!only_digits(name)) return LeaseId{};
+  uint64_t id = 0;
+  if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc() || id == 0)
+    return Error{.code = ErrorCode::not_found,
+                 .where = where,
+                 .detail = "there is no lease " + name + "; ids begin at 1"};
+  return LeaseId{id};
 }
 
 Status set_output_format(Context& context, const std::string& word) {

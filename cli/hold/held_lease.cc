@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/hold/held_lease.h"
 
-#include <charconv>
 #include <cstdio>
 
 #include "cli/terminal/manager_place.h"
@@ -33,17 +32,6 @@ Result<std::shared_ptr<Lease>> grant(Session& session, const HoldArguments& argu
 }
 
 }  // namespace
-
-Result<LeaseId> lease_id_in(const std::string& name, const char* where) {
-  if (name.empty()) return wrong(where, "an empty text names no lease");
-  if (!only_digits(name)) return LeaseId{};
-  uint64_t id = 0;
-  if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc() || id == 0)
-    return Error{.code = ErrorCode::not_found,
-                 .where = where,
-                 .detail = "there is no lease " + name + "; ids begin at 1"};
-  return LeaseId{id};
-}
 
 void say_of_lease(const std::string& text) {
   const std::string line = "terrace: " + escaped(text) + "\n";

@@ -57,10 +57,6 @@ class HeldLease {
   bool granted_;
 };
 
-// All digits: an id; anything else: a label, with the id 0.
-// Errors    invalid_argument, not_found: neither
-Result<LeaseId> lease_id_in(const std::string& name, const char* where);
-
 // A line on stderr, "terrace: ...".
 void say_of_lease(const std::string& text);
 

@@ -10,6 +10,7 @@
 
 #include "cli/terminal/command_line.h"
 #include "cli/terminal/output.h"
+#include "core/base/ids.h"
 #include "core/base/result.h"
 
 namespace terrace::cli {
@@ -58,6 +59,11 @@ void on_verb(Command verb, Context& context, std::function<Status()> work);
 
 // Whether `text` is a lease's id where an id or a label is taken: digits and nothing else.
 bool only_digits(const std::string& text);
+
+// What names a lease on the command line. All digits: an id; anything else: a label, with the id 0.
+// Errors    invalid_argument  empty
+//           not_found         digits that are no id
+Result<LeaseId> lease_id_in(const std::string& name, const char* where);
 
 // One of output_format_words().
 Status set_output_format(Context& context, const std::string& word);

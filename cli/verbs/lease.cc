@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `terrace lease list|show|renew|revoke|release`, and what the other verbs of the family share.
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -130,29 +129,13 @@ Error zero_ttl(const char* where) {
       .detail = "a ttl of 0 is no time at all; 'lease grant --persistent' makes a lease without expiry"};
 }
 
-Result<LeaseId> parse_lease_id(const std::string& name) {
-  if (name.empty()) {
-    return Error{.code = ErrorCode::invalid_argument,
-                 .where = "terrace lease",
-                 .detail = "an empty text names no lease"};
-  }
-  if (!only_digits(name)) return LeaseId{};
-  uint64_t id = 0;
-  if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc() || id == 0) {
-    return Error{.code = ErrorCode::not_found,
-                 .where = "terrace lease",
-                 .detail = "there is no lease " + name + "; ids begin at 1"};
-  }
-  return LeaseId{id};
-}
-
 Result<LeaseStatus> find_lease(LeaseClient& client, const std::string& name) {
-  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, parse_lease_id(name));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, lease_id_in(name, "terrace lease"));
   return client.lease(id, id.value == 0 ? name : "");
 }
 
 Result<LeaseId> find_lease_id(LeaseClient& client, const std::string& name) {
-  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, parse_lease_id(name));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, lease_id_in(name, "terrace lease"));
   if (id.value != 0) return id;
   TERRACE_ASSIGN_OR_RETURN(const LeaseStatus lease, client.lease(LeaseId{}, name));
   return LeaseId{lease->getId()};

@@ -92,7 +92,7 @@ Status list_offers(const Context& context) {
 
 // What is meant by `name` among the offers: labels are unique within a tenant only.
 Result<LeaseId> find_offer(LeaseClient& client, const std::string& name) {
-  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, parse_lease_id(name));
+  TERRACE_ASSIGN_OR_RETURN(const LeaseId id, lease_id_in(name, "terrace lease"));
   if (id.value != 0) return id;
   TERRACE_ASSIGN_OR_RETURN(std::vector<LeaseStatus> leases, client.offers());
   std::erase_if(leases, [&](const LeaseStatus& lease) { return str(lease->getLabel()) != name; });

@@ -8,10 +8,6 @@
 
 namespace terrace::cli {
 
-// All digits: an id; anything else: a label, for which the id of the result is 0.
-// Errors    invalid_argument  empty
-//           not_found         digits that are no id
-Result<LeaseId> parse_lease_id(const std::string& name);
 // The lease that `name`, an id or a label, stands for.
 Result<LeaseStatus> find_lease(LeaseClient& client, const std::string& name);
 // Its id only; the daemon is asked only for labels.
