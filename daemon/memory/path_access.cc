@@ -18,6 +18,8 @@ namespace {
 
 constexpr const char* opening = "allow_by_path";
 constexpr uint32_t no_id = UINT32_MAX;
+constexpr long object_users_max = 32;
+constexpr long directory_users_max = 1024;
 
 using Entry = posix_acl_xattr_entry;
 
@@ -27,6 +29,13 @@ Entry entry(uint16_t tag, unsigned permissions, uint32_t id = no_id) {
   made.e_perm = static_cast<uint16_t>(permissions);
   made.e_id = id;
   return made;
+}
+
+Error too_many(long users_max, const std::string& path) {
+  return Error{.code = ErrorCode::limit_exceeded,
+               .where = opening,
+               .detail = std::to_string(users_max) + " users may open " + path +
+                         " already; give them a descriptor (terrace lease exec)"};
 }
 
 // The list that the mode alone says.
@@ -69,7 +78,9 @@ Status write_list(int fd, const std::vector<Entry>& entries, const std::string& 
 }
 
 // The kernel wants the tags in their order, users by number, and a mask wherever there are users.
-Status add_user(int fd, const struct stat& status, uid_t user, unsigned permissions, const std::string& path) {
+// A container may have any number of uids, and a list is no longer than one attribute.
+Status add_user(int fd, const struct stat& status, uid_t user, unsigned permissions, long users_max,
+                const std::string& path) {
   TERRACE_ASSIGN_OR_RETURN(std::vector<Entry> entries, read_list(fd, status.st_mode, path));
   const auto same = std::find_if(entries.begin(), entries.end(), [user](const Entry& one) {
     return one.e_tag == ACL_USER && one.e_id == user;
@@ -78,6 +89,9 @@ Status add_user(int fd, const struct stat& status, uid_t user, unsigned permissi
     if ((same->e_perm & permissions) == permissions) return {};
     same->e_perm = static_cast<uint16_t>(same->e_perm | permissions);
   } else {
+    const auto users =
+        std::count_if(entries.begin(), entries.end(), [](const Entry& one) { return one.e_tag == ACL_USER; });
+    if (users >= users_max) return too_many(users_max, path);
     entries.push_back(entry(ACL_USER, permissions, user));
   }
   unsigned mask = 0;
@@ -95,6 +109,20 @@ bool passes(const struct stat& status, uid_t user) {
   return (status.st_mode & S_IXOTH) != 0 || (status.st_uid == user && (status.st_mode & S_IXUSR) != 0);
 }
 
+// Others may then ask for files by their names, and open none. So do users beyond the list's length.
+Status open_to_all(int fd, const struct stat& status, const std::string& path) {
+  if (::fchmod(fd, (status.st_mode & 07777) | S_IXOTH) == 0) return {};
+  return os_error(errno, opening, "cannot let users pass through " + path);
+}
+
+Status open_own(const std::string& folder, const struct stat& status, uid_t user) {
+  const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!opened.valid()) return os_error(errno, opening, "cannot open " + folder);
+  const Status added = add_user(opened.get(), status, user, ACL_EXECUTE, directory_users_max, folder);
+  if (added.ok() || added.error().code != ErrorCode::limit_exceeded) return added;
+  return open_to_all(opened.get(), status, folder);
+}
+
 // Its own directory may be closed to all but this process; the folders above belong to whoever set the machine up.
 Status open_way(const std::filesystem::path& path, uid_t user) {
   const std::filesystem::path own = path.parent_path();
@@ -103,15 +131,14 @@ Status open_way(const std::filesystem::path& path, uid_t user) {
     if (::stat(folder.c_str(), &status) != 0)
       return os_error(errno, opening, "cannot look at " + folder.string());
     if (!passes(status, user)) {
-      if (folder != own || status.st_uid != ::geteuid())
+      const bool of_a_group = folder != own && (status.st_mode & S_IXGRP) != 0;  // the user's, perhaps
+      if (!of_a_group && (folder != own || status.st_uid != ::geteuid()))
         return Error{.code = ErrorCode::permission_denied,
                      .where = opening,
                      .detail = "uid " + std::to_string(user) + " cannot reach " + path.string() +
                                ": the folder " + folder.string() +
                                " is closed to others; chmod o+x it, or choose another runtime directory"};
-      const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-      if (!opened.valid()) return os_error(errno, opening, "cannot open " + folder.string());
-      TERRACE_RETURN_IF_ERROR(add_user(opened.get(), status, user, ACL_EXECUTE, folder.string()));
+      if (!of_a_group) TERRACE_RETURN_IF_ERROR(open_own(folder.string(), status, user));
     }
     if (folder == folder.parent_path()) return {};
   }
@@ -149,9 +176,9 @@ Result<std::string> allow_by_path(int fd, uid_t user, ObjectAccess access) {
                  .where = opening,
                  .detail = "the object has no path any more: its lease has ended"};
   if (user == 0 || user == status.st_uid) return path.string();
-  TERRACE_RETURN_IF_ERROR(open_way(path, user));
   const unsigned permissions = access == ObjectAccess::read_write ? ACL_READ | ACL_WRITE : ACL_READ;
-  TERRACE_RETURN_IF_ERROR(add_user(fd, status, user, permissions, path.string()));
+  TERRACE_RETURN_IF_ERROR(add_user(fd, status, user, permissions, object_users_max, path.string()));
+  TERRACE_RETURN_IF_ERROR(open_way(path, user));
   return path.string();
 }
 

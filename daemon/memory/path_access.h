@@ -24,6 +24,7 @@ namespace terrace::daemon {
 // Errors    permission_denied  a folder above the object's own is closed to the user; names it
 //           not_found          the object has no name any more: its lease has ended
 //           unsupported        the file system has no access control lists
+//           limit_exceeded     32 users have been let in already
 //           os errors
 Result<std::string> allow_by_path(int fd, uid_t user, ObjectAccess access);
 

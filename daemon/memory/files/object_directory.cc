@@ -207,8 +207,8 @@ Status ObjectDirectory::open_checked() {
                       ", not to the uid of terraced; remove it, or choose another "
                       "object directory");
   }
-  // One bit for a group may be the mask of users that allow_by_path() lets pass through.
-  if ((status.st_mode & 067) != 0) {
+  // The bits to pass through are allow_by_path()'s: for single users (the mask of a list is the group's), or for all.
+  if ((status.st_mode & 066) != 0) {
     return failed(ErrorCode::permission_denied,
                   path_ +
                       " can be entered by others; its mode must be 0700. Remove it, or chmod it after "

@@ -143,6 +143,16 @@ class Users(unittest.TestCase):
             if other != path:
                 self.assertEqual(tried(USER, other, "r")["r"], "Permission denied", other)
 
+    def test_users_are_bounded_and_disturb_nobody(self):
+        self.grant("many")
+        self.grant("other", tenant=f"uid-{OTHER}")
+        for user in range(40_000, 40_032):
+            self.t.cli("lease", "path", "many", "--tenant", f"uid-{USER}", "--user", user)
+        refused = self.t.cli("lease", "path", "many", "--tenant", f"uid-{USER}", "--user", USER, check=4)
+        self.assertIn("32 users", refused.json["error"]["message"])
+        path = self.t.cli("lease", "path", "other", "--tenant", f"uid-{OTHER}", "--user", OTHER).json["path"]
+        self.assertEqual(tried(OTHER, path, "w")["w"], "done")
+
     def test_read_only_stays_so(self):
         self.grant("model")
         path = self.path("model", "--ro")
