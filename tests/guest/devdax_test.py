@@ -67,7 +67,7 @@ class DevdaxCase(unittest.TestCase):
         self.service.cli("pool", "create", "p", "--device", self.serial, "--trust", "mutual")
 
     def tenant(self, *name):
-        tenant = Tenant(self.service, *([self.service.socket, *name] if name else []))
+        tenant = Tenant(self.service, *name)
         self.tenants.append(tenant)
         return tenant
 
@@ -283,6 +283,7 @@ class Restarts(DevdaxCase):
 
     def test_in_the_middle_of_a_hand_over(self):
         self.make_pool()
+        self.service.cli("quota", "set", "next", "--bytes", "1G")  # so that it is known
         for failpoint in (*self.DISMANTLE, *self.CARVE):
             with self.subTest(failpoint):
                 holder = self.tenant()
@@ -295,7 +296,7 @@ class Restarts(DevdaxCase):
                                    "the hand-over being done")
                 self.assertEqual(holder.ask("remap-kept"), "ENXIO")
                 self.sound()
-                other = self.tenant()
+                other = self.tenant("next")
                 self.assertEqual(other.ask("attach", lease), f"{lease} {4 * MIB}")
                 other.expect("same", "check", 0, 4 * MIB, 2)
                 other.expect("ok", "release")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tenant for the tests in guests: one Session, one lease, mapped through libpmem2. Reads a command a line
 // from stdin and answers each with one line "= ..."; notices are printed as they come. Accesses to the lease
-// survive its being taken away and say so: SIGBUS.
+// survive its being taken away and say so: SIGBUS. An argument names the tenant for which it acts, where root may.
 //
 // Threads   The main thread, the Session's own for notices, and the one that `spin` starts.
 #include <fcntl.h>
@@ -272,9 +272,12 @@ class Tenant {
   PagePin pin_;
 };
 
-int serve() {
+// `tenant` empty: the one of this uid.
+int serve(const std::string& tenant_name) {
   install_sigbus_guard();
-  auto session = Session::connect();
+  SessionOptions options;
+  options.tenant = tenant_name;
+  auto session = Session::connect(options);
   if (!session.ok()) {
     say(named(session.error()));
     return 1;
@@ -288,6 +291,6 @@ int serve() {
 }  // namespace
 }  // namespace terrace::test
 
-int main() {
-  return terrace::test::serve();
+int main(int count, char** words) {
+  return terrace::test::serve(count > 1 ? words[1] : "");
 }
