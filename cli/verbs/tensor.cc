@@ -291,9 +291,9 @@ void add_import(Command tensor, Context& context) {
   const auto arguments = std::make_shared<TensorArguments>();
   const std::vector<std::string> hints = {"none",      "weights",         "activations",
                                           "gradients", "optimizer_state", "kv_cache"};
-  verb.add_option(
-          "file", arguments->file,
-          "The safetensors file; or a model's index of shards (model.safetensors.index.json), or its folder")
+  verb.add_option("file", arguments->file,
+                  "The safetensors file; or a model's index of shards (model.safetensors.index.json), a GGUF "
+                  "file, or a folder with one of them")
       .required()
       .type_name("FILE");
   verb.add_option("--pool", arguments->pool, "The pool; may be left out where there is only one")

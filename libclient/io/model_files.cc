@@ -37,9 +37,34 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
 }
 
+// A GGUF model in parts, NAME-00001-of-00003.gguf, has no index: its first part stands for all of them.
+std::vector<std::string> parts_of(const std::string& path) {
+  constexpr std::string_view form = "-00001-of-00000.gguf";
+  if (path.size() <= form.size()) return {path};
+  const std::string stem = path.substr(0, path.size() - form.size());
+  const std::string tail = path.substr(stem.size());
+  const std::string of = tail.substr(10, 5);
+  if (!tail.starts_with("-00001-of-") || !tail.ends_with(".gguf") ||
+      of.find_first_not_of("0123456789") != std::string::npos)
+    return {path};
+  std::vector<std::string> parts;
+  for (uint64_t part = 1, count = std::stoull(of); part <= count; ++part) {
+    const std::string number = std::to_string(part);
+    parts.push_back(stem + "-" + std::string(5 - number.size(), '0') + number + "-of-" + of + ".gguf");
+  }
+  return parts.empty() ? std::vector<std::string>{path} : parts;
+}
+
+bool is_later_part(std::string_view name) {
+  constexpr size_t tail_bytes = std::string_view("-00001-of-00000.gguf").size();
+  if (name.size() < tail_bytes) return false;
+  const std::string_view tail = name.substr(name.size() - tail_bytes);
+  return tail[0] == '-' && tail.substr(6, 4) == "-of-" && !tail.starts_with("-00001-");
+}
+
 // What a folder's model begins with: its index of shards or, without one, its safetensors file.
 Result<std::string> first_of_folder(const std::string& folder) {
-  std::vector<std::string> indexes, files;
+  std::vector<std::string> indexes, files, gguf_files;
   std::error_code failed;
   for (std::filesystem::directory_iterator entry(folder, failed), end; !failed && entry != end;
        entry.increment(failed)) {
@@ -47,18 +72,18 @@ Result<std::string> first_of_folder(const std::string& folder) {
     if (name.starts_with('.')) continue;
     if (name.ends_with(".safetensors.index.json")) indexes.push_back(entry->path().string());
     if (name.ends_with(".safetensors")) files.push_back(entry->path().string());
+    if (name.ends_with(".gguf") && !is_later_part(name)) gguf_files.push_back(entry->path().string());
   }
   if (failed) return os_error(failed.value(), "read_safetensors_model", folder + ": cannot be listed");
-  const std::vector<std::string>& found = indexes.empty() ? files : indexes;
+  const std::vector<std::string>& found = !indexes.empty() ? indexes : !files.empty() ? files : gguf_files;
   if (found.size() == 1) return found.front();
   if (found.empty()) {
     return refuse_model(ErrorCode::not_found,
-                        folder + ": neither *.safetensors.index.json nor *.safetensors in it");
+                        folder + ": no *.safetensors.index.json, *.safetensors or *.gguf in it");
   }
-  return refuse_model(ErrorCode::invalid_argument,
-                      folder + ": " + std::to_string(found.size()) + " files of the form *" +
-                          (indexes.empty() ? ".safetensors" : ".safetensors.index.json") +
-                          " in it; name one of them");
+  return refuse_model(ErrorCode::invalid_argument, folder + ": " + std::to_string(found.size()) +
+                                                       " models in it, such as " + found.front() +
+                                                       "; name one of them");
 }
 
 Result<std::string> read_index_text(const std::string& path) {
@@ -79,7 +104,7 @@ Result<std::string> read_index_text(const std::string& path) {
 class Collector {
  public:
   Status add(const std::string& path) {
-    TERRACE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
+    TERRACE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open_any(path));
     for (const SafetensorsEntry& entry : file.index.tensors) {
       const auto [before, is_new] = file_of_.emplace(entry.name, found_.files.size());
       if (is_new) continue;
@@ -114,7 +139,7 @@ Result<ModelFiles> ModelFiles::open(const std::string& given) try {
   }
   Collector collector;
   if (!is_index(path)) {
-    TERRACE_RETURN_IF_ERROR(collector.add(path));
+    for (const std::string& one : parts_of(path)) TERRACE_RETURN_IF_ERROR(collector.add(one));
     return collector.take();
   }
   TERRACE_ASSIGN_OR_RETURN(const std::string text, read_index_text(path));

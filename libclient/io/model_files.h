@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The opened and checked files of a model, for import and verify: one safetensors file, or the shards that an index
-// names.
+// The opened and checked files of a model, for import and verify: one safetensors or GGUF file, or several.
 #pragma once
 
 #include <string>

@@ -95,13 +95,17 @@ Result<BlockIoReport> read_files(const ModelFiles& model, CatalogWriter& writer,
   };
   size_t index = 0;
   for (const ModelFile& one : model.files) {
-    std::vector<std::span<std::byte>> segments;
-    for (size_t end = index + one.file.index.tensors.size(); index < end; ++index)
-      segments.push_back(writer.data(index));
-    TERRACE_ASSIGN_OR_RETURN(const BlockIoReport part, read_blocks(one.file.fd.get(), one.path,
-                                                                   one.file.index.buffer_offset, segments, io));
-    before += part.bytes;
-    report += part;
+    std::span<const SafetensorsEntry> left = one.file.index.tensors;
+    while (!left.empty()) {
+      const size_t run = run_length(left);
+      std::vector<std::span<std::byte>> segments;
+      for (size_t end = index + run; index < end; ++index) segments.push_back(writer.data(index));
+      TERRACE_ASSIGN_OR_RETURN(const BlockIoReport part, read_blocks(one.file.fd.get(), one.path,
+                                                                     left.front().file_offset, segments, io));
+      before += part.bytes;
+      report += part;
+      left = left.subspan(run);
+    }
   }
   return report;
 }

@@ -55,9 +55,9 @@ struct SafetensorsShard {
 };
 
 // The files of a model, opened and checked. `path` is one of
-//   a safetensors file
+//   a safetensors file, or a GGUF file (docs/formats/gguf.md), whose first part stands for all of them
 //   an index of shards (model.safetensors.index.json): the files that its "weight_map" names, beside it
-//   a folder with one index of shards or, without one, one safetensors file
+//   a folder with one index of shards or, without one, one safetensors file or, without one, one GGUF file
 //
 // Errors    those of read_safetensors_index, and corrupt: the index is no JSON of that form, names a file outside
 //           its folder, or a tensor that the file does not have; a tensor is in two files
